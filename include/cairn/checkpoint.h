@@ -1,0 +1,126 @@
+// save, load, open: one process's checkpoint, whole, in one directory.
+//
+// Thread-safe: calls share nothing but the directory, and saves into one directory are safe against each other. Nothing
+// here prints, exits, or touches signals.
+#pragma once
+
+#include <cairn/catalog.h>
+#include <cairn/result.h>
+#include <cairn/state_dict.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace cairn {
+
+enum class Durability : std::uint8_t {
+  kDurable,   // what is reported saved survives a power cut: files and directories are synced before the commit
+  kBuffered,  // the kernel writes it when it likes: a kill is survived, a power cut may lose the checkpoint
+};
+
+struct SaveOptions {
+  // --- changes what is stored or promised
+  Durability durability = Durability::kDurable;
+  bool overwrite = true;         // false: an existing checkpoint is an error (kInvalidArgument) instead of being replaced
+  bool file_per_item = false;    // one data file per item instead of one per rank
+  std::string checkpoint_id;     // what `.metadata` records as the checkpoint's id; empty: the directory
+  // --- changes only speed
+  std::size_t thread_count = 4;  // writers with a request in flight each
+  bool direct_io = true;         // go past the page cache where the file system can
+  // Asked every few milliseconds on the calling thread; true stops the save, which fails with kCancelled and leaves
+  // what was there before.
+  std::function<bool()> interrupted;
+};
+
+struct SaveReport {
+  SaveId save_id;
+  std::shared_ptr<const Catalog> catalog;  // what `.metadata` now says
+  std::uint64_t bytes_written = 0;
+  std::vector<std::string> warnings;       // for example: leftovers that could not be removed
+};
+
+// Saves `state` as the checkpoint in `directory`, which is made if need be. Until the last step the old checkpoint stays in
+// place, whole; files of others in the directory are never touched. kSuperseded: another job committed there meanwhile.
+Result<SaveReport> save(const std::filesystem::path& directory, const StateDict& state, const SaveOptions& options = {});
+
+enum class Verify : std::uint8_t {
+  kNeeded,  // check every byte that is read; records of files without Cairn's checksums, if they are read whole
+  kFull,    // such records are read whole so that they can be checked
+  kNone,    // trust the storage
+};
+
+struct LoadOptions {
+  // --- changes what is accepted
+  Verify verify = Verify::kNeeded;
+  bool allow_partial = false;  // keys that the checkpoint lacks keep what they have
+  bool allow_cast = false;     // any change of dtype; without it only float to float
+  bool follow_links = false;   // data files may be symbolic links
+  // --- changes only speed
+  std::size_t thread_count = 4;
+  bool direct_io = true;       // what is not in the page cache is read past it
+  std::function<bool()> interrupted;  // as in SaveOptions; targets are then partly written
+};
+
+// A float-to-float conversion, or an allowed cast, that a load did.
+struct Conversion {
+  std::string fqn;
+  DType saved;
+  DType target;
+};
+
+struct LoadReport {
+  std::vector<Conversion> conversions;
+  std::vector<std::string> missing;  // keys left alone (allow_partial)
+  std::uint64_t bytes_needed = 0;    // of tensor data
+  std::uint64_t bytes_read = 0;
+};
+
+// Fills `state` in place: tensors through their pointers, values by replacing them; a SerializedValue or SerializedTensor
+// entry is replaced by the payload as stored. All that the metadata can tell (missing keys, shapes, dtypes, coverage,
+// missing or short files) is checked before the first byte of a target changes; a checksum that fails later is an error
+// that names key, file and offset, and the targets are then partly written.
+Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {});
+
+// A checkpoint opened for looking and reading. Movable; reads are thread-safe.
+class Checkpoint {
+ public:
+  const Catalog& catalog() const noexcept;
+  // Save id of the commit record; nullopt if stock torch wrote the checkpoint.
+  std::optional<SaveId> save_id() const noexcept;
+
+  // Reads the elements of `box` of tensor `fqn` into `target`, whose sizes are the box's.
+  Result<void> read(std::string_view fqn, const Box& box, const TensorView& target, const LoadOptions& options = {}) const;
+  // The bytes of a non-tensor as stored (usually a torch.save archive), or of a tensor's only chunk.
+  Result<std::string> read_payload(std::string_view fqn, const LoadOptions& options = {}) const;
+  // A non-tensor, decoded without running anything: what is not plain comes back as Object.
+  Result<Value> read_value(std::string_view fqn, const LoadOptions& options = {}) const;
+  // As the free function, from this checkpoint.
+  Result<LoadReport> load(StateDict& state, const LoadOptions& options = {}) const;
+
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
+
+  struct Impl;
+  explicit Checkpoint(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// `metadata_name`: ".metadata", or "__0.metadata" for what a rank saved alone.
+Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name = ".metadata");
+
+// The native encoding of a plain value as a torch.save archive, readable by torch.load; and back. Encoding an Object
+// fails with kUnsupported.
+Result<std::string> encode_value(const Value& value);
+Result<Value> decode_value(std::span<const std::byte> archive);
+
+}  // namespace cairn

@@ -1,0 +1,121 @@
+// Value: a plain Python value: what a checkpoint holds besides tensors. Inert: it never refers to code.
+#pragma once
+
+#include <cairn/box.h>
+#include <cairn/dtype.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace cairn {
+
+class Value;
+
+struct None {
+  friend bool operator==(None, None) { return true; }
+};
+
+// Python's bytes, as opposed to text.
+struct Bytes {
+  std::string data;
+  friend bool operator==(const Bytes&, const Bytes&) = default;
+};
+
+// An integer beyond 64 bits: two's complement, little endian, as short as possible (pickle's LONG).
+struct BigInt {
+  std::string data;
+  friend bool operator==(const BigInt&, const BigInt&) = default;
+};
+
+struct Complex {
+  double real = 0;
+  double imaginary = 0;
+  friend bool operator==(const Complex&, const Complex&) = default;
+};
+
+struct List {
+  std::vector<Value> items;
+};
+struct Tuple {
+  std::vector<Value> items;
+};
+struct Set {
+  std::vector<Value> items;
+};
+// In insertion order; keys are any plain values.
+struct Dict {
+  std::vector<std::pair<Value, Value>> items;
+  bool ordered = false;  // a collections.OrderedDict
+};
+
+// Elements of one plain dtype with a shape: a NumPy array or scalar, or a tensor. Row-major bytes.
+struct Array {
+  enum class Kind : std::uint8_t { kNumpyArray, kNumpyScalar, kTensor };
+  Kind kind = Kind::kNumpyArray;
+  DType dtype = DType::kFloat32;
+  Extents shape;
+  std::string data;
+  friend bool operator==(const Array&, const Array&) = default;
+};
+
+// A value of a class that we do not know, kept as what its pickle said and never acted on: the call
+// `module.name(*arguments)` and the state that would be set on its result.
+struct Object;
+
+class Value {
+ public:
+  using Variant = std::variant<None, bool, std::int64_t, double, std::string, Bytes, BigInt, Complex, List, Tuple, Set, Dict,
+                               Array, std::unique_ptr<Object>>;
+
+  Value() = default;  // None
+  template <typename T>
+    requires(std::is_constructible_v<Variant, T> && !std::is_same_v<std::remove_cvref_t<T>, Value>)
+  Value(T&& alternative) : variant_(std::forward<T>(alternative)) {}  // NOLINT(google-explicit-constructor)
+  Value(int integer) : variant_(static_cast<std::int64_t>(integer)) {}  // NOLINT(google-explicit-constructor)
+  Value(const char* text) : variant_(std::string(text)) {}              // NOLINT(google-explicit-constructor)
+  Value(std::string_view text) : variant_(std::string(text)) {}         // NOLINT(google-explicit-constructor)
+
+  Value(const Value& other);
+  Value(Value&& other) noexcept;
+  Value& operator=(const Value& other);
+  Value& operator=(Value&& other) noexcept;
+  ~Value();
+
+  template <typename T>
+  const T* get_if() const noexcept {
+    return std::get_if<T>(&variant_);
+  }
+  template <typename T>
+  T* get_if() noexcept {
+    return std::get_if<T>(&variant_);
+  }
+  const Object* object() const noexcept;  // null if it is not one
+  const Variant& variant() const noexcept { return variant_; }
+
+  friend bool operator==(const Value& a, const Value& b);
+
+ private:
+  Variant variant_;
+};
+
+struct Object {
+  std::string module;
+  std::string name;
+  Value arguments;    // a Tuple, or None if the value is the class or function itself
+  Value state;        // None if nothing was set
+  std::string qualified_name() const { return module + "." + name; }
+};
+
+// The qualified name of the first Object in `value`, or an empty string: then it is plain all through.
+std::string first_unknown_class(const Value& value);
+
+// Python's repr, shortened to about `characters_max` characters.
+std::string to_string(const Value& value, std::size_t characters_max = 200);
+
+}  // namespace cairn
