@@ -1,0 +1,56 @@
+#include <cairn/catalog.h>
+
+#include <array>
+
+namespace cairn {
+
+std::string to_hex(const SaveId& id) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const std::uint64_t half : {id.high, id.low}) {
+    for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[(half >> shift) & 0xF];
+  }
+  return text;
+}
+
+std::string to_decimal(const SaveId& id) {
+  constexpr std::size_t kDigitCount = 39;  // 2^128 - 1 has that many
+  unsigned __int128 number = (static_cast<unsigned __int128>(id.high) << 64) | id.low;
+  std::string text(kDigitCount, '0');
+  for (std::size_t i = kDigitCount; i-- > 0; number /= 10) text[i] = static_cast<char>('0' + static_cast<int>(number % 10));
+  return text;
+}
+
+Box CatalogTensor::chunk(std::size_t index) const {
+  const std::size_t dimensions = shape.size();
+  const std::span<const std::int64_t> numbers = std::span(boxes).subspan(index * 2 * dimensions, 2 * dimensions);
+  return Box::make(Extents(numbers.first(dimensions)), Extents(numbers.last(dimensions))).value();
+}
+
+const CatalogTensor* Catalog::find_tensor(std::string_view fqn) const {
+  const auto found = by_fqn_.find(fqn);
+  return found != by_fqn_.end() && found->second.is_tensor ? &tensors[found->second.index] : nullptr;
+}
+
+const CatalogValue* Catalog::find_value(std::string_view fqn) const {
+  const auto found = by_fqn_.find(fqn);
+  return found != by_fqn_.end() && !found->second.is_tensor ? &values[found->second.index] : nullptr;
+}
+
+Result<void> Catalog::index() {
+  by_fqn_.clear();
+  by_fqn_.reserve(tensors.size() + values.size());
+  const auto add = [&](std::string_view fqn, KeyRef ref) -> Result<void> {
+    if (!by_fqn_.emplace(fqn, ref).second) return Error(ErrorCode::kCorrupt, "a key that occurs twice").key(fqn);
+    return {};
+  };
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    CAIRN_TRY(add(tensors[i].fqn, {true, static_cast<std::uint32_t>(i)}));
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    CAIRN_TRY(add(values[i].fqn, {false, static_cast<std::uint32_t>(i)}));
+  }
+  return {};
+}
+
+}  // namespace cairn

@@ -1,0 +1,142 @@
+#include <cairn/error.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace cairn {
+
+std::string_view name_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument: return "invalid argument";
+    case ErrorCode::kMissingKey: return "missing key";
+    case ErrorCode::kNotFound: return "not found";
+    case ErrorCode::kCorrupt: return "corrupt";
+    case ErrorCode::kUnsafe: return "unsafe";
+    case ErrorCode::kUnsupported: return "unsupported";
+    case ErrorCode::kUnavailable: return "unavailable";
+    case ErrorCode::kNoSpace: return "no space";
+    case ErrorCode::kSuperseded: return "superseded";
+    case ErrorCode::kCancelled: return "cancelled";
+    case ErrorCode::kInternal: return "internal error";
+  }
+  return "unknown";
+}
+
+struct Error::Detail {
+  ErrorCode code = ErrorCode::kInternal;
+  int error_number = 0;
+  std::string message;
+  std::string doing;
+  std::optional<std::string> key;
+  std::optional<std::int64_t> rank;
+  std::optional<std::string> file;
+  std::optional<std::uint64_t> offset;
+  std::optional<std::string> expected;
+  std::optional<std::string> actual;
+  std::string text;  // what what() returns
+
+  void compose() {
+    text = message;
+    if (key) text += "; key '" + *key + "'";
+    if (rank) text += "; rank " + std::to_string(*rank);
+    if (file) text += "; file '" + *file + "'";
+    if (offset) text += "; offset " + std::to_string(*offset);
+    if (expected) text += "; expected " + *expected;
+    if (actual) text += "; found " + *actual;
+    if (!doing.empty()) text += " (while " + doing + ")";
+  }
+};
+
+Error::Error(ErrorCode code, std::string message) : detail_(std::make_shared<Detail>()) {
+  detail_->code = code;
+  detail_->message = std::move(message);
+  detail_->compose();
+}
+
+Error Error::from_errno(int error_number, std::string message) {
+  ErrorCode code = ErrorCode::kUnavailable;
+  if (error_number == ENOENT) code = ErrorCode::kNotFound;
+  if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG) code = ErrorCode::kNoSpace;
+  Error error(code, std::move(message) + ": " + std::strerror(error_number));
+  error.edit().error_number = error_number;
+  return error;
+}
+
+Error::Detail& Error::edit() {
+  if (detail_.use_count() != 1) detail_ = std::make_shared<Detail>(*detail_);
+  return *detail_;
+}
+
+namespace {
+
+// The innermost caller knows best: what is set stays.
+template <typename T, typename U>
+void set_once(std::optional<T>& field, U&& value) {
+  if (!field) field = T(std::forward<U>(value));
+}
+
+}  // namespace
+
+Error&& Error::key(std::string_view key) && {
+  Detail& detail = edit();
+  set_once(detail.key, key);
+  detail.compose();
+  return std::move(*this);
+}
+
+Error&& Error::rank(std::int64_t rank) && {
+  Detail& detail = edit();
+  set_once(detail.rank, rank);
+  detail.compose();
+  return std::move(*this);
+}
+
+Error&& Error::file(std::string_view file) && {
+  Detail& detail = edit();
+  set_once(detail.file, file);
+  detail.compose();
+  return std::move(*this);
+}
+
+Error&& Error::offset(std::uint64_t offset) && {
+  Detail& detail = edit();
+  set_once(detail.offset, offset);
+  detail.compose();
+  return std::move(*this);
+}
+
+Error&& Error::expected(std::string_view text) && {
+  Detail& detail = edit();
+  set_once(detail.expected, text);
+  detail.compose();
+  return std::move(*this);
+}
+
+Error&& Error::actual(std::string_view text) && {
+  Detail& detail = edit();
+  set_once(detail.actual, text);
+  detail.compose();
+  return std::move(*this);
+}
+
+Error&& Error::while_doing(std::string_view action) && {
+  Detail& detail = edit();
+  if (!detail.doing.empty()) detail.doing += ", while ";
+  detail.doing += action;
+  detail.compose();
+  return std::move(*this);
+}
+
+ErrorCode Error::code() const noexcept { return detail_->code; }
+int Error::error_number() const noexcept { return detail_->error_number; }
+const std::string& Error::message() const noexcept { return detail_->message; }
+const std::optional<std::string>& Error::key() const noexcept { return detail_->key; }
+const std::optional<std::int64_t>& Error::rank() const noexcept { return detail_->rank; }
+const std::optional<std::string>& Error::file() const noexcept { return detail_->file; }
+const std::optional<std::uint64_t>& Error::offset() const noexcept { return detail_->offset; }
+const std::optional<std::string>& Error::expected() const noexcept { return detail_->expected; }
+const std::optional<std::string>& Error::actual() const noexcept { return detail_->actual; }
+const char* Error::what() const noexcept { return detail_->text.c_str(); }
+
+}  // namespace cairn

@@ -1,0 +1,165 @@
+#include <cairn/value.h>
+
+#include <charconv>
+
+namespace cairn {
+namespace {
+
+// Deep values are made by decoders that bound the nesting; this bound keeps text of hand-made ones finite.
+constexpr int kTextDepthMax = 32;
+
+class Printer {
+ public:
+  explicit Printer(std::size_t characters_max) : characters_max_(characters_max) {}
+
+  void print(const Value& value, int depth) {
+    if (full()) return;
+    if (depth > kTextDepthMax) {
+      text_ += "...";
+      return;
+    }
+    depth_ = depth;
+    std::visit([this](const auto& alternative) { print_one(alternative); }, value.variant());
+  }
+
+  std::string take() && {
+    if (full()) {
+      text_.resize(characters_max_);
+      text_ += "...";
+    }
+    return std::move(text_);
+  }
+
+ private:
+  bool full() const { return text_.size() > characters_max_; }
+
+  void print_one(None) { text_ += "None"; }
+  void print_one(bool flag) { text_ += flag ? "True" : "False"; }
+  void print_one(std::int64_t number) { text_ += std::to_string(number); }
+  void print_one(double number) {
+    char buffer[32];
+    const auto end = std::to_chars(buffer, buffer + sizeof buffer, number).ptr;
+    const std::string_view digits(buffer, static_cast<std::size_t>(end - buffer));
+    text_ += digits;
+    if (digits.find_first_not_of("-0123456789") == std::string_view::npos) text_ += ".0";
+  }
+  void print_one(const std::string& text) { text_ += "'" + text.substr(0, characters_max_) + "'"; }
+  void print_one(const Bytes& bytes) { text_ += "<" + std::to_string(bytes.data.size()) + " bytes>"; }
+  void print_one(const BigInt& number) { text_ += "<integer of " + std::to_string(number.data.size()) + " bytes>"; }
+  void print_one(const Complex& number) {
+    text_ += "(";
+    print_one(number.real);
+    text_ += number.imaginary < 0 ? "" : "+";
+    print_one(number.imaginary);
+    text_ += "j)";
+  }
+  void print_one(const List& list) { print_items("[", list.items, "]"); }
+  void print_one(const Tuple& tuple) { print_items("(", tuple.items, tuple.items.size() == 1 ? ",)" : ")"); }
+  void print_one(const Set& set) { print_items("{", set.items, "}"); }
+  void print_one(const Dict& dict) {
+    const int depth = depth_;
+    text_ += "{";
+    for (const auto& [key, value] : dict.items) {
+      if (&key != &dict.items.front().first) text_ += ", ";
+      print(key, depth + 1);
+      text_ += ": ";
+      print(value, depth + 1);
+    }
+    text_ += "}";
+  }
+  void print_one(const Array& array) {
+    constexpr std::string_view kKinds[] = {"array", "scalar", "tensor"};
+    text_ += "<";
+    text_ += kKinds[static_cast<std::size_t>(array.kind)];
+    text_ += " ";
+    text_ += name_of(array.dtype);
+    text_ += " " + to_string(array.shape) + ">";
+  }
+  void print_one(const std::unique_ptr<Object>& object) { text_ += "<" + object->qualified_name() + ">"; }
+
+  void print_items(std::string_view open, const std::vector<Value>& items, std::string_view close) {
+    const int depth = depth_;
+    text_ += open;
+    for (const Value& item : items) {
+      if (&item != &items.front()) text_ += ", ";
+      print(item, depth + 1);
+    }
+    text_ += close;
+  }
+
+  std::string text_;
+  std::size_t characters_max_;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+Value::Value(const Value& other)
+    : variant_(std::visit(
+          [](const auto& alternative) -> Variant {
+            if constexpr (std::is_same_v<std::decay_t<decltype(alternative)>, std::unique_ptr<Object>>) {
+              return std::make_unique<Object>(*alternative);
+            } else {
+              return alternative;
+            }
+          },
+          other.variant_)) {}
+Value::Value(Value&& other) noexcept = default;
+Value& Value::operator=(const Value& other) { return *this = Value(other); }
+Value& Value::operator=(Value&& other) noexcept = default;
+Value::~Value() = default;
+
+const Object* Value::object() const noexcept {
+  const auto* owner = std::get_if<std::unique_ptr<Object>>(&variant_);
+  return owner == nullptr ? nullptr : owner->get();
+}
+
+bool operator==(const Value& a, const Value& b) {
+  if (a.variant_.index() != b.variant_.index()) return false;
+  return std::visit(
+      [&](const auto& left) {
+        using T = std::decay_t<decltype(left)>;
+        const T& right = *b.get_if<T>();
+        if constexpr (std::is_same_v<T, List> || std::is_same_v<T, Tuple> || std::is_same_v<T, Set>) {
+          return left.items == right.items;
+        } else if constexpr (std::is_same_v<T, Dict>) {
+          return left.ordered == right.ordered && left.items == right.items;
+        } else if constexpr (std::is_same_v<T, std::unique_ptr<Object>>) {
+          return left->qualified_name() == right->qualified_name() && left->arguments == right->arguments &&
+                 left->state == right->state;
+        } else {
+          return left == right;
+        }
+      },
+      a.variant_);
+}
+
+std::string first_unknown_class(const Value& value) {
+  std::vector<const Value*> open{&value};  // no recursion: the depth is the input's
+  while (!open.empty()) {
+    const Value& next = *open.back();
+    open.pop_back();
+    if (const Object* object = next.object()) return object->qualified_name();
+    const auto push = [&open](const std::vector<Value>& items) {
+      for (auto item = items.rbegin(); item != items.rend(); ++item) open.push_back(&*item);
+    };
+    if (const auto* list = next.get_if<List>()) push(list->items);
+    if (const auto* tuple = next.get_if<Tuple>()) push(tuple->items);
+    if (const auto* set = next.get_if<Set>()) push(set->items);
+    if (const auto* dict = next.get_if<Dict>()) {
+      for (auto item = dict->items.rbegin(); item != dict->items.rend(); ++item) {
+        open.push_back(&item->second);
+        open.push_back(&item->first);
+      }
+    }
+  }
+  return {};
+}
+
+std::string to_string(const Value& value, std::size_t characters_max) {
+  Printer printer(characters_max);
+  printer.print(value, 0);
+  return std::move(printer).take();
+}
+
+}  // namespace cairn
