@@ -3,6 +3,9 @@
 #include <array>
 
 namespace cairn {
+namespace {
+__extension__ using UInt128 = unsigned __int128;
+}  // namespace
 
 std::string to_hex(const SaveId& id) {
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -15,7 +18,7 @@ std::string to_hex(const SaveId& id) {
 
 std::string to_decimal(const SaveId& id) {
   constexpr std::size_t kDigitCount = 39;  // 2^128 - 1 has that many
-  unsigned __int128 number = (static_cast<unsigned __int128>(id.high) << 64) | id.low;
+  UInt128 number = (static_cast<UInt128>(id.high) << 64) | id.low;
   std::string text(kDigitCount, '0');
   for (std::size_t i = kDigitCount; i-- > 0; number /= 10) text[i] = static_cast<char>('0' + static_cast<int>(number % 10));
   return text;
