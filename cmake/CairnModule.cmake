@@ -1,0 +1,72 @@
+# How a folder of src/ becomes a library and a test program.
+include_guard()
+
+# cairn_module(<name> [SOURCES <file>...] [TESTS <file>...] [USES <module>...] [TEST_USES <module>...])
+#
+# Makes the static library cairn_<name> and, if there are tests, the program <name>_test. Without SOURCES it takes every .cc
+# below the folder, without TESTS every _test.cc, so that a new file needs no edit here; a folder named testing, and
+# subfolders that call cairn_module themselves (they come first), are left out.
+function(cairn_module name)
+  cmake_parse_arguments(PARSE_ARGV 1 MODULE "TEST_ONLY" "" "SOURCES;TESTS;USES;TEST_USES")
+  if(NOT MODULE_SOURCES)
+    cairn_glob(MODULE_SOURCES "*.cc")
+    list(FILTER MODULE_SOURCES EXCLUDE REGEX "_test\\.cc$")
+  endif()
+  if(NOT MODULE_TESTS)
+    cairn_glob(MODULE_TESTS "*_test.cc")
+  endif()
+  set_property(GLOBAL APPEND PROPERTY CAIRN_MODULE_FOLDERS ${CMAKE_CURRENT_SOURCE_DIR})
+
+  list(TRANSFORM MODULE_USES PREPEND cairn_)
+  list(TRANSFORM MODULE_TEST_USES PREPEND cairn_)
+  if(MODULE_SOURCES)
+    add_library(cairn_${name} STATIC ${MODULE_SOURCES})
+    target_include_directories(cairn_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(cairn_${name} PUBLIC ${MODULE_USES} Threads::Threads PRIVATE fmt::fmt-header-only ISAL::isal)
+    if(NOT MODULE_TEST_ONLY)
+      set_property(GLOBAL APPEND PROPERTY CAIRN_MODULES cairn_${name})
+    endif()
+  else()  # headers only
+    add_library(cairn_${name} INTERFACE)
+    target_include_directories(cairn_${name} INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(cairn_${name} INTERFACE ${MODULE_USES})
+  endif()
+
+  if(CAIRN_BUILD_TESTS AND MODULE_TESTS)
+    cairn_test(${name}_test SOURCES ${MODULE_TESTS} USES cairn_${name} ${MODULE_TEST_USES})
+  endif()
+endfunction()
+
+# The files of this folder that no module below it has taken.
+function(cairn_glob result pattern)
+  file(GLOB_RECURSE files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${pattern})
+  get_property(taken GLOBAL PROPERTY CAIRN_MODULE_FOLDERS)
+  foreach(folder IN LISTS taken)
+    string(FIND "${folder}" "${CMAKE_CURRENT_SOURCE_DIR}/" position)
+    if(position EQUAL 0)
+      list(FILTER files EXCLUDE REGEX "^${folder}/")
+    endif()
+  endforeach()
+  set(${result} ${files} PARENT_SCOPE)
+endfunction()
+
+# cairn_test(<name> SOURCES <file>... USES <target>...): one GoogleTest program, one ctest.
+function(cairn_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 TEST "" "" "SOURCES;USES")
+  add_executable(${name} ${TEST_SOURCES})
+  target_link_libraries(${name} PRIVATE ${TEST_USES} fmt::fmt-header-only ISAL::isal GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300)
+  set_property(GLOBAL APPEND PROPERTY CAIRN_TEST_FILES ${TEST_SOURCES})
+endfunction()
+
+# A test on disk that no target builds is worse than none: it looks like coverage.
+function(cairn_refuse_unbuilt_tests)
+  get_property(built GLOBAL PROPERTY CAIRN_TEST_FILES)
+  file(GLOB_RECURSE present CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*_test.cc ${PROJECT_SOURCE_DIR}/cli/*_test.cc
+       ${PROJECT_SOURCE_DIR}/fuzz/*_test.cc ${PROJECT_SOURCE_DIR}/examples/*_test.cc)
+  list(REMOVE_ITEM present ${built})
+  if(present)
+    message(FATAL_ERROR "on disk but in no target: ${present}")
+  endif()
+endfunction()
