@@ -1,0 +1,38 @@
+// read_tensor_item: finds out what a torch.save archive of one tensor holds and where its bytes lie.
+//
+// Pure and inert. Reads what stock torch (1.6 and later) and Cairn write; only directory, headers and pickle are read, never
+// the payload. Errors are kCorrupt for damage and kUnsupported for archives of anything but one strided tensor.
+#pragma once
+
+#include "core/byte_source.h"
+
+#include <cairn/box.h>
+#include <cairn/dtype.h>
+#include <cairn/result.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace cairn::torch_file {
+
+// A tensor as a window of a storage record. The window lies in the record: checked when it was read.
+struct TensorRecord {
+  DType dtype = DType::kFloat32;
+  Extents sizes;
+  Extents strides;                   // in elements, not negative
+  std::uint64_t storage_offset = 0;  // of the first element in the record, in elements
+  std::uint64_t payload_offset = 0;  // of the record's first byte, from the start of the item
+  std::uint64_t payload_bytes = 0;   // of the whole record
+  std::optional<std::uint32_t> crc;  // of the whole record; nullopt if the writer did not compute it
+  bool big_endian = false;           // the record's elements have the other byte order
+  bool conjugate = false;            // the tensor is the complex conjugate of what is stored
+  bool negative = false;             // the tensor is the negative of what is stored
+  bool requires_grad = false;
+
+  // Whether the elements lie row-major and without gaps from storage_offset on.
+  bool contiguous() const;
+};
+
+Result<TensorRecord> read_tensor_item(const ByteSource& item);
+
+}  // namespace cairn::torch_file
