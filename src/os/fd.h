@@ -1,0 +1,37 @@
+// Fd: an owned file descriptor.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <utility>
+
+namespace cairn::os {
+
+// Closes on destruction; close() for the path on which a failure to close matters. One thread at a time.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  ~Fd() { reset(); }
+
+  int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+  // Some file systems report a failed write only here.
+  Result<void> close() &&;
+
+ private:
+  void reset() noexcept;
+  int fd_ = -1;
+};
+
+}  // namespace cairn::os

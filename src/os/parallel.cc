@@ -1,0 +1,93 @@
+#include "os/parallel.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace cairn::os {
+namespace {
+
+constexpr std::chrono::milliseconds kPollInterval{20};
+
+// What the workers and the caller share.
+class Crew {
+ public:
+  explicit Crew(std::size_t size) : running_(size) {}
+
+  void finish(Result<void> result) {
+    const std::lock_guard lock(mutex_);
+    if (!result && !failure_) {
+      failure_ = std::move(result).error();
+      stop_.set();
+    }
+    --running_;
+    changed_.notify_all();
+  }
+
+  void wait(const std::function<bool()>& interrupted) {
+    std::unique_lock lock(mutex_);
+    while (running_ != 0) {
+      if (!interrupted || cancelled_) {
+        changed_.wait(lock);
+        continue;
+      }
+      changed_.wait_for(lock, kPollInterval);
+      lock.unlock();  // the caller's function may take its time, and locks of its own
+      const bool stop_now = interrupted();
+      lock.lock();
+      if (stop_now) {
+        cancelled_ = true;
+        stop_.set();
+      }
+    }
+  }
+
+  Result<void> result() && {
+    if (cancelled_) return Error(ErrorCode::kCancelled, "interrupted by the caller");
+    if (failure_) return std::move(*failure_);
+    return {};
+  }
+
+  StopFlag& stop() { return stop_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t running_;
+  bool cancelled_ = false;
+  std::optional<Error> failure_;
+  StopFlag stop_;
+};
+
+}  // namespace
+
+Result<void> run_parallel(std::size_t thread_count, const std::function<bool()>& interrupted,
+                          const std::function<Result<void>(std::size_t, StopFlag&)>& work) {
+  Crew crew(thread_count);
+  std::vector<std::jthread> threads;
+  threads.reserve(thread_count);
+  for (std::size_t worker = 0; worker < thread_count; ++worker) {
+    const auto body = [&crew, &work, worker] {
+      try {
+        crew.finish(work(worker, crew.stop()));
+      } catch (const std::exception& exception) {
+        crew.finish(Error(ErrorCode::kInternal, std::string("a worker failed: ") + exception.what()));
+      }
+    };
+    try {
+      threads.emplace_back(body);
+    } catch (const std::system_error& error) {  // no more threads: those that run can do the work
+      crew.finish(threads.empty() ? Result<void>(Error(ErrorCode::kUnavailable, error.what())) : Result<void>());
+    }
+  }
+  crew.wait(interrupted);
+  threads.clear();
+  return std::move(crew).result();
+}
+
+}  // namespace cairn::os

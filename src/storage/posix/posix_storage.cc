@@ -1,0 +1,224 @@
+#include "storage/posix/posix_storage.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/openat2.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "storage/posix/posix_file.h"
+
+namespace cairn::storage {
+namespace {
+
+constexpr std::chrono::seconds kLockPatience{30};
+constexpr std::chrono::milliseconds kLockRetry{5};
+constexpr mode_t kFileMode = 0666;    // less the umask
+constexpr mode_t kFolderMode = 0777;  // less the umask
+
+Error failed(std::string_view action, std::string_view name) {
+  return Error::from_errno(errno, std::string(action) + " failed").file(name);
+}
+
+// Opens below `directory` without following any link, on kernels that can promise it for the whole name.
+int open_beneath(int directory, const std::string& name, int flags) {
+  open_how how{};
+  how.flags = static_cast<std::uint64_t>(flags);
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+  const long fd = syscall(SYS_openat2, directory, name.c_str(), &how, sizeof how);
+  if (fd >= 0 || errno != ENOSYS) return static_cast<int>(fd);
+  return openat(directory, name.c_str(), flags | O_NOFOLLOW);  // before Linux 5.6: the last part only
+}
+
+class DirectoryLock final : public StorageLock {
+ public:
+  explicit DirectoryLock(os::Fd fd) : fd_(std::move(fd)) {}
+
+ private:
+  os::Fd fd_;  // closing it lets the lock go
+};
+
+Result<os::Fd> open_directory_fd(const std::filesystem::path& directory) {
+  os::Fd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return failed("opening the directory", directory.string());
+  return fd;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PosixStorage>> PosixStorage::open_directory(const std::filesystem::path& directory) {
+  CAIRN_TRY_ASSIGN(os::Fd fd, open_directory_fd(directory));
+  return std::unique_ptr<PosixStorage>(new PosixStorage(std::move(fd), {}));
+}
+
+Result<std::unique_ptr<PosixStorage>> PosixStorage::make_directory(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> missing;  // innermost first
+  std::error_code ignored;
+  std::filesystem::path next = directory.has_filename() ? directory : directory.parent_path();
+  while (!next.empty() && !std::filesystem::exists(next, ignored)) {
+    missing.push_back(next);
+    next = next.parent_path();
+  }
+  std::vector<std::filesystem::path> parents;
+  for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
+    if (::mkdir(path->c_str(), kFolderMode) != 0 && errno != EEXIST) return failed("making the directory", path->string());
+    parents.push_back(path->has_parent_path() ? path->parent_path() : std::filesystem::path("."));
+  }
+  CAIRN_TRY_ASSIGN(os::Fd fd, open_directory_fd(directory));
+  return std::unique_ptr<PosixStorage>(new PosixStorage(std::move(fd), std::move(parents)));
+}
+
+Result<std::unique_ptr<StorageLock>> PosixStorage::lock() {
+  // A descriptor of its own: flock belongs to the open file, and this object may be locked from two threads.
+  os::Fd fd(openat(directory_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return failed("opening the directory", ".");
+  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
+  while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return std::unique_ptr<StorageLock>();  // no locks here: do without
+    if (std::chrono::steady_clock::now() > deadline) {
+      return Error(ErrorCode::kUnavailable, "the directory is locked by another process");
+    }
+    std::this_thread::sleep_for(kLockRetry);
+  }
+  return std::unique_ptr<StorageLock>(std::make_unique<DirectoryLock>(std::move(fd)));
+}
+
+Result<void> PosixStorage::make_folder(std::string_view name) {
+  CAIRN_TRY(check_name(name));
+  if (mkdirat(directory_.get(), std::string(name).c_str(), kFolderMode) != 0) return failed("making a folder", name);
+  return {};
+}
+
+Result<void> PosixStorage::remove_folder(std::string_view name) {
+  CAIRN_TRY(check_name(name));
+  if (unlinkat(directory_.get(), std::string(name).c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
+    return failed("removing a folder", name);
+  }
+  return {};
+}
+
+Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_view name, const CreateOptions& options) {
+  CAIRN_TRY(check_name(name));
+  return create_posix_file(directory_.get(), std::string(name), kFileMode, options);
+}
+
+Result<std::unique_ptr<ReadableFile>> PosixStorage::open(std::string_view name, bool follow_links) const {
+  CAIRN_TRY(check_name(name));
+  const std::string path(name);
+  // Without O_NONBLOCK the opening of a pipe waits for its other end.
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  const int directory = directory_.get();
+  os::Fd fd(follow_links ? openat(directory, path.c_str(), kFlags) : open_beneath(directory, path, kFlags));
+  if (!fd) {
+    const bool link = !follow_links && (errno == ELOOP || errno == EXDEV);
+    if (link) return Error(ErrorCode::kUnsafe, "a link in place of a file (follow_links allows it)").file(name);
+    return failed("opening", name);
+  }
+  return adopt_posix_file(std::move(fd), path);
+}
+
+Result<std::vector<ListedFile>> PosixStorage::list(std::string_view folder) const {
+  const std::string path = folder.empty() ? "." : std::string(folder);
+  if (!folder.empty()) CAIRN_TRY(check_name(folder));
+  const int fd = open_beneath(directory_.get(), path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return failed("listing", path);
+  struct CloseDirectory {
+    void operator()(DIR* stream) const { closedir(stream); }
+  };
+  const std::unique_ptr<DIR, CloseDirectory> stream(fdopendir(fd));
+  if (!stream) {
+    ::close(fd);
+    return failed("listing", path);
+  }
+  std::vector<ListedFile> files;
+  errno = 0;
+  while (const dirent* item = readdir(stream.get())) {
+    const std::string_view name = item->d_name;
+    if (name == "." || name == "..") continue;
+    struct stat status {};
+    if (fstatat(fd, item->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) continue;  // gone meanwhile
+    files.push_back({std::string(name), S_ISDIR(status.st_mode), S_ISREG(status.st_mode)});
+    errno = 0;
+  }
+  if (errno != 0) return failed("listing", path);
+  return files;
+}
+
+Result<void> PosixStorage::publish(std::string_view from, std::string_view to) {
+  CAIRN_TRY(check_name(from));
+  CAIRN_TRY(check_name(to));
+  const int directory = directory_.get();
+  const std::string source(from);
+  const std::string target(to);
+  if (renameat2(directory, source.c_str(), directory, target.c_str(), RENAME_NOREPLACE) == 0) return {};
+  if (errno != EINVAL && errno != ENOSYS) return failed("publishing", to);
+  // A file system without that flag: a hard link never replaces either.
+  if (linkat(directory, source.c_str(), directory, target.c_str(), 0) != 0) return failed("publishing", to);
+  if (unlinkat(directory, source.c_str(), 0) != 0) return failed("publishing", to);
+  return {};
+}
+
+Result<void> PosixStorage::replace(std::string_view from, std::string_view to) {
+  CAIRN_TRY(check_name(from));
+  CAIRN_TRY(check_name(to));
+  const int directory = directory_.get();
+  if (renameat(directory, std::string(from).c_str(), directory, std::string(to).c_str()) != 0) {
+    return failed("renaming", to);
+  }
+  return {};
+}
+
+Result<void> PosixStorage::remove(std::string_view name) {
+  CAIRN_TRY(check_name(name));
+  if (unlinkat(directory_.get(), std::string(name).c_str(), 0) != 0 && errno != ENOENT) return failed("removing", name);
+  return {};
+}
+
+Result<void> PosixStorage::sync(std::string_view folder) {
+  if (folder.empty()) {
+    for (const std::filesystem::path& parent : parents_of_made_) {
+      CAIRN_TRY_ASSIGN(const os::Fd fd, open_directory_fd(parent));
+      if (fsync(fd.get()) != 0) return failed("syncing the directory", parent.string());
+    }
+    parents_of_made_.clear();
+    if (fsync(directory_.get()) != 0) return failed("syncing the directory", ".");
+    return {};
+  }
+  CAIRN_TRY(check_name(folder));
+  const os::Fd fd(open_beneath(directory_.get(), std::string(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return failed("opening the folder", folder);
+  if (fsync(fd.get()) != 0) return failed("syncing the folder", folder);
+  return {};
+}
+
+Result<void> PosixStorage::touch(std::string_view name) {
+  CAIRN_TRY(check_name(name));
+  if (utimensat(directory_.get(), std::string(name).c_str(), nullptr, AT_SYMLINK_NOFOLLOW) != 0) {
+    return failed("touching", name);
+  }
+  return {};
+}
+
+Result<double> PosixStorage::seconds_since_touched(std::string_view name) const {
+  CAIRN_TRY(check_name(name));
+  struct stat status {};
+  if (fstatat(directory_.get(), std::string(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    return failed("looking at", name);
+  }
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<double>(now.tv_sec - status.st_mtim.tv_sec) +
+         1e-9 * static_cast<double>(now.tv_nsec - status.st_mtim.tv_nsec);
+}
+
+}  // namespace cairn::storage

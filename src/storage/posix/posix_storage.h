@@ -1,0 +1,42 @@
+// PosixStorage: a directory of a local or network file system.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "os/fd.h"
+#include "storage/storage.h"
+
+namespace cairn::storage {
+
+// What it makes follows the process's umask. The directory is held open: renaming it meanwhile does no harm.
+class PosixStorage final : public Storage {
+ public:
+  // Opens `directory` (a link to one is followed); kNotFound if it is missing.
+  static Result<std::unique_ptr<PosixStorage>> open_directory(const std::filesystem::path& directory);
+  // The same, making it and its parents if need be.
+  static Result<std::unique_ptr<PosixStorage>> make_directory(const std::filesystem::path& directory);
+
+  Result<std::unique_ptr<StorageLock>> lock() override;
+  Result<void> make_folder(std::string_view name) override;
+  Result<void> remove_folder(std::string_view name) override;
+  Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) override;
+  Result<std::unique_ptr<ReadableFile>> open(std::string_view name, bool follow_links) const override;
+  Result<std::vector<ListedFile>> list(std::string_view folder) const override;
+  Result<void> publish(std::string_view from, std::string_view to) override;
+  Result<void> replace(std::string_view from, std::string_view to) override;
+  Result<void> remove(std::string_view name) override;
+  Result<void> sync(std::string_view folder) override;
+  Result<void> touch(std::string_view name) override;
+  Result<double> seconds_since_touched(std::string_view name) const override;
+
+ private:
+  PosixStorage(os::Fd directory, std::vector<std::filesystem::path> parents)
+      : directory_(std::move(directory)), parents_of_made_(std::move(parents)) {}
+
+  os::Fd directory_;
+  std::vector<std::filesystem::path> parents_of_made_;  // each holds a directory that make_directory made
+};
+
+}  // namespace cairn::storage

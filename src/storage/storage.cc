@@ -1,0 +1,48 @@
+#include "storage/storage.h"
+
+#include <cstring>
+
+#include "core/checked.h"
+#include "os/page_buffer.h"
+
+namespace cairn::storage {
+
+Result<std::string> read_small(const Storage& storage, std::string_view name, std::uint64_t bytes_max) {
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<ReadableFile> file, storage.open(name, false));
+  if (file->size() > bytes_max) {
+    return Error(ErrorCode::kCorrupt, "a file larger than it may be")
+        .file(name)
+        .expected("at most " + std::to_string(bytes_max) + " bytes")
+        .actual(std::to_string(file->size()));
+  }
+  std::string bytes(file->size(), '\0');
+  CAIRN_TRY(file->read_at(0, std::as_writable_bytes(std::span(bytes))));
+  return bytes;
+}
+
+Result<void> write_small(Storage& storage, std::string_view name, std::string_view bytes, Durability durability) {
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<WritableFile> file, storage.create(name, {.size = bytes.size()}));
+  const std::size_t alignment = file->write_alignment();
+  os::PageBuffer padded(align_up(bytes.size(), alignment));
+  if (!bytes.empty()) std::memcpy(padded.data(), bytes.data(), bytes.size());
+  std::memset(padded.data() + bytes.size(), 0, padded.size() - bytes.size());
+  CAIRN_TRY(file->write_at(0, padded.span().first(align_up(bytes.size(), alignment))));
+  return file->finish(bytes.size(), durability);
+}
+
+Result<void> check_name(std::string_view name) {
+  const auto refuse = [&](std::string_view why) -> Result<void> {
+    return Error(ErrorCode::kUnsafe, "a file name that " + std::string(why)).file(name);
+  };
+  if (name.empty()) return refuse("is empty");
+  if (name.find('\0') != std::string_view::npos) return refuse("holds a zero byte");
+  if (name.front() == '/') return refuse("is absolute");
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('/', begin), name.size());
+    if (name.substr(begin, end - begin) == "..") return refuse("leaves the checkpoint's directory");
+    begin = end + 1;
+  }
+  return {};
+}
+
+}  // namespace cairn::storage

@@ -1,0 +1,106 @@
+// Storage: the named files of one checkpoint directory: create, write at, publish, read, list, remove.
+//
+// Thread-safe, as are the files that it gives out, but for what a function says. Names are relative to the directory,
+// with '/' between folders. Durability is always asked for, never guessed from a name.
+#pragma once
+
+#include <cairn/checkpoint.h>
+#include <cairn/result.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/byte_source.h"
+
+namespace cairn::storage {
+
+// A file open for reading.
+class ReadableFile : public ByteSource {
+ public:
+  // What a read past the page cache asks of memory address, offset and length (powers of two); nullopt: not possible.
+  struct DirectAlignment {
+    std::size_t memory;
+    std::size_t offset;
+  };
+  virtual std::optional<DirectAlignment> direct_alignment() const = 0;
+  // As read_at, past the page cache. All three numbers must be aligned; the end may lie in the file's last block.
+  virtual Result<void> read_direct_at(std::uint64_t offset, std::span<std::byte> target) const = 0;
+  // Whether most of the range is in the page cache, so that read_at is the fast way.
+  virtual bool is_cached(std::uint64_t offset, std::uint64_t length) const = 0;
+};
+
+// A new file being written. Dropping it without finish() abandons it.
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;
+  // Offsets, lengths and addresses given to write_at must be multiples of this.
+  virtual std::size_t write_alignment() const = 0;
+  // Writes all of `data` or fails; a short write is continued inside. From several threads for ranges that do not overlap.
+  virtual Result<void> write_at(std::uint64_t offset, std::span<const std::byte> data) = 0;
+  // Cuts the file to `size` and, if durable, syncs it: on this descriptor, once. A failure is final.
+  virtual Result<void> finish(std::uint64_t size, Durability durability) = 0;
+};
+
+struct CreateOptions {
+  std::uint64_t size = 0;  // reserved at once, so that a full disk is seen before anything is written
+  bool direct_io = false;  // go past the page cache if the file system can
+};
+
+struct ListedFile {
+  std::string name;
+  bool is_folder = false;
+  bool is_regular = false;  // neither folder, link, pipe nor device
+};
+
+// Held until destroyed.
+class StorageLock {
+ public:
+  virtual ~StorageLock() = default;
+};
+
+class Storage {
+ public:
+  virtual ~Storage() = default;
+
+  // The exclusive lock of the directory; null where the file system has none. Waits a bounded time for it (kUnavailable).
+  virtual Result<std::unique_ptr<StorageLock>> lock() = 0;
+
+  virtual Result<void> make_folder(std::string_view name) = 0;  // must be new
+  virtual Result<void> remove_folder(std::string_view name) = 0;  // must be empty
+
+  // A new regular file: never an existing one, never through a link.
+  virtual Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) = 0;
+  // A regular file; `follow_links` false refuses a link in any part of the name. Never waits on a pipe.
+  virtual Result<std::unique_ptr<ReadableFile>> open(std::string_view name, bool follow_links) const = 0;
+  virtual Result<std::vector<ListedFile>> list(std::string_view folder = "") const = 0;
+
+  // Gives a file its final name, which must be free (kUnavailable with EEXIST otherwise).
+  virtual Result<void> publish(std::string_view from, std::string_view to) = 0;
+  // Gives a file a name that may be taken: readers see the old file or the new one, never neither.
+  virtual Result<void> replace(std::string_view from, std::string_view to) = 0;
+  // Gone already is fine.
+  virtual Result<void> remove(std::string_view name) = 0;
+
+  // Makes creations, renames and removals in the directory (or the folder) survive a power cut; with the empty name also the
+  // creation of the directory itself.
+  virtual Result<void> sync(std::string_view folder = "") = 0;
+
+  // Marks the file as changed now; and the seconds since anyone did.
+  virtual Result<void> touch(std::string_view name) = 0;
+  virtual Result<double> seconds_since_touched(std::string_view name) const = 0;
+};
+
+// Small files in one call. read_small fails with kCorrupt if the file is larger than `bytes_max`.
+Result<std::string> read_small(const Storage& storage, std::string_view name, std::uint64_t bytes_max);
+Result<void> write_small(Storage& storage, std::string_view name, std::string_view bytes, Durability durability);
+
+// Refuses (kUnsafe) a name that is empty, absolute, or leaves the directory through "..".
+Result<void> check_name(std::string_view name);
+
+}  // namespace cairn::storage
