@@ -1,0 +1,94 @@
+"""Fails when src/ includes what src/LAYERS does not allow, or cli/ and python/ more than the public headers."""
+
+import re
+import sys
+from pathlib import Path
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
+SOURCES = {".h", ".cc"}
+
+
+class Layers:
+    """src/LAYERS, read: folders with what they use, owners of public headers, homes of outside libraries."""
+
+    def __init__(self, text: str) -> None:
+        self.uses: dict[str, set[str]] = {}
+        self.owners: dict[str, str] = {}
+        self.homes: dict[str, str] = {}
+        self.problems: list[str] = []
+        for raw in text.splitlines():
+            line = raw.split("#")[0].strip()
+            if ">" in line:
+                prefix, home = (part.strip() for part in line.split(">"))
+                self.homes[prefix] = home
+            elif "=" in line:
+                header, owner = (part.strip() for part in line.split("="))
+                self.owners[header] = owner
+            elif line:
+                self._add_folder(*line.split(":"))
+
+    def _add_folder(self, folder: str, rest: str) -> None:
+        used = rest.split()
+        self.problems += [
+            f"LAYERS: {folder} uses {name}, not listed above it" for name in used if name not in self.uses
+        ]
+        self.uses[folder] = set(used)
+
+    def owner(self, header: str) -> str:
+        """The folder that a project header belongs to."""
+        if header.startswith("cairn/"):
+            return self.owners.get(header, "core")
+        return header.split("/", maxsplit=1)[0]
+
+
+def check_src(root: Path, layers: Layers) -> list[str]:
+    """Problems with the includes of the files under src/."""
+    problems = list(layers.problems)
+    for path in sorted(p for p in (root / "src").rglob("*") if p.suffix in SOURCES):
+        where = path.relative_to(root / "src")
+        folder = where.parts[0]
+        if folder not in layers.uses:
+            problems.append(f"src/{where}: folder '{folder}' is not in LAYERS")
+            continue
+        is_test = path.name.endswith("_test.cc") or "testing" in where.parts
+        for quote, name in INCLUDE.findall(path.read_text()):
+            owner = layers.owner(name)
+            is_ours = quote == '"' or name.startswith("cairn/")
+            if quote == '"' and owner not in layers.uses:
+                problems.append(f"src/{where}: '{name}' is not named from src/")
+            elif is_ours and owner not in layers.uses[folder] | {folder} and not is_test:
+                problems.append(f"src/{where}: '{folder}' may not include '{name}'")
+            if not is_test and name.endswith("_test.h"):
+                problems.append(f"src/{where}: '{name}' is for tests")
+            if not is_test and "testing/" in name:
+                problems.append(f"src/{where}: '{name}' is for tests")
+            for prefix, home in layers.homes.items():
+                if name.startswith(prefix) and not str(where).startswith(home + "/"):
+                    problems.append(f"src/{where}: {name} belongs to {home} alone")
+    return problems
+
+
+def check_outside(root: Path, layers: Layers) -> list[str]:
+    """Problems with those that may see the public headers only."""
+    problems = []
+    for top in ("include", "cli", "python", "examples"):
+        for path in sorted(p for p in (root / top).rglob("*") if p.suffix in SOURCES):
+            for quote, name in INCLUDE.findall(path.read_text()):
+                first = name.split("/")[0]
+                if quote == '"' and "/" in name and first in layers.uses:
+                    problems.append(f"{path.relative_to(root)}: sees public headers only, not '{name}'")
+                if top == "include" and quote == '"':
+                    problems.append(f"{path.relative_to(root)}: a public header includes '{name}'")
+    return problems
+
+
+def main() -> int:
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    layers = Layers((root / "src" / "LAYERS").read_text())
+    problems = check_src(root, layers) + check_outside(root, layers)
+    print("\n".join(problems) or f"layers ok: {len(layers.uses)} folders")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

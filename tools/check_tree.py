@@ -1,0 +1,99 @@
+"""Fails when the shape of the tree breaks a rule of STYLE.md: names, sizes, depth, fuzz targets, stray paths."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+DRAWERS = {"utils", "util", "common", "helpers", "helper", "misc", "base", "types", "internal", "manager"}
+HEADER_LINES_MAX = 300
+SOURCE_LINES_MAX = 600
+SOURCE_DEPTH_MAX = 4  # src/<folder>/<part>/<file>
+# Places that exist on one machine only, and words that say nothing about Cairn.
+STRAY = re.compile(rb"/work/(main|shared)|/tmp/w/|/root/")
+TEXT_SUFFIXES = {".h", ".cc", ".py", ".pyi", ".md", ".txt", ".cmake", ".toml", ".json", ""}
+# A public function that turns bytes into values: the mark of a decoder.
+DECODER = re.compile(r"^(?:\[\[nodiscard\]\] )?(?:static )?Result<.*> (?:read|parse|decode)\w*\(", re.MULTILINE)
+
+
+def listed_files(root: Path) -> list[Path]:
+    """The files that git tracks or would track, relative to the root; without git, all that are there."""
+    command = ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard", "-z"]
+    try:
+        names = subprocess.run(command, check=True, capture_output=True).stdout.decode().split("\0")
+    except (OSError, subprocess.CalledProcessError):
+        names = [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()]
+    return sorted(Path(name) for name in names if name and (root / name).is_file())
+
+
+def check_name(file: Path) -> list[str]:
+    """No drawers: a folder or file is named after the one idea in it."""
+    words = {word for part in (*file.parts[:-1], file.stem) for word in re.split(r"[_\-.]", part.lower())}
+    problems = [f"{file}: '{word}' names nothing; what is the idea called?" for word in sorted(words & DRAWERS)]
+    if file.suffix in {".h", ".cc", ".py"} and not re.fullmatch(r"[a-z0-9_]+", file.stem):
+        problems.append(f"{file}: file names are snake_case")
+    if file.parts[0] == "src" and len(file.parts) > SOURCE_DEPTH_MAX:
+        problems.append(f"{file}: deeper than src/<folder>/<part>/<file>")
+    return problems
+
+
+def check_size(root: Path, file: Path) -> list[str]:
+    """Headers and sources that a reader can take in at one sitting."""
+    limit = {".h": HEADER_LINES_MAX, ".cc": SOURCE_LINES_MAX, ".py": SOURCE_LINES_MAX}.get(file.suffix)
+    if limit is None:
+        return []
+    lines = (root / file).read_bytes().count(b"\n")
+    return [f"{file}: {lines} lines, at most {limit}"] if lines > limit else []
+
+
+def check_text(root: Path, file: Path) -> list[str]:
+    """No paths of somebody's machine; headers open with a sentence and #pragma once."""
+    if file.suffix not in TEXT_SUFFIXES or "corpus" in file.parts or file == Path("tools/check_tree.py"):
+        return []
+    content = (root / file).read_bytes()
+    problems = [f"{file}: mentions {match.decode()}" for match in sorted({m.group() for m in STRAY.finditer(content)})]
+    if file.suffix == ".h":
+        if not content.startswith(b"// "):
+            problems.append(f"{file}: does not open with a sentence that says what it is")
+        if b"#pragma once" not in content:
+            problems.append(f"{file}: lacks #pragma once")
+    return problems
+
+
+def check_fuzz(root: Path, files: list[Path]) -> list[str]:
+    """Every decoder under src/format is called by a fuzz target, and every fuzz target has a seed corpus."""
+    problems = []
+    targets = [file for file in files if file.parts[0] == "fuzz" and file.name.endswith("_fuzz.cc")]
+    included = {
+        name for target in targets for name in re.findall(r'#include "(format/[^"]+)"', (root / target).read_text())
+    }
+    for header in files:
+        if header.parts[:2] != ("src", "format") or header.suffix != ".h":
+            continue
+        if DECODER.search((root / header).read_text()) and str(header.relative_to("src")) not in included:
+            problems.append(f"{header}: decodes bytes, and no fuzz/*_fuzz.cc includes it")
+    for target in targets:
+        corpus = Path("fuzz/corpus") / target.stem.removesuffix("_fuzz")
+        if not any(corpus in file.parents for file in files):
+            problems.append(f"{target}: no seeds in {corpus}")
+    return problems
+
+
+def check(root: Path) -> list[str]:
+    """All problems of the tree at `root`."""
+    files = listed_files(root)
+    problems = check_fuzz(root, files)
+    for file in files:
+        problems += check_name(file) + check_size(root, file) + check_text(root, file)
+    return problems
+
+
+def main() -> int:
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    problems = check(root)
+    print("\n".join(problems) or "tree ok")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Runs clang-tidy on the compile units that changed since they last passed.
+
+A unit is known by a hash of its text, of every project header that it includes, of its flags and of the .clang-tidy
+files; the hashes of units that passed are kept in the build folder. Tests are left out: their macros are not ours.
+"""
+
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+def included_files(source: Path) -> list[Path]:
+    """`source` and the project's headers that it reaches."""
+    seen: dict[Path, None] = {source: None}
+    waiting = [source]
+    while waiting:
+        file = waiting.pop()
+        for name in INCLUDE.findall(file.read_text()):
+            for folder in (ROOT / "include", ROOT / "src", file.parent):
+                header = folder / name
+                if header.is_file() and header not in seen:
+                    seen[header] = None
+                    waiting.append(header)
+    return sorted(seen)
+
+
+def fingerprint(unit: dict[str, str]) -> str:
+    """The hash that says whether a unit has to be looked at again."""
+    digest = hashlib.sha256()
+    for rules in (ROOT / ".clang-tidy", ROOT / "python" / "bindings" / ".clang-tidy"):
+        digest.update(rules.read_bytes())
+    digest.update(re.sub(r"\S*/(ccache|c\+\+)\b", "", unit["command"]).replace(str(ROOT), "").encode())
+    for file in included_files(Path(unit["file"])):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def tidy(build: Path, unit: dict[str, str]) -> tuple[bool, str]:
+    """Whether the unit is clean, and what clang-tidy said."""
+    command = ["clang-tidy", "--quiet", "-p", str(build), unit["file"]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode == 0, done.stdout or done.stderr
+
+
+def wanted(unit: dict[str, str], seen: set[str]) -> bool:
+    """Whether it is a source of ours, not a test, and not yet in the list."""
+    file = Path(unit["file"])
+    if file.as_posix() in seen or not file.is_relative_to(ROOT) or file.is_relative_to(ROOT / "build"):
+        return False
+    seen.add(file.as_posix())
+    return file.is_file() and not file.name.endswith("_test.cc")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("build", type=Path, help="a build folder with compile_commands.json")
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    passed = arguments.build / "tidy"
+    passed.mkdir(exist_ok=True)
+
+    seen: set[str] = set()
+    units = json.loads((arguments.build / "compile_commands.json").read_text())
+    units = [unit for unit in units if wanted(unit, seen)]
+    stale = [(unit, mark) for unit in units if not (mark := passed / fingerprint(unit)).exists()]
+    problems = 0
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        results = pool.map(lambda item: tidy(arguments.build, item[0]), stale)
+        for (_, mark), (clean, text) in zip(stale, results, strict=True):
+            if clean:
+                mark.touch()
+            else:
+                problems += 1
+                print(text.strip(), flush=True)
+    print(f"clang-tidy: {len(units)} units, {len(stale)} looked at, {problems} with problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
