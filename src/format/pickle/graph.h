@@ -1,0 +1,194 @@
+// Graph: what a pickle describes, as inert nodes: the values, and the calls that Python would have made.
+//
+// Nothing is imported or called. A Graph is immutable and safe to read from several threads. It holds views into the
+// pickle's bytes, which must outlive it. A graph from a stranger may share nodes and contain cycles: whoever walks it
+// needs a bound of their own (to_value() in value_reader.h has one).
+#pragma once
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace cairn::pickle {
+
+enum class Kind : std::uint8_t {
+  kNone,
+  kBool,
+  kInteger,     // fits into 64 bits
+  kBigInteger,  // does not; bytes() has it in two's complement, little endian
+  kReal,
+  kText,   // UTF-8 as found: not validated
+  kBytes,  // Python's bytes or bytearray
+  kTuple,
+  kFrozenSet,
+  kList,
+  kSet,
+  kDict,        // its elements are key, value, key, value, ...
+  kGlobal,      // a name: module() and name()
+  kCall,        // callable(*arguments), then perhaps a state and items set on the result
+  kInstance,    // the same for a class: callable.__new__(callable, *arguments)
+  kPersistent,  // persistent_id(): what the container of the pickle knows by this id
+  kFolded,      // what a Folder made of an instance: folded()
+};
+
+class Graph;
+
+// A handle to a node of one graph, eight bytes. Comparing handles tells whether they are the same node; two equal
+// strings at different places of the input are not.
+class Node {
+ public:
+  constexpr Node() = default;  // refers to nothing; only good for being assigned to
+  constexpr bool is_set() const noexcept { return word_ != 0; }
+  friend constexpr bool operator==(Node a, Node b) { return a.word_ == b.word_; }
+  // For hash tables keyed by node.
+  constexpr std::uint64_t bits() const noexcept { return word_; }
+
+ private:
+  friend class Graph;
+  friend class Machine;
+  // The low five bits say what the rest is: a number; a place in the input; or a place in the arena (32 bits) and a count.
+  enum class Tag : std::uint8_t {
+    kUnset,
+    kNone,
+    kFalse,
+    kTrue,
+    kInteger,
+    kLong,
+    kReal,
+    kText,
+    kBytes,
+    kTuple,
+    kTupleInTuple,   // (x,) where x is the tuple that the rest says: takes no memory
+    kShape,          // torch.Size(x), likewise
+    kFrozenSet,
+    kList,
+    kSet,
+    kDict,
+    kGlobal,
+    kCall,
+    kInstance,
+    kPersistent,
+    kFolded,
+  };
+  static constexpr unsigned kTagBits = 5;
+  static constexpr unsigned kOffsetBits = 32;
+  constexpr explicit Node(std::uint64_t word) : word_(word) {}
+  static constexpr Node make(Tag tag, std::uint64_t rest = 0) {
+    return Node((rest << kTagBits) | static_cast<std::uint64_t>(tag));
+  }
+  static constexpr Node in_arena(Tag tag, std::uint64_t offset, std::uint64_t count = 0) {
+    return make(tag, (count << kOffsetBits) | offset);
+  }
+  constexpr Tag tag() const noexcept { return static_cast<Tag>(word_ & ((1u << kTagBits) - 1)); }
+  constexpr std::uint64_t rest() const noexcept { return word_ >> kTagBits; }
+  constexpr std::uint32_t offset() const noexcept { return static_cast<std::uint32_t>(rest()); }
+  constexpr std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(rest() >> kOffsetBits); }
+  // The same place under another name.
+  constexpr Node as(Tag other) const noexcept { return make(other, rest()); }
+
+  std::uint64_t word_ = 0;
+};
+
+// The elements of a tuple, list, set or dict, in order: a forward range. Borrows from its graph.
+class Elements {
+ public:
+  class Iterator {
+   public:
+    Node operator*() const noexcept { return *at_; }
+    Iterator& operator++() {
+      if (++at_ == segment_end_) enter(next_);
+      return *this;
+    }
+    friend bool operator==(const Iterator& a, const Iterator& b) { return a.at_ == b.at_; }
+
+   private:
+    friend class Elements;
+    Iterator() = default;
+    void enter(std::uint64_t segment);
+    const Node* at_ = nullptr;
+    const Node* segment_end_ = nullptr;
+    const Node* arena_ = nullptr;
+    std::uint64_t next_ = 0;  // place of the next segment; 0 for none
+  };
+
+  std::size_t size() const noexcept { return count_; }
+  bool empty() const noexcept { return count_ == 0; }
+  Iterator begin() const;
+  Iterator end() const { return {}; }
+  Node front() const { return *begin(); }  // of a range that is not empty
+
+ private:
+  friend class Graph;
+  Elements() = default;
+  Node single_;                     // set if that is all there is
+  const Node* run_ = nullptr;       // else the elements in one run, if set
+  const Node* arena_ = nullptr;     // else a chain of segments that starts at `segment_`
+  std::uint64_t segment_ = 0;
+  std::size_t count_ = 0;
+};
+
+class Graph {
+ public:
+  Graph(Graph&&) noexcept = default;
+  Graph& operator=(Graph&&) noexcept = default;
+
+  Node root() const noexcept { return root_; }
+  // Bytes of the input up to and including its STOP; what follows was not looked at.
+  std::size_t bytes_consumed() const noexcept { return bytes_consumed_; }
+  std::span<const std::byte> input() const noexcept { return input_; }
+
+  Kind kind(Node node) const;
+  bool is(Node node, Kind expected) const { return kind(node) == expected; }
+
+  // Each needs a node of the kind that it names: ask kind() first.
+  bool boolean(Node node) const;
+  std::int64_t integer(Node node) const;
+  double real(Node node) const;
+  std::string_view text(Node node) const;
+  std::span<const std::byte> bytes(Node node) const;     // kBytes and kBigInteger
+  Elements elements(Node node) const;                    // kTuple, kFrozenSet, kList, kSet, kDict
+  std::string_view module(Node node) const;              // kGlobal
+  std::string_view name(Node node) const;                // kGlobal
+  bool is_global(Node node, std::string_view module, std::string_view name) const;  // any kind
+  // Equal names have equal numbers, which count from 0: for tables indexed by global.
+  std::size_t global_index(Node node) const;             // kGlobal
+  Node callable(Node node) const;                        // kCall and kInstance; a global, or what a stranger put there
+  Node arguments(Node node) const;                       // kCall and kInstance; always a tuple
+  Node state(Node node) const;                           // kCall and kInstance; unset if none was set
+  Node items(Node node) const;                           // kCall and kInstance: what was appended (kList), added (kSet) or
+                                                         // set by key (kDict) on the result; unset if nothing was
+  Node persistent_id(Node node) const;                   // kPersistent
+  std::uint64_t folded(Node node) const { return node.rest(); }  // kFolded
+
+  // Whether `node` is a call or instance of a global of this name.
+  bool makes(Node node, std::string_view module, std::string_view name) const;
+  // An integer of 64 bits, if it is one.
+  std::optional<std::int64_t> integer_if(Node node) const;
+  std::optional<std::string_view> text_if(Node node) const;
+
+ private:
+  friend class Machine;
+  struct Global {
+    std::string_view module;
+    std::string_view name;
+  };
+  struct FreeMemory {
+    void operator()(Node* memory) const { std::free(memory); }
+  };
+  Graph() = default;
+
+  std::span<const std::byte> input_;
+  std::unique_ptr<Node[], FreeMemory> arena_;
+  std::vector<Global> globals_;
+  Node shape_class_;  // the global torch.Size, if there is one
+  Node root_;
+  std::size_t bytes_consumed_ = 0;
+};
+
+}  // namespace cairn::pickle
