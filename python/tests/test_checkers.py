@@ -1,0 +1,84 @@
+"""The programs that hold the tree against its rules find what is planted for them, and nothing in the tree itself."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LAYERS = """
+core:
+os: core
+transfer: core os
+cairn/api.h = transfer
+isa-l/ > core
+"""
+
+
+def run(checker: str, root: Path) -> tuple[int, str]:
+    command = [sys.executable, str(ROOT / "tools" / checker), str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def plant(root: Path, files: dict[str, str]) -> Path:
+    for name, text in {"src/LAYERS": LAYERS, **files}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_a_tree_in_order_passes(tmp_path: Path) -> None:
+    files = {
+        "src/core/crc.cc": "#include <isa-l/crc.h>\n#include <cairn/error.h>\n",
+        "src/os/fd.cc": '#include "core/crc.h"\n#include "os/fd.h"\n',
+        "src/core/crc_test.cc": '#include "transfer/save.h"\n',
+        "src/transfer/save.cc": '#include <cairn/api.h>\n#include "os/fd.h"\n',
+    }
+    plant(tmp_path, files)
+    assert run("check_layers.py", tmp_path) == (0, "layers ok: 3 folders\n")
+    assert run("check_tree.py", tmp_path) == (0, "tree ok\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "complaint"),
+    [
+        ("src/core/crc.cc", '#include "os/fd.h"\n', "'core' may not include 'os/fd.h'"),
+        ("src/os/fd.cc", "#include <isa-l/crc.h>\n", "isa-l/crc.h belongs to core alone"),
+        ("src/os/fd.cc", "#include <cairn/api.h>\n", "'os' may not include 'cairn/api.h'"),
+        ("src/drawer/fd.cc", "\n", "folder 'drawer' is not in LAYERS"),
+        ("src/os/fd.cc", '#include "fd.h"\n', "'fd.h' is not named from src/"),
+        ("src/LAYERS", "core: os\nos:\n", "core uses os, not listed above it"),
+        ("cli/main.cc", '#include "core/crc.h"\n', "sees public headers only"),
+        ("include/cairn/api.h", '#include "core/crc.h"\n', "a public header includes"),
+        ("src/os/fd.cc", '#include "os/testing/disk.h"\n', "is for tests"),
+    ],
+)
+def test_a_wrong_include_is_found(tmp_path: Path, file: str, text: str, complaint: str) -> None:
+    code, output = run("check_layers.py", plant(tmp_path, {file: text}))
+    assert code == 1
+    assert complaint in output
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "complaint"),
+    [
+        ("src/core/string_utils.cc", "", "'utils' names nothing"),
+        ("src/common/crc.cc", "", "'common' names nothing"),
+        ("src/core/Crc.cc", "", "snake_case"),
+        ("src/format/zip/deep/crc.cc", "", "deeper than"),
+        ("src/core/crc.h", "// Crc: a sum.\n#pragma once\n" + "\n" * 300, "302 lines, at most 300"),
+        ("src/core/crc.cc", "\n" * 601, "601 lines, at most 600"),
+        ("src/core/crc.h", "#pragma once\n", "does not open with a sentence"),
+        ("src/core/crc.h", "// Crc: a sum.\n", "lacks #pragma once"),
+        ("docs/notes.md", "see /ro" + "ot/notes\n", "mentions"),
+        ("src/format/zip.h", "// Zip.\n#pragma once\nResult<Zip> read_zip(Bytes);\n", "no fuzz/*_fuzz.cc includes it"),
+        ("fuzz/zip_fuzz.cc", "", "no seeds in fuzz/corpus/zip"),
+    ],
+)
+def test_a_wrong_shape_is_found(tmp_path: Path, file: str, text: str, complaint: str) -> None:
+    code, output = run("check_tree.py", plant(tmp_path, {file: text}))
+    assert code == 1
+    assert complaint in output

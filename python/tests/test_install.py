@@ -1,0 +1,127 @@
+"""What a user does: `pip install .` into an environment of their own, `cmake --install` and find_package."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION = (ROOT / "include/cairn/version.h").read_text().split('kVersion = "')[1].split('"')[0]
+OFFLINE = os.environ.get("CAIRN_OFFLINE") == "1"
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that a clone would have, edits included, and nothing that a build left behind."""
+    target = tmp_path_factory.mktemp("clone") / "cairn"
+    for name in run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=ROOT).split("\0"):
+        if name and (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+@pytest.fixture(scope="module")
+def foreign(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment that has nothing but `pip install .`."""
+    home = tmp_path_factory.mktemp("foreign")
+    run(sys.executable, "-m", "venv", home, cwd=home)
+    # Objects of the release build serve again: same sources, same flags, a folder of the same depth.
+    environment = {
+        "CCACHE_BASEDIR": str(clone),
+        "CCACHE_NOHASHDIR": "1",
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count()),
+    }
+    pip = [home / "bin/pip", "install", "--disable-pip-version-check", "--config-settings=build-dir=build/wheel"]
+    run(*pip, ".", cwd=clone, env=environment)
+    return home / "bin"
+
+
+@pytest.mark.skipif(OFFLINE, reason="needs PyPI, and CAIRN_OFFLINE=1")
+class TestPipInstall:
+    def test_the_package_imports_without_torch(self, foreign: Path, tmp_path: Path) -> None:
+        program = (
+            "import sys, cairn\n"
+            "assert 'torch' not in sys.modules\n"
+            "assert sys.prefix in cairn.__file__, cairn.__file__\n"
+            "print(cairn.__version__)\n"
+        )
+        assert run(foreign / "python", "-c", program, cwd=tmp_path).strip() == VERSION
+
+    def test_the_tool_runs(self, foreign: Path, tmp_path: Path) -> None:
+        assert VERSION in run(foreign / "cairn", "--version", cwd=tmp_path)
+
+    def test_the_extension_serves_every_python_and_links_no_torch(self, foreign: Path, tmp_path: Path) -> None:
+        program = "import cairn._engine; print(cairn._engine.__file__)"
+        extension = Path(run(foreign / "python", "-c", program, cwd=tmp_path).strip())
+        assert extension.name == "_engine.abi3.so"
+        linked = run("ldd", extension, cwd=tmp_path)
+        assert "libstdc++" in linked
+        assert not any(name in linked for name in ("torch", "libpython", "libcuda"))
+
+    def test_the_clone_stays_as_it_was(self, clone: Path, foreign: Path) -> None:
+        assert foreign.is_dir()
+        left = {path.relative_to(clone).parts[0] for path in clone.rglob("*") if path.is_file()}
+        tracked = {
+            name.split("/")[0] for name in run("git", "ls-files", "-co", "--exclude-standard", cwd=ROOT).split("\n")
+        }
+        assert left - tracked <= {"build"}
+
+
+def test_a_source_distribution_has_what_a_build_needs(clone: Path, tmp_path: Path) -> None:
+    program = f"import scikit_build_core.build as build; print(build.build_sdist({str(tmp_path)!r}))"
+    run(sys.executable, "-c", program, cwd=clone)
+    archive = tmp_path / f"cairn-{VERSION}.tar.gz"
+    names = run("tar", "-tzf", archive, cwd=tmp_path)
+    for needed in (
+        "CMakeLists.txt",
+        "include/cairn/cairn.h",
+        "src/core/error.cc",
+        "python/cairn/__init__.py",
+        "LICENSE",
+    ):
+        assert f"cairn-{VERSION}/{needed}\n" in names
+
+
+def test_cmake_finds_the_installed_library(tmp_path: Path) -> None:
+    build = ROOT / "build/release"
+    if not (build / "src/libcairn.a").exists():
+        run("cmake", "--build", build, "--target", "cairn", cwd=ROOT)
+    run("cmake", "--install", build, "--prefix", tmp_path / "prefix", cwd=ROOT)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\n"
+        "project(consumer LANGUAGES CXX)\n"
+        "find_package(cairn REQUIRED)\n"
+        "add_executable(consumer consumer.cc)\n"
+        "target_link_libraries(consumer PRIVATE cairn::cairn)\n"
+    )
+    (tmp_path / "consumer.cc").write_text(
+        "#include <cairn/cairn.h>\n"
+        "#include <cstdio>\n"
+        "int main() {\n"
+        '  const auto opened = cairn::open("nowhere");\n'
+        "  const bool is_lost = !opened && opened.error().code() == cairn::ErrorCode::kNotFound;\n"
+        '  std::puts(is_lost ? "not found" : "something else");\n'
+        "}\n"
+    )
+    run("cmake", "-S", ".", "-B", "build", f"-DCMAKE_PREFIX_PATH={tmp_path / 'prefix'}", cwd=tmp_path)
+    run("cmake", "--build", "build", cwd=tmp_path)
+    assert run(tmp_path / "build/consumer", cwd=tmp_path).strip() == "not found"
