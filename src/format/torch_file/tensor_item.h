@@ -1,7 +1,7 @@
 // TensorItem: one tensor as a torch.save archive whose only unknown parts are the payload and its checksum.
 //
-// Pure and deterministic: head and tail depend on nothing but dtype, sizes and the payload's CRC, and are rendered into the
-// caller's memory without allocation. An item is head, payload, tail, in this order and without gaps. torch 2.2 and later
+// Pure and deterministic: head and tail depend on nothing but dtype, sizes and the payload's CRC, and are rendered into
+// the caller's memory without allocation. An item is head, payload, tail, in this order and without gaps. torch 2.2 and later
 // read it with torch.load, weights_only or not, mmap or not.
 #pragma once
 

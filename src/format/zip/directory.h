@@ -1,8 +1,9 @@
 // Directory: what a stored zip archive holds and where, read from its end.
 //
-// Values and pure functions, safe from any thread. Reads archives as torch (any version), Python's zipfile and Cairn write
-// them: zip64 or not, one level of prefix, entries that are stored and not encrypted. Nothing is trusted: all that is returned lies inside the
-// archive. Errors are kCorrupt for damage and kUnsupported for what is no zip archive or needs more than the above.
+// Values and pure functions, safe from any thread. Reads archives as torch (any version), Python's zipfile and Cairn
+// write them: zip64 or not, one level of prefix, entries that are stored and not encrypted. Nothing is trusted: all that
+// is returned lies inside the archive. Errors are kCorrupt for damage and kUnsupported for what is no zip archive or needs
+// more than the above.
 #pragma once
 
 #include "core/byte_source.h"
@@ -39,6 +40,11 @@ struct Directory {
 
   // Null if there is none.
   const DirectoryEntry* find(std::string_view name) const;
+  // Prepares find(). Fails with kCorrupt on a name used twice.
+  Result<void> index();
+
+ private:
+  std::vector<std::uint32_t> by_name_;  // indices of entries; empty if there are few
 };
 
 // Reads the directory with one read of the archive's end, or two if the directory is larger than a few KiB.

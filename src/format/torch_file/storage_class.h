@@ -1,0 +1,24 @@
+// StorageClass: the name that a torch.save pickle gives the storage of a tensor of some dtype.
+//
+// Classic dtypes have a class of their own, newer ones share one that counts bytes. Pure look-ups.
+#pragma once
+
+#include <cairn/dtype.h>
+
+#include <optional>
+#include <string_view>
+
+namespace cairn::torch_file {
+
+struct StorageClass {
+  std::string_view module;
+  std::string_view name;
+  bool untyped = false;  // counts bytes, and the tensor's own pickle names the dtype
+};
+
+StorageClass storage_class_of(DType dtype);
+
+// The dtype of a typed storage class of torch, such as "FloatStorage".
+std::optional<DType> dtype_of_storage_class(std::string_view name);
+
+}  // namespace cairn::torch_file

@@ -1,0 +1,338 @@
+#include "format/zip/directory.h"
+
+#include "core/checked.h"
+#include "core/little_endian.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <span>
+
+namespace cairn::zip {
+namespace {
+
+constexpr std::uint32_t kLocalHeaderSignature = 0x04034b50;
+constexpr std::uint32_t kDirectoryEntrySignature = 0x02014b50;
+constexpr std::uint32_t kEndSignature = 0x06054b50;
+constexpr std::uint32_t kZip64EndSignature = 0x06064b50;
+constexpr std::uint32_t kZip64LocatorSignature = 0x07064b50;
+
+constexpr std::uint64_t kLocalHeaderBytes = 30;
+constexpr std::uint64_t kDirectoryEntryBytes = 46;
+constexpr std::uint64_t kEndBytes = 22;
+constexpr std::uint64_t kZip64EndBytes = 56;
+constexpr std::uint64_t kZip64LocatorBytes = 20;
+
+constexpr std::uint16_t kZip64FieldId = 1;
+constexpr std::uint16_t kEncryptedFlag = 1;
+constexpr std::uint16_t kDescriptorFlag = 8;
+constexpr std::uint32_t kSee64 = 0xFFFFFFFF;
+constexpr std::uint16_t kSee64Short = 0xFFFF;
+
+// The end record may be followed by a comment, but stock torch wants it within the archive's last 4 KiB.
+constexpr std::uint64_t kTailBytes = 4096;
+// Far above any archive that torch can read in reasonable time; keeps a lie about the size from filling the memory.
+constexpr std::uint64_t kDirectoryBytesMax = 256 << 20;
+// Below this a look through all entries is faster than a sorted index.
+constexpr std::size_t kLinearEntriesMax = 16;
+
+std::uint16_t u16(const std::byte* from) { return load_little_endian<std::uint16_t>(from); }
+std::uint32_t u32(const std::byte* from) { return load_little_endian<std::uint32_t>(from); }
+std::uint64_t u64(const std::byte* from) { return load_little_endian<std::uint64_t>(from); }
+
+Error not_a_zip(const char* reason) { return Error(ErrorCode::kUnsupported, reason); }
+Error damaged(const char* what, std::uint64_t offset) { return Error(ErrorCode::kCorrupt, what).offset(offset); }
+
+// The last bytes of the archive, which are read once and usually hold all that is asked for.
+class Tail {
+ public:
+  explicit Tail(const ByteSource& archive) : archive_(archive) {}
+
+  Result<void> read() {
+    bytes_ = std::min<std::uint64_t>(archive_.size(), kTailBytes);
+    begin_ = archive_.size() - bytes_;
+    return archive_.read_at(begin_, std::span(buffer_).first(bytes_));
+  }
+
+  std::uint64_t begin() const { return begin_; }
+  const std::byte* at(std::uint64_t offset) const { return buffer_.data() + (offset - begin_); }
+  bool holds(std::uint64_t offset) const { return offset >= begin_; }
+
+  // The caller knows that the range lies inside the archive.
+  Result<void> copy(std::uint64_t offset, std::span<std::byte> target) const {
+    if (!holds(offset)) return archive_.read_at(offset, target);
+    std::memcpy(target.data(), at(offset), target.size());
+    return {};
+  }
+
+ private:
+  const ByteSource& archive_;
+  std::uint64_t begin_ = 0;
+  std::size_t bytes_ = 0;
+  std::array<std::byte, kTailBytes> buffer_;
+};
+
+// Where the directory is, as the end records say.
+struct Bounds {
+  std::uint64_t count = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t end_offset = 0;
+  std::uint64_t locator_offset = 0;
+  std::optional<std::uint64_t> zip64_end_offset;
+
+  std::uint64_t limit() const { return zip64_end_offset.value_or(end_offset); }
+};
+
+// The end record nearest to the archive's end whose comment fits.
+std::optional<std::uint64_t> find_end(const Tail& tail, std::uint64_t archive_bytes) {
+  for (std::uint64_t offset = archive_bytes - kEndBytes;; --offset) {
+    const std::byte* record = tail.at(offset);
+    if (u32(record) == kEndSignature && u16(record + 20) <= archive_bytes - kEndBytes - offset) return offset;
+    if (offset == tail.begin()) return std::nullopt;
+  }
+}
+
+// A value of the old end record must be the new one's, or say that it does not fit.
+bool agrees(std::uint64_t old_value, std::uint64_t placeholder, std::uint64_t value) {
+  return old_value == placeholder || old_value == value;
+}
+
+Result<void> read_zip64_end(const Tail& tail, Bounds& bounds) {
+  const std::uint64_t locator_offset = bounds.end_offset - kZip64LocatorBytes;
+  std::array<std::byte, kZip64EndBytes> record;
+  std::array<std::byte, kZip64LocatorBytes> locator;
+  CAIRN_TRY(tail.copy(locator_offset, locator));
+  if (u32(locator.data()) != kZip64LocatorSignature) return {};
+  const std::uint64_t record_offset = u64(locator.data() + 8);
+  if (!range_within(record_offset, kZip64EndBytes, locator_offset)) {
+    return damaged("zip64 locator points outside the archive", locator_offset);
+  }
+  CAIRN_TRY(tail.copy(record_offset, record));
+  if (u32(record.data()) != kZip64EndSignature) return damaged("no zip64 end record where its locator says", record_offset);
+  const std::uint64_t count = u64(record.data() + 32);
+  const std::uint64_t bytes = u64(record.data() + 40);
+  const std::uint64_t offset = u64(record.data() + 48);
+  if (u64(record.data() + 24) != count || !agrees(bounds.count, kSee64Short, count) ||
+      !agrees(bounds.bytes, kSee64, bytes) || !agrees(bounds.offset, kSee64, offset)) {
+    return damaged("the archive's end records contradict each other", record_offset);
+  }
+  bounds.count = count;
+  bounds.bytes = bytes;
+  bounds.offset = offset;
+  bounds.locator_offset = locator_offset;
+  bounds.zip64_end_offset = record_offset;
+  return {};
+}
+
+Result<Bounds> read_bounds(const Tail& tail, std::uint64_t archive_bytes) {
+  const std::optional<std::uint64_t> end = find_end(tail, archive_bytes);
+  if (!end) return not_a_zip("no zip archive: it has no end record");
+  std::array<std::byte, kEndBytes> record;
+  CAIRN_TRY(tail.copy(*end, record));
+  Bounds bounds;
+  bounds.end_offset = *end;
+  bounds.count = u16(record.data() + 10);
+  bounds.bytes = u32(record.data() + 12);
+  bounds.offset = u32(record.data() + 16);
+  if (*end >= kZip64LocatorBytes) CAIRN_TRY(read_zip64_end(tail, bounds));
+  if (!range_within(bounds.offset, bounds.bytes, bounds.limit())) {
+    return damaged("zip directory outside the archive", *end)
+        .expected("at most " + std::to_string(bounds.limit()) + " bytes")
+        .actual(std::to_string(bounds.bytes) + " bytes from " + std::to_string(bounds.offset) + " on");
+  }
+  if (bounds.count > bounds.bytes / kDirectoryEntryBytes) {
+    return damaged("zip directory too small for its entries", *end)
+        .expected(std::to_string(bounds.count) + " entries")
+        .actual(std::to_string(bounds.bytes) + " bytes");
+  }
+  return bounds;
+}
+
+// Replaces the values that did not fit into 32 bits by those of the zip64 field.
+Result<void> read_zip64_field(std::span<const std::byte> extra, std::span<std::uint64_t* const> wanted,
+                              std::uint64_t offset) {
+  while (extra.size() >= 4) {
+    const std::uint16_t id = u16(extra.data());
+    const std::size_t length = u16(extra.data() + 2);
+    extra = extra.subspan(4);
+    if (length > extra.size()) break;
+    if (id != kZip64FieldId) {
+      extra = extra.subspan(length);
+      continue;
+    }
+    if (length < wanted.size() * 8) break;
+    for (std::size_t i = 0; i < wanted.size(); ++i) *wanted[i] = u64(extra.data() + 8 * i);
+    return {};
+  }
+  return damaged("zip entry without the 64-bit sizes that it announces", offset);
+}
+
+// One entry as it stands in the directory, its name still with the prefix.
+struct RawEntry {
+  std::string_view name;
+  DirectoryEntry entry;
+};
+
+// Reads the entry at the front of `bytes` and drops it from there.
+Result<RawEntry> take_entry(std::span<const std::byte>& bytes, std::uint64_t offset) {
+  if (bytes.size() < kDirectoryEntryBytes || u32(bytes.data()) != kDirectoryEntrySignature) {
+    return damaged("no zip directory entry where one should be", offset);
+  }
+  const std::byte* fixed = bytes.data();
+  const std::size_t name_bytes = u16(fixed + 28);
+  const std::size_t extra_bytes = u16(fixed + 30);
+  const std::size_t entry_bytes = kDirectoryEntryBytes + name_bytes + extra_bytes + u16(fixed + 32);
+  if (entry_bytes > bytes.size()) return damaged("zip directory entry beyond the directory", offset);
+
+  RawEntry raw;
+  raw.name = {reinterpret_cast<const char*>(fixed) + kDirectoryEntryBytes, name_bytes};
+  DirectoryEntry& entry = raw.entry;
+  entry.flags = u16(fixed + 8);
+  entry.method = u16(fixed + 10);
+  std::uint64_t stored_size = u32(fixed + 20);
+  entry.size = u32(fixed + 24);
+  entry.local_header_offset = u32(fixed + 42);
+  entry.full_name_bytes = static_cast<std::uint16_t>(name_bytes);
+
+  std::array<std::uint64_t*, 3> wanted;
+  std::size_t wanted_count = 0;
+  for (std::uint64_t* value : {&entry.size, &stored_size, &entry.local_header_offset}) {
+    if (*value == kSee64) wanted[wanted_count++] = value;
+  }
+  if (wanted_count != 0) {
+    CAIRN_TRY(read_zip64_field(bytes.subspan(kDirectoryEntryBytes + name_bytes, extra_bytes),
+                               std::span(wanted).first(wanted_count), offset));
+  }
+  if (entry.method == 0 && stored_size != entry.size) return damaged("stored zip entry with two sizes", offset);
+  const std::uint32_t crc = u32(fixed + 16);
+  if (crc != 0 || entry.size == 0) entry.crc = crc;
+  bytes = bytes.subspan(entry_bytes);
+  return raw;
+}
+
+Result<std::string> prefix_of(std::string_view first_name) {
+  const std::size_t slash = first_name.find('/');
+  if (slash == std::string_view::npos) return not_a_zip("a zip archive, but not one of torch: its records have no prefix");
+  return std::string(first_name.substr(0, slash + 1));
+}
+
+Result<void> parse_entries(std::span<const std::byte> bytes, std::uint64_t count, Directory& directory) {
+  const std::size_t total = bytes.size();
+  directory.entries.reserve(count);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint64_t offset = directory.offset + (total - bytes.size());
+    CAIRN_TRY_ASSIGN(RawEntry raw, take_entry(bytes, offset));
+    if (i == 0) {
+      CAIRN_TRY_ASSIGN(directory.prefix, prefix_of(raw.name));
+    }
+    // Nobody can ask for records outside the prefix, so torch does not see them either.
+    if (raw.name.substr(0, directory.prefix.size()) != directory.prefix) continue;
+    DirectoryEntry& entry = raw.entry;
+    const std::uint64_t header_bytes = kLocalHeaderBytes + entry.full_name_bytes;
+    const bool room = entry.local_header_offset <= directory.offset &&
+                      directory.offset - entry.local_header_offset >= header_bytes;
+    if (!room || (entry.method == 0 && entry.size > directory.offset - entry.local_header_offset - header_bytes)) {
+      return damaged("zip record beyond the archive", offset)
+          .expected("an end before " + std::to_string(directory.offset))
+          .actual(std::to_string(entry.size) + " bytes from " + std::to_string(entry.local_header_offset) + " on");
+    }
+    entry.name.assign(raw.name.substr(directory.prefix.size()));
+    directory.entries.push_back(std::move(entry));
+  }
+  if (!bytes.empty()) return damaged("bytes left over in the zip directory", directory.offset + total - bytes.size());
+  return {};
+}
+
+}  // namespace
+
+Result<void> Directory::index() {
+  const auto less = [&](std::uint32_t a, std::uint32_t b) { return entries[a].name < entries[b].name; };
+  const auto same = [&](std::uint32_t a, std::uint32_t b) { return entries[a].name == entries[b].name; };
+  if (entries.size() <= kLinearEntriesMax) {
+    for (std::uint32_t i = 1; i < entries.size(); ++i) {
+      for (std::uint32_t j = 0; j < i; ++j) {
+        if (same(i, j)) return damaged("two zip records of one name", offset).actual(entries[i].name);
+      }
+    }
+    return {};
+  }
+  by_name_.resize(entries.size());
+  std::iota(by_name_.begin(), by_name_.end(), 0u);
+  std::sort(by_name_.begin(), by_name_.end(), less);
+  const auto twin = std::adjacent_find(by_name_.begin(), by_name_.end(), same);
+  if (twin != by_name_.end()) return damaged("two zip records of one name", offset).actual(entries[*twin].name);
+  return {};
+}
+
+const DirectoryEntry* Directory::find(std::string_view name) const {
+  if (by_name_.empty()) {
+    const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.name == name; });
+    return found == entries.end() ? nullptr : &*found;
+  }
+  const auto less = [&](std::uint32_t index, std::string_view wanted) { return entries[index].name < wanted; };
+  const auto found = std::lower_bound(by_name_.begin(), by_name_.end(), name, less);
+  return found == by_name_.end() || entries[*found].name != name ? nullptr : &entries[*found];
+}
+
+Result<Directory> read_directory(const ByteSource& archive) {
+  if (archive.size() < kEndBytes) return not_a_zip("no zip archive: too short").actual(std::to_string(archive.size()) + " bytes");
+  Tail tail(archive);
+  CAIRN_TRY(tail.read());
+  CAIRN_TRY_ASSIGN(const Bounds bounds, read_bounds(tail, archive.size()));
+  if (bounds.bytes > kDirectoryBytesMax) {
+    return Error(ErrorCode::kUnsupported, "zip directory larger than we read")
+        .expected(std::to_string(kDirectoryBytesMax) + " bytes")
+        .actual(std::to_string(bounds.bytes) + " bytes");
+  }
+  Directory directory;
+  directory.offset = bounds.offset;
+  directory.bytes = bounds.bytes;
+  directory.end_offset = bounds.end_offset;
+  directory.zip64_end_offset = bounds.zip64_end_offset;
+  directory.zip64_locator_offset = bounds.locator_offset;
+  if (tail.holds(bounds.offset)) {
+    CAIRN_TRY(parse_entries({tail.at(bounds.offset), bounds.bytes}, bounds.count, directory));
+  } else {
+    std::vector<std::byte> bytes(bounds.bytes);
+    CAIRN_TRY(archive.read_at(bounds.offset, bytes));
+    CAIRN_TRY(parse_entries(bytes, bounds.count, directory));
+  }
+  CAIRN_TRY(directory.index());
+  return directory;
+}
+
+Result<std::uint64_t> payload_offset(const ByteSource& archive, const DirectoryEntry& entry) {
+  const std::uint64_t offset = entry.local_header_offset;
+  if (entry.method != 0 || (entry.flags & kEncryptedFlag) != 0) {
+    return Error(ErrorCode::kUnsupported, "zip record is compressed or encrypted").offset(offset).actual(entry.name);
+  }
+  std::array<std::byte, 512> buffer;
+  const std::uint64_t wanted = kLocalHeaderBytes + entry.full_name_bytes;
+  // A name too long for the buffer is not compared; nobody gives a record such a name.
+  const std::span<std::byte> header = std::span(buffer).first(std::min<std::uint64_t>(wanted, buffer.size()));
+  CAIRN_TRY(archive.read_at(offset, header));
+  if (u32(header.data()) != kLocalHeaderSignature) {
+    return damaged("no zip local header where the directory says", offset).actual(entry.name);
+  }
+  const std::uint64_t name_bytes = u16(header.data() + 26);
+  const std::string_view name(reinterpret_cast<const char*>(header.data()) + kLocalHeaderBytes,
+                              header.size() - kLocalHeaderBytes);
+  const bool named_so = header.size() < wanted || name.substr(name.size() - entry.name.size()) == entry.name;
+  if (name_bytes != entry.full_name_bytes || !named_so) {
+    return damaged("zip local header of another record", offset).expected(entry.name);
+  }
+  const std::uint32_t local_size = u32(header.data() + 22);
+  const bool sized_here = (u16(header.data() + 6) & kDescriptorFlag) == 0 && local_size != kSee64;
+  if (u16(header.data() + 8) != 0 || (sized_here && local_size != entry.size)) {
+    return damaged("zip local header contradicts the directory", offset).actual(entry.name);
+  }
+  const std::uint64_t payload = offset + wanted + u16(header.data() + 28);
+  if (!range_within(payload, entry.size, archive.size())) {
+    return damaged("zip record beyond the archive", offset).actual(entry.name);
+  }
+  return payload;
+}
+
+}  // namespace cairn::zip
