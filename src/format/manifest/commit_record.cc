@@ -1,0 +1,133 @@
+#include "format/manifest/commit_record.h"
+
+#include "core/checked.h"
+#include "core/checksum.h"
+#include "core/little_endian.h"
+#include "format/manifest/varint.h"
+
+#include <array>
+#include <cstring>
+#include <string_view>
+
+namespace cairn::manifest {
+namespace {
+
+constexpr std::string_view kMagic = "CAIRNCMT";
+constexpr std::uint32_t kVersion = 1;
+constexpr std::size_t kFooterBytes = 40;
+// A file takes at least this much of the body.
+constexpr std::uint64_t kFileBytesMin = 6;
+
+void append_fixed64(std::string& out, std::uint64_t value) {
+  std::array<std::byte, 8> bytes;
+  store_little_endian(bytes.data(), value);
+  out.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+void append_fixed32(std::string& out, std::uint32_t value) {
+  std::array<std::byte, 4> bytes;
+  store_little_endian(bytes.data(), value);
+  out.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+std::uint32_t crc_of(std::string_view text) { return crc32(std::as_bytes(std::span(text))); }
+
+Error damaged(const char* what, std::uint64_t offset, std::uint32_t expected, std::uint32_t actual) {
+  return Error(ErrorCode::kCorrupt, what)
+      .offset(offset)
+      .expected("CRC " + std::to_string(expected))
+      .actual("CRC " + std::to_string(actual));
+}
+
+Result<CommitRecord> read_body(CodedReader& reader) {
+  CommitRecord record;
+  CAIRN_TRY_ASSIGN(record.save_id.high, reader.fixed<std::uint64_t>());
+  CAIRN_TRY_ASSIGN(record.save_id.low, reader.fixed<std::uint64_t>());
+  CAIRN_TRY_ASSIGN(record.job_id.high, reader.fixed<std::uint64_t>());
+  CAIRN_TRY_ASSIGN(record.job_id.low, reader.fixed<std::uint64_t>());
+  CAIRN_TRY_ASSIGN(record.save_number, reader.varint());
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.varint());
+  if (count > reader.left() / kFileBytesMin) return reader.damaged("more files than there are bytes");
+  record.files.resize(count);
+  for (CommitRecord::File& file : record.files) {
+    CAIRN_TRY_ASSIGN(const std::uint64_t name_bytes, reader.varint());
+    CAIRN_TRY_ASSIGN(const std::string_view name, reader.text(name_bytes));
+    file.name.assign(name);
+    CAIRN_TRY_ASSIGN(file.size, reader.varint());
+    CAIRN_TRY_ASSIGN(file.trailer_checksum, reader.fixed<std::uint32_t>());
+  }
+  if (reader.left() != 0) return reader.damaged("bytes left over in the commit record");
+  return record;
+}
+
+}  // namespace
+
+std::string encode_commit_record(const CommitRecord& record) {
+  std::string out;
+  append_fixed64(out, record.save_id.high);
+  append_fixed64(out, record.save_id.low);
+  append_fixed64(out, record.job_id.high);
+  append_fixed64(out, record.job_id.low);
+  append_varint(out, record.save_number);
+  append_varint(out, record.files.size());
+  for (const CommitRecord::File& file : record.files) {
+    append_varint(out, file.name.size());
+    out += file.name;
+    append_varint(out, file.size);
+    append_fixed32(out, file.trailer_checksum);
+  }
+  std::string footer;
+  append_fixed32(footer, crc_of(out));
+  append_fixed64(footer, out.size());
+  append_fixed64(footer, record.pickle_bytes);
+  append_fixed32(footer, record.pickle_checksum);
+  append_fixed32(footer, kVersion);
+  footer += kMagic;
+  append_fixed32(out, crc_of(footer));
+  return out + footer;
+}
+
+Result<std::optional<CommitRecord>> read_commit_record(std::span<const std::byte> metadata_file) {
+  if (metadata_file.size() < kFooterBytes) return std::optional<CommitRecord>();
+  const std::uint64_t footer_offset = metadata_file.size() - kFooterBytes;
+  const std::byte* footer = metadata_file.data() + footer_offset;
+  if (std::memcmp(footer + kFooterBytes - kMagic.size(), kMagic.data(), kMagic.size()) != 0) {
+    return std::optional<CommitRecord>();
+  }
+  const auto footer_checksum = load_little_endian<std::uint32_t>(footer);
+  const std::uint32_t footer_actual = crc32(metadata_file.last(kFooterBytes - 4));
+  if (footer_checksum != footer_actual) {
+    return damaged("the commit record's footer is damaged", footer_offset, footer_checksum, footer_actual);
+  }
+  const auto body_checksum = load_little_endian<std::uint32_t>(footer + 4);
+  const auto body_bytes = load_little_endian<std::uint64_t>(footer + 8);
+  const auto pickle_bytes = load_little_endian<std::uint64_t>(footer + 16);
+  const auto pickle_checksum = load_little_endian<std::uint32_t>(footer + 24);
+  const auto version = load_little_endian<std::uint32_t>(footer + 28);
+  if (version != kVersion) {
+    return Error(ErrorCode::kUnsupported, "a commit record of a later version")
+        .offset(footer_offset)
+        .expected(std::to_string(kVersion))
+        .actual(std::to_string(version));
+  }
+  if (checked_add(pickle_bytes, body_bytes) != footer_offset) {
+    return Error(ErrorCode::kCorrupt, "pickle and commit record do not fill the file")
+        .offset(footer_offset)
+        .expected(std::to_string(pickle_bytes) + " + " + std::to_string(body_bytes) + " bytes")
+        .actual(std::to_string(footer_offset) + " bytes");
+  }
+  const std::span<const std::byte> body = metadata_file.subspan(pickle_bytes, body_bytes);
+  const std::uint32_t body_actual = crc32(body);
+  if (body_checksum != body_actual) {
+    return damaged("the commit record is damaged", pickle_bytes, body_checksum, body_actual);
+  }
+  const std::uint32_t pickle_actual = crc32(metadata_file.first(pickle_bytes));
+  if (pickle_checksum != pickle_actual) return damaged("the metadata is damaged", 0, pickle_checksum, pickle_actual);
+  CodedReader reader(body, pickle_bytes);
+  CAIRN_TRY_ASSIGN(CommitRecord record, read_body(reader));
+  record.pickle_bytes = pickle_bytes;
+  record.pickle_checksum = pickle_checksum;
+  return std::optional(std::move(record));
+}
+
+}  // namespace cairn::manifest

@@ -1,0 +1,212 @@
+#include "format/manifest/index_coding.h"
+
+#include "core/checked.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+namespace cairn::manifest {
+namespace {
+
+// How an item's path is written down.
+enum class PathForm : std::uint8_t {
+  kNone = 0,      // it has none
+  kJoined = 1,    // its elements, joined by dots, are the flat name: only their lengths are written
+  kExplicit = 2,  // the elements' text follows their lengths
+};
+
+constexpr unsigned kKindMask = 0b11;
+constexpr unsigned kRequiresGradBit = 1 << 2;
+constexpr unsigned kPathFormShift = 3;
+constexpr unsigned kPathFormMask = 0b11;
+constexpr unsigned kWholeBit = 1 << 5;  // the box is the whole tensor
+constexpr unsigned kAllBits = (1 << 6) - 1;
+
+std::string text_of(const PathElement& element) {
+  if (const std::string* text = std::get_if<std::string>(&element)) return *text;
+  return std::to_string(std::get<std::int64_t>(element));
+}
+
+PathForm form_of(const TrailerItem& item) {
+  if (item.path.empty()) return PathForm::kNone;
+  return fqn_of(item.path) == item.fqn ? PathForm::kJoined : PathForm::kExplicit;
+}
+
+bool is_whole(const TrailerItem& item) {
+  return item.box.sizes() == item.global_shape &&
+         std::all_of(item.box.offsets().begin(), item.box.offsets().end(), [](std::int64_t offset) { return offset == 0; });
+}
+
+void append_extents(std::string& out, const Extents& extents) {
+  for (const std::int64_t value : extents) append_varint(out, static_cast<std::uint64_t>(value));
+}
+
+void append_path(std::string& out, const Path& path, PathForm form) {
+  if (form == PathForm::kNone) return;
+  append_varint(out, path.size());
+  for (const PathElement& element : path) {
+    const std::string text = text_of(element);
+    const bool is_integer = std::holds_alternative<std::int64_t>(element);
+    append_varint(out, text.size() << 1 | (is_integer ? 1 : 0));
+    if (form == PathForm::kExplicit) out += text;
+  }
+}
+
+// One element of a path, from its text.
+Result<void> set_element(PathElement& element, std::string_view text, bool is_integer, const CodedReader& reader) {
+  if (!is_integer) {
+    element.emplace<std::string>(text);
+    return {};
+  }
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return reader.damaged("a list position that is no number");
+  element.emplace<std::int64_t>(number);
+  return {};
+}
+
+Result<void> read_path(CodedReader& reader, PathForm form, TrailerItem& item) {
+  item.path.clear();
+  if (form == PathForm::kNone) return {};
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.varint());
+  if (count == 0 || count > reader.left()) return reader.damaged("a path of more elements than there are bytes");
+  std::string_view unread = item.fqn;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    CAIRN_TRY_ASSIGN(const std::uint64_t coded, reader.varint());
+    const std::uint64_t length = coded >> 1;
+    std::string_view text;
+    if (form == PathForm::kExplicit) {
+      CAIRN_TRY_ASSIGN(text, reader.text(length));
+    } else {
+      const bool last = i + 1 == count;
+      if (last ? length != unread.size() : length >= unread.size() || unread[length] != '.') {
+        return reader.damaged("a path that is not its flat name");
+      }
+      text = unread.substr(0, length);
+      unread.remove_prefix(last ? length : length + 1);
+    }
+    CAIRN_TRY(set_element(item.path.emplace_back(), text, (coded & 1) != 0, reader));
+  }
+  return {};
+}
+
+Result<Extents> read_extents(CodedReader& reader, std::uint64_t dimensions) {
+  Extents extents(dimensions, 0);
+  for (std::size_t i = 0; i < dimensions; ++i) {
+    CAIRN_TRY_ASSIGN(const std::uint64_t value, reader.varint());
+    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      return reader.damaged("a size beyond 2^63 - 1");
+    }
+    extents[i] = static_cast<std::int64_t>(value);
+  }
+  return extents;
+}
+
+Result<void> read_tensor(CodedReader& reader, bool whole, TrailerItem& item) {
+  CAIRN_TRY_ASSIGN(const std::uint8_t code, reader.byte());
+  const std::optional<DType> dtype = dtype_from_code(code);
+  if (!dtype) return reader.damaged("an unknown dtype");
+  item.dtype = *dtype;
+  CAIRN_TRY_ASSIGN(const std::uint64_t dimensions, reader.varint());
+  if (dimensions > kDimensionsMax) return reader.damaged("too many dimensions");
+  CAIRN_TRY_ASSIGN(item.global_shape, read_extents(reader, dimensions));
+  if (whole) {
+    CAIRN_TRY_ASSIGN(item.box, Box::whole(item.global_shape));
+    return {};
+  }
+  CAIRN_TRY_ASSIGN(Extents offsets, read_extents(reader, dimensions));
+  CAIRN_TRY_ASSIGN(Extents sizes, read_extents(reader, dimensions));
+  CAIRN_TRY_ASSIGN(item.box, Box::make(std::move(offsets), std::move(sizes)));
+  return {};
+}
+
+Result<void> read_extent(CodedReader& reader, std::uint64_t previous_end, TrailerItem& item) {
+  ItemExtent& extent = item.extent;
+  CAIRN_TRY_ASSIGN(const std::uint64_t gap, reader.varint());
+  CAIRN_TRY_ASSIGN(extent.item_length, reader.varint());
+  const auto offset = checked_add(previous_end, gap);
+  if (!offset || !checked_add(*offset, extent.item_length)) return reader.damaged("an item beyond 2^64");
+  extent.item_offset = *offset;
+  extent.payload_offset = extent.item_offset;
+  extent.payload_length = extent.item_length;
+  if (item.kind != TrailerItem::Kind::kTensor) return {};
+  CAIRN_TRY_ASSIGN(const std::uint64_t head, reader.varint());
+  CAIRN_TRY_ASSIGN(extent.payload_length, reader.varint());
+  if (!range_within(head, extent.payload_length, extent.item_length)) return reader.damaged("a payload outside its item");
+  extent.payload_offset += head;
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_item(const TrailerItem& item) {
+  const auto refuse = [&](const char* what) { return Error(ErrorCode::kInvalidArgument, what).key(item.fqn); };
+  const ItemExtent& extent = item.extent;
+  if (!checked_add(extent.item_offset, extent.item_length)) return refuse("an item beyond 2^64");
+  if (extent.payload_offset < extent.item_offset ||
+      !range_within(extent.payload_offset - extent.item_offset, extent.payload_length, extent.item_length)) {
+    return refuse("a payload outside its item");
+  }
+  const bool whole_item = extent.payload_offset == extent.item_offset && extent.payload_length == extent.item_length;
+  if (item.kind != TrailerItem::Kind::kTensor && !whole_item) return refuse("a payload that is not its whole item");
+  if (item.kind == TrailerItem::Kind::kValue) return {};
+  CAIRN_TRY(element_count(item.global_shape));
+  if (!item.box.within(item.global_shape)) return refuse("a chunk outside its tensor");
+  if (item.kind == TrailerItem::Kind::kSerializedTensor) return {};
+  const auto bytes = checked_multiply(static_cast<std::uint64_t>(item.box.element_count()),
+                                      std::uint64_t{item_bytes(item.dtype)});
+  if (bytes != extent.payload_length) {
+    return refuse("a tensor's payload of another length than its chunk")
+        .expected(bytes ? std::to_string(*bytes) + " bytes" : "more than 2^64 bytes")
+        .actual(std::to_string(extent.payload_length) + " bytes");
+  }
+  return {};
+}
+
+void append_item(std::string& out, const TrailerItem& item, std::uint64_t previous_end) {
+  const bool is_tensor = item.kind != TrailerItem::Kind::kValue;
+  const bool whole = is_tensor && is_whole(item);
+  const PathForm form = form_of(item);
+  unsigned bits = static_cast<unsigned>(item.kind) | static_cast<unsigned>(form) << kPathFormShift;
+  if (is_tensor && item.requires_grad) bits |= kRequiresGradBit;
+  if (whole) bits |= kWholeBit;
+  out.push_back(static_cast<char>(bits));
+  append_varint(out, item.extent.item_offset - previous_end);
+  append_varint(out, item.extent.item_length);
+  if (item.kind == TrailerItem::Kind::kTensor) {
+    append_varint(out, item.extent.payload_offset - item.extent.item_offset);
+    append_varint(out, item.extent.payload_length);
+  }
+  append_varint(out, item.fqn.size());
+  out += item.fqn;
+  append_path(out, item.path, form);
+  if (!is_tensor) return;
+  out.push_back(static_cast<char>(item.dtype));
+  append_varint(out, item.global_shape.size());
+  append_extents(out, item.global_shape);
+  if (whole) return;
+  append_extents(out, item.box.offsets());
+  append_extents(out, item.box.sizes());
+}
+
+Result<void> read_item(CodedReader& reader, std::uint64_t previous_end, TrailerItem& item) {
+  CAIRN_TRY_ASSIGN(const unsigned bits, reader.byte());
+  const unsigned kind = bits & kKindMask;
+  const unsigned form = bits >> kPathFormShift & kPathFormMask;
+  if (bits > kAllBits || kind > 2 || form > 2) return reader.damaged("an item of an unknown kind");
+  item.kind = static_cast<TrailerItem::Kind>(kind);
+  CAIRN_TRY(read_extent(reader, previous_end, item));
+  CAIRN_TRY_ASSIGN(const std::uint64_t name_bytes, reader.varint());
+  CAIRN_TRY_ASSIGN(const std::string_view name, reader.text(name_bytes));
+  item.fqn.assign(name);
+  CAIRN_TRY(read_path(reader, static_cast<PathForm>(form), item));
+  item.requires_grad = (bits & kRequiresGradBit) != 0;
+  item.dtype = DType::kFloat32;
+  item.global_shape = Extents();
+  item.box = Box();
+  if (item.kind != TrailerItem::Kind::kValue) CAIRN_TRY(read_tensor(reader, (bits & kWholeBit) != 0, item));
+  return check_item(item);
+}
+
+}  // namespace cairn::manifest

@@ -1,0 +1,72 @@
+// Varints and the cursor that reads them: the coding of indexes and commit records.
+//
+// An unsigned integer in groups of seven bits, lowest first, the top bit set on all bytes but the last; at most ten bytes.
+#pragma once
+
+#include "core/little_endian.h"
+
+#include <cairn/result.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace cairn::manifest {
+
+inline void append_varint(std::string& out, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
+  out.push_back(static_cast<char>(value));
+}
+
+// Reads forward through bytes that somebody else owns; every step is checked and fails with kCorrupt.
+class CodedReader {
+ public:
+  // `bytes` begin at `base` of the file, which errors then name.
+  CodedReader(std::span<const std::byte> bytes, std::uint64_t base) : bytes_(bytes), base_(base) {}
+
+  std::size_t position() const { return position_; }
+  std::size_t left() const { return bytes_.size() - position_; }
+
+  Result<std::uint64_t> varint() {
+    std::uint64_t value = 0;
+    for (unsigned shift = 0; shift < 64 && position_ < bytes_.size(); shift += 7) {
+      const auto byte = std::to_integer<std::uint64_t>(bytes_[position_++]);
+      if (shift == 63 && byte > 1) break;  // beyond 64 bits
+      value |= (byte & 0x7F) << shift;
+      if ((byte & 0x80) == 0) return value;
+    }
+    return damaged("an integer that is cut off or too large");
+  }
+
+  Result<std::uint8_t> byte() {
+    if (left() < 1) return damaged("the end where a byte should be");
+    return std::to_integer<std::uint8_t>(bytes_[position_++]);
+  }
+
+  template <std::unsigned_integral T>
+  Result<T> fixed() {
+    if (left() < sizeof(T)) return damaged("the end where an integer should be");
+    const T value = load_little_endian<T>(bytes_.data() + position_);
+    position_ += sizeof(T);
+    return value;
+  }
+
+  // A view into the bytes.
+  Result<std::string_view> text(std::uint64_t length) {
+    if (length > left()) return damaged("a text that is cut off");
+    const std::string_view view(reinterpret_cast<const char*>(bytes_.data()) + position_, length);
+    position_ += length;
+    return view;
+  }
+
+  Error damaged(const char* what) const { return Error(ErrorCode::kCorrupt, what).offset(base_ + position_); }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::uint64_t base_;
+  std::size_t position_ = 0;
+};
+
+}  // namespace cairn::manifest
