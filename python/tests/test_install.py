@@ -122,6 +122,6 @@ def test_cmake_finds_the_installed_library(tmp_path: Path) -> None:
         '  std::puts(is_lost ? "not found" : "something else");\n'
         "}\n"
     )
-    run("cmake", "-S", ".", "-B", "build", f"-DCMAKE_PREFIX_PATH={tmp_path / 'prefix'}", cwd=tmp_path)
+    run("cmake", "-G", "Ninja", "-S", ".", "-B", "build", f"-DCMAKE_PREFIX_PATH={tmp_path / 'prefix'}", cwd=tmp_path)
     run("cmake", "--build", "build", cwd=tmp_path)
     assert run(tmp_path / "build/consumer", cwd=tmp_path).strip() == "not found"
