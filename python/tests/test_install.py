@@ -44,10 +44,11 @@ def foreign(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin folder of an environment that has nothing but `pip install .`."""
     home = tmp_path_factory.mktemp("foreign")
     run(sys.executable, "-m", "venv", home, cwd=home)
-    # Objects of the release build serve again: same sources, same flags, a folder of the same depth.
+    # Objects of the release build serve again: same sources, compiler and flags, a folder of the same depth.
     environment = {
         "CCACHE_BASEDIR": str(clone),
         "CCACHE_NOHASHDIR": "1",
+        "CXX": "c++",
         "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count()),
     }
     pip = [home / "bin/pip", "install", "--disable-pip-version-check", "--config-settings=build-dir=build/wheel"]
