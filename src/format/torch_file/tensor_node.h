@@ -1,0 +1,43 @@
+// TensorNode: what the pickle of a torch file says of one tensor: a window of a storage that it names.
+//
+// Pure; nothing here looks at the storage itself. The window lies in a storage of `storage_bytes`: checked.
+#pragma once
+
+#include <cairn/box.h>
+#include <cairn/dtype.h>
+#include <cairn/result.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "format/pickle/graph.h"
+
+namespace cairn::torch_file {
+
+struct TensorNode {
+  std::string_view storage_key;     // the record is data/<key>; a view into the pickle
+  std::uint64_t storage_bytes = 0;  // that the record must have
+  DType dtype = DType::kFloat32;
+  Extents sizes;
+  Extents strides;                   // in elements
+  std::uint64_t storage_offset = 0;  // in elements
+  bool conjugate = false;
+  bool negative = false;
+  bool requires_grad = false;
+
+  std::uint64_t element_bytes() const { return item_bytes(dtype); }
+};
+
+// Nullopt if `node` is not the making of a plain strided tensor (torch._utils._rebuild_tensor, _v2 or _v3). kCorrupt if it is
+// one but makes no sense: sizes that are none, a window that does not lie in its storage.
+Result<std::optional<TensorNode>> read_tensor_node(const pickle::Graph& graph, pickle::Node node);
+
+// If `node` makes a torch.nn.Parameter without further state: the node of its tensor, and whether it requires a gradient.
+struct ParameterNode {
+  pickle::Node tensor;
+  bool requires_grad = false;
+};
+std::optional<ParameterNode> read_parameter_node(const pickle::Graph& graph, pickle::Node node);
+
+}  // namespace cairn::torch_file

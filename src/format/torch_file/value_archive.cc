@@ -1,0 +1,309 @@
+#include "format/torch_file/value_archive.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/checked.h"
+#include "core/checksum.h"
+#include "core/little_endian.h"
+#include "format/pickle/machine.h"
+#include "format/pickle/value_reader.h"
+#include "format/pickle/value_writer.h"
+#include "format/pickle/writer.h"
+#include "format/torch_file/archive_reader.h"
+#include "format/torch_file/storage_class.h"
+#include "format/torch_file/strided_copy.h"
+#include "format/torch_file/tensor_node.h"
+#include "format/zip/record_writer.h"
+
+namespace cairn::torch_file {
+namespace {
+
+using pickle::Graph;
+using pickle::Kind;
+using pickle::Node;
+
+constexpr std::string_view kPrefix = "archive/";
+// Storages start at multiples of this, counted from the start of the archive, as torch.load(mmap=True) likes it.
+constexpr std::uint64_t kStorageAlignment = 64;
+
+// Decoded tensors may take this much, or that many times the archive, whichever is more: views may share a storage, and an
+// expanded tensor repeats its elements.
+constexpr std::uint64_t kTensorBytesFloor = 1 << 20;
+constexpr std::uint64_t kTensorBytesFactor = 16;
+
+// --- Encoding
+
+// Pickles tensors as windows of storages, which it numbers and collects.
+class StorageCollector final : public pickle::TensorWriter {
+ public:
+  // In the order of their numbers; they live as long as the value that is being written.
+  const std::vector<const std::string*>& storages() const { return storages_; }
+
+  Result<void> write_tensor(pickle::Writer& writer, const Array& tensor) override {
+    CAIRN_TRY(check(tensor));
+    const StorageClass storage = storage_class_of(tensor.dtype);
+    const std::size_t element_bytes = storage.untyped ? 1 : item_bytes(tensor.dtype);
+    writer.global("torch._utils", storage.untyped ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
+    writer.mark();
+    writer.mark();
+    writer.text("storage");
+    writer.global(storage.module, storage.name);
+    writer.text(std::to_string(storages_.size()));
+    writer.text("cpu");
+    writer.integer(static_cast<std::int64_t>(tensor.data.size() / element_bytes));
+    writer.tuple_since_mark();
+    writer.persistent();
+    writer.integer(0);
+    write_extents(writer, tensor.shape);
+    write_extents(writer, row_major_strides(tensor.shape));
+    writer.boolean(false);
+    writer.global("collections", "OrderedDict");
+    writer.empty_tuple();
+    writer.reduce();
+    if (storage.untyped) writer.global("torch", name_of(tensor.dtype));
+    writer.tuple_since_mark();
+    writer.reduce();
+    storages_.push_back(&tensor.data);
+    return {};
+  }
+
+ private:
+  static Result<void> check(const Array& tensor) {
+    if (is_quantized(tensor.dtype)) {
+      return Error(ErrorCode::kUnsupported, "a quantised tensor has no native form").actual(name_of(tensor.dtype));
+    }
+    CAIRN_TRY_ASSIGN(const std::int64_t elements, element_count(tensor.shape));
+    const auto bytes = checked_multiply(static_cast<std::uint64_t>(elements), std::uint64_t{item_bytes(tensor.dtype)});
+    if (bytes == tensor.data.size()) return {};
+    return Error(ErrorCode::kInvalidArgument, "a tensor whose bytes do not fit its shape")
+        .expected(to_string(tensor.shape) + " of " + std::string(name_of(tensor.dtype)))
+        .actual(std::to_string(tensor.data.size()) + " bytes");
+  }
+
+  static void write_extents(pickle::Writer& writer, const Extents& extents) {
+    if (extents.size() > 3) writer.mark();
+    for (const std::int64_t value : extents) writer.integer(value);
+    if (extents.size() > 3) return writer.tuple_since_mark();
+    writer.tuple(extents.size());
+  }
+
+  std::vector<const std::string*> storages_;
+};
+
+// Puts records one behind the other into a string, and the directory behind them.
+class ArchiveWriter {
+ public:
+  // `alignment` of the bytes, from the start of the archive; 1 for none.
+  void add(std::string name, std::string_view bytes, std::uint64_t alignment = 1) {
+    Entry& entry = entries_.emplace_back();
+    entry.name = std::move(name);
+    entry.size = bytes.size();
+    entry.header_offset = archive_.size();
+    entry.crc = crc32(std::as_bytes(std::span(bytes)));
+    const zip::Record record = record_of(entry);
+    zip::PaddingBytes padding = 0;
+    const std::uint64_t unpadded = archive_.size() + zip::local_header_bytes(record);
+    if (unpadded % alignment != 0) padding = static_cast<zip::PaddingBytes>(align_up(unpadded + 4, alignment) - unpadded);
+    zip::render_local_header(record, grow(zip::local_header_bytes(record, padding)), padding);
+    archive_.append(bytes);
+  }
+
+  std::string finish() && {
+    zip::End end;
+    end.count = entries_.size();
+    end.directory_offset = archive_.size();
+    for (const Entry& entry : entries_) {
+      const zip::Record record = record_of(entry);
+      zip::render_directory_entry(record, grow(zip::directory_entry_bytes(record)));
+    }
+    end.directory_bytes = archive_.size() - end.directory_offset;
+    zip::render_end(end, grow(zip::end_bytes(end)));
+    return std::move(archive_);
+  }
+
+  void reserve(std::size_t bytes) { archive_.reserve(bytes); }
+
+ private:
+  struct Entry {
+    std::string name;
+    std::uint64_t size = 0;
+    std::uint64_t header_offset = 0;
+    std::uint32_t crc = 0;
+  };
+  static zip::Record record_of(const Entry& entry) { return {entry.name, entry.size, entry.header_offset, entry.crc}; }
+
+  std::byte* grow(std::size_t bytes) {
+    archive_.resize(archive_.size() + bytes);
+    return reinterpret_cast<std::byte*>(archive_.data()) + archive_.size() - bytes;
+  }
+
+  std::string archive_;
+  std::vector<Entry> entries_;
+};
+
+// --- Decoding
+
+// Makes tensors of what the pickle says of them, each a row-major copy of its window.
+class TensorResolver final : public pickle::Resolver {
+ public:
+  TensorResolver(const ArchiveReader& archive, bool big_endian) : archive_(archive), big_endian_(big_endian) {
+    const auto scaled = checked_multiply(archive.archive().size(), kTensorBytesFactor);
+    budget_ = std::max(scaled.value_or(UINT64_MAX), kTensorBytesFloor);
+  }
+
+  Result<std::optional<Value>> resolve(const Graph& graph, Node node) override {
+    if (graph.is(node, Kind::kPersistent)) return describe_storage(graph, node);
+    CAIRN_TRY_ASSIGN(const std::optional<TensorNode> tensor, read_tensor_node(graph, node));
+    if (!tensor || is_quantized(tensor->dtype)) return std::optional<Value>();
+    CAIRN_TRY_ASSIGN(Array array, read_tensor(*tensor));
+    if (!tensor->requires_grad) return std::optional<Value>(std::move(array));
+    // An Array can't say that it wants a gradient, and a resumed training must not lose that in silence.
+    const Node callable = graph.callable(node);
+    auto object = std::make_unique<Object>();
+    object->module = graph.module(callable);
+    object->name = graph.name(callable);
+    object->arguments = Tuple{{Value(std::move(array)), Value(true)}};
+    return std::optional<Value>(std::move(object));
+  }
+
+ private:
+  // A storage that something unknown asks for: its persistent id, inert.
+  static Result<std::optional<Value>> describe_storage(const Graph& graph, Node node) {
+    auto object = std::make_unique<Object>();
+    object->module = "torch.storage";
+    object->name = "_load_storage";
+    CAIRN_TRY_ASSIGN(Value id, pickle::to_value(graph, graph.persistent_id(node)));
+    object->arguments = Tuple{{std::move(id)}};
+    return std::optional<Value>(std::move(object));
+  }
+
+  Result<Array> read_tensor(const TensorNode& tensor) {
+    Array array;
+    array.kind = Array::Kind::kTensor;
+    array.dtype = tensor.dtype;
+    array.shape = tensor.sizes;
+    CAIRN_TRY_ASSIGN(const std::int64_t elements, element_count(tensor.sizes));
+    const auto bytes = checked_multiply(static_cast<std::uint64_t>(elements), tensor.element_bytes());
+    if (!bytes || *bytes > budget_) {
+      return Error(ErrorCode::kUnsupported, "tensors that repeat the archive's bytes too often")
+          .expected("at most " + std::to_string(budget_) + " bytes more")
+          .actual(to_string(tensor.sizes) + " of " + std::string(name_of(tensor.dtype)));
+    }
+    budget_ -= *bytes;
+    CAIRN_TRY_ASSIGN(const std::vector<std::byte>* storage, storage_of(tensor));
+    if (*bytes == 0) return array;
+    array.data.resize(*bytes);
+    const std::span<std::byte> out = std::as_writable_bytes(std::span(array.data));
+    const StridedWindow window{tensor.sizes.span(), tensor.strides.span(), tensor.element_bytes()};
+    copy_strided(window, std::span(*storage).subspan(tensor.storage_offset * tensor.element_bytes()), out);
+    if (big_endian_) swap_bytes(tensor.dtype, out);
+    if (tensor.conjugate) negate_imaginary(tensor.dtype, out);
+    if (tensor.negative) negate(tensor.dtype, out);
+    return array;
+  }
+
+  // Each storage is read and checked once, however many views there are of it.
+  Result<const std::vector<std::byte>*> storage_of(const TensorNode& tensor) {
+    const auto known = storages_.find(tensor.storage_key);
+    if (known != storages_.end()) return check_size(tensor, known->second);
+    std::string name = "data/";
+    name += tensor.storage_key;
+    CAIRN_TRY_ASSIGN(std::vector<std::byte> bytes, archive_.read(name));
+    return check_size(tensor, storages_.emplace(tensor.storage_key, std::move(bytes)).first->second);
+  }
+
+  static Result<const std::vector<std::byte>*> check_size(const TensorNode& tensor, const std::vector<std::byte>& storage) {
+    if (storage.size() == tensor.storage_bytes) return &storage;
+    return Error(ErrorCode::kCorrupt, "a storage record of the wrong size")
+        .expected(std::to_string(tensor.storage_bytes) + " bytes")
+        .actual(std::to_string(storage.size()) + " bytes in data/" + std::string(tensor.storage_key));
+  }
+
+  const ArchiveReader& archive_;
+  bool big_endian_;
+  std::uint64_t budget_ = 0;
+  std::unordered_map<std::string_view, std::vector<std::byte>> storages_;  // by keys that lie in the pickle
+};
+
+// Adds to a 32-bit offset unless that says that the zip64 record has the value.
+bool shift_old_offset(std::byte* field, std::uint64_t shift) {
+  const std::uint64_t value = load_little_endian<std::uint32_t>(field);
+  if (value == 0xFFFFFFFF) return true;
+  if (value + shift >= 0xFFFFFFFF) return false;
+  store_little_endian(field, static_cast<std::uint32_t>(value + shift));
+  return true;
+}
+
+void shift_offset(std::byte* field, std::uint64_t shift) {
+  store_little_endian(field, load_little_endian<std::uint64_t>(field) + shift);
+}
+
+}  // namespace
+
+Result<std::string> encode_value(const Value& value) {
+  pickle::Writer writer(2);
+  StorageCollector collector;
+  CAIRN_TRY(pickle::write_value(writer, value, &collector));
+  writer.stop();
+  const std::string pickled = std::move(writer).take();
+  ArchiveWriter archive;
+  std::size_t bytes = pickled.size() + 512;
+  for (const std::string* storage : collector.storages()) bytes += storage->size() + 256;
+  archive.reserve(bytes);
+  const std::string prefix(kPrefix);
+  archive.add(prefix + "data.pkl", pickled);
+  for (std::size_t i = 0; i < collector.storages().size(); ++i) {
+    archive.add(prefix + "data/" + std::to_string(i), *collector.storages()[i], kStorageAlignment);
+  }
+  archive.add(prefix + "version", "3\n");
+  return std::move(archive).finish();
+}
+
+Result<Value> decode_value(const ByteSource& source) {
+  CAIRN_TRY_ASSIGN(const ArchiveReader archive, ArchiveReader::open(source));
+  CAIRN_TRY_ASSIGN(const std::vector<std::byte> pickled, archive.read("data.pkl"));
+  CAIRN_TRY_ASSIGN(const bool big_endian, archive.big_endian());
+  CAIRN_TRY_ASSIGN(const Graph graph, pickle::parse(pickled));
+  TensorResolver resolver(archive, big_endian);
+  return pickle::to_value(graph, graph.root(), &resolver);
+}
+
+std::uint64_t padded_length(std::uint64_t length) {
+  constexpr std::uint64_t kStepMin = 256;
+  constexpr std::uint64_t kLengthMax = std::uint64_t{1} << 62;
+  if (length > kLengthMax) return length;  // no archive is that long, and the next class might not fit into 64 bits
+  return align_up(length, std::max(kStepMin, std::bit_floor(length) / 8));
+}
+
+Result<std::string> pad_archive(std::string archive, std::uint64_t length) {
+  const MemorySource source(std::as_bytes(std::span(archive)));
+  auto found = zip::read_directory(source);
+  if (!found) return Error(ErrorCode::kUnsupported, "can't pad what is no zip archive: " + found.error().message());
+  const zip::Directory& directory = *found;
+  if (length < archive.size()) {
+    return Error(ErrorCode::kInvalidArgument, "an archive can't be padded to less than its length")
+        .expected("at least " + std::to_string(archive.size()))
+        .actual(std::to_string(length));
+  }
+  const std::uint64_t shift = length - archive.size();
+  archive.insert(directory.offset, shift, '\0');
+  auto* bytes = reinterpret_cast<std::byte*>(archive.data());
+  if (!shift_old_offset(bytes + directory.end_offset + shift + 16, shift)) {
+    return Error(ErrorCode::kUnsupported, "an archive that would need other end records");
+  }
+  if (directory.zip64_end_offset) {
+    shift_offset(bytes + *directory.zip64_end_offset + shift + 48, shift);
+    shift_offset(bytes + directory.zip64_locator_offset + shift + 8, shift);
+  }
+  return archive;
+}
+
+}  // namespace cairn::torch_file
