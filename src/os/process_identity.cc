@@ -4,6 +4,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <fstream>
@@ -26,6 +27,12 @@ std::string host_name() {
   char name[256] = {};
   if (gethostname(name, sizeof name - 1) != 0) return "";
   return name;
+}
+
+std::string current_pid_namespace() {
+  std::array<char, 64> target{};
+  const ssize_t length = readlink("/proc/self/ns/pid", target.data(), target.size());
+  return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : "";
 }
 
 std::string current_boot_id() { return first_line("/proc/sys/kernel/random/boot_id"); }
@@ -52,12 +59,13 @@ std::optional<std::uint64_t> start_time_of(std::int64_t pid) {
 
 ProcessIdentity ProcessIdentity::mine() {
   const std::int64_t pid = getpid();
-  return {host_name(), current_boot_id(), pid, start_time_of(pid).value_or(0)};
+  return {host_name(), current_boot_id(), current_pid_namespace(), pid, start_time_of(pid).value_or(0)};
 }
 
 ProcessIdentity::State ProcessIdentity::state() const {
   if (host != host_name()) return State::kElsewhere;
   if (boot_id != current_boot_id()) return State::kDead;
+  if (pid_namespace != current_pid_namespace()) return State::kElsewhere;
   const std::optional<std::uint64_t> ticks = start_time_of(pid);
   if (ticks) return *ticks == start_time ? State::kAlive : State::kDead;
   // Not in /proc: gone, unless /proc hides other users' processes from us.

@@ -1,9 +1,6 @@
 #include "storage/storage.h"
 
-#include <cstring>
-
-#include "core/checked.h"
-#include "os/page_buffer.h"
+#include <algorithm>
 
 namespace cairn::storage {
 
@@ -18,16 +15,6 @@ Result<std::string> read_small(const Storage& storage, std::string_view name, st
   std::string bytes(file->size(), '\0');
   CAIRN_TRY(file->read_at(0, std::as_writable_bytes(std::span(bytes))));
   return bytes;
-}
-
-Result<void> write_small(Storage& storage, std::string_view name, std::string_view bytes, Durability durability) {
-  CAIRN_TRY_ASSIGN(const std::unique_ptr<WritableFile> file, storage.create(name, {.size = bytes.size()}));
-  const std::size_t alignment = file->write_alignment();
-  os::PageBuffer padded(align_up(bytes.size(), alignment));
-  if (!bytes.empty()) std::memcpy(padded.data(), bytes.data(), bytes.size());
-  std::memset(padded.data() + bytes.size(), 0, padded.size() - bytes.size());
-  CAIRN_TRY(file->write_at(0, padded.span().first(align_up(bytes.size(), alignment))));
-  return file->finish(bytes.size(), durability);
 }
 
 Result<void> check_name(std::string_view name) {

@@ -76,6 +76,8 @@ class Storage {
 
   // A new regular file: never an existing one, never through a link.
   virtual Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) = 0;
+  // A new small file, complete: it appears under its name with all its bytes (where the file system can do that).
+  virtual Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) = 0;
   // A regular file; `follow_links` false refuses a link in any part of the name. Never waits on a pipe.
   virtual Result<std::unique_ptr<ReadableFile>> open(std::string_view name, bool follow_links) const = 0;
   virtual Result<std::vector<ListedFile>> list(std::string_view folder = "") const = 0;
@@ -84,7 +86,7 @@ class Storage {
   virtual Result<void> publish(std::string_view from, std::string_view to) = 0;
   // Gives a file a name that may be taken: readers see the old file or the new one, never neither.
   virtual Result<void> replace(std::string_view from, std::string_view to) = 0;
-  // Gone already is fine.
+  // Gone already is fine. Only regular files that are reached through no link are removed (kUnsafe otherwise).
   virtual Result<void> remove(std::string_view name) = 0;
 
   // Makes creations, renames and removals in the directory (or the folder) survive a power cut; with the empty name also the
@@ -96,9 +98,8 @@ class Storage {
   virtual Result<double> seconds_since_touched(std::string_view name) const = 0;
 };
 
-// Small files in one call. read_small fails with kCorrupt if the file is larger than `bytes_max`.
+// A small file in one call; kCorrupt if it is larger than `bytes_max`. Links are not followed.
 Result<std::string> read_small(const Storage& storage, std::string_view name, std::uint64_t bytes_max);
-Result<void> write_small(Storage& storage, std::string_view name, std::string_view bytes, Durability durability);
 
 // Refuses (kUnsafe) a name that is empty, absolute, or leaves the directory through "..".
 Result<void> check_name(std::string_view name);

@@ -112,6 +112,35 @@ Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_view name
   return create_posix_file(directory_.get(), std::string(name), kFileMode, options);
 }
 
+Result<void> PosixStorage::create_whole(std::string_view name, std::string_view bytes, Durability durability) {
+  CAIRN_TRY(check_name(name));
+  const std::filesystem::path path(name);
+  const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
+  // A file without a name is filled first and then given one. Where that can't be, it is filled under its name.
+  os::Fd fd(openat(directory_.get(), folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, kFileMode));
+  const bool nameless = static_cast<bool>(fd);
+  if (!nameless) {
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    fd = os::Fd(openat(directory_.get(), path.c_str(), kFlags, kFileMode));
+    if (!fd) return failed("creating", name);
+  }
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t written = pwrite(fd.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return failed("writing", name).offset(done);
+    done += static_cast<std::size_t>(written);
+  }
+  if (durability == Durability::kDurable && fsync(fd.get()) != 0) return failed("syncing", name);
+  if (nameless) {
+    const std::string self = "/proc/self/fd/" + std::to_string(fd.get());
+    if (linkat(AT_FDCWD, self.c_str(), directory_.get(), path.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+      return failed("naming", name);
+    }
+  }
+  if (auto closed = std::move(fd).close(); !closed) return std::move(closed).error().file(name);
+  return {};
+}
+
 Result<std::unique_ptr<ReadableFile>> PosixStorage::open(std::string_view name, bool follow_links) const {
   CAIRN_TRY(check_name(name));
   const std::string path(name);
@@ -180,7 +209,18 @@ Result<void> PosixStorage::replace(std::string_view from, std::string_view to) {
 
 Result<void> PosixStorage::remove(std::string_view name) {
   CAIRN_TRY(check_name(name));
-  if (unlinkat(directory_.get(), std::string(name).c_str(), 0) != 0 && errno != ENOENT) return failed("removing", name);
+  const std::filesystem::path path(name);
+  const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
+  const std::string file = path.filename().string();
+  const os::Fd parent(open_beneath(directory_.get(), folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!parent && errno == ENOENT) return {};
+  if (!parent) return failed("removing", name);
+  struct stat status {};
+  if (fstatat(parent.get(), file.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    return errno == ENOENT ? Result<void>() : Result<void>(failed("removing", name));
+  }
+  if (!S_ISREG(status.st_mode)) return Error(ErrorCode::kUnsafe, "not a regular file: left alone").file(name);
+  if (unlinkat(parent.get(), file.c_str(), 0) != 0 && errno != ENOENT) return failed("removing", name);
   return {};
 }
 

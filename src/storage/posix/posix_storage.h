@@ -22,6 +22,7 @@ class PosixStorage final : public Storage {
   Result<void> make_folder(std::string_view name) override;
   Result<void> remove_folder(std::string_view name) override;
   Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) override;
+  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override;
   Result<std::unique_ptr<ReadableFile>> open(std::string_view name, bool follow_links) const override;
   Result<std::vector<ListedFile>> list(std::string_view folder) const override;
   Result<void> publish(std::string_view from, std::string_view to) override;

@@ -1,0 +1,31 @@
+// Conversion: elements of one dtype as those of another, with the results of torch's copy_.
+//
+// Pure functions.
+#pragma once
+
+#include <cairn/dtype.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/region.h"
+
+namespace cairn {
+
+// Whether convert() knows the pair: real numbers of every kind but the sub-byte ones, and complex to complex.
+bool is_convertible(DType from, DType to);
+
+// `count` elements, `from_step` and `to_step` elements apart.
+struct ConversionSide {
+  const std::byte* from;
+  std::int64_t from_step;
+  std::byte* to;
+  std::int64_t to_step;
+};
+void convert(DType from, DType to, const ConversionSide& side, std::int64_t count);
+
+// As scatter(), with a change of dtype on the way.
+void scatter_converted(const Region& region, DType from, DType to, std::span<const std::byte> file_bytes, std::int64_t begin,
+                       std::byte* memory);
+
+}  // namespace cairn

@@ -1,0 +1,137 @@
+#include "core/small_float.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace cairn {
+namespace {
+
+constexpr std::uint32_t kFloatMantissaBits = 23;
+constexpr std::uint32_t kFloatBias = 127;
+constexpr std::uint32_t kFloatInfinity = 0x7F800000u;
+
+// An IEEE-like encoding of up to 16 bits.
+struct Encoding {
+  std::uint32_t exponent_bits;
+  std::uint32_t mantissa_bits;
+  std::uint32_t bias;
+  std::uint32_t largest;    // code of the largest finite number
+  std::uint32_t overflow;   // code for what is larger, infinities included
+  std::uint32_t nan;        // code for not-a-number
+  bool signed_specials;     // the sign bit also goes with zero, overflow and nan
+};
+
+constexpr Encoding kHalf{5, 10, 15, 0x7BFF, 0x7C00, 0x7E00, true};
+constexpr Encoding kE4M3FN{4, 3, 7, 0x7E, 0x7F, 0x7F, true};
+constexpr Encoding kE5M2{5, 2, 15, 0x7B, 0x7C, 0x7F, true};
+constexpr Encoding kE4M3FNUZ{4, 3, 8, 0x7F, 0x80, 0x80, false};
+constexpr Encoding kE5M2FNUZ{5, 2, 16, 0x7F, 0x80, 0x80, false};
+
+const Encoding& encoding_of(Float8 kind) {
+  switch (kind) {
+    case Float8::kE4M3FN: return kE4M3FN;
+    case Float8::kE5M2: return kE5M2;
+    case Float8::kE4M3FNUZ: return kE4M3FNUZ;
+    default: return kE5M2FNUZ;
+  }
+}
+
+// The magnitude code of |value|, rounded to nearest even; may exceed `largest`.
+std::uint32_t round_magnitude(const Encoding& encoding, std::uint32_t magnitude_bits) {
+  const std::uint32_t dropped = kFloatMantissaBits - encoding.mantissa_bits;
+  std::uint32_t mantissa = magnitude_bits & ((1u << kFloatMantissaBits) - 1);
+  const auto float_exponent = static_cast<std::int32_t>(magnitude_bits >> kFloatMantissaBits);
+  std::int32_t exponent = float_exponent - static_cast<std::int32_t>(kFloatBias) + static_cast<std::int32_t>(encoding.bias);
+  if (float_exponent == 0) return 0;  // far below the smallest of any of these encodings
+  mantissa |= 1u << kFloatMantissaBits;
+  std::uint32_t shift = dropped;
+  if (exponent <= 0) {  // subnormal here: the leading one moves into the mantissa
+    shift += static_cast<std::uint32_t>(1 - exponent);
+    if (shift > kFloatMantissaBits + 1) return 0;
+    exponent = 0;
+  } else {
+    mantissa &= (1u << kFloatMantissaBits) - 1;
+  }
+  const std::uint32_t kept = mantissa >> shift;
+  const std::uint32_t rest = mantissa & ((1u << shift) - 1);
+  const std::uint32_t half = 1u << (shift - 1);
+  const std::uint32_t code = (static_cast<std::uint32_t>(exponent) << encoding.mantissa_bits) + kept;
+  const bool up = rest > half || (rest == half && (code & 1) != 0);
+  return code + (up ? 1 : 0);  // a carry into the exponent is just right
+}
+
+std::uint32_t encode(const Encoding& encoding, float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+  const std::uint32_t sign = (bits >> 31) << (encoding.exponent_bits + encoding.mantissa_bits);
+  if (magnitude > kFloatInfinity) return encoding.nan | (encoding.signed_specials ? sign : 0);
+  const std::uint32_t code = magnitude == kFloatInfinity ? encoding.largest + 1 : round_magnitude(encoding, magnitude);
+  if (code > encoding.largest) return encoding.overflow | (encoding.signed_specials ? sign : 0);
+  if (code == 0 && !encoding.signed_specials) return 0;
+  return code | sign;
+}
+
+float decode(const Encoding& encoding, std::uint32_t bits) {
+  const std::uint32_t sign_bit = 1u << (encoding.exponent_bits + encoding.mantissa_bits);
+  const std::uint32_t magnitude = bits & (sign_bit - 1);
+  const bool negative = (bits & sign_bit) != 0;
+  const float quiet_nan = std::numeric_limits<float>::quiet_NaN();
+  if (!encoding.signed_specials && bits == encoding.nan) return quiet_nan;
+  if (magnitude > encoding.largest) {
+    // Codes above: an infinity where there is one, else not-a-number.
+    const bool infinity = magnitude == encoding.overflow && encoding.overflow != encoding.nan;
+    if (!infinity) return negative ? -quiet_nan : quiet_nan;
+    return negative ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
+  }
+  const std::uint32_t exponent = magnitude >> encoding.mantissa_bits;
+  const std::uint32_t mantissa = magnitude & ((1u << encoding.mantissa_bits) - 1);
+  const auto bias = static_cast<int>(encoding.bias + encoding.mantissa_bits);
+  const float value = exponent == 0
+                          ? std::ldexp(static_cast<float>(mantissa), 1 - bias)
+                          : std::ldexp(static_cast<float>(mantissa + (1u << encoding.mantissa_bits)), static_cast<int>(exponent) - bias);
+  return negative ? -value : value;
+}
+
+// Only an exponent, the code being 2 to the power of itself less 127; 255 is not-a-number.
+constexpr std::uint8_t kE8M0NaN = 0xFF;
+
+std::uint8_t encode_e8m0(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t exponent = (bits >> kFloatMantissaBits) & 0xFF;
+  if (exponent == kE8M0NaN) return kE8M0NaN;
+  const std::uint32_t half = 1u << (kFloatMantissaBits - 1);
+  const bool guard = (bits & half) != 0;
+  const bool rest = (bits & (half - 1)) != 0;
+  const bool odd = exponent > 0;  // the hidden one is the last bit that is kept
+  return static_cast<std::uint8_t>(exponent + (guard && (odd || rest) ? 1 : 0));
+}
+
+float decode_e8m0(std::uint8_t bits) {
+  if (bits == kE8M0NaN) return std::numeric_limits<float>::quiet_NaN();
+  return std::ldexp(1.0F, static_cast<int>(bits) - static_cast<int>(kFloatBias));
+}
+
+}  // namespace
+
+float float_from_half(std::uint16_t bits) { return decode(kHalf, bits); }
+std::uint16_t half_from_float(float value) { return static_cast<std::uint16_t>(encode(kHalf, value)); }
+
+float float_from_bfloat16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+
+std::uint16_t bfloat16_from_float(float value) {
+  if (std::isnan(value)) return 0x7FC0;
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t last_kept = (bits >> 16) & 1;
+  return static_cast<std::uint16_t>((bits + 0x7FFF + last_kept) >> 16);
+}
+
+float float_from_float8(Float8 kind, std::uint8_t bits) {
+  return kind == Float8::kE8M0FNU ? decode_e8m0(bits) : decode(encoding_of(kind), bits);
+}
+
+std::uint8_t float8_from_float(Float8 kind, float value) {
+  return kind == Float8::kE8M0FNU ? encode_e8m0(value) : static_cast<std::uint8_t>(encode(encoding_of(kind), value));
+}
+
+}  // namespace cairn

@@ -1,0 +1,111 @@
+#include "plan/read_plan.h"
+
+#include <algorithm>
+#include <string>
+
+namespace cairn::plan {
+namespace {
+
+std::int64_t begin_of(const CatalogTensor& tensor, std::size_t chunk, std::size_t dimension) {
+  return tensor.boxes[chunk * 2 * tensor.shape.size() + dimension];
+}
+std::int64_t size_of(const CatalogTensor& tensor, std::size_t chunk, std::size_t dimension) {
+  return tensor.boxes[(chunk * 2 + 1) * tensor.shape.size() + dimension];
+}
+
+std::size_t most_divided_dimension(const CatalogTensor& tensor) {
+  std::size_t best = 0;
+  std::size_t best_count = 0;
+  std::vector<std::int64_t> begins(tensor.chunk_count());
+  for (std::size_t dimension = 0; dimension < tensor.shape.size(); ++dimension) {
+    for (std::size_t chunk = 0; chunk < begins.size(); ++chunk) begins[chunk] = begin_of(tensor, chunk, dimension);
+    std::sort(begins.begin(), begins.end());
+    const auto distinct = static_cast<std::size_t>(std::unique(begins.begin(), begins.end()) - begins.begin());
+    if (distinct > best_count) {
+      best = dimension;
+      best_count = distinct;
+    }
+  }
+  return best;
+}
+
+// Two reads that share elements, if there are any. `items` are sorted by where they begin along `dimension`.
+const ReadItem* find_clash(const std::vector<ReadItem>& items, std::size_t dimension) {
+  std::vector<const ReadItem*> open;
+  for (const ReadItem& next : items) {
+    const std::int64_t begin = next.overlap.offsets()[dimension];
+    std::erase_if(open, [&](const ReadItem* item) {
+      return item->overlap.offsets()[dimension] + item->overlap.sizes()[dimension] <= begin;
+    });
+    for (const ReadItem* item : open) {
+      if (intersection(item->overlap, next.overlap)) return &next;
+    }
+    open.push_back(&next);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+ChunkIndex::ChunkIndex(const CatalogTensor& tensor) : tensor_(tensor) {
+  if (tensor.shape.empty()) return;
+  if (tensor.chunk_count() > 1) dimension_ = most_divided_dimension(tensor);
+  intervals_.reserve(tensor.chunk_count());
+  for (std::size_t chunk = 0; chunk < tensor.chunk_count(); ++chunk) {
+    const std::int64_t begin = begin_of(tensor, chunk, dimension_);
+    intervals_.push_back({begin, begin + size_of(tensor, chunk, dimension_), chunk});
+  }
+  std::stable_sort(intervals_.begin(), intervals_.end(),
+                   [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  std::int64_t end = 0;
+  for (const Interval& interval : intervals_) ends_so_far_.push_back(end = std::max(end, interval.end));
+}
+
+std::vector<ReadItem> ChunkIndex::overlaps_with(const Box& wanted) const {
+  std::vector<ReadItem> items;
+  if (tensor_.shape.empty()) {  // a 0-d tensor: its one element is in any chunk
+    if (tensor_.chunk_count() > 0) items.push_back({0, Box()});
+    return items;
+  }
+  const std::int64_t begin = wanted.offsets()[dimension_];
+  const std::int64_t end = begin + wanted.sizes()[dimension_];
+  const auto first = std::upper_bound(ends_so_far_.begin(), ends_so_far_.end(), begin) - ends_so_far_.begin();
+  for (auto interval = intervals_.begin() + first; interval != intervals_.end() && interval->begin < end; ++interval) {
+    if (interval->end <= begin) continue;
+    const Box saved = tensor_.chunk(interval->chunk);
+    std::optional<Box> overlap = intersection(saved, wanted);
+    if (!overlap) continue;
+    bool repeated = false;  // equal chunks begin alike, and so are neighbours
+    for (auto item = items.rbegin(); item != items.rend() && !repeated; ++item) {
+      if (item->overlap.offsets()[dimension_] != overlap->offsets()[dimension_]) break;
+      repeated = item->overlap == *overlap && tensor_.chunk(item->chunk) == saved;
+    }
+    if (!repeated) items.push_back({interval->chunk, std::move(*overlap)});
+  }
+  return items;
+}
+
+Result<std::vector<ReadItem>> ChunkIndex::reads_for(const Box& wanted) const {
+  if (wanted.element_count() == 0) return std::vector<ReadItem>();
+  std::vector<ReadItem> items = overlaps_with(wanted);
+  std::int64_t covered = 0;
+  for (const ReadItem& item : items) {
+    if (__builtin_add_overflow(covered, item.overlap.element_count(), &covered)) break;
+  }
+  if (!tensor_.shape.empty()) {
+    if (const ReadItem* clash = find_clash(items, dimension_)) {
+      return Error(ErrorCode::kCorrupt, "saved chunks overlap")
+          .key(tensor_.fqn)
+          .actual("chunk " + to_string(tensor_.chunk(clash->chunk)) + " and another");
+    }
+  }
+  if (covered != wanted.element_count()) {
+    return Error(ErrorCode::kCorrupt, "saved chunks do not cover the tensor")
+        .key(tensor_.fqn)
+        .expected(std::to_string(wanted.element_count()) + " elements of " + to_string(wanted))
+        .actual(std::to_string(covered) + " in " + std::to_string(items.size()) + " chunks");
+  }
+  return items;
+}
+
+}  // namespace cairn::plan

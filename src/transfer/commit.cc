@@ -1,0 +1,191 @@
+// How a save becomes the checkpoint of its directory, so that a reader sees the old one or the new one, whole, whenever we
+// are killed or the power goes. One rename is the commit point.
+//
+// 1. Claim. Make `.cairn-<save id>/` with the lease, *then* list the directory: of two saves that begin together at
+//    least one sees the other. If nothing is there but files of others, DCP's own file names are free; otherwise names
+//    carry the save id, so that two saves never share one. Note the `.metadata` in place.
+// 2. Write (image_writer.cc). New files in that folder, synced.
+// 3. Publish. Rename them to their final names, never replacing; sync the directory.
+// 4. Seal. Write `.metadata` with its commit record in the folder; sync it, the folder, the directory, and the parent of
+//    every directory that was made.
+// 5. Commit. Under the directory's lock compare the `.metadata` in place with the one of step 1: an earlier save of this
+//    job may have come between; anything else means that this save is superseded. Note which files the rename will
+//    orphan. Rename over `.metadata`, sync the directory, and read the save id back. Only now the save is durable. If the
+//    sync fails, the save has failed, but nothing is removed: both states are possible after a power cut.
+// 6. Tell. With one rank there is nobody to tell; the folder goes with step 7.
+// 7. Clean (leftovers.cc). Remove what the replaced `.metadata` named and the new one does not, and what dead saves left.
+#include "transfer/commit.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "core/checksum.h"
+#include "transfer/leftovers.h"
+
+namespace cairn::transfer {
+namespace {
+
+constexpr int kClaimTriesMax = 16;
+constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;  // far above any; keeps a mad file size from memory
+constexpr std::string_view kSealedName = "/metadata";
+
+// Files of a checkpoint or of a save in flight, as opposed to those that trainers put beside them.
+bool belongs_to_a_checkpoint(std::string_view name) {
+  return name.starts_with(kFolderPrefix) || name.ends_with(".distcp") || name.ends_with(".metadata") ||
+         name == ".metadata.tmp";
+}
+
+}  // namespace
+
+bool MetadataInPlace::same_as(const MetadataInPlace& other) const {
+  if (present != other.present) return false;
+  if (record && other.record) return record->save_id == other.record->save_id;
+  return record.has_value() == other.record.has_value() && size == other.size && checksum == other.checksum;
+}
+
+Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage) {
+  MetadataInPlace now;
+  // A link is followed by stock readers, so it counts; the rename will replace the link and not its target.
+  Result<std::unique_ptr<storage::ReadableFile>> file = storage.open(kMetadataName, true);
+  if (!file) {
+    if (file.error().code() == ErrorCode::kNotFound) return now;
+    return std::move(file).error();
+  }
+  now.present = true;
+  now.size = (*file)->size();
+  if (now.size > kMetadataBytesMax) return now;
+  now.bytes.resize(now.size);
+  CAIRN_TRY((*file)->read_at(0, std::as_writable_bytes(std::span(now.bytes))));
+  const auto bytes = std::as_bytes(std::span(now.bytes));
+  now.checksum = crc32(bytes);
+  // A damaged record must not keep anybody from saving a good checkpoint over it.
+  if (auto record = manifest::read_commit_record(bytes)) now.record = std::move(*record);
+  return now;
+}
+
+Result<std::unique_ptr<SaveTransaction>> SaveTransaction::claim(storage::Storage& storage, const SaveIdentity& identity,
+                                                                bool overwrite) {
+  std::unique_ptr<SaveTransaction> transaction(new SaveTransaction(storage, identity));
+  for (int tries = 1;; ++tries) {
+    CAIRN_TRY(storage.make_folder(transaction->folder_));
+    Result<Lease> lease = Lease::take(storage, identity);
+    if (lease) {
+      transaction->lease_ = std::move(*lease);
+      break;
+    }
+    // Somebody cleaning up took the folder, still empty, for a leftover.
+    if (lease.error().code() != ErrorCode::kNotFound || tries == kClaimTriesMax) return std::move(lease).error();
+  }
+  CAIRN_TRY(transaction->look_around(overwrite));
+  return transaction;
+}
+
+Result<void> SaveTransaction::look_around(bool overwrite) {
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
+  fresh_ = std::none_of(files.begin(), files.end(), [this](const storage::ListedFile& file) {
+    return file.name != folder_ && belongs_to_a_checkpoint(file.name);
+  });
+  CAIRN_TRY_ASSIGN(seen_, read_metadata_in_place(storage_));
+  if (seen_.present && !overwrite) {
+    return Error(ErrorCode::kInvalidArgument, "a checkpoint already exists and overwrite is false").file(kMetadataName);
+  }
+  return {};
+}
+
+SaveTransaction::~SaveTransaction() {
+  if (!committed_) withdraw();
+}
+
+std::string SaveTransaction::file_name(std::uint32_t rank, std::uint32_t number) const {
+  constexpr std::size_t kNumberDigits = 6;
+  std::string n = std::to_string(number);
+  if (!fresh_) n = to_decimal(identity_.save_id) + std::string(kNumberDigits - std::min(kNumberDigits, n.size()), '0') + n;
+  return "__" + std::to_string(rank) + "_" + n + ".distcp";
+}
+
+std::string SaveTransaction::private_name(const std::string& file_name) const { return folder_ + "/" + file_name; }
+
+Result<void> SaveTransaction::publish(const std::vector<std::string>& file_names, Durability durability) {
+  for (const std::string& name : file_names) {  // (3)
+    CAIRN_TRY(storage_.publish(private_name(name), name));
+    published_.push_back(name);
+  }
+  if (durability == Durability::kDurable) CAIRN_TRY(storage_.sync());
+  return {};
+}
+
+Result<void> SaveTransaction::check_not_superseded(const MetadataInPlace& now) const {
+  if (now.same_as(seen_)) return {};
+  const bool earlier_of_this_job = now.record && now.record->job_id == identity_.job_id &&
+                                   now.record->save_number < identity_.save_number;
+  if (earlier_of_this_job) return {};
+  return Error(ErrorCode::kSuperseded, "another save committed to this directory meanwhile; this one is withdrawn")
+      .file(kMetadataName)
+      .expected(seen_.record ? "save " + to_hex(seen_.record->save_id) : seen_.present ? "a stock checkpoint" : "none")
+      .actual(now.record ? "save " + to_hex(now.record->save_id) : now.present ? "a stock checkpoint" : "none");
+}
+
+Result<void> SaveTransaction::note_replaced(const MetadataInPlace& old, const manifest::CommitRecord& record) {
+  const std::vector<std::string> orphans = orphaned_files(old, record);
+  if (orphans.empty()) return {};
+  return write_replaced_list(storage_, folder_, orphans);
+}
+
+Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
+  const Result<void> renamed = storage_.replace(folder_ + std::string(kSealedName), kMetadataName);
+  if (!renamed) {
+    // Over a network a rename may have happened although its answer was lost: only looking tells.
+    const Result<MetadataInPlace> now = read_metadata_in_place(storage_);
+    if (!now || !now->record || now->record->save_id != identity_.save_id) return renamed;
+  }
+  committed_ = true;  // visible from here on: never withdrawn
+  if (durability == Durability::kDurable) {
+    if (auto synced = storage_.sync(); !synced) {
+      return std::move(synced).error().while_doing(
+          "syncing the directory after the commit: the new checkpoint is visible, but a power cut may bring back the old "
+          "one; the files of both are kept");
+    }
+  }
+  CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(storage_));
+  if (!now.record || now.record->save_id != identity_.save_id) {
+    return Error(ErrorCode::kSuperseded, "another checkpoint is in place right after the commit").file(kMetadataName);
+  }
+  return {};
+}
+
+Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest::CommitRecord record,
+                                             Durability durability) {
+  record.save_id = identity_.save_id;
+  record.job_id = identity_.job_id;
+  record.save_number = identity_.save_number;
+  record.pickle_bytes = pickle.size();
+  record.pickle_checksum = crc32(std::as_bytes(std::span(pickle)));
+  const std::string sealed = folder_ + std::string(kSealedName);  // (4)
+  CAIRN_TRY(storage_.create_whole(sealed, pickle + manifest::encode_commit_record(record), durability));
+  if (durability == Durability::kDurable) {
+    CAIRN_TRY(storage_.sync(folder_));
+    CAIRN_TRY(storage_.sync());
+  }
+  MetadataInPlace old;
+  {
+    CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_.lock());  // (5)
+    CAIRN_TRY_ASSIGN(old, read_metadata_in_place(storage_));
+    CAIRN_TRY(check_not_superseded(old));
+    CAIRN_TRY(note_replaced(old, record));
+    CAIRN_TRY(rename_and_confirm(durability));
+  }
+  CommitReport report;
+  report.warnings = clean_up(storage_, identity_.save_id, record, orphaned_files(old, record));  // (7)
+  lease_.reset();
+  remove_private_folder(storage_, folder_, report.warnings);
+  return report;
+}
+
+void SaveTransaction::withdraw() {
+  std::vector<std::string> ignored;  // the failure that brought us here is the one to report
+  for (const std::string& name : published_) (void)storage_.remove(name);
+  lease_.reset();
+  remove_private_folder(storage_, folder_, ignored);
+}
+
+}  // namespace cairn::transfer

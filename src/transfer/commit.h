@@ -1,0 +1,76 @@
+// SaveTransaction: one save's way into a directory: claimed, written, published, committed by one rename, cleaned up.
+//
+// The steps stand at the top of commit.cc. One thread at a time. Until commit() has renamed `.metadata`, destroying the
+// transaction withdraws everything that it put into the directory; afterwards nothing is withdrawn.
+#pragma once
+
+#include <cairn/checkpoint.h>
+#include <cairn/result.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/manifest/commit_record.h"
+#include "storage/storage.h"
+#include "transfer/lease.h"
+
+namespace cairn::transfer {
+
+inline constexpr std::string_view kMetadataName = ".metadata";
+
+// What `.metadata` was at some moment: enough to see whether it is still the same.
+struct MetadataInPlace {
+  bool present = false;
+  std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it
+  std::uint64_t size = 0;
+  std::uint32_t checksum = 0;
+  std::string bytes;  // to be decoded if the names of its files are needed
+
+  bool same_as(const MetadataInPlace& other) const;
+};
+Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage);
+
+struct CommitReport {
+  std::vector<std::string> warnings;  // leftovers that could not be removed
+};
+
+class SaveTransaction {
+ public:
+  // Step 1. `storage` outlives the transaction. kInvalidArgument if a checkpoint is there and `overwrite` is false.
+  static Result<std::unique_ptr<SaveTransaction>> claim(storage::Storage& storage, const SaveIdentity& identity, bool overwrite);
+  ~SaveTransaction();
+  SaveTransaction(const SaveTransaction&) = delete;
+  SaveTransaction& operator=(const SaveTransaction&) = delete;
+
+  // The final name of a rank's `number`-th file; and the name under which step 2 writes it.
+  std::string file_name(std::uint32_t rank, std::uint32_t number) const;
+  std::string private_name(const std::string& file_name) const;
+
+  // Step 3: gives the files, complete and synced under their private names, their final ones.
+  Result<void> publish(const std::vector<std::string>& file_names, Durability durability);
+  // Steps 4 to 7. `record` lacks what the transaction knows (save, job, number, pickle): it is filled in.
+  Result<CommitReport> commit(const std::string& pickle, manifest::CommitRecord record, Durability durability);
+
+ private:
+  SaveTransaction(storage::Storage& storage, const SaveIdentity& identity)
+      : storage_(storage), identity_(identity), folder_(folder_of(identity.save_id)) {}
+  Result<void> look_around(bool overwrite);
+  Result<void> note_replaced(const MetadataInPlace& old, const manifest::CommitRecord& record);
+  Result<void> check_not_superseded(const MetadataInPlace& now) const;
+  Result<void> rename_and_confirm(Durability durability);
+  void withdraw();
+
+  storage::Storage& storage_;
+  SaveIdentity identity_;
+  std::string folder_;
+  std::optional<Lease> lease_;
+  bool fresh_ = false;  // the directory held nothing but files of others: DCP's names are free
+  MetadataInPlace seen_;
+  std::vector<std::string> published_;
+  bool committed_ = false;
+};
+
+}  // namespace cairn::transfer

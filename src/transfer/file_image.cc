@@ -1,0 +1,121 @@
+#include "transfer/file_image.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "core/checked.h"
+
+namespace cairn::transfer {
+namespace {
+
+// Far beyond any device, and far enough from 2^64 that sums of a few offsets cannot overflow.
+constexpr std::uint64_t kFileBytesMax = std::uint64_t{1} << 62;
+
+torch_file::TensorItem item_of(const TensorEntry& tensor) { return {tensor.local.dtype, tensor.local.sizes}; }
+
+}  // namespace
+
+Result<FileImage::Item> FileImage::place(const ItemSource& source, std::uint64_t cursor) {
+  Item item;
+  if (source.tensor == nullptr) {
+    const std::uint64_t offset = align_up(cursor, kPayloadAlignment);
+    item.extent = {offset, source.bytes.size(), offset, source.bytes.size()};
+    item.contiguous = reinterpret_cast<const std::byte*>(source.bytes.data());
+    return item;
+  }
+  const TensorView& local = source.tensor->local;
+  CAIRN_TRY_ASSIGN(item.layout, torch_file::layout_tensor_item(item_of(*source.tensor)));
+  if (item.layout.payload_bytes > kFileBytesMax - std::min(kFileBytesMax, cursor)) {
+    return Error(ErrorCode::kInvalidArgument, "a data file of more than 2^62 bytes");
+  }
+  const bool large = item.layout.payload_bytes >= kPageAlignedPayloadBytes;
+  const std::uint64_t payload = align_up(cursor + item.layout.head_bytes, large ? kPayloadPageBytes : kPayloadAlignment);
+  item.extent = {payload - item.layout.head_bytes, item.layout.total(), payload, item.layout.payload_bytes};
+  item.tensor = source.tensor;
+  Region region(local.sizes, row_major_strides(local.sizes), local.strides);
+  if (region.is_linear() || item.layout.payload_bytes == 0) {
+    item.contiguous = static_cast<const std::byte*>(local.data);
+  } else {
+    item.region = std::move(region);
+  }
+  return item;
+}
+
+Result<FileImage> FileImage::make(const ImageIdentity& identity, std::span<const ItemSource> sources) {
+  FileImage image;
+  image.items_.reserve(sources.size());
+  manifest::TrailerIndex index{identity.save_id, identity.rank, identity.file_number, identity.file_count, {}};
+  index.items.reserve(sources.size());
+  std::uint64_t cursor = 0;
+  for (const ItemSource& source : sources) {
+    Result<Item> placed = place(source, cursor);
+    if (!placed) return std::move(placed).error().key(source.entry->fqn);
+    const Item& item = image.items_.emplace_back(std::move(*placed));
+    cursor = item.extent.item_offset + item.extent.item_length;
+    manifest::TrailerItem described;
+    described.fqn = source.entry->fqn;
+    described.path = source.entry->path;
+    described.kind = source.kind;
+    described.extent = item.extent;
+    if (source.tensor != nullptr) {
+      described.dtype = source.tensor->local.dtype;
+      described.requires_grad = source.tensor->requires_grad;
+      described.global_shape = source.tensor->global_shape;
+      described.box = source.tensor->box;
+    } else if (const auto* tensor = std::get_if<SerializedTensor>(&source.entry->content)) {
+      described.dtype = tensor->dtype;
+      described.requires_grad = tensor->requires_grad;
+      described.global_shape = tensor->shape;
+      CAIRN_TRY_ASSIGN(described.box, Box::whole(tensor->shape));
+    }
+    index.items.push_back(std::move(described));
+  }
+  CAIRN_TRY_ASSIGN(image.trailer_, manifest::TrailerLayout::make(index, align_up(cursor, kPayloadAlignment)));
+  return image;
+}
+
+std::size_t FileImage::first_item_beyond(std::uint64_t offset) const {
+  const auto found = std::partition_point(items_.begin(), items_.end(), [offset](const Item& item) {
+    return item.extent.payload_offset + item.extent.payload_length <= offset;
+  });
+  return static_cast<std::size_t>(found - items_.begin());
+}
+
+std::optional<std::span<const std::byte>> FileImage::view_payload(std::size_t index, std::uint64_t begin,
+                                                                  std::uint64_t length) const {
+  const Item& item = items_[index];
+  if (item.region) return std::nullopt;
+  return std::span(item.contiguous + begin, length);
+}
+
+void FileImage::read_payload(std::size_t index, std::uint64_t begin, std::span<std::byte> out) const {
+  const Item& item = items_[index];
+  if (!item.region) {
+    std::memcpy(out.data(), item.contiguous + begin, out.size());
+    return;
+  }
+  const std::size_t item_size = item_bytes(item.tensor->local.dtype);
+  gather(*item.region, item_size, static_cast<const std::byte*>(item.tensor->local.data),
+         static_cast<std::int64_t>(begin / item_size), out);
+}
+
+void FileImage::render_frame(std::size_t frame, std::uint32_t previous_payload_crc, std::span<std::byte> out) const {
+  assert(out.size() == frame_end(frame) - frame_begin(frame));
+  std::size_t tail_bytes = 0;
+  std::size_t head_bytes = 0;
+  if (frame > 0 && items_[frame - 1].tensor != nullptr) {
+    const Item& item = items_[frame - 1];
+    tail_bytes = item.layout.tail_bytes;
+    torch_file::render_tail(item_of(*item.tensor), item.layout, previous_payload_crc, out.first(tail_bytes));
+  }
+  if (frame < items_.size() && items_[frame].tensor != nullptr) {
+    const Item& item = items_[frame];
+    head_bytes = item.layout.head_bytes;
+    torch_file::render_head(item_of(*item.tensor), item.layout, out.last(head_bytes));
+  }
+  const std::span<std::byte> gap = out.subspan(tail_bytes, out.size() - tail_bytes - head_bytes);
+  std::fill(gap.begin(), gap.end(), std::byte{0});
+}
+
+}  // namespace cairn::transfer

@@ -1,0 +1,84 @@
+// FileImage: the layout of one data file, known before a byte of it is written: a list of items, each with its place.
+//
+// Immutable. A file is, in this order: frames and payloads in turn, and the trailer. A payload is a tensor's elements, or a
+// serialised value; a frame is what lies between two payloads: the end of one zip, a gap of zeros, the head of the next.
+// Only payloads and checksums are unknown at plan time; ImageComposer fills them in. The tensors' memory stays the caller's.
+#pragma once
+
+#include <cairn/result.h>
+#include <cairn/state_dict.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/region.h"
+#include "format/manifest/trailer.h"
+#include "format/torch_file/tensor_item.h"
+
+namespace cairn::transfer {
+
+// Payloads of this size and more begin at a page of the file, so that they can be read straight into aligned memory.
+inline constexpr std::uint64_t kPageAlignedPayloadBytes = 256 * 1024;
+inline constexpr std::uint64_t kPayloadPageBytes = 4096;
+// All others begin at a multiple of this, so that no dtype is ever torn.
+inline constexpr std::uint64_t kPayloadAlignment = 64;
+
+// What becomes an item: an entry's tensor chunk, or ready bytes. Views: their owners outlive the image.
+struct ItemSource {
+  const Entry* entry = nullptr;
+  const TensorEntry* tensor = nullptr;  // null if `bytes` is the item
+  std::string_view bytes;               // a whole archive
+  manifest::TrailerItem::Kind kind = manifest::TrailerItem::Kind::kTensor;
+};
+
+struct ImageIdentity {
+  SaveId save_id;
+  std::uint32_t rank = 0;
+  std::uint32_t file_number = 0;
+  std::uint32_t file_count = 1;
+};
+
+class FileImage {
+ public:
+  static Result<FileImage> make(const ImageIdentity& identity, std::span<const ItemSource> sources);
+
+  std::uint64_t file_bytes() const { return trailer_.file_bytes(); }
+  const manifest::TrailerLayout& trailer() const { return trailer_; }
+
+  std::size_t item_count() const { return items_.size(); }
+  const manifest::ItemExtent& extent(std::size_t item) const { return items_[item].extent; }
+  // Frame `frame` lies before payload `frame`; the last one before the trailer.
+  std::uint64_t frame_begin(std::size_t frame) const {
+    return frame == 0 ? 0 : items_[frame - 1].extent.payload_offset + items_[frame - 1].extent.payload_length;
+  }
+  std::uint64_t frame_end(std::size_t frame) const {
+    return frame == items_.size() ? trailer_.trailer_offset() : items_[frame].extent.payload_offset;
+  }
+  // The first item whose payload ends beyond this offset; item_count() if there is none.
+  std::size_t first_item_beyond(std::uint64_t offset) const;
+
+  // The bytes [begin, begin + out.size()) of an item's payload; both multiples of 64, but for the payload's end.
+  void read_payload(std::size_t item, std::uint64_t begin, std::span<std::byte> out) const;
+  // The same, if they lie in one stretch of memory.
+  std::optional<std::span<const std::byte>> view_payload(std::size_t item, std::uint64_t begin, std::uint64_t length) const;
+  // The whole frame, given the CRC of the payload before it (0 for the first).
+  void render_frame(std::size_t frame, std::uint32_t previous_payload_crc, std::span<std::byte> out) const;
+
+ private:
+  struct Item {
+    manifest::ItemExtent extent;
+    torch_file::TensorItemLayout layout;  // of a tensor
+    const TensorEntry* tensor = nullptr;
+    const std::byte* contiguous = nullptr;  // the payload, if it lies in one stretch
+    std::optional<Region> region;           // else how to gather it
+  };
+  static Result<Item> place(const ItemSource& source, std::uint64_t cursor);
+
+  std::vector<Item> items_;
+  manifest::TrailerLayout trailer_;
+};
+
+}  // namespace cairn::transfer

@@ -1,0 +1,125 @@
+#include "transfer/image_writer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <optional>
+
+#include "core/checked.h"
+#include "os/page_buffer.h"
+#include "os/parallel.h"
+#include "transfer/image_composer.h"
+
+namespace cairn::transfer {
+namespace {
+
+// Large enough that a device with a few of them in flight is busy, small enough that a few of them are little memory.
+constexpr std::uint64_t kBlockBytes = 4 * 1024 * 1024;
+
+// One file on its way: made when its first block is taken, finished by whoever writes its last.
+class FileJob {
+ public:
+  FileJob(const ImageFile& file, std::uint64_t block_bytes)
+      : file_(file), block_bytes_(block_bytes), block_count_((file.image->file_bytes() + block_bytes - 1) / block_bytes) {}
+
+  std::uint64_t block_count() const { return block_count_; }
+
+  Result<void> write_block(storage::Storage& storage, std::uint64_t block, os::PageBuffer& buffer,
+                           const WriteOptions& options) {
+    CAIRN_TRY(open(storage, options));
+    const std::uint64_t length = composer_->block_length(block);
+    composer_->compose(block, buffer.span().first(length));
+    // The tail is padded to what the file wants; finish() cuts it off again.
+    const std::uint64_t padded = align_up(length, file_out_->write_alignment());
+    std::memset(buffer.data() + length, 0, padded - length);
+    CAIRN_TRY(file_out_->write_at(composer_->block_begin(block), buffer.span().first(padded)));
+    if (blocks_written_.fetch_add(1) + 1 != block_count_) return {};
+    CAIRN_TRY(file_out_->finish(file_.image->file_bytes(), options.durability));
+    trailer_checksum_ = composer_->trailer_checksum();
+    file_out_.reset();
+    composer_.reset();
+    return {};
+  }
+
+  std::uint32_t trailer_checksum() const { return trailer_checksum_; }
+
+ private:
+  Result<void> open(storage::Storage& storage, const WriteOptions& options) {
+    const std::lock_guard lock(opening_);
+    if (failure_) return *failure_;
+    if (file_out_) return {};
+    // A file of a few pages gains nothing from going past the page cache.
+    const bool direct = options.direct_io && file_.image->file_bytes() >= block_bytes_;
+    auto created = storage.create(file_.name, {.size = file_.image->file_bytes(), .direct_io = direct});
+    if (!created) return *(failure_ = std::move(created).error());
+    file_out_ = std::move(*created);
+    composer_.emplace(*file_.image, block_bytes_);
+    return {};
+  }
+
+  const ImageFile& file_;
+  std::uint64_t block_bytes_;
+  std::uint64_t block_count_;
+  std::mutex opening_;
+  std::optional<Error> failure_;
+  std::unique_ptr<storage::WritableFile> file_out_;
+  std::optional<ImageComposer> composer_;
+  std::atomic<std::uint64_t> blocks_written_{0};
+  std::uint32_t trailer_checksum_ = 0;
+};
+
+// Hands out (file, block) pairs in ascending order, as the composer demands.
+class BlockQueue {
+ public:
+  explicit BlockQueue(std::vector<std::unique_ptr<FileJob>>& jobs) : jobs_(jobs) {}
+
+  struct Block {
+    FileJob* job;
+    std::uint64_t index;
+  };
+  std::optional<Block> take() {
+    const std::lock_guard lock(mutex_);
+    while (file_ < jobs_.size() && block_ == jobs_[file_]->block_count()) {
+      ++file_;
+      block_ = 0;
+    }
+    if (file_ == jobs_.size()) return std::nullopt;
+    return Block{jobs_[file_].get(), block_++};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<FileJob>>& jobs_;
+  std::size_t file_ = 0;
+  std::uint64_t block_ = 0;
+};
+
+}  // namespace
+
+Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const std::vector<ImageFile>& files,
+                                                const WriteOptions& options) {
+  std::vector<std::unique_ptr<FileJob>> jobs;
+  std::uint64_t block_count = 0;
+  for (const ImageFile& file : files) {
+    jobs.push_back(std::make_unique<FileJob>(file, kBlockBytes));
+    block_count += jobs.back()->block_count();
+  }
+  BlockQueue queue(jobs);
+  const std::size_t threads = std::clamp<std::uint64_t>(options.thread_count, 1, std::max<std::uint64_t>(block_count, 1));
+  const auto write_blocks = [&](std::size_t, os::StopFlag& stop) -> Result<void> {
+    os::PageBuffer buffer(kBlockBytes);
+    while (!stop.is_set()) {
+      const std::optional<BlockQueue::Block> block = queue.take();
+      if (!block) break;
+      CAIRN_TRY(block->job->write_block(storage, block->index, buffer, options));
+    }
+    return {};
+  };
+  CAIRN_TRY(os::run_parallel(threads, options.interrupted, write_blocks));
+  std::vector<std::uint32_t> checksums;
+  for (const auto& job : jobs) checksums.push_back(job->trailer_checksum());
+  return checksums;
+}
+
+}  // namespace cairn::transfer

@@ -1,0 +1,35 @@
+// ImageWriter: writes file images to storage: composed in blocks, several requests in flight, each byte once and in order.
+#pragma once
+
+#include <cairn/checkpoint.h>
+#include <cairn/result.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "storage/storage.h"
+#include "transfer/file_image.h"
+
+namespace cairn::transfer {
+
+struct ImageFile {
+  std::string name;  // under which it is created: must be free
+  const FileImage* image;
+};
+
+struct WriteOptions {
+  Durability durability = Durability::kDurable;
+  std::size_t thread_count = 4;
+  bool direct_io = true;
+  std::function<bool()> interrupted;
+};
+
+// Creates, writes and (if durable) syncs every file. Returns the checksum of each file's trailer, in order. Memory: one
+// block of 4 MiB for each thread. On failure some files may exist, unfinished: the caller removes them.
+Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const std::vector<ImageFile>& files,
+                                                const WriteOptions& options);
+
+}  // namespace cairn::transfer

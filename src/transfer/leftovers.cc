@@ -1,0 +1,140 @@
+#include "transfer/leftovers.h"
+
+#include <sstream>
+#include <string_view>
+#include <unordered_set>
+
+#include "format/dcp/metadata_decoder.h"
+#include "format/manifest/trailer.h"
+#include "transfer/commit.h"
+#include "transfer/lease.h"
+
+namespace cairn::transfer {
+namespace {
+
+constexpr std::string_view kReplacedName = "/replaced";
+constexpr std::uint64_t kReplacedBytesMax = std::uint64_t{1} << 30;
+
+void warn_if_failed(const Result<void>& result, std::vector<std::string>& warnings) {
+  if (!result) warnings.emplace_back(result.error().what());
+}
+
+std::vector<std::string> files_of(const MetadataInPlace& metadata) {
+  std::vector<std::string> names;
+  if (metadata.record) {
+    for (const auto& file : metadata.record->files) names.push_back(file.name);
+    return names;
+  }
+  if (auto decoded = dcp::decode_metadata(std::as_bytes(std::span(metadata.bytes)))) names = decoded->catalog.files;
+  return names;
+}
+
+std::vector<std::string> read_replaced_list(const storage::Storage& storage, std::string_view folder) {
+  std::vector<std::string> names;
+  auto text = storage::read_small(storage, std::string(folder) + std::string(kReplacedName), kReplacedBytesMax);
+  if (!text) return names;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) names.push_back(line);
+  return names;
+}
+
+// Which save wrote this data file: its name tells, or else its trailer.
+bool belongs_to(const storage::Storage& storage, const std::string& name, const SaveId& save_id) {
+  if (name.find(to_decimal(save_id)) != std::string::npos) return true;
+  const auto file = storage.open(name, false);
+  if (!file) return false;
+  const auto footer = manifest::read_trailer_footer(**file);
+  return footer && *footer && (*footer)->save_id == save_id;
+}
+
+class Cleaner {
+ public:
+  Cleaner(storage::Storage& storage, const manifest::CommitRecord& record) : storage_(storage) {
+    for (const auto& file : record.files) needed_.insert(file.name);
+  }
+
+  void remove(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      // Names come from a metadata file that anybody may have written: only data files inside the directory go.
+      if (needed_.contains(name) || !storage::check_name(name) || !name.ends_with(".distcp")) continue;
+      const Result<void> removed = storage_.remove(name);
+      if (!removed && removed.error().code() != ErrorCode::kUnsafe) warn_if_failed(removed, warnings_);
+    }
+  }
+
+  void remove_dead_save(const std::string& folder, const SaveId& save_id, const std::vector<storage::ListedFile>& files) {
+    const Result<bool> dead = lease_has_run_out(storage_, folder);
+    if (!dead || !*dead) {
+      (void)storage_.remove_folder(folder);  // works only on one that is still empty: its owner died, or tries again
+      return;
+    }
+    remove(read_replaced_list(storage_, folder));
+    std::vector<std::string> its_files;
+    for (const storage::ListedFile& file : files) {
+      const bool candidate = file.is_regular && file.name.ends_with(".distcp") && !needed_.contains(file.name);
+      if (candidate && belongs_to(storage_, file.name, save_id)) its_files.push_back(file.name);
+    }
+    remove(its_files);
+    remove_private_folder(storage_, folder, warnings_);
+  }
+
+  std::vector<std::string> take_warnings() && { return std::move(warnings_); }
+
+ private:
+  storage::Storage& storage_;
+  std::unordered_set<std::string> needed_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace
+
+std::vector<std::string> orphaned_files(const MetadataInPlace& old, const manifest::CommitRecord& record) {
+  std::unordered_set<std::string_view> needed;
+  for (const auto& file : record.files) needed.insert(file.name);
+  std::vector<std::string> names = files_of(old);
+  std::erase_if(names, [&needed](const std::string& name) { return needed.contains(name); });
+  return names;
+}
+
+Result<void> write_replaced_list(storage::Storage& storage, std::string_view folder, const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    if (name.find('\n') == std::string::npos) text += name + "\n";
+  }
+  // Lost in a power cut, it costs some litter and nothing else: no sync.
+  return storage.create_whole(std::string(folder) + std::string(kReplacedName), text, Durability::kBuffered);
+}
+
+std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
+                                  const std::vector<std::string>& orphans) {
+  Cleaner cleaner(storage, record);
+  cleaner.remove(orphans);
+  const auto files = storage.list();
+  if (!files) return {files.error().what()};
+  for (const storage::ListedFile& file : *files) {
+    const std::optional<SaveId> save_id = file.is_folder ? save_id_of_folder(file.name) : std::nullopt;
+    if (save_id && *save_id != mine) cleaner.remove_dead_save(file.name, *save_id, *files);
+  }
+  return std::move(cleaner).take_warnings();
+}
+
+void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings) {
+  const auto files = storage.list(folder);
+  if (!files) {
+    if (files.error().code() != ErrorCode::kNotFound) warnings.emplace_back(files.error().what());
+    return;
+  }
+  // The lease goes last: a folder that still has files also says whose they are.
+  const auto remove = [&](const storage::ListedFile& file) {
+    warn_if_failed(storage.remove(std::string(folder) + "/" + file.name), warnings);
+  };
+  for (const storage::ListedFile& file : *files) {
+    if (file.name != "lease") remove(file);
+  }
+  for (const storage::ListedFile& file : *files) {
+    if (file.name == "lease") remove(file);
+  }
+  warn_if_failed(storage.remove_folder(folder), warnings);
+}
+
+}  // namespace cairn::transfer

@@ -1,0 +1,34 @@
+// Leftovers: files that no checkpoint needs any more: those of a replaced checkpoint, and those of saves that died.
+//
+// Only regular files inside the directory are ever removed, and only if Cairn can tell whose they were.
+#pragma once
+
+#include <cairn/catalog.h>
+#include <cairn/result.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/manifest/commit_record.h"
+#include "storage/storage.h"
+
+namespace cairn::transfer {
+
+struct MetadataInPlace;
+
+// The files that `old` names and the new record does not. Empty if `old` can't be read: then nobody can tell.
+std::vector<std::string> orphaned_files(const MetadataInPlace& old, const manifest::CommitRecord& record);
+
+// Leaves the list in the save's folder before the commit, so that a later save can finish the removal if this one dies.
+Result<void> write_replaced_list(storage::Storage& storage, std::string_view folder, const std::vector<std::string>& names);
+
+// Removes `orphans`, and the folders and files of saves whose lease has run out. `mine` is the save that just committed
+// `record`, whose files stay. Returns what could not be removed, in words.
+std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
+                                  const std::vector<std::string>& orphans);
+
+// Removes a private folder with all that is in it.
+void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings);
+
+}  // namespace cairn::transfer
