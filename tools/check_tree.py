@@ -12,8 +12,11 @@ SOURCE_DEPTH_MAX = 4  # src/<folder>/<part>/<file>
 # Places that exist on one machine only, and words that say nothing about Cairn.
 STRAY = re.compile(rb"/work/(main|shared)|/tmp/w/|/root/")
 TEXT_SUFFIXES = {".h", ".cc", ".py", ".pyi", ".md", ".txt", ".cmake", ".toml", ".json", ""}
-# A public function that turns bytes into values: the mark of a decoder.
-DECODER = re.compile(r"^(?:\[\[nodiscard\]\] )?(?:static )?Result<.*> (?:read|parse|decode)\w*\(", re.MULTILINE)
+# The mark of a decoder: a function that turns bytes into values.
+DECODER = re.compile(
+    r"^(?:static )?Result<.*> (?:read|parse|decode|open)\w*\((?:const ByteSource&|std::span<const std::byte>)",
+    re.MULTILINE,
+)
 
 
 def listed_files(root: Path) -> list[Path]:
