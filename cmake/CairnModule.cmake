@@ -55,6 +55,7 @@ function(cairn_test name)
   cmake_parse_arguments(PARSE_ARGV 1 TEST "" "" "SOURCES;USES")
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE ${TEST_USES} fmt::fmt-header-only ISAL::isal GTest::gtest_main)
+  target_compile_options(${name} PRIVATE -Wno-dangling-else)  # EXPECT_EQ expands to an if with an else
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES TIMEOUT 300)
   set_property(GLOBAL APPEND PROPERTY CAIRN_TEST_FILES ${TEST_SOURCES})
