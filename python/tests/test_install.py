@@ -78,6 +78,10 @@ class TestPipInstall:
         assert "libstdc++" in linked
         assert not any(name in linked for name in ("torch", "libpython", "libcuda"))
 
+    def test_the_wheel_is_tagged_for_every_python_from_3_10(self, foreign: Path) -> None:
+        (tags,) = foreign.parent.glob(f"lib/python3.*/site-packages/cairn-{VERSION}.dist-info/WHEEL")
+        assert "Tag: cp310-abi3-" in tags.read_text()
+
     def test_the_clone_stays_as_it_was(self, clone: Path, foreign: Path) -> None:
         assert foreign.is_dir()
         left = {path.relative_to(clone).parts[0] for path in clone.rglob("*") if path.is_file()}
