@@ -86,3 +86,20 @@ def test_a_wrong_shape_is_found(tmp_path: Path, file: str, text: str, complaint:
     code, output = run("check_tree.py", plant(tmp_path, {file: text}))
     assert code == 1
     assert complaint in output
+
+
+def test_the_count_tells_failed_crashed_and_skipped_tests_apart(tmp_path: Path) -> None:
+    reports = {
+        "release/core_test.xml": '<testsuites><testcase name="a" status="run"/><testcase name="b" status="run">'
+        "<failure/></testcase></testsuites>",
+        "ctest-release.xml": '<testsuite><testcase name="core_test" status="fail"/>'
+        '<testcase name="crashed_test" status="fail"/><testcase name="layers" status="run"/></testsuite>',
+        "pytest.xml": '<testsuites><testcase name="c"/><testcase name="d"><skipped/></testcase></testsuites>',
+    }
+    for name, text in reports.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert run("count_tests.py", tmp_path) == (1, "3 passed, 2 failed, 1 skipped\n")
+    (tmp_path / "release/core_test.xml").write_text('<testsuites><testcase name="a" status="run"/></testsuites>')
+    (tmp_path / "ctest-release.xml").write_text("<testsuite/>")
+    assert run("count_tests.py", tmp_path) == (0, "2 passed, 0 failed, 1 skipped\n")
