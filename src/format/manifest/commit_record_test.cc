@@ -1,0 +1,73 @@
+#include "format/manifest/commit_record.h"
+
+#include <gtest/gtest.h>
+
+#include "core/checksum.h"
+
+namespace cairn::manifest {
+namespace {
+
+const std::string kPickle = "not really a pickle, but bytes.";
+
+CommitRecord example() {
+  CommitRecord record;
+  record.save_id = {1, 2};
+  record.job_id = {UINT64_MAX, 4};
+  record.save_number = 300;
+  record.files = {{"__0_0.distcp", 5'000'000'000, 0xDEADBEEF}, {"__1_0.distcp", 0, 0}};
+  record.pickle_bytes = kPickle.size();
+  record.pickle_checksum = crc32(std::as_bytes(std::span(kPickle)));
+  return record;
+}
+
+Result<std::optional<CommitRecord>> read(const std::string& file) {
+  return read_commit_record(std::as_bytes(std::span(file)));
+}
+
+TEST(CommitRecord, GivesBackWhatWasWritten) {
+  EXPECT_EQ(read(kPickle + encode_commit_record(example())).value(), example());
+  CommitRecord none = example();
+  none.files.clear();
+  EXPECT_EQ(read(kPickle + encode_commit_record(none)).value(), none);
+}
+
+TEST(CommitRecord, IsAbsentFromStockMetadata) {
+  EXPECT_FALSE(read("").value());
+  EXPECT_FALSE(read(kPickle).value());
+  EXPECT_FALSE(read(std::string(1000, '.')).value());
+}
+
+TEST(CommitRecord, AnySingleChangeOfTheFileIsNoticed) {
+  const std::string good = kPickle + encode_commit_record(example());
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string bad = good;
+      bad[i] = static_cast<char>(bad[i] ^ (1 << bit));
+      const auto record = read(bad);
+      const bool in_magic = i >= good.size() - 8;
+      ASSERT_EQ(record.has_value(), in_magic) << "byte " << i << " bit " << bit;
+      if (in_magic) {
+        EXPECT_FALSE(*record);
+      } else {
+        EXPECT_EQ(record.error().code(), ErrorCode::kCorrupt);
+      }
+    }
+  }
+}
+
+TEST(CommitRecord, RefusesAFileThatIsLongerOrShorter) {
+  const std::string good = kPickle + encode_commit_record(example());
+  EXPECT_EQ(read("x" + good).error().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(read(good.substr(1)).error().code(), ErrorCode::kCorrupt);
+}
+
+TEST(CommitRecord, OfALaterVersionIsUnsupportedNotCorrupt) {
+  std::string file = kPickle + encode_commit_record(example());
+  file[file.size() - 12] = 2;
+  const std::uint32_t checksum = crc32(std::as_bytes(std::span(file)).last(36));
+  file.replace(file.size() - 40, 4, reinterpret_cast<const char*>(&checksum), 4);
+  EXPECT_EQ(read(file).error().code(), ErrorCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace cairn::manifest
