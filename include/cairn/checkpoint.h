@@ -30,6 +30,7 @@ struct SaveOptions {
   Durability durability = Durability::kDurable;
   bool overwrite = true;         // false: an existing checkpoint is an error (kInvalidArgument) instead of being replaced
   bool file_per_item = false;    // one data file per item instead of one per rank
+  bool record_paths = true;      // false: no nested places in `.metadata`, as DCP does for an unflattened state dict
   std::string checkpoint_id;     // what `.metadata` records as the checkpoint's id; empty: the directory
   // --- changes only speed
   std::size_t thread_count = 4;  // writers with a request in flight each
@@ -108,8 +109,9 @@ class Checkpoint {
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
 
-  struct Impl;
+  struct Impl;  // the library's own
   explicit Checkpoint(std::unique_ptr<Impl> impl);
+  Impl& impl() const noexcept { return *impl_; }
 
  private:
   std::unique_ptr<Impl> impl_;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cassert>
 #include <cstring>
+#include <string_view>
 
 namespace cairn {
 namespace {
@@ -63,6 +64,13 @@ std::uint32_t copy_with_crc32(std::span<std::byte> target, std::span<const std::
 
 std::uint32_t combine_crc32(std::uint32_t crc_a, std::uint32_t crc_b, std::uint64_t length_b) {
   return multiply(shift_operator(length_b), crc_a) ^ crc_b;
+}
+
+std::string crc_text(std::uint32_t crc) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text = "crc ";
+  for (int shift = 28; shift >= 0; shift -= 4) text += kDigits[(crc >> shift) & 0xF];
+  return text;
 }
 
 std::uint32_t combine_chunks(std::span<const std::uint32_t> chunk_crcs, std::uint64_t payload_bytes) {

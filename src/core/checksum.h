@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace cairn {
@@ -25,6 +26,9 @@ std::uint32_t copy_with_crc32(std::span<std::byte> target, std::span<const std::
 
 // The CRC of A followed by B from those of A and B.
 std::uint32_t combine_crc32(std::uint32_t crc_a, std::uint32_t crc_b, std::uint64_t length_b);
+
+// "crc 0123abcd", for errors.
+std::string crc_text(std::uint32_t crc);
 
 // The CRC of a payload from those of its chunks.
 std::uint32_t combine_chunks(std::span<const std::uint32_t> chunk_crcs, std::uint64_t payload_bytes);

@@ -29,20 +29,18 @@ std::size_t most_divided_dimension(const CatalogTensor& tensor) {
   return best;
 }
 
-// Two reads that share elements, if there are any. `items` are sorted by where they begin along `dimension`.
-const ReadItem* find_clash(const std::vector<ReadItem>& items, std::size_t dimension) {
-  std::vector<const ReadItem*> open;
-  for (const ReadItem& next : items) {
-    const std::int64_t begin = next.overlap.offsets()[dimension];
-    std::erase_if(open, [&](const ReadItem* item) {
-      return item->overlap.offsets()[dimension] + item->overlap.sizes()[dimension] <= begin;
-    });
-    for (const ReadItem* item : open) {
-      if (intersection(item->overlap, next.overlap)) return &next;
+// The first of these boxes that shares elements with one before it. They ascend by where they begin along `dimension`.
+std::optional<std::size_t> find_clash(const std::vector<Box>& boxes, std::size_t dimension) {
+  std::vector<const Box*> open;
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    const std::int64_t begin = boxes[i].offsets()[dimension];
+    std::erase_if(open, [&](const Box* box) { return box->offsets()[dimension] + box->sizes()[dimension] <= begin; });
+    for (const Box* box : open) {
+      if (intersection(*box, boxes[i])) return i;
     }
-    open.push_back(&next);
+    open.push_back(&boxes[i]);
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -85,6 +83,14 @@ std::vector<ReadItem> ChunkIndex::overlaps_with(const Box& wanted) const {
   return items;
 }
 
+std::optional<std::size_t> ChunkIndex::overlapping_chunk() const {
+  if (tensor_.shape.empty()) return tensor_.chunk_count() > 1 ? std::optional<std::size_t>(1) : std::nullopt;
+  std::vector<Box> boxes;
+  for (const Interval& interval : intervals_) boxes.push_back(tensor_.chunk(interval.chunk));
+  const std::optional<std::size_t> clash = find_clash(boxes, dimension_);
+  return clash ? std::optional(intervals_[*clash].chunk) : std::nullopt;
+}
+
 Result<std::vector<ReadItem>> ChunkIndex::reads_for(const Box& wanted) const {
   if (wanted.element_count() == 0) return std::vector<ReadItem>();
   std::vector<ReadItem> items = overlaps_with(wanted);
@@ -93,10 +99,12 @@ Result<std::vector<ReadItem>> ChunkIndex::reads_for(const Box& wanted) const {
     if (__builtin_add_overflow(covered, item.overlap.element_count(), &covered)) break;
   }
   if (!tensor_.shape.empty()) {
-    if (const ReadItem* clash = find_clash(items, dimension_)) {
+    std::vector<Box> boxes;
+    for (const ReadItem& item : items) boxes.push_back(item.overlap);
+    if (const auto clash = find_clash(boxes, dimension_)) {
       return Error(ErrorCode::kCorrupt, "saved chunks overlap")
           .key(tensor_.fqn)
-          .actual("chunk " + to_string(tensor_.chunk(clash->chunk)) + " and another");
+          .actual("chunk " + to_string(tensor_.chunk(items[*clash].chunk)) + " and another");
     }
   }
   if (covered != wanted.element_count()) {

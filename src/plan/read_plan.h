@@ -7,6 +7,7 @@
 #include <cairn/result.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace cairn::plan {
@@ -25,6 +26,9 @@ class ChunkIndex {
   // What to read for `wanted`, each element once: chunks that are repeated count once. Fails with kCorrupt if saved
   // chunks overlap or leave a part of `wanted` uncovered. A box without elements needs nothing.
   Result<std::vector<ReadItem>> reads_for(const Box& wanted) const;
+
+  // A chunk that shares elements with another one, if there is any.
+  std::optional<std::size_t> overlapping_chunk() const;
 
  private:
   struct Interval {

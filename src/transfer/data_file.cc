@@ -25,8 +25,8 @@ Result<void> check_identity(const storage::ReadableFile& bytes, const std::optio
     return differs("a data file of another save", "save " + to_hex(*save_id), "save " + to_hex(trailer->save_id()));
   }
   if (trailer->checksum() != recorded.trailer_checksum) {
-    return differs("a data file other than was committed", "trailer checksum " + std::to_string(recorded.trailer_checksum),
-                   std::to_string(trailer->checksum()));
+    return differs("a data file other than was committed", "trailer " + crc_text(recorded.trailer_checksum),
+                   "trailer " + crc_text(trailer->checksum()));
   }
   return {};
 }
@@ -131,8 +131,8 @@ Result<DataFile::Item> DataFile::read_item(const ItemLocation& location, bool ve
       return Error(ErrorCode::kCorrupt, "a checksum differs")
           .file(name_)
           .offset(location.offset + begin)
-          .expected(std::to_string(expected))
-          .actual(std::to_string(actual));
+          .expected(crc_text(expected))
+          .actual(crc_text(actual));
     }
     begin += length;
   }

@@ -9,29 +9,22 @@
 #include "core/conversion.h"
 #include "os/page_buffer.h"
 #include "os/parallel.h"
+#include "transfer/range_fetch.h"
 
 namespace cairn::transfer {
 namespace {
 
 // Read and checked in steps of this size, so that the check finds the bytes still in the cache.
 constexpr std::uint64_t kCachedStepBytes = 4 * kChecksumChunkBytes;
-// Room for a batch and what alignment adds at both of its ends.
-constexpr std::uint64_t kBufferBytes = kBatchBytesMax + 2 * os::kPageBytes;
-
-std::string hex(std::uint32_t crc) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text = "crc ";
-  for (int shift = 28; shift >= 0; shift -= 4) text += kDigits[(crc >> shift) & 0xF];
-  return text;
-}
+constexpr std::uint64_t kBufferBytes = kBatchBytesMax + kFetchMarginBytes;
 
 Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std::uint32_t expected, std::uint32_t actual) {
   return Error(ErrorCode::kCorrupt, "a checksum differs; the targets are partly written")
       .key(read.key())
       .file(read.file().name())
       .offset(read.stored().record_offset + record_offset)
-      .expected(hex(expected))
-      .actual(hex(actual));
+      .expected(crc_text(expected))
+      .actual(crc_text(actual));
 }
 
 // Checks what arrives of one record: each chunk against its own checksum, or all of them together at the end.
@@ -104,7 +97,7 @@ class BatchReader {
     const storage::ReadableFile& file = batch.file->bytes();
     const std::uint64_t length = batch.end - batch.begin;
     bytes_read_.fetch_add(length);
-    const bool cached = !options_.direct_io || length < os::kPageBytes || file.is_cached(batch.begin, length);
+    const bool cached = better_from_cache(file, batch.begin, length, options_.direct_io);
     if (batch.piece_count == 1) {
       const ReadPiece& piece = schedule_.pieces[batch.first_piece];
       const TensorRead& read = reads_[piece.read];
@@ -112,27 +105,13 @@ class BatchReader {
       if (read.is_plain_copy() && inside) return read_in_place(batch, piece, cached, buffer);
     }
     std::span<std::byte> bytes;
-    CAIRN_TRY_ASSIGN(bytes, fetch(file, batch.begin, length, cached, buffer));
+    CAIRN_TRY_ASSIGN(bytes, fetch_range(file, batch.begin, length, cached, buffer));
     for (std::size_t i = 0; i < batch.piece_count; ++i) {
       const ReadPiece& piece = schedule_.pieces[batch.first_piece + i];
       const std::uint64_t offset = reads_[piece.read].stored().record_offset + piece.begin - batch.begin;
       CAIRN_TRY(deliver(piece, bytes.subspan(offset, piece.end - piece.begin)));
     }
     return {};
-  }
-
-  // The bytes of the file, in the buffer.
-  Result<std::span<std::byte>> fetch(const storage::ReadableFile& file, std::uint64_t begin, std::uint64_t length,
-                                     bool cached, os::PageBuffer& buffer) {
-    if (cached || !file.direct_alignment()) {
-      const std::span<std::byte> bytes = buffer.span().first(length);
-      CAIRN_TRY(file.read_at(begin, bytes));
-      return bytes;
-    }
-    const std::uint64_t from = align_down(begin, os::kPageBytes);
-    const std::uint64_t to = align_up(begin + length, os::kPageBytes);
-    CAIRN_TRY(file.read_direct_at(from, buffer.span().first(to - from)));
-    return buffer.span().subspan(begin - from, length);
   }
 
   Result<void> deliver(const ReadPiece& piece, std::span<const std::byte> bytes) {
@@ -173,7 +152,7 @@ class BatchReader {
       return check(piece, target);
     }
     std::span<std::byte> bytes;
-    CAIRN_TRY_ASSIGN(bytes, fetch(file, batch.begin, target.size(), false, buffer));
+    CAIRN_TRY_ASSIGN(bytes, fetch_range(file, batch.begin, target.size(), false, buffer));
     RecordCheck& record = checks_[piece.read];
     for (std::uint64_t done = 0; done < bytes.size(); done += kChecksumChunkBytes) {
       const std::uint64_t length = std::min<std::uint64_t>(kChecksumChunkBytes, bytes.size() - done);

@@ -1,0 +1,34 @@
+// Checkpoint::Impl: an open checkpoint: its directory, its catalog, and the data files opened so far.
+#pragma once
+
+#include <cairn/checkpoint.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "format/manifest/commit_record.h"
+#include "storage/storage.h"
+#include "transfer/data_file.h"
+
+namespace cairn {
+
+// Immutable but for the files, which are opened on first use under a lock.
+struct Checkpoint::Impl {
+  std::unique_ptr<storage::Storage> storage;
+  Catalog catalog;
+  std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it
+
+  // Data file `index` of the catalog. The pointer lives as long as this object.
+  Result<const transfer::DataFile*> file(std::uint32_t index, bool follow_links);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<transfer::DataFile>> files_;
+  std::unordered_map<std::string_view, const manifest::CommitRecord::File*> recorded_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,191 @@
+// A load: everything that the metadata and the files' ends can tell is checked first; then the values are read, then the
+// tensors are filled, and at last the values are put into place.
+#include <cairn/checkpoint.h>
+
+#include <unordered_map>
+#include <utility>
+
+#include "checkpointer/checkpoint_impl.h"
+#include "core/conversion.h"
+#include "plan/read_plan.h"
+#include "transfer/tensor_reader.h"
+
+namespace cairn {
+namespace {
+
+// How often a load starts again because another save replaced the checkpoint under it.
+constexpr int kRestartsMax = 8;
+
+class Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, Checkpoint::Impl& impl, StateDict& state, const LoadOptions& options)
+      : checkpoint_(checkpoint), impl_(impl), state_(state), options_(options) {}
+
+  // Plans every read and opens every file; writes to no target.
+  Result<void> prepare() {
+    for (std::size_t i = 0; i < state_.entries().size(); ++i) {
+      Entry& entry = state_.entries()[i];
+      const CatalogTensor* tensor = impl_.catalog.find_tensor(entry.fqn);
+      const CatalogValue* value = impl_.catalog.find_value(entry.fqn);
+      if (tensor == nullptr && value == nullptr) {
+        if (!options_.allow_partial) return Error(ErrorCode::kMissingKey, "missing key in the checkpoint").key(entry.fqn);
+        report_.missing.push_back(entry.fqn);
+        continue;
+      }
+      if (auto target = std::get_if<TensorEntry>(&entry.content)) {
+        if (tensor == nullptr) return kind_differs(entry, "a tensor", "a value");
+        CAIRN_TRY(plan_tensor(*tensor, *target));
+      } else {
+        const bool wants_tensor = std::holds_alternative<SerializedTensor>(entry.content);
+        if (wants_tensor && tensor == nullptr) return kind_differs(entry, "a tensor", "a value");
+        if (!wants_tensor && value == nullptr) return kind_differs(entry, "a value", "a tensor");
+        CAIRN_TRY(open_file((tensor != nullptr ? tensor->locations.at(0) : value->location), entry.fqn));
+        values_.push_back({i, {}, {}});
+      }
+    }
+    for (NewValue& value : values_) CAIRN_TRY(read_value(value));
+    return {};
+  }
+
+  Result<LoadReport> execute() {
+    const transfer::ReadOptions read_options{options_.verify, options_.thread_count, options_.direct_io, options_.interrupted};
+    CAIRN_TRY_ASSIGN(const transfer::ReadCounts counts, transfer::read_tensors(reads_, read_options));
+    for (NewValue& value : values_) put_into_place(value);
+    report_.bytes_needed = counts.bytes_needed;
+    report_.bytes_read = counts.bytes_read;
+    return std::move(report_);
+  }
+
+ private:
+  // A value that waits until all else has gone well.
+  struct NewValue {
+    std::size_t entry;
+    Value value;
+    std::string payload;
+  };
+
+  static Error kind_differs(const Entry& entry, std::string_view expected, std::string_view actual) {
+    return Error(ErrorCode::kInvalidArgument, "the checkpoint holds another kind of entry")
+        .key(entry.fqn)
+        .expected(expected)
+        .actual(actual);
+  }
+
+  Result<const transfer::DataFile*> open_file(const ItemLocation& location, std::string_view fqn) {
+    if (location.length == 0) return Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn);
+    auto file = impl_.file(location.file, options_.follow_links);
+    if (!file) return std::move(file).error().key(fqn);
+    return file;
+  }
+
+  Result<void> check_dtype(const CatalogTensor& tensor, DType target) {
+    if (tensor.dtype == target) return {};
+    const bool floats = is_floating_point(tensor.dtype) && is_floating_point(target);
+    if (!floats && !options_.allow_cast) {
+      return Error(ErrorCode::kInvalidArgument, "the checkpoint holds another dtype (allow_cast converts it)")
+          .key(tensor.fqn)
+          .expected(name_of(target))
+          .actual(name_of(tensor.dtype));
+    }
+    if (!is_convertible(tensor.dtype, target)) {
+      return Error(ErrorCode::kUnsupported, "no conversion between these dtypes")
+          .key(tensor.fqn)
+          .expected(name_of(target))
+          .actual(name_of(tensor.dtype));
+    }
+    report_.conversions.push_back({tensor.fqn, tensor.dtype, target});
+    return {};
+  }
+
+  const plan::ChunkIndex& index_of(const CatalogTensor& tensor) {
+    return indexes_.try_emplace(&tensor, tensor).first->second;
+  }
+
+  Result<void> plan_tensor(const CatalogTensor& tensor, const TensorEntry& target) {
+    if (!(tensor.shape == target.global_shape)) {
+      return Error(ErrorCode::kInvalidArgument, "the checkpoint holds another shape")
+          .key(tensor.fqn)
+          .expected(to_string(target.global_shape))
+          .actual(to_string(tensor.shape));
+    }
+    CAIRN_TRY(check_dtype(tensor, target.local.dtype));
+    CAIRN_TRY_ASSIGN(const std::vector<plan::ReadItem> items, index_of(tensor).reads_for(target.box));
+    for (const plan::ReadItem& item : items) {
+      const transfer::DataFile* file = nullptr;
+      CAIRN_TRY_ASSIGN(file, open_file(tensor.locations[item.chunk], tensor.fqn));
+      CAIRN_TRY_ASSIGN(transfer::StoredTensor stored, file->tensor(tensor, item.chunk));
+      reads_.push_back(read_of(tensor, target, item, *file, std::move(stored)));
+    }
+    return {};
+  }
+
+  static transfer::TensorRead read_of(const CatalogTensor& tensor, const TensorEntry& target, const plan::ReadItem& item,
+                                      const transfer::DataFile& file, transfer::StoredTensor stored) {
+    const Box saved = tensor.chunk(item.chunk);
+    Extents in_chunk = item.overlap.offsets();
+    TensorView part = target.local;
+    part.sizes = item.overlap.sizes();
+    std::int64_t first = 0;
+    for (std::size_t i = 0; i < in_chunk.size(); ++i) {
+      first += (item.overlap.offsets()[i] - target.box.offsets()[i]) * part.strides[i];
+      in_chunk[i] -= saved.offsets()[i];
+    }
+    part.data = static_cast<std::byte*>(part.data) + first * static_cast<std::int64_t>(item_bytes(part.dtype));
+    return {file, tensor.fqn, std::move(stored), in_chunk, std::move(part)};
+  }
+
+  Result<void> read_value(NewValue& value) {
+    const Entry& entry = state_.entries()[value.entry];
+    if (std::holds_alternative<Value>(entry.content)) {
+      CAIRN_TRY_ASSIGN(value.value, checkpoint_.read_value(entry.fqn, options_));
+    } else {
+      CAIRN_TRY_ASSIGN(value.payload, checkpoint_.read_payload(entry.fqn, options_));
+    }
+    return {};
+  }
+
+  void put_into_place(NewValue& value) {
+    auto& content = state_.entries()[value.entry].content;
+    if (auto* plain = std::get_if<Value>(&content)) *plain = std::move(value.value);
+    if (auto* serialized = std::get_if<SerializedValue>(&content)) serialized->payload = std::move(value.payload);
+    if (auto* serialized = std::get_if<SerializedTensor>(&content)) serialized->payload = std::move(value.payload);
+  }
+
+  const Checkpoint& checkpoint_;
+  Checkpoint::Impl& impl_;
+  StateDict& state_;
+  const LoadOptions& options_;
+  LoadReport report_;
+  std::unordered_map<const CatalogTensor*, plan::ChunkIndex> indexes_;
+  std::vector<transfer::TensorRead> reads_;
+  std::vector<NewValue> values_;
+};
+
+// Whether the checkpoint in the directory is no longer the one that was opened.
+bool replaced_meanwhile(const std::filesystem::path& directory, const Checkpoint& opened) {
+  const Result<Checkpoint> now = open(directory);
+  return now && now->save_id() != opened.save_id();
+}
+
+}  // namespace
+
+Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options) const {
+  Loader loader(*this, *impl_, state, options);
+  CAIRN_TRY(loader.prepare());
+  return loader.execute();
+}
+
+Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options) {
+  for (int restarts = 0;; ++restarts) {
+    CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, open(directory));
+    Result<LoadReport> report = checkpoint.load(state, options);
+    if (report) return report;
+    // An overwrite removes the old files: one that was not open yet is then gone, though nothing is wrong.
+    const bool gone = report.error().code() == ErrorCode::kNotFound;
+    if (!gone || restarts == kRestartsMax || !replaced_meanwhile(directory, checkpoint)) {
+      return std::move(report).error().while_doing("loading from '" + directory.string() + "'");
+    }
+  }
+}
+
+}  // namespace cairn

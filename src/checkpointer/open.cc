@@ -1,0 +1,144 @@
+#include <cairn/checkpoint.h>
+
+#include <memory>
+#include <utility>
+
+#include "checkpointer/checkpoint_impl.h"
+#include "checkpointer/directory_calls.h"
+#include "core/byte_source.h"
+#include "format/dcp/metadata_decoder.h"
+#include "format/torch_file/value_archive.h"
+#include "storage/posix/posix_storage.h"
+#include "transfer/archive_check.h"
+#include "transfer/commit.h"
+
+namespace cairn {
+namespace {
+
+// Far above any; keeps a mad file size from memory.
+constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;
+
+Result<std::string> read_metadata(const storage::Storage& storage, const std::string& name) {
+  CAIRN_TRY_ASSIGN(const auto file, storage.open(name, true));
+  if (file->size() > kMetadataBytesMax) {
+    return Error(ErrorCode::kCorrupt, "a metadata file of more than 16 GiB").file(name);
+  }
+  std::string bytes(file->size(), '\0');
+  CAIRN_TRY(file->read_at(0, std::as_writable_bytes(std::span(bytes))));
+  return bytes;
+}
+
+}  // namespace
+
+Result<const transfer::DataFile*> Checkpoint::Impl::file(std::uint32_t index, bool follow_links) {
+  const std::lock_guard lock(mutex_);
+  if (files_.empty()) {
+    files_.resize(catalog.files.size());
+    if (record) {
+      for (const auto& file : record->files) recorded_.emplace(file.name, &file);
+    }
+  }
+  if (!files_[index]) {
+    const std::string& name = catalog.files[index];
+    const auto recorded = recorded_.find(name);
+    const bool known = recorded != recorded_.end();
+    if (record && !known) return Error(ErrorCode::kCorrupt, "a data file that the commit record does not list").file(name);
+    const std::optional<SaveId> save_id = record ? std::optional(record->save_id) : std::nullopt;
+    auto opened = transfer::DataFile::open(*storage, name, follow_links, known ? recorded->second : nullptr, save_id);
+    if (!opened) return std::move(opened).error().file(name).while_doing("opening a data file of the checkpoint");
+    files_[index] = std::move(*opened);
+  }
+  return files_[index].get();
+}
+
+Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
+const Catalog& Checkpoint::catalog() const noexcept { return impl_->catalog; }
+
+std::optional<SaveId> Checkpoint::save_id() const noexcept {
+  return impl_->record ? std::optional(impl_->record->save_id) : std::nullopt;
+}
+
+Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> storage, const std::string& metadata_name) {
+  CAIRN_TRY_ASSIGN(const std::string bytes, read_metadata(*storage, metadata_name));
+  const auto span = std::as_bytes(std::span(bytes));
+  auto record = manifest::read_commit_record(span);
+  if (!record) return std::move(record).error().file(metadata_name);
+  auto decoded = dcp::decode_metadata(span);
+  if (!decoded) return std::move(decoded).error().file(metadata_name);
+  auto impl = std::make_unique<Checkpoint::Impl>();
+  impl->storage = std::move(storage);
+  impl->catalog = std::move(decoded->catalog);
+  impl->record = std::move(*record);
+  CAIRN_TRY(impl->catalog.index());
+  return Checkpoint(std::move(impl));
+}
+
+Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name) {
+  const std::string where = "opening the checkpoint in '" + directory.string() + "'";
+  auto storage = storage::PosixStorage::open_directory(directory);
+  if (!storage) return std::move(storage).error().while_doing(where);
+  Result<Checkpoint> checkpoint = checkpointer::open_in(std::move(*storage), metadata_name);
+  if (!checkpoint) return std::move(checkpoint).error().while_doing(where);
+  return checkpoint;
+}
+
+Result<void> Checkpoint::read(std::string_view fqn, const Box& box, const TensorView& target,
+                              const LoadOptions& options) const {
+  const CatalogTensor* tensor = impl_->catalog.find_tensor(fqn);
+  if (tensor == nullptr) return Error(ErrorCode::kMissingKey, "no such tensor in the checkpoint").key(fqn);
+  StateDict state;
+  if (!(target.sizes == box.sizes())) {
+    return Error(ErrorCode::kInvalidArgument, "the target has other sizes than the box")
+        .key(fqn)
+        .expected(to_string(box.sizes()))
+        .actual(to_string(target.sizes));
+  }
+  CAIRN_TRY(state.add_chunk(std::string(fqn), target, tensor->shape, box.offsets()));
+  CAIRN_TRY(load(state, options));
+  return {};
+}
+
+Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOptions& options) const {
+  const CatalogValue* value = impl_->catalog.find_value(fqn);
+  const CatalogTensor* tensor = impl_->catalog.find_tensor(fqn);
+  if (value == nullptr && tensor == nullptr) {
+    return Error(ErrorCode::kMissingKey, "no such key in the checkpoint").key(fqn);
+  }
+  if (tensor != nullptr && tensor->chunk_count() != 1) {
+    return Error(ErrorCode::kUnsupported, "a tensor in several chunks has no single payload")
+        .key(fqn)
+        .actual(std::to_string(tensor->chunk_count()) + " chunks");
+  }
+  const ItemLocation& location = value != nullptr ? value->location : tensor->locations[0];
+  if (location.length == 0) return Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn);
+  const transfer::DataFile* file = nullptr;
+  CAIRN_TRY_ASSIGN(file, impl_->file(location.file, options.follow_links));
+  const auto explain = [&](Error error) { return std::move(error).key(fqn).file(file->name()).offset(location.offset); };
+  Result<transfer::DataFile::Item> item = file->read_item(location, options.verify != Verify::kNone);
+  if (!item) return explain(std::move(item).error());
+  const bool is_zip = item->bytes.starts_with("PK");
+  if (options.verify != Verify::kNone && !item->checked && is_zip) {
+    const MemorySource archive(std::as_bytes(std::span(item->bytes)));
+    if (auto checked = transfer::check_archive(archive); !checked) return explain(std::move(checked).error());
+  }
+  return std::move(item->bytes);
+}
+
+Result<Value> Checkpoint::read_value(std::string_view fqn, const LoadOptions& options) const {
+  CAIRN_TRY_ASSIGN(const std::string payload, read_payload(fqn, options));
+  Result<Value> value = decode_value(std::as_bytes(std::span(payload)));
+  if (!value) return std::move(value).error().key(fqn);
+  return value;
+}
+
+Result<std::string> encode_value(const Value& value) { return torch_file::encode_value(value); }
+
+Result<Value> decode_value(std::span<const std::byte> archive) {
+  return torch_file::decode_value(MemorySource(archive));
+}
+
+}  // namespace cairn

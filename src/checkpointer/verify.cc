@@ -1,0 +1,249 @@
+// verify: three looks at a checkpoint: does every file match its commit, every byte its checksum, every tensor its chunks?
+#include <cairn/verify.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+#include "checkpointer/checkpoint_impl.h"
+#include "core/byte_source.h"
+#include "core/checksum.h"
+#include "os/parallel.h"
+#include "plan/read_plan.h"
+#include "transfer/archive_check.h"
+#include "transfer/range_fetch.h"
+
+namespace cairn {
+namespace {
+
+using transfer::DataFile;
+
+// A rotten disk can have millions of bad chunks; a reader of the report has enough with these.
+constexpr std::size_t kProblemsMax = 1000;
+constexpr std::uint64_t kBatchBytes = 4 * 1024 * 1024;
+
+// Bytes of one file that one checksum, or one zip archive, vouches for.
+struct Span {
+  const DataFile* file;
+  std::uint64_t begin;
+  std::uint64_t length;
+  std::uint32_t crc;
+  bool is_archive;        // of stock torch: holds records with checksums of their own
+  std::string_view key;   // may be empty
+};
+
+// Collects what the threads find.
+class Findings {
+ public:
+  explicit Findings(VerifyReport& report) : report_(report) {}
+  void add(Error problem) {
+    const std::lock_guard lock(mutex_);
+    if (report_.problems.size() < kProblemsMax) report_.problems.push_back(std::move(problem));
+  }
+  void count(std::uint64_t checked, std::uint64_t unchecked) {
+    const std::lock_guard lock(mutex_);
+    report_.bytes_checked += checked;
+    report_.bytes_unchecked += unchecked;
+  }
+
+ private:
+  std::mutex mutex_;
+  VerifyReport& report_;
+};
+
+class Verifier {
+ public:
+  Verifier(Checkpoint::Impl& impl, bool follow_links, VerifyReport& report)
+      : impl_(impl), follow_links_(follow_links), report_(report), findings_(report) {}
+
+  void open_files() {
+    const Catalog& catalog = impl_.catalog;
+    for (std::uint32_t index = 0; index < catalog.files.size(); ++index) {
+      auto file = impl_.file(index, follow_links_);
+      files_.push_back(file ? *file : nullptr);
+      if (!file) {
+        findings_.add(std::move(file).error());
+        continue;
+      }
+      ++report_.files;
+      if ((*file)->trailer()) add_spans_of_cairn(**file);
+    }
+  }
+
+  void check_entries() {
+    for (const CatalogTensor& tensor : impl_.catalog.tensors) check_tensor(tensor);
+    for (const CatalogValue& value : impl_.catalog.values) check_value(value);
+    report_.tensors = impl_.catalog.tensors.size();
+    report_.values = impl_.catalog.values.size();
+  }
+
+  Result<void> check_bytes(std::size_t thread_count) {
+    return os::run_parallel(std::max<std::size_t>(thread_count, 1), {}, [this](std::size_t, os::StopFlag&) -> Result<void> {
+      os::PageBuffer buffer(kBatchBytes + transfer::kFetchMarginBytes);
+      for (auto batch = take_batch(); !batch.empty(); batch = take_batch()) check_batch(batch, buffer);
+      return {};
+    });
+  }
+
+ private:
+  void add_spans_of_cairn(const DataFile& file) {
+    const manifest::Trailer& trailer = *file.trailer();
+    for (std::size_t i = 0; i <= trailer.item_count(); ++i) {
+      const std::uint64_t frame = trailer.frame_begin(i);
+      spans_.push_back({&file, frame, trailer.frame_end(i) - frame, trailer.frame_checksum(i), false, {}});
+      if (i == trailer.item_count()) break;
+      const manifest::ItemExtent& extent = trailer.extent(i);
+      std::uint64_t begin = extent.payload_offset;
+      const std::uint64_t end = begin + extent.payload_length;
+      for (const std::uint32_t crc : trailer.chunk_checksums(i)) {
+        const std::uint64_t length = std::min(kChecksumChunkBytes, end - begin);
+        spans_.push_back({&file, begin, length, crc, false, {}});
+        begin += length;
+      }
+    }
+    // The trailer was held against its own checksum when it was read.
+    findings_.count(file.bytes().size() - trailer.trailer_offset(), 0);
+  }
+
+  void check_tensor(const CatalogTensor& tensor) {
+    for (std::size_t chunk = 0; chunk < tensor.chunk_count(); ++chunk) {
+      const ItemLocation& location = tensor.locations[chunk];
+      const DataFile* file = file_of(location, tensor.fqn);
+      if (file == nullptr) continue;
+      auto stored = file->tensor(tensor, chunk);
+      if (!stored && stored.error().code() != ErrorCode::kUnsupported) findings_.add(std::move(stored).error());
+      add_stock_item(*file, location, tensor.fqn);
+    }
+    const auto whole = Box::whole(tensor.shape);
+    if (!whole) {
+      findings_.add(Error(whole.error()).key(tensor.fqn));
+      return;
+    }
+    if (auto reads = plan::ChunkIndex(tensor).reads_for(*whole); !reads) findings_.add(std::move(reads).error());
+  }
+
+  void check_value(const CatalogValue& value) {
+    const DataFile* file = file_of(value.location, value.fqn);
+    if (file == nullptr) return;
+    if (!file->trailer()) return add_stock_item(*file, value.location, value.fqn);
+    const auto item = file->trailer()->item_at(value.location.offset);
+    if (item && file->trailer()->item(*item).fqn == value.fqn) return;
+    findings_.add(Error(ErrorCode::kCorrupt, "the item of this key is not where the metadata says")
+                      .key(value.fqn)
+                      .file(file->name())
+                      .offset(value.location.offset));
+  }
+
+  // Null, and a finding unless the file itself is one already, if the item has no readable file.
+  const DataFile* file_of(const ItemLocation& location, std::string_view fqn) {
+    if (location.length != 0) return files_[location.file];
+    findings_.add(Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn));
+    return nullptr;
+  }
+
+  void add_stock_item(const DataFile& file, const ItemLocation& location, std::string_view fqn) {
+    if (!file.trailer()) spans_.push_back({&file, location.offset, location.length, 0, true, fqn});
+  }
+
+  // Neighbours of one file that fit one request; a larger span, or an archive, comes alone.
+  std::span<const Span> take_batch() {
+    const std::lock_guard lock(mutex_);
+    const std::size_t first = next_span_;
+    std::uint64_t bytes = 0;
+    while (next_span_ < spans_.size()) {
+      const Span& span = spans_[next_span_];
+      const bool joins = span.file == spans_[first].file && !span.is_archive && !spans_[first].is_archive &&
+                         span.length <= kBatchBytes - bytes;
+      if (next_span_ != first && !joins) break;
+      ++next_span_;
+      if (span.is_archive || span.length > kBatchBytes) break;
+      bytes += span.length;
+    }
+    return std::span(spans_).subspan(first, next_span_ - first);
+  }
+
+  void check_batch(std::span<const Span> batch, os::PageBuffer& buffer) {
+    const Span& first = batch.front();
+    if (first.is_archive) return check_archive_span(first);
+    if (first.length > kBatchBytes) return check_large_span(first, buffer);
+    const storage::ReadableFile& file = first.file->bytes();
+    const std::uint64_t length = batch.back().begin + batch.back().length - first.begin;
+    const bool cached = transfer::better_from_cache(file, first.begin, length, true);
+    auto bytes = transfer::fetch_range(file, first.begin, length, cached, buffer);
+    if (!bytes) return findings_.add(std::move(bytes).error().file(first.file->name()).offset(first.begin));
+    for (const Span& span : batch) compare(span, crc32(bytes->subspan(span.begin - first.begin, span.length)));
+  }
+
+  void check_large_span(const Span& span, os::PageBuffer& buffer) {
+    std::uint32_t crc = 0;
+    for (std::uint64_t done = 0; done < span.length;) {
+      const std::span<std::byte> piece = buffer.span().first(std::min(kBatchBytes, span.length - done));
+      if (auto read = span.file->bytes().read_at(span.begin + done, piece); !read) {
+        return findings_.add(std::move(read).error());
+      }
+      crc = crc32(piece, crc);
+      done += piece.size();
+    }
+    compare(span, crc);
+  }
+
+  void check_archive_span(const Span& span) {
+    const auto explain = [&](Error error) {
+      const std::uint64_t inside = error.offset().value_or(0);
+      Error located(error.code(), error.message());
+      return std::move(located)
+          .key(span.key)
+          .file(span.file->name())
+          .offset(span.begin + inside)
+          .expected(error.expected().value_or("an intact archive"))
+          .actual(error.actual().value_or("a damaged one"));
+    };
+    const auto window = SourceWindow::make(span.file->bytes(), span.begin, span.length);
+    if (!window) return findings_.add(explain(window.error()));
+    const auto coverage = transfer::check_archive(*window);
+    if (!coverage) return findings_.add(explain(coverage.error()));
+    findings_.count(coverage->bytes_checked, coverage->bytes_unchecked);
+  }
+
+  void compare(const Span& span, std::uint32_t crc) {
+    findings_.count(span.length, 0);
+    if (crc == span.crc) return;
+    Error problem(ErrorCode::kCorrupt, "a checksum differs");
+    const manifest::Trailer& trailer = *span.file->trailer();
+    for (std::size_t i = 0; i < trailer.item_count(); ++i) {
+      const manifest::ItemExtent& extent = trailer.extent(i);
+      if (span.begin < extent.payload_offset || span.begin >= extent.payload_offset + extent.payload_length) continue;
+      problem = std::move(problem).key(trailer.item(i).fqn);
+      break;
+    }
+    findings_.add(std::move(problem)
+                      .file(span.file->name())
+                      .offset(span.begin)
+                      .expected(crc_text(span.crc))
+                      .actual(crc_text(crc)));
+  }
+
+  Checkpoint::Impl& impl_;
+  bool follow_links_;
+  VerifyReport& report_;
+  Findings findings_;
+  std::vector<const DataFile*> files_;
+  std::vector<Span> spans_;
+  std::mutex mutex_;
+  std::size_t next_span_ = 0;
+};
+
+}  // namespace
+
+Result<VerifyReport> verify(const std::filesystem::path& directory, std::size_t thread_count, bool follow_links) {
+  CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, open(directory));
+  VerifyReport report;
+  report.has_commit_record = checkpoint.save_id().has_value();
+  Verifier verifier(checkpoint.impl(), follow_links, report);
+  verifier.open_files();
+  verifier.check_entries();
+  CAIRN_TRY(verifier.check_bytes(thread_count));
+  return report;
+}
+
+}  // namespace cairn

@@ -1,0 +1,73 @@
+// ModelStorage: a directory in memory that forgets what was not synced, and fails when it is told to. For tests.
+//
+// Stricter than real ones: what was not synced may be lost in any part and any order. A test drives one save through it,
+// then cuts the power, then looks at what is left.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "storage/storage.h"
+
+namespace cairn::storage {
+
+class ModelStorage final : public Storage {
+ public:
+  // Operations that change something are numbered from 0.
+  std::uint64_t operation_count() const;
+  // Operation `number` fails with `error`; nothing else does.
+  void fail_at(std::uint64_t number, Error error);
+  // Operation `number` and all after it fail, until lose_power().
+  void crash_at(std::uint64_t number);
+  bool fault_fired() const;
+
+  // Cuts the power and starts again: of every name and every content that was not synced it depends on the seed whether the
+  // old or the new one is found; unsynced contents may also be garbage. No fault is set any more.
+  void lose_power(std::uint64_t seed);
+
+  // Another handle to the same directory, for what takes a Storage over.
+  static std::unique_ptr<Storage> view_of(ModelStorage& storage);
+
+  Result<std::unique_ptr<StorageLock>> lock() override { return std::unique_ptr<StorageLock>(); }
+  Result<void> make_folder(std::string_view name) override;
+  Result<void> remove_folder(std::string_view name) override;
+  Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) override;
+  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override;
+  Result<std::unique_ptr<ReadableFile>> open(std::string_view name, bool follow_links) const override;
+  Result<std::vector<ListedFile>> list(std::string_view folder) const override;
+  Result<void> publish(std::string_view from, std::string_view to) override;
+  Result<void> replace(std::string_view from, std::string_view to) override;
+  Result<void> remove(std::string_view name) override;
+  Result<void> sync(std::string_view folder) override;
+  Result<void> touch(std::string_view name) override;
+  Result<double> seconds_since_touched(std::string_view name) const override;
+
+  // The bytes of a file, shared by its names. `synced` is what survives a power cut; nullopt: nobody knows what does.
+  struct File {
+    std::string bytes;
+    std::optional<std::string> synced;
+    bool is_folder = false;
+  };
+
+ private:
+  friend class ModelWritableFile;
+  using Names = std::map<std::string, std::shared_ptr<File>, std::less<>>;
+  Result<void> step();  // counts an operation and fails it if that is its lot
+  Result<void> rename(std::string_view from, std::string_view to);
+
+  mutable std::mutex mutex_;
+  Names names_;
+  Names synced_names_;
+  std::uint64_t operations_ = 0;
+  std::optional<std::uint64_t> crash_at_;
+  std::optional<std::pair<std::uint64_t, Error>> fail_at_;
+  bool fired_ = false;
+};
+
+}  // namespace cairn::storage
