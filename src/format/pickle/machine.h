@@ -2,7 +2,7 @@
 //
 // Protocols 0 to 5; the opcodes that Python's pickler and torch write for data, except text opcodes of protocol 0,
 // extension codes, old-style instances and out-of-band buffers, which it refuses by name and offset. Pure; no recursion;
-// memory is at most some 50 times the input, whatever the input says.
+// memory is at most some 50 bytes for each byte of input.
 #pragma once
 
 #include <cairn/result.h>

@@ -1,0 +1,598 @@
+// How it is fast, for metadata of half a million chunks:
+// - OpcodeScan goes first, so that no operand needs a check here, and of all that the pickle memoises (almost everything)
+//   only what it asks for again is kept.
+// - A node is a word. Numbers are in it, text stays in the input, `torch.Size((a, b))` is its inner tuple under another name.
+// - The arena only grows, so an instance that a Folder consumes takes everything that was made for it away by moving the
+//   arena's end back. Nothing else may refer to what lies behind that end. `pinned_` guards this: it is moved up whenever
+//   a reference is made that the stack does not show (memo, DUP), or when an old container comes back from the memo and
+//   could be given something new.
+// - Position, top of stack and fence live in a Registers that never has its address taken.
+
+#include "format/pickle/machine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/little_endian.h"
+#include "format/pickle/opcode.h"
+#include "format/pickle/opcode_scan.h"
+
+namespace cairn::pickle {
+namespace {
+
+struct GlobalName {
+  std::string_view module;
+  std::string_view name;
+  friend bool operator==(const GlobalName&, const GlobalName&) = default;
+};
+struct GlobalNameHash {
+  std::size_t operator()(const GlobalName& global) const {
+    const std::hash<std::string_view> hash;
+    return hash(global.module) * 31 + hash(global.name);
+  }
+};
+
+constexpr std::size_t kArenaWordsFirst = std::size_t{1} << 12;
+constexpr std::size_t kArenaWordsMax = std::size_t{1} << 32;  // an offset has 32 bits
+constexpr std::size_t kTupleCountMax = std::size_t{1} << 26;  // a count has 27
+constexpr std::size_t kStackFirst = 256;
+// Idioms: opcodes that Python's pickler writes in a row, first one lowest.
+constexpr std::uint64_t kIntoCall = 0x94'52'94'85'94;  // MEMOIZE TUPLE1 MEMOIZE REDUCE MEMOIZE
+constexpr std::size_t kIntoCallBytes = 5;
+constexpr std::uint64_t kIntoInstance = 0x28'94'7d'94'81;  // NEWOBJ MEMOIZE EMPTY_DICT MEMOIZE MARK
+constexpr std::size_t kIntoInstanceBytes = 5;
+
+constexpr const char* kTooLarge = "a pickle that needs more memory than allowed";
+constexpr const char* kTooFew = "a pickle that takes more from its stack than is there";
+
+}  // namespace
+
+class Machine {
+ public:
+  Machine(std::span<const std::byte> input, const Limits& limits, Folder* folder) : limits_(limits), folder_(folder) {
+    graph_.input_ = input;
+  }
+
+  Result<Graph> run();
+
+ private:
+  using Tag = Node::Tag;
+  using Memory = std::unique_ptr<Node[], Graph::FreeMemory>;
+
+  struct Registers {
+    const std::byte* at;  // behind the opcode that is being carried out
+    Node* top;            // behind the last thing on the stack
+    Node* fence;          // what lies below belongs to an older mark
+    std::size_t depth() const { return static_cast<std::size_t>(top - fence); }
+  };
+
+  // Each says whether to go on. Those that take Registers are inlined; the others work on `saved_`.
+  bool execute();
+  bool execute_rare();
+  bool execute_stack(Registers& r, std::uint8_t opcode);
+  template <typename Slow>
+  bool spilled(Registers& r, Slow slow);
+
+  // Notes why, and gives false.
+  [[gnu::noinline, gnu::cold]] bool fail(const std::byte* at, const char* message,
+                                         ErrorCode code = ErrorCode::kCorrupt);
+  Error error() const;
+
+  // The stack.
+  bool push(Registers& r, Node node);
+  [[gnu::noinline]] bool grow_stack();
+  void mark(Registers& r);
+  bool close_mark(Registers& r);
+
+  // The arena.
+  std::uint64_t allocate(Registers& r, std::size_t words);
+  [[gnu::noinline]] bool grow_arena(std::size_t words);
+  Node& arena(std::uint64_t offset) { return graph_.arena_[offset]; }
+
+  // The memo.
+  bool get(Registers& r, std::size_t memo);
+  void put(std::size_t memo, Node node);
+  bool memoize(Registers& r);
+  void numbered_put(std::size_t memo, Node node);
+
+  // Opcodes, and runs of them that Python's pickler writes again and again.
+  bool tuple(Registers& r, std::size_t count, Tag tag);
+  bool container(Registers& r, Tag tag);
+  bool extend(Registers& r, Tag target, std::size_t count);
+  bool extend_since_mark(Registers& r, Tag target);
+  bool call(Registers& r, Tag tag);
+  bool build(Registers& r);
+  bool new_with_dict(Registers& r);
+  bool shape(Registers& r);
+  bool global(Registers& r, std::string_view module, std::string_view name);
+  bool global_line(Registers& r);
+  bool stack_global(Registers& r);
+  bool long_integer(Registers& r, std::size_t length_bytes);
+  bool next_is(const Registers& r, std::uint64_t idiom, std::size_t bytes) const;
+
+  Graph graph_;
+  Limits limits_;
+  Folder* folder_;
+  std::size_t arena_end_ = 1;  // 0 means "none" in links
+  std::size_t arena_capacity_ = 0;
+  std::size_t pinned_ = 0;  // only instances that lie behind this word of the arena may be folded
+
+  Memory stack_;
+  Node* stack_end_ = nullptr;
+  std::vector<std::size_t> fences_;
+
+  OpcodeScan scan_;  // of nothing, until run() makes it
+  ZeroedArray<Node> memo_;
+  std::size_t memoized_ = 0;
+  bool numbered_memo_ = false;
+
+  std::unordered_map<GlobalName, std::size_t, GlobalNameHash> global_numbers_;
+
+  Registers saved_{nullptr, nullptr, nullptr};
+  const std::byte* idioms_end_ = nullptr;  // from here on eight bytes cannot be loaded at once
+
+  const char* failure_ = nullptr;
+  ErrorCode failure_code_ = ErrorCode::kCorrupt;
+  const std::byte* failed_at_ = nullptr;
+};
+
+bool Machine::fail(const std::byte* at, const char* message, ErrorCode code) {
+  failure_ = message;
+  failure_code_ = code;
+  failed_at_ = at - 1;
+  return false;
+}
+
+Error Machine::error() const {
+  return Error(failure_code_, failure_).offset(static_cast<std::uint64_t>(failed_at_ - graph_.input_.data()));
+}
+
+// Carries out something that is not inlined, without ever giving away the address of `r`.
+template <typename Slow>
+[[gnu::always_inline]] inline bool Machine::spilled(Registers& r, Slow slow) {
+  saved_.at = r.at;
+  saved_.top = r.top;
+  saved_.fence = r.fence;
+  const bool ok = slow();
+  r.at = saved_.at;
+  r.top = saved_.top;
+  r.fence = saved_.fence;
+  return ok;
+}
+
+[[gnu::always_inline]] inline bool Machine::push(Registers& r, Node node) {
+  if (r.top == stack_end_ && !spilled(r, [this] { return grow_stack(); })) return false;
+  *r.top++ = node;
+  return true;
+}
+
+bool Machine::grow_stack() {
+  const std::size_t used = static_cast<std::size_t>(saved_.top - stack_.get());
+  const std::size_t fence = static_cast<std::size_t>(saved_.fence - stack_.get());
+  const std::size_t capacity = std::max(kStackFirst, 2 * static_cast<std::size_t>(stack_end_ - stack_.get()));
+  if (capacity > limits_.memory_bytes_max / sizeof(Node)) return fail(saved_.at, kTooLarge, ErrorCode::kUnsupported);
+  void* memory = std::realloc(static_cast<void*>(stack_.get()), capacity * sizeof(Node));
+  if (memory == nullptr) throw std::bad_alloc();
+  (void)stack_.release();
+  stack_.reset(static_cast<Node*>(memory));
+  stack_end_ = stack_.get() + capacity;
+  saved_.top = stack_.get() + used;
+  saved_.fence = stack_.get() + fence;
+  return true;
+}
+
+[[gnu::always_inline]] inline void Machine::mark(Registers& r) {
+  fences_.push_back(static_cast<std::size_t>(r.fence - stack_.get()));
+  r.fence = r.top;
+}
+
+// The things since the last mark now belong to the one before it; depth() before this call counts them.
+[[gnu::always_inline]] inline bool Machine::close_mark(Registers& r) {
+  if (fences_.empty()) return fail(r.at, "a pickle that looks for a mark that is not there");
+  r.fence = stack_.get() + fences_.back();
+  fences_.pop_back();
+  return true;
+}
+
+bool Machine::grow_arena(std::size_t words) {
+  const std::size_t capacity = std::max({kArenaWordsFirst, arena_capacity_ * 2, arena_end_ + words});
+  if (capacity > kArenaWordsMax || capacity > limits_.memory_bytes_max / sizeof(Node)) {
+    return fail(saved_.at, kTooLarge, ErrorCode::kUnsupported);
+  }
+  void* memory = std::realloc(static_cast<void*>(graph_.arena_.get()), capacity * sizeof(Node));
+  if (memory == nullptr) throw std::bad_alloc();
+  (void)graph_.arena_.release();
+  graph_.arena_.reset(static_cast<Node*>(memory));
+  arena_capacity_ = capacity;
+  return true;
+}
+
+// The place of `words` fresh words, or 0 after a failure.
+[[gnu::always_inline]] inline std::uint64_t Machine::allocate(Registers& r, std::size_t words) {
+  if (words > arena_capacity_ - arena_end_ && !spilled(r, [this, words] { return grow_arena(words); })) return 0;
+  const std::uint64_t place = arena_end_;
+  arena_end_ += words;
+  return place;
+}
+
+[[gnu::always_inline]] inline bool Machine::get(Registers& r, std::size_t memo) {
+  const Node node = memo_[memo];  // the scan has seen to it that the entry exists
+  if (!node.is_set()) return fail(r.at, "a pickle that asks its memo for what is not there");
+  // It may get new elements now, which a fold must not take away.
+  if (node.tag() >= Tag::kList && node.tag() != Tag::kGlobal) pinned_ = arena_end_;
+  return push(r, node);
+}
+
+[[gnu::always_inline]] inline void Machine::put(std::size_t memo, Node node) {
+  if (!scan_.is_used(memo)) return;
+  memo_[memo] = node;
+  if (node.tag() >= Tag::kTuple && node.tag() != Tag::kGlobal) pinned_ = std::max(pinned_, std::size_t{node.offset()});
+}
+
+[[gnu::always_inline]] inline bool Machine::memoize(Registers& r) {
+  if (r.depth() == 0) return fail(r.at, kTooFew);
+  if (numbered_memo_) return fail(r.at, "a pickle that numbers its memo in two ways", ErrorCode::kUnsupported);
+  put(memoized_++, r.top[-1]);
+  return true;
+}
+
+void Machine::numbered_put(std::size_t memo, Node node) {
+  numbered_memo_ = true;
+  put(memo, node);
+}
+
+[[gnu::always_inline]] inline bool Machine::tuple(Registers& r, std::size_t count, Tag tag) {
+  if (r.depth() < count) return fail(r.at, kTooFew);
+  if (count == 0) return push(r, Node::in_arena(tag, 0));
+  r.top -= count;
+  if (count == 1 && tag == Tag::kTuple && r.top->tag() == Tag::kTuple) {
+    return push(r, r.top->as(Tag::kTupleInTuple));
+  }
+  if (count > kTupleCountMax) return fail(r.at, "a tuple of too many elements", ErrorCode::kUnsupported);
+  const std::uint64_t place = allocate(r, count);
+  if (place == 0) return false;
+  Node* to = &arena(place);
+  for (std::size_t i = 0; i < count; ++i) to[i] = r.top[i];
+  return push(r, Node::in_arena(tag, place, count));
+}
+
+// A list, set or dict: a word with the places of its first and last segment, and a word with the count of elements. A
+// segment is a word with the place of the next one and its own count, then the elements.
+[[gnu::always_inline]] inline bool Machine::container(Registers& r, Tag tag) {
+  const std::uint64_t place = allocate(r, 2);
+  if (place == 0) return false;
+  arena(place) = Node(0);
+  arena(place + 1) = Node(0);
+  return push(r, Node::in_arena(tag, place));
+}
+
+// Moves the top `count` things into the container below them; for a call or an instance, into the items set on it.
+[[gnu::always_inline]] inline bool Machine::extend(Registers& r, Tag target, std::size_t count) {
+  if (r.depth() < count + 1) return fail(r.at, kTooFew);
+  if (target == Tag::kDict && count % 2 != 0) return fail(r.at, "a pickle that sets a key without a value");
+  const Node* const elements = r.top - count;
+  Node into = elements[-1];
+  if (into.tag() == Tag::kCall || into.tag() == Tag::kInstance) [[unlikely]] {
+    const std::uint64_t owner = into.offset();
+    if (!arena(owner + 3).is_set()) {
+      const std::uint64_t place = allocate(r, 2);
+      if (place == 0) return false;
+      arena(place) = Node(0);
+      arena(place + 1) = Node(0);
+      arena(owner + 3) = Node::in_arena(target, place);
+    }
+    into = arena(owner + 3);
+  }
+  r.top -= count;
+  if (into.tag() != target) return fail(r.at, "a pickle that puts elements into something that takes none of that kind");
+  if (count == 0) return true;
+  const std::uint64_t place = allocate(r, count + 1);
+  if (place == 0) return false;
+  Node* segment = &arena(place);
+  segment[0] = Node(count);
+  for (std::size_t i = 0; i < count; ++i) segment[i + 1] = elements[i];
+  Node* header = &arena(into.offset());
+  const std::uint64_t links = header[0].bits();
+  if (links == 0) {
+    header[0] = Node((place << 32) | place);
+  } else {
+    arena(links >> 32) = Node((place << 32) | (arena(links >> 32).bits() & 0xFFFFFFFFu));
+    header[0] = Node((place << 32) | (links & 0xFFFFFFFFu));
+  }
+  header[1] = Node(header[1].bits() + count);
+  return true;
+}
+
+[[gnu::always_inline]] inline bool Machine::extend_since_mark(Registers& r, Tag target) {
+  const std::size_t count = r.depth();
+  return close_mark(r) && extend(r, target, count);
+}
+
+[[gnu::always_inline]] inline bool Machine::call(Registers& r, Tag tag) {
+  if (r.depth() < 2) return fail(r.at, kTooFew);
+  const Node arguments = r.top[-1];
+  const Node callable = r.top[-2];
+  if (arguments.tag() != Tag::kTuple && arguments.tag() != Tag::kTupleInTuple) {
+    return fail(r.at, "a pickle that calls with arguments that are no tuple");
+  }
+  r.top -= 2;
+  if (arguments.tag() == Tag::kTupleInTuple && tag == Tag::kCall && callable == graph_.shape_class_) {
+    return push(r, arguments.as(Tag::kShape));
+  }
+  const std::uint64_t place = allocate(r, 4);
+  if (place == 0) return false;
+  Node* to = &arena(place);
+  to[0] = callable;
+  to[1] = arguments;
+  to[2] = Node();
+  to[3] = Node();
+  return push(r, Node::in_arena(tag, place));
+}
+
+[[gnu::always_inline]] inline bool Machine::build(Registers& r) {
+  if (r.depth() < 2) return fail(r.at, kTooFew);
+  const Node state = *--r.top;
+  const Node target = r.top[-1];
+  if (target.tag() != Tag::kInstance && target.tag() != Tag::kCall) {
+    return fail(r.at, "a pickle that sets a state on something that has none");
+  }
+  const std::size_t place = target.offset();
+  if (arena(place + 2).is_set()) return fail(r.at, "a pickle that sets a state twice", ErrorCode::kUnsupported);
+  arena(place + 2) = state;
+  if (folder_ == nullptr || target.tag() != Tag::kInstance || place <= pinned_ || arena(place + 3).is_set() ||
+      arena(place).tag() != Tag::kGlobal) {
+    return true;
+  }
+  if (const std::optional<std::uint64_t> folded = folder_->fold(graph_, target)) {
+    r.top[-1] = Node::make(Tag::kFolded, *folded);
+    arena_end_ = place;
+  }
+  return true;
+}
+
+[[gnu::always_inline]] inline bool Machine::next_is(const Registers& r, std::uint64_t idiom, std::size_t bytes) const {
+  if (r.at >= idioms_end_) return false;
+  return ((load_little_endian<std::uint64_t>(r.at) ^ idiom) << (64 - 8 * bytes)) == 0;
+}
+
+// A tuple is on top: MEMOIZE TUPLE1 MEMOIZE REDUCE MEMOIZE make a torch.Size of it, if that is what lies below.
+[[gnu::always_inline]] inline bool Machine::shape(Registers& r) {
+  if (!next_is(r, kIntoCall, kIntoCallBytes) || numbered_memo_ || r.depth() < 2) return true;
+  const Node dimensions = r.top[-1];
+  if (!(r.top[-2] == graph_.shape_class_) || dimensions.tag() != Tag::kTuple) return true;
+  r.at += kIntoCallBytes;
+  put(memoized_, dimensions);
+  put(memoized_ + 1, dimensions.as(Tag::kTupleInTuple));
+  put(memoized_ + 2, dimensions.as(Tag::kShape));
+  memoized_ += 3;
+  --r.top;
+  r.top[-1] = dimensions.as(Tag::kShape);
+  return true;
+}
+
+// A class is on top; NEWOBJ MEMOIZE EMPTY_DICT MEMOIZE MARK come: an instance whose state is a dict.
+[[gnu::always_inline]] inline bool Machine::new_with_dict(Registers& r) {
+  if (!next_is(r, kIntoInstance, kIntoInstanceBytes) || numbered_memo_ || r.depth() < 1) {
+    return push(r, Node::in_arena(Tag::kTuple, 0));
+  }
+  const std::uint64_t place = allocate(r, 4 + 2);
+  if (place == 0) return false;
+  r.at += kIntoInstanceBytes;
+  Node* to = &arena(place);
+  to[0] = r.top[-1];
+  to[1] = Node::in_arena(Tag::kTuple, 0);
+  for (std::size_t i = 2; i < 4 + 2; ++i) to[i] = Node();
+  const Node instance = Node::in_arena(Tag::kInstance, place);
+  const Node state = Node::in_arena(Tag::kDict, place + 4);
+  r.top[-1] = instance;
+  put(memoized_, instance);
+  put(memoized_ + 1, state);
+  memoized_ += 2;
+  if (!push(r, state)) return false;
+  mark(r);
+  return true;
+}
+
+bool Machine::global(Registers& r, std::string_view module, std::string_view name) {
+  const auto [entry, is_new] = global_numbers_.try_emplace({module, name}, graph_.globals_.size());
+  const Node node = Node::make(Tag::kGlobal, entry->second);
+  if (is_new) {
+    graph_.globals_.push_back({module, name});
+    if (module == "torch" && name == "Size") graph_.shape_class_ = node;
+  }
+  return push(r, node);
+}
+
+bool Machine::global_line(Registers& r) {
+  const auto line = [&r] {
+    const char* begin = reinterpret_cast<const char*>(r.at);
+    const std::string_view text(begin, static_cast<std::size_t>(std::strchr(begin, '\n') - begin));
+    r.at += text.size() + 1;
+    return text;
+  };
+  const std::string_view module = line();
+  const std::string_view name = line();
+  return global(r, module, name);
+}
+
+bool Machine::stack_global(Registers& r) {
+  if (r.depth() < 2) return fail(r.at, kTooFew);
+  if (r.top[-1].tag() != Tag::kText || r.top[-2].tag() != Tag::kText) {
+    return fail(r.at, "a pickle that names a global by something that is no text");
+  }
+  const std::string_view name = graph_.text(r.top[-1]);
+  const std::string_view module = graph_.text(r.top[-2]);
+  r.top -= 2;
+  return global(r, module, name);
+}
+
+[[gnu::always_inline]] inline bool Machine::long_integer(Registers& r, std::size_t length_bytes) {
+  const Node place = Node::make(Tag::kLong, static_cast<std::uint64_t>(r.at - 1 - graph_.input_.data()));
+  const std::uint64_t length =
+      length_bytes == 1 ? load_little_endian<std::uint8_t>(r.at) : load_little_endian<std::uint32_t>(r.at);
+  r.at += length_bytes + length;
+  if (graph_.kind(place) != Kind::kInteger) return push(r, place);
+  const std::int64_t value = graph_.integer(place);
+  const Node inside = Node::make(Tag::kInteger, static_cast<std::uint64_t>(value));
+  return push(r, graph_.integer(inside) == value ? inside : place);
+}
+
+// What metadata consists of; the rest is in execute_rare().
+bool Machine::execute() {
+  const std::byte* const input = graph_.input_.data();
+  Registers r{saved_.at, saved_.top, saved_.fence};
+  const auto small = [](std::uint64_t number) { return Node::make(Tag::kInteger, number); };
+  bool ok = true;
+  while (ok) {
+    switch (std::to_integer<std::uint8_t>(*r.at++)) {
+      case kBinGet: ok = get(r, load_little_endian<std::uint8_t>(r.at++)); break;
+      case kLongBinGet:
+        r.at += 4;
+        ok = get(r, load_little_endian<std::uint32_t>(r.at - 4));
+        break;
+      case kMemoize: ok = memoize(r); break;
+      case kBinInt1: ok = push(r, small(load_little_endian<std::uint8_t>(r.at++))); break;
+      case kBinInt2:
+        r.at += 2;
+        ok = push(r, small(load_little_endian<std::uint16_t>(r.at - 2)));
+        break;
+      case kBinInt: {
+        r.at += 4;
+        const auto number = static_cast<std::int32_t>(load_little_endian<std::uint32_t>(r.at - 4));
+        ok = push(r, small(static_cast<std::uint64_t>(number)));
+        break;
+      }
+      case kShortBinUnicode: {
+        const Node text = Node::make(Tag::kText, static_cast<std::uint64_t>(r.at - 1 - input));
+        r.at += 1 + load_little_endian<std::uint8_t>(r.at);
+        ok = push(r, text);
+        break;
+      }
+      case kMark: mark(r); break;
+      case kEmptyTuple: ok = new_with_dict(r); break;
+      case kTuple1: ok = tuple(r, 1, Tag::kTuple) && shape(r); break;
+      case kTuple2: ok = tuple(r, 2, Tag::kTuple) && shape(r); break;
+      case kTuple3: ok = tuple(r, 3, Tag::kTuple) && shape(r); break;
+      case kTuple: {
+        const std::size_t count = r.depth();
+        ok = close_mark(r) && tuple(r, count, Tag::kTuple) && shape(r);
+        break;
+      }
+      case kEmptyDict: ok = container(r, Tag::kDict); break;
+      case kSetItems: ok = extend_since_mark(r, Tag::kDict); break;
+      case kReduce: ok = call(r, Tag::kCall); break;
+      case kNewObj: ok = call(r, Tag::kInstance); break;
+      case kBuild: ok = build(r); break;
+      case kStop:
+        saved_.top = r.top;
+        saved_.fence = r.fence;
+        saved_.at = r.at;
+        return true;
+      default: ok = spilled(r, [this] { return execute_rare(); }); break;
+    }
+  }
+  return false;
+}
+
+bool Machine::execute_rare() {
+  Registers r = saved_;
+  const auto opcode = std::to_integer<std::uint8_t>(r.at[-1]);
+  const auto place = static_cast<std::uint64_t>(r.at - 1 - graph_.input_.data());
+  const auto counted = [&](Tag tag, std::size_t length_bytes, std::uint64_t length) {
+    r.at += length_bytes + length;
+    return push(r, Node::make(tag, place));
+  };
+  const auto carry_out = [&] {
+    switch (opcode) {
+      case kProto: r.at += 1; return true;
+      case kFrame: r.at += 8; return true;
+      case kNone: return push(r, Node::make(Tag::kNone));
+      case kNewTrue: return push(r, Node::make(Tag::kTrue));
+      case kNewFalse: return push(r, Node::make(Tag::kFalse));
+      case kBinFloat: return counted(Tag::kReal, 8, 0);
+      case kLong1: return long_integer(r, 1);
+      case kLong4: return long_integer(r, 4);
+      case kBinUnicode: return counted(Tag::kText, 4, load_little_endian<std::uint32_t>(r.at));
+      case kBinUnicode8: return counted(Tag::kText, 8, load_little_endian<std::uint64_t>(r.at));
+      case kShortBinBytes: return counted(Tag::kBytes, 1, load_little_endian<std::uint8_t>(r.at));
+      case kBinBytes: return counted(Tag::kBytes, 4, load_little_endian<std::uint32_t>(r.at));
+      case kBinBytes8: case kByteArray8: return counted(Tag::kBytes, 8, load_little_endian<std::uint64_t>(r.at));
+      case kEmptyList: return container(r, Tag::kList);
+      case kEmptySet: return container(r, Tag::kSet);
+      case kAppend: return extend(r, Tag::kList, 1);
+      case kAppends: return extend_since_mark(r, Tag::kList);
+      case kSetItem: return extend(r, Tag::kDict, 2);
+      case kAddItems: return extend_since_mark(r, Tag::kSet);
+      case kGlobal: return global_line(r);
+      case kStackGlobal: return stack_global(r);
+      default: return execute_stack(r, opcode);
+    }
+  };
+  const bool ok = carry_out();
+  saved_ = r;
+  return ok;
+}
+
+// Opcodes that need something on the stack, and seldom come.
+bool Machine::execute_stack(Registers& r, std::uint8_t opcode) {
+  const std::size_t count = r.depth();
+  if (opcode == kFrozenSet) return close_mark(r) && tuple(r, count, Tag::kFrozenSet);
+  if (opcode == kPopMark || (opcode == kPop && count == 0 && !fences_.empty())) {  // Python's POP may take a mark, too
+    r.top -= count;
+    return close_mark(r);
+  }
+  if (count == 0) return fail(r.at, kTooFew);
+  switch (opcode) {
+    case kPop: r.top -= 1; return true;
+    case kDup:
+      pinned_ = arena_end_;  // two of the stack's things are one
+      return push(r, r.top[-1]);
+    case kBinPut: numbered_put(load_little_endian<std::uint8_t>(r.at), r.top[-1]); r.at += 1; return true;
+    case kLongBinPut: numbered_put(load_little_endian<std::uint32_t>(r.at), r.top[-1]); r.at += 4; return true;
+    case kBinPersId: {
+      const std::uint64_t place = allocate(r, 1);
+      if (place == 0) return false;
+      arena(place) = r.top[-1];
+      r.top[-1] = Node::in_arena(Tag::kPersistent, place);
+      return true;
+    }
+    case kNewObjEx: {
+      const Node keywords = *--r.top;
+      if (keywords.tag() == Tag::kDict && graph_.elements(keywords).empty()) return call(r, Tag::kInstance);
+      return fail(r.at, "a pickle that calls with named arguments", ErrorCode::kUnsupported);
+    }
+    default: return fail(r.at, "an opcode that the scan should have refused", ErrorCode::kInternal);
+  }
+}
+
+Result<Graph> Machine::run() {
+  const std::span<const std::byte> input = graph_.input_;
+  if (input.size() > limits_.input_bytes_max) {
+    return Error(ErrorCode::kUnsupported, "a pickle that is larger than allowed")
+        .expected("at most " + std::to_string(limits_.input_bytes_max) + " bytes")
+        .actual(std::to_string(input.size()));
+  }
+  CAIRN_TRY_ASSIGN(scan_, OpcodeScan::make(input));
+  memo_ = ZeroedArray<Node>(scan_.memo_count());
+  saved_.at = input.data();
+  idioms_end_ = input.data() + (input.size() < sizeof(std::uint64_t) ? 0 : input.size() - sizeof(std::uint64_t));
+  if (!grow_stack() || !grow_arena(1) || !execute()) return error();
+  if (saved_.depth() != 1 || !fences_.empty()) {
+    (void)fail(saved_.at, "a pickle whose STOP does not come with exactly one thing on the stack");
+    return error();
+  }
+  graph_.root_ = saved_.top[-1];
+  graph_.bytes_consumed_ = scan_.bytes_consumed();
+  return std::move(graph_);
+}
+
+Result<Graph> parse(std::span<const std::byte> input, const Limits& limits, Folder* folder) {
+  return Machine(input, limits, folder).run();
+}
+
+}  // namespace cairn::pickle
