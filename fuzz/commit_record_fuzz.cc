@@ -1,0 +1,48 @@
+// Reads any bytes as a `.metadata` file with a commit record; and, because checksums would refuse nearly all of them, as the
+// body of a record with a true footer. What is accepted must encode to a record that reads the same.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/checksum.h"
+#include "core/little_endian.h"
+#include "format/manifest/commit_record.h"
+
+namespace {
+
+constexpr std::size_t kFooterBytes = 40;
+
+void read(std::span<const std::byte> file) {
+  const auto record = cairn::manifest::read_commit_record(file);
+  if (!record || !*record) return;
+  if ((*record)->pickle_bytes > file.size()) std::abort();
+  std::string again(reinterpret_cast<const char*>(file.data()), (*record)->pickle_bytes);
+  again += cairn::manifest::encode_commit_record(**record);
+  const auto reread = cairn::manifest::read_commit_record(std::as_bytes(std::span(again)));
+  if (!reread || *reread != *record) std::abort();
+}
+
+void read_with_true_footer(std::span<const std::byte> body) {
+  std::vector<std::byte> file(body.size() + kFooterBytes);
+  std::memcpy(file.data(), body.data(), body.size());
+  const std::span<std::byte> footer = std::span(file).last(kFooterBytes);
+  std::byte* to = cairn::store_little_endian(footer.data() + 4, cairn::crc32(body));
+  cairn::store_little_endian(to, std::uint64_t{body.size()});
+  cairn::store_little_endian(footer.data() + 28, std::uint32_t{1});
+  std::memcpy(footer.data() + 32, "CAIRNCMT", 8);
+  cairn::store_little_endian(footer.data(), cairn::crc32(footer.subspan(4)));
+  read(file);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
+  read(bytes);
+  if (!bytes.empty()) read_with_true_footer(bytes);
+  return 0;
+}

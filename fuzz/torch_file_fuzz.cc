@@ -1,0 +1,60 @@
+// Reads any bytes as a tensor item and as a value archive. A tensor's window must lie in its record; a value that is plain
+// must come back the same from our own encoding; a padded archive must say what the original said.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+
+#include "format/torch_file/tensor_reader.h"
+#include "format/torch_file/value_archive.h"
+
+namespace {
+
+using cairn::MemorySource;
+using cairn::Result;
+using cairn::Value;
+
+void check_tensor(const cairn::torch_file::TensorRecord& tensor, std::size_t size) {
+  if (tensor.payload_offset > size || tensor.payload_bytes > size - tensor.payload_offset) std::abort();
+  unsigned __int128 end = tensor.storage_offset + 1;
+  for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
+    if (tensor.sizes[i] == 0) return;
+    end += static_cast<unsigned __int128>(tensor.sizes[i] - 1) * static_cast<unsigned __int128>(tensor.strides[i]);
+  }
+  if (end * cairn::item_bytes(tensor.dtype) > tensor.payload_bytes) std::abort();
+  static_cast<void>(tensor.contiguous());
+}
+
+// Comparing encodings takes NaN for what it is.
+void check_value(const Value& value) {
+  const Result<std::string> encoded = cairn::torch_file::encode_value(value);
+  if (!encoded) return;
+  const auto decoded = cairn::torch_file::decode_value(MemorySource(std::as_bytes(std::span(*encoded))));
+  if (!decoded) std::abort();
+  const Result<std::string> again = cairn::torch_file::encode_value(*decoded);
+  if (!again || *again != *encoded) std::abort();
+}
+
+void check_padding(std::span<const std::byte> bytes, bool readable) {
+  const std::string archive(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::uint64_t length = cairn::torch_file::padded_length(archive.size() + 1);
+  const Result<std::string> padded = cairn::torch_file::pad_archive(archive, length);
+  if (!padded) return;
+  if (padded->size() != length) std::abort();
+  const auto decoded = cairn::torch_file::decode_value(MemorySource(std::as_bytes(std::span(*padded))));
+  if (readable && !decoded) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
+  const MemorySource source(bytes);
+  const auto tensor = cairn::torch_file::read_tensor_item(source);
+  if (tensor) check_tensor(*tensor, size);
+  const auto value = cairn::torch_file::decode_value(source);
+  if (value) check_value(*value);
+  check_padding(bytes, value.has_value());
+  return 0;
+}

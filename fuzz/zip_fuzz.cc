@@ -1,0 +1,19 @@
+// Reads any bytes as a zip archive: whatever a directory claims, all that comes out of it lies inside the archive.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include "format/zip/directory.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const cairn::MemorySource archive(std::as_bytes(std::span(data, size)));
+  const auto directory = cairn::zip::read_directory(archive);
+  if (!directory) return 0;
+  for (const cairn::zip::DirectoryEntry& entry : directory->entries) {
+    if (directory->find(entry.name) != &entry) std::abort();
+    const auto offset = cairn::zip::payload_offset(archive, entry);
+    if (offset && (*offset > size || entry.size > size - *offset)) std::abort();
+  }
+  return 0;
+}
