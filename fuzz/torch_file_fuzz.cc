@@ -14,13 +14,14 @@ namespace {
 using cairn::MemorySource;
 using cairn::Result;
 using cairn::Value;
+__extension__ using UInt128 = unsigned __int128;
 
 void check_tensor(const cairn::torch_file::TensorRecord& tensor, std::size_t size) {
   if (tensor.payload_offset > size || tensor.payload_bytes > size - tensor.payload_offset) std::abort();
-  unsigned __int128 end = tensor.storage_offset + 1;
+  UInt128 end = tensor.storage_offset + 1;
   for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
     if (tensor.sizes[i] == 0) return;
-    end += static_cast<unsigned __int128>(tensor.sizes[i] - 1) * static_cast<unsigned __int128>(tensor.strides[i]);
+    end += static_cast<UInt128>(tensor.sizes[i] - 1) * static_cast<UInt128>(tensor.strides[i]);
   }
   if (end * cairn::item_bytes(tensor.dtype) > tensor.payload_bytes) std::abort();
   static_cast<void>(tensor.contiguous());
