@@ -126,7 +126,7 @@ bool operator==(const Value& a, const Value& b) {
           return left.ordered == right.ordered && left.items == right.items;
         } else if constexpr (std::is_same_v<T, std::unique_ptr<Object>>) {
           return left->qualified_name() == right->qualified_name() && left->arguments == right->arguments &&
-                 left->state == right->state;
+                 left->state == right->state && left->items == right->items && left->by_new == right->by_new;
         } else {
           return left == right;
         }

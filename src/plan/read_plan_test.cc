@@ -1,0 +1,105 @@
+#include "plan/read_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace cairn::plan {
+namespace {
+
+CatalogTensor tensor_of(Extents shape, const std::vector<Box>& chunks) {
+  CatalogTensor tensor;
+  tensor.fqn = "w";
+  tensor.shape = std::move(shape);
+  for (const Box& chunk : chunks) {
+    for (const std::int64_t offset : chunk.offsets()) tensor.boxes.push_back(offset);
+    for (const std::int64_t size : chunk.sizes()) tensor.boxes.push_back(size);
+    tensor.locations.push_back({0, 0, 1});
+  }
+  return tensor;
+}
+
+Box box(Extents offsets, Extents sizes) { return Box::make(std::move(offsets), std::move(sizes)).value(); }
+
+// Cuts a box at random places, again and again.
+void shatter(const Box& whole, int depth, std::mt19937& random, std::vector<Box>& out) {
+  const std::size_t d = random() % whole.dimensions();
+  if (depth == 0 || whole.sizes()[d] < 2) {
+    out.push_back(whole);
+    return;
+  }
+  const std::int64_t cut = 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(whole.sizes()[d] - 1));
+  Extents left = whole.sizes();
+  left[d] = cut;
+  Extents right = whole.sizes();
+  right[d] -= cut;
+  Extents moved = whole.offsets();
+  moved[d] += cut;
+  shatter(box(whole.offsets(), left), depth - 1, random, out);
+  shatter(box(moved, right), depth - 1, random, out);
+}
+
+TEST(ReadPlan, CoversEachElementOnceWhateverTheCuts) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE(testing::Message() << "round=" << round);
+    Extents shape(1 + random() % 3, 0);
+    for (std::size_t d = 0; d < shape.size(); ++d) shape[d] = 1 + static_cast<std::int64_t>(random() % 9);
+    std::vector<Box> saved;
+    std::vector<Box> wanted;
+    shatter(Box::whole(shape).value(), 4, random, saved);
+    shatter(Box::whole(shape).value(), 2, random, wanted);
+    const CatalogTensor tensor = tensor_of(shape, saved);
+    const ChunkIndex index(tensor);
+    EXPECT_FALSE(index.overlapping_chunk());
+    for (const Box& target : wanted) {
+      const auto reads = index.reads_for(target);
+      ASSERT_TRUE(reads) << reads.error().what();
+      std::int64_t covered = 0;
+      for (const ReadItem& read : *reads) {
+        covered += read.overlap.element_count();
+        EXPECT_EQ(intersection(read.overlap, target), read.overlap);
+        EXPECT_EQ(intersection(read.overlap, saved[read.chunk]), read.overlap);
+      }
+      EXPECT_EQ(covered, target.element_count());
+    }
+  }
+}
+
+TEST(ReadPlan, SaysWhichKeyIsNotCovered) {
+  const CatalogTensor tensor = tensor_of({8}, {box({0}, {3}), box({5}, {3})});
+  const auto reads = ChunkIndex(tensor).reads_for(box({0}, {8}));
+  ASSERT_FALSE(reads);
+  EXPECT_EQ(reads.error().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(reads.error().key(), "w");
+  EXPECT_TRUE(ChunkIndex(tensor).reads_for(box({5}, {3})));
+}
+
+TEST(ReadPlan, AHoleIsNotFilledByAnOverlapElsewhere) {
+  const CatalogTensor tensor = tensor_of({8}, {box({0}, {4}), box({2}, {4})});
+  EXPECT_FALSE(ChunkIndex(tensor).reads_for(box({0}, {8})));
+  EXPECT_EQ(ChunkIndex(tensor).overlapping_chunk(), 1u);
+}
+
+TEST(ReadPlan, ARepeatedChunkIsReadOnce) {
+  const CatalogTensor tensor = tensor_of({4}, {box({0}, {4}), box({0}, {4})});
+  const auto reads = ChunkIndex(tensor).reads_for(box({1}, {2}));
+  ASSERT_TRUE(reads);
+  EXPECT_EQ(reads->size(), 1u);
+}
+
+TEST(ReadPlan, OfNoElementsNeedsNothing) {
+  const CatalogTensor tensor = tensor_of({4, 0}, {});
+  const auto reads = ChunkIndex(tensor).reads_for(box({0, 0}, {4, 0}));
+  ASSERT_TRUE(reads);
+  EXPECT_TRUE(reads->empty());
+}
+
+TEST(ReadPlan, OfAScalarNeedsItsOneChunk) {
+  const CatalogTensor tensor = tensor_of({}, {Box()});
+  EXPECT_EQ(ChunkIndex(tensor).reads_for(Box()).value().size(), 1u);
+  EXPECT_FALSE(ChunkIndex(tensor_of({}, {})).reads_for(Box()));
+}
+
+}  // namespace
+}  // namespace cairn::plan
