@@ -69,7 +69,8 @@ Kind Graph::kind(Node node) const {
     case Tag::kLong: return bytes(node).size() <= sizeof(std::int64_t) ? Kind::kInteger : Kind::kBigInteger;
     case Tag::kReal: return Kind::kReal;
     case Tag::kText: return Kind::kText;
-    case Tag::kBytes: return Kind::kBytes;
+    case Tag::kBytes:
+      return std::to_integer<std::uint8_t>(input_[node.rest()]) == kByteArray8 ? Kind::kByteArray : Kind::kBytes;
     case Tag::kTuple: case Tag::kTupleInTuple: return Kind::kTuple;
     case Tag::kFrozenSet: return Kind::kFrozenSet;
     case Tag::kList: return Kind::kList;

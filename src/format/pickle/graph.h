@@ -24,7 +24,8 @@ enum class Kind : std::uint8_t {
   kBigInteger,  // does not; bytes() has it in two's complement, little endian
   kReal,
   kText,   // UTF-8 as found: not validated
-  kBytes,  // Python's bytes or bytearray
+  kBytes,
+  kByteArray,
   kTuple,
   kFrozenSet,
   kList,
@@ -63,26 +64,30 @@ class Node {
     kReal,
     kText,
     kBytes,
+    kGlobal,
+    kFolded,
+    // In the arena, unchanging:
     kTuple,
-    kTupleInTuple,   // (x,) where x is the tuple that the rest says: takes no memory
-    kShape,          // torch.Size(x), likewise
+    kTupleInTuple,  // (x,) where x is the tuple that the rest says: takes no memory
+    kShape,         // torch.Size(x), likewise
     kFrozenSet,
+    kPersistent,
+    // In the arena, and may be given more later:
     kList,
     kSet,
     kDict,
-    kGlobal,
     kCall,
     kInstance,
-    kPersistent,
-    kFolded,
   };
+  bool in_arena() const noexcept { return tag() >= Tag::kTuple; }
+  bool may_change() const noexcept { return tag() >= Tag::kList; }
   static constexpr unsigned kTagBits = 5;
   static constexpr unsigned kOffsetBits = 32;
   constexpr explicit Node(std::uint64_t word) : word_(word) {}
   static constexpr Node make(Tag tag, std::uint64_t rest = 0) {
     return Node((rest << kTagBits) | static_cast<std::uint64_t>(tag));
   }
-  static constexpr Node in_arena(Tag tag, std::uint64_t offset, std::uint64_t count = 0) {
+  static constexpr Node at_place(Tag tag, std::uint64_t offset, std::uint64_t count = 0) {
     return make(tag, (count << kOffsetBits) | offset);
   }
   constexpr Tag tag() const noexcept { return static_cast<Tag>(word_ & ((1u << kTagBits) - 1)); }
@@ -151,7 +156,7 @@ class Graph {
   std::int64_t integer(Node node) const;
   double real(Node node) const;
   std::string_view text(Node node) const;
-  std::span<const std::byte> bytes(Node node) const;     // kBytes and kBigInteger
+  std::span<const std::byte> bytes(Node node) const;     // kBytes, kByteArray, kBigInteger
   Elements elements(Node node) const;                    // kTuple, kFrozenSet, kList, kSet, kDict
   std::string_view module(Node node) const;              // kGlobal
   std::string_view name(Node node) const;                // kGlobal

@@ -41,12 +41,6 @@ constexpr std::size_t kArenaWordsFirst = std::size_t{1} << 12;
 constexpr std::size_t kArenaWordsMax = std::size_t{1} << 32;  // an offset has 32 bits
 constexpr std::size_t kTupleCountMax = std::size_t{1} << 26;  // a count has 27
 constexpr std::size_t kStackFirst = 256;
-// Idioms: opcodes that Python's pickler writes in a row, first one lowest.
-constexpr std::uint64_t kIntoCall = 0x94'52'94'85'94;  // MEMOIZE TUPLE1 MEMOIZE REDUCE MEMOIZE
-constexpr std::size_t kIntoCallBytes = 5;
-constexpr std::uint64_t kIntoInstance = 0x28'94'7d'94'81;  // NEWOBJ MEMOIZE EMPTY_DICT MEMOIZE MARK
-constexpr std::size_t kIntoInstanceBytes = 5;
-
 constexpr const char* kTooLarge = "a pickle that needs more memory than allowed";
 constexpr const char* kTooFew = "a pickle that takes more from its stack than is there";
 
@@ -113,7 +107,7 @@ class Machine {
   bool global_line(Registers& r);
   bool stack_global(Registers& r);
   bool long_integer(Registers& r, std::size_t length_bytes);
-  bool next_is(const Registers& r, std::uint64_t idiom, std::size_t bytes) const;
+  bool next_is(const Registers& r, const Idiom& idiom) const;
 
   Graph graph_;
   Limits limits_;
@@ -224,14 +218,14 @@ bool Machine::grow_arena(std::size_t words) {
   const Node node = memo_[memo];  // the scan has seen to it that the entry exists
   if (!node.is_set()) return fail(r.at, "a pickle that asks its memo for what is not there");
   // It may get new elements now, which a fold must not take away.
-  if (node.tag() >= Tag::kList && node.tag() != Tag::kGlobal) pinned_ = arena_end_;
+  if (node.may_change()) pinned_ = arena_end_;
   return push(r, node);
 }
 
 [[gnu::always_inline]] inline void Machine::put(std::size_t memo, Node node) {
   if (!scan_.is_used(memo)) return;
   memo_[memo] = node;
-  if (node.tag() >= Tag::kTuple && node.tag() != Tag::kGlobal) pinned_ = std::max(pinned_, std::size_t{node.offset()});
+  if (node.in_arena()) pinned_ = std::max(pinned_, std::size_t{node.offset()});
 }
 
 [[gnu::always_inline]] inline bool Machine::memoize(Registers& r) {
@@ -248,7 +242,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
 
 [[gnu::always_inline]] inline bool Machine::tuple(Registers& r, std::size_t count, Tag tag) {
   if (r.depth() < count) return fail(r.at, kTooFew);
-  if (count == 0) return push(r, Node::in_arena(tag, 0));
+  if (count == 0) return push(r, Node::at_place(tag, 0));
   r.top -= count;
   if (count == 1 && tag == Tag::kTuple && r.top->tag() == Tag::kTuple) {
     return push(r, r.top->as(Tag::kTupleInTuple));
@@ -258,7 +252,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   if (place == 0) return false;
   Node* to = &arena(place);
   for (std::size_t i = 0; i < count; ++i) to[i] = r.top[i];
-  return push(r, Node::in_arena(tag, place, count));
+  return push(r, Node::at_place(tag, place, count));
 }
 
 // A list, set or dict: a word with the places of its first and last segment, and a word with the count of elements. A
@@ -268,7 +262,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   if (place == 0) return false;
   arena(place) = Node(0);
   arena(place + 1) = Node(0);
-  return push(r, Node::in_arena(tag, place));
+  return push(r, Node::at_place(tag, place));
 }
 
 // Moves the top `count` things into the container below them; for a call or an instance, into the items set on it.
@@ -284,7 +278,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
       if (place == 0) return false;
       arena(place) = Node(0);
       arena(place + 1) = Node(0);
-      arena(owner + 3) = Node::in_arena(target, place);
+      arena(owner + 3) = Node::at_place(target, place);
     }
     into = arena(owner + 3);
   }
@@ -331,7 +325,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   to[1] = arguments;
   to[2] = Node();
   to[3] = Node();
-  return push(r, Node::in_arena(tag, place));
+  return push(r, Node::at_place(tag, place));
 }
 
 [[gnu::always_inline]] inline bool Machine::build(Registers& r) {
@@ -355,17 +349,16 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   return true;
 }
 
-[[gnu::always_inline]] inline bool Machine::next_is(const Registers& r, std::uint64_t idiom, std::size_t bytes) const {
-  if (r.at >= idioms_end_) return false;
-  return ((load_little_endian<std::uint64_t>(r.at) ^ idiom) << (64 - 8 * bytes)) == 0;
+[[gnu::always_inline]] inline bool Machine::next_is(const Registers& r, const Idiom& idiom) const {
+  return r.at < idioms_end_ && idiom.is_at(r.at);
 }
 
 // A tuple is on top: MEMOIZE TUPLE1 MEMOIZE REDUCE MEMOIZE make a torch.Size of it, if that is what lies below.
 [[gnu::always_inline]] inline bool Machine::shape(Registers& r) {
-  if (!next_is(r, kIntoCall, kIntoCallBytes) || numbered_memo_ || r.depth() < 2) return true;
+  if (!next_is(r, kIntoCall) || numbered_memo_ || r.depth() < 2) return true;
   const Node dimensions = r.top[-1];
   if (!(r.top[-2] == graph_.shape_class_) || dimensions.tag() != Tag::kTuple) return true;
-  r.at += kIntoCallBytes;
+  r.at += kIntoCall.length;
   put(memoized_, dimensions);
   put(memoized_ + 1, dimensions.as(Tag::kTupleInTuple));
   put(memoized_ + 2, dimensions.as(Tag::kShape));
@@ -377,18 +370,18 @@ void Machine::numbered_put(std::size_t memo, Node node) {
 
 // A class is on top; NEWOBJ MEMOIZE EMPTY_DICT MEMOIZE MARK come: an instance whose state is a dict.
 [[gnu::always_inline]] inline bool Machine::new_with_dict(Registers& r) {
-  if (!next_is(r, kIntoInstance, kIntoInstanceBytes) || numbered_memo_ || r.depth() < 1) {
-    return push(r, Node::in_arena(Tag::kTuple, 0));
+  if (!next_is(r, kIntoInstance) || numbered_memo_ || r.depth() < 1) {
+    return push(r, Node::at_place(Tag::kTuple, 0));
   }
   const std::uint64_t place = allocate(r, 4 + 2);
   if (place == 0) return false;
-  r.at += kIntoInstanceBytes;
+  r.at += kIntoInstance.length;
   Node* to = &arena(place);
   to[0] = r.top[-1];
-  to[1] = Node::in_arena(Tag::kTuple, 0);
+  to[1] = Node::at_place(Tag::kTuple, 0);
   for (std::size_t i = 2; i < 4 + 2; ++i) to[i] = Node();
-  const Node instance = Node::in_arena(Tag::kInstance, place);
-  const Node state = Node::in_arena(Tag::kDict, place + 4);
+  const Node instance = Node::at_place(Tag::kInstance, place);
+  const Node state = Node::at_place(Tag::kDict, place + 4);
   r.top[-1] = instance;
   put(memoized_, instance);
   put(memoized_ + 1, state);
@@ -558,7 +551,7 @@ bool Machine::execute_stack(Registers& r, std::uint8_t opcode) {
       const std::uint64_t place = allocate(r, 1);
       if (place == 0) return false;
       arena(place) = r.top[-1];
-      r.top[-1] = Node::in_arena(Tag::kPersistent, place);
+      r.top[-1] = Node::at_place(Tag::kPersistent, place);
       return true;
     }
     case kNewObjEx: {
@@ -580,7 +573,7 @@ Result<Graph> Machine::run() {
   CAIRN_TRY_ASSIGN(scan_, OpcodeScan::make(input));
   memo_ = ZeroedArray<Node>(scan_.memo_count());
   saved_.at = input.data();
-  idioms_end_ = input.data() + (input.size() < sizeof(std::uint64_t) ? 0 : input.size() - sizeof(std::uint64_t));
+  idioms_end_ = idioms_end(input);
   if (!grow_stack() || !grow_arena(1) || !execute()) return error();
   if (saved_.depth() != 1 || !fences_.empty()) {
     (void)fail(saved_.at, "a pickle whose STOP does not come with exactly one thing on the stack");

@@ -1,8 +1,11 @@
 // Opcode: the instructions of Python's pickle machine that we know, by Python's names.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <string_view>
+#include <span>
+
+#include "core/little_endian.h"
 
 namespace cairn::pickle {
 
@@ -63,5 +66,21 @@ enum Opcode : std::uint8_t {
 };
 
 inline constexpr int kProtocolMax = 5;
+
+// Opcodes without operands that Python's pickler writes in a row, again and again: recognised at once, for speed only.
+struct Idiom {
+  std::uint64_t opcodes;  // the first one lowest
+  std::size_t length;     // at most 7
+  bool is_at(const std::byte* place) const {  // eight bytes can be loaded
+    return ((load_little_endian<std::uint64_t>(place) ^ opcodes) << (64 - 8 * length)) == 0;
+  }
+};
+inline constexpr Idiom kIntoCall{0x94'52'94'85'94, 5};      // MEMOIZE TUPLE1 MEMOIZE REDUCE MEMOIZE
+inline constexpr Idiom kIntoInstance{0x28'94'7d'94'81, 5};  // NEWOBJ MEMOIZE EMPTY_DICT MEMOIZE MARK
+
+// Places of `input` from here on are too near to its end for Idiom::is_at.
+inline const std::byte* idioms_end(std::span<const std::byte> input) {
+  return input.data() + (input.size() < sizeof(std::uint64_t) ? 0 : input.size() - sizeof(std::uint64_t));
+}
 
 }  // namespace cairn::pickle

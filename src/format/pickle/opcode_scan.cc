@@ -82,9 +82,15 @@ Result<void> OpcodeScan::run(std::span<const std::byte> input) {
     opcode_at = cursor.at++;
     switch (std::to_integer<std::uint8_t>(*opcode_at)) {
       case kMark: case kPop: case kPopMark: case kDup: case kNone: case kBinPersId: case kReduce: case kAppend: case kBuild:
-      case kAppends: case kSetItem: case kTuple: case kSetItems: case kEmptyDict: case kEmptyList: case kEmptyTuple:
-      case kNewObj: case kTuple1: case kTuple2: case kTuple3: case kNewTrue: case kNewFalse: case kEmptySet: case kAddItems:
+      case kAppends: case kSetItem: case kTuple: case kSetItems: case kEmptyDict: case kEmptyList:
+      case kNewObj: case kNewTrue: case kNewFalse: case kEmptySet: case kAddItems:
       case kFrozenSet: case kNewObjEx: case kStackGlobal: case kMemoize:
+        break;
+      case kTuple1: case kTuple2: case kTuple3:
+        if (cursor.at < idioms_end(input) && kIntoCall.is_at(cursor.at)) cursor.at += kIntoCall.length;
+        break;
+      case kEmptyTuple:
+        if (cursor.at < idioms_end(input) && kIntoInstance.is_at(cursor.at)) cursor.at += kIntoInstance.length;
         break;
       case kBinGet:
         inside = cursor.skip(1) && use(std::to_integer<std::size_t>(opcode_at[1]), input.size());
