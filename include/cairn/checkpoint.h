@@ -31,13 +31,13 @@ struct SaveOptions {
   bool overwrite = true;         // false: an existing checkpoint is an error (kInvalidArgument) instead of being replaced
   bool file_per_item = false;    // one data file per item instead of one per rank
   bool record_paths = true;      // false: no nested places in `.metadata`, as DCP does for an unflattened state dict
-  std::string checkpoint_id;     // what `.metadata` records as the checkpoint's id; empty: the directory
+  std::string checkpoint_id = {};  // what `.metadata` records as the checkpoint's id; empty: the directory
   // --- changes only speed
   std::size_t thread_count = 4;  // writers with a request in flight each
   bool direct_io = true;         // go past the page cache where the file system can
   // Asked every few milliseconds on the calling thread; true stops the save, which fails with kCancelled and leaves
   // what was there before.
-  std::function<bool()> interrupted;
+  std::function<bool()> interrupted = {};
 };
 
 struct SaveReport {
@@ -66,7 +66,7 @@ struct LoadOptions {
   // --- changes only speed
   std::size_t thread_count = 4;
   bool direct_io = true;       // what is not in the page cache is read past it
-  std::function<bool()> interrupted;  // as in SaveOptions; targets are then partly written
+  std::function<bool()> interrupted = {};  // as in SaveOptions; targets are then partly written
 };
 
 // A float-to-float conversion, or an allowed cast, that a load did.

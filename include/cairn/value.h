@@ -65,7 +65,7 @@ struct Array {
 };
 
 // A value of a class that we do not know, kept as what its pickle said and never acted on: the call
-// `module.name(*arguments)` and the state that would be set on its result.
+// `module.name(*arguments)`, the items that would be put into its result, and the state that would be set on it.
 struct Object;
 
 class Value {
@@ -109,6 +109,8 @@ struct Object {
   std::string name;
   Value arguments;    // a Tuple, or None if the value is the class or function itself
   Value state;        // None if nothing was set
+  Value items;        // a List, Set or Dict; None if nothing was put in
+  bool by_new = false;  // the call is module.name.__new__(module.name, *arguments)
   std::string qualified_name() const { return module + "." + name; }
 };
 

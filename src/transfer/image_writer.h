@@ -24,7 +24,7 @@ struct WriteOptions {
   Durability durability = Durability::kDurable;
   std::size_t thread_count = 4;
   bool direct_io = true;
-  std::function<bool()> interrupted;
+  std::function<bool()> interrupted = {};
 };
 
 // Creates, writes and (if durable) syncs every file. Returns the checksum of each file's trailer, in order. Memory: one

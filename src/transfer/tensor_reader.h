@@ -17,7 +17,7 @@ struct ReadOptions {
   Verify verify = Verify::kNeeded;
   std::size_t thread_count = 4;
   bool direct_io = true;
-  std::function<bool()> interrupted;
+  std::function<bool()> interrupted = {};
 };
 
 struct ReadCounts {

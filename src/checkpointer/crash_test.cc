@@ -1,0 +1,94 @@
+// One save after another on a disk that forgets what was not synced, with a failure at every single operation.
+#include <gtest/gtest.h>
+
+#include "checkpointer/directory_calls.h"
+#include "checkpointer/testing/sample_state.h"
+#include "storage/testing/model_storage.h"
+
+namespace cairn {
+namespace {
+
+using storage::ModelStorage;
+
+bool save_step(ModelStorage& disk, int step) {
+  const SampleState state(step);
+  SaveOptions options;
+  options.thread_count = 1;  // so that operations have the same numbers in every run
+  options.checkpoint_id = "model";
+  return checkpointer::save_into(disk, state.dict(), options).has_value();
+}
+
+// The step that is found, 0 if there is no checkpoint, -1 if what is there is broken or a mixture.
+int load_step(ModelStorage& disk) {
+  const auto checkpoint = checkpointer::open_in(ModelStorage::view_of(disk));
+  if (!checkpoint) return checkpoint.error().code() == ErrorCode::kNotFound ? 0 : -1;
+  SampleState target(0);
+  if (auto report = checkpoint->load(target.dict()); !report) {
+    ADD_FAILURE() << report.error().what();
+    return -1;
+  }
+  return target.step();
+}
+
+TEST(Crash, AtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
+  for (std::uint64_t crash_at = 0;; ++crash_at) {
+    bool crashed = false;
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at << " seed=" << seed);
+      ModelStorage disk;
+      ASSERT_TRUE(save_step(disk, 1));
+      disk.crash_at(disk.operation_count() + crash_at);
+      const bool saved = save_step(disk, 2);
+      crashed = disk.fault_fired();
+      disk.lose_power(seed);
+      const int found = load_step(disk);
+      if (saved) {
+        EXPECT_EQ(found, 2);
+      } else {
+        EXPECT_TRUE(found == 1 || found == 2) << found;
+      }
+      // And life goes on.
+      EXPECT_TRUE(save_step(disk, 3));
+      EXPECT_EQ(load_step(disk), 3);
+    }
+    if (!crashed) break;  // the loop covered every operation
+  }
+}
+
+TEST(Crash, OfTheFirstSaveLeavesAllOrNothing) {
+  for (std::uint64_t crash_at = 0;; ++crash_at) {
+    SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
+    ModelStorage disk;
+    disk.crash_at(crash_at);
+    const bool saved = save_step(disk, 1);
+    const bool crashed = disk.fault_fired();
+    disk.lose_power(crash_at);
+    const int found = load_step(disk);
+    EXPECT_TRUE(found == 1 || (!saved && found == 0)) << found;
+    if (!crashed) break;
+  }
+}
+
+TEST(Crash, AFailedOperationFailsTheSaveAndLeavesTheOldCheckpoint) {
+  for (std::uint64_t number = 0;; ++number) {
+    SCOPED_TRACE(testing::Message() << "number=" << number);
+    ModelStorage disk;
+    ASSERT_TRUE(save_step(disk, 1));
+    const std::size_t files_before = disk.list("").value().size();
+    disk.fail_at(disk.operation_count() + number, Error::from_errno(EIO, "injected"));
+    const bool saved = save_step(disk, 2);
+    const bool fired = disk.fault_fired();
+    const int found = load_step(disk);
+    if (saved) {
+      EXPECT_EQ(found, 2);  // what failed was the removal of leftovers
+    } else if (found == 1) {
+      EXPECT_LE(disk.list("").value().size(), files_before + 1);  // at most a folder that could not be removed
+    } else {
+      EXPECT_EQ(found, 2);  // the sync after the rename: both states are kept
+    }
+    if (!fired) break;
+  }
+}
+
+}  // namespace
+}  // namespace cairn
