@@ -16,7 +16,7 @@ constexpr std::size_t kMediumMax = std::numeric_limits<std::uint32_t>::max();
 
 // Appends an opcode and its operand.
 template <typename T>
-void append(std::string& out, std::uint8_t opcode, T operand) {
+void put_opcode(std::string& out, std::uint8_t opcode, T operand) {
   std::array<char, 1 + sizeof(T)> bytes;
   bytes[0] = static_cast<char>(opcode);
   std::memcpy(bytes.data() + 1, &operand, sizeof(T));
@@ -26,53 +26,53 @@ void append(std::string& out, std::uint8_t opcode, T operand) {
 }  // namespace
 
 Writer::Writer(int protocol) : protocol_(protocol) {
-  append(out_, kProto, static_cast<std::uint8_t>(protocol));
+  put_opcode(out_, kProto, static_cast<std::uint8_t>(protocol));
 }
 
 void Writer::integer(std::int64_t value) {
   if (value >= 0 && value <= std::numeric_limits<std::uint8_t>::max()) {
-    append(out_, kBinInt1, static_cast<std::uint8_t>(value));
+    put_opcode(out_, kBinInt1, static_cast<std::uint8_t>(value));
   } else if (value >= 0 && value <= std::numeric_limits<std::uint16_t>::max()) {
-    append(out_, kBinInt2, static_cast<std::uint16_t>(value));
+    put_opcode(out_, kBinInt2, static_cast<std::uint16_t>(value));
   } else if (value >= std::numeric_limits<std::int32_t>::min() && value <= std::numeric_limits<std::int32_t>::max()) {
-    append(out_, kBinInt, static_cast<std::int32_t>(value));
+    put_opcode(out_, kBinInt, static_cast<std::int32_t>(value));
   } else {
     std::size_t bytes = sizeof value;  // as few as keep the sign
     while (bytes > 1 && value >> (8 * (bytes - 1) - 1) == (value < 0 ? -1 : 0)) --bytes;
-    append(out_, kLong1, static_cast<std::uint8_t>(bytes));
+    put_opcode(out_, kLong1, static_cast<std::uint8_t>(bytes));
     out_.append(reinterpret_cast<const char*>(&value), bytes);
   }
 }
 
 void Writer::big_integer(std::string_view twos_complement) {
   if (twos_complement.size() <= kShortMax) {
-    append(out_, kLong1, static_cast<std::uint8_t>(twos_complement.size()));
+    put_opcode(out_, kLong1, static_cast<std::uint8_t>(twos_complement.size()));
   } else {
-    append(out_, kLong4, static_cast<std::uint32_t>(twos_complement.size()));
+    put_opcode(out_, kLong4, static_cast<std::uint32_t>(twos_complement.size()));
   }
   out_.append(twos_complement);
 }
 
-void Writer::real(double value) { append(out_, kBinFloat, __builtin_bswap64(std::bit_cast<std::uint64_t>(value))); }
+void Writer::real(double value) { put_opcode(out_, kBinFloat, __builtin_bswap64(std::bit_cast<std::uint64_t>(value))); }
 
 void Writer::text(std::string_view utf8) {
   if (utf8.size() <= kShortMax && protocol_ >= kFirstProtocolWithShortText) {
-    append(out_, kShortBinUnicode, static_cast<std::uint8_t>(utf8.size()));
+    put_opcode(out_, kShortBinUnicode, static_cast<std::uint8_t>(utf8.size()));
   } else if (utf8.size() <= kMediumMax) {
-    append(out_, kBinUnicode, static_cast<std::uint32_t>(utf8.size()));
+    put_opcode(out_, kBinUnicode, static_cast<std::uint32_t>(utf8.size()));
   } else {
-    append(out_, kBinUnicode8, std::uint64_t{utf8.size()});
+    put_opcode(out_, kBinUnicode8, std::uint64_t{utf8.size()});
   }
   out_.append(utf8);
 }
 
 void Writer::bytes(std::string_view data) {
   if (data.size() <= kShortMax) {
-    append(out_, kShortBinBytes, static_cast<std::uint8_t>(data.size()));
+    put_opcode(out_, kShortBinBytes, static_cast<std::uint8_t>(data.size()));
   } else if (data.size() <= kMediumMax) {
-    append(out_, kBinBytes, static_cast<std::uint32_t>(data.size()));
+    put_opcode(out_, kBinBytes, static_cast<std::uint32_t>(data.size()));
   } else {
-    append(out_, kBinBytes8, std::uint64_t{data.size()});
+    put_opcode(out_, kBinBytes8, std::uint64_t{data.size()});
   }
   out_.append(data);
 }
@@ -109,18 +109,18 @@ std::uint32_t Writer::memoize() {
   if (protocol_ >= kFirstProtocolWithShortText) {
     op(static_cast<char>(kMemoize));
   } else if (memo <= kShortMax) {
-    append(out_, kBinPut, static_cast<std::uint8_t>(memo));
+    put_opcode(out_, kBinPut, static_cast<std::uint8_t>(memo));
   } else {
-    append(out_, kLongBinPut, memo);
+    put_opcode(out_, kLongBinPut, memo);
   }
   return memo;
 }
 
 void Writer::reference(std::uint32_t memo) {
   if (memo <= kShortMax) {
-    append(out_, kBinGet, static_cast<std::uint8_t>(memo));
+    put_opcode(out_, kBinGet, static_cast<std::uint8_t>(memo));
   } else {
-    append(out_, kLongBinGet, memo);
+    put_opcode(out_, kLongBinGet, memo);
   }
 }
 
