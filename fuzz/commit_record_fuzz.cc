@@ -1,5 +1,5 @@
-// Reads any bytes as a `.metadata` file with a commit record; and, because checksums would refuse nearly all of them, as the
-// body of a record with a true footer. What is accepted must encode to a record that reads the same.
+// Reads any bytes as a `.metadata` file with a commit record; and, because checksums would refuse nearly all of them,
+// as the body of a record with a true footer. What is accepted must encode to a record that reads the same.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Reads any bytes as a tensor item and as a value archive. A tensor's window must lie in its record; a value that is plain
-// must come back the same from our own encoding; a padded archive must say what the original said.
+// Reads any bytes as a tensor item and as a value archive. A tensor's window must lie in its record; a value that is
+// plain must come back the same from our own encoding; a padded archive must say what the original said.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

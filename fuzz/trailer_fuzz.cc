@@ -1,5 +1,6 @@
-// Reads any bytes as a data file with a trailer. The checksums of a changed trailer would never fit, so the bytes are also
-// taken as index and table, given a true footer, and then read: what is accepted must cover the file and encode the same.
+// Reads any bytes as a data file with a trailer. The checksums of a changed trailer would never fit, so the bytes are
+// also taken as index and table, given a true footer, and then read: what is accepted must cover the file and encode
+// the same.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,7 @@
 // CommitRecord: what Cairn puts behind the pickle in `.metadata`: which save this is, and which files make it up.
 //
-// A value; pure functions. Stock torch stops reading at the end of the pickle and never sees it. docs/format.md has the bytes.
+// A value; pure functions. Stock torch stops reading at the end of the pickle and never sees it. docs/format.md has the
+// bytes.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -17,25 +18,25 @@ namespace cairn::manifest {
 
 struct CommitRecord {
   SaveId save_id;
-  SaveId job_id;                    // the same for all saves of one job
-  std::uint64_t save_number = 0;    // counts the saves of a job
+  SaveId job_id;                  // the same for all saves of one job
+  std::uint64_t save_number = 0;  // counts the saves of a job
   struct File {
-    std::string name;               // relative to the checkpoint's directory
+    std::string name;  // relative to the checkpoint's directory
     std::uint64_t size = 0;
     std::uint32_t trailer_checksum = 0;
     friend bool operator==(const File&, const File&) = default;
   };
   std::vector<File> files;
-  std::uint64_t pickle_bytes = 0;      // from the start of `.metadata`
-  std::uint32_t pickle_checksum = 0;   // CRC-32 of those bytes
+  std::uint64_t pickle_bytes = 0;     // from the start of `.metadata`
+  std::uint32_t pickle_checksum = 0;  // CRC-32 of those bytes
   friend bool operator==(const CommitRecord&, const CommitRecord&) = default;
 };
 
 // The bytes to append to the pickle.
 std::string encode_commit_record(const CommitRecord& record);
 
-// The record at the end of a whole `.metadata` file; nullopt if it has none (stock torch wrote it). The pickle before it is
-// held against its checksum. kCorrupt if either is damaged, kUnsupported if a later version wrote it.
+// The record at the end of a whole `.metadata` file; nullopt if it has none (stock torch wrote it). The pickle before
+// it is held against its checksum. kCorrupt if either is damaged, kUnsupported if a later version wrote it.
 Result<std::optional<CommitRecord>> read_commit_record(std::span<const std::byte> metadata_file);
 
 }  // namespace cairn::manifest

@@ -34,8 +34,8 @@ PathForm form_of(const TrailerItem& item) {
 }
 
 bool is_whole(const TrailerItem& item) {
-  return item.box.sizes() == item.global_shape &&
-         std::all_of(item.box.offsets().begin(), item.box.offsets().end(), [](std::int64_t offset) { return offset == 0; });
+  return item.box.sizes() == item.global_shape && std::all_of(item.box.offsets().begin(), item.box.offsets().end(),
+                                                              [](std::int64_t offset) { return offset == 0; });
 }
 
 void append_extents(std::string& out, const Extents& extents) {
@@ -61,7 +61,8 @@ Result<void> set_element(PathElement& element, std::string_view text, bool is_in
   }
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return reader.damaged("a list position that is no number");
+  if (error != std::errc() || end != text.data() + text.size())
+    return reader.damaged("a list position that is no number");
   element.emplace<std::int64_t>(number);
   return {};
 }
@@ -133,7 +134,8 @@ Result<void> read_extent(CodedReader& reader, std::uint64_t previous_end, Traile
   if (item.kind != TrailerItem::Kind::kTensor) return {};
   CAIRN_TRY_ASSIGN(const std::uint64_t head, reader.varint());
   CAIRN_TRY_ASSIGN(extent.payload_length, reader.varint());
-  if (!range_within(head, extent.payload_length, extent.item_length)) return reader.damaged("a payload outside its item");
+  if (!range_within(head, extent.payload_length, extent.item_length))
+    return reader.damaged("a payload outside its item");
   extent.payload_offset += head;
   return {};
 }
@@ -154,8 +156,8 @@ Result<void> check_item(const TrailerItem& item) {
   CAIRN_TRY(element_count(item.global_shape));
   if (!item.box.within(item.global_shape)) return refuse("a chunk outside its tensor");
   if (item.kind == TrailerItem::Kind::kSerializedTensor) return {};
-  const auto bytes = checked_multiply(static_cast<std::uint64_t>(item.box.element_count()),
-                                      std::uint64_t{item_bytes(item.dtype)});
+  const auto bytes =
+      checked_multiply(static_cast<std::uint64_t>(item.box.element_count()), std::uint64_t{item_bytes(item.dtype)});
   if (bytes != extent.payload_length) {
     return refuse("a tensor's payload of another length than its chunk")
         .expected(bytes ? std::to_string(*bytes) + " bytes" : "more than 2^64 bytes")

@@ -15,7 +15,8 @@ Result<void> check_item(const TrailerItem& item);
 // Appends the item; the one before it ended at `previous_end`, which is at most the item's offset.
 void append_item(std::string& out, const TrailerItem& item, std::uint64_t previous_end);
 
-// Reads one item into `item`, whose memory is used again. Fails with kCorrupt; all that it returns went through check_item.
+// Reads one item into `item`, whose memory is used again. Fails with kCorrupt; all that it returns went through
+// check_item.
 Result<void> read_item(CodedReader& reader, std::uint64_t previous_end, TrailerItem& item);
 
 }  // namespace cairn::manifest

@@ -21,8 +21,9 @@ constexpr std::uint64_t kFooterBytes = 64;
 // An item takes at least this much of an index.
 constexpr std::uint64_t kItemBytesMin = 4;
 
-// The last bytes of the file. Its own checksum covers all of it but itself, and with the body's checksum the whole trailer;
-// so it is what the commit record holds. (The checksum of bytes that end in their own checksum would be a constant.)
+// The last bytes of the file. Its own checksum covers all of it but itself, and with the body's checksum the whole
+// trailer; so it is what the commit record holds. (The checksum of bytes that end in their own checksum would be a
+// constant.)
 struct Footer {
   std::uint32_t checksum = 0;       // of the 60 bytes behind it
   std::uint32_t body_checksum = 0;  // of index and table
@@ -232,8 +233,9 @@ TrailerItem Trailer::item(std::size_t item) const {
 }
 
 std::optional<std::size_t> Trailer::item_at(std::uint64_t item_offset) const {
-  const auto behind = std::upper_bound(extents_.begin(), extents_.end(), item_offset,
-                                       [](std::uint64_t offset, const ItemExtent& extent) { return offset < extent.item_offset; });
+  const auto behind =
+      std::upper_bound(extents_.begin(), extents_.end(), item_offset,
+                       [](std::uint64_t offset, const ItemExtent& extent) { return offset < extent.item_offset; });
   if (behind == extents_.begin() || std::prev(behind)->item_offset != item_offset) return std::nullopt;
   return static_cast<std::size_t>(behind - extents_.begin()) - 1;
 }

@@ -1,7 +1,7 @@
 // Trailer: the end of a data file that Cairn wrote: an index of its items and a checksum for every byte before it.
 //
-// Values; safe to read from several threads. docs/format.md has the bytes. What is read is checked against its own checksums
-// and against the file's size before it is returned.
+// Values; safe to read from several threads. docs/format.md has the bytes. What is read is checked against its own
+// checksums and against the file's size before it is returned.
 #pragma once
 
 #include "core/byte_source.h"
@@ -47,14 +47,14 @@ struct TrailerItem {
 struct TrailerIndex {
   SaveId save_id;
   std::uint32_t rank = 0;
-  std::uint32_t file_number = 0;     // among the rank's files of this save
-  std::uint32_t file_count = 0;      // of the whole save
-  std::vector<TrailerItem> items;    // ascending by offset, not overlapping
+  std::uint32_t file_number = 0;   // among the rank's files of this save
+  std::uint32_t file_count = 0;    // of the whole save
+  std::vector<TrailerItem> items;  // ascending by offset, not overlapping
 };
 
-// Which checksum of the table covers what. Per item, in order, one for each 64 KiB chunk of its payload; then one for each
-// frame: frame i is what lies between the payloads of items i-1 and i, the first begins at 0, the last ends at the trailer. So
-// every byte before the trailer is covered by exactly one.
+// Which checksum of the table covers what. Per item, in order, one for each 64 KiB chunk of its payload; then one for
+// each frame: frame i is what lies between the payloads of items i-1 and i, the first begins at 0, the last ends at the
+// trailer. So every byte before the trailer is covered by exactly one.
 class ChecksumSlots {
  public:
   ChecksumSlots() = default;
@@ -74,8 +74,8 @@ class ChecksumSlots {
 // The trailer of a file that is yet to be written: all but the checksums.
 class TrailerLayout {
  public:
-  // `trailer_offset` is where the trailer begins: at or behind the last item's end. Fails with kInvalidArgument if items are
-  // out of order, overlap, or do not fit before the trailer.
+  // `trailer_offset` is where the trailer begins: at or behind the last item's end. Fails with kInvalidArgument if
+  // items are out of order, overlap, or do not fit before the trailer.
   static Result<TrailerLayout> make(const TrailerIndex& index, std::uint64_t trailer_offset);
 
   std::uint64_t trailer_offset() const { return trailer_offset_; }
@@ -119,7 +119,8 @@ class Trailer {
   std::span<const std::uint32_t> checksums() const { return checksums_; }
   // One for each 64 KiB of the item's payload.
   std::span<const std::uint32_t> chunk_checksums(std::size_t item) const;
-  // Of the bytes from the end of payload frame-1 (0 for the first) to the start of payload `frame` (the trailer for the last).
+  // Of the bytes from the end of payload frame-1 (0 for the first) to the start of payload `frame` (the trailer for the
+  // last).
   std::uint32_t frame_checksum(std::size_t frame) const { return checksums_[slots_.frame(frame)]; }
   std::uint64_t frame_begin(std::size_t frame) const;
   std::uint64_t frame_end(std::size_t frame) const;
@@ -132,15 +133,15 @@ class Trailer {
   std::uint32_t file_count_ = 0;
   std::uint32_t checksum_ = 0;
   std::uint64_t trailer_offset_ = 0;
-  std::string index_;                        // encoded
-  std::vector<std::uint64_t> item_places_;   // in index_
+  std::string index_;                       // encoded
+  std::vector<std::uint64_t> item_places_;  // in index_
   std::vector<ItemExtent> extents_;
   ChecksumSlots slots_;
   std::vector<std::uint32_t> checksums_;
 };
 
-// Nullopt if the file does not end in a trailer (stock torch wrote it). kCorrupt if the trailer is damaged or contradicts the file's size,
-// kUnsupported if a later version wrote it.
+// Nullopt if the file does not end in a trailer (stock torch wrote it). kCorrupt if the trailer is damaged or
+// contradicts the file's size, kUnsupported if a later version wrote it.
 Result<std::optional<Trailer>> read_trailer(const ByteSource& file);
 
 // What the last 64 bytes of a file say by themselves. Same errors, but only these bytes are read and checked.

@@ -201,9 +201,13 @@ TEST(TrailerLayout, RefusesItemsThatContradictThemselves) {
   EXPECT_EQ(code_of([](Items& items) { std::swap(items[0], items[1]); }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of([](Items& items) { items[0].extent.item_length = 100'000; }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of([](Items& items) { items[0].extent.payload_length -= 8; }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([](Items& items) { items[1].box = Box::make({98, 0}, {7, 50}).value(); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([](Items& items) {
+              items[1].box = Box::make({98, 0}, {7, 50}).value();
+            }),
+            ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of([](Items& items) { items[4].extent.payload_offset += 1; }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([](Items& items) { items.back().extent.item_offset = kTrailerOffset; }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([](Items& items) { items.back().extent.item_offset = kTrailerOffset; }),
+            ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of([](Items& items) { items.back().extent.item_offset = UINT64_MAX; }), ErrorCode::kInvalidArgument);
 }
 
@@ -212,7 +216,8 @@ TEST(TrailerLayout, TakesManyItems) {
   std::uint64_t offset = 0;
   for (int i = 0; i < 10'000; ++i) {
     const Extents shape{32, 32};
-    index.items.push_back(tensor_item("layers." + std::to_string(i) + ".weight", offset, shape, Box::whole(shape).value()));
+    index.items.push_back(
+        tensor_item("layers." + std::to_string(i) + ".weight", offset, shape, Box::whole(shape).value()));
     index.items.back().path = {"layers", std::int64_t{i}, "weight"};
     offset += index.items.back().extent.item_length;
   }

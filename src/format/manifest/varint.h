@@ -1,6 +1,7 @@
 // Varints and the cursor that reads them: the coding of indexes and commit records.
 //
-// An unsigned integer in groups of seven bits, lowest first, the top bit set on all bytes but the last; at most ten bytes.
+// An unsigned integer in groups of seven bits, lowest first, the top bit set on all bytes but the last; at most ten
+// bytes.
 #pragma once
 
 #include "core/little_endian.h"

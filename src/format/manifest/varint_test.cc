@@ -11,7 +11,9 @@ std::string coded(std::uint64_t value) {
   return out;
 }
 
-Result<std::uint64_t> decoded(const std::string& text) { return CodedReader(std::as_bytes(std::span(text)), 0).varint(); }
+Result<std::uint64_t> decoded(const std::string& text) {
+  return CodedReader(std::as_bytes(std::span(text)), 0).varint();
+}
 
 TEST(Varint, GivesBackEveryWidth) {
   for (unsigned bits = 0; bits < 64; ++bits) {

@@ -60,7 +60,8 @@ void swap_bytes(DType dtype, std::span<std::byte> elements) {
   const std::size_t bytes = number_bytes(dtype);
   if (bytes == 1) return;
   for (std::size_t i = 0; i + bytes <= elements.size(); i += bytes) {
-    std::reverse(elements.begin() + static_cast<std::ptrdiff_t>(i), elements.begin() + static_cast<std::ptrdiff_t>(i + bytes));
+    std::reverse(elements.begin() + static_cast<std::ptrdiff_t>(i),
+                 elements.begin() + static_cast<std::ptrdiff_t>(i + bytes));
   }
 }
 

@@ -125,8 +125,8 @@ struct Records {
   }
   zip::End end() const {
     const std::uint64_t offset = head_bytes() + payload.size + zip::descriptor_bytes(payload);
-    const std::uint32_t bytes = zip::directory_entry_bytes(pickle) + zip::directory_entry_bytes(version) +
-                                zip::directory_entry_bytes(payload);
+    const std::uint32_t bytes =
+        zip::directory_entry_bytes(pickle) + zip::directory_entry_bytes(version) + zip::directory_entry_bytes(payload);
     return {3, offset, bytes};
   }
 };
@@ -154,8 +154,8 @@ Result<TensorItemLayout> layout_tensor_item(const TensorItem& item) {
   TensorItemLayout layout;
   layout.head_bytes = records.head_bytes();
   layout.payload_bytes = *bytes;
-  layout.tail_bytes = static_cast<std::uint32_t>(zip::descriptor_bytes(records.payload) + end.directory_bytes) +
-                      zip::end_bytes(end);
+  layout.tail_bytes =
+      static_cast<std::uint32_t>(zip::descriptor_bytes(records.payload) + end.directory_bytes) + zip::end_bytes(end);
   return layout;
 }
 

@@ -51,7 +51,8 @@ Result<Extents> read_extents(const Graph& graph, Node node) {
 
 bool read_bool(const Graph& graph, Node node) { return graph.is(node, Kind::kBool) && graph.boolean(node); }
 
-// The storage: ('storage', class, key, location, element count). Sets key, bytes and, for classes that have one, the dtype.
+// The storage: ('storage', class, key, location, element count). Sets key, bytes and, for classes that have one, the
+// dtype.
 Result<void> read_storage(const Graph& graph, Node node, bool dtype_follows, TensorNode& tensor) {
   if (!graph.is(node, Kind::kPersistent)) return damaged("a tensor without a storage");
   const Node id = graph.persistent_id(node);

@@ -29,11 +29,12 @@ struct TensorNode {
   std::uint64_t element_bytes() const { return item_bytes(dtype); }
 };
 
-// Nullopt if `node` is not the making of a plain strided tensor (torch._utils._rebuild_tensor, _v2 or _v3). kCorrupt if it is
-// one but makes no sense: sizes that are none, a window that does not lie in its storage.
+// Nullopt if `node` is not the making of a plain strided tensor (torch._utils._rebuild_tensor, _v2 or _v3). kCorrupt if
+// it is one but makes no sense: sizes that are none, a window that does not lie in its storage.
 Result<std::optional<TensorNode>> read_tensor_node(const pickle::Graph& graph, pickle::Node node);
 
-// If `node` makes a torch.nn.Parameter without further state: the node of its tensor, and whether it requires a gradient.
+// If `node` makes a torch.nn.Parameter without further state: the node of its tensor, and whether it requires a
+// gradient.
 struct ParameterNode {
   pickle::Node tensor;
   bool requires_grad = false;

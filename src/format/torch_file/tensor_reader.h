@@ -1,7 +1,7 @@
 // read_tensor_item: finds out what a torch.save archive of one tensor holds and where its bytes lie.
 //
-// Pure and inert. Reads what stock torch (1.6 and later) and Cairn write; only directory, headers and pickle are read, never
-// the payload. Errors are kCorrupt for damage and kUnsupported for archives of anything but one strided tensor.
+// Pure and inert. Reads what stock torch (1.6 and later) and Cairn write; only directory, headers and pickle are read,
+// never the payload. Errors are kCorrupt for damage and kUnsupported for archives of anything but one strided tensor.
 #pragma once
 
 #include "core/byte_source.h"

@@ -19,7 +19,9 @@ std::string golden(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-Result<TensorRecord> read(const std::string& item) { return read_tensor_item(MemorySource(std::as_bytes(std::span(item)))); }
+Result<TensorRecord> read(const std::string& item) {
+  return read_tensor_item(MemorySource(std::as_bytes(std::span(item))));
+}
 
 TEST(TensorReader, ReadsWhatTorchWrote) {
   const std::string item = golden("stock_float32_2d.pt");
@@ -90,7 +92,8 @@ TEST(TensorReader, NamesWhatIsNoPlainTensor) {
   refusal("legacy.pt");
 }
 
-// Every byte of an item, changed in three ways: an error, or a window inside the item. The pickle's CRC finds what is in it.
+// Every byte of an item, changed in three ways: an error, or a window inside the item. The pickle's CRC finds what is
+// in it.
 TEST(TensorReader, NeverLeavesTheItem) {
   const std::string good = golden("stock_transposed.pt");
   for (std::size_t i = 0; i < good.size(); ++i) {

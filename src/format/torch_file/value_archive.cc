@@ -34,8 +34,8 @@ constexpr std::string_view kPrefix = "archive/";
 // Storages start at multiples of this, counted from the start of the archive, as torch.load(mmap=True) likes it.
 constexpr std::uint64_t kStorageAlignment = 64;
 
-// Decoded tensors may take this much, or that many times the archive, whichever is more: views may share a storage, and an
-// expanded tensor repeats its elements.
+// Decoded tensors may take this much, or that many times the archive, whichever is more: views may share a storage, and
+// an expanded tensor repeats its elements.
 constexpr std::uint64_t kTensorBytesFloor = 1 << 20;
 constexpr std::uint64_t kTensorBytesFactor = 16;
 
@@ -111,7 +111,8 @@ class ArchiveWriter {
     const zip::Record record = record_of(entry);
     zip::PaddingBytes padding = 0;
     const std::uint64_t unpadded = archive_.size() + zip::local_header_bytes(record);
-    if (unpadded % alignment != 0) padding = static_cast<zip::PaddingBytes>(align_up(unpadded + 4, alignment) - unpadded);
+    if (unpadded % alignment != 0)
+      padding = static_cast<zip::PaddingBytes>(align_up(unpadded + 4, alignment) - unpadded);
     zip::render_local_header(record, grow(zip::local_header_bytes(record, padding)), padding);
     archive_.append(bytes);
   }
@@ -220,7 +221,8 @@ class TensorResolver final : public pickle::Resolver {
     return check_size(tensor, storages_.emplace(tensor.storage_key, std::move(bytes)).first->second);
   }
 
-  static Result<const std::vector<std::byte>*> check_size(const TensorNode& tensor, const std::vector<std::byte>& storage) {
+  static Result<const std::vector<std::byte>*> check_size(const TensorNode& tensor,
+                                                          const std::vector<std::byte>& storage) {
     if (storage.size() == tensor.storage_bytes) return &storage;
     return Error(ErrorCode::kCorrupt, "a storage record of the wrong size")
         .expected(std::to_string(tensor.storage_bytes) + " bytes")

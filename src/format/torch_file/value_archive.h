@@ -13,16 +13,17 @@
 
 namespace cairn::torch_file {
 
-// An archive that torch.load reads; deterministic. Fails with kUnsupported if there is an Object in `value`, naming its class.
+// An archive that torch.load reads; deterministic. Fails with kUnsupported if there is an Object in `value`, naming its
+// class.
 Result<std::string> encode_value(const Value& value);
 
-// The value that torch.save, or encode_value, was given. Tensors come back row-major, whatever their strides were. The CRCs
-// of the records that are read are checked. Fails with kCorrupt for damage, and with kUnsupported for what is no zip archive
-// and for tensors that repeat so few bytes so often that they would fill the memory.
+// The value that torch.save, or encode_value, was given. Tensors come back row-major, whatever their strides were. The
+// CRCs of the records that are read are checked. Fails with kCorrupt for damage, and with kUnsupported for what is no
+// zip archive and for tensors that repeat so few bytes so often that they would fill the memory.
 Result<Value> decode_value(const ByteSource& archive);
 
-// The size class of an archive: the smallest length that is at least `length` and a multiple of 1/8 of the highest power of
-// two in it, and of 256.
+// The size class of an archive: the smallest length that is at least `length` and a multiple of 1/8 of the highest
+// power of two in it, and of 256.
 std::uint64_t padded_length(std::uint64_t length);
 
 // Makes the archive `length` bytes long, which is not less than what it has, with zeros between its last record and its

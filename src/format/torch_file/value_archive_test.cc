@@ -16,7 +16,9 @@ std::string golden(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-Result<Value> decode(const std::string& archive) { return decode_value(MemorySource(std::as_bytes(std::span(archive)))); }
+Result<Value> decode(const std::string& archive) {
+  return decode_value(MemorySource(std::as_bytes(std::span(archive))));
+}
 
 template <typename T>
 Array tensor(DType dtype, Extents shape, const std::vector<T>& numbers) {
@@ -28,7 +30,9 @@ Array tensor(DType dtype, Extents shape, const std::vector<T>& numbers) {
   return array;
 }
 
-Array floats(Extents shape, const std::vector<float>& numbers) { return tensor(DType::kFloat32, std::move(shape), numbers); }
+Array floats(Extents shape, const std::vector<float>& numbers) {
+  return tensor(DType::kFloat32, std::move(shape), numbers);
+}
 
 const Value* find(const Value& dict, const Value& key) {
   for (const auto& [candidate, value] : dict.get_if<Dict>()->items) {

@@ -110,7 +110,8 @@ Result<void> read_zip64_end(const Tail& tail, Bounds& bounds) {
     return damaged("zip64 locator points outside the archive", locator_offset);
   }
   CAIRN_TRY(tail.copy(record_offset, record));
-  if (u32(record.data()) != kZip64EndSignature) return damaged("no zip64 end record where its locator says", record_offset);
+  if (u32(record.data()) != kZip64EndSignature)
+    return damaged("no zip64 end record where its locator says", record_offset);
   const std::uint64_t count = u64(record.data() + 32);
   const std::uint64_t bytes = u64(record.data() + 40);
   const std::uint64_t offset = u64(record.data() + 48);
@@ -214,7 +215,8 @@ Result<RawEntry> take_entry(std::span<const std::byte>& bytes, std::uint64_t off
 
 Result<std::string> prefix_of(std::string_view first_name) {
   const std::size_t slash = first_name.find('/');
-  if (slash == std::string_view::npos) return not_a_zip("a zip archive, but not one of torch: its records have no prefix");
+  if (slash == std::string_view::npos)
+    return not_a_zip("a zip archive, but not one of torch: its records have no prefix");
   return std::string(first_name.substr(0, slash + 1));
 }
 
@@ -231,8 +233,8 @@ Result<void> parse_entries(std::span<const std::byte> bytes, std::uint64_t count
     if (raw.name.substr(0, directory.prefix.size()) != directory.prefix) continue;
     DirectoryEntry& entry = raw.entry;
     const std::uint64_t header_bytes = kLocalHeaderBytes + entry.full_name_bytes;
-    const bool room = entry.local_header_offset <= directory.offset &&
-                      directory.offset - entry.local_header_offset >= header_bytes;
+    const bool room =
+        entry.local_header_offset <= directory.offset && directory.offset - entry.local_header_offset >= header_bytes;
     if (!room || (entry.method == 0 && entry.size > directory.offset - entry.local_header_offset - header_bytes)) {
       return damaged("zip record beyond the archive", offset)
           .expected("an end before " + std::to_string(directory.offset))
@@ -268,7 +270,8 @@ Result<void> Directory::index() {
 
 const DirectoryEntry* Directory::find(std::string_view name) const {
   if (by_name_.empty()) {
-    const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.name == name; });
+    const auto found =
+        std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.name == name; });
     return found == entries.end() ? nullptr : &*found;
   }
   const auto less = [&](std::uint32_t index, std::string_view wanted) { return entries[index].name < wanted; };
@@ -277,7 +280,8 @@ const DirectoryEntry* Directory::find(std::string_view name) const {
 }
 
 Result<Directory> read_directory(const ByteSource& archive) {
-  if (archive.size() < kEndBytes) return not_a_zip("no zip archive: too short").actual(std::to_string(archive.size()) + " bytes");
+  if (archive.size() < kEndBytes)
+    return not_a_zip("no zip archive: too short").actual(std::to_string(archive.size()) + " bytes");
   Tail tail(archive);
   CAIRN_TRY(tail.read());
   CAIRN_TRY_ASSIGN(const Bounds bounds, read_bounds(tail, archive.size()));

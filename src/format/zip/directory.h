@@ -1,9 +1,9 @@
 // Directory: what a stored zip archive holds and where, read from its end.
 //
 // Values and pure functions, safe from any thread. Reads archives as torch (any version), Python's zipfile and Cairn
-// write them: zip64 or not, one level of prefix, entries that are stored and not encrypted. Nothing is trusted: all that
-// is returned lies inside the archive. Errors are kCorrupt for damage and kUnsupported for what is no zip archive or needs
-// more than the above.
+// write them: zip64 or not, one level of prefix, entries that are stored and not encrypted. Nothing is trusted: all
+// that is returned lies inside the archive. Errors are kCorrupt for damage and kUnsupported for what is no zip archive
+// or needs more than the above.
 #pragma once
 
 #include "core/byte_source.h"

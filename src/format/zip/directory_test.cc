@@ -115,7 +115,8 @@ TEST(Directory, CrcZeroOfBytesMeansNotComputed) {
   EXPECT_TRUE(read_directory(MemorySource(bytes_of(make_archive({{"a/empty", ""}})))).value().entries[0].crc);
 }
 
-// Damage in the directory must be an error or leave a directory whose ranges lie inside the archive; never more than that.
+// Damage in the directory must be an error or leave a directory whose ranges lie inside the archive; never more than
+// that.
 TEST(Directory, StaysInsideTheArchiveWhateverItSays) {
   const std::string good = make_archive(kThreeRecords);
   const std::uint64_t begin = read_directory(MemorySource(bytes_of(good))).value().offset;
@@ -145,11 +146,11 @@ TEST(Directory, RefusesSizesAndPlacesBeyondTheArchive) {
     store_little_endian(reinterpret_cast<std::byte*>(archive.data()) + offset, value);
     return code_of(archive);
   };
-  EXPECT_EQ(with(directory.offset + 24, 1000000), ErrorCode::kCorrupt);      // size
-  EXPECT_EQ(with(directory.offset + 42, 1000000), ErrorCode::kCorrupt);      // place of the local header
-  EXPECT_EQ(with(directory.offset + 42, 0xFFFFFFFF), ErrorCode::kCorrupt);   // announces a field that is not there
-  EXPECT_EQ(with(directory.end_offset + 12, 1000000), ErrorCode::kCorrupt);  // bytes of the directory
-  EXPECT_EQ(with(directory.end_offset + 16, 1000000), ErrorCode::kCorrupt);  // place of the directory
+  EXPECT_EQ(with(directory.offset + 24, 1000000), ErrorCode::kCorrupt);        // size
+  EXPECT_EQ(with(directory.offset + 42, 1000000), ErrorCode::kCorrupt);        // place of the local header
+  EXPECT_EQ(with(directory.offset + 42, 0xFFFFFFFF), ErrorCode::kCorrupt);     // announces a field that is not there
+  EXPECT_EQ(with(directory.end_offset + 12, 1000000), ErrorCode::kCorrupt);    // bytes of the directory
+  EXPECT_EQ(with(directory.end_offset + 16, 1000000), ErrorCode::kCorrupt);    // place of the directory
   EXPECT_EQ(with(directory.end_offset + 8, 0xFFFEFFFE), ErrorCode::kCorrupt);  // number of entries
 }
 

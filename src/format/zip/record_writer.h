@@ -1,7 +1,7 @@
 // Sizes and bytes of the parts of a stored zip archive: local header, descriptor, directory entry, end records.
 //
-// Pure arithmetic and rendering into the caller's memory, without allocation, so that an archive can be laid out before its bytes exist.
-// Follows the choices of torch (no times, UTF-8 flag, zip64 exactly where 32 bits do not do).
+// Pure arithmetic and rendering into the caller's memory, without allocation, so that an archive can be laid out before
+// its bytes exist. Follows the choices of torch (no times, UTF-8 flag, zip64 exactly where 32 bits do not do).
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ struct Record {
   std::uint64_t size = 0;
   std::uint64_t header_offset = 0;  // of the local header, from the start of the archive
   std::uint32_t crc = 0;
-  // Whether CRC and sizes stand in a descriptor behind the bytes instead of in the local header, which then does not depend
-  // on them. An empty record never has one.
+  // Whether CRC and sizes stand in a descriptor behind the bytes instead of in the local header, which then does not
+  // depend on them. An empty record never has one.
   bool late_crc = false;
 
   bool has_descriptor() const { return late_crc && size != 0; }
