@@ -1,0 +1,214 @@
+#include "format/pickle/value_reader.h"
+
+#include <string>
+#include <utility>
+
+#include "format/pickle/numpy_node.h"
+
+namespace cairn::pickle {
+namespace {
+
+// A value takes some hundred bytes of memory and at least one of the pickle, unless it is shared.
+constexpr std::size_t kBudgetFirst = 4096;
+constexpr std::size_t kBytesPerUnit = 8;  // copied bytes are cheaper than values
+
+bool is_builtin(std::string_view module) { return module == "builtins" || module == "__builtin__"; }
+
+class ValueReader {
+ public:
+  ValueReader(const Graph& graph, Resolver* resolver)
+      : graph_(graph), resolver_(resolver), budget_(kBudgetFirst + graph.input().size()) {}
+
+  // Goes no deeper than kValueDepthMax.
+  Result<Value> read(Node node, std::size_t depth);
+
+ private:
+  Result<void> spend(std::size_t bytes = 0);
+  Result<std::vector<Value>> read_elements(Node node, std::size_t depth);
+  Result<Value> read_dict(Node node, bool ordered, std::size_t depth);
+  Result<Value> read_call(Node node, std::size_t depth);
+  Result<std::optional<Value>> read_known_call(Node node, std::size_t depth);
+  Result<Value> read_object(Node node, std::size_t depth);
+  Value named(std::string_view module, std::string_view name, Value arguments) const;
+
+  const Graph& graph_;
+  Resolver* resolver_;
+  std::size_t budget_;
+};
+
+Result<void> ValueReader::spend(std::size_t bytes) {
+  const std::size_t cost = 1 + bytes / kBytesPerUnit;
+  if (cost > budget_) {
+    return Error(ErrorCode::kUnsupported, "a pickle whose values are far larger than itself: it repeats what it shares");
+  }
+  budget_ -= cost;
+  return {};
+}
+
+Value ValueReader::named(std::string_view module, std::string_view name, Value arguments) const {
+  auto object = std::make_unique<Object>();
+  object->module = module;
+  object->name = name;
+  object->arguments = std::move(arguments);
+  return object;
+}
+
+Result<std::vector<Value>> ValueReader::read_elements(Node node, std::size_t depth) {
+  const Elements range = graph_.elements(node);
+  std::vector<Value> values;
+  for (const Node element : range) {
+    CAIRN_TRY_ASSIGN(Value value, read(element, depth + 1));
+    values.push_back(std::move(value));
+  }
+  return values;
+}
+
+Result<Value> ValueReader::read_dict(Node node, bool ordered, std::size_t depth) {
+  Dict dict;
+  dict.ordered = ordered;
+  std::optional<Value> key;
+  if (node.is_set()) {
+    for (const Node element : graph_.elements(node)) {
+      CAIRN_TRY_ASSIGN(Value value, read(element, depth + 1));
+      if (!key) {
+        key = std::move(value);
+        continue;
+      }
+      dict.items.emplace_back(std::move(*key), std::move(value));
+      key.reset();
+    }
+  }
+  return Value(std::move(dict));
+}
+
+Result<Value> ValueReader::read(Node node, std::size_t depth) {
+  if (depth > kValueDepthMax) {
+    return Error(ErrorCode::kUnsupported, "a pickle that nests deeper than allowed, or contains itself")
+        .expected("at most " + std::to_string(kValueDepthMax) + " levels");
+  }
+  CAIRN_TRY(spend());
+  switch (graph_.kind(node)) {
+    case Kind::kNone: return Value();
+    case Kind::kBool: return Value(graph_.boolean(node));
+    case Kind::kInteger: return Value(graph_.integer(node));
+    case Kind::kReal: return Value(graph_.real(node));
+    case Kind::kText:
+      CAIRN_TRY(spend(graph_.text(node).size()));
+      return Value(graph_.text(node));
+    case Kind::kBigInteger: case Kind::kBytes: case Kind::kByteArray: {
+      const std::span<const std::byte> bytes = graph_.bytes(node);
+      CAIRN_TRY(spend(bytes.size()));
+      std::string data(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      if (graph_.is(node, Kind::kBigInteger)) return Value(BigInt{std::move(data)});
+      if (graph_.is(node, Kind::kBytes)) return Value(Bytes{std::move(data)});
+      Tuple arguments;
+      arguments.items.emplace_back(Bytes{std::move(data)});
+      return named("builtins", "bytearray", std::move(arguments));
+    }
+    case Kind::kTuple: {
+      CAIRN_TRY_ASSIGN(std::vector<Value> items, read_elements(node, depth));
+      return Value(Tuple{std::move(items)});
+    }
+    case Kind::kList: {
+      CAIRN_TRY_ASSIGN(std::vector<Value> items, read_elements(node, depth));
+      return Value(List{std::move(items)});
+    }
+    case Kind::kSet: {
+      CAIRN_TRY_ASSIGN(std::vector<Value> items, read_elements(node, depth));
+      return Value(Set{std::move(items)});
+    }
+    case Kind::kFrozenSet: {
+      CAIRN_TRY_ASSIGN(std::vector<Value> items, read_elements(node, depth));
+      Tuple arguments;
+      arguments.items.emplace_back(List{std::move(items)});
+      return named("builtins", "frozenset", std::move(arguments));
+    }
+    case Kind::kDict: return read_dict(node, false, depth);
+    case Kind::kGlobal: return named(graph_.module(node), graph_.name(node), None{});
+    case Kind::kCall: case Kind::kInstance: case Kind::kPersistent: case Kind::kFolded: return read_call(node, depth);
+  }
+  return Error(ErrorCode::kInternal, "a node of no kind");
+}
+
+Result<Value> ValueReader::read_call(Node node, std::size_t depth) {
+  if (resolver_ != nullptr) {
+    CAIRN_TRY_ASSIGN(std::optional<Value> resolved, resolver_->resolve(graph_, node));
+    if (resolved) return std::move(*resolved);
+  }
+  if (graph_.is(node, Kind::kPersistent) || graph_.is(node, Kind::kFolded)) {
+    return Error(ErrorCode::kUnsupported, "a pickle that refers to something outside of it");
+  }
+  CAIRN_TRY_ASSIGN(std::optional<Value> known, read_known_call(node, depth));
+  if (known) return std::move(*known);
+  return read_object(node, depth);
+}
+
+// What has a plain value of its own.
+Result<std::optional<Value>> ValueReader::read_known_call(Node node, std::size_t depth) {
+  using Maybe = std::optional<Value>;
+  const Node callable = graph_.callable(node);
+  if (!graph_.is(node, Kind::kCall) || !graph_.is(callable, Kind::kGlobal)) return Maybe();
+  if (std::optional<Array> array = read_numpy_node(graph_, node)) {
+    CAIRN_TRY(spend(array->data.size()));
+    return Maybe(std::move(*array));
+  }
+  if (std::optional<std::string> bytes = bytes_of(graph_, node)) {
+    CAIRN_TRY(spend(bytes->size()));
+    return Maybe(Bytes{std::move(*bytes)});
+  }
+  if (graph_.state(node).is_set()) return Maybe();
+  const std::string_view module = graph_.module(callable);
+  const std::string_view name = graph_.name(callable);
+  const Elements arguments = graph_.elements(graph_.arguments(node));
+  const Node items = graph_.items(node);
+  if (module == "collections" && name == "OrderedDict" && arguments.empty()) {
+    if (items.is_set() && !graph_.is(items, Kind::kDict)) return Maybe();
+    CAIRN_TRY_ASSIGN(Value dict, read_dict(items, true, depth));
+    return Maybe(std::move(dict));
+  }
+  if (!is_builtin(module) || items.is_set()) return Maybe();
+  if (name == "set" && arguments.size() == 1 && graph_.is(arguments.front(), Kind::kList)) {
+    CAIRN_TRY_ASSIGN(std::vector<Value> members, read_elements(arguments.front(), depth));
+    return Maybe(Set{std::move(members)});
+  }
+  if (name == "complex" && arguments.size() == 2) {
+    const Node real = *arguments.begin();
+    const Node imaginary = *++arguments.begin();
+    if (!graph_.is(real, Kind::kReal) || !graph_.is(imaginary, Kind::kReal)) return Maybe();
+    return Maybe(Complex{graph_.real(real), graph_.real(imaginary)});
+  }
+  return Maybe();
+}
+
+Result<Value> ValueReader::read_object(Node node, std::size_t depth) {
+  auto object = std::make_unique<Object>();
+  const Node callable = graph_.callable(node);
+  CAIRN_TRY_ASSIGN(object->arguments, read(graph_.arguments(node), depth + 1));
+  if (graph_.is(callable, Kind::kGlobal)) {
+    object->module = graph_.module(callable);
+    object->name = graph_.name(callable);
+    CAIRN_TRY(spend(object->module.size() + object->name.size()));
+  } else {  // what is called has no name, but is made by a call itself
+    CAIRN_TRY_ASSIGN(Value what, read(callable, depth + 1));
+    Tuple call;
+    call.items.push_back(std::move(what));
+    call.items.push_back(std::move(object->arguments));
+    object->arguments = std::move(call);
+  }
+  object->by_new = graph_.is(node, Kind::kInstance);
+  if (graph_.state(node).is_set()) {
+    CAIRN_TRY_ASSIGN(object->state, read(graph_.state(node), depth + 1));
+  }
+  if (graph_.items(node).is_set()) {
+    CAIRN_TRY_ASSIGN(object->items, read(graph_.items(node), depth + 1));
+  }
+  return Value(std::move(object));
+}
+
+}  // namespace
+
+Result<Value> to_value(const Graph& graph, Node node, Resolver* resolver) {
+  return ValueReader(graph, resolver).read(node, 0);
+}
+
+}  // namespace cairn::pickle

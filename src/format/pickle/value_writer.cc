@@ -1,0 +1,157 @@
+#include "format/pickle/value_writer.h"
+
+#include <string>
+#include <type_traits>
+
+#include "format/pickle/numpy_node.h"
+#include "format/pickle/value_reader.h"
+
+namespace cairn::pickle {
+namespace {
+
+constexpr int kFirstProtocolWithSets = 4;
+
+class ValueWriter {
+ public:
+  ValueWriter(Writer& writer, TensorWriter* tensors) : writer_(writer), tensors_(tensors) {}
+
+  // Goes no deeper than kValueDepthMax.
+  Result<void> write(const Value& value, std::size_t depth) {
+    if (depth > kValueDepthMax) {
+      return Error(ErrorCode::kUnsupported, "a value that nests deeper than allowed")
+          .expected("at most " + std::to_string(kValueDepthMax) + " levels");
+    }
+    return std::visit([&](const auto& alternative) { return write_one(alternative, depth); }, value.variant());
+  }
+
+ private:
+  Result<void> write_one(None, std::size_t) { return writer_.none(), Result<void>(); }
+  Result<void> write_one(bool flag, std::size_t) { return writer_.boolean(flag), Result<void>(); }
+  Result<void> write_one(std::int64_t number, std::size_t) { return writer_.integer(number), Result<void>(); }
+  Result<void> write_one(double number, std::size_t) { return writer_.real(number), Result<void>(); }
+  Result<void> write_one(const std::string& text, std::size_t) { return writer_.text(text), Result<void>(); }
+  Result<void> write_one(const Bytes& bytes, std::size_t) { return write_bytes(writer_, bytes.data), Result<void>(); }
+  Result<void> write_one(const BigInt& number, std::size_t) { return writer_.big_integer(number.data), Result<void>(); }
+
+  Result<void> write_one(const Complex& number, std::size_t) {
+    writer_.global(builtins(), "complex");
+    writer_.real(number.real);
+    writer_.real(number.imaginary);
+    writer_.tuple(2);
+    writer_.reduce();
+    return {};
+  }
+
+  Result<void> write_one(const List& list, std::size_t depth) {
+    writer_.empty_list();
+    return write_items(list, depth);
+  }
+
+  Result<void> write_one(const Tuple& tuple, std::size_t depth) {
+    const std::size_t count = tuple.items.size();
+    if (count > 3) writer_.mark();
+    for (const Value& item : tuple.items) CAIRN_TRY(write(item, depth + 1));
+    if (count > 3) {
+      writer_.tuple_since_mark();
+    } else {
+      writer_.tuple(count);
+    }
+    return {};
+  }
+
+  Result<void> write_one(const Set& set, std::size_t depth) {
+    if (writer_.protocol() >= kFirstProtocolWithSets) {
+      writer_.empty_set();
+      return write_items(set, depth);
+    }
+    writer_.global(builtins(), "set");
+    writer_.empty_list();
+    CAIRN_TRY(write_elements(set.items, depth));
+    writer_.tuple(1);
+    writer_.reduce();
+    return {};
+  }
+
+  Result<void> write_one(const Dict& dict, std::size_t depth) {
+    if (dict.ordered) {
+      writer_.global("collections", "OrderedDict");
+      writer_.empty_tuple();
+      writer_.reduce();
+    } else {
+      writer_.empty_dict();
+    }
+    return write_items(dict, depth);
+  }
+
+  Result<void> write_one(const Array& array, std::size_t) {
+    if (array.kind != Array::Kind::kTensor) return write_numpy(writer_, array);
+    if (tensors_ != nullptr) return tensors_->write_tensor(writer_, array);
+    return Error(ErrorCode::kUnsupported, "a tensor where the file has no place for its bytes");
+  }
+
+  Result<void> write_one(const std::unique_ptr<Object>& object, std::size_t depth) {
+    if (object->module.empty() && object->name.empty()) {  // see to_value(): the callable is made by a call itself
+      const auto* call = object->arguments.get_if<Tuple>();
+      if (call == nullptr || call->items.size() != 2) return Error(ErrorCode::kUnsupported, "an object without a class");
+      for (const Value& part : call->items) CAIRN_TRY(write(part, depth + 1));
+    } else {
+      writer_.global(object->module, object->name);
+      if (object->arguments.get_if<None>() != nullptr) return {};
+      CAIRN_TRY(write(object->arguments, depth + 1));
+    }
+    if (object->by_new) {
+      writer_.new_instance();
+    } else {
+      writer_.reduce();
+    }
+    if (const auto* list = object->items.get_if<List>()) CAIRN_TRY(write_items(*list, depth));
+    if (const auto* set = object->items.get_if<Set>()) CAIRN_TRY(write_items(*set, depth));
+    if (const auto* dict = object->items.get_if<Dict>()) CAIRN_TRY(write_items(*dict, depth));
+    if (object->state.get_if<None>() == nullptr) {
+      CAIRN_TRY(write(object->state, depth + 1));
+      writer_.build();
+    }
+    return {};
+  }
+
+  // Each puts items into what is on top of the stack.
+  Result<void> write_items(const List& list, std::size_t depth) { return write_elements(list.items, depth); }
+  Result<void> write_items(const Set& set, std::size_t depth) {
+    if (set.items.empty()) return {};
+    writer_.mark();
+    for (const Value& item : set.items) CAIRN_TRY(write(item, depth + 1));
+    writer_.add_items();
+    return {};
+  }
+  Result<void> write_items(const Dict& dict, std::size_t depth) {
+    if (dict.items.empty()) return {};
+    writer_.mark();
+    for (const auto& [key, value] : dict.items) {
+      CAIRN_TRY(write(key, depth + 1));
+      CAIRN_TRY(write(value, depth + 1));
+    }
+    writer_.set_items();
+    return {};
+  }
+  Result<void> write_elements(const std::vector<Value>& items, std::size_t depth) {
+    if (items.empty()) return {};
+    writer_.mark();
+    for (const Value& item : items) CAIRN_TRY(write(item, depth + 1));
+    writer_.appends();
+    return {};
+  }
+
+  // Protocol 2 is Python 2's, and says so in its names; Python 3 and torch translate them.
+  std::string_view builtins() const { return writer_.protocol() >= 3 ? "builtins" : "__builtin__"; }
+
+  Writer& writer_;
+  TensorWriter* tensors_;
+};
+
+}  // namespace
+
+Result<void> write_value(Writer& writer, const Value& value, TensorWriter* tensors) {
+  return ValueWriter(writer, tensors).write(value, 0);
+}
+
+}  // namespace cairn::pickle
