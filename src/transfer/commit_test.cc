@@ -1,0 +1,167 @@
+// The commit of one save, step by step, on a model disk.
+#include "transfer/commit.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "storage/testing/model_storage.h"
+
+namespace cairn::transfer {
+namespace {
+
+using storage::ModelStorage;
+
+constexpr SaveId kJob{7, 7};
+constexpr SaveId kOtherJob{8, 8};
+
+SaveIdentity save_number(std::uint64_t number, SaveId job = kJob) { return {{job.high, number}, job, number}; }
+
+std::vector<std::string> names_in(const storage::Storage& disk) {
+  std::vector<std::string> names;
+  for (const auto& file : disk.list().value()) names.push_back(file.name);
+  return names;
+}
+
+bool holds(const storage::Storage& disk, const std::string& name) {
+  const auto names = names_in(disk);
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// A save of one file, up to the commit.
+class OneSave {
+ public:
+  OneSave(ModelStorage& disk, const SaveIdentity& identity)
+      : disk_(disk), transaction_(SaveTransaction::claim(disk, identity, true).value()), name_(transaction_->file_name(0, 0)) {
+    EXPECT_TRUE(disk.create_whole(transaction_->private_name(name_), "data", Durability::kDurable));
+  }
+
+  const std::string& name() const { return name_; }
+  Result<void> publish() { return transaction_->publish({name_}, Durability::kDurable); }
+  Result<CommitReport> commit() {
+    manifest::CommitRecord record;
+    record.files.push_back({name_, 4, 0});
+    return transaction_->commit("pickle", record, Durability::kDurable);
+  }
+  void withdraw() { transaction_.reset(); }
+
+ private:
+  ModelStorage& disk_;
+  std::unique_ptr<SaveTransaction> transaction_;
+  std::string name_;
+};
+
+void commit_one(ModelStorage& disk, const SaveIdentity& identity) {
+  OneSave save(disk, identity);
+  ASSERT_TRUE(save.publish());
+  const auto committed = save.commit();
+  ASSERT_TRUE(committed) << committed.error().what();
+  EXPECT_TRUE(committed->warnings.empty());
+}
+
+TEST(Commit, TheFirstSaveHasTheNamesOfStockTorch) {
+  ModelStorage disk;
+  ASSERT_TRUE(disk.create_whole("common.pt", "others", Durability::kDurable));
+  commit_one(disk, save_number(1));
+  EXPECT_EQ(names_in(disk), (std::vector<std::string>{".metadata", "__0_0.distcp", "common.pt"}));
+}
+
+TEST(Commit, ALaterSaveNeverReusesAName) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  commit_one(disk, save_number(2));
+  EXPECT_FALSE(holds(disk, "__0_0.distcp"));
+  EXPECT_EQ(names_in(disk).size(), 2u);
+  EXPECT_EQ(read_metadata_in_place(disk).value().record->save_number, 2u);
+}
+
+TEST(Commit, TwoSavesThatBeginTogetherSeeEachOther) {
+  ModelStorage disk;
+  OneSave first(disk, save_number(1));
+  OneSave second(disk, save_number(1, kOtherJob));
+  EXPECT_EQ(first.name(), "__0_0.distcp");
+  EXPECT_NE(second.name(), "__0_0.distcp");
+}
+
+TEST(Commit, TheLoserOfTwoJobsIsToldAndWithdraws) {
+  ModelStorage disk;
+  OneSave loser(disk, save_number(1));
+  commit_one(disk, save_number(1, kOtherJob));
+  ASSERT_TRUE(loser.publish());
+  const auto committed = loser.commit();
+  ASSERT_FALSE(committed);
+  EXPECT_EQ(committed.error().code(), ErrorCode::kSuperseded);
+  loser.withdraw();
+  EXPECT_EQ(names_in(disk).size(), 2u);
+  EXPECT_EQ(read_metadata_in_place(disk).value().record->job_id, kOtherJob);
+}
+
+TEST(Commit, OfAJobComeInTheirOrder) {
+  ModelStorage disk;
+  OneSave second(disk, save_number(2));
+  OneSave first(disk, save_number(1));
+  OneSave third(disk, save_number(3));
+  ASSERT_TRUE(second.publish());
+  ASSERT_TRUE(second.commit());
+  ASSERT_TRUE(first.publish());
+  EXPECT_EQ(first.commit().error().code(), ErrorCode::kSuperseded);
+  first.withdraw();
+  ASSERT_TRUE(third.publish());
+  ASSERT_TRUE(third.commit());
+  EXPECT_EQ(names_in(disk), (std::vector<std::string>{".metadata", third.name()}));
+}
+
+TEST(Commit, AWithdrawnSaveLeavesNothing) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  const auto before = names_in(disk);
+  OneSave save(disk, save_number(2));
+  ASSERT_TRUE(save.publish());
+  save.withdraw();
+  EXPECT_EQ(names_in(disk), before);
+}
+
+// A folder such as a killed save leaves, with the lease of a process that is no more.
+void leave_dead_save(ModelStorage& disk, const SaveIdentity& identity, const std::string& replaced) {
+  const std::string folder = folder_of(identity.save_id);
+  ASSERT_TRUE(disk.make_folder(folder));
+  os::ProcessIdentity process = os::ProcessIdentity::mine();
+  std::string lease = "cairn-lease 1\nhost " + process.host + "\nboot an earlier one\nnamespace " + process.pid_namespace +
+                      "\npid 1\nstart 1\n";
+  ASSERT_TRUE(disk.create_whole(folder + "/lease", lease, Durability::kBuffered));
+  ASSERT_TRUE(disk.create_whole(folder + "/half.distcp", "half", Durability::kBuffered));
+  ASSERT_TRUE(disk.create_whole(folder + "/replaced", replaced, Durability::kBuffered));
+  ASSERT_TRUE(disk.create_whole("__0_" + to_decimal(identity.save_id) + "000000.distcp", "published", Durability::kBuffered));
+}
+
+TEST(Leftovers, OfADeadSaveGoWithTheNextCommit) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  ASSERT_TRUE(disk.create_whole("__0_5.distcp", "of a checkpoint that the dead save replaced", Durability::kBuffered));
+  ASSERT_TRUE(disk.create_whole("common.pt", "others", Durability::kBuffered));
+  leave_dead_save(disk, save_number(9, kOtherJob), "__0_5.distcp\ncommon.pt\n../outside.distcp\n");
+  commit_one(disk, save_number(2));
+  const auto names = names_in(disk);
+  ASSERT_EQ(names.size(), 3u) << testing::PrintToString(names);
+  EXPECT_TRUE(holds(disk, "common.pt"));
+}
+
+TEST(Leftovers, OfALivingSaveStay) {
+  ModelStorage disk;
+  OneSave living(disk, save_number(1, kOtherJob));
+  ASSERT_TRUE(living.publish());
+  commit_one(disk, save_number(2));
+  EXPECT_TRUE(holds(disk, living.name()));
+  EXPECT_TRUE(holds(disk, folder_of(save_number(1, kOtherJob).save_id)));
+}
+
+TEST(Lease, FolderNamesAreRecognised) {
+  const SaveId id{0x0123456789abcdef, 42};
+  EXPECT_EQ(save_id_of_folder(folder_of(id)), id);
+  EXPECT_FALSE(save_id_of_folder(".cairn-"));
+  EXPECT_FALSE(save_id_of_folder(".cairn-0123456789ABCDEF000000000000002a"));
+  EXPECT_FALSE(save_id_of_folder("cairn-0123456789abcdef000000000000002a"));
+}
+
+}  // namespace
+}  // namespace cairn::transfer
