@@ -100,6 +100,7 @@ Result<std::vector<ReadItem>> ChunkIndex::reads_for(const Box& wanted) const {
   }
   if (!tensor_.shape.empty()) {
     std::vector<Box> boxes;
+    boxes.reserve(items.size());
     for (const ReadItem& item : items) boxes.push_back(item.overlap);
     if (const auto clash = find_clash(boxes, dimension_)) {
       return Error(ErrorCode::kCorrupt, "saved chunks overlap")

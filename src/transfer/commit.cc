@@ -132,7 +132,7 @@ Result<void> SaveTransaction::note_replaced(const MetadataInPlace& old, const ma
 }
 
 Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
-  const Result<void> renamed = storage_.replace(folder_ + std::string(kSealedName), kMetadataName);
+  Result<void> renamed = storage_.replace(folder_ + std::string(kSealedName), kMetadataName);
   if (!renamed) {
     // Over a network a rename may have happened although its answer was lost: only looking tells.
     const Result<MetadataInPlace> now = read_metadata_in_place(storage_);

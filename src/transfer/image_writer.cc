@@ -118,6 +118,7 @@ Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const
   };
   CAIRN_TRY(os::run_parallel(threads, options.interrupted, write_blocks));
   std::vector<std::uint32_t> checksums;
+  checksums.reserve(jobs.size());
   for (const auto& job : jobs) checksums.push_back(job->trailer_checksum());
   return checksums;
 }
