@@ -8,7 +8,8 @@
 
 namespace cairn {
 
-static_assert(std::endian::native == std::endian::little, "big-endian machines need byte swaps here and in the formats");
+static_assert(std::endian::native == std::endian::little,
+              "big-endian machines need byte swaps here and in the formats");
 
 template <std::unsigned_integral T>
 T load_little_endian(const std::byte* from) {
