@@ -55,39 +55,44 @@ struct CatalogValue {
 };
 
 struct Catalog {
-  std::vector<CatalogTensor> tensors;  // in the order of the metadata
-  std::vector<CatalogValue> values;
-  // What kind of entry each key is, in the metadata's order: index into `tensors`, or into `values`.
+ public:
+  // What kind of entry a key is: index into `tensors`, or into `values`.
   struct KeyRef {
     bool is_tensor;
     std::uint32_t index;
   };
-  std::vector<KeyRef> keys;
-  std::vector<std::string> files;  // relative to the checkpoint's directory
-  // The nested place of each key that has one (DCP's planner_data), in the metadata's order. Each key of `paths` is the
-  // flat name; a checkpoint of an unflattened state dict has none.
-  std::vector<std::pair<std::string, Path>> paths;
-  std::optional<std::string> version;         // DCP's version string
-  std::optional<std::string> checkpoint_id;   // as the writer was told
-  std::optional<std::string> save_id;         // DCP's own, a UUID in text
-  // What we do not interpret, kept so that rewriting the metadata loses nothing: attributes of the Metadata object, by
-  // name; "planner_data" appears here if it is not the flat mapping above.
-  std::vector<std::pair<std::string, Value>> extra;
 
-  const CatalogTensor* find_tensor(std::string_view fqn) const;
-  const CatalogValue* find_value(std::string_view fqn) const;
-  // Builds the look-up by name. Call it once `tensors` and `values` are complete. Fails with kCorrupt on a name used twice.
-  Result<void> index();
-
- private:
-  std::unordered_map<std::string_view, KeyRef> by_fqn_;  // views into `tensors` and `values`: moves keep them, copies do not
- public:
   Catalog() = default;
   Catalog(Catalog&&) noexcept = default;
   Catalog& operator=(Catalog&&) noexcept = default;
   Catalog(const Catalog&) = delete;
   Catalog& operator=(const Catalog&) = delete;
   ~Catalog() = default;
+
+  // Builds the look-up by name. Call it once `tensors` and `values` are complete. Fails with kCorrupt on a name used twice.
+  Result<void> index();
+  const CatalogTensor* find_tensor(std::string_view fqn) const;
+  const CatalogValue* find_value(std::string_view fqn) const;
+
+  std::vector<CatalogTensor> tensors;  // in the order of the metadata
+  std::vector<CatalogValue> values;
+  std::vector<KeyRef> keys;        // all of them, in the metadata's order
+  std::vector<std::string> files;  // relative to the checkpoint's directory; as found, so not to be trusted
+  // The nested place of each key that has one (DCP's planner_data), in the metadata's order. Each key of `paths` is the
+  // flat name; a checkpoint of an unflattened state dict has none.
+  std::vector<std::pair<std::string, Path>> paths;
+  // Keys whose items went through stream transforms (compression) when they were written, and the names of these. Such
+  // items cannot be read here.
+  std::unordered_map<std::string, std::string> transforms;
+  std::optional<std::string> version;        // DCP's version string
+  std::optional<std::string> checkpoint_id;  // as the writer was told
+  std::optional<std::string> save_id;        // DCP's own, a UUID in text
+  // What we do not interpret, kept so that rewriting the metadata loses nothing: attributes of the Metadata object, by
+  // name; "planner_data" appears here if it is not the flat mapping above.
+  std::vector<std::pair<std::string, Value>> extra;
+
+ private:
+  std::unordered_map<std::string_view, KeyRef> by_fqn_;  // views into `tensors` and `values`: moves keep them, copies do not
 };
 
 }  // namespace cairn

@@ -87,8 +87,7 @@ Kind Graph::kind(Node node) const {
 
 bool Graph::boolean(Node node) const { return node.tag() == Node::Tag::kTrue; }
 
-std::int64_t Graph::integer(Node node) const {
-  if (node.tag() == Node::Tag::kInteger) return std::bit_cast<std::int64_t>(node.bits()) >> Node::kTagBits;
+std::int64_t Graph::long_integer(Node node) const {
   const std::span<const std::byte> number = bytes(node);
   assert(number.size() <= sizeof(std::int64_t));
   const bool negative = !number.empty() && (number.back() & std::byte{0x80}) != std::byte{0};
@@ -156,11 +155,6 @@ Node Graph::persistent_id(Node node) const { return arena_[node.offset()]; }
 bool Graph::makes(Node node, std::string_view module_name, std::string_view global_name) const {
   const Kind node_kind = kind(node);
   return (node_kind == Kind::kCall || node_kind == Kind::kInstance) && is_global(callable(node), module_name, global_name);
-}
-
-std::optional<std::int64_t> Graph::integer_if(Node node) const {
-  if (kind(node) != Kind::kInteger) return std::nullopt;
-  return integer(node);
 }
 
 std::optional<std::string_view> Graph::text_if(Node node) const {

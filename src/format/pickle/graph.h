@@ -5,6 +5,7 @@
 // needs a bound of their own (to_value() in value_reader.h has one).
 #pragma once
 
+#include <bit>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -153,7 +154,10 @@ class Graph {
 
   // Each needs a node of the kind that it names: ask kind() first.
   bool boolean(Node node) const;
-  std::int64_t integer(Node node) const;
+  std::int64_t integer(Node node) const {
+    if (node.tag() == Node::Tag::kInteger) return std::bit_cast<std::int64_t>(node.bits()) >> Node::kTagBits;
+    return long_integer(node);
+  }
   double real(Node node) const;
   std::string_view text(Node node) const;
   std::span<const std::byte> bytes(Node node) const;     // kBytes, kByteArray, kBigInteger
@@ -173,8 +177,16 @@ class Graph {
 
   // Whether `node` is a call or instance of a global of this name.
   bool makes(Node node, std::string_view module, std::string_view name) const;
+  // If `node` is torch.Size of a tuple: the elements of that tuple.
+  std::optional<std::span<const Node>> shape(Node node) const {
+    if (node.tag() != Node::Tag::kShape) return std::nullopt;
+    return std::span(arena_.get() + node.offset(), node.count());
+  }
   // An integer of 64 bits, if it is one.
-  std::optional<std::int64_t> integer_if(Node node) const;
+  std::optional<std::int64_t> integer_if(Node node) const {
+    if (node.tag() == Node::Tag::kInteger || kind(node) == Kind::kInteger) return integer(node);
+    return std::nullopt;
+  }
   std::optional<std::string_view> text_if(Node node) const;
 
  private:
@@ -187,6 +199,7 @@ class Graph {
     void operator()(Node* memory) const { std::free(memory); }
   };
   Graph() = default;
+  std::int64_t long_integer(Node node) const;
 
   std::span<const std::byte> input_;
   std::unique_ptr<Node[], FreeMemory> arena_;

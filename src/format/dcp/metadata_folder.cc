@@ -1,0 +1,230 @@
+#include "format/dcp/metadata_folder.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace cairn::dcp {
+namespace {
+
+using pickle::Graph;
+using pickle::Kind;
+using pickle::Node;
+
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
+constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
+
+constexpr std::array<std::string_view, 7> kFieldNames = {"offsets", "sizes", "fqn", "offset", "index", "relative_path", "length"};
+
+// A folded number: two bits say what it is. A chunk's rest is a range, the others' the number of a record.
+enum class Folded : std::uint64_t { kChunk, kIndex, kLocation };
+constexpr unsigned kFoldedBits = 2;
+constexpr std::uint64_t make_folded(Folded what, std::uint64_t rest) {
+  return (rest << kFoldedBits) | static_cast<std::uint64_t>(what);
+}
+constexpr Folded what_is(std::uint64_t folded) { return static_cast<Folded>(folded & ((1u << kFoldedBits) - 1)); }
+
+// A range of numbers: where it begins, and its length in the low bits.
+constexpr unsigned kRangeBits = 8;
+constexpr std::uint64_t kNoRange = ~std::uint64_t{0};
+constexpr std::int64_t kNoHint = -1;
+constexpr std::size_t kDimensionsFoldedMax = 64;
+constexpr std::uint64_t make_range(std::size_t begin, std::size_t count) { return (std::uint64_t{begin} << kRangeBits) | count; }
+
+// torch takes this many bytes at least for a chunk and its item: a guess at how many of them will come.
+constexpr std::size_t kBytesPerChunk = 160;
+
+}  // namespace
+
+MetadataFolder::MetadataFolder(std::size_t input_bytes) {
+  const std::size_t chunks = input_bytes / kBytesPerChunk;
+  numbers_.reserve(6 * chunks);
+  indices_.reserve(chunks);
+  locations_.reserve(chunks);
+}
+
+MetadataFolder::Class MetadataFolder::class_of(const Graph& graph, Node callable) {
+  const std::size_t number = graph.global_index(callable);
+  if (number >= classes_.size()) classes_.resize(number + 1, Class::kUnknown);
+  Class& known = classes_[number];
+  if (known != Class::kUnknown) return known;
+  if (graph.is_global(callable, kMetadataModule, "ChunkStorageMetadata")) {
+    known = Class::kChunk;
+  } else if (graph.is_global(callable, kMetadataModule, "MetadataIndex")) {
+    known = Class::kIndex;
+  } else if (graph.is_global(callable, kFilesystemModule, "_StorageInfo")) {
+    known = Class::kLocation;
+  } else {
+    known = Class::kOther;
+  }
+  return known;
+}
+
+bool MetadataFolder::is_field(const Graph& graph, Node key, Field field) {
+  Node& seen = field_nodes_[static_cast<std::size_t>(field)];
+  if (key == seen) return true;
+  if (graph.text_if(key) != kFieldNames[static_cast<std::size_t>(field)]) return false;
+  seen = key;
+  return true;
+}
+
+template <std::size_t Count>
+bool MetadataFolder::take_fields(const Graph& graph, Node state, const std::array<Field, Count>& fields,
+                                 std::array<Node, Count>& values) {
+  const pickle::Elements elements = graph.elements(state);
+  if (elements.size() != 2 * Count) return false;
+  auto element = elements.begin();
+  for (std::size_t i = 0; i < Count; ++i) {
+    if (!is_field(graph, *element, fields[i])) return false;
+    ++element;
+    values[i] = *element;
+    ++element;
+  }
+  return true;
+}
+
+std::optional<std::uint64_t> MetadataFolder::fold(const Graph& graph, Node instance) {
+  const Class kind = class_of(graph, graph.callable(instance));
+  const Node state = graph.state(instance);
+  if (kind == Class::kOther || !graph.is(state, Kind::kDict)) return std::nullopt;
+  if (kind == Class::kChunk) return fold_chunk(graph, state);
+  if (kind == Class::kIndex) return fold_index(graph, state);
+  return fold_location(graph, state);
+}
+
+// Leaves nothing behind if it fails.
+bool MetadataFolder::append_shape(const Graph& graph, Node node) {
+  const std::optional<std::span<const Node>> shape = graph.shape(node);
+  if (!shape || shape->size() > kDimensionsFoldedMax) return false;
+  const std::size_t before = numbers_.size();
+  for (const Node element : *shape) {
+    const std::optional<std::int64_t> number = graph.integer_if(element);
+    if (!number) {
+      numbers_.resize(before);
+      return false;
+    }
+    numbers_.push_back(*number);
+  }
+  return true;
+}
+
+std::optional<std::uint64_t> MetadataFolder::fold_chunk(const Graph& graph, Node state) {
+  std::array<Node, 2> values;
+  if (!take_fields(graph, state, std::array{Field::kOffsets, Field::kSizes}, values)) return std::nullopt;
+  const std::size_t before = numbers_.size();
+  if (!append_shape(graph, values[0])) return std::nullopt;
+  const std::size_t dimensions = numbers_.size() - before;
+  if (!append_shape(graph, values[1]) || numbers_.size() - before != 2 * dimensions) {
+    numbers_.resize(before);
+    return std::nullopt;
+  }
+  return make_folded(Folded::kChunk, make_range(before, 2 * dimensions));
+}
+
+std::optional<std::uint64_t> MetadataFolder::fold_index(const Graph& graph, Node state) {
+  std::array<Node, 3> all;
+  std::array<Node, 2> without_offset;
+  const bool is_tensor = take_fields(graph, state, std::array{Field::kFqn, Field::kOffset, Field::kIndex}, all);
+  if (!is_tensor) {
+    if (!take_fields(graph, state, std::array{Field::kFqn, Field::kIndex}, without_offset)) return std::nullopt;
+    all = {without_offset[0], Node(), without_offset[1]};
+  }
+  if (!graph.is(all[0], Kind::kText)) return std::nullopt;
+  StoredIndex stored{all[0], kNoRange, kNoHint};
+  if (const std::optional<std::int64_t> hint = graph.integer_if(all[2])) {
+    if (*hint < 0) return std::nullopt;
+    stored.hint = *hint;
+  } else if (!graph.is(all[2], Kind::kNone)) {
+    return std::nullopt;
+  }
+  if (is_tensor) {
+    const std::size_t before = numbers_.size();
+    if (!append_shape(graph, all[1])) return std::nullopt;
+    stored.offsets = make_range(before, numbers_.size() - before);
+  }
+  indices_.push_back(stored);
+  return make_folded(Folded::kIndex, indices_.size() - 1);
+}
+
+std::optional<std::uint64_t> MetadataFolder::fold_location(const Graph& graph, Node state) {
+  std::array<Node, 3> values;
+  if (!take_fields(graph, state, std::array{Field::kRelativePath, Field::kOffset, Field::kLength}, values)) return std::nullopt;
+  const std::optional<std::int64_t> offset = graph.integer_if(values[1]);
+  const std::optional<std::int64_t> length = graph.integer_if(values[2]);
+  if (!graph.is(values[0], Kind::kText) || !offset || !length) return std::nullopt;
+  locations_.push_back({values[0], *offset, *length});
+  return make_folded(Folded::kLocation, locations_.size() - 1);
+}
+
+std::span<const std::int64_t> MetadataFolder::numbers_at(std::uint64_t range) const {
+  return std::span(numbers_).subspan(range >> kRangeBits, range & ((1u << kRangeBits) - 1));
+}
+
+std::optional<ChunkNumbers> MetadataFolder::chunk(const Graph& graph, Node node) const {
+  if (!graph.is(node, Kind::kFolded) || what_is(graph.folded(node)) != Folded::kChunk) return std::nullopt;
+  return numbers_at(graph.folded(node) >> kFoldedBits);
+}
+
+std::optional<IndexRecord> MetadataFolder::index(const Graph& graph, Node node) const {
+  if (!graph.is(node, Kind::kFolded) || what_is(graph.folded(node)) != Folded::kIndex) return std::nullopt;
+  const StoredIndex& stored = indices_[graph.folded(node) >> kFoldedBits];
+  IndexRecord record{stored.fqn, std::nullopt, std::nullopt};
+  if (stored.offsets != kNoRange) record.offsets = numbers_at(stored.offsets);
+  if (stored.hint != kNoHint) record.hint = stored.hint;
+  return record;
+}
+
+std::optional<LocationRecord> MetadataFolder::location(const Graph& graph, Node node) const {
+  if (!graph.is(node, Kind::kFolded) || what_is(graph.folded(node)) != Folded::kLocation) return std::nullopt;
+  return locations_[graph.folded(node) >> kFoldedBits];
+}
+
+namespace {
+
+Value shape_value(std::span<const std::int64_t> numbers) {
+  Tuple dimensions;
+  for (const std::int64_t number : numbers) dimensions.items.emplace_back(number);
+  Tuple arguments;
+  arguments.items.emplace_back(std::move(dimensions));
+  auto shape = std::make_unique<Object>();
+  shape->module = "torch";
+  shape->name = "Size";
+  shape->arguments = std::move(arguments);
+  return shape;
+}
+
+Value instance_value(std::string_view module, std::string_view name, Dict state) {
+  auto object = std::make_unique<Object>();
+  object->module = module;
+  object->name = name;
+  object->arguments = Tuple();
+  object->state = std::move(state);
+  object->by_new = true;
+  return object;
+}
+
+}  // namespace
+
+Result<std::optional<Value>> MetadataFolder::resolve(const Graph& graph, Node node) {
+  Dict state;
+  if (const std::optional<ChunkNumbers> numbers = chunk(graph, node)) {
+    state.items.emplace_back("offsets", shape_value(numbers->first(numbers->size() / 2)));
+    state.items.emplace_back("sizes", shape_value(numbers->last(numbers->size() / 2)));
+    return std::optional(instance_value(kMetadataModule, "ChunkStorageMetadata", std::move(state)));
+  }
+  if (const std::optional<IndexRecord> record = index(graph, node)) {
+    state.items.emplace_back("fqn", graph.text(record->fqn));
+    if (record->offsets) state.items.emplace_back("offset", shape_value(*record->offsets));
+    state.items.emplace_back("index", record->hint ? Value(*record->hint) : Value());
+    return std::optional(instance_value(kMetadataModule, "MetadataIndex", std::move(state)));
+  }
+  if (const std::optional<LocationRecord> record = location(graph, node)) {
+    state.items.emplace_back("relative_path", graph.text(record->path));
+    state.items.emplace_back("offset", record->offset);
+    state.items.emplace_back("length", record->length);
+    return std::optional(instance_value(kFilesystemModule, "_StorageInfo", std::move(state)));
+  }
+  return std::optional<Value>();
+}
+
+}  // namespace cairn::dcp
