@@ -251,6 +251,9 @@ void shift_offset(std::byte* field, std::uint64_t shift) {
 }  // namespace
 
 Result<std::string> encode_value(const Value& value) {
+  if (const std::string unknown = first_unknown_class(value); !unknown.empty()) {
+    return Error(ErrorCode::kUnsupported, "a value of a class that has no native form").actual(unknown);
+  }
   pickle::Writer writer(2);
   StorageCollector collector;
   CAIRN_TRY(pickle::write_value(writer, value, &collector));
