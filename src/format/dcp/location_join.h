@@ -1,0 +1,43 @@
+// LocationJoin: gives each chunk and value of a catalog the place of its bytes, out of DCP's storage_data.
+//
+// One thread at a time; borrows the catalog, whose tensors and values must be complete and indexed.
+#pragma once
+
+#include <cairn/catalog.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace cairn::dcp {
+
+class LocationJoin {
+ public:
+  explicit LocationJoin(Catalog& catalog);
+
+  // The item of `fqn` lies at `location`; of a tensor, that of the chunks which begin at `offsets`. `hint` is the position
+  // of the chunk if the writer was right. An item that belongs to nothing is passed over.
+  void assign(std::string_view fqn, std::optional<std::span<const std::int64_t>> offsets, std::optional<std::int64_t> hint,
+              const ItemLocation& location);
+
+  // Equal chunks share an item, and the storage names only one of them: the others get its place here.
+  void finish();
+
+ private:
+  // The tensor of that name, guessing that items come in the order of the tensors; else count() of them.
+  std::size_t find_tensor(std::string_view fqn);
+  std::span<const std::int64_t> offsets_of(const CatalogTensor& tensor, std::size_t chunk) const;
+  bool begins_at(const CatalogTensor& tensor, std::size_t chunk, std::span<const std::int64_t> offsets) const;
+  // The tensor's chunks by their offsets, sorted when first asked for.
+  const std::vector<std::uint32_t>& sorted_chunks(std::size_t tensor);
+
+  Catalog& catalog_;
+  std::size_t next_tensor_ = 0;
+  std::unordered_map<std::size_t, std::vector<std::uint32_t>> sorted_;
+};
+
+}  // namespace cairn::dcp

@@ -1,0 +1,385 @@
+#include "format/dcp/metadata_decoder.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "core/checked.h"
+#include "format/dcp/location_join.h"
+#include "format/dcp/metadata_folder.h"
+#include "format/dcp/planner_data.h"
+#include "format/pickle/machine.h"
+#include "format/pickle/value_reader.h"
+
+namespace cairn::dcp {
+namespace {
+
+using pickle::Graph;
+using pickle::Kind;
+using pickle::Node;
+
+Error corrupt(std::string message) { return Error(ErrorCode::kCorrupt, std::move(message)); }
+
+std::string name_of_kind(const Graph& graph, Node node) {
+  constexpr std::array<std::string_view, 18> kNames = {"None",  "a bool", "an integer", "an integer", "a float", "a text",
+                                                       "bytes", "bytes",  "a tuple",    "a frozenset", "a list",  "a set",
+                                                       "a dict", "a class", "an object", "an object",  "a reference", "an object"};
+  if (graph.is(node, Kind::kCall) || graph.is(node, Kind::kInstance)) node = graph.callable(node);
+  if (graph.is(node, Kind::kGlobal)) return std::string(graph.module(node)) + "." + std::string(graph.name(node));
+  return std::string(kNames[static_cast<std::size_t>(graph.kind(node))]);
+}
+
+// Whether `node` is an object of a class of this name, in whatever module: the classes have moved in the course of time.
+bool is_object_of(const Graph& graph, Node node, std::string_view name) {
+  if (!graph.is(node, Kind::kInstance) && !graph.is(node, Kind::kCall)) return false;
+  return graph.is(graph.callable(node), Kind::kGlobal) && graph.name(graph.callable(node)) == name;
+}
+
+// An attribute of an object whose state is a dict; unset if it has none of this name.
+Node attribute(const Graph& graph, Node object, std::string_view name) {
+  if (!graph.is(object, Kind::kInstance) && !graph.is(object, Kind::kCall)) return {};
+  const Node state = graph.state(object);
+  if (!state.is_set() || !graph.is(state, Kind::kDict)) return {};
+  const pickle::Elements elements = graph.elements(state);
+  for (auto element = elements.begin(); element != elements.end(); ++element) {
+    const bool found = graph.text_if(*element) == name;
+    ++element;
+    if (found) return *element;
+  }
+  return {};
+}
+
+// A torch.Size, or a plain tuple or list of integers, as some producers have it.
+std::optional<std::vector<std::int64_t>> integers_of(const Graph& graph, Node node) {
+  if (graph.makes(node, "torch", "Size")) {
+    const pickle::Elements arguments = graph.elements(graph.arguments(node));
+    if (arguments.size() != 1) return std::nullopt;
+    node = arguments.front();
+  }
+  if (!graph.is(node, Kind::kTuple) && !graph.is(node, Kind::kList)) return std::nullopt;
+  const pickle::Elements elements = graph.elements(node);
+  if (elements.size() > kDimensionsMax) return std::nullopt;
+  std::vector<std::int64_t> numbers;
+  for (const Node element : elements) {
+    const std::optional<std::int64_t> number = graph.integer_if(element);
+    if (!number) return std::nullopt;
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
+// The text of a path that was pickled as an object, as pathlib of Python up to 3.12 (parts) and since (one text) does it.
+std::optional<std::string> path_text(const Graph& graph, Node node) {
+  if (const auto text = graph.text_if(node)) return std::string(*text);
+  if (!graph.is(node, Kind::kCall) || !graph.is(graph.callable(node), Kind::kGlobal)) return std::nullopt;
+  const std::string_view module = graph.module(graph.callable(node));
+  if (module != "pathlib" && module != "pathlib._local") return std::nullopt;
+  const bool is_windows = graph.name(graph.callable(node)).find("Windows") != std::string_view::npos;
+  const char separator = is_windows ? '\\' : '/';
+  std::string path;
+  for (const Node part : graph.elements(graph.arguments(node))) {
+    const auto text = graph.text_if(part);
+    if (!text) return std::nullopt;
+    if (!path.empty() && path.back() != separator) path += separator;
+    path += *text;
+  }
+  return path.empty() ? "." : path;
+}
+
+class MetadataDecoder {
+ public:
+  MetadataDecoder(const Graph& graph, MetadataFolder& folder) : graph_(graph), folder_(folder) {}
+
+  Result<Catalog> decode();
+
+ private:
+  Result<void> read_entries(Node dict);
+  Result<void> read_tensor(std::string_view fqn, Node object);
+  Result<void> read_properties(CatalogTensor& tensor, Node properties);
+  Result<void> read_chunk(CatalogTensor& tensor, ChunkNumbers numbers);
+  Result<void> read_chunks(CatalogTensor& tensor, Node list);
+  Result<void> read_storage(Node dict);
+  Result<void> read_item(LocationJoin& join, Node index, Node info);
+  Result<LocationRecord> read_location(std::string_view fqn, Node info, bool& is_known);
+  Result<void> read_planner_data(Node node);
+  void read_storage_meta(Node node);
+  Result<void> keep(std::string_view name, Node node);
+  std::uint32_t file_number(Node path);
+
+  const Graph& graph_;
+  MetadataFolder& folder_;
+  Catalog catalog_;
+  Node last_path_;
+  std::uint32_t last_file_ = 0;
+  std::unordered_map<std::string_view, std::uint32_t> file_numbers_;
+};
+
+Result<Catalog> MetadataDecoder::decode() {
+  const Node root = graph_.root();
+  if (!is_object_of(graph_, root, "Metadata") || !graph_.state(root).is_set() || !graph_.is(graph_.state(root), Kind::kDict)) {
+    return corrupt("not the metadata of a checkpoint")
+        .expected("torch.distributed.checkpoint.metadata.Metadata")
+        .actual(name_of_kind(graph_, root));
+  }
+  const Node entries = attribute(graph_, root, "state_dict_metadata");
+  if (!entries.is_set()) return corrupt("metadata without its state_dict_metadata");
+  CAIRN_TRY(read_entries(entries));
+  CAIRN_TRY(catalog_.index());
+  if (const Node storage = attribute(graph_, root, "storage_data"); storage.is_set()) CAIRN_TRY(read_storage(storage));
+  const pickle::Elements elements = graph_.elements(graph_.state(root));
+  for (auto element = elements.begin(); element != elements.end(); ++element) {
+    const std::optional<std::string_view> name = graph_.text_if(*element);
+    const Node value = *++element;
+    if (!name) return corrupt("metadata with an attribute whose name is no text");
+    if (name == "state_dict_metadata" || name == "storage_data") continue;
+    if (name == "planner_data") {
+      CAIRN_TRY(read_planner_data(value));
+    } else if (name == "storage_meta") {
+      read_storage_meta(value);
+    } else if (name == "version" && (graph_.is(value, Kind::kText) || graph_.is(value, Kind::kNone))) {
+      if (const auto version = graph_.text_if(value)) catalog_.version = *version;
+    } else {
+      CAIRN_TRY(keep(*name, value));
+    }
+  }
+  return std::move(catalog_);
+}
+
+Result<void> MetadataDecoder::read_entries(Node dict) {
+  if (!graph_.is(dict, Kind::kDict)) {
+    return corrupt("metadata whose state_dict_metadata is no dict").actual(name_of_kind(graph_, dict));
+  }
+  const pickle::Elements elements = graph_.elements(dict);
+  catalog_.keys.reserve(elements.size() / 2);
+  for (auto element = elements.begin(); element != elements.end(); ++element) {
+    const std::optional<std::string_view> fqn = graph_.text_if(*element);
+    const Node entry = *++element;
+    if (!fqn) return corrupt("metadata with a key that is no text");
+    if (is_object_of(graph_, entry, "TensorStorageMetadata")) {
+      catalog_.keys.push_back({true, static_cast<std::uint32_t>(catalog_.tensors.size())});
+      if (auto read = read_tensor(*fqn, entry); !read) return std::move(read).error().key(*fqn);
+    } else if (is_object_of(graph_, entry, "BytesStorageMetadata")) {
+      catalog_.keys.push_back({false, static_cast<std::uint32_t>(catalog_.values.size())});
+      catalog_.values.push_back({std::string(*fqn), {}});
+    } else {
+      return Error(ErrorCode::kUnsupported, "an entry that is neither a tensor nor bytes")
+          .key(*fqn)
+          .expected("TensorStorageMetadata or BytesStorageMetadata")
+          .actual(name_of_kind(graph_, entry));
+    }
+  }
+  return {};
+}
+
+Result<void> MetadataDecoder::read_tensor(std::string_view fqn, Node object) {
+  const Node properties = attribute(graph_, object, "properties");
+  const Node size = attribute(graph_, object, "size");
+  const Node chunks = attribute(graph_, object, "chunks");
+  if (!properties.is_set() || !size.is_set() || !chunks.is_set()) {
+    return corrupt("a tensor without its properties, size or chunks");
+  }
+  CatalogTensor& tensor = catalog_.tensors.emplace_back();
+  tensor.fqn = fqn;
+  CAIRN_TRY(read_properties(tensor, properties));
+  const std::optional<std::vector<std::int64_t>> shape = integers_of(graph_, size);
+  if (!shape) return corrupt("a tensor whose size is none").actual(name_of_kind(graph_, size));
+  tensor.shape = Extents(*shape);
+  if (auto count = element_count(tensor.shape); !count) {
+    return corrupt("a tensor of a size that cannot be").actual(to_string(tensor.shape));
+  }
+  return read_chunks(tensor, chunks);
+}
+
+// The state is a tuple (dtype, layout, requires_grad, memory format, pinned), or, from other producers, a dict.
+Result<void> MetadataDecoder::read_properties(CatalogTensor& tensor, Node properties) {
+  Node dtype = attribute(graph_, properties, "dtype");
+  Node requires_grad = attribute(graph_, properties, "requires_grad");
+  const bool is_object = graph_.is(properties, Kind::kInstance) || graph_.is(properties, Kind::kCall);
+  if (is_object && graph_.state(properties).is_set() && graph_.is(graph_.state(properties), Kind::kTuple)) {
+    std::size_t i = 0;
+    for (const Node element : graph_.elements(graph_.state(properties))) {
+      if (i == 0) dtype = element;
+      if (i == 2) requires_grad = element;
+      ++i;
+    }
+  }
+  if (!dtype.is_set() || !graph_.is(dtype, Kind::kGlobal) || graph_.module(dtype) != "torch") {
+    return corrupt("a tensor without a dtype").actual(name_of_kind(graph_, dtype.is_set() ? dtype : properties));
+  }
+  const std::optional<DType> known = dtype_from_name(graph_.name(dtype));
+  if (!known) return Error(ErrorCode::kUnsupported, "a tensor of a dtype that we do not know").actual(name_of_kind(graph_, dtype));
+  tensor.dtype = *known;
+  tensor.requires_grad = requires_grad.is_set() && graph_.is(requires_grad, Kind::kBool) && graph_.boolean(requires_grad);
+  return {};
+}
+
+Result<void> MetadataDecoder::read_chunks(CatalogTensor& tensor, Node list) {
+  if (!graph_.is(list, Kind::kList) && !graph_.is(list, Kind::kTuple)) {
+    return corrupt("a tensor whose chunks are no list").actual(name_of_kind(graph_, list));
+  }
+  const pickle::Elements elements = graph_.elements(list);
+  tensor.boxes.reserve(elements.size() * 2 * tensor.shape.size());
+  tensor.locations.resize(elements.size());
+  for (const Node element : elements) {
+    if (const std::optional<ChunkNumbers> numbers = folder_.chunk(graph_, element)) {
+      CAIRN_TRY(read_chunk(tensor, *numbers));
+      continue;
+    }
+    const Node offsets_node = attribute(graph_, element, "offsets");
+    const Node sizes_node = attribute(graph_, element, "sizes");
+    if (!offsets_node.is_set() || !sizes_node.is_set()) {
+      return corrupt("a chunk without its offsets or sizes").actual(name_of_kind(graph_, element));
+    }
+    std::optional<std::vector<std::int64_t>> numbers = integers_of(graph_, offsets_node);
+    const std::optional<std::vector<std::int64_t>> sizes = integers_of(graph_, sizes_node);
+    if (!numbers || !sizes || numbers->size() != sizes->size()) {
+      return corrupt("a chunk whose offsets and sizes do not fit together");
+    }
+    numbers->insert(numbers->end(), sizes->begin(), sizes->end());
+    CAIRN_TRY(read_chunk(tensor, *numbers));
+  }
+  return {};
+}
+
+Result<void> MetadataDecoder::read_chunk(CatalogTensor& tensor, ChunkNumbers numbers) {
+  const std::size_t dimensions = tensor.shape.size();
+  bool fits = numbers.size() == 2 * dimensions;
+  for (std::size_t d = 0; fits && d < dimensions; ++d) {
+    const std::int64_t offset = numbers[d];
+    const std::int64_t size = numbers[dimensions + d];
+    fits = offset >= 0 && size >= 0 && size <= tensor.shape[d] && offset <= tensor.shape[d] - size;
+  }
+  if (!fits) {
+    const std::size_t half = numbers.size() / 2;
+    return corrupt("a chunk that does not lie in its tensor")
+        .expected("within " + to_string(tensor.shape))
+        .actual("offsets " + to_string(Extents(numbers.first(half))) + ", sizes " + to_string(Extents(numbers.subspan(half))));
+  }
+  tensor.boxes.insert(tensor.boxes.end(), numbers.begin(), numbers.end());
+  return {};
+}
+
+Result<void> MetadataDecoder::read_storage(Node dict) {
+  if (graph_.is(dict, Kind::kNone)) return {};
+  if (!graph_.is(dict, Kind::kDict)) return corrupt("metadata whose storage_data is no dict").actual(name_of_kind(graph_, dict));
+  LocationJoin join(catalog_);
+  const pickle::Elements elements = graph_.elements(dict);
+  for (auto element = elements.begin(); element != elements.end(); ++element) {
+    const Node index = *element;
+    CAIRN_TRY(read_item(join, index, *++element));
+  }
+  join.finish();
+  return {};
+}
+
+Result<void> MetadataDecoder::read_item(LocationJoin& join, Node index, Node info) {
+  std::optional<IndexRecord> record = folder_.index(graph_, index);
+  std::optional<std::vector<std::int64_t>> offsets;
+  if (!record) {
+    const Node fqn = attribute(graph_, index, "fqn");
+    if (!fqn.is_set() || !graph_.is(fqn, Kind::kText)) {
+      return corrupt("an item of storage_data without a name").actual(name_of_kind(graph_, index));
+    }
+    const Node offset = attribute(graph_, index, "offset");
+    const Node hint = attribute(graph_, index, "index");
+    if (offset.is_set() && !graph_.is(offset, Kind::kNone)) {
+      offsets = integers_of(graph_, offset);
+      if (!offsets) return corrupt("an item of storage_data whose offset is none").key(graph_.text(fqn));
+    }
+    record = IndexRecord{fqn, std::nullopt, std::nullopt};
+    if (offsets) record->offsets = *offsets;
+    if (hint.is_set()) record->hint = graph_.integer_if(hint);
+  }
+  const std::string_view fqn = graph_.text(record->fqn);
+  bool is_known = true;
+  CAIRN_TRY_ASSIGN(const LocationRecord location, read_location(fqn, info, is_known));
+  if (!is_known) return {};
+  if (location.offset < 0 || location.length < 0 || !checked_add(location.offset, location.length)) {
+    return corrupt("an item whose place in its file cannot be")
+        .key(fqn)
+        .file(graph_.text(location.path))
+        .actual("offset " + std::to_string(location.offset) + ", length " + std::to_string(location.length));
+  }
+  join.assign(fqn, record->offsets, record->hint,
+              {file_number(location.path), static_cast<std::uint64_t>(location.offset),
+               static_cast<std::uint64_t>(location.length)});
+  return {};
+}
+
+// `is_known` is cleared for what other storages keep here: the chunk then has no bytes for us.
+Result<LocationRecord> MetadataDecoder::read_location(std::string_view fqn, Node info, bool& is_known) {
+  if (const std::optional<LocationRecord> folded = folder_.location(graph_, info)) return *folded;
+  LocationRecord record;
+  record.path = attribute(graph_, info, "relative_path");
+  const Node offset = attribute(graph_, info, "offset");
+  const Node length = attribute(graph_, info, "length");
+  if (!is_object_of(graph_, info, "_StorageInfo") || !record.path.is_set() || !offset.is_set() || !length.is_set()) {
+    is_known = false;
+    return record;
+  }
+  const std::optional<std::int64_t> offset_number = graph_.integer_if(offset);
+  const std::optional<std::int64_t> length_number = graph_.integer_if(length);
+  if (!graph_.is(record.path, Kind::kText) || !offset_number || !length_number) {
+    return corrupt("an item whose place is not a file, an offset and a length").key(fqn);
+  }
+  record.offset = *offset_number;
+  record.length = *length_number;
+  const Node transforms = attribute(graph_, info, "transform_descriptors");
+  if (!transforms.is_set() || (!graph_.is(transforms, Kind::kList) && !graph_.is(transforms, Kind::kTuple))) return record;
+  std::string names;
+  for (const Node transform : graph_.elements(transforms)) {
+    names += names.empty() ? "" : ", ";
+    names += graph_.text_if(transform).value_or("?");
+  }
+  if (!names.empty()) catalog_.transforms.emplace(fqn, std::move(names));
+  return record;
+}
+
+std::uint32_t MetadataDecoder::file_number(Node path) {
+  if (path == last_path_) return last_file_;
+  const std::string_view name = graph_.text(path);
+  const auto [entry, is_new] = file_numbers_.try_emplace(name, static_cast<std::uint32_t>(catalog_.files.size()));
+  if (is_new) catalog_.files.emplace_back(name);
+  last_path_ = path;
+  last_file_ = entry->second;
+  return last_file_;
+}
+
+Result<void> MetadataDecoder::read_planner_data(Node node) {
+  if (graph_.is(node, Kind::kNone)) return {};
+  if (std::optional<FlatMapping> paths = read_flat_mapping(graph_, node)) {
+    catalog_.paths = std::move(*paths);
+    return {};
+  }
+  return keep("planner_data", node);
+}
+
+void MetadataDecoder::read_storage_meta(Node node) {
+  const Node checkpoint_id = attribute(graph_, node, "checkpoint_id");
+  const Node save_id = attribute(graph_, node, "save_id");
+  if (checkpoint_id.is_set()) catalog_.checkpoint_id = path_text(graph_, checkpoint_id);
+  if (save_id.is_set()) {
+    if (const auto text = graph_.text_if(save_id)) catalog_.save_id = *text;
+  }
+}
+
+Result<void> MetadataDecoder::keep(std::string_view name, Node node) {
+  Result<Value> value = pickle::to_value(graph_, node, &folder_);
+  if (!value) return std::move(value).error().while_doing("keeping the metadata's attribute " + std::string(name));
+  catalog_.extra.emplace_back(name, std::move(*value));
+  return {};
+}
+
+}  // namespace
+
+Result<DecodedMetadata> decode_metadata(std::span<const std::byte> bytes) {
+  MetadataFolder folder(bytes.size());
+  CAIRN_TRY_ASSIGN(const Graph graph, pickle::parse(bytes, {}, &folder));
+  CAIRN_TRY_ASSIGN(Catalog catalog, MetadataDecoder(graph, folder).decode());
+  return DecodedMetadata{std::move(catalog), graph.bytes_consumed()};
+}
+
+}  // namespace cairn::dcp

@@ -1,0 +1,23 @@
+// FlatMapping: the default planner's planner_data: where each flat key sits in the nested state dict.
+//
+// Pure.
+#pragma once
+
+#include <cairn/state_dict.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "format/pickle/graph.h"
+
+namespace cairn::dcp {
+
+using FlatMapping = std::vector<std::pair<std::string, Path>>;
+
+// From a dict, or a ChainMap of dicts (torch before 2.3), from texts to tuples of texts and integers. Nullopt for whatever
+// else a planner may keep there.
+std::optional<FlatMapping> read_flat_mapping(const pickle::Graph& graph, pickle::Node node);
+
+}  // namespace cairn::dcp
