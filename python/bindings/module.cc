@@ -1,6 +1,33 @@
-// The extension module cairn._engine: the C++ engine as Python sees it.
+// The extension module cairn._engine: the C++ engine as Python sees it. Only package cairn uses it.
+#include <cairn/dtype.h>
 #include <cairn/version.h>
 
-#include <nanobind/nanobind.h>
+#include "bound.h"
+#include "errors.h"
+#include "text.h"
 
-NB_MODULE(_engine, m) { m.attr("__version__") = nanobind::str(cairn::kVersion.data(), cairn::kVersion.size()); }
+namespace cairn::python {
+
+void bind_dtypes(nb::module_& module) {
+  nb::list names;  // by code
+  nb::list item_sizes;
+  for (std::uint8_t code = 0; code < kDTypeCount; ++code) {
+    const auto dtype = static_cast<DType>(code);
+    names.append(to_str(name_of(dtype)));
+    item_sizes.append(nb::int_(item_bytes(dtype)));
+  }
+  module.attr("DTYPE_NAMES") = nb::tuple(names);
+  module.attr("DTYPE_ITEM_BYTES") = nb::tuple(item_sizes);
+}
+
+}  // namespace cairn::python
+
+NB_MODULE(_engine, module) {
+  module.attr("__version__") = cairn::python::to_str(cairn::kVersion);
+  cairn::python::register_error_translator();
+  cairn::python::bind_dtypes(module);
+  cairn::python::bind_values(module);
+  cairn::python::bind_catalog(module);
+  cairn::python::bind_state_dict(module);
+  cairn::python::bind_checkpoint(module);
+}

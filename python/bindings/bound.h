@@ -1,0 +1,16 @@
+// The parts of the extension module: each binds one concept.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+namespace cairn::python {
+
+void bind_dtypes(nb::module_& module);
+void bind_values(nb::module_& module);
+void bind_catalog(nb::module_& module);
+void bind_state_dict(nb::module_& module);
+void bind_checkpoint(nb::module_& module);
+
+}  // namespace cairn::python

@@ -1,0 +1,89 @@
+#include "catalog.h"
+
+#include "bound.h"
+#include "errors.h"
+#include "text.h"
+#include "values.h"
+
+namespace cairn::python {
+namespace {
+
+const std::string& fqn_at(const Catalog& catalog, const Catalog::KeyRef& key) {
+  return key.is_tensor ? catalog.tensors[key.index].fqn : catalog.values[key.index].fqn;
+}
+
+nb::tuple place_of(const Catalog& catalog, const ItemLocation& location) {
+  // Length 0: storage has no bytes for it, and then there is no file either.
+  const nb::object file = location.length == 0 ? nb::object(nb::none()) : to_str(catalog.files.at(location.file));
+  return nb::make_tuple(file, location.offset, location.length);
+}
+
+// (dtype code, shape, requires_grad, [(offsets, sizes, file, offset, length), ...])
+nb::tuple describe(const Catalog& catalog, const CatalogTensor& tensor) {
+  const std::size_t dimensions = tensor.shape.size();
+  nb::list chunks;
+  for (std::size_t i = 0; i < tensor.chunk_count(); ++i) {
+    const std::int64_t* box = tensor.boxes.data() + 2 * dimensions * i;
+    const nb::tuple place = place_of(catalog, tensor.locations[i]);
+    chunks.append(nb::make_tuple(from_extents(box, dimensions), from_extents(box + dimensions, dimensions), place[0], place[1],
+                                 place[2]));
+  }
+  return nb::make_tuple(static_cast<int>(tensor.dtype), from_extents(tensor.shape.data(), dimensions), tensor.requires_grad,
+                        chunks);
+}
+
+nb::object text_or_none(const std::optional<std::string>& text) { return text ? to_str(*text) : nb::object(nb::none()); }
+
+nb::dict extra_of(const Catalog& catalog) {
+  nb::dict extra;
+  for (const auto& [name, value] : catalog.extra) {
+    if (first_foreign(value).empty()) extra[to_str(name)] = from_value(value, nb::none());
+  }
+  return extra;
+}
+
+}  // namespace
+
+void bind_catalog(nb::module_& module) {
+  nb::class_<SharedCatalog>(module, "Catalog")
+      .def("__len__", [](const SharedCatalog& self) { return self.catalog->keys.size(); })
+      .def("__contains__",
+           [](const SharedCatalog& self, const nb::str& fqn) {
+             const std::string name = to_utf8(fqn);
+             return self.catalog->find_tensor(name) != nullptr || self.catalog->find_value(name) != nullptr;
+           })
+      .def("keys",
+           [](const SharedCatalog& self) {
+             nb::list keys;
+             for (const Catalog::KeyRef& key : self.catalog->keys) keys.append(to_str(fqn_at(*self.catalog, key)));
+             return keys;
+           })
+      .def("tensor",
+           [](const SharedCatalog& self, const nb::str& fqn) -> nb::object {
+             const CatalogTensor* tensor = self.catalog->find_tensor(to_utf8(fqn));
+             return tensor == nullptr ? nb::object(nb::none()) : describe(*self.catalog, *tensor);
+           })
+      .def("value",
+           [](const SharedCatalog& self, const nb::str& fqn) -> nb::object {
+             const CatalogValue* value = self.catalog->find_value(to_utf8(fqn));
+             return value == nullptr ? nb::object(nb::none()) : place_of(*self.catalog, value->location);
+           })
+      .def("paths",
+           [](const SharedCatalog& self) {
+             nb::dict paths;
+             for (const auto& [fqn, path] : self.catalog->paths) paths[to_str(fqn)] = from_path(path);
+             return paths;
+           })
+      .def("extra", [](const SharedCatalog& self) { return extra_of(*self.catalog); })
+      .def_prop_ro("files",
+                   [](const SharedCatalog& self) {
+                     nb::list files;
+                     for (const std::string& file : self.catalog->files) files.append(to_str(file));
+                     return files;
+                   })
+      .def_prop_ro("version", [](const SharedCatalog& self) { return text_or_none(self.catalog->version); })
+      .def_prop_ro("checkpoint_id", [](const SharedCatalog& self) { return text_or_none(self.catalog->checkpoint_id); })
+      .def_prop_ro("save_id", [](const SharedCatalog& self) { return text_or_none(self.catalog->save_id); });
+}
+
+}  // namespace cairn::python

@@ -1,0 +1,188 @@
+// save, load, open, verify. Python's lock is released while the engine works; Ctrl-C stops it (interrupt.h).
+#include <cairn/checkpoint.h>
+
+#include <cairn/verify.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bound.h"
+#include "catalog.h"
+#include "errors.h"
+#include "interrupt.h"
+#include "text.h"
+
+namespace cairn::python {
+namespace {
+
+// Paths come as os.fsencode gives them.
+std::filesystem::path to_filesystem_path(const nb::bytes& encoded) { return std::string(encoded.c_str(), encoded.size()); }
+
+// The options of a load and of reads, as keywords.
+LoadOptions load_options(const nb::kwargs& keywords) {
+  LoadOptions options;
+  for (const auto [key, value] : keywords) {
+    const std::string name = to_utf8(key);
+    if (name == "verify") {
+      const std::string verify = to_utf8(value);
+      options.verify = verify == "full" ? Verify::kFull : verify == "none" ? Verify::kNone : Verify::kNeeded;
+    } else if (name == "allow_partial") {
+      options.allow_partial = nb::cast<bool>(value);
+    } else if (name == "allow_cast") {
+      options.allow_cast = nb::cast<bool>(value);
+    } else if (name == "follow_links") {
+      options.follow_links = nb::cast<bool>(value);
+    } else if (name == "thread_count") {
+      options.thread_count = nb::cast<std::size_t>(value);
+    } else if (name == "direct_io") {
+      options.direct_io = nb::cast<bool>(value);
+    } else {
+      throw nb::type_error(("no such option: " + name).c_str());
+    }
+  }
+  return options;
+}
+
+SaveOptions save_options(const nb::kwargs& keywords) {
+  SaveOptions options;
+  for (const auto [key, value] : keywords) {
+    const std::string name = to_utf8(key);
+    if (name == "durable") {
+      options.durability = nb::cast<bool>(value) ? Durability::kDurable : Durability::kBuffered;
+    } else if (name == "overwrite") {
+      options.overwrite = nb::cast<bool>(value);
+    } else if (name == "file_per_item") {
+      options.file_per_item = nb::cast<bool>(value);
+    } else if (name == "record_paths") {
+      options.record_paths = nb::cast<bool>(value);
+    } else if (name == "checkpoint_id") {
+      options.checkpoint_id = to_utf8(value);
+    } else if (name == "thread_count") {
+      options.thread_count = nb::cast<std::size_t>(value);
+    } else if (name == "direct_io") {
+      options.direct_io = nb::cast<bool>(value);
+    } else {
+      throw nb::type_error(("no such option: " + name).c_str());
+    }
+  }
+  return options;
+}
+
+// Runs `work` without Python's lock. What a signal handler raised meanwhile comes before the work's own outcome.
+template <typename Options, typename Work>
+auto without_lock(Options& options, Work&& work) {
+  Interrupt interrupt;
+  options.interrupted = interrupt.poll();
+  auto result = [&] {
+    const nb::gil_scoped_release released;
+    return work();
+  }();
+  interrupt.rethrow();
+  return unwrap(std::move(result));
+}
+
+nb::list strings(const std::vector<std::string>& texts) {
+  nb::list list;
+  for (const std::string& text : texts) list.append(to_str(text));
+  return list;
+}
+
+// (catalog, save id, bytes written, warnings)
+nb::tuple save_state(const nb::bytes& directory, const StateDict& state, const nb::kwargs& keywords) {
+  SaveOptions options = save_options(keywords);
+  const std::filesystem::path path = to_filesystem_path(directory);
+  SaveReport report = without_lock(options, [&] { return save(path, state, options); });
+  return nb::make_tuple(SharedCatalog{report.catalog}, to_str(to_hex(report.save_id)), report.bytes_written,
+                        strings(report.warnings));
+}
+
+// (conversions: [(fqn, saved dtype code, target dtype code)], keys that were missing)
+nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::kwargs& keywords) {
+  LoadOptions options = load_options(keywords);
+  const LoadReport report = without_lock(options, [&] { return checkpoint.load(state, options); });
+  nb::list conversions;
+  for (const Conversion& conversion : report.conversions) {
+    conversions.append(nb::make_tuple(to_str(conversion.fqn), static_cast<int>(conversion.saved),
+                                      static_cast<int>(conversion.target)));
+  }
+  return nb::make_tuple(conversions, strings(report.missing));
+}
+
+// Reads a box of a tensor into memory that has room for it, row-major.
+void read_box(const Checkpoint& checkpoint, const nb::str& fqn, nb::handle offsets, nb::handle sizes, std::uintptr_t data,
+              const nb::kwargs& keywords) {
+  LoadOptions options = load_options(keywords);
+  const std::string name = to_utf8(fqn);
+  const CatalogTensor* tensor = checkpoint.catalog().find_tensor(name);
+  if (tensor == nullptr) throw Error(Error(ErrorCode::kMissingKey, "no such tensor in the checkpoint").key(name));
+  const Box box = unwrap(Box::make(to_extents(offsets), to_extents(sizes)));
+  void* const target = reinterpret_cast<void*>(data);  // NOLINT: an address, from Python
+  const TensorView view = TensorView::contiguous(target, tensor->dtype, box.sizes());
+  without_lock(options, [&] { return checkpoint.read(name, box, view, options); });
+}
+
+nb::bytes read_payload(const Checkpoint& checkpoint, const nb::str& fqn, const nb::kwargs& keywords) {
+  LoadOptions options = load_options(keywords);
+  const std::string name = to_utf8(fqn);
+  const std::string payload = without_lock(options, [&] { return checkpoint.read_payload(name, options); });
+  return nb::bytes(payload.data(), payload.size());
+}
+
+std::shared_ptr<Checkpoint> open_checkpoint(const nb::bytes& directory, const std::string& metadata_name) {
+  const std::filesystem::path path = to_filesystem_path(directory);
+  std::optional<Result<Checkpoint>> opened;
+  {
+    const nb::gil_scoped_release released;
+    opened.emplace(open(path, metadata_name));
+  }
+  return std::make_shared<Checkpoint>(unwrap(std::move(*opened)));
+}
+
+nb::dict verify_directory(const nb::bytes& directory, std::size_t thread_count, bool follow_links) {
+  const std::filesystem::path path = to_filesystem_path(directory);
+  std::optional<Result<VerifyReport>> verified;
+  {
+    const nb::gil_scoped_release released;
+    verified.emplace(verify(path, thread_count, follow_links));
+  }
+  const VerifyReport report = unwrap(std::move(*verified));
+  nb::list problems;
+  for (const Error& problem : report.problems) problems.append(exception_of(problem));
+  nb::dict result;
+  result["problems"] = problems;
+  result["files"] = report.files;
+  result["bytes_checked"] = report.bytes_checked;
+  result["bytes_unchecked"] = report.bytes_unchecked;
+  result["tensors"] = report.tensors;
+  result["values"] = report.values;
+  result["has_commit_record"] = report.has_commit_record;
+  return result;
+}
+
+}  // namespace
+
+void bind_checkpoint(nb::module_& module) {
+  nb::class_<Checkpoint>(module, "Checkpoint")
+      .def_prop_ro("save_id",
+                   [](const Checkpoint& self) -> nb::object {
+                     const std::optional<SaveId> id = self.save_id();
+                     return id ? to_str(to_hex(*id)) : nb::object(nb::none());
+                   })
+      .def("load", &load_state)
+      .def("read_box", &read_box)
+      .def("read_payload", &read_payload);
+  module.def("catalog_of", [](std::shared_ptr<Checkpoint> checkpoint) {
+    const Catalog* catalog = &checkpoint->catalog();
+    return SharedCatalog{std::shared_ptr<const Catalog>(std::move(checkpoint), catalog)};
+  });
+  module.def("save", &save_state);
+  module.def("open", &open_checkpoint, nb::arg("directory"), nb::arg("metadata_name") = ".metadata");
+  module.def("verify", &verify_directory);
+}
+
+}  // namespace cairn::python

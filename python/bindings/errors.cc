@@ -1,0 +1,37 @@
+#include "errors.h"
+
+#include <exception>
+
+#include "text.h"
+
+namespace cairn::python {
+namespace {
+
+nb::object text_or_none(const std::optional<std::string>& text) { return text ? to_str(*text) : nb::none(); }
+
+}  // namespace
+
+nb::object exception_of(const Error& error) {
+  const nb::object module = nb::module_::import_("cairn.errors");
+  nb::dict place;
+  place["key"] = text_or_none(error.key());
+  place["rank"] = error.rank() ? nb::object(nb::int_(*error.rank())) : nb::none();
+  place["file"] = text_or_none(error.file());
+  place["offset"] = error.offset() ? nb::object(nb::int_(*error.offset())) : nb::none();
+  place["expected"] = text_or_none(error.expected());
+  place["actual"] = text_or_none(error.actual());
+  return module.attr("from_engine")(to_str(name_of(error.code())), to_str(error.what()), error.error_number(), place);
+}
+
+void register_error_translator() {
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+      const nb::object exception = exception_of(error);
+      PyErr_SetObject(exception.type().ptr(), exception.ptr());
+    }
+  });
+}
+
+}  // namespace cairn::python

@@ -1,0 +1,81 @@
+// StateDict: filled by package cairn with integers that describe tensors; no tensor object gets here.
+#include <cairn/state_dict.h>
+
+#include "bound.h"
+#include "errors.h"
+#include "text.h"
+#include "values.h"
+
+namespace cairn::python {
+namespace {
+
+DType dtype_of(int code) {
+  const auto dtype = code < 0 || code > 255 ? std::nullopt : dtype_from_code(static_cast<std::uint8_t>(code));
+  if (!dtype) throw Error(ErrorCode::kInvalidArgument, "an unknown dtype code").actual(std::to_string(code));
+  return *dtype;
+}
+
+TensorView view_of(std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides) {
+  return {reinterpret_cast<void*>(data), dtype_of(dtype), to_extents(sizes), to_extents(strides)};  // NOLINT: an address
+}
+
+// The engine takes equal names for chunks of one tensor; whole tensors must not share one.
+Path fresh_path(const StateDict& state, nb::handle tuple) {
+  Path path = to_path(tuple);
+  const std::string fqn = fqn_of(path);
+  if (state.find(fqn) != nullptr) {
+    throw Error(Error(ErrorCode::kInvalidArgument, "duplicated flatten key " + fqn).key(fqn));
+  }
+  return path;
+}
+
+std::string to_string_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
+
+const std::string& payload_of(const StateDict& state, std::size_t index) {
+  const Entry& entry = state.entries().at(index);
+  if (const auto* tensor = std::get_if<SerializedTensor>(&entry.content)) return tensor->payload;
+  return std::get<SerializedValue>(entry.content).payload;
+}
+
+}  // namespace
+
+void bind_state_dict(nb::module_& module) {
+  nb::class_<StateDict>(module, "StateDict")
+      .def(nb::init<>())
+      .def("__len__", [](const StateDict& state) { return state.entries().size(); })
+      .def("add_tensor",
+           [](StateDict& state, nb::handle path, std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides,
+              bool requires_grad) {
+             unwrap(state.add_tensor(fresh_path(state, path), view_of(data, dtype, sizes, strides), requires_grad));
+           })
+      .def("add_chunk",
+           [](StateDict& state, nb::handle path, std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides,
+              bool requires_grad, nb::handle global_shape, nb::handle offsets) {
+             unwrap(state.add_chunk(to_path(path), view_of(data, dtype, sizes, strides), to_extents(global_shape),
+                                    to_extents(offsets), requires_grad));
+           })
+      .def("add_value",
+           [](StateDict& state, nb::handle path, nb::handle object) {
+             std::optional<Value> value = to_value(object);
+             if (!value) return false;
+             unwrap(state.add_value(fresh_path(state, path), std::move(*value)));
+             return true;
+           },
+           nb::arg("path"), nb::arg("value").none())
+      .def("add_serialized_value",
+           [](StateDict& state, nb::handle path, const nb::bytes& payload) {
+             unwrap(state.add_serialized(fresh_path(state, path), SerializedValue{to_string_of(payload)}));
+           })
+      .def("add_serialized_tensor",
+           [](StateDict& state, nb::handle path, const nb::bytes& payload, int dtype, nb::handle shape, bool requires_grad) {
+             SerializedTensor tensor{to_string_of(payload), dtype_of(dtype), to_extents(shape), requires_grad};
+             unwrap(state.add_serialized(fresh_path(state, path), std::move(tensor)));
+           })
+      .def("fqn", [](const StateDict& state, std::size_t index) { return to_str(state.entries().at(index).fqn); })
+      .def("payload", [](const StateDict& state, std::size_t index) {
+        const std::string& payload = payload_of(state, index);
+        return nb::bytes(payload.data(), payload.size());
+      });
+}
+
+}  // namespace cairn::python

@@ -1,0 +1,81 @@
+#include "text.h"
+
+namespace cairn::python {
+
+nb::object to_str(std::string_view text) {
+  PyObject* str = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass");
+  if (str == nullptr) {  // not written by Python: show what can be shown
+    PyErr_Clear();
+    str = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
+  }
+  if (str == nullptr) throw nb::python_error();
+  return nb::steal(str);
+}
+
+std::string to_utf8(nb::handle text) {
+  Py_ssize_t size = 0;
+  if (const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size)) return {utf8, static_cast<std::size_t>(size)};
+  PyErr_Clear();
+  const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogatepass"));
+  if (!bytes.is_valid()) throw nb::python_error();
+  char* data = nullptr;
+  if (PyBytes_AsStringAndSize(bytes.ptr(), &data, &size) != 0) throw nb::python_error();
+  return {data, static_cast<std::size_t>(size)};
+}
+
+Path to_path(nb::handle tuple) {
+  if (!PyTuple_Check(tuple.ptr())) throw nb::type_error("a path is a tuple");
+  const Py_ssize_t count = PyTuple_Size(tuple.ptr());
+  Path path;
+  path.reserve(static_cast<std::size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* element = PyTuple_GetItem(tuple.ptr(), i);
+    if (PyUnicode_Check(element)) {
+      path.emplace_back(to_utf8(element));
+    } else {
+      const long long position = PyLong_AsLongLong(element);
+      if (position == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+      path.emplace_back(std::int64_t{position});
+    }
+  }
+  return path;
+}
+
+nb::tuple from_path(const Path& path) {
+  nb::list elements;
+  for (const PathElement& element : path) {
+    if (const auto* key = std::get_if<std::string>(&element)) {
+      elements.append(to_str(*key));
+    } else {
+      elements.append(nb::int_(std::get<std::int64_t>(element)));
+    }
+  }
+  return nb::tuple(elements);
+}
+
+Extents to_extents(nb::handle sequence_of_int) {
+  const nb::object tuple = nb::steal(PySequence_Tuple(sequence_of_int.ptr()));
+  if (!tuple.is_valid()) throw nb::python_error();
+  const Py_ssize_t count = PyTuple_Size(tuple.ptr());
+  Extents extents(static_cast<std::size_t>(count), 0);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const long long number = PyLong_AsLongLong(PyTuple_GetItem(tuple.ptr(), i));
+    if (number == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+    extents[static_cast<std::size_t>(i)] = number;
+  }
+  return extents;
+}
+
+nb::tuple from_extents(const std::int64_t* numbers, std::size_t count) {
+  const nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  if (!tuple.is_valid()) throw nb::python_error();
+  for (std::size_t i = 0; i < count; ++i) {
+    PyObject* number = PyLong_FromLongLong(numbers[i]);
+    if (number == nullptr || PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), number) != 0) {
+      throw nb::python_error();
+    }
+  }
+  return nb::borrow<nb::tuple>(tuple);
+}
+
+}  // namespace cairn::python

@@ -1,0 +1,259 @@
+#include "values.h"
+
+#include <cairn/checkpoint.h>
+
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "bound.h"
+#include "errors.h"
+#include "text.h"
+
+namespace cairn::python {
+namespace {
+
+// Deeper nests are left to Python's pickle, which has its own idea of too deep.
+constexpr int kDepthMax = 100;
+
+nb::object checked(PyObject* fresh) {
+  if (fresh == nullptr) throw nb::python_error();
+  return nb::steal(fresh);
+}
+
+bool is_exactly(nb::handle object, nb::handle type) { return object.type().is(type); }
+
+// Member `name` of a module if it is imported already: an object of its types can't exist otherwise.
+nb::object imported(const char* module, const char* name) {
+  const nb::object loaded = nb::borrow(PyImport_GetModuleDict());
+  PyObject* found = PyDict_GetItemString(loaded.ptr(), module);
+  return found == nullptr ? nb::object() : nb::object(nb::borrow(found).attr(name));
+}
+
+// Pickle's LONG: the shortest two's complement.
+BigInt to_big_int(nb::handle number) {
+  const auto bits = nb::cast<std::size_t>(number.attr("bit_length")());
+  std::size_t size = bits / 8 + 1;
+  const nb::object bytes = number.attr("to_bytes")(size, "little", nb::arg("signed") = true);
+  BigInt result{std::string(nb::cast<nb::bytes>(bytes).c_str(), size)};
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(result.data[i]); };
+  if (size > 1 && at(size - 1) == 0xff && (at(size - 2) & 0x80) != 0) result.data.pop_back();
+  return result;
+}
+
+// Builds a Value; nullopt from any of its functions means that the object is not plain.
+class ValueBuilder {
+ public:
+  std::optional<Value> build(nb::handle object, int depth) {
+    if (auto scalar = build_scalar(object)) return scalar;
+    if (depth == kDepthMax) return std::nullopt;
+    PyObject* const pointer = object.ptr();
+    if (PyList_CheckExact(pointer)) return first_time(object) ? build_items<List>(object, depth) : std::nullopt;
+    if (PyTuple_CheckExact(pointer)) return build_items<Tuple>(object, depth);
+    if (is_exactly(object, nb::handle(reinterpret_cast<PyObject*>(&PySet_Type)))) {
+      return first_time(object) ? build_items<Set>(object, depth) : std::nullopt;
+    }
+    if (PyDict_CheckExact(pointer)) return first_time(object) ? build_dict(object, false, depth) : std::nullopt;
+    if (const nb::object type = imported("collections", "OrderedDict"); type.is_valid() && is_exactly(object, type)) {
+      return first_time(object) ? build_dict(object, true, depth) : std::nullopt;
+    }
+    return build_array(object);
+  }
+
+ private:
+  static std::optional<Value> build_scalar(nb::handle object) {
+    PyObject* const pointer = object.ptr();
+    if (object.is_none()) return Value(None{});
+    if (PyBool_Check(pointer)) return Value(pointer == Py_True);
+    if (PyLong_CheckExact(pointer)) {
+      int overflow = 0;
+      const long long number = PyLong_AsLongLongAndOverflow(pointer, &overflow);
+      return overflow != 0 ? Value(to_big_int(object)) : Value(std::int64_t{number});
+    }
+    if (PyFloat_CheckExact(pointer)) return Value(PyFloat_AsDouble(pointer));
+    if (PyUnicode_CheckExact(pointer)) return Value(to_utf8(object));
+    if (PyBytes_CheckExact(pointer)) {
+      char* data = nullptr;
+      Py_ssize_t size = 0;
+      if (PyBytes_AsStringAndSize(pointer, &data, &size) != 0) throw nb::python_error();
+      return Value(Bytes{std::string(data, static_cast<std::size_t>(size))});
+    }
+    if (PyComplex_CheckExact(pointer)) {
+      return Value(Complex{PyComplex_RealAsDouble(pointer), PyComplex_ImagAsDouble(pointer)});
+    }
+    return std::nullopt;
+  }
+
+  bool first_time(nb::handle container) { return seen_.insert(container.ptr()).second; }
+
+  template <typename Container>
+  std::optional<Value> build_items(nb::handle iterable, int depth) {
+    Container container;
+    for (const nb::handle item : nb::iter(iterable)) {
+      std::optional<Value> value = build(item, depth + 1);
+      if (!value) return std::nullopt;
+      container.items.push_back(std::move(*value));
+    }
+    return Value(std::move(container));
+  }
+
+  std::optional<Value> build_dict(nb::handle dict, bool ordered, int depth) {
+    Dict result;
+    result.ordered = ordered;
+    const nb::object items = nb::borrow(dict.attr("items")());
+    for (const nb::handle item : nb::iter(items)) {
+      std::optional<Value> key = build(item[0], depth + 1);
+      if (!key) return std::nullopt;
+      std::optional<Value> value = build(item[1], depth + 1);
+      if (!value) return std::nullopt;
+      result.items.emplace_back(std::move(*key), std::move(*value));
+    }
+    // An OrderedDict may carry attributes of its own.
+    if (ordered && PyObject_IsTrue(nb::object(dict.attr("__dict__")).ptr()) != 0) return std::nullopt;
+    return Value(std::move(result));
+  }
+
+  std::optional<Value> build_array(nb::handle object) {
+    const nb::object array_type = imported("numpy", "ndarray");
+    if (!array_type.is_valid()) return std::nullopt;
+    const bool is_array = is_exactly(object, array_type);
+    if (!is_array && !nb::isinstance(object, imported("numpy", "generic"))) return std::nullopt;
+    const nb::object dtype = nb::borrow(object.attr("dtype"));
+    if (!is_array && !dtype.attr("type").is(object.type())) return std::nullopt;
+    if (!nb::cast<bool>(dtype.attr("isnative")) || !dtype.attr("metadata").is_none()) return std::nullopt;
+    const auto kind = to_utf8(dtype.attr("kind"));
+    if (kind.find_first_of("biufc") == std::string::npos) return std::nullopt;
+    const std::optional<DType> plain = dtype_from_name(to_utf8(dtype.attr("name")));
+    if (!plain) return std::nullopt;
+    if (is_array && (!nb::cast<bool>(object.attr("flags").attr("c_contiguous")) || !first_time(object))) return std::nullopt;
+    Array array;
+    array.kind = is_array ? Array::Kind::kNumpyArray : Array::Kind::kNumpyScalar;
+    array.dtype = *plain;
+    array.shape = to_extents(object.attr("shape"));
+    const auto bytes = nb::cast<nb::bytes>(object.attr("tobytes")());
+    array.data.assign(bytes.c_str(), bytes.size());
+    return Value(std::move(array));
+  }
+
+  std::unordered_set<PyObject*> seen_;  // containers: what occurs twice has an identity that a Value can't express
+};
+
+// Makes the Python object of a Value. The recursion is bounded by the decoders, which bound the nesting of Values.
+class ObjectBuilder {
+ public:
+  explicit ObjectBuilder(nb::handle make_object) : make_object_(make_object) {}
+
+  nb::object build(const Value& value) {
+    return std::visit([this](const auto& alternative) { return build_one(alternative); }, value.variant());
+  }
+
+ private:
+  nb::object build_one(None) { return nb::none(); }
+  nb::object build_one(bool flag) { return nb::bool_(flag); }
+  nb::object build_one(std::int64_t number) { return nb::int_(number); }
+  nb::object build_one(double number) { return nb::float_(number); }
+  nb::object build_one(const std::string& text) { return to_str(text); }
+  nb::object build_one(const Bytes& bytes) { return nb::bytes(bytes.data.data(), bytes.data.size()); }
+  nb::object build_one(const BigInt& number) {
+    const nb::handle type(reinterpret_cast<PyObject*>(&PyLong_Type));
+    const nb::bytes bytes(number.data.data(), number.data.size());
+    return type.attr("from_bytes")(bytes, "little", nb::arg("signed") = true);
+  }
+  nb::object build_one(const Complex& number) {
+    return checked(PyComplex_FromDoubles(number.real, number.imaginary));
+  }
+  nb::object build_one(const List& list) { return build_list(list.items); }
+  nb::object build_one(const Tuple& tuple) { return checked(PyList_AsTuple(build_list(tuple.items).ptr())); }
+  nb::object build_one(const Set& set) { return checked(PySet_New(build_list(set.items).ptr())); }
+  nb::object build_one(const Dict& dict) {
+    nb::object result = dict.ordered ? nb::module_::import_("collections").attr("OrderedDict")() : nb::object(nb::dict());
+    for (const auto& [key, value] : dict.items) {
+      const nb::object python_key = build(key);
+      if (PyObject_SetItem(result.ptr(), python_key.ptr(), build(value).ptr()) != 0) throw nb::python_error();
+    }
+    return result;
+  }
+  nb::object build_one(const Array& array) {
+    const nb::object make = nb::module_::import_("cairn.arrays").attr("from_bytes");
+    const nb::bytes bytes(array.data.data(), array.data.size());
+    return make(to_str(name_of(array.dtype)), from_extents(array.shape.data(), array.shape.size()), bytes,
+                array.kind == Array::Kind::kNumpyScalar);
+  }
+  nb::object build_one(const std::unique_ptr<Object>& object) {
+    return make_object_(to_str(object->module), to_str(object->name), build(object->arguments), build(object->state));
+  }
+
+  nb::object build_list(const std::vector<Value>& items) {
+    nb::list list;
+    for (const Value& item : items) list.append(build(item));
+    return list;
+  }
+
+  nb::handle make_object_;
+};
+
+bool holds_tensor(const Value& value) {
+  std::vector<const Value*> open{&value};  // no recursion: the depth is the input's
+  const auto push = [&open](const std::vector<Value>& items) {
+    for (const Value& item : items) open.push_back(&item);
+  };
+  while (!open.empty()) {
+    const Value& next = *open.back();
+    open.pop_back();
+    if (const auto* array = next.get_if<Array>(); array != nullptr && array->kind == Array::Kind::kTensor) return true;
+    if (const auto* list = next.get_if<List>()) push(list->items);
+    if (const auto* tuple = next.get_if<Tuple>()) push(tuple->items);
+    if (const auto* set = next.get_if<Set>()) push(set->items);
+    if (const auto* dict = next.get_if<Dict>()) {
+      for (const auto& [key, item] : dict->items) {
+        open.push_back(&key);
+        open.push_back(&item);
+      }
+    }
+  }
+  return false;
+}
+
+Value decode(const nb::bytes& payload) {
+  const std::span bytes(payload.c_str(), payload.size());
+  return unwrap(decode_value(std::as_bytes(bytes)));
+}
+
+}  // namespace
+
+std::optional<Value> to_value(nb::handle object) { return ValueBuilder().build(object, 0); }
+
+nb::object from_value(const Value& value, nb::handle make_object) { return ObjectBuilder(make_object).build(value); }
+
+std::string first_foreign(const Value& value) {
+  std::string name = first_unknown_class(value);
+  return name.empty() && holds_tensor(value) ? "torch.Tensor" : name;
+}
+
+void bind_values(nb::module_& module) {
+  module.def(
+      "decode_plain",
+      [](const nb::bytes& payload) {
+        const Value value = decode(payload);
+        const std::string foreign = first_foreign(value);
+        nb::object object = foreign.empty() ? from_value(value, nb::none()) : nb::object(nb::none());
+        return nb::make_tuple(object, to_str(foreign));
+      },
+      nb::arg("payload"));
+  module.def(
+      "decode_inert",
+      [](const nb::bytes& payload, const nb::object& make_object) { return from_value(decode(payload), make_object); },
+      nb::arg("payload"), nb::arg("make_object"));
+  module.def(
+      "encode_plain",
+      [](const nb::object& object) -> nb::object {
+        const std::optional<Value> value = to_value(object);
+        if (!value) return nb::none();
+        const std::string archive = unwrap(encode_value(*value));
+        return nb::bytes(archive.data(), archive.size());
+      },
+      nb::arg("value"));
+}
+
+}  // namespace cairn::python

@@ -1,0 +1,218 @@
+"""A checkpoint opened for looking and reading: without torch, into NumPy."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
+
+from cairn import _engine, arrays
+from cairn.errors import Error, InvalidArgument, MissingKey
+
+if TYPE_CHECKING:
+    from cairn.arrays import NDArray
+
+Verify: TypeAlias = Literal["needed", "full", "none"]
+Index: TypeAlias = "SupportsIndex | slice | tuple[SupportsIndex | slice | Any, ...]"  # Any: an ellipsis
+
+
+def check_verify(verify: str) -> str:
+    """`verify` if it is one of the three words."""
+    if verify not in ("needed", "full", "none"):
+        raise InvalidArgument("verify is 'needed', 'full' or 'none'", actual=repr(verify))
+    return verify
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A box of a tensor, and where its bytes lie: `length` bytes from `offset` of `file`, framing included."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    file: str | None  # None: the metadata names no bytes for it
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor of a checkpoint: global shape, torch's name of its dtype, and its chunks."""
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: str
+    requires_grad: bool
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * _engine.DTYPE_ITEM_BYTES[_engine.DTYPE_NAMES.index(self.dtype)]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The data files that hold its chunks."""
+        return tuple(dict.fromkeys(chunk.file for chunk in self.chunks if chunk.file is not None))
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """A non-tensor of a checkpoint: `length` bytes from `offset` of `file`."""
+
+    key: str
+    file: str | None
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class UnknownObject:
+    """Stands for a value of a class that is not plain data: what its pickle says, with nothing of it run."""
+
+    module: str
+    name: str
+    arguments: Any
+    state: Any
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What :func:`verify` found. True if nothing is wrong."""
+
+    problems: tuple[Error, ...]
+    files: int
+    tensors: int
+    values: int
+    bytes_checked: int  # a checksum vouches for them
+    bytes_unchecked: int  # stock torch wrote them without one
+    has_commit_record: bool  # Cairn wrote it
+
+    def __bool__(self) -> bool:
+        return not self.problems
+
+
+class Checkpoint(Mapping[str, Any]):
+    """A read-only mapping from keys to arrays and values, read from disk when they are asked for.
+
+    Values that are not plain data come back as :class:`UnknownObject`: nothing in a checkpoint is ever run. Tensors are
+    NumPy arrays; :mod:`cairn.arrays` says what becomes of dtypes that NumPy lacks.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, follow_links: bool = False) -> None:
+        self.directory = os.fspath(directory)
+        self._follow_links = follow_links
+        self._native = _engine.open(os.fsencode(self.directory))
+        self._catalog = _engine.catalog_of(self._native)
+
+    @property
+    def save_id(self) -> str | None:
+        """32 hexadecimal digits that name the save; None if stock torch wrote the checkpoint."""
+        return self._native.save_id
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The data files, relative to the directory."""
+        return tuple(self._catalog.files)
+
+    def __len__(self) -> int:
+        return len(self._catalog)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._catalog.keys())
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key in self._catalog
+
+    def __getitem__(self, key: str) -> Any:
+        return self.read(key)
+
+    def __repr__(self) -> str:
+        tensors = [info for key in self if isinstance(info := self.info(key), TensorInfo)]
+        size = sum(info.nbytes for info in tensors)
+        values = len(self) - len(tensors)
+        return (
+            f"<cairn.Checkpoint {self.directory!r}: {len(tensors)} tensors of {size:,} bytes, {values} values, "
+            f"{len(self.files)} files>"
+        )
+
+    def info(self, key: str) -> TensorInfo | ValueInfo:
+        """What the metadata says about a key. Raises MissingKey."""
+        tensor = self._catalog.tensor(key)
+        if tensor is not None:
+            dtype, shape, requires_grad, chunks = tensor
+            name = _engine.DTYPE_NAMES[dtype]
+            return TensorInfo(key, shape, name, requires_grad, tuple(Chunk(*chunk) for chunk in chunks))
+        value = self._catalog.value(key)
+        if value is None:
+            raise MissingKey(f"no such key in the checkpoint: '{key}'", key=key)
+        return ValueInfo(key, *value)
+
+    def read(self, key: str, index: "Index | None" = None, *, verify: Verify = "needed") -> Any:
+        """The tensor under `key`, or the box of it that `index` selects, as a NumPy array; or the value under `key`.
+
+        `index` is as for an array, of integers, slices with step 1 and an ellipsis: only what it selects is read.
+        Quantised tensors can't be read this way (Unsupported).
+        """
+        info = self.info(key)
+        check_verify(verify)
+        if isinstance(info, TensorInfo):
+            return self._read_tensor(info, () if index is None else index, verify)
+        if index is not None:
+            raise InvalidArgument(f"'{key}' is not a tensor: it has no part to read", key=key)
+        payload = self._native.read_payload(key, verify=verify, follow_links=self._follow_links)
+        return _engine.decode_inert(payload, UnknownObject)
+
+    def _read_tensor(self, info: TensorInfo, index: "Index", verify: str) -> "NDArray":
+        offsets, sizes, kept = _box_of(info, index)
+        array = arrays.empty(info.dtype, sizes)
+        options = {"verify": verify, "follow_links": self._follow_links}
+        self._native.read_box(info.key, offsets, sizes, array.ctypes.data, **options)
+        return array.reshape(tuple(sizes[d] for d in kept))
+
+
+def _box_of(info: TensorInfo, index: "Index") -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:
+    """Offsets and sizes of the box that `index` selects, and the dimensions that stay."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    dimensions = len(info.shape)
+    missing = dimensions - sum(part is not Ellipsis for part in parts)
+    if missing < 0:
+        raise InvalidArgument("too many indices", key=info.key, expected=f"at most {dimensions}", actual=repr(index))
+    place = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
+    parts[place : place + 1] = [slice(None)] * missing
+    offsets, sizes, kept = [], [], []
+    for dimension, (part, size) in enumerate(zip(parts, info.shape, strict=True)):
+        if isinstance(part, slice):
+            start, stop, step = part.indices(size)
+            if step != 1:
+                raise InvalidArgument("only slices with step 1 can be read", key=info.key, actual=repr(part))
+            offsets.append(start)
+            sizes.append(max(0, stop - start))
+            kept.append(dimension)
+            continue
+        position = part.__index__()
+        if not -size <= position < size:
+            raise InvalidArgument(f"index {position} is outside the tensor", key=info.key, expected=f"below {size}")
+        offsets.append(position % size)
+        sizes.append(1)
+    return tuple(offsets), tuple(sizes), kept
+
+
+def open(directory: str | os.PathLike[str], *, follow_links: bool = False) -> Checkpoint:
+    """Opens the checkpoint in `directory`, whoever wrote it: Cairn or ``torch.distributed.checkpoint``.
+
+    `follow_links` allows data files that are symbolic links. Raises NotFound if there is no checkpoint, Corrupt if its
+    metadata is damaged.
+    """
+    return Checkpoint(directory, follow_links=follow_links)
+
+
+def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_links: bool = False) -> VerifyReport:
+    """Reads every byte of a checkpoint and holds it against its checksum, and every chunk against its tensor.
+
+    The report is true if all is well; otherwise ``problems`` holds errors that name file, offset and key. Raises only
+    if there is no checkpoint to look at, or its metadata can't be read at all.
+    """
+    found = _engine.verify(os.fsencode(directory), thread_count, follow_links)
+    return VerifyReport(**{**found, "problems": tuple(found["problems"])})

@@ -1,0 +1,178 @@
+"""cairn.load: ``torch.distributed.checkpoint.load``, carried out by the engine."""
+
+import os
+import warnings
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.planner_helpers import _init_state_dict
+from torch.distributed.checkpoint.stateful import Stateful
+
+from cairn import _engine
+from cairn.checkpoint import Verify, check_verify
+from cairn.errors import NotFound
+from cairn.failures import as_checkpoint_exceptions
+from cairn.filesystem import load_options
+from cairn.flattening import Leaf, flatten, flatten_as_2_3, top_level
+from cairn.objects import ConversionWarning, load_value, pickle_allowed
+from cairn.tensors import TensorTarget, add_payload_target, dtype_name, fill_from_payload, needs_payload
+from cairn.world import load_planner_options, require_one_process
+
+_RESTARTS_MAX = 8  # how often a load begins again because a save replaced the checkpoint under it
+_NAMED_KEYS_MAX = 5  # keys that a warning spells out
+
+
+def load(  # noqa: PLR0913 - DCP has six of them
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: str | os.PathLike[str] | None = None,
+    storage_reader: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    allow_pickle: bool | None = None,
+    allow_cast: bool = False,
+    verify: Verify = "needed",
+    follow_links: bool = False,
+) -> None:
+    """Fills `state_dict` from the checkpoint in directory `checkpoint_id`, written by Cairn or by DCP.
+
+    The signature is DCP's, up to `no_dist`. Tensors are filled in place; other values are replaced where they sit; of
+    entries with ``state_dict()`` and ``load_state_dict()`` the former is called before and the latter after. Keys that
+    only the checkpoint has are ignored; keys that it lacks are an error, unless `planner` is a
+    ``DefaultLoadPlanner(allow_partial_load=True)``.
+
+    `allow_pickle` lets values run the code that their pickles name (None: environment variable CAIRN_ALLOW_PICKLE).
+    `allow_cast` allows any change of dtype; without it only floats become other floats, with a ConversionWarning.
+    `verify`: "needed" checks what is read where there are checksums for it, "full" reads whole what can be checked only
+    whole, "none" trusts the storage. `follow_links` allows data files that are symbolic links.
+
+    Raises cairn.Error, which is a CheckpointException too. What the metadata and the values can tell is found out
+    before anything in `state_dict` changes; if bytes turn out to be damaged, tensors may be partly filled. One process
+    only for now.
+    """
+    require_one_process(process_group, no_dist)
+    flattens, allow_partial = load_planner_options(planner)
+    directory, options = load_options(checkpoint_id, storage_reader)
+    with as_checkpoint_exceptions():
+        options |= {"verify": check_verify(verify), "allow_cast": allow_cast, "follow_links": follow_links}
+        keys = sorted(state_dict, key=str)
+        resolved = {}
+        statefuls = []
+        for key in keys:
+            value = state_dict[key]
+            if type(value) not in (torch.Tensor, torch.nn.Parameter, dict) and isinstance(value, Stateful):
+                statefuls.append(key)
+                value = value.state_dict()
+            resolved[key] = value
+        run = _Load(resolved, flattens, options | {"allow_partial": allow_partial}, pickle_allowed(allow_pickle))
+        conversions = _with_restarts(os.fsencode(directory), run)
+    _warn_about(conversions)
+    for key in keys:
+        if key in statefuls:
+            state_dict[key].load_state_dict(resolved[key])
+        else:
+            state_dict[key] = resolved[key]
+
+
+class _Load:
+    """One load of a state dict whose Statefuls have been resolved."""
+
+    def __init__(self, state_dict: dict[str, Any], flattens: bool, options: dict[str, Any], allow_pickle: bool) -> None:
+        self._state_dict = state_dict
+        self._flattens = flattens
+        self._options = options
+        self._allow_pickle = allow_pickle
+
+    def run(self, checkpoint: _engine.Checkpoint) -> list[tuple[str, int, int]]:
+        """Values are read and decoded first, then tensors are filled, and at last the values are put into place."""
+        leaves = self._leaves(_engine.catalog_of(checkpoint))
+        fresh: list[tuple[Leaf, Any]] = []  # what replaces values, and meta tensors
+        payloads = [leaf for leaf in leaves if not isinstance(leaf.value, torch.Tensor) or needs_payload(leaf.value)]
+        read = self._read_payloads(checkpoint, payloads)
+        for leaf, payload in read:
+            if not isinstance(leaf.value, torch.Tensor):
+                fresh.append((leaf, load_value(leaf.fqn, payload, self._allow_pickle)))
+        state = _engine.StateDict()
+        tensors = TensorTarget(state)
+        taken = {id(leaf) for leaf in payloads}
+        for leaf in leaves:
+            if id(leaf) in taken:
+                continue
+            value = leaf.value
+            if value.is_meta:
+                value = _materialized(value)
+                fresh.append((leaf, value))
+            tensors.add(leaf.path, value)
+        conversions, missing = checkpoint.load(state, **self._options)
+        tensors.finish()
+        for leaf, payload in read:
+            if isinstance(leaf.value, torch.Tensor):
+                fill_from_payload(leaf.fqn, leaf.value, payload)
+        self._put(fresh, set(missing))
+        return conversions
+
+    def _leaves(self, catalog: _engine.Catalog) -> list[Leaf]:
+        if not self._flattens:
+            return top_level(self._state_dict)
+        leaves = flatten(self._state_dict)
+        # Keys that we do not ask for may be those of a torch before 2.4, which named some of what we ask for otherwise.
+        others = set(catalog.keys()).difference([leaf.fqn for leaf in leaves])
+        if others:
+            old = flatten_as_2_3(self._state_dict)
+            if any(leaf.fqn in others for leaf in old):
+                return old
+        return leaves
+
+    def _read_payloads(self, checkpoint: _engine.Checkpoint, leaves: list[Leaf]) -> list[tuple[Leaf, bytes]]:
+        if not leaves:
+            return []
+        state = _engine.StateDict()
+        for leaf in leaves:
+            if isinstance(leaf.value, torch.Tensor):
+                add_payload_target(state, leaf.path, leaf.value)
+            else:
+                state.add_serialized_value(leaf.path, b"")
+        _, missing = checkpoint.load(state, **self._options)
+        absent = set(missing)
+        return [(leaf, state.payload(i)) for i, leaf in enumerate(leaves) if state.fqn(i) not in absent]
+
+    @staticmethod
+    def _put(fresh: list[tuple[Leaf, Any]], missing: set[str]) -> None:
+        for leaf, value in fresh:
+            if not missing or leaf.fqn not in missing:
+                leaf.container[leaf.place] = value
+
+
+def _with_restarts(directory: bytes, run: _Load) -> list[tuple[str, int, int]]:
+    for _ in range(_RESTARTS_MAX):
+        checkpoint = _engine.open(directory)
+        try:
+            return run.run(checkpoint)
+        except NotFound:
+            # An overwrite removes the old files: one that was not open yet is then gone, though nothing is wrong.
+            if _engine.open(directory).save_id == checkpoint.save_id:
+                raise
+    return run.run(_engine.open(directory))
+
+
+def _materialized(tensor: torch.Tensor) -> torch.Tensor:
+    """A meta tensor on the device where DCP would put it."""
+    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+    if alone and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return torch.empty_like(tensor, device="cpu")
+    holder = {"": tensor}
+    _init_state_dict(holder)
+    return holder[""]
+
+
+def _warn_about(conversions: list[tuple[str, int, int]]) -> None:
+    if not conversions:
+        return
+    named = [
+        f"'{fqn}' from {dtype_name(saved)} to {dtype_name(target)}"
+        for fqn, saved, target in conversions[:_NAMED_KEYS_MAX]
+    ]
+    rest = len(conversions) - len(named)
+    more = f" and {rest} more" if rest else ""
+    warnings.warn(f"converted while loading: {', '.join(named)}{more}", ConversionWarning, stacklevel=3)

@@ -1,0 +1,224 @@
+"""Tensors as the engine wants them: an address, a dtype code, sizes and strides; and what can't be told that way.
+
+The engine never touches a tensor object. Tensors on other devices are copied; DTensors and ShardedTensors are taken
+chunk by chunk; what only torch can describe (quantised tensors, wrapper subclasses) goes as a ``torch.save`` payload.
+"""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from cairn import _engine
+from cairn.errors import Error, InvalidArgument, Unsupported
+from cairn.flattening import Path
+
+DTYPES: dict[int, torch.dtype] = {
+    code: getattr(torch, name) for code, name in enumerate(_engine.DTYPE_NAMES) if hasattr(torch, name)
+}
+_CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in DTYPES.items()}
+_QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+_SIMPLE_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def dtype_name(code: int) -> str:
+    """'torch.float32' for its code."""
+    return f"torch.{_engine.DTYPE_NAMES[code]}"
+
+
+class TensorSource:
+    """Adds tensors to a StateDict that is to be saved, and keeps the copies that this took until the save is over."""
+
+    def __init__(self, state: _engine.StateDict) -> None:
+        self._state = state
+        self._kept: list[torch.Tensor] = []
+
+    def add(self, path: Path, tensor: torch.Tensor) -> None:
+        """Raises Unsupported for what DCP can't save either: sparse, nested and meta tensors."""
+        if type(tensor) in _SIMPLE_TYPES and _is_plain(tensor):
+            data = tensor.data_ptr()
+            if data or not tensor.numel():
+                self._state.add_tensor(
+                    path, data, _CODES[tensor.dtype], tensor.shape, tensor.stride(), tensor.requires_grad
+                )
+                return
+        self._add_odd(path, tensor)
+
+    def _add_odd(self, path: Path, tensor: torch.Tensor) -> None:
+        chunks = _chunks_of(tensor)
+        if chunks is None:
+            self._add_local(path, tensor, None)
+            return
+        for local, offsets in chunks:
+            self._add_local(path, local, (tensor.size(), offsets))
+
+    def _add_local(self, path: Path, tensor: torch.Tensor, chunk: tuple[Any, Any] | None) -> None:
+        key = ".".join(map(str, path))
+        _refuse_what_has_no_bytes(key, tensor)
+        requires_grad = tensor.requires_grad
+        if _is_opaque(tensor):
+            if chunk is not None:
+                raise Unsupported(f"a chunk of type {type(tensor).__name__} under '{key}'", key=key)
+            payload = _payload_of(key, tensor)
+            code = _code_of(key, tensor)
+            self._state.add_serialized_tensor(path, payload, code, tensor.shape, requires_grad)
+            return
+        plain = _as_plain(tensor)
+        self._kept.append(plain)
+        view = (plain.data_ptr(), _code_of(key, plain), plain.shape, plain.stride(), requires_grad)
+        if chunk is None:
+            self._state.add_tensor(path, *view)
+        else:
+            self._state.add_chunk(path, *view, *chunk)
+
+
+class TensorTarget:
+    """Adds tensors to a StateDict that is to be filled by a load; :meth:`finish` brings them what went by a detour."""
+
+    def __init__(self, state: _engine.StateDict) -> None:
+        self._state = state
+        self._written: list[torch.Tensor] = []
+        self._detours: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def add(self, path: Path, tensor: torch.Tensor) -> None:
+        """Raises Unsupported for tensors that have no elements of their own."""
+        if type(tensor) in _SIMPLE_TYPES and _is_plain(tensor):
+            data = tensor.data_ptr()
+            strides = tensor.stride()
+            if (data and 0 not in strides) or not tensor.numel():
+                self._state.add_tensor(path, data, _CODES[tensor.dtype], tensor.shape, strides, False)
+                self._written.append(tensor)
+                return
+        chunks = _chunks_of(tensor)
+        if chunks is None:
+            self._add_local(path, tensor, tensor.shape, (0,) * tensor.dim())
+            return
+        for local, offsets in chunks:
+            self._add_local(path, local, tensor.size(), offsets)
+
+    def _add_local(self, path: Path, tensor: torch.Tensor, shape: Any, offsets: Any) -> None:
+        key = ".".join(map(str, path))
+        _refuse_what_has_no_bytes(key, tensor)
+        is_simple = type(tensor) in _SIMPLE_TYPES and _is_plain(tensor)
+        if is_simple and tensor.data_ptr() and 0 not in tensor.stride():
+            local = tensor
+            self._written.append(tensor)
+        else:
+            local = torch.empty(tensor.shape, dtype=tensor.dtype)
+            self._detours.append((tensor, local))
+        view = (local.data_ptr(), _code_of(key, local), local.shape, local.stride(), False)
+        self._state.add_chunk(path, *view, shape, offsets)
+
+    def finish(self) -> None:
+        """After the load: copies to other devices and the like, and tells autograd what was written behind its back."""
+        with torch.no_grad():
+            for target, source in self._detours:
+                target.detach().copy_(source)
+        for tensor in self._written:
+            if not tensor.is_inference():
+                torch.autograd.graph.increment_version(tensor)
+
+
+def needs_payload(tensor: torch.Tensor) -> bool:
+    """Whether a target can only be filled from a ``torch.save`` payload."""
+    if type(tensor) in _SIMPLE_TYPES and tensor.dtype not in _QUANTIZED:
+        return False
+    return _chunks_of(tensor) is None and _is_opaque(tensor)
+
+
+def add_payload_target(state: _engine.StateDict, path: Path, tensor: torch.Tensor) -> None:
+    """For targets that need a payload: the entry that the engine replaces by it."""
+    code = _code_of(".".join(map(str, path)), tensor)
+    state.add_serialized_tensor(path, b"", code, tensor.shape, False)
+
+
+def fill_from_payload(key: str, target: torch.Tensor, payload: bytes) -> None:
+    """Copies the tensor in a ``torch.save`` payload into `target`, by torch's rules for data that holds no code."""
+    try:
+        loaded = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise Unsupported(f"torch can't read the tensor under '{key}': {error}", key=key) from error
+    if loaded.shape != target.shape:
+        raise InvalidArgument(
+            f"size mismatch for '{key}'", key=key, expected=str(tuple(target.shape)), actual=str(tuple(loaded.shape))
+        )
+    with torch.no_grad():
+        target.detach().copy_(loaded)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether address, dtype, sizes and strides say it all."""
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and tensor.dtype in _CODES
+        and not tensor.is_neg()
+        and not tensor.is_conj()
+        and tensor.dtype not in _QUANTIZED
+        and not tensor.is_nested
+    )
+
+
+def _is_opaque(tensor: torch.Tensor) -> bool:
+    """Whether only torch knows where the elements are."""
+    if tensor.dtype in _QUANTIZED:
+        return True
+    kind = type(tensor)
+    return kind not in _SIMPLE_TYPES and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def _as_plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements in the CPU's memory, as a tensor without a class of its own; a view if that is possible."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.detach().cpu().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
+
+
+def _chunks_of(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, Any]] | None:
+    """This process's chunks of a distributed tensor, with their offsets; None if it is not one."""
+    if type(tensor) in _SIMPLE_TYPES:
+        return None
+    if hasattr(tensor, "__create_chunk_list__"):  # DTensor, and what speaks its protocol
+        return _chunks_of_dtensor(tensor)
+    if torch.distributed.is_available():
+        from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+
+        if isinstance(tensor, ShardedTensor):
+            return ((shard.tensor, shard.metadata.shard_offsets) for shard in tensor.local_shards())
+    return None
+
+
+def _chunks_of_dtensor(tensor: Any) -> Iterator[tuple[torch.Tensor, Any]]:
+    from torch.distributed.checkpoint.metadata import MetadataIndex
+
+    for chunk in tensor.__create_chunk_list__():
+        yield tensor.__get_tensor_shard__(MetadataIndex("", chunk.offsets)), chunk.offsets
+
+
+def _refuse_what_has_no_bytes(key: str, tensor: torch.Tensor) -> None:
+    if tensor.is_meta:
+        raise Unsupported(f"a meta tensor holds no elements: '{key}'", key=key)
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise Unsupported(f"a {kind} tensor can't be one entry of a checkpoint: '{key}'", key=key)
+
+
+def _code_of(key: str, tensor: torch.Tensor) -> int:
+    code = _CODES.get(tensor.dtype)
+    if code is None:
+        raise Unsupported(f"no format for elements of {tensor.dtype}: '{key}'", key=key, actual=str(tensor.dtype))
+    return code
+
+
+def _payload_of(key: str, tensor: torch.Tensor) -> bytes:
+    tensor = tensor.detach().cpu()
+    stream = io.BytesIO()
+    try:
+        if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
+            tensor = tensor.clone()
+        torch.save(tensor, stream)
+    except Error:
+        raise
+    except Exception as error:
+        raise Unsupported(f"torch can't save the {type(tensor).__name__} under '{key}': {error}", key=key) from error
+    return stream.getvalue()
