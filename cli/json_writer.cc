@@ -1,0 +1,112 @@
+#include "json_writer.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <utility>
+
+#include "utf8.h"
+
+namespace cairn::cli {
+namespace {
+
+// Elements nested deeper share a line.
+constexpr std::size_t kLineDepthMax = 2;
+
+}  // namespace
+
+JsonWriter& JsonWriter::key(std::string_view name) {
+  separate();
+  append_quoted(name);
+  json_ += ": ";
+  after_key_ = true;
+  return *this;
+}
+
+void JsonWriter::text(std::string_view text) {
+  separate();
+  append_quoted(text);
+}
+
+void JsonWriter::number(std::uint64_t number) {
+  separate();
+  json_ += std::to_string(number);
+}
+
+void JsonWriter::number(std::int64_t number) {
+  separate();
+  json_ += std::to_string(number);
+}
+
+void JsonWriter::boolean(bool flag) {
+  separate();
+  json_ += flag ? "true" : "false";
+}
+
+void JsonWriter::null() {
+  separate();
+  json_ += "null";
+}
+
+void JsonWriter::text_or_null(const std::optional<std::string>& text) {
+  if (text) {
+    this->text(*text);
+  } else {
+    null();
+  }
+}
+
+std::string JsonWriter::take() && {
+  json_ += '\n';
+  return std::move(json_);
+}
+
+void JsonWriter::open(char bracket) {
+  separate();
+  json_ += bracket;
+  ++depth_;
+  is_first_ = true;
+}
+
+void JsonWriter::close(char bracket) {
+  if (!is_first_ && depth_ <= kLineDepthMax) start_line(depth_ - 1);
+  --depth_;
+  json_ += bracket;
+  is_first_ = false;
+}
+
+void JsonWriter::separate() {
+  if (std::exchange(after_key_, false) || depth_ == 0) return;
+  const bool has_own_line = depth_ <= kLineDepthMax;
+  if (!std::exchange(is_first_, false)) json_ += has_own_line ? "," : ", ";
+  if (has_own_line) start_line(depth_);
+}
+
+void JsonWriter::start_line(std::size_t depth) {
+  json_ += '\n';
+  json_.append(2 * depth, ' ');
+}
+
+void JsonWriter::append_quoted(std::string_view text) {
+  const auto out = std::back_inserter(json_);
+  json_ += '"';
+  while (!text.empty()) {
+    const auto character = first_character(text);
+    const std::string_view bytes = text.substr(0, character ? character->bytes : 1);
+    text.remove_prefix(bytes.size());
+    if (!character) {
+      fmt::format_to(out, "\\udc{:02x}", static_cast<unsigned char>(bytes[0]));
+    } else if (bytes == "\"" || bytes == "\\") {
+      json_ += '\\';
+      json_ += bytes;
+    } else if (character->code_point < 0x20 || character->code_point == 0x7F ||
+               (character->code_point >= 0xD800 && character->code_point < 0xE000)) {
+      fmt::format_to(out, "\\u{:04x}", character->code_point);
+    } else {
+      json_ += bytes;
+    }
+  }
+  json_ += '"';
+}
+
+}  // namespace cairn::cli

@@ -1,0 +1,84 @@
+#include "verification.h"
+
+#include <cairn/verify.h>
+#include <fmt/format.h>
+
+#include <iterator>
+#include <string>
+
+#include "json_writer.h"
+#include "printable.h"
+
+namespace cairn::cli {
+namespace {
+
+std::string text_of(const VerifyReport& report, const std::string& directory) {
+  std::string text;
+  const auto out = std::back_inserter(text);
+  for (const Error& problem : report.problems) fmt::format_to(out, "problem: {}\n", printable(problem.what()));
+  const std::size_t problems = report.problems.size();
+  fmt::format_to(out, "{}: {}\n", printable(directory), problems == 0 ? "ok" : counted(problems, "problem"));
+  fmt::format_to(out, "  {}, {} in {}\n", counted(report.tensors, "tensor"), counted(report.values, "value"),
+                 counted(report.files, "file"));
+  fmt::format_to(out, "  {} held against a checksum\n", byte_text(report.bytes_checked));
+  if (report.bytes_unchecked != 0) {
+    fmt::format_to(out, "  {} without a checksum to hold them against\n", byte_text(report.bytes_unchecked));
+  }
+  if (!report.has_commit_record) text += "  no commit record: not written by Cairn, nothing vouches for .metadata\n";
+  return text;
+}
+
+void write_problem(JsonWriter& json, const Error& problem) {
+  json.begin_object();
+  json.key("code").text(name_of(problem.code()));
+  json.key("message").text(problem.message());
+  json.key("key").text_or_null(problem.key());
+  json.key("file").text_or_null(problem.file());
+  json.key("offset");
+  if (problem.offset()) {
+    json.number(*problem.offset());
+  } else {
+    json.null();
+  }
+  json.key("expected").text_or_null(problem.expected());
+  json.key("actual").text_or_null(problem.actual());
+  json.end_object();
+}
+
+std::string json_of(const VerifyReport& report, const std::string& directory) {
+  JsonWriter json;
+  json.begin_object();
+  json.key("directory").text(directory);
+  json.key("ok").boolean(report.problems.empty());
+  json.key("has_commit_record").boolean(report.has_commit_record);
+  json.key("files").number(report.files);
+  json.key("tensors").number(report.tensors);
+  json.key("values").number(report.values);
+  json.key("bytes_checked").number(report.bytes_checked);
+  json.key("bytes_unchecked").number(report.bytes_unchecked);
+  json.key("problems").begin_array();
+  for (const Error& problem : report.problems) write_problem(json, problem);
+  json.end_array();
+  json.end_object();
+  return std::move(json).take();
+}
+
+}  // namespace
+
+Outcome verify(const std::filesystem::path& directory, bool json, bool follow_links) {
+  Result<VerifyReport> report = cairn::verify(directory, 4, follow_links);
+  if (!report) {
+    const ErrorCode code = report.error().code();
+    const bool is_damage = code == ErrorCode::kCorrupt || code == ErrorCode::kUnsafe;
+    if (!is_damage) return {{}, message_of(report.error()), ExitCode::kUnreadable};
+    VerifyReport damaged;
+    damaged.problems.push_back(report.error());
+    report = std::move(damaged);
+  }
+  Outcome outcome;
+  outcome.data = json ? json_of(*report, directory.string()) : text_of(*report, directory.string());
+  outcome.exit_code = report->problems.empty() ? ExitCode::kOk : ExitCode::kCheckFailed;
+  return outcome;
+}
+
+}  // namespace cairn::cli

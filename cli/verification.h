@@ -1,0 +1,13 @@
+// `cairn verify`: every byte of a checkpoint against its checksum, every chunk against its tensor.
+#pragma once
+
+#include <filesystem>
+
+#include "outcome.h"
+
+namespace cairn::cli {
+
+// kCheckFailed if anything is wrong with what is there, damaged metadata included.
+Outcome verify(const std::filesystem::path& directory, bool json, bool follow_links);
+
+}  // namespace cairn::cli
