@@ -23,7 +23,7 @@ struct Encoding {
 };
 
 constexpr Encoding kHalf{5, 10, 15, 0x7BFF, 0x7C00, 0x7E00, true};
-constexpr Encoding kE4M3FN{4, 3, 7, 0x7E, 0x7F, 0x7F, true};
+constexpr Encoding kE4M3FN{4, 3, 7, 0x7E, 0x7E, 0x7F, true};  // saturates, infinities too (torch 2.13)
 constexpr Encoding kE5M2{5, 2, 15, 0x7B, 0x7C, 0x7F, true};
 constexpr Encoding kE4M3FNUZ{4, 3, 8, 0x7F, 0x80, 0x80, false};
 constexpr Encoding kE5M2FNUZ{5, 2, 16, 0x7F, 0x80, 0x80, false};
