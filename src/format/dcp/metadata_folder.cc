@@ -32,7 +32,7 @@ constexpr std::size_t kDimensionsFoldedMax = 64;
 constexpr std::uint64_t make_range(std::size_t begin, std::size_t count) { return (std::uint64_t{begin} << kRangeBits) | count; }
 
 // torch takes this many bytes at least for a chunk and its item: a guess at how many of them will come.
-constexpr std::size_t kBytesPerChunk = 160;
+constexpr std::size_t kBytesPerChunk = 128;
 
 }  // namespace
 
@@ -69,11 +69,10 @@ bool MetadataFolder::is_field(const Graph& graph, Node key, Field field) {
 }
 
 template <std::size_t Count>
-bool MetadataFolder::take_fields(const Graph& graph, Node state, const std::array<Field, Count>& fields,
+bool MetadataFolder::take_fields(const Graph& graph, const pickle::Elements& state, const std::array<Field, Count>& fields,
                                  std::array<Node, Count>& values) {
-  const pickle::Elements elements = graph.elements(state);
-  if (elements.size() != 2 * Count) return false;
-  auto element = elements.begin();
+  if (state.size() != 2 * Count) return false;
+  auto element = state.begin();
   for (std::size_t i = 0; i < Count; ++i) {
     if (!is_field(graph, *element, fields[i])) return false;
     ++element;
@@ -87,9 +86,10 @@ std::optional<std::uint64_t> MetadataFolder::fold(const Graph& graph, Node insta
   const Class kind = class_of(graph, graph.callable(instance));
   const Node state = graph.state(instance);
   if (kind == Class::kOther || !graph.is(state, Kind::kDict)) return std::nullopt;
-  if (kind == Class::kChunk) return fold_chunk(graph, state);
-  if (kind == Class::kIndex) return fold_index(graph, state);
-  return fold_location(graph, state);
+  const pickle::Elements fields = graph.elements(state);
+  if (kind == Class::kChunk) return fold_chunk(graph, fields);
+  if (kind == Class::kIndex) return fold_index(graph, fields);
+  return fold_location(graph, fields);
 }
 
 // Leaves nothing behind if it fails.
@@ -108,7 +108,7 @@ bool MetadataFolder::append_shape(const Graph& graph, Node node) {
   return true;
 }
 
-std::optional<std::uint64_t> MetadataFolder::fold_chunk(const Graph& graph, Node state) {
+std::optional<std::uint64_t> MetadataFolder::fold_chunk(const Graph& graph, const pickle::Elements& state) {
   std::array<Node, 2> values;
   if (!take_fields(graph, state, std::array{Field::kOffsets, Field::kSizes}, values)) return std::nullopt;
   const std::size_t before = numbers_.size();
@@ -121,32 +121,32 @@ std::optional<std::uint64_t> MetadataFolder::fold_chunk(const Graph& graph, Node
   return make_folded(Folded::kChunk, make_range(before, 2 * dimensions));
 }
 
-std::optional<std::uint64_t> MetadataFolder::fold_index(const Graph& graph, Node state) {
-  std::array<Node, 3> all;
-  std::array<Node, 2> without_offset;
-  const bool is_tensor = take_fields(graph, state, std::array{Field::kFqn, Field::kOffset, Field::kIndex}, all);
+std::optional<std::uint64_t> MetadataFolder::fold_index(const Graph& graph, const pickle::Elements& state) {
+  std::array<Node, 3> all;  // of a tensor
+  std::array<Node, 2> two;
+  const bool is_tensor = take_fields(graph, state, std::array{Field::kFqn, Field::kIndex, Field::kOffset}, all);
   if (!is_tensor) {
-    if (!take_fields(graph, state, std::array{Field::kFqn, Field::kIndex}, without_offset)) return std::nullopt;
-    all = {without_offset[0], Node(), without_offset[1]};
+    if (!take_fields(graph, state, std::array{Field::kFqn, Field::kIndex}, two)) return std::nullopt;
+    all = {two[0], two[1], Node()};
   }
   if (!graph.is(all[0], Kind::kText)) return std::nullopt;
   StoredIndex stored{all[0], kNoRange, kNoHint};
-  if (const std::optional<std::int64_t> hint = graph.integer_if(all[2])) {
+  if (const std::optional<std::int64_t> hint = graph.integer_if(all[1])) {
     if (*hint < 0) return std::nullopt;
     stored.hint = *hint;
-  } else if (!graph.is(all[2], Kind::kNone)) {
+  } else if (!graph.is(all[1], Kind::kNone)) {
     return std::nullopt;
   }
   if (is_tensor) {
     const std::size_t before = numbers_.size();
-    if (!append_shape(graph, all[1])) return std::nullopt;
+    if (!append_shape(graph, all[2])) return std::nullopt;
     stored.offsets = make_range(before, numbers_.size() - before);
   }
   indices_.push_back(stored);
   return make_folded(Folded::kIndex, indices_.size() - 1);
 }
 
-std::optional<std::uint64_t> MetadataFolder::fold_location(const Graph& graph, Node state) {
+std::optional<std::uint64_t> MetadataFolder::fold_location(const Graph& graph, const pickle::Elements& state) {
   std::array<Node, 3> values;
   if (!take_fields(graph, state, std::array{Field::kRelativePath, Field::kOffset, Field::kLength}, values)) return std::nullopt;
   const std::optional<std::int64_t> offset = graph.integer_if(values[1]);
@@ -214,8 +214,8 @@ Result<std::optional<Value>> MetadataFolder::resolve(const Graph& graph, Node no
   }
   if (const std::optional<IndexRecord> record = index(graph, node)) {
     state.items.emplace_back("fqn", graph.text(record->fqn));
-    if (record->offsets) state.items.emplace_back("offset", shape_value(*record->offsets));
     state.items.emplace_back("index", record->hint ? Value(*record->hint) : Value());
+    if (record->offsets) state.items.emplace_back("offset", shape_value(*record->offsets));
     return std::optional(instance_value(kMetadataModule, "MetadataIndex", std::move(state)));
   }
   if (const std::optional<LocationRecord> record = location(graph, node)) {

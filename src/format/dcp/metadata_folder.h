@@ -62,15 +62,15 @@ class MetadataFolder final : public pickle::Folder, public pickle::Resolver {
 
   Class class_of(const pickle::Graph& graph, pickle::Node callable);
   bool is_field(const pickle::Graph& graph, pickle::Node key, Field field);
-  // Whether the keys of the state of `instance` are `fields`, in this order; its values are then in `values`.
+  // Whether the keys of `state` are `fields`, in this order; what belongs to them is then in `values`.
   template <std::size_t Count>
-  bool take_fields(const pickle::Graph& graph, pickle::Node state, const std::array<Field, Count>& fields,
+  bool take_fields(const pickle::Graph& graph, const pickle::Elements& state, const std::array<Field, Count>& fields,
                    std::array<pickle::Node, Count>& values);
   bool append_shape(const pickle::Graph& graph, pickle::Node node);
 
-  std::optional<std::uint64_t> fold_chunk(const pickle::Graph& graph, pickle::Node state);
-  std::optional<std::uint64_t> fold_index(const pickle::Graph& graph, pickle::Node state);
-  std::optional<std::uint64_t> fold_location(const pickle::Graph& graph, pickle::Node state);
+  std::optional<std::uint64_t> fold_chunk(const pickle::Graph& graph, const pickle::Elements& state);
+  std::optional<std::uint64_t> fold_index(const pickle::Graph& graph, const pickle::Elements& state);
+  std::optional<std::uint64_t> fold_location(const pickle::Graph& graph, const pickle::Elements& state);
   std::span<const std::int64_t> numbers_at(std::uint64_t range) const;
 
   std::vector<Class> classes_;                              // by number of the global
