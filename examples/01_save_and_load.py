@@ -1,0 +1,45 @@
+"""Saves a training state, loads it in place, reads it with stock torch, and looks into it without torch.
+
+python 01_save_and_load.py DIR
+"""
+
+import sys
+
+import torch
+import torch.distributed.checkpoint as dcp
+
+import cairn
+
+
+def make_state() -> dict:
+    """A model and an optimizer that has taken one step, as a trainer holds them."""
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 1000}
+
+
+def main(directory: str) -> None:
+    saved = make_state()
+    cairn.save(saved, checkpoint_id=directory)
+
+    # In place: the tensors of the state are filled, "step" is replaced.
+    state = make_state() | {"step": 0}
+    cairn.load(state, checkpoint_id=directory)
+    assert torch.equal(state["model"]["weight"], saved["model"]["weight"])
+    assert state["step"] == 1000
+
+    # The same files for stock torch.
+    state = make_state() | {"step": 0}
+    dcp.load(state, checkpoint_id=directory, no_dist=True)
+    assert torch.equal(state["model"]["weight"], saved["model"]["weight"])
+
+    # One tensor, or a box of it, as a NumPy array; this part needs no torch.
+    checkpoint = cairn.open(directory)
+    assert (checkpoint.read("model.weight") == saved["model"]["weight"].numpy()).all()
+    print("\n".join(checkpoint))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
