@@ -25,7 +25,8 @@ class [[nodiscard]] Result {
 
   T& value() & { return throw_if_error(), std::get<0>(state_); }
   const T& value() const& { return throw_if_error(), std::get<0>(state_); }
-  T&& value() && { return throw_if_error(), std::get<0>(std::move(state_)); }
+  // By value: a loop over a part of a temporary Result must not outlive it.
+  T value() && { return throw_if_error(), std::get<0>(std::move(state_)); }
 
   // Without a check: the caller has looked.
   T& operator*() & noexcept { return *std::get_if<0>(&state_); }

@@ -19,7 +19,7 @@ SaveIdentity save_number(std::uint64_t number, SaveId job = kJob) { return {{job
 
 std::vector<std::string> names_in(const storage::Storage& disk) {
   std::vector<std::string> names;
-  for (const auto& file : disk.list().value()) names.push_back(file.name);
+  for (const storage::ListedFile& file : disk.list().value()) names.push_back(file.name);
   return names;
 }
 
