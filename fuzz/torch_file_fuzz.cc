@@ -5,9 +5,12 @@
 #include <cstdlib>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "format/torch_file/tensor_reader.h"
 #include "format/torch_file/value_archive.h"
+#include "format/zip/record_writer.h"
 
 namespace {
 
@@ -47,15 +50,48 @@ void check_padding(std::span<const std::byte> bytes, bool readable) {
   if (readable && !decoded) std::abort();
 }
 
+void read(std::span<const std::byte> bytes) {
+  const MemorySource source(bytes);
+  const auto tensor = cairn::torch_file::read_tensor_item(source);
+  if (tensor) check_tensor(*tensor, bytes.size());
+  const auto value = cairn::torch_file::decode_value(source);
+  if (value) check_value(*value);
+  check_padding(bytes, value.has_value());
+}
+
+// An archive with this pickle, whose CRC is "not computed", and storages 0 and 1 of 24 bytes.
+std::string archive_around(std::span<const std::byte> pickle) {
+  const std::string storage(24, '\x3F');
+  const std::string_view text(reinterpret_cast<const char*>(pickle.data()), pickle.size());
+  std::vector<cairn::zip::Record> records;
+  std::string archive;
+  const auto grow = [&](std::size_t bytes) {
+    archive.resize(archive.size() + bytes);
+    return reinterpret_cast<std::byte*>(archive.data()) + archive.size() - bytes;
+  };
+  const auto add = [&](std::string_view name, std::string_view bytes) {
+    const cairn::zip::Record& record = records.emplace_back(cairn::zip::Record{name, bytes.size(), archive.size()});
+    cairn::zip::render_local_header(record, grow(cairn::zip::local_header_bytes(record)));
+    archive += bytes;
+  };
+  add("archive/data.pkl", text);
+  add("archive/data/0", storage);
+  add("archive/data/1", storage);
+  cairn::zip::End end{records.size(), archive.size(), 0};
+  for (const auto& record : records) {
+    cairn::zip::render_directory_entry(record, grow(cairn::zip::directory_entry_bytes(record)));
+  }
+  end.directory_bytes = archive.size() - end.directory_offset;
+  cairn::zip::render_end(end, grow(cairn::zip::end_bytes(end)));
+  return archive;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
-  const MemorySource source(bytes);
-  const auto tensor = cairn::torch_file::read_tensor_item(source);
-  if (tensor) check_tensor(*tensor, size);
-  const auto value = cairn::torch_file::decode_value(source);
-  if (value) check_value(*value);
-  check_padding(bytes, value.has_value());
+  read(bytes);
+  const std::string archive = archive_around(bytes);
+  read(std::as_bytes(std::span(archive)));
   return 0;
 }

@@ -32,7 +32,7 @@ class HeadSource final : public ByteSource {
   std::uint64_t size() const override { return item_.size(); }
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) const override {
     if (offset > held_ || target.size() > held_ - offset) return item_.read_at(offset, target);
-    std::memcpy(target.data(), head_.data() + offset, target.size());
+    if (!target.empty()) std::memcpy(target.data(), head_.data() + offset, target.size());
     return {};
   }
 
