@@ -1,0 +1,312 @@
+"""Measures Cairn beside torch.distributed.checkpoint, torch.save, safetensors and the raw device, in one run.
+
+Peers take turns (A B C A B C ...), all sync file and directory, and the table shows medians. Shares are of the best
+that the raw device gave in the same run.
+"""
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from metadata_bench import measure_metadata
+from peers import PEERS, Peer
+from states import bytes_of, small_tensors, transformer_with_adam
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build/release"
+FIGURES = ("large", "small", "memory", "metadata")
+
+
+@dataclass
+class Samples:
+    """What was measured: figure, then peer, then one number per round."""
+
+    by_figure: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+
+    def add(self, figure: str, peer: str, value: float) -> None:
+        self.by_figure[figure][peer].append(value)
+
+    def median(self, figure: str, peer: str) -> float | None:
+        values = self.by_figure.get(figure, {}).get(peer)
+        return statistics.median(values) if values else None
+
+
+def cpu_seconds() -> float:
+    """User and system time of this process, all threads. What the kernel's own threads write back is not in it."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def seconds_of(action: Callable[[], Any]) -> tuple[float, float]:
+    """Wall and CPU seconds of one call; what it returns is freed outside of the measurement."""
+    gc.collect()
+    gc.disable()
+    cpu, start = cpu_seconds(), time.perf_counter()
+    result = action()
+    wall, cpu = time.perf_counter() - start, cpu_seconds() - cpu
+    gc.enable()
+    del result
+    return wall, cpu
+
+
+def forget(directory: Path) -> None:
+    """Empties the page cache of the files below `directory`."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+    with contextlib.suppress(PermissionError):
+        Path("/proc/sys/vm/drop_caches").write_text("1\n")
+
+
+def remember(directory: Path) -> None:
+    """Brings the files below `directory` into the page cache."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.read(1 << 24):
+                    pass
+
+
+@contextlib.contextmanager
+def empty_directory(path: Path) -> Iterator[Path]:
+    """A new directory; what an earlier round left there is gone, and the device has come to rest."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    os.sync()
+    yield path
+
+
+class Bench:
+    def __init__(self, arguments: argparse.Namespace, scratch: Path) -> None:
+        self.arguments = arguments
+        self.scratch = scratch
+        self.peers = [PEERS[name] for name in arguments.peers]
+        self.samples = Samples()
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def rounds(self, what: str) -> Iterator[int]:
+        for number in range(self.arguments.rounds):
+            self.say(f"{what}: round {number + 1} of {self.arguments.rounds}")
+            yield number
+
+    # --- figures
+
+    def measure_large(self) -> None:
+        state = transformer_with_adam(self.arguments.state_mib)
+        size = bytes_of(state)
+        raw_device = build_program("raw_device")
+        self.warm_up()
+        for _ in self.rounds(f"state of {size / 2**20:.0f} MiB"):
+            raw = self.scratch / "raw"
+            raw.mkdir(exist_ok=True)
+            for figure, rate in json.loads(output_of(str(raw_device), str(raw), str(size))).items():
+                self.samples.add("raw " + figure, "device", rate)
+            for peer in self.peers:
+                with empty_directory(self.scratch / peer.name) as directory:
+                    wall, cpu = seconds_of(lambda peer=peer, directory=directory: peer.save(state, directory))
+                self.samples.add("save rate", peer.name, size / wall)
+                self.samples.add("save cpu", peer.name, cpu / (size / 1e9))
+            for temperature, prepare in (("cold", forget), ("warm", remember)):
+                for peer in self.peers:
+                    directory = self.scratch / peer.name
+                    prepare(directory)
+                    wall, cpu = seconds_of(lambda peer=peer, directory=directory: peer.load(state, directory))
+                    self.samples.add(f"{temperature} load rate", peer.name, size / wall)
+                    self.samples.add(f"{temperature} load cpu", peer.name, cpu / (size / 1e9))
+
+    def measure_small(self) -> None:
+        count = self.arguments.small_count
+        state = small_tensors(count)
+        self.warm_up()
+        for _ in self.rounds(f"{count} small tensors"):
+            for peer in self.peers:
+                with empty_directory(self.scratch / peer.name) as directory:
+                    wall, _ = seconds_of(lambda peer=peer, directory=directory: peer.save(state, directory))
+                self.samples.add("small save", peer.name, wall / count * 1e6)
+            for peer in self.peers:
+                wall, _ = seconds_of(lambda peer=peer: peer.load(state, self.scratch / peer.name))
+                self.samples.add("small load", peer.name, wall / count * 1e6)
+
+    def measure_memory(self) -> None:
+        size = ["--state-mib", str(self.arguments.state_mib)]
+        for peer in self.peers:
+            with empty_directory(self.scratch / "memory" / "large") as directory:
+                for action in ("save", "load"):
+                    self.say(f"memory: {action} of {peer.name}")
+                    words = ["--measure-peak", peer.name, action, str(directory)]
+                    peak = output_of(sys.executable, __file__, *words, *size)
+                    self.samples.add(f"peak {action}", peer.name, float(peak))
+
+    def measure_metadata(self) -> None:
+        program = build_program("metadata")
+        for _ in self.rounds("metadata of 460,800 chunks"):
+            for figure, per_peer in measure_metadata(program, self.scratch).items():
+                for peer, seconds in per_peer.items():
+                    self.samples.add(figure, peer, seconds)
+
+    def warm_up(self) -> None:
+        """Imports and thread pools come at the first call; they are not what is measured."""
+        state = transformer_with_adam(0)
+        for peer in self.peers:
+            with empty_directory(self.scratch / "warm-up") as directory:
+                peer.save(state, directory)
+                peer.load(state, directory)
+
+
+# --- peak memory, in a process of its own
+
+
+def kibibytes(name: str) -> int:
+    """A line of /proc/self/status."""
+    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+    return next(int(words[1]) for words in lines if words[0] == f"{name}:")
+
+
+def measure_peak(peer: Peer, action: str, directory: Path, state_mib: int) -> float:
+    """MiB that one call adds to the resident memory at its peak. Pages of mapped files count while they are mapped."""
+    small = transformer_with_adam(0)
+    with empty_directory(directory.with_name("small")) as other:
+        peer.save(small, other)
+        peer.load(small, other)
+    del small
+    state = transformer_with_adam(state_mib)
+    gc.collect()
+    before = kibibytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5\n")  # the high-water mark starts again from here
+    result = peer.save(state, directory) if action == "save" else peer.load(state, directory)
+    peak = kibibytes("VmHWM")
+    del result
+    return (peak - before) / 1024
+
+
+# --- programs
+
+
+def output_of(*command: str) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def build_program(name: str) -> Path:
+    """A C++ program of this folder, built beside the release."""
+    for command in (
+        ("cmake", "--preset", "release", "-DCAIRN_BUILD_BENCH=ON"),
+        ("cmake", "--build", "--preset", "release", "--target", f"bench_{name}"),
+    ):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    return BUILD / "bin" / f"bench_{name}"
+
+
+# --- the table
+
+
+class Table:
+    """Rows of figures, columns of peers."""
+
+    def __init__(self, samples: Samples, peers: list[str]) -> None:
+        self.samples = samples
+        self.peers = peers
+        self.lines: list[str] = []
+
+    def header(self) -> None:
+        self.lines.append(f"{'':34}" + "".join(f"{peer:>17}" for peer in self.peers))
+
+    def row(self, title: str, figure: str, form: str, scale: float = 1.0) -> None:
+        cells = []
+        for peer in self.peers:
+            value = self.samples.median(figure, peer)
+            cells.append("" if value is None else form.format(value * scale))
+        if any(cells):
+            self.lines.append(f"{title:34}" + "".join(f"{cell:>17}" for cell in cells))
+
+    def raw_rate(self, direction: str) -> float | None:
+        """The best way to use the device, by its median."""
+        rates = [self.samples.median(f"raw {direction}_{way}", "device") for way in ("direct", "buffered")]
+        return max((rate for rate in rates if rate is not None), default=None)
+
+    def text(self) -> str:
+        self.header()
+        raw_write, raw_read = self.raw_rate("write"), self.raw_rate("read")
+        if raw_write and raw_read:
+            self.row("save, share of raw write", "save rate", "{:.2f}", 1 / raw_write)
+            self.row("cold load, share of raw read", "cold load rate", "{:.2f}", 1 / raw_read)
+        self.row("save, GB/s", "save rate", "{:.2f}", 1e-9)
+        self.row("cold load, GB/s", "cold load rate", "{:.2f}", 1e-9)
+        self.row("warm load, GB/s", "warm load rate", "{:.2f}", 1e-9)
+        self.row("save, CPU s per GB", "save cpu", "{:.2f}")
+        self.row("cold load, CPU s per GB", "cold load cpu", "{:.2f}")
+        self.row("warm load, CPU s per GB", "warm load cpu", "{:.2f}")
+        self.row("small tensors, save, us each", "small save", "{:.1f}")
+        self.row("small tensors, load, us each", "small load", "{:.1f}")
+        self.row("peak memory of a save, MiB", "peak save", "{:.0f}")
+        self.row("peak memory of a load, MiB", "peak load", "{:.0f}")
+        for action in ("read", "write"):
+            ours, pickles = (self.samples.median(f"metadata {action}", peer) for peer in ("cairn", "pickle"))
+            if ours and pickles:
+                text = f"{ours:.3f} s, pickle {pickles:.2f} s: 1/{pickles / ours:.0f}"
+                self.lines.append(f"{'.metadata of 460,800 chunks, ' + action:34}    {text}")
+        if raw_write and raw_read:
+            self.lines.append(f"raw device: write {raw_write / 1e9:.2f} GB/s, read {raw_read / 1e9:.2f} GB/s")
+            for figure, peers in self.samples.by_figure.items():
+                if figure.startswith("raw "):
+                    rates = ", ".join(f"{rate / 1e9:.2f}" for rate in peers["device"])
+                    self.lines.append(f"  {figure.removeprefix('raw ').replace('_', ' '):16} {rates} GB/s")
+        return "\n".join(self.lines)
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", nargs="*", help=f"of {', '.join(FIGURES)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--state-mib", type=int, default=1024, help="size of the large state (default: 1024)")
+    parser.add_argument("--small-count", type=int, default=10_000, help="number of small tensors (default: 10,000)")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), metavar="PEER", help=", ".join(PEERS))
+    parser.add_argument("--scratch", type=Path, help="a directory on the device to measure (default: under build/)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every sample, for programs")
+    parser.add_argument("--measure-peak", nargs=3, metavar=("PEER", "ACTION", "DIR"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args(words)
+    for figure in arguments.figures:
+        if figure not in FIGURES:
+            parser.error(f"no figure '{figure}'")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse()
+    if arguments.measure_peak:
+        name, action, directory = arguments.measure_peak
+        print(measure_peak(PEERS[name], action, Path(directory), arguments.state_mib))
+        return 0
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.scratch or ROOT / "build") as scratch:
+        bench = Bench(arguments, Path(scratch))
+        for figure in arguments.figures or FIGURES:
+            getattr(bench, f"measure_{figure}")()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(bench.samples.by_figure, indent=1) + "\n")
+    print(f"torch {torch.__version__}, {os.cpu_count()} cores, {arguments.rounds} rounds, medians")
+    print(Table(bench.samples, arguments.peers).text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

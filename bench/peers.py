@@ -1,0 +1,102 @@
+"""The libraries that are compared, each with the durability that Cairn gives: file and directory are synced."""
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+import torch.distributed.checkpoint as dcp
+from states import State, tensors_of
+
+import cairn
+
+
+@dataclass(frozen=True)
+class Peer:
+    """`save` writes a state into an empty directory; `load` brings it back.
+
+    Cairn and DCP fill the tensors of `state`. torch.load and safetensors make new ones, and are given that advantage or
+    burden as their users have it; torch.load with mmap reads nothing until it is copied, so it is copied into `state`.
+    """
+
+    name: str
+    save: Callable[[State, Path], None]
+    load: Callable[[State, Path], Any]
+
+
+def sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cairn_save(state: State, directory: Path) -> None:
+    cairn.save(state, checkpoint_id=directory, no_dist=True)
+
+
+def cairn_load(state: State, directory: Path) -> None:
+    cairn.load(state, checkpoint_id=directory, no_dist=True)
+
+
+def dcp_saver(thread_count: int) -> Callable[[State, Path], None]:
+    def save(state: State, directory: Path) -> None:
+        writer = dcp.FileSystemWriter(directory, thread_count=thread_count, sync_files=True)
+        dcp.save(state, storage_writer=writer, no_dist=True)
+        sync(directory)
+
+    return save
+
+
+def dcp_load(state: State, directory: Path) -> None:
+    dcp.load(state, checkpoint_id=directory, no_dist=True)
+
+
+def torch_save(state: State, directory: Path) -> None:
+    with (directory / "state.pt").open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    sync(directory)
+
+
+def torch_load(_: State, directory: Path) -> State:
+    return torch.load(directory / "state.pt", weights_only=True)
+
+
+def torch_load_mapped(state: State, directory: Path) -> None:
+    mapped = tensors_of(torch.load(directory / "state.pt", weights_only=True, mmap=True))
+    for name, tensor in tensors_of(state).items():
+        tensor.copy_(mapped[name])
+
+
+def safetensors_save(state: State, directory: Path) -> None:
+    safetensors.torch.save_file(tensors_of(state), directory / "state.safetensors")
+    sync(directory / "state.safetensors")
+    sync(directory)
+
+
+def safetensors_load(_: State, directory: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(directory / "state.safetensors")
+
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer("cairn", cairn_save, cairn_load),
+        Peer("dcp", dcp_saver(1), dcp_load),
+        Peer("dcp 2 threads", dcp_saver(2), dcp_load),
+        Peer("torch.save", torch_save, torch_load),
+        Peer("torch.save mmap", torch_save, torch_load_mapped),
+        Peer("safetensors", safetensors_save, safetensors_load),
+    )
+}
+
+# Both say at every call that there is one process.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+warnings.filterwarnings("ignore", message="Detected an existing checkpoint")

@@ -1,0 +1,240 @@
+"""The whole story: train, die in the middle of a save, resume bit for bit, read with stock torch, find a flipped bit.
+
+Prints a report; the exit code is 0 only if every claim in it holds.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from train_characters import Trainer
+
+import cairn
+
+STEPS = 60
+SAVE_EVERY = 10
+KILL_AFTER_SAVES = 2  # the save after these is the one that is killed
+ATTEMPTS_MAX = 10  # a kill can come too late: then the save was whole, and the next one is tried
+FLIPPED_KEY = "model.layers.layers.0.linear1.weight"
+
+
+class Report:
+    """Prints claims as they are tried, and remembers whether all held."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self.started = time.monotonic()
+
+    def title(self, text: str) -> None:
+        print(f"\n{text}", flush=True)
+
+    def note(self, text: str) -> None:
+        print(f"         {text}", flush=True)
+
+    def claim(self, holds: bool, text: str) -> None:
+        self.failed += not holds
+        print(f"   {'ok  ' if holds else 'FAIL'}  {text}", flush=True)
+
+    def finish(self) -> int:
+        seconds = time.monotonic() - self.started
+        verdict = "Every claim holds." if self.failed == 0 else f"{self.failed} claims do NOT hold."
+        print(f"\n{verdict} {seconds:.0f} s")
+        return 1 if self.failed else 0
+
+
+def start_trainer(directory: Path, losses: Path) -> subprocess.Popen[str]:
+    script = Path(__file__).with_name("train_characters.py")
+    command = [sys.executable, str(script), "--directory", str(directory), "--losses", str(losses)]
+    command += ["--steps", str(STEPS), "--save-every", str(SAVE_EVERY)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def train(directory: Path, losses: Path) -> str:
+    """Trains to the end; what the trainer said."""
+    trainer = start_trainer(directory, losses)
+    output, _ = trainer.communicate()
+    if trainer.returncode != 0:
+        raise SystemExit(f"the trainer failed with {trainer.returncode}")
+    return output
+
+
+def losses_of(file: Path) -> dict[int, str]:
+    lines = [line.split() for line in file.read_text().splitlines()]
+    return {int(line[0]): line[1] for line in lines if len(line) == 2}
+
+
+def kill_in_a_save(directory: Path, losses: Path) -> Path | None:
+    """Trains, and kills the trainer while a data file is being written. The private folder of the save that died."""
+    trainer = start_trainer(directory, losses)
+    assert trainer.stdout is not None
+    saves = 0
+    while saves < KILL_AFTER_SAVES and (line := trainer.stdout.readline()):
+        saves += line.startswith("saved")
+    seen: list[Path] = []
+    while not seen and trainer.poll() is None:
+        seen = list(directory.glob(".cairn-*/*.distcp"))
+    trainer.kill()
+    trainer.communicate()
+    # A save that goes on gives its file another name: one that is still there was not finished.
+    left = [file.parent for file in seen if file.exists()]
+    return left[0] if left else None
+
+
+def step_of(directory: Path) -> int:
+    return int(cairn.open(directory)["step"])
+
+
+def tell_of_the_kill(report: Report, directory: Path, scratch: Path) -> int:
+    """The second and third chapter's beginning: the step of the checkpoint that is there after the kill."""
+    folder = None
+    for attempt in range(ATTEMPTS_MAX):
+        folder = kill_in_a_save(directory, scratch / f"losses-killed-{attempt}")
+        if folder is not None:
+            break
+        shutil.rmtree(directory)  # the kill came too late: once more from the beginning
+    if folder is None:
+        raise SystemExit(f"no kill in {ATTEMPTS_MAX} met a save")
+    last_step = max(losses_of(scratch / f"losses-killed-{attempt}"))
+    kept = step_of(directory)
+    report.claim(kept == last_step - SAVE_EVERY, f"killed while step {last_step} was being written over step {kept}")
+    megabytes = sum(file.stat().st_size for file in folder.glob("*.distcp")) / 1e6
+    report.note(f"left behind: {folder.name}/ with {megabytes:.1f} MB and no name of a checkpoint")
+    report.claim(bool(cairn.verify(directory)), f"the checkpoint of step {kept} is whole")
+    return kept
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal bit for bit, also NaNs and signs of zeros."""
+    if isinstance(one, torch.Tensor):
+        return (
+            one.dtype == other.dtype
+            and one.shape == other.shape
+            and one.contiguous().view(-1).view(torch.uint8).equal(other.contiguous().view(-1).view(torch.uint8))
+        )
+    return type(one) is type(other) and one == other
+
+
+def flat(state: Any, prefix: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
+    """Every leaf of a nested state under its path."""
+    items = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else None
+    if items is None:
+        return {prefix: state}
+    return {path: leaf for key, value in items for path, leaf in flat(value, (*prefix, key)).items()}
+
+
+def tell_of_stock_torch(report: Report, directory: Path) -> None:
+    by_torch, by_cairn = (Trainer(torch.zeros(1, dtype=torch.int64)).state() for _ in range(2))
+    dcp.load(by_torch, checkpoint_id=directory, no_dist=True)
+    cairn.load(by_cairn, checkpoint_id=directory, no_dist=True)
+    one, other = flat(by_torch), flat(by_cairn)
+    differing = [path for path in one if path not in other or not same(one[path], other[path])]
+    tensors = sum(isinstance(leaf, torch.Tensor) for leaf in one.values())
+    report.claim(
+        not differing and one.keys() == other.keys() and one[("step",)] == STEPS,
+        f"stock torch {torch.__version__} loads {tensors} tensors and {len(one) - tensors} values: the same bits",
+    )
+
+
+def run_verify(directory: Path) -> tuple[int, str]:
+    done = subprocess.run(["cairn", "verify", str(directory)], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def tell_of_the_flipped_bit(report: Report, directory: Path, copy: Path) -> None:
+    shutil.copytree(directory, copy)
+    chunk = cairn.open(copy).info(FLIPPED_KEY).chunks[0]
+    place = chunk.offset + chunk.length // 2 | 3  # a last byte of a little-endian float: sign and exponent
+    with (copy / chunk.file).open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 0x40]))
+    report.note(f"bit 6 of byte {place} of {chunk.file}, in {FLIPPED_KEY}")
+
+    code, output = run_verify(copy)
+    named = FLIPPED_KEY in output and chunk.file in output
+    report.claim(code == 1 and named, f"cairn verify finds it: exit code {code}")
+    report.note(next((line for line in output.splitlines() if "problem" in line), output.strip()))
+
+    good, bad = (loaded_by_torch(path) for path in (directory, copy))
+    differing = (good != bad).nonzero()
+    index = tuple(differing[0].tolist()) if len(differing) else ()
+    report.claim(len(differing) == 1, "stock torch loads it without a word")
+    if index:
+        report.note(f"the weight at {list(index)} is {bad[index]:g} now and was {good[index]:g}")
+
+    try:
+        cairn.load({"model": {FLIPPED_KEY.removeprefix("model."): torch.empty_like(good)}}, checkpoint_id=copy)
+        report.claim(False, "cairn.load refuses it")
+    except cairn.Corrupt as error:
+        report.claim(error.key == FLIPPED_KEY, "cairn.load refuses it, and says where")
+
+
+def loaded_by_torch(directory: Path) -> torch.Tensor:
+    """The tensor as stock torch loads it."""
+    shape = cairn.open(directory).info(FLIPPED_KEY).shape
+    state = {FLIPPED_KEY: torch.zeros(shape)}
+    dcp.load(state, checkpoint_id=directory, no_dist=True)
+    return state[FLIPPED_KEY]
+
+
+def tell(report: Report, scratch: Path) -> None:
+    plain, killed = scratch / "uninterrupted", scratch / "killed"
+    report.title(f"1. Train a character transformer for {STEPS} steps, saving over one checkpoint every {SAVE_EVERY}.")
+    train(plain, scratch / "losses")
+    losses = losses_of(scratch / "losses")
+    first, last = (float.fromhex(losses[step]) for step in (1, STEPS))
+    report.claim(len(losses) == STEPS and last < first, f"the loss goes from {first:.3f} to {last:.3f}")
+    size = sum(file.stat().st_size for file in plain.iterdir()) / 1e6
+    report.note(f"a checkpoint of {size:.1f} MB in {len(list(plain.iterdir()))} files")
+
+    report.title("2. Train again, and kill the trainer (SIGKILL) in the middle of a save.")
+    kept = tell_of_the_kill(report, killed, scratch)
+
+    report.title("3. Resume from the newest complete checkpoint.")
+    output = train(killed, scratch / "losses-resumed")
+    resumed = losses_of(scratch / "losses-resumed")
+    report.claim(f"resumed at step {kept}" in output and min(resumed) == kept + 1, f"resumed at step {kept}")
+    wanted = {step: loss for step, loss in losses.items() if step > kept}
+    report.claim(resumed == wanted, f"losses of steps {kept + 1} to {STEPS} equal the first run's bit for bit")
+    report.note(f"step {STEPS}: {resumed.get(STEPS)} and {losses[STEPS]}")
+    report.claim(not list(killed.glob(".cairn-*")), "what the killed save left behind is gone")
+
+    report.title("4. Load the same files with stock torch.distributed.checkpoint.")
+    tell_of_stock_torch(report, killed)
+
+    report.title("5. Check every byte.")
+    code, output = run_verify(killed)
+    report.claim(code == 0, f"cairn verify: exit code {code}")
+    for line in output.splitlines()[1:]:
+        report.note(line.strip())
+
+    report.title("6. Flip one bit in a copy.")
+    tell_of_the_flipped_bit(report, killed, scratch / "flipped")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scratch", type=Path, help="where checkpoints go, and stay (default: a temporary directory)")
+    arguments = parser.parse_args()
+    report = Report()
+    print(f"Cairn {cairn.__version__}, torch {torch.__version__}, {os.cpu_count()} cores", flush=True)
+    if arguments.scratch is not None:
+        arguments.scratch.mkdir(parents=True)
+        tell(report, arguments.scratch)
+    else:
+        with tempfile.TemporaryDirectory(prefix="cairn-demo-") as scratch:
+            tell(report, Path(scratch))
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Trains a small character transformer on Python's own library, saves through Cairn, and goes on where it stopped.
+
+python train_characters.py --directory DIR --losses FILE [--steps N] [--save-every N]
+
+Every save overwrites the one checkpoint in DIR. A loss is written to FILE bit for bit, as a hexadecimal float.
+"""
+
+import argparse
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+import cairn
+
+CHARACTERS = 128  # ASCII
+CONTEXT = 64
+WIDTH = 256
+LAYERS = 3
+HEADS = 4
+BATCH = 8
+
+
+class Transformer(nn.Module):
+    """Predicts each next character of a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.characters = nn.Embedding(CHARACTERS, WIDTH)
+        self.positions = nn.Embedding(CONTEXT, WIDTH)
+        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.1, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, CHARACTERS)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT), persistent=False)
+
+    def forward(self, text: Tensor) -> Tensor:
+        hidden = self.characters(text) + self.positions.weight
+        return self.head(self.layers(hidden, mask=self.mask, is_causal=True))
+
+
+def library_text() -> Tensor:
+    """The sources of Python's library: real text that is on every machine that runs this."""
+    folder = Path(os.__file__).parent
+    text = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py"))[:60])
+    return torch.tensor([byte for byte in text if byte < CHARACTERS])
+
+
+class Trainer:
+    """Everything that a run is made of. Two trainers with equal states take equal steps."""
+
+    def __init__(self, text: Tensor) -> None:
+        torch.manual_seed(1)
+        random.seed(1)
+        self.text = text
+        self.model = Transformer()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=1000)
+        self.step = 0
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds. The random states are in it: batches and dropout are drawn from them."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": self.scheduler.state_dict(),
+            "random": {"torch": torch.get_rng_state(), "python": random.getstate()},
+            "step": self.step,
+        }
+
+    def load(self, directory: Path) -> None:
+        state = self.state()
+        cairn.load(state, checkpoint_id=directory, no_dist=True)
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        torch.set_rng_state(state["random"]["torch"])
+        random.setstate(state["random"]["python"])
+        self.step = state["step"]
+
+    def take_step(self) -> float:
+        starts = [random.randrange(len(self.text) - CONTEXT - 1) for _ in range(BATCH)]
+        batch = torch.stack([self.text[start : start + CONTEXT + 1] for start in starts])
+        logits = self.model(batch[:, :-1])
+        loss = nn.functional.cross_entropy(logits.reshape(-1, CHARACTERS), batch[:, 1:].reshape(-1))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.scheduler.step()
+        self.step += 1
+        return loss.item()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--losses", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--save-every", type=int, default=10)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # the order of additions, and so every bit, is always the same
+    torch.use_deterministic_algorithms(True)
+    trainer = Trainer(library_text())
+    if (arguments.directory / ".metadata").exists():
+        trainer.load(arguments.directory)
+        print(f"resumed at step {trainer.step}", flush=True)
+    with arguments.losses.open("w") as losses:
+        while trainer.step < arguments.steps:
+            loss = trainer.take_step()
+            print(trainer.step, loss.hex(), file=losses, flush=True)
+            if trainer.step % arguments.save_every == 0:
+                cairn.save(trainer.state(), checkpoint_id=arguments.directory, no_dist=True)
+                print(f"saved step {trainer.step}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
