@@ -191,7 +191,7 @@ Result<LaidOut> lay_out(const Items& items, const SaveTransaction& transaction, 
   Catalog& catalog = builder.catalog();
   catalog.files = result.names;
   CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
-  CAIRN_TRY_ASSIGN(result.pickle, metadata.render(*catalog.save_id, *catalog.checkpoint_id, result.names));
+  result.pickle = metadata.render(*catalog.save_id, *catalog.checkpoint_id, result.names);
   return result;
 }
 
