@@ -35,54 +35,11 @@ std::span<const std::byte> shortest(std::span<const std::byte> number) {
 
 }  // namespace
 
-void Elements::Iterator::enter(std::uint64_t segment) {
-  if (segment == 0) {
-    at_ = nullptr;
-    segment_end_ = nullptr;
-    return;
+Kind Graph::kind_in_input(Node node) const {
+  if (node.tag() == Node::Tag::kLong) {
+    return bytes(node).size() <= sizeof(std::int64_t) ? Kind::kInteger : Kind::kBigInteger;
   }
-  const std::uint64_t header = arena_[segment].bits();
-  at_ = arena_ + segment + 1;
-  segment_end_ = at_ + static_cast<std::uint32_t>(header);
-  next_ = header >> 32;
-}
-
-Elements::Iterator Elements::begin() const {
-  Iterator first;
-  if (count_ == 0) return first;
-  if (run_ == nullptr && !single_.is_set()) {
-    first.arena_ = arena_;
-    first.enter(segment_);
-    return first;
-  }
-  first.at_ = run_ != nullptr ? run_ : &single_;
-  first.segment_end_ = first.at_ + count_;
-  return first;
-}
-
-Kind Graph::kind(Node node) const {
-  using Tag = Node::Tag;
-  switch (node.tag()) {
-    case Tag::kUnset: case Tag::kNone: return Kind::kNone;
-    case Tag::kFalse: case Tag::kTrue: return Kind::kBool;
-    case Tag::kInteger: return Kind::kInteger;
-    case Tag::kLong: return bytes(node).size() <= sizeof(std::int64_t) ? Kind::kInteger : Kind::kBigInteger;
-    case Tag::kReal: return Kind::kReal;
-    case Tag::kText: return Kind::kText;
-    case Tag::kBytes:
-      return std::to_integer<std::uint8_t>(input_[node.rest()]) == kByteArray8 ? Kind::kByteArray : Kind::kBytes;
-    case Tag::kTuple: case Tag::kTupleInTuple: return Kind::kTuple;
-    case Tag::kFrozenSet: return Kind::kFrozenSet;
-    case Tag::kList: return Kind::kList;
-    case Tag::kSet: return Kind::kSet;
-    case Tag::kDict: return Kind::kDict;
-    case Tag::kGlobal: return Kind::kGlobal;
-    case Tag::kShape: case Tag::kCall: return Kind::kCall;
-    case Tag::kInstance: return Kind::kInstance;
-    case Tag::kPersistent: return Kind::kPersistent;
-    case Tag::kFolded: return Kind::kFolded;
-  }
-  return Kind::kNone;
+  return std::to_integer<std::uint8_t>(input_[node.rest()]) == kByteArray8 ? Kind::kByteArray : Kind::kBytes;
 }
 
 bool Graph::boolean(Node node) const { return node.tag() == Node::Tag::kTrue; }
@@ -108,26 +65,6 @@ std::string_view Graph::text(Node node) const {
 std::span<const std::byte> Graph::bytes(Node node) const {
   const std::span<const std::byte> data = counted_bytes(input_, node.rest());
   return node.tag() == Node::Tag::kLong ? shortest(data) : data;
-}
-
-Elements Graph::elements(Node node) const {
-  Elements range;
-  switch (node.tag()) {
-    case Node::Tag::kTupleInTuple:
-      range.single_ = node.as(Node::Tag::kTuple);
-      range.count_ = 1;
-      break;
-    case Node::Tag::kTuple: case Node::Tag::kFrozenSet:
-      range.run_ = arena_.get() + node.offset();
-      range.count_ = node.count();
-      break;
-    default:
-      range.arena_ = arena_.get();
-      range.segment_ = static_cast<std::uint32_t>(arena_[node.offset()].bits());
-      range.count_ = arena_[node.offset() + 1].bits();
-      break;
-  }
-  return range;
 }
 
 std::string_view Graph::module(Node node) const { return globals_[node.rest()].module; }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -116,7 +117,16 @@ class Elements {
    private:
     friend class Elements;
     Iterator() = default;
-    void enter(std::uint64_t segment);
+    void enter(std::uint64_t segment) {
+      if (segment == 0) {
+        at_ = nullptr;
+        return;
+      }
+      const std::uint64_t header = arena_[segment].bits();
+      at_ = arena_ + segment + 1;
+      segment_end_ = at_ + static_cast<std::uint32_t>(header);
+      next_ = header >> 32;
+    }
     const Node* at_ = nullptr;
     const Node* segment_end_ = nullptr;
     const Node* arena_ = nullptr;
@@ -125,7 +135,18 @@ class Elements {
 
   std::size_t size() const noexcept { return count_; }
   bool empty() const noexcept { return count_ == 0; }
-  Iterator begin() const;
+  Iterator begin() const {
+    Iterator first;
+    if (count_ == 0) return first;
+    first.arena_ = arena_;
+    if (run_ == nullptr && !single_.is_set()) {
+      first.enter(segment_);
+    } else {
+      first.at_ = run_ != nullptr ? run_ : &single_;
+      first.segment_end_ = first.at_ + count_;
+    }
+    return first;
+  }
   Iterator end() const { return {}; }
   Node front() const { return *begin(); }  // of a range that is not empty
 
@@ -149,7 +170,10 @@ class Graph {
   std::size_t bytes_consumed() const noexcept { return bytes_consumed_; }
   std::span<const std::byte> input() const noexcept { return input_; }
 
-  Kind kind(Node node) const;
+  Kind kind(Node node) const {
+    const Kind known = kKinds[static_cast<std::size_t>(node.tag())];
+    return known == Kind::kBigInteger || known == Kind::kByteArray ? kind_in_input(node) : known;
+  }
   bool is(Node node, Kind expected) const { return kind(node) == expected; }
 
   // Each needs a node of the kind that it names: ask kind() first.
@@ -161,7 +185,22 @@ class Graph {
   double real(Node node) const;
   std::string_view text(Node node) const;
   std::span<const std::byte> bytes(Node node) const;     // kBytes, kByteArray, kBigInteger
-  Elements elements(Node node) const;                    // kTuple, kFrozenSet, kList, kSet, kDict
+  // kTuple, kFrozenSet, kList, kSet, kDict. A range outlives its iterators.
+  Elements elements(Node node) const {
+    Elements range;
+    range.arena_ = arena_.get();
+    if (node.tag() == Node::Tag::kTupleInTuple) {
+      range.single_ = node.as(Node::Tag::kTuple);
+      range.count_ = 1;
+    } else if (node.tag() == Node::Tag::kTuple || node.tag() == Node::Tag::kFrozenSet) {
+      range.run_ = arena_.get() + node.offset();
+      range.count_ = node.count();
+    } else {
+      range.segment_ = static_cast<std::uint32_t>(arena_[node.offset()].bits());
+      range.count_ = arena_[node.offset() + 1].bits();
+    }
+    return range;
+  }
   std::string_view module(Node node) const;              // kGlobal
   std::string_view name(Node node) const;                // kGlobal
   bool is_global(Node node, std::string_view module, std::string_view name) const;  // any kind
@@ -200,6 +239,15 @@ class Graph {
   };
   Graph() = default;
   std::int64_t long_integer(Node node) const;
+  Kind kind_in_input(Node node) const;
+
+  // By tag. Where the input decides, the rarer of two kinds stands here.
+  static constexpr Kind kKinds[] = {
+      Kind::kNone,       Kind::kNone,  Kind::kBool,      Kind::kBool,   Kind::kInteger, Kind::kBigInteger, Kind::kReal,
+      Kind::kText,       Kind::kByteArray, Kind::kGlobal, Kind::kFolded, Kind::kTuple,   Kind::kTuple,      Kind::kCall,
+      Kind::kFrozenSet,  Kind::kPersistent, Kind::kList,  Kind::kSet,    Kind::kDict,    Kind::kCall,       Kind::kInstance,
+  };
+  static_assert(std::size(kKinds) == static_cast<std::size_t>(Node::Tag::kInstance) + 1);
 
   std::span<const std::byte> input_;
   std::unique_ptr<Node[], FreeMemory> arena_;

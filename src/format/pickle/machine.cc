@@ -114,7 +114,7 @@ class Machine {
   Folder* folder_;
   std::size_t arena_end_ = 1;  // 0 means "none" in links
   std::size_t arena_capacity_ = 0;
-  std::size_t pinned_ = 0;  // only instances that lie behind this word of the arena may be folded
+  std::size_t pinned_ = 0;  // only instances that lie at this word of the arena or behind it may be folded
 
   Memory stack_;
   Node* stack_end_ = nullptr;
@@ -225,7 +225,7 @@ bool Machine::grow_arena(std::size_t words) {
 [[gnu::always_inline]] inline void Machine::put(std::size_t memo, Node node) {
   if (!scan_.is_used(memo)) return;
   memo_[memo] = node;
-  if (node.in_arena()) pinned_ = std::max(pinned_, std::size_t{node.offset()});
+  if (node.in_arena()) pinned_ = std::max(pinned_, std::size_t{node.offset()} + 1);
 }
 
 [[gnu::always_inline]] inline bool Machine::memoize(Registers& r) {
@@ -338,7 +338,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   const std::size_t place = target.offset();
   if (arena(place + 2).is_set()) return fail(r.at, "a pickle that sets a state twice", ErrorCode::kUnsupported);
   arena(place + 2) = state;
-  if (folder_ == nullptr || target.tag() != Tag::kInstance || place <= pinned_ || arena(place + 3).is_set() ||
+  if (folder_ == nullptr || target.tag() != Tag::kInstance || place < pinned_ || arena(place + 3).is_set() ||
       arena(place).tag() != Tag::kGlobal) {
     return true;
   }

@@ -78,23 +78,31 @@ void Writer::bytes(std::string_view data) {
 }
 
 bool Writer::refer(const std::string& key) {
-  const auto [entry, is_new] = written_.try_emplace(key, memo_count_);
-  if (!is_new) reference(entry->second);
-  return !is_new;
+  const auto entry = written_.find(key);
+  if (entry == written_.end()) return false;
+  reference(entry->second);
+  return true;
 }
 
 void Writer::global(std::string_view module, std::string_view name) {
   const std::string line = std::string(module) + "\n" + std::string(name) + "\n";
   if (refer(line)) return;
-  op(static_cast<char>(kGlobal));
-  out_ += line;
-  memoize();
+  if (protocol_ >= kFirstProtocolWithShortText) {
+    shared_text(module);
+    shared_text(name);
+    op(static_cast<char>(kStackGlobal));
+  } else {
+    op(static_cast<char>(kGlobal));
+    out_ += line;
+  }
+  written_.emplace(line, memoize());
 }
 
 void Writer::shared_text(std::string_view utf8) {
-  if (refer(std::string(utf8))) return;
+  std::string key(utf8);
+  if (refer(key)) return;
   text(utf8);
-  memoize();
+  written_.emplace(std::move(key), memoize());
 }
 
 void Writer::empty_set() { op(static_cast<char>(kEmptySet)); }

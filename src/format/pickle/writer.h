@@ -60,12 +60,12 @@ class Writer {
   std::size_t size() const noexcept { return out_.size(); }
   int protocol() const noexcept { return protocol_; }
   std::string take() && { return std::move(out_); }
-  // What was written since the last take: for a caller who assembles pieces.
-  std::string take_piece() { return std::exchange(out_, {}); }
+  // What was written since size() was `begin`: for a caller who will want to write the same again.
+  std::string_view since(std::size_t begin) const { return std::string_view(out_).substr(begin); }
 
  private:
   void op(char opcode) { out_.push_back(opcode); }
-  // Whether `key` was written before, which it then refers to.
+  // Whether `key` was written before: then it refers to that.
   bool refer(const std::string& key);
 
   std::string out_;

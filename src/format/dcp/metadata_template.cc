@@ -1,0 +1,349 @@
+#include "format/dcp/metadata_template.h"
+
+#include <algorithm>
+#include <cassert>
+#include <limits>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "format/pickle/value_writer.h"
+#include "format/pickle/writer.h"
+
+namespace cairn::dcp {
+namespace {
+
+constexpr int kProtocol = 4;
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
+constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
+constexpr std::string_view kVersion = "1.0.0";
+// A guess at what a chunk and its item take.
+constexpr std::size_t kBytesPerChunk = 80;
+constexpr std::size_t kBytesPerDimension = 12;
+
+void append_text(std::string& out, std::string_view text) {
+  pickle::Writer writer(kProtocol);
+  const std::size_t begin = writer.size();
+  writer.text(text);
+  out += writer.since(begin);
+}
+
+}  // namespace
+
+class MetadataWriter {
+ public:
+  explicit MetadataWriter(const Catalog& catalog)
+      : catalog_(catalog), writer_(kProtocol), file_memos_(catalog.files.size()), fqn_memos_(catalog.keys.size()) {}
+
+  Result<MetadataTemplate> write() &&;
+
+ private:
+  using Slot = MetadataTemplate::Slot;
+
+  // Opcodes that come again and again. The first time they define names in the memo; from then on they are the same bytes.
+  struct Phrase {
+    std::string bytes;
+    int times = 0;
+  };
+  template <typename Write>
+  void phrase(Phrase& known, Write write) {
+    if (known.times > 1) return writer_.raw(known.bytes);
+    const std::size_t begin = writer_.size();
+    write();
+    if (++known.times > 1) known.bytes = writer_.since(begin);
+  }
+
+  void open_object(std::string_view module, std::string_view name);  // up to the first attribute
+  void close_object();
+  void shape(std::span<const std::int64_t> numbers);
+  void slot(Slot::Kind kind, std::uint32_t file = 0) { template_.slots_.push_back({writer_.size(), kind, file}); }
+
+  void entries();
+  void tensor(const CatalogTensor& tensor);
+  void properties(const CatalogTensor& tensor);
+  void storage();
+  void item(std::size_t key, std::optional<std::size_t> chunk, const ItemLocation& location);
+  void file(std::uint32_t number);
+  void transforms(const std::string& fqn);
+  Result<void> planner_data();
+  void storage_meta();
+  const std::string& fqn_of_key(std::size_t key) const;
+
+  const Catalog& catalog_;
+  pickle::Writer writer_;
+  MetadataTemplate template_;
+  std::vector<std::optional<std::uint32_t>> file_memos_;
+  std::vector<std::uint32_t> fqn_memos_;  // by key
+  std::optional<std::uint32_t> layout_memo_;
+  std::optional<std::uint32_t> memory_format_memo_;
+  Phrase shape_class_, chunk_open_, chunk_sizes_, index_open_, index_number_, index_offset_, item_open_, item_offset_, item_length_;
+};
+
+Result<MetadataTemplate> MetadataWriter::write() && {
+  std::size_t guess = 4096;
+  for (const CatalogTensor& tensor : catalog_.tensors) {
+    guess += tensor.chunk_count() * (kBytesPerChunk + kBytesPerDimension * tensor.shape.size());
+  }
+  writer_.reserve(guess);
+  open_object(kMetadataModule, "Metadata");
+  writer_.shared_text("state_dict_metadata");
+  entries();
+  writer_.shared_text("planner_data");
+  CAIRN_TRY(planner_data());
+  writer_.shared_text("storage_data");
+  storage();
+  writer_.shared_text("storage_meta");
+  storage_meta();
+  writer_.shared_text("version");
+  writer_.text(catalog_.version.value_or(std::string(kVersion)));
+  for (const auto& [name, value] : catalog_.extra) {
+    if (name == "planner_data") continue;
+    writer_.shared_text(name);
+    CAIRN_TRY(pickle::write_value(writer_, value));
+  }
+  close_object();
+  writer_.stop();
+  template_.opcodes_ = std::move(writer_).take();
+  template_.file_count_ = catalog_.files.size();
+  return std::move(template_);
+}
+
+void MetadataWriter::open_object(std::string_view module, std::string_view name) {
+  writer_.global(module, name);
+  writer_.empty_tuple();
+  writer_.new_instance();
+  writer_.empty_dict();
+  writer_.mark();
+}
+
+void MetadataWriter::close_object() {
+  writer_.set_items();
+  writer_.build();
+}
+
+void MetadataWriter::shape(std::span<const std::int64_t> numbers) {
+  phrase(shape_class_, [this] { writer_.global("torch", "Size"); });
+  constexpr std::size_t kCountWithOpcode = 3;
+  if (numbers.size() > kCountWithOpcode) writer_.mark();
+  for (const std::int64_t number : numbers) writer_.integer(number);
+  if (numbers.size() > kCountWithOpcode) {
+    writer_.tuple_since_mark();
+  } else {
+    writer_.tuple(numbers.size());
+  }
+  writer_.tuple(1);
+  writer_.reduce();
+}
+
+const std::string& MetadataWriter::fqn_of_key(std::size_t key) const {
+  const Catalog::KeyRef ref = catalog_.keys[key];
+  return ref.is_tensor ? catalog_.tensors[ref.index].fqn : catalog_.values[ref.index].fqn;
+}
+
+void MetadataWriter::entries() {
+  writer_.empty_dict();
+  writer_.mark();
+  for (std::size_t key = 0; key < catalog_.keys.size(); ++key) {
+    writer_.text(fqn_of_key(key));
+    fqn_memos_[key] = writer_.memoize();
+    const Catalog::KeyRef ref = catalog_.keys[key];
+    if (ref.is_tensor) {
+      tensor(catalog_.tensors[ref.index]);
+    } else {
+      writer_.global(kMetadataModule, "BytesStorageMetadata");
+      writer_.empty_tuple();
+      writer_.new_instance();
+    }
+  }
+  writer_.set_items();
+}
+
+void MetadataWriter::tensor(const CatalogTensor& tensor) {
+  open_object(kMetadataModule, "TensorStorageMetadata");
+  writer_.shared_text("properties");
+  properties(tensor);
+  writer_.shared_text("size");
+  shape(tensor.shape.span());
+  writer_.shared_text("chunks");
+  writer_.empty_list();
+  writer_.mark();
+  const std::size_t dimensions = tensor.shape.size();
+  const std::int64_t* numbers = tensor.boxes.data();
+  for (std::size_t chunk = 0; chunk < tensor.chunk_count(); ++chunk, numbers += 2 * dimensions) {
+    phrase(chunk_open_, [this] {
+      open_object(kMetadataModule, "ChunkStorageMetadata");
+      writer_.shared_text("offsets");
+    });
+    shape({numbers, dimensions});
+    phrase(chunk_sizes_, [this] { writer_.shared_text("sizes"); });
+    shape({numbers + dimensions, dimensions});
+    close_object();
+  }
+  writer_.appends();
+  close_object();
+}
+
+void MetadataWriter::properties(const CatalogTensor& tensor) {
+  writer_.global(kMetadataModule, "TensorProperties");
+  writer_.empty_tuple();
+  writer_.new_instance();
+  writer_.mark();
+  writer_.global("torch", name_of(tensor.dtype));
+  if (layout_memo_) {
+    writer_.reference(*layout_memo_);
+  } else {
+    writer_.global("torch.serialization", "_get_layout");
+    writer_.text("torch.strided");
+    writer_.tuple(1);
+    writer_.reduce();
+    layout_memo_ = writer_.memoize();
+  }
+  writer_.boolean(tensor.requires_grad);
+  if (memory_format_memo_) {
+    writer_.reference(*memory_format_memo_);
+  } else {
+    writer_.global(kMetadataModule, "_MEM_FORMAT_ENCODING");
+    writer_.integer(0);  // contiguous: what torch always says
+    writer_.tuple(1);
+    writer_.reduce();
+    memory_format_memo_ = writer_.memoize();
+  }
+  writer_.boolean(false);  // not in pinned memory
+  writer_.tuple_since_mark();
+  writer_.build();
+}
+
+void MetadataWriter::storage() {
+  writer_.empty_dict();
+  writer_.mark();
+  for (std::size_t key = 0; key < catalog_.keys.size(); ++key) {
+    const Catalog::KeyRef ref = catalog_.keys[key];
+    if (!ref.is_tensor) {
+      item(key, std::nullopt, catalog_.values[ref.index].location);
+      continue;
+    }
+    const CatalogTensor& tensor = catalog_.tensors[ref.index];
+    for (std::size_t chunk = 0; chunk < tensor.chunk_count(); ++chunk) item(key, chunk, tensor.locations[chunk]);
+  }
+  writer_.set_items();
+}
+
+void MetadataWriter::item(std::size_t key, std::optional<std::size_t> chunk, const ItemLocation& location) {
+  if (location.length == 0) return;
+  phrase(index_open_, [this] {
+    open_object(kMetadataModule, "MetadataIndex");
+    writer_.shared_text("fqn");
+  });
+  writer_.reference(fqn_memos_[key]);
+  phrase(index_number_, [this] { writer_.shared_text("index"); });
+  if (chunk) {
+    writer_.integer(static_cast<std::int64_t>(*chunk));
+    phrase(index_offset_, [this] { writer_.shared_text("offset"); });
+    const CatalogTensor& tensor = catalog_.tensors[catalog_.keys[key].index];
+    const std::size_t dimensions = tensor.shape.size();
+    shape({tensor.boxes.data() + *chunk * 2 * dimensions, dimensions});
+  } else {
+    writer_.none();
+  }
+  close_object();
+  phrase(item_open_, [this] {
+    open_object(kFilesystemModule, "_StorageInfo");
+    writer_.shared_text("relative_path");
+  });
+  file(location.file);
+  phrase(item_offset_, [this] { writer_.shared_text("offset"); });
+  writer_.integer(static_cast<std::int64_t>(location.offset));
+  phrase(item_length_, [this] { writer_.shared_text("length"); });
+  writer_.integer(static_cast<std::int64_t>(location.length));
+  if (!catalog_.transforms.empty()) transforms(fqn_of_key(key));
+  close_object();
+}
+
+void MetadataWriter::file(std::uint32_t number) {
+  if (file_memos_[number]) return writer_.reference(*file_memos_[number]);
+  slot(Slot::Kind::kFile, number);
+  file_memos_[number] = writer_.memoize();
+}
+
+// They are known by key as "first, second".
+void MetadataWriter::transforms(const std::string& fqn) {
+  const auto found = catalog_.transforms.find(fqn);
+  if (found == catalog_.transforms.end()) return;
+  writer_.shared_text("transform_descriptors");
+  writer_.empty_list();
+  constexpr std::string_view kSeparator = ", ";
+  std::string_view names = found->second;
+  while (!names.empty()) {
+    const std::size_t end = std::min(names.find(kSeparator), names.size());
+    writer_.shared_text(names.substr(0, end));
+    writer_.append();
+    names.remove_prefix(std::min(end + kSeparator.size(), names.size()));
+  }
+}
+
+Result<void> MetadataWriter::planner_data() {
+  for (const auto& [name, value] : catalog_.extra) {
+    if (name == "planner_data") return pickle::write_value(writer_, value);
+  }
+  if (catalog_.paths.empty() && !catalog_.keys.empty()) return writer_.none(), Result<void>();
+  writer_.empty_dict();
+  if (catalog_.paths.empty()) return {};
+  writer_.mark();
+  for (const auto& [fqn, path] : catalog_.paths) {
+    writer_.text(fqn);
+    if (path.size() > 3) writer_.mark();
+    for (const PathElement& element : path) {
+      if (const auto* text = std::get_if<std::string>(&element)) {
+        writer_.shared_text(*text);
+      } else {
+        writer_.integer(std::get<std::int64_t>(element));
+      }
+    }
+    if (path.size() > 3) {
+      writer_.tuple_since_mark();
+    } else {
+      writer_.tuple(path.size());
+    }
+  }
+  writer_.set_items();
+  return {};
+}
+
+void MetadataWriter::storage_meta() {
+  open_object(kMetadataModule, "StorageMeta");
+  writer_.shared_text("checkpoint_id");
+  slot(Slot::Kind::kCheckpointId);
+  writer_.shared_text("save_id");
+  slot(Slot::Kind::kSaveId);
+  writer_.shared_text("load_id");
+  writer_.none();
+  writer_.shared_text("modules");
+  writer_.empty_list();
+  close_object();
+}
+
+Result<MetadataTemplate> MetadataTemplate::make(const Catalog& catalog) { return MetadataWriter(catalog).write(); }
+
+std::string MetadataTemplate::render(std::string_view save_id, std::string_view checkpoint_id,
+                                     std::span<const std::string> files) const {
+  assert(files.size() == file_count_);
+  constexpr std::size_t kTextOverhead = 9;
+  std::size_t bytes = opcodes_.size() + save_id.size() + checkpoint_id.size() + kTextOverhead * slots_.size();
+  for (const std::string& file : files) bytes += file.size();
+  std::string out;
+  out.reserve(bytes);
+  std::size_t done = 0;
+  for (const Slot& slot : slots_) {
+    out.append(opcodes_, done, slot.place - done);
+    done = slot.place;
+    switch (slot.kind) {
+      case Slot::Kind::kSaveId: append_text(out, save_id); break;
+      case Slot::Kind::kCheckpointId: append_text(out, checkpoint_id); break;
+      case Slot::Kind::kFile: append_text(out, files[slot.file]); break;
+    }
+  }
+  out.append(opcodes_, done);
+  return out;
+}
+
+}  // namespace cairn::dcp
