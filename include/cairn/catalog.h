@@ -69,7 +69,8 @@ struct Catalog {
   Catalog& operator=(const Catalog&) = delete;
   ~Catalog() = default;
 
-  // Builds the look-up by name. Call it once `tensors` and `values` are complete. Fails with kCorrupt on a name used twice.
+  // Builds the look-up by name. Call it once `tensors` and `values` are complete. Fails with kCorrupt on a name used
+  // twice.
   Result<void> index();
   const CatalogTensor* find_tensor(std::string_view fqn) const;
   const CatalogValue* find_value(std::string_view fqn) const;
@@ -92,7 +93,8 @@ struct Catalog {
   std::vector<std::pair<std::string, Value>> extra;
 
  private:
-  std::unordered_map<std::string_view, KeyRef> by_fqn_;  // views into `tensors` and `values`: moves keep them, copies do not
+  std::unordered_map<std::string_view, KeyRef>
+      by_fqn_;  // views into `tensors` and `values`: moves keep them, copies do not
 };
 
 }  // namespace cairn

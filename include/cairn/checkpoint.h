@@ -28,9 +28,9 @@ enum class Durability : std::uint8_t {
 struct SaveOptions {
   // --- changes what is stored or promised
   Durability durability = Durability::kDurable;
-  bool overwrite = true;         // false: an existing checkpoint is an error (kInvalidArgument) instead of being replaced
-  bool file_per_item = false;    // one data file per item instead of one per rank
-  bool record_paths = true;      // false: no nested places in `.metadata`, as DCP does for an unflattened state dict
+  bool overwrite = true;       // false: an existing checkpoint is an error (kInvalidArgument) instead of being replaced
+  bool file_per_item = false;  // one data file per item instead of one per rank
+  bool record_paths = true;    // false: no nested places in `.metadata`, as DCP does for an unflattened state dict
   std::string checkpoint_id = {};  // what `.metadata` records as the checkpoint's id; empty: the directory
   // --- changes only speed
   std::size_t thread_count = 4;  // writers with a request in flight each
@@ -44,12 +44,14 @@ struct SaveReport {
   SaveId save_id;
   std::shared_ptr<const Catalog> catalog;  // what `.metadata` now says
   std::uint64_t bytes_written = 0;
-  std::vector<std::string> warnings;       // for example: leftovers that could not be removed
+  std::vector<std::string> warnings;  // for example: leftovers that could not be removed
 };
 
-// Saves `state` as the checkpoint in `directory`, which is made if need be. Until the last step the old checkpoint stays in
-// place, whole; files of others in the directory are never touched. kSuperseded: another job committed there meanwhile.
-Result<SaveReport> save(const std::filesystem::path& directory, const StateDict& state, const SaveOptions& options = {});
+// Saves `state` as the checkpoint in `directory`, which is made if need be. Until the last step the old checkpoint
+// stays in place, whole; files of others in the directory are never touched. kSuperseded: another job committed there
+// meanwhile.
+Result<SaveReport> save(const std::filesystem::path& directory, const StateDict& state,
+                        const SaveOptions& options = {});
 
 enum class Verify : std::uint8_t {
   kNeeded,  // check every byte that is read; records of files without Cairn's checksums, if they are read whole
@@ -65,7 +67,7 @@ struct LoadOptions {
   bool follow_links = false;   // data files may be symbolic links
   // --- changes only speed
   std::size_t thread_count = 4;
-  bool direct_io = true;       // what is not in the page cache is read past it
+  bool direct_io = true;                   // what is not in the page cache is read past it
   std::function<bool()> interrupted = {};  // as in SaveOptions; targets are then partly written
 };
 
@@ -83,10 +85,10 @@ struct LoadReport {
   std::uint64_t bytes_read = 0;
 };
 
-// Fills `state` in place: tensors through their pointers, values by replacing them; a SerializedValue or SerializedTensor
-// entry is replaced by the payload as stored. All that the metadata can tell (missing keys, shapes, dtypes, coverage,
-// missing or short files) is checked before the first byte of a target changes; a checksum that fails later is an error
-// that names key, file and offset, and the targets are then partly written.
+// Fills `state` in place: tensors through their pointers, values by replacing them; a SerializedValue or
+// SerializedTensor entry is replaced by the payload as stored. All that the metadata can tell (missing keys, shapes,
+// dtypes, coverage, missing or short files) is checked before the first byte of a target changes; a checksum that fails
+// later is an error that names key, file and offset, and the targets are then partly written.
 Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {});
 
 // A checkpoint opened for looking and reading. Movable; reads are thread-safe.
@@ -97,7 +99,8 @@ class Checkpoint {
   std::optional<SaveId> save_id() const noexcept;
 
   // Reads the elements of `box` of tensor `fqn` into `target`, whose sizes are the box's.
-  Result<void> read(std::string_view fqn, const Box& box, const TensorView& target, const LoadOptions& options = {}) const;
+  Result<void> read(std::string_view fqn, const Box& box, const TensorView& target,
+                    const LoadOptions& options = {}) const;
   // The bytes of a non-tensor as stored (usually a torch.save archive), or of a tensor's only chunk.
   Result<std::string> read_payload(std::string_view fqn, const LoadOptions& options = {}) const;
   // A non-tensor, decoded without running anything: what is not plain comes back as Object.

@@ -37,8 +37,8 @@ class [[nodiscard]] Error : public std::exception {
   // From an errno of a failed system call: ENOENT becomes kNotFound, ENOSPC and EDQUOT kNoSpace, the rest kUnavailable.
   static Error from_errno(int error_number, std::string message);
 
-  // Where it happened. Each fills in one field and returns *this, so that they chain; the innermost caller wins: a field
-  // that is already set is left alone.
+  // Where it happened. Each fills in one field and returns *this, so that they chain; the innermost caller wins: a
+  // field that is already set is left alone.
   Error&& key(std::string_view key) &&;
   Error&& rank(std::int64_t rank) &&;
   Error&& file(std::string_view file) &&;
@@ -63,7 +63,7 @@ class [[nodiscard]] Error : public std::exception {
 
  private:
   struct Detail;
-  Detail& edit();                  // a private copy if it is shared
+  Detail& edit();                   // a private copy if it is shared
   std::shared_ptr<Detail> detail_;  // shared by copies of one error only; never null
 };
 

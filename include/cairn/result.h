@@ -1,6 +1,7 @@
 // Result<T>: a value, or the Error that kept us from it.
 //
-// Member names are a subset of std::expected's, so that it can take over one day. value() on a failure throws the Error.
+// Member names are a subset of std::expected's, so that it can take over one day. value() on a failure throws the
+// Error.
 #pragma once
 
 #include <cairn/error.h>
@@ -68,8 +69,8 @@ class [[nodiscard]] Result<void> {
 }  // namespace cairn
 
 // Leaves the function with the error of `expression`, if it has one. These two are all the macros that there are.
-#define CAIRN_TRY(expression)                                                    \
-  do {                                                                           \
+#define CAIRN_TRY(expression)                                                           \
+  do {                                                                                  \
     if (auto cairn_try = (expression); !cairn_try) return std::move(cairn_try).error(); \
   } while (false)
 

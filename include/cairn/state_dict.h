@@ -1,7 +1,7 @@
 // StateDict: what is to be saved, or filled by a load: tensors by pointer, values by value, each under its path.
 //
-// One thread at a time. It owns its values and serialised payloads; the memory behind tensors stays the caller's and must
-// live, unchanged, until the call that was given the StateDict returns.
+// One thread at a time. It owns its values and serialised payloads; the memory behind tensors stays the caller's and
+// must live, unchanged, until the call that was given the StateDict returns.
 #pragma once
 
 #include <cairn/box.h>
@@ -70,14 +70,16 @@ struct Entry {
 
 class StateDict {
  public:
-  // A whole tensor. All fail with kInvalidArgument if the flat name is taken (a tensor may have several chunks, all of one
-  // dtype and global shape) or if shape, strides or offsets do not fit together.
+  // A whole tensor. All fail with kInvalidArgument if the flat name is taken (a tensor may have several chunks, all of
+  // one dtype and global shape) or if shape, strides or offsets do not fit together.
   Result<void> add_tensor(Path path, TensorView tensor, bool requires_grad = false);
   Result<void> add_tensor(std::string fqn, TensorView tensor, bool requires_grad = false);
   // A chunk of a larger tensor: the elements from `offsets` on, as many as `local.sizes` says.
-  Result<void> add_chunk(Path path, TensorView local, Extents global_shape, Extents offsets, bool requires_grad = false);
+  Result<void> add_chunk(Path path, TensorView local, Extents global_shape, Extents offsets,
+                         bool requires_grad = false);
   Result<void> add_chunk(std::string fqn, TensorView local, Extents global_shape, Extents offsets);
-  // A plain value. For a load: the value that stays if the checkpoint does not have the key and a partial load is allowed.
+  // A plain value. For a load: the value that stays if the checkpoint does not have the key and a partial load is
+  // allowed.
   Result<void> add_value(Path path, Value value);
   Result<void> add_value(std::string fqn, Value value);
   Result<void> add_serialized(Path path, SerializedValue value);

@@ -70,13 +70,13 @@ struct Object;
 
 class Value {
  public:
-  using Variant = std::variant<None, bool, std::int64_t, double, std::string, Bytes, BigInt, Complex, List, Tuple, Set, Dict,
-                               Array, std::unique_ptr<Object>>;
+  using Variant = std::variant<None, bool, std::int64_t, double, std::string, Bytes, BigInt, Complex, List, Tuple, Set,
+                               Dict, Array, std::unique_ptr<Object>>;
 
   Value() = default;  // None
   template <typename T>
-    requires(std::is_constructible_v<Variant, T> && !std::is_same_v<std::remove_cvref_t<T>, Value>)
-  Value(T&& alternative) : variant_(std::forward<T>(alternative)) {}  // NOLINT(google-explicit-constructor)
+  requires(std::is_constructible_v<Variant, T> && !std::is_same_v<std::remove_cvref_t<T>, Value>) Value(T&& alternative)
+      : variant_(std::forward<T>(alternative)) {}                       // NOLINT(google-explicit-constructor)
   Value(int integer) : variant_(static_cast<std::int64_t>(integer)) {}  // NOLINT(google-explicit-constructor)
   Value(const char* text) : variant_(std::string(text)) {}              // NOLINT(google-explicit-constructor)
   Value(std::string_view text) : variant_(std::string(text)) {}         // NOLINT(google-explicit-constructor)
@@ -107,9 +107,9 @@ class Value {
 struct Object {
   std::string module;
   std::string name;
-  Value arguments;    // a Tuple, or None if the value is the class or function itself
-  Value state;        // None if nothing was set
-  Value items;        // a List, Set or Dict; None if nothing was put in
+  Value arguments;      // a Tuple, or None if the value is the class or function itself
+  Value state;          // None if nothing was set
+  Value items;          // a List, Set or Dict; None if nothing was put in
   bool by_new = false;  // the call is module.name.__new__(module.name, *arguments)
   std::string qualified_name() const { return module + "." + name; }
 };

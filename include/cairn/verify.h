@@ -12,16 +12,17 @@
 namespace cairn {
 
 struct VerifyReport {
-  std::vector<Error> problems;         // each names file, and key and offset where it has them; empty: all is well
-  std::uint64_t files = 0;             // data files read
-  std::uint64_t bytes_checked = 0;     // bytes that a checksum vouches for
-  std::uint64_t bytes_unchecked = 0;   // bytes without a checksum (gaps and records of stock files that carry none)
+  std::vector<Error> problems;        // each names file, and key and offset where it has them; empty: all is well
+  std::uint64_t files = 0;            // data files read
+  std::uint64_t bytes_checked = 0;    // bytes that a checksum vouches for
+  std::uint64_t bytes_unchecked = 0;  // bytes without a checksum (gaps and records of stock files that carry none)
   std::uint64_t tensors = 0;
   std::uint64_t values = 0;
-  bool has_commit_record = false;      // Cairn wrote it; otherwise only the zip checksums of stock torch vouch for it
+  bool has_commit_record = false;  // Cairn wrote it; otherwise only the zip checksums of stock torch vouch for it
 };
 
 // Fails only if there is no checkpoint to look at (kNotFound) or its metadata can't be read at all.
-Result<VerifyReport> verify(const std::filesystem::path& directory, std::size_t thread_count = 4, bool follow_links = false);
+Result<VerifyReport> verify(const std::filesystem::path& directory, std::size_t thread_count = 4,
+                            bool follow_links = false);
 
 }  // namespace cairn

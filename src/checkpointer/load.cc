@@ -1,5 +1,5 @@
-// A load: everything that the metadata and the files' ends can tell is checked first; then the values are read, then the
-// tensors are filled, and at last the values are put into place.
+// A load: everything that the metadata and the files' ends can tell is checked first; then the values are read, then
+// the tensors are filled, and at last the values are put into place.
 #include <cairn/checkpoint.h>
 
 #include <unordered_map>
@@ -28,7 +28,8 @@ class Loader {
       const CatalogTensor* tensor = impl_.catalog.find_tensor(entry.fqn);
       const CatalogValue* value = impl_.catalog.find_value(entry.fqn);
       if (tensor == nullptr && value == nullptr) {
-        if (!options_.allow_partial) return Error(ErrorCode::kMissingKey, "missing key in the checkpoint").key(entry.fqn);
+        if (!options_.allow_partial)
+          return Error(ErrorCode::kMissingKey, "missing key in the checkpoint").key(entry.fqn);
         report_.missing.push_back(entry.fqn);
         continue;
       }
@@ -48,7 +49,8 @@ class Loader {
   }
 
   Result<LoadReport> execute() {
-    const transfer::ReadOptions read_options{options_.verify, options_.thread_count, options_.direct_io, options_.interrupted};
+    const transfer::ReadOptions read_options{options_.verify, options_.thread_count, options_.direct_io,
+                                             options_.interrupted};
     CAIRN_TRY_ASSIGN(const transfer::ReadCounts counts, transfer::read_tensors(reads_, read_options));
     for (NewValue& value : values_) put_into_place(value);
     report_.bytes_needed = counts.bytes_needed;
@@ -119,8 +121,9 @@ class Loader {
     return {};
   }
 
-  static transfer::TensorRead read_of(const CatalogTensor& tensor, const TensorEntry& target, const plan::ReadItem& item,
-                                      const transfer::DataFile& file, transfer::StoredTensor stored) {
+  static transfer::TensorRead read_of(const CatalogTensor& tensor, const TensorEntry& target,
+                                      const plan::ReadItem& item, const transfer::DataFile& file,
+                                      transfer::StoredTensor stored) {
     const Box saved = tensor.chunk(item.chunk);
     Extents in_chunk = item.overlap.offsets();
     TensorView part = target.local;

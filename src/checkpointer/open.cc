@@ -42,7 +42,8 @@ Result<const transfer::DataFile*> Checkpoint::Impl::file(std::uint32_t index, bo
     const std::string& name = catalog.files[index];
     const auto recorded = recorded_.find(name);
     const bool known = recorded != recorded_.end();
-    if (record && !known) return Error(ErrorCode::kCorrupt, "a data file that the commit record does not list").file(name);
+    if (record && !known)
+      return Error(ErrorCode::kCorrupt, "a data file that the commit record does not list").file(name);
     const std::optional<SaveId> save_id = record ? std::optional(record->save_id) : std::nullopt;
     auto opened = transfer::DataFile::open(*storage, name, follow_links, known ? recorded->second : nullptr, save_id);
     if (!opened) return std::move(opened).error().file(name).while_doing("opening a data file of the checkpoint");
@@ -117,7 +118,9 @@ Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOpt
   if (location.length == 0) return Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn);
   const transfer::DataFile* file = nullptr;
   CAIRN_TRY_ASSIGN(file, impl_->file(location.file, options.follow_links));
-  const auto explain = [&](Error error) { return std::move(error).key(fqn).file(file->name()).offset(location.offset); };
+  const auto explain = [&](Error error) {
+    return std::move(error).key(fqn).file(file->name()).offset(location.offset);
+  };
   Result<transfer::DataFile::Item> item = file->read_item(location, options.verify != Verify::kNone);
   if (!item) return explain(std::move(item).error());
   const bool is_zip = item->bytes.starts_with("PK");

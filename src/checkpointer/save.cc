@@ -74,7 +74,8 @@ Result<Items> items_of(const StateDict& state) {
   return items;
 }
 
-// Chunks of one tensor must not overlap: which of the two would a reader get? That other processes hold the rest is fine.
+// Chunks of one tensor must not overlap: which of the two would a reader get? That other processes hold the rest is
+// fine.
 Result<void> check_chunks(const Catalog& catalog) {
   for (const CatalogTensor& tensor : catalog.tensors) {
     if (tensor.chunk_count() < 2) continue;
@@ -115,7 +116,8 @@ class CatalogBuilder {
 
   void place(std::size_t item, const ItemLocation& location) {
     const Place& place = places_[item];
-    (place.is_tensor ? catalog_.tensors[place.index].locations[place.chunk] : catalog_.values[place.index].location) = location;
+    (place.is_tensor ? catalog_.tensors[place.index].locations[place.chunk] : catalog_.values[place.index].location) =
+        location;
   }
 
   Catalog& catalog() { return catalog_; }
@@ -197,7 +199,8 @@ Result<LaidOut> lay_out(const Items& items, const SaveTransaction& transaction, 
 
 }  // namespace
 
-Result<SaveReport> checkpointer::save_into(storage::Storage& storage, const StateDict& state, const SaveOptions& options) {
+Result<SaveReport> checkpointer::save_into(storage::Storage& storage, const StateDict& state,
+                                           const SaveOptions& options) {
   CAIRN_TRY_ASSIGN(const Items items, items_of(state));
   CatalogBuilder builder;
   builder.record_paths = options.record_paths;
@@ -216,18 +219,20 @@ Result<SaveReport> checkpointer::save_into(storage::Storage& storage, const Stat
   for (std::size_t i = 0; i < layout.images.size(); ++i) {
     files.push_back({transaction->private_name(layout.names[i]), &layout.images[i]});
   }
-  const transfer::WriteOptions write_options{options.durability, options.thread_count, options.direct_io, options.interrupted};
+  const transfer::WriteOptions write_options{options.durability, options.thread_count, options.direct_io,
+                                             options.interrupted};
   CAIRN_TRY_ASSIGN(const std::vector<std::uint32_t> trailers, transfer::write_images(storage, files, write_options));
   CAIRN_TRY(transaction->publish(layout.names, options.durability));
   manifest::CommitRecord record;
   for (std::size_t i = 0; i < trailers.size(); ++i) {
     record.files.push_back({layout.names[i], layout.images[i].file_bytes(), trailers[i]});
   }
-  CAIRN_TRY_ASSIGN(transfer::CommitReport committed, transaction->commit(layout.pickle, std::move(record), options.durability));
+  CAIRN_TRY_ASSIGN(transfer::CommitReport committed,
+                   transaction->commit(layout.pickle, std::move(record), options.durability));
 
   CAIRN_TRY(catalog.index());
-  return SaveReport{identity.save_id, std::make_shared<Catalog>(std::move(catalog)), layout.bytes + layout.pickle.size(),
-                    std::move(committed.warnings)};
+  return SaveReport{identity.save_id, std::make_shared<Catalog>(std::move(catalog)),
+                    layout.bytes + layout.pickle.size(), std::move(committed.warnings)};
 }
 
 Result<SaveReport> save(const std::filesystem::path& directory, const StateDict& state, const SaveOptions& options) {

@@ -91,7 +91,8 @@ TEST_F(SaveLoad, ReadsABoxAcrossChunks) {
   std::vector<std::int32_t> values(24);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(i);
   StateDict state;
-  for (std::int64_t column = 0; column < 3; ++column) {  // 4 x 6, cut into three 4 x 2 chunks that are strided in memory
+  for (std::int64_t column = 0; column < 3;
+       ++column) {  // 4 x 6, cut into three 4 x 2 chunks that are strided in memory
     const TensorView chunk{values.data() + 2 * column, DType::kInt32, {4, 2}, {6, 1}};
     ASSERT_TRUE(state.add_chunk(Path{"w"}, chunk, {4, 6}, {0, 2 * column}));
   }

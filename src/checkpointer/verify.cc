@@ -1,4 +1,5 @@
-// verify: three looks at a checkpoint: does every file match its commit, every byte its checksum, every tensor its chunks?
+// verify: three looks at a checkpoint: does every file match its commit, every byte its checksum, every tensor its
+// chunks?
 #include <cairn/verify.h>
 
 #include <algorithm>
@@ -28,8 +29,8 @@ struct Span {
   std::uint64_t begin;
   std::uint64_t length;
   std::uint32_t crc;
-  bool is_archive;        // of stock torch: holds records with checksums of their own
-  std::string_view key;   // may be empty
+  bool is_archive;       // of stock torch: holds records with checksums of their own
+  std::string_view key;  // may be empty
 };
 
 // Collects what the threads find.
@@ -78,11 +79,13 @@ class Verifier {
   }
 
   Result<void> check_bytes(std::size_t thread_count) {
-    return os::run_parallel(std::max<std::size_t>(thread_count, 1), {}, [this](std::size_t, os::StopFlag&) -> Result<void> {
-      os::PageBuffer buffer(kBatchBytes + transfer::kFetchMarginBytes);
-      for (auto batch = take_batch(); !batch.empty(); batch = take_batch()) check_batch(batch, buffer);
-      return {};
-    });
+    return os::run_parallel(std::max<std::size_t>(thread_count, 1), {},
+                            [this](std::size_t, os::StopFlag&) -> Result<void> {
+                              os::PageBuffer buffer(kBatchBytes + transfer::kFetchMarginBytes);
+                              for (auto batch = take_batch(); !batch.empty(); batch = take_batch())
+                                check_batch(batch, buffer);
+                              return {};
+                            });
   }
 
  private:

@@ -20,7 +20,8 @@ std::string to_decimal(const SaveId& id) {
   constexpr std::size_t kDigitCount = 39;  // 2^128 - 1 has that many
   UInt128 number = (static_cast<UInt128>(id.high) << 64) | id.low;
   std::string text(kDigitCount, '0');
-  for (std::size_t i = kDigitCount; i-- > 0; number /= 10) text[i] = static_cast<char>('0' + static_cast<int>(number % 10));
+  for (std::size_t i = kDigitCount; i-- > 0; number /= 10)
+    text[i] = static_cast<char>('0' + static_cast<int>(number % 10));
   return text;
 }
 

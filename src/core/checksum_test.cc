@@ -36,7 +36,8 @@ TEST(Checksum, OfChunksCombinesToThatOfThePayload) {
     const std::vector<std::byte> bytes = noise(size);
     std::vector<std::uint32_t> chunks;
     for (std::size_t begin = 0; begin < size; begin += kChecksumChunkBytes) {
-      chunks.push_back(crc32(std::span(bytes).subspan(begin, std::min<std::size_t>(kChecksumChunkBytes, size - begin))));
+      chunks.push_back(
+          crc32(std::span(bytes).subspan(begin, std::min<std::size_t>(kChecksumChunkBytes, size - begin))));
     }
     ASSERT_EQ(chunks.size(), checksum_chunk_count(size));
     EXPECT_EQ(combine_chunks(chunks, size), crc32(bytes)) << size;

@@ -35,7 +35,9 @@ Number real(double value) { return {Number::Kind::kReal, value, 0, 0}; }
 Number signed_integer(std::int64_t value) { return {Number::Kind::kSigned, 0, value, 0}; }
 Number natural(std::uint64_t value) { return {Number::Kind::kUnsigned, 0, 0, value}; }
 
-Number read_float8(Float8 kind, const std::byte* from) { return real(float_from_float8(kind, load<std::uint8_t>(from))); }
+Number read_float8(Float8 kind, const std::byte* from) {
+  return real(float_from_float8(kind, load<std::uint8_t>(from)));
+}
 
 Number read_number(DType dtype, const std::byte* from) {
   switch (dtype) {
@@ -95,7 +97,9 @@ bool as_bool(const Number& number) {
   return number.kind == Number::Kind::kReal ? number.real != 0 : (number.integer != 0 || number.natural != 0);
 }
 
-void write_float8(Float8 kind, std::byte* to, const Number& number) { store(to, float8_from_float(kind, as_float(number))); }
+void write_float8(Float8 kind, std::byte* to, const Number& number) {
+  store(to, float8_from_float(kind, as_float(number)));
+}
 
 void write_number(DType dtype, std::byte* to, const Number& number) {
   switch (dtype) {

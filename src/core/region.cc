@@ -106,7 +106,7 @@ std::int64_t Region::first_run_beyond(std::int64_t file_offset) const {
 
 void Region::clip(Run& run, std::int64_t begin, std::int64_t end) const {
   const std::int64_t step = inner_.file_stride;
-  if (step == 0) return;  // a run of one element
+  if (step == 0) return;                               // a run of one element
   const auto steps_up_to = [&](std::int64_t offset) {  // elements of the run that lie before `offset`
     return offset <= run.file_offset ? 0 : std::min(run.count, (offset - run.file_offset + step - 1) / step);
   };

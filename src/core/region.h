@@ -22,7 +22,8 @@ struct Run {
 
 class Region {
  public:
-  // `file_strides` must not be negative and must not let two elements share a place; nothing is asked of `memory_strides`.
+  // `file_strides` must not be negative and must not let two elements share a place; nothing is asked of
+  // `memory_strides`.
   Region(const Extents& sizes, const Extents& file_strides, const Extents& memory_strides);
 
   // Runs ascend in file_offset.
@@ -65,8 +66,11 @@ class Region {
   std::int64_t file_extent_ = 0;
 };
 
-// Moves the elements of [begin, end) of the file's side. `file_bytes` holds exactly that range. `memory` points at the block's first element.
-void gather(const Region& region, std::size_t item_bytes, const std::byte* memory, std::int64_t begin, std::span<std::byte> file_bytes);
-void scatter(const Region& region, std::size_t item_bytes, std::span<const std::byte> file_bytes, std::int64_t begin, std::byte* memory);
+// Moves the elements of [begin, end) of the file's side. `file_bytes` holds exactly that range. `memory` points at the
+// block's first element.
+void gather(const Region& region, std::size_t item_bytes, const std::byte* memory, std::int64_t begin,
+            std::span<std::byte> file_bytes);
+void scatter(const Region& region, std::size_t item_bytes, std::span<const std::byte> file_bytes, std::int64_t begin,
+             std::byte* memory);
 
 }  // namespace cairn

@@ -60,7 +60,8 @@ TEST(Region, GathersAndScattersLikeTheDefinition) {
     const auto end = static_cast<std::int64_t>(file.size());
     const std::int64_t cuts[] = {0, end / 3, end / 3 + (end - end / 3) / 2, end};
     for (std::size_t w = 0; w < 3; ++w) {
-      const auto window = std::span(file).subspan(static_cast<std::size_t>(cuts[w]), static_cast<std::size_t>(cuts[w + 1] - cuts[w]));
+      const auto window =
+          std::span(file).subspan(static_cast<std::size_t>(cuts[w]), static_cast<std::size_t>(cuts[w + 1] - cuts[w]));
       scatter(region, 4, std::as_bytes(window), cuts[w], reinterpret_cast<std::byte*>(memory.data()));
     }
     std::int64_t written = 0;

@@ -16,10 +16,10 @@ struct Encoding {
   std::uint32_t exponent_bits;
   std::uint32_t mantissa_bits;
   std::uint32_t bias;
-  std::uint32_t largest;    // code of the largest finite number
-  std::uint32_t overflow;   // code for what is larger, infinities included
-  std::uint32_t nan;        // code for not-a-number
-  bool signed_specials;     // the sign bit also goes with zero, overflow and nan
+  std::uint32_t largest;   // code of the largest finite number
+  std::uint32_t overflow;  // code for what is larger, infinities included
+  std::uint32_t nan;       // code for not-a-number
+  bool signed_specials;    // the sign bit also goes with zero, overflow and nan
 };
 
 constexpr Encoding kHalf{5, 10, 15, 0x7BFF, 0x7C00, 0x7E00, true};
@@ -42,7 +42,8 @@ std::uint32_t round_magnitude(const Encoding& encoding, std::uint32_t magnitude_
   const std::uint32_t dropped = kFloatMantissaBits - encoding.mantissa_bits;
   std::uint32_t mantissa = magnitude_bits & ((1u << kFloatMantissaBits) - 1);
   const auto float_exponent = static_cast<std::int32_t>(magnitude_bits >> kFloatMantissaBits);
-  std::int32_t exponent = float_exponent - static_cast<std::int32_t>(kFloatBias) + static_cast<std::int32_t>(encoding.bias);
+  std::int32_t exponent =
+      float_exponent - static_cast<std::int32_t>(kFloatBias) + static_cast<std::int32_t>(encoding.bias);
   if (float_exponent == 0) return 0;  // far below the smallest of any of these encodings
   mantissa |= 1u << kFloatMantissaBits;
   std::uint32_t shift = dropped;
@@ -87,9 +88,9 @@ float decode(const Encoding& encoding, std::uint32_t bits) {
   const std::uint32_t exponent = magnitude >> encoding.mantissa_bits;
   const std::uint32_t mantissa = magnitude & ((1u << encoding.mantissa_bits) - 1);
   const auto bias = static_cast<int>(encoding.bias + encoding.mantissa_bits);
-  const float value = exponent == 0
-                          ? std::ldexp(static_cast<float>(mantissa), 1 - bias)
-                          : std::ldexp(static_cast<float>(mantissa + (1u << encoding.mantissa_bits)), static_cast<int>(exponent) - bias);
+  const float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), 1 - bias)
+                                    : std::ldexp(static_cast<float>(mantissa + (1u << encoding.mantissa_bits)),
+                                                 static_cast<int>(exponent) - bias);
   return negative ? -value : value;
 }
 

@@ -66,7 +66,8 @@ Result<void> StateDict::add_tensor(std::string fqn, TensorView tensor, bool requ
   return add_tensor(Path{std::move(fqn)}, std::move(tensor), requires_grad);
 }
 
-Result<void> StateDict::add_chunk(Path path, TensorView local, Extents global_shape, Extents offsets, bool requires_grad) {
+Result<void> StateDict::add_chunk(Path path, TensorView local, Extents global_shape, Extents offsets,
+                                  bool requires_grad) {
   std::string fqn = fqn_of(path);
   if (auto checked = check_view(local); !checked) return std::move(checked).error().key(fqn);
   auto box = Box::make(std::move(offsets), local.sizes);

@@ -19,9 +19,9 @@ class StopFlag {
   std::atomic<bool> set_{false};
 };
 
-// Runs `work(worker, stop)` once on each of `thread_count` threads and waits for all of them. The first failure sets the
-// flag and is returned. `interrupted`, if given, is asked on the calling thread every few milliseconds; once it says true
-// the flag is set and the result is kCancelled. Exceptions of `work` (memory that ran out) end as kInternal.
+// Runs `work(worker, stop)` once on each of `thread_count` threads and waits for all of them. The first failure sets
+// the flag and is returned. `interrupted`, if given, is asked on the calling thread every few milliseconds; once it
+// says true the flag is set and the result is kCancelled. Exceptions of `work` (memory that ran out) end as kInternal.
 Result<void> run_parallel(std::size_t thread_count, const std::function<bool()>& interrupted,
                           const std::function<Result<void>(std::size_t worker, StopFlag& stop)>& work);
 

@@ -31,16 +31,19 @@ TEST(Parallel, OneFailureStopsTheOthersAndIsReported) {
 
 TEST(Parallel, ListensToTheCallerWhileItWorks) {
   int asked = 0;
-  const auto result = run_parallel(2, [&asked] { return ++asked == 2; }, [](std::size_t, StopFlag& stop) -> Result<void> {
-    while (!stop.is_set()) std::this_thread::yield();
-    return {};
-  });
+  const auto result = run_parallel(
+      2, [&asked] { return ++asked == 2; },
+      [](std::size_t, StopFlag& stop) -> Result<void> {
+        while (!stop.is_set()) std::this_thread::yield();
+        return {};
+      });
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code(), ErrorCode::kCancelled);
 }
 
 TEST(Parallel, AnExceptionOfAWorkerIsAnError) {
-  const auto result = run_parallel(1, {}, [](std::size_t, StopFlag&) -> Result<void> { throw std::runtime_error("no"); });
+  const auto result =
+      run_parallel(1, {}, [](std::size_t, StopFlag&) -> Result<void> { throw std::runtime_error("no"); });
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code(), ErrorCode::kInternal);
 }

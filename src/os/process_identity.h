@@ -8,8 +8,8 @@ namespace cairn::os {
 
 struct ProcessIdentity {
   std::string host;
-  std::string boot_id;           // of the kernel: a new one after each start of the machine
-  std::string pid_namespace;     // pids of another container on the host mean nothing here
+  std::string boot_id;        // of the kernel: a new one after each start of the machine
+  std::string pid_namespace;  // pids of another container on the host mean nothing here
   std::int64_t pid = 0;
   std::uint64_t start_time = 0;  // clock ticks since boot: tells a process from a later one with its pid
 

@@ -39,8 +39,8 @@ class ChunkIndex {
   std::vector<ReadItem> overlaps_with(const Box& wanted) const;
 
   const CatalogTensor& tensor_;
-  std::size_t dimension_ = 0;             // along which the chunks differ most
-  std::vector<Interval> intervals_;       // by begin
+  std::size_t dimension_ = 0;              // along which the chunks differ most
+  std::vector<Interval> intervals_;        // by begin
   std::vector<std::int64_t> ends_so_far_;  // the largest end among intervals_[0..i]
 };
 

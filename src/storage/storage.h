@@ -41,7 +41,8 @@ class WritableFile {
   virtual ~WritableFile() = default;
   // Offsets, lengths and addresses given to write_at must be multiples of this.
   virtual std::size_t write_alignment() const = 0;
-  // Writes all of `data` or fails; a short write is continued inside. From several threads for ranges that do not overlap.
+  // Writes all of `data` or fails; a short write is continued inside. From several threads for ranges that do not
+  // overlap.
   virtual Result<void> write_at(std::uint64_t offset, std::span<const std::byte> data) = 0;
   // Cuts the file to `size` and, if durable, syncs it: on this descriptor, once. A failure is final.
   virtual Result<void> finish(std::uint64_t size, Durability durability) = 0;
@@ -68,10 +69,11 @@ class Storage {
  public:
   virtual ~Storage() = default;
 
-  // The exclusive lock of the directory; null where the file system has none. Waits a bounded time for it (kUnavailable).
+  // The exclusive lock of the directory; null where the file system has none. Waits a bounded time for it
+  // (kUnavailable).
   virtual Result<std::unique_ptr<StorageLock>> lock() = 0;
 
-  virtual Result<void> make_folder(std::string_view name) = 0;  // must be new
+  virtual Result<void> make_folder(std::string_view name) = 0;    // must be new
   virtual Result<void> remove_folder(std::string_view name) = 0;  // must be empty
 
   // A new regular file: never an existing one, never through a link.
@@ -89,8 +91,8 @@ class Storage {
   // Gone already is fine. Only regular files that are reached through no link are removed (kUnsafe otherwise).
   virtual Result<void> remove(std::string_view name) = 0;
 
-  // Makes creations, renames and removals in the directory (or the folder) survive a power cut; with the empty name also the
-  // creation of the directory itself.
+  // Makes creations, renames and removals in the directory (or the folder) survive a power cut; with the empty name
+  // also the creation of the directory itself.
   virtual Result<void> sync(std::string_view folder = "") = 0;
 
   // Marks the file as changed now; and the seconds since anyone did.

@@ -33,7 +33,9 @@ class ScratchDirectory {
   fs::path path_;
 };
 
-std::string read_all(const Storage& storage, std::string_view name) { return read_small(storage, name, 1 << 20).value(); }
+std::string read_all(const Storage& storage, std::string_view name) {
+  return read_small(storage, name, 1 << 20).value();
+}
 
 class StorageConformance : public testing::TestWithParam<bool> {
  protected:

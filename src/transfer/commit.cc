@@ -1,19 +1,22 @@
-// How a save becomes the checkpoint of its directory, so that a reader sees the old one or the new one, whole, whenever we
-// are killed or the power goes. One rename is the commit point.
+// How a save becomes the checkpoint of its directory, so that a reader sees the old one or the new one, whole, whenever
+// we are killed or the power goes. One rename is the commit point.
 //
 // 1. Claim. Make `.cairn-<save id>/` with the lease, *then* list the directory: of two saves that begin together at
 //    least one sees the other. If nothing is there but files of others, DCP's own file names are free; otherwise names
 //    carry the save id, so that two saves never share one. Note the `.metadata` in place.
 // 2. Write (image_writer.cc). New files in that folder, synced.
 // 3. Publish. Rename them to their final names, never replacing; sync the directory.
-// 4. Seal. Write `.metadata` with its commit record in the folder; sync it, the folder, the directory, and the parent of
+// 4. Seal. Write `.metadata` with its commit record in the folder; sync it, the folder, the directory, and the parent
+// of
 //    every directory that was made.
-// 5. Commit. Under the directory's lock compare the `.metadata` in place with the one of step 1: an earlier save of this
+// 5. Commit. Under the directory's lock compare the `.metadata` in place with the one of step 1: an earlier save of
+// this
 //    job may have come between; anything else means that this save is superseded. Note which files the rename will
-//    orphan. Rename over `.metadata`, sync the directory, and read the save id back. Only now the save is durable. If the
-//    sync fails, the save has failed, but nothing is removed: both states are possible after a power cut.
+//    orphan. Rename over `.metadata`, sync the directory, and read the save id back. Only now the save is durable. If
+//    the sync fails, the save has failed, but nothing is removed: both states are possible after a power cut.
 // 6. Tell. With one rank there is nobody to tell; the folder goes with step 7.
-// 7. Clean (leftovers.cc). Remove what the replaced `.metadata` named and the new one does not, and what dead saves left.
+// 7. Clean (leftovers.cc). Remove what the replaced `.metadata` named and the new one does not, and what dead saves
+// left.
 #include "transfer/commit.h"
 
 #include <algorithm>
@@ -99,7 +102,8 @@ SaveTransaction::~SaveTransaction() {
 std::string SaveTransaction::file_name(std::uint32_t rank, std::uint32_t number) const {
   constexpr std::size_t kNumberDigits = 6;
   std::string n = std::to_string(number);
-  if (!fresh_) n = to_decimal(identity_.save_id) + std::string(kNumberDigits - std::min(kNumberDigits, n.size()), '0') + n;
+  if (!fresh_)
+    n = to_decimal(identity_.save_id) + std::string(kNumberDigits - std::min(kNumberDigits, n.size()), '0') + n;
   return "__" + std::to_string(rank) + "_" + n + ".distcp";
 }
 
@@ -116,13 +120,17 @@ Result<void> SaveTransaction::publish(const std::vector<std::string>& file_names
 
 Result<void> SaveTransaction::check_not_superseded(const MetadataInPlace& now) const {
   if (now.same_as(seen_)) return {};
-  const bool earlier_of_this_job = now.record && now.record->job_id == identity_.job_id &&
-                                   now.record->save_number < identity_.save_number;
+  const bool earlier_of_this_job =
+      now.record && now.record->job_id == identity_.job_id && now.record->save_number < identity_.save_number;
   if (earlier_of_this_job) return {};
   return Error(ErrorCode::kSuperseded, "another save committed to this directory meanwhile; this one is withdrawn")
       .file(kMetadataName)
-      .expected(seen_.record ? "save " + to_hex(seen_.record->save_id) : seen_.present ? "a stock checkpoint" : "none")
-      .actual(now.record ? "save " + to_hex(now.record->save_id) : now.present ? "a stock checkpoint" : "none");
+      .expected(seen_.record    ? "save " + to_hex(seen_.record->save_id)
+                : seen_.present ? "a stock checkpoint"
+                                : "none")
+      .actual(now.record    ? "save " + to_hex(now.record->save_id)
+              : now.present ? "a stock checkpoint"
+                            : "none");
 }
 
 Result<void> SaveTransaction::note_replaced(const MetadataInPlace& old, const manifest::CommitRecord& record) {
@@ -142,7 +150,8 @@ Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
   if (durability == Durability::kDurable) {
     if (auto synced = storage_.sync(); !synced) {
       return std::move(synced).error().while_doing(
-          "syncing the directory after the commit: the new checkpoint is visible, but a power cut may bring back the old "
+          "syncing the directory after the commit: the new checkpoint is visible, but a power cut may bring back the "
+          "old "
           "one; the files of both are kept");
     }
   }

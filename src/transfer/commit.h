@@ -40,7 +40,8 @@ struct CommitReport {
 class SaveTransaction {
  public:
   // Step 1. `storage` outlives the transaction. kInvalidArgument if a checkpoint is there and `overwrite` is false.
-  static Result<std::unique_ptr<SaveTransaction>> claim(storage::Storage& storage, const SaveIdentity& identity, bool overwrite);
+  static Result<std::unique_ptr<SaveTransaction>> claim(storage::Storage& storage, const SaveIdentity& identity,
+                                                        bool overwrite);
   ~SaveTransaction();
   SaveTransaction(const SaveTransaction&) = delete;
   SaveTransaction& operator=(const SaveTransaction&) = delete;

@@ -32,7 +32,9 @@ bool holds(const storage::Storage& disk, const std::string& name) {
 class OneSave {
  public:
   OneSave(ModelStorage& disk, const SaveIdentity& identity)
-      : disk_(disk), transaction_(SaveTransaction::claim(disk, identity, true).value()), name_(transaction_->file_name(0, 0)) {
+      : disk_(disk),
+        transaction_(SaveTransaction::claim(disk, identity, true).value()),
+        name_(transaction_->file_name(0, 0)) {
     EXPECT_TRUE(disk.create_whole(transaction_->private_name(name_), "data", Durability::kDurable));
   }
 
@@ -126,12 +128,13 @@ void leave_dead_save(ModelStorage& disk, const SaveIdentity& identity, const std
   const std::string folder = folder_of(identity.save_id);
   ASSERT_TRUE(disk.make_folder(folder));
   os::ProcessIdentity process = os::ProcessIdentity::mine();
-  std::string lease = "cairn-lease 1\nhost " + process.host + "\nboot an earlier one\nnamespace " + process.pid_namespace +
-                      "\npid 1\nstart 1\n";
+  std::string lease = "cairn-lease 1\nhost " + process.host + "\nboot an earlier one\nnamespace " +
+                      process.pid_namespace + "\npid 1\nstart 1\n";
   ASSERT_TRUE(disk.create_whole(folder + "/lease", lease, Durability::kBuffered));
   ASSERT_TRUE(disk.create_whole(folder + "/half.distcp", "half", Durability::kBuffered));
   ASSERT_TRUE(disk.create_whole(folder + "/replaced", replaced, Durability::kBuffered));
-  ASSERT_TRUE(disk.create_whole("__0_" + to_decimal(identity.save_id) + "000000.distcp", "published", Durability::kBuffered));
+  ASSERT_TRUE(
+      disk.create_whole("__0_" + to_decimal(identity.save_id) + "000000.distcp", "published", Durability::kBuffered));
 }
 
 TEST(Leftovers, OfADeadSaveGoWithTheNextCommit) {

@@ -20,7 +20,8 @@ Result<void> check_identity(const storage::ReadableFile& bytes, const std::optio
     return differs("a data file of another size than was committed", std::to_string(recorded.size) + " bytes",
                    std::to_string(bytes.size()) + " bytes");
   }
-  if (!trailer) return Error(ErrorCode::kCorrupt, "a data file whose trailer is gone").expected("a trailer").actual("none");
+  if (!trailer)
+    return Error(ErrorCode::kCorrupt, "a data file whose trailer is gone").expected("a trailer").actual("none");
   if (save_id && trailer->save_id() != *save_id) {
     return differs("a data file of another save", "save " + to_hex(*save_id), "save " + to_hex(trailer->save_id()));
   }
@@ -61,9 +62,10 @@ Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std:
   if (item.fqn != tensor.fqn) return differs("the item of another key", "'" + tensor.fqn + "'", "'" + item.fqn + "'");
   if (item.kind != manifest::TrailerItem::Kind::kTensor || item.dtype != tensor.dtype || !(item.box == box) ||
       item.extent.item_length != location.length) {
-    return differs("an item other than the metadata says",
-                   describe(tensor.dtype, box.sizes()) + " of " + std::to_string(location.length) + " bytes",
-                   describe(item.dtype, item.box.sizes()) + " of " + std::to_string(item.extent.item_length) + " bytes");
+    return differs(
+        "an item other than the metadata says",
+        describe(tensor.dtype, box.sizes()) + " of " + std::to_string(location.length) + " bytes",
+        describe(item.dtype, item.box.sizes()) + " of " + std::to_string(item.extent.item_length) + " bytes");
   }
   StoredTensor stored{item.dtype,
                       box.sizes(),
@@ -73,7 +75,8 @@ Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std:
                       0,
                       trailer_->chunk_checksums(*found),
                       std::nullopt};
-  const auto needed = checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(box.element_count()), item_bytes(item.dtype));
+  const auto needed =
+      checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(box.element_count()), item_bytes(item.dtype));
   if (!needed || *needed != stored.record_bytes) {
     return differs("a payload of another size than its shape", needed ? std::to_string(*needed) : "a countable size",
                    std::to_string(stored.record_bytes) + " bytes");
@@ -94,8 +97,14 @@ Result<StoredTensor> DataFile::tensor_of_stock(const CatalogTensor& tensor, std:
     return Error(ErrorCode::kUnsupported, record.big_endian ? "a tensor in big-endian byte order"
                                                             : "a tensor stored as a conjugate or negative view");
   }
-  return StoredTensor{record.dtype, record.sizes, record.strides, location.offset + record.payload_offset,
-                      record.payload_bytes, record.storage_offset, {}, record.crc};
+  return StoredTensor{record.dtype,
+                      record.sizes,
+                      record.strides,
+                      location.offset + record.payload_offset,
+                      record.payload_bytes,
+                      record.storage_offset,
+                      {},
+                      record.crc};
 }
 
 Result<StoredTensor> DataFile::tensor(const CatalogTensor& tensor, std::size_t chunk) const {

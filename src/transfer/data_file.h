@@ -22,28 +22,28 @@ namespace cairn::transfer {
 struct StoredTensor {
   DType dtype = DType::kFloat32;
   Extents sizes;
-  Extents strides;                     // in elements
-  std::uint64_t record_offset = 0;     // bytes, in the file: where the checksums begin to count
+  Extents strides;                  // in elements
+  std::uint64_t record_offset = 0;  // bytes, in the file: where the checksums begin to count
   std::uint64_t record_bytes = 0;
-  std::uint64_t first_element = 0;     // elements, from record_offset
+  std::uint64_t first_element = 0;            // elements, from record_offset
   std::span<const std::uint32_t> chunk_crcs;  // of each 64 KiB of the record, if Cairn wrote it
   std::optional<std::uint32_t> record_crc;    // of the whole record, if stock torch did and took it
 };
 
 class DataFile {
  public:
-  // Opens the file and reads its trailer. With a commit record entry (`recorded`) the file must be the one that it names:
-  // kCorrupt if size, save id or trailer differ, as they do for a file of another step.
-  static Result<std::unique_ptr<DataFile>> open(const storage::Storage& storage, const std::string& name, bool follow_links,
-                                                const manifest::CommitRecord::File* recorded,
+  // Opens the file and reads its trailer. With a commit record entry (`recorded`) the file must be the one that it
+  // names: kCorrupt if size, save id or trailer differ, as they do for a file of another step.
+  static Result<std::unique_ptr<DataFile>> open(const storage::Storage& storage, const std::string& name,
+                                                bool follow_links, const manifest::CommitRecord::File* recorded,
                                                 const std::optional<SaveId>& save_id);
 
   const std::string& name() const { return name_; }
   const storage::ReadableFile& bytes() const { return *bytes_; }
   const std::optional<manifest::Trailer>& trailer() const { return trailer_; }
 
-  // The saved chunk `chunk` of `tensor`. kCorrupt if the file says otherwise than the catalog; kUnsupported if the item is
-  // not a plain strided tensor.
+  // The saved chunk `chunk` of `tensor`. kCorrupt if the file says otherwise than the catalog; kUnsupported if the item
+  // is not a plain strided tensor.
   Result<StoredTensor> tensor(const CatalogTensor& tensor, std::size_t chunk) const;
 
   // A whole item as stored. `checked` says whether a checksum of Cairn's vouched for it; without one the caller checks.
@@ -54,7 +54,8 @@ class DataFile {
   Result<Item> read_item(const ItemLocation& location, bool verify) const;
 
  private:
-  DataFile(std::string name, std::unique_ptr<storage::ReadableFile> bytes) : name_(std::move(name)), bytes_(std::move(bytes)) {}
+  DataFile(std::string name, std::unique_ptr<storage::ReadableFile> bytes)
+      : name_(std::move(name)), bytes_(std::move(bytes)) {}
   Result<StoredTensor> tensor_of_cairn(const CatalogTensor& tensor, std::size_t chunk) const;
   Result<StoredTensor> tensor_of_stock(const CatalogTensor& tensor, std::size_t chunk) const;
 

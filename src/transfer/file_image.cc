@@ -30,7 +30,8 @@ Result<FileImage::Item> FileImage::place(const ItemSource& source, std::uint64_t
     return Error(ErrorCode::kInvalidArgument, "a data file of more than 2^62 bytes");
   }
   const bool large = item.layout.payload_bytes >= kPageAlignedPayloadBytes;
-  const std::uint64_t payload = align_up(cursor + item.layout.head_bytes, large ? kPayloadPageBytes : kPayloadAlignment);
+  const std::uint64_t payload =
+      align_up(cursor + item.layout.head_bytes, large ? kPayloadPageBytes : kPayloadAlignment);
   item.extent = {payload - item.layout.head_bytes, item.layout.total(), payload, item.layout.payload_bytes};
   item.tensor = source.tensor;
   Region region(local.sizes, row_major_strides(local.sizes), local.strides);

@@ -1,8 +1,9 @@
 // FileImage: the layout of one data file, known before a byte of it is written: a list of items, each with its place.
 //
-// Immutable. A file is, in this order: frames and payloads in turn, and the trailer. A payload is a tensor's elements, or a
-// serialised value; a frame is what lies between two payloads: the end of one zip, a gap of zeros, the head of the next.
-// Only payloads and checksums are unknown at plan time; ImageComposer fills them in. The tensors' memory stays the caller's.
+// Immutable. A file is, in this order: frames and payloads in turn, and the trailer. A payload is a tensor's elements,
+// or a serialised value; a frame is what lies between two payloads: the end of one zip, a gap of zeros, the head of the
+// next. Only payloads and checksums are unknown at plan time; ImageComposer fills them in. The tensors' memory stays
+// the caller's.
 #pragma once
 
 #include <cairn/result.h>
@@ -63,7 +64,8 @@ class FileImage {
   // The bytes [begin, begin + out.size()) of an item's payload; both multiples of 64, but for the payload's end.
   void read_payload(std::size_t item, std::uint64_t begin, std::span<std::byte> out) const;
   // The same, if they lie in one stretch of memory.
-  std::optional<std::span<const std::byte>> view_payload(std::size_t item, std::uint64_t begin, std::uint64_t length) const;
+  std::optional<std::span<const std::byte>> view_payload(std::size_t item, std::uint64_t begin,
+                                                         std::uint64_t length) const;
   // The whole frame, given the CRC of the payload before it (0 for the first).
   void render_frame(std::size_t frame, std::uint32_t previous_payload_crc, std::span<std::byte> out) const;
 

@@ -73,8 +73,7 @@ void ImageComposer::copy_payload(const Window& window, std::size_t item) {
     const std::uint64_t chunk_end = std::min(chunk_begin + kChecksumChunkBytes, extent.payload_length);
     const std::uint64_t begin = std::max(from, chunk_begin);
     const std::uint64_t end = std::min(to, chunk_end);
-    const std::span<std::byte> out =
-        window.out.subspan(extent.payload_offset + begin - window.begin, end - begin);
+    const std::span<std::byte> out = window.out.subspan(extent.payload_offset + begin - window.begin, end - begin);
     std::uint32_t& checksum = checksums_[first_slot + chunk];
     const bool begins_here = begin == chunk_begin;
     if (const auto source = image_.view_payload(item, begin, chunk_end - begin)) {
@@ -133,8 +132,8 @@ void ImageComposer::render_trailer(const Window& window, std::uint64_t block) {
   std::call_once(trailer_once_,
                  [this] { trailer_checksum_ = image_.trailer().render(checksums_, std::span(trailer_)); });
   const std::uint64_t begin = std::max(window.begin, image_.trailer().trailer_offset());
-  std::memcpy(window.out.data() + (begin - window.begin),
-              trailer_.data() + (begin - image_.trailer().trailer_offset()), window.end() - begin);
+  std::memcpy(window.out.data() + (begin - window.begin), trailer_.data() + (begin - image_.trailer().trailer_offset()),
+              window.end() - begin);
 }
 
 }  // namespace cairn::transfer

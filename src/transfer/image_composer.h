@@ -1,4 +1,5 @@
-// ImageComposer: turns a file image into the file's bytes, block by block, on several threads, in one pass over the tensors.
+// ImageComposer: turns a file image into the file's bytes, block by block, on several threads, in one pass over the
+// tensors.
 //
 // Thread-safe: every block [begin, end) of the file is composed once, and blocks are *started* in ascending order (a
 // shared counter sees to it). A checksum is taken by the block in which its bytes begin, while they are copied. What
@@ -6,7 +7,8 @@
 // before it, and nothing can lock up:
 //
 // 1. Copy the payload bytes of the block; note the CRC of each 64 KiB chunk that begins in it.
-// 2. Wait until all blocks before it have done step 1. Render the frames (zip tails hold payload CRCs); note their CRCs.
+// 2. Wait until all blocks before it have done step 1. Render the frames (zip tails hold payload CRCs); note their
+// CRCs.
 // 3. If the trailer reaches into the block: wait until all blocks up to it have done step 2, then render the trailer.
 #pragma once
 

@@ -21,7 +21,9 @@ constexpr std::uint64_t kBlockBytes = 4 * 1024 * 1024;
 class FileJob {
  public:
   FileJob(const ImageFile& file, std::uint64_t block_bytes)
-      : file_(file), block_bytes_(block_bytes), block_count_((file.image->file_bytes() + block_bytes - 1) / block_bytes) {}
+      : file_(file),
+        block_bytes_(block_bytes),
+        block_count_((file.image->file_bytes() + block_bytes - 1) / block_bytes) {}
 
   std::uint64_t block_count() const { return block_count_; }
 
@@ -106,7 +108,8 @@ Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const
     block_count += jobs.back()->block_count();
   }
   BlockQueue queue(jobs);
-  const std::size_t threads = std::clamp<std::uint64_t>(options.thread_count, 1, std::max<std::uint64_t>(block_count, 1));
+  const std::size_t threads =
+      std::clamp<std::uint64_t>(options.thread_count, 1, std::max<std::uint64_t>(block_count, 1));
   const auto write_blocks = [&](std::size_t, os::StopFlag& stop) -> Result<void> {
     os::PageBuffer buffer(kBlockBytes);
     while (!stop.is_set()) {

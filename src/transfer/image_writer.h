@@ -1,4 +1,5 @@
-// ImageWriter: writes file images to storage: composed in blocks, several requests in flight, each byte once and in order.
+// ImageWriter: writes file images to storage: composed in blocks, several requests in flight, each byte once and in
+// order.
 #pragma once
 
 #include <cairn/checkpoint.h>

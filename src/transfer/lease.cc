@@ -21,8 +21,7 @@ std::string encode(const SaveIdentity& identity, const os::ProcessIdentity& proc
   std::ostringstream text;
   text << kFirstLine << "\nsave " << to_hex(identity.save_id) << "\njob " << to_hex(identity.job_id) << "\nnumber "
        << identity.save_number << "\nhost " << process.host << "\nboot " << process.boot_id << "\nnamespace "
-       << process.pid_namespace << "\npid " << process.pid
-       << "\nstart " << process.start_time << "\n";
+       << process.pid_namespace << "\npid " << process.pid << "\nstart " << process.start_time << "\n";
   return text.str();
 }
 

@@ -1,7 +1,7 @@
 // Lease: says in the storage who is saving, so that others know whether leftovers still have an owner.
 //
-// Every save has a private folder `.cairn-<save id>/` inside the checkpoint's directory; the file `lease` in it names the
-// job and the process, and its time of change is a heartbeat.
+// Every save has a private folder `.cairn-<save id>/` inside the checkpoint's directory; the file `lease` in it names
+// the job and the process, and its time of change is a heartbeat.
 #pragma once
 
 #include <cairn/catalog.h>

@@ -62,7 +62,8 @@ class Cleaner {
     }
   }
 
-  void remove_dead_save(const std::string& folder, const SaveId& save_id, const std::vector<storage::ListedFile>& files) {
+  void remove_dead_save(const std::string& folder, const SaveId& save_id,
+                        const std::vector<storage::ListedFile>& files) {
     const Result<bool> dead = lease_has_run_out(storage_, folder);
     if (!dead || !*dead) {
       (void)storage_.remove_folder(folder);  // works only on one that is still empty: its owner died, or tries again
@@ -96,7 +97,8 @@ std::vector<std::string> orphaned_files(const MetadataInPlace& old, const manife
   return names;
 }
 
-Result<void> write_replaced_list(storage::Storage& storage, std::string_view folder, const std::vector<std::string>& names) {
+Result<void> write_replaced_list(storage::Storage& storage, std::string_view folder,
+                                 const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) {
     if (name.find('\n') == std::string::npos) text += name + "\n";

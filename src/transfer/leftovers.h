@@ -21,7 +21,8 @@ struct MetadataInPlace;
 std::vector<std::string> orphaned_files(const MetadataInPlace& old, const manifest::CommitRecord& record);
 
 // Leaves the list in the save's folder before the commit, so that a later save can finish the removal if this one dies.
-Result<void> write_replaced_list(storage::Storage& storage, std::string_view folder, const std::vector<std::string>& names);
+Result<void> write_replaced_list(storage::Storage& storage, std::string_view folder,
+                                 const std::vector<std::string>& names);
 
 // Removes `orphans`, and the folders and files of saves whose lease has run out. `mine` is the save that just committed
 // `record`, whose files stay. Returns what could not be removed, in words.

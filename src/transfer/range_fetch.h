@@ -1,4 +1,5 @@
-// Range fetch: bytes of a file in a buffer, by whichever way is faster: the page cache if they are in it, past it if not.
+// Range fetch: bytes of a file in a buffer, by whichever way is faster: the page cache if they are in it, past it if
+// not.
 #pragma once
 
 #include <cairn/result.h>
@@ -15,7 +16,8 @@ namespace cairn::transfer {
 // What a buffer needs beyond the range, for the alignment of both of its ends.
 inline constexpr std::uint64_t kFetchMarginBytes = 2 * os::kPageBytes;
 
-inline bool better_from_cache(const storage::ReadableFile& file, std::uint64_t begin, std::uint64_t length, bool direct_io) {
+inline bool better_from_cache(const storage::ReadableFile& file, std::uint64_t begin, std::uint64_t length,
+                              bool direct_io) {
   return !direct_io || length < os::kPageBytes || file.is_cached(begin, length) || !file.direct_alignment();
 }
 

@@ -20,7 +20,8 @@ namespace cairn::transfer {
 class TensorRead {
  public:
   // `offsets` is where the wanted box begins in the saved chunk; its sizes are the target's.
-  TensorRead(const DataFile& file, std::string_view key, StoredTensor stored, const Extents& offsets, TensorView target);
+  TensorRead(const DataFile& file, std::string_view key, StoredTensor stored, const Extents& offsets,
+             TensorView target);
 
   const DataFile& file() const { return *file_; }
   std::string_view key() const { return key_; }
@@ -32,7 +33,9 @@ class TensorRead {
   std::int64_t first_element() const { return first_element_; }
   // The bytes of the record from the box's first element to its last.
   std::uint64_t span_begin() const { return static_cast<std::uint64_t>(first_element_) * item_size(); }
-  std::uint64_t span_end() const { return static_cast<std::uint64_t>(first_element_ + region_.file_extent()) * item_size(); }
+  std::uint64_t span_end() const {
+    return static_cast<std::uint64_t>(first_element_ + region_.file_extent()) * item_size();
+  }
   std::uint64_t bytes_needed() const { return static_cast<std::uint64_t>(region_.element_count()) * item_size(); }
   bool needs_whole_record() const { return bytes_needed() == stored_.record_bytes; }
   bool converts() const { return target_.dtype != stored_.dtype; }

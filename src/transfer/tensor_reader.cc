@@ -18,7 +18,8 @@ namespace {
 constexpr std::uint64_t kCachedStepBytes = 4 * kChecksumChunkBytes;
 constexpr std::uint64_t kBufferBytes = kBatchBytesMax + kFetchMarginBytes;
 
-Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std::uint32_t expected, std::uint32_t actual) {
+Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std::uint32_t expected,
+                       std::uint32_t actual) {
   return Error(ErrorCode::kCorrupt, "a checksum differs; the targets are partly written")
       .key(read.key())
       .file(read.file().name())
@@ -188,7 +189,8 @@ class BatchReader {
 
 Result<ReadCounts> read_tensors(const std::vector<TensorRead>& reads, const ReadOptions& options) {
   BatchReader reader(reads, options);
-  const std::size_t threads = std::clamp<std::size_t>(options.thread_count, 1, std::max<std::size_t>(reader.batch_count(), 1));
+  const std::size_t threads =
+      std::clamp<std::size_t>(options.thread_count, 1, std::max<std::size_t>(reader.batch_count(), 1));
   CAIRN_TRY(os::run_parallel(threads, options.interrupted,
                              [&reader](std::size_t, os::StopFlag& stop) { return reader.work(stop); }));
   CAIRN_TRY(reader.finish());

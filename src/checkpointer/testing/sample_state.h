@@ -44,7 +44,8 @@ class SampleState {
 
  private:
   void add_tensor(const std::string& name, Extents sizes, int step) {
-    auto& memory = memories_.emplace_back(static_cast<std::size_t>(element_count(sizes).value()), static_cast<float>(step));
+    auto& memory =
+        memories_.emplace_back(static_cast<std::size_t>(element_count(sizes).value()), static_cast<float>(step));
     EXPECT_TRUE(state_.add_tensor(name, TensorView::contiguous(memory.data(), DType::kFloat32, sizes)));
   }
 

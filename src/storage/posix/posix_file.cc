@@ -110,8 +110,8 @@ class PosixReadableFile final : public ReadableFile {
     target = target.first(std::min<std::uint64_t>(target.size(), align_up(size_ - offset, os::kPageBytes)));
     std::uint64_t wanted = std::min<std::uint64_t>(target.size(), size_ - offset);
     while (direct_alignment() && wanted != 0) {
-      const ssize_t got = pread(direct_fd_.get(), target.data(), std::min(target.size(), kRequestBytesMax),
-                                static_cast<off_t>(offset));
+      const ssize_t got =
+          pread(direct_fd_.get(), target.data(), std::min(target.size(), kRequestBytesMax), static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) break;
       const std::uint64_t step = std::min<std::uint64_t>(static_cast<std::uint64_t>(got), wanted);

@@ -71,7 +71,8 @@ Result<std::unique_ptr<PosixStorage>> PosixStorage::make_directory(const std::fi
   }
   std::vector<std::filesystem::path> parents;
   for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
-    if (::mkdir(path->c_str(), kFolderMode) != 0 && errno != EEXIST) return failed("making the directory", path->string());
+    if (::mkdir(path->c_str(), kFolderMode) != 0 && errno != EEXIST)
+      return failed("making the directory", path->string());
     parents.push_back(path->has_parent_path() ? path->parent_path() : std::filesystem::path("."));
   }
   CAIRN_TRY_ASSIGN(os::Fd fd, open_directory_fd(directory));

@@ -1,7 +1,7 @@
 // ModelStorage: a directory in memory that forgets what was not synced, and fails when it is told to. For tests.
 //
-// Stricter than real ones: what was not synced may be lost in any part and any order. A test drives one save through it,
-// then cuts the power, then looks at what is left.
+// Stricter than real ones: what was not synced may be lost in any part and any order. A test drives one save through
+// it, then cuts the power, then looks at what is left.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ class ModelStorage final : public Storage {
   void crash_at(std::uint64_t number);
   bool fault_fired() const;
 
-  // Cuts the power and starts again: of every name and every content that was not synced it depends on the seed whether the
-  // old or the new one is found; unsynced contents may also be garbage. No fault is set any more.
+  // Cuts the power and starts again: of every name and every content that was not synced it depends on the seed whether
+  // the old or the new one is found; unsynced contents may also be garbage. No fault is set any more.
   void lose_power(std::uint64_t seed);
 
   // Another handle to the same directory, for what takes a Storage over.
