@@ -20,13 +20,12 @@ LocationJoin::LocationJoin(Catalog& catalog) : catalog_(catalog) {
 
 std::size_t LocationJoin::find_tensor(std::string_view fqn) {
   const std::size_t count = catalog_.tensors.size();
-  if (next_tensor_ >= count) next_tensor_ = 0;
-  if (next_tensor_ < count && catalog_.tensors[next_tensor_].fqn == fqn) return next_tensor_++;
+  const std::size_t next = last_tensor_ + 1 < count ? last_tensor_ + 1 : 0;
+  for (const std::size_t guess : {next, last_tensor_}) {
+    if (guess < count && catalog_.tensors[guess].fqn == fqn) return last_tensor_ = guess;
+  }
   const CatalogTensor* tensor = catalog_.find_tensor(fqn);
-  if (tensor == nullptr) return count;
-  const auto found = static_cast<std::size_t>(tensor - catalog_.tensors.data());
-  next_tensor_ = found + 1;
-  return found;
+  return tensor == nullptr ? count : last_tensor_ = static_cast<std::size_t>(tensor - catalog_.tensors.data());
 }
 
 std::span<const std::int64_t> LocationJoin::offsets_of(const CatalogTensor& tensor, std::size_t chunk) const {

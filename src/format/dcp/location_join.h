@@ -28,7 +28,8 @@ class LocationJoin {
   void finish();
 
  private:
-  // The tensor of that name, guessing that items come in the order of the tensors; else count() of them.
+  // Which tensor has that name; their count if none has. Guesses that items come rank by rank, in the order of the tensors,
+  // as torch writes them, or tensor by tensor, as we do.
   std::size_t find_tensor(std::string_view fqn);
   std::span<const std::int64_t> offsets_of(const CatalogTensor& tensor, std::size_t chunk) const;
   bool begins_at(const CatalogTensor& tensor, std::size_t chunk, std::span<const std::int64_t> offsets) const;
@@ -36,7 +37,7 @@ class LocationJoin {
   const std::vector<std::uint32_t>& sorted_chunks(std::size_t tensor);
 
   Catalog& catalog_;
-  std::size_t next_tensor_ = 0;
+  std::size_t last_tensor_ = 0;
   std::unordered_map<std::size_t, std::vector<std::uint32_t>> sorted_;
 };
 

@@ -350,7 +350,8 @@ std::uint32_t MetadataDecoder::file_number(Node path) {
 
 Result<void> MetadataDecoder::read_planner_data(Node node) {
   if (graph_.is(node, Kind::kNone)) return {};
-  if (std::optional<FlatMapping> paths = read_flat_mapping(graph_, node)) {
+  std::optional<FlatMapping> paths = read_flat_mapping(graph_, node);
+  if (paths && (!paths->empty() || catalog_.keys.empty())) {
     catalog_.paths = std::move(*paths);
     return {};
   }

@@ -353,39 +353,48 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   return r.at < idioms_end_ && idiom.is_at(r.at);
 }
 
-// A tuple is on top: MEMOIZE TUPLE1 MEMOIZE REDUCE MEMOIZE make a torch.Size of it, if that is what lies below.
+// A tuple is on top; if torch.Size lies below and the opcodes come that call it with the tuple, that is done here.
 [[gnu::always_inline]] inline bool Machine::shape(Registers& r) {
-  if (!next_is(r, kIntoCall) || numbered_memo_ || r.depth() < 2) return true;
+  const bool is_memoized = next_is(r, kIntoCall);
+  if ((!is_memoized && !next_is(r, kIntoCallBare)) || numbered_memo_ || r.depth() < 2) return true;
   const Node dimensions = r.top[-1];
   if (!(r.top[-2] == graph_.shape_class_) || dimensions.tag() != Tag::kTuple) return true;
-  r.at += kIntoCall.length;
-  put(memoized_, dimensions);
-  put(memoized_ + 1, dimensions.as(Tag::kTupleInTuple));
-  put(memoized_ + 2, dimensions.as(Tag::kShape));
-  memoized_ += 3;
+  r.at += is_memoized ? kIntoCall.length : kIntoCallBare.length;
+  if (is_memoized) {
+    put(memoized_, dimensions);
+    put(memoized_ + 1, dimensions.as(Tag::kTupleInTuple));
+    put(memoized_ + 2, dimensions.as(Tag::kShape));
+    memoized_ += 3;
+  }
   --r.top;
   r.top[-1] = dimensions.as(Tag::kShape);
   return true;
 }
 
-// A class is on top; NEWOBJ MEMOIZE EMPTY_DICT MEMOIZE MARK come: an instance whose state is a dict.
+// An empty tuple is due; if a class is on top and the opcodes come that make an instance of it and open a dict for its
+// state, all that is done here.
 [[gnu::always_inline]] inline bool Machine::new_with_dict(Registers& r) {
-  if (!next_is(r, kIntoInstance) || numbered_memo_ || r.depth() < 1) {
+  const bool is_memoized = next_is(r, kIntoInstance);
+  if ((!is_memoized && !next_is(r, kIntoInstanceBare)) || numbered_memo_ || r.depth() < 1) {
     return push(r, Node::at_place(Tag::kTuple, 0));
   }
-  const std::uint64_t place = allocate(r, 4 + 2);
+  constexpr std::size_t kInstanceWords = 4;
+  constexpr std::size_t kDictWords = 2;
+  const std::uint64_t place = allocate(r, kInstanceWords + kDictWords);
   if (place == 0) return false;
-  r.at += kIntoInstance.length;
+  r.at += is_memoized ? kIntoInstance.length : kIntoInstanceBare.length;
   Node* to = &arena(place);
   to[0] = r.top[-1];
   to[1] = Node::at_place(Tag::kTuple, 0);
-  for (std::size_t i = 2; i < 4 + 2; ++i) to[i] = Node();
+  for (std::size_t i = 2; i < kInstanceWords + kDictWords; ++i) to[i] = Node();
   const Node instance = Node::at_place(Tag::kInstance, place);
-  const Node state = Node::at_place(Tag::kDict, place + 4);
+  const Node state = Node::at_place(Tag::kDict, place + kInstanceWords);
   r.top[-1] = instance;
-  put(memoized_, instance);
-  put(memoized_ + 1, state);
-  memoized_ += 2;
+  if (is_memoized) {
+    put(memoized_, instance);
+    put(memoized_ + 1, state);
+    memoized_ += 2;
+  }
   if (!push(r, state)) return false;
   mark(r);
   return true;

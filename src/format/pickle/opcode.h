@@ -67,7 +67,8 @@ enum Opcode : std::uint8_t {
 
 inline constexpr int kProtocolMax = 5;
 
-// Opcodes without operands that Python's pickler writes in a row, again and again: recognised at once, for speed only.
+// Opcodes without operands that Python's pickler writes in a row, again and again, and those that we write for the same
+// thing. Recognised at once, for speed only.
 struct Idiom {
   std::uint64_t opcodes;  // the first one lowest
   std::size_t length;     // at most 7
@@ -76,7 +77,9 @@ struct Idiom {
   }
 };
 inline constexpr Idiom kIntoCall{0x94'52'94'85'94, 5};      // MEMOIZE TUPLE1 MEMOIZE REDUCE MEMOIZE
+inline constexpr Idiom kIntoCallBare{0x52'85, 2};           // TUPLE1 REDUCE
 inline constexpr Idiom kIntoInstance{0x28'94'7d'94'81, 5};  // NEWOBJ MEMOIZE EMPTY_DICT MEMOIZE MARK
+inline constexpr Idiom kIntoInstanceBare{0x28'7d'81, 3};    // NEWOBJ EMPTY_DICT MARK
 
 // Places of `input` from here on are too near to its end for Idiom::is_at.
 inline const std::byte* idioms_end(std::span<const std::byte> input) {

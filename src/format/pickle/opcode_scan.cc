@@ -32,6 +32,15 @@ struct Cursor {
     return length <= left() && skip(static_cast<std::size_t>(length));
   }
 
+  [[gnu::always_inline]] void skip_idiom(const Idiom& memoized, const Idiom& bare) {
+    if (left() < sizeof(std::uint64_t)) return;
+    if (memoized.is_at(at)) {
+      at += memoized.length;
+    } else if (bare.is_at(at)) {
+      at += bare.length;
+    }
+  }
+
   bool skip_line() {
     const void* newline = std::memchr(at, '\n', left());
     if (newline == nullptr) return false;
@@ -87,10 +96,10 @@ Result<void> OpcodeScan::run(std::span<const std::byte> input) {
       case kFrozenSet: case kNewObjEx: case kStackGlobal: case kMemoize:
         break;
       case kTuple1: case kTuple2: case kTuple3:
-        if (cursor.at < idioms_end(input) && kIntoCall.is_at(cursor.at)) cursor.at += kIntoCall.length;
+        cursor.skip_idiom(kIntoCall, kIntoCallBare);
         break;
       case kEmptyTuple:
-        if (cursor.at < idioms_end(input) && kIntoInstance.is_at(cursor.at)) cursor.at += kIntoInstance.length;
+        cursor.skip_idiom(kIntoInstance, kIntoInstanceBare);
         break;
       case kBinGet:
         inside = cursor.skip(1) && use(std::to_integer<std::size_t>(opcode_at[1]), input.size());
