@@ -74,12 +74,15 @@ class Value {
                                Dict, Array, std::unique_ptr<Object>>;
 
   Value() = default;  // None
+  // From any of the alternatives, and from what spells one of them: meant to be implicit.
+  // NOLINTBEGIN(google-explicit-constructor)
   template <typename T>
   requires(std::is_constructible_v<Variant, T> && !std::is_same_v<std::remove_cvref_t<T>, Value>) Value(T&& alternative)
-      : variant_(std::forward<T>(alternative)) {}                       // NOLINT(google-explicit-constructor)
-  Value(int integer) : variant_(static_cast<std::int64_t>(integer)) {}  // NOLINT(google-explicit-constructor)
-  Value(const char* text) : variant_(std::string(text)) {}              // NOLINT(google-explicit-constructor)
-  Value(std::string_view text) : variant_(std::string(text)) {}         // NOLINT(google-explicit-constructor)
+      : variant_(std::forward<T>(alternative)) {}
+  Value(int integer) : variant_(static_cast<std::int64_t>(integer)) {}
+  Value(const char* text) : variant_(std::string(text)) {}
+  Value(std::string_view text) : variant_(std::string(text)) {}
+  // NOLINTEND(google-explicit-constructor)
 
   Value(const Value& other);
   Value(Value&& other) noexcept;

@@ -160,13 +160,13 @@ void convert(DType from, DType to, const ConversionSide& side, std::int64_t coun
   }
 }
 
-void scatter_converted(const Region& region, DType from, DType to, std::span<const std::byte> file_bytes,
+void scatter_converted(const Region& region, DTypeChange change, std::span<const std::byte> file_bytes,
                        std::int64_t begin, std::byte* memory) {
-  const auto from_bytes = static_cast<std::int64_t>(item_bytes(from));
-  const auto to_bytes = static_cast<std::int64_t>(item_bytes(to));
+  const auto from_bytes = static_cast<std::int64_t>(item_bytes(change.from));
+  const auto to_bytes = static_cast<std::int64_t>(item_bytes(change.to));
   const std::int64_t end = begin + static_cast<std::int64_t>(file_bytes.size()) / from_bytes;
   region.for_runs(begin, end, [&](const Run& run) {
-    convert(from, to,
+    convert(change.from, change.to,
             {file_bytes.data() + (run.file_offset - begin) * from_bytes, region.file_step(),
              memory + run.memory_offset * to_bytes, region.memory_step()},
             run.count);

@@ -25,7 +25,11 @@ struct ConversionSide {
 void convert(DType from, DType to, const ConversionSide& side, std::int64_t count);
 
 // As scatter(), with a change of dtype on the way.
-void scatter_converted(const Region& region, DType from, DType to, std::span<const std::byte> file_bytes,
+struct DTypeChange {
+  DType from;
+  DType to;
+};
+void scatter_converted(const Region& region, DTypeChange change, std::span<const std::byte> file_bytes,
                        std::int64_t begin, std::byte* memory);
 
 }  // namespace cairn

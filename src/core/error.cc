@@ -8,17 +8,17 @@ namespace cairn {
 
 std::string_view name_of(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kInvalidArgument: return "invalid argument";
-    case ErrorCode::kMissingKey: return "missing key";
-    case ErrorCode::kNotFound: return "not found";
-    case ErrorCode::kCorrupt: return "corrupt";
-    case ErrorCode::kUnsafe: return "unsafe";
-    case ErrorCode::kUnsupported: return "unsupported";
-    case ErrorCode::kUnavailable: return "unavailable";
-    case ErrorCode::kNoSpace: return "no space";
-    case ErrorCode::kSuperseded: return "superseded";
-    case ErrorCode::kCancelled: return "cancelled";
-    case ErrorCode::kInternal: return "internal error";
+    case ErrorCode::kInvalidArgument: return "kInvalidArgument";
+    case ErrorCode::kMissingKey: return "kMissingKey";
+    case ErrorCode::kNotFound: return "kNotFound";
+    case ErrorCode::kCorrupt: return "kCorrupt";
+    case ErrorCode::kUnsafe: return "kUnsafe";
+    case ErrorCode::kUnsupported: return "kUnsupported";
+    case ErrorCode::kUnavailable: return "kUnavailable";
+    case ErrorCode::kNoSpace: return "kNoSpace";
+    case ErrorCode::kSuperseded: return "kSuperseded";
+    case ErrorCode::kCancelled: return "kCancelled";
+    case ErrorCode::kInternal: return "kInternal";
   }
   return "unknown";
 }

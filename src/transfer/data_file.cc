@@ -67,14 +67,13 @@ Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std:
         describe(tensor.dtype, box.sizes()) + " of " + std::to_string(location.length) + " bytes",
         describe(item.dtype, item.box.sizes()) + " of " + std::to_string(item.extent.item_length) + " bytes");
   }
-  StoredTensor stored{item.dtype,
-                      box.sizes(),
-                      row_major_strides(box.sizes()),
-                      item.extent.payload_offset,
-                      item.extent.payload_length,
-                      0,
-                      trailer_->chunk_checksums(*found),
-                      std::nullopt};
+  StoredTensor stored;
+  stored.dtype = item.dtype;
+  stored.sizes = box.sizes();
+  stored.strides = row_major_strides(box.sizes());
+  stored.record_offset = item.extent.payload_offset;
+  stored.record_bytes = item.extent.payload_length;
+  stored.chunk_crcs = trailer_->chunk_checksums(*found);
   const auto needed =
       checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(box.element_count()), item_bytes(item.dtype));
   if (!needed || *needed != stored.record_bytes) {
@@ -93,18 +92,18 @@ Result<StoredTensor> DataFile::tensor_of_stock(const CatalogTensor& tensor, std:
     return differs("a tensor other than the metadata says", describe(tensor.dtype, sizes),
                    describe(record.dtype, record.sizes));
   }
-  if (record.big_endian || record.conjugate || record.negative) {
-    return Error(ErrorCode::kUnsupported, record.big_endian ? "a tensor in big-endian byte order"
-                                                            : "a tensor stored as a conjugate or negative view");
-  }
-  return StoredTensor{record.dtype,
-                      record.sizes,
-                      record.strides,
-                      location.offset + record.payload_offset,
-                      record.payload_bytes,
-                      record.storage_offset,
-                      {},
-                      record.crc};
+  StoredTensor stored;
+  stored.dtype = record.dtype;
+  stored.sizes = record.sizes;
+  stored.strides = record.strides;
+  stored.record_offset = location.offset + record.payload_offset;
+  stored.record_bytes = record.payload_bytes;
+  stored.first_element = record.storage_offset;
+  stored.record_crc = record.crc;
+  stored.big_endian = record.big_endian;
+  stored.conjugate = record.conjugate;
+  stored.negative = record.negative;
+  return stored;
 }
 
 Result<StoredTensor> DataFile::tensor(const CatalogTensor& tensor, std::size_t chunk) const {

@@ -28,6 +28,11 @@ struct StoredTensor {
   std::uint64_t first_element = 0;            // elements, from record_offset
   std::span<const std::uint32_t> chunk_crcs;  // of each 64 KiB of the record, if Cairn wrote it
   std::optional<std::uint32_t> record_crc;    // of the whole record, if stock torch did and took it
+  // What must be done to the elements as they are stored; only stock files ever ask for it.
+  bool big_endian = false;
+  bool conjugate = false;
+  bool negative = false;
+  bool is_final() const { return !big_endian && !conjugate && !negative; }
 };
 
 class DataFile {

@@ -110,7 +110,9 @@ ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify)
     const std::uint64_t end = begin + (piece.end - piece.begin);
     if (!schedule.batches.empty()) {
       ReadBatch& last = schedule.batches.back();
-      const bool near = last.file == file_of(piece) && begin <= last.end + kGapBytesMax;
+      // Elements that are changed in the buffer must not share it with another read of the same bytes.
+      const bool final = reads[piece.read].stored().is_final();
+      const bool near = final && last.file == file_of(piece) && begin <= last.end + kGapBytesMax;
       if (near && std::max(last.end, end) - last.begin <= kBatchBytesMax) {
         last.end = std::max(last.end, end);
         ++last.piece_count;

@@ -40,7 +40,7 @@ class TensorRead {
   bool needs_whole_record() const { return bytes_needed() == stored_.record_bytes; }
   bool converts() const { return target_.dtype != stored_.dtype; }
   // The wanted bytes are one stretch in the file and in memory, and stay what they are.
-  bool is_plain_copy() const { return region_.is_linear() && !converts(); }
+  bool is_plain_copy() const { return region_.is_linear() && !converts() && stored_.is_final(); }
 
  private:
   const DataFile* file_;

@@ -7,6 +7,7 @@
 #include "core/checked.h"
 #include "core/checksum.h"
 #include "core/conversion.h"
+#include "format/torch_file/strided_copy.h"
 #include "os/page_buffer.h"
 #include "os/parallel.h"
 #include "transfer/range_fetch.h"
@@ -66,6 +67,15 @@ class RecordCheck {
   std::vector<std::uint32_t> seen_;
 };
 
+// Makes the elements what they stand for. Pieces begin and end with whole elements, but for the end of an odd record.
+void finalize(const StoredTensor& stored, std::span<std::byte> bytes) {
+  if (stored.is_final()) return;
+  bytes = bytes.first(bytes.size() - bytes.size() % item_bytes(stored.dtype));
+  if (stored.big_endian) torch_file::swap_bytes(stored.dtype, bytes);
+  if (stored.negative) torch_file::negate(stored.dtype, bytes);
+  if (stored.conjugate) torch_file::negate_imaginary(stored.dtype, bytes);
+}
+
 class BatchReader {
  public:
   BatchReader(const std::vector<TensorRead>& reads, const ReadOptions& options)
@@ -115,13 +125,14 @@ class BatchReader {
     return {};
   }
 
-  Result<void> deliver(const ReadPiece& piece, std::span<const std::byte> bytes) {
+  Result<void> deliver(const ReadPiece& piece, std::span<std::byte> bytes) {
     const TensorRead& read = reads_[piece.read];
     CAIRN_TRY(check(piece, bytes));
+    finalize(read.stored(), bytes);
     const auto begin = static_cast<std::int64_t>(piece.begin / read.item_size()) - read.first_element();
     auto* memory = static_cast<std::byte*>(read.target().data);
     if (read.converts()) {
-      scatter_converted(read.region(), read.stored().dtype, read.target().dtype, bytes, begin, memory);
+      scatter_converted(read.region(), {read.stored().dtype, read.target().dtype}, bytes, begin, memory);
     } else {
       scatter(read.region(), read.item_size(), bytes, begin, memory);
     }
