@@ -411,9 +411,12 @@ bool Machine::global(Registers& r, std::string_view module, std::string_view nam
 }
 
 bool Machine::global_line(Registers& r) {
-  const auto line = [&r] {
+  const auto line = [this, &r] {
     const char* begin = reinterpret_cast<const char*>(r.at);
-    const std::string_view text(begin, static_cast<std::size_t>(std::strchr(begin, '\n') - begin));
+    // The scan found its end; not strchr, which a zero byte in the name would stop before it.
+    const auto left = static_cast<std::size_t>(graph_.input_.data() + graph_.input_.size() - r.at);
+    const char* end = static_cast<const char*>(std::memchr(begin, '\n', left));
+    const std::string_view text(begin, static_cast<std::size_t>(end - begin));
     r.at += text.size() + 1;
     return text;
   };
