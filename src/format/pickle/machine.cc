@@ -455,10 +455,13 @@ bool Machine::execute() {
   bool ok = true;
   while (ok) {
     switch (std::to_integer<std::uint8_t>(*r.at++)) {
-      case kBinGet: ok = get(r, load_little_endian<std::uint8_t>(r.at++)); break;
+      case kBinGet:
+        ok = get(r, load_little_endian<std::uint8_t>(r.at));
+        r.at += 1;
+        break;
       case kLongBinGet:
+        ok = get(r, load_little_endian<std::uint32_t>(r.at));
         r.at += 4;
-        ok = get(r, load_little_endian<std::uint32_t>(r.at - 4));
         break;
       case kMemoize: ok = memoize(r); break;
       case kBinInt1: ok = push(r, small(load_little_endian<std::uint8_t>(r.at++))); break;

@@ -1,0 +1,207 @@
+#include "format/pickle/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "format/pickle/writer.h"
+
+namespace cairn::pickle {
+namespace {
+
+using namespace std::string_literals;
+
+std::span<const std::byte> as_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+std::vector<std::int64_t> integers(const Graph& graph, Node node) {
+  std::vector<std::int64_t> numbers;
+  for (const Node element : graph.elements(node)) numbers.push_back(graph.integer(element));
+  return numbers;
+}
+
+void expect_error(const std::string& pickle, ErrorCode code, std::uint64_t offset) {
+  const auto graph = parse(as_bytes(pickle));
+  ASSERT_FALSE(graph.has_value());
+  EXPECT_EQ(graph.error().code(), code) << graph.error().what();
+  EXPECT_EQ(graph.error().offset(), offset) << graph.error().what();
+}
+
+TEST(Machine, ReadsNumbersOfEveryLength) {
+  Writer writer(4);
+  const std::vector<std::int64_t> numbers = {0,       1,       255,         256,        65535,     65536,     -1,
+                                             -129,    1 << 30, INT32_MAX,   INT32_MIN,  1ll << 31, 1ll << 55, -(1ll << 58),
+                                             1ll << 58, (1ll << 58) - 1, INT64_MAX, INT64_MIN};
+  writer.mark();
+  for (const std::int64_t number : numbers) writer.integer(number);
+  writer.tuple_since_mark();
+  writer.stop();
+  const std::string pickle = std::move(writer).take();
+  const auto graph = parse(as_bytes(pickle));
+  ASSERT_TRUE(graph.has_value());
+  EXPECT_EQ(integers(*graph, graph->root()), numbers);
+}
+
+TEST(Machine, StopsAtStopAndSaysWhere) {
+  const std::string pickle = "\x80\x02K\x05.what follows"s;
+  const auto graph = parse(as_bytes(pickle));
+  ASSERT_TRUE(graph.has_value());
+  EXPECT_EQ(graph->bytes_consumed(), 5u);
+  EXPECT_EQ(graph->integer(graph->root()), 5);
+}
+
+TEST(Machine, KeepsElementsThatComeInSeveralGoesInOrder) {
+  const std::string pickle = "]K\x01"s + "a(K\x02K\x03" + "e(eK\x04" + "a.";
+  const auto graph = parse(as_bytes(pickle));
+  ASSERT_TRUE(graph.has_value());
+  EXPECT_EQ(integers(*graph, graph->root()), (std::vector<std::int64_t>{1, 2, 3, 4}));
+}
+
+TEST(Machine, MakesInertNodesOfCallsWhateverTheirName) {
+  const std::string pickle = "cos\nsystem\n(X\x04\x00\x00\x00true"s + "tR.";
+  const auto graph = parse(as_bytes(pickle));
+  ASSERT_TRUE(graph.has_value());
+  EXPECT_TRUE(graph->makes(graph->root(), "os", "system"));
+  EXPECT_EQ(graph->text(graph->elements(graph->arguments(graph->root())).front()), "true");
+}
+
+TEST(Machine, AShapeIsACallOfTorchSizeWithATupleInATuple) {
+  for (const std::string& idiom : {"\x94\x85\x94R\x94"s, "\x85R"s, "\x94\x85R"s}) {
+    const std::string pickle = "\x80\x04" "ctorch\nSize\nK\x02K\x03\x86"s + idiom + ".padding that makes room for a wide load";
+    const auto graph = parse(as_bytes(pickle));
+    ASSERT_TRUE(graph.has_value());
+    const Node shape = graph->root();
+    ASSERT_TRUE(graph->makes(shape, "torch", "Size"));
+    const Elements arguments = graph->elements(graph->arguments(shape));
+    ASSERT_EQ(arguments.size(), 1u);
+    EXPECT_EQ(integers(*graph, arguments.front()), (std::vector<std::int64_t>{2, 3}));
+    ASSERT_TRUE(graph->shape(shape).has_value());
+    EXPECT_EQ(graph->shape(shape)->size(), 2u);
+  }
+}
+
+TEST(Machine, AListMayContainItself) {
+  const std::string pickle = "]\x94h\x00" "a."s;
+  const auto graph = parse(as_bytes(pickle));
+  ASSERT_TRUE(graph.has_value());
+  EXPECT_EQ(graph->elements(graph->root()).front(), graph->root());
+}
+
+TEST(Machine, AnOrderedDictGetsItsItemsAndAnInstanceItsState) {
+  const std::string ordered = "ccollections\nOrderedDict\n)RX\x01\x00\x00\x00kK\x01s."s;
+  const auto dict = parse(as_bytes(ordered));
+  ASSERT_TRUE(dict.has_value());
+  EXPECT_EQ(dict->elements(dict->items(dict->root())).size(), 2u);
+  EXPECT_FALSE(dict->state(dict->root()).is_set());
+
+  const std::string plain = "cm\nC\n)\x81}b."s;
+  const auto instance = parse(as_bytes(plain));
+  ASSERT_TRUE(instance.has_value());
+  EXPECT_EQ(instance->kind(instance->root()), Kind::kInstance);
+  EXPECT_TRUE(instance->state(instance->root()).is_set());
+}
+
+TEST(Machine, RefusesWhatIsNotForData) {
+  expect_error("\x80\x02\x82\x01."s, ErrorCode::kUnsupported, 2);     // EXT1
+  expect_error("(ios\nsystem\n."s, ErrorCode::kUnsupported, 1);        // INST
+  expect_error("Pid\n."s, ErrorCode::kUnsupported, 0);                 // PERSID
+  expect_error("\x80\x05\x97."s, ErrorCode::kUnsupported, 2);          // NEXT_BUFFER
+  expect_error("\x80\x06."s, ErrorCode::kUnsupported, 0);
+  expect_error("\x80\x02\x01."s, ErrorCode::kCorrupt, 2);
+}
+
+TEST(Machine, RefusesLengthsBeyondTheEnd) {
+  expect_error("X\xff\xff\xff\x7f" "abc."s, ErrorCode::kCorrupt, 0);
+  expect_error("\x8e\xff\xff\xff\xff\xff\xff\xff\xff" "abc."s, ErrorCode::kCorrupt, 0);
+  expect_error("K"s, ErrorCode::kCorrupt, 0);
+  expect_error("N"s, ErrorCode::kCorrupt, 1);
+  expect_error(""s, ErrorCode::kCorrupt, 0);
+  expect_error("cos\nsystem"s, ErrorCode::kCorrupt, 0);
+}
+
+TEST(Machine, RefusesAMemoNumberThatNothingCouldHaveMade) {
+  expect_error("j\xff\xff\xff\x7f."s, ErrorCode::kCorrupt, 0);
+  expect_error("Nq\x01h\x02."s, ErrorCode::kCorrupt, 3);
+}
+
+TEST(Machine, RefusesToTakeWhatIsNotThere) {
+  for (const char* pickle : {".", "a.", "Na.", "R.", "NR.", "b.", "t.", "1.", "0.", "2.", "(.", "NN.", "(K\1.", "\x85.",
+                             "\x94.", "N)R)).", "NNb.", "]N(N\x93.", "NNs.", "NNNs.", "Q.", "e.", "u.", "}(Nu.", "\x90."}) {
+    SCOPED_TRACE(pickle);
+    const std::string text = pickle;
+    EXPECT_FALSE(parse(as_bytes(text)).has_value());
+  }
+}
+
+TEST(Machine, DepthOfTheInputCostsNoStack) {
+  const std::string pickle = std::string(200'000, ']') + std::string(199'999, 'a') + ".";
+  EXPECT_TRUE(parse(as_bytes(pickle)).has_value());
+}
+
+TEST(Machine, KeepsToItsMemoryLimit) {
+  const std::string pickle = std::string(100'000, '}') + ".";
+  Limits limits;
+  limits.memory_bytes_max = 100'000;
+  const auto graph = parse(as_bytes(pickle), limits);
+  ASSERT_FALSE(graph.has_value());
+  EXPECT_EQ(graph.error().code(), ErrorCode::kUnsupported);
+}
+
+// Folds instances of m.C to the integer in their state's first value.
+class FirstNumber final : public Folder {
+ public:
+  std::optional<std::uint64_t> fold(const Graph& graph, Node instance) override {
+    if (!graph.makes(instance, "m", "C")) return std::nullopt;
+    ++calls;
+    auto element = graph.elements(graph.state(instance)).begin();
+    return static_cast<std::uint64_t>(graph.integer(*++element));
+  }
+  int calls = 0;
+};
+
+TEST(Folder, SeesEachFinishedInstanceAndTakesItsPlace) {
+  for (const std::string& open : {")\x81}("s, ")\x81\x94}\x94("s}) {
+    const auto object = [&](char number) { return "cm\nC\n" + open + "X\x01\x00\x00\x00kK"s + number + "ub"; };
+    const std::string pickle = "](" + object(7) + object(9) + "e.padding";
+    FirstNumber folder;
+    const auto graph = parse(as_bytes(pickle), {}, &folder);
+    ASSERT_TRUE(graph.has_value());
+    EXPECT_EQ(folder.calls, 2);
+    std::vector<std::uint64_t> folded;
+    for (const Node element : graph->elements(graph->root())) {
+      ASSERT_EQ(graph->kind(element), Kind::kFolded);
+      folded.push_back(graph->folded(element));
+    }
+    EXPECT_EQ(folded, (std::vector<std::uint64_t>{7, 9}));
+  }
+}
+
+TEST(Folder, IsNotAskedAboutAnInstanceThatIsReferredToAgain) {
+  const std::string by_memo = "](cm\nC\n)\x81\x94}\x94(X\x01\x00\x00\x00kK\x07ubh\x00" "e.padding"s;
+  const std::string by_duplicate = "](cm\nC\n)\x81" "2}(X\x01\x00\x00\x00kK\x07ube.padding"s;
+  for (const std::string& pickle : {by_memo, by_duplicate}) {
+    FirstNumber folder;
+    const auto graph = parse(as_bytes(pickle), {}, &folder);
+    ASSERT_TRUE(graph.has_value());
+    EXPECT_EQ(folder.calls, 0);
+    const Elements elements = graph->elements(graph->root());
+    ASSERT_EQ(elements.size(), 2u);
+    EXPECT_EQ(elements.front(), *++elements.begin());
+    EXPECT_EQ(graph->kind(elements.front()), Kind::kInstance);
+  }
+}
+
+// The state's list is put into an older list while the instance is still being made: folding would leave it dangling.
+TEST(Folder, IsNotAskedWhileSomethingOlderMayHoldAPartOfTheInstance) {
+  const std::string pickle = "]\x94(cm\nC\n)\x81}(X\x01\x00\x00\x00kK\x07X\x01\x00\x00\x00lh\x00(K\x01K\x02\x86" "eubK\x05" "e.padding"s;
+  FirstNumber folder;
+  const auto graph = parse(as_bytes(pickle), {}, &folder);
+  ASSERT_TRUE(graph.has_value());
+  EXPECT_EQ(folder.calls, 0);
+  const Elements elements = graph->elements(graph->root());
+  ASSERT_EQ(elements.size(), 3u);
+  EXPECT_EQ(integers(*graph, elements.front()), (std::vector<std::int64_t>{1, 2}));
+}
+
+}  // namespace
+}  // namespace cairn::pickle
