@@ -11,7 +11,6 @@
 #include "format/pickle/machine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <new>
 #include <string>

@@ -80,6 +80,13 @@ TEST(Machine, AShapeIsACallOfTorchSizeWithATupleInATuple) {
   }
 }
 
+TEST(Machine, ANameMayHoldAnyByteButTheEndOfItsLine) {
+  const std::string pickle = "cm\0x\nn\0\n."s;
+  const auto graph = parse(as_bytes(pickle));
+  ASSERT_TRUE(graph.has_value());
+  EXPECT_TRUE(graph->is_global(graph->root(), "m\0x"s, "n\0"s));
+}
+
 TEST(Machine, AListMayContainItself) {
   const std::string pickle = "]\x94h\x00" "a."s;
   const auto graph = parse(as_bytes(pickle));
