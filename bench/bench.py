@@ -227,15 +227,14 @@ class Table:
         self.peers = peers
         self.lines: list[str] = []
 
-    def header(self) -> None:
-        self.lines.append(f"{'':34}" + "".join(f"{peer:>17}" for peer in self.peers))
-
     def row(self, title: str, figure: str, form: str, scale: float = 1.0) -> None:
         cells = []
         for peer in self.peers:
             value = self.samples.median(figure, peer)
             cells.append("" if value is None else form.format(value * scale))
         if any(cells):
+            if not self.lines:
+                self.lines.append(f"{'':34}" + "".join(f"{peer:>17}" for peer in self.peers))
             self.lines.append(f"{title:34}" + "".join(f"{cell:>17}" for cell in cells))
 
     def raw_rate(self, direction: str) -> float | None:
@@ -244,7 +243,6 @@ class Table:
         return max((rate for rate in rates if rate is not None), default=None)
 
     def text(self) -> str:
-        self.header()
         raw_write, raw_read = self.raw_rate("write"), self.raw_rate("read")
         if raw_write and raw_read:
             self.row("save, share of raw write", "save rate", "{:.2f}", 1 / raw_write)

@@ -17,10 +17,10 @@ import cairn
 
 @dataclass(frozen=True)
 class Peer:
-    """`save` writes a state into an empty directory; `load` brings it back.
+    """`save` writes a state into an empty directory; `load` brings it back into memory of its own.
 
-    Cairn and DCP fill the tensors of `state`. torch.load and safetensors make new ones, and are given that advantage or
-    burden as their users have it; torch.load with mmap reads nothing until it is copied, so it is copied into `state`.
+    Cairn and DCP fill the tensors of `state`; torch.load makes new ones. What is merely mapped is copied into `state`,
+    for until then nothing has been read.
     """
 
     name: str
@@ -69,10 +69,13 @@ def torch_load(_: State, directory: Path) -> State:
     return torch.load(directory / "state.pt", weights_only=True)
 
 
-def torch_load_mapped(state: State, directory: Path) -> None:
-    mapped = tensors_of(torch.load(directory / "state.pt", weights_only=True, mmap=True))
+def copy_into(state: State, loaded: dict[str, torch.Tensor]) -> None:
     for name, tensor in tensors_of(state).items():
-        tensor.copy_(mapped[name])
+        tensor.copy_(loaded[name])
+
+
+def torch_load_mapped(state: State, directory: Path) -> None:
+    copy_into(state, tensors_of(torch.load(directory / "state.pt", weights_only=True, mmap=True)))
 
 
 def safetensors_save(state: State, directory: Path) -> None:
@@ -81,8 +84,8 @@ def safetensors_save(state: State, directory: Path) -> None:
     sync(directory)
 
 
-def safetensors_load(_: State, directory: Path) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load_file(directory / "state.safetensors")
+def safetensors_load(state: State, directory: Path) -> None:
+    copy_into(state, safetensors.torch.load_file(directory / "state.safetensors"))
 
 
 PEERS = {

@@ -29,9 +29,9 @@ struct Arguments {
 Outcome usage(const CLI::App& tool, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) {  // --help or --version
     const bool is_version = dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr;
-    const CLI::App* subject = &tool;
-    for (const CLI::App* command : tool.get_subcommands()) subject = command;
-    return {is_version ? std::string(error.what()) + "\n" : subject->help(), {}, ExitCode::kOk};
+    if (is_version) return {std::string(error.what()) + "\n", {}, ExitCode::kOk};
+    const auto commands = tool.get_subcommands();
+    return {commands.empty() ? tool.help() : commands.front()->help(tool.get_name()), {}, ExitCode::kOk};
   }
   return {{}, std::string("cairn: ") + error.what() + "\nTry 'cairn --help'.\n", ExitCode::kUsage};
 }

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scratch", type=Path, help="where checkpoints go, and stay (default: a temporary directory)")
     arguments = parser.parse_args()
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # stock torch, at every call
     report = Report()
     print(f"Cairn {cairn.__version__}, torch {torch.__version__}, {os.cpu_count()} cores", flush=True)
     if arguments.scratch is not None:
