@@ -22,6 +22,10 @@ struct Checkpoint::Impl {
   Catalog catalog;
   std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it
 
+  // The data file that holds an item of `fqn`. Fails with kCorrupt if the metadata names no bytes for it, and with
+  // kUnsupported if they went through a stream transform.
+  Result<const transfer::DataFile*> file_of(const ItemLocation& location, std::string_view fqn, bool follow_links);
+
   // Data file `index` of the catalog. The pointer lives as long as this object.
   Result<const transfer::DataFile*> file(std::uint32_t index, bool follow_links);
 

@@ -40,7 +40,6 @@ class Loader {
         const bool wants_tensor = std::holds_alternative<SerializedTensor>(entry.content);
         if (wants_tensor && tensor == nullptr) return kind_differs(entry, "a tensor", "a value");
         if (!wants_tensor && value == nullptr) return kind_differs(entry, "a value", "a tensor");
-        CAIRN_TRY(open_file((tensor != nullptr ? tensor->locations.at(0) : value->location), entry.fqn));
         values_.push_back({i, {}, {}});
       }
     }
@@ -71,13 +70,6 @@ class Loader {
         .key(entry.fqn)
         .expected(expected)
         .actual(actual);
-  }
-
-  Result<const transfer::DataFile*> open_file(const ItemLocation& location, std::string_view fqn) {
-    if (location.length == 0) return Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn);
-    auto file = impl_.file(location.file, options_.follow_links);
-    if (!file) return std::move(file).error().key(fqn);
-    return file;
   }
 
   Result<void> check_dtype(const CatalogTensor& tensor, DType target) {
@@ -114,7 +106,7 @@ class Loader {
     CAIRN_TRY_ASSIGN(const std::vector<plan::ReadItem> items, index_of(tensor).reads_for(target.box));
     for (const plan::ReadItem& item : items) {
       const transfer::DataFile* file = nullptr;
-      CAIRN_TRY_ASSIGN(file, open_file(tensor.locations[item.chunk], tensor.fqn));
+      CAIRN_TRY_ASSIGN(file, impl_.file_of(tensor.locations[item.chunk], tensor.fqn, options_.follow_links));
       CAIRN_TRY_ASSIGN(transfer::StoredTensor stored, file->tensor(tensor, item.chunk));
       reads_.push_back(read_of(tensor, target, item, *file, std::move(stored)));
     }

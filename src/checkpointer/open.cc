@@ -30,6 +30,19 @@ Result<std::string> read_metadata(const storage::Storage& storage, const std::st
 
 }  // namespace
 
+Result<const transfer::DataFile*> Checkpoint::Impl::file_of(const ItemLocation& location, std::string_view fqn,
+                                                            bool follow_links) {
+  if (location.length == 0) return Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn);
+  if (const auto transform = catalog.transforms.find(std::string(fqn)); transform != catalog.transforms.end()) {
+    return Error(ErrorCode::kUnsupported, "an item that went through a stream transform")
+        .key(fqn)
+        .actual(transform->second);
+  }
+  auto opened = file(location.file, follow_links);
+  if (!opened) return std::move(opened).error().key(fqn);
+  return opened;
+}
+
 Result<const transfer::DataFile*> Checkpoint::Impl::file(std::uint32_t index, bool follow_links) {
   const std::lock_guard lock(mutex_);
   if (files_.empty()) {
@@ -115,9 +128,8 @@ Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOpt
         .actual(std::to_string(tensor->chunk_count()) + " chunks");
   }
   const ItemLocation& location = value != nullptr ? value->location : tensor->locations[0];
-  if (location.length == 0) return Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn);
   const transfer::DataFile* file = nullptr;
-  CAIRN_TRY_ASSIGN(file, impl_->file(location.file, options.follow_links));
+  CAIRN_TRY_ASSIGN(file, impl_->file_of(location, fqn, options.follow_links));
   const auto explain = [&](Error error) {
     return std::move(error).key(fqn).file(file->name()).offset(location.offset);
   };
