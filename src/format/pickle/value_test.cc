@@ -171,6 +171,19 @@ TEST(Value, AReferenceOutOfThePickleNeedsSomebodyWhoKnowsIt) {
   EXPECT_EQ(*value, Value(make<List>("resolved id")));
 }
 
+TEST(Value, NamesWithLineFeedsCannotSmuggleOpcodes) {
+  Tuple both;
+  both.items.push_back(object("a\nb", "c", None{}));
+  both.items.push_back(object("a", "b\nc", None{}));
+  both.items.push_back(object("a", "5\nb", None{}));
+  const Value value = both;
+  const auto back = read(write(value, 4));
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(*back, value);
+  Writer writer(2);
+  EXPECT_FALSE(write_value(writer, value).has_value());
+}
+
 TEST(Value, ATensorNeedsAPlaceForItsBytes) {
   Writer writer(2);
   EXPECT_FALSE(write_value(writer, Array{Array::Kind::kTensor, DType::kInt8, {1}, "a"}).has_value());

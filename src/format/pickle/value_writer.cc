@@ -9,7 +9,7 @@
 namespace cairn::pickle {
 namespace {
 
-constexpr int kFirstProtocolWithSets = 4;
+constexpr int kFirstModernProtocol = 4;  // has sets, and names that are texts
 
 class ValueWriter {
  public:
@@ -60,7 +60,7 @@ class ValueWriter {
   }
 
   Result<void> write_one(const Set& set, std::size_t depth) {
-    if (writer_.protocol() >= kFirstProtocolWithSets) {
+    if (writer_.protocol() >= kFirstModernProtocol) {
       writer_.empty_set();
       return write_items(set, depth);
     }
@@ -95,6 +95,9 @@ class ValueWriter {
       if (call == nullptr || call->items.size() != 2) return Error(ErrorCode::kUnsupported, "an object without a class");
       for (const Value& part : call->items) CAIRN_TRY(write(part, depth + 1));
     } else {
+      if (writer_.protocol() < kFirstModernProtocol && object->qualified_name().find('\n') != std::string::npos) {
+        return Error(ErrorCode::kUnsupported, "a class whose name has two lines");
+      }
       writer_.global(object->module, object->name);
       if (object->arguments.get_if<None>() != nullptr) return {};
       CAIRN_TRY(write(object->arguments, depth + 1));

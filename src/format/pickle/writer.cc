@@ -77,32 +77,25 @@ void Writer::bytes(std::string_view data) {
   out_.append(data);
 }
 
-bool Writer::refer(const std::string& key) {
-  const auto entry = written_.find(key);
-  if (entry == written_.end()) return false;
-  reference(entry->second);
-  return true;
-}
-
 void Writer::global(std::string_view module, std::string_view name) {
-  const std::string line = std::string(module) + "\n" + std::string(name) + "\n";
-  if (refer(line)) return;
+  std::pair<std::string, std::string> key(module, name);
+  if (const auto known = globals_.find(key); known != globals_.end()) return reference(known->second);
   if (protocol_ >= kFirstProtocolWithShortText) {
     shared_text(module);
     shared_text(name);
     op(static_cast<char>(kStackGlobal));
   } else {
     op(static_cast<char>(kGlobal));
-    out_ += line;
+    out_.append(module).append("\n").append(name).append("\n");
   }
-  written_.emplace(line, memoize());
+  globals_.emplace(std::move(key), memoize());
 }
 
 void Writer::shared_text(std::string_view utf8) {
   std::string key(utf8);
-  if (refer(key)) return;
+  if (const auto known = texts_.find(key); known != texts_.end()) return reference(known->second);
   text(utf8);
-  written_.emplace(std::move(key), memoize());
+  texts_.emplace(std::move(key), memoize());
 }
 
 void Writer::empty_set() { op(static_cast<char>(kEmptySet)); }

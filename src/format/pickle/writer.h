@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -26,7 +27,8 @@ class Writer {
   void real(double value);
   void text(std::string_view utf8);  // at most 2^32 - 1 bytes in protocol 2
   void bytes(std::string_view data);  // protocol 2 has no opcode for it: writes BINBYTES, which torch does not read there
-  void global(std::string_view module, std::string_view name);  // written once, referred to afterwards
+  // Written once, referred to afterwards. Protocol 2 ends names by line feeds: there must be none in them.
+  void global(std::string_view module, std::string_view name);
   // A short text that will come again (a field name): likewise.
   void shared_text(std::string_view utf8);
   void empty_tuple() { op(')'); }
@@ -65,13 +67,12 @@ class Writer {
 
  private:
   void op(char opcode) { out_.push_back(opcode); }
-  // Whether `key` was written before: then it refers to that.
-  bool refer(const std::string& key);
 
   std::string out_;
   int protocol_;
   std::uint32_t memo_count_ = 0;
-  std::unordered_map<std::string, std::uint32_t> written_;  // globals (as "module\nname") and shared texts
+  std::map<std::pair<std::string, std::string>, std::uint32_t> globals_;  // by module and name: their memo numbers
+  std::unordered_map<std::string, std::uint32_t> texts_;
 };
 
 }  // namespace cairn::pickle
