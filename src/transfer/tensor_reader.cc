@@ -7,7 +7,7 @@
 #include "core/checked.h"
 #include "core/checksum.h"
 #include "core/conversion.h"
-#include "format/torch_file/strided_copy.h"
+#include "core/stored_elements.h"
 #include "os/page_buffer.h"
 #include "os/parallel.h"
 #include "transfer/range_fetch.h"
@@ -71,9 +71,9 @@ class RecordCheck {
 void finalize(const StoredTensor& stored, std::span<std::byte> bytes) {
   if (stored.is_final()) return;
   bytes = bytes.first(bytes.size() - bytes.size() % item_bytes(stored.dtype));
-  if (stored.big_endian) torch_file::swap_bytes(stored.dtype, bytes);
-  if (stored.negative) torch_file::negate(stored.dtype, bytes);
-  if (stored.conjugate) torch_file::negate_imaginary(stored.dtype, bytes);
+  if (stored.big_endian) swap_bytes(stored.dtype, bytes);
+  if (stored.negative) negate(stored.dtype, bytes);
+  if (stored.conjugate) negate_imaginary(stored.dtype, bytes);
 }
 
 class BatchReader {

@@ -13,13 +13,14 @@
 #include "core/checked.h"
 #include "core/checksum.h"
 #include "core/little_endian.h"
+#include "core/region.h"
+#include "core/stored_elements.h"
 #include "format/pickle/machine.h"
 #include "format/pickle/value_reader.h"
 #include "format/pickle/value_writer.h"
 #include "format/pickle/writer.h"
 #include "format/torch_file/archive_reader.h"
 #include "format/torch_file/storage_class.h"
-#include "format/torch_file/strided_copy.h"
 #include "format/torch_file/tensor_node.h"
 #include "format/zip/record_writer.h"
 
@@ -203,8 +204,8 @@ class TensorResolver final : public pickle::Resolver {
     if (*bytes == 0) return array;
     array.data.resize(*bytes);
     const std::span<std::byte> out = std::as_writable_bytes(std::span(array.data));
-    const StridedWindow window{tensor.sizes.span(), tensor.strides.span(), tensor.element_bytes()};
-    copy_strided(window, std::span(*storage).subspan(tensor.storage_offset * tensor.element_bytes()), out);
+    const Region region(tensor.sizes, row_major_strides(tensor.sizes), tensor.strides);
+    gather(region, tensor.element_bytes(), storage->data() + tensor.storage_offset * tensor.element_bytes(), 0, out);
     if (big_endian_) swap_bytes(tensor.dtype, out);
     if (tensor.conjugate) negate_imaginary(tensor.dtype, out);
     if (tensor.negative) negate(tensor.dtype, out);

@@ -1,13 +1,8 @@
-#include "format/torch_file/strided_copy.h"
-
-#include <cairn/box.h>
+#include "core/stored_elements.h"
 
 #include <algorithm>
-#include <array>
-#include <cassert>
-#include <cstring>
 
-namespace cairn::torch_file {
+namespace cairn {
 namespace {
 
 bool is_complex(DType dtype) {
@@ -32,30 +27,6 @@ void negate_integer(std::byte* number, std::size_t bytes) {
 
 }  // namespace
 
-void copy_strided(const StridedWindow& window, std::span<const std::byte> from, std::span<std::byte> to) {
-  const std::size_t dimensions = window.sizes.size();
-  assert(dimensions <= kDimensionsMax);
-  // The trailing dimensions that lie without gaps go in one piece.
-  std::uint64_t run = 1;
-  std::size_t outer = dimensions;
-  while (outer > 0 && (window.sizes[outer - 1] == 1 || static_cast<std::uint64_t>(window.strides[outer - 1]) == run)) {
-    run *= static_cast<std::uint64_t>(window.sizes[--outer]);
-  }
-  const std::uint64_t run_bytes = run * window.element_bytes;
-  std::array<std::int64_t, kDimensionsMax> at{};
-  std::uint64_t element = 0;
-  for (std::size_t done = 0; done < to.size(); done += run_bytes) {
-    std::memcpy(to.data() + done, from.data() + element * window.element_bytes, run_bytes);
-    for (std::size_t i = outer; i-- > 0;) {
-      const auto stride = static_cast<std::uint64_t>(window.strides[i]);
-      element += stride;
-      if (++at[i] < window.sizes[i]) break;
-      element -= stride * static_cast<std::uint64_t>(window.sizes[i]);
-      at[i] = 0;
-    }
-  }
-}
-
 void swap_bytes(DType dtype, std::span<std::byte> elements) {
   const std::size_t bytes = number_bytes(dtype);
   if (bytes == 1) return;
@@ -79,4 +50,4 @@ void negate_imaginary(DType dtype, std::span<std::byte> elements) {
   for (std::size_t i = bytes; i + bytes <= elements.size(); i += 2 * bytes) flip_sign(elements.data() + i, bytes);
 }
 
-}  // namespace cairn::torch_file
+}  // namespace cairn
