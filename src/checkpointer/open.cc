@@ -130,6 +130,7 @@ Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOpt
   const ItemLocation& location = value != nullptr ? value->location : tensor->locations[0];
   const transfer::DataFile* file = nullptr;
   CAIRN_TRY_ASSIGN(file, impl_->file_of(location, fqn, options.follow_links));
+  if (value != nullptr && options.verify != Verify::kNone) CAIRN_TRY(file->check_value(*value));
   const auto explain = [&](Error error) {
     return std::move(error).key(fqn).file(file->name()).offset(location.offset);
   };

@@ -129,12 +129,7 @@ class Verifier {
     const DataFile* file = file_of(value.location, value.fqn);
     if (file == nullptr) return;
     if (!file->trailer()) return add_stock_item(*file, value.location, value.fqn);
-    const auto item = file->trailer()->item_at(value.location.offset);
-    if (item && file->trailer()->item(*item).fqn == value.fqn) return;
-    findings_.add(Error(ErrorCode::kCorrupt, "the item of this key is not where the metadata says")
-                      .key(value.fqn)
-                      .file(file->name())
-                      .offset(value.location.offset));
+    if (auto checked = file->check_value(value); !checked) findings_.add(std::move(checked).error());
   }
 
   // Null, and a finding unless the file itself is one already, if the item has no readable file.

@@ -113,6 +113,24 @@ Result<StoredTensor> DataFile::tensor(const CatalogTensor& tensor, std::size_t c
   return stored;
 }
 
+Result<void> DataFile::check_value(const CatalogValue& value) const {
+  if (!trailer_) return {};
+  const auto complain = [&](std::string_view actual) {
+    return Error(ErrorCode::kCorrupt, "an item other than the metadata says")
+        .key(value.fqn)
+        .file(name_)
+        .offset(value.location.offset)
+        .expected("the value '" + value.fqn + "'")
+        .actual(actual);
+  };
+  const std::optional<std::size_t> found = trailer_->item_at(value.location.offset);
+  if (!found) return complain("no item that begins there");
+  const manifest::TrailerItem item = trailer_->item(*found);
+  const bool is_value = item.kind == manifest::TrailerItem::Kind::kValue;
+  if (!is_value || item.fqn != value.fqn) return complain((is_value ? "the value '" : "the tensor '") + item.fqn + "'");
+  return {};
+}
+
 Result<DataFile::Item> DataFile::read_item(const ItemLocation& location, bool verify) const {
   // Checked before memory is taken for it: the length is a claim of the metadata.
   if (!range_within(location.offset, location.length, bytes_->size())) {

@@ -51,6 +51,10 @@ class DataFile {
   // is not a plain strided tensor.
   Result<StoredTensor> tensor(const CatalogTensor& tensor, std::size_t chunk) const;
 
+  // Whether the value lies where the catalog says: kCorrupt if the trailer says otherwise. Without a trailer nobody
+  // knows.
+  Result<void> check_value(const CatalogValue& value) const;
+
   // A whole item as stored. `checked` says whether a checksum of Cairn's vouched for it; without one the caller checks.
   struct Item {
     std::string bytes;
