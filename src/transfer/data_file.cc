@@ -128,6 +128,9 @@ Result<void> DataFile::check_value(const CatalogValue& value) const {
   const manifest::TrailerItem item = trailer_->item(*found);
   const bool is_value = item.kind == manifest::TrailerItem::Kind::kValue;
   if (!is_value || item.fqn != value.fqn) return complain((is_value ? "the value '" : "the tensor '") + item.fqn + "'");
+  if (item.extent.item_length != value.location.length) {
+    return complain(std::to_string(item.extent.item_length) + " bytes, not " + std::to_string(value.location.length));
+  }
   return {};
 }
 
