@@ -181,7 +181,8 @@ class ObjectBuilder {
                 array.kind == Array::Kind::kNumpyScalar);
   }
   nb::object build_one(const std::unique_ptr<Object>& object) {
-    return make_object_(to_str(object->module), to_str(object->name), build(object->arguments), build(object->state));
+    return make_object_(to_str(object->module), to_str(object->name), build(object->arguments), build(object->state),
+                        build(object->items));
   }
 
   nb::object build_list(const std::vector<Value>& items) {
@@ -253,7 +254,7 @@ void bind_values(nb::module_& module) {
         const std::string archive = unwrap(encode_value(*value));
         return nb::bytes(archive.data(), archive.size());
       },
-      nb::arg("value"));
+      nb::arg("value").none());
 }
 
 }  // namespace cairn::python

@@ -1,12 +1,12 @@
 """A checkpoint opened for looking and reading: without torch, into NumPy."""
 
+import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 from cairn import _engine, arrays
-from cairn.errors import Error, InvalidArgument, MissingKey
+from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey
 
 if TYPE_CHECKING:
     from cairn.arrays import NDArray
@@ -22,8 +22,7 @@ def check_verify(verify: str) -> str:
     return verify
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A box of a tensor, and where its bytes lie: `length` bytes from `offset` of `file`, framing included."""
 
     offsets: tuple[int, ...]
@@ -33,8 +32,7 @@ class Chunk:
     length: int
 
 
-@dataclass(frozen=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """A tensor of a checkpoint: global shape, torch's name of its dtype, and its chunks."""
 
     key: str
@@ -46,10 +44,7 @@ class TensorInfo:
     @property
     def nbytes(self) -> int:
         """Bytes of all its elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count * _engine.DTYPE_ITEM_BYTES[_engine.DTYPE_NAMES.index(self.dtype)]
+        return math.prod(self.shape) * _engine.DTYPE_ITEM_BYTES[_engine.DTYPE_NAMES.index(self.dtype)]
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -57,8 +52,7 @@ class TensorInfo:
         return tuple(dict.fromkeys(chunk.file for chunk in self.chunks if chunk.file is not None))
 
 
-@dataclass(frozen=True)
-class ValueInfo:
+class ValueInfo(NamedTuple):
     """A non-tensor of a checkpoint: `length` bytes from `offset` of `file`."""
 
     key: str
@@ -67,18 +61,27 @@ class ValueInfo:
     length: int
 
 
-@dataclass(frozen=True)
 class UnknownObject:
-    """Stands for a value of a class that is not plain data: what its pickle says, with nothing of it run."""
+    """Stands for a value of a class that is not plain data: what its pickle says, with nothing of it run.
 
-    module: str
-    name: str
-    arguments: Any
-    state: Any
+    Unpickling would call `module`.`name` with `arguments` (None: the value is that class or function itself), set
+    `state` on the result and put `items` (a list, dict or set) into it.
+    """
+
+    __slots__ = ("arguments", "items", "module", "name", "state")
+
+    def __init__(self, module: str, name: str, arguments: Any, state: Any, items: Any) -> None:
+        self.module = module
+        self.name = name
+        self.arguments = arguments
+        self.state = state
+        self.items = items
+
+    def __repr__(self) -> str:
+        return f"<unknown {self.module}.{self.name}: {self.arguments!r}, {self.state!r}, {self.items!r}>"
 
 
-@dataclass(frozen=True)
-class VerifyReport:
+class VerifyReport(NamedTuple):
     """What :func:`verify` found. True if nothing is wrong."""
 
     problems: tuple[Error, ...]
@@ -166,6 +169,8 @@ class Checkpoint(Mapping[str, Any]):
 
     def _read_tensor(self, info: TensorInfo, index: "Index", verify: str) -> "NDArray":
         offsets, sizes, kept = _box_of(info, index)
+        if math.prod(sizes) > sum(chunk.length for chunk in info.chunks):  # no memory for what can't be there
+            raise Corrupt(f"the chunks of '{info.key}' hold less than its shape {info.shape}", key=info.key)
         array = arrays.empty(info.dtype, sizes)
         options = {"verify": verify, "follow_links": self._follow_links}
         self._native.read_box(info.key, offsets, sizes, array.ctypes.data, **options)

@@ -1,7 +1,8 @@
 """Values that are not tensors: plain ones go natively, the rest as ``torch.save`` pickles them.
 
 Reading never runs code from the checkpoint unless the caller opts in: what is not plain data is read by the rules of
-``torch.load(weights_only=True)``, which ``torch.serialization.add_safe_globals`` extends.
+``torch.load(weights_only=True)``, which ``torch.serialization.add_safe_globals`` extends. A plain container that a
+value holds twice comes back as two equal ones.
 """
 
 import io

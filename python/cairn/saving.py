@@ -32,8 +32,8 @@ def save(
     """Saves `state_dict` as the checkpoint in directory `checkpoint_id`, in the files of DCP.
 
     The signature is that of ``torch.distributed.checkpoint.save``. `state_dict` may be nested; of entries that have
-    ``state_dict()`` and ``load_state_dict()`` that state is saved; everything else is stored as it is. An old checkpoint
-    in the directory stays whole until the new one is durable, then the new one takes its place; files of others there
+    ``state_dict()`` and ``load_state_dict()`` that state is saved; everything else is stored as it is. An old
+    checkpoint in the directory stays whole until the new one is durable, then makes room for it; files of others there
     are left alone. Ctrl-C leaves the old one.
 
     Returns DCP's Metadata, filled when it is first looked at. Warns (PickleWarning) about values that can be loaded

@@ -1,0 +1,28 @@
+"""Fixtures of the Python tests. A test that compares with stock torch has `torch` imported by its own module."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests that need gigabytes run only where somebody asks for them."""
+    if item.get_closest_marker("huge") and os.environ.get("CAIRN_HUGE") != "1":
+        pytest.skip("needs gigabytes of memory and disk: CAIRN_HUGE=1")
+
+
+@pytest.fixture(autouse=True)
+def no_opt_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the environment of whoever runs the tests allows must not decide them."""
+    monkeypatch.delenv("CAIRN_ALLOW_PICKLE", raising=False)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Iterator[Path]:
+    """A directory for a checkpoint, not yet made. After the test it must hold no litter of a save."""
+    directory = tmp_path / "checkpoint"
+    yield directory
+    if directory.is_dir() and not directory.is_symlink():
+        litter = [path.name for path in directory.iterdir() if path.name.startswith(".cairn-")]
+        assert not litter, f"left behind: {litter}"

@@ -1,0 +1,80 @@
+"""The exceptions: what catches them, what they say, and that they travel between processes."""
+
+import errno
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+
+import cairn
+from cairn.failures import as_checkpoint_exceptions
+
+KINDS = {
+    cairn.InvalidArgument: ValueError,
+    cairn.MissingKey: KeyError,
+    cairn.NotFound: FileNotFoundError,
+    cairn.Corrupt: ValueError,
+    cairn.UnsafeContent: ValueError,
+    cairn.Unsupported: NotImplementedError,
+    cairn.Unavailable: OSError,
+    cairn.NoSpace: OSError,
+    cairn.Superseded: RuntimeError,
+    cairn.Cancelled: RuntimeError,
+    cairn.InternalError: RuntimeError,
+}
+PLACE = {"key": "k", "rank": 3, "file": "f", "offset": 8, "expected": "e", "actual": "a"}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_each_is_a_builtin_too(kind: type[cairn.Error]) -> None:
+    error = kind("what happened", **PLACE)
+    assert isinstance(error, KINDS[kind])
+    assert isinstance(error, cairn.Error)
+    assert str(error) == "what happened"
+    assert {name: getattr(error, name) for name in PLACE} == PLACE
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_each_is_a_checkpoint_exception_when_dcp_would_raise_one(kind: type[cairn.Error]) -> None:
+    with pytest.raises(kind) as caught, as_checkpoint_exceptions():
+        raise kind("what happened", **PLACE)
+    error = caught.value
+    assert isinstance(error, CheckpointException)
+    assert isinstance(error, KINDS[kind])
+    assert isinstance(error, Exception), "an except clause for Exception must see it"
+    cause, trace = error.failures[0]
+    assert type(cause) is kind
+    assert trace[-1].name == "test_each_is_a_checkpoint_exception_when_dcp_would_raise_one"
+    assert str(error) == "what happened"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_each_can_be_pickled(kind: type[cairn.Error]) -> None:
+    plain = pickle.loads(pickle.dumps(kind("what happened", **PLACE)))
+    with pytest.raises(kind) as caught, as_checkpoint_exceptions():
+        raise kind("what happened", **PLACE)
+    combined = pickle.loads(pickle.dumps(caught.value))
+    assert type(combined) is type(caught.value)
+    assert list(combined.failures) == [0]
+    for error in (plain, combined):
+        assert str(error) == "what happened"
+        assert {name: getattr(error, name) for name in PLACE} == PLACE
+
+
+def test_errnos() -> None:
+    assert cairn.NotFound("x").errno == errno.ENOENT
+    assert cairn.NoSpace("x").errno == errno.ENOSPC
+    assert cairn.NoSpace("x", error_number=errno.EDQUOT).errno == errno.EDQUOT
+    assert cairn.Unavailable("x", error_number=errno.EACCES, file="f").filename == "f"
+
+
+def test_a_missing_checkpoint(tmp_path: Path) -> None:
+    for directory in (tmp_path / "absent", tmp_path):
+        for attempt in (cairn.open, cairn.verify, lambda path: cairn.load({"w": torch.ones(1)}, checkpoint_id=path)):
+            with pytest.raises(FileNotFoundError) as caught:
+                attempt(directory)
+            assert isinstance(caught.value, cairn.NotFound)
+            assert str(directory) in str(caught.value)
+            assert caught.value.errno == errno.ENOENT

@@ -1,0 +1,83 @@
+"""Our traversal names what torch's names, in the same order."""
+
+from collections import OrderedDict
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.distributed.checkpoint import _version
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+import cairn
+from cairn.flattening import Leaf, flatten, flatten_as_2_3, top_level
+
+TENSOR = torch.zeros(1)
+
+leaves = st.one_of(
+    st.none(),
+    st.integers(),
+    st.text(max_size=3),
+    st.just(TENSOR),
+    st.just(torch.nn.Parameter(TENSOR)),
+    st.tuples(st.integers(), st.just(TENSOR)),
+    st.just((1, {"in": "tuple"})),
+)
+keys = st.one_of(st.text("ab.é", max_size=3), st.integers(0, 3), st.booleans())
+nests = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(keys, inner, max_size=4),
+        st.dictionaries(keys, inner, max_size=3).map(OrderedDict),
+        st.dictionaries(keys, inner, max_size=3).map(MappingProxyType),
+    ),
+    max_leaves=20,
+)
+states = st.dictionaries(keys, nests, max_size=5)
+often = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def torch_flattens(state: dict[Any, Any], version: str | None) -> list[tuple[str, tuple[Any, ...], int]] | None:
+    """torch's flat names, paths and values; None if it finds a name twice."""
+    _version._derived_version = version
+    try:
+        values, paths = flatten_state_dict(state)
+    except ValueError:
+        return None
+    finally:
+        _version._derived_version = None
+    return [(fqn, paths[fqn], id(value)) for fqn, value in values.items()]
+
+
+def ours(flat: list[Leaf]) -> list[tuple[str, tuple[Any, ...], int]] | None:
+    named = [(leaf.fqn, leaf.path, id(leaf.value)) for leaf in flat]
+    return named if len({fqn for fqn, _, _ in named}) == len(named) else None
+
+
+@often
+@given(states)
+def test_flattens_like_torch(state: dict[Any, Any]) -> None:
+    assert ours(flatten(state)) == torch_flattens(state, None)
+
+
+@often
+@given(states)
+def test_flattens_like_torch_before_2_4(state: dict[Any, Any]) -> None:
+    assert ours(flatten_as_2_3(state)) == torch_flattens(state, "2_3")
+
+
+@often
+@given(states)
+def test_a_leaf_knows_where_it_sits(state: dict[Any, Any]) -> None:
+    for leaf in [*flatten(state), *flatten_as_2_3(state), *top_level(state)]:
+        assert leaf.container[leaf.place] is leaf.value
+
+
+def test_a_state_that_contains_itself_is_refused() -> None:
+    state: dict[str, Any] = {}
+    state["again"] = state
+    with pytest.raises(cairn.InvalidArgument, match="contains itself"):
+        flatten(state)

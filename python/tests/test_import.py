@@ -1,0 +1,79 @@
+"""`import cairn` is quick and needs no torch; what needs it says so."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import cairn
+
+WITHOUT_TORCH = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name="torch")
+
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def run(program: str, *arguments: str) -> str:
+    """What a Python program prints, in a process of its own."""
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_reading_needs_no_torch(tmp_path: Path) -> None:
+    import torch
+
+    state = {"w": torch.arange(6.0).reshape(2, 3), "half": torch.ones(2).bfloat16(), "n": {"lr": 0.5}}
+    cairn.save(state, checkpoint_id=tmp_path)
+    program = WITHOUT_TORCH + (
+        "import cairn\n"
+        "opened = cairn.open(sys.argv[1])\n"
+        "assert sorted(opened) == ['half', 'n.lr', 'w']\n"
+        "assert opened['w'].tolist() == [[0, 1, 2], [3, 4, 5]]\n"
+        "assert opened.read('w', (1, slice(1, 3))).tolist() == [4, 5]\n"
+        "assert opened['half'].nbytes == 4\n"
+        "assert opened['n.lr'] == 0.5\n"
+        "assert cairn.verify(sys.argv[1])\n"
+        "assert 'torch' not in sys.modules\n"
+        "print('read')"
+    )
+    assert run(program, str(tmp_path)) == "read"
+
+
+def test_what_needs_torch_says_so() -> None:
+    program = WITHOUT_TORCH + (
+        "import cairn\n"
+        "for name in ('save', 'load', 'FileSystemWriter', 'DefaultLoadPlanner'):\n"
+        "    try:\n"
+        "        getattr(cairn, name)\n"
+        "    except ModuleNotFoundError as error:\n"
+        "        assert f'cairn.{name} needs torch' in str(error), error\n"
+        "    else:\n"
+        "        raise AssertionError(name)\n"
+        "assert not hasattr(cairn, 'nonsense')"
+    )
+    run(program)
+
+
+def test_import_takes_little_time_and_imports_neither_torch_nor_numpy() -> None:
+    program = """
+        import sys, time
+        start = time.perf_counter()
+        import cairn
+        print(time.perf_counter() - start)
+        assert "torch" not in sys.modules and "numpy" not in sys.modules
+    """
+    assert min(float(run(program)) for _ in range(3)) < 0.05
+
+
+def test_every_name_that_is_promised_is_there() -> None:
+    for name in cairn.__all__:
+        assert getattr(cairn, name) is not None
+        assert name in dir(cairn)
