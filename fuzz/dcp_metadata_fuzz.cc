@@ -27,7 +27,8 @@ void check(const cairn::Catalog& catalog) {
 }
 
 bool equal(const cairn::CatalogTensor& a, const cairn::CatalogTensor& b) {
-  return a.fqn == b.fqn && a.dtype == b.dtype && a.shape == b.shape && a.requires_grad == b.requires_grad && a.boxes == b.boxes;
+  return a.fqn == b.fqn && a.dtype == b.dtype && a.shape == b.shape && a.requires_grad == b.requires_grad &&
+         a.boxes == b.boxes;
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ std::span<const std::int64_t> LocationJoin::offsets_of(const CatalogTensor& tens
   return {tensor.boxes.data() + chunk * 2 * dimensions, dimensions};
 }
 
-bool LocationJoin::begins_at(const CatalogTensor& tensor, std::size_t chunk, std::span<const std::int64_t> offsets) const {
+bool LocationJoin::begins_at(const CatalogTensor& tensor, std::size_t chunk,
+                             std::span<const std::int64_t> offsets) const {
   const std::span<const std::int64_t> own = offsets_of(tensor, chunk);
   return std::equal(own.begin(), own.end(), offsets.begin(), offsets.end());
 }
@@ -70,10 +71,11 @@ void LocationJoin::assign(std::string_view fqn, std::optional<std::span<const st
     return;
   }
   const std::vector<std::uint32_t>& order = sorted_chunks(tensor_index);
-  const auto first = std::lower_bound(order.begin(), order.end(), *offsets, [&](std::uint32_t chunk, const auto& wanted) {
-    const auto own = offsets_of(tensor, chunk);
-    return std::lexicographical_compare(own.begin(), own.end(), wanted.begin(), wanted.end());
-  });
+  const auto first =
+      std::lower_bound(order.begin(), order.end(), *offsets, [&](std::uint32_t chunk, const auto& wanted) {
+        const auto own = offsets_of(tensor, chunk);
+        return std::lexicographical_compare(own.begin(), own.end(), wanted.begin(), wanted.end());
+      });
   // The first of several equal ones; finish() sees to the others.
   if (first != order.end() && begins_at(tensor, *first, *offsets)) tensor.locations[*first] = location;
 }
@@ -86,8 +88,10 @@ void LocationJoin::finish() {
     const std::vector<std::uint32_t>& order = sorted_chunks(i);
     for (auto begin = order.begin(); begin != order.end();) {
       const auto offsets = offsets_of(tensor, *begin);
-      const auto end = std::find_if(begin, order.end(), [&](std::uint32_t chunk) { return !begins_at(tensor, chunk, offsets); });
-      const auto known = std::find_if(begin, end, [&](std::uint32_t chunk) { return !is_open(tensor.locations[chunk]); });
+      const auto end =
+          std::find_if(begin, order.end(), [&](std::uint32_t chunk) { return !begins_at(tensor, chunk, offsets); });
+      const auto known =
+          std::find_if(begin, end, [&](std::uint32_t chunk) { return !is_open(tensor.locations[chunk]); });
       const ItemLocation shared = known == end ? ItemLocation() : tensor.locations[*known];
       for (auto chunk = begin; chunk != end; ++chunk) {
         if (is_open(tensor.locations[*chunk])) tensor.locations[*chunk] = shared;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "core/checked.h"
@@ -24,15 +25,17 @@ using pickle::Node;
 Error corrupt(std::string message) { return Error(ErrorCode::kCorrupt, std::move(message)); }
 
 std::string name_of_kind(const Graph& graph, Node node) {
-  constexpr std::array<std::string_view, 18> kNames = {"None",  "a bool", "an integer", "an integer", "a float", "a text",
-                                                       "bytes", "bytes",  "a tuple",    "a frozenset", "a list",  "a set",
-                                                       "a dict", "a class", "an object", "an object",  "a reference", "an object"};
+  constexpr std::array<std::string_view, 18> kNames = {
+      "None",   "a bool",  "an integer", "an integer",  "a float",     "a text",
+      "bytes",  "bytes",   "a tuple",    "a frozenset", "a list",      "a set",
+      "a dict", "a class", "an object",  "an object",   "a reference", "an object"};
   if (graph.is(node, Kind::kCall) || graph.is(node, Kind::kInstance)) node = graph.callable(node);
   if (graph.is(node, Kind::kGlobal)) return std::string(graph.module(node)) + "." + std::string(graph.name(node));
   return std::string(kNames[static_cast<std::size_t>(graph.kind(node))]);
 }
 
-// Whether `node` is an object of a class of this name, in whatever module: the classes have moved in the course of time.
+// Whether `node` is an object of a class of this name, in whatever module: the classes have moved in the course of
+// time.
 bool is_object_of(const Graph& graph, Node node, std::string_view name) {
   if (!graph.is(node, Kind::kInstance) && !graph.is(node, Kind::kCall)) return false;
   return graph.is(graph.callable(node), Kind::kGlobal) && graph.name(graph.callable(node)) == name;
@@ -71,7 +74,8 @@ std::optional<std::vector<std::int64_t>> integers_of(const Graph& graph, Node no
   return numbers;
 }
 
-// The text of a path that was pickled as an object, as pathlib of Python up to 3.12 (parts) and since (one text) does it.
+// The text of a path that was pickled as an object, as pathlib of Python up to 3.12 (parts) and since (one text) does
+// it.
 std::optional<std::string> path_text(const Graph& graph, Node node) {
   if (const auto text = graph.text_if(node)) return std::string(*text);
   if (!graph.is(node, Kind::kCall) || !graph.is(graph.callable(node), Kind::kGlobal)) return std::nullopt;
@@ -119,7 +123,8 @@ class MetadataDecoder {
 
 Result<Catalog> MetadataDecoder::decode() {
   const Node root = graph_.root();
-  if (!is_object_of(graph_, root, "Metadata") || !graph_.state(root).is_set() || !graph_.is(graph_.state(root), Kind::kDict)) {
+  if (!is_object_of(graph_, root, "Metadata") || !graph_.state(root).is_set() ||
+      !graph_.is(graph_.state(root), Kind::kDict)) {
     return corrupt("not the metadata of a checkpoint")
         .expected("torch.distributed.checkpoint.metadata.Metadata")
         .actual(name_of_kind(graph_, root));
@@ -129,11 +134,13 @@ Result<Catalog> MetadataDecoder::decode() {
   CAIRN_TRY(read_entries(entries));
   CAIRN_TRY(catalog_.index());
   if (const Node storage = attribute(graph_, root, "storage_data"); storage.is_set()) CAIRN_TRY(read_storage(storage));
+  std::unordered_set<std::string_view> names;
   const pickle::Elements elements = graph_.elements(graph_.state(root));
   for (auto element = elements.begin(); element != elements.end(); ++element) {
     const std::optional<std::string_view> name = graph_.text_if(*element);
     const Node value = *++element;
     if (!name) return corrupt("metadata with an attribute whose name is no text");
+    if (!names.insert(*name).second) return corrupt("metadata with an attribute that occurs twice").actual(*name);
     if (name == "state_dict_metadata" || name == "storage_data") continue;
     if (name == "planner_data") {
       CAIRN_TRY(read_planner_data(value));
@@ -210,9 +217,12 @@ Result<void> MetadataDecoder::read_properties(CatalogTensor& tensor, Node proper
     return corrupt("a tensor without a dtype").actual(name_of_kind(graph_, dtype.is_set() ? dtype : properties));
   }
   const std::optional<DType> known = dtype_from_name(graph_.name(dtype));
-  if (!known) return Error(ErrorCode::kUnsupported, "a tensor of a dtype that we do not know").actual(name_of_kind(graph_, dtype));
+  if (!known)
+    return Error(ErrorCode::kUnsupported, "a tensor of a dtype that we do not know")
+        .actual(name_of_kind(graph_, dtype));
   tensor.dtype = *known;
-  tensor.requires_grad = requires_grad.is_set() && graph_.is(requires_grad, Kind::kBool) && graph_.boolean(requires_grad);
+  tensor.requires_grad =
+      requires_grad.is_set() && graph_.is(requires_grad, Kind::kBool) && graph_.boolean(requires_grad);
   return {};
 }
 
@@ -256,7 +266,8 @@ Result<void> MetadataDecoder::read_chunk(CatalogTensor& tensor, ChunkNumbers num
     const std::size_t half = numbers.size() / 2;
     return corrupt("a chunk that does not lie in its tensor")
         .expected("within " + to_string(tensor.shape))
-        .actual("offsets " + to_string(Extents(numbers.first(half))) + ", sizes " + to_string(Extents(numbers.subspan(half))));
+        .actual("offsets " + to_string(Extents(numbers.first(half))) + ", sizes " +
+                to_string(Extents(numbers.subspan(half))));
   }
   tensor.boxes.insert(tensor.boxes.end(), numbers.begin(), numbers.end());
   return {};
@@ -264,7 +275,8 @@ Result<void> MetadataDecoder::read_chunk(CatalogTensor& tensor, ChunkNumbers num
 
 Result<void> MetadataDecoder::read_storage(Node dict) {
   if (graph_.is(dict, Kind::kNone)) return {};
-  if (!graph_.is(dict, Kind::kDict)) return corrupt("metadata whose storage_data is no dict").actual(name_of_kind(graph_, dict));
+  if (!graph_.is(dict, Kind::kDict))
+    return corrupt("metadata whose storage_data is no dict").actual(name_of_kind(graph_, dict));
   LocationJoin join(catalog_);
   const pickle::Elements elements = graph_.elements(dict);
   for (auto element = elements.begin(); element != elements.end(); ++element) {
@@ -328,7 +340,8 @@ Result<LocationRecord> MetadataDecoder::read_location(std::string_view fqn, Node
   record.offset = *offset_number;
   record.length = *length_number;
   const Node transforms = attribute(graph_, info, "transform_descriptors");
-  if (!transforms.is_set() || (!graph_.is(transforms, Kind::kList) && !graph_.is(transforms, Kind::kTuple))) return record;
+  if (!transforms.is_set() || (!graph_.is(transforms, Kind::kList) && !graph_.is(transforms, Kind::kTuple)))
+    return record;
   std::string names;
   for (const Node transform : graph_.elements(transforms)) {
     names += names.empty() ? "" : ", ";

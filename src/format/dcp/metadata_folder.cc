@@ -14,7 +14,8 @@ using pickle::Node;
 constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
 
-constexpr std::array<std::string_view, 7> kFieldNames = {"offsets", "sizes", "fqn", "offset", "index", "relative_path", "length"};
+constexpr std::array<std::string_view, 7> kFieldNames = {"offsets", "sizes",         "fqn",   "offset",
+                                                         "index",   "relative_path", "length"};
 
 // A folded number: two bits say what it is. A chunk's rest is a range, the others' the number of a record.
 enum class Folded : std::uint64_t { kChunk, kIndex, kLocation };
@@ -29,7 +30,9 @@ constexpr unsigned kRangeBits = 8;
 constexpr std::uint64_t kNoRange = ~std::uint64_t{0};
 constexpr std::int64_t kNoHint = -1;
 constexpr std::size_t kDimensionsFoldedMax = 64;
-constexpr std::uint64_t make_range(std::size_t begin, std::size_t count) { return (std::uint64_t{begin} << kRangeBits) | count; }
+constexpr std::uint64_t make_range(std::size_t begin, std::size_t count) {
+  return (std::uint64_t{begin} << kRangeBits) | count;
+}
 
 // torch takes this many bytes at least for a chunk and its item: a guess at how many of them will come.
 constexpr std::size_t kBytesPerChunk = 128;
@@ -69,8 +72,8 @@ bool MetadataFolder::is_field(const Graph& graph, Node key, Field field) {
 }
 
 template <std::size_t Count>
-bool MetadataFolder::take_fields(const Graph& graph, const pickle::Elements& state, const std::array<Field, Count>& fields,
-                                 std::array<Node, Count>& values) {
+bool MetadataFolder::take_fields(const Graph& graph, const pickle::Elements& state,
+                                 const std::array<Field, Count>& fields, std::array<Node, Count>& values) {
   if (state.size() != 2 * Count) return false;
   auto element = state.begin();
   for (std::size_t i = 0; i < Count; ++i) {
@@ -148,7 +151,8 @@ std::optional<std::uint64_t> MetadataFolder::fold_index(const Graph& graph, cons
 
 std::optional<std::uint64_t> MetadataFolder::fold_location(const Graph& graph, const pickle::Elements& state) {
   std::array<Node, 3> values;
-  if (!take_fields(graph, state, std::array{Field::kRelativePath, Field::kOffset, Field::kLength}, values)) return std::nullopt;
+  if (!take_fields(graph, state, std::array{Field::kRelativePath, Field::kOffset, Field::kLength}, values))
+    return std::nullopt;
   const std::optional<std::int64_t> offset = graph.integer_if(values[1]);
   const std::optional<std::int64_t> length = graph.integer_if(values[2]);
   if (!graph.is(values[0], Kind::kText) || !offset || !length) return std::nullopt;

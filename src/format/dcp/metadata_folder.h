@@ -1,8 +1,8 @@
-// MetadataFolder: the small objects of which `.metadata` has one per chunk, as records: they are folded while the pickle is
-// being read, so that no graph of half a million of them ever lies in memory.
+// MetadataFolder: the small objects of which `.metadata` has one per chunk, as records: they are folded while the
+// pickle is being read, so that no graph of half a million of them ever lies in memory.
 //
-// One thread at a time. Only objects that look exactly as torch writes them are folded; all others stay in the graph, for
-// the decoder to look at with patience.
+// One thread at a time. Only objects that look exactly as torch writes them are folded; all others stay in the graph,
+// for the decoder to look at with patience.
 #pragma once
 
 #include <array>
@@ -24,9 +24,9 @@ using ChunkNumbers = std::span<const std::int64_t>;
 
 // A MetadataIndex: which item.
 struct IndexRecord {
-  pickle::Node fqn;                                        // a text
+  pickle::Node fqn;                                      // a text
   std::optional<std::span<const std::int64_t>> offsets;  // none for a non-tensor
-  std::optional<std::int64_t> hint;                        // position among the chunks of its tensor, if the writer knew it
+  std::optional<std::int64_t> hint;  // position among the chunks of its tensor, if the writer knew it
 };
 
 // A _StorageInfo: where its bytes are.
@@ -73,8 +73,8 @@ class MetadataFolder final : public pickle::Folder, public pickle::Resolver {
   std::optional<std::uint64_t> fold_location(const pickle::Graph& graph, const pickle::Elements& state);
   std::span<const std::int64_t> numbers_at(std::uint64_t range) const;
 
-  std::vector<Class> classes_;                              // by number of the global
-  std::array<pickle::Node, kFieldCount> field_nodes_{};     // where each field's name was seen last
+  std::vector<Class> classes_;                           // by number of the global
+  std::array<pickle::Node, kFieldCount> field_nodes_{};  // where each field's name was seen last
   std::vector<std::int64_t> numbers_;
   std::vector<StoredIndex> indices_;
   std::vector<LocationRecord> locations_;

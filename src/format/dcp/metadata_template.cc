@@ -40,7 +40,8 @@ class MetadataWriter {
  private:
   using Slot = MetadataTemplate::Slot;
 
-  // Opcodes that come again and again. The first time they define names in the memo; from then on they are the same bytes.
+  // Opcodes that come again and again. The first time they define names in the memo; from then on they are the same
+  // bytes.
   struct Phrase {
     std::string bytes;
     int times = 0;
@@ -76,7 +77,8 @@ class MetadataWriter {
   std::vector<std::uint32_t> fqn_memos_;  // by key
   std::optional<std::uint32_t> layout_memo_;
   std::optional<std::uint32_t> memory_format_memo_;
-  Phrase shape_class_, chunk_open_, chunk_sizes_, index_open_, index_number_, index_offset_, item_open_, item_offset_, item_length_;
+  Phrase shape_class_, chunk_open_, chunk_sizes_, index_open_, index_number_, index_offset_, item_open_, item_offset_,
+      item_length_;
 };
 
 Result<MetadataTemplate> MetadataWriter::write() && {

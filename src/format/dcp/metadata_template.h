@@ -1,7 +1,7 @@
 // MetadataTemplate: the pickle of `.metadata` for a catalog, with slots for what differs from save to save.
 //
-// Immutable: safe to render from several threads. What it renders is a Metadata object of stock torch's classes (protocol 4),
-// each name of a key or file written once and referred to afterwards.
+// Immutable: safe to render from several threads. What it renders is a Metadata object of stock torch's classes
+// (protocol 4), each name of a key or file written once and referred to afterwards.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -18,12 +18,14 @@ namespace cairn::dcp {
 
 class MetadataTemplate {
  public:
-  // Chunks whose location has no length are written without an item. The catalog's file names, save id and checkpoint id do
-  // not matter here; the numbers of its files do. Fails with kUnsupported if something in `extra` cannot be pickled.
+  // Chunks whose location has no length are written without an item. The catalog's file names, save id and checkpoint
+  // id do not matter here; the numbers of its files do. Fails with kUnsupported if something in `extra` cannot be
+  // pickled.
   static Result<MetadataTemplate> make(const Catalog& catalog);
 
   // `files` are the names of the catalog's files, in its order; `save_id` is DCP's, a UUID in text.
-  std::string render(std::string_view save_id, std::string_view checkpoint_id, std::span<const std::string> files) const;
+  std::string render(std::string_view save_id, std::string_view checkpoint_id,
+                     std::span<const std::string> files) const;
 
   std::size_t file_count() const noexcept { return file_count_; }
 

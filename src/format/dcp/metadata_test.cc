@@ -19,31 +19,42 @@ using pickle::Writer;
 
 std::span<const std::byte> as_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// Written by torch 2.13 on Python 3.11: model.w (bfloat16, 4 x 2, in two chunks), opt.groups.0.lr (0-d), opt.step (a value).
+// Written by torch 2.13 on Python 3.11: model.w (bfloat16, 4 x 2, in two chunks), opt.groups.0.lr (0-d), opt.step (a
+// value).
 const std::string kFromTorch =
     "\x80\x04\x95\xe2\x04\x00\x00\x00\x00\x00\x00\x8c%torch.distributed.checkpoint.metadata\x94\x8c\x08Metadata"
     "\x94\x93\x94)\x81\x94}\x94(\x8c\x13state_dict_metadata\x94}\x94(\x8c\x07model.w\x94h\x00\x8c\x15TensorStor"
     "ageMetadata\x94\x93\x94)\x81\x94}\x94(\x8c\x0aproperties\x94h\x00\x8c\x10TensorProperties\x94\x93\x94)\x81"
-    "\x94(\x8c\x05torch\x94\x8c\x08""bfloat16\x94\x93\x94\x8c\x13torch.serialization\x94\x8c\x0b_get_layout\x94"
+    "\x94(\x8c\x05torch\x94\x8c\x08"
+    "bfloat16\x94\x93\x94\x8c\x13torch.serialization\x94\x8c\x0b_get_layout\x94"
     "\x93\x94\x8c\x0dtorch.strided\x94\x85\x94R\x94\x89h\x00\x8c\x14_MEM_FORMAT_ENCODING\x94\x93\x94K\x00\x85\x94"
-    "R\x94\x89t\x94""b\x8c\x04size\x94\x8c\x05torch\x94\x8c\x04Size\x94\x93\x94K\x04K\x02\x86\x94\x85\x94R\x94\x8c"
-    "\x06""chunks\x94]\x94(h\x00\x8c\x14""ChunkStorageMetadata\x94\x93\x94)\x81\x94}\x94(\x8c\x07offsets\x94h!K"
+    "R\x94\x89t\x94"
+    "b\x8c\x04size\x94\x8c\x05torch\x94\x8c\x04Size\x94\x93\x94K\x04K\x02\x86\x94\x85\x94R\x94\x8c"
+    "\x06"
+    "chunks\x94]\x94(h\x00\x8c\x14"
+    "ChunkStorageMetadata\x94\x93\x94)\x81\x94}\x94(\x8c\x07offsets\x94h!K"
     "\x00K\x00\x86\x94\x85\x94R\x94\x8c\x05sizes\x94h!K\x02K\x02\x86\x94\x85\x94R\x94ubh()\x81\x94}\x94(h+h!K\x02"
     "K\x00\x86\x94\x85\x94R\x94h/h!K\x02K\x02\x86\x94\x85\x94R\x94ubeub\x8c\x0fopt.groups.0.lr\x94h\x09)\x81\x94"
-    "}\x94(h\x0ch\x0e)\x81\x94(h\x10\x8c\x07""float32\x94\x93\x94h\x18\x89h\x1c\x89t\x94""bh\x1eh!)\x85\x94R\x94"
-    "h%]\x94h()\x81\x94}\x94(h+h!)\x85\x94R\x94h/h!)\x85\x94R\x94ubaub\x8c\x08opt.step\x94h\x00\x8c\x14""BytesS"
+    "}\x94(h\x0ch\x0e)\x81\x94(h\x10\x8c\x07"
+    "float32\x94\x93\x94h\x18\x89h\x1c\x89t\x94"
+    "bh\x1eh!)\x85\x94R\x94"
+    "h%]\x94h()\x81\x94}\x94(h+h!)\x85\x94R\x94h/h!)\x85\x94R\x94ubaub\x8c\x08opt.step\x94h\x00\x8c\x14"
+    "BytesS"
     "torageMetadata\x94\x93\x94)\x81\x94u\x8c\x0cplanner_data\x94}\x94(h\x07\x8c\x05model\x94\x8c\x01w\x94\x86\x94"
     "h;(\x8c\x03opt\x94\x8c\x06groups\x94K\x00\x8c\x02lr\x94t\x94hKhT\x8c\x04step\x94\x86\x94u\x8c\x0cstorage_d"
-    "ata\x94}\x94(h\x00\x8c\x0dMetadataIndex\x94\x93\x94)\x81\x94}\x94(\x8c\x03""fqn\x94hK\x8c\x05index\x94Nub\x8c"
+    "ata\x94}\x94(h\x00\x8c\x0dMetadataIndex\x94\x93\x94)\x81\x94}\x94(\x8c\x03"
+    "fqn\x94hK\x8c\x05index\x94Nub\x8c"
     "'torch.distributed.checkpoint.filesystem\x94\x8c\x0c_StorageInfo\x94\x93\x94)\x81\x94}\x94(\x8c\x0drelativ"
     "e_path\x94\x8c\x0c__0_0.distcp\x94\x8c\x06offset\x94K\x00\x8c\x06length\x94M\xed\x04ubh])\x81\x94}\x94(h`h"
     "\x07haK\x00hih!K\x00K\x00\x86\x94\x85\x94R\x94ubhd)\x81\x94}\x94(hg\x8c\x0c__0_0.distcp\x94hiKdhjM\xdc\x05"
     "ubh])\x81\x94}\x94(h`h;haK\x00hih!)\x85\x94R\x94ubhd)\x81\x94}\x94(hghhhiM\x16\x0bhjM)\x06ubh])\x81\x94}\x94"
     "(h`\x8c\x07model.w\x94haK\x01hih!K\x02K\x00\x86\x94\x85\x94R\x94ubhd)\x81\x94}\x94(hg\x8c\x0c__1_0.distcp\x94"
     "hi\x8a\x05\x00\x00\x00\x00\x02hjM\xdc\x05ubu\x8c\x0cstorage_meta\x94h\x00\x8c\x0bStorageMeta\x94\x93\x94)\x81"
-    "\x94}\x94(\x8c\x0d""checkpoint_id\x94\x8c\x07pathlib\x94\x8c\x09PosixPath\x94\x93\x94\x8c\x01/\x94\x8c\x04"
+    "\x94}\x94(\x8c\x0d"
+    "checkpoint_id\x94\x8c\x07pathlib\x94\x8c\x09PosixPath\x94\x93\x94\x8c\x01/\x94\x8c\x04"
     "ckpt\x94\x8c\x06step-1\x94\x87\x94R\x94\x8c\x07save_id\x94\x8c$0b7f5a2e-6a5d-4f7e-9a51-1f2e3d4c5b6a\x94\x8c"
-    "\x07load_id\x94N\x8c\x07modules\x94]\x94ub\x8c\x07version\x94\x8c\x05""1.0.0\x94ub."s;
+    "\x07load_id\x94N\x8c\x07modules\x94]\x94ub\x8c\x07version\x94\x8c\x05"
+    "1.0.0\x94ub."s;
 
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
 
@@ -82,11 +93,13 @@ struct Handmade {
   static void chunk(Writer& w, const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& sizes) {
     object(w, kModule, "ChunkStorageMetadata", {{"offsets", size(offsets)}, {"sizes", size(sizes)}});
   }
-  static void item(Writer& w, const std::vector<std::int64_t>& offsets, Part hint, std::int64_t place, std::int64_t length) {
+  static void item(Writer& w, const std::vector<std::int64_t>& offsets, Part hint, std::int64_t place,
+                   std::int64_t length) {
     object(w, kModule, "MetadataIndex",
            {{"fqn", [](Writer& to) { to.text("t"); }}, {"index", hint}, {"offset", size(offsets)}});
-    object(w, "torch.distributed.checkpoint.filesystem", "_StorageInfo",
-           {{"relative_path", [](Writer& to) { to.text("f"); }}, {"offset", number(place)}, {"length", number(length)}});
+    object(
+        w, "torch.distributed.checkpoint.filesystem", "_StorageInfo",
+        {{"relative_path", [](Writer& to) { to.text("f"); }}, {"offset", number(place)}, {"length", number(length)}});
   }
 
   Part dtype = [](Writer& w) { w.global("torch", "float32"); };
@@ -113,11 +126,11 @@ struct Handmade {
       to.text("t");
       object(to, kModule, "TensorStorageMetadata",
              {{"properties", properties}, {"size", size(tensor_shape)}, {"chunks", [this](Writer& list) {
-                 list.empty_list();
-                 list.mark();
-                 chunks(list);
-                 list.appends();
-               }}});
+                                                                           list.empty_list();
+                                                                           list.mark();
+                                                                           chunks(list);
+                                                                           list.appends();
+                                                                         }}});
       to.set_item();
     };
     const Part storage = [this](Writer& to) {
@@ -126,7 +139,8 @@ struct Handmade {
       items(to);
       to.set_items();
     };
-    std::vector<std::pair<std::string, Part>> attributes = {{"state_dict_metadata", entries}, {"storage_data", storage}};
+    std::vector<std::pair<std::string, Part>> attributes = {{"state_dict_metadata", entries},
+                                                            {"storage_data", storage}};
     attributes.insert(attributes.end(), more.begin(), more.end());
     object(w, kModule, "Metadata", attributes);
     w.stop();
@@ -268,14 +282,16 @@ TEST(MetadataTemplate, KeepsAttributesThatNobodyKnows) {
   ASSERT_TRUE(again.has_value()) << again.error().what();
   EXPECT_EQ(again->catalog.extra.size(), 2u);
   for (const auto& attribute : decoded->catalog.extra) {
-    EXPECT_NE(std::find(again->catalog.extra.begin(), again->catalog.extra.end(), attribute), again->catalog.extra.end())
+    EXPECT_NE(std::find(again->catalog.extra.begin(), again->catalog.extra.end(), attribute),
+              again->catalog.extra.end())
         << attribute.first;
   }
 }
 
 TEST(Metadata, FindsItemsWithoutOrWithAWrongHint) {
   const auto none = [](Writer& w) { w.none(); };
-  for (const Handmade::Part& hint : {Handmade::Part(none), Handmade::number(0), Handmade::number(77), Handmade::number(-1)}) {
+  for (const Handmade::Part& hint :
+       {Handmade::Part(none), Handmade::number(0), Handmade::number(77), Handmade::number(-1)}) {
     Handmade handmade;
     handmade.chunks = [](Writer& w) {
       for (const std::int64_t row : {3, 0, 2, 1}) Handmade::chunk(w, {row, 0}, {1, 4});
@@ -311,7 +327,8 @@ TEST(Metadata, EqualChunksShareTheirItem) {
 TEST(Metadata, NamesTheTransformsOfAnItem) {
   Handmade handmade;
   handmade.items = [](Writer& w) {
-    Handmade::object(w, kModule, "MetadataIndex", {{"fqn", [](Writer& to) { to.text("t"); }}, {"offset", Handmade::size({0, 0})}});
+    Handmade::object(w, kModule, "MetadataIndex",
+                     {{"fqn", [](Writer& to) { to.text("t"); }}, {"offset", Handmade::size({0, 0})}});
     Handmade::object(w, "torch.distributed.checkpoint.filesystem", "_StorageInfo",
                      {{"relative_path", [](Writer& to) { to.text("f"); }},
                       {"offset", Handmade::number(1)},
@@ -332,18 +349,18 @@ TEST(Metadata, ReadsAChainMapOfMappings) {
   Handmade handmade;
   handmade.more.emplace_back("planner_data", [](Writer& w) {
     Handmade::object(w, "collections", "ChainMap", {{"maps", [](Writer& list) {
-                       list.empty_list();
-                       list.mark();
-                       for (const std::int64_t winner : {1, 2}) {
-                         list.empty_dict();
-                         list.text("t");
-                         list.text("place");
-                         list.integer(winner);
-                         list.tuple(2);
-                         list.set_item();
-                       }
-                       list.appends();
-                     }}});
+                                                       list.empty_list();
+                                                       list.mark();
+                                                       for (const std::int64_t winner : {1, 2}) {
+                                                         list.empty_dict();
+                                                         list.text("t");
+                                                         list.text("place");
+                                                         list.integer(winner);
+                                                         list.tuple(2);
+                                                         list.set_item();
+                                                       }
+                                                       list.appends();
+                                                     }}});
   });
   const auto decoded = handmade.decode();
   ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
@@ -364,12 +381,12 @@ TEST(Metadata, ReadsPathsAsEachPythonWritesThem) {
     Handmade handmade;
     handmade.more.emplace_back("storage_meta", [&](Writer& w) {
       Handmade::object(w, kModule, "StorageMeta", {{"checkpoint_id", [&](Writer& to) {
-                         to.global(module, "PosixPath");
-                         to.mark();
-                         for (const std::string& part : parts) to.text(part);
-                         to.tuple_since_mark();
-                         to.reduce();
-                       }}});
+                                                      to.global(module, "PosixPath");
+                                                      to.mark();
+                                                      for (const std::string& part : parts) to.text(part);
+                                                      to.tuple_since_mark();
+                                                      to.reduce();
+                                                    }}});
     });
     return handmade.decode().value().catalog.checkpoint_id;
   };
@@ -389,8 +406,8 @@ void expect_refused(const Handmade& handmade, ErrorCode code) {
 TEST(Metadata, RefusesChunksThatDoNotLieInTheirTensor) {
   using Numbers = std::vector<std::int64_t>;
   const std::vector<std::pair<Numbers, Numbers>> wrong = {
-      {{1, 0}, {4, 4}}, {{-1, 0}, {1, 4}}, {{0, 0}, {-1, 4}}, {{0, 0}, {5, 1}}, {{5, 0}, {0, 4}},
-      {{INT64_MAX, 0}, {1, 1}}, {{0, 0}, {INT64_MAX, 1}}, {{0}, {4}}, {{0, 0}, {4}}, {{0, 0, 0}, {1, 1, 1}}};
+      {{1, 0}, {4, 4}},         {{-1, 0}, {1, 4}},        {{0, 0}, {-1, 4}}, {{0, 0}, {5, 1}}, {{5, 0}, {0, 4}},
+      {{INT64_MAX, 0}, {1, 1}}, {{0, 0}, {INT64_MAX, 1}}, {{0}, {4}},        {{0, 0}, {4}},    {{0, 0, 0}, {1, 1, 1}}};
   for (const auto& [offsets, sizes] : wrong) {
     SCOPED_TRACE(to_string(Extents(offsets)) + " " + to_string(Extents(sizes)));
     Handmade handmade;

@@ -16,8 +16,8 @@ namespace cairn::dcp {
 
 using FlatMapping = std::vector<std::pair<std::string, Path>>;
 
-// From a dict, or a ChainMap of dicts (torch before 2.3), from texts to tuples of texts and integers. Nullopt for whatever
-// else a planner may keep there.
+// From a dict, or a ChainMap of dicts (torch before 2.3), from texts to tuples of texts and integers. Nullopt for
+// whatever else a planner may keep there.
 std::optional<FlatMapping> read_flat_mapping(const pickle::Graph& graph, pickle::Node node);
 
 }  // namespace cairn::dcp

@@ -14,10 +14,12 @@ namespace {
 std::span<const std::byte> counted_bytes(std::span<const std::byte> input, std::uint64_t offset) {
   const std::span<const std::byte> operand = input.subspan(offset + 1);
   switch (std::to_integer<std::uint8_t>(input[offset])) {
-    case kShortBinUnicode: case kShortBinBytes: case kLong1:
-      return operand.subspan(1, load_little_endian<std::uint8_t>(operand.data()));
-    case kBinUnicode: case kBinBytes: case kLong4:
-      return operand.subspan(4, load_little_endian<std::uint32_t>(operand.data()));
+    case kShortBinUnicode:
+    case kShortBinBytes:
+    case kLong1: return operand.subspan(1, load_little_endian<std::uint8_t>(operand.data()));
+    case kBinUnicode:
+    case kBinBytes:
+    case kLong4: return operand.subspan(4, load_little_endian<std::uint32_t>(operand.data()));
     default: return operand.subspan(8, load_little_endian<std::uint64_t>(operand.data()));
   }
 }
@@ -75,23 +77,18 @@ bool Graph::is_global(Node node, std::string_view module_name, std::string_view 
   return node.tag() == Node::Tag::kGlobal && name(node) == global_name && module(node) == module_name;
 }
 
-Node Graph::callable(Node node) const {
-  return node.tag() == Node::Tag::kShape ? shape_class_ : arena_[node.offset()];
-}
+Node Graph::callable(Node node) const { return node.tag() == Node::Tag::kShape ? shape_class_ : arena_[node.offset()]; }
 Node Graph::arguments(Node node) const {
   return node.tag() == Node::Tag::kShape ? node.as(Node::Tag::kTupleInTuple) : arena_[node.offset() + 1];
 }
-Node Graph::state(Node node) const {
-  return node.tag() == Node::Tag::kShape ? Node() : arena_[node.offset() + 2];
-}
-Node Graph::items(Node node) const {
-  return node.tag() == Node::Tag::kShape ? Node() : arena_[node.offset() + 3];
-}
+Node Graph::state(Node node) const { return node.tag() == Node::Tag::kShape ? Node() : arena_[node.offset() + 2]; }
+Node Graph::items(Node node) const { return node.tag() == Node::Tag::kShape ? Node() : arena_[node.offset() + 3]; }
 Node Graph::persistent_id(Node node) const { return arena_[node.offset()]; }
 
 bool Graph::makes(Node node, std::string_view module_name, std::string_view global_name) const {
   const Kind node_kind = kind(node);
-  return (node_kind == Kind::kCall || node_kind == Kind::kInstance) && is_global(callable(node), module_name, global_name);
+  return (node_kind == Kind::kCall || node_kind == Kind::kInstance) &&
+         is_global(callable(node), module_name, global_name);
 }
 
 std::optional<std::string_view> Graph::text_if(Node node) const {

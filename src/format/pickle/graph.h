@@ -9,98 +9,16 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <iterator>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "format/pickle/node.h"
+#include "format/pickle/node_buffer.h"
+
 namespace cairn::pickle {
-
-enum class Kind : std::uint8_t {
-  kNone,
-  kBool,
-  kInteger,     // fits into 64 bits
-  kBigInteger,  // does not; bytes() has it in two's complement, little endian
-  kReal,
-  kText,   // UTF-8 as found: not validated
-  kBytes,
-  kByteArray,
-  kTuple,
-  kFrozenSet,
-  kList,
-  kSet,
-  kDict,        // its elements are key, value, key, value, ...
-  kGlobal,      // a name: module() and name()
-  kCall,        // callable(*arguments), then perhaps a state and items set on the result
-  kInstance,    // the same for a class: callable.__new__(callable, *arguments)
-  kPersistent,  // persistent_id(): what the container of the pickle knows by this id
-  kFolded,      // what a Folder made of an instance: folded()
-};
-
-class Graph;
-
-// A handle to a node of one graph, eight bytes. Comparing handles tells whether they are the same node; two equal
-// strings at different places of the input are not.
-class Node {
- public:
-  constexpr Node() = default;  // refers to nothing; only good for being assigned to
-  constexpr bool is_set() const noexcept { return word_ != 0; }
-  friend constexpr bool operator==(Node a, Node b) { return a.word_ == b.word_; }
-  // For hash tables keyed by node.
-  constexpr std::uint64_t bits() const noexcept { return word_; }
-
- private:
-  friend class Graph;
-  friend class Machine;
-  // The low five bits say what the rest is: a number; a place in the input; or a place in the arena (32 bits) and a count.
-  enum class Tag : std::uint8_t {
-    kUnset,
-    kNone,
-    kFalse,
-    kTrue,
-    kInteger,
-    kLong,
-    kReal,
-    kText,
-    kBytes,
-    kGlobal,
-    kFolded,
-    // In the arena, unchanging:
-    kTuple,
-    kTupleInTuple,  // (x,) where x is the tuple that the rest says: takes no memory
-    kShape,         // torch.Size(x), likewise
-    kFrozenSet,
-    kPersistent,
-    // In the arena, and may be given more later:
-    kList,
-    kSet,
-    kDict,
-    kCall,
-    kInstance,
-  };
-  bool in_arena() const noexcept { return tag() >= Tag::kTuple; }
-  bool may_change() const noexcept { return tag() >= Tag::kList; }
-  static constexpr unsigned kTagBits = 5;
-  static constexpr unsigned kOffsetBits = 32;
-  constexpr explicit Node(std::uint64_t word) : word_(word) {}
-  static constexpr Node make(Tag tag, std::uint64_t rest = 0) {
-    return Node((rest << kTagBits) | static_cast<std::uint64_t>(tag));
-  }
-  static constexpr Node at_place(Tag tag, std::uint64_t offset, std::uint64_t count = 0) {
-    return make(tag, (count << kOffsetBits) | offset);
-  }
-  constexpr Tag tag() const noexcept { return static_cast<Tag>(word_ & ((1u << kTagBits) - 1)); }
-  constexpr std::uint64_t rest() const noexcept { return word_ >> kTagBits; }
-  constexpr std::uint32_t offset() const noexcept { return static_cast<std::uint32_t>(rest()); }
-  constexpr std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(rest() >> kOffsetBits); }
-  // The same place under another name.
-  constexpr Node as(Tag other) const noexcept { return make(other, rest()); }
-
-  std::uint64_t word_ = 0;
-};
 
 // The elements of a tuple, list, set or dict, in order: a forward range. Borrows from its graph.
 class Elements {
@@ -153,9 +71,9 @@ class Elements {
  private:
   friend class Graph;
   Elements() = default;
-  Node single_;                     // set if that is all there is
-  const Node* run_ = nullptr;       // else the elements in one run, if set
-  const Node* arena_ = nullptr;     // else a chain of segments that starts at `segment_`
+  Node single_;                  // set if that is all there is
+  const Node* run_ = nullptr;    // else the elements in one run, if set
+  const Node* arena_ = nullptr;  // else a chain of segments that starts at `segment_`
   std::uint64_t segment_ = 0;
   std::size_t count_ = 0;
 };
@@ -184,16 +102,16 @@ class Graph {
   }
   double real(Node node) const;
   std::string_view text(Node node) const;
-  std::span<const std::byte> bytes(Node node) const;     // kBytes, kByteArray, kBigInteger
+  std::span<const std::byte> bytes(Node node) const;  // kBytes, kByteArray, kBigInteger
   // kTuple, kFrozenSet, kList, kSet, kDict. A range outlives its iterators.
   Elements elements(Node node) const {
     Elements range;
-    range.arena_ = arena_.get();
+    range.arena_ = arena_.data();
     if (node.tag() == Node::Tag::kTupleInTuple) {
       range.single_ = node.as(Node::Tag::kTuple);
       range.count_ = 1;
     } else if (node.tag() == Node::Tag::kTuple || node.tag() == Node::Tag::kFrozenSet) {
-      range.run_ = arena_.get() + node.offset();
+      range.run_ = arena_.data() + node.offset();
       range.count_ = node.count();
     } else {
       range.segment_ = static_cast<std::uint32_t>(arena_[node.offset()].bits());
@@ -201,17 +119,17 @@ class Graph {
     }
     return range;
   }
-  std::string_view module(Node node) const;              // kGlobal
-  std::string_view name(Node node) const;                // kGlobal
+  std::string_view module(Node node) const;                                         // kGlobal
+  std::string_view name(Node node) const;                                           // kGlobal
   bool is_global(Node node, std::string_view module, std::string_view name) const;  // any kind
   // Equal names have equal numbers, which count from 0: for tables indexed by global.
-  std::size_t global_index(Node node) const;             // kGlobal
-  Node callable(Node node) const;                        // kCall and kInstance; a global, or what a stranger put there
-  Node arguments(Node node) const;                       // kCall and kInstance; always a tuple
-  Node state(Node node) const;                           // kCall and kInstance; unset if none was set
-  Node items(Node node) const;                           // kCall and kInstance: what was appended (kList), added (kSet) or
-                                                         // set by key (kDict) on the result; unset if nothing was
-  Node persistent_id(Node node) const;                   // kPersistent
+  std::size_t global_index(Node node) const;  // kGlobal
+  Node callable(Node node) const;             // kCall and kInstance; a global, or what a stranger put there
+  Node arguments(Node node) const;            // kCall and kInstance; always a tuple
+  Node state(Node node) const;                // kCall and kInstance; unset if none was set
+  Node items(Node node) const;                // kCall and kInstance: what was appended (kList), added (kSet) or
+                                              // set by key (kDict) on the result; unset if nothing was
+  Node persistent_id(Node node) const;        // kPersistent
   std::uint64_t folded(Node node) const { return node.rest(); }  // kFolded
 
   // Whether `node` is a call or instance of a global of this name.
@@ -219,7 +137,7 @@ class Graph {
   // If `node` is torch.Size of a tuple: the elements of that tuple.
   std::optional<std::span<const Node>> shape(Node node) const {
     if (node.tag() != Node::Tag::kShape) return std::nullopt;
-    return std::span(arena_.get() + node.offset(), node.count());
+    return std::span(arena_.data() + node.offset(), node.count());
   }
   // An integer of 64 bits, if it is one.
   std::optional<std::int64_t> integer_if(Node node) const {
@@ -234,23 +152,21 @@ class Graph {
     std::string_view module;
     std::string_view name;
   };
-  struct FreeMemory {
-    void operator()(Node* memory) const { std::free(memory); }
-  };
   Graph() = default;
   std::int64_t long_integer(Node node) const;
   Kind kind_in_input(Node node) const;
 
   // By tag. Where the input decides, the rarer of two kinds stands here.
   static constexpr Kind kKinds[] = {
-      Kind::kNone,       Kind::kNone,  Kind::kBool,      Kind::kBool,   Kind::kInteger, Kind::kBigInteger, Kind::kReal,
-      Kind::kText,       Kind::kByteArray, Kind::kGlobal, Kind::kFolded, Kind::kTuple,   Kind::kTuple,      Kind::kCall,
-      Kind::kFrozenSet,  Kind::kPersistent, Kind::kList,  Kind::kSet,    Kind::kDict,    Kind::kCall,       Kind::kInstance,
+      Kind::kNone,  Kind::kNone, Kind::kBool,      Kind::kBool,       Kind::kInteger, Kind::kBigInteger,
+      Kind::kReal,  Kind::kText, Kind::kByteArray, Kind::kGlobal,     Kind::kFolded,  Kind::kTuple,
+      Kind::kTuple, Kind::kCall, Kind::kFrozenSet, Kind::kPersistent, Kind::kList,    Kind::kSet,
+      Kind::kDict,  Kind::kCall, Kind::kInstance,
   };
   static_assert(std::size(kKinds) == static_cast<std::size_t>(Node::Tag::kInstance) + 1);
 
   std::span<const std::byte> input_;
-  std::unique_ptr<Node[], FreeMemory> arena_;
+  NodeBuffer arena_;
   std::vector<Global> globals_;
   Node shape_class_;  // the global torch.Size, if there is one
   Node root_;

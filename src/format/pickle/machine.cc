@@ -1,18 +1,20 @@
 // How it is fast, for metadata of half a million chunks:
-// - OpcodeScan goes first, so that no operand needs a check here, and of all that the pickle memoises (almost everything)
+// - OpcodeScan goes first, so that no operand needs a check here, and of all that the pickle memoises (almost
+// everything)
 //   only what it asks for again is kept.
-// - A node is a word. Numbers are in it, text stays in the input, `torch.Size((a, b))` is its inner tuple under another name.
-// - The arena only grows, so an instance that a Folder consumes takes everything that was made for it away by moving the
-//   arena's end back. Nothing else may refer to what lies behind that end. `pinned_` guards this: it is moved up whenever
-//   a reference is made that the stack does not show (memo, DUP), or when an old container comes back from the memo and
-//   could be given something new.
+// - A node is a word. Numbers are in it, text stays in the input, `torch.Size((a, b))` is its inner tuple under another
+// name.
+// - The arena only grows, so an instance that a Folder consumes takes everything that was made for it away by moving
+// the
+//   arena's end back. Nothing else may refer to what lies behind that end. `pinned_` guards this: it is moved up
+//   whenever a reference is made that the stack does not show (memo, DUP), or when an old container comes back from the
+//   memo and could be given something new.
 // - Position, top of stack and fence live in a Registers that never has its address taken.
 
 #include "format/pickle/machine.h"
 
 #include <algorithm>
 #include <functional>
-#include <new>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -36,10 +38,8 @@ struct GlobalNameHash {
   }
 };
 
-constexpr std::size_t kArenaWordsFirst = std::size_t{1} << 12;
 constexpr std::size_t kArenaWordsMax = std::size_t{1} << 32;  // an offset has 32 bits
 constexpr std::size_t kTupleCountMax = std::size_t{1} << 26;  // a count has 27
-constexpr std::size_t kStackFirst = 256;
 constexpr const char* kTooLarge = "a pickle that needs more memory than allowed";
 constexpr const char* kTooFew = "a pickle that takes more from its stack than is there";
 
@@ -55,12 +55,12 @@ class Machine {
 
  private:
   using Tag = Node::Tag;
-  using Memory = std::unique_ptr<Node[], Graph::FreeMemory>;
 
+  // Not side by side in memory: compilers would then keep two of them in one vector register, and be slow at it.
   struct Registers {
-    const std::byte* at;  // behind the opcode that is being carried out
-    Node* top;            // behind the last thing on the stack
-    Node* fence;          // what lies below belongs to an older mark
+    alignas(16) const std::byte* at;  // behind the opcode that is being carried out
+    alignas(16) Node* top;            // behind the last thing on the stack
+    alignas(16) Node* fence;          // what lies below belongs to an older mark
     std::size_t depth() const { return static_cast<std::size_t>(top - fence); }
   };
 
@@ -112,10 +112,9 @@ class Machine {
   Limits limits_;
   Folder* folder_;
   std::size_t arena_end_ = 1;  // 0 means "none" in links
-  std::size_t arena_capacity_ = 0;
-  std::size_t pinned_ = 0;  // only instances that lie at this word of the arena or behind it may be folded
+  std::size_t pinned_ = 0;     // only instances that lie at this word of the arena or behind it may be folded
 
-  Memory stack_;
+  NodeBuffer stack_;
   Node* stack_end_ = nullptr;
   std::vector<std::size_t> fences_;
 
@@ -126,7 +125,7 @@ class Machine {
 
   std::unordered_map<GlobalName, std::size_t, GlobalNameHash> global_numbers_;
 
-  Registers saved_{nullptr, nullptr, nullptr};
+  Registers saved_{};
   const std::byte* idioms_end_ = nullptr;  // from here on eight bytes cannot be loaded at once
 
   const char* failure_ = nullptr;
@@ -165,49 +164,39 @@ template <typename Slow>
 }
 
 bool Machine::grow_stack() {
-  const std::size_t used = static_cast<std::size_t>(saved_.top - stack_.get());
-  const std::size_t fence = static_cast<std::size_t>(saved_.fence - stack_.get());
-  const std::size_t capacity = std::max(kStackFirst, 2 * static_cast<std::size_t>(stack_end_ - stack_.get()));
-  if (capacity > limits_.memory_bytes_max / sizeof(Node)) return fail(saved_.at, kTooLarge, ErrorCode::kUnsupported);
-  void* memory = std::realloc(static_cast<void*>(stack_.get()), capacity * sizeof(Node));
-  if (memory == nullptr) throw std::bad_alloc();
-  (void)stack_.release();
-  stack_.reset(static_cast<Node*>(memory));
-  stack_end_ = stack_.get() + capacity;
-  saved_.top = stack_.get() + used;
-  saved_.fence = stack_.get() + fence;
+  const std::ptrdiff_t used = saved_.top - stack_.data();
+  const std::ptrdiff_t fence = saved_.fence - stack_.data();
+  if (!stack_.grow(0, limits_.memory_bytes_max / sizeof(Node))) {
+    return fail(saved_.at, kTooLarge, ErrorCode::kUnsupported);
+  }
+  stack_end_ = stack_.data() + stack_.capacity();
+  saved_.top = stack_.data() + used;
+  saved_.fence = stack_.data() + fence;
   return true;
 }
 
 [[gnu::always_inline]] inline void Machine::mark(Registers& r) {
-  fences_.push_back(static_cast<std::size_t>(r.fence - stack_.get()));
+  fences_.push_back(static_cast<std::size_t>(r.fence - stack_.data()));
   r.fence = r.top;
 }
 
 // The things since the last mark now belong to the one before it; depth() before this call counts them.
 [[gnu::always_inline]] inline bool Machine::close_mark(Registers& r) {
   if (fences_.empty()) return fail(r.at, "a pickle that looks for a mark that is not there");
-  r.fence = stack_.get() + fences_.back();
+  r.fence = stack_.data() + fences_.back();
   fences_.pop_back();
   return true;
 }
 
 bool Machine::grow_arena(std::size_t words) {
-  const std::size_t capacity = std::max({kArenaWordsFirst, arena_capacity_ * 2, arena_end_ + words});
-  if (capacity > kArenaWordsMax || capacity > limits_.memory_bytes_max / sizeof(Node)) {
-    return fail(saved_.at, kTooLarge, ErrorCode::kUnsupported);
-  }
-  void* memory = std::realloc(static_cast<void*>(graph_.arena_.get()), capacity * sizeof(Node));
-  if (memory == nullptr) throw std::bad_alloc();
-  (void)graph_.arena_.release();
-  graph_.arena_.reset(static_cast<Node*>(memory));
-  arena_capacity_ = capacity;
-  return true;
+  const std::size_t most = std::min(kArenaWordsMax, limits_.memory_bytes_max / sizeof(Node));
+  return graph_.arena_.grow(arena_end_ + words, most) || fail(saved_.at, kTooLarge, ErrorCode::kUnsupported);
 }
 
 // The place of `words` fresh words, or 0 after a failure.
 [[gnu::always_inline]] inline std::uint64_t Machine::allocate(Registers& r, std::size_t words) {
-  if (words > arena_capacity_ - arena_end_ && !spilled(r, [this, words] { return grow_arena(words); })) return 0;
+  if (words > graph_.arena_.capacity() - arena_end_ && !spilled(r, [this, words] { return grow_arena(words); }))
+    return 0;
   const std::uint64_t place = arena_end_;
   arena_end_ += words;
   return place;
@@ -282,7 +271,8 @@ void Machine::numbered_put(std::size_t memo, Node node) {
     into = arena(owner + 3);
   }
   r.top -= count;
-  if (into.tag() != target) return fail(r.at, "a pickle that puts elements into something that takes none of that kind");
+  if (into.tag() != target)
+    return fail(r.at, "a pickle that puts elements into something that takes none of that kind");
   if (count == 0) return true;
   const std::uint64_t place = allocate(r, count + 1);
   if (place == 0) return false;
@@ -446,7 +436,7 @@ bool Machine::stack_global(Registers& r) {
   return push(r, graph_.integer(inside) == value ? inside : place);
 }
 
-// What metadata consists of; the rest is in execute_rare().
+// What metadata consists of.
 bool Machine::execute() {
   const std::byte* const input = graph_.input_.data();
   Registers r{saved_.at, saved_.top, saved_.fence};
@@ -528,7 +518,8 @@ bool Machine::execute_rare() {
       case kBinUnicode8: return counted(Tag::kText, 8, load_little_endian<std::uint64_t>(r.at));
       case kShortBinBytes: return counted(Tag::kBytes, 1, load_little_endian<std::uint8_t>(r.at));
       case kBinBytes: return counted(Tag::kBytes, 4, load_little_endian<std::uint32_t>(r.at));
-      case kBinBytes8: case kByteArray8: return counted(Tag::kBytes, 8, load_little_endian<std::uint64_t>(r.at));
+      case kBinBytes8:
+      case kByteArray8: return counted(Tag::kBytes, 8, load_little_endian<std::uint64_t>(r.at));
       case kEmptyList: return container(r, Tag::kList);
       case kEmptySet: return container(r, Tag::kSet);
       case kAppend: return extend(r, Tag::kList, 1);
@@ -559,8 +550,14 @@ bool Machine::execute_stack(Registers& r, std::uint8_t opcode) {
     case kDup:
       pinned_ = arena_end_;  // two of the stack's things are one
       return push(r, r.top[-1]);
-    case kBinPut: numbered_put(load_little_endian<std::uint8_t>(r.at), r.top[-1]); r.at += 1; return true;
-    case kLongBinPut: numbered_put(load_little_endian<std::uint32_t>(r.at), r.top[-1]); r.at += 4; return true;
+    case kBinPut:
+      numbered_put(load_little_endian<std::uint8_t>(r.at), r.top[-1]);
+      r.at += 1;
+      return true;
+    case kLongBinPut:
+      numbered_put(load_little_endian<std::uint32_t>(r.at), r.top[-1]);
+      r.at += 4;
+      return true;
     case kBinPersId: {
       const std::uint64_t place = allocate(r, 1);
       if (place == 0) return false;

@@ -1,8 +1,8 @@
 // The pickle machine: bytes to Graph. It imports nothing, calls nothing and knows no class.
 //
 // Protocols 0 to 5; the opcodes that Python's pickler and torch write for data, except text opcodes of protocol 0,
-// extension codes, old-style instances and out-of-band buffers, which it refuses by name and offset. Pure; no recursion;
-// memory is at most some 50 bytes for each byte of input.
+// extension codes, old-style instances and out-of-band buffers, which it refuses by name and offset. Pure; no
+// recursion; memory is at most some 50 bytes for each byte of input.
 #pragma once
 
 #include <cairn/result.h>
@@ -21,14 +21,14 @@ struct Limits {
   std::size_t memory_bytes_max = std::size_t{1} << 36;
 };
 
-// Turns finished instances into a number of the consumer's while the pickle is being read, so that a graph of millions of
-// equal small objects never lies in memory.
+// Turns finished instances into a number of the consumer's while the pickle is being read, so that a graph of millions
+// of equal small objects never lies in memory.
 class Folder {
  public:
   virtual ~Folder() = default;
   // Called when a state is set on an instance of a global that nothing else refers to. Returns what folded() shall give
-  // (59 bits), or nullopt to leave the instance as it is. Nodes within `instance` that lie in the arena (not text, numbers
-  // or globals) are gone after a fold.
+  // (59 bits), or nullopt to leave the instance as it is. Nodes within `instance` that lie in the arena (not text,
+  // numbers or globals) are gone after a fold.
   virtual std::optional<std::uint64_t> fold(const Graph& graph, Node instance) = 0;
 };
 

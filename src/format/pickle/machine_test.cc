@@ -29,9 +29,10 @@ void expect_error(const std::string& pickle, ErrorCode code, std::uint64_t offse
 
 TEST(Machine, ReadsNumbersOfEveryLength) {
   Writer writer(4);
-  const std::vector<std::int64_t> numbers = {0,       1,       255,         256,        65535,     65536,     -1,
-                                             -129,    1 << 30, INT32_MAX,   INT32_MIN,  1ll << 31, 1ll << 55, -(1ll << 58),
-                                             1ll << 58, (1ll << 58) - 1, INT64_MAX, INT64_MIN};
+  const std::vector<std::int64_t> numbers = {
+      0,         1,         255,       256,       65535,     65536,        -1,        -129,
+      1 << 30,   INT32_MAX, INT32_MIN, 1ll << 31, 1ll << 55, -(1ll << 58), 1ll << 58, (1ll << 58) - 1,
+      INT64_MAX, INT64_MIN};
   writer.mark();
   for (const std::int64_t number : numbers) writer.integer(number);
   writer.tuple_since_mark();
@@ -67,7 +68,10 @@ TEST(Machine, MakesInertNodesOfCallsWhateverTheirName) {
 
 TEST(Machine, AShapeIsACallOfTorchSizeWithATupleInATuple) {
   for (const std::string& idiom : {"\x94\x85\x94R\x94"s, "\x85R"s, "\x94\x85R"s}) {
-    const std::string pickle = "\x80\x04" "ctorch\nSize\nK\x02K\x03\x86"s + idiom + ".padding that makes room for a wide load";
+    const std::string pickle =
+        "\x80\x04"
+        "ctorch\nSize\nK\x02K\x03\x86"s +
+        idiom + ".padding that makes room for a wide load";
     const auto graph = parse(as_bytes(pickle));
     ASSERT_TRUE(graph.has_value());
     const Node shape = graph->root();
@@ -88,7 +92,9 @@ TEST(Machine, ANameMayHoldAnyByteButTheEndOfItsLine) {
 }
 
 TEST(Machine, AListMayContainItself) {
-  const std::string pickle = "]\x94h\x00" "a."s;
+  const std::string pickle =
+      "]\x94h\x00"
+      "a."s;
   const auto graph = parse(as_bytes(pickle));
   ASSERT_TRUE(graph.has_value());
   EXPECT_EQ(graph->elements(graph->root()).front(), graph->root());
@@ -109,17 +115,23 @@ TEST(Machine, AnOrderedDictGetsItsItemsAndAnInstanceItsState) {
 }
 
 TEST(Machine, RefusesWhatIsNotForData) {
-  expect_error("\x80\x02\x82\x01."s, ErrorCode::kUnsupported, 2);     // EXT1
-  expect_error("(ios\nsystem\n."s, ErrorCode::kUnsupported, 1);        // INST
-  expect_error("Pid\n."s, ErrorCode::kUnsupported, 0);                 // PERSID
-  expect_error("\x80\x05\x97."s, ErrorCode::kUnsupported, 2);          // NEXT_BUFFER
+  expect_error("\x80\x02\x82\x01."s, ErrorCode::kUnsupported, 2);  // EXT1
+  expect_error("(ios\nsystem\n."s, ErrorCode::kUnsupported, 1);    // INST
+  expect_error("Pid\n."s, ErrorCode::kUnsupported, 0);             // PERSID
+  expect_error("\x80\x05\x97."s, ErrorCode::kUnsupported, 2);      // NEXT_BUFFER
   expect_error("\x80\x06."s, ErrorCode::kUnsupported, 0);
   expect_error("\x80\x02\x01."s, ErrorCode::kCorrupt, 2);
 }
 
 TEST(Machine, RefusesLengthsBeyondTheEnd) {
-  expect_error("X\xff\xff\xff\x7f" "abc."s, ErrorCode::kCorrupt, 0);
-  expect_error("\x8e\xff\xff\xff\xff\xff\xff\xff\xff" "abc."s, ErrorCode::kCorrupt, 0);
+  expect_error(
+      "X\xff\xff\xff\x7f"
+      "abc."s,
+      ErrorCode::kCorrupt, 0);
+  expect_error(
+      "\x8e\xff\xff\xff\xff\xff\xff\xff\xff"
+      "abc."s,
+      ErrorCode::kCorrupt, 0);
   expect_error("K"s, ErrorCode::kCorrupt, 0);
   expect_error("N"s, ErrorCode::kCorrupt, 1);
   expect_error(""s, ErrorCode::kCorrupt, 0);
@@ -132,8 +144,9 @@ TEST(Machine, RefusesAMemoNumberThatNothingCouldHaveMade) {
 }
 
 TEST(Machine, RefusesToTakeWhatIsNotThere) {
-  for (const char* pickle : {".", "a.", "Na.", "R.", "NR.", "b.", "t.", "1.", "0.", "2.", "(.", "NN.", "(K\1.", "\x85.",
-                             "\x94.", "N)R)).", "NNb.", "]N(N\x93.", "NNs.", "NNNs.", "Q.", "e.", "u.", "}(Nu.", "\x90."}) {
+  for (const char* pickle :
+       {".",     "a.",    "Na.",    "R.",   "NR.",       "b.",   "t.",    "1.", "0.", "2.", "(.",    "NN.",  "(K\1.",
+        "\x85.", "\x94.", "N)R)).", "NNb.", "]N(N\x93.", "NNs.", "NNNs.", "Q.", "e.", "u.", "}(Nu.", "\x90."}) {
     SCOPED_TRACE(pickle);
     const std::string text = pickle;
     EXPECT_FALSE(parse(as_bytes(text)).has_value());
@@ -184,8 +197,12 @@ TEST(Folder, SeesEachFinishedInstanceAndTakesItsPlace) {
 }
 
 TEST(Folder, IsNotAskedAboutAnInstanceThatIsReferredToAgain) {
-  const std::string by_memo = "](cm\nC\n)\x81\x94}\x94(X\x01\x00\x00\x00kK\x07ubh\x00" "e.padding"s;
-  const std::string by_duplicate = "](cm\nC\n)\x81" "2}(X\x01\x00\x00\x00kK\x07ube.padding"s;
+  const std::string by_memo =
+      "](cm\nC\n)\x81\x94}\x94(X\x01\x00\x00\x00kK\x07ubh\x00"
+      "e.padding"s;
+  const std::string by_duplicate =
+      "](cm\nC\n)\x81"
+      "2}(X\x01\x00\x00\x00kK\x07ube.padding"s;
   for (const std::string& pickle : {by_memo, by_duplicate}) {
     FirstNumber folder;
     const auto graph = parse(as_bytes(pickle), {}, &folder);
@@ -200,7 +217,10 @@ TEST(Folder, IsNotAskedAboutAnInstanceThatIsReferredToAgain) {
 
 // The state's list is put into an older list while the instance is still being made: folding would leave it dangling.
 TEST(Folder, IsNotAskedWhileSomethingOlderMayHoldAPartOfTheInstance) {
-  const std::string pickle = "]\x94(cm\nC\n)\x81}(X\x01\x00\x00\x00kK\x07X\x01\x00\x00\x00lh\x00(K\x01K\x02\x86" "eubK\x05" "e.padding"s;
+  const std::string pickle =
+      "]\x94(cm\nC\n)\x81}(X\x01\x00\x00\x00kK\x07X\x01\x00\x00\x00lh\x00(K\x01K\x02\x86"
+      "eubK\x05"
+      "e.padding"s;
   FirstNumber folder;
   const auto graph = parse(as_bytes(pickle), {}, &folder);
   ASSERT_TRUE(graph.has_value());

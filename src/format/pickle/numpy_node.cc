@@ -16,10 +16,10 @@ struct NumpyName {
   DType dtype;
 };
 constexpr std::array kNumpyNames = {
-    NumpyName{"b1", DType::kBool},      NumpyName{"i1", DType::kInt8},      NumpyName{"i2", DType::kInt16},
-    NumpyName{"i4", DType::kInt32},     NumpyName{"i8", DType::kInt64},     NumpyName{"u1", DType::kUInt8},
-    NumpyName{"u2", DType::kUInt16},    NumpyName{"u4", DType::kUInt32},    NumpyName{"u8", DType::kUInt64},
-    NumpyName{"f2", DType::kFloat16},   NumpyName{"f4", DType::kFloat32},   NumpyName{"f8", DType::kFloat64},
+    NumpyName{"b1", DType::kBool},      NumpyName{"i1", DType::kInt8},        NumpyName{"i2", DType::kInt16},
+    NumpyName{"i4", DType::kInt32},     NumpyName{"i8", DType::kInt64},       NumpyName{"u1", DType::kUInt8},
+    NumpyName{"u2", DType::kUInt16},    NumpyName{"u4", DType::kUInt32},      NumpyName{"u8", DType::kUInt64},
+    NumpyName{"f2", DType::kFloat16},   NumpyName{"f4", DType::kFloat32},     NumpyName{"f8", DType::kFloat64},
     NumpyName{"c8", DType::kComplex64}, NumpyName{"c16", DType::kComplex128},
 };
 
@@ -44,7 +44,8 @@ std::optional<DType> read_dtype(const Graph& graph, Node node) {
   if (!graph.makes(node, "numpy", "dtype")) return std::nullopt;
   const Elements arguments = graph.elements(graph.arguments(node));
   const Node state = graph.state(node);
-  if (arguments.empty() || !state.is_set() || !graph.is(state, Kind::kTuple) || graph.items(node).is_set()) return std::nullopt;
+  if (arguments.empty() || !state.is_set() || !graph.is(state, Kind::kTuple) || graph.items(node).is_set())
+    return std::nullopt;
   const std::optional<std::string_view> name = graph.text_if(arguments.front());
   const Elements parts = graph.elements(state);
   if (!name || parts.size() < 2) return std::nullopt;
@@ -58,7 +59,8 @@ std::optional<DType> read_dtype(const Graph& graph, Node node) {
     if (describes_structure && !graph.is(part, Kind::kNone)) return std::nullopt;
     ++i;
   }
-  const auto found = std::find_if(kNumpyNames.begin(), kNumpyNames.end(), [&](const NumpyName& n) { return n.name == *name; });
+  const auto found =
+      std::find_if(kNumpyNames.begin(), kNumpyNames.end(), [&](const NumpyName& n) { return n.name == *name; });
   if (found == kNumpyNames.end()) return std::nullopt;
   return found->dtype;
 }

@@ -15,8 +15,8 @@
 
 namespace cairn::pickle {
 
-// The content of a node that stands for bytes: a bytes object, a bytearray opcode, or the `_codecs.encode(text, "latin1")`
-// that protocol 2 writes instead. Nullopt for anything else.
+// The content of a node that stands for bytes: a bytes object, a bytearray opcode, or the `_codecs.encode(text,
+// "latin1")` that protocol 2 writes instead. Nullopt for anything else.
 std::optional<std::string> bytes_of(const Graph& graph, Node node);
 
 // Nullopt if `node` is not the making of a NumPy array or scalar of a plain dtype with as many bytes as it needs.

@@ -70,8 +70,8 @@ inline constexpr int kProtocolMax = 5;
 // Opcodes without operands that Python's pickler writes in a row, again and again, and those that we write for the same
 // thing. Recognised at once, for speed only.
 struct Idiom {
-  std::uint64_t opcodes;  // the first one lowest
-  std::size_t length;     // at most 7
+  std::uint64_t opcodes;                      // the first one lowest
+  std::size_t length;                         // at most 7
   bool is_at(const std::byte* place) const {  // eight bytes can be loaded
     return ((load_little_endian<std::uint64_t>(place) ^ opcodes) << (64 - 8 * length)) == 0;
   }

@@ -1,6 +1,7 @@
 #include "format/pickle/opcode_scan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 
@@ -9,6 +10,38 @@
 
 namespace cairn::pickle {
 namespace {
+
+// What follows an opcode.
+enum class Operand : std::uint8_t {
+  kUnknown,
+  kNothing,
+  kByte,
+  kFourBytes,
+  kEightBytes,
+  kCounted1,
+  kCounted4,
+  kCounted8,
+  kTwoLines
+};
+
+constexpr std::array<Operand, 256> make_operands() {
+  std::array<Operand, 256> operands{};
+  for (const Opcode opcode :
+       {kMark,    kPop,      kPopMark,  kDup,      kNone,      kBinPersId, kReduce,      kAppend,
+        kBuild,   kAppends,  kSetItem,  kTuple,    kSetItems,  kEmptyDict, kEmptyList,   kNewObj,
+        kNewTrue, kNewFalse, kEmptySet, kAddItems, kFrozenSet, kNewObjEx,  kStackGlobal, kMemoize}) {
+    operands[opcode] = Operand::kNothing;
+  }
+  for (const Opcode opcode : {kProto, kBinPut}) operands[opcode] = Operand::kByte;
+  operands[kLongBinPut] = Operand::kFourBytes;
+  for (const Opcode opcode : {kBinFloat, kFrame}) operands[opcode] = Operand::kEightBytes;
+  for (const Opcode opcode : {kShortBinBytes, kLong1}) operands[opcode] = Operand::kCounted1;
+  for (const Opcode opcode : {kBinUnicode, kBinBytes, kLong4}) operands[opcode] = Operand::kCounted4;
+  for (const Opcode opcode : {kBinUnicode8, kBinBytes8, kByteArray8}) operands[opcode] = Operand::kCounted8;
+  operands[kGlobal] = Operand::kTwoLines;
+  return operands;
+}
+constexpr std::array<Operand, 256> kOperands = make_operands();
 
 // Where a scan stands. Small enough to live in registers: nothing keeps its address.
 struct Cursor {
@@ -41,13 +74,33 @@ struct Cursor {
     }
   }
 
-  bool skip_line() {
+  [[gnu::always_inline]] bool skip_line() {
     const void* newline = std::memchr(at, '\n', left());
     if (newline == nullptr) return false;
     at = static_cast<const std::byte*>(newline) + 1;
     return true;
   }
+
+  [[gnu::always_inline]] bool skip_operand(Operand operand) {
+    switch (operand) {
+      case Operand::kByte: return skip(1);
+      case Operand::kFourBytes: return skip(4);
+      case Operand::kEightBytes: return skip(8);
+      case Operand::kCounted1: return skip_counted<std::uint8_t>();
+      case Operand::kCounted4: return skip_counted<std::uint32_t>();
+      case Operand::kCounted8: return skip_counted<std::uint64_t>();
+      case Operand::kTwoLines: return skip_line() && skip_line();
+      case Operand::kUnknown: return false;
+      case Operand::kNothing: return true;
+    }
+    return false;
+  }
 };
+
+bool is_unknown_protocol(const std::byte* opcode_at, const Cursor& behind) {
+  return std::to_integer<std::uint8_t>(*opcode_at) == kProto && behind.left() > 0 &&
+         std::to_integer<int>(*behind.at) > kProtocolMax;
+}
 
 Error refusal(std::span<const std::byte> input, const std::byte* opcode_at) {
   const auto offset = static_cast<std::uint64_t>(opcode_at - input.data());
@@ -73,15 +126,18 @@ Result<OpcodeScan> OpcodeScan::make(std::span<const std::byte> input) {
   return scan;
 }
 
-bool OpcodeScan::use(std::size_t memo, std::size_t input_bytes) {
+[[gnu::always_inline]] inline bool OpcodeScan::use(std::size_t memo, std::size_t input_bytes) {
   if (memo >= input_bytes) return false;  // more entries than bytes to make them
   std::uint64_t& word = used_[memo / 64];
   const std::uint64_t bit = std::uint64_t{1} << (memo % 64);
-  if ((word & bit) == 0) word |= bit;
-  memo_count_ = std::max(memo_count_, memo + 1);
+  if ((word & bit) == 0) {
+    word |= bit;
+    memo_count_ = std::max(memo_count_, memo + 1);
+  }
   return true;
 }
 
+// What metadata consists of has a case of its own: a branch that is foreseen costs less than a look into a table.
 Result<void> OpcodeScan::run(std::span<const std::byte> input) {
   used_ = ZeroedArray<std::uint64_t>(input.size() / 64 + 1);
   Cursor cursor{input.data(), input.data() + input.size()};
@@ -89,40 +145,31 @@ Result<void> OpcodeScan::run(std::span<const std::byte> input) {
   const std::byte* opcode_at = cursor.at;
   while (inside && cursor.at != cursor.end) {
     opcode_at = cursor.at++;
-    switch (std::to_integer<std::uint8_t>(*opcode_at)) {
-      case kMark: case kPop: case kPopMark: case kDup: case kNone: case kBinPersId: case kReduce: case kAppend: case kBuild:
-      case kAppends: case kSetItem: case kTuple: case kSetItems: case kEmptyDict: case kEmptyList:
-      case kNewObj: case kNewTrue: case kNewFalse: case kEmptySet: case kAddItems:
-      case kFrozenSet: case kNewObjEx: case kStackGlobal: case kMemoize:
-        break;
-      case kTuple1: case kTuple2: case kTuple3:
-        cursor.skip_idiom(kIntoCall, kIntoCallBare);
-        break;
-      case kEmptyTuple:
-        cursor.skip_idiom(kIntoInstance, kIntoInstanceBare);
-        break;
-      case kBinGet:
-        inside = cursor.skip(1) && use(std::to_integer<std::size_t>(opcode_at[1]), input.size());
-        break;
+    const auto opcode = std::to_integer<std::uint8_t>(*opcode_at);
+    switch (opcode) {
+      case kMark:
+      case kMemoize:
+      case kSetItems:
+      case kBuild: break;
+      case kTuple1:
+      case kTuple2:
+      case kTuple3: cursor.skip_idiom(kIntoCall, kIntoCallBare); break;
+      case kEmptyTuple: cursor.skip_idiom(kIntoInstance, kIntoInstanceBare); break;
+      case kBinGet: inside = cursor.skip(1) && use(std::to_integer<std::size_t>(opcode_at[1]), input.size()); break;
       case kLongBinGet:
         inside = cursor.skip(4) && use(load_little_endian<std::uint32_t>(opcode_at + 1), input.size());
         break;
-      case kProto:
-        inside = cursor.skip(1);
-        if (inside && std::to_integer<int>(opcode_at[1]) > kProtocolMax) return refusal(input, opcode_at);
-        break;
-      case kBinInt1: case kBinPut: inside = cursor.skip(1); break;
+      case kBinInt1: inside = cursor.skip(1); break;
       case kBinInt2: inside = cursor.skip(2); break;
-      case kBinInt: case kLongBinPut: inside = cursor.skip(4); break;
-      case kBinFloat: case kFrame: inside = cursor.skip(8); break;
-      case kShortBinUnicode: case kShortBinBytes: case kLong1: inside = cursor.skip_counted<std::uint8_t>(); break;
-      case kBinUnicode: case kBinBytes: case kLong4: inside = cursor.skip_counted<std::uint32_t>(); break;
-      case kBinUnicode8: case kBinBytes8: case kByteArray8: inside = cursor.skip_counted<std::uint64_t>(); break;
-      case kGlobal: inside = cursor.skip_line() && cursor.skip_line(); break;
-      case kStop:
-        bytes_consumed_ = static_cast<std::size_t>(cursor.at - input.data());
-        return {};
-      default: return refusal(input, opcode_at);
+      case kBinInt: inside = cursor.skip(4); break;
+      case kShortBinUnicode: inside = cursor.skip_counted<std::uint8_t>(); break;
+      case kStop: bytes_consumed_ = static_cast<std::size_t>(cursor.at - input.data()); return {};
+      default:
+        if (kOperands[opcode] == Operand::kUnknown || is_unknown_protocol(opcode_at, cursor)) {
+          return refusal(input, opcode_at);
+        }
+        inside = cursor.skip_operand(kOperands[opcode]);
+        break;
     }
   }
   const auto offset = static_cast<std::uint64_t>(opcode_at - input.data());

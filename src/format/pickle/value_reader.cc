@@ -39,7 +39,8 @@ class ValueReader {
 Result<void> ValueReader::spend(std::size_t bytes) {
   const std::size_t cost = 1 + bytes / kBytesPerUnit;
   if (cost > budget_) {
-    return Error(ErrorCode::kUnsupported, "a pickle whose values are far larger than itself: it repeats what it shares");
+    return Error(ErrorCode::kUnsupported,
+                 "a pickle whose values are far larger than itself: it repeats what it shares");
   }
   budget_ -= cost;
   return {};
@@ -92,10 +93,10 @@ Result<Value> ValueReader::read(Node node, std::size_t depth) {
     case Kind::kBool: return Value(graph_.boolean(node));
     case Kind::kInteger: return Value(graph_.integer(node));
     case Kind::kReal: return Value(graph_.real(node));
-    case Kind::kText:
-      CAIRN_TRY(spend(graph_.text(node).size()));
-      return Value(graph_.text(node));
-    case Kind::kBigInteger: case Kind::kBytes: case Kind::kByteArray: {
+    case Kind::kText: CAIRN_TRY(spend(graph_.text(node).size())); return Value(graph_.text(node));
+    case Kind::kBigInteger:
+    case Kind::kBytes:
+    case Kind::kByteArray: {
       const std::span<const std::byte> bytes = graph_.bytes(node);
       CAIRN_TRY(spend(bytes.size()));
       std::string data(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -125,7 +126,10 @@ Result<Value> ValueReader::read(Node node, std::size_t depth) {
     }
     case Kind::kDict: return read_dict(node, false, depth);
     case Kind::kGlobal: return named(graph_.module(node), graph_.name(node), None{});
-    case Kind::kCall: case Kind::kInstance: case Kind::kPersistent: case Kind::kFolded: return read_call(node, depth);
+    case Kind::kCall:
+    case Kind::kInstance:
+    case Kind::kPersistent:
+    case Kind::kFolded: return read_call(node, depth);
   }
   return Error(ErrorCode::kInternal, "a node of no kind");
 }

@@ -46,9 +46,10 @@ std::vector<Value> examples() {
   std::vector<Value> values;
   values.emplace_back();
   values.emplace_back(true);
-  for (const std::int64_t number : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{127}, std::int64_t{128}, std::int64_t{-128},
-                                    std::int64_t{-32769}, std::int64_t{1} << 40, std::numeric_limits<std::int64_t>::min(),
-                                    std::numeric_limits<std::int64_t>::max()}) {
+  for (const std::int64_t number :
+       {std::int64_t{0}, std::int64_t{-1}, std::int64_t{127}, std::int64_t{128}, std::int64_t{-128},
+        std::int64_t{-32769}, std::int64_t{1} << 40, std::numeric_limits<std::int64_t>::min(),
+        std::numeric_limits<std::int64_t>::max()}) {
     values.emplace_back(number);
   }
   values.emplace_back(BigInt{"\0\0\0\0\0\0\0\0\x01"s});
@@ -104,17 +105,25 @@ TEST(Value, ComesBackAsItWasWritten) {
 
 TEST(Value, WritesWhatPythonWrites) {
   EXPECT_EQ(write(make<List>(1, -1, std::int64_t{1} << 31, "a"), 2),
-            "\x80\x02](K\x01J\xff\xff\xff\xff\x8a\x05\x00\x00\x00\x80\x00X\x01\x00\x00\x00" "ae."s);
-  EXPECT_EQ(write(Bytes{"\xff"}, 2), "\x80\x02" "c_codecs\nencode\nq\x00X\x02\x00\x00\x00\xc3\xbfX\x06\x00\x00\x00latin1q\x01\x86R."s);
+            "\x80\x02](K\x01J\xff\xff\xff\xff\x8a\x05\x00\x00\x00\x80\x00X\x01\x00\x00\x00"
+            "ae."s);
+  EXPECT_EQ(write(Bytes{"\xff"}, 2),
+            "\x80\x02"
+            "c_codecs\nencode\nq\x00X\x02\x00\x00\x00\xc3\xbfX\x06\x00\x00\x00latin1q\x01\x86R."s);
   EXPECT_EQ(write(1.0, 2), "\x80\x02G\x3f\xf0\x00\x00\x00\x00\x00\x00."s);
 }
 
 TEST(Value, ReadsColumnMajorArraysRowByRow) {
   // numpy.asfortranarray([[1, 2, 3], [4, 5, 6]], dtype=int8), protocol 4
   const std::string pickle =
-      "\x80\x04" "cnumpy._core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" "C\x01" "b\x87R(K\x01K\x02K\x03\x86"
-      "cnumpy\ndtype\nX\x02\x00\x00\x00i1\x89\x88\x87R(K\x03X\x01\x00\x00\x00|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-      "\x88" "C\x06\x01\x04\x02\x05\x03\x06tb."s;
+      "\x80\x04"
+      "cnumpy._core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85"
+      "C\x01"
+      "b\x87R(K\x01K\x02K\x03\x86"
+      "cnumpy\ndtype\nX\x02\x00\x00\x00i1\x89\x88\x87R(K\x03X\x01\x00\x00\x00|"
+      "NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+      "\x88"
+      "C\x06\x01\x04\x02\x05\x03\x06tb."s;
   const auto value = read(pickle);
   ASSERT_TRUE(value.has_value()) << value.error().what();
   const auto* array = value->get_if<Array>();
@@ -136,7 +145,9 @@ TEST(Value, AnArrayWithTooFewBytesIsNotTakenForOne) {
 }
 
 TEST(Value, RefusesWhatContainsItself) {
-  const auto value = read("]\x94h\x00" "a."s);
+  const auto value = read(
+      "]\x94h\x00"
+      "a."s);
   ASSERT_FALSE(value.has_value());
   EXPECT_EQ(value.error().code(), ErrorCode::kUnsupported);
 }

@@ -92,7 +92,8 @@ class ValueWriter {
   Result<void> write_one(const std::unique_ptr<Object>& object, std::size_t depth) {
     if (object->module.empty() && object->name.empty()) {  // see to_value(): the callable is made by a call itself
       const auto* call = object->arguments.get_if<Tuple>();
-      if (call == nullptr || call->items.size() != 2) return Error(ErrorCode::kUnsupported, "an object without a class");
+      if (call == nullptr || call->items.size() != 2)
+        return Error(ErrorCode::kUnsupported, "an object without a class");
       for (const Value& part : call->items) CAIRN_TRY(write(part, depth + 1));
     } else {
       if (writer_.protocol() < kFirstModernProtocol && object->qualified_name().find('\n') != std::string::npos) {

@@ -25,9 +25,7 @@ void put_opcode(std::string& out, std::uint8_t opcode, T operand) {
 
 }  // namespace
 
-Writer::Writer(int protocol) : protocol_(protocol) {
-  put_opcode(out_, kProto, static_cast<std::uint8_t>(protocol));
-}
+Writer::Writer(int protocol) : protocol_(protocol) { put_opcode(out_, kProto, static_cast<std::uint8_t>(protocol)); }
 
 void Writer::integer(std::int64_t value) {
   if (value >= 0 && value <= std::numeric_limits<std::uint8_t>::max()) {

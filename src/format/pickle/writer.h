@@ -1,7 +1,7 @@
 // Writer: puts opcodes of a pickle, one call per thing, into a string.
 //
-// One thread at a time. It checks nothing: the caller keeps the stack discipline of the pickle machine. Frames are never
-// written; readers do without. Values as a whole are written by write_value() (value_writer.h).
+// One thread at a time. It checks nothing: the caller keeps the stack discipline of the pickle machine. Frames are
+// never written; readers do without. Values as a whole are written by write_value() (value_writer.h).
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,8 @@ class Writer {
   void big_integer(std::string_view twos_complement);  // little endian
   void real(double value);
   void text(std::string_view utf8);  // at most 2^32 - 1 bytes in protocol 2
-  void bytes(std::string_view data);  // protocol 2 has no opcode for it: writes BINBYTES, which torch does not read there
+  void bytes(
+      std::string_view data);  // protocol 2 has no opcode for it: writes BINBYTES, which torch does not read there
   // Written once, referred to afterwards. Protocol 2 ends names by line feeds: there must be none in them.
   void global(std::string_view module, std::string_view name);
   // A short text that will come again (a field name): likewise.
@@ -44,12 +45,12 @@ class Writer {
   void appends() { op('e'); }
   void set_item() { op('s'); }
   void set_items() { op('u'); }
-  void add_items() { op('\x90'); }        // protocol 4
-  void frozen_set() { op('\x91'); }       // protocol 4
-  void reduce() { op('R'); }              // callable, arguments -> result
-  void new_instance() { op('\x81'); }     // class, arguments -> instance
-  void build() { op('b'); }               // thing, state -> thing
-  void persistent() { op('Q'); }          // id -> what the container knows by it
+  void add_items() { op('\x90'); }     // protocol 4
+  void frozen_set() { op('\x91'); }    // protocol 4
+  void reduce() { op('R'); }           // callable, arguments -> result
+  void new_instance() { op('\x81'); }  // class, arguments -> instance
+  void build() { op('b'); }            // thing, state -> thing
+  void persistent() { op('Q'); }       // id -> what the container knows by it
   void stop() { op('.'); }
 
   // Remembers the thing on top; reference() pushes it again.
