@@ -1,5 +1,6 @@
 """Fixtures of the Python tests. A test that compares with stock torch has `torch` imported by its own module."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,0 +1,141 @@
+"""Ctrl-C during a save: KeyboardInterrupt, the old checkpoint whole, no litter."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import cairn
+
+TRAINER = """
+import sys, time
+import torch, cairn
+
+rounds, directory = int(sys.argv[1]), sys.argv[2]
+states = [{"w": torch.full((32 << 20,), float(i)), "step": i} for i in (1, 2)]
+cairn.save(states[0], checkpoint_id=directory)
+start = time.perf_counter()
+cairn.save(states[1], checkpoint_id=directory)
+print(time.perf_counter() - start, flush=True)
+for i in range(rounds):
+    sys.stdin.readline()
+    print("saving", flush=True)
+    try:
+        try:
+            cairn.save(states[i % 2], checkpoint_id=directory)
+            outcome = "finished"
+        except KeyboardInterrupt:
+            outcome = "interrupted"
+            stopped = time.perf_counter()
+        while outcome == "finished":
+            time.sleep(10)
+    except KeyboardInterrupt:
+        pass
+    print(outcome, flush=True)
+"""
+
+
+def one_of_both(directory: Path) -> int:
+    """Which of the two states the checkpoint holds; fails if it is neither."""
+    state = {"w": torch.zeros(32 << 20), "step": 0}
+    cairn.load(state, checkpoint_id=directory)
+    assert state["step"] in (1, 2)
+    assert bool((state["w"] == float(state["step"])).all())
+    return int(state["step"])
+
+
+def test_ctrl_c_stops_a_save(checkpoint: Path) -> None:
+    rounds = 12
+    command = [sys.executable, "-c", TRAINER, str(rounds), str(checkpoint)]
+    chance = random.Random(5)
+    outcomes = []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdin is not None
+        assert trainer.stdout is not None
+        duration = float(trainer.stdout.readline())
+        before = one_of_both(checkpoint)
+        for _ in range(rounds):
+            trainer.stdin.write("\n")
+            trainer.stdin.flush()
+            assert trainer.stdout.readline() == "saving\n"
+            time.sleep(chance.uniform(0, duration))
+            trainer.send_signal(signal.SIGINT)
+            sent = time.perf_counter()
+            outcomes.append(trainer.stdout.readline().strip())
+            assert time.perf_counter() - sent < 5
+            after = one_of_both(checkpoint)
+            files = {path.name for path in checkpoint.iterdir()}
+            assert files == {".metadata", *cairn.open(checkpoint).files}, f"litter after {outcomes[-1]}"
+            assert outcomes[-1] == "finished" or after in (before, 1, 2)
+            before = after
+    assert trainer.returncode == 0
+    assert "interrupted" in outcomes, outcomes
+
+
+def test_handlers_run_and_their_exceptions_arrive(checkpoint: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def handler(number: int, frame: object) -> None:
+        raise Stop
+
+    state = {"w": torch.zeros(32 << 20)}
+    cairn.save({"w": torch.ones(3)}, checkpoint_id=checkpoint)
+    previous = signal.signal(signal.SIGUSR1, handler)
+    timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        with pytest.raises(Stop):
+            timer.start()
+            for _ in range(100):
+                cairn.save(state, checkpoint_id=checkpoint)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, previous)
+    assert {path.name for path in checkpoint.iterdir()} == {".metadata", *cairn.open(checkpoint).files}
+    assert cairn.verify(checkpoint)
+
+
+def test_other_threads_go_on_during_a_save(checkpoint: Path) -> None:
+    """The engine works without Python's lock."""
+    ticks = 0
+    stop = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not stop.is_set():
+            ticks += 1
+            time.sleep(0.001)
+
+    ticker = threading.Thread(target=tick)
+    state = {"w": torch.zeros(32 << 20)}
+    cairn.save(state, checkpoint_id=checkpoint)
+    ticker.start()
+    try:
+        start = time.perf_counter()
+        ticks = 0
+        cairn.save(state, checkpoint_id=checkpoint)
+        seen, took = ticks, time.perf_counter() - start
+    finally:
+        stop.set()
+        ticker.join()
+    assert seen > took / 0.001 / 20, f"{seen} ticks in {took:.3f} s"
+
+
+def test_a_save_in_another_thread_is_not_interrupted(checkpoint: Path) -> None:
+    done: list[object] = []
+
+    def work() -> None:
+        done.append(cairn.save({"w": torch.zeros(1 << 20)}, checkpoint_id=checkpoint))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(done) == 1
+    assert cairn.verify(checkpoint)
