@@ -117,15 +117,13 @@ class Bench:
         raw_device = build_program("raw_device")
         self.warm_up()
         for _ in self.rounds(f"state of {size / 2**20:.0f} MiB"):
-            raw = self.scratch / "raw"
-            raw.mkdir(exist_ok=True)
-            for figure, rate in json.loads(output_of(str(raw_device), str(raw), str(size))).items():
-                self.samples.add("raw " + figure, "device", rate)
+            self.measure_raw_device(raw_device, size)
             for peer in self.peers:
                 with empty_directory(self.scratch / peer.name) as directory:
                     wall, cpu = seconds_of(lambda peer=peer, directory=directory: peer.save(state, directory))
                 self.samples.add("save rate", peer.name, size / wall)
                 self.samples.add("save cpu", peer.name, cpu / (size / 1e9))
+            self.measure_raw_device(raw_device, size)  # again: others may have the device for a while
             for temperature, prepare in (("cold", forget), ("warm", remember)):
                 for peer in self.peers:
                     directory = self.scratch / peer.name
@@ -133,6 +131,12 @@ class Bench:
                     wall, cpu = seconds_of(lambda peer=peer, directory=directory: peer.load(state, directory))
                     self.samples.add(f"{temperature} load rate", peer.name, size / wall)
                     self.samples.add(f"{temperature} load cpu", peer.name, cpu / (size / 1e9))
+
+    def measure_raw_device(self, program: Path, size: int) -> None:
+        directory = self.scratch / "raw"
+        directory.mkdir(exist_ok=True)
+        for figure, rate in json.loads(output_of(str(program), str(directory), str(size))).items():
+            self.samples.add("raw " + figure, "device", rate)
 
     def measure_small(self) -> None:
         count = self.arguments.small_count
