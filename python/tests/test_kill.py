@@ -60,15 +60,18 @@ def test_kills_during_an_overwrite(checkpoint: Path) -> None:
     for name, data in OTHERS.items():
         (checkpoint / name).write_bytes(data)
     start = time.perf_counter()
-    cairn.save(OLD, checkpoint_id=checkpoint)
+    pid, begin = start_trainer(checkpoint)
+    os.waitpid(pid, 0)
+    os.close(begin)
     duration = time.perf_counter() - start
+    cairn.save(OLD, checkpoint_id=checkpoint)
     chance = random.Random(SEED)
     seen = {"old": 0, "new": 0, "left behind": 0}
     for kill in range(KILLS):
         pid, begin = start_trainer(checkpoint)
         os.read(begin, 1)
         os.close(begin)
-        time.sleep(chance.uniform(0, 1.2 * duration))
+        time.sleep(chance.uniform(0, 1.5 * duration))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
@@ -86,5 +89,5 @@ def test_kills_during_an_overwrite(checkpoint: Path) -> None:
         assert files == {".metadata", *cairn.open(checkpoint).files, *OTHERS}, where
     assert cairn.verify(checkpoint)
     assert {name: (checkpoint / name).read_bytes() for name in OTHERS} == OTHERS
-    assert seen["left behind"] >= KILLS // 10, f"few kills hit a save: {seen}"
     print(seen)
+    assert min(seen.values()) > 0, f"all kills hit the same part of a save: {seen}"

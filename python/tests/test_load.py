@@ -227,6 +227,41 @@ def test_what_dcp_callers_catch(checkpoint: Path) -> None:
     assert str(error)[0] not in "'\"", "not the quoted text of a KeyError"
 
 
+def test_targets_that_are_views_of_other_numbers(checkpoint: Path) -> None:
+    values = torch.randn(4, dtype=torch.complex64)
+    cairn.save({"conjugate": values, "negative": values.imag}, checkpoint_id=checkpoint)
+    first, second = torch.zeros(4, dtype=torch.complex64), torch.zeros(4, dtype=torch.complex64)
+    state = {"conjugate": first.conj(), "negative": second.conj().imag}
+    assert state["conjugate"].is_conj()
+    assert state["negative"].is_neg()
+    cairn.load(state, checkpoint_id=checkpoint)
+    assert_same(first, values.conj())
+    assert_same(second.imag, -values.imag)
+
+
+def test_targets_with_sizes_of_one_and_strides_of_zero(checkpoint: Path) -> None:
+    cairn.save({"w": torch.ones(1, 3)}, checkpoint_id=checkpoint)
+    target = torch.zeros(3).as_strided((1, 3), (0, 1))
+    cairn.load({"w": target}, checkpoint_id=checkpoint)
+    assert_same(target, torch.ones(1, 3))
+
+
+def test_elements_that_share_memory_cannot_be_targets(checkpoint: Path) -> None:
+    cairn.save({"w": torch.arange(3.0)}, checkpoint_id=checkpoint)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        cairn.load({"w": torch.zeros(1).expand(3)}, checkpoint_id=checkpoint)
+
+
+def test_inference_tensors_and_parameters(checkpoint: Path) -> None:
+    cairn.save({"a": torch.ones(2), "b": torch.ones(2)}, checkpoint_id=checkpoint)
+    with torch.inference_mode():
+        inference = torch.zeros(2)
+    state = {"a": inference, "b": torch.nn.Parameter(torch.zeros(2))}
+    cairn.load(state, checkpoint_id=checkpoint)
+    assert_same(state, {"a": torch.ones(2), "b": torch.ones(2)})
+    assert state["b"].requires_grad
+
+
 def test_without_a_checkpoint_id(checkpoint: Path) -> None:
     with pytest.raises(RuntimeError, match="checkpoint_id"):
         cairn.load({})
