@@ -21,7 +21,7 @@ TEST(JsonWriter, NestsAndSeparates) {
   json.key("empty").begin_array();
   json.end_array();
   json.key("keys").begin_array();
-  for (const std::uint64_t number : {1, 2}) {
+  for (const std::uint64_t number : {1U, 2U}) {
     json.begin_object();
     json.key("number").number(number);
     json.key("none").null();
