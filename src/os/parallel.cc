@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "os/signal_mask.h"
+
 namespace cairn::os {
 namespace {
 
@@ -64,13 +66,10 @@ class Crew {
   StopFlag stop_;
 };
 
-}  // namespace
-
-Result<void> run_parallel(std::size_t thread_count, const std::function<bool()>& interrupted,
-                          const std::function<Result<void>(std::size_t, StopFlag&)>& work) {
-  Crew crew(thread_count);
-  std::vector<std::jthread> threads;
-  threads.reserve(thread_count);
+void start_workers(Crew& crew, std::size_t thread_count,
+                   const std::function<Result<void>(std::size_t, StopFlag&)>& work,
+                   std::vector<std::jthread>& threads) {
+  const SignalMask no_signals;
   for (std::size_t worker = 0; worker < thread_count; ++worker) {
     const auto body = [&crew, &work, worker] {
       try {
@@ -85,6 +84,16 @@ Result<void> run_parallel(std::size_t thread_count, const std::function<bool()>&
       crew.finish(threads.empty() ? Result<void>(Error(ErrorCode::kUnavailable, error.what())) : Result<void>());
     }
   }
+}
+
+}  // namespace
+
+Result<void> run_parallel(std::size_t thread_count, const std::function<bool()>& interrupted,
+                          const std::function<Result<void>(std::size_t, StopFlag&)>& work) {
+  Crew crew(thread_count);
+  std::vector<std::jthread> threads;
+  threads.reserve(thread_count);
+  start_workers(crew, thread_count, work, threads);
   crew.wait(interrupted);
   threads.clear();
   return std::move(crew).result();

@@ -18,7 +18,13 @@ void OrderedProgress::mark(std::uint64_t index) {
 
 void OrderedProgress::wait_for_first(std::uint64_t count) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return first_open_ >= count; });
+  changed_.wait(lock, [&] { return first_open_ >= count || abandoned_; });
+}
+
+void OrderedProgress::abandon() {
+  const std::lock_guard lock(mutex_);
+  abandoned_ = true;
+  changed_.notify_all();
 }
 
 struct ImageComposer::Window {
@@ -43,7 +49,16 @@ std::uint64_t ImageComposer::block_length(std::uint64_t block) const {
 }
 
 void ImageComposer::compose(std::uint64_t block, std::span<std::byte> out) {
-  const Window window{block_begin(block), out};
+  try {
+    compose_in_steps(block, {block_begin(block), out});
+  } catch (...) {
+    payloads_done_.abandon();
+    frames_done_.abandon();
+    throw;
+  }
+}
+
+void ImageComposer::compose_in_steps(std::uint64_t block, const Window& window) {
   copy_payloads(window);  // (1)
   payloads_done_.mark(block);
   payloads_done_.wait_for_first(block);

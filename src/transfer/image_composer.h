@@ -27,14 +27,17 @@ class OrderedProgress {
  public:
   explicit OrderedProgress(std::uint64_t count) : done_(count, false) {}
   void mark(std::uint64_t index);
-  // Returns once all of [0, count) are marked.
+  // Returns once all of [0, count) are marked, or somebody gave up.
   void wait_for_first(std::uint64_t count);
+  // Nobody shall wait any more: one of the blocks will never be done.
+  void abandon();
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<bool> done_;
   std::uint64_t first_open_ = 0;
+  bool abandoned_ = false;
 };
 
 class ImageComposer {
@@ -47,7 +50,8 @@ class ImageComposer {
   // The block's bytes, cut at the end of the file.
   std::uint64_t block_length(std::uint64_t block) const;
 
-  // `out` has block_length(block) bytes.
+  // `out` has block_length(block) bytes. If it throws (memory ran out), other threads are set free and what they
+  // compose is worthless.
   void compose(std::uint64_t block, std::span<std::byte> out);
 
   // Of the finished trailer, for the commit record. Valid once every block is composed.
@@ -55,6 +59,7 @@ class ImageComposer {
 
  private:
   struct Window;  // a block's place and bytes
+  void compose_in_steps(std::uint64_t block, const Window& window);
   void copy_payloads(const Window& window);
   void copy_payload(const Window& window, std::size_t item);
   void render_frames(const Window& window);

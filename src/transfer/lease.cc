@@ -7,6 +7,8 @@
 #include <optional>
 #include <sstream>
 
+#include "os/signal_mask.h"
+
 namespace cairn::transfer {
 namespace {
 
@@ -76,6 +78,7 @@ std::optional<SaveId> save_id_of_folder(std::string_view name) {
 Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identity) {
   const std::string name = folder_of(identity.save_id) + std::string(kLeaseName);
   CAIRN_TRY(storage.create_whole(name, encode(identity, os::ProcessIdentity::mine()), Durability::kBuffered));
+  const os::SignalMask no_signals;
   return Lease(std::jthread([&storage, name](std::stop_token stop) { beat(std::move(stop), storage, name); }));
 }
 
