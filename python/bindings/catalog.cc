@@ -25,14 +25,16 @@ nb::tuple describe(const Catalog& catalog, const CatalogTensor& tensor) {
   for (std::size_t i = 0; i < tensor.chunk_count(); ++i) {
     const std::int64_t* box = tensor.boxes.data() + 2 * dimensions * i;
     const nb::tuple place = place_of(catalog, tensor.locations[i]);
-    chunks.append(nb::make_tuple(from_extents(box, dimensions), from_extents(box + dimensions, dimensions), place[0], place[1],
-                                 place[2]));
+    chunks.append(nb::make_tuple(from_extents(box, dimensions), from_extents(box + dimensions, dimensions), place[0],
+                                 place[1], place[2]));
   }
-  return nb::make_tuple(static_cast<int>(tensor.dtype), from_extents(tensor.shape.data(), dimensions), tensor.requires_grad,
-                        chunks);
+  return nb::make_tuple(static_cast<int>(tensor.dtype), from_extents(tensor.shape.data(), dimensions),
+                        tensor.requires_grad, chunks);
 }
 
-nb::object text_or_none(const std::optional<std::string>& text) { return text ? to_str(*text) : nb::object(nb::none()); }
+nb::object text_or_none(const std::optional<std::string>& text) {
+  return text ? to_str(*text) : nb::object(nb::none());
+}
 
 nb::dict extra_of(const Catalog& catalog) {
   nb::dict extra;

@@ -21,7 +21,9 @@ namespace cairn::python {
 namespace {
 
 // Paths come as os.fsencode gives them.
-std::filesystem::path to_filesystem_path(const nb::bytes& encoded) { return std::string(encoded.c_str(), encoded.size()); }
+std::filesystem::path to_filesystem_path(const nb::bytes& encoded) {
+  return std::string(encoded.c_str(), encoded.size());
+}
 
 // The options of a load and of reads, as keywords.
 LoadOptions load_options(const nb::kwargs& keywords) {
@@ -113,17 +115,17 @@ nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::k
   return nb::make_tuple(conversions, strings(report.missing));
 }
 
-// Reads a box of a tensor into memory that has room for it, row-major.
-void read_box(const Checkpoint& checkpoint, const nb::str& fqn, nb::handle offsets, nb::handle sizes, std::uintptr_t data,
+// Reads `box` = (offsets, sizes) of a tensor into memory that has room for it, row-major.
+void read_box(const Checkpoint& checkpoint, const nb::str& fqn, const nb::tuple& box, std::uintptr_t data,
               const nb::kwargs& keywords) {
   LoadOptions options = load_options(keywords);
   const std::string name = to_utf8(fqn);
   const CatalogTensor* tensor = checkpoint.catalog().find_tensor(name);
   if (tensor == nullptr) throw Error(Error(ErrorCode::kMissingKey, "no such tensor in the checkpoint").key(name));
-  const Box box = unwrap(Box::make(to_extents(offsets), to_extents(sizes)));
-  void* const target = reinterpret_cast<void*>(data);  // NOLINT: an address, from Python
-  const TensorView view = TensorView::contiguous(target, tensor->dtype, box.sizes());
-  without_lock(options, [&] { return checkpoint.read(name, box, view, options); });
+  const Box wanted = unwrap(Box::make(to_extents(box[0]), to_extents(box[1])));
+  void* const target = reinterpret_cast<void*>(data);  // NOLINT(performance-no-int-to-ptr): Python hands over integers
+  const TensorView view = TensorView::contiguous(target, tensor->dtype, wanted.sizes());
+  without_lock(options, [&] { return checkpoint.read(name, wanted, view, options); });
 }
 
 nb::bytes read_payload(const Checkpoint& checkpoint, const nb::str& fqn, const nb::kwargs& keywords) {

@@ -13,8 +13,8 @@ namespace cairn::python {
 // One per call into the engine, made and destroyed with Python's lock held.
 class Interrupt {
  public:
-  // For SaveOptions::interrupted: takes the lock for a moment. Signal handlers run on Python's main thread only; elsewhere
-  // the answer is always false.
+  // For SaveOptions::interrupted: takes the lock for a moment. Signal handlers run on Python's main thread only;
+  // elsewhere the answer is always false.
   std::function<bool()> poll();
 
   // Raises what a signal handler raised while the engine worked (usually KeyboardInterrupt), if one did.

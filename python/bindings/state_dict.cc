@@ -16,7 +16,8 @@ DType dtype_of(int code) {
 }
 
 TensorView view_of(std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides) {
-  return {reinterpret_cast<void*>(data), dtype_of(dtype), to_extents(sizes), to_extents(strides)};  // NOLINT: an address
+  void* const address = reinterpret_cast<void*>(data);  // NOLINT(performance-no-int-to-ptr): Python hands over integers
+  return {address, dtype_of(dtype), to_extents(sizes), to_extents(strides)};
 }
 
 // The engine takes equal names for chunks of one tensor; whole tensors must not share one.
@@ -54,20 +55,22 @@ void bind_state_dict(nb::module_& module) {
              unwrap(state.add_chunk(to_path(path), view_of(data, dtype, sizes, strides), to_extents(global_shape),
                                     to_extents(offsets), requires_grad));
            })
-      .def("add_value",
-           [](StateDict& state, nb::handle path, nb::handle object) {
-             std::optional<Value> value = to_value(object);
-             if (!value) return false;
-             unwrap(state.add_value(fresh_path(state, path), std::move(*value)));
-             return true;
-           },
-           nb::arg("path"), nb::arg("value").none())
+      .def(
+          "add_value",
+          [](StateDict& state, nb::handle path, nb::handle object) {
+            std::optional<Value> value = to_value(object);
+            if (!value) return false;
+            unwrap(state.add_value(fresh_path(state, path), std::move(*value)));
+            return true;
+          },
+          nb::arg("path"), nb::arg("value").none())
       .def("add_serialized_value",
            [](StateDict& state, nb::handle path, const nb::bytes& payload) {
              unwrap(state.add_serialized(fresh_path(state, path), SerializedValue{to_string_of(payload)}));
            })
       .def("add_serialized_tensor",
-           [](StateDict& state, nb::handle path, const nb::bytes& payload, int dtype, nb::handle shape, bool requires_grad) {
+           [](StateDict& state, nb::handle path, const nb::bytes& payload, int dtype, nb::handle shape,
+              bool requires_grad) {
              SerializedTensor tensor{to_string_of(payload), dtype_of(dtype), to_extents(shape), requires_grad};
              unwrap(state.add_serialized(fresh_path(state, path), std::move(tensor)));
            })

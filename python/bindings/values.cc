@@ -126,7 +126,8 @@ class ValueBuilder {
     if (kind.find_first_of("biufc") == std::string::npos) return std::nullopt;
     const std::optional<DType> plain = dtype_from_name(to_utf8(dtype.attr("name")));
     if (!plain) return std::nullopt;
-    if (is_array && (!nb::cast<bool>(object.attr("flags").attr("c_contiguous")) || !first_time(object))) return std::nullopt;
+    if (is_array && (!nb::cast<bool>(object.attr("flags").attr("c_contiguous")) || !first_time(object)))
+      return std::nullopt;
     Array array;
     array.kind = is_array ? Array::Kind::kNumpyArray : Array::Kind::kNumpyScalar;
     array.dtype = *plain;
@@ -160,14 +161,13 @@ class ObjectBuilder {
     const nb::bytes bytes(number.data.data(), number.data.size());
     return type.attr("from_bytes")(bytes, "little", nb::arg("signed") = true);
   }
-  nb::object build_one(const Complex& number) {
-    return checked(PyComplex_FromDoubles(number.real, number.imaginary));
-  }
+  nb::object build_one(const Complex& number) { return checked(PyComplex_FromDoubles(number.real, number.imaginary)); }
   nb::object build_one(const List& list) { return build_list(list.items); }
   nb::object build_one(const Tuple& tuple) { return checked(PyList_AsTuple(build_list(tuple.items).ptr())); }
   nb::object build_one(const Set& set) { return checked(PySet_New(build_list(set.items).ptr())); }
   nb::object build_one(const Dict& dict) {
-    nb::object result = dict.ordered ? nb::module_::import_("collections").attr("OrderedDict")() : nb::object(nb::dict());
+    nb::object result =
+        dict.ordered ? nb::module_::import_("collections").attr("OrderedDict")() : nb::object(nb::dict());
     for (const auto& [key, value] : dict.items) {
       const nb::object python_key = build(key);
       if (PyObject_SetItem(result.ptr(), python_key.ptr(), build(value).ptr()) != 0) throw nb::python_error();

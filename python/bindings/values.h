@@ -10,12 +10,14 @@ namespace nb = nanobind;
 
 namespace cairn::python {
 
-// The value of an object made of exactly these types, subclasses excluded: None, bool, int, float, complex, str, bytes, list,
-// tuple, set, dict, OrderedDict, and NumPy arrays and scalars of plain dtypes. Nullopt for anything else, for containers that
-// occur twice or in themselves (a Value can't say that they are the same), and for nests too deep for a Value.
+// The value of an object made of exactly these types, subclasses excluded: None, bool, int, float, complex, str, bytes,
+// list, tuple, set, dict, OrderedDict, and NumPy arrays and scalars of plain dtypes. Nullopt for anything else, for
+// containers that occur twice or in themselves (a Value can't say that they are the same), and for nests too deep for a
+// Value.
 std::optional<Value> to_value(nb::handle object);
 
-// The other way. `make_object(module, name, arguments, state, items)` makes what stands for a value of an unknown class.
+// The other way. `make_object(module, name, arguments, state, items)` makes what stands for a value of an unknown
+// class.
 nb::object from_value(const Value& value, nb::handle make_object);
 
 // "" if from_value() gives back what was saved without any help: no unknown class and no tensor in it.

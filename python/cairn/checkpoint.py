@@ -173,7 +173,7 @@ class Checkpoint(Mapping[str, Any]):
             raise Corrupt(f"the chunks of '{info.key}' hold less than its shape {info.shape}", key=info.key)
         array = arrays.empty(info.dtype, sizes)
         options = {"verify": verify, "follow_links": self._follow_links}
-        self._native.read_box(info.key, offsets, sizes, array.ctypes.data, **options)
+        self._native.read_box(info.key, (offsets, sizes), array.ctypes.data, **options)
         return array.reshape(tuple(sizes[d] for d in kept))
 
 
