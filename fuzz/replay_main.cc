@@ -1,5 +1,5 @@
-// Feeds every file of the folders named on the command line to the fuzz target it is linked with. A folder that is missing
-// or empty is a failure: a replay of nothing would look like a pass.
+// Feeds every file of the folders named on the command line to the fuzz target it is linked with. A folder that is
+// missing or empty is a failure: a replay of nothing would look like a pass.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
