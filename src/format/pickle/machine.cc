@@ -1,14 +1,9 @@
 // How it is fast, for metadata of half a million chunks:
-// - OpcodeScan goes first, so that no operand needs a check here, and of all that the pickle memoises (almost
-// everything)
-//   only what it asks for again is kept.
-// - A node is a word. Numbers are in it, text stays in the input, `torch.Size((a, b))` is its inner tuple under another
-// name.
-// - The arena only grows, so an instance that a Folder consumes takes everything that was made for it away by moving
-// the
-//   arena's end back. Nothing else may refer to what lies behind that end. `pinned_` guards this: it is moved up
-//   whenever a reference is made that the stack does not show (memo, DUP), or when an old container comes back from the
-//   memo and could be given something new.
+// - OpcodeScan goes first: no operand needs a check here, and of all that is memoised only what is asked for is kept.
+// - A node is a word: numbers are in it, text stays in the input, a torch.Size is its inner tuple under another name.
+// - The arena only grows: an instance that a Folder consumes takes all that was made for it away by moving the arena's
+//   end back. `pinned_` guards what something else may refer to. It is moved up by each reference that the stack does
+//   not show (memo, DUP), and when an old container comes back from the memo and could be given something new.
 // - Position, top of stack and fence live in a Registers that never has its address taken.
 
 #include "format/pickle/machine.h"
