@@ -18,14 +18,14 @@ LocationJoin::LocationJoin(Catalog& catalog) : catalog_(catalog) {
   }
 }
 
-std::size_t LocationJoin::find_tensor(std::string_view fqn) {
-  const std::size_t count = catalog_.tensors.size();
-  const std::size_t next = last_tensor_ + 1 < count ? last_tensor_ + 1 : 0;
-  for (const std::size_t guess : {next, last_tensor_}) {
-    if (guess < count && catalog_.tensors[guess].fqn == fqn) return last_tensor_ = guess;
+LocationJoin::Target LocationJoin::find(std::string_view fqn) const {
+  if (const CatalogTensor* tensor = catalog_.find_tensor(fqn)) {
+    return {Target::Kind::kTensor, static_cast<std::size_t>(tensor - catalog_.tensors.data())};
   }
-  const CatalogTensor* tensor = catalog_.find_tensor(fqn);
-  return tensor == nullptr ? count : last_tensor_ = static_cast<std::size_t>(tensor - catalog_.tensors.data());
+  if (const CatalogValue* value = catalog_.find_value(fqn)) {
+    return {Target::Kind::kValue, static_cast<std::size_t>(value - catalog_.values.data())};
+  }
+  return {};
 }
 
 std::span<const std::int64_t> LocationJoin::offsets_of(const CatalogTensor& tensor, std::size_t chunk) const {
@@ -54,23 +54,18 @@ const std::vector<std::uint32_t>& LocationJoin::sorted_chunks(std::size_t tensor
   return order;
 }
 
-void LocationJoin::assign(std::string_view fqn, std::optional<std::span<const std::int64_t>> offsets,
+void LocationJoin::assign(const Target& target, std::optional<std::span<const std::int64_t>> offsets,
                           std::optional<std::int64_t> hint, const ItemLocation& location) {
-  const std::size_t tensor_index = find_tensor(fqn);
-  if (tensor_index == catalog_.tensors.size()) {
-    if (const CatalogValue* value = catalog_.find_value(fqn)) {
-      catalog_.values[static_cast<std::size_t>(value - catalog_.values.data())].location = location;
-    }
-    return;
-  }
-  CatalogTensor& tensor = catalog_.tensors[tensor_index];
+  if (target.kind == Target::Kind::kValue) catalog_.values[target.index].location = location;
+  if (target.kind != Target::Kind::kTensor) return;
+  CatalogTensor& tensor = catalog_.tensors[target.index];
   if (!offsets || offsets->size() != tensor.shape.size()) return;
   if (hint && *hint >= 0 && static_cast<std::uint64_t>(*hint) < tensor.chunk_count() &&
       begins_at(tensor, static_cast<std::size_t>(*hint), *offsets)) {
     tensor.locations[static_cast<std::size_t>(*hint)] = location;
     return;
   }
-  const std::vector<std::uint32_t>& order = sorted_chunks(tensor_index);
+  const std::vector<std::uint32_t>& order = sorted_chunks(target.index);
   const auto first =
       std::lower_bound(order.begin(), order.end(), *offsets, [&](std::uint32_t chunk, const auto& wanted) {
         const auto own = offsets_of(tensor, chunk);

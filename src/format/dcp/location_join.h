@@ -19,25 +19,29 @@ class LocationJoin {
  public:
   explicit LocationJoin(Catalog& catalog);
 
-  // The item of `fqn` lies at `location`; of a tensor, that of the chunks which begin at `offsets`. `hint` is the
-  // position of the chunk if the writer was right. An item that belongs to nothing is passed over.
-  void assign(std::string_view fqn, std::optional<std::span<const std::int64_t>> offsets,
+  // Whose item it is.
+  struct Target {
+    enum class Kind : std::uint8_t { kNothing, kTensor, kValue };
+    Kind kind = Kind::kNothing;
+    std::size_t index = 0;
+  };
+  Target find(std::string_view fqn) const;
+
+  // The item lies at `location`; of a tensor, it is that of the chunks which begin at `offsets`. `hint` is the position
+  // of the chunk if the writer was right. An item that belongs to nothing is passed over.
+  void assign(const Target& target, std::optional<std::span<const std::int64_t>> offsets,
               std::optional<std::int64_t> hint, const ItemLocation& location);
 
   // Equal chunks share an item, and the storage names only one of them: the others get its place here.
   void finish();
 
  private:
-  // Which tensor has that name; their count if none has. Guesses that items come rank by rank, in the order of the
-  // tensors, as torch writes them, or tensor by tensor, as we do.
-  std::size_t find_tensor(std::string_view fqn);
   std::span<const std::int64_t> offsets_of(const CatalogTensor& tensor, std::size_t chunk) const;
   bool begins_at(const CatalogTensor& tensor, std::size_t chunk, std::span<const std::int64_t> offsets) const;
   // The tensor's chunks by their offsets, sorted when first asked for.
   const std::vector<std::uint32_t>& sorted_chunks(std::size_t tensor);
 
   Catalog& catalog_;
-  std::size_t last_tensor_ = 0;
   std::unordered_map<std::size_t, std::vector<std::uint32_t>> sorted_;
 };
 

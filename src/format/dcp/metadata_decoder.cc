@@ -4,9 +4,9 @@
 #include <array>
 #include <limits>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "core/checked.h"
 #include "format/dcp/location_join.h"
@@ -111,14 +111,13 @@ class MetadataDecoder {
   Result<void> read_planner_data(Node node);
   void read_storage_meta(Node node);
   Result<void> keep(std::string_view name, Node node);
-  std::uint32_t file_number(Node path);
+  std::uint32_t file_number(std::uint32_t path);
 
   const Graph& graph_;
   MetadataFolder& folder_;
   Catalog catalog_;
-  Node last_path_;
-  std::uint32_t last_file_ = 0;
-  std::unordered_map<std::string_view, std::uint32_t> file_numbers_;
+  std::vector<std::optional<LocationJoin::Target>> targets_;  // by number of the name
+  std::vector<std::optional<std::uint32_t>> files_;           // by number of the path: number in the catalog
 };
 
 Result<Catalog> MetadataDecoder::decode() {
@@ -301,21 +300,24 @@ Result<void> MetadataDecoder::read_item(LocationJoin& join, Node index, Node inf
       offsets = integers_of(graph_, offset);
       if (!offsets) return corrupt("an item of storage_data whose offset is none").key(graph_.text(fqn));
     }
-    record = IndexRecord{fqn, std::nullopt, std::nullopt};
+    record = IndexRecord{folder_.names().number_of(graph_.text(fqn)), std::nullopt, std::nullopt};
     if (offsets) record->offsets = *offsets;
     if (hint.is_set()) record->hint = graph_.integer_if(hint);
   }
-  const std::string_view fqn = graph_.text(record->fqn);
+  const std::string_view fqn = folder_.names()[record->name];
   bool is_known = true;
   CAIRN_TRY_ASSIGN(const LocationRecord location, read_location(fqn, info, is_known));
   if (!is_known) return {};
   if (location.offset < 0 || location.length < 0 || !checked_add(location.offset, location.length)) {
     return corrupt("an item whose place in its file cannot be")
         .key(fqn)
-        .file(graph_.text(location.path))
+        .file(folder_.paths()[location.path])
         .actual("offset " + std::to_string(location.offset) + ", length " + std::to_string(location.length));
   }
-  join.assign(fqn, record->offsets, record->hint,
+  if (record->name >= targets_.size()) targets_.resize(record->name + std::size_t{1});
+  std::optional<LocationJoin::Target>& target = targets_[record->name];
+  if (!target) target = join.find(fqn);
+  join.assign(*target, record->offsets, record->hint,
               {file_number(location.path), static_cast<std::uint64_t>(location.offset),
                static_cast<std::uint64_t>(location.length)});
   return {};
@@ -325,18 +327,19 @@ Result<void> MetadataDecoder::read_item(LocationJoin& join, Node index, Node inf
 Result<LocationRecord> MetadataDecoder::read_location(std::string_view fqn, Node info, bool& is_known) {
   if (const std::optional<LocationRecord> folded = folder_.location(graph_, info)) return *folded;
   LocationRecord record;
-  record.path = attribute(graph_, info, "relative_path");
+  const Node path = attribute(graph_, info, "relative_path");
   const Node offset = attribute(graph_, info, "offset");
   const Node length = attribute(graph_, info, "length");
-  if (!is_object_of(graph_, info, "_StorageInfo") || !record.path.is_set() || !offset.is_set() || !length.is_set()) {
+  if (!is_object_of(graph_, info, "_StorageInfo") || !path.is_set() || !offset.is_set() || !length.is_set()) {
     is_known = false;
     return record;
   }
   const std::optional<std::int64_t> offset_number = graph_.integer_if(offset);
   const std::optional<std::int64_t> length_number = graph_.integer_if(length);
-  if (!graph_.is(record.path, Kind::kText) || !offset_number || !length_number) {
+  if (!graph_.is(path, Kind::kText) || !offset_number || !length_number) {
     return corrupt("an item whose place is not a file, an offset and a length").key(fqn);
   }
+  record.path = folder_.paths().number_of(graph_.text(path));
   record.offset = *offset_number;
   record.length = *length_number;
   const Node transforms = attribute(graph_, info, "transform_descriptors");
@@ -351,14 +354,15 @@ Result<LocationRecord> MetadataDecoder::read_location(std::string_view fqn, Node
   return record;
 }
 
-std::uint32_t MetadataDecoder::file_number(Node path) {
-  if (path == last_path_) return last_file_;
-  const std::string_view name = graph_.text(path);
-  const auto [entry, is_new] = file_numbers_.try_emplace(name, static_cast<std::uint32_t>(catalog_.files.size()));
-  if (is_new) catalog_.files.emplace_back(name);
-  last_path_ = path;
-  last_file_ = entry->second;
-  return last_file_;
+// Only files of items count, though the folder may have seen names of others.
+std::uint32_t MetadataDecoder::file_number(std::uint32_t path) {
+  if (path >= files_.size()) files_.resize(path + std::size_t{1});
+  std::optional<std::uint32_t>& file = files_[path];
+  if (!file) {
+    file = static_cast<std::uint32_t>(catalog_.files.size());
+    catalog_.files.emplace_back(folder_.paths()[path]);
+  }
+  return *file;
 }
 
 Result<void> MetadataDecoder::read_planner_data(Node node) {

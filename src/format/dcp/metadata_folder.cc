@@ -1,5 +1,7 @@
 #include "format/dcp/metadata_folder.h"
 
+#include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -7,6 +9,7 @@
 namespace cairn::dcp {
 namespace {
 
+using pickle::Filling;
 using pickle::Graph;
 using pickle::Kind;
 using pickle::Node;
@@ -28,7 +31,7 @@ constexpr Folded what_is(std::uint64_t folded) { return static_cast<Folded>(fold
 // A range of numbers: where it begins, and its length in the low bits.
 constexpr unsigned kRangeBits = 8;
 constexpr std::uint64_t kNoRange = ~std::uint64_t{0};
-constexpr std::int64_t kNoHint = -1;
+constexpr std::uint32_t kNoHint = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kDimensionsFoldedMax = 64;
 constexpr std::uint64_t make_range(std::size_t begin, std::size_t count) {
   return (std::uint64_t{begin} << kRangeBits) | count;
@@ -133,10 +136,10 @@ std::optional<std::uint64_t> MetadataFolder::fold_index(const Graph& graph, cons
     all = {two[0], two[1], Node()};
   }
   if (!graph.is(all[0], Kind::kText)) return std::nullopt;
-  StoredIndex stored{all[0], kNoRange, kNoHint};
+  StoredIndex stored{0, kNoHint, kNoRange};
   if (const std::optional<std::int64_t> hint = graph.integer_if(all[1])) {
-    if (*hint < 0) return std::nullopt;
-    stored.hint = *hint;
+    if (*hint < 0 || *hint >= kNoHint) return std::nullopt;
+    stored.hint = static_cast<std::uint32_t>(*hint);
   } else if (!graph.is(all[1], Kind::kNone)) {
     return std::nullopt;
   }
@@ -145,6 +148,7 @@ std::optional<std::uint64_t> MetadataFolder::fold_index(const Graph& graph, cons
     if (!append_shape(graph, all[2])) return std::nullopt;
     stored.offsets = make_range(before, numbers_.size() - before);
   }
+  stored.name = names_.number_of(graph.text(all[0]));
   indices_.push_back(stored);
   return make_folded(Folded::kIndex, indices_.size() - 1);
 }
@@ -156,8 +160,84 @@ std::optional<std::uint64_t> MetadataFolder::fold_location(const Graph& graph, c
   const std::optional<std::int64_t> offset = graph.integer_if(values[1]);
   const std::optional<std::int64_t> length = graph.integer_if(values[2]);
   if (!graph.is(values[0], Kind::kText) || !offset || !length) return std::nullopt;
-  locations_.push_back({values[0], *offset, *length});
+  locations_.push_back({paths_.number_of(graph.text(values[0])), *offset, *length});
   return make_folded(Folded::kLocation, locations_.size() - 1);
+}
+
+namespace {
+
+// Takes a text off the front, if one is there.
+std::optional<std::string_view> take_text(std::span<const Filling>& fillings) {
+  if (fillings.empty() || !fillings.front().is_text) return std::nullopt;
+  const std::string_view text = fillings.front().text;
+  fillings = fillings.subspan(1);
+  return text;
+}
+
+bool are_numbers(std::span<const Filling> fillings, std::span<const std::int64_t> numbers) {
+  return std::equal(
+      fillings.begin(), fillings.end(), numbers.begin(), numbers.end(),
+      [](const Filling& filling, std::int64_t number) { return !filling.is_text && filling.number == number; });
+}
+
+bool are_all_numbers(std::span<const Filling> fillings) {
+  return std::none_of(fillings.begin(), fillings.end(), [](const Filling& filling) { return filling.is_text; });
+}
+
+// A text that could as well be the name of a field tells nothing.
+bool is_value(std::string_view text, std::string_view expected) {
+  return text == expected && std::find(kFieldNames.begin(), kFieldNames.end(), text) == kFieldNames.end();
+}
+
+}  // namespace
+
+// Every number and every text of an opcode ends up in the object, which has no other numbers than these. So if the
+// counts agree, each is told. A name may be missing: then it is a reference to an earlier text, the same one each time.
+bool MetadataFolder::is_told_by(std::uint64_t folded, std::span<const Filling> fillings) const {
+  const std::uint64_t rest = folded >> kFoldedBits;
+  if (what_is(folded) == Folded::kChunk) return are_numbers(fillings, numbers_at(rest));
+  const std::optional<std::string_view> text = take_text(fillings);
+  if (what_is(folded) == Folded::kLocation) {
+    const LocationRecord& location = locations_[rest];
+    if (text && !is_value(*text, paths_[location.path])) return false;
+    return are_numbers(fillings, std::array{location.offset, location.length});
+  }
+  const StoredIndex& index = indices_[rest];
+  if (text && !is_value(*text, names_[index.name])) return false;
+  if (index.hint == kNoHint || index.offsets == kNoRange || fillings.empty()) return false;
+  return are_numbers(fillings.first(1), std::array{std::int64_t{index.hint}}) &&
+         are_numbers(fillings.subspan(1), numbers_at(index.offsets));
+}
+
+std::uint64_t MetadataFolder::append_numbers(std::span<const Filling> fillings) {
+  const std::size_t before = numbers_.size();
+  for (const Filling& filling : fillings) numbers_.push_back(filling.number);
+  return make_range(before, fillings.size());
+}
+
+std::optional<std::uint64_t> MetadataFolder::fold_like(std::uint64_t folded, std::span<const Filling> fillings) {
+  const std::uint64_t rest = folded >> kFoldedBits;
+  if (what_is(folded) != Folded::kChunk) {
+    if (what_is(folded) == Folded::kIndex) return fold_index_like(indices_[rest], fillings);
+    const std::optional<std::string_view> text = take_text(fillings);
+    if (fillings.size() != 2 || !are_all_numbers(fillings)) return std::nullopt;
+    const std::uint32_t path = text ? paths_.number_of(*text) : locations_[rest].path;
+    locations_.push_back({path, fillings[0].number, fillings[1].number});
+    return make_folded(Folded::kLocation, locations_.size() - 1);
+  }
+  if (!are_all_numbers(fillings)) return std::nullopt;
+  return make_folded(Folded::kChunk, append_numbers(fillings));
+}
+
+std::optional<std::uint64_t> MetadataFolder::fold_index_like(StoredIndex earlier, std::span<const Filling> fillings) {
+  const std::optional<std::string_view> text = take_text(fillings);
+  // A hole takes a number as well as a text, so a text may be missing, and a number too many.
+  if (fillings.size() != 1 + numbers_at(earlier.offsets).size() || !are_all_numbers(fillings)) return std::nullopt;
+  const std::int64_t hint = fillings[0].number;
+  if (hint < 0 || hint >= kNoHint) return std::nullopt;
+  const std::uint32_t name = text ? names_.number_of(*text) : earlier.name;
+  indices_.push_back({name, static_cast<std::uint32_t>(hint), append_numbers(fillings.subspan(1))});
+  return make_folded(Folded::kIndex, indices_.size() - 1);
 }
 
 std::span<const std::int64_t> MetadataFolder::numbers_at(std::uint64_t range) const {
@@ -172,7 +252,7 @@ std::optional<ChunkNumbers> MetadataFolder::chunk(const Graph& graph, Node node)
 std::optional<IndexRecord> MetadataFolder::index(const Graph& graph, Node node) const {
   if (!graph.is(node, Kind::kFolded) || what_is(graph.folded(node)) != Folded::kIndex) return std::nullopt;
   const StoredIndex& stored = indices_[graph.folded(node) >> kFoldedBits];
-  IndexRecord record{stored.fqn, std::nullopt, std::nullopt};
+  IndexRecord record{stored.name, std::nullopt, std::nullopt};
   if (stored.offsets != kNoRange) record.offsets = numbers_at(stored.offsets);
   if (stored.hint != kNoHint) record.hint = stored.hint;
   return record;
@@ -217,13 +297,13 @@ Result<std::optional<Value>> MetadataFolder::resolve(const Graph& graph, Node no
     return std::optional(instance_value(kMetadataModule, "ChunkStorageMetadata", std::move(state)));
   }
   if (const std::optional<IndexRecord> record = index(graph, node)) {
-    state.items.emplace_back("fqn", graph.text(record->fqn));
+    state.items.emplace_back("fqn", names_[record->name]);
     state.items.emplace_back("index", record->hint ? Value(*record->hint) : Value());
     if (record->offsets) state.items.emplace_back("offset", shape_value(*record->offsets));
     return std::optional(instance_value(kMetadataModule, "MetadataIndex", std::move(state)));
   }
   if (const std::optional<LocationRecord> record = location(graph, node)) {
-    state.items.emplace_back("relative_path", graph.text(record->path));
+    state.items.emplace_back("relative_path", paths_[record->path]);
     state.items.emplace_back("offset", record->offset);
     state.items.emplace_back("length", record->length);
     return std::optional(instance_value(kFilesystemModule, "_StorageInfo", std::move(state)));

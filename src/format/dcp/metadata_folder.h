@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "format/dcp/name_table.h"
 #include "format/pickle/graph.h"
 #include "format/pickle/machine.h"
 #include "format/pickle/value_reader.h"
@@ -24,14 +25,14 @@ using ChunkNumbers = std::span<const std::int64_t>;
 
 // A MetadataIndex: which item.
 struct IndexRecord {
-  pickle::Node fqn;                                      // a text
+  std::uint32_t name = 0;                                // in names()
   std::optional<std::span<const std::int64_t>> offsets;  // none for a non-tensor
   std::optional<std::int64_t> hint;  // position among the chunks of its tensor, if the writer knew it
 };
 
 // A _StorageInfo: where its bytes are.
 struct LocationRecord {
-  pickle::Node path;  // a text
+  std::uint32_t path = 0;  // in paths()
   std::int64_t offset = 0;
   std::int64_t length = 0;
 };
@@ -42,8 +43,14 @@ class MetadataFolder final : public pickle::Folder, public pickle::Resolver {
   explicit MetadataFolder(std::size_t input_bytes);
 
   std::optional<std::uint64_t> fold(const pickle::Graph& graph, pickle::Node instance) override;
+  bool is_told_by(std::uint64_t folded, std::span<const pickle::Filling> fillings) const override;
+  std::optional<std::uint64_t> fold_like(std::uint64_t folded, std::span<const pickle::Filling> fillings) override;
   // Gives a folded object back as what it was, where it turns up in something that we only keep.
   Result<std::optional<Value>> resolve(const pickle::Graph& graph, pickle::Node node) override;
+
+  // The names of items, and those of files.
+  NameTable& names() noexcept { return names_; }
+  NameTable& paths() noexcept { return paths_; }
 
   // What `node` was folded to; nullopt if it was not, or to something else. The spans live as long as the folder.
   std::optional<ChunkNumbers> chunk(const pickle::Graph& graph, pickle::Node node) const;
@@ -55,9 +62,9 @@ class MetadataFolder final : public pickle::Folder, public pickle::Resolver {
   enum class Field : std::uint8_t { kOffsets, kSizes, kFqn, kOffset, kIndex, kRelativePath, kLength };
   static constexpr std::size_t kFieldCount = 7;
   struct StoredIndex {
-    pickle::Node fqn;
-    std::uint64_t offsets;  // a Range, or kNoRange
-    std::int64_t hint;      // or kNoHint
+    std::uint32_t name;
+    std::uint32_t hint;     // or kNoHint
+    std::uint64_t offsets;  // a range of numbers_, or kNoRange
   };
 
   Class class_of(const pickle::Graph& graph, pickle::Node callable);
@@ -71,10 +78,14 @@ class MetadataFolder final : public pickle::Folder, public pickle::Resolver {
   std::optional<std::uint64_t> fold_chunk(const pickle::Graph& graph, const pickle::Elements& state);
   std::optional<std::uint64_t> fold_index(const pickle::Graph& graph, const pickle::Elements& state);
   std::optional<std::uint64_t> fold_location(const pickle::Graph& graph, const pickle::Elements& state);
+  std::optional<std::uint64_t> fold_index_like(StoredIndex earlier, std::span<const pickle::Filling> fillings);
+  std::uint64_t append_numbers(std::span<const pickle::Filling> fillings);  // gives their range
   std::span<const std::int64_t> numbers_at(std::uint64_t range) const;
 
   std::vector<Class> classes_;                           // by number of the global
   std::array<pickle::Node, kFieldCount> field_nodes_{};  // where each field's name was seen last
+  NameTable names_;
+  NameTable paths_;
   std::vector<std::int64_t> numbers_;
   std::vector<StoredIndex> indices_;
   std::vector<LocationRecord> locations_;

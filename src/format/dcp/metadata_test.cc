@@ -324,6 +324,66 @@ TEST(Metadata, EqualChunksShareTheirItem) {
   EXPECT_EQ(places(decoded->catalog.tensors[0]), (std::vector<std::uint64_t>{100, 200, 100, 200}));
 }
 
+// Most of them take the short way, for objects that are written like the last one; numbers of every length take part.
+TEST(Metadata, OfManyChunksIsReadRight) {
+  std::vector<std::int64_t> rows = {0};
+  for (std::int64_t row = 1; row < (std::int64_t{1} << 60); row = row * 3 + 1) rows.push_back(row);
+  Handmade handmade;
+  handmade.tensor_shape = {INT64_MAX, 1};
+  handmade.chunks = [&](Writer& w) {
+    for (std::size_t i = 0; i < rows.size(); ++i) Handmade::chunk(w, {rows[i], 0}, {rows[i] / 2 + 1, 1});
+  };
+  handmade.items = [&](Writer& w) {
+    for (std::size_t i = rows.size(); i-- > 0;) {
+      Handmade::item(w, {rows[i], 0}, Handmade::number(static_cast<std::int64_t>(i)), rows[i] + 7, rows[i] / 3 + 1);
+    }
+  };
+  const auto decoded = handmade.decode();
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
+  const CatalogTensor& tensor = decoded->catalog.tensors[0];
+  ASSERT_EQ(tensor.chunk_count(), rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(tensor.chunk(i), Box::make({rows[i], 0}, {rows[i] / 2 + 1, 1}).value());
+    EXPECT_EQ(tensor.locations[i].offset, static_cast<std::uint64_t>(rows[i] + 7));
+    EXPECT_EQ(tensor.locations[i].length, static_cast<std::uint64_t>(rows[i] / 3 + 1));
+  }
+}
+
+TEST(Metadata, OfManyTensorsIsReadRightWhateverTheirNames) {
+  Catalog catalog;
+  const std::vector<std::string> names = {
+      "a", "fqn", "offset", "index", "relative_path", "length", "", std::string(300, 'x'), "z"};
+  catalog.files = {"offset", "f1", "relative_path"};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    CatalogTensor tensor;
+    tensor.fqn = names[i];
+    tensor.shape = {8, 2};
+    for (std::uint32_t c = 0; c < 4; ++c) {
+      for (const std::int64_t number :
+           {2 * static_cast<std::int64_t>(c), std::int64_t{0}, std::int64_t{2}, std::int64_t{2}}) {
+        tensor.boxes.push_back(number);
+      }
+      tensor.locations.push_back({c % 3, 1000 * i + c, 10 + c});
+    }
+    catalog.keys.push_back({true, static_cast<std::uint32_t>(i)});
+    catalog.tensors.push_back(std::move(tensor));
+  }
+  const auto layout = MetadataTemplate::make(catalog);
+  ASSERT_TRUE(layout.has_value());
+  const auto decoded = decode_metadata(as_bytes(layout->render("id", "id", catalog.files)));
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
+  for (const CatalogTensor& tensor : catalog.tensors) {
+    const CatalogTensor* read = decoded->catalog.find_tensor(tensor.fqn);
+    ASSERT_NE(read, nullptr) << tensor.fqn;
+    EXPECT_EQ(read->boxes, tensor.boxes);
+    for (std::size_t c = 0; c < 4; ++c) {
+      EXPECT_EQ(decoded->catalog.files[read->locations[c].file], catalog.files[tensor.locations[c].file]);
+      EXPECT_EQ(read->locations[c].offset, tensor.locations[c].offset);
+      EXPECT_EQ(read->locations[c].length, tensor.locations[c].length);
+    }
+  }
+}
+
 TEST(Metadata, NamesTheTransformsOfAnItem) {
   Handmade handmade;
   handmade.items = [](Writer& w) {

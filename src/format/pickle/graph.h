@@ -13,8 +13,8 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <vector>
 
+#include "format/pickle/global_table.h"
 #include "format/pickle/node.h"
 #include "format/pickle/node_buffer.h"
 
@@ -148,10 +148,6 @@ class Graph {
 
  private:
   friend class Machine;
-  struct Global {
-    std::string_view module;
-    std::string_view name;
-  };
   Graph() = default;
   std::int64_t long_integer(Node node) const;
   Kind kind_in_input(Node node) const;
@@ -167,7 +163,7 @@ class Graph {
 
   std::span<const std::byte> input_;
   NodeBuffer arena_;
-  std::vector<Global> globals_;
+  GlobalTable globals_;
   Node shape_class_;  // the global torch.Size, if there is one
   Node root_;
   std::size_t bytes_consumed_ = 0;

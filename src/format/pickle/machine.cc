@@ -1,37 +1,31 @@
 // How it is fast, for metadata of half a million chunks:
-// - OpcodeScan goes first: no operand needs a check here, and of all that is memoised only what is asked for is kept.
-// - A node is a word: numbers are in it, text stays in the input, a torch.Size is its inner tuple under another name.
-// - The arena only grows: an instance that a Folder consumes takes all that was made for it away by moving the arena's
-//   end back. `pinned_` guards what something else may refer to. It is moved up by each reference that the stack does
-//   not show (memo, DUP), and when an old container comes back from the memo and could be given something new.
+// - OpcodeScan goes first, so that no operand needs a check here, and of all that the pickle memoises (almost
+// everything)
+//   only what it asks for again is kept.
+// - A node is a word. Numbers are in it, text stays in the input, `torch.Size((a, b))` is its inner tuple under another
+// name.
+// - The arena only grows, so an instance that a Folder consumes takes everything that was made for it away by moving
+// the
+//   arena's end back. Nothing else may refer to what lies behind that end. `pinned_` guards this: it is moved up
+//   whenever a reference is made that the stack does not show (memo, DUP), or when an old container comes back from the
+//   memo and could be given something new.
+// - An object that is written like an earlier one that was folded is recognised by a Stencil and folded without a
+// graph.
 // - Position, top of stack and fence live in a Registers that never has its address taken.
 
 #include "format/pickle/machine.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/little_endian.h"
 #include "format/pickle/opcode.h"
 #include "format/pickle/opcode_scan.h"
+#include "format/pickle/recogniser.h"
 
 namespace cairn::pickle {
 namespace {
-
-struct GlobalName {
-  std::string_view module;
-  std::string_view name;
-  friend bool operator==(const GlobalName&, const GlobalName&) = default;
-};
-struct GlobalNameHash {
-  std::size_t operator()(const GlobalName& global) const {
-    const std::hash<std::string_view> hash;
-    return hash(global.module) * 31 + hash(global.name);
-  }
-};
 
 constexpr std::size_t kArenaWordsMax = std::size_t{1} << 32;  // an offset has 32 bits
 constexpr std::size_t kTupleCountMax = std::size_t{1} << 26;  // a count has 27
@@ -42,7 +36,8 @@ constexpr const char* kTooFew = "a pickle that takes more from its stack than is
 
 class Machine {
  public:
-  Machine(std::span<const std::byte> input, const Limits& limits, Folder* folder) : limits_(limits), folder_(folder) {
+  Machine(std::span<const std::byte> input, const Limits& limits, Folder* folder)
+      : limits_(limits), folder_(folder), recogniser_(graph_, scan_, memo_, folder) {
     graph_.input_ = input;
   }
 
@@ -118,7 +113,7 @@ class Machine {
   std::size_t memoized_ = 0;
   bool numbered_memo_ = false;
 
-  std::unordered_map<GlobalName, std::size_t, GlobalNameHash> global_numbers_;
+  Recogniser recogniser_;
 
   Registers saved_{};
   const std::byte* idioms_end_ = nullptr;  // from here on eight bytes cannot be loaded at once
@@ -327,6 +322,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
     return true;
   }
   if (const std::optional<std::uint64_t> folded = folder_->fold(graph_, target)) {
+    recogniser_.end(place, r.at, memoized_, arena(place), *folded);
     r.top[-1] = Node::make(Tag::kFolded, *folded);
     arena_end_ = place;
   }
@@ -358,6 +354,15 @@ void Machine::numbered_put(std::size_t memo, Node node) {
 // An empty tuple is due; if a class is on top and the opcodes come that make an instance of it and open a dict for its
 // state, all that is done here.
 [[gnu::always_inline]] inline bool Machine::new_with_dict(Registers& r) {
+  if (r.depth() > 0 && !numbered_memo_) {
+    const std::byte* at = r.at;
+    if (const auto found = recogniser_.find(at, r.top[-1], memoized_)) {
+      r.at = at;
+      r.top[-1] = Node::make(Tag::kFolded, found->folded);
+      memoized_ += found->memoized;
+      return true;
+    }
+  }
   const bool is_memoized = next_is(r, kIntoInstance);
   if ((!is_memoized && !next_is(r, kIntoInstanceBare)) || numbered_memo_ || r.depth() < 1) {
     return push(r, Node::at_place(Tag::kTuple, 0));
@@ -366,6 +371,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   constexpr std::size_t kDictWords = 2;
   const std::uint64_t place = allocate(r, kInstanceWords + kDictWords);
   if (place == 0) return false;
+  recogniser_.begin(place, r.at, memoized_);
   r.at += is_memoized ? kIntoInstance.length : kIntoInstanceBare.length;
   Node* to = &arena(place);
   to[0] = r.top[-1];
@@ -385,12 +391,8 @@ void Machine::numbered_put(std::size_t memo, Node node) {
 }
 
 bool Machine::global(Registers& r, std::string_view module, std::string_view name) {
-  const auto [entry, is_new] = global_numbers_.try_emplace({module, name}, graph_.globals_.size());
-  const Node node = Node::make(Tag::kGlobal, entry->second);
-  if (is_new) {
-    graph_.globals_.push_back({module, name});
-    if (module == "torch" && name == "Size") graph_.shape_class_ = node;
-  }
+  const Node node = Node::make(Tag::kGlobal, graph_.globals_.number_of({module, name}));
+  if (module == "torch" && name == "Size") graph_.shape_class_ = node;
   return push(r, node);
 }
 

@@ -13,6 +13,7 @@
 #include <span>
 
 #include "format/pickle/graph.h"
+#include "format/pickle/stencil.h"
 
 namespace cairn::pickle {
 
@@ -30,6 +31,13 @@ class Folder {
   // (59 bits), or nullopt to leave the instance as it is. Nodes within `instance` that lie in the arena (not text,
   // numbers or globals) are gone after a fold.
   virtual std::optional<std::uint64_t> fold(const Graph& graph, Node instance) = 0;
+
+  // The same without a graph, for objects that are written like an earlier one. First it is asked whether `fillings`,
+  // the small numbers and short texts in the opcodes of the object that it just folded to `folded`, in their order,
+  // tell all that makes the object another one than the next; then, for objects that differ from it in nothing else,
+  // for the fold.
+  virtual bool is_told_by(std::uint64_t folded, std::span<const Filling> fillings) const = 0;
+  virtual std::optional<std::uint64_t> fold_like(std::uint64_t folded, std::span<const Filling> fillings) = 0;
 };
 
 // Reads the pickle at the start of `input`, which must outlive the graph. kCorrupt or kUnsupported with the offset.

@@ -176,7 +176,15 @@ class FirstNumber final : public Folder {
     auto element = graph.elements(graph.state(instance)).begin();
     return static_cast<std::uint64_t>(graph.integer(*++element));
   }
+  bool is_told_by(std::uint64_t folded, std::span<const Filling> fillings) const override {
+    return fillings.size() == 1 && !fillings[0].is_text && static_cast<std::uint64_t>(fillings[0].number) == folded;
+  }
+  std::optional<std::uint64_t> fold_like(std::uint64_t, std::span<const Filling> fillings) override {
+    ++calls_like;
+    return static_cast<std::uint64_t>(fillings[0].number);
+  }
   int calls = 0;
+  int calls_like = 0;
 };
 
 TEST(Folder, SeesEachFinishedInstanceAndTakesItsPlace) {
@@ -193,6 +201,56 @@ TEST(Folder, SeesEachFinishedInstanceAndTakesItsPlace) {
       folded.push_back(graph->folded(element));
     }
     EXPECT_EQ(folded, (std::vector<std::uint64_t>{7, 9}));
+  }
+}
+
+// Objects m.C whose state has the key "k", both referred to by number: entry 0 is the class, entry 1 the key.
+std::string alike(const std::vector<std::string>& numbers, const std::string& between = "") {
+  std::string pickle =
+      "cm\nC\n\x94"
+      "0X\x01\x00\x00\x00k\x94"
+      "0]("s;
+  for (const std::string& number : numbers) pickle += "h\x00)\x81\x94}\x94(h\x01"s + number + "ub" + between;
+  return pickle + "e.padding that makes room for wide loads"s;
+}
+
+TEST(Folder, IsGivenObjectsThatAreWrittenAlikeWithoutAGraph) {
+  const std::string pickle =
+      alike({"K\x01", "K\x02", "M\x00\x03"s, "J\x00\x00\x00\x04"s, "\x8a\x05\x00\x00\x00\x00\x05"s});
+  FirstNumber folder;
+  const auto graph = parse(as_bytes(pickle), {}, &folder);
+  ASSERT_TRUE(graph.has_value());
+  std::vector<std::uint64_t> folded;
+  for (const Node element : graph->elements(graph->root())) folded.push_back(graph->folded(element));
+  EXPECT_EQ(folded, (std::vector<std::uint64_t>{1, 2, 0x300, 0x4000000, 0x500000000}));
+  EXPECT_EQ(folder.calls, 1);
+  EXPECT_EQ(folder.calls_like, 4);
+}
+
+TEST(Folder, IsNotGivenAnObjectWrittenAlikeThatIsReferredToAgain) {
+  // Entries 2 and 3 are the first object and its state, 4 and 5 the second one and its.
+  for (const char entry : {'\x02', '\x03', '\x04', '\x05', '\x06', '\x07'}) {
+    SCOPED_TRACE(static_cast<int>(entry));
+    std::string pickle = alike({"K\x01", "K\x02", "K\x03"});
+    pickle.replace(pickle.find("e.padding"), 1, "h"s + entry + "e");
+    FirstNumber folder;
+    const auto graph = parse(as_bytes(pickle), {}, &folder);
+    ASSERT_TRUE(graph.has_value());
+    std::vector<Node> elements;
+    for (const Node element : graph->elements(graph->root())) elements.push_back(element);
+    ASSERT_EQ(elements.size(), 4u);
+    const std::size_t whole = static_cast<std::size_t>(entry - 2) / 2;
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(graph->kind(elements[i]) == Kind::kInstance, i == whole) << i;
+    EXPECT_EQ(elements[3], entry % 2 == 0 ? elements[whole] : graph->state(elements[whole]));
+  }
+}
+
+TEST(Folder, AnObjectCutInTheMiddleIsAnErrorAlsoIfItBeginsLikeAnother) {
+  const std::string pickle = alike({"K\x01", "K\x02", "K\x03"});
+  const std::size_t end = pickle.find("e.padding");
+  for (std::size_t size = 0; size <= end + 1; ++size) {
+    FirstNumber folder;
+    EXPECT_FALSE(parse(as_bytes(pickle).first(size), {}, &folder).has_value()) << size;
   }
 }
 

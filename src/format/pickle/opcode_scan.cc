@@ -7,6 +7,7 @@
 
 #include "core/little_endian.h"
 #include "format/pickle/opcode.h"
+#include "format/pickle/stencil.h"
 
 namespace cairn::pickle {
 namespace {
@@ -65,13 +66,10 @@ struct Cursor {
     return length <= left() && skip(static_cast<std::size_t>(length));
   }
 
-  [[gnu::always_inline]] void skip_idiom(const Idiom& memoized, const Idiom& bare) {
-    if (left() < sizeof(std::uint64_t)) return;
-    if (memoized.is_at(at)) {
-      at += memoized.length;
-    } else if (bare.is_at(at)) {
-      at += bare.length;
-    }
+  [[gnu::always_inline]] bool skip_idiom(const Idiom& memoized, const Idiom& bare) {
+    if (left() < sizeof(std::uint64_t)) return false;
+    if (memoized.is_at(at)) return skip(memoized.length);
+    return bare.is_at(at) && skip(bare.length);
   }
 
   [[gnu::always_inline]] bool skip_line() {
@@ -95,6 +93,37 @@ struct Cursor {
     }
     return false;
   }
+};
+
+// Objects that look like one of the last ones are skipped as a whole.
+class ObjectStencils {
+ public:
+  // `use` is told which entries of the memo are asked for, where these are not the same as in the earlier object.
+  template <typename Use>
+  [[gnu::always_inline]] bool skip_object(Cursor& cursor, Use use) {
+    const auto skip = [use, end = cursor.end](const std::byte*& at, Hole hole) {
+      if (hole == Hole::kValue) return Stencil::take(at, end, nullptr);
+      const std::optional<std::size_t> memo = Stencil::take_reference(at);
+      return memo && use(*memo);
+    };
+    return stencils_.find([&](const auto& entry) { return entry.stencil.match(cursor.at, cursor.end, skip); }) !=
+           nullptr;
+  }
+  void object_begins(const std::byte* at) { begin_ = at; }
+  [[gnu::always_inline]] void object_ends(const Cursor& cursor) {
+    if (begin_ != nullptr) learn(cursor);
+  }
+
+ private:
+  struct Nothing {};
+  [[gnu::noinline]] void learn(Cursor cursor) {
+    stencils_.learn(
+        begin_, cursor.at, cursor.end, [](Nothing) { return true; },
+        [](const Stencil&) { return std::optional(Nothing()); });
+    begin_ = nullptr;
+  }
+  StencilSet<Nothing> stencils_;
+  const std::byte* begin_ = nullptr;
 };
 
 bool is_unknown_protocol(const std::byte* opcode_at, const Cursor& behind) {
@@ -139,8 +168,9 @@ Result<OpcodeScan> OpcodeScan::make(std::span<const std::byte> input) {
 
 // What metadata consists of has a case of its own: a branch that is foreseen costs less than a look into a table.
 Result<void> OpcodeScan::run(std::span<const std::byte> input) {
-  used_ = ZeroedArray<std::uint64_t>(input.size() / 64 + 1);
+  used_ = ZeroedArray<std::uint64_t>(input.size() / 64 + 2);
   Cursor cursor{input.data(), input.data() + input.size()};
+  ObjectStencils stencils;
   bool inside = true;
   const std::byte* opcode_at = cursor.at;
   while (inside && cursor.at != cursor.end) {
@@ -149,12 +179,15 @@ Result<void> OpcodeScan::run(std::span<const std::byte> input) {
     switch (opcode) {
       case kMark:
       case kMemoize:
-      case kSetItems:
-      case kBuild: break;
+      case kSetItems: break;
+      case kBuild: stencils.object_ends(cursor); break;
       case kTuple1:
       case kTuple2:
       case kTuple3: cursor.skip_idiom(kIntoCall, kIntoCallBare); break;
-      case kEmptyTuple: cursor.skip_idiom(kIntoInstance, kIntoInstanceBare); break;
+      case kEmptyTuple:
+        if (stencils.skip_object(cursor, [&](std::size_t memo) { return use(memo, input.size()); })) break;
+        if (cursor.skip_idiom(kIntoInstance, kIntoInstanceBare)) stencils.object_begins(opcode_at + 1);
+        break;
       case kBinGet: inside = cursor.skip(1) && use(std::to_integer<std::size_t>(opcode_at[1]), input.size()); break;
       case kLongBinGet:
         inside = cursor.skip(4) && use(load_little_endian<std::uint32_t>(opcode_at + 1), input.size());

@@ -45,6 +45,14 @@ class OpcodeScan {
   bool is_used(std::size_t memo) const noexcept {
     return memo < memo_count_ && (used_[memo / 64] >> (memo % 64) & 1) != 0;
   }
+  // Whether one of `count` entries (at most 64) from `memo` on is asked for.
+  bool is_any_used(std::size_t memo, std::size_t count) const noexcept {
+    if (memo >= memo_count_ || count == 0) return false;
+    const std::size_t shift = memo % 64;
+    std::uint64_t bits = used_[memo / 64] >> shift;
+    if (shift != 0) bits |= used_[memo / 64 + 1] << (64 - shift);
+    return bits << (64 - count) != 0;
+  }
 
  private:
   Result<void> run(std::span<const std::byte> input);

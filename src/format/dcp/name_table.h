@@ -1,0 +1,38 @@
+// NameTable: numbers for names that come again and again, mostly in the order in which they came first.
+//
+// One thread at a time. It keeps views: the text must outlive it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace cairn::dcp {
+
+class NameTable {
+ public:
+  // Names are numbered from 0.
+  std::uint32_t number_of(std::string_view name) {
+    const std::size_t next = last_ + 1 < names_.size() ? last_ + 1 : 0;
+    for (const std::size_t guess : {next, last_}) {
+      if (guess < names_.size() && names_[guess] == name) {
+        last_ = guess;
+        return static_cast<std::uint32_t>(guess);
+      }
+    }
+    const auto [entry, is_new] = numbers_.try_emplace(name, static_cast<std::uint32_t>(names_.size()));
+    if (is_new) names_.push_back(name);
+    last_ = entry->second;
+    return entry->second;
+  }
+  std::string_view operator[](std::uint32_t number) const { return names_[number]; }
+
+ private:
+  std::vector<std::string_view> names_;
+  std::unordered_map<std::string_view, std::uint32_t> numbers_;
+  std::size_t last_ = 0;
+};
+
+}  // namespace cairn::dcp
