@@ -22,7 +22,10 @@ namespace {
 
 // Paths come as os.fsencode gives them.
 std::filesystem::path to_filesystem_path(const nb::bytes& encoded) {
-  return std::string(encoded.c_str(), encoded.size());
+  std::string path(encoded.c_str(), encoded.size());
+  // The system would stop at it, and take another directory.
+  if (path.find('\0') != std::string::npos) throw nb::value_error("a path with a zero byte");
+  return path;
 }
 
 // The options of a load and of reads, as keywords.

@@ -105,11 +105,12 @@ class _Load:
                 fresh.append((leaf, value))
             tensors.add(leaf.path, value)
         conversions, missing = checkpoint.load(state, **self._options)
-        tensors.finish()
+        absent = set(missing)
+        tensors.finish(absent)
         for leaf, payload in read:
             if isinstance(leaf.value, torch.Tensor):
                 fill_from_payload(leaf.fqn, leaf.value, payload)
-        self._put(fresh, set(missing))
+        self._put(fresh, absent)
         return conversions
 
     def _leaves(self, catalog: _engine.Catalog) -> list[Leaf]:

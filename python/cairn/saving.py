@@ -48,7 +48,9 @@ def save(
     with as_checkpoint_exceptions():
         state = _engine.StateDict()
         tensors = TensorSource(state)
-        for path, value, _, _ in flatten(resolved) if flattens else top_level(resolved):
+        # Held until the save is over: a mapping may make its tensors only when it is asked, and nobody else owns them.
+        leaves = flatten(resolved) if flattens else top_level(resolved)
+        for path, value, _, _ in leaves:
             if isinstance(value, torch.Tensor):
                 tensors.add(path, value)
             else:

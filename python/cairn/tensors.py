@@ -79,7 +79,7 @@ class TensorTarget:
     def __init__(self, state: _engine.StateDict) -> None:
         self._state = state
         self._written: list[torch.Tensor] = []
-        self._detours: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._detours: list[tuple[str, torch.Tensor, torch.Tensor]] = []
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
         """Raises Unsupported for tensors that have no elements of their own."""
@@ -106,15 +106,19 @@ class TensorTarget:
             self._written.append(tensor)
         else:
             local = torch.empty(tensor.shape, dtype=tensor.dtype)
-            self._detours.append((tensor, local))
+            self._detours.append((key, tensor, local))
         view = (local.data_ptr(), _code_of(key, local), local.shape, local.stride(), False)
         self._state.add_chunk(path, *view, shape, offsets)
 
-    def finish(self) -> None:
-        """After the load: copies to other devices and the like, and tells autograd what was written behind its back."""
+    def finish(self, missing: set[str]) -> None:
+        """After the load: copies to other devices and the like, and tells autograd what was written behind its back.
+
+        What is `missing` in the checkpoint stays as it was.
+        """
         with torch.no_grad():
-            for target, source in self._detours:
-                target.detach().copy_(source)
+            for key, target, source in self._detours:
+                if key not in missing:
+                    target.detach().copy_(source)
         for tensor in self._written:
             if not tensor.is_inference():
                 torch.autograd.graph.increment_version(tensor)

@@ -2,6 +2,7 @@
 // the tensors are filled, and at last the values are put into place.
 #include <cairn/checkpoint.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -48,8 +49,9 @@ class Loader {
   }
 
   Result<LoadReport> execute() {
-    const transfer::ReadOptions read_options{options_.verify, options_.thread_count, options_.direct_io,
-                                             options_.interrupted};
+    // Targets that share memory are filled one after the other, so that one of them wins whole.
+    const std::size_t thread_count = targets_overlap() ? 1 : options_.thread_count;
+    const transfer::ReadOptions read_options{options_.verify, thread_count, options_.direct_io, options_.interrupted};
     CAIRN_TRY_ASSIGN(const transfer::ReadCounts counts, transfer::read_tensors(reads_, read_options));
     for (NewValue& value : values_) put_into_place(value);
     report_.bytes_needed = counts.bytes_needed;
@@ -127,6 +129,27 @@ class Loader {
     }
     part.data = static_cast<std::byte*>(part.data) + first * static_cast<std::int64_t>(item_bytes(part.dtype));
     return {file, tensor.fqn, std::move(stored), in_chunk, std::move(part)};
+  }
+
+  // Whether any two reads may write the same bytes; views that are interleaved count too.
+  bool targets_overlap() const {
+    std::vector<std::pair<std::intptr_t, std::intptr_t>> ranges;
+    for (const transfer::TensorRead& read : reads_) {
+      const TensorView& target = read.target();
+      const auto item = static_cast<std::int64_t>(item_bytes(target.dtype));
+      std::intptr_t begin = reinterpret_cast<std::intptr_t>(target.data);
+      std::intptr_t end = begin + item;
+      for (std::size_t i = 0; i < target.sizes.size(); ++i) {
+        const std::int64_t reach = (target.sizes[i] - 1) * target.strides[i] * item;
+        (reach < 0 ? begin : end) += reach;
+      }
+      ranges.emplace_back(begin, end);
+    }
+    std::sort(ranges.begin(), ranges.end());
+    for (std::size_t i = 1; i < ranges.size(); ++i) {
+      if (ranges[i].first < ranges[i - 1].second) return true;
+    }
+    return false;
   }
 
   Result<void> read_value(NewValue& value) {

@@ -64,7 +64,8 @@ ProcessIdentity ProcessIdentity::mine() {
 
 ProcessIdentity::State ProcessIdentity::state() const {
   if (host != host_name()) return State::kElsewhere;
-  if (boot_id != current_boot_id()) return State::kDead;
+  // Two machines may share a name, so another boot need not be an earlier one of this machine.
+  if (boot_id.empty() || boot_id != current_boot_id()) return State::kElsewhere;
   if (pid_namespace != current_pid_namespace()) return State::kElsewhere;
   const std::optional<std::uint64_t> ticks = start_time_of(pid);
   if (ticks) return *ticks == start_time ? State::kAlive : State::kDead;

@@ -26,10 +26,12 @@ TEST(ProcessIdentity, TellsAProcessFromALaterOneWithItsPid) {
   EXPECT_EQ(earlier.state(), State::kDead);
 }
 
-TEST(ProcessIdentity, OfAnEarlierBootIsDead) {
-  ProcessIdentity earlier = ProcessIdentity::mine();
-  earlier.boot_id = "another";
-  EXPECT_EQ(earlier.state(), State::kDead);
+TEST(ProcessIdentity, OfAnotherBootMayBeAnotherMachineOfThatName) {
+  ProcessIdentity other = ProcessIdentity::mine();
+  other.boot_id = "another";
+  EXPECT_EQ(other.state(), State::kElsewhere);
+  other.boot_id = "";
+  EXPECT_EQ(other.state(), State::kElsewhere);
 }
 
 TEST(ProcessIdentity, OfAnotherHostOrContainerCantBeTold) {

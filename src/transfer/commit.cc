@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 
 #include "core/checksum.h"
 #include "transfer/leftovers.h"
@@ -68,7 +69,7 @@ Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage) 
 
 Result<std::unique_ptr<SaveTransaction>> SaveTransaction::claim(storage::Storage& storage, const SaveIdentity& identity,
                                                                 bool overwrite) {
-  std::unique_ptr<SaveTransaction> transaction(new SaveTransaction(storage, identity));
+  std::unique_ptr<SaveTransaction> transaction(new SaveTransaction(storage, identity, overwrite));
   for (int tries = 1;; ++tries) {
     CAIRN_TRY(storage.make_folder(transaction->folder_));
     Result<Lease> lease = Lease::take(storage, identity);
@@ -79,24 +80,31 @@ Result<std::unique_ptr<SaveTransaction>> SaveTransaction::claim(storage::Storage
     // Somebody cleaning up took the folder, still empty, for a leftover.
     if (lease.error().code() != ErrorCode::kNotFound || tries == kClaimTriesMax) return std::move(lease).error();
   }
-  CAIRN_TRY(transaction->look_around(overwrite));
+  CAIRN_TRY(transaction->look_around());
   return transaction;
 }
 
-Result<void> SaveTransaction::look_around(bool overwrite) {
+Result<void> SaveTransaction::look_around() {
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
   fresh_ = std::none_of(files.begin(), files.end(), [this](const storage::ListedFile& file) {
     return file.name != folder_ && belongs_to_a_checkpoint(file.name);
   });
   CAIRN_TRY_ASSIGN(seen_, read_metadata_in_place(storage_));
-  if (seen_.present && !overwrite) {
-    return Error(ErrorCode::kInvalidArgument, "a checkpoint already exists and overwrite is false").file(kMetadataName);
-  }
-  return {};
+  return check_overwrite(seen_);
+}
+
+Result<void> SaveTransaction::check_overwrite(const MetadataInPlace& now) const {
+  if (!now.present || overwrite_) return {};
+  return Error(ErrorCode::kInvalidArgument, "a checkpoint already exists and overwrite is false").file(kMetadataName);
 }
 
 SaveTransaction::~SaveTransaction() {
-  if (!committed_) withdraw();
+  if (committed_) return;
+  try {
+    withdraw();
+  } catch (const std::exception&) {
+    // No memory even for names: the next save finds what is left, as after a kill.
+  }
 }
 
 std::string SaveTransaction::file_name(std::uint32_t rank, std::uint32_t number) const {
@@ -144,7 +152,12 @@ Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
   if (!renamed) {
     // Over a network a rename may have happened although its answer was lost: only looking tells.
     const Result<MetadataInPlace> now = read_metadata_in_place(storage_);
-    if (!now || !now->record || now->record->save_id != identity_.save_id) return renamed;
+    if (!now) {
+      committed_ = true;  // nobody knows: what may be the checkpoint is not withdrawn
+      return Error(renamed.error())
+          .while_doing("committing; it is unknown which checkpoint is in place, so both are kept");
+    }
+    if (!now->record || now->record->save_id != identity_.save_id) return renamed;
   }
   committed_ = true;  // visible from here on: never withdrawn
   if (durability == Durability::kDurable) {
@@ -175,16 +188,17 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
     CAIRN_TRY(storage_.sync(folder_));
     CAIRN_TRY(storage_.sync());
   }
-  MetadataInPlace old;
+  CommitReport report;
   {
     CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_.lock());  // (5)
-    CAIRN_TRY_ASSIGN(old, read_metadata_in_place(storage_));
+    CAIRN_TRY_ASSIGN(const MetadataInPlace old, read_metadata_in_place(storage_));
+    CAIRN_TRY(check_overwrite(old));
     CAIRN_TRY(check_not_superseded(old));
     CAIRN_TRY(note_replaced(old, record));
     CAIRN_TRY(rename_and_confirm(durability));
+    // (7) Under the same lock: a save that commits in between must not be taken for one that died.
+    report.warnings = clean_up(storage_, identity_.save_id, record, orphaned_files(old, record));
   }
-  CommitReport report;
-  report.warnings = clean_up(storage_, identity_.save_id, record, orphaned_files(old, record));  // (7)
   lease_.reset();
   remove_private_folder(storage_, folder_, report.warnings);
   return report;

@@ -56,9 +56,10 @@ class SaveTransaction {
   Result<CommitReport> commit(const std::string& pickle, manifest::CommitRecord record, Durability durability);
 
  private:
-  SaveTransaction(storage::Storage& storage, const SaveIdentity& identity)
-      : storage_(storage), identity_(identity), folder_(folder_of(identity.save_id)) {}
-  Result<void> look_around(bool overwrite);
+  SaveTransaction(storage::Storage& storage, const SaveIdentity& identity, bool overwrite)
+      : storage_(storage), identity_(identity), overwrite_(overwrite), folder_(folder_of(identity.save_id)) {}
+  Result<void> look_around();
+  Result<void> check_overwrite(const MetadataInPlace& now) const;
   Result<void> note_replaced(const MetadataInPlace& old, const manifest::CommitRecord& record);
   Result<void> check_not_superseded(const MetadataInPlace& now) const;
   Result<void> rename_and_confirm(Durability durability);
@@ -66,6 +67,7 @@ class SaveTransaction {
 
   storage::Storage& storage_;
   SaveIdentity identity_;
+  bool overwrite_;
   std::string folder_;
   std::optional<Lease> lease_;
   bool fresh_ = false;  // the directory held nothing but files of others: DCP's names are free

@@ -113,6 +113,14 @@ TEST(Commit, OfAJobComeInTheirOrder) {
   EXPECT_EQ(names_in(disk), (std::vector<std::string>{".metadata", third.name()}));
 }
 
+TEST(Commit, WithoutOverwriteTheSecondOfTwoThatBeganTogetherIsTold) {
+  ModelStorage disk;
+  auto first = SaveTransaction::claim(disk, save_number(1), false).value();
+  auto second = SaveTransaction::claim(disk, save_number(2), false).value();
+  ASSERT_TRUE(first->commit("pickle", {}, Durability::kDurable));
+  EXPECT_EQ(second->commit("pickle", {}, Durability::kDurable).error().code(), ErrorCode::kInvalidArgument);
+}
+
 TEST(Commit, AWithdrawnSaveLeavesNothing) {
   ModelStorage disk;
   commit_one(disk, save_number(1));
@@ -128,7 +136,7 @@ void leave_dead_save(ModelStorage& disk, const SaveIdentity& identity, const std
   const std::string folder = folder_of(identity.save_id);
   ASSERT_TRUE(disk.make_folder(folder));
   os::ProcessIdentity process = os::ProcessIdentity::mine();
-  std::string lease = "cairn-lease 1\nhost " + process.host + "\nboot an earlier one\nnamespace " +
+  std::string lease = "cairn-lease 1\nhost " + process.host + "\nboot " + process.boot_id + "\nnamespace " +
                       process.pid_namespace + "\npid 1\nstart 1\n";
   ASSERT_TRUE(disk.create_whole(folder + "/lease", lease, Durability::kBuffered));
   ASSERT_TRUE(disk.create_whole(folder + "/half.distcp", "half", Durability::kBuffered));

@@ -55,8 +55,8 @@ class FileJob {
     const bool direct = options.direct_io && file_.image->file_bytes() >= block_bytes_;
     auto created = storage.create(file_.name, {.size = file_.image->file_bytes(), .direct_io = direct});
     if (!created) return *(failure_ = std::move(created).error());
-    file_out_ = std::move(*created);
     composer_.emplace(*file_.image, block_bytes_);
+    file_out_ = std::move(*created);
     return {};
   }
 

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <sstream>
+#include <system_error>
 
 #include "os/signal_mask.h"
 
@@ -79,7 +80,11 @@ Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identit
   const std::string name = folder_of(identity.save_id) + std::string(kLeaseName);
   CAIRN_TRY(storage.create_whole(name, encode(identity, os::ProcessIdentity::mine()), Durability::kBuffered));
   const os::SignalMask no_signals;
-  return Lease(std::jthread([&storage, name](std::stop_token stop) { beat(std::move(stop), storage, name); }));
+  try {
+    return Lease(std::jthread([&storage, name](std::stop_token stop) { beat(std::move(stop), storage, name); }));
+  } catch (const std::system_error& error) {
+    return Error(ErrorCode::kUnavailable, std::string("no thread for the heartbeat: ") + error.what());
+  }
 }
 
 Result<bool> lease_has_run_out(const storage::Storage& storage, std::string_view folder) {

@@ -43,9 +43,11 @@ int open_beneath(int directory, const std::string& name, int flags) {
 class DirectoryLock final : public StorageLock {
  public:
   explicit DirectoryLock(os::Fd fd) : fd_(std::move(fd)) {}
+  // Closing alone would not do: a child that was forked meanwhile holds the same open file.
+  ~DirectoryLock() override { flock(fd_.get(), LOCK_UN); }
 
  private:
-  os::Fd fd_;  // closing it lets the lock go
+  os::Fd fd_;
 };
 
 Result<os::Fd> open_directory_fd(const std::filesystem::path& directory) {
@@ -69,11 +71,12 @@ Result<std::unique_ptr<PosixStorage>> PosixStorage::make_directory(const std::fi
     missing.push_back(next);
     next = next.parent_path();
   }
-  std::vector<std::filesystem::path> parents;
+  std::vector<os::Fd> parents;
   for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
     if (::mkdir(path->c_str(), kFolderMode) != 0 && errno != EEXIST)
       return failed("making the directory", path->string());
-    parents.push_back(path->has_parent_path() ? path->parent_path() : std::filesystem::path("."));
+    CAIRN_TRY_ASSIGN(os::Fd parent, open_directory_fd(path->has_parent_path() ? path->parent_path() : "."));
+    parents.push_back(std::move(parent));
   }
   CAIRN_TRY_ASSIGN(os::Fd fd, open_directory_fd(directory));
   return std::unique_ptr<PosixStorage>(new PosixStorage(std::move(fd), std::move(parents)));
@@ -227,11 +230,14 @@ Result<void> PosixStorage::remove(std::string_view name) {
 
 Result<void> PosixStorage::sync(std::string_view folder) {
   if (folder.empty()) {
-    for (const std::filesystem::path& parent : parents_of_made_) {
-      CAIRN_TRY_ASSIGN(const os::Fd fd, open_directory_fd(parent));
-      if (fsync(fd.get()) != 0) return failed("syncing the directory", parent.string());
+    for (const os::Fd& parent : parents_of_made_) {
+      if (fsync(parent.get()) != 0) return failed("syncing a parent directory", "..");
     }
     parents_of_made_.clear();
+    // Whoever made the directory itself, its name must last too. A parent that we may not open is not ours to sync.
+    const os::Fd parent(openat(directory_.get(), "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (parent && !parent_synced_ && fsync(parent.get()) != 0) return failed("syncing a parent directory", "..");
+    parent_synced_ = true;
     if (fsync(directory_.get()) != 0) return failed("syncing the directory", ".");
     return {};
   }

@@ -33,11 +33,12 @@ class PosixStorage final : public Storage {
   Result<double> seconds_since_touched(std::string_view name) const override;
 
  private:
-  PosixStorage(os::Fd directory, std::vector<std::filesystem::path> parents)
+  PosixStorage(os::Fd directory, std::vector<os::Fd> parents)
       : directory_(std::move(directory)), parents_of_made_(std::move(parents)) {}
 
   os::Fd directory_;
-  std::vector<std::filesystem::path> parents_of_made_;  // each holds a directory that make_directory made
+  std::vector<os::Fd> parents_of_made_;  // each holds a directory that make_directory made
+  bool parent_synced_ = false;
 };
 
 }  // namespace cairn::storage
