@@ -58,6 +58,8 @@ def load_value(key: str, payload: bytes, allow_pickle: bool) -> Any:
     except Error as error:
         # Not an archive that we know, such as the raw bytes of other planners: torch may know it.
         not_decoded: Error | None = error
+    except TypeError as error:  # an unhashable key: no pickler writes that
+        raise Corrupt(f"the value under '{key}' is no Python value: {error}", key=key) from error
     else:
         not_decoded = None
     try:

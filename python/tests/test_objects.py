@@ -1,8 +1,10 @@
 """Values of classes: what may be read, who is told, and that nothing runs without consent."""
 
 import datetime
+import io
 import os
 import warnings
+import zipfile
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 import stock
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
@@ -166,3 +169,19 @@ def test_raw_bytes_of_other_planners_are_an_error_that_names_the_key(checkpoint:
     with pytest.raises(cairn.Error) as caught:
         cairn.load({"v": 0}, checkpoint_id=checkpoint)
     assert caught.value.key == "v"
+
+
+def test_a_dict_that_no_pickler_writes(checkpoint: Path) -> None:
+    """A dict with a list as a key: an error that names the key, not Python's bare TypeError."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}]K\x01s.")
+        archive.writestr("archive/version", "3\n")
+
+    class Planner(dcp.DefaultSavePlanner):
+        def transform_object(self, write_item: Any, object: Any) -> io.BytesIO:
+            return io.BytesIO(stream.getvalue())
+
+    dcp.save({"value": 1}, checkpoint_id=checkpoint, planner=Planner(), no_dist=True)
+    with pytest.raises(cairn.Corrupt, match="value"):
+        cairn.load({"value": 0}, checkpoint_id=checkpoint)
