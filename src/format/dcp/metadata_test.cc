@@ -168,6 +168,9 @@ void expect_catalog_of_torch(const Catalog& catalog) {
   EXPECT_EQ(w->locations[1].length, 1500u);
   EXPECT_EQ(catalog.files[w->locations[1].file], "__1_0.distcp");
   EXPECT_EQ(catalog.files[w->locations[0].file], "__0_0.distcp");
+}
+
+void expect_small_entries_of_torch(const Catalog& catalog) {
   const CatalogTensor* lr = catalog.find_tensor("opt.groups.0.lr");
   ASSERT_NE(lr, nullptr);
   EXPECT_TRUE(lr->shape.empty());
@@ -190,6 +193,7 @@ TEST(Metadata, OfTorchBecomesACatalog) {
   const auto decoded = decode_metadata(as_bytes(kFromTorch));
   ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
   expect_catalog_of_torch(decoded->catalog);
+  expect_small_entries_of_torch(decoded->catalog);
   EXPECT_EQ(decoded->catalog.checkpoint_id, "/ckpt/step-1");
   EXPECT_EQ(decoded->pickle_bytes, kFromTorch.size());
   EXPECT_TRUE(decoded->catalog.extra.empty());
@@ -232,6 +236,7 @@ TEST(MetadataTemplate, RendersWhatIsReadAsTheSameCatalog) {
   const auto again = decode_metadata(as_bytes(rendered));
   ASSERT_TRUE(again.has_value()) << again.error().what();
   expect_catalog_of_torch(again->catalog);
+  expect_small_entries_of_torch(again->catalog);
   EXPECT_EQ(again->catalog.checkpoint_id, "some/where");
 }
 
@@ -468,10 +473,10 @@ TEST(Metadata, RefusesChunksThatDoNotLieInTheirTensor) {
   const std::vector<std::pair<Numbers, Numbers>> wrong = {
       {{1, 0}, {4, 4}},         {{-1, 0}, {1, 4}},        {{0, 0}, {-1, 4}}, {{0, 0}, {5, 1}}, {{5, 0}, {0, 4}},
       {{INT64_MAX, 0}, {1, 1}}, {{0, 0}, {INT64_MAX, 1}}, {{0}, {4}},        {{0, 0}, {4}},    {{0, 0, 0}, {1, 1, 1}}};
-  for (const auto& [offsets, sizes] : wrong) {
-    SCOPED_TRACE(to_string(Extents(offsets)) + " " + to_string(Extents(sizes)));
+  for (const auto& box : wrong) {
+    SCOPED_TRACE(to_string(Extents(box.first)) + " " + to_string(Extents(box.second)));
     Handmade handmade;
-    handmade.chunks = [&](Writer& w) { Handmade::chunk(w, offsets, sizes); };
+    handmade.chunks = [&box](Writer& w) { Handmade::chunk(w, box.first, box.second); };
     expect_refused(handmade, ErrorCode::kCorrupt);
   }
 }
@@ -489,9 +494,9 @@ TEST(Metadata, RefusesSizesThatCannotBe) {
 
 TEST(Metadata, RefusesPlacesThatCannotBe) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> wrong = {{-1, 5}, {5, -1}, {INT64_MAX, 1}, {1, INT64_MAX}};
-  for (const auto& [place, length] : wrong) {
+  for (const auto& item : wrong) {
     Handmade handmade;
-    handmade.items = [&](Writer& w) { Handmade::item(w, {0, 0}, Handmade::number(0), place, length); };
+    handmade.items = [&](Writer& w) { Handmade::item(w, {0, 0}, Handmade::number(0), item.first, item.second); };
     expect_refused(handmade, ErrorCode::kCorrupt);
   }
 }

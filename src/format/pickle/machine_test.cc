@@ -205,12 +205,12 @@ TEST(Folder, SeesEachFinishedInstanceAndTakesItsPlace) {
 }
 
 // Objects m.C whose state has the key "k", both referred to by number: entry 0 is the class, entry 1 the key.
-std::string alike(const std::vector<std::string>& numbers, const std::string& between = "") {
+std::string alike(const std::vector<std::string>& numbers) {
   std::string pickle =
       "cm\nC\n\x94"
       "0X\x01\x00\x00\x00k\x94"
       "0]("s;
-  for (const std::string& number : numbers) pickle += "h\x00)\x81\x94}\x94(h\x01"s + number + "ub" + between;
+  for (const std::string& number : numbers) pickle.append("h\x00)\x81\x94}\x94(h\x01"s).append(number).append("ub");
   return pickle + "e.padding that makes room for wide loads"s;
 }
 
