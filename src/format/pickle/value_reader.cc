@@ -1,8 +1,10 @@
 #include "format/pickle/value_reader.h"
 
+#include <array>
 #include <string>
 #include <utility>
 
+#include "format/pickle/global_table.h"
 #include "format/pickle/numpy_node.h"
 
 namespace cairn::pickle {
@@ -13,6 +15,22 @@ constexpr std::size_t kBudgetFirst = 4096;
 constexpr std::size_t kBytesPerUnit = 8;  // copied bytes are cheaper than values
 
 bool is_builtin(std::string_view module) { return module == "builtins" || module == "__builtin__"; }
+
+// Protocol 2 uses the names of Python 2, which Python translates while it reads. Values have the names of today.
+struct Renamed {
+  std::string_view old_module;
+  std::string_view module;
+};
+constexpr std::array kRenamedModules = {Renamed{"__builtin__", "builtins"}, Renamed{"copy_reg", "copyreg"}};
+
+GlobalName name_of_today(GlobalName global) {
+  for (const Renamed& renamed : kRenamedModules) {
+    if (global.module != renamed.old_module) continue;
+    global.module = renamed.module;
+    if (global.name == "xrange") global.name = "range";
+  }
+  return global;
+}
 
 class ValueReader {
  public:
@@ -47,9 +65,10 @@ Result<void> ValueReader::spend(std::size_t bytes) {
 }
 
 Value ValueReader::named(std::string_view module, std::string_view name, Value arguments) const {
+  const GlobalName today = name_of_today({module, name});
   auto object = std::make_unique<Object>();
-  object->module = module;
-  object->name = name;
+  object->module = today.module;
+  object->name = today.name;
   object->arguments = std::move(arguments);
   return object;
 }
@@ -189,8 +208,9 @@ Result<Value> ValueReader::read_object(Node node, std::size_t depth) {
   const Node callable = graph_.callable(node);
   CAIRN_TRY_ASSIGN(object->arguments, read(graph_.arguments(node), depth + 1));
   if (graph_.is(callable, Kind::kGlobal)) {
-    object->module = graph_.module(callable);
-    object->name = graph_.name(callable);
+    const GlobalName today = name_of_today({graph_.module(callable), graph_.name(callable)});
+    object->module = today.module;
+    object->name = today.name;
     CAIRN_TRY(spend(object->module.size() + object->name.size()));
   } else {  // what is called has no name, but is made by a call itself
     CAIRN_TRY_ASSIGN(Value what, read(callable, depth + 1));

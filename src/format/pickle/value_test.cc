@@ -166,6 +166,13 @@ TEST(Value, ReachesTheDepthThatIsPromisedAndNoFurther) {
   EXPECT_FALSE(read(nested(kValueDepthMax + 1)).has_value());
 }
 
+TEST(Value, HasTheNamesOfTodayWhereProtocolTwoHasOldOnes) {
+  const auto value = read("c__builtin__\nxrange\n(K\x01tR."s);
+  ASSERT_TRUE(value.has_value());
+  ASSERT_NE(value->object(), nullptr);
+  EXPECT_EQ(value->object()->qualified_name(), "builtins.range");
+}
+
 TEST(Value, AReferenceOutOfThePickleNeedsSomebodyWhoKnowsIt) {
   class Fixed final : public Resolver {
    public:
