@@ -15,8 +15,10 @@ import torch
 import cairn
 
 TRAINER = """
-import sys, time
+import signal, sys, time
 import torch, cairn
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
 
 rounds, directory = int(sys.argv[1]), sys.argv[2]
 states = [{"w": torch.full((32 << 20,), float(i)), "step": i} for i in (1, 2)]
