@@ -18,16 +18,6 @@ namespace {
 // Far above any; keeps a mad file size from memory.
 constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;
 
-Result<std::string> read_metadata(const storage::Storage& storage, const std::string& name) {
-  CAIRN_TRY_ASSIGN(const auto file, storage.open(name, true));
-  if (file->size() > kMetadataBytesMax) {
-    return Error(ErrorCode::kCorrupt, "a metadata file of more than 16 GiB").file(name);
-  }
-  std::string bytes(file->size(), '\0');
-  CAIRN_TRY(file->read_at(0, std::as_writable_bytes(std::span(bytes))));
-  return bytes;
-}
-
 }  // namespace
 
 Result<const transfer::DataFile*> Checkpoint::Impl::file_of(const ItemLocation& location, std::string_view fqn,
@@ -77,7 +67,7 @@ std::optional<SaveId> Checkpoint::save_id() const noexcept {
 }
 
 Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> storage, const std::string& metadata_name) {
-  CAIRN_TRY_ASSIGN(const std::string bytes, read_metadata(*storage, metadata_name));
+  CAIRN_TRY_ASSIGN(const std::string bytes, storage::read_small(*storage, metadata_name, kMetadataBytesMax, true));
   const auto span = std::as_bytes(std::span(bytes));
   auto record = manifest::read_commit_record(span);
   if (!record) return std::move(record).error().file(metadata_name);

@@ -4,8 +4,9 @@
 
 namespace cairn::storage {
 
-Result<std::string> read_small(const Storage& storage, std::string_view name, std::uint64_t bytes_max) {
-  CAIRN_TRY_ASSIGN(const std::unique_ptr<ReadableFile> file, storage.open(name, false));
+Result<std::string> read_small(const Storage& storage, std::string_view name, std::uint64_t bytes_max,
+                               bool follow_links) {
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<ReadableFile> file, storage.open(name, follow_links));
   if (file->size() > bytes_max) {
     return Error(ErrorCode::kCorrupt, "a file larger than it may be")
         .file(name)

@@ -100,8 +100,9 @@ class Storage {
   virtual Result<double> seconds_since_touched(std::string_view name) const = 0;
 };
 
-// A small file in one call; kCorrupt if it is larger than `bytes_max`. Links are not followed.
-Result<std::string> read_small(const Storage& storage, std::string_view name, std::uint64_t bytes_max);
+// A small file in one call; kCorrupt if it is larger than `bytes_max`. Links are followed only when asked.
+Result<std::string> read_small(const Storage& storage, std::string_view name, std::uint64_t bytes_max,
+                               bool follow_links = false);
 
 // Refuses (kUnsafe) a name that is empty, absolute, or leaves the directory through "..".
 Result<void> check_name(std::string_view name);
