@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cairn {
 
@@ -23,6 +24,7 @@ enum class ErrorCode : std::uint8_t {
   kUnavailable,      // the system refused an operation (I/O error, permission): repair, then retry
   kNoSpace,          // the device or the quota is full: free space, then retry
   kSuperseded,       // another save committed first: this one withdrew its files
+  kReplaced,         // the checkpoint was replaced while it was being read: open it again
   kCancelled,        // the caller asked to stop
   kInternal,         // our bug: report it
 };
@@ -36,6 +38,9 @@ class [[nodiscard]] Error : public std::exception {
 
   // From an errno of a failed system call: ENOENT becomes kNotFound, ENOSPC and EDQUOT kNoSpace, the rest kUnavailable.
   static Error from_errno(int error_number, std::string message);
+  // What several ranks did together and some of them failed at: the first failure, with all of them as causes(). Each
+  // has its rank; there is at least one.
+  static Error of_ranks(std::vector<Error> failures);
 
   // Where it happened. Each fills in one field and returns *this, so that they chain; the innermost caller wins: a
   // field that is already set is left alone.
@@ -47,6 +52,10 @@ class [[nodiscard]] Error : public std::exception {
   Error&& actual(std::string_view text) &&;
   // Adds what was being done, outermost last.
   Error&& while_doing(std::string_view action) &&;
+  Error&& error_number(int number) &&;
+  // Bytes that travel with the error from rank to rank and mean something to the caller alone: the bindings put a
+  // pickled Python exception there.
+  Error&& attachment(std::string bytes) &&;
 
   ErrorCode code() const noexcept;
   int error_number() const noexcept;  // errno, or 0
@@ -57,8 +66,12 @@ class [[nodiscard]] Error : public std::exception {
   const std::optional<std::uint64_t>& offset() const noexcept;
   const std::optional<std::string>& expected() const noexcept;
   const std::optional<std::string>& actual() const noexcept;
+  const std::string& doing() const noexcept;  // empty if nobody said
+  const std::string& attachment() const noexcept;
+  const std::vector<Error>& causes() const noexcept;  // of of_ranks(); empty otherwise
 
-  // The whole story in one line: message, key, file, offset, expected, actual, and what was being done.
+  // The whole story in one line: message, key, file, offset, expected, actual, and what was being done. Of of_ranks():
+  // one line for each failure.
   const char* what() const noexcept override;
 
  private:

@@ -42,12 +42,20 @@ struct TensorView {
   }
 };
 
+// What is known of a tensor beside its elements.
+struct TensorTraits {
+  bool requires_grad = false;
+  // Other ranks hold the same chunk with the same elements (DTensor's Replicate, HSDP): they may share the writing of
+  // it. A chunk that is equal by name alone is written whole by one rank.
+  bool replicated = false;
+};
+
 // One chunk of one tensor: `local` holds the elements of `box` of the tensor `global_shape`.
 struct TensorEntry {
   TensorView local;
   Extents global_shape;
   Box box;
-  bool requires_grad = false;
+  TensorTraits traits = {};
 };
 
 // Bytes that the caller has serialised: stored as they are.
@@ -72,11 +80,11 @@ class StateDict {
  public:
   // A whole tensor. All fail with kInvalidArgument if the flat name is taken (a tensor may have several chunks, all of
   // one dtype and global shape) or if shape, strides or offsets do not fit together.
-  Result<void> add_tensor(Path path, TensorView tensor, bool requires_grad = false);
-  Result<void> add_tensor(std::string fqn, TensorView tensor, bool requires_grad = false);
+  Result<void> add_tensor(Path path, TensorView tensor, TensorTraits traits = {});
+  Result<void> add_tensor(std::string fqn, TensorView tensor, TensorTraits traits = {});
   // A chunk of a larger tensor: the elements from `offsets` on, as many as `local.sizes` says.
   Result<void> add_chunk(Path path, TensorView local, Extents global_shape, Extents offsets,
-                         bool requires_grad = false);
+                         TensorTraits traits = {});
   Result<void> add_chunk(std::string fqn, TensorView local, Extents global_shape, Extents offsets);
   // A plain value. For a load: the value that stays if the checkpoint does not have the key and a partial load is
   // allowed.

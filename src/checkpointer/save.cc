@@ -136,7 +136,7 @@ class CatalogBuilder {
     if (const auto* chunk = std::get_if<TensorEntry>(&entry.content)) {
       tensor.dtype = chunk->local.dtype;
       tensor.shape = chunk->global_shape;
-      tensor.requires_grad = chunk->requires_grad;
+      tensor.requires_grad = chunk->traits.requires_grad;
     } else {
       const auto& serialized = std::get<SerializedTensor>(entry.content);
       tensor.dtype = serialized.dtype;

@@ -1,5 +1,6 @@
 #include <cairn/error.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -17,6 +18,7 @@ std::string_view name_of(ErrorCode code) {
     case ErrorCode::kUnavailable: return "kUnavailable";
     case ErrorCode::kNoSpace: return "kNoSpace";
     case ErrorCode::kSuperseded: return "kSuperseded";
+    case ErrorCode::kReplaced: return "kReplaced";
     case ErrorCode::kCancelled: return "kCancelled";
     case ErrorCode::kInternal: return "kInternal";
   }
@@ -34,6 +36,8 @@ struct Error::Detail {
   std::optional<std::uint64_t> offset;
   std::optional<std::string> expected;
   std::optional<std::string> actual;
+  std::string attachment;
+  std::vector<Error> causes;
   std::string text;  // what what() returns
 
   void compose() {
@@ -45,6 +49,9 @@ struct Error::Detail {
     if (expected) text += "; expected " + *expected;
     if (actual) text += "; found " + *actual;
     if (!doing.empty()) text += " (while " + doing + ")";
+    if (causes.size() < 2) return;
+    text += "; " + std::to_string(causes.size()) + " ranks failed:";
+    for (const Error& cause : causes) text += std::string("\n  ") + cause.what();
   }
 };
 
@@ -60,6 +67,15 @@ Error Error::from_errno(int error_number, std::string message) {
   if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG) code = ErrorCode::kNoSpace;
   Error error(code, std::move(message) + ": " + std::strerror(error_number));
   error.edit().error_number = error_number;
+  return error;
+}
+
+Error Error::of_ranks(std::vector<Error> failures) {
+  assert(!failures.empty());
+  Error error = failures.front();
+  Detail& detail = error.edit();
+  detail.causes = std::move(failures);
+  detail.compose();
   return error;
 }
 
@@ -128,6 +144,16 @@ Error&& Error::while_doing(std::string_view action) && {
   return std::move(*this);
 }
 
+Error&& Error::error_number(int number) && {
+  edit().error_number = number;
+  return std::move(*this);
+}
+
+Error&& Error::attachment(std::string bytes) && {
+  edit().attachment = std::move(bytes);
+  return std::move(*this);
+}
+
 ErrorCode Error::code() const noexcept { return detail_->code; }
 int Error::error_number() const noexcept { return detail_->error_number; }
 const std::string& Error::message() const noexcept { return detail_->message; }
@@ -137,6 +163,9 @@ const std::optional<std::string>& Error::file() const noexcept { return detail_-
 const std::optional<std::uint64_t>& Error::offset() const noexcept { return detail_->offset; }
 const std::optional<std::string>& Error::expected() const noexcept { return detail_->expected; }
 const std::optional<std::string>& Error::actual() const noexcept { return detail_->actual; }
+const std::string& Error::doing() const noexcept { return detail_->doing; }
+const std::string& Error::attachment() const noexcept { return detail_->attachment; }
+const std::vector<Error>& Error::causes() const noexcept { return detail_->causes; }
 const char* Error::what() const noexcept { return detail_->text.c_str(); }
 
 }  // namespace cairn

@@ -56,18 +56,18 @@ Result<void> StateDict::add(Entry entry) {
   return {};
 }
 
-Result<void> StateDict::add_tensor(Path path, TensorView tensor, bool requires_grad) {
+Result<void> StateDict::add_tensor(Path path, TensorView tensor, TensorTraits traits) {
   Extents shape = tensor.sizes;
   Extents zeros(shape.size(), 0);
-  return add_chunk(std::move(path), std::move(tensor), std::move(shape), std::move(zeros), requires_grad);
+  return add_chunk(std::move(path), std::move(tensor), std::move(shape), std::move(zeros), traits);
 }
 
-Result<void> StateDict::add_tensor(std::string fqn, TensorView tensor, bool requires_grad) {
-  return add_tensor(Path{std::move(fqn)}, std::move(tensor), requires_grad);
+Result<void> StateDict::add_tensor(std::string fqn, TensorView tensor, TensorTraits traits) {
+  return add_tensor(Path{std::move(fqn)}, std::move(tensor), traits);
 }
 
 Result<void> StateDict::add_chunk(Path path, TensorView local, Extents global_shape, Extents offsets,
-                                  bool requires_grad) {
+                                  TensorTraits traits) {
   std::string fqn = fqn_of(path);
   if (auto checked = check_view(local); !checked) return std::move(checked).error().key(fqn);
   auto box = Box::make(std::move(offsets), local.sizes);
@@ -78,7 +78,7 @@ Result<void> StateDict::add_chunk(Path path, TensorView local, Extents global_sh
         .expected("within " + to_string(global_shape))
         .actual(to_string(*box));
   }
-  TensorEntry entry{std::move(local), std::move(global_shape), std::move(*box), requires_grad};
+  TensorEntry entry{std::move(local), std::move(global_shape), std::move(*box), traits};
   return add({std::move(fqn), std::move(path), std::move(entry)});
 }
 

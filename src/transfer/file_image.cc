@@ -9,9 +9,6 @@
 namespace cairn::transfer {
 namespace {
 
-// Far beyond any device, and far enough from 2^64 that sums of a few offsets cannot overflow.
-constexpr std::uint64_t kFileBytesMax = std::uint64_t{1} << 62;
-
 torch_file::TensorItem item_of(const TensorEntry& tensor) { return {tensor.local.dtype, tensor.local.sizes}; }
 
 }  // namespace
@@ -19,20 +16,14 @@ torch_file::TensorItem item_of(const TensorEntry& tensor) { return {tensor.local
 Result<FileImage::Item> FileImage::place(const ItemSource& source, std::uint64_t cursor) {
   Item item;
   if (source.tensor == nullptr) {
-    const std::uint64_t offset = align_up(cursor, kPayloadAlignment);
-    item.extent = {offset, source.bytes.size(), offset, source.bytes.size()};
+    CAIRN_TRY_ASSIGN(item.extent, place_bytes(source.bytes.size(), cursor));
     item.contiguous = reinterpret_cast<const std::byte*>(source.bytes.data());
     return item;
   }
   const TensorView& local = source.tensor->local;
-  CAIRN_TRY_ASSIGN(item.layout, torch_file::layout_tensor_item(item_of(*source.tensor)));
-  if (item.layout.payload_bytes > kFileBytesMax - std::min(kFileBytesMax, cursor)) {
-    return Error(ErrorCode::kInvalidArgument, "a data file of more than 2^62 bytes");
-  }
-  const bool large = item.layout.payload_bytes >= kPageAlignedPayloadBytes;
-  const std::uint64_t payload =
-      align_up(cursor + item.layout.head_bytes, large ? kPayloadPageBytes : kPayloadAlignment);
-  item.extent = {payload - item.layout.head_bytes, item.layout.total(), payload, item.layout.payload_bytes};
+  CAIRN_TRY_ASSIGN(const PlacedTensor placed, place_tensor(item_of(*source.tensor), cursor));
+  item.extent = placed.extent;
+  item.layout = placed.layout;
   item.tensor = source.tensor;
   Region region(local.sizes, row_major_strides(local.sizes), local.strides);
   if (region.is_linear() || item.layout.payload_bytes == 0) {
@@ -61,7 +52,7 @@ Result<FileImage> FileImage::make(const ImageIdentity& identity, std::span<const
     described.extent = item.extent;
     if (source.tensor != nullptr) {
       described.dtype = source.tensor->local.dtype;
-      described.requires_grad = source.tensor->requires_grad;
+      described.requires_grad = source.tensor->traits.requires_grad;
       described.global_shape = source.tensor->global_shape;
       described.box = source.tensor->box;
     } else if (const auto* tensor = std::get_if<SerializedTensor>(&source.entry->content)) {

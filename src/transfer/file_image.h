@@ -18,14 +18,9 @@
 #include "core/region.h"
 #include "format/manifest/trailer.h"
 #include "format/torch_file/tensor_item.h"
+#include "transfer/item_placement.h"
 
 namespace cairn::transfer {
-
-// Payloads of this size and more begin at a page of the file, so that they can be read straight into aligned memory.
-inline constexpr std::uint64_t kPageAlignedPayloadBytes = 256 * 1024;
-inline constexpr std::uint64_t kPayloadPageBytes = 4096;
-// All others begin at a multiple of this, so that no dtype is ever torn.
-inline constexpr std::uint64_t kPayloadAlignment = 64;
 
 // What becomes an item: an entry's tensor chunk, or ready bytes. Views: their owners outlive the image.
 struct ItemSource {
