@@ -20,7 +20,12 @@
 
 namespace cairn::storage {
 
-// A file open for reading.
+// A file open for reading. It may outlive its storage.
+//
+// A storage may close a file that is not being read and open it again by its name, so that thousands can be open at a
+// time. Until then it is read even if its name is gone or another file has it; afterwards reading fails: with kNotFound
+// if the name is gone, with kUnavailable if the file is another one or was changed. Never are the bytes of another file
+// given out.
 class ReadableFile : public ByteSource {
  public:
   // What a read past the page cache asks of memory address, offset and length (powers of two); nullopt: not possible.
@@ -84,7 +89,8 @@ class Storage {
   virtual Result<std::unique_ptr<ReadableFile>> open(std::string_view name, bool follow_links) const = 0;
   virtual Result<std::vector<ListedFile>> list(std::string_view folder = "") const = 0;
 
-  // Gives a file its final name, which must be free (kUnavailable with EEXIST otherwise).
+  // Gives a file its final name, which must be free (kUnavailable with EEXIST otherwise). Where a name can't be moved,
+  // only given, the old one may be left beside it. After another failure the file may have either name.
   virtual Result<void> publish(std::string_view from, std::string_view to) = 0;
   // Gives a file a name that may be taken: readers see the old file or the new one, never neither.
   virtual Result<void> replace(std::string_view from, std::string_view to) = 0;

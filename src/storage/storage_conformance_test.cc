@@ -2,8 +2,10 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,26 +14,13 @@
 #include "os/page_buffer.h"
 #include "storage/posix/posix_storage.h"
 #include "storage/testing/model_storage.h"
+#include "storage/testing/refused_calls.h"
+#include "storage/testing/scratch_directory.h"
 
 namespace cairn::storage {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A directory of its own for each test, in the folder where the tests run: a disk, not a tmpfs.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    std::string pattern = (fs::current_path() / "build" / "scratch-XXXXXX").string();
-    fs::create_directories(fs::path(pattern).parent_path());
-    path_ = mkdtemp(pattern.data());
-  }
-  ~ScratchDirectory() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 std::string read_all(const Storage& storage, std::string_view name) {
   return read_small(storage, name, 1 << 20).value();
@@ -149,6 +138,116 @@ TEST(PosixStorage, DirectReadsGiveTheSameBytes) {
   ASSERT_TRUE(file->read_direct_at(os::kPageBytes, buffer.span().first(3 * os::kPageBytes)));
   EXPECT_EQ(std::memcmp(buffer.data(), text.data() + os::kPageBytes, text.size() - os::kPageBytes), 0);
   EXPECT_FALSE(file->read_direct_at(8 * os::kPageBytes, buffer.span()));
+}
+
+// What a file system, a kernel or a container may lack, one after the other.
+struct Poorer {
+  const char* what;
+  std::vector<RefusedCall> refused;
+};
+
+std::vector<Poorer> poorer_places() {
+  constexpr unsigned kRenameFlags = 4;
+  std::vector<Poorer> places;
+  for (const int error : {EINVAL, ENOSYS, EOPNOTSUPP, EPERM}) {
+    const RefusedCall no_replace{SYS_renameat2, error, kRenameFlags};
+    places.push_back({"no RENAME_NOREPLACE", {no_replace}});
+    places.push_back({"no RENAME_NOREPLACE and no links", {no_replace, {SYS_linkat, error}}});
+  }
+  for (const int error : {ENOSYS, EPERM}) places.push_back({"no openat2", {{SYS_openat2, error}}});
+  places.push_back({"no links", {{SYS_linkat, ENOENT}}});
+  return places;
+}
+
+// Runs `work` in each of them.
+void in_poorer_places(const std::function<void(PosixStorage&, const fs::path&)>& work) {
+  for (const Poorer& place : poorer_places()) {
+    SCOPED_TRACE(std::string(place.what) + ": " + std::strerror(place.refused.front().error));
+    const ScratchDirectory scratch;
+    const auto storage = PosixStorage::make_directory(scratch.path()).value();
+    if (!run_with_refused(place.refused, [&] { work(*storage, scratch.path()); })) GTEST_SKIP() << "no seccomp here";
+  }
+}
+
+TEST(PosixStorage, PublishesWhateverTheFileSystemLacks) {
+  in_poorer_places([](PosixStorage& storage, const fs::path&) {
+    ASSERT_TRUE(storage.make_folder("mine"));
+    ASSERT_TRUE(storage.create_whole("mine/a", "1", Durability::kDurable));
+    const auto published = storage.publish("mine/a", "final");
+    ASSERT_TRUE(published) << published.error().what();
+    EXPECT_EQ(read_all(storage, "final"), "1");
+    EXPECT_TRUE(storage.list("mine").value().empty());
+    ASSERT_TRUE(storage.create_whole("mine/b", "2", Durability::kDurable));
+    const auto again = storage.publish("mine/b", "final");
+    ASSERT_FALSE(again);
+    EXPECT_EQ(again.error().error_number(), EEXIST);
+    EXPECT_EQ(read_all(storage, "final"), "1");
+    EXPECT_EQ(read_all(storage, "mine/b"), "2");
+    EXPECT_EQ(storage.publish("mine/none", "other").error().code(), ErrorCode::kNotFound);
+    EXPECT_EQ(storage.list("").value().size(), 2u);
+  });
+}
+
+TEST(PosixStorage, CreatesWholeFilesWhateverTheFileSystemLacks) {
+  in_poorer_places([](PosixStorage& storage, const fs::path&) {
+    ASSERT_TRUE(storage.create_whole("file", "1", Durability::kDurable));
+    EXPECT_EQ(read_all(storage, "file"), "1");
+    EXPECT_EQ(storage.create_whole("file", "2", Durability::kDurable).error().error_number(), EEXIST);
+    EXPECT_EQ(read_all(storage, "file"), "1");
+    EXPECT_EQ(storage.create_whole("none/file", "3", Durability::kDurable).error().code(), ErrorCode::kNotFound);
+    EXPECT_EQ(storage.list("").value().size(), 1u);
+  });
+}
+
+TEST(PosixStorage, RefusesLinksWhateverTheKernelLacks) {
+  in_poorer_places([](PosixStorage& storage, const fs::path& path) {
+    ASSERT_TRUE(storage.make_folder("folder"));
+    ASSERT_TRUE(storage.create_whole("folder/file", "1", Durability::kDurable));
+    fs::create_symlink("folder/file", path / "link");
+    fs::create_directory_symlink("folder", path / "other");
+    EXPECT_EQ(read_all(storage, "folder/file"), "1");
+    EXPECT_EQ(read_all(storage, "./folder//file"), "1");
+    EXPECT_EQ(storage.open("link", false).error().code(), ErrorCode::kUnsafe);
+    EXPECT_EQ(storage.open("other/file", false).error().code(), ErrorCode::kUnsafe);
+    EXPECT_EQ(storage.open("folder/file/x", false).error().code(), ErrorCode::kUnavailable);
+    EXPECT_EQ(storage.open("none/file", false).error().code(), ErrorCode::kNotFound);
+    EXPECT_FALSE(storage.remove("other/file"));
+    EXPECT_TRUE(fs::exists(path / "folder/file"));
+  });
+}
+
+TEST(PosixStorage, PublishesThoughTheAnswerWasLost) {
+  const ScratchDirectory scratch;
+  const auto storage = PosixStorage::make_directory(scratch.path()).value();
+  ASSERT_TRUE(storage->make_folder("mine"));
+  ASSERT_TRUE(storage->create_whole("mine/file", "1", Durability::kDurable));
+  // What a network file system leaves whose first call did its work, while the second one finds the name taken.
+  fs::create_hard_link(scratch.path() / "mine/file", scratch.path() / "final");
+  const auto published = storage->publish("mine/file", "final");
+  ASSERT_TRUE(published) << published.error().what();
+  EXPECT_EQ(read_all(*storage, "final"), "1");
+  EXPECT_TRUE(storage->list("mine").value().empty());
+}
+
+TEST(PosixStorage, PublishesThoughTheOldNameStays) {
+  const ScratchDirectory scratch;
+  const auto storage = PosixStorage::make_directory(scratch.path()).value();
+  ASSERT_TRUE(storage->create_whole("file", "1", Durability::kDurable));
+  const std::vector<RefusedCall> refused{{SYS_renameat2, EINVAL, 4}, {SYS_unlinkat, EBUSY}};
+  const bool ran = run_with_refused(refused, [&] { EXPECT_TRUE(storage->publish("file", "final")); });
+  if (!ran) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(read_all(*storage, "final"), "1");
+}
+
+TEST(PosixStorage, AFailedPublishLeavesNoPlaceholder) {
+  const ScratchDirectory scratch;
+  const auto storage = PosixStorage::make_directory(scratch.path()).value();
+  ASSERT_TRUE(storage->create_whole("file", "1", Durability::kDurable));
+  std::vector<RefusedCall> refused{{SYS_renameat2, EINVAL}, {SYS_linkat, EPERM}, {SYS_renameat, EIO}};
+  const bool ran = run_with_refused(refused, [&] { EXPECT_FALSE(storage->publish("file", "final")); });
+  if (!ran) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(storage->list("").value().size(), 1u);
+  EXPECT_EQ(read_all(*storage, "file"), "1");
 }
 
 TEST(PosixStorage, SaysThatTheDirectoryIsMissing) {

@@ -22,6 +22,52 @@ Error failed(std::string_view action, std::string_view name) {
   return Error::from_errno(errno, std::string(action) + " failed").file(name);
 }
 
+// What tells a file from every other one, and from itself before a change.
+struct Identity {
+  dev_t device;
+  ino_t inode;
+  off_t size;
+  timespec modified;
+  timespec changed;
+
+  explicit Identity(const struct stat& status)
+      : device(status.st_dev),
+        inode(status.st_ino),
+        size(status.st_size),
+        modified(status.st_mtim),
+        changed(status.st_ctim) {}
+
+  bool operator==(const Identity& other) const {
+    const auto same = [](const timespec& a, const timespec& b) {
+      return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+    };
+    return device == other.device && inode == other.inode && size == other.size && same(modified, other.modified) &&
+           same(changed, other.changed);
+  }
+
+  std::string describe() const {
+    const auto seconds = [](const timespec& time) {
+      const std::string fraction = std::to_string(time.tv_nsec);
+      return std::to_string(time.tv_sec) + "." + std::string(9 - std::min<std::size_t>(9, fraction.size()), '0') +
+             fraction;
+    };
+    return "inode " + std::to_string(inode) + " of device " + std::to_string(device) + ", " + std::to_string(size) +
+           " bytes, modified at " + seconds(modified) + ", changed at " + seconds(changed);
+  }
+};
+
+Result<struct stat> status_of_regular(int fd, const std::string& name) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) return failed("looking at", name);
+  if (S_ISREG(status.st_mode)) return status;
+  return Error(ErrorCode::kUnsafe, "not a regular file")
+      .file(name)
+      .expected("a regular file")
+      .actual(S_ISDIR(status.st_mode)    ? "a directory"
+              : S_ISFIFO(status.st_mode) ? "a pipe"
+                                         : "a device or socket");
+}
+
 // What direct I/O asks of this descriptor; nullopt where the file system does not do it.
 std::optional<ReadableFile::DirectAlignment> direct_alignment_of(int fd) {
   struct statx status {};
@@ -79,18 +125,29 @@ class PosixWritableFile final : public WritableFile {
   std::mutex mutex_;
 };
 
+// Two descriptors of one file, one of them past the page cache; either may be closed while nobody reads through it.
 class PosixReadableFile final : public ReadableFile {
  public:
-  PosixReadableFile(os::Fd fd, std::string name, std::uint64_t size)
-      : fd_(std::move(fd)), name_(std::move(name)), size_(size) {}
+  PosixReadableFile(const std::shared_ptr<DescriptorCache>& descriptors, OpenForReading open, std::string name)
+      : open_(std::move(open)),
+        name_(std::move(name)),
+        buffered_(descriptors, [this] { return reopen(0); }),
+        direct_(descriptors, [this] { return reopen(O_DIRECT); }) {}
 
-  std::uint64_t size() const override { return size_; }
+  // The first time, before anybody else knows of this object: notes which file it is.
+  Result<void> open() {
+    CAIRN_TRY_ASSIGN(const DescriptorCache::Pin pin, buffered_.pin());
+    return {};
+  }
+
+  std::uint64_t size() const override { return static_cast<std::uint64_t>(identity_->size); }
 
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) const override {
     if (!holds(offset, target.size())) return short_file(offset, target.size());
+    CAIRN_TRY_ASSIGN(const DescriptorCache::Pin pin, buffered_.pin());
     while (!target.empty()) {
       const std::size_t request = std::min(target.size(), kRequestBytesMax);
-      const ssize_t got = pread(fd_.get(), target.data(), request, static_cast<off_t>(offset));
+      const ssize_t got = pread(pin.fd(), target.data(), request, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return failed("reading", name_).offset(offset);
       if (got == 0) return short_file(offset, target.size());  // it was cut while we read
@@ -101,27 +158,19 @@ class PosixReadableFile final : public ReadableFile {
   }
 
   std::optional<DirectAlignment> direct_alignment() const override {
-    std::call_once(direct_once_, [this] { open_direct(); });
+    std::call_once(direct_once_, [this] {
+      if (const auto pin = direct_.pin()) direct_alignment_ = direct_alignment_of(pin->fd());
+    });
     return direct_alignment_;
   }
 
   Result<void> read_direct_at(std::uint64_t offset, std::span<std::byte> target) const override {
-    if (offset >= size_) return short_file(offset, target.size());
-    target = target.first(std::min<std::uint64_t>(target.size(), align_up(size_ - offset, os::kPageBytes)));
-    std::uint64_t wanted = std::min<std::uint64_t>(target.size(), size_ - offset);
-    while (direct_alignment() && wanted != 0) {
-      const ssize_t got =
-          pread(direct_fd_.get(), target.data(), std::min(target.size(), kRequestBytesMax), static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) break;
-      const std::uint64_t step = std::min<std::uint64_t>(static_cast<std::uint64_t>(got), wanted);
-      target = target.subspan(step);
-      offset += step;
-      wanted -= step;
-      if (step % os::kPageBytes != 0) break;
-    }
+    if (offset >= size()) return short_file(offset, target.size());
+    target = target.first(std::min<std::uint64_t>(target.size(), align_up(size() - offset, os::kPageBytes)));
+    const std::uint64_t wanted = std::min<std::uint64_t>(target.size(), size() - offset);
+    const std::uint64_t done = direct_alignment() ? read_past_cache(offset, target, wanted) : 0;
     // What a direct read could not do (it was refused, or stopped off a block) goes through the page cache.
-    return wanted == 0 ? Result<void>() : read_at(offset, target.first(wanted));
+    return done == wanted ? Result<void>() : read_at(offset + done, target.subspan(done, wanted - done));
   }
 
   bool is_cached(std::uint64_t offset, std::uint64_t length) const override {
@@ -134,7 +183,8 @@ class PosixReadableFile final : public ReadableFile {
       std::uint64_t cached, dirty, writeback, evicted, recently_evicted;
     } pages{};
     // Where it can't be asked, the page cache is the way that is never much slower.
-    if (syscall(kCachestat, fd_.get(), &range, &pages, 0) != 0) return true;
+    const auto pin = buffered_.pin();
+    if (!pin || syscall(kCachestat, pin->fd(), &range, &pages, 0) != 0) return true;
     return pages.cached * os::kPageBytes * 2 >= length;
   }
 
@@ -144,23 +194,46 @@ class PosixReadableFile final : public ReadableFile {
         .file(name_)
         .offset(offset)
         .expected(std::to_string(length) + " bytes")
-        .actual("a file of " + std::to_string(size_) + " bytes");
+        .actual("a file of " + std::to_string(size()) + " bytes");
   }
 
-  // A second descriptor for the same file: through /proc, so that nobody can put another file in its place.
-  void open_direct() const {
-    const std::string self = "/proc/self/fd/" + std::to_string(fd_.get());
-    os::Fd fd(::open(self.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
-    if (!fd) return;
-    direct_alignment_ = direct_alignment_of(fd.get());
-    if (direct_alignment_) direct_fd_ = std::move(fd);
+  // How much of the first `wanted` bytes of `target` a direct read could fill.
+  std::uint64_t read_past_cache(std::uint64_t offset, std::span<std::byte> target, std::uint64_t wanted) const {
+    const auto pin = direct_.pin();
+    std::uint64_t done = 0;
+    while (pin && done < wanted) {
+      const std::size_t request = std::min(target.size() - done, kRequestBytesMax);
+      const ssize_t got = pread(pin->fd(), target.data() + done, request, static_cast<off_t>(offset + done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) break;
+      done = std::min(done + static_cast<std::uint64_t>(got), wanted);
+      if (done % os::kPageBytes != 0) break;
+    }
+    return done;
   }
 
-  os::Fd fd_;
+  Result<os::Fd> reopen(int more_flags) {
+    CAIRN_TRY_ASSIGN(os::Fd fd, open_(more_flags));
+    CAIRN_TRY_ASSIGN(const struct stat status, status_of_regular(fd.get(), name_));
+    const Identity found(status);
+    if (!identity_) identity_ = found;
+    if (found != *identity_) {
+      return Error(ErrorCode::kUnavailable, "the file was replaced or changed while it was being read")
+          .file(name_)
+          .expected(identity_->describe())
+          .actual(found.describe());
+    }
+    const int flags = fcntl(fd.get(), F_GETFL);
+    if (flags >= 0) fcntl(fd.get(), F_SETFL, flags & ~O_NONBLOCK);
+    return fd;
+  }
+
+  OpenForReading open_;
   std::string name_;
-  std::uint64_t size_;
+  std::optional<Identity> identity_;  // set by open()
+  mutable DescriptorCache::Slot buffered_;
+  mutable DescriptorCache::Slot direct_;
   mutable std::once_flag direct_once_;
-  mutable os::Fd direct_fd_;
   mutable std::optional<DirectAlignment> direct_alignment_;
 };
 
@@ -191,21 +264,11 @@ Result<std::unique_ptr<WritableFile>> create_posix_file(int directory, const std
   return std::unique_ptr<WritableFile>(std::make_unique<PosixWritableFile>(std::move(fd), name, direct));
 }
 
-Result<std::unique_ptr<ReadableFile>> adopt_posix_file(os::Fd fd, const std::string& name) {
-  struct stat status {};
-  if (fstat(fd.get(), &status) != 0) return failed("looking at", name);
-  if (!S_ISREG(status.st_mode)) {
-    return Error(ErrorCode::kUnsafe, "not a regular file")
-        .file(name)
-        .expected("a regular file")
-        .actual(S_ISDIR(status.st_mode)    ? "a directory"
-                : S_ISFIFO(status.st_mode) ? "a pipe"
-                                           : "a device or socket");
-  }
-  const int flags = fcntl(fd.get(), F_GETFL);
-  if (flags >= 0) fcntl(fd.get(), F_SETFL, flags & ~O_NONBLOCK);
-  const auto size = static_cast<std::uint64_t>(status.st_size);
-  return std::unique_ptr<ReadableFile>(std::make_unique<PosixReadableFile>(std::move(fd), name, size));
+Result<std::unique_ptr<ReadableFile>> open_posix_file(const std::shared_ptr<DescriptorCache>& descriptors,
+                                                      OpenForReading open, const std::string& name) {
+  auto file = std::make_unique<PosixReadableFile>(descriptors, std::move(open), name);
+  CAIRN_TRY(file->open());
+  return std::unique_ptr<ReadableFile>(std::move(file));
 }
 
 }  // namespace cairn::storage

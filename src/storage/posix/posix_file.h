@@ -3,10 +3,12 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "os/fd.h"
+#include "storage/posix/descriptor_cache.h"
 #include "storage/storage.h"
 
 namespace cairn::storage {
@@ -15,7 +17,13 @@ namespace cairn::storage {
 Result<std::unique_ptr<WritableFile>> create_posix_file(int directory, const std::string& name, mode_t mode,
                                                         const CreateOptions& options);
 
-// Takes over a descriptor that was opened for reading; refuses (kUnsafe) what is not a regular file.
-Result<std::unique_ptr<ReadableFile>> adopt_posix_file(os::Fd fd, const std::string& name);
+// Opens the file of one name for reading, with more flags of open(2) if need be; called again whenever its descriptor
+// was closed meanwhile.
+using OpenForReading = std::function<Result<os::Fd>(int more_flags)>;
+
+// A file that is opened now, and again when `descriptors` closed it: then it must be the very same file, unchanged
+// (device, inode, size, times), or reading fails with kUnavailable. Refuses (kUnsafe) what is not a regular file.
+Result<std::unique_ptr<ReadableFile>> open_posix_file(const std::shared_ptr<DescriptorCache>& descriptors,
+                                                      OpenForReading open, const std::string& name);
 
 }  // namespace cairn::storage

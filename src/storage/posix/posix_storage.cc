@@ -2,11 +2,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/fs.h>
-#include <linux/openat2.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,6 +13,8 @@
 #include <memory>
 #include <thread>
 
+#include "storage/posix/exclusive_rename.h"
+#include "storage/posix/open_beneath.h"
 #include "storage/posix/posix_file.h"
 
 namespace cairn::storage {
@@ -30,14 +29,24 @@ Error failed(std::string_view action, std::string_view name) {
   return Error::from_errno(errno, std::string(action) + " failed").file(name);
 }
 
-// Opens below `directory` without following any link, on kernels that can promise it for the whole name.
-int open_beneath(int directory, const std::string& name, int flags) {
-  open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags);
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
-  const long fd = syscall(SYS_openat2, directory, name.c_str(), &how, sizeof how);
-  if (fd >= 0 || errno != ENOSYS) return static_cast<int>(fd);
-  return openat(directory, name.c_str(), flags | O_NOFOLLOW);  // before Linux 5.6: the last part only
+// Writes a new small file, all of it.
+Result<void> fill(const os::Fd& fd, std::string_view name, std::string_view bytes, Durability durability) {
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t written = pwrite(fd.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return failed("writing", name).offset(done);
+    done += static_cast<std::size_t>(written);
+  }
+  if (durability == Durability::kDurable && fsync(fd.get()) != 0) return failed("syncing", name);
+  return {};
+}
+
+// Gives a file that was opened with O_TMPFILE its name; as linkat(2).
+int name_nameless(const os::Fd& fd, int directory, const std::string& path) {
+  const std::string self = "/proc/self/fd/" + std::to_string(fd.get());
+  const int named = linkat(AT_FDCWD, self.c_str(), directory, path.c_str(), AT_SYMLINK_FOLLOW);
+  if (named == 0 || errno == EEXIST) return named;
+  return linkat(fd.get(), "", directory, path.c_str(), AT_EMPTY_PATH);  // needs no /proc, but often a capability
 }
 
 class DirectoryLock final : public StorageLock {
@@ -84,7 +93,7 @@ Result<std::unique_ptr<PosixStorage>> PosixStorage::make_directory(const std::fi
 
 Result<std::unique_ptr<StorageLock>> PosixStorage::lock() {
   // A descriptor of its own: flock belongs to the open file, and this object may be locked from two threads.
-  os::Fd fd(openat(directory_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  os::Fd fd(openat(directory_->get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return failed("opening the directory", ".");
   const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
   while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -99,13 +108,13 @@ Result<std::unique_ptr<StorageLock>> PosixStorage::lock() {
 
 Result<void> PosixStorage::make_folder(std::string_view name) {
   CAIRN_TRY(check_name(name));
-  if (mkdirat(directory_.get(), std::string(name).c_str(), kFolderMode) != 0) return failed("making a folder", name);
+  if (mkdirat(directory_->get(), std::string(name).c_str(), kFolderMode) != 0) return failed("making a folder", name);
   return {};
 }
 
 Result<void> PosixStorage::remove_folder(std::string_view name) {
   CAIRN_TRY(check_name(name));
-  if (unlinkat(directory_.get(), std::string(name).c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
+  if (unlinkat(directory_->get(), std::string(name).c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
     return failed("removing a folder", name);
   }
   return {};
@@ -113,32 +122,28 @@ Result<void> PosixStorage::remove_folder(std::string_view name) {
 
 Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_view name, const CreateOptions& options) {
   CAIRN_TRY(check_name(name));
-  return create_posix_file(directory_.get(), std::string(name), kFileMode, options);
+  return create_posix_file(directory_->get(), std::string(name), kFileMode, options);
 }
 
 Result<void> PosixStorage::create_whole(std::string_view name, std::string_view bytes, Durability durability) {
   CAIRN_TRY(check_name(name));
   const std::filesystem::path path(name);
   const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
+  const int directory = directory_->get();
   // A file without a name is filled first and then given one. Where that can't be, it is filled under its name.
-  os::Fd fd(openat(directory_.get(), folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, kFileMode));
-  const bool nameless = static_cast<bool>(fd);
-  if (!nameless) {
-    constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    fd = os::Fd(openat(directory_.get(), path.c_str(), kFlags, kFileMode));
+  os::Fd fd(openat(directory, folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, kFileMode));
+  bool named = false;
+  if (fd) {
+    CAIRN_TRY(fill(fd, name, bytes, durability));
+    named = name_nameless(fd, directory, path.string()) == 0;
+    if (!named && errno == EEXIST) return failed("naming", name);
+  }
+  if (!named) {
+    fd = os::Fd(openat(directory, path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));
     if (!fd) return failed("creating", name);
-  }
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t written = pwrite(fd.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return failed("writing", name).offset(done);
-    done += static_cast<std::size_t>(written);
-  }
-  if (durability == Durability::kDurable && fsync(fd.get()) != 0) return failed("syncing", name);
-  if (nameless) {
-    const std::string self = "/proc/self/fd/" + std::to_string(fd.get());
-    if (linkat(AT_FDCWD, self.c_str(), directory_.get(), path.c_str(), AT_SYMLINK_FOLLOW) != 0) {
-      return failed("naming", name);
+    if (auto filled = fill(fd, name, bytes, durability); !filled) {
+      unlinkat(directory, path.c_str(), 0);
+      return filled;
     }
   }
   if (auto closed = std::move(fd).close(); !closed) return std::move(closed).error().file(name);
@@ -148,22 +153,23 @@ Result<void> PosixStorage::create_whole(std::string_view name, std::string_view 
 Result<std::unique_ptr<ReadableFile>> PosixStorage::open(std::string_view name, bool follow_links) const {
   CAIRN_TRY(check_name(name));
   const std::string path(name);
-  // Without O_NONBLOCK the opening of a pipe waits for its other end.
-  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  const int directory = directory_.get();
-  os::Fd fd(follow_links ? openat(directory, path.c_str(), kFlags) : open_beneath(directory, path, kFlags));
-  if (!fd) {
+  const auto open_for_reading = [directory = directory_, path, follow_links](int more_flags) -> Result<os::Fd> {
+    // Without O_NONBLOCK the opening of a pipe waits for its other end.
+    const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | more_flags;
+    os::Fd fd(follow_links ? openat(directory->get(), path.c_str(), flags)
+                           : open_beneath(directory->get(), path, flags));
+    if (fd) return fd;
     const bool link = !follow_links && (errno == ELOOP || errno == EXDEV);
-    if (link) return Error(ErrorCode::kUnsafe, "a link in place of a file (follow_links allows it)").file(name);
-    return failed("opening", name);
-  }
-  return adopt_posix_file(std::move(fd), path);
+    if (link) return Error(ErrorCode::kUnsafe, "a link in place of a file (follow_links allows it)").file(path);
+    return failed("opening", path);
+  };
+  return open_posix_file(descriptors_, open_for_reading, path);
 }
 
 Result<std::vector<ListedFile>> PosixStorage::list(std::string_view folder) const {
   const std::string path = folder.empty() ? "." : std::string(folder);
   if (!folder.empty()) CAIRN_TRY(check_name(folder));
-  const int fd = open_beneath(directory_.get(), path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int fd = open_beneath(directory_->get(), path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return failed("listing", path);
   struct CloseDirectory {
     void operator()(DIR* stream) const { closedir(stream); }
@@ -190,21 +196,13 @@ Result<std::vector<ListedFile>> PosixStorage::list(std::string_view folder) cons
 Result<void> PosixStorage::publish(std::string_view from, std::string_view to) {
   CAIRN_TRY(check_name(from));
   CAIRN_TRY(check_name(to));
-  const int directory = directory_.get();
-  const std::string source(from);
-  const std::string target(to);
-  if (renameat2(directory, source.c_str(), directory, target.c_str(), RENAME_NOREPLACE) == 0) return {};
-  if (errno != EINVAL && errno != ENOSYS) return failed("publishing", to);
-  // A file system without that flag: a hard link never replaces either.
-  if (linkat(directory, source.c_str(), directory, target.c_str(), 0) != 0) return failed("publishing", to);
-  if (unlinkat(directory, source.c_str(), 0) != 0) return failed("publishing", to);
-  return {};
+  return rename_exclusively(directory_->get(), std::string(from), std::string(to));
 }
 
 Result<void> PosixStorage::replace(std::string_view from, std::string_view to) {
   CAIRN_TRY(check_name(from));
   CAIRN_TRY(check_name(to));
-  const int directory = directory_.get();
+  const int directory = directory_->get();
   if (renameat(directory, std::string(from).c_str(), directory, std::string(to).c_str()) != 0) {
     return failed("renaming", to);
   }
@@ -216,7 +214,7 @@ Result<void> PosixStorage::remove(std::string_view name) {
   const std::filesystem::path path(name);
   const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
   const std::string file = path.filename().string();
-  const os::Fd parent(open_beneath(directory_.get(), folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const os::Fd parent(open_beneath(directory_->get(), folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!parent && errno == ENOENT) return {};
   if (!parent) return failed("removing", name);
   struct stat status {};
@@ -235,14 +233,14 @@ Result<void> PosixStorage::sync(std::string_view folder) {
     }
     parents_of_made_.clear();
     // Whoever made the directory itself, its name must last too. A parent that we may not open is not ours to sync.
-    const os::Fd parent(openat(directory_.get(), "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const os::Fd parent(openat(directory_->get(), "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (parent && !parent_synced_ && fsync(parent.get()) != 0) return failed("syncing a parent directory", "..");
     parent_synced_ = true;
-    if (fsync(directory_.get()) != 0) return failed("syncing the directory", ".");
+    if (fsync(directory_->get()) != 0) return failed("syncing the directory", ".");
     return {};
   }
   CAIRN_TRY(check_name(folder));
-  const os::Fd fd(open_beneath(directory_.get(), std::string(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const os::Fd fd(open_beneath(directory_->get(), std::string(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return failed("opening the folder", folder);
   if (fsync(fd.get()) != 0) return failed("syncing the folder", folder);
   return {};
@@ -250,7 +248,7 @@ Result<void> PosixStorage::sync(std::string_view folder) {
 
 Result<void> PosixStorage::touch(std::string_view name) {
   CAIRN_TRY(check_name(name));
-  if (utimensat(directory_.get(), std::string(name).c_str(), nullptr, AT_SYMLINK_NOFOLLOW) != 0) {
+  if (utimensat(directory_->get(), std::string(name).c_str(), nullptr, AT_SYMLINK_NOFOLLOW) != 0) {
     return failed("touching", name);
   }
   return {};
@@ -259,7 +257,7 @@ Result<void> PosixStorage::touch(std::string_view name) {
 Result<double> PosixStorage::seconds_since_touched(std::string_view name) const {
   CAIRN_TRY(check_name(name));
   struct stat status {};
-  if (fstatat(directory_.get(), std::string(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+  if (fstatat(directory_->get(), std::string(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     return failed("looking at", name);
   }
   timespec now{};

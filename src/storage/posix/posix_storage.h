@@ -2,15 +2,18 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "os/fd.h"
+#include "storage/posix/descriptor_cache.h"
 #include "storage/storage.h"
 
 namespace cairn::storage {
 
-// What it makes follows the process's umask. The directory is held open: renaming it meanwhile does no harm.
+// What it makes follows the process's umask. The directory is held open: renaming it meanwhile does no harm. Of the
+// files open for reading no more than a quarter of the process's descriptors is in use at a time.
 class PosixStorage final : public Storage {
  public:
   // Opens `directory` (a link to one is followed); kNotFound if it is missing.
@@ -34,9 +37,12 @@ class PosixStorage final : public Storage {
 
  private:
   PosixStorage(os::Fd directory, std::vector<os::Fd> parents)
-      : directory_(std::move(directory)), parents_of_made_(std::move(parents)) {}
+      : directory_(std::make_shared<const os::Fd>(std::move(directory))), parents_of_made_(std::move(parents)) {}
 
-  os::Fd directory_;
+  // Both owned by the storage and by every file that it gave out for reading, which may have to open itself again.
+  std::shared_ptr<const os::Fd> directory_;
+  std::shared_ptr<DescriptorCache> descriptors_ =
+      std::make_shared<DescriptorCache>(DescriptorCache::share_of_process());
   std::vector<os::Fd> parents_of_made_;  // each holds a directory that make_directory made
   bool parent_synced_ = false;
 };
