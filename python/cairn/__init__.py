@@ -1,14 +1,18 @@
 """Cairn saves and loads the state of distributed training.
 
-``save`` and ``load`` take the place of their namesakes in ``torch.distributed.checkpoint`` and use the same files.
-``open`` and ``verify`` look at a checkpoint; they, and ``import cairn``, need no torch.
+``import cairn as dcp`` takes the place of ``import torch.distributed.checkpoint as dcp``: every name of that package
+and its modules is here too (:mod:`cairn.mirror`), Cairn's own object or else torch's, and the files are the same.
+:func:`install` does it for programs that are not to be changed. ``open`` and ``verify`` look at a checkpoint; they,
+and ``import cairn``, need no torch.
 
 Every error is a :class:`cairn.Error` that says which key, file and offset it is about, and also the built-in exception
 that one would expect (``FileNotFoundError``, ``ValueError``, ...).
 """
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import Any
 
+from cairn import mirror
 from cairn._engine import __version__
 from cairn.checkpoint import (
     Checkpoint,
@@ -34,20 +38,15 @@ from cairn.errors import (
     UnsafeContent,
     Unsupported,
 )
-
-if TYPE_CHECKING:
-    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-    from torch.distributed.checkpoint.metadata import Metadata
-
-    from cairn.filesystem import FileSystemReader, FileSystemWriter
-    from cairn.loading import load
-    from cairn.objects import ConversionWarning, PickleWarning
-    from cairn.saving import save
+from cairn.installing import install, uninstall
 
 __all__ = [
+    "BytesStorageMetadata",
     "Cancelled",
     "Checkpoint",
+    "CheckpointException",
     "Chunk",
+    "ChunkStorageMetadata",
     "ConversionWarning",
     "Corrupt",
     "DefaultLoadPlanner",
@@ -55,57 +54,66 @@ __all__ = [
     "Error",
     "FileSystemReader",
     "FileSystemWriter",
+    "HuggingFaceStorageReader",
+    "HuggingFaceStorageWriter",
     "InternalError",
     "InvalidArgument",
+    "LoadPlan",
+    "LoadPlanner",
     "Metadata",
     "MissingKey",
     "NoSpace",
     "NotFound",
     "PickleWarning",
+    "QuantizedHuggingFaceStorageReader",
+    "ReadItem",
+    "SavePlan",
+    "SavePlanner",
+    "Stateful",
+    "StorageReader",
+    "StorageWriter",
     "Superseded",
     "TensorInfo",
+    "TensorStorageMetadata",
     "Unavailable",
     "UnknownObject",
     "UnsafeContent",
     "Unsupported",
     "ValueInfo",
     "VerifyReport",
+    "WriteItem",
     "__version__",
+    "async_save",
+    "install",
     "load",
+    "load_sharded_optimizer_state_dict",
+    "load_state_dict",
     "open",
     "save",
+    "save_state_dict",
+    "uninstall",
     "verify",
 ]
 
-# What needs torch is imported when it is first asked for.
+# What torch's package does not have, and needs torch.
 _LATE = {
     "ConversionWarning": "cairn.objects",
-    "DefaultLoadPlanner": "torch.distributed.checkpoint.default_planner",
-    "DefaultSavePlanner": "torch.distributed.checkpoint.default_planner",
-    "FileSystemReader": "cairn.filesystem",
-    "FileSystemWriter": "cairn.filesystem",
-    "Metadata": "torch.distributed.checkpoint.metadata",
     "PickleWarning": "cairn.objects",
-    "load": "cairn.loading",
-    "save": "cairn.saving",
+    "Stateful": "torch.distributed.checkpoint.stateful",
 }
+
+mirror.find_modules()
+_name_of_torch, __dir__ = mirror.names_of(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    module = _LATE.get(name)
-    if module is None:
-        raise AttributeError(f"module 'cairn' has no attribute '{name}'")
-    import importlib
-
     try:
-        value = getattr(importlib.import_module(module), name)
+        if name not in _LATE:
+            return _name_of_torch(name)
+        return getattr(importlib.import_module(_LATE[name]), name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "torch":
             raise
+        if name not in __all__:
+            raise AttributeError(f"module 'cairn' has no attribute '{name}'") from None
         raise ModuleNotFoundError(f"cairn.{name} needs torch, which is not installed", name=error.name) from error
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -8,12 +8,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension
-from torch.distributed.checkpoint.filesystem import SerializationFormat
+from torch.distributed.checkpoint.filesystem import FileSystem, SerializationFormat
+from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
+from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.metadata import Metadata
 
-from cairn import _engine
+from cairn import _engine, mirror
 from cairn.errors import InvalidArgument, Unsupported
 from cairn.metadata import LazyMetadata
 
@@ -25,7 +26,8 @@ class MissingCheckpointId(InvalidArgument, RuntimeError):
     """Neither a checkpoint_id nor a storage was given. DCP raises RuntimeError."""
 
 
-class FileSystemWriter(filesystem.FileSystemWriter):
+@mirror.stands_for_base
+class FileSystemWriter(StockWriter):
     """Where and how ``cairn.save`` writes. The arguments are those of DCP's class:
 
     `path`, a directory; `single_file_per_rank`, False for one file per entry; `sync_files`, False to let the kernel
@@ -59,7 +61,8 @@ class FileSystemWriter(filesystem.FileSystemWriter):
         )
 
 
-class FileSystemReader(filesystem.FileSystemReader):
+@mirror.stands_for_base
+class FileSystemReader(StockReader):
     """Where ``cairn.load`` reads: `path`, a directory; `thread_count`, reads in flight.
 
     :meth:`read_metadata` decodes natively and runs no code from the checkpoint.
@@ -73,6 +76,8 @@ class FileSystemReader(filesystem.FileSystemReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The metadata, as torch's class; `rank` asks for what that rank saved alone. Filled when it is looked at."""
+        if type(self.fs) is not FileSystem:  # a subclass reads from elsewhere
+            return super().read_metadata(*args, **kwargs)
         rank = kwargs.get("rank")
         name = ".metadata" if rank is None else f"__{rank}.metadata"
         opened = _engine.open(os.fsencode(self.path), name)
@@ -84,9 +89,9 @@ def save_options(checkpoint_id: _PathLike | None, writer: object | None) -> tupl
     if writer is None:
         directory = _directory(checkpoint_id, "storage_writer")
         return directory, {"checkpoint_id": os.fspath(directory)}
-    if type(writer) not in (FileSystemWriter, filesystem.FileSystemWriter):
+    if type(writer) not in (FileSystemWriter, StockWriter):
         raise Unsupported(f"storage writers of class {_name(writer)} are not supported yet")
-    assert isinstance(writer, filesystem.FileSystemWriter)
+    assert isinstance(writer, StockWriter)
     if writer.transforms.extensions or writer.serialization_format is not SerializationFormat.TORCH_SAVE:
         raise Unsupported("stream extensions and other serialization formats are not supported yet")
     if checkpoint_id is not None:
@@ -104,9 +109,9 @@ def load_options(checkpoint_id: _PathLike | None, reader: object | None) -> tupl
     """The directory and the engine's options for a load. Raises Unsupported for readers that are not file systems'."""
     if reader is None:
         return _directory(checkpoint_id, "storage_reader"), {}
-    if type(reader) not in (FileSystemReader, filesystem.FileSystemReader):
+    if type(reader) not in (FileSystemReader, StockReader):
         raise Unsupported(f"storage readers of class {_name(reader)} are not supported yet")
-    assert isinstance(reader, filesystem.FileSystemReader)
+    assert isinstance(reader, StockReader)
     if reader.transforms.extension_registry.extensions.keys() != ExtensionRegistry().extensions.keys():
         raise Unsupported("stream extensions are not supported yet")
     if checkpoint_id is not None:
@@ -124,3 +129,6 @@ def _directory(checkpoint_id: _PathLike | None, storage: str) -> _PathLike:
 
 def _name(instance: object) -> str:
     return f"{type(instance).__module__}.{type(instance).__qualname__}"
+
+
+__getattr__, __dir__ = mirror.names_of(__name__)

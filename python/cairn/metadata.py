@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from cairn import _engine
+from cairn import _engine, mirror
 from cairn.tensors import DTYPES
 
 
@@ -78,3 +78,6 @@ def _attributes_of(catalog: _engine.Catalog, load_id: str | None) -> dict[str, A
         "version": catalog.version,
         **extra,
     }
+
+
+__getattr__, __dir__ = mirror.names_of(__name__)

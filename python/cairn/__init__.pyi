@@ -1,0 +1,67 @@
+"""For type checkers: what `__init__.py` has, with its types.
+
+The modules that only torch has (``cairn.state_dict``) have no file. `__getattr__` tells type checkers to take them, and
+whatever is in them, as Any.
+"""
+
+from typing import Any
+
+from torch.distributed.checkpoint.api import CheckpointException as CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner as DefaultLoadPlanner
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner as DefaultSavePlanner
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader as HuggingFaceStorageReader
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata as BytesStorageMetadata
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata as ChunkStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata as Metadata
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata as TensorStorageMetadata
+from torch.distributed.checkpoint.optimizer import (
+    load_sharded_optimizer_state_dict as load_sharded_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.planner import LoadPlan as LoadPlan
+from torch.distributed.checkpoint.planner import LoadPlanner as LoadPlanner
+from torch.distributed.checkpoint.planner import ReadItem as ReadItem
+from torch.distributed.checkpoint.planner import SavePlan as SavePlan
+from torch.distributed.checkpoint.planner import SavePlanner as SavePlanner
+from torch.distributed.checkpoint.planner import WriteItem as WriteItem
+from torch.distributed.checkpoint.quantized_hf_storage import (
+    QuantizedHuggingFaceStorageReader as QuantizedHuggingFaceStorageReader,
+)
+from torch.distributed.checkpoint.state_dict_loader import load_state_dict as load_state_dict
+from torch.distributed.checkpoint.state_dict_saver import async_save as async_save
+from torch.distributed.checkpoint.state_dict_saver import save_state_dict as save_state_dict
+from torch.distributed.checkpoint.stateful import Stateful as Stateful
+from torch.distributed.checkpoint.storage import StorageReader as StorageReader
+from torch.distributed.checkpoint.storage import StorageWriter as StorageWriter
+
+from cairn._engine import __version__ as __version__
+from cairn.checkpoint import Checkpoint as Checkpoint
+from cairn.checkpoint import Chunk as Chunk
+from cairn.checkpoint import TensorInfo as TensorInfo
+from cairn.checkpoint import UnknownObject as UnknownObject
+from cairn.checkpoint import ValueInfo as ValueInfo
+from cairn.checkpoint import VerifyReport as VerifyReport
+from cairn.checkpoint import open as open
+from cairn.checkpoint import verify as verify
+from cairn.errors import Cancelled as Cancelled
+from cairn.errors import Corrupt as Corrupt
+from cairn.errors import Error as Error
+from cairn.errors import InternalError as InternalError
+from cairn.errors import InvalidArgument as InvalidArgument
+from cairn.errors import MissingKey as MissingKey
+from cairn.errors import NoSpace as NoSpace
+from cairn.errors import NotFound as NotFound
+from cairn.errors import Superseded as Superseded
+from cairn.errors import Unavailable as Unavailable
+from cairn.errors import UnsafeContent as UnsafeContent
+from cairn.errors import Unsupported as Unsupported
+from cairn.filesystem import FileSystemReader as FileSystemReader
+from cairn.filesystem import FileSystemWriter as FileSystemWriter
+from cairn.installing import install as install
+from cairn.installing import uninstall as uninstall
+from cairn.loading import load as load
+from cairn.objects import ConversionWarning as ConversionWarning
+from cairn.objects import PickleWarning as PickleWarning
+from cairn.saving import save as save
+
+def __getattr__(name: str) -> Any: ...

@@ -1,0 +1,96 @@
+"""Cairn behind the names of ``torch.distributed.checkpoint``, for programs that are not to be changed."""
+
+import contextlib
+import copyreg
+import importlib
+import sys
+import threading
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from cairn import mirror
+
+_lock = threading.RLock()
+_explicit: set[tuple[str, str]] | None = None  # who held Cairn's objects before; None: not installed
+
+
+def install() -> None:
+    """Lets programs that use ``torch.distributed.checkpoint`` use Cairn.
+
+    What ``cairn.mirror.OURS`` lists is put in the place of torch's: in torch's modules, and under any name in every
+    loaded module that has imported it, so that it does not matter who was imported first. Objects that exist already go
+    on working: ``isinstance`` and ``issubclass`` with the new class accept instances and subclasses of the old one.
+
+    Out of reach are references that no module's namespace holds: closures, default arguments, ``functools.partial``,
+    class and instance attributes, containers; and the base classes of classes that exist. Also other processes: one
+    that is spawned installs for itself, or uses stock torch (so the daemon of ``AsyncCheckpointerType.PROCESS``).
+
+    May be called again, and then reaches what has got hold of torch's objects since. Safe to call from any thread; what
+    another thread imports at the same moment may be missed. ModuleNotFoundError without torch; nothing is changed then.
+    """
+    global _explicit  # noqa: PLW0603
+    with _lock:
+        pairs = [(theirs, mirror.own(key)) for key, theirs in mirror.originals().items()]
+        _load_subclasses()
+        if _explicit is None:
+            own = {id(ours) for _, ours in pairs}
+            _explicit = {(module, name) for module, _, name, value in _names() if id(value) in own}
+        for theirs, _ in pairs:
+            if isinstance(theirs, type):
+                copyreg.pickle(theirs, _reduce)
+        _replace({id(theirs): ours for theirs, ours in pairs}, set())
+
+
+def uninstall() -> None:
+    """Puts torch's objects back, in modules that were loaded since :func:`install` too.
+
+    Names that already stood for Cairn's objects before the installation stay. A module loaded since then that asked for
+    them by Cairn's name can't be told from one that asked by torch's, and gets torch's. Does nothing if not installed.
+    """
+    global _explicit  # noqa: PLW0603
+    with _lock:
+        if _explicit is None:
+            return
+        originals = mirror.originals()
+        _replace({id(mirror.own(key)): theirs for key, theirs in originals.items()}, _explicit)
+        for theirs in originals.values():
+            copyreg.dispatch_table.pop(theirs, None)
+        _explicit = None
+
+
+def _load_subclasses() -> None:
+    """Modules of torch that derive from what is replaced, and must derive from torch's, but are loaded late."""
+    with contextlib.suppress(ImportError):  # fsspec is optional
+        importlib.import_module(f"{mirror.TORCH}._fsspec_filesystem")
+
+
+def _names() -> Iterator[tuple[str, dict[str, Any], str, Any]]:
+    """Module, namespace, name and value of all that loaded modules hold, torch's first; Cairn's own are left out."""
+    modules = sorted(sys.modules.items(), key=lambda item: not item[0].startswith(mirror.TORCH))
+    for module_name, module in modules:
+        # Not isinstance, nor vars(): modules that load themselves late would load now.
+        if not issubclass(type(module), ModuleType) or module_name.partition(".")[0] == "cairn":
+            continue
+        namespace = object.__getattribute__(module, "__dict__")
+        for name, value in list(namespace.items()):
+            yield module_name, namespace, name, value
+
+
+def _replace(new_of: dict[int, Any], spared: set[tuple[str, str]]) -> None:
+    for module, namespace, name, value in _names():
+        if id(value) in new_of and (module, name) not in spared:
+            namespace[name] = new_of[id(value)]
+
+
+def _reduce(instance: Any) -> tuple[Any, ...]:
+    """Pickles an instance of a replaced class, which pickle would not find under its name."""
+    kind = type(instance)
+    key = next(key for key, theirs in mirror.originals().items() if theirs is kind)
+    _, _, *state = instance.__reduce_ex__(4)
+    return _blank, key, *state
+
+
+def _blank(module: str, name: str) -> Any:
+    kind = mirror.original(module, name)
+    return kind.__new__(kind)
