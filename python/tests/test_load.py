@@ -194,11 +194,12 @@ def test_other_changes_of_dtype_need_permission(target: torch.dtype, checkpoint:
     assert_same(state["x"], source.to(target))
 
 
-def test_there_is_no_cast_between_real_and_complex(checkpoint: Path) -> None:
-    cairn.save({"x": torch.ones(3)}, checkpoint_id=checkpoint)
-    with pytest.raises(cairn.Unsupported) as caught:
-        cairn.load({"x": torch.zeros(3, dtype=torch.complex64)}, checkpoint_id=checkpoint, allow_cast=True)
-    assert caught.value.key == "x"
+def test_real_numbers_become_complex_ones_and_back(checkpoint: Path) -> None:
+    cairn.save({"x": torch.ones(3), "y": torch.full((3,), 2 + 1j)}, checkpoint_id=checkpoint)
+    state = {"x": torch.zeros(3, dtype=torch.complex64), "y": torch.zeros(3)}
+    with pytest.warns(cairn.ConversionWarning):
+        cairn.load(state, checkpoint_id=checkpoint, allow_cast=True)
+    assert_same(state, {"x": torch.full((3,), 1 + 0j), "y": torch.full((3,), 2.0)})
 
 
 @pytest.mark.parametrize("verify", ["needed", "full", "none"])

@@ -12,9 +12,11 @@
 namespace cairn {
 namespace {
 
-// Every real dtype is read as one of these three, without loss.
+// Every real dtype is read as one of these four, without loss: a float of up to 32 bits stays one, because making it a
+// double would change the bits of a signalling NaN.
 struct Number {
-  enum class Kind : std::uint8_t { kReal, kSigned, kUnsigned } kind;
+  enum class Kind : std::uint8_t { kSingle, kDouble, kSigned, kUnsigned } kind;
+  float single = 0;
   double real = 0;
   std::int64_t integer = 0;
   std::uint64_t natural = 0;
@@ -31,20 +33,21 @@ void store(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-Number real(double value) { return {Number::Kind::kReal, value, 0, 0}; }
-Number signed_integer(std::int64_t value) { return {Number::Kind::kSigned, 0, value, 0}; }
-Number natural(std::uint64_t value) { return {Number::Kind::kUnsigned, 0, 0, value}; }
+Number single(float value) { return {Number::Kind::kSingle, value, 0, 0, 0}; }
+Number real(double value) { return {Number::Kind::kDouble, 0, value, 0, 0}; }
+Number signed_integer(std::int64_t value) { return {Number::Kind::kSigned, 0, 0, value, 0}; }
+Number natural(std::uint64_t value) { return {Number::Kind::kUnsigned, 0, 0, 0, value}; }
 
 Number read_float8(Float8 kind, const std::byte* from) {
-  return real(float_from_float8(kind, load<std::uint8_t>(from)));
+  return single(float_from_float8(kind, load<std::uint8_t>(from)));
 }
 
 Number read_number(DType dtype, const std::byte* from) {
   switch (dtype) {
-    case DType::kFloat32: return real(load<float>(from));
+    case DType::kFloat32: return single(load<float>(from));
     case DType::kFloat64: return real(load<double>(from));
-    case DType::kFloat16: return real(float_from_half(load<std::uint16_t>(from)));
-    case DType::kBFloat16: return real(float_from_bfloat16(load<std::uint16_t>(from)));
+    case DType::kFloat16: return single(float_from_half(load<std::uint16_t>(from)));
+    case DType::kBFloat16: return single(float_from_bfloat16(load<std::uint16_t>(from)));
     case DType::kUInt8: return natural(load<std::uint8_t>(from));
     case DType::kInt8: return signed_integer(load<std::int8_t>(from));
     case DType::kInt16: return signed_integer(load<std::int16_t>(from));
@@ -59,13 +62,14 @@ Number read_number(DType dtype, const std::byte* from) {
     case DType::kFloat8E4M3FNUZ: return read_float8(Float8::kE4M3FNUZ, from);
     case DType::kFloat8E5M2FNUZ: return read_float8(Float8::kE5M2FNUZ, from);
     case DType::kFloat8E8M0FNU: return read_float8(Float8::kE8M0FNU, from);
-    default: assert(false && "is_convertible was not asked"); return real(0);
+    default: assert(false && "is_convertible was not asked"); return single(0);
   }
 }
 
 double as_double(const Number& number) {
   switch (number.kind) {
-    case Number::Kind::kReal: return number.real;
+    case Number::Kind::kSingle: return number.single;
+    case Number::Kind::kDouble: return number.real;
     case Number::Kind::kSigned: return static_cast<double>(number.integer);
     default: return static_cast<double>(number.natural);
   }
@@ -74,27 +78,38 @@ double as_double(const Number& number) {
 // As torch does it: a small float is rounded from float, also when the number was a double.
 float as_float(const Number& number) {
   switch (number.kind) {
-    case Number::Kind::kReal: return static_cast<float>(number.real);
+    case Number::Kind::kSingle: return number.single;
+    case Number::Kind::kDouble: return static_cast<float>(number.real);
     case Number::Kind::kSigned: return static_cast<float>(number.integer);
     default: return static_cast<float>(number.natural);
   }
 }
 
-// Integers wrap as in C; a real number outside the range, for which C promises nothing, becomes the nearest.
+// Integers wrap as in C, and so do real numbers on their way to a byte, which torch makes an int64 first. Any other
+// real number outside the range, for which C promises nothing, becomes the nearest; what is none becomes 0.
 template <typename T>
 T as_integer(const Number& number) {
   if (number.kind == Number::Kind::kSigned) return static_cast<T>(number.integer);
   if (number.kind == Number::Kind::kUnsigned) return static_cast<T>(number.natural);
-  if (std::isnan(number.real)) return 0;
+  const double value = as_double(number);
+  if (std::isnan(value)) return 0;
+  constexpr double kInt64Above = 0x1p63;
+  if (std::is_same_v<T, std::uint8_t> && std::abs(value) < kInt64Above) {
+    return static_cast<T>(static_cast<std::int64_t>(value));
+  }
   constexpr double kBelow = static_cast<double>(std::numeric_limits<T>::min());
   const double above = std::ldexp(1.0, std::numeric_limits<T>::digits);
-  if (number.real <= kBelow) return std::numeric_limits<T>::min();
-  if (number.real >= above) return std::numeric_limits<T>::max();
-  return static_cast<T>(number.real);
+  if (value <= kBelow) return std::numeric_limits<T>::min();
+  if (value >= above) return std::numeric_limits<T>::max();
+  return static_cast<T>(value);
 }
 
 bool as_bool(const Number& number) {
-  return number.kind == Number::Kind::kReal ? number.real != 0 : (number.integer != 0 || number.natural != 0);
+  switch (number.kind) {
+    case Number::Kind::kSigned: return number.integer != 0;
+    case Number::Kind::kUnsigned: return number.natural != 0;
+    default: return as_double(number) != 0;
+  }
 }
 
 void write_float8(Float8 kind, std::byte* to, const Number& number) {
@@ -112,7 +127,6 @@ void write_number(DType dtype, std::byte* to, const Number& number) {
     case DType::kInt16: return store(to, as_integer<std::int16_t>(number));
     case DType::kInt32: return store(to, as_integer<std::int32_t>(number));
     case DType::kInt64: return store(to, as_integer<std::int64_t>(number));
-    case DType::kBool: return store(to, static_cast<std::uint8_t>(as_bool(number) ? 1 : 0));
     case DType::kUInt16: return store(to, as_integer<std::uint16_t>(number));
     case DType::kUInt32: return store(to, as_integer<std::uint32_t>(number));
     case DType::kUInt64: return store(to, as_integer<std::uint64_t>(number));
@@ -125,9 +139,9 @@ void write_number(DType dtype, std::byte* to, const Number& number) {
   }
 }
 
-bool is_real(DType dtype) {
-  return static_cast<std::uint8_t>(dtype) <= static_cast<std::uint8_t>(DType::kFloat8E8M0FNU) &&
-         dtype != DType::kComplex32 && dtype != DType::kComplex64 && dtype != DType::kComplex128;
+// Whether each element is one number, real or complex.
+bool is_number(DType dtype) {
+  return static_cast<std::uint8_t>(dtype) <= static_cast<std::uint8_t>(DType::kFloat8E8M0FNU);
 }
 
 // The dtype of the two parts of a complex one.
@@ -140,23 +154,30 @@ std::optional<DType> part_of_complex(DType dtype) {
 
 }  // namespace
 
-bool is_convertible(DType from, DType to) {
-  return (is_real(from) && is_real(to)) || (part_of_complex(from) && part_of_complex(to));
-}
+bool is_convertible(DType from, DType to) { return is_number(from) && is_number(to); }
 
 void convert(DType from, DType to, const ConversionSide& side, std::int64_t count) {
   const std::optional<DType> from_part = part_of_complex(from);
-  const std::size_t parts = from_part ? 2 : 1;
+  const std::optional<DType> to_part = part_of_complex(to);
   const DType from_real = from_part.value_or(from);
-  const DType to_real = part_of_complex(to).value_or(to);
+  const DType to_real = to_part.value_or(to);
   const auto from_bytes = static_cast<std::int64_t>(item_bytes(from));
   const auto to_bytes = static_cast<std::int64_t>(item_bytes(to));
   for (std::int64_t i = 0; i < count; ++i) {
-    for (std::size_t part = 0; part < parts; ++part) {
-      const std::byte* source = side.from + i * side.from_step * from_bytes + part * item_bytes(from_real);
-      std::byte* target = side.to + i * side.to_step * to_bytes + part * item_bytes(to_real);
-      write_number(to_real, target, read_number(from_real, source));
+    const std::byte* source = side.from + i * side.from_step * from_bytes;
+    std::byte* target = side.to + i * side.to_step * to_bytes;
+    if (from_part == to) {  // the real part as it is, with whatever NaN it holds
+      std::memcpy(target, source, item_bytes(to));
+      continue;
     }
+    const Number number = read_number(from_real, source);
+    const Number imaginary = from_part ? read_number(from_real, source + item_bytes(from_real)) : single(0);
+    if (to == DType::kBool) {
+      store(target, static_cast<std::uint8_t>(as_bool(number) || as_bool(imaginary) ? 1 : 0));
+      continue;
+    }
+    write_number(to_real, target, number);
+    if (to_part) write_number(to_real, target + item_bytes(to_real), imaginary);
   }
 }
 

@@ -1,4 +1,8 @@
-// Conversion: elements of one dtype as those of another, with the results of torch's copy_.
+// Conversion: elements of one dtype as those of another, with the results of torch's copy_, NaN payloads included.
+//
+// Complex numbers lose their imaginary part on the way to real ones; as bool they are true unless both parts are 0.
+// Where torch leaves the outcome to the machine this is the same everywhere: real numbers outside an integer's range
+// become the nearest integer, NaN becomes 0, and NaN as bfloat16 is 0x7FC0.
 //
 // Pure functions.
 #pragma once
@@ -12,7 +16,8 @@
 
 namespace cairn {
 
-// Whether convert() knows the pair: real numbers of every kind but the sub-byte ones, and complex to complex.
+// Whether convert() knows the pair: numbers of every kind, real or complex; not the sub-byte, bits and quantised
+// dtypes.
 bool is_convertible(DType from, DType to);
 
 // `count` elements, `from_step` and `to_step` elements apart.

@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cmath>
-#include <limits>
 
 namespace cairn {
 namespace {
@@ -10,6 +9,10 @@ namespace {
 constexpr std::uint32_t kFloatMantissaBits = 23;
 constexpr std::uint32_t kFloatBias = 127;
 constexpr std::uint32_t kFloatInfinity = 0x7F800000u;
+constexpr std::uint32_t kFloatMantissaMask = (1u << kFloatMantissaBits) - 1;
+constexpr std::uint32_t kFloatQuietBit = 1u << (kFloatMantissaBits - 1);
+// What torch makes of the one NaN of kinds that have no infinities and no sign for it.
+constexpr std::uint32_t kFloatOfOnlyNaN = kFloatInfinity | 1;
 
 // An IEEE-like encoding of up to 16 bits.
 struct Encoding {
@@ -40,7 +43,7 @@ const Encoding& encoding_of(Float8 kind) {
 // The magnitude code of |value|, rounded to nearest even; may exceed `largest`.
 std::uint32_t round_magnitude(const Encoding& encoding, std::uint32_t magnitude_bits) {
   const std::uint32_t dropped = kFloatMantissaBits - encoding.mantissa_bits;
-  std::uint32_t mantissa = magnitude_bits & ((1u << kFloatMantissaBits) - 1);
+  std::uint32_t mantissa = magnitude_bits & kFloatMantissaMask;
   const auto float_exponent = static_cast<std::int32_t>(magnitude_bits >> kFloatMantissaBits);
   std::int32_t exponent =
       float_exponent - static_cast<std::int32_t>(kFloatBias) + static_cast<std::int32_t>(encoding.bias);
@@ -52,7 +55,7 @@ std::uint32_t round_magnitude(const Encoding& encoding, std::uint32_t magnitude_
     if (shift > kFloatMantissaBits + 1) return 0;
     exponent = 0;
   } else {
-    mantissa &= (1u << kFloatMantissaBits) - 1;
+    mantissa &= kFloatMantissaMask;
   }
   const std::uint32_t kept = mantissa >> shift;
   const std::uint32_t rest = mantissa & ((1u << shift) - 1);
@@ -77,16 +80,16 @@ float decode(const Encoding& encoding, std::uint32_t bits) {
   const std::uint32_t sign_bit = 1u << (encoding.exponent_bits + encoding.mantissa_bits);
   const std::uint32_t magnitude = bits & (sign_bit - 1);
   const bool negative = (bits & sign_bit) != 0;
-  const float quiet_nan = std::numeric_limits<float>::quiet_NaN();
-  if (!encoding.signed_specials && bits == encoding.nan) return quiet_nan;
+  const std::uint32_t mantissa = magnitude & ((1u << encoding.mantissa_bits) - 1);
+  if (!encoding.signed_specials && bits == encoding.nan) return std::bit_cast<float>(kFloatOfOnlyNaN);
   if (magnitude > encoding.largest) {
-    // Codes above: an infinity where there is one, else not-a-number.
+    // Codes above: an infinity where there is one, else not-a-number, whose payload is kept.
     const bool infinity = magnitude == encoding.overflow && encoding.overflow != encoding.nan;
-    if (!infinity) return negative ? -quiet_nan : quiet_nan;
-    return negative ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
+    const std::uint32_t payload = mantissa << (kFloatMantissaBits - encoding.mantissa_bits);
+    const std::uint32_t special = kFloatInfinity | (infinity ? 0 : kFloatQuietBit | payload);
+    return std::bit_cast<float>(special | (negative ? 1u << 31 : 0));
   }
   const std::uint32_t exponent = magnitude >> encoding.mantissa_bits;
-  const std::uint32_t mantissa = magnitude & ((1u << encoding.mantissa_bits) - 1);
   const auto bias = static_cast<int>(encoding.bias + encoding.mantissa_bits);
   const float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), 1 - bias)
                                     : std::ldexp(static_cast<float>(mantissa + (1u << encoding.mantissa_bits)),
@@ -109,14 +112,20 @@ std::uint8_t encode_e8m0(float value) {
 }
 
 float decode_e8m0(std::uint8_t bits) {
-  if (bits == kE8M0NaN) return std::numeric_limits<float>::quiet_NaN();
+  if (bits == kE8M0NaN) return std::bit_cast<float>(kFloatOfOnlyNaN);
   return std::ldexp(1.0F, static_cast<int>(bits) - static_cast<int>(kFloatBias));
 }
 
 }  // namespace
 
 float float_from_half(std::uint16_t bits) { return decode(kHalf, bits); }
-std::uint16_t half_from_float(float value) { return static_cast<std::uint16_t>(encode(kHalf, value)); }
+std::uint16_t half_from_float(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t code = encode(kHalf, value);
+  if ((bits & ~(1u << 31)) <= kFloatInfinity) return static_cast<std::uint16_t>(code);
+  // As processors do it, and torch with them: the payload goes along as far as there is room.
+  return static_cast<std::uint16_t>(code | ((bits & kFloatMantissaMask) >> (kFloatMantissaBits - kHalf.mantissa_bits)));
+}
 
 float float_from_bfloat16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 

@@ -1,6 +1,8 @@
 // Small floats: the 16- and 8-bit floating-point encodings, to and from float.
 //
-// Pure functions; rounding is to nearest, ties to even, and what overflows becomes what torch makes of it.
+// Pure functions; rounding is to nearest, ties to even, and what overflows becomes what torch makes of it. Not-a-number
+// is what torch on a processor with half-precision instructions makes of it, payload included; as bfloat16 it is
+// 0x7FC0.
 #pragma once
 
 #include <cstdint>

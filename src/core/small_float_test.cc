@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -54,6 +55,15 @@ TEST(SmallFloat, OverflowsAsEachKindSays) {
   EXPECT_EQ(float8_from_float(Float8::kE5M2, 1e9F), 0x7C);
   EXPECT_EQ(float8_from_float(Float8::kE4M3FNUZ, kInfinity), 0x80);
   EXPECT_EQ(float8_from_float(Float8::kE5M2FNUZ, -0.0F), 0x00);
+}
+
+TEST(SmallFloat, KeepsThePayloadOfANaN) {
+  const auto bits_of = [](float value) { return std::bit_cast<std::uint32_t>(value); };
+  EXPECT_EQ(bits_of(float_from_half(0x7C01)), 0x7FC02000u);  // made quiet
+  EXPECT_EQ(bits_of(float_from_float8(Float8::kE4M3FN, 0xFF)), 0xFFF00000u);
+  EXPECT_EQ(bits_of(float_from_float8(Float8::kE5M2, 0x7D)), 0x7FE00000u);
+  EXPECT_EQ(half_from_float(std::bit_cast<float>(0xFFBE40A8u)), 0xFFF2);
+  EXPECT_EQ(half_from_float(std::bit_cast<float>(0x7F800001u)), 0x7E00);
 }
 
 }  // namespace
