@@ -9,6 +9,8 @@
 #include "checkpointer/checkpoint_impl.h"
 #include "core/conversion.h"
 #include "plan/read_plan.h"
+#include "storage/posix/posix_storage.h"
+#include "transfer/commit.h"
 #include "transfer/tensor_reader.h"
 
 namespace cairn {
@@ -181,8 +183,11 @@ class Loader {
 
 // Whether the checkpoint in the directory is no longer the one that was opened.
 bool replaced_meanwhile(const std::filesystem::path& directory, const Checkpoint& opened) {
-  const Result<Checkpoint> now = open(directory);
-  return now && now->save_id() != opened.save_id();
+  const auto storage = storage::PosixStorage::open_directory(directory);
+  if (!storage) return false;
+  const auto now = transfer::read_metadata_in_place(**storage);
+  if (!now || !now->present) return false;
+  return (now->record ? std::optional(now->record->save_id) : std::nullopt) != opened.save_id();
 }
 
 }  // namespace

@@ -58,12 +58,14 @@ Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage) 
   now.present = true;
   now.size = (*file)->size();
   if (now.size > kMetadataBytesMax) return now;
+  // A damaged record must not keep anybody from saving a good checkpoint over it.
+  if (auto record = manifest::read_only_commit_record(**file); record && *record) {
+    now.record = std::move(*record);
+    return now;
+  }
   now.bytes.resize(now.size);
   CAIRN_TRY((*file)->read_at(0, std::as_writable_bytes(std::span(now.bytes))));
-  const auto bytes = std::as_bytes(std::span(now.bytes));
-  now.checksum = crc32(bytes);
-  // A damaged record must not keep anybody from saving a good checkpoint over it.
-  if (auto record = manifest::read_commit_record(bytes)) now.record = std::move(*record);
+  now.checksum = crc32(std::as_bytes(std::span(now.bytes)));
   return now;
 }
 
@@ -90,6 +92,7 @@ Result<void> SaveTransaction::look_around() {
     return file.name != folder_ && belongs_to_a_checkpoint(file.name);
   });
   CAIRN_TRY_ASSIGN(seen_, read_metadata_in_place(storage_));
+  seen_.bytes = std::string();  // its checksum is enough to know it again
   return check_overwrite(seen_);
 }
 
@@ -119,8 +122,8 @@ std::string SaveTransaction::private_name(const std::string& file_name) const { 
 
 Result<void> SaveTransaction::publish(const std::vector<std::string>& file_names, Durability durability) {
   for (const std::string& name : file_names) {  // (3)
+    published_.push_back(name);                 // first: if this fails, the file may have its name nevertheless
     CAIRN_TRY(storage_.publish(private_name(name), name));
-    published_.push_back(name);
   }
   if (durability == Durability::kDurable) CAIRN_TRY(storage_.sync());
   return {};
@@ -139,12 +142,6 @@ Result<void> SaveTransaction::check_not_superseded(const MetadataInPlace& now) c
       .actual(now.record    ? "save " + to_hex(now.record->save_id)
               : now.present ? "a stock checkpoint"
                             : "none");
-}
-
-Result<void> SaveTransaction::note_replaced(const MetadataInPlace& old, const manifest::CommitRecord& record) {
-  const std::vector<std::string> orphans = orphaned_files(old, record);
-  if (orphans.empty()) return {};
-  return write_replaced_list(storage_, folder_, orphans);
 }
 
 Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
@@ -194,10 +191,11 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
     CAIRN_TRY_ASSIGN(const MetadataInPlace old, read_metadata_in_place(storage_));
     CAIRN_TRY(check_overwrite(old));
     CAIRN_TRY(check_not_superseded(old));
-    CAIRN_TRY(note_replaced(old, record));
+    const std::vector<std::string> orphans = orphaned_files(old, record);
+    if (!orphans.empty()) CAIRN_TRY(write_replaced_list(storage_, folder_, orphans));
     CAIRN_TRY(rename_and_confirm(durability));
     // (7) Under the same lock: a save that commits in between must not be taken for one that died.
-    report.warnings = clean_up(storage_, identity_.save_id, record, orphaned_files(old, record));
+    report.warnings = clean_up(storage_, identity_.save_id, record, orphans);
   }
   lease_.reset();
   remove_private_folder(storage_, folder_, report.warnings);
@@ -206,7 +204,10 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
 
 void SaveTransaction::withdraw() {
   std::vector<std::string> ignored;  // the failure that brought us here is the one to report
-  for (const std::string& name : published_) (void)storage_.remove(name);
+  for (const std::string& name : published_) {
+    // A first save uses the plain names of DCP, which somebody else may have taken: that may be why we are here.
+    if (belongs_to(storage_, name, identity_.save_id)) (void)storage_.remove(name);
+  }
   lease_.reset();
   remove_private_folder(storage_, folder_, ignored);
 }

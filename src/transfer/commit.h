@@ -24,13 +24,15 @@ inline constexpr std::string_view kMetadataName = ".metadata";
 // What `.metadata` was at some moment: enough to see whether it is still the same.
 struct MetadataInPlace {
   bool present = false;
-  std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it
+  std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it, or if it is damaged
+  // Only without a record, for then nothing else tells one `.metadata` from another, or the names of its files.
   std::uint64_t size = 0;
   std::uint32_t checksum = 0;
-  std::string bytes;  // to be decoded if the names of its files are needed
+  std::string bytes;
 
   bool same_as(const MetadataInPlace& other) const;
 };
+// Reads the commit record alone if there is one: the pickle before it is not looked at.
 Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage);
 
 struct CommitReport {
@@ -50,7 +52,8 @@ class SaveTransaction {
   std::string file_name(std::uint32_t rank, std::uint32_t number) const;
   std::string private_name(const std::string& file_name) const;
 
-  // Step 3: gives the files, complete and synced under their private names, their final ones.
+  // Step 3: gives the files, complete and synced under their private names, their final ones. Only what is recognised
+  // as this save's, by its name or its trailer, is ever withdrawn.
   Result<void> publish(const std::vector<std::string>& file_names, Durability durability);
   // Steps 4 to 7. `record` lacks what the transaction knows (save, job, number, pickle): it is filled in.
   Result<CommitReport> commit(const std::string& pickle, manifest::CommitRecord record, Durability durability);
@@ -60,7 +63,6 @@ class SaveTransaction {
       : storage_(storage), identity_(identity), overwrite_(overwrite), folder_(folder_of(identity.save_id)) {}
   Result<void> look_around();
   Result<void> check_overwrite(const MetadataInPlace& now) const;
-  Result<void> note_replaced(const MetadataInPlace& old, const manifest::CommitRecord& record);
   Result<void> check_not_superseded(const MetadataInPlace& now) const;
   Result<void> rename_and_confirm(Durability durability);
   void withdraw();
@@ -72,7 +74,7 @@ class SaveTransaction {
   std::optional<Lease> lease_;
   bool fresh_ = false;  // the directory held nothing but files of others: DCP's names are free
   MetadataInPlace seen_;
-  std::vector<std::string> published_;
+  std::vector<std::string> published_;  // final names that our files have, or may have if that failed
   bool committed_ = false;
 };
 

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <functional>
 
+#include "format/manifest/trailer.h"
 #include "storage/testing/model_storage.h"
+#include "storage/testing/view_storage.h"
 
 namespace cairn::transfer {
 namespace {
@@ -28,14 +32,24 @@ bool holds(const storage::Storage& disk, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+// A data file without items: the trailer alone.
+std::string data_file_of(const SaveId& save_id) {
+  manifest::TrailerIndex index;
+  index.save_id = save_id;
+  const auto layout = manifest::TrailerLayout::make(index, 0).value();
+  std::string file(layout.file_bytes(), '\0');
+  const std::vector<std::uint32_t> checksums(layout.checksum_count());
+  layout.render(checksums, std::as_writable_bytes(std::span(file)));
+  return file;
+}
+
 // A save of one file, up to the commit.
 class OneSave {
  public:
-  OneSave(ModelStorage& disk, const SaveIdentity& identity)
-      : disk_(disk),
-        transaction_(SaveTransaction::claim(disk, identity, true).value()),
-        name_(transaction_->file_name(0, 0)) {
-    EXPECT_TRUE(disk.create_whole(transaction_->private_name(name_), "data", Durability::kDurable));
+  OneSave(storage::Storage& disk, const SaveIdentity& identity)
+      : transaction_(SaveTransaction::claim(disk, identity, true).value()), name_(transaction_->file_name(0, 0)) {
+    const std::string data = data_file_of(identity.save_id);
+    EXPECT_TRUE(disk.create_whole(transaction_->private_name(name_), data, Durability::kDurable));
   }
 
   const std::string& name() const { return name_; }
@@ -48,7 +62,6 @@ class OneSave {
   void withdraw() { transaction_.reset(); }
 
  private:
-  ModelStorage& disk_;
   std::unique_ptr<SaveTransaction> transaction_;
   std::string name_;
 };
@@ -129,6 +142,83 @@ TEST(Commit, AWithdrawnSaveLeavesNothing) {
   ASSERT_TRUE(save.publish());
   save.withdraw();
   EXPECT_EQ(names_in(disk), before);
+}
+
+// Publishing has an outcome of its own.
+class OddPublishing : public storage::ViewStorage {
+ public:
+  using Publish = std::function<Result<void>(storage::Storage&, std::string_view from, std::string_view to)>;
+  OddPublishing(storage::Storage& storage, Publish publish)
+      : ViewStorage(storage), storage_(storage), publish_(std::move(publish)) {}
+  Result<void> publish(std::string_view from, std::string_view to) override { return publish_(storage_, from, to); }
+
+ private:
+  storage::Storage& storage_;
+  Publish publish_;
+};
+
+TEST(Commit, AFileThatWasPublishedThoughItFailedIsWithdrawn) {
+  ModelStorage disk;
+  OddPublishing odd(disk, [](storage::Storage& storage, std::string_view from, std::string_view to) -> Result<void> {
+    CAIRN_TRY(storage.publish(from, to));
+    return Error::from_errno(ETIMEDOUT, "publishing, whose answer is lost");
+  });
+  OneSave save(odd, save_number(1));
+  EXPECT_EQ(save.name(), "__0_0.distcp");
+  EXPECT_FALSE(save.publish());
+  EXPECT_TRUE(holds(disk, save.name()));
+  save.withdraw();
+  EXPECT_EQ(names_in(disk), std::vector<std::string>());
+}
+
+TEST(Commit, AFileOfAnotherSaveIsNeverWithdrawn) {
+  for (const std::string& other : {data_file_of({8, 8}), std::string("of stock torch")}) {
+    ModelStorage disk;
+    OddPublishing odd(disk, [&](storage::Storage& storage, std::string_view from, std::string_view to) {
+      EXPECT_TRUE(storage.create_whole(to, other, Durability::kDurable));  // between our look around and now
+      return storage.publish(from, to);
+    });
+    OneSave save(odd, save_number(1));
+    const auto published = save.publish();
+    ASSERT_FALSE(published);
+    EXPECT_EQ(published.error().error_number(), EEXIST);
+    save.withdraw();
+    EXPECT_EQ(names_in(disk), std::vector<std::string>{"__0_0.distcp"});
+    EXPECT_EQ(storage::read_small(disk, "__0_0.distcp", 1000).value(), other);
+  }
+}
+
+TEST(MetadataInPlace, OfOneSaveIsKnownByItsRecordAlone) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  const auto first = read_metadata_in_place(disk).value();
+  ASSERT_TRUE(first.record);
+  EXPECT_TRUE(first.bytes.empty());
+  EXPECT_TRUE(first.same_as(read_metadata_in_place(disk).value()));
+  commit_one(disk, save_number(2));
+  EXPECT_FALSE(first.same_as(read_metadata_in_place(disk).value()));
+}
+
+TEST(MetadataInPlace, WithoutARecordIsKnownByItsBytes) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  const auto whole = read_metadata_in_place(disk).value();
+  std::string bytes = storage::read_small(disk, kMetadataName, 1000).value();
+  std::vector<MetadataInPlace> others;
+  for (const std::size_t damaged : {bytes.size() - 1, bytes.size() - 20, bytes.size() - 60}) {  // magic, footer, body
+    bytes[damaged] ^= 1;
+    ASSERT_TRUE(disk.remove(kMetadataName));
+    ASSERT_TRUE(disk.create_whole(kMetadataName, bytes, Durability::kDurable));
+    others.push_back(read_metadata_in_place(disk).value());
+    EXPECT_FALSE(others.back().record);
+    EXPECT_EQ(others.back().bytes, bytes);
+    EXPECT_TRUE(others.back().same_as(read_metadata_in_place(disk).value()));
+    bytes[damaged] ^= 1;
+  }
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    EXPECT_FALSE(others[i].same_as(whole));
+    for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(others[i].same_as(others[j]));
+  }
 }
 
 // A folder such as a killed save leaves, with the lease of a process that is no more.

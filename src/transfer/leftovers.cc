@@ -38,15 +38,6 @@ std::vector<std::string> read_replaced_list(const storage::Storage& storage, std
   return names;
 }
 
-// Which save wrote this data file: its name tells, or else its trailer.
-bool belongs_to(const storage::Storage& storage, const std::string& name, const SaveId& save_id) {
-  if (name.find(to_decimal(save_id)) != std::string::npos) return true;
-  const auto file = storage.open(name, false);
-  if (!file) return false;
-  const auto footer = manifest::read_trailer_footer(**file);
-  return footer && *footer && (*footer)->save_id == save_id;
-}
-
 class Cleaner {
  public:
   Cleaner(storage::Storage& storage, const manifest::CommitRecord& record) : storage_(storage) {
@@ -88,6 +79,14 @@ class Cleaner {
 };
 
 }  // namespace
+
+bool belongs_to(const storage::Storage& storage, const std::string& name, const SaveId& save_id) {
+  if (name.find(to_decimal(save_id)) != std::string::npos) return true;
+  const auto file = storage.open(name, false);
+  if (!file) return false;
+  const auto footer = manifest::read_trailer_footer(**file);
+  return footer && *footer && (*footer)->save_id == save_id;
+}
 
 std::vector<std::string> orphaned_files(const MetadataInPlace& old, const manifest::CommitRecord& record) {
   std::unordered_set<std::string_view> needed;

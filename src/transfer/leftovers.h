@@ -17,6 +17,9 @@ namespace cairn::transfer {
 
 struct MetadataInPlace;
 
+// Whether this save wrote that data file: its name tells, or else its trailer. False if it can't be read.
+bool belongs_to(const storage::Storage& storage, const std::string& name, const SaveId& save_id);
+
 // The files that `old` names and the new record does not. Empty if `old` can't be read: then nobody can tell.
 std::vector<std::string> orphaned_files(const MetadataInPlace& old, const manifest::CommitRecord& record);
 

@@ -87,15 +87,17 @@ std::string encode_commit_record(const CommitRecord& record) {
   return out + footer;
 }
 
-Result<std::optional<CommitRecord>> read_commit_record(std::span<const std::byte> metadata_file) {
+Result<std::optional<CommitRecord>> read_only_commit_record(const ByteSource& metadata_file) {
   if (metadata_file.size() < kFooterBytes) return std::optional<CommitRecord>();
   const std::uint64_t footer_offset = metadata_file.size() - kFooterBytes;
-  const std::byte* footer = metadata_file.data() + footer_offset;
+  std::array<std::byte, kFooterBytes> bytes;
+  CAIRN_TRY(metadata_file.read_at(footer_offset, bytes));
+  const std::byte* footer = bytes.data();
   if (std::memcmp(footer + kFooterBytes - kMagic.size(), kMagic.data(), kMagic.size()) != 0) {
     return std::optional<CommitRecord>();
   }
   const auto footer_checksum = load_little_endian<std::uint32_t>(footer);
-  const std::uint32_t footer_actual = crc32(metadata_file.last(kFooterBytes - 4));
+  const std::uint32_t footer_actual = crc32(std::span<const std::byte>(bytes).subspan(4));
   if (footer_checksum != footer_actual) {
     return damaged("the commit record's footer is damaged", footer_offset, footer_checksum, footer_actual);
   }
@@ -116,18 +118,25 @@ Result<std::optional<CommitRecord>> read_commit_record(std::span<const std::byte
         .expected(std::to_string(pickle_bytes) + " + " + std::to_string(body_bytes) + " bytes")
         .actual(std::to_string(footer_offset) + " bytes");
   }
-  const std::span<const std::byte> body = metadata_file.subspan(pickle_bytes, body_bytes);
-  const std::uint32_t body_actual = crc32(body);
+  std::string body(body_bytes, '\0');
+  CAIRN_TRY(metadata_file.read_at(pickle_bytes, std::as_writable_bytes(std::span(body))));
+  const std::uint32_t body_actual = crc_of(body);
   if (body_checksum != body_actual) {
     return damaged("the commit record is damaged", pickle_bytes, body_checksum, body_actual);
   }
-  const std::uint32_t pickle_actual = crc32(metadata_file.first(pickle_bytes));
-  if (pickle_checksum != pickle_actual) return damaged("the metadata is damaged", 0, pickle_checksum, pickle_actual);
-  CodedReader reader(body, pickle_bytes);
+  CodedReader reader(std::as_bytes(std::span(body)), pickle_bytes);
   CAIRN_TRY_ASSIGN(CommitRecord record, read_body(reader));
   record.pickle_bytes = pickle_bytes;
   record.pickle_checksum = pickle_checksum;
   return std::optional(std::move(record));
+}
+
+Result<std::optional<CommitRecord>> read_commit_record(std::span<const std::byte> metadata_file) {
+  CAIRN_TRY_ASSIGN(std::optional<CommitRecord> record, read_only_commit_record(MemorySource(metadata_file)));
+  if (!record) return record;
+  const std::uint32_t actual = crc32(metadata_file.first(record->pickle_bytes));
+  if (record->pickle_checksum != actual) return damaged("the metadata is damaged", 0, record->pickle_checksum, actual);
+  return record;
 }
 
 }  // namespace cairn::manifest

@@ -4,6 +4,8 @@
 // bytes.
 #pragma once
 
+#include "core/byte_source.h"
+
 #include <cairn/catalog.h>
 #include <cairn/result.h>
 
@@ -38,5 +40,8 @@ std::string encode_commit_record(const CommitRecord& record);
 // The record at the end of a whole `.metadata` file; nullopt if it has none (stock torch wrote it). The pickle before
 // it is held against its checksum. kCorrupt if either is damaged, kUnsupported if a later version wrote it.
 Result<std::optional<CommitRecord>> read_commit_record(std::span<const std::byte> metadata_file);
+
+// The same, but the record alone is read: nothing is said of the pickle.
+Result<std::optional<CommitRecord>> read_only_commit_record(const ByteSource& metadata_file);
 
 }  // namespace cairn::manifest

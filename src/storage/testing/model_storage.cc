@@ -5,6 +5,8 @@
 #include <cstring>
 #include <random>
 
+#include "storage/testing/view_storage.h"
+
 namespace cairn::storage {
 namespace {
 
@@ -28,36 +30,6 @@ class ModelReadableFile final : public ReadableFile {
 
  private:
   std::string bytes_;
-};
-
-// Hands everything on.
-class ViewStorage final : public Storage {
- public:
-  explicit ViewStorage(Storage& storage) : storage_(storage) {}
-  Result<std::unique_ptr<StorageLock>> lock() override { return storage_.lock(); }
-  Result<void> make_folder(std::string_view name) override { return storage_.make_folder(name); }
-  Result<void> remove_folder(std::string_view name) override { return storage_.remove_folder(name); }
-  Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) override {
-    return storage_.create(name, options);
-  }
-  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override {
-    return storage_.create_whole(name, bytes, durability);
-  }
-  Result<std::unique_ptr<ReadableFile>> open(std::string_view name, bool follow_links) const override {
-    return storage_.open(name, follow_links);
-  }
-  Result<std::vector<ListedFile>> list(std::string_view folder) const override { return storage_.list(folder); }
-  Result<void> publish(std::string_view from, std::string_view to) override { return storage_.publish(from, to); }
-  Result<void> replace(std::string_view from, std::string_view to) override { return storage_.replace(from, to); }
-  Result<void> remove(std::string_view name) override { return storage_.remove(name); }
-  Result<void> sync(std::string_view folder) override { return storage_.sync(folder); }
-  Result<void> touch(std::string_view name) override { return storage_.touch(name); }
-  Result<double> seconds_since_touched(std::string_view name) const override {
-    return storage_.seconds_since_touched(name);
-  }
-
- private:
-  Storage& storage_;
 };
 
 }  // namespace
