@@ -16,7 +16,8 @@
 
 namespace cairn {
 
-// Immutable but for the files, which are opened on first use under a lock.
+// Immutable but for the files, which are opened on first use under a lock. Each was whole and the right one then; the
+// storage may close it and open it again, so with very many files a read may still find that one is gone (kNotFound).
 struct Checkpoint::Impl {
   std::unique_ptr<storage::Storage> storage;
   Catalog catalog;

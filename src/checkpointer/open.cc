@@ -73,6 +73,14 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
   if (!record) return std::move(record).error().file(metadata_name);
   auto decoded = dcp::decode_metadata(span);
   if (!decoded) return std::move(decoded).error().file(metadata_name);
+  if (!*record && decoded->pickle_bytes != bytes.size()) {
+    // Stock torch writes nothing there, and without its magic, or cut short, a commit record is not recognised.
+    return Error(ErrorCode::kCorrupt, "what follows the pickle is no commit record")
+        .file(metadata_name)
+        .offset(decoded->pickle_bytes)
+        .expected("the end of the file, or a commit record")
+        .actual(std::to_string(bytes.size() - decoded->pickle_bytes) + " other bytes");
+  }
   auto impl = std::make_unique<Checkpoint::Impl>();
   impl->storage = std::move(storage);
   impl->catalog = std::move(decoded->catalog);

@@ -171,6 +171,24 @@ TEST_F(SaveLoad, VerifyFindsEveryFlippedByte) {
   }
 }
 
+TEST_F(SaveLoad, ADamagedCommitRecordIsNotTakenForNone) {
+  ASSERT_TRUE(save(directory_, SampleState(1).dict()));
+  const fs::path metadata = directory_ / ".metadata";
+  const auto whole = fs::file_size(metadata);
+  // The magic is gone, then the whole footer, then a part of the body.
+  for (const auto& left : {whole - 8, whole - 40, whole - 60}) {
+    fs::resize_file(metadata, left);
+    const auto opened = open(directory_);
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().code(), ErrorCode::kCorrupt);
+    EXPECT_EQ(opened.error().file(), ".metadata");
+  }
+  // It keeps nobody from saving again, and what it named is still cleaned away.
+  ASSERT_TRUE(save(directory_, SampleState(2).dict()));
+  EXPECT_TRUE(verify(directory_).value().problems.empty());
+  EXPECT_EQ(names().size(), 2u);
+}
+
 TEST_F(SaveLoad, SaysThatThereIsNoCheckpoint) {
   EXPECT_EQ(open(directory_).error().code(), ErrorCode::kNotFound);
   fs::create_directories(directory_);
