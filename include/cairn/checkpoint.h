@@ -1,7 +1,11 @@
-// save, load, open: one process's checkpoint, whole, in one directory.
+// save, load, open: a checkpoint in one directory, of one process or of many ranks together.
 //
 // Thread-safe: calls share nothing but the directory, and saves into one directory are safe against each other. Nothing
 // here prints, exits, or touches signals.
+//
+// Many ranks: each calls with its own state and its own Collectives, in the same order. What fails on one rank fails on
+// all, with the error of each failed rank in causes(); nobody waits for a rank that has given up. If the collectives
+// themselves fail (a rank was killed), the error is theirs (kUnavailable).
 #pragma once
 
 #include <cairn/catalog.h>
@@ -20,6 +24,8 @@
 
 namespace cairn {
 
+class Collectives;  // cairn/collectives.h
+
 enum class Durability : std::uint8_t {
   kDurable,   // what is reported saved survives a power cut: files and directories are synced before the commit
   kBuffered,  // the kernel writes it when it likes: a kill is survived, a power cut may lose the checkpoint
@@ -31,6 +37,11 @@ struct SaveOptions {
   bool overwrite = true;       // false: an existing checkpoint is an error (kInvalidArgument) instead of being replaced
   bool file_per_item = false;  // one data file per item instead of one per rank
   bool record_paths = true;    // false: no nested places in `.metadata`, as DCP does for an unflattened state dict
+  // Where several ranks have the same item, the lowest writes it; otherwise they share it out by bytes.
+  bool dedup_to_lowest_rank = false;
+  // The state is that of one rank and nobody else's, equal keys of different ranks included: files
+  // `__{rank}_{n}.distcp` and a metadata file of its own, `__{rank}.metadata`. Not with collectives.
+  std::optional<std::uint32_t> alone_as_rank = {};
   std::string checkpoint_id = {};  // what `.metadata` records as the checkpoint's id; empty: the directory
   // --- changes only speed
   std::size_t thread_count = 4;  // writers with a request in flight each
@@ -38,20 +49,30 @@ struct SaveOptions {
   // Asked every few milliseconds on the calling thread; true stops the save, which fails with kCancelled and leaves
   // what was there before.
   std::function<bool()> interrupted = {};
+  // --- who takes part
+  Collectives* collectives = nullptr;  // null: this process alone. Outlives the call
+  std::size_t coordinator_rank = 0;    // who plans and commits; the same on every rank
 };
 
 struct SaveReport {
   SaveId save_id;
   std::shared_ptr<const Catalog> catalog;  // what `.metadata` now says
-  std::uint64_t bytes_written = 0;
+  std::uint64_t bytes_written = 0;    // by this rank
   std::vector<std::string> warnings;  // for example: leftovers that could not be removed
 };
 
 // Saves `state` as the checkpoint in `directory`, which is made if need be. Until the last step the old checkpoint
 // stays in place, whole; files of others in the directory are never touched. kSuperseded: another job committed there
 // meanwhile.
+//
+// Many ranks save one state together: chunks of a tensor must make it up whole (kInvalidArgument), and what several
+// have is written once. Ranks disagree at their own risk about durability, which each sees to for its files.
 Result<SaveReport> save(const std::filesystem::path& directory, const StateDict& state,
                         const SaveOptions& options = {});
+
+// For a rank that could not even make its state: takes its part in a save of all ranks with `reason` instead, so that
+// the others fail too and do not wait. Returns the error that all get.
+Error abandon_save(const Error& reason, const SaveOptions& options);
 
 enum class Verify : std::uint8_t {
   kNeeded,  // check every byte that is read; records of files without Cairn's checksums, if they are read whole
@@ -69,6 +90,8 @@ struct LoadOptions {
   std::size_t thread_count = 4;
   bool direct_io = true;                   // what is not in the page cache is read past it
   std::function<bool()> interrupted = {};  // as in SaveOptions; targets are then partly written
+  // --- who takes part: all ranks load from one checkpoint, or none does
+  Collectives* collectives = nullptr;  // null: this process alone. Outlives the call
 };
 
 // A float-to-float conversion, or an allowed cast, that a load did.
@@ -88,7 +111,9 @@ struct LoadReport {
 // Fills `state` in place: tensors through their pointers, values by replacing them; a SerializedValue or
 // SerializedTensor entry is replaced by the payload as stored. All that the metadata can tell (missing keys, shapes,
 // dtypes, coverage, missing or short files) is checked before the first byte of a target changes; a checksum that fails
-// later is an error that names key, file and offset, and the targets are then partly written.
+// later is an error that names key, file and offset, and the targets are then partly written. So is a file that an
+// overwrite removed meanwhile, if there are more than a quarter of the descriptors that the process may have: `load`
+// then starts again with the new checkpoint.
 Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {});
 
 // A checkpoint opened for looking and reading. Movable; reads are thread-safe.
