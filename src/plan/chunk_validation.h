@@ -23,9 +23,9 @@ struct TensorChunks {
   std::span<const std::uint32_t> ranks;  // per chunk the rank that has it; empty where a single process saves
 };
 
-// Fails with kInvalidArgument, naming key, chunks and ranks, if a chunk leaves the tensor, two chunks have an element in
-// common, or an element is in none although `coverage` is kWhole. A chunk without elements is in nobody's way. A tensor
-// without dimensions has one element, so all its chunks are the same one.
+// Fails with kInvalidArgument, naming key, chunks and ranks, if a chunk leaves the tensor, two chunks have an element
+// in common, or an element is in none although `coverage` is kWhole. A chunk without elements is in nobody's way. A
+// tensor without dimensions has one element, so all its chunks are the same one.
 Result<void> validate_chunks(const TensorChunks& chunks, Coverage coverage);
 
 }  // namespace cairn::plan

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "plan/box_overlap.h"
+
 namespace cairn::plan {
 namespace {
 
@@ -27,20 +29,6 @@ std::size_t most_divided_dimension(const CatalogTensor& tensor) {
     }
   }
   return best;
-}
-
-// The first of these boxes that shares elements with one before it. They ascend by where they begin along `dimension`.
-std::optional<std::size_t> find_clash(const std::vector<Box>& boxes, std::size_t dimension) {
-  std::vector<const Box*> open;
-  for (std::size_t i = 0; i < boxes.size(); ++i) {
-    const std::int64_t begin = boxes[i].offsets()[dimension];
-    std::erase_if(open, [&](const Box* box) { return box->offsets()[dimension] + box->sizes()[dimension] <= begin; });
-    for (const Box* box : open) {
-      if (intersection(*box, boxes[i])) return i;
-    }
-    open.push_back(&boxes[i]);
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -84,11 +72,8 @@ std::vector<ReadItem> ChunkIndex::overlaps_with(const Box& wanted) const {
 }
 
 std::optional<std::size_t> ChunkIndex::overlapping_chunk() const {
-  if (tensor_.shape.empty()) return tensor_.chunk_count() > 1 ? std::optional<std::size_t>(1) : std::nullopt;
-  std::vector<Box> boxes;
-  for (const Interval& interval : intervals_) boxes.push_back(tensor_.chunk(interval.chunk));
-  const std::optional<std::size_t> clash = find_clash(boxes, dimension_);
-  return clash ? std::optional(intervals_[*clash].chunk) : std::nullopt;
+  const auto clash = find_overlap(tensor_.shape.size(), tensor_.boxes, tensor_.chunk_count());
+  return clash ? std::optional(clash->second) : std::nullopt;
 }
 
 Result<std::vector<ReadItem>> ChunkIndex::reads_for(const Box& wanted) const {
@@ -98,15 +83,17 @@ Result<std::vector<ReadItem>> ChunkIndex::reads_for(const Box& wanted) const {
   for (const ReadItem& item : items) {
     if (__builtin_add_overflow(covered, item.overlap.element_count(), &covered)) break;
   }
-  if (!tensor_.shape.empty()) {
-    std::vector<Box> boxes;
-    boxes.reserve(items.size());
-    for (const ReadItem& item : items) boxes.push_back(item.overlap);
-    if (const auto clash = find_clash(boxes, dimension_)) {
-      return Error(ErrorCode::kCorrupt, "saved chunks overlap")
-          .key(tensor_.fqn)
-          .actual("chunk " + to_string(tensor_.chunk(items[*clash].chunk)) + " and another");
-    }
+  std::vector<std::int64_t> boxes;
+  boxes.reserve(items.size() * 2 * wanted.dimensions());
+  for (const ReadItem& item : items) {
+    boxes.insert(boxes.end(), item.overlap.offsets().begin(), item.overlap.offsets().end());
+    boxes.insert(boxes.end(), item.overlap.sizes().begin(), item.overlap.sizes().end());
+  }
+  if (const auto clash = find_overlap(wanted.dimensions(), boxes, items.size())) {
+    return Error(ErrorCode::kCorrupt, "saved chunks overlap")
+        .key(tensor_.fqn)
+        .actual("chunk " + to_string(tensor_.chunk(items[clash->first].chunk)) + " and chunk " +
+                to_string(tensor_.chunk(items[clash->second].chunk)));
   }
   if (covered != wanted.element_count()) {
     return Error(ErrorCode::kCorrupt, "saved chunks do not cover the tensor")

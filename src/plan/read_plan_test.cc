@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "plan/testing/random_tiling.h"
+
 namespace cairn::plan {
 namespace {
 
@@ -11,40 +13,16 @@ CatalogTensor tensor_of(Extents shape, const std::vector<Box>& chunks) {
   CatalogTensor tensor;
   tensor.fqn = "w";
   tensor.shape = std::move(shape);
-  for (const Box& chunk : chunks) {
-    for (const std::int64_t offset : chunk.offsets()) tensor.boxes.push_back(offset);
-    for (const std::int64_t size : chunk.sizes()) tensor.boxes.push_back(size);
-    tensor.locations.push_back({0, 0, 1});
-  }
+  tensor.boxes = numbers_of(chunks);
+  tensor.locations.assign(chunks.size(), {0, 0, 1});
   return tensor;
-}
-
-Box box(Extents offsets, Extents sizes) { return Box::make(std::move(offsets), std::move(sizes)).value(); }
-
-// Cuts a box at random places, again and again.
-void shatter(const Box& whole, int depth, std::mt19937& random, std::vector<Box>& out) {
-  const std::size_t d = random() % whole.dimensions();
-  if (depth == 0 || whole.sizes()[d] < 2) {
-    out.push_back(whole);
-    return;
-  }
-  const std::int64_t cut = 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(whole.sizes()[d] - 1));
-  Extents left = whole.sizes();
-  left[d] = cut;
-  Extents right = whole.sizes();
-  right[d] -= cut;
-  Extents moved = whole.offsets();
-  moved[d] += cut;
-  shatter(box(whole.offsets(), left), depth - 1, random, out);
-  shatter(box(moved, right), depth - 1, random, out);
 }
 
 TEST(ReadPlan, CoversEachElementOnceWhateverTheCuts) {
   std::mt19937 random(11);
   for (int round = 0; round < 300; ++round) {
     SCOPED_TRACE(testing::Message() << "round=" << round);
-    Extents shape(1 + random() % 3, 0);
-    for (std::size_t d = 0; d < shape.size(); ++d) shape[d] = 1 + static_cast<std::int64_t>(random() % 9);
+    const Extents shape = random_shape(1 + random() % 3, 9, random);
     std::vector<Box> saved;
     std::vector<Box> wanted;
     shatter(Box::whole(shape).value(), 4, random, saved);

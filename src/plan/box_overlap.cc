@@ -1,0 +1,170 @@
+// A segment tree that is never built, after Edelsbrunner and Zomorodian, "Fast software for box intersections".
+//
+// Two intervals meet exactly if one of them begins inside the other. So the search asks, one axis after the other, for
+// pairs (i, p) of which p begins inside i. With the boxes numbered by where they begin, ties broken by their place in
+// the list, each begin is a number of its own in 0..n-1, each end is the count of begins before it, and all comparisons
+// stay what they were. On one axis:
+//
+//  1. Look at a segment [low, high) of begins, at the points P that begin in it and at the intervals I that reach into
+//     it; at first the segment is [0, n).
+//  2. An interval that holds the whole segment holds every point of P: these pairs meet on this axis, and go on to the
+//     next one. There either may begin inside the other, so both ways are asked for.
+//  3. The other intervals have an end of theirs inside the segment. Both halves of it are searched in the same way. A
+//     segment of one begin has none of these, so the search ends.
+//  4. On the last axis the lists are in the order of begins, for steps 2 and 3 keep the order: one merge sees whether
+//  an
+//     interval holds the point that follows its own begin.
+//
+// It is right: a pair that meets on an axis is met with in exactly one segment, the uppermost on the way to p's begin
+// that lies within i; and only pairs that met on all axes before get to a further one, so what the merge sees is an
+// overlap.
+//
+// It is fast: at each of the log2(n) levels of segments a point is in one segment, and an interval ends in at most two,
+// so that step 2 takes it at most twice. One axis costs n log n and hands lists of n log n boxes in all to the next;
+// the merge is linear and stops at the first pair. With d axes: the sorting, n log n, and n log^(d-1) n for the rest.
+#include "plan/box_overlap.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+namespace cairn::plan {
+namespace {
+
+// Boxes by number, ascending.
+using BoxList = std::vector<std::uint32_t>;
+
+class OverlapSearch {
+ public:
+  OverlapSearch(std::size_t dimensions, std::span<const std::int64_t> boxes, std::size_t count)
+      : dimensions_(dimensions), boxes_(boxes) {
+    for (std::size_t place = 0; place < count; ++place) {
+      bool elements = true;
+      for (std::size_t d = 0; d < dimensions; ++d) elements = elements && size(place, d) != 0;
+      if (elements) places_.push_back(static_cast<std::uint32_t>(place));
+    }
+  }
+
+  std::optional<BoxPair> run() {
+    if (places_.size() < 2) return std::nullopt;
+    for (std::size_t d = 0; d < dimensions_; ++d) {
+      if (!all_agree(d)) add_axis(d);
+    }
+    if (axes_.empty()) return pair_of(0, 1);
+    BoxList all(places_.size());
+    std::iota(all.begin(), all.end(), 0U);
+    return find(all, all, {0, static_cast<std::uint32_t>(all.size())}, axes_.size() - 1);
+  }
+
+ private:
+  // Half-open, in numbers of begins.
+  struct Interval {
+    std::uint32_t begin;
+    std::uint32_t end;
+  };
+  static constexpr std::size_t kFewPairs = 64;  // that many are compared as fast as they are split further
+
+  std::int64_t offset(std::size_t place, std::size_t d) const { return boxes_[place * 2 * dimensions_ + d]; }
+  std::int64_t size(std::size_t place, std::size_t d) const { return boxes_[(place * 2 + 1) * dimensions_ + d]; }
+
+  bool all_agree(std::size_t d) const {
+    return std::ranges::all_of(places_, [&](std::uint32_t place) {
+      return offset(place, d) == offset(places_[0], d) && size(place, d) == size(places_[0], d);
+    });
+  }
+
+  // Numbers the begins of dimension `d`. The first axis numbers the boxes as well: their order is what step 4 needs.
+  void add_axis(std::size_t d) {
+    const auto begins_before = [&](std::uint32_t a, std::uint32_t b) { return offset(a, d) < offset(b, d); };
+    if (axes_.empty()) std::stable_sort(places_.begin(), places_.end(), begins_before);
+    BoxList order(places_.size());
+    std::iota(order.begin(), order.end(), 0U);
+    if (!axes_.empty()) {
+      std::stable_sort(order.begin(), order.end(),
+                       [&](std::uint32_t a, std::uint32_t b) { return begins_before(places_[a], places_[b]); });
+    }
+    std::vector<Interval>& axis = axes_.emplace_back(order.size());
+    for (std::uint32_t begin = 0; begin < order.size(); ++begin) {
+      const std::uint32_t place = places_[order[begin]];
+      const auto end = std::partition_point(order.begin() + begin, order.end(), [&](std::uint32_t box) {
+        return offset(places_[box], d) < offset(place, d) + size(place, d);
+      });
+      axis[order[begin]] = {begin, static_cast<std::uint32_t>(end - order.begin())};
+    }
+  }
+
+  // A pair of `intervals` and `points` that meets on this axis, with the point's begin in `segment`, and on all below.
+  std::optional<BoxPair> find(const BoxList& intervals, const BoxList& points, Interval segment,
+                              std::size_t axis) const {
+    if (intervals.empty() || points.empty()) return std::nullopt;
+    if (axis == 0) return merge(intervals, points);
+    if (intervals.size() * points.size() <= kFewPairs) return compare(intervals, points, axis);
+    const std::uint32_t middle = segment.begin + (segment.end - segment.begin) / 2;
+    BoxList holding;
+    BoxList intervals_of[2];
+    BoxList points_of[2];
+    for (const std::uint32_t box : intervals) {
+      const Interval& interval = axes_[axis][box];
+      if (interval.begin <= segment.begin && segment.end <= interval.end) {
+        holding.push_back(box);
+        continue;
+      }
+      if (interval.begin < middle && segment.begin < interval.end) intervals_of[0].push_back(box);
+      if (interval.begin < segment.end && middle < interval.end) intervals_of[1].push_back(box);
+    }
+    for (const std::uint32_t box : points) points_of[axes_[axis][box].begin < middle ? 0 : 1].push_back(box);
+
+    const Interval all{0, static_cast<std::uint32_t>(places_.size())};
+    if (auto found = find(holding, points, all, axis - 1)) return found;
+    if (auto found = find(points, holding, all, axis - 1)) return found;
+    if (auto found = find(intervals_of[0], points_of[0], {segment.begin, middle}, axis)) return found;
+    return find(intervals_of[1], points_of[1], {middle, segment.end}, axis);
+  }
+
+  // Step 4.
+  std::optional<BoxPair> merge(const BoxList& intervals, const BoxList& points) const {
+    auto point = points.begin();
+    for (const std::uint32_t interval : intervals) {
+      while (point != points.end() && *point < interval) ++point;
+      const auto next = point != points.end() && *point == interval ? point + 1 : point;  // a box is no pair
+      if (next != points.end() && *next < axes_[0][interval].end) return pair_of(interval, *next);
+    }
+    return std::nullopt;
+  }
+
+  std::optional<BoxPair> compare(const BoxList& intervals, const BoxList& points, std::size_t axis) const {
+    for (const std::uint32_t a : intervals) {
+      for (const std::uint32_t b : points) {
+        if (a != b && meet(a, b, axis)) return pair_of(a, b);
+      }
+    }
+    return std::nullopt;
+  }
+
+  // On this axis and all below.
+  bool meet(std::uint32_t a, std::uint32_t b, std::size_t axis) const {
+    for (std::size_t i = 0; i <= axis; ++i) {
+      if (axes_[i][a].begin >= axes_[i][b].end || axes_[i][b].begin >= axes_[i][a].end) return false;
+    }
+    return true;
+  }
+
+  BoxPair pair_of(std::uint32_t a, std::uint32_t b) const {
+    const auto [low, high] = std::minmax({places_[a], places_[b]});
+    return {low, high};
+  }
+
+  std::size_t dimensions_;
+  std::span<const std::int64_t> boxes_;
+  BoxList places_;  // in `boxes_`, by box number
+  std::vector<std::vector<Interval>>
+      axes_;  // one for each dimension in which boxes differ: its intervals, by box number
+};
+
+}  // namespace
+
+std::optional<BoxPair> find_overlap(std::size_t dimensions, std::span<const std::int64_t> boxes, std::size_t count) {
+  return OverlapSearch(dimensions, boxes, count).run();
+}
+
+}  // namespace cairn::plan
