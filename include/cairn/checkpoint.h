@@ -57,8 +57,8 @@ struct SaveOptions {
 struct SaveReport {
   SaveId save_id;
   std::shared_ptr<const Catalog> catalog;  // what `.metadata` now says
-  std::uint64_t bytes_written = 0;    // by this rank
-  std::vector<std::string> warnings;  // for example: leftovers that could not be removed
+  std::uint64_t bytes_written = 0;         // by this rank
+  std::vector<std::string> warnings;       // for example: leftovers that could not be removed
 };
 
 // Saves `state` as the checkpoint in `directory`, which is made if need be. Until the last step the old checkpoint

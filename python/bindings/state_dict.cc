@@ -47,16 +47,18 @@ void bind_state_dict(nb::module_& module) {
       .def("add_tensor",
            [](StateDict& state, nb::handle path, std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides,
               bool requires_grad) {
-             unwrap(state.add_tensor(fresh_path(state, path), view_of(data, dtype, sizes, strides), {.requires_grad = requires_grad}));
+             unwrap(state.add_tensor(fresh_path(state, path), view_of(data, dtype, sizes, strides),
+                                     {.requires_grad = requires_grad}));
            })
-      .def("add_chunk",
-           [](StateDict& state, nb::handle path, std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides,
-              bool requires_grad, nb::handle global_shape, nb::handle offsets, bool replicated) {
-             unwrap(state.add_chunk(to_path(path), view_of(data, dtype, sizes, strides), to_extents(global_shape),
-                                    to_extents(offsets), {.requires_grad = requires_grad, .replicated = replicated}));
-           },
-           nb::arg("path"), nb::arg("data"), nb::arg("dtype"), nb::arg("sizes"), nb::arg("strides"),
-           nb::arg("requires_grad"), nb::arg("global_shape"), nb::arg("offsets"), nb::arg("replicated") = false)
+      .def(
+          "add_chunk",
+          [](StateDict& state, nb::handle path, std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides,
+             bool requires_grad, nb::handle global_shape, nb::handle offsets, bool replicated) {
+            unwrap(state.add_chunk(to_path(path), view_of(data, dtype, sizes, strides), to_extents(global_shape),
+                                   to_extents(offsets), {.requires_grad = requires_grad, .replicated = replicated}));
+          },
+          nb::arg("path"), nb::arg("data"), nb::arg("dtype"), nb::arg("sizes"), nb::arg("strides"),
+          nb::arg("requires_grad"), nb::arg("global_shape"), nb::arg("offsets"), nb::arg("replicated") = false)
       .def(
           "add_value",
           [](StateDict& state, nb::handle path, nb::handle object) {

@@ -1,15 +1,29 @@
-// One process's save: entries become items, items become file images and `.metadata`, images are written, the rename
-// commits (transfer/commit.cc has the steps).
+// A save, by one process or by many ranks together. One rank coordinates; alone, a process is its own coordinator.
+//
+// 1. Every rank describes its state: items, values serialised. Its local plan goes to the coordinator.   [gather]
+// 2. The coordinator claims the directory, decides who writes what (plan/global_save_plan.h), lays out every file and
+//    so knows `.metadata`. Each rank gets its assignment.                                                [scatter]
+// 3. Every rank writes its files and gives them their final names. It reports sizes and checksums.        [gather]
+// 4. The coordinator commits: one rename (transfer/commit.cc). All learn of it, and what the metadata is. [broadcast]
+//
+// A rank that fails in a step still takes the next ones, with its error: so it reaches everybody, and nobody waits for
+// a rank that has given up. After step 3 only the coordinator withdraws: a rank that does not hear from it any more
+// can't know whether it has committed.
 #include <cairn/checkpoint.h>
 
-#include <deque>
-#include <unordered_map>
+#include <optional>
+#include <utility>
 
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
+#include "checkpointer/outcome.h"
+#include "checkpointer/ranks.h"
+#include "checkpointer/save_items.h"
+#include "checkpointer/save_layout.h"
+#include "checkpointer/save_messages.h"
+#include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
-#include "format/torch_file/value_archive.h"
-#include "plan/read_plan.h"
+#include "plan/global_save_plan.h"
 #include "plan/save_plan.h"
 #include "storage/posix/posix_storage.h"
 #include "transfer/commit.h"
@@ -18,142 +32,16 @@
 namespace cairn {
 namespace {
 
+using checkpointer::AssignedItem;
+using checkpointer::Ranks;
+using checkpointer::SaveAssignment;
+using checkpointer::SaveItems;
+using checkpointer::SaveLayout;
+using checkpointer::WrittenFile;
 using manifest::TrailerItem;
 using transfer::FileImage;
 using transfer::ItemSource;
 using transfer::SaveTransaction;
-
-constexpr std::uint32_t kRank = 0;
-// File names have six digits for the file's number.
-constexpr std::size_t kFilesMax = 1'000'000;
-
-// The items of a save, with the archives that had to be made for them.
-struct Items {
-  std::vector<ItemSource> sources;
-  std::deque<std::string> archives;  // stable addresses: the sources look into them
-};
-
-// A growing value must not move what follows it at every save: its archive is padded to a size class.
-std::string padded(std::string archive) {
-  const std::uint64_t length = torch_file::padded_length(archive.size());
-  std::string unpadded = archive;
-  Result<std::string> result = torch_file::pad_archive(std::move(archive), length);
-  return result ? std::move(*result) : std::move(unpadded);  // not a zip: stored as it is
-}
-
-Result<ItemSource> item_of(const Entry& entry, std::deque<std::string>& archives) {
-  ItemSource item;
-  item.entry = &entry;
-  if (const auto* tensor = std::get_if<TensorEntry>(&entry.content)) {
-    item.tensor = tensor;
-    return item;
-  }
-  if (const auto* tensor = std::get_if<SerializedTensor>(&entry.content)) {
-    item.kind = TrailerItem::Kind::kSerializedTensor;
-    item.bytes = tensor->payload;
-    return item;
-  }
-  item.kind = TrailerItem::Kind::kValue;
-  if (const auto* value = std::get_if<Value>(&entry.content)) {
-    CAIRN_TRY_ASSIGN(std::string archive, torch_file::encode_value(*value));
-    item.bytes = archives.emplace_back(padded(std::move(archive)));
-  } else {
-    item.bytes = archives.emplace_back(padded(std::get<SerializedValue>(entry.content).payload));
-  }
-  return item;
-}
-
-Result<Items> items_of(const StateDict& state) {
-  Items items;
-  items.sources.reserve(state.entries().size());
-  for (const Entry& entry : state.entries()) {
-    Result<ItemSource> item = item_of(entry, items.archives);
-    if (!item) return std::move(item).error().key(entry.fqn);
-    items.sources.push_back(*item);
-  }
-  return items;
-}
-
-// Chunks of one tensor must not overlap: which of the two would a reader get? That other processes hold the rest is
-// fine.
-Result<void> check_chunks(const Catalog& catalog) {
-  for (const CatalogTensor& tensor : catalog.tensors) {
-    if (tensor.chunk_count() < 2) continue;
-    if (const auto clash = plan::ChunkIndex(tensor).overlapping_chunk()) {
-      return Error(ErrorCode::kInvalidArgument, "a chunk that overlaps another of its tensor")
-          .key(tensor.fqn)
-          .actual(to_string(tensor.chunk(*clash)));
-    }
-  }
-  return {};
-}
-
-// The catalog of what is being saved; where items lie is filled in once the images are laid out.
-class CatalogBuilder {
- public:
-  void add(const Entry& entry, const ItemSource& item) {
-    if (item.kind == TrailerItem::Kind::kValue) {
-      catalog_.keys.push_back({false, static_cast<std::uint32_t>(catalog_.values.size())});
-      places_.push_back({catalog_.values.size(), 0, false});
-      catalog_.values.push_back({entry.fqn, {}});
-      add_path(entry);
-      return;
-    }
-    const auto [found, fresh] = tensors_.try_emplace(entry.fqn, catalog_.tensors.size());
-    if (fresh) {
-      catalog_.keys.push_back({true, static_cast<std::uint32_t>(catalog_.tensors.size())});
-      catalog_.tensors.push_back(describe(entry));
-      add_path(entry);
-    }
-    CatalogTensor& tensor = catalog_.tensors[found->second];
-    const auto* chunk = std::get_if<TensorEntry>(&entry.content);
-    const Box box = chunk != nullptr ? chunk->box : Box::whole(tensor.shape).value();
-    for (const std::int64_t offset : box.offsets()) tensor.boxes.push_back(offset);
-    for (const std::int64_t size : box.sizes()) tensor.boxes.push_back(size);
-    places_.push_back({found->second, tensor.locations.size(), true});
-    tensor.locations.emplace_back();
-  }
-
-  void place(std::size_t item, const ItemLocation& location) {
-    const Place& place = places_[item];
-    (place.is_tensor ? catalog_.tensors[place.index].locations[place.chunk] : catalog_.values[place.index].location) =
-        location;
-  }
-
-  Catalog& catalog() { return catalog_; }
-  bool record_paths = true;
-
- private:
-  struct Place {
-    std::size_t index;
-    std::size_t chunk;
-    bool is_tensor;
-  };
-
-  static CatalogTensor describe(const Entry& entry) {
-    CatalogTensor tensor;
-    tensor.fqn = entry.fqn;
-    if (const auto* chunk = std::get_if<TensorEntry>(&entry.content)) {
-      tensor.dtype = chunk->local.dtype;
-      tensor.shape = chunk->global_shape;
-      tensor.requires_grad = chunk->traits.requires_grad;
-    } else {
-      const auto& serialized = std::get<SerializedTensor>(entry.content);
-      tensor.dtype = serialized.dtype;
-      tensor.shape = serialized.shape;
-      tensor.requires_grad = serialized.requires_grad;
-    }
-    return tensor;
-  }
-
-  void add_path(const Entry& entry) {
-    if (record_paths) catalog_.paths.emplace_back(entry.fqn, entry.path);
-  }
-
-  Catalog catalog_;
-  std::unordered_map<std::string_view, std::size_t> tensors_;  // by names that the entries own
-  std::vector<Place> places_;                                  // of each item
-};
 
 std::string uuid_text(const SaveId& id) {
   std::string text = to_hex(id);
@@ -161,89 +49,197 @@ std::string uuid_text(const SaveId& id) {
   return text;
 }
 
-// All that is decided before the first byte is written.
-struct LaidOut {
-  std::vector<FileImage> images;
-  std::vector<std::string> names;  // final ones
-  std::string pickle;
-  std::uint64_t bytes = 0;
+// Steps 2 and 4: what only the coordinator does.
+class Coordinator {
+ public:
+  Coordinator(storage::Storage& storage, const SaveOptions& options) : storage_(storage), options_(options) {}
+
+  // An assignment for each rank, encoded.
+  Result<std::vector<std::string>> assign(const std::vector<std::string>& messages) {
+    checkpointer::LocalPlans local;
+    for (const std::string& message : messages) CAIRN_TRY(local.add(message));
+    const plan::SavePlanOptions plan_options{options_.dedup_to_lowest_rank,
+                                             messages.size() > 1 ? plan::Coverage::kWhole : plan::Coverage::kPart};
+    CAIRN_TRY_ASSIGN(const plan::GlobalSavePlan global, plan::plan_save(local.plans(), plan_options));
+    const transfer::SaveIdentity identity = checkpointer::next_save_identity();
+    CAIRN_TRY_ASSIGN(transaction_,
+                     SaveTransaction::claim(storage_, identity, {options_.overwrite, options_.alone_as_rank}));
+    const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
+    CAIRN_TRY_ASSIGN(layout_, checkpointer::lay_out_save(local, global, transaction_->ticket(), first_rank));
+    Catalog& catalog = layout_.catalog;
+    catalog.version = "1.0.0";
+    catalog.save_id = uuid_text(identity.save_id);
+    catalog.checkpoint_id = options_.checkpoint_id;
+    transaction_->expect(catalog.files);
+    CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
+    pickle_ = metadata.render(*catalog.save_id, *catalog.checkpoint_id, catalog.files);
+    std::vector<std::string> assignments;
+    for (const SaveAssignment& assignment : layout_.assignments) {
+      assignments.push_back(checkpointer::encode_assignment(assignment));
+    }
+    return assignments;
+  }
+
+  // What everybody is told, encoded.
+  Result<std::string> commit(const std::vector<std::string>& messages) {
+    manifest::CommitRecord record;
+    for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+      CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> files, checkpointer::decode_written(messages[rank]));
+      if (files.size() != layout_.file_counts[rank]) {
+        return Error(ErrorCode::kInternal, "a rank wrote another number of files than it was to")
+            .rank(static_cast<std::int64_t>(rank));
+      }
+      for (const WrittenFile& file : files) {
+        record.files.push_back({layout_.catalog.files[record.files.size()], file.size, file.trailer_checksum});
+      }
+    }
+    CAIRN_TRY_ASSIGN(transfer::CommitReport report,
+                     transaction_->commit(pickle_, std::move(record), options_.durability));
+    return checkpointer::encode_committed({pickle_, std::move(report.warnings)});
+  }
+
+  bool may_have_committed() const { return transaction_ && transaction_->may_have_committed(); }
+  Catalog take_catalog() { return std::move(layout_.catalog); }
+
+ private:
+  storage::Storage& storage_;
+  const SaveOptions& options_;
+  std::unique_ptr<SaveTransaction> transaction_;  // destroyed before its commit, it withdraws everybody's files
+  SaveLayout layout_;
+  std::string pickle_;
 };
 
-Result<LaidOut> lay_out(const Items& items, const SaveTransaction& transaction, const SaveId& save_id,
-                        const SaveOptions& options, CatalogBuilder& builder) {
-  std::vector<bool> is_value;
-  for (const ItemSource& source : items.sources) is_value.push_back(source.kind == TrailerItem::Kind::kValue);
-  const plan::FileAssignment files = plan::assign_files(is_value, options.file_per_item);
-  if (files.size() > kFilesMax) return Error(ErrorCode::kInvalidArgument, "more than a million files in one save");
-  LaidOut result;
-  for (std::size_t file = 0; file < files.size(); ++file) {
-    std::vector<ItemSource> sources;
-    for (const std::size_t item : files[file]) sources.push_back(items.sources[item]);
-    const transfer::ImageIdentity identity{save_id, kRank, static_cast<std::uint32_t>(file),
-                                           static_cast<std::uint32_t>(files.size())};
-    CAIRN_TRY_ASSIGN(FileImage image, FileImage::make(identity, sources));
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-      const manifest::ItemExtent& extent = image.extent(i);
-      builder.place(files[file][i], {static_cast<std::uint32_t>(file), extent.item_offset, extent.item_length});
+class Save {
+ public:
+  Save(storage::Storage& storage, const SaveOptions& options)
+      : storage_(storage),
+        options_(options),
+        ranks_(options.collectives, options.coordinator_rank),
+        coordinator_(storage, options) {}
+
+  // `state` may be why there is none.
+  Result<SaveReport> run(const Result<const StateDict*>& state) {
+    const Result<std::vector<std::string>> plans = ranks_.gather(describe(state));  // (1)
+    Result<std::vector<std::string>> assignments{std::vector<std::string>()};
+    if (ranks_.is_coordinator()) assignments = plans ? coordinator_.assign(*plans) : plans.error();  // (2)
+    CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
+    Result<std::string> written = write(assignment);  // (3)
+    if (written) files_->hand_over();
+    const Result<std::vector<std::string>> all = ranks_.gather(std::move(written));
+    std::string verdict;
+    if (ranks_.is_coordinator()) {  // (4)
+      const Result<std::string> committed = all ? coordinator_.commit(*all) : all.error();
+      verdict = checkpointer::encode_verdict({ranks_.tell(committed), coordinator_.may_have_committed()});
     }
-    result.bytes += image.file_bytes();
-    result.images.push_back(std::move(image));
-    result.names.push_back(transaction.file_name(kRank, static_cast<std::uint32_t>(file)));
+    CAIRN_TRY_ASSIGN(verdict, ranks_.broadcast(std::move(verdict)));
+    return conclude(verdict);
   }
-  Catalog& catalog = builder.catalog();
-  catalog.files = result.names;
-  CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
-  result.pickle = metadata.render(*catalog.save_id, *catalog.checkpoint_id, result.names);
-  return result;
-}
+
+ private:
+  Result<std::string> describe(const Result<const StateDict*>& state) {
+    if (!state) return state.error();
+    CAIRN_TRY_ASSIGN(items_, SaveItems::make(**state));
+    return checkpointer::encode_local_plan(items_.sources(), {options_.record_paths, options_.file_per_item});
+  }
+
+  Result<std::string> write(const std::string& message) {
+    CAIRN_TRY_ASSIGN(const SaveAssignment assignment, checkpointer::decode_assignment(message));
+    save_id_ = assignment.ticket.identity.save_id;
+    files_.emplace(storage_, save_id_);
+    CAIRN_TRY_ASSIGN(const std::vector<FileImage> images, make_images(assignment));
+    std::vector<transfer::ImageFile> files;
+    std::vector<std::string> names;
+    for (const FileImage& image : images) {
+      const auto number = static_cast<std::uint32_t>(names.size());
+      names.push_back(transfer::data_file_name(assignment.ticket, number_of_this_rank(), number));
+      CAIRN_TRY_ASSIGN(std::string private_name, files_->private_name(names.back()));
+      files.push_back({std::move(private_name), &image});
+      bytes_written_ += image.file_bytes();
+    }
+    const transfer::WriteOptions write_options{options_.durability, options_.thread_count, options_.direct_io,
+                                               options_.interrupted};
+    CAIRN_TRY_ASSIGN(const std::vector<std::uint32_t> trailers, transfer::write_images(storage_, files, write_options));
+    CAIRN_TRY(files_->publish(names, options_.durability));
+    std::vector<WrittenFile> written;
+    for (std::size_t i = 0; i < images.size(); ++i) written.push_back({images[i].file_bytes(), trailers[i]});
+    return checkpointer::encode_written(written);
+  }
+
+  Result<std::vector<FileImage>> make_images(const SaveAssignment& assignment) {
+    CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(assignment.items));
+    std::vector<bool> is_value;
+    for (const ItemSource& source : sources) is_value.push_back(source.kind == TrailerItem::Kind::kValue);
+    std::vector<FileImage> images;
+    for (const std::vector<std::size_t>& file : plan::assign_files(is_value, options_.file_per_item)) {
+      std::vector<ItemSource> items;
+      for (const std::size_t item : file) items.push_back(sources[item]);
+      const transfer::ImageIdentity identity{save_id_, number_of_this_rank(), static_cast<std::uint32_t>(images.size()),
+                                             assignment.file_count};
+      CAIRN_TRY_ASSIGN(FileImage image, FileImage::make(identity, items));
+      images.push_back(std::move(image));
+    }
+    return images;
+  }
+
+  std::uint32_t number_of_this_rank() const {
+    return options_.alone_as_rank.value_or(static_cast<std::uint32_t>(ranks_.rank()));
+  }
+
+  Result<SaveReport> conclude(const std::string& message) {
+    CAIRN_TRY_ASSIGN(const checkpointer::Verdict verdict, checkpointer::decode_verdict(message));
+    const Result<std::string> outcome = checkpointer::decode_outcome(verdict.outcome);
+    if (!outcome) {
+      if (files_ && !verdict.files_stay) files_->withdraw();
+      return outcome.error();
+    }
+    CAIRN_TRY_ASSIGN(checkpointer::Committed committed, checkpointer::decode_committed(*outcome));
+    Catalog catalog;
+    if (ranks_.is_coordinator()) {
+      catalog = coordinator_.take_catalog();
+    } else {
+      CAIRN_TRY_ASSIGN(auto decoded, dcp::decode_metadata(std::as_bytes(std::span(committed.pickle))));
+      catalog = std::move(decoded.catalog);
+    }
+    CAIRN_TRY(catalog.index());
+    if (ranks_.is_coordinator()) bytes_written_ += committed.pickle.size();
+    return SaveReport{save_id_, std::make_shared<Catalog>(std::move(catalog)), bytes_written_,
+                      std::move(committed.warnings)};
+  }
+
+  storage::Storage& storage_;
+  const SaveOptions& options_;
+  Ranks ranks_;
+  Coordinator coordinator_;
+  SaveItems items_;
+  std::optional<transfer::RankFiles> files_;
+  SaveId save_id_;
+  std::uint64_t bytes_written_ = 0;
+};
 
 }  // namespace
 
 Result<SaveReport> checkpointer::save_into(storage::Storage& storage, const StateDict& state,
                                            const SaveOptions& options) {
-  CAIRN_TRY_ASSIGN(const Items items, items_of(state));
-  CatalogBuilder builder;
-  builder.record_paths = options.record_paths;
-  for (std::size_t i = 0; i < items.sources.size(); ++i) builder.add(state.entries()[i], items.sources[i]);
-  Catalog& catalog = builder.catalog();
-  CAIRN_TRY(check_chunks(catalog));
-
-  const transfer::SaveIdentity identity = next_save_identity();
-  CAIRN_TRY_ASSIGN(const auto transaction, SaveTransaction::claim(storage, identity, options.overwrite));
-  catalog.version = "1.0.0";
-  catalog.save_id = uuid_text(identity.save_id);
-  catalog.checkpoint_id = options.checkpoint_id;
-  CAIRN_TRY_ASSIGN(const LaidOut layout, lay_out(items, *transaction, identity.save_id, options, builder));
-
-  std::vector<transfer::ImageFile> files;
-  for (std::size_t i = 0; i < layout.images.size(); ++i) {
-    files.push_back({transaction->private_name(layout.names[i]), &layout.images[i]});
-  }
-  const transfer::WriteOptions write_options{options.durability, options.thread_count, options.direct_io,
-                                             options.interrupted};
-  CAIRN_TRY_ASSIGN(const std::vector<std::uint32_t> trailers, transfer::write_images(storage, files, write_options));
-  CAIRN_TRY(transaction->publish(layout.names, options.durability));
-  manifest::CommitRecord record;
-  for (std::size_t i = 0; i < trailers.size(); ++i) {
-    record.files.push_back({layout.names[i], layout.images[i].file_bytes(), trailers[i]});
-  }
-  CAIRN_TRY_ASSIGN(transfer::CommitReport committed,
-                   transaction->commit(layout.pickle, std::move(record), options.durability));
-
-  CAIRN_TRY(catalog.index());
-  return SaveReport{identity.save_id, std::make_shared<Catalog>(std::move(catalog)),
-                    layout.bytes + layout.pickle.size(), std::move(committed.warnings)};
+  return Save(storage, options).run(&state);
 }
 
 Result<SaveReport> save(const std::filesystem::path& directory, const StateDict& state, const SaveOptions& options) {
   const std::string where = "saving to '" + directory.string() + "'";
   auto storage = storage::PosixStorage::make_directory(directory);
-  if (!storage) return std::move(storage).error().while_doing(where);
+  if (!storage) return abandon_save(std::move(storage).error().while_doing(where), options);
   SaveOptions complete = options;
   if (complete.checkpoint_id.empty()) complete.checkpoint_id = directory.string();
   Result<SaveReport> report = checkpointer::save_into(**storage, state, complete);
   if (!report) return std::move(report).error().while_doing(where);
   return report;
+}
+
+Error abandon_save(const Error& reason, const SaveOptions& options) {
+  Ranks ranks(options.collectives, options.coordinator_rank);
+  Result<std::vector<std::string>> plans = ranks.gather(reason);
+  if (options.collectives == nullptr) return reason;
+  const Result<std::string> verdict = ranks.scatter(std::move(plans));
+  return verdict ? reason : verdict.error();
 }
 
 }  // namespace cairn

@@ -11,6 +11,7 @@ FileAssignment assign_files(const std::vector<bool>& is_value, bool file_per_ite
     }
   }
   FileAssignment files;
+  if (order.empty()) return files;
   if (!file_per_item) {
     files.push_back(std::move(order));
     return files;

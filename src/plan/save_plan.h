@@ -8,7 +8,7 @@
 
 namespace cairn::plan {
 
-// Indices into the items, per file. No items: one empty file list.
+// Indices into the items, per file. No items: no file.
 using FileAssignment = std::vector<std::vector<std::size_t>>;
 
 // `is_value[i]` tells a value from a tensor. One file for all, or one for each.

@@ -5,7 +5,7 @@
 //    least one sees the other. If nothing is there but files of others, DCP's own file names are free; otherwise names
 //    carry the save id, so that two saves never share one. Note the `.metadata` in place.
 // 2. Write (image_writer.cc). New files in that folder, synced.
-// 3. Publish. Rename them to their final names, never replacing; sync the directory.
+// 3. Publish (rank_files.cc). Rename them to their final names, never replacing; sync the directory.
 // 4. Seal. Write `.metadata` with its commit record in the folder; sync it, the folder, the directory, and the parent
 // of
 //    every directory that was made.
@@ -39,6 +39,14 @@ bool belongs_to_a_checkpoint(std::string_view name) {
          name == ".metadata.tmp";
 }
 
+std::string own_metadata_name(std::uint32_t rank) { return "__" + std::to_string(rank) + std::string(kMetadataName); }
+
+// The same for what one rank saves alone: what bears its number.
+bool belongs_to_rank(std::string_view name, std::uint32_t rank) {
+  const bool is_data = name.starts_with("__" + std::to_string(rank) + "_") && name.ends_with(".distcp");
+  return is_data || name == own_metadata_name(rank);
+}
+
 }  // namespace
 
 bool MetadataInPlace::same_as(const MetadataInPlace& other) const {
@@ -47,10 +55,10 @@ bool MetadataInPlace::same_as(const MetadataInPlace& other) const {
   return record.has_value() == other.record.has_value() && size == other.size && checksum == other.checksum;
 }
 
-Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage) {
+Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage, const std::string& name) {
   MetadataInPlace now;
   // A link is followed by stock readers, so it counts; the rename will replace the link and not its target.
-  Result<std::unique_ptr<storage::ReadableFile>> file = storage.open(kMetadataName, true);
+  Result<std::unique_ptr<storage::ReadableFile>> file = storage.open(name, true);
   if (!file) {
     if (file.error().code() == ErrorCode::kNotFound) return now;
     return std::move(file).error();
@@ -70,8 +78,8 @@ Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage) 
 }
 
 Result<std::unique_ptr<SaveTransaction>> SaveTransaction::claim(storage::Storage& storage, const SaveIdentity& identity,
-                                                                bool overwrite) {
-  std::unique_ptr<SaveTransaction> transaction(new SaveTransaction(storage, identity, overwrite));
+                                                                const ClaimOptions& options) {
+  std::unique_ptr<SaveTransaction> transaction(new SaveTransaction(storage, identity, options));
   for (int tries = 1;; ++tries) {
     CAIRN_TRY(storage.make_folder(transaction->folder_));
     Result<Lease> lease = Lease::take(storage, identity);
@@ -86,19 +94,27 @@ Result<std::unique_ptr<SaveTransaction>> SaveTransaction::claim(storage::Storage
   return transaction;
 }
 
+SaveTransaction::SaveTransaction(storage::Storage& storage, const SaveIdentity& identity, const ClaimOptions& options)
+    : storage_(storage),
+      identity_(identity),
+      options_(options),
+      metadata_name_(options.alone_as_rank ? own_metadata_name(*options.alone_as_rank) : std::string(kMetadataName)),
+      folder_(folder_of(identity.save_id)) {}
+
 Result<void> SaveTransaction::look_around() {
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
   fresh_ = std::none_of(files.begin(), files.end(), [this](const storage::ListedFile& file) {
+    if (options_.alone_as_rank) return belongs_to_rank(file.name, *options_.alone_as_rank);
     return file.name != folder_ && belongs_to_a_checkpoint(file.name);
   });
-  CAIRN_TRY_ASSIGN(seen_, read_metadata_in_place(storage_));
+  CAIRN_TRY_ASSIGN(seen_, read_metadata_in_place(storage_, metadata_name_));
   seen_.bytes = std::string();  // its checksum is enough to know it again
   return check_overwrite(seen_);
 }
 
 Result<void> SaveTransaction::check_overwrite(const MetadataInPlace& now) const {
-  if (!now.present || overwrite_) return {};
-  return Error(ErrorCode::kInvalidArgument, "a checkpoint already exists and overwrite is false").file(kMetadataName);
+  if (!now.present || options_.overwrite) return {};
+  return Error(ErrorCode::kInvalidArgument, "a checkpoint already exists and overwrite is false").file(metadata_name_);
 }
 
 SaveTransaction::~SaveTransaction() {
@@ -110,32 +126,13 @@ SaveTransaction::~SaveTransaction() {
   }
 }
 
-std::string SaveTransaction::file_name(std::uint32_t rank, std::uint32_t number) const {
-  constexpr std::size_t kNumberDigits = 6;
-  std::string n = std::to_string(number);
-  if (!fresh_)
-    n = to_decimal(identity_.save_id) + std::string(kNumberDigits - std::min(kNumberDigits, n.size()), '0') + n;
-  return "__" + std::to_string(rank) + "_" + n + ".distcp";
-}
-
-std::string SaveTransaction::private_name(const std::string& file_name) const { return folder_ + "/" + file_name; }
-
-Result<void> SaveTransaction::publish(const std::vector<std::string>& file_names, Durability durability) {
-  for (const std::string& name : file_names) {  // (3)
-    published_.push_back(name);                 // first: if this fails, the file may have its name nevertheless
-    CAIRN_TRY(storage_.publish(private_name(name), name));
-  }
-  if (durability == Durability::kDurable) CAIRN_TRY(storage_.sync());
-  return {};
-}
-
 Result<void> SaveTransaction::check_not_superseded(const MetadataInPlace& now) const {
   if (now.same_as(seen_)) return {};
   const bool earlier_of_this_job =
       now.record && now.record->job_id == identity_.job_id && now.record->save_number < identity_.save_number;
   if (earlier_of_this_job) return {};
   return Error(ErrorCode::kSuperseded, "another save committed to this directory meanwhile; this one is withdrawn")
-      .file(kMetadataName)
+      .file(metadata_name_)
       .expected(seen_.record    ? "save " + to_hex(seen_.record->save_id)
                 : seen_.present ? "a stock checkpoint"
                                 : "none")
@@ -145,10 +142,10 @@ Result<void> SaveTransaction::check_not_superseded(const MetadataInPlace& now) c
 }
 
 Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
-  Result<void> renamed = storage_.replace(folder_ + std::string(kSealedName), kMetadataName);
+  Result<void> renamed = storage_.replace(folder_ + std::string(kSealedName), metadata_name_);
   if (!renamed) {
     // Over a network a rename may have happened although its answer was lost: only looking tells.
-    const Result<MetadataInPlace> now = read_metadata_in_place(storage_);
+    const Result<MetadataInPlace> now = read_metadata_in_place(storage_, metadata_name_);
     if (!now) {
       committed_ = true;  // nobody knows: what may be the checkpoint is not withdrawn
       return Error(renamed.error())
@@ -165,9 +162,9 @@ Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
           "one; the files of both are kept");
     }
   }
-  CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(storage_));
+  CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(storage_, metadata_name_));
   if (!now.record || now.record->save_id != identity_.save_id) {
-    return Error(ErrorCode::kSuperseded, "another checkpoint is in place right after the commit").file(kMetadataName);
+    return Error(ErrorCode::kSuperseded, "another checkpoint is in place right after the commit").file(metadata_name_);
   }
   return {};
 }
@@ -188,7 +185,7 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
   CommitReport report;
   {
     CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_.lock());  // (5)
-    CAIRN_TRY_ASSIGN(const MetadataInPlace old, read_metadata_in_place(storage_));
+    CAIRN_TRY_ASSIGN(const MetadataInPlace old, read_metadata_in_place(storage_, metadata_name_));
     CAIRN_TRY(check_overwrite(old));
     CAIRN_TRY(check_not_superseded(old));
     const std::vector<std::string> orphans = orphaned_files(old, record);
@@ -204,12 +201,10 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
 
 void SaveTransaction::withdraw() {
   std::vector<std::string> ignored;  // the failure that brought us here is the one to report
-  for (const std::string& name : published_) {
-    // A first save uses the plain names of DCP, which somebody else may have taken: that may be why we are here.
-    if (belongs_to(storage_, name, identity_.save_id)) (void)storage_.remove(name);
-  }
   lease_.reset();
+  // First: a rank that is late finds no folder any more, and so publishes nothing behind our back.
   remove_private_folder(storage_, folder_, ignored);
+  withdraw_files(storage_, expected_, identity_.save_id);
 }
 
 }  // namespace cairn::transfer

@@ -16,6 +16,7 @@
 #include "format/manifest/commit_record.h"
 #include "storage/storage.h"
 #include "transfer/lease.h"
+#include "transfer/rank_files.h"
 
 namespace cairn::transfer {
 
@@ -33,34 +34,42 @@ struct MetadataInPlace {
   bool same_as(const MetadataInPlace& other) const;
 };
 // Reads the commit record alone if there is one: the pickle before it is not looked at.
-Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage);
+Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage,
+                                               const std::string& name = std::string(kMetadataName));
 
 struct CommitReport {
   std::vector<std::string> warnings;  // leftovers that could not be removed
+};
+
+struct ClaimOptions {
+  bool overwrite = true;
+  // The save is that of one rank and nobody else's: it commits `__{rank}.metadata`, and the ranks beside it are none of
+  // its business.
+  std::optional<std::uint32_t> alone_as_rank = {};
 };
 
 class SaveTransaction {
  public:
   // Step 1. `storage` outlives the transaction. kInvalidArgument if a checkpoint is there and `overwrite` is false.
   static Result<std::unique_ptr<SaveTransaction>> claim(storage::Storage& storage, const SaveIdentity& identity,
-                                                        bool overwrite);
+                                                        const ClaimOptions& options = {});
   ~SaveTransaction();
   SaveTransaction(const SaveTransaction&) = delete;
   SaveTransaction& operator=(const SaveTransaction&) = delete;
 
-  // The final name of a rank's `number`-th file; and the name under which step 2 writes it.
-  std::string file_name(std::uint32_t rank, std::uint32_t number) const;
-  std::string private_name(const std::string& file_name) const;
+  // What the ranks need for steps 2 and 3 (rank_files.h).
+  SaveTicket ticket() const { return {identity_, fresh_}; }
+  // The final names of all files that the ranks are going to publish: what to withdraw if the save fails. Only what is
+  // recognised as this save's, by its name or its trailer, is ever withdrawn.
+  void expect(std::vector<std::string> file_names) { expected_ = std::move(file_names); }
 
-  // Step 3: gives the files, complete and synced under their private names, their final ones. Only what is recognised
-  // as this save's, by its name or its trailer, is ever withdrawn.
-  Result<void> publish(const std::vector<std::string>& file_names, Durability durability);
   // Steps 4 to 7. `record` lacks what the transaction knows (save, job, number, pickle): it is filled in.
   Result<CommitReport> commit(const std::string& pickle, manifest::CommitRecord record, Durability durability);
+  // Whether the rename of step 5 has been done, or nobody knows: then no file is withdrawn any more.
+  bool may_have_committed() const { return committed_; }
 
  private:
-  SaveTransaction(storage::Storage& storage, const SaveIdentity& identity, bool overwrite)
-      : storage_(storage), identity_(identity), overwrite_(overwrite), folder_(folder_of(identity.save_id)) {}
+  SaveTransaction(storage::Storage& storage, const SaveIdentity& identity, const ClaimOptions& options);
   Result<void> look_around();
   Result<void> check_overwrite(const MetadataInPlace& now) const;
   Result<void> check_not_superseded(const MetadataInPlace& now) const;
@@ -69,12 +78,13 @@ class SaveTransaction {
 
   storage::Storage& storage_;
   SaveIdentity identity_;
-  bool overwrite_;
+  ClaimOptions options_;
+  std::string metadata_name_;
   std::string folder_;
   std::optional<Lease> lease_;
   bool fresh_ = false;  // the directory held nothing but files of others: DCP's names are free
   MetadataInPlace seen_;
-  std::vector<std::string> published_;  // final names that our files have, or may have if that failed
+  std::vector<std::string> expected_;
   bool committed_ = false;
 };
 

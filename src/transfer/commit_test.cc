@@ -47,22 +47,30 @@ std::string data_file_of(const SaveId& save_id) {
 class OneSave {
  public:
   OneSave(storage::Storage& disk, const SaveIdentity& identity)
-      : transaction_(SaveTransaction::claim(disk, identity, true).value()), name_(transaction_->file_name(0, 0)) {
+      : transaction_(SaveTransaction::claim(disk, identity).value()),
+        files_(std::in_place, disk, identity.save_id),
+        name_(data_file_name(transaction_->ticket(), 0, 0)) {
+    transaction_->expect({name_});
     const std::string data = data_file_of(identity.save_id);
-    EXPECT_TRUE(disk.create_whole(transaction_->private_name(name_), data, Durability::kDurable));
+    EXPECT_TRUE(disk.create_whole(files_->private_name(name_).value(), data, Durability::kDurable));
   }
 
   const std::string& name() const { return name_; }
-  Result<void> publish() { return transaction_->publish({name_}, Durability::kDurable); }
+  Result<void> publish() { return files_->publish({name_}, Durability::kDurable); }
   Result<CommitReport> commit() {
+    files_->hand_over();
     manifest::CommitRecord record;
     record.files.push_back({name_, 4, 0});
     return transaction_->commit("pickle", record, Durability::kDurable);
   }
-  void withdraw() { transaction_.reset(); }
+  void withdraw() {
+    files_.reset();
+    transaction_.reset();
+  }
 
  private:
   std::unique_ptr<SaveTransaction> transaction_;
+  std::optional<RankFiles> files_;
   std::string name_;
 };
 
@@ -128,8 +136,8 @@ TEST(Commit, OfAJobComeInTheirOrder) {
 
 TEST(Commit, WithoutOverwriteTheSecondOfTwoThatBeganTogetherIsTold) {
   ModelStorage disk;
-  auto first = SaveTransaction::claim(disk, save_number(1), false).value();
-  auto second = SaveTransaction::claim(disk, save_number(2), false).value();
+  auto first = SaveTransaction::claim(disk, save_number(1), {.overwrite = false}).value();
+  auto second = SaveTransaction::claim(disk, save_number(2), {.overwrite = false}).value();
   ASSERT_TRUE(first->commit("pickle", {}, Durability::kDurable));
   EXPECT_EQ(second->commit("pickle", {}, Durability::kDurable).error().code(), ErrorCode::kInvalidArgument);
 }

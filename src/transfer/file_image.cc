@@ -13,6 +13,25 @@ torch_file::TensorItem item_of(const TensorEntry& tensor) { return {tensor.local
 
 }  // namespace
 
+Result<manifest::TrailerItem> describe(const ItemSource& source) {
+  manifest::TrailerItem item;
+  item.fqn = source.entry->fqn;
+  item.path = source.entry->path;
+  item.kind = source.kind;
+  if (source.tensor != nullptr) {
+    item.dtype = source.tensor->local.dtype;
+    item.requires_grad = source.tensor->traits.requires_grad;
+    item.global_shape = source.tensor->global_shape;
+    item.box = source.tensor->box;
+  } else if (const auto* tensor = std::get_if<SerializedTensor>(&source.entry->content)) {
+    item.dtype = tensor->dtype;
+    item.requires_grad = tensor->requires_grad;
+    item.global_shape = tensor->shape;
+    CAIRN_TRY_ASSIGN(item.box, Box::whole(tensor->shape));
+  }
+  return item;
+}
+
 Result<FileImage::Item> FileImage::place(const ItemSource& source, std::uint64_t cursor) {
   Item item;
   if (source.tensor == nullptr) {
@@ -45,22 +64,8 @@ Result<FileImage> FileImage::make(const ImageIdentity& identity, std::span<const
     if (!placed) return std::move(placed).error().key(source.entry->fqn);
     const Item& item = image.items_.emplace_back(std::move(*placed));
     cursor = item.extent.item_offset + item.extent.item_length;
-    manifest::TrailerItem described;
-    described.fqn = source.entry->fqn;
-    described.path = source.entry->path;
-    described.kind = source.kind;
+    CAIRN_TRY_ASSIGN(manifest::TrailerItem described, describe(source));
     described.extent = item.extent;
-    if (source.tensor != nullptr) {
-      described.dtype = source.tensor->local.dtype;
-      described.requires_grad = source.tensor->traits.requires_grad;
-      described.global_shape = source.tensor->global_shape;
-      described.box = source.tensor->box;
-    } else if (const auto* tensor = std::get_if<SerializedTensor>(&source.entry->content)) {
-      described.dtype = tensor->dtype;
-      described.requires_grad = tensor->requires_grad;
-      described.global_shape = tensor->shape;
-      CAIRN_TRY_ASSIGN(described.box, Box::whole(tensor->shape));
-    }
     index.items.push_back(std::move(described));
   }
   CAIRN_TRY_ASSIGN(image.trailer_, manifest::TrailerLayout::make(index, align_up(cursor, kPayloadAlignment)));

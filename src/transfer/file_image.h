@@ -30,6 +30,9 @@ struct ItemSource {
   manifest::TrailerItem::Kind kind = manifest::TrailerItem::Kind::kTensor;
 };
 
+// What a trailer's index says of the item, but for its place.
+Result<manifest::TrailerItem> describe(const ItemSource& source);
+
 struct ImageIdentity {
   SaveId save_id;
   std::uint32_t rank = 0;

@@ -38,10 +38,6 @@ bool is_whole(const TrailerItem& item) {
                                                               [](std::int64_t offset) { return offset == 0; });
 }
 
-void append_extents(std::string& out, const Extents& extents) {
-  for (const std::int64_t value : extents) append_varint(out, static_cast<std::uint64_t>(value));
-}
-
 void append_path(std::string& out, const Path& path, PathForm form) {
   if (form == PathForm::kNone) return;
   append_varint(out, path.size());
@@ -92,18 +88,6 @@ Result<void> read_path(CodedReader& reader, PathForm form, TrailerItem& item) {
   return {};
 }
 
-Result<Extents> read_extents(CodedReader& reader, std::uint64_t dimensions) {
-  Extents extents(dimensions, 0);
-  for (std::size_t i = 0; i < dimensions; ++i) {
-    CAIRN_TRY_ASSIGN(const std::uint64_t value, reader.varint());
-    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      return reader.damaged("a size beyond 2^63 - 1");
-    }
-    extents[i] = static_cast<std::int64_t>(value);
-  }
-  return extents;
-}
-
 Result<void> read_tensor(CodedReader& reader, bool whole, TrailerItem& item) {
   CAIRN_TRY_ASSIGN(const std::uint8_t code, reader.byte());
   const std::optional<DType> dtype = dtype_from_code(code);
@@ -141,6 +125,22 @@ Result<void> read_extent(CodedReader& reader, std::uint64_t previous_end, Traile
 }
 
 }  // namespace
+
+void append_extents(std::string& out, const Extents& extents) {
+  for (const std::int64_t value : extents) append_varint(out, static_cast<std::uint64_t>(value));
+}
+
+Result<Extents> read_extents(CodedReader& reader, std::uint64_t dimensions) {
+  Extents extents(dimensions, 0);
+  for (std::size_t i = 0; i < dimensions; ++i) {
+    CAIRN_TRY_ASSIGN(const std::uint64_t value, reader.varint());
+    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      return reader.damaged("a size beyond 2^63 - 1");
+    }
+    extents[i] = static_cast<std::int64_t>(value);
+  }
+  return extents;
+}
 
 Result<void> check_item(const TrailerItem& item) {
   const auto refuse = [&](const char* what) { return Error(ErrorCode::kInvalidArgument, what).key(item.fqn); };

@@ -8,6 +8,10 @@
 
 namespace cairn::manifest {
 
+// Integers, one varint each; how many is told elsewhere.
+void append_extents(std::string& out, const Extents& extents);
+Result<Extents> read_extents(CodedReader& reader, std::uint64_t dimensions);
+
 // Fails with kInvalidArgument if the item contradicts itself: payload outside the item, a tensor's payload of another
 // length than its box has, box outside the global shape.
 Result<void> check_item(const TrailerItem& item);

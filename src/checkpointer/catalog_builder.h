@@ -1,0 +1,26 @@
+// CatalogBuilder: the catalog of a save, put together item by item as their places become known.
+#pragma once
+
+#include <cairn/catalog.h>
+
+#include <string_view>
+#include <unordered_map>
+
+#include "plan/local_plan.h"
+
+namespace cairn::checkpointer {
+
+class CatalogBuilder {
+ public:
+  // An item and where it lies. Items of one tensor agree on dtype and shape; `path` is empty if the key has none. The
+  // memory of `item.fqn` outlives the builder.
+  void add(const plan::LocalItem& item, const Box& box, const Path& path, const ItemLocation& location);
+
+  Catalog& catalog() { return catalog_; }
+
+ private:
+  Catalog catalog_;
+  std::unordered_map<std::string_view, std::size_t> tensors_;  // index in the catalog, by name
+};
+
+}  // namespace cairn::checkpointer

@@ -1,0 +1,120 @@
+#include "checkpointer/outcome.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "format/manifest/varint.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+using manifest::append_varint;
+using manifest::CodedReader;
+
+constexpr char kSucceeded = 'y';
+constexpr char kFailed = 'n';
+
+void append_text(std::string& out, std::string_view text) {
+  append_varint(out, text.size());
+  out += text;
+}
+
+void append_text(std::string& out, const std::optional<std::string>& text) {
+  out.push_back(text ? 1 : 0);
+  if (text) append_text(out, std::string_view(*text));
+}
+
+template <typename Integer>
+void append_number(std::string& out, const std::optional<Integer>& number) {
+  out.push_back(number ? 1 : 0);
+  if (number) append_varint(out, static_cast<std::uint64_t>(*number));
+}
+
+// All but its causes.
+void append_error(std::string& out, const Error& error) {
+  append_varint(out, static_cast<std::uint64_t>(error.code()));
+  append_varint(out, static_cast<std::uint64_t>(error.error_number()));
+  append_text(out, std::string_view(error.message()));
+  append_text(out, std::string_view(error.doing()));
+  append_text(out, std::string_view(error.attachment()));
+  append_text(out, error.key());
+  append_text(out, error.file());
+  append_text(out, error.expected());
+  append_text(out, error.actual());
+  append_number(out, error.rank());
+  append_number(out, error.offset());
+}
+
+Result<std::string_view> read_text(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t length, reader.varint());
+  return reader.text(length);
+}
+
+Result<std::optional<std::string_view>> read_optional_text(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint8_t present, reader.byte());
+  if (present == 0) return std::optional<std::string_view>();
+  CAIRN_TRY_ASSIGN(const std::string_view text, read_text(reader));
+  return std::optional(text);
+}
+
+Result<std::optional<std::uint64_t>> read_optional_number(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint8_t present, reader.byte());
+  if (present == 0) return std::optional<std::uint64_t>();
+  CAIRN_TRY_ASSIGN(const std::uint64_t number, reader.varint());
+  return std::optional(number);
+}
+
+// An error without its causes. (A Result<Error> could not tell which of the two it holds.)
+Result<void> read_one_error(CodedReader& reader, std::vector<Error>& errors) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t code, reader.varint());
+  if (code > static_cast<std::uint64_t>(ErrorCode::kInternal)) return reader.damaged("an error of an unknown kind");
+  CAIRN_TRY_ASSIGN(const std::uint64_t error_number, reader.varint());
+  CAIRN_TRY_ASSIGN(const std::string_view message, read_text(reader));
+  Error error(static_cast<ErrorCode>(code), std::string(message));
+  error = std::move(error).error_number(static_cast<int>(error_number));
+  CAIRN_TRY_ASSIGN(const std::string_view doing, read_text(reader));
+  if (!doing.empty()) error = std::move(error).while_doing(doing);
+  CAIRN_TRY_ASSIGN(const std::string_view attachment, read_text(reader));
+  error = std::move(error).attachment(std::string(attachment));
+  CAIRN_TRY_ASSIGN(const auto key, read_optional_text(reader));
+  if (key) error = std::move(error).key(*key);
+  CAIRN_TRY_ASSIGN(const auto file, read_optional_text(reader));
+  if (file) error = std::move(error).file(*file);
+  CAIRN_TRY_ASSIGN(const auto expected, read_optional_text(reader));
+  if (expected) error = std::move(error).expected(*expected);
+  CAIRN_TRY_ASSIGN(const auto actual, read_optional_text(reader));
+  if (actual) error = std::move(error).actual(*actual);
+  CAIRN_TRY_ASSIGN(const auto rank, read_optional_number(reader));
+  if (rank) error = std::move(error).rank(static_cast<std::int64_t>(*rank));
+  CAIRN_TRY_ASSIGN(const auto offset, read_optional_number(reader));
+  if (offset) error = std::move(error).offset(*offset);
+  errors.push_back(std::move(error));
+  return {};
+}
+
+}  // namespace
+
+std::string encode_outcome(const Result<std::string>& outcome) {
+  if (outcome) return kSucceeded + *outcome;
+  std::string message(1, kFailed);
+  append_error(message, outcome.error());
+  append_varint(message, outcome.error().causes().size());
+  for (const Error& cause : outcome.error().causes()) append_error(message, cause);
+  return message;
+}
+
+Result<std::string> decode_outcome(std::string_view message) {
+  if (message.starts_with(kSucceeded)) return std::string(message.substr(1));
+  if (!message.starts_with(kFailed)) return Error(ErrorCode::kCorrupt, "a message between ranks that is none of ours");
+  CodedReader reader(std::as_bytes(std::span(message.substr(1))), 0);
+  std::vector<Error> errors;
+  CAIRN_TRY(read_one_error(reader, errors));
+  CAIRN_TRY_ASSIGN(const std::uint64_t cause_count, reader.varint());
+  if (cause_count == 0) return errors.front();
+  errors.clear();  // it is made anew from its causes
+  for (std::uint64_t i = 0; i < cause_count; ++i) CAIRN_TRY(read_one_error(reader, errors));
+  return Error::of_ranks(std::move(errors));
+}
+
+}  // namespace cairn::checkpointer

@@ -1,0 +1,95 @@
+#include "checkpointer/save_items.h"
+
+#include <utility>
+
+#include "format/torch_file/value_archive.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+using manifest::TrailerItem;
+using transfer::ItemSource;
+
+// A growing value must not move what follows it at every save: its archive is padded to a size class.
+std::string padded(std::string archive) {
+  const std::uint64_t length = torch_file::padded_length(archive.size());
+  std::string unpadded = archive;
+  Result<std::string> result = torch_file::pad_archive(std::move(archive), length);
+  return result ? std::move(*result) : std::move(unpadded);  // not a zip: stored as it is
+}
+
+}  // namespace
+
+Result<ItemSource> SaveItems::item_of(const Entry& entry) {
+  ItemSource item;
+  item.entry = &entry;
+  if (const auto* tensor = std::get_if<TensorEntry>(&entry.content)) {
+    item.tensor = tensor;
+    return item;
+  }
+  if (const auto* tensor = std::get_if<SerializedTensor>(&entry.content)) {
+    item.kind = TrailerItem::Kind::kSerializedTensor;
+    item.bytes = tensor->payload;
+    return item;
+  }
+  item.kind = TrailerItem::Kind::kValue;
+  if (const auto* value = std::get_if<Value>(&entry.content)) {
+    CAIRN_TRY_ASSIGN(std::string archive, torch_file::encode_value(*value));
+    item.bytes = archives_.emplace_back(padded(std::move(archive)));
+  } else {
+    item.bytes = archives_.emplace_back(padded(std::get<SerializedValue>(entry.content).payload));
+  }
+  return item;
+}
+
+Result<SaveItems> SaveItems::make(const StateDict& state) {
+  SaveItems items;
+  items.sources_.reserve(state.entries().size());
+  for (const Entry& entry : state.entries()) {
+    Result<ItemSource> item = items.item_of(entry);
+    if (!item) return std::move(item).error().key(entry.fqn);
+    items.sources_.push_back(*item);
+  }
+  return items;
+}
+
+Result<ItemSource> SaveItems::part_of(const ItemSource& source, const Box& part) {
+  const auto refuse = [&] {
+    return Error(ErrorCode::kCorrupt, "a part to write that is not in this rank's chunk")
+        .key(source.entry->fqn)
+        .actual(to_string(part));
+  };
+  if (source.tensor == nullptr) return refuse();
+  const TensorEntry& whole = *source.tensor;
+  const auto common = intersection(whole.box, part);
+  if (!common || !(*common == part)) return refuse();
+  TensorEntry entry = whole;
+  entry.box = part;
+  entry.local.sizes = part.sizes();
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < part.dimensions(); ++i) {
+    first += (part.offsets()[i] - whole.box.offsets()[i]) * whole.local.strides[i];
+  }
+  entry.local.data =
+      static_cast<std::byte*>(whole.local.data) + first * static_cast<std::int64_t>(item_bytes(whole.local.dtype));
+  ItemSource item = source;
+  item.tensor = &parts_.emplace_back(std::move(entry));
+  return item;
+}
+
+Result<std::vector<ItemSource>> SaveItems::take(std::span<const AssignedItem> assigned) {
+  std::vector<ItemSource> taken;
+  taken.reserve(assigned.size());
+  for (const AssignedItem& item : assigned) {
+    if (item.index >= sources_.size()) return Error(ErrorCode::kCorrupt, "an item to write that this rank lacks");
+    if (!item.part) {
+      taken.push_back(sources_[item.index]);
+      continue;
+    }
+    CAIRN_TRY_ASSIGN(const ItemSource part, part_of(sources_[item.index], *item.part));
+    taken.push_back(part);
+  }
+  return taken;
+}
+
+}  // namespace cairn::checkpointer

@@ -1,0 +1,102 @@
+#include "checkpointer/save_layout.h"
+
+#include <utility>
+
+#include "checkpointer/catalog_builder.h"
+#include "plan/save_plan.h"
+#include "transfer/item_placement.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+// File names have six digits for the file's number.
+constexpr std::size_t kFilesOfRankMax = 1'000'000;
+
+class LayoutMaker {
+ public:
+  LayoutMaker(const LocalPlans& local, const plan::GlobalSavePlan& global, const transfer::SaveTicket& ticket)
+      : local_(local), global_(global), ticket_(ticket) {}
+
+  Result<SaveLayout> make(std::uint32_t first_rank) {
+    for (std::size_t rank = 0; rank < global_.ranks.size(); ++rank) {
+      CAIRN_TRY(add_rank(rank, first_rank + static_cast<std::uint32_t>(rank)));
+    }
+    layout_.catalog = std::move(builder_.catalog());
+    layout_.catalog.files = std::move(names_);
+    for (SaveAssignment& assignment : layout_.assignments) {
+      assignment.file_count = static_cast<std::uint32_t>(layout_.catalog.files.size());
+    }
+    return std::move(layout_);
+  }
+
+ private:
+  Result<void> add_rank(std::size_t index, std::uint32_t rank) {
+    const plan::LocalPlan& items = local_.plans()[index];
+    const std::vector<plan::WriteItem>& writes = global_.ranks[index];
+    std::vector<bool> is_value;
+    is_value.reserve(writes.size());
+    for (const plan::WriteItem& write : writes) {
+      is_value.push_back(items[write.item].kind == plan::LocalItem::Kind::kValue);
+    }
+    const plan::FileAssignment files = plan::assign_files(is_value, local_.file_per_item(index));
+    if (files.size() > kFilesOfRankMax) {
+      return Error(ErrorCode::kInvalidArgument, "more than a million files of one rank").rank(rank);
+    }
+    std::vector<ItemLocation> locations(writes.size());
+    for (std::size_t number = 0; number < files.size(); ++number) {
+      CAIRN_TRY(place(items, writes, files[number], locations));
+      names_.push_back(transfer::data_file_name(ticket_, rank, static_cast<std::uint32_t>(number)));
+    }
+    layout_.file_counts.push_back(static_cast<std::uint32_t>(files.size()));
+    SaveAssignment& assignment = layout_.assignments.emplace_back();
+    assignment.ticket = ticket_;
+    assignment.items.reserve(writes.size());
+    for (std::size_t i = 0; i < writes.size(); ++i) {
+      const plan::LocalItem& item = items[writes[i].item];
+      const Box& box = global_.box_of(writes[i], item);
+      builder_.add(item, item.kind == plan::LocalItem::Kind::kSerializedTensor ? whole_of(item) : box,
+                   local_.path_of(item.fqn), locations[i]);
+      const bool is_part = writes[i].cut != plan::WriteItem::kWhole;
+      assignment.items.push_back({writes[i].item, is_part ? std::optional(box) : std::nullopt});
+    }
+    return {};
+  }
+
+  // The next file: it will be the catalog's file names_.size().
+  Result<void> place(const plan::LocalPlan& items, const std::vector<plan::WriteItem>& writes,
+                     const std::vector<std::size_t>& file, std::vector<ItemLocation>& locations) const {
+    std::uint64_t end = 0;
+    for (const std::size_t i : file) {
+      const plan::LocalItem& item = items[writes[i].item];
+      manifest::ItemExtent extent;
+      if (item.kind == plan::LocalItem::Kind::kTensor) {
+        CAIRN_TRY_ASSIGN(const transfer::PlacedTensor placed,
+                         transfer::place_tensor({item.dtype, global_.box_of(writes[i], item).sizes()}, end));
+        extent = placed.extent;
+      } else {
+        CAIRN_TRY_ASSIGN(extent, transfer::place_bytes(item.bytes, end));
+      }
+      end = extent.item_offset + extent.item_length;
+      locations[i] = {static_cast<std::uint32_t>(names_.size()), extent.item_offset, extent.item_length};
+    }
+    return {};
+  }
+
+  static Box whole_of(const plan::LocalItem& item) { return Box::whole(item.shape).value(); }
+
+  const LocalPlans& local_;
+  const plan::GlobalSavePlan& global_;
+  const transfer::SaveTicket& ticket_;
+  CatalogBuilder builder_;
+  std::vector<std::string> names_;
+  SaveLayout layout_;
+};
+
+}  // namespace
+
+Result<SaveLayout> lay_out_save(const LocalPlans& local, const plan::GlobalSavePlan& global,
+                                const transfer::SaveTicket& ticket, std::uint32_t first_rank) {
+  return LayoutMaker(local, global, ticket).make(first_rank);
+}
+
+}  // namespace cairn::checkpointer

@@ -1,0 +1,208 @@
+#include "checkpointer/save_messages.h"
+
+#include <utility>
+
+#include "format/manifest/index_coding.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+using manifest::append_varint;
+using manifest::CodedReader;
+using manifest::TrailerItem;
+
+CodedReader reader_of(std::string_view message) { return {std::as_bytes(std::span(message)), 0}; }
+
+void append_text(std::string& out, std::string_view text) {
+  append_varint(out, text.size());
+  out += text;
+}
+
+Result<std::string_view> read_text(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t length, reader.varint());
+  return reader.text(length);
+}
+
+// How many of something follow, each of at least one byte: so memory stays in proportion to the message.
+Result<std::uint64_t> read_count(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.varint());
+  if (count > reader.left()) return reader.damaged("more parts than bytes");
+  return count;
+}
+
+void append_id(std::string& out, const SaveId& id) {
+  append_varint(out, id.high);
+  append_varint(out, id.low);
+}
+
+Result<SaveId> read_id(CodedReader& reader) {
+  SaveId id;
+  CAIRN_TRY_ASSIGN(id.high, reader.varint());
+  CAIRN_TRY_ASSIGN(id.low, reader.varint());
+  return id;
+}
+
+Result<AssignedItem> read_assigned(CodedReader& reader) {
+  AssignedItem item;
+  CAIRN_TRY_ASSIGN(const std::uint64_t index, reader.varint());
+  if (index > UINT32_MAX) return reader.damaged("an item beyond 2^32");
+  item.index = static_cast<std::uint32_t>(index);
+  CAIRN_TRY_ASSIGN(const std::uint64_t coded, reader.varint());  // 0: whole, else dimensions + 1
+  if (coded == 0) return item;
+  if (coded > kDimensionsMax + 1) return reader.damaged("too many dimensions");
+  CAIRN_TRY_ASSIGN(Extents offsets, manifest::read_extents(reader, coded - 1));
+  CAIRN_TRY_ASSIGN(Extents sizes, manifest::read_extents(reader, coded - 1));
+  CAIRN_TRY_ASSIGN(item.part, Box::make(std::move(offsets), std::move(sizes)));
+  return item;
+}
+
+}  // namespace
+
+Result<std::string> encode_local_plan(std::span<const transfer::ItemSource> items, const LocalPlanOptions& options) {
+  std::string message(1, options.file_per_item ? 1 : 0);
+  append_varint(message, items.size());
+  for (const transfer::ItemSource& source : items) {
+    Result<TrailerItem> item = transfer::describe(source);
+    if (!item) return std::move(item).error().key(source.entry->fqn);
+    if (!options.record_paths) item->path.clear();
+    const std::uint64_t bytes = source.tensor != nullptr ? static_cast<std::uint64_t>(item->box.element_count()) *
+                                                               item_bytes(item->dtype)  // countable: a StateDict's
+                                                         : source.bytes.size();
+    item->extent = {0, bytes, 0, bytes};
+    message.push_back(source.tensor != nullptr && source.tensor->traits.replicated ? 1 : 0);
+    manifest::append_item(message, *item, 0);
+  }
+  return message;
+}
+
+Result<plan::LocalItem> LocalPlans::read_item(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint8_t replicated, reader.byte());
+  TrailerItem item;
+  CAIRN_TRY(manifest::read_item(reader, 0, item));
+  const auto key = keys_.try_emplace(std::move(item.fqn), std::move(item.path)).first;
+  plan::LocalItem local;
+  local.fqn = key->first;
+  switch (item.kind) {
+    case TrailerItem::Kind::kTensor: local.kind = plan::LocalItem::Kind::kTensor; break;
+    case TrailerItem::Kind::kSerializedTensor: local.kind = plan::LocalItem::Kind::kSerializedTensor; break;
+    case TrailerItem::Kind::kValue: local.kind = plan::LocalItem::Kind::kValue; break;
+  }
+  local.dtype = item.dtype;
+  local.requires_grad = item.requires_grad;
+  local.replicated = replicated != 0;
+  local.bytes = item.extent.payload_length;
+  local.shape = std::move(item.global_shape);
+  local.box = std::move(item.box);
+  return local;
+}
+
+Result<void> LocalPlans::add(std::string_view message) {
+  CodedReader reader = reader_of(message);
+  CAIRN_TRY_ASSIGN(const std::uint8_t file_per_item, reader.byte());
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, read_count(reader));
+  plan::LocalPlan plan;
+  plan.reserve(count);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    CAIRN_TRY_ASSIGN(plan::LocalItem item, read_item(reader));
+    plan.push_back(std::move(item));
+  }
+  plans_.push_back(std::move(plan));
+  file_per_item_.push_back(file_per_item != 0);
+  return {};
+}
+
+std::string encode_assignment(const SaveAssignment& assignment) {
+  std::string message;
+  const transfer::SaveTicket& ticket = assignment.ticket;
+  append_id(message, ticket.identity.save_id);
+  append_id(message, ticket.identity.job_id);
+  append_varint(message, ticket.identity.save_number);
+  message.push_back(ticket.fresh ? 1 : 0);
+  append_varint(message, assignment.file_count);
+  append_varint(message, assignment.items.size());
+  for (const AssignedItem& item : assignment.items) {
+    append_varint(message, item.index);
+    append_varint(message, item.part ? item.part->dimensions() + 1 : 0);
+    if (!item.part) continue;
+    manifest::append_extents(message, item.part->offsets());
+    manifest::append_extents(message, item.part->sizes());
+  }
+  return message;
+}
+
+Result<SaveAssignment> decode_assignment(std::string_view message) {
+  CodedReader reader = reader_of(message);
+  SaveAssignment assignment;
+  CAIRN_TRY_ASSIGN(assignment.ticket.identity.save_id, read_id(reader));
+  CAIRN_TRY_ASSIGN(assignment.ticket.identity.job_id, read_id(reader));
+  CAIRN_TRY_ASSIGN(assignment.ticket.identity.save_number, reader.varint());
+  CAIRN_TRY_ASSIGN(const std::uint8_t fresh, reader.byte());
+  assignment.ticket.fresh = fresh != 0;
+  CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.varint());
+  if (file_count > UINT32_MAX) return reader.damaged("more files than 2^32");
+  assignment.file_count = static_cast<std::uint32_t>(file_count);
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, read_count(reader));
+  assignment.items.reserve(count);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    CAIRN_TRY_ASSIGN(AssignedItem item, read_assigned(reader));
+    assignment.items.push_back(std::move(item));
+  }
+  return assignment;
+}
+
+std::string encode_written(std::span<const WrittenFile> files) {
+  std::string message;
+  append_varint(message, files.size());
+  for (const WrittenFile& file : files) {
+    append_varint(message, file.size);
+    append_varint(message, file.trailer_checksum);
+  }
+  return message;
+}
+
+Result<std::vector<WrittenFile>> decode_written(std::string_view message) {
+  CodedReader reader = reader_of(message);
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, read_count(reader));
+  std::vector<WrittenFile> files;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    WrittenFile& file = files.emplace_back();
+    CAIRN_TRY_ASSIGN(file.size, reader.varint());
+    CAIRN_TRY_ASSIGN(const std::uint64_t checksum, reader.varint());
+    if (checksum > UINT32_MAX) return reader.damaged("a checksum of more than 32 bits");
+    file.trailer_checksum = static_cast<std::uint32_t>(checksum);
+  }
+  return files;
+}
+
+std::string encode_committed(const Committed& committed) {
+  std::string message;
+  append_varint(message, committed.warnings.size());
+  for (const std::string& warning : committed.warnings) append_text(message, warning);
+  append_text(message, committed.pickle);
+  return message;
+}
+
+Result<Committed> decode_committed(std::string_view message) {
+  CodedReader reader = reader_of(message);
+  Committed committed;
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, read_count(reader));
+  for (std::uint64_t i = 0; i < count; ++i) {
+    CAIRN_TRY_ASSIGN(const std::string_view warning, read_text(reader));
+    committed.warnings.emplace_back(warning);
+  }
+  CAIRN_TRY_ASSIGN(const std::string_view pickle, read_text(reader));
+  committed.pickle.assign(pickle);
+  return committed;
+}
+
+std::string encode_verdict(const Verdict& verdict) {
+  std::string message(1, verdict.files_stay ? 1 : 0);
+  return message += verdict.outcome;
+}
+
+Result<Verdict> decode_verdict(std::string_view message) {
+  if (message.empty()) return Error(ErrorCode::kCorrupt, "a verdict without a word");
+  return Verdict{std::string(message.substr(1)), message.front() != 0};
+}
+
+}  // namespace cairn::checkpointer

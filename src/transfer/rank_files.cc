@@ -1,0 +1,58 @@
+#include "transfer/rank_files.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+
+#include "transfer/leftovers.h"
+
+namespace cairn::transfer {
+
+std::string data_file_name(const SaveTicket& ticket, std::uint32_t rank, std::uint32_t number) {
+  constexpr std::size_t kNumberDigits = 6;
+  std::string n = std::to_string(number);
+  if (!ticket.fresh) {
+    n = to_decimal(ticket.identity.save_id) + std::string(kNumberDigits - std::min(kNumberDigits, n.size()), '0') + n;
+  }
+  return "__" + std::to_string(rank) + "_" + n + ".distcp";
+}
+
+void withdraw_files(storage::Storage& storage, const std::vector<std::string>& names, const SaveId& save_id) {
+  for (const std::string& name : names) {
+    // A first save uses the plain names of DCP, which somebody else may have taken: that may be why we are here.
+    if (belongs_to(storage, name, save_id)) (void)storage.remove(name);
+  }
+}
+
+RankFiles::~RankFiles() {
+  if (handed_over_) return;
+  try {
+    withdraw();
+  } catch (const std::exception&) {
+    // No memory even for names: the next save finds what is left, as after a kill.
+  }
+}
+
+Result<std::string> RankFiles::private_name(const std::string& file_name) {
+  const std::string folder = folder_of(save_id_);
+  if (auto made = storage_.make_folder(folder); !made && made.error().error_number() != EEXIST) {
+    return std::move(made).error();
+  }
+  return folder + "/" + file_name;
+}
+
+Result<void> RankFiles::publish(const std::vector<std::string>& file_names, Durability durability) {
+  for (const std::string& name : file_names) {  // (3)
+    published_.push_back(name);                 // first: if this fails, the file may have its name nevertheless
+    CAIRN_TRY(storage_.publish(folder_of(save_id_) + "/" + name, name));
+  }
+  if (durability == Durability::kDurable) CAIRN_TRY(storage_.sync());
+  return {};
+}
+
+void RankFiles::withdraw() {
+  withdraw_files(storage_, published_, save_id_);
+  published_.clear();
+}
+
+}  // namespace cairn::transfer

@@ -1,0 +1,58 @@
+// RankFiles: the data files of one rank of a save, from their private names to their final ones.
+//
+// One thread at a time. The numbers are those of the commit's steps (commit.cc).
+#pragma once
+
+#include <cairn/checkpoint.h>
+#include <cairn/result.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "storage/storage.h"
+#include "transfer/lease.h"
+
+namespace cairn::transfer {
+
+// What all ranks of a save must know of it: drawn by the coordinator at its claim.
+struct SaveTicket {
+  SaveIdentity identity;
+  bool fresh = false;  // the directory held nothing but files of others: DCP's names are free
+};
+
+// The final name of a rank's `number`-th data file.
+std::string data_file_name(const SaveTicket& ticket, std::uint32_t rank, std::uint32_t number);
+
+// Removes those of `names` that this save wrote: files of others that have these names stay.
+void withdraw_files(storage::Storage& storage, const std::vector<std::string>& names, const SaveId& save_id);
+
+class RankFiles {
+ public:
+  // `storage` outlives it. Until hand_over(), destroying it withdraws what it published.
+  RankFiles(storage::Storage& storage, const SaveId& save_id) : storage_(storage), save_id_(save_id) {}
+  ~RankFiles();
+  RankFiles(const RankFiles&) = delete;
+  RankFiles& operator=(const RankFiles&) = delete;
+
+  // Step 2 writes a file under this name. Makes the private folder if it is not there: the directory of another node
+  // than the coordinator's may be another one.
+  Result<std::string> private_name(const std::string& file_name);
+
+  // Step 3: gives the files, complete and synced under their private names, their final ones.
+  Result<void> publish(const std::vector<std::string>& file_names, Durability durability);
+
+  // The coordinator knows of the files: from now on only it decides what becomes of them. A rank that merely does not
+  // hear from it must not withdraw: it may have committed.
+  void hand_over() { handed_over_ = true; }
+  // The coordinator said that the save has failed.
+  void withdraw();
+
+ private:
+  storage::Storage& storage_;
+  SaveId save_id_;
+  std::vector<std::string> published_;
+  bool handed_over_ = false;
+};
+
+}  // namespace cairn::transfer
