@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import stock
 import torch
+from torch.distributed.checkpoint import FileSystemWriter
 
 import cairn
 
@@ -18,10 +19,14 @@ DESCRIPTORS = 256  # the soft limit of macOS, and of many a container
 def many_files(request: pytest.FixtureRequest, checkpoint: Path) -> Path:
     state = {f"w{i}": torch.full((3,), float(i)) for i in range(FILE_COUNT)}
     if request.param == "cairn":
-        cairn.save(state, storage_writer=cairn.FileSystemWriter(checkpoint, single_file_per_rank=False, sync_files=False))
+        cairn.save(
+            state, storage_writer=cairn.FileSystemWriter(checkpoint, single_file_per_rank=False, sync_files=False)
+        )
     else:
         stock.save(
-            state, checkpoint, storage_writer=stock.dcp.FileSystemWriter(checkpoint, single_file_per_rank=False, sync_files=False)
+            state,
+            checkpoint,
+            storage_writer=FileSystemWriter(checkpoint, single_file_per_rank=False, sync_files=False),
         )
     assert len(list(checkpoint.glob("*.distcp"))) == FILE_COUNT
     return checkpoint

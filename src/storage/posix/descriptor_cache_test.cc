@@ -73,37 +73,40 @@ Result<std::string> read_text(const ReadableFile& file) {
   return text;
 }
 
+// What is wrong with numbered file `n`, read both ways.
+std::string complaint_about(const ReadableFile& file, std::size_t n) {
+  const std::string expected = std::to_string(100'000 + n);
+  os::PageBuffer buffer(os::kPageBytes);
+  if (const auto read = file.read_direct_at(0, buffer.span()); !read) return read.error().what();
+  const Result<std::string> cached = read_text(file);
+  if (!cached) return cached.error().what();
+  const std::string direct(reinterpret_cast<const char*>(buffer.data()), expected.size());
+  (void)file.is_cached(0, 1);
+  return direct == expected && *cached == expected ? "" : "other bytes than " + expected;
+}
+
 TEST(DescriptorCache, ReadsThousandsOfFilesInManyThreads) {
   constexpr std::size_t kCount = 3000;
   constexpr std::size_t kThreads = 24;  // more than there are descriptors: some have to wait
+  constexpr int kReads = 500;
   const ScratchDirectory scratch;
   const std::size_t before = open_descriptors();
   const DescriptorLimit limit(64);
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   const Files files = open_numbered(*storage, scratch.path(), kCount);
   EXPECT_LE(open_descriptors(), before + 1 + 64 / 4);
-  std::vector<std::string> wrong(kThreads);
-  {
-    std::vector<std::jthread> threads;
-    for (std::size_t t = 0; t < kThreads; ++t) {
-      threads.emplace_back([&files, &wrong, t] {
-        std::mt19937_64 random(t);
-        os::PageBuffer buffer(os::kPageBytes);
-        for (int i = 0; i < 500; ++i) {
-          const std::size_t n = random() % kCount;
-          const std::string expected = std::to_string(100'000 + n);
-          const Result<void> read = files[n]->read_direct_at(0, buffer.span());
-          const std::string direct(reinterpret_cast<const char*>(buffer.data()), expected.size());
-          const Result<std::string> cached = read_text(*files[n]);
-          if (!read) wrong[t] += read.error().what();
-          if (!cached) wrong[t] += cached.error().what();
-          if (direct != expected || (cached && *cached != expected)) wrong[t] += "other bytes than " + expected;
-          (void)files[n]->is_cached(0, 1);
-        }
-      });
+  std::vector<std::string> complaints(kThreads);
+  const auto work = [&files, &complaints](std::size_t thread) {
+    std::mt19937_64 random(thread);
+    for (int i = 0; i < kReads && complaints[thread].empty(); ++i) {
+      const std::size_t n = random() % kCount;
+      complaints[thread] = complaint_about(*files[n], n);
     }
-  }
-  for (const std::string& text : wrong) EXPECT_EQ(text, "");
+  };
+  std::vector<std::jthread> threads;
+  for (std::size_t thread = 0; thread < kThreads; ++thread) threads.emplace_back(work, thread);
+  threads.clear();  // joins
+  EXPECT_EQ(complaints, std::vector<std::string>(kThreads));
   EXPECT_LE(open_descriptors(), before + 1 + 64 / 4);
 }
 
