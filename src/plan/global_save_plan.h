@@ -42,16 +42,16 @@ struct SavePlanOptions {
   Coverage coverage = Coverage::kWhole;
 };
 
-// Decides who writes what. Items with equal key and box are duplicates: one of the ranks that have it writes it, so that
-// the ranks' bytes come out even. A tensor that all who have it declare `replicated` is cut between them where it is too
-// large for one; the cuts tile it. Plain tensors never are: equal keys of different ranks may hold different values, and
-// a mixture of them is worth nothing.
+// Decides who writes what. Items with equal key and box are duplicates: one of the ranks that have it writes it, so
+// that the ranks' bytes come out even. A tensor that all who have it declare `replicated` is cut between them where it
+// is too large for one; the cuts tile it. Plain tensors never are: equal keys of different ranks may hold different
+// values, and a mixture of them is worth nothing.
 //
 // A chunk without elements that begins where another begins is left out: DCP names a chunk by key and offsets.
 //
 // Fails with kInvalidArgument, naming key and ranks, if ranks disagree about the kind, dtype or shape of a key, a rank
 // lists an item twice, the chunks of a tensor do not fit together (see validate_chunks()), or the bytes of all items
-// exceed 2^64 - 1. That ranks disagree about `requires_grad` is none: in DCP, too, the first one is recorded.
+// exceed 2^63 - 1. That ranks disagree about `requires_grad` is none: in DCP, too, the first one is recorded.
 Result<GlobalSavePlan> plan_save(std::span<const LocalPlan> ranks, const SavePlanOptions& options = {});
 
 }  // namespace cairn::plan

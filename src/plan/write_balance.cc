@@ -1,0 +1,194 @@
+// The less choice an item leaves, the earlier it is placed:
+//
+//  1. Items that one rank has are that rank's load.
+//  2. Duplicates that stay whole go, largest first, to the least loaded rank that has them.
+//  3. Replicas that may be cut come in families: those which the same ranks have, small families first. A family's
+//  *level*
+//     is the load that all its ranks would have, were it spread like water over what they carry already; where that is
+//     less than the mean of all ranks, the mean, for then others set the pace. Largest first, a replica goes whole to
+//     the least loaded rank if that stays near the level; else it is cut: each rank, least loaded first, takes what it
+//     lacks to the level. So a family of n ranks has about n cuts at most, and none where sizes come out even by
+//     themselves.
+#include "plan/write_balance.h"
+
+#include <algorithm>
+#include <map>
+
+namespace cairn::plan {
+namespace {
+
+// What a rank may carry above the level before a replica is cut.
+std::uint64_t slack_of(std::uint64_t level) { return std::max(kPartBytesMin, level / 32); }
+
+// The load at which all of `loads` end if `bytes` are poured over them.
+std::uint64_t water_level(std::vector<std::uint64_t> loads, std::uint64_t bytes) {
+  std::sort(loads.begin(), loads.end());
+  std::uint64_t under_water = bytes;
+  for (std::size_t i = 0;; ++i) {
+    under_water += loads[i];
+    const std::uint64_t level = under_water / (i + 1);
+    if (i + 1 == loads.size() || level <= loads[i + 1]) return level;
+  }
+}
+
+// The dimension along which to cut a box of `bytes` into parts of about `share` bytes: the outermost one whose steps
+// come near to that, for its parts are contiguous in memory; or else the one with the finest steps.
+std::size_t dimension_to_cut(const Extents& sizes, std::uint64_t bytes, std::uint64_t share) {
+  std::size_t finest = 0;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] > sizes[finest]) finest = d;
+    const std::uint64_t step = std::max<std::uint64_t>(bytes / static_cast<std::uint64_t>(sizes[d]), 1);
+    const std::uint64_t rest = share % step;
+    if (sizes[d] > 1 && std::min(rest, step - rest) <= share / 16) return d;
+  }
+  return finest;
+}
+
+class Balance {
+ public:
+  Balance(std::span<const LocalPlan> ranks, const ItemGroups& items)
+      : ranks_(ranks), items_(items), loads_(ranks.size()) {
+    plan_.ranks.resize(ranks.size());
+  }
+
+  GlobalSavePlan run() {
+    std::vector<const ItemGroup*> whole;
+    std::map<std::vector<std::uint32_t>, std::vector<const ItemGroup*>> families;  // by their ranks
+    std::uint64_t bytes = 0;
+    for (const ItemGroup& group : items_.groups) {
+      bytes += bytes_of(group);
+      if (group.holder_count == 1) {
+        give_whole(items_.holders_of(group)[0]);
+      } else if (may_be_cut(group)) {
+        families[ranks_of(group)].push_back(&group);
+      } else {
+        whole.push_back(&group);
+      }
+    }
+    mean_ = loads_.empty() ? 0 : bytes / loads_.size();
+    sort_by_bytes(whole);
+    for (const ItemGroup* group : whole) give_whole(least_loaded(*group));
+
+    std::vector<std::vector<const ItemGroup*>*> order;
+    for (auto& [ranks, family] : families) order.push_back(&family);
+    std::stable_sort(order.begin(), order.end(),
+                     [](auto* a, auto* b) { return a->front()->holder_count < b->front()->holder_count; });
+    for (auto* family : order) spread(*family);
+    return std::move(plan_);
+  }
+
+ private:
+  std::uint64_t bytes_of(const ItemGroup& group) const { return items_.holders[group.first_holder].bytes; }
+  std::uint64_t load_of(const Holder& holder) const { return loads_[holder.rank]; }
+
+  std::vector<std::uint32_t> ranks_of(const ItemGroup& group) const {
+    std::vector<std::uint32_t> ranks;
+    for (const Holder& holder : items_.holders_of(group)) ranks.push_back(holder.rank);
+    return ranks;
+  }
+
+  bool may_be_cut(const ItemGroup& group) const {
+    const Holder& holder = items_.holders[group.first_holder];
+    return group.replicated && holder.bytes >= 2 * kPartBytesMin &&
+           ranks_[holder.rank][holder.item].box.element_count() > 1;
+  }
+
+  void sort_by_bytes(std::vector<const ItemGroup*>& groups) const {
+    std::stable_sort(groups.begin(), groups.end(), [&](auto* a, auto* b) { return bytes_of(*a) > bytes_of(*b); });
+  }
+
+  const Holder& least_loaded(const ItemGroup& group) const {
+    const auto holders = items_.holders_of(group);
+    return *std::ranges::min_element(holders, {}, [&](const Holder& holder) { return load_of(holder); });
+  }
+
+  void give_whole(const Holder& holder) {
+    plan_.ranks[holder.rank].push_back({holder.item});
+    loads_[holder.rank] += std::max<std::uint64_t>(holder.bytes, 1);  // what holds nothing costs something, too
+  }
+
+  // Step 3, for the replicas of one family.
+  void spread(std::vector<const ItemGroup*>& family) {
+    std::vector<std::uint64_t> loads;
+    for (const Holder& holder : items_.holders_of(*family.front())) loads.push_back(load_of(holder));
+    std::uint64_t bytes = 0;
+    for (const ItemGroup* group : family) bytes += bytes_of(*group);
+    const std::uint64_t level = std::max(water_level(std::move(loads), bytes), mean_);
+    sort_by_bytes(family);
+    for (const ItemGroup* group : family) {
+      const Holder& holder = least_loaded(*group);
+      if (load_of(holder) + bytes_of(*group) <= level + slack_of(level)) {
+        give_whole(holder);
+      } else {
+        cut(*group, level);
+      }
+    }
+  }
+
+  void cut(const ItemGroup& group, std::uint64_t level) {
+    const auto all = items_.holders_of(group);
+    std::vector<Holder> takers(all.begin(), all.end());
+    std::stable_sort(takers.begin(), takers.end(), [&](auto& a, auto& b) { return load_of(a) < load_of(b); });
+    const std::uint64_t bytes = bytes_of(group);
+    const Box& box = ranks_[takers[0].rank][takers[0].item].box;
+    // What a rank lacks to the level, or a little more: the parts must not get too small.
+    const auto share_of = [&](const Holder& holder) {
+      return std::max(level - std::min(level, load_of(holder)), kPartBytesMin);
+    };
+    const std::size_t dimension = dimension_to_cut(box.sizes(), bytes, std::min(share_of(takers[0]), bytes));
+    const auto step_count = static_cast<std::uint64_t>(box.sizes()[dimension]);
+    const std::uint64_t step = std::max<std::uint64_t>(bytes / step_count, 1);
+
+    std::uint64_t wanted = 0;  // bytes up to the end of this taker's part, before they are rounded to steps
+    std::uint64_t begin = 0;   // in steps, as `end`
+    for (std::size_t i = 0; i < takers.size() && begin < step_count; ++i) {
+      wanted += std::min(share_of(takers[i]), bytes - wanted);
+      const bool last = i + 1 == takers.size() || bytes - wanted < kPartBytesMin;
+      const std::uint64_t end = last ? step_count : std::min((wanted + step / 2) / step, step_count);
+      if (end == begin) continue;
+      if (end - begin == step_count) return give_whole(takers[i]);
+      give_part(takers[i], box, {dimension, begin, end});
+      loads_[takers[i].rank] += (end - begin) * step;
+      begin = end;
+    }
+  }
+
+  // The elements of a box from step `begin` to `end` along a dimension.
+  struct Slab {
+    std::size_t dimension;
+    std::uint64_t begin;
+    std::uint64_t end;
+  };
+  void give_part(const Holder& holder, const Box& box, const Slab& slab) {
+    Extents offsets = box.offsets();
+    Extents sizes = box.sizes();
+    offsets[slab.dimension] += static_cast<std::int64_t>(slab.begin);
+    sizes[slab.dimension] = static_cast<std::int64_t>(slab.end - slab.begin);
+    plan_.ranks[holder.rank].push_back({holder.item, static_cast<std::uint32_t>(plan_.cuts.size())});
+    plan_.cuts.push_back(Box::make(std::move(offsets), std::move(sizes)).value());  // a part of a valid box is valid
+  }
+
+  std::span<const LocalPlan> ranks_;
+  const ItemGroups& items_;
+  std::vector<std::uint64_t> loads_;  // bytes, by rank
+  std::uint64_t mean_ = 0;            // of the loads at the end
+  GlobalSavePlan plan_;
+};
+
+}  // namespace
+
+GlobalSavePlan balance_writes(std::span<const LocalPlan> ranks, const ItemGroups& items) {
+  return Balance(ranks, items).run();
+}
+
+GlobalSavePlan write_at_lowest_rank(std::size_t rank_count, const ItemGroups& items) {
+  GlobalSavePlan plan;
+  plan.ranks.resize(rank_count);
+  for (const ItemGroup& group : items.groups) {
+    const Holder& lowest = items.holders_of(group)[0];
+    plan.ranks[lowest.rank].push_back({lowest.item});
+  }
+  return plan;
+}
+
+}  // namespace cairn::plan
