@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
+#include <vector>
 
 #include "checkpointer/checkpoint_impl.h"
 #include "core/byte_source.h"
@@ -52,6 +54,52 @@ class Findings {
   VerifyReport& report_;
 };
 
+// The spans of the files that Cairn wrote, one after the other: a large checkpoint has too many to hold them all.
+class SpanWalk {
+ public:
+  // `files` outlives the walk; null for one that could not be opened.
+  explicit SpanWalk(const std::vector<const DataFile*>& files) : files_(files) {}
+
+  std::optional<Span> next() {
+    while (file_ < files_.size()) {
+      const DataFile* file = files_[file_];
+      const bool over = file == nullptr || !file->trailer() || frame_ > file->trailer()->item_count();
+      if (!over) {
+        if (auto span = next_of(*file)) return span;
+        ++frame_;
+        part_ = 0;
+        continue;
+      }
+      ++file_;
+      frame_ = 0;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  // A frame, then the chunks of the payload behind it.
+  std::optional<Span> next_of(const DataFile& file) {
+    const manifest::Trailer& trailer = *file.trailer();
+    const std::size_t part = part_++;
+    if (part == 0) {
+      const std::uint64_t begin = trailer.frame_begin(frame_);
+      return Span{&file, begin, trailer.frame_end(frame_) - begin, trailer.frame_checksum(frame_), false, {}};
+    }
+    if (frame_ == trailer.item_count()) return std::nullopt;
+    const std::span<const std::uint32_t> checksums = trailer.chunk_checksums(frame_);
+    if (part > checksums.size()) return std::nullopt;
+    const manifest::ItemExtent& extent = trailer.extent(frame_);
+    const std::uint64_t begin = (part - 1) * kChecksumChunkBytes;
+    const std::uint64_t length = std::min(kChecksumChunkBytes, extent.payload_length - begin);
+    return Span{&file, extent.payload_offset + begin, length, checksums[part - 1], false, {}};
+  }
+
+  const std::vector<const DataFile*>& files_;
+  std::size_t file_ = 0;
+  std::size_t frame_ = 0;
+  std::size_t part_ = 0;  // 0: the frame itself
+};
+
 class Verifier {
  public:
   Verifier(Checkpoint::Impl& impl, bool follow_links, VerifyReport& report)
@@ -67,7 +115,9 @@ class Verifier {
         continue;
       }
       ++report_.files;
-      if ((*file)->trailer()) add_spans_of_cairn(**file);
+      // A trailer was held against its own checksum when it was read.
+      if (const auto& trailer = (*file)->trailer())
+        findings_.count((*file)->bytes().size() - trailer->trailer_offset(), 0);
     }
   }
 
@@ -89,25 +139,6 @@ class Verifier {
   }
 
  private:
-  void add_spans_of_cairn(const DataFile& file) {
-    const manifest::Trailer& trailer = *file.trailer();
-    for (std::size_t i = 0; i <= trailer.item_count(); ++i) {
-      const std::uint64_t frame = trailer.frame_begin(i);
-      spans_.push_back({&file, frame, trailer.frame_end(i) - frame, trailer.frame_checksum(i), false, {}});
-      if (i == trailer.item_count()) break;
-      const manifest::ItemExtent& extent = trailer.extent(i);
-      std::uint64_t begin = extent.payload_offset;
-      const std::uint64_t end = begin + extent.payload_length;
-      for (const std::uint32_t crc : trailer.chunk_checksums(i)) {
-        const std::uint64_t length = std::min(kChecksumChunkBytes, end - begin);
-        spans_.push_back({&file, begin, length, crc, false, {}});
-        begin += length;
-      }
-    }
-    // The trailer was held against its own checksum when it was read.
-    findings_.count(file.bytes().size() - trailer.trailer_offset(), 0);
-  }
-
   void check_tensor(const CatalogTensor& tensor) {
     for (std::size_t chunk = 0; chunk < tensor.chunk_count(); ++chunk) {
       const ItemLocation& location = tensor.locations[chunk];
@@ -140,24 +171,31 @@ class Verifier {
   }
 
   void add_stock_item(const DataFile& file, const ItemLocation& location, std::string_view fqn) {
-    if (!file.trailer()) spans_.push_back({&file, location.offset, location.length, 0, true, fqn});
+    if (!file.trailer()) archives_.push_back({&file, location.offset, location.length, 0, true, fqn});
   }
 
   // Neighbours of one file that fit one request; a larger span, or an archive, comes alone.
-  std::span<const Span> take_batch() {
+  std::vector<Span> take_batch() {
     const std::lock_guard lock(mutex_);
-    const std::size_t first = next_span_;
+    std::vector<Span> batch;
     std::uint64_t bytes = 0;
-    while (next_span_ < spans_.size()) {
-      const Span& span = spans_[next_span_];
-      const bool joins = span.file == spans_[first].file && !span.is_archive && !spans_[first].is_archive &&
-                         span.length <= kBatchBytes - bytes;
-      if (next_span_ != first && !joins) break;
-      ++next_span_;
-      if (span.is_archive || span.length > kBatchBytes) break;
-      bytes += span.length;
+    if (!next_) next_ = next_span();
+    for (; next_; next_ = next_span()) {
+      const Span& first = batch.empty() ? *next_ : batch.front();
+      const bool alone = next_->is_archive || next_->length > kBatchBytes - bytes;
+      if (!batch.empty() && (alone || next_->file != first.file)) break;
+      batch.push_back(*next_);
+      bytes += next_->length;
+      if (!alone) continue;
+      next_.reset();
+      break;
     }
-    return std::span(spans_).subspan(first, next_span_ - first);
+    return batch;
+  }
+
+  std::optional<Span> next_span() {
+    if (auto span = walk_.next()) return span;
+    return next_archive_ < archives_.size() ? std::optional(archives_[next_archive_++]) : std::nullopt;
   }
 
   void check_batch(std::span<const Span> batch, os::PageBuffer& buffer) {
@@ -226,9 +264,11 @@ class Verifier {
   VerifyReport& report_;
   Findings findings_;
   std::vector<const DataFile*> files_;
-  std::vector<Span> spans_;
-  std::mutex mutex_;
-  std::size_t next_span_ = 0;
+  std::vector<Span> archives_;  // of stock files
+  std::mutex mutex_;            // of what follows
+  SpanWalk walk_{files_};
+  std::optional<Span> next_;
+  std::size_t next_archive_ = 0;
 };
 
 }  // namespace
