@@ -29,5 +29,6 @@ NB_MODULE(_engine, module) {
   cairn::python::bind_values(module);
   cairn::python::bind_catalog(module);
   cairn::python::bind_state_dict(module);
+  cairn::python::bind_collectives(module);
   cairn::python::bind_checkpoint(module);
 }
