@@ -38,7 +38,6 @@ from cairn.errors import (
     UnsafeContent,
     Unsupported,
 )
-from cairn.installing import install, uninstall
 
 __all__ = [
     "BytesStorageMetadata",
@@ -95,11 +94,13 @@ __all__ = [
     "verify",
 ]
 
-# What torch's package does not have, and needs torch.
+# What torch's package does not have, and is imported when it is first asked for.
 _LATE = {
     "ConversionWarning": "cairn.objects",
     "PickleWarning": "cairn.objects",
     "Stateful": "torch.distributed.checkpoint.stateful",
+    "install": "cairn.installing",
+    "uninstall": "cairn.installing",
 }
 
 mirror.find_modules()

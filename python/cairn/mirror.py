@@ -9,7 +9,6 @@ what is Cairn's own, and ends with ``__getattr__, __dir__ = mirror.names_of(__na
 """
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -100,7 +99,7 @@ class _Finder:
         if not fullname.startswith("cairn."):
             return None
         try:
-            found = importlib.util.find_spec(TORCH + fullname.removeprefix("cairn"))
+            found = _find(TORCH + fullname.removeprefix("cairn"))
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
@@ -121,6 +120,12 @@ class _Finder:
         module.__dict__["__getattr__"], module.__dict__["__dir__"] = names_of(name)
 
 
+def _find(module: str) -> ModuleSpec | None:
+    import importlib.util  # takes its time, and `import cairn` does not need it
+
+    return importlib.util.find_spec(module)
+
+
 def _attribute(module: str, theirs: str, name: str) -> Any:
     """What Cairn's `module` has as `name` if torch's module `theirs` has it."""
     if name == "__all__":
@@ -130,7 +135,7 @@ def _attribute(module: str, theirs: str, name: str) -> Any:
         value = getattr(torch_module, name, _MISSING)
         if value is not _MISSING:
             return _ours_if_any(value)
-        if hasattr(torch_module, "__path__") and importlib.util.find_spec(f"{theirs}.{name}") is not None:
+        if hasattr(torch_module, "__path__") and _find(f"{theirs}.{name}") is not None:
             return importlib.import_module(f"{module}.{name}")  # torch's has not been imported yet
     raise AttributeError(f"module '{module}' has no attribute '{name}'", name=name, obj=sys.modules[module])
 

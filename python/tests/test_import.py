@@ -1,30 +1,10 @@
 """`import cairn` is quick and needs no torch; what needs it says so."""
 
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
+from programs import WITHOUT_TORCH, run
+
 import cairn
-
-WITHOUT_TORCH = """
-import sys
-
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "torch":
-            raise ModuleNotFoundError(f"No module named {name!r}", name="torch")
-
-sys.meta_path.insert(0, Refuse())
-"""
-
-
-def run(program: str, *arguments: str) -> str:
-    """What a Python program prints, in a process of its own."""
-    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def test_reading_needs_no_torch(tmp_path: Path) -> None:

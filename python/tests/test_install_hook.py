@@ -1,0 +1,259 @@
+"""cairn.install(): programs that import torch.distributed.checkpoint use Cairn, whatever came first."""
+
+from pathlib import Path
+
+from programs import run
+
+# A job's own module, and what every program below starts with.
+JOB = """
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, save
+from torch.distributed.checkpoint.state_dict_loader import load as restore
+"""
+START = """
+import sys
+import torch
+import torch.distributed.checkpoint as dcp
+import torch.distributed.checkpoint.state_dict_saver as saver
+stock = (dcp.save, dcp.load, dcp.FileSystemWriter, dcp.FileSystemReader)
+import cairn
+from cairn import mirror
+
+where = sys.argv[1]
+sys.path.insert(0, where)
+
+def snapshot():
+    return {
+        name: [(key, id(value)) for key, value in vars(module).items()]
+        for name, module in sys.modules.items()
+        if name.startswith("torch")
+    }
+"""
+
+
+def run_job(program: str, directory: Path) -> None:
+    """Runs `program` after START, with JOB as the modules `early` and `late`."""
+    for name in ("early", "late"):
+        (directory / f"{name}.py").write_text(JOB)
+    run(START + program, directory)
+
+
+def test_it_does_not_matter_who_was_imported_first(tmp_path: Path) -> None:
+    program = """
+from torch.distributed.checkpoint import save as alias
+import early
+cairn.install()
+import late
+ours = (cairn.save, cairn.load, cairn.FileSystemWriter, cairn.FileSystemReader)
+assert all(own is not theirs for own, theirs in zip(ours, stock))
+for job in (early, late):
+    assert (job.save, job.restore, job.FileSystemWriter, job.FileSystemReader) == ours
+    assert job.dcp.save is cairn.save
+assert alias is saver.save is cairn.state_dict_saver.save is cairn.save
+assert mirror.original("state_dict_saver", "save") is stock[0]
+cairn.uninstall()
+for job in (early, late):
+    assert (job.save, job.restore, job.FileSystemWriter, job.FileSystemReader) == stock
+assert alias is saver.save is stock[0]
+assert cairn.state_dict_saver.save is cairn.save
+"""
+    run_job(program, tmp_path)
+
+
+def test_uninstalling_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "explicit.py").write_text("from cairn import save, load as restore\n")
+    program = """
+import copyreg
+import torch.distributed.checkpoint._checkpointer, torch.distributed.checkpoint.format_utils, early, explicit
+import torch.distributed.checkpoint._fsspec_filesystem, cairn.loading, cairn.saving
+cairn.uninstall()  # not installed: nothing happens
+before, reducers = snapshot(), dict(copyreg.dispatch_table)
+cairn.install()
+assert snapshot() != before
+cairn.install()
+cairn.uninstall()
+assert snapshot() == before
+assert copyreg.dispatch_table == reducers
+assert early.save is stock[0]
+assert explicit.save is cairn.save and explicit.restore is cairn.load
+cairn.uninstall()
+assert snapshot() == before
+cairn.install()
+assert early.save is dcp.save is cairn.save
+"""
+    run_job(program, tmp_path)
+
+
+def test_a_second_call_reaches_what_the_first_could_not(tmp_path: Path) -> None:
+    program = """
+import early
+cairn.install()
+early.save = mirror.original("state_dict_saver", "save")
+cairn.install()
+assert early.save is cairn.save
+"""
+    run_job(program, tmp_path)
+
+
+def test_older_objects_and_classes_go_on_working(tmp_path: Path) -> None:
+    program = """
+import copy, pickle
+from torch.distributed.checkpoint import FileSystemReader as Reader, FileSystemWriter as Writer
+stock_classes = {"Reader": Reader, "Writer": Writer}
+
+class OldWriter(Writer):
+    pass
+
+writer, reader, old = Writer(where + "/a"), Reader(where + "/b"), OldWriter(where + "/c")
+cairn.install()
+
+class NewWriter(Writer):
+    pass
+
+class NewReader(Reader):
+    pass
+
+assert Writer is cairn.FileSystemWriter and Reader is cairn.FileSystemReader
+for instance in (writer, old, NewWriter(where), dcp.HuggingFaceStorageWriter(where), Writer(where)):
+    assert isinstance(instance, Writer) and isinstance(instance, dcp.StorageWriter)
+    assert isinstance(instance, stock_classes["Writer"])
+    assert not isinstance(instance, Reader)
+assert isinstance(reader, Reader) and isinstance(dcp.HuggingFaceStorageReader(where), Reader)
+assert issubclass(OldWriter, Writer) and issubclass(NewWriter, Writer) and issubclass(stock_classes["Writer"], Writer)
+assert not isinstance(writer, NewWriter) and not isinstance(writer, OldWriter) and not isinstance(reader, NewReader)
+assert not issubclass(dcp.StorageWriter, Writer) and not issubclass(int, Writer)
+
+for instance in (writer, reader, Writer(where)):
+    for copied in (pickle.loads(pickle.dumps(instance)), copy.copy(instance), copy.deepcopy(instance)):
+        assert type(copied) is type(instance) and copied.path == instance.path
+assert old.stage({"w": torch.ones(2)})["w"].tolist() == [1, 1]
+
+dcp.save({"w": torch.arange(3.0)}, storage_writer=writer)
+state = {"w": torch.zeros(3)}
+dcp.load(state, storage_reader=reader, checkpoint_id=where + "/a")
+assert state["w"].tolist() == [0, 1, 2]
+assert cairn.open(where + "/a").save_id is not None
+"""
+    run_job(program, tmp_path)
+
+
+def test_a_job_with_stock_imports_leaves_checkpoints_of_cairn(tmp_path: Path) -> None:
+    program = """
+from pathlib import Path
+import torch.distributed.checkpoint as dist_cp
+from torch.distributed.checkpoint import async_save, load, save
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+cairn.install()
+model = torch.nn.Linear(4, 3)
+
+def blank():
+    return {"model": {name: torch.zeros_like(value) for name, value in get_model_state_dict(model).items()}, "step": 0}
+
+def check(directory, state):
+    assert cairn.open(directory).save_id is not None
+    assert cairn.verify(directory).has_commit_record
+    assert torch.equal(state["model"]["weight"], model.weight) and state["step"] == 7
+
+state = {"model": get_model_state_dict(model), "step": 7}
+directory = Path(where) / "plain"
+save(state, checkpoint_id=directory)
+got = blank()
+load(got, checkpoint_id=directory)
+check(directory, got)
+
+directory = where + "/explicit"
+dist_cp.save(state_dict=state, storage_writer=dist_cp.FileSystemWriter(directory), planner=DefaultSavePlanner())
+got = blank()
+dist_cp.load(state_dict=got, storage_reader=dist_cp.FileSystemReader(directory), planner=DefaultLoadPlanner())
+check(directory, got)
+
+directory = where + "/async"
+async_save(state, checkpoint_id=directory).result()
+got = blank()
+load(got, checkpoint_id=directory)
+check(directory, got)
+"""
+    run_job(program, tmp_path)
+
+
+def test_torchs_own_functions_stay_at_hand_and_stay_torchs(tmp_path: Path) -> None:
+    program = """
+import warnings
+cairn.install()
+warnings.simplefilter("ignore")  # torch says that it saves in one process
+state = {"w": torch.arange(4.0)}
+mirror.original("state_dict_saver", "save")(state, checkpoint_id=where + "/stock")
+assert cairn.open(where + "/stock").save_id is None
+dcp.save(state, checkpoint_id=where + "/ours")
+for name in ("stock", "ours"):
+    got = {"w": torch.zeros(4)}
+    mirror.original("state_dict_loader", "load")(got, checkpoint_id=f"{where}/{name}")
+    assert got["w"].tolist() == [0, 1, 2, 3]
+
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save, torch_save_to_dcp
+dcp_to_torch_save(where + "/ours", where + "/merged.pt")
+assert torch.load(where + "/merged.pt")["w"].tolist() == [0, 1, 2, 3]
+torch_save_to_dcp(where + "/merged.pt", where + "/again")
+assert cairn.open(where + "/again")["w"].tolist() == [0, 1, 2, 3]
+"""
+    run_job(program, tmp_path)
+
+
+def test_storages_that_are_no_directory_keep_their_own_way(tmp_path: Path) -> None:
+    program = """
+import warnings
+warnings.simplefilter("ignore")  # torch says that it saves in one process
+assert f"{mirror.TORCH}._fsspec_filesystem" not in sys.modules
+cairn.install()
+from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
+assert cairn.FileSystemReader not in FsspecReader.__mro__ and cairn.FileSystemWriter not in FsspecWriter.__mro__
+
+class Reader(dcp.FileSystemReader):  # as object stores derive theirs
+    def __init__(self, path):
+        super().__init__(path)
+        self.fs = FileSystem()
+        self.path = self.fs.init_path(path)
+
+class Writer(dcp.FileSystemWriter):
+    def __init__(self, path):
+        super().__init__(path, sync_files=False)
+        self.fs = FileSystem()
+        self.path = self.fs.init_path(path)
+
+assert cairn.FileSystemReader in Reader.__mro__
+save, load = (mirror.original(*key) for key in (("state_dict_saver", "save"), ("state_dict_loader", "load")))
+for writer, reader in ((Writer, FsspecReader), (FsspecWriter, Reader)):
+    path = f"memory://{writer.__module__}/checkpoint"
+    save({"w": torch.arange(4.0)}, storage_writer=writer(path))
+    state = {"w": torch.zeros(4)}
+    load(state, storage_reader=reader(path))
+    assert state["w"].tolist() == [0, 1, 2, 3]
+"""
+    run_job(program, tmp_path)
+
+
+def test_threads_may_call_it_at_once(tmp_path: Path) -> None:
+    program = """
+import threading
+before = snapshot()
+cairn.install()
+cairn.uninstall()
+
+def turn():
+    for _ in range(5):
+        cairn.install()
+        cairn.uninstall()
+
+threads = [threading.Thread(target=turn) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert all(snapshot()[name] == names for name, names in before.items() if name.startswith(mirror.TORCH + "."))
+assert (dcp.save, dcp.load, dcp.FileSystemWriter, dcp.FileSystemReader) == stock
+cairn.install()
+assert dcp.save is cairn.save
+"""
+    run_job(program, tmp_path)

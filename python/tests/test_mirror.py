@@ -1,0 +1,203 @@
+"""Every name that torch.distributed.checkpoint has is Cairn's too: as Cairn's own object or as torch's."""
+
+import ast
+import importlib
+import pickle
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch.distributed.checkpoint as dcp
+from programs import WITHOUT_TORCH, run
+from torch.distributed.checkpoint.planner import SavePlan
+
+import cairn
+from cairn import mirror
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = [
+    dcp.__name__,
+    *(found.name for found in pkgutil.walk_packages(dcp.__path__, f"{dcp.__name__}.")),
+]
+
+# Written out again, so that a row that gets lost is missed.
+OWN = {
+    ("filesystem", "FileSystemReader"): "cairn.filesystem",
+    ("filesystem", "FileSystemWriter"): "cairn.filesystem",
+    ("state_dict_loader", "load"): "cairn.loading",
+    ("state_dict_saver", "save"): "cairn.saving",
+}
+
+
+def cairns(module: str) -> str:
+    return "cairn" + module.removeprefix(dcp.__name__)
+
+
+def names_of(module: ModuleType) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if not name.startswith("__")}
+
+
+def expected(value: Any) -> Any:
+    """What Cairn should have where torch has `value`."""
+    if isinstance(value, ModuleType) and value.__name__ in MODULES:
+        return sys.modules[cairns(value.__name__)]
+    for (module, name), home in OWN.items():
+        if value is getattr(sys.modules[f"{dcp.__name__}.{module}"], name):
+            return getattr(sys.modules[home], name)
+    return value
+
+
+def test_the_modules_are_those_of_torch() -> None:
+    names = {name.removeprefix(f"{dcp.__name__}.") for name in MODULES}
+    assert {"state_dict", "planner_helpers", "_checkpointer", "_experimental.builder", "filesystem", "utils"} <= names
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_name_is_torchs_or_cairns_own(module: str) -> None:
+    theirs = importlib.import_module(module)
+    ours = importlib.import_module(cairns(module))
+    assert ours is not theirs
+    listed = dir(ours)
+    for name, value in names_of(theirs).items():
+        assert getattr(ours, name) is expected(value), name
+        assert name in listed
+
+
+@pytest.mark.parametrize("module", MODULES[1:])
+def test_a_star_takes_what_it_takes_from_torch(module: str) -> None:
+    theirs: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
+    exec(f"from {module} import *", theirs)
+    exec(f"from {cairns(module)} import *", ours)
+    del theirs["__builtins__"], ours["__builtins__"]
+    assert {name: expected(value) for name, value in theirs.items()} == ours
+
+
+def test_the_package_promises_what_torchs_exports() -> None:
+    exported = {name for name, value in names_of(dcp).items() if not isinstance(value, ModuleType)}
+    assert {"SavePlan", "StorageWriter", "CheckpointException", "async_save"} <= exported <= set(cairn.__all__)
+
+
+def test_what_is_cairns_own_is_said_once() -> None:
+    assert OWN == mirror.OURS
+    for key, home in OWN.items():
+        value = mirror.own(key)
+        assert value.__module__ == home
+        assert value is not mirror.original(*key)
+        assert mirror.original(*key) is getattr(sys.modules[f"{dcp.__name__}.{key[0]}"], key[1])
+
+
+def test_names_that_torch_lacks_are_missing() -> None:
+    assert not hasattr(cairn, "nonsense")
+    assert not hasattr(cairn, "__path_of_nonsense__")
+    with pytest.raises(AttributeError, match=r"module 'cairn\.state_dict' has no attribute 'nonsense'"):
+        importlib.import_module("cairn.state_dict").nonsense  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'nonsense' from 'cairn'"):
+        exec("from cairn import nonsense")
+    with pytest.raises(ImportError, match=r"cannot import name 'nonsense' from 'cairn\.filesystem'"):
+        exec("from cairn.filesystem import nonsense")
+    for module in ("cairn.nonsense", "cairn.state_dict.nonsense", "cairn._experimental.nonsense"):
+        with pytest.raises(ModuleNotFoundError, match=f"No module named '{module}'"):
+            importlib.import_module(module)
+
+
+def test_objects_keep_the_name_that_pickle_finds_them_by() -> None:
+    assert cairn.SavePlan is SavePlan
+    assert b"torch.distributed.checkpoint.planner" in pickle.dumps(cairn.SavePlan([]))
+
+
+def test_names_are_looked_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = importlib.import_module("torch.distributed.checkpoint._async_process_executor")
+    sentinel = object()
+    monkeypatch.setattr(process, "_CHECKPOINT_PROCESS", sentinel)
+    assert importlib.import_module("cairn._async_process_executor")._CHECKPOINT_PROCESS is sentinel
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from cairn.state_dict import get_model_state_dict as got",
+        "from cairn.filesystem import _StoragePrefix as got, FileSystemWriter",
+        "import cairn as dcp; got = dcp.state_dict_saver.AsyncCheckpointerType",
+        "import cairn._experimental.checkpointer; got = cairn._experimental.checkpointer.Checkpointer",
+        "from cairn import format_utils; got = format_utils.dcp_to_torch_save",
+    ],
+)
+def test_it_may_be_the_first_thing_that_a_program_imports(program: str) -> None:
+    assert run(f"{program}\nprint(got.__module__)").startswith("torch.distributed.checkpoint.")
+
+
+def test_without_torch_modules_say_what_they_need() -> None:
+    program = WITHOUT_TORCH + (
+        "import cairn\n"
+        "assert not hasattr(cairn, 'state_dict')\n"
+        "assert 'SavePlan' in dir(cairn)\n"
+        "for form in ('import cairn.state_dict', 'from cairn.state_dict import get_model_state_dict'):\n"
+        "    try:\n"
+        "        exec(form)\n"
+        "    except ModuleNotFoundError as error:\n"
+        "        assert \"'cairn.state_dict'\" in str(error) and 'need torch' in str(error), error\n"
+        "    else:\n"
+        "        raise AssertionError(form)\n"
+        "try:\n"
+        "    cairn.install()\n"
+        "except ModuleNotFoundError as error:\n"
+        "    assert error.name == 'torch'\n"
+        "else:\n"
+        "    raise AssertionError('installed')\n"
+        "cairn.uninstall()"
+    )
+    run(program)
+
+
+def test_a_list_of_names_imports_nothing() -> None:
+    run(
+        "import sys, cairn; dir(cairn); cairn.__all__; hasattr(cairn, '__wrapped__'); assert 'torch' not in sys.modules"
+    )
+
+
+def test_type_checkers_know_what_the_package_promises() -> None:
+    tree = ast.parse((ROOT / "python/cairn/__init__.pyi").read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module != "typing"]
+    assert sorted(alias.asname or "" for node in imports for alias in node.names) == sorted(cairn.__all__)
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
+    for name, home in homes.items():
+        assert getattr(importlib.import_module(home), name) is getattr(cairn, name)
+
+
+@pytest.mark.slow
+def test_a_user_type_checks_every_import(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(
+        "import cairn as dcp\n"
+        "import cairn.default_planner\n"
+        "from cairn import SavePlan, state_dict_saver\n"
+        "from cairn._experimental.checkpointer import Checkpointer\n"
+        "from cairn.filesystem import FileSystemWriter, _StoragePrefix\n"
+        "from cairn.state_dict import get_model_state_dict\n"
+        "plan: int = SavePlan([])\n"  # the one mistake: torch's types arrive
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--cache-dir",
+        ROOT / ".mypy_cache",
+        "job.py",
+    ]
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=tmp_path,
+        env={"MYPYPATH": str(ROOT / "python")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    errors = [line for line in done.stdout.splitlines() if "error:" in line]
+    assert len(errors) == 1, done.stdout + done.stderr
+    assert "job.py:7" in errors[0]
