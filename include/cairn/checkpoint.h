@@ -114,7 +114,14 @@ struct LoadReport {
 // later is an error that names key, file and offset, and the targets are then partly written. So is a file that an
 // overwrite removed meanwhile, if there are more than a quarter of the descriptors that the process may have: `load`
 // then starts again with the new checkpoint.
+//
+// Many ranks: all of them fill their states from one checkpoint; a mixture of two never comes out, even if a save
+// replaces it meanwhile. If one finds in its metadata what it can't take, no target on any rank changes.
 Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {});
+
+// For a rank that could not even say what it wants: takes its part in a load of all ranks with `reason` instead.
+// Returns the error that all get.
+Error abandon_load(const Error& reason, const LoadOptions& options);
 
 // A checkpoint opened for looking and reading. Movable; reads are thread-safe.
 class Checkpoint {
@@ -130,7 +137,8 @@ class Checkpoint {
   Result<std::string> read_payload(std::string_view fqn, const LoadOptions& options = {}) const;
   // A non-tensor, decoded without running anything: what is not plain comes back as Object.
   Result<Value> read_value(std::string_view fqn, const LoadOptions& options = {}) const;
-  // As the free function, from this checkpoint.
+  // As the free function, from this checkpoint. kReplaced if files are gone because a save has taken its place, or if
+  // other ranks look at another one: open it again.
   Result<LoadReport> load(StateDict& state, const LoadOptions& options = {}) const;
 
   Checkpoint(Checkpoint&&) noexcept;

@@ -12,9 +12,13 @@
 
 #include "format/manifest/commit_record.h"
 #include "storage/storage.h"
+#include "transfer/commit.h"
 #include "transfer/data_file.h"
 
 namespace cairn {
+
+// Tells a checkpoint from any other that was in its place: equal only for the same save.
+std::string identity_of(const transfer::MetadataInPlace& metadata);
 
 // Immutable but for the files, which are opened on first use under a lock. Each was whole and the right one then; the
 // storage may close it and open it again, so with very many files a read may still find that one is gone (kNotFound).
@@ -22,6 +26,11 @@ struct Checkpoint::Impl {
   std::unique_ptr<storage::Storage> storage;
   Catalog catalog;
   std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it
+  std::string metadata_name;
+  std::string identity;  // as identity_of() the metadata
+
+  // Whether the metadata in the directory is no longer the one that was opened.
+  bool replaced() const;
 
   // The data file that holds an item of `fqn`. Fails with kCorrupt if the metadata names no bytes for it, and with
   // kUnsupported if they went through a stream transform.

@@ -1,5 +1,11 @@
-// A load: everything that the metadata and the files' ends can tell is checked first; then the values are read, then
-// the tensors are filled, and at last the values are put into place.
+// A load, by one process or by many ranks together: all load from one checkpoint, or none does.
+//
+// 1. Every rank checks everything that the metadata and the files' ends can tell, opens every file that it needs, and
+//    reads its values. No target has changed.
+// 2. All ranks hear from all: who failed, and which checkpoint each looks at. An overwrite removes the old files, and
+//    may come between two ranks: then all begin again (kReplaced).                                    [all-gather]
+// 3. Every rank fills its tensors, and at last puts its values into place.
+// 4. All ranks hear from all whether that went well.                                                   [all-gather]
 #include <cairn/checkpoint.h>
 
 #include <algorithm>
@@ -7,10 +13,9 @@
 #include <utility>
 
 #include "checkpointer/checkpoint_impl.h"
+#include "checkpointer/ranks.h"
 #include "core/conversion.h"
 #include "plan/read_plan.h"
-#include "storage/posix/posix_storage.h"
-#include "transfer/commit.h"
 #include "transfer/tensor_reader.h"
 
 namespace cairn {
@@ -181,34 +186,63 @@ class Loader {
   std::vector<NewValue> values_;
 };
 
-// Whether the checkpoint in the directory is no longer the one that was opened.
-bool replaced_meanwhile(const std::filesystem::path& directory, const Checkpoint& opened) {
-  const auto storage = storage::PosixStorage::open_directory(directory);
-  if (!storage) return false;
-  const auto now = transfer::read_metadata_in_place(**storage);
-  if (!now || !now->present) return false;
-  return (now->record ? std::optional(now->record->save_id) : std::nullopt) != opened.save_id();
+// Several ranks may fail for several reasons; that the checkpoint was replaced explains the others.
+Error with_reason(Error error) {
+  std::vector<Error> replaced;
+  for (const Error& cause : error.causes()) {
+    if (cause.code() == ErrorCode::kReplaced) replaced.push_back(cause);
+  }
+  return replaced.empty() ? error : Error::of_ranks(std::move(replaced));
 }
 
 }  // namespace
 
 Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options) const {
+  checkpointer::Ranks ranks(options.collectives, 0);
+  // A file that is gone although nothing is wrong: another save has taken the checkpoint's place.
+  const auto explain = [this](Error error) {
+    if (error.code() != ErrorCode::kNotFound || !impl_->replaced()) return error;
+    return Error(ErrorCode::kReplaced, "the checkpoint was replaced while it was being read")
+        .expected(impl_->identity)
+        .actual(error.what());
+  };
   Loader loader(*this, *impl_, state, options);
-  CAIRN_TRY(loader.prepare());
-  return loader.execute();
+  const Result<void> prepared = loader.prepare();  // (1)
+  Result<std::string> mine{impl_->identity};
+  if (!prepared) mine = explain(prepared.error());
+  const Result<std::vector<std::string>> seen = ranks.all_gather(std::move(mine));  // (2)
+  if (!seen) return with_reason(seen.error());
+  for (std::size_t rank = 0; rank < seen->size(); ++rank) {
+    if ((*seen)[rank] == seen->front()) continue;
+    return Error(ErrorCode::kReplaced, "ranks look at different checkpoints: one was replaced meanwhile")
+        .rank(static_cast<std::int64_t>(rank))
+        .expected(seen->front())
+        .actual((*seen)[rank]);
+  }
+  Result<LoadReport> report = loader.execute();  // (3)
+  Result<std::string> done{std::string()};
+  if (!report) done = explain(report.error());
+  const Result<std::vector<std::string>> all = ranks.all_gather(std::move(done));  // (4)
+  if (!all) return with_reason(all.error());
+  return report;
 }
 
 Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options) {
+  const std::string where = "loading from '" + directory.string() + "'";
   for (int restarts = 0;; ++restarts) {
-    CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, open(directory));
-    Result<LoadReport> report = checkpoint.load(state, options);
+    Result<Checkpoint> checkpoint = open(directory);
+    if (!checkpoint) return abandon_load(std::move(checkpoint).error().while_doing(where), options);
+    Result<LoadReport> report = checkpoint->load(state, options);
     if (report) return report;
-    // An overwrite removes the old files: one that was not open yet is then gone, though nothing is wrong.
-    const bool gone = report.error().code() == ErrorCode::kNotFound;
-    if (!gone || restarts == kRestartsMax || !replaced_meanwhile(directory, checkpoint)) {
-      return std::move(report).error().while_doing("loading from '" + directory.string() + "'");
-    }
+    const bool again = report.error().code() == ErrorCode::kReplaced && restarts < kRestartsMax;
+    if (!again) return std::move(report).error().while_doing(where);
   }
+}
+
+Error abandon_load(const Error& reason, const LoadOptions& options) {
+  if (options.collectives == nullptr) return reason;
+  const auto seen = checkpointer::Ranks(options.collectives, 0).all_gather(reason);
+  return seen ? reason : with_reason(seen.error());
 }
 
 }  // namespace cairn

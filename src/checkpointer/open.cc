@@ -6,6 +6,7 @@
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/directory_calls.h"
 #include "core/byte_source.h"
+#include "core/checksum.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/torch_file/value_archive.h"
 #include "storage/posix/posix_storage.h"
@@ -55,6 +56,16 @@ Result<const transfer::DataFile*> Checkpoint::Impl::file(std::uint32_t index, bo
   return files_[index].get();
 }
 
+std::string identity_of(const transfer::MetadataInPlace& metadata) {
+  if (metadata.record) return "save " + to_hex(metadata.record->save_id);
+  return "stock checkpoint of " + std::to_string(metadata.size) + " bytes, " + crc_text(metadata.checksum);
+}
+
+bool Checkpoint::Impl::replaced() const {
+  const auto now = transfer::read_metadata_in_place(*storage, metadata_name);
+  return now && now->present && identity_of(*now) != identity;
+}
+
 Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
@@ -85,6 +96,8 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
   impl->storage = std::move(storage);
   impl->catalog = std::move(decoded->catalog);
   impl->record = std::move(*record);
+  impl->metadata_name = metadata_name;
+  impl->identity = identity_of({true, impl->record, bytes.size(), impl->record ? 0 : crc32(span), {}});
   CAIRN_TRY(impl->catalog.index());
   return Checkpoint(std::move(impl));
 }
@@ -110,7 +123,9 @@ Result<void> Checkpoint::read(std::string_view fqn, const Box& box, const Tensor
         .actual(to_string(target.sizes));
   }
   CAIRN_TRY(state.add_chunk(std::string(fqn), target, tensor->shape, box.offsets()));
-  CAIRN_TRY(load(state, options));
+  LoadOptions alone = options;
+  alone.collectives = nullptr;
+  CAIRN_TRY(load(state, alone));
   return {};
 }
 
