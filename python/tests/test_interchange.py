@@ -1,5 +1,6 @@
 """What Cairn writes, stock torch reads; what stock torch writes, Cairn reads: the same bits."""
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import stock
 import torch
+import torch.distributed.checkpoint as dcp
 from same import assert_same, blank
 
 import cairn
@@ -166,6 +168,20 @@ VALUES = {
 def test_values(save: Save, load: Load, name: str, checkpoint: Path) -> None:
     state = {"value": VALUES[name], "tensor": torch.ones(1)}
     assert_same(round_trip(save, load, state, checkpoint), state)
+
+
+def test_every_numpy_knows_the_names_that_are_written(checkpoint: Path) -> None:
+    """NumPy before 1.26 has no ``numpy._core``; NumPy 2 has the old names for the sake of pickles."""
+    cairn.save({"v": (np.arange(3.0), np.float64(1))}, checkpoint_id=checkpoint)
+    written = b"".join(path.read_bytes() for path in checkpoint.glob("*.distcp"))
+    assert b"numpy.core.multiarray\n_reconstruct\n" in written
+    assert b"numpy.core.multiarray\nscalar\n" in written
+    assert b"numpy._core" not in written
+    state: dict[str, Any] = {"v": None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)
+        dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
+    assert_same(state["v"], (np.arange(3.0), np.float64(1)))
 
 
 @both_ways

@@ -23,9 +23,10 @@ constexpr std::array kNumpyNames = {
     NumpyName{"c8", DType::kComplex64}, NumpyName{"c16", DType::kComplex128},
 };
 
-bool is_multiarray(std::string_view module) {
-  return module == "numpy._core.multiarray" || module == "numpy.core.multiarray";
-}
+// The name that is written: NumPy before 1.26 knows no other, and NumPy 2 takes it for pickles, without a warning.
+constexpr std::string_view kMultiarray = "numpy.core.multiarray";
+
+bool is_multiarray(std::string_view module) { return module == kMultiarray || module == "numpy._core.multiarray"; }
 bool is_numeric(std::string_view module) { return module == "numpy._core.numeric" || module == "numpy.core.numeric"; }
 
 template <std::size_t Count>
@@ -247,14 +248,14 @@ Result<void> write_numpy(Writer& writer, const Array& array) {
     return Error(ErrorCode::kUnsupported, "NumPy has no such dtype").actual(name_of(array.dtype));
   }
   if (array.kind == Array::Kind::kNumpyScalar) {
-    writer.global("numpy._core.multiarray", "scalar");
+    writer.global(kMultiarray, "scalar");
     write_dtype(writer, known->name);
     write_bytes(writer, array.data);
     writer.tuple(2);
     writer.reduce();
     return {};
   }
-  writer.global("numpy._core.multiarray", "_reconstruct");
+  writer.global(kMultiarray, "_reconstruct");
   writer.global("numpy", "ndarray");
   writer.integer(0);
   writer.tuple(1);
