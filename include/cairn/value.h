@@ -101,10 +101,16 @@ class Value {
   const Object* object() const noexcept;  // null if it is not one
   const Variant& variant() const noexcept { return variant_; }
 
+  // Values are trees: what a pickle refers to twice is there twice. Two parts of one decoded value whose numbers are
+  // equal, and not 0, were one object to Python. Copies keep the number; comparisons do not look at it.
+  std::uint64_t identity() const noexcept { return identity_; }
+  void set_identity(std::uint64_t identity) noexcept { identity_ = identity; }
+
   friend bool operator==(const Value& a, const Value& b);
 
  private:
   Variant variant_;
+  std::uint64_t identity_ = 0;
 };
 
 struct Object {

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -140,60 +141,6 @@ class ValueBuilder {
   std::unordered_set<PyObject*> seen_;  // containers: what occurs twice has an identity that a Value can't express
 };
 
-// Makes the Python object of a Value. The recursion is bounded by the decoders, which bound the nesting of Values.
-class ObjectBuilder {
- public:
-  explicit ObjectBuilder(nb::handle make_object) : make_object_(make_object) {}
-
-  nb::object build(const Value& value) {
-    return std::visit([this](const auto& alternative) { return build_one(alternative); }, value.variant());
-  }
-
- private:
-  nb::object build_one(None) { return nb::none(); }
-  nb::object build_one(bool flag) { return nb::bool_(flag); }
-  nb::object build_one(std::int64_t number) { return nb::int_(number); }
-  nb::object build_one(double number) { return nb::float_(number); }
-  nb::object build_one(const std::string& text) { return to_str(text); }
-  nb::object build_one(const Bytes& bytes) { return nb::bytes(bytes.data.data(), bytes.data.size()); }
-  nb::object build_one(const BigInt& number) {
-    const nb::handle type(reinterpret_cast<PyObject*>(&PyLong_Type));
-    const nb::bytes bytes(number.data.data(), number.data.size());
-    return type.attr("from_bytes")(bytes, "little", nb::arg("signed") = true);
-  }
-  nb::object build_one(const Complex& number) { return checked(PyComplex_FromDoubles(number.real, number.imaginary)); }
-  nb::object build_one(const List& list) { return build_list(list.items); }
-  nb::object build_one(const Tuple& tuple) { return checked(PyList_AsTuple(build_list(tuple.items).ptr())); }
-  nb::object build_one(const Set& set) { return checked(PySet_New(build_list(set.items).ptr())); }
-  nb::object build_one(const Dict& dict) {
-    nb::object result =
-        dict.ordered ? nb::module_::import_("collections").attr("OrderedDict")() : nb::object(nb::dict());
-    for (const auto& [key, value] : dict.items) {
-      const nb::object python_key = build(key);
-      if (PyObject_SetItem(result.ptr(), python_key.ptr(), build(value).ptr()) != 0) throw nb::python_error();
-    }
-    return result;
-  }
-  nb::object build_one(const Array& array) {
-    const nb::object make = nb::module_::import_("cairn.arrays").attr("from_bytes");
-    const nb::bytes bytes(array.data.data(), array.data.size());
-    return make(to_str(name_of(array.dtype)), from_extents(array.shape.data(), array.shape.size()), bytes,
-                array.kind == Array::Kind::kNumpyScalar);
-  }
-  nb::object build_one(const std::unique_ptr<Object>& object) {
-    return make_object_(to_str(object->module), to_str(object->name), build(object->arguments), build(object->state),
-                        build(object->items));
-  }
-
-  nb::object build_list(const std::vector<Value>& items) {
-    nb::list list;
-    for (const Value& item : items) list.append(build(item));
-    return list;
-  }
-
-  nb::handle make_object_;
-};
-
 bool holds_tensor(const Value& value) {
   std::vector<const Value*> open{&value};  // no recursion: the depth is the input's
   const auto push = [&open](const std::vector<Value>& items) {
@@ -215,6 +162,85 @@ bool holds_tensor(const Value& value) {
   }
   return false;
 }
+
+// Makes the Python object of a Value; parts of one identity become one object. The recursion is bounded by the
+// decoders, which bound the nesting of Values.
+class ObjectBuilder {
+ public:
+  explicit ObjectBuilder(nb::handle make_object) : make_object_(make_object) {}
+
+  nb::object build(const Value& value) {
+    if (value.identity() == 0) return build_anew(value);
+    nb::object& built = built_[value.identity()];  // stays where it is while the map grows
+    if (!built.is_valid()) built = build_anew(value);
+    return built;
+  }
+
+ private:
+  nb::object build_anew(const Value& value) {
+    return std::visit([this](const auto& alternative) { return build_one(alternative); }, value.variant());
+  }
+
+  // The key of a dict, or a member of a set. No pickler writes one that has no hash; but a tensor, which has one, loses
+  // it where it becomes an array.
+  nb::object build_key(const Value& value) {
+    nb::object key = build(value);
+    if (PyObject_Hash(key.ptr()) != -1) return key;
+    PyErr_Clear();
+    throw Error(holds_tensor(value) ? ErrorCode::kUnsupported : ErrorCode::kCorrupt,
+                "a dict or set with a key that can't be hashed")
+        .actual(to_string(value));
+  }
+
+  nb::object build_one(None) { return nb::none(); }
+  nb::object build_one(bool flag) { return nb::bool_(flag); }
+  nb::object build_one(std::int64_t number) { return nb::int_(number); }
+  nb::object build_one(double number) { return nb::float_(number); }
+  nb::object build_one(const std::string& text) { return to_str(text); }
+  nb::object build_one(const Bytes& bytes) { return nb::bytes(bytes.data.data(), bytes.data.size()); }
+  nb::object build_one(const BigInt& number) {
+    const nb::handle type(reinterpret_cast<PyObject*>(&PyLong_Type));
+    const nb::bytes bytes(number.data.data(), number.data.size());
+    return type.attr("from_bytes")(bytes, "little", nb::arg("signed") = true);
+  }
+  nb::object build_one(const Complex& number) { return checked(PyComplex_FromDoubles(number.real, number.imaginary)); }
+  nb::object build_one(const List& list) { return build_list(list.items); }
+  nb::object build_one(const Tuple& tuple) { return checked(PyList_AsTuple(build_list(tuple.items).ptr())); }
+  nb::object build_one(const Set& set) { return checked(PySet_New(build_keys(set.items).ptr())); }
+  nb::object build_one(const Dict& dict) {
+    nb::object result =
+        dict.ordered ? nb::module_::import_("collections").attr("OrderedDict")() : nb::object(nb::dict());
+    for (const auto& [key, value] : dict.items) {
+      const nb::object python_key = build_key(key);
+      if (PyObject_SetItem(result.ptr(), python_key.ptr(), build(value).ptr()) != 0) throw nb::python_error();
+    }
+    return result;
+  }
+  nb::object build_one(const Array& array) {
+    const nb::object make = nb::module_::import_("cairn.arrays").attr("from_bytes");
+    const nb::bytes bytes(array.data.data(), array.data.size());
+    return make(to_str(name_of(array.dtype)), from_extents(array.shape.data(), array.shape.size()), bytes,
+                array.kind == Array::Kind::kNumpyScalar);
+  }
+  nb::object build_one(const std::unique_ptr<Object>& object) {
+    return make_object_(to_str(object->module), to_str(object->name), build(object->arguments), build(object->state),
+                        build(object->items));
+  }
+
+  nb::object build_list(const std::vector<Value>& items) {
+    nb::list list;
+    for (const Value& item : items) list.append(build(item));
+    return list;
+  }
+  nb::object build_keys(const std::vector<Value>& items) {
+    nb::list list;
+    for (const Value& item : items) list.append(build_key(item));
+    return list;
+  }
+
+  nb::handle make_object_;
+  std::unordered_map<std::uint64_t, nb::object> built_;  // by identity
+};
 
 Value decode(const nb::bytes& payload) {
   const std::span bytes(payload.c_str(), payload.size());

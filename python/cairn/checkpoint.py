@@ -165,7 +165,10 @@ class Checkpoint(Mapping[str, Any]):
         if index is not None:
             raise InvalidArgument(f"'{key}' is not a tensor: it has no part to read", key=key)
         payload = self._native.read_payload(key, verify=verify, follow_links=self._follow_links)
-        return _engine.decode_inert(payload, UnknownObject)
+        try:
+            return _engine.decode_inert(payload, UnknownObject)
+        except Error as error:
+            raise error.under(key) from None
 
     def _read_tensor(self, info: TensorInfo, index: "Index", verify: str) -> "NDArray":
         offsets, sizes, kept = _box_of(info, index)

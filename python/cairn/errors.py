@@ -25,6 +25,8 @@ class Error(Exception):
     offset: int | None
     expected: str | None
     actual: str | None
+    #: What failed on which rank, where several worked together: each failure, with the bytes that its rank attached.
+    causes: list[tuple["Error", bytes]]
 
     def __init__(
         self,
@@ -45,12 +47,19 @@ class Error(Exception):
         self.offset = offset
         self.expected = expected
         self.actual = actual
+        self.causes = []
 
     @property
     def place(self) -> dict[str, Any]:
         """The attributes that say where, as keywords of the constructor."""
         names = ("key", "rank", "file", "offset", "expected", "actual")
         return {name: getattr(self, name) for name in names}
+
+    def under(self, key: str) -> "Error":
+        """This error as one about `key`, for what does not know its key yet; itself if it does."""
+        if self.key is not None:
+            return self
+        return type(self)(f"{self.message} (key '{key}')", **{**self.place, "key": key})
 
     def __str__(self) -> str:
         return self.message
@@ -136,6 +145,12 @@ class Superseded(Error, RuntimeError):
     code = "kSuperseded"
 
 
+class Replaced(Error, RuntimeError):
+    """The checkpoint was replaced by another one while it was being read: open it again."""
+
+    code = "kReplaced"
+
+
 class Cancelled(Error, RuntimeError):
     """The caller asked to stop."""
 
@@ -160,15 +175,21 @@ _BY_CODE: dict[str, type[Error]] = {
         Unavailable,
         NoSpace,
         Superseded,
+        Replaced,
         Cancelled,
         InternalError,
     )
 }
 
 
-def from_engine(code: str, message: str, error_number: int, place: dict[str, Any]) -> Error:
+def from_engine(
+    code: str, message: str, error_number: int, place: dict[str, Any], causes: list[tuple[Error, bytes]]
+) -> Error:
     """The exception for an error of the engine, which calls this."""
     kind = _BY_CODE.get(code, InternalError)
     if issubclass(kind, SystemFailure):
-        return kind(message, error_number=error_number, **place)
-    return kind(message, **place)
+        error: Error = kind(message, error_number=error_number, **place)
+    else:
+        error = kind(message, **place)
+    error.causes = causes
+    return error

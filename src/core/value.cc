@@ -103,7 +103,8 @@ Value::Value(const Value& other)
               return alternative;
             }
           },
-          other.variant_)) {}
+          other.variant_)),
+      identity_(other.identity_) {}
 Value::Value(Value&& other) noexcept = default;
 Value& Value::operator=(const Value& other) { return *this = Value(other); }
 Value& Value::operator=(Value&& other) noexcept = default;

@@ -41,6 +41,7 @@ class ValueReader {
   Result<Value> read(Node node, std::size_t depth);
 
  private:
+  Result<Value> read_anew(Node node, std::size_t depth);
   Result<void> spend(std::size_t bytes = 0);
   Result<std::vector<Value>> read_elements(Node node, std::size_t depth);
   Result<Value> read_dict(Node node, bool ordered, std::size_t depth);
@@ -101,7 +102,28 @@ Result<Value> ValueReader::read_dict(Node node, bool ordered, std::size_t depth)
   return Value(std::move(dict));
 }
 
+// Whether it matters to Python that two are one object: they may change, or hold what may.
+bool has_identity(Kind kind) {
+  switch (kind) {
+    case Kind::kByteArray:
+    case Kind::kTuple:
+    case Kind::kFrozenSet:
+    case Kind::kList:
+    case Kind::kSet:
+    case Kind::kDict:
+    case Kind::kCall:
+    case Kind::kInstance: return true;
+    default: return false;
+  }
+}
+
 Result<Value> ValueReader::read(Node node, std::size_t depth) {
+  CAIRN_TRY_ASSIGN(Value value, read_anew(node, depth));
+  if (has_identity(graph_.kind(node))) value.set_identity(node.bits());
+  return value;
+}
+
+Result<Value> ValueReader::read_anew(Node node, std::size_t depth) {
   if (depth > kValueDepthMax) {
     return Error(ErrorCode::kUnsupported, "a pickle that nests deeper than allowed, or contains itself")
         .expected("at most " + std::to_string(kValueDepthMax) + " levels");

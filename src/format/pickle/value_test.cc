@@ -152,6 +152,24 @@ TEST(Value, RefusesWhatContainsItself) {
   EXPECT_EQ(value.error().code(), ErrorCode::kUnsupported);
 }
 
+TEST(Value, SaysWhatWasOneObject) {
+  // ([1], the same again, ([1],))
+  const std::string pickle =
+      "\x80\x02(]K\x01"
+      "aq\x00h\x00]K\x01"
+      "a\x85t."s;
+  const Value value = read(pickle).value();
+  const auto& items = value.get_if<Tuple>()->items;
+  ASSERT_EQ(items.size(), 3);
+  const Value& other = items[2].get_if<Tuple>()->items[0];
+  EXPECT_EQ(items[0], other);
+  EXPECT_NE(items[0].identity(), 0);
+  EXPECT_EQ(items[0].identity(), items[1].identity());
+  EXPECT_NE(items[0].identity(), other.identity());
+  EXPECT_EQ(Value(items[0]).identity(), items[0].identity()) << "a copy";
+  EXPECT_EQ(items[0].get_if<List>()->items[0].identity(), 0) << "a number";
+}
+
 TEST(Value, RefusesSharingThatWouldGrowWithoutBound) {
   std::string pickle = "]\x94"s;
   for (char level = 0; level < 40; ++level) pickle += "0](h"s + level + "h" + level + "e\x94";
