@@ -50,6 +50,7 @@ __all__ = [
     "Corrupt",
     "DefaultLoadPlanner",
     "DefaultSavePlanner",
+    "DeviceWarning",
     "Error",
     "FileSystemReader",
     "FileSystemWriter",
@@ -97,6 +98,7 @@ __all__ = [
 # What torch's package does not have, and is imported when it is first asked for.
 _LATE = {
     "ConversionWarning": "cairn.objects",
+    "DeviceWarning": "cairn.objects",
     "PickleWarning": "cairn.objects",
     "Stateful": "torch.distributed.checkpoint.stateful",
     "install": "cairn.installing",

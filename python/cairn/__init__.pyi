@@ -61,6 +61,7 @@ from cairn.installing import install as install
 from cairn.installing import uninstall as uninstall
 from cairn.loading import load as load
 from cairn.objects import ConversionWarning as ConversionWarning
+from cairn.objects import DeviceWarning as DeviceWarning
 from cairn.objects import PickleWarning as PickleWarning
 from cairn.saving import save as save
 

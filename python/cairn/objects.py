@@ -1,8 +1,12 @@
 """Values that are not tensors: plain ones go natively, the rest as ``torch.save`` pickles them.
 
 Reading never runs code from the checkpoint unless the caller opts in: what is not plain data is read by the rules of
-``torch.load(weights_only=True)``, which ``torch.serialization.add_safe_globals`` extends. A plain container that a
-value holds twice comes back as two equal ones.
+``torch.load(weights_only=True)``, which ``torch.serialization.add_safe_globals`` extends. An object that a value holds
+twice comes back as one.
+
+Tensors inside values come back on the device that they were saved from, as DCP has it: its
+``DefaultLoadPlanner.load_bytes`` gives ``torch.load`` no ``map_location``. Where this process lacks the device, DCP
+fails; here they come on the CPU, with a :class:`DeviceWarning`: a checkpoint must stay readable on any machine.
 """
 
 import io
@@ -25,7 +29,11 @@ class ConversionWarning(UserWarning):
     """A load converted tensors from one dtype to another."""
 
 
-_warned: set[str] = set()  # classes that a PickleWarning has named
+class DeviceWarning(UserWarning):
+    """Tensors inside a value are on the CPU because this process lacks the device that they were saved from."""
+
+
+_warned: set[str] = set()  # classes that a PickleWarning has named, and devices that a DeviceWarning has
 
 
 def add_value(state: _engine.StateDict, path: Path, value: Any) -> None:
@@ -51,22 +59,21 @@ def pickle_allowed(allow_pickle: bool | None) -> bool:
 def load_value(key: str, payload: bytes, allow_pickle: bool) -> Any:
     """The value in a payload. Raises UnsafeContent if it holds a class that only running its pickle could make."""
     foreign = ""
+    not_decoded: Error | None = None
     try:
         value, foreign = _engine.decode_plain(payload)
         if not foreign:
             return value
     except Error as error:
         # Not an archive that we know, such as the raw bytes of other planners: torch may know it.
-        not_decoded: Error | None = error
-    except TypeError as error:  # an unhashable key: no pickler writes that
-        raise Corrupt(f"the value under '{key}' is no Python value: {error}", key=key) from error
-    else:
-        not_decoded = None
+        not_decoded = error
     try:
-        return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+        return _unpickle(key, payload, weights_only=True)
+    except (MemoryError, torch.cuda.OutOfMemoryError):
+        raise
     except Exception as error:
         if not_decoded is not None and not allow_pickle:
-            raise _located(not_decoded, key) from error
+            raise not_decoded.under(key) from error
         if not allow_pickle:
             raise UnsafeContent(
                 f"'{key}' holds a {foreign}, which can't be read without running code from the checkpoint; if you "
@@ -76,14 +83,56 @@ def load_value(key: str, payload: bytes, allow_pickle: bool) -> Any:
                 actual=foreign,
             ) from error
     try:
-        return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=False)
+        return _unpickle(key, payload, weights_only=False)
+    except (MemoryError, torch.cuda.OutOfMemoryError):
+        raise
     except Exception as error:
         raise Corrupt(f"the value under '{key}' can't be unpickled: {error}", key=key) from error
 
 
-def _located(error: Error, key: str) -> Error:
-    place = {**error.place, "key": error.key or key}
-    return type(error)(f"{error.message} (key '{key}')" if error.key is None else error.message, **place)
+class _Devices(dict[Any, Any]):
+    """For ``torch.load(map_location=...)``: devices that this process lacks become the CPU.
+
+    A dict, because the tensor subclasses that torch rebuilds by their device take no function.
+    """
+
+    def get(self, location: Any, default: Any = None) -> Any:
+        """Where what was saved from `location` (a string, or a ``torch.device``) is to go."""
+        if location not in self:
+            self[location] = location if _has_device(str(location)) else "cpu"
+        return self[location]
+
+    def lacking(self) -> set[str]:
+        """The devices that were asked for and are not here."""
+        return {str(location) for location, place in self.items() if place != location}
+
+
+def _has_device(location: str) -> bool:
+    """Whether torch, or what has registered itself with it, can put a storage there: it is asked to, with no bytes."""
+    try:
+        storage = torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
+        torch.serialization.default_restore_location(storage, location)  # type: ignore[no-untyped-call]
+    except torch.cuda.OutOfMemoryError:
+        return True
+    except Exception:
+        return False
+    return True
+
+
+def _unpickle(key: str, payload: bytes, *, weights_only: bool) -> Any:
+    """As torch.load, but no device is missing."""
+    devices = _Devices()
+    value = torch.load(io.BytesIO(payload), map_location=devices, weights_only=weights_only)
+    news = devices.lacking() - _warned
+    if news:
+        _warned.update(news)
+        warnings.warn(
+            f"'{key}' holds tensors that were saved from {', '.join(sorted(news))}, which this process lacks: they are "
+            f"on the CPU, and so are those of values that are loaded later",
+            DeviceWarning,
+            stacklevel=6,
+        )
+    return value
 
 
 def _warn_if_foreign(key: str, payload: bytes) -> None:

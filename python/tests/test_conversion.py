@@ -2,8 +2,8 @@
 
 Left out of that, because torch itself leaves the outcome to the machine:
 
-* real numbers outside the range of an integer dtype, infinities and NaN included. C++ promises nothing for them, and x86
-  and ARM differ. A byte is the exception: torch goes there by way of int64, so all that fits into an int64 is compared.
+* real numbers outside the range of an integer dtype, infinities and NaN included: C++ promises nothing for them, and
+  x86 and ARM differ. uint8 is the exception: torch goes there by way of int64, so what fits into an int64 is compared.
 * which NaN comes out as bfloat16: torch's loops over contiguous and over strided memory differ.
 * which NaN comes out as any float on a processor for which torch has no half-precision instructions.
 
