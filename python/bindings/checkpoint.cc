@@ -6,9 +6,12 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "bound.h"
@@ -28,52 +31,55 @@ std::filesystem::path to_filesystem_path(const nb::bytes& encoded) {
   return path;
 }
 
-// The options of a load and of reads, as keywords.
-LoadOptions load_options(const nb::kwargs& keywords) {
-  LoadOptions options;
-  for (const auto [key, value] : keywords) {
-    const std::string name = to_utf8(key);
-    if (name == "verify") {
-      const std::string verify = to_utf8(value);
-      options.verify = verify == "full" ? Verify::kFull : verify == "none" ? Verify::kNone : Verify::kNeeded;
-    } else if (name == "allow_partial") {
-      options.allow_partial = nb::cast<bool>(value);
-    } else if (name == "allow_cast") {
-      options.allow_cast = nb::cast<bool>(value);
-    } else if (name == "follow_links") {
-      options.follow_links = nb::cast<bool>(value);
-    } else if (name == "thread_count") {
-      options.thread_count = nb::cast<std::size_t>(value);
-    } else if (name == "direct_io") {
-      options.direct_io = nb::cast<bool>(value);
-    } else {
-      throw nb::type_error(("no such option: " + name).c_str());
-    }
-  }
-  return options;
+// An option as Python gives it.
+void take(nb::handle value, bool& option) { option = nb::cast<bool>(value); }
+void take(nb::handle value, std::size_t& option) { option = nb::cast<std::size_t>(value); }
+void take(nb::handle value, std::string& option) { option = to_utf8(value); }
+void take(nb::handle value, Durability& option) {
+  option = nb::cast<bool>(value) ? Durability::kDurable : Durability::kBuffered;
+}
+void take(nb::handle value, Verify& option) {
+  const std::string word = to_utf8(value);
+  option = word == "full" ? Verify::kFull : word == "none" ? Verify::kNone : Verify::kNeeded;
 }
 
-SaveOptions save_options(const nb::kwargs& keywords) {
-  SaveOptions options;
-  for (const auto [key, value] : keywords) {
+// A keyword, and the member that it sets.
+template <typename Options>
+struct Keyword {
+  std::string_view name;
+  void (*set)(Options& options, nb::handle value);
+};
+
+template <auto Member, typename Options>
+void set(Options& options, nb::handle value) {
+  take(value, options.*Member);
+}
+
+constexpr Keyword<LoadOptions> kLoadKeywords[] = {
+    {"verify", set<&LoadOptions::verify>},
+    {"allow_partial", set<&LoadOptions::allow_partial>},
+    {"allow_cast", set<&LoadOptions::allow_cast>},
+    {"follow_links", set<&LoadOptions::follow_links>},
+    {"thread_count", set<&LoadOptions::thread_count>},
+    {"direct_io", set<&LoadOptions::direct_io>},
+};
+
+constexpr Keyword<SaveOptions> kSaveKeywords[] = {
+    {"durable", set<&SaveOptions::durability>},          {"overwrite", set<&SaveOptions::overwrite>},
+    {"file_per_item", set<&SaveOptions::file_per_item>}, {"record_paths", set<&SaveOptions::record_paths>},
+    {"checkpoint_id", set<&SaveOptions::checkpoint_id>}, {"thread_count", set<&SaveOptions::thread_count>},
+    {"direct_io", set<&SaveOptions::direct_io>},
+};
+
+template <typename Options, std::size_t Count>
+Options options_of(const nb::kwargs& arguments, const Keyword<Options> (&keywords)[Count]) {
+  Options options;
+  for (const auto [key, value] : arguments) {
     const std::string name = to_utf8(key);
-    if (name == "durable") {
-      options.durability = nb::cast<bool>(value) ? Durability::kDurable : Durability::kBuffered;
-    } else if (name == "overwrite") {
-      options.overwrite = nb::cast<bool>(value);
-    } else if (name == "file_per_item") {
-      options.file_per_item = nb::cast<bool>(value);
-    } else if (name == "record_paths") {
-      options.record_paths = nb::cast<bool>(value);
-    } else if (name == "checkpoint_id") {
-      options.checkpoint_id = to_utf8(value);
-    } else if (name == "thread_count") {
-      options.thread_count = nb::cast<std::size_t>(value);
-    } else if (name == "direct_io") {
-      options.direct_io = nb::cast<bool>(value);
-    } else {
-      throw nb::type_error(("no such option: " + name).c_str());
-    }
+    const auto* const known = std::find_if(std::begin(keywords), std::end(keywords),
+                                           [&](const Keyword<Options>& keyword) { return keyword.name == name; });
+    if (known == std::end(keywords)) throw nb::type_error(("no such option: " + name).c_str());
+    known->set(options, value);
   }
   return options;
 }
@@ -99,7 +105,7 @@ nb::list strings(const std::vector<std::string>& texts) {
 
 // (catalog, save id, bytes written, warnings)
 nb::tuple save_state(const nb::bytes& directory, const StateDict& state, const nb::kwargs& keywords) {
-  SaveOptions options = save_options(keywords);
+  SaveOptions options = options_of(keywords, kSaveKeywords);
   const std::filesystem::path path = to_filesystem_path(directory);
   SaveReport report = without_lock(options, [&] { return save(path, state, options); });
   return nb::make_tuple(SharedCatalog{report.catalog}, to_str(to_hex(report.save_id)), report.bytes_written,
@@ -108,7 +114,7 @@ nb::tuple save_state(const nb::bytes& directory, const StateDict& state, const n
 
 // (conversions: [(fqn, saved dtype code, target dtype code)], keys that were missing)
 nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::kwargs& keywords) {
-  LoadOptions options = load_options(keywords);
+  LoadOptions options = options_of(keywords, kLoadKeywords);
   const LoadReport report = without_lock(options, [&] { return checkpoint.load(state, options); });
   nb::list conversions;
   for (const Conversion& conversion : report.conversions) {
@@ -121,7 +127,7 @@ nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::k
 // Reads `box` = (offsets, sizes) of a tensor into memory that has room for it, row-major.
 void read_box(const Checkpoint& checkpoint, const nb::str& fqn, const nb::tuple& box, std::uintptr_t data,
               const nb::kwargs& keywords) {
-  LoadOptions options = load_options(keywords);
+  LoadOptions options = options_of(keywords, kLoadKeywords);
   const std::string name = to_utf8(fqn);
   const CatalogTensor* tensor = checkpoint.catalog().find_tensor(name);
   if (tensor == nullptr) throw Error(Error(ErrorCode::kMissingKey, "no such tensor in the checkpoint").key(name));
@@ -132,7 +138,7 @@ void read_box(const Checkpoint& checkpoint, const nb::str& fqn, const nb::tuple&
 }
 
 nb::bytes read_payload(const Checkpoint& checkpoint, const nb::str& fqn, const nb::kwargs& keywords) {
-  LoadOptions options = load_options(keywords);
+  LoadOptions options = options_of(keywords, kLoadKeywords);
   const std::string name = to_utf8(fqn);
   const std::string payload = without_lock(options, [&] { return checkpoint.read_payload(name, options); });
   return nb::bytes(payload.data(), payload.size());
