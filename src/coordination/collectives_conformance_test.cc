@@ -95,7 +95,7 @@ TEST_P(CollectivesConformance, KnowsItsRankAndSize) {
 }
 
 TEST_P(CollectivesConformance, CarriesMessagesOfAnyLengthFromAndToEveryRoot) {
-  for (const std::size_t size : {1, 2, 7}) {
+  for (const std::size_t size : {1u, 2u, 7u}) {
     run_ranks(make(size), [size](std::unique_ptr<Collectives> ranks) {
       for (std::size_t root = 0; root < size; ++root) {
         check_gather(*ranks, root, 1);
@@ -139,7 +139,7 @@ TEST_P(CollectivesConformance, StaysInStepOverALongMixedSequence) {
 }
 
 TEST_P(CollectivesConformance, FailsEverywhereWhenTheRootHasAWrongNumberOfMessages) {
-  for (const std::size_t count : {0, 2, 4}) {
+  for (const std::size_t count : {0u, 2u, 4u}) {
     run_ranks(make(3), [count](std::unique_ptr<Collectives> ranks) {
       const bool is_root = ranks->rank() == 2;
       const auto result = ranks->scatter(is_root ? Messages(count) : Messages(), 2);
