@@ -44,7 +44,10 @@ def originals() -> dict[tuple[str, str], Any]:
 
 
 def original(module: str, name: str) -> Any:
-    """torch's own object, for when Cairn itself needs it: ``original("state_dict_saver", "save")``."""
+    """torch's own object: ``original("state_dict_saver", "save")``.
+
+    Cairn itself asks here when it runs, not torch, whose name may stand for Cairn's object by then.
+    """
     value = originals().get((module, name), _MISSING)
     return getattr(importlib.import_module(f"{TORCH}.{module}"), name) if value is _MISSING else value
 
