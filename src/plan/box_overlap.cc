@@ -76,21 +76,29 @@ class OverlapSearch {
   // Numbers the begins of dimension `d`. The first axis numbers the boxes as well: their order is what step 4 needs.
   void add_axis(std::size_t d) {
     const auto begins_before = [&](std::uint32_t a, std::uint32_t b) { return offset(a, d) < offset(b, d); };
-    if (axes_.empty()) std::stable_sort(places_.begin(), places_.end(), begins_before);
+    if (axes_.empty()) sort(places_, begins_before);
     BoxList order(places_.size());
     std::iota(order.begin(), order.end(), 0U);
-    if (!axes_.empty()) {
-      std::stable_sort(order.begin(), order.end(),
-                       [&](std::uint32_t a, std::uint32_t b) { return begins_before(places_[a], places_[b]); });
-    }
+    if (!axes_.empty()) sort(order, [&](auto a, auto b) { return begins_before(places_[a], places_[b]); });
     std::vector<Interval>& axis = axes_.emplace_back(order.size());
     for (std::uint32_t begin = 0; begin < order.size(); ++begin) {
       const std::uint32_t place = places_[order[begin]];
-      const auto end = std::partition_point(order.begin() + begin, order.end(), [&](std::uint32_t box) {
-        return offset(places_[box], d) < offset(place, d) + size(place, d);
-      });
-      axis[order[begin]] = {begin, static_cast<std::uint32_t>(end - order.begin())};
+      const std::int64_t end = offset(place, d) + size(place, d);
+      const auto begins_inside = [&](std::uint32_t box) { return offset(places_[box], d) < end; };
+      // Few begins lie inside, mostly: the search starts near.
+      std::size_t reach = 1;
+      while (begin + reach < order.size() && begins_inside(order[begin + reach])) reach *= 2;
+      const auto from = order.begin() + static_cast<std::ptrdiff_t>(begin + reach / 2);
+      const auto to = order.begin() + static_cast<std::ptrdiff_t>(std::min(begin + reach, order.size()));
+      axis[order[begin]] = {begin,
+                            static_cast<std::uint32_t>(std::partition_point(from, to, begins_inside) - order.begin())};
     }
+  }
+
+  // Stable. Chunks are in order already, mostly.
+  template <typename Before>
+  static void sort(BoxList& boxes, const Before& before) {
+    if (!std::is_sorted(boxes.begin(), boxes.end(), before)) std::stable_sort(boxes.begin(), boxes.end(), before);
   }
 
   // A pair of `intervals` and `points` that meets on this axis, with the point's begin in `segment`, and on all below.

@@ -11,7 +11,9 @@ Result<GlobalSavePlan> plan_save(std::span<const LocalPlan> ranks, const SavePla
   CAIRN_TRY_ASSIGN(const ItemGroups items, group_items(ranks, options.coverage));
   GlobalSavePlan plan =
       options.to_lowest_rank ? write_at_lowest_rank(ranks.size(), items) : balance_writes(ranks, items);
-  for (std::vector<WriteItem>& writes : plan.ranks) std::ranges::sort(writes, {}, &WriteItem::item);
+  for (std::vector<WriteItem>& writes : plan.ranks) {
+    if (!std::ranges::is_sorted(writes, {}, &WriteItem::item)) std::ranges::sort(writes, {}, &WriteItem::item);
+  }
   return plan;
 }
 

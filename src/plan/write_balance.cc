@@ -49,6 +49,7 @@ class Balance {
   Balance(std::span<const LocalPlan> ranks, const ItemGroups& items)
       : ranks_(ranks), items_(items), loads_(ranks.size()) {
     plan_.ranks.resize(ranks.size());
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) plan_.ranks[rank].reserve(ranks[rank].size());
   }
 
   GlobalSavePlan run() {
