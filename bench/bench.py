@@ -24,12 +24,14 @@ from typing import Any
 
 import torch
 from metadata_bench import measure_metadata
+from peak_memory import PeakMemory
 from peers import PEERS, Peer
+from planning_bench import RANK_COUNTS, measure_planning
 from states import bytes_of, small_tensors, transformer_with_adam
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build/release"
-FIGURES = ("large", "small", "memory", "metadata")
+FIGURES = ("large", "small", "memory", "metadata", "planning")
 
 
 @dataclass
@@ -168,6 +170,13 @@ class Bench:
                 for peer, seconds in per_peer.items():
                     self.samples.add(figure, peer, seconds)
 
+    def measure_planning(self) -> None:
+        program = build_program("planning")
+        for _ in self.rounds("plans of many ranks"):
+            for figure, per_peer in measure_planning(program).items():
+                for peer, value in per_peer.items():
+                    self.samples.add(figure, peer, value)
+
     def warm_up(self) -> None:
         """Imports and thread pools come at the first call; they are not what is measured."""
         state = transformer_with_adam(0)
@@ -180,12 +189,6 @@ class Bench:
 # --- peak memory, in a process of its own
 
 
-def kibibytes(name: str) -> int:
-    """A line of /proc/self/status."""
-    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
-    return next(int(words[1]) for words in lines if words[0] == f"{name}:")
-
-
 def measure_peak(peer: Peer, action: str, directory: Path, state_mib: int) -> float:
     """MiB that one call adds to the resident memory at its peak. Pages of mapped files count while they are mapped."""
     small = transformer_with_adam(0)
@@ -195,12 +198,11 @@ def measure_peak(peer: Peer, action: str, directory: Path, state_mib: int) -> fl
     del small
     state = transformer_with_adam(state_mib)
     gc.collect()
-    before = kibibytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5\n")  # the high-water mark starts again from here
+    peak = PeakMemory()
     result = peer.save(state, directory) if action == "save" else peer.load(state, directory)
-    peak = kibibytes("VmHWM")
+    mib = peak.mib()
     del result
-    return (peak - before) / 1024
+    return mib
 
 
 # --- programs
@@ -241,6 +243,20 @@ class Table:
                 self.lines.append(f"{'':34}" + "".join(f"{peer:>17}" for peer in self.peers))
             self.lines.append(f"{title:34}" + "".join(f"{cell:>17}" for cell in cells))
 
+    def planning_row(self, ranks: int) -> None:
+        seconds, mib = (
+            self.samples.by_figure.get(f"{figure} {ranks}", {}) for figure in ("planning", "planning memory")
+        )
+        if not seconds or not mib:
+            return
+        cells = [
+            f"{statistics.median(seconds[peer]) * 1e3:.1f} ms, {statistics.median(mib[peer]):.0f} MiB"
+            for peer in ("cairn", "torch")
+        ]
+        share = statistics.median(seconds["torch"]) / statistics.median(seconds["cairn"])
+        title = f"plan of a save by {ranks} ranks"
+        self.lines.append(f"{title:34}    {cells[0]}, torch {cells[1]}: 1/{share:.0f}")
+
     def raw_rate(self, direction: str) -> float | None:
         """The best way to use the device, by its median."""
         rates = [self.samples.median(f"raw {direction}_{way}", "device") for way in ("direct", "buffered")]
@@ -266,6 +282,8 @@ class Table:
             if ours and pickles:
                 text = f"{ours:.3f} s, pickle {pickles:.2f} s: 1/{pickles / ours:.0f}"
                 self.lines.append(f"{'.metadata of 460,800 chunks, ' + action:34}    {text}")
+        for ranks in RANK_COUNTS:
+            self.planning_row(ranks)
         if raw_write and raw_read:
             self.lines.append(f"raw device: write {raw_write / 1e9:.2f} GB/s, read {raw_read / 1e9:.2f} GB/s")
             for figure, peers in self.samples.by_figure.items():

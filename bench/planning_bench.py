@@ -1,0 +1,85 @@
+"""The coordinator's plan for a save by many ranks: how long Cairn and torch take to decide who writes what.
+
+Torch's part is what its planner does with the gathered plans: drop duplicates, make the global plan and the metadata,
+validate the chunks. Cairn's makes and validates the plan; its `.metadata` is measured by the figure `metadata`.
+"""
+
+import gc
+import json
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from peak_memory import PeakMemory
+from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans
+from torch.distributed.checkpoint.default_planner import _validate_global_plan, create_default_global_save_plan
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
+
+RANK_COUNTS = (64, 256, 1024)
+SHARDED = 450  # parameters of which each rank has a slice
+REPLICATED = 10  # small tensors that all ranks have
+VALUES = 10
+ROWS, COLUMNS = 8, 1024  # of a slice, as in planning.cc
+
+
+def item_of_tensor(fqn: str, size: torch.Size, chunk: ChunkStorageMetadata) -> WriteItem:
+    data = TensorWriteData(chunk, TensorProperties(dtype=torch.float32), size)
+    return WriteItem(MetadataIndex(fqn, chunk.offsets), WriteItemType.SHARD, tensor_data=data)
+
+
+def name_of(kind: str, number: int) -> str:
+    return f"model.layers.{number // 9}.block.{number % 9}.{kind}"
+
+
+def plan_of(rank: int, ranks: int) -> SavePlan:
+    """What one rank sends to the coordinator; nothing is shared with other ranks' plans, as after unpickling."""
+    items = []
+    for number in range(SHARDED):
+        chunk = ChunkStorageMetadata(torch.Size((rank * ROWS, 0)), torch.Size((ROWS, COLUMNS)))
+        items.append(item_of_tensor(name_of("weight", number), torch.Size((ranks * ROWS, COLUMNS)), chunk))
+    for number in range(REPLICATED):
+        chunk = ChunkStorageMetadata(torch.Size((0,)), torch.Size((COLUMNS,)))
+        items.append(item_of_tensor(name_of("norm", number), torch.Size((COLUMNS,)), chunk))
+    items += [WriteItem(MetadataIndex(name_of("step", number)), WriteItemType.BYTE_IO) for number in range(VALUES)]
+    return SavePlan(items)
+
+
+@dataclass
+class Planned:
+    seconds: float
+    mib: float  # at the peak, beyond the gathered plans
+    writes: int  # items
+
+
+def plan_with_torch(plans: list[SavePlan]) -> Planned:
+    gc.collect()
+    gc.disable()
+    peak, start = PeakMemory(), time.perf_counter()
+    global_plan, metadata = create_default_global_save_plan(dedup_save_plans(plans))
+    errors = _validate_global_plan(global_plan, metadata)
+    seconds, mib = time.perf_counter() - start, peak.mib()
+    gc.enable()
+    if errors:
+        raise SystemExit(errors[0])
+    return Planned(seconds, mib, sum(len(plan.items) for plan in global_plan))
+
+
+def plan_with_cairn(program: Path, ranks: int) -> Planned:
+    command = [str(program), *map(str, (ranks, SHARDED, REPLICATED, VALUES))]
+    return Planned(**json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
+
+
+def measure_planning(program: Path) -> dict[str, dict[str, float]]:
+    """Seconds and MiB by figure and peer."""
+    figures = {}
+    for ranks in RANK_COUNTS:
+        stock = plan_with_torch([plan_of(rank, ranks) for rank in range(ranks)])
+        ours = plan_with_cairn(program, ranks)
+        if ours.writes != stock.writes:
+            raise SystemExit(f"{ranks} ranks: Cairn writes {ours.writes} items, torch {stock.writes}")
+        figures[f"planning {ranks}"] = {"cairn": ours.seconds, "torch": stock.seconds}
+        figures[f"planning memory {ranks}"] = {"cairn": ours.mib, "torch": stock.mib}
+    return figures
