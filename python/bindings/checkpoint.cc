@@ -16,6 +16,7 @@
 
 #include "bound.h"
 #include "catalog.h"
+#include "collectives.h"
 #include "errors.h"
 #include "interrupt.h"
 #include "text.h"
@@ -43,6 +44,13 @@ void take(nb::handle value, Verify& option) {
   option = word == "full" ? Verify::kFull : word == "none" ? Verify::kNone : Verify::kNeeded;
 }
 
+void take(nb::handle value, std::optional<std::uint32_t>& option) {
+  if (!value.is_none()) option = nb::cast<std::uint32_t>(value);
+}
+void take(nb::handle value, Collectives*& option) {
+  option = value.is_none() ? nullptr : &nb::cast<PythonCollectives&>(value).engine();
+}
+
 // A keyword, and the member that it sets.
 template <typename Options>
 struct Keyword {
@@ -62,13 +70,21 @@ constexpr Keyword<LoadOptions> kLoadKeywords[] = {
     {"follow_links", set<&LoadOptions::follow_links>},
     {"thread_count", set<&LoadOptions::thread_count>},
     {"direct_io", set<&LoadOptions::direct_io>},
+    {"collectives", set<&LoadOptions::collectives>},
 };
 
 constexpr Keyword<SaveOptions> kSaveKeywords[] = {
-    {"durable", set<&SaveOptions::durability>},          {"overwrite", set<&SaveOptions::overwrite>},
-    {"file_per_item", set<&SaveOptions::file_per_item>}, {"record_paths", set<&SaveOptions::record_paths>},
-    {"checkpoint_id", set<&SaveOptions::checkpoint_id>}, {"thread_count", set<&SaveOptions::thread_count>},
+    {"durable", set<&SaveOptions::durability>},
+    {"overwrite", set<&SaveOptions::overwrite>},
+    {"file_per_item", set<&SaveOptions::file_per_item>},
+    {"record_paths", set<&SaveOptions::record_paths>},
+    {"dedup_to_lowest_rank", set<&SaveOptions::dedup_to_lowest_rank>},
+    {"alone_as_rank", set<&SaveOptions::alone_as_rank>},
+    {"checkpoint_id", set<&SaveOptions::checkpoint_id>},
+    {"thread_count", set<&SaveOptions::thread_count>},
     {"direct_io", set<&SaveOptions::direct_io>},
+    {"collectives", set<&SaveOptions::collectives>},
+    {"coordinator_rank", set<&SaveOptions::coordinator_rank>},
 };
 
 template <typename Options, std::size_t Count>
@@ -86,7 +102,7 @@ Options options_of(const nb::kwargs& arguments, const Keyword<Options> (&keyword
 
 // Runs `work` without Python's lock. What a signal handler raised meanwhile comes before the work's own outcome.
 template <typename Options, typename Work>
-auto without_lock(Options& options, Work&& work) {
+auto without_lock(Options& options, const nb::kwargs& keywords, Work&& work) {
   Interrupt interrupt;
   options.interrupted = interrupt.poll();
   auto result = [&] {
@@ -94,7 +110,8 @@ auto without_lock(Options& options, Work&& work) {
     return work();
   }();
   interrupt.rethrow();
-  return unwrap(std::move(result));
+  if (options.collectives == nullptr) return unwrap(std::move(result));
+  return nb::cast<PythonCollectives&>(keywords["collectives"]).unwrap(std::move(result));  // they know what was raised
 }
 
 nb::list strings(const std::vector<std::string>& texts) {
@@ -107,7 +124,7 @@ nb::list strings(const std::vector<std::string>& texts) {
 nb::tuple save_state(const nb::bytes& directory, const StateDict& state, const nb::kwargs& keywords) {
   SaveOptions options = options_of(keywords, kSaveKeywords);
   const std::filesystem::path path = to_filesystem_path(directory);
-  SaveReport report = without_lock(options, [&] { return save(path, state, options); });
+  SaveReport report = without_lock(options, keywords, [&] { return save(path, state, options); });
   return nb::make_tuple(SharedCatalog{report.catalog}, to_str(to_hex(report.save_id)), report.bytes_written,
                         strings(report.warnings));
 }
@@ -115,7 +132,7 @@ nb::tuple save_state(const nb::bytes& directory, const StateDict& state, const n
 // (conversions: [(fqn, saved dtype code, target dtype code)], keys that were missing)
 nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::kwargs& keywords) {
   LoadOptions options = options_of(keywords, kLoadKeywords);
-  const LoadReport report = without_lock(options, [&] { return checkpoint.load(state, options); });
+  const LoadReport report = without_lock(options, keywords, [&] { return checkpoint.load(state, options); });
   nb::list conversions;
   for (const Conversion& conversion : report.conversions) {
     conversions.append(nb::make_tuple(to_str(conversion.fqn), static_cast<int>(conversion.saved),
@@ -134,13 +151,37 @@ void read_box(const Checkpoint& checkpoint, const nb::str& fqn, const nb::tuple&
   const Box wanted = unwrap(Box::make(to_extents(box[0]), to_extents(box[1])));
   void* const target = reinterpret_cast<void*>(data);  // NOLINT(performance-no-int-to-ptr): Python hands over integers
   const TensorView view = TensorView::contiguous(target, tensor->dtype, wanted.sizes());
-  without_lock(options, [&] { return checkpoint.read(name, wanted, view, options); });
+  without_lock(options, keywords, [&] { return checkpoint.read(name, wanted, view, options); });
+}
+
+// The error of a rank that has no state, as it tells the others of it.
+Error reason_of(const std::string& code, const std::string& message, const nb::bytes& attachment) {
+  auto named = ErrorCode::kInvalidArgument;
+  for (int i = 0; i <= static_cast<int>(ErrorCode::kInternal); ++i) {
+    if (name_of(static_cast<ErrorCode>(i)) == code) named = static_cast<ErrorCode>(i);
+  }
+  return Error(named, message).attachment({attachment.c_str(), attachment.size()});
+}
+
+// Both raise what all ranks get.
+void abandon_save_with(const std::string& code, const std::string& message, const nb::bytes& attachment,
+                       const nb::kwargs& keywords) {
+  SaveOptions options = options_of(keywords, kSaveKeywords);
+  const Error reason = reason_of(code, message, attachment);
+  without_lock(options, keywords, [&] { return Result<void>(abandon_save(reason, options)); });
+}
+
+void abandon_load_with(const std::string& code, const std::string& message, const nb::bytes& attachment,
+                       const nb::kwargs& keywords) {
+  LoadOptions options = options_of(keywords, kLoadKeywords);
+  const Error reason = reason_of(code, message, attachment);
+  without_lock(options, keywords, [&] { return Result<void>(abandon_load(reason, options)); });
 }
 
 nb::bytes read_payload(const Checkpoint& checkpoint, const nb::str& fqn, const nb::kwargs& keywords) {
   LoadOptions options = options_of(keywords, kLoadKeywords);
   const std::string name = to_utf8(fqn);
-  const std::string payload = without_lock(options, [&] { return checkpoint.read_payload(name, options); });
+  const std::string payload = without_lock(options, keywords, [&] { return checkpoint.read_payload(name, options); });
   return nb::bytes(payload.data(), payload.size());
 }
 
@@ -192,6 +233,8 @@ void bind_checkpoint(nb::module_& module) {
     return SharedCatalog{std::shared_ptr<const Catalog>(std::move(checkpoint), catalog)};
   });
   module.def("save", &save_state);
+  module.def("abandon_save", &abandon_save_with);
+  module.def("abandon_load", &abandon_load_with);
   module.def("open", &open_checkpoint, nb::arg("directory"), nb::arg("metadata_name") = ".metadata");
   module.def("verify", &verify_directory);
 }

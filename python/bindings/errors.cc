@@ -20,7 +20,13 @@ nb::object exception_of(const Error& error) {
   place["offset"] = error.offset() ? nb::object(nb::int_(*error.offset())) : nb::none();
   place["expected"] = text_or_none(error.expected());
   place["actual"] = text_or_none(error.actual());
-  return module.attr("from_engine")(to_str(name_of(error.code())), to_str(error.what()), error.error_number(), place);
+  nb::list causes;
+  for (const Error& cause : error.causes()) {
+    const std::string& attachment = cause.attachment();
+    causes.append(nb::make_tuple(exception_of(cause), nb::bytes(attachment.data(), attachment.size())));
+  }
+  return module.attr("from_engine")(to_str(name_of(error.code())), to_str(error.what()), error.error_number(), place,
+                                    causes);
 }
 
 void register_error_translator() {

@@ -1,7 +1,7 @@
 """The C++ engine, for package cairn only. Failures raise the classes of cairn.errors; Ctrl-C stops save and load."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, NoReturn, Protocol, final
 
 __version__: Final[str]
 DTYPE_NAMES: Final[tuple[str, ...]]  # by dtype code
@@ -28,7 +28,7 @@ class StateDict:
         requires_grad: bool,
         global_shape: _Ints,
         offsets: _Ints,
-        /,
+        replicated: bool = False,
     ) -> None: ...
     def add_value(self, path: _Path, value: object) -> bool: ...  # False: not a plain value, not added
     def add_serialized_value(self, path: _Path, payload: bytes, /) -> None: ...
@@ -92,6 +92,10 @@ class Checkpoint:
 
 # catalog, save id, bytes written, warnings
 def save(directory: bytes, state: StateDict, /, **options: Any) -> tuple[Catalog, str, int, list[str]]: ...
+
+# For a rank that has no state to save, or to load into: both raise what all ranks get.
+def abandon_save(code: str, message: str, attachment: bytes, /, **options: Any) -> NoReturn: ...
+def abandon_load(code: str, message: str, attachment: bytes, /, **options: Any) -> NoReturn: ...
 def open(directory: bytes, metadata_name: str = ".metadata") -> Checkpoint: ...
 def catalog_of(checkpoint: Checkpoint, /) -> Catalog: ...
 def verify(directory: bytes, thread_count: int, follow_links: bool, /) -> dict[str, Any]: ...

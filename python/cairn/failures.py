@@ -1,6 +1,7 @@
 """Errors as the callers of DCP expect them: a ``CheckpointException`` with the failures of each rank."""
 
 import contextlib
+import pickle
 import traceback
 from collections.abc import Iterator
 from typing import Any, cast
@@ -12,7 +13,7 @@ from cairn.errors import Error
 
 @contextlib.contextmanager
 def as_checkpoint_exceptions() -> Iterator[None]:
-    """Turns every cairn.Error into one that is also a CheckpointException, whose failures name it as that of rank 0."""
+    """Turns every cairn.Error into one that is also a CheckpointException, with what failed on which rank."""
     try:
         yield
     except Error as error:
@@ -43,12 +44,30 @@ def _class_of(kind: type[Error]) -> type[Error]:
     return _classes[kind]
 
 
-def _combined(error: Error) -> Error:
+def failure_of(error: BaseException) -> tuple[BaseException, traceback.StackSummary]:
+    """A rank's failure as CheckpointException holds it."""
     summary = traceback.extract_tb(error.__traceback__)
     for frame in summary:  # code objects, which Python 3.13 keeps here, can't be pickled
         if hasattr(frame, "_code"):
             object.__setattr__(frame, "_code", None)
-    return _rebuild(type(error), error.message, error.place, {0: (error, summary)})
+    return error, summary
+
+
+def _combined(error: Error) -> Error:
+    failures: dict[int, Any] = {}
+    for cause, attachment in error.causes:
+        failures[cause.rank or 0] = _attached(attachment) or failure_of(cause)
+    return _rebuild(type(error), error.message, error.place, failures or {error.rank or 0: failure_of(error)})
+
+
+def _attached(attachment: bytes) -> Any:
+    """The failure that a rank attached, if it did. Pickled by a rank of this very job: it comes from no file."""
+    if not attachment:
+        return None
+    try:
+        return pickle.loads(attachment)
+    except Exception:  # of a class that only the other rank has, say: its text is in the error anyway
+        return None
 
 
 def _rebuild(kind: type[Error], message: str, place: dict[str, Any], failures: dict[int, Any]) -> Error:

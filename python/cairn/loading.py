@@ -10,13 +10,21 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn import _engine
 from cairn.checkpoint import Verify, check_verify
-from cairn.errors import NotFound
+from cairn.errors import NotFound, Replaced
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import load_options
 from cairn.flattening import Leaf, flatten, flatten_as_2_3, top_level
 from cairn.objects import ConversionWarning, load_value, pickle_allowed
-from cairn.tensors import TensorTarget, add_payload_target, dtype_name, fill_from_payload, needs_payload
-from cairn.world import load_planner_options, require_one_process
+from cairn.planning import load_planner_options
+from cairn.ranks import Ranks
+from cairn.tensors import (
+    TensorTarget,
+    add_payload_target,
+    dtype_name,
+    fill_from_payload,
+    is_sharded,
+    needs_payload,
+)
 
 _RESTARTS_MAX = 8  # how often a load begins again because a save replaced the checkpoint under it
 _NAMED_KEYS_MAX = 5  # keys that a warning spells out
@@ -47,26 +55,31 @@ def load(  # noqa: PLR0913 - DCP has six of them
     `verify`: "needed" checks what is read where there are checksums for it, "full" reads whole what can be checked only
     whole, "none" trusts the storage. `follow_links` allows data files that are symbolic links.
 
-    Raises cairn.Error, which is a CheckpointException too. What the metadata and the values can tell is found out
-    before anything in `state_dict` changes; if bytes turn out to be damaged, tensors may be partly filled. One process
-    only for now.
+    With a process group its ranks load together, each what its tensors are shards of, from one checkpoint: if one of
+    them fails, all do, and a checkpoint that is replaced meanwhile is never mixed with its successor.
+
+    Raises cairn.Error, which is a CheckpointException too, with the failures by rank. What the metadata and the values
+    can tell is found out before anything in `state_dict` changes; if bytes turn out to be damaged, tensors may be
+    partly filled.
     """
-    require_one_process(process_group, no_dist)
-    flattens, allow_partial = load_planner_options(planner)
-    directory, options = load_options(checkpoint_id, storage_reader)
     with as_checkpoint_exceptions():
-        options |= {"verify": check_verify(verify), "allow_cast": allow_cast, "follow_links": follow_links}
-        keys = sorted(state_dict, key=str)
-        resolved = {}
-        statefuls = []
-        for key in keys:
-            value = state_dict[key]
-            if type(value) not in (torch.Tensor, torch.nn.Parameter, dict) and isinstance(value, Stateful):
-                statefuls.append(key)
-                value = value.state_dict()
-            resolved[key] = value
-        run = _Load(resolved, flattens, options | {"allow_partial": allow_partial}, pickle_allowed(allow_pickle))
-        conversions = _with_restarts(os.fsencode(directory), run)
+        ranks = Ranks(process_group, no_dist)
+        with ranks.preparing(_engine.abandon_load):
+            flattens, allow_partial = load_planner_options(planner)
+            directory, options = load_options(checkpoint_id, storage_reader)
+            options |= {"verify": check_verify(verify), "allow_cast": allow_cast, "follow_links": follow_links}
+            options["allow_partial"] = allow_partial
+            keys = sorted(state_dict, key=str)
+            resolved = {}
+            statefuls = []
+            for key in keys:
+                value = state_dict[key]
+                if type(value) not in (torch.Tensor, torch.nn.Parameter, dict) and isinstance(value, Stateful):
+                    statefuls.append(key)
+                    value = value.state_dict()
+                resolved[key] = value
+            run = _Load(resolved, flattens, options, pickle_allowed(allow_pickle))
+        conversions = _with_restarts(os.fsencode(directory), run, ranks)
     _warn_about(conversions)
     for key in keys:
         if key in statefuls:
@@ -84,27 +97,29 @@ class _Load:
         self._options = options
         self._allow_pickle = allow_pickle
 
-    def run(self, checkpoint: _engine.Checkpoint) -> list[tuple[str, int, int]]:
+    def run(self, directory: bytes, ranks: Ranks) -> list[tuple[str, int, int]]:
         """Values are read and decoded first, then tensors are filled, and at last the values are put into place."""
-        leaves = self._leaves(_engine.catalog_of(checkpoint))
         fresh: list[tuple[Leaf, Any]] = []  # what replaces values, and meta tensors
-        payloads = [leaf for leaf in leaves if not isinstance(leaf.value, torch.Tensor) or needs_payload(leaf.value)]
-        read = self._read_payloads(checkpoint, payloads)
-        for leaf, payload in read:
-            if not isinstance(leaf.value, torch.Tensor):
-                fresh.append((leaf, load_value(leaf.fqn, payload, self._allow_pickle)))
-        state = _engine.StateDict()
-        tensors = TensorTarget(state)
-        taken = {id(leaf) for leaf in payloads}
-        for leaf in leaves:
-            if id(leaf) in taken:
-                continue
-            value = leaf.value
-            if value.is_meta:
-                value = _materialized(value)
-                fresh.append((leaf, value))
-            tensors.add(leaf.path, value)
-        conversions, missing = checkpoint.load(state, **self._options)
+        with ranks.preparing(_engine.abandon_load):
+            checkpoint, together = _open(directory, ranks)
+            leaves = self._leaves(_engine.catalog_of(checkpoint))
+            payloads = [leaf for leaf in leaves if not _is_tensor(leaf.value) or needs_payload(leaf.value)]
+            read = self._read_payloads(checkpoint, payloads)
+            for leaf, payload in read:
+                if not isinstance(leaf.value, torch.Tensor):
+                    fresh.append((leaf, load_value(leaf.fqn, payload, self._allow_pickle)))
+            state = _engine.StateDict()
+            tensors = TensorTarget(state)
+            taken = {id(leaf) for leaf in payloads}
+            for leaf in leaves:
+                if id(leaf) in taken:
+                    continue
+                value = leaf.value
+                if isinstance(value, torch.Tensor) and value.is_meta:
+                    value = _materialized(value)
+                    fresh.append((leaf, value))
+                tensors.add(leaf.path, value)
+        conversions, missing = checkpoint.load(state, **self._options, **together)
         absent = set(missing)
         tensors.finish(absent)
         for leaf, payload in read:
@@ -145,16 +160,28 @@ class _Load:
                 leaf.container[leaf.place] = value
 
 
-def _with_restarts(directory: bytes, run: _Load) -> list[tuple[str, int, int]]:
+def _with_restarts(directory: bytes, run: _Load, ranks: Ranks) -> list[tuple[str, int, int]]:
     for _ in range(_RESTARTS_MAX):
-        checkpoint = _engine.open(directory)
         try:
-            return run.run(checkpoint)
+            return run.run(directory, ranks)
+        except Replaced:  # on all ranks, if it is on one
+            continue
+    return run.run(directory, ranks)
+
+
+def _open(directory: bytes, ranks: Ranks) -> tuple[_engine.Checkpoint, dict[str, Any]]:
+    """The checkpoint, and the options to load from it together; alone from what a rank saved alone, as in DCP."""
+    try:
+        return _engine.open(directory), ranks.options
+    except NotFound as missing:
+        try:
+            return _engine.open(directory, f"__{ranks.rank}.metadata"), {}
         except NotFound:
-            # An overwrite removes the old files: one that was not open yet is then gone, though nothing is wrong.
-            if _engine.open(directory).save_id == checkpoint.save_id:
-                raise
-    return run.run(_engine.open(directory))
+            raise missing from None
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor) or is_sharded(value)
 
 
 def _materialized(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,14 +9,14 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn import _engine
-from cairn.errors import Unsupported
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import save_options
 from cairn.flattening import flatten, top_level
 from cairn.metadata import LazyMetadata
 from cairn.objects import add_value
-from cairn.tensors import TensorSource
-from cairn.world import require_one_process, save_planner_flattens
+from cairn.planning import save_planning
+from cairn.ranks import Ranks
+from cairn.tensors import TensorSource, is_sharded
 
 
 def save(
@@ -36,26 +36,36 @@ def save(
     checkpoint in the directory stays whole until the new one is durable, then makes room for it; files of others there
     are left alone. Ctrl-C leaves the old one.
 
+    With a process group, its ranks save one state together, each what it holds: shards of a tensor must make it up
+    whole, what several ranks have is written once, shared out by bytes. What fails on one rank fails on all. With
+    ``use_collectives=False`` each rank plans and saves alone, under its own metadata file, as in DCP.
+
     Returns DCP's Metadata, filled when it is first looked at. Warns (PickleWarning) about values that can be loaded
-    only with ``allow_pickle=True``. Raises cairn.Error, which is a CheckpointException too. One process only for now.
+    only with ``allow_pickle=True``. Raises cairn.Error, which is a CheckpointException too, with the failures by rank.
     """
-    require_one_process(process_group, no_dist)
-    if not use_collectives:
-        raise Unsupported("use_collectives=False is not supported yet")
-    flattens = save_planner_flattens(planner)
-    directory, options = save_options(checkpoint_id, storage_writer)
-    resolved = {key: _state_of(value) for key, value in state_dict.items()}
     with as_checkpoint_exceptions():
-        state = _engine.StateDict()
-        tensors = TensorSource(state)
-        # Held until the save is over: a mapping may make its tensors only when it is asked, and nobody else owns them.
-        leaves = flatten(resolved) if flattens else top_level(resolved)
-        for path, value, _, _ in leaves:
-            if isinstance(value, torch.Tensor):
-                tensors.add(path, value)
-            else:
-                add_value(state, path, value)
-        catalog, _, _, remarks = _engine.save(os.fsencode(directory), state, record_paths=flattens, **options)
+        ranks = Ranks(process_group, no_dist)
+        together = ranks.options if use_collectives else {"alone_as_rank": ranks.rank}
+        abandon = _engine.abandon_save if use_collectives else None
+        with ranks.preparing(abandon):
+            planning = save_planning(planner)
+            directory, options = save_options(checkpoint_id, storage_writer)
+            resolved = {key: _state_of(value) for key, value in state_dict.items()}
+            state = _engine.StateDict()
+            tensors = TensorSource(state)
+            # Held until the save is over: a mapping may make its tensors only when it is asked, and nobody else owns
+            # them.
+            leaves = flatten(resolved) if planning["record_paths"] else top_level(resolved)
+            for path, value, _, _ in leaves:
+                if isinstance(value, torch.Tensor) or is_sharded(value):
+                    tensors.add(path, value)
+                else:
+                    add_value(state, path, value)
+        try:
+            catalog, _, _, remarks = _engine.save(os.fsencode(directory), state, **planning, **options, **together)
+        finally:
+            if not use_collectives and ranks.are_many:  # as DCP ends, also where this rank alone has failed
+                ranks.options["collectives"].barrier()
     for remark in remarks:
         warnings.warn(remark, RuntimeWarning, stacklevel=2)
     return LazyMetadata(catalog)

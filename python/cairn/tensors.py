@@ -6,7 +6,7 @@ chunk by chunk; what only torch can describe (quantised tensors, wrapper subclas
 
 import io
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,6 +22,15 @@ _QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2,
 _SIMPLE_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
+class ShardOfMine(NamedTuple):
+    """A chunk of a distributed tensor that this process holds."""
+
+    local: torch.Tensor
+    offsets: Any  # of its first element, in the whole tensor
+    replicated: bool  # other ranks hold the same
+    size: Any  # of the whole tensor
+
+
 def dtype_name(code: int) -> str:
     """'torch.float32' for its code."""
     return f"torch.{_engine.DTYPE_NAMES[code]}"
@@ -35,7 +44,10 @@ class TensorSource:
         self._kept: list[torch.Tensor] = []
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
-        """Raises Unsupported for what DCP can't save either: sparse, nested and meta tensors."""
+        """Raises Unsupported for what DCP can't save either: sparse, nested and meta tensors, Partial DTensors.
+
+        Takes what is_sharded() as well.
+        """
         if type(tensor) in _SIMPLE_TYPES and _is_plain(tensor):
             data = tensor.data_ptr()
             if data or not tensor.numel():
@@ -50,10 +62,10 @@ class TensorSource:
         if chunks is None:
             self._add_local(path, tensor, None)
             return
-        for local, offsets in chunks:
-            self._add_local(path, local, (tensor.size(), offsets))
+        for local, offsets, replicated, size in chunks:
+            self._add_local(path, local, (size, offsets, replicated))
 
-    def _add_local(self, path: Path, tensor: torch.Tensor, chunk: tuple[Any, Any] | None) -> None:
+    def _add_local(self, path: Path, tensor: torch.Tensor, chunk: tuple[Any, Any, bool] | None) -> None:
         key = ".".join(map(str, path))
         _refuse_what_has_no_bytes(key, tensor)
         requires_grad = tensor.requires_grad
@@ -94,8 +106,8 @@ class TensorTarget:
         if chunks is None:
             self._add_local(path, tensor, tensor.shape, (0,) * tensor.dim())
             return
-        for local, offsets in chunks:
-            self._add_local(path, local, tensor.size(), offsets)
+        for local, offsets, _, size in chunks:
+            self._add_local(path, local, size, offsets)
 
     def _add_local(self, path: Path, tensor: torch.Tensor, shape: Any, offsets: Any) -> None:
         key = ".".join(map(str, path))
@@ -124,8 +136,15 @@ class TensorTarget:
                 torch.autograd.graph.increment_version(tensor)
 
 
-def needs_payload(tensor: torch.Tensor) -> bool:
+def is_sharded(value: object) -> bool:
+    """Whether an object that is no tensor speaks DCP's protocol for one (torch's ``_Checkpointable``)."""
+    return hasattr(value, "__create_write_items__") and hasattr(value, "__get_tensor_shard__")
+
+
+def needs_payload(tensor: Any) -> bool:
     """Whether a target can only be filled from a ``torch.save`` payload."""
+    if not isinstance(tensor, torch.Tensor):
+        return False
     if type(tensor) in _SIMPLE_TYPES and tensor.dtype not in _QUANTIZED:
         return False
     return _chunks_of(tensor) is None and _is_opaque(tensor)
@@ -178,25 +197,21 @@ def _as_plain(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().cpu().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
 
 
-def _chunks_of(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, Any]] | None:
-    """This process's chunks of a distributed tensor, with their offsets; None if it is not one."""
+def _chunks_of(tensor: torch.Tensor) -> Iterator[ShardOfMine] | None:
+    """This process's chunks of a distributed tensor; None if it is not one."""
     if type(tensor) in _SIMPLE_TYPES:
         return None
     if hasattr(tensor, "__create_chunk_list__"):  # DTensor, and what speaks its protocol
-        return _chunks_of_dtensor(tensor)
+        from cairn.sharding import chunks_of_dtensor
+
+        return chunks_of_dtensor(tensor)
     if torch.distributed.is_available():
         from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
         if isinstance(tensor, ShardedTensor):
-            return ((shard.tensor, shard.metadata.shard_offsets) for shard in tensor.local_shards())
+            size = tensor.size()
+            return (ShardOfMine(it.tensor, it.metadata.shard_offsets, False, size) for it in tensor.local_shards())
     return None
-
-
-def _chunks_of_dtensor(tensor: Any) -> Iterator[tuple[torch.Tensor, Any]]:
-    from torch.distributed.checkpoint.metadata import MetadataIndex
-
-    for chunk in tensor.__create_chunk_list__():
-        yield tensor.__get_tensor_shard__(MetadataIndex("", chunk.offsets)), chunk.offsets
 
 
 def _refuse_what_has_no_bytes(key: str, tensor: torch.Tensor) -> None:

@@ -1,0 +1,93 @@
+"""Which boxes of a DTensor this process holds, and which of them others hold too."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from cairn.errors import Unsupported
+from cairn.tensors import ShardOfMine
+
+_Run = tuple[int, int, int]  # first index in the whole dimension, first in the local one, how many
+
+
+def chunks_of_dtensor(tensor: Any) -> Iterator[ShardOfMine]:
+    """The chunks of a DTensor, or of anything with DCP's ``__create_chunk_list__`` and ``__get_tensor_shard__``.
+
+    A rank outside of the mesh has none. Raises Unsupported for a Partial placement: its elements are not known yet.
+    """
+    if not isinstance(tensor, DTensor):
+        yield from _chunks_of_checkpointable(tensor)
+        return
+    if any(placement.is_partial() for placement in tensor.placements):
+        raise Unsupported(
+            "a DTensor with a Partial placement has no elements to save or fill yet: redistribute it first",
+            expected="Shard or Replicate",
+            actual=str(tuple(tensor.placements)),
+        )
+    if tensor.device_mesh.get_coordinate() is None:
+        return
+    replicated = any(isinstance(placement, Replicate) for placement in tensor.placements)
+    if any(isinstance(placement, _StridedShard) for placement in tensor.placements):
+        yield from _chunks_of_strided(tensor, replicated)
+    else:
+        yield from _chunks_by_protocol(tensor, replicated)
+
+
+def _chunks_by_protocol(tensor: DTensor, replicated: bool) -> Iterator[ShardOfMine]:
+    protocol: Any = tensor
+    for chunk in protocol.__create_chunk_list__():
+        shard = protocol.__get_tensor_shard__(MetadataIndex("", chunk.offsets))
+        yield ShardOfMine(shard, chunk.offsets, replicated, tensor.size())
+
+
+def _chunks_of_checkpointable(value: Any) -> Iterator[ShardOfMine]:
+    """The size of the whole is in its write items alone, if it is no tensor."""
+    for item in value.__create_write_items__("", value):
+        shard = value.__get_tensor_shard__(item.index)
+        yield ShardOfMine(shard, item.tensor_data.chunk.offsets, False, item.tensor_data.size)
+
+
+def _chunks_of_strided(tensor: DTensor, replicated: bool) -> Iterator[ShardOfMine]:
+    """DCP takes the local tensor for one box at the first element's place, which is wrong if it is several stripes."""
+    local = tensor.to_local()
+    for runs in itertools.product(*_runs_by_dimension(tensor)):
+        part = local
+        for dimension, (_, begin, count) in enumerate(runs):
+            part = part.narrow(dimension, begin, count)
+        yield ShardOfMine(part, tuple(first for first, _, _ in runs), replicated, tensor.size())
+
+
+def _runs_by_dimension(tensor: DTensor) -> list[list[_Run]]:
+    coordinate = tensor.device_mesh.get_coordinate()
+    assert coordinate is not None
+    indices = [torch.arange(size) for size in tensor.shape]  # in the whole tensor, of what is held along each dimension
+    for mesh_dimension, placement in enumerate(tensor.placements):
+        ranks, mine = tensor.device_mesh.size(mesh_dimension), coordinate[mesh_dimension]
+        if isinstance(placement, _StridedShard):
+            blocks = _split(indices[placement.dim], int(placement.split_factor))
+            held = torch.cat([_split(block, ranks)[mine] for block in blocks])
+            indices[placement.dim] = held
+        elif isinstance(placement, Shard):
+            indices[placement.dim] = _split(indices[placement.dim], ranks)[mine]
+    return [_runs(held) for held in indices]
+
+
+def _split(indices: torch.Tensor, parts: int) -> list[torch.Tensor]:
+    """As a Shard splits: parts of one size, the last ones shorter or empty."""
+    chunks = list(torch.chunk(indices, parts))
+    return chunks + [indices[:0]] * (parts - len(chunks))
+
+
+def _runs(indices: torch.Tensor) -> list[_Run]:
+    """Stretches of consecutive indices; one that is empty if there are none."""
+    if len(indices) == 0:
+        return [(0, 0, 0)]
+    breaks = torch.nonzero(torch.diff(indices) != 1).flatten() + 1
+    begins = [0, *breaks.tolist()]
+    ends = [*begins[1:], len(indices)]
+    return [(int(indices[begin]), begin, end - begin) for begin, end in zip(begins, ends, strict=True)]
