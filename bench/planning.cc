@@ -82,6 +82,7 @@ cairn::Result<void> measure(std::int64_t rank_count, const std::vector<int>& cou
   std::vector<RankPlan> arrived;
   for (std::int64_t rank = 0; rank < rank_count; ++rank) arrived.push_back(plan_of(rank, rank_count, counts));
   std::vector<LocalPlan> ranks;
+  ranks.reserve(arrived.size());
   for (RankPlan& plan : arrived) ranks.push_back(std::move(plan.items));
 
   const double before = status_mib("VmRSS:");

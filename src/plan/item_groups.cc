@@ -199,8 +199,8 @@ class Grouping {
       std::int64_t* const place = key.boxes.data() + chunk_ranks_.size() * width;
       if (!has_elements(box)) {
         all_have_elements = false;
-        const bool name_is_taken =
-            !chunk_ranks_.empty() && std::equal(box.begin(), box.begin() + width / 2, place - width);
+        const auto offsets = box.first(width / 2);
+        const bool name_is_taken = !chunk_ranks_.empty() && std::equal(offsets.begin(), offsets.end(), place - width);
         if (name_is_taken) continue;
       }
       std::copy(box.begin(), box.end(), place);

@@ -71,6 +71,7 @@ class Balance {
     for (const ItemGroup* group : whole) give_whole(least_loaded(*group));
 
     std::vector<std::vector<const ItemGroup*>*> order;
+    order.reserve(families.size());
     for (auto& [ranks, family] : families) order.push_back(&family);
     std::stable_sort(order.begin(), order.end(),
                      [](auto* a, auto* b) { return a->front()->holder_count < b->front()->holder_count; });
