@@ -307,6 +307,14 @@ TEST(GlobalSavePlan, EvensOutWhatRanksHaveOfTheirOwn) {
   }
 }
 
+// What few ranks have leaves no choice; what all have evens it out.
+TEST(GlobalSavePlan, PlacesFirstWhatFewRanksHave) {
+  Job job(4);
+  job.replicate("all", {400});
+  job.replicate({0, 1}, "few", {200}, box({0}, {200}));
+  EXPECT_EQ(loads_of(job, job.plan()), std::vector<std::uint64_t>(4, 150 * kMiB));
+}
+
 TEST(GlobalSavePlan, DoesNotCutWhatComesOutEvenWhole) {
   Job job(4);
   for (int key = 0; key < 8; ++key) job.replicate("w." + std::to_string(key), {100, 1});
@@ -363,10 +371,12 @@ TEST(GlobalSavePlan, MakesNoPartSmallerThanAMebibyte) {
 }
 
 TEST(GlobalSavePlan, CutsNothingThatOneRankDoesNotDeclare) {
-  Job job(2);
-  job.add(0, "w", {100}).replicated = true;
-  job.add(1, "w", {100}).replicated = false;
-  EXPECT_TRUE(job.plan().cuts.empty());
+  for (const bool first_declares : {false, true}) {
+    Job job(2);
+    job.add(0, "w", {100}).replicated = first_declares;
+    job.add(1, "w", {100}).replicated = !first_declares;
+    EXPECT_TRUE(job.plan().cuts.empty());
+  }
 }
 
 TEST(GlobalSavePlan, ToTheLowestRankIsWithoutBalanceAndCuts) {
