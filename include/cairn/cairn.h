@@ -10,6 +10,7 @@
 #include <cairn/error.h>                 // IWYU pragma: export
 #include <cairn/local_group.h>           // IWYU pragma: export
 #include <cairn/result.h>                // IWYU pragma: export
+#include <cairn/save_steps.h>            // IWYU pragma: export
 #include <cairn/state_dict.h>            // IWYU pragma: export
 #include <cairn/value.h>                 // IWYU pragma: export
 #include <cairn/verify.h>                // IWYU pragma: export

@@ -1,10 +1,13 @@
-// Directory calls: save and open on any Storage; the public functions are these on a POSIX directory.
+// Directory calls: save, its steps, and open on any Storage; the public functions are these on a POSIX directory.
 #pragma once
 
 #include <cairn/checkpoint.h>
+#include <cairn/save_steps.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "storage/storage.h"
 
@@ -12,6 +15,11 @@ namespace cairn::checkpointer {
 
 // As cairn::save; `options.checkpoint_id` is recorded as it is.
 Result<SaveReport> save_into(storage::Storage& storage, const StateDict& state, const SaveOptions& options);
+
+// As SaveClaim::make and RankShare::write.
+Result<SaveClaim> claim_in(std::unique_ptr<storage::Storage> storage, const SaveOptions& options);
+Result<RankShare> write_share_in(std::unique_ptr<storage::Storage> storage, std::string_view ticket, std::uint32_t rank,
+                                 const StateDict& state, const SaveOptions& options);
 
 // As cairn::open.
 Result<Checkpoint> open_in(std::unique_ptr<storage::Storage> storage, const std::string& metadata_name = ".metadata");

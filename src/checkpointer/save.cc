@@ -17,6 +17,7 @@
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/outcome.h"
+#include "checkpointer/rank_writer.h"
 #include "checkpointer/ranks.h"
 #include "checkpointer/save_items.h"
 #include "checkpointer/save_layout.h"
@@ -24,10 +25,8 @@
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 #include "plan/global_save_plan.h"
-#include "plan/save_plan.h"
 #include "storage/posix/posix_storage.h"
 #include "transfer/commit.h"
-#include "transfer/image_writer.h"
 
 namespace cairn {
 namespace {
@@ -38,8 +37,6 @@ using checkpointer::SaveAssignment;
 using checkpointer::SaveItems;
 using checkpointer::SaveLayout;
 using checkpointer::WrittenFile;
-using manifest::TrailerItem;
-using transfer::FileImage;
 using transfer::ItemSource;
 using transfer::SaveTransaction;
 
@@ -124,7 +121,7 @@ class Save {
     if (ranks_.is_coordinator()) assignments = plans ? coordinator_.assign(*plans) : plans.error();  // (2)
     CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
     Result<std::string> written = write(assignment);  // (3)
-    if (written) files_->hand_over();
+    if (written) writer_->files().hand_over();
     const Result<std::vector<std::string>> all = ranks_.gather(std::move(written));
     std::string verdict;
     if (ranks_.is_coordinator()) {  // (4)
@@ -144,41 +141,13 @@ class Save {
 
   Result<std::string> write(const std::string& message) {
     CAIRN_TRY_ASSIGN(const SaveAssignment assignment, checkpointer::decode_assignment(message));
+    writer_.emplace(storage_, checkpointer::RankPart{assignment.ticket, number_of_this_rank(), assignment.file_count,
+                                                     options_.file_per_item});
     save_id_ = assignment.ticket.identity.save_id;
-    files_.emplace(storage_, save_id_);
-    CAIRN_TRY_ASSIGN(const std::vector<FileImage> images, make_images(assignment));
-    std::vector<transfer::ImageFile> files;
-    std::vector<std::string> names;
-    for (const FileImage& image : images) {
-      const auto number = static_cast<std::uint32_t>(names.size());
-      names.push_back(transfer::data_file_name(assignment.ticket, number_of_this_rank(), number));
-      CAIRN_TRY_ASSIGN(std::string private_name, files_->private_name(names.back()));
-      files.push_back({std::move(private_name), &image});
-      bytes_written_ += image.file_bytes();
-    }
-    const transfer::WriteOptions write_options{options_.durability, options_.thread_count, options_.direct_io,
-                                               options_.interrupted};
-    CAIRN_TRY_ASSIGN(const std::vector<std::uint32_t> trailers, transfer::write_images(storage_, files, write_options));
-    CAIRN_TRY(files_->publish(names, options_.durability));
-    std::vector<WrittenFile> written;
-    for (std::size_t i = 0; i < images.size(); ++i) written.push_back({images[i].file_bytes(), trailers[i]});
-    return checkpointer::encode_written(written);
-  }
-
-  Result<std::vector<FileImage>> make_images(const SaveAssignment& assignment) {
     CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(assignment.items));
-    std::vector<bool> is_value;
-    for (const ItemSource& source : sources) is_value.push_back(source.kind == TrailerItem::Kind::kValue);
-    std::vector<FileImage> images;
-    for (const std::vector<std::size_t>& file : plan::assign_files(is_value, options_.file_per_item)) {
-      std::vector<ItemSource> items;
-      for (const std::size_t item : file) items.push_back(sources[item]);
-      const transfer::ImageIdentity identity{save_id_, number_of_this_rank(), static_cast<std::uint32_t>(images.size()),
-                                             assignment.file_count};
-      CAIRN_TRY_ASSIGN(FileImage image, FileImage::make(identity, items));
-      images.push_back(std::move(image));
-    }
-    return images;
+    CAIRN_TRY(writer_->write(sources,
+                             {options_.durability, options_.thread_count, options_.direct_io, options_.interrupted}));
+    return checkpointer::encode_written(writer_->written());
   }
 
   std::uint32_t number_of_this_rank() const {
@@ -189,7 +158,7 @@ class Save {
     CAIRN_TRY_ASSIGN(const checkpointer::Verdict verdict, checkpointer::decode_verdict(message));
     const Result<std::string> outcome = checkpointer::decode_outcome(verdict.outcome);
     if (!outcome) {
-      if (files_ && !verdict.files_stay) files_->withdraw();
+      if (writer_ && !verdict.files_stay) writer_->files().withdraw();
       return outcome.error();
     }
     CAIRN_TRY_ASSIGN(checkpointer::Committed committed, checkpointer::decode_committed(*outcome));
@@ -201,9 +170,9 @@ class Save {
       catalog = std::move(decoded.catalog);
     }
     CAIRN_TRY(catalog.index());
-    if (ranks_.is_coordinator()) bytes_written_ += committed.pickle.size();
-    return SaveReport{save_id_, std::make_shared<Catalog>(std::move(catalog)), bytes_written_,
-                      std::move(committed.warnings)};
+    const std::uint64_t metadata_bytes = ranks_.is_coordinator() ? committed.pickle.size() : 0;
+    return SaveReport{save_id_, std::make_shared<Catalog>(std::move(catalog)),
+                      writer_->bytes_written() + metadata_bytes, std::move(committed.warnings)};
   }
 
   storage::Storage& storage_;
@@ -211,9 +180,8 @@ class Save {
   Ranks ranks_;
   Coordinator coordinator_;
   SaveItems items_;
-  std::optional<transfer::RankFiles> files_;
+  std::optional<checkpointer::RankWriter> writer_;
   SaveId save_id_;
-  std::uint64_t bytes_written_ = 0;
 };
 
 }  // namespace

@@ -42,6 +42,23 @@ Result<SaveId> read_id(CodedReader& reader) {
   return id;
 }
 
+void append_ticket(std::string& out, const transfer::SaveTicket& ticket) {
+  append_id(out, ticket.identity.save_id);
+  append_id(out, ticket.identity.job_id);
+  append_varint(out, ticket.identity.save_number);
+  out.push_back(ticket.fresh ? 1 : 0);
+}
+
+Result<transfer::SaveTicket> read_ticket(CodedReader& reader) {
+  transfer::SaveTicket ticket;
+  CAIRN_TRY_ASSIGN(ticket.identity.save_id, read_id(reader));
+  CAIRN_TRY_ASSIGN(ticket.identity.job_id, read_id(reader));
+  CAIRN_TRY_ASSIGN(ticket.identity.save_number, reader.varint());
+  CAIRN_TRY_ASSIGN(const std::uint8_t fresh, reader.byte());
+  ticket.fresh = fresh != 0;
+  return ticket;
+}
+
 Result<AssignedItem> read_assigned(CodedReader& reader) {
   AssignedItem item;
   CAIRN_TRY_ASSIGN(const std::uint64_t index, reader.varint());
@@ -111,13 +128,21 @@ Result<void> LocalPlans::add(std::string_view message) {
   return {};
 }
 
-std::string encode_assignment(const SaveAssignment& assignment) {
+std::string encode_ticket(const transfer::SaveTicket& ticket) {
   std::string message;
-  const transfer::SaveTicket& ticket = assignment.ticket;
-  append_id(message, ticket.identity.save_id);
-  append_id(message, ticket.identity.job_id);
-  append_varint(message, ticket.identity.save_number);
-  message.push_back(ticket.fresh ? 1 : 0);
+  append_ticket(message, ticket);
+  return message;
+}
+
+Result<transfer::SaveTicket> decode_ticket(std::string_view message) {
+  CodedReader reader = reader_of(message);
+  CAIRN_TRY_ASSIGN(const transfer::SaveTicket ticket, read_ticket(reader));
+  if (reader.left() != 0) return reader.damaged("more bytes than a ticket has");
+  return ticket;
+}
+
+std::string encode_assignment(const SaveAssignment& assignment) {
+  std::string message = encode_ticket(assignment.ticket);
   append_varint(message, assignment.file_count);
   append_varint(message, assignment.items.size());
   for (const AssignedItem& item : assignment.items) {
@@ -133,11 +158,7 @@ std::string encode_assignment(const SaveAssignment& assignment) {
 Result<SaveAssignment> decode_assignment(std::string_view message) {
   CodedReader reader = reader_of(message);
   SaveAssignment assignment;
-  CAIRN_TRY_ASSIGN(assignment.ticket.identity.save_id, read_id(reader));
-  CAIRN_TRY_ASSIGN(assignment.ticket.identity.job_id, read_id(reader));
-  CAIRN_TRY_ASSIGN(assignment.ticket.identity.save_number, reader.varint());
-  CAIRN_TRY_ASSIGN(const std::uint8_t fresh, reader.byte());
-  assignment.ticket.fresh = fresh != 0;
+  CAIRN_TRY_ASSIGN(assignment.ticket, read_ticket(reader));
   CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.varint());
   if (file_count > UINT32_MAX) return reader.damaged("more files than 2^32");
   assignment.file_count = static_cast<std::uint32_t>(file_count);

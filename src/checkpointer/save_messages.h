@@ -50,6 +50,9 @@ class LocalPlans {
 
 // --- The coordinator to every rank: what it shall write, and under which names.
 
+std::string encode_ticket(const transfer::SaveTicket& ticket);
+Result<transfer::SaveTicket> decode_ticket(std::string_view message);
+
 struct SaveAssignment {
   transfer::SaveTicket ticket;
   std::uint32_t file_count = 0;  // of the whole save

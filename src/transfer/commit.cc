@@ -204,7 +204,19 @@ void SaveTransaction::withdraw() {
   lease_.reset();
   // First: a rank that is late finds no folder any more, and so publishes nothing behind our back.
   remove_private_folder(storage_, folder_, ignored);
+  if (expects_any_) look_for_files();
   withdraw_files(storage_, expected_, identity_.save_id);
+}
+
+void SaveTransaction::look_for_files() {
+  const auto files = storage_.list();
+  if (!files) return;  // the next save finds what is left, as after a kill
+  const std::string id = to_decimal(identity_.save_id);
+  for (const storage::ListedFile& file : *files) {
+    // Beside other files all of ours bear the save's id, so that those need not be opened.
+    const bool possible = file.name.ends_with(".distcp") && (fresh_ || file.name.find(id) != std::string::npos);
+    if (possible && file.is_regular) expected_.push_back(file.name);
+  }
 }
 
 }  // namespace cairn::transfer

@@ -62,6 +62,8 @@ class SaveTransaction {
   // The final names of all files that the ranks are going to publish: what to withdraw if the save fails. Only what is
   // recognised as this save's, by its name or its trailer, is ever withdrawn.
   void expect(std::vector<std::string> file_names) { expected_ = std::move(file_names); }
+  // In place of expect(), where nobody knows the names beforehand: what the directory shows is looked through.
+  void expect_any() { expects_any_ = true; }
 
   // Steps 4 to 7. `record` lacks what the transaction knows (save, job, number, pickle): it is filled in.
   Result<CommitReport> commit(const std::string& pickle, manifest::CommitRecord record, Durability durability);
@@ -75,6 +77,7 @@ class SaveTransaction {
   Result<void> check_not_superseded(const MetadataInPlace& now) const;
   Result<void> rename_and_confirm(Durability durability);
   void withdraw();
+  void look_for_files();
 
   storage::Storage& storage_;
   SaveIdentity identity_;
@@ -85,6 +88,7 @@ class SaveTransaction {
   bool fresh_ = false;  // the directory held nothing but files of others: DCP's names are free
   MetadataInPlace seen_;
   std::vector<std::string> expected_;
+  bool expects_any_ = false;
   bool committed_ = false;
 };
 

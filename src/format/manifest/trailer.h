@@ -48,7 +48,7 @@ struct TrailerIndex {
   SaveId save_id;
   std::uint32_t rank = 0;
   std::uint32_t file_number = 0;   // among the rank's files of this save
-  std::uint32_t file_count = 0;    // of the whole save
+  std::uint32_t file_count = 0;    // of the whole save; 0 if nobody knew when this file was written
   std::vector<TrailerItem> items;  // ascending by offset, not overlapping
 };
 

@@ -1,0 +1,223 @@
+// The steps of a save by a caller who passes tickets and results between the ranks himself.
+#include <cairn/cairn.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "checkpointer/directory_calls.h"
+#include "format/dcp/metadata_template.h"
+#include "storage/testing/model_storage.h"
+
+namespace cairn {
+namespace {
+
+using storage::ModelStorage;
+
+constexpr std::int64_t kElements = 1000;
+constexpr std::uint32_t kRanks = 2;
+
+// What a rank has at a step: a tensor of its own, and a value.
+class Share {
+ public:
+  Share(std::uint32_t rank, int step) : data_(kElements, static_cast<float>(step * 10 + static_cast<int>(rank))) {
+    EXPECT_TRUE(state_.add_value(value_of(rank), Value(step)));  // before the tensor: the file has it behind
+    EXPECT_TRUE(state_.add_tensor(tensor_of(rank), TensorView::contiguous(data_.data(), DType::kFloat32, {kElements})));
+  }
+  static std::string tensor_of(std::uint32_t rank) { return "tensor" + std::to_string(rank); }
+  static std::string value_of(std::uint32_t rank) { return "value" + std::to_string(rank); }
+
+  StateDict& dict() { return state_; }
+  // The step that all of it is of, -1 for a mixture.
+  int found(std::uint32_t rank) const {
+    const int step = static_cast<int>(*state_.value(value_of(rank))->get_if<std::int64_t>());
+    const Share whole(rank, step);
+    return data_ == whole.data_ ? step : -1;
+  }
+
+ private:
+  std::vector<float> data_;
+  StateDict state_;
+};
+
+// Collects what the ranks sent, as a coordinator does, and makes the metadata of it.
+class Results {
+ public:
+  void add(std::uint32_t rank, const RankShare& share) {
+    const auto first = static_cast<std::uint32_t>(files_.size());
+    const auto moved = [first](ItemLocation place) {
+      place.file += first;
+      return place;
+    };
+    for (const PublishedFile& file : share.files()) {
+      catalog_.files.push_back(file.name);
+      files_.push_back(file);
+    }
+    CatalogTensor tensor;
+    tensor.fqn = Share::tensor_of(rank);
+    tensor.shape = {kElements};
+    tensor.boxes = {0, kElements};
+    tensor.locations = {moved(share.places()[1])};
+    catalog_.keys.push_back({true, static_cast<std::uint32_t>(catalog_.tensors.size())});
+    catalog_.tensors.push_back(std::move(tensor));
+    catalog_.keys.push_back({false, static_cast<std::uint32_t>(catalog_.values.size())});
+    catalog_.values.push_back({Share::value_of(rank), moved(share.places()[0])});
+  }
+
+  std::string metadata() {
+    catalog_.version = "1.0.0";
+    catalog_.save_id = "any";
+    catalog_.checkpoint_id = "model";
+    const auto metadata = dcp::MetadataTemplate::make(catalog_);
+    return metadata->render("any", "model", catalog_.files);
+  }
+  const std::vector<PublishedFile>& files() const { return files_; }
+
+ private:
+  Catalog catalog_;
+  std::vector<PublishedFile> files_;
+};
+
+constexpr std::uint32_t kNobody = UINT32_MAX;
+
+// A save of `step` in which the ranks after `last_rank` never get to write.
+bool save_on(ModelStorage& disk, int step, std::uint32_t last_rank = kNobody) {
+  const SaveOptions options{.thread_count = 1};
+  auto claim = checkpointer::claim_in(ModelStorage::view_of(disk), options);
+  if (!claim) return false;
+  Results results;
+  std::vector<RankShare> shares;
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    if (rank > last_rank) return false;
+    Share state(rank, step);
+    auto share =
+        checkpointer::write_share_in(ModelStorage::view_of(disk), claim->ticket(), rank, state.dict(), options);
+    if (!share) return false;
+    results.add(rank, *share);
+    share->hand_over();
+    shares.push_back(std::move(*share));
+  }
+  return claim->commit(results.metadata(), results.files()).has_value();
+}
+
+// 0 if there is no checkpoint, -1 if what is there is broken or a mixture.
+int step_on(ModelStorage& disk) {
+  const auto checkpoint = checkpointer::open_in(ModelStorage::view_of(disk));
+  if (!checkpoint) return checkpoint.error().code() == ErrorCode::kNotFound ? 0 : -1;
+  std::optional<int> found;
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    Share target(rank, 0);
+    const auto report = checkpoint->load(target.dict());
+    EXPECT_TRUE(report) << report.error().what();
+    if (!report || (found && target.found(rank) != *found)) return -1;
+    found = target.found(rank);
+  }
+  return *found;
+}
+
+TEST(SaveSteps, MakeACheckpointAsASaveDoes) {
+  ModelStorage disk;
+  for (const int step : {1, 2}) {
+    ASSERT_TRUE(save_on(disk, step));
+    EXPECT_EQ(step_on(disk), step);
+    EXPECT_EQ(disk.list("").value().size(), 1u + kRanks);  // what the first wrote is gone
+  }
+}
+
+TEST(SaveSteps, LeaveTheOldCheckpointAndNoLitterIfARankNeverComes) {
+  ModelStorage disk;
+  EXPECT_FALSE(save_on(disk, 1, 0));
+  EXPECT_TRUE(disk.list("").value().empty());  // under the plain names of DCP
+  ASSERT_TRUE(save_on(disk, 2));
+  EXPECT_FALSE(save_on(disk, 3, 0));
+  EXPECT_EQ(disk.list("").value().size(), 1u + kRanks);  // under names with an id
+  EXPECT_EQ(step_on(disk), 2);
+}
+
+TEST(SaveSteps, AShareThatIsNotHandedOverIsWithdrawn) {
+  ModelStorage disk;
+  const auto claim = checkpointer::claim_in(ModelStorage::view_of(disk), {});
+  ASSERT_TRUE(claim);
+  const std::size_t before = disk.list("").value().size();
+  {
+    Share state(0, 1);
+    const auto share = checkpointer::write_share_in(ModelStorage::view_of(disk), claim->ticket(), 0, state.dict(), {});
+    ASSERT_TRUE(share);
+    EXPECT_EQ(disk.list("").value().size(), before + 1);
+  }
+  EXPECT_EQ(disk.list("").value().size(), before);
+}
+
+TEST(SaveSteps, RefuseMetadataThatCouldNotBeReadBack) {
+  ModelStorage disk;
+  ASSERT_TRUE(save_on(disk, 1));
+  for (const bool is_pickle : {false, true}) {
+    auto claim = checkpointer::claim_in(ModelStorage::view_of(disk), {});
+    ASSERT_TRUE(claim);
+    Share state(0, 2);
+    auto share = checkpointer::write_share_in(ModelStorage::view_of(disk), claim->ticket(), 0, state.dict(), {});
+    ASSERT_TRUE(share);
+    share->hand_over();
+    Results results;
+    results.add(0, *share);
+    const auto report = claim->commit(is_pickle ? results.metadata() : "no pickle", {});  // and files are missing
+    ASSERT_FALSE(report);
+    if (is_pickle) {
+      EXPECT_EQ(report.error().code(), ErrorCode::kInvalidArgument);
+      EXPECT_EQ(report.error().file(), share->files()[0].name);
+    }
+    EXPECT_FALSE(claim->may_have_committed());
+    EXPECT_EQ(disk.list("").value().size(), 1u + kRanks);  // withdrawn at once
+    EXPECT_FALSE(claim->commit(results.metadata(), results.files()));
+  }
+  EXPECT_EQ(step_on(disk), 1);
+}
+
+TEST(SaveSteps, RefuseATicketThatIsNone) {
+  ModelStorage disk;
+  const auto claim = checkpointer::claim_in(ModelStorage::view_of(disk), {});
+  ASSERT_TRUE(claim);
+  Share state(0, 1);
+  const std::string ticket = claim->ticket();
+  for (std::size_t length = 0; length < ticket.size(); ++length) {
+    EXPECT_FALSE(
+        checkpointer::write_share_in(ModelStorage::view_of(disk), ticket.substr(0, length), 0, state.dict(), {}));
+  }
+  EXPECT_FALSE(checkpointer::write_share_in(ModelStorage::view_of(disk), ticket + "x", 0, state.dict(), {}));
+}
+
+TEST(SaveSteps, ACrashAtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
+  for (std::uint64_t crash_at = 0;; ++crash_at) {
+    SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
+    ModelStorage disk;
+    ASSERT_TRUE(save_on(disk, 1));
+    disk.crash_at(disk.operation_count() + crash_at);
+    const bool saved = save_on(disk, 2);
+    const bool crashed = disk.fault_fired();
+    disk.lose_power(crash_at);
+    const int found = step_on(disk);
+    EXPECT_TRUE(found == 2 || (!saved && found == 1)) << found;
+    EXPECT_TRUE(save_on(disk, 3));
+    EXPECT_EQ(step_on(disk), 3);
+    if (!crashed) break;  // the loop covered every operation
+  }
+}
+
+TEST(SaveSteps, AFailureOfAnyOperationLeavesNoLitter) {
+  for (std::uint64_t number = 0;; ++number) {
+    SCOPED_TRACE(testing::Message() << "number=" << number);
+    ModelStorage disk;
+    ASSERT_TRUE(save_on(disk, 1));
+    const std::size_t files_before = disk.list("").value().size();
+    disk.fail_at(disk.operation_count() + number, Error::from_errno(EIO, "injected"));
+    const bool saved = save_on(disk, 2);
+    const bool fired = disk.fault_fired();
+    const int found = step_on(disk);
+    EXPECT_TRUE(found == 2 || (!saved && found == 1)) << found;
+    if (found == 1) EXPECT_LE(disk.list("").value().size(), files_before + 1);
+    if (!fired) break;
+  }
+}
+
+}  // namespace
+}  // namespace cairn
