@@ -51,6 +51,7 @@ from cairn.errors import InvalidArgument as InvalidArgument
 from cairn.errors import MissingKey as MissingKey
 from cairn.errors import NoSpace as NoSpace
 from cairn.errors import NotFound as NotFound
+from cairn.errors import Replaced as Replaced
 from cairn.errors import Superseded as Superseded
 from cairn.errors import Unavailable as Unavailable
 from cairn.errors import UnsafeContent as UnsafeContent

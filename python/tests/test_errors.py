@@ -9,7 +9,9 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
-from cairn.failures import as_checkpoint_exceptions
+from cairn import errors
+from cairn.errors import from_engine
+from cairn.failures import as_checkpoint_exceptions, failure_of
 
 KINDS = {
     cairn.InvalidArgument: ValueError,
@@ -20,6 +22,7 @@ KINDS = {
     cairn.Unsupported: NotImplementedError,
     cairn.Unavailable: OSError,
     cairn.NoSpace: OSError,
+    cairn.Replaced: RuntimeError,
     cairn.Superseded: RuntimeError,
     cairn.Cancelled: RuntimeError,
     cairn.InternalError: RuntimeError,
@@ -44,10 +47,44 @@ def test_each_is_a_checkpoint_exception_when_dcp_would_raise_one(kind: type[cair
     assert isinstance(error, CheckpointException)
     assert isinstance(error, KINDS[kind])
     assert isinstance(error, Exception), "an except clause for Exception must see it"
-    cause, trace = error.failures[0]
+    cause, trace = error.failures[PLACE["rank"]]
     assert type(cause) is kind
     assert trace[-1].name == "test_each_is_a_checkpoint_exception_when_dcp_would_raise_one"
     assert str(error) == "what happened"
+
+
+def test_the_only_rank_is_rank_0() -> None:
+    with pytest.raises(cairn.Corrupt) as caught, as_checkpoint_exceptions():
+        raise cairn.Corrupt("what happened")
+    assert list(caught.value.failures) == [0]
+
+
+def test_each_code_of_the_engine_has_its_class() -> None:
+    for kind in KINDS:
+        assert type(from_engine(kind.code, "what happened", 0, PLACE, [])) is kind
+    assert set(KINDS) == {kind for kind in vars(errors).values() if isinstance(kind, type) and "code" in vars(kind)} - {
+        cairn.Error
+    }
+
+
+def test_the_failures_of_many_ranks_keep_their_classes_and_what_was_attached() -> None:
+    theirs = RuntimeError("the disk is tired")
+    causes = [
+        (cairn.MissingKey("no such key", key="k", rank=1), b""),
+        (cairn.InvalidArgument("RuntimeError: the disk is tired", rank=3), pickle.dumps(failure_of(theirs))),
+        (cairn.Corrupt("unreadable attachment", rank=5), b"not a pickle"),
+    ]
+    with pytest.raises(cairn.MissingKey) as caught, as_checkpoint_exceptions():
+        raise from_engine("kMissingKey", "3 ranks failed", 0, {}, causes)
+    assert isinstance(caught.value, CheckpointException)
+    kinds = {rank: type(failure) for rank, (failure, _) in caught.value.failures.items()}
+    assert kinds == {1: cairn.MissingKey, 3: RuntimeError, 5: cairn.Corrupt}
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert {rank: str(failure) for rank, (failure, _) in again.failures.items()} == {
+        1: "no such key",
+        3: "the disk is tired",
+        5: "unreadable attachment",
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -57,7 +94,7 @@ def test_each_can_be_pickled(kind: type[cairn.Error]) -> None:
         raise kind("what happened", **PLACE)
     combined = pickle.loads(pickle.dumps(caught.value))
     assert type(combined) is type(caught.value)
-    assert list(combined.failures) == [0]
+    assert list(combined.failures) == [PLACE["rank"]]
     for error in (plain, combined):
         assert str(error) == "what happened"
         assert {name: getattr(error, name) for name in PLACE} == PLACE

@@ -12,7 +12,7 @@ import pytest
 import stock
 import torch
 import torch.distributed as dist
-from same import assert_same
+from same import assert_same, blank
 from torch.distributed.checkpoint.metadata import Metadata
 
 import cairn
@@ -241,19 +241,22 @@ class TestNotBuiltYet:
         safetensors = stock.dcp.filesystem.SerializationFormat.SAFETENSORS
         with pytest.raises(NotImplementedError, match="format"):
             cairn.save({}, storage_writer=cairn.FileSystemWriter(checkpoint, serialization_format=safetensors))
-        with pytest.raises(NotImplementedError, match="use_collectives"):
-            cairn.save({}, checkpoint_id=checkpoint, use_collectives=False)
         with pytest.raises(NotImplementedError, match="directories"):
             cairn.save({}, checkpoint_id="s3://bucket/key")
 
-    def test_many_ranks(self, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(dist, "is_initialized", lambda: True)
-        monkeypatch.setattr(dist, "get_world_size", lambda group=None: 2)
-        with pytest.raises(NotImplementedError, match="many ranks"):
-            cairn.save({"a": torch.ones(1)}, checkpoint_id=checkpoint)
-        with pytest.raises(NotImplementedError, match="many ranks"):
-            cairn.load({"a": torch.ones(1)}, checkpoint_id=checkpoint)
-        cairn.save({"a": torch.ones(1)}, checkpoint_id=checkpoint, no_dist=True)
+
+def test_without_collectives(checkpoint: Path, tmp_path: Path) -> None:
+    """Many ranks do this in test_many_ranks.py."""
+    metadata = cairn.save(STATE, checkpoint_id=checkpoint, use_collectives=False)
+    names = {path.name for path in checkpoint.iterdir()}
+    assert names == {"__0.metadata", "__0_0.distcp"}
+    stock.save(STATE, tmp_path / "stock", use_collectives=False)
+    assert names == {path.name for path in (tmp_path / "stock").iterdir()}
+    assert set(metadata.state_dict_metadata) == {"a.w", "a.s", "n", "l.0", "l.1.x"}
+    for load in (cairn.load, stock.dcp.load):
+        state = blank(STATE)
+        load(state, checkpoint_id=checkpoint, no_dist=True)
+        assert_same(state, STATE)
 
 
 def test_a_world_of_one(checkpoint: Path, tmp_path: Path) -> None:
