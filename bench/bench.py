@@ -27,11 +27,12 @@ from metadata_bench import measure_metadata
 from peak_memory import PeakMemory
 from peers import PEERS, Peer
 from planning_bench import RANK_COUNTS, measure_planning
+from ranks_bench import measure_ranks
 from states import bytes_of, small_tensors, transformer_with_adam
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build/release"
-FIGURES = ("large", "small", "memory", "metadata", "planning")
+FIGURES = ("large", "small", "memory", "metadata", "planning", "ranks")
 
 
 @dataclass
@@ -177,6 +178,12 @@ class Bench:
                 for peer, value in per_peer.items():
                     self.samples.add(figure, peer, value)
 
+    def measure_ranks(self) -> None:
+        for _ in self.rounds("2 ranks, and 4 to 2"):
+            for figure, per_library in measure_ranks(self.scratch, self.arguments.state_mib).items():
+                for library, value in per_library.items():
+                    self.samples.add(f"ranks: {figure}", library, value)
+
     def warm_up(self) -> None:
         """Imports and thread pools come at the first call; they are not what is measured."""
         state = transformer_with_adam(0)
@@ -243,6 +250,14 @@ class Table:
                 self.lines.append(f"{'':34}" + "".join(f"{peer:>17}" for peer in self.peers))
             self.lines.append(f"{title:34}" + "".join(f"{cell:>17}" for cell in cells))
 
+    def ranks_rows(self) -> None:
+        for figure in self.samples.by_figure:
+            ours, stock = (self.samples.median(figure, library) for library in ("cairn", "dcp"))
+            if figure.startswith("ranks: ") and ours is not None and stock is not None:
+                unit = " s" if figure.endswith(("save", "load")) else ""
+                title = figure.removeprefix("ranks: ")
+                self.lines.append(f"{title:48} {ours:.3f}{unit}, dcp {stock:.3f}{unit}")
+
     def planning_row(self, ranks: int) -> None:
         seconds, mib = (
             self.samples.by_figure.get(f"{figure} {ranks}", {}) for figure in ("planning", "planning memory")
@@ -284,6 +299,7 @@ class Table:
                 self.lines.append(f"{'.metadata of 460,800 chunks, ' + action:34}    {text}")
         for ranks in RANK_COUNTS:
             self.planning_row(ranks)
+        self.ranks_rows()
         if raw_write and raw_read:
             self.lines.append(f"raw device: write {raw_write / 1e9:.2f} GB/s, read {raw_read / 1e9:.2f} GB/s")
             for figure, peers in self.samples.by_figure.items():
