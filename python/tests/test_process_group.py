@@ -10,7 +10,6 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,28 +17,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from ranks import context, init, start
 
 import cairn
 from cairn import _engine, process_group
 from cairn.process_group import GroupCalls, collectives_of
-
-
-def start(worker: Callable[..., None], ranks: int, folder: Path, *arguments: Any) -> None:
-    """Runs `worker(rank, ranks, folder, ...)` in a process for each rank; fails if one of them does."""
-    mp.start_processes(worker, (ranks, folder, *arguments), nprocs=ranks, start_method="spawn")
-
-
-def init(rank: int, ranks: int, folder: Path, timeout_seconds: float = 60) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder / 'store'}",
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=timeout_seconds),
-    )
 
 
 def message_of(rank: int, number: int) -> bytes:
@@ -177,7 +159,6 @@ def lose_a_rank(rank: int, ranks: int, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_rank_is_an_error_for_the_others(tmp_path: Path) -> None:
-    context = mp.get_context("spawn")
     workers = [context.Process(target=lose_a_rank, args=(rank, 3, tmp_path)) for rank in range(3)]
     for worker in workers:
         worker.start()

@@ -1,0 +1,141 @@
+"""Real processes that form a gloo group and do what a test tells them.
+
+They are forked from a server that has imported torch already: a group is there in a fraction of a second, and lives as
+long as the tests that share it.
+"""
+
+import contextlib
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+_HANG_SECONDS = 60  # a task that takes longer has hung
+_FOLLOW_SECONDS = 5  # how long the others may go on when a rank has failed
+_MODULES = [
+    "cairn.loading",
+    "cairn.process_group",
+    "cairn.saving",
+    "cairn.sharding",
+    "torch.distributed._shard.sharded_tensor",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+]
+
+context = mp.get_context("forkserver")
+context.set_forkserver_preload(_MODULES)  # type: ignore[attr-defined]
+
+
+def start(worker: Callable[..., None], ranks: int, folder: Path, *arguments: Any) -> None:
+    """Runs `worker(rank, ranks, folder, ...)` in a process for each rank; fails if one of them does."""
+    mp.start_processes(worker, (ranks, folder, *arguments), nprocs=ranks, start_method="forkserver")
+
+
+def init(rank: int, ranks: int, folder: Path, timeout_seconds: float = 60) -> None:
+    """Makes this process a rank of the group whose ranks meet in `folder`."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder / 'store'}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=timeout_seconds),
+    )
+
+
+class Gang:
+    """So many ranks, until :meth:`close`. After a task that failed the next one finds new processes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+
+    def run(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """What `task(*arguments)` returns on each rank. Fails if it raises on one, or does not return on all."""
+        if not self._processes:
+            self._start()
+        for pipe in self._pipes:
+            pipe.send((task, arguments))
+        results: list[Any] = [None] * self.size
+        complaints: dict[int, str] = {}
+        waiting = dict(zip(self._pipes, range(self.size), strict=True))
+        deadline = time.monotonic() + _HANG_SECONDS
+        while waiting:
+            ready = wait(list(waiting), max(deadline - time.monotonic(), 0))
+            for pipe in ready:
+                rank = waiting.pop(pipe)  # type: ignore[arg-type,call-overload]
+                try:
+                    results[rank], complaint = pipe.recv()  # type: ignore[union-attr]
+                except EOFError:
+                    complaint = "the process is gone"
+                if complaint:
+                    complaints[rank] = complaint
+                    deadline = min(deadline, time.monotonic() + _FOLLOW_SECONDS)
+            if not ready:
+                complaints |= dict.fromkeys(waiting.values(), "did not return")
+                break
+        if complaints:
+            self._kill()
+            raise AssertionError("\n".join(f"rank {rank}: {text}" for rank, text in sorted(complaints.items())))
+        return results
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                pipe.send(None)
+        for process in self._processes:
+            process.join(10)
+        self._kill()
+
+    def _start(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for rank in range(self.size):
+                mine, theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(rank, self.size, Path(folder), theirs), daemon=True)
+                process.start()
+                theirs.close()
+                self._pipes.append(mine)
+                self._processes.append(process)
+            self.run(dist.barrier)  # the folder is needed until all have met
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._processes, self._pipes = [], []
+
+
+@contextlib.contextmanager
+def gang(size: int) -> Iterator[Gang]:
+    """A Gang that ends with the block."""
+    ranks = Gang(size)
+    try:
+        yield ranks
+    finally:
+        ranks.close()
+
+
+def _serve(rank: int, size: int, folder: Path, pipe: Connection) -> None:
+    os.environ.pop("CAIRN_ALLOW_PICKLE", None)  # as in conftest.py
+    init(rank, size, folder)
+    while task := pipe.recv():
+        try:
+            pipe.send((task[0](*task[1]), None))
+        except BaseException:
+            pipe.send((None, traceback.format_exc()))
+    dist.destroy_process_group()
