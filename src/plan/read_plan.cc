@@ -1,6 +1,7 @@
 #include "plan/read_plan.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "plan/box_overlap.h"
@@ -13,6 +14,11 @@ std::int64_t begin_of(const CatalogTensor& tensor, std::size_t chunk, std::size_
 }
 std::int64_t size_of(const CatalogTensor& tensor, std::size_t chunk, std::size_t dimension) {
   return tensor.boxes[(chunk * 2 + 1) * tensor.shape.size() + dimension];
+}
+
+std::span<const std::int64_t> box_numbers(const CatalogTensor& tensor, std::size_t chunk) {
+  const std::size_t count = 2 * tensor.shape.size();
+  return std::span(tensor.boxes).subspan(chunk * count, count);
 }
 
 std::size_t most_divided_dimension(const CatalogTensor& tensor) {
@@ -41,8 +47,13 @@ ChunkIndex::ChunkIndex(const CatalogTensor& tensor) : tensor_(tensor) {
     const std::int64_t begin = begin_of(tensor, chunk, dimension_);
     intervals_.push_back({begin, begin + size_of(tensor, chunk, dimension_), chunk});
   }
-  std::stable_sort(intervals_.begin(), intervals_.end(),
-                   [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  // By the whole box where they begin alike, so that chunks that are repeated are neighbours.
+  std::stable_sort(intervals_.begin(), intervals_.end(), [&tensor](const Interval& a, const Interval& b) {
+    if (a.begin != b.begin) return a.begin < b.begin;
+    const auto box_a = box_numbers(tensor, a.chunk);
+    const auto box_b = box_numbers(tensor, b.chunk);
+    return std::lexicographical_compare(box_a.begin(), box_a.end(), box_b.begin(), box_b.end());
+  });
   std::int64_t end = 0;
   for (const Interval& interval : intervals_) ends_so_far_.push_back(end = std::max(end, interval.end));
 }
@@ -61,19 +72,10 @@ std::vector<ReadItem> ChunkIndex::overlaps_with(const Box& wanted) const {
     const Box saved = tensor_.chunk(interval->chunk);
     std::optional<Box> overlap = intersection(saved, wanted);
     if (!overlap) continue;
-    bool repeated = false;  // equal chunks begin alike, and so are neighbours
-    for (auto item = items.rbegin(); item != items.rend() && !repeated; ++item) {
-      if (item->overlap.offsets()[dimension_] != overlap->offsets()[dimension_]) break;
-      repeated = item->overlap == *overlap && tensor_.chunk(item->chunk) == saved;
-    }
+    const bool repeated = !items.empty() && tensor_.chunk(items.back().chunk) == saved;
     if (!repeated) items.push_back({interval->chunk, std::move(*overlap)});
   }
   return items;
-}
-
-std::optional<std::size_t> ChunkIndex::overlapping_chunk() const {
-  const auto clash = find_overlap(tensor_.shape.size(), tensor_.boxes, tensor_.chunk_count());
-  return clash ? std::optional(clash->second) : std::nullopt;
 }
 
 Result<std::vector<ReadItem>> ChunkIndex::reads_for(const Box& wanted) const {

@@ -7,7 +7,6 @@
 #include <cairn/result.h>
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace cairn::plan {
@@ -27,9 +26,6 @@ class ChunkIndex {
   // chunks overlap or leave a part of `wanted` uncovered. A box without elements needs nothing.
   Result<std::vector<ReadItem>> reads_for(const Box& wanted) const;
 
-  // A chunk that shares elements with another one, if there is any.
-  std::optional<std::size_t> overlapping_chunk() const;
-
  private:
   struct Interval {
     std::int64_t begin;
@@ -40,7 +36,7 @@ class ChunkIndex {
 
   const CatalogTensor& tensor_;
   std::size_t dimension_ = 0;              // along which the chunks differ most
-  std::vector<Interval> intervals_;        // by begin
+  std::vector<Interval> intervals_;        // by begin, then by box
   std::vector<std::int64_t> ends_so_far_;  // the largest end among intervals_[0..i]
 };
 

@@ -29,7 +29,6 @@ TEST(ReadPlan, CoversEachElementOnceWhateverTheCuts) {
     shatter(Box::whole(shape).value(), 2, random, wanted);
     const CatalogTensor tensor = tensor_of(shape, saved);
     const ChunkIndex index(tensor);
-    EXPECT_FALSE(index.overlapping_chunk());
     for (const Box& target : wanted) {
       const auto reads = index.reads_for(target);
       ASSERT_TRUE(reads) << reads.error().what();
@@ -56,7 +55,6 @@ TEST(ReadPlan, SaysWhichKeyIsNotCovered) {
 TEST(ReadPlan, AHoleIsNotFilledByAnOverlapElsewhere) {
   const CatalogTensor tensor = tensor_of({8}, {box({0}, {4}), box({2}, {4})});
   EXPECT_FALSE(ChunkIndex(tensor).reads_for(box({0}, {8})));
-  EXPECT_EQ(ChunkIndex(tensor).overlapping_chunk(), 1u);
 }
 
 TEST(ReadPlan, ARepeatedChunkIsReadOnce) {
