@@ -61,6 +61,7 @@ class Gang:
         self.size = size
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # where they meet, for each new group once more
 
     def run(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
         """What `task(*arguments)` returns on each rank. Fails if it raises on one, or does not return on all."""
@@ -101,15 +102,15 @@ class Gang:
         self._kill()
 
     def _start(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            for rank in range(self.size):
-                mine, theirs = context.Pipe()
-                process = context.Process(target=_serve, args=(rank, self.size, Path(folder), theirs), daemon=True)
-                process.start()
-                theirs.close()
-                self._pipes.append(mine)
-                self._processes.append(process)
-            self.run(dist.barrier)  # the folder is needed until all have met
+        self._folder = tempfile.TemporaryDirectory(prefix="cairn-ranks-")
+        for rank in range(self.size):
+            mine, theirs = context.Pipe()
+            arguments = (rank, self.size, Path(self._folder.name), theirs)
+            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(mine)
+            self._processes.append(process)
 
     def _kill(self) -> None:
         for process in self._processes:
@@ -117,7 +118,9 @@ class Gang:
             process.join()
         for pipe in self._pipes:
             pipe.close()
-        self._processes, self._pipes = [], []
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._processes, self._pipes, self._folder = [], [], None
 
 
 @contextlib.contextmanager
