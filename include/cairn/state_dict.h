@@ -8,11 +8,11 @@
 #include <cairn/dtype.h>
 #include <cairn/value.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -78,13 +78,12 @@ struct Entry {
 
 class StateDict {
  public:
-  // A whole tensor. All fail with kInvalidArgument if the flat name is taken (a tensor may have several chunks, all of
-  // one dtype and global shape) or if shape, strides or offsets do not fit together.
+  // A whole tensor. All fail with kInvalidArgument if the flat name is taken (chunks may share one, all of one dtype
+  // and global shape) or if shape, strides or offsets do not fit together; nothing is added then.
   Result<void> add_tensor(Path path, TensorView tensor, TensorTraits traits = {});
   Result<void> add_tensor(std::string fqn, TensorView tensor, TensorTraits traits = {});
   // A chunk of a larger tensor: the elements from `offsets` on, as many as `local.sizes` says.
-  Result<void> add_chunk(Path path, TensorView local, Extents global_shape, Extents offsets,
-                         TensorTraits traits = {});
+  Result<void> add_chunk(Path path, TensorView local, Extents global_shape, Extents offsets, TensorTraits traits = {});
   Result<void> add_chunk(std::string fqn, TensorView local, Extents global_shape, Extents offsets);
   // A plain value. For a load: the value that stays if the checkpoint does not have the key and a partial load is
   // allowed.
@@ -94,6 +93,7 @@ class StateDict {
   Result<void> add_serialized(Path path, SerializedTensor tensor);
 
   const std::vector<Entry>& entries() const noexcept { return entries_; }
+  // To be filled; names, and how many entries there are, stay as they are.
   std::vector<Entry>& entries() noexcept { return entries_; }
   // The first entry of that name, or null.
   const Entry* find(std::string_view fqn) const;
@@ -101,9 +101,23 @@ class StateDict {
   const Value* value(std::string_view fqn) const;
 
  private:
-  Result<void> add(Entry entry);
-  std::vector<Entry> entries_;                           // in the order added
-  std::unordered_map<std::string, std::size_t> by_fqn_;  // the first entry of each name
+  // A place of the table of names: the first entry of one of them.
+  struct Slot {
+    std::size_t hash = 0;
+    std::size_t entry = kNoEntry;
+  };
+  static constexpr std::size_t kNoEntry = static_cast<std::size_t>(-1);
+
+  Result<void> add(Entry entry);  // one that shares its name with no other
+  void append(Entry entry, std::size_t hash);
+  // Where the name is, or where it would be. There are slots.
+  std::size_t slot_of(std::string_view fqn, std::size_t hash) const;
+  const Entry* find(std::string_view fqn, std::size_t hash) const;
+  void grow_slots();
+
+  std::vector<Entry> entries_;  // in the order added
+  // The names by hash, with linear probing, at most half of it used: each name is held once, by its entry.
+  std::vector<Slot> slots_;  // as many as a power of two, or none
 };
 
 }  // namespace cairn

@@ -1,9 +1,16 @@
 #include <cairn/state_dict.h>
 
+#include <algorithm>
+#include <functional>
+
 #include "core/checked.h"
 
 namespace cairn {
 namespace {
+
+constexpr std::size_t kSlotsMin = 16;
+
+std::size_t hash_of(std::string_view fqn) { return std::hash<std::string_view>()(fqn); }
 
 // Strides must belong to the sizes, and the extent that they span must be countable in bytes.
 Result<void> check_view(const TensorView& view) {
@@ -22,10 +29,26 @@ Result<void> check_view(const TensorView& view) {
   return {};
 }
 
+// A chunk beside the first entry of its name.
+Result<void> check_fits(const Entry& first, DType dtype, const Extents& global_shape) {
+  const auto* tensor = std::get_if<TensorEntry>(&first.content);
+  if (tensor == nullptr) return Error(ErrorCode::kInvalidArgument, "a key that was added twice").key(first.fqn);
+  if (tensor->local.dtype == dtype && tensor->global_shape == global_shape) return {};
+  return Error(ErrorCode::kInvalidArgument, "chunks of one tensor differ in dtype or global shape")
+      .key(first.fqn)
+      .expected(std::string(name_of(tensor->local.dtype)) + " " + to_string(tensor->global_shape))
+      .actual(std::string(name_of(dtype)) + " " + to_string(global_shape));
+}
+
 }  // namespace
 
 std::string fqn_of(const Path& path) {
+  std::size_t length = path.size();
+  for (const PathElement& element : path) {
+    if (const auto* key = std::get_if<std::string>(&element)) length += key->size();
+  }
   std::string fqn;
+  fqn.reserve(length);
   for (const PathElement& element : path) {
     if (&element != &path.front()) fqn += '.';
     if (const auto* key = std::get_if<std::string>(&element)) {
@@ -37,29 +60,58 @@ std::string fqn_of(const Path& path) {
   return fqn;
 }
 
-Result<void> StateDict::add(Entry entry) {
-  const auto [place, fresh] = by_fqn_.try_emplace(entry.fqn, entries_.size());
-  if (!fresh) {
-    const auto* first = std::get_if<TensorEntry>(&entries_[place->second].content);
-    const auto* chunk = std::get_if<TensorEntry>(&entry.content);
-    if (first == nullptr || chunk == nullptr) {
-      return Error(ErrorCode::kInvalidArgument, "a key that was added twice").key(entry.fqn);
-    }
-    if (first->local.dtype != chunk->local.dtype || !(first->global_shape == chunk->global_shape)) {
-      return Error(ErrorCode::kInvalidArgument, "chunks of one tensor differ in dtype or global shape")
-          .key(entry.fqn)
-          .expected(std::string(name_of(first->local.dtype)) + " " + to_string(first->global_shape))
-          .actual(std::string(name_of(chunk->local.dtype)) + " " + to_string(chunk->global_shape));
-    }
+std::size_t StateDict::slot_of(std::string_view fqn, std::size_t hash) const {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t slot = hash & mask;
+  const auto is_other = [&](const Slot& found) {
+    return found.entry != kNoEntry && (found.hash != hash || entries_[found.entry].fqn != fqn);
+  };
+  while (is_other(slots_[slot])) slot = (slot + 1) & mask;
+  return slot;
+}
+
+void StateDict::grow_slots() {
+  std::vector<Slot> old(std::max(2 * slots_.size(), kSlotsMin));
+  old.swap(slots_);
+  const std::size_t mask = slots_.size() - 1;
+  for (const Slot& taken : old) {
+    if (taken.entry == kNoEntry) continue;
+    std::size_t slot = taken.hash & mask;
+    while (slots_[slot].entry != kNoEntry) slot = (slot + 1) & mask;  // names differ: there is nothing to compare
+    slots_[slot] = taken;
   }
+}
+
+const Entry* StateDict::find(std::string_view fqn, std::size_t hash) const {
+  if (slots_.empty()) return nullptr;
+  const std::size_t entry = slots_[slot_of(fqn, hash)].entry;
+  return entry == kNoEntry ? nullptr : &entries_[entry];
+}
+
+void StateDict::append(Entry entry, std::size_t hash) {
+  if (2 * (entries_.size() + 1) > slots_.size()) grow_slots();
   entries_.push_back(std::move(entry));
+  Slot& slot = slots_[slot_of(entries_.back().fqn, hash)];
+  if (slot.entry == kNoEntry) slot = {hash, entries_.size() - 1};
+}
+
+Result<void> StateDict::add(Entry entry) {
+  const std::size_t hash = hash_of(entry.fqn);
+  if (find(entry.fqn, hash) != nullptr) {
+    return Error(ErrorCode::kInvalidArgument, "a key that was added twice").key(entry.fqn);
+  }
+  append(std::move(entry), hash);
   return {};
 }
 
 Result<void> StateDict::add_tensor(Path path, TensorView tensor, TensorTraits traits) {
+  std::string fqn = fqn_of(path);
+  if (auto checked = check_view(tensor); !checked) return std::move(checked).error().key(fqn);
+  auto box = Box::whole(tensor.sizes);
+  if (!box) return std::move(box).error().key(fqn);
   Extents shape = tensor.sizes;
-  Extents zeros(shape.size(), 0);
-  return add_chunk(std::move(path), std::move(tensor), std::move(shape), std::move(zeros), traits);
+  return add(
+      {std::move(fqn), std::move(path), TensorEntry{std::move(tensor), std::move(shape), *std::move(box), traits}});
 }
 
 Result<void> StateDict::add_tensor(std::string fqn, TensorView tensor, TensorTraits traits) {
@@ -78,8 +130,13 @@ Result<void> StateDict::add_chunk(Path path, TensorView local, Extents global_sh
         .expected("within " + to_string(global_shape))
         .actual(to_string(*box));
   }
-  TensorEntry entry{std::move(local), std::move(global_shape), std::move(*box), traits};
-  return add({std::move(fqn), std::move(path), std::move(entry)});
+  const std::size_t hash = hash_of(fqn);
+  if (const Entry* first = find(fqn, hash)) {
+    if (auto checked = check_fits(*first, local.dtype, global_shape); !checked) return checked;
+  }
+  TensorEntry entry{std::move(local), std::move(global_shape), *std::move(box), traits};
+  append({std::move(fqn), std::move(path), std::move(entry)}, hash);
+  return {};
 }
 
 Result<void> StateDict::add_chunk(std::string fqn, TensorView local, Extents global_shape, Extents offsets) {
@@ -105,10 +162,7 @@ Result<void> StateDict::add_serialized(Path path, SerializedTensor tensor) {
   return add({std::move(fqn), std::move(path), std::move(tensor)});
 }
 
-const Entry* StateDict::find(std::string_view fqn) const {
-  const auto found = by_fqn_.find(std::string(fqn));
-  return found == by_fqn_.end() ? nullptr : &entries_[found->second];
-}
+const Entry* StateDict::find(std::string_view fqn) const { return find(fqn, hash_of(fqn)); }
 
 const Value* StateDict::value(std::string_view fqn) const {
   const Entry* entry = find(fqn);
