@@ -31,7 +31,7 @@ class RankWriter {
  public:
   // `storage` outlives it.
   RankWriter(storage::Storage& storage, const RankPart& part)
-      : storage_(storage), part_(part), files_(storage, part.ticket.identity.save_id) {}
+      : storage_(storage), part_(part), files_(storage, part.ticket.identity) {}
 
   // Call it once.
   Result<void> write(std::span<const transfer::ItemSource> sources, const transfer::WriteOptions& options);

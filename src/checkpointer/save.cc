@@ -161,6 +161,7 @@ class Save {
       if (writer_ && !verdict.files_stay) writer_->files().withdraw();
       return outcome.error();
     }
+    writer_->files().remove_own_folder();
     CAIRN_TRY_ASSIGN(checkpointer::Committed committed, checkpointer::decode_committed(*outcome));
     Catalog catalog;
     if (ranks_.is_coordinator()) {

@@ -29,7 +29,6 @@
 namespace cairn::transfer {
 namespace {
 
-constexpr int kClaimTriesMax = 16;
 constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;  // far above any; keeps a mad file size from memory
 constexpr std::string_view kSealedName = "/metadata";
 
@@ -80,16 +79,7 @@ Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage, 
 Result<std::unique_ptr<SaveTransaction>> SaveTransaction::claim(storage::Storage& storage, const SaveIdentity& identity,
                                                                 const ClaimOptions& options) {
   std::unique_ptr<SaveTransaction> transaction(new SaveTransaction(storage, identity, options));
-  for (int tries = 1;; ++tries) {
-    CAIRN_TRY(storage.make_folder(transaction->folder_));
-    Result<Lease> lease = Lease::take(storage, identity);
-    if (lease) {
-      transaction->lease_ = std::move(*lease);
-      break;
-    }
-    // Somebody cleaning up took the folder, still empty, for a leftover.
-    if (lease.error().code() != ErrorCode::kNotFound || tries == kClaimTriesMax) return std::move(lease).error();
-  }
+  CAIRN_TRY_ASSIGN(transaction->lease_, Lease::take_with_folder(storage, identity));
   CAIRN_TRY(transaction->look_around());
   return transaction;
 }

@@ -48,7 +48,7 @@ class OneSave {
  public:
   OneSave(storage::Storage& disk, const SaveIdentity& identity)
       : transaction_(SaveTransaction::claim(disk, identity).value()),
-        files_(std::in_place, disk, identity.save_id),
+        files_(std::in_place, disk, identity),
         name_(data_file_name(transaction_->ticket(), 0, 0)) {
     transaction_->expect({name_});
     const std::string data = data_file_of(identity.save_id);
@@ -229,14 +229,19 @@ TEST(MetadataInPlace, WithoutARecordIsKnownByItsBytes) {
   }
 }
 
-// A folder such as a killed save leaves, with the lease of a process that is no more.
-void leave_dead_save(ModelStorage& disk, const SaveIdentity& identity, const std::string& replaced) {
-  const std::string folder = folder_of(identity.save_id);
-  ASSERT_TRUE(disk.make_folder(folder));
+// The lease of a process that is no more.
+void leave_dead_lease(ModelStorage& disk, const std::string& folder) {
   os::ProcessIdentity process = os::ProcessIdentity::mine();
   std::string lease = "cairn-lease 1\nhost " + process.host + "\nboot " + process.boot_id + "\nnamespace " +
                       process.pid_namespace + "\npid 1\nstart 1\n";
   ASSERT_TRUE(disk.create_whole(folder + "/lease", lease, Durability::kBuffered));
+}
+
+// A folder such as a killed save leaves.
+void leave_dead_save(ModelStorage& disk, const SaveIdentity& identity, const std::string& replaced) {
+  const std::string folder = folder_of(identity.save_id);
+  ASSERT_TRUE(disk.make_folder(folder));
+  leave_dead_lease(disk, folder);
   ASSERT_TRUE(disk.create_whole(folder + "/half.distcp", "half", Durability::kBuffered));
   ASSERT_TRUE(disk.create_whole(folder + "/replaced", replaced, Durability::kBuffered));
   ASSERT_TRUE(
@@ -262,6 +267,65 @@ TEST(Leftovers, OfALivingSaveStay) {
   commit_one(disk, save_number(2));
   EXPECT_TRUE(holds(disk, living.name()));
   EXPECT_TRUE(holds(disk, folder_of(save_number(1, kOtherJob).save_id)));
+}
+
+// A rank that publishes its file when the coordinator has long withdrawn the save, and never hears of it.
+class LateRank {
+ public:
+  explicit LateRank(ModelStorage& disk) : disk_(disk) {
+    auto claimed = SaveTransaction::claim(disk, identity_);
+    const SaveTicket ticket = claimed.value()->ticket();
+    claimed->reset();
+    name_ = data_file_name(ticket, 1, 0);
+    files_.emplace(disk, identity_);
+    EXPECT_TRUE(
+        disk.create_whole(files_->private_name(name_).value(), data_file_of(identity_.save_id), Durability::kDurable));
+    EXPECT_TRUE(files_->publish({name_}, Durability::kDurable));
+    files_->hand_over();
+  }
+
+  RankFiles& files() { return *files_; }
+  bool has_left_a_file() const { return holds(disk_, name_); }
+  bool has_left_a_folder() const { return holds(disk_, folder()); }
+  void die() {
+    files_.reset();
+    ASSERT_TRUE(disk_.remove(folder() + "/lease"));
+    leave_dead_lease(disk_, folder());
+  }
+
+ private:
+  std::string folder() const { return folder_of(identity_.save_id); }
+
+  ModelStorage& disk_;
+  SaveIdentity identity_ = save_number(9, kOtherJob);
+  std::string name_;
+  std::optional<RankFiles> files_;
+};
+
+TEST(Leftovers, OfARankThatCameTooLateGoWhenItsProcessIsDead) {
+  for (const bool first : {true, false}) {  // the first has the plain name of DCP, which says nothing of its save
+    ModelStorage disk;
+    if (!first) commit_one(disk, save_number(1));
+    LateRank late(disk);
+    commit_one(disk, save_number(2));
+    EXPECT_TRUE(late.has_left_a_file());
+    late.die();
+    EXPECT_TRUE(late.has_left_a_folder());
+    commit_one(disk, save_number(3));
+    EXPECT_EQ(names_in(disk).size(), 2u) << testing::PrintToString(names_in(disk));
+  }
+}
+
+TEST(Leftovers, OfARankInADirectoryOfItsOwnGoWithTheVerdict) {
+  ModelStorage disk;
+  LateRank committed(disk);
+  committed.files().remove_own_folder();
+  EXPECT_TRUE(committed.has_left_a_file());
+  EXPECT_FALSE(committed.has_left_a_folder());
+  ModelStorage other_disk;
+  LateRank failed(other_disk);
+  failed.files().withdraw();
+  EXPECT_TRUE(names_in(other_disk).empty()) << testing::PrintToString(names_in(other_disk));
 }
 
 TEST(Lease, FolderNamesAreRecognised) {

@@ -17,6 +17,7 @@ constexpr std::string_view kLeaseName = "/lease";
 constexpr std::string_view kFirstLine = "cairn-lease 1";
 constexpr std::uint64_t kLeaseBytesMax = 64 * 1024;
 constexpr std::chrono::seconds kHeartbeat{5};
+constexpr int kTriesMax = 16;
 // A heartbeat that is this old has stopped, even if clocks differ by a minute or two.
 constexpr double kSilenceSeconds = 300;
 
@@ -74,6 +75,15 @@ std::optional<SaveId> save_id_of_folder(std::string_view name) {
   };
   if (!parse(digits.substr(0, kHalf), id.high) || !parse(digits.substr(kHalf), id.low)) return std::nullopt;
   return to_hex(id) == digits ? std::optional(id) : std::nullopt;
+}
+
+Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdentity& identity) {
+  for (int tries = 1;; ++tries) {
+    CAIRN_TRY(storage.make_folder(folder_of(identity.save_id)));
+    Result<Lease> lease = take(storage, identity);
+    // Not found: somebody cleaning up took the folder, still empty, for a leftover.
+    if (lease || lease.error().code() != ErrorCode::kNotFound || tries == kTriesMax) return lease;
+  }
 }
 
 Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identity) {

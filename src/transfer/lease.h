@@ -32,13 +32,14 @@ std::optional<SaveId> save_id_of_folder(std::string_view name);
 // Keeps a lease alive until destroyed: a thread of its own touches the file.
 class Lease {
  public:
-  // Writes the lease into the save's folder, which exists.
-  static Result<Lease> take(storage::Storage& storage, const SaveIdentity& identity);
+  // Makes the save's folder with a lease in it. An error with EEXIST if the folder is there.
+  static Result<Lease> take_with_folder(storage::Storage& storage, const SaveIdentity& identity);
 
   Lease(Lease&&) noexcept = default;
   Lease& operator=(Lease&&) noexcept = default;
 
  private:
+  static Result<Lease> take(storage::Storage& storage, const SaveIdentity& identity);
   explicit Lease(std::jthread heartbeat) : heartbeat_(std::move(heartbeat)) {}
   std::jthread heartbeat_;
 };

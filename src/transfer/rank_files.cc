@@ -34,25 +34,35 @@ RankFiles::~RankFiles() {
 }
 
 Result<std::string> RankFiles::private_name(const std::string& file_name) {
-  const std::string folder = folder_of(save_id_);
-  if (auto made = storage_.make_folder(folder); !made && made.error().error_number() != EEXIST) {
-    return std::move(made).error();
+  if (!has_folder_) {
+    Result<Lease> lease = Lease::take_with_folder(storage_, identity_);
+    if (!lease && lease.error().error_number() != EEXIST) return std::move(lease).error();
+    if (lease) lease_ = std::move(*lease);
+    has_folder_ = true;
   }
-  return folder + "/" + file_name;
+  return folder_of(identity_.save_id) + "/" + file_name;
 }
 
 Result<void> RankFiles::publish(const std::vector<std::string>& file_names, Durability durability) {
   for (const std::string& name : file_names) {  // (3)
     published_.push_back(name);                 // first: if this fails, the file may have its name nevertheless
-    CAIRN_TRY(storage_.publish(folder_of(save_id_) + "/" + name, name));
+    CAIRN_TRY(storage_.publish(folder_of(identity_.save_id) + "/" + name, name));
   }
   if (durability == Durability::kDurable) CAIRN_TRY(storage_.sync());
   return {};
 }
 
 void RankFiles::withdraw() {
-  withdraw_files(storage_, published_, save_id_);
+  withdraw_files(storage_, published_, identity_.save_id);
   published_.clear();
+  remove_own_folder();
+}
+
+void RankFiles::remove_own_folder() {
+  if (!lease_) return;
+  lease_.reset();
+  std::vector<std::string> ignored;  // the next save of somebody finds what is left
+  remove_private_folder(storage_, folder_of(identity_.save_id), ignored);
 }
 
 }  // namespace cairn::transfer

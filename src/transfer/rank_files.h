@@ -7,6 +7,7 @@
 #include <cairn/result.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,13 +31,14 @@ void withdraw_files(storage::Storage& storage, const std::vector<std::string>& n
 class RankFiles {
  public:
   // `storage` outlives it. Until hand_over(), destroying it withdraws what it published.
-  RankFiles(storage::Storage& storage, const SaveId& save_id) : storage_(storage), save_id_(save_id) {}
+  RankFiles(storage::Storage& storage, const SaveIdentity& identity) : storage_(storage), identity_(identity) {}
   ~RankFiles();
   RankFiles(const RankFiles&) = delete;
   RankFiles& operator=(const RankFiles&) = delete;
 
-  // Step 2 writes a file under this name. Makes the private folder if it is not there: the directory of another node
-  // than the coordinator's may be another one.
+  // Step 2 writes a file under this name. The first call makes the private folder if it is not there: the directory of
+  // another node than the coordinator's may be another one, or the coordinator has given us up. So the folder gets a
+  // lease of ours, by which the next save knows what is left of it and of the files.
   Result<std::string> private_name(const std::string& file_name);
 
   // Step 3: gives the files, complete and synced under their private names, their final ones.
@@ -47,10 +49,14 @@ class RankFiles {
   void hand_over() { handed_over_ = true; }
   // The coordinator said that the save has failed.
   void withdraw();
+  // The coordinator said that the save is committed: a folder of our own has done its work.
+  void remove_own_folder();
 
  private:
   storage::Storage& storage_;
-  SaveId save_id_;
+  SaveIdentity identity_;
+  bool has_folder_ = false;
+  std::optional<Lease> lease_;  // of a folder that we have made
   std::vector<std::string> published_;
   bool handed_over_ = false;
 };
