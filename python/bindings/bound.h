@@ -13,5 +13,6 @@ void bind_catalog(nb::module_& module);
 void bind_state_dict(nb::module_& module);
 void bind_collectives(nb::module_& module);
 void bind_checkpoint(nb::module_& module);
+void bind_save_steps(nb::module_& module);
 
 }  // namespace cairn::python

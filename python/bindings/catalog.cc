@@ -76,6 +76,12 @@ void bind_catalog(nb::module_& module) {
              for (const auto& [fqn, path] : self.catalog->paths) paths[to_str(fqn)] = from_path(path);
              return paths;
            })
+      .def("transforms",
+           [](const SharedCatalog& self) {
+             nb::dict transforms;
+             for (const auto& [fqn, names] : self.catalog->transforms) transforms[to_str(fqn)] = to_str(names);
+             return transforms;
+           })
       .def("extra", [](const SharedCatalog& self) { return extra_of(*self.catalog); })
       .def_prop_ro("files",
                    [](const SharedCatalog& self) {

@@ -24,14 +24,6 @@
 namespace cairn::python {
 namespace {
 
-// Paths come as os.fsencode gives them.
-std::filesystem::path to_filesystem_path(const nb::bytes& encoded) {
-  std::string path(encoded.c_str(), encoded.size());
-  // The system would stop at it, and take another directory.
-  if (path.find('\0') != std::string::npos) throw nb::value_error("a path with a zero byte");
-  return path;
-}
-
 // An option as Python gives it.
 void take(nb::handle value, bool& option) { option = nb::cast<bool>(value); }
 void take(nb::handle value, std::size_t& option) { option = nb::cast<std::size_t>(value); }

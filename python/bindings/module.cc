@@ -31,4 +31,5 @@ NB_MODULE(_engine, module) {
   cairn::python::bind_state_dict(module);
   cairn::python::bind_collectives(module);
   cairn::python::bind_checkpoint(module);
+  cairn::python::bind_save_steps(module);
 }

@@ -23,6 +23,13 @@ std::string to_utf8(nb::handle text) {
   return {data, static_cast<std::size_t>(size)};
 }
 
+std::filesystem::path to_filesystem_path(const nb::bytes& encoded) {
+  std::string path(encoded.c_str(), encoded.size());
+  // The system would stop at it, and take another directory.
+  if (path.find('\0') != std::string::npos) throw nb::value_error("a path with a zero byte");
+  return path;
+}
+
 Path to_path(nb::handle tuple) {
   if (!PyTuple_Check(tuple.ptr())) throw nb::type_error("a path is a tuple");
   const Py_ssize_t count = PyTuple_Size(tuple.ptr());

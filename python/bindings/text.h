@@ -5,6 +5,7 @@
 
 #include <cairn/state_dict.h>
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,9 @@ namespace cairn::python {
 nb::object to_str(std::string_view text);
 // `text` is a str.
 std::string to_utf8(nb::handle text);
+
+// A path as os.fsencode gives it. ValueError for one with a zero byte.
+std::filesystem::path to_filesystem_path(const nb::bytes& encoded);
 
 // A tuple of str (keys of mappings) and int (positions in lists). TypeError for anything else.
 Path to_path(nb::handle tuple);

@@ -27,9 +27,7 @@ from torch.distributed.checkpoint.planner import WriteItem as WriteItem
 from torch.distributed.checkpoint.quantized_hf_storage import (
     QuantizedHuggingFaceStorageReader as QuantizedHuggingFaceStorageReader,
 )
-from torch.distributed.checkpoint.state_dict_loader import load_state_dict as load_state_dict
 from torch.distributed.checkpoint.state_dict_saver import async_save as async_save
-from torch.distributed.checkpoint.state_dict_saver import save_state_dict as save_state_dict
 from torch.distributed.checkpoint.stateful import Stateful as Stateful
 from torch.distributed.checkpoint.storage import StorageReader as StorageReader
 from torch.distributed.checkpoint.storage import StorageWriter as StorageWriter
@@ -64,6 +62,8 @@ from cairn.loading import load as load
 from cairn.objects import ConversionWarning as ConversionWarning
 from cairn.objects import DeviceWarning as DeviceWarning
 from cairn.objects import PickleWarning as PickleWarning
+from cairn.protocol import load_state_dict as load_state_dict
+from cairn.protocol import save_state_dict as save_state_dict
 from cairn.saving import save as save
 
 def __getattr__(name: str) -> Any: ...

@@ -65,7 +65,7 @@ class Error(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.place)
+        return _rebuild, (type(self), self.message, self.place), self.__dict__  # with what others have attached
 
 
 def _rebuild(kind: type[Error], message: str, place: dict[str, Any]) -> Error:

@@ -53,11 +53,16 @@ def failure_of(error: BaseException) -> tuple[BaseException, traceback.StackSumm
     return error, summary
 
 
+def with_failures(error: Error, failures: dict[int, Any]) -> Error:
+    """`error` as one that is a CheckpointException too, with the failures of a CheckpointException."""
+    return _rebuild(type(error), error.message, error.place, failures)
+
+
 def _combined(error: Error) -> Error:
     failures: dict[int, Any] = {}
     for cause, attachment in error.causes:
         failures[cause.rank or 0] = _attached(attachment) or failure_of(cause)
-    return _rebuild(type(error), error.message, error.place, failures or {error.rank or 0: failure_of(error)})
+    return with_failures(error, failures or {error.rank or 0: failure_of(error)})
 
 
 def _attached(attachment: bytes) -> Any:

@@ -1,22 +1,32 @@
 """FileSystemWriter and FileSystemReader: DCP's, with the same arguments and attributes, carried out by the engine.
 
-Each is one of torch's own, so that code which asks ``isinstance``, or hands them to ``torch.distributed.checkpoint``,
-goes on working.
+Each is one of torch's own, so that code which asks ``isinstance`` goes on working; and each is a plug-in for
+``torch.distributed.checkpoint`` itself, which then plans and coordinates while the engine writes and reads.
 """
 
 import os
+import pickle
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension
-from torch.distributed.checkpoint.filesystem import FileSystem, SerializationFormat
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, FileSystem, SerializationFormat
 from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
 from cairn import _engine, mirror
-from cairn.errors import InvalidArgument, Unsupported
+from cairn.claims import Claim, current_ticket, mark
+from cairn.errors import Cancelled, InvalidArgument
 from cairn.metadata import LazyMetadata
+from cairn.objects import warn_of_conversions
+from cairn.read_items import ItemReader
+from cairn.write_items import metadata_of, write_items
 
 _PathLike = str | os.PathLike[str]
 _THREADS = 4  # requests in flight; torch's default of 1 would leave the device idle
@@ -28,12 +38,20 @@ class MissingCheckpointId(InvalidArgument, RuntimeError):
 
 @mirror.stands_for_base
 class FileSystemWriter(StockWriter):
-    """Where and how ``cairn.save`` writes. The arguments are those of DCP's class:
+    """Where and how ``cairn.save`` writes, and a StorageWriter for ``torch.distributed.checkpoint.save``.
+
+    The arguments are those of DCP's class:
 
     `path`, a directory; `single_file_per_rank`, False for one file per entry; `sync_files`, False to let the kernel
     write when it likes (a power cut may then lose the checkpoint); `thread_count`, writes in flight (it does not change
-    how many files there are); `overwrite`, False to raise if there is a checkpoint already. The others have no effect
-    yet.
+    how many files there are); `overwrite`, False to raise if there is a checkpoint already. `cache_staged_state_dict`
+    is for ``stage``; `per_thread_copy_ahead` has no effect.
+
+    As a StorageWriter it keeps the promises of ``cairn.save``: the ranks write natively what the planner resolves, an
+    old checkpoint stays whole until the new one is durable, and if a rank fails no file is left behind. (A failure
+    outside of the writer's methods, as in a planner's ``finish_plan``, leaves files until the coordinator's writer is
+    used again or dies.) With `_extensions` or another `serialization_format`, and in a subclass that writes to
+    another `fs`, torch's own code writes, and none of this holds.
     """
 
     def __init__(
@@ -59,13 +77,100 @@ class FileSystemWriter(StockWriter):
             _extensions,
             serialization_format,
         )
+        self._claim: Claim | None = None  # the coordinator's, from prepare_global_plan on
+        self._is_alone = False  # no other rank takes part
+
+    def reset(self, checkpoint_id: _PathLike | None = None) -> None:
+        """As in DCP. A save that is under way is given up."""
+        self.give_up()
+        super().reset(checkpoint_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """As in DCP. A save that was under way is given up."""
+        self.give_up()
+        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Leaves the plan as it is."""
+        return plan if self._is_native else super().prepare_local_plan(plan)
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Claims the directory, and tells every rank (cairn.claims). Raises if it must not be overwritten."""
+        if not self._is_native:
+            return super().prepare_global_plan(plans)
+        rank = None if self.use_collectives else self.rank
+        self._claim = Claim(self.path, overwrite=self.overwrite, durable=self.sync_files, alone_as_rank=rank)
+        self._is_alone = len(plans) == 1
+        return [replace(plan, storage_data=self._claim.ticket(i + (rank or 0))) for i, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[list[WriteResult]]":
+        """Writes what `planner` resolves the items to. The future is done."""
+        if not self._is_native:
+            return super().write_data(plan, planner)
+        ticket = current_ticket(plan.storage_data)
+        try:
+            results = write_items(
+                plan,
+                planner,
+                self.path,
+                ticket,
+                durable=self.sync_files,
+                file_per_item=not self.single_file_per_rank,
+                thread_count=self.thread_count,
+            )
+        except BaseException as error:
+            mark(error, ticket)
+            if self._is_alone:  # then torch gathers nothing
+                self.give_up()
+            raise
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Completes `metadata` and makes it the checkpoint, or raises and withdraws the files of all ranks."""
+        if not self._is_native:
+            super().finish(metadata, results)
+            return
+        claim, self._claim = self._claim, None
+        if claim is None:
+            raise Cancelled("this save has been given up")
+        try:
+            files = metadata_of(metadata, results)
+            metadata.version = CURRENT_DCP_VERSION
+            metadata.storage_meta = self.storage_meta()
+            remarks = claim.commit(pickle.dumps(metadata), files)
+        finally:
+            claim.give_up()  # does nothing to what has been committed
+        for remark in remarks:
+            warnings.warn(remark, RuntimeWarning, stacklevel=2)
+
+    def give_up(self) -> None:
+        """For drivers: withdraws what this save has written, if it is not committed yet. Nothing if there is none."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.give_up()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_claim": None}  # it is this process's
+
+    @property
+    def _is_native(self) -> bool:
+        plain = self.serialization_format is SerializationFormat.TORCH_SAVE and not self.transforms.extensions
+        return plain and type(self.fs) is FileSystem
 
 
 @mirror.stands_for_base
 class FileSystemReader(StockReader):
-    """Where ``cairn.load`` reads: `path`, a directory; `thread_count`, reads in flight.
+    """Where ``cairn.load`` reads, and a StorageReader for ``torch.distributed.checkpoint.load``.
 
-    :meth:`read_metadata` decodes natively and runs no code from the checkpoint.
+    `path` is a directory; `thread_count`, reads in flight.
+
+    As a StorageReader it decodes the metadata without running code from the checkpoint, reads straight into the
+    planner's tensors, and checks every byte that it reads. Dtypes are converted as torch converts them, with a
+    ConversionWarning. Values go to the planner as they are stored; torch's own planner runs the code that their pickles
+    name. Items that went through stream transforms, or lie elsewhere than in the checkpoint's metadata, are read by
+    torch, and so is everything in a subclass that reads from another `fs`.
     """
 
     def __init__(
@@ -73,27 +178,84 @@ class FileSystemReader(StockReader):
     ) -> None:
         super().__init__(path, _extension_registry)
         self.thread_count = thread_count
+        self._checkpoint: _engine.Checkpoint | None = None  # the one whose metadata was read
+        self._options: dict[str, Any] = {"allow_cast": True}
+        self._allow_pickle: bool | None = None
+
+    def reading(self, allow_pickle: bool, **options: Any) -> "FileSystemReader":
+        """For ``cairn.load``: with its rules on values, and its options for the engine. Returns this reader."""
+        self._allow_pickle = allow_pickle
+        self._options = options
+        return self
+
+    def reset(self, checkpoint_id: _PathLike | None = None) -> None:
+        """As in DCP."""
+        self._checkpoint = None
+        super().reset(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The metadata, as torch's class; `rank` asks for what that rank saved alone. Filled when it is looked at."""
         if type(self.fs) is not FileSystem:  # a subclass reads from elsewhere
             return super().read_metadata(*args, **kwargs)
-        rank = kwargs.get("rank")
-        name = ".metadata" if rank is None else f"__{rank}.metadata"
-        opened = _engine.open(os.fsencode(self.path), name)
-        return LazyMetadata(_engine.catalog_of(opened), self.load_id)
+        self._checkpoint = self._open(kwargs.get("rank"))
+        return LazyMetadata(_engine.catalog_of(self._checkpoint), self.load_id)
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
+        """Has the planner's tensors filled and its values loaded. The future is done."""
+        if type(self.fs) is not FileSystem:
+            return super().read_data(plan, planner)
+        if self._checkpoint is None:  # the metadata came from elsewhere
+            self._checkpoint = self._open(None if self.use_collectives else self.rank)
+        options = {**self._options, "thread_count": self.thread_count}
+        reader = ItemReader(self._checkpoint, self.storage_data, options, self._allow_pickle)
+        ours = [item for item in plan.items if reader.knows(item)]
+        reader.read(ours, planner)
+        warn_of_conversions(reader.conversions, stacklevel=2)
+        if len(ours) < len(plan.items):
+            theirs = [item for item in plan.items if not reader.knows(item)]
+            return super().read_data(replace(plan, items=theirs), planner)
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_checkpoint": None}  # it is this process's
+
+    def _open(self, rank: int | None) -> _engine.Checkpoint:
+        return _engine.open(os.fsencode(self.path), ".metadata" if rank is None else f"__{rank}.metadata")
 
 
-def save_options(checkpoint_id: _PathLike | None, writer: object | None) -> tuple[_PathLike, dict[str, Any]]:
-    """The directory and the engine's options for a save. Raises Unsupported for writers that are not file systems'."""
+def is_directory(checkpoint_id: _PathLike | None) -> bool:
+    """Whether the engine takes the id of a checkpoint for a directory: it is no URL."""
+    return not (isinstance(checkpoint_id, str) and "://" in checkpoint_id)
+
+
+def writer_is_native(writer: Any, checkpoint_id: _PathLike | None) -> bool:
+    """Whether the engine stores what this writer would: a file system's, Cairn's or torch's own class, no extensions.
+
+    Without a writer: whether the checkpoint's id is a directory.
+    """
+    if writer is None:
+        return is_directory(checkpoint_id)
+    if type(writer) not in (FileSystemWriter, StockWriter):
+        return False
+    return not writer.transforms.extensions and writer.serialization_format is SerializationFormat.TORCH_SAVE
+
+
+def reader_is_native(reader: Any, checkpoint_id: _PathLike | None) -> bool:
+    """As writer_is_native()."""
+    if reader is None:
+        return is_directory(checkpoint_id)
+    if type(reader) not in (FileSystemReader, StockReader):
+        return False
+    return bool(reader.transforms.extension_registry.extensions.keys() == ExtensionRegistry().extensions.keys())
+
+
+def save_options(checkpoint_id: _PathLike | None, writer: StockWriter | None) -> tuple[_PathLike, dict[str, Any]]:
+    """The directory and the engine's options for a save by a native writer."""
     if writer is None:
         directory = _directory(checkpoint_id, "storage_writer")
         return directory, {"checkpoint_id": os.fspath(directory)}
-    if type(writer) not in (FileSystemWriter, StockWriter):
-        raise Unsupported(f"storage writers of class {_name(writer)} are not supported yet")
-    assert isinstance(writer, StockWriter)
-    if writer.transforms.extensions or writer.serialization_format is not SerializationFormat.TORCH_SAVE:
-        raise Unsupported("stream extensions and other serialization formats are not supported yet")
     if checkpoint_id is not None:
         writer.reset(checkpoint_id)
     return writer.path, {
@@ -105,15 +267,10 @@ def save_options(checkpoint_id: _PathLike | None, writer: object | None) -> tupl
     }
 
 
-def load_options(checkpoint_id: _PathLike | None, reader: object | None) -> tuple[_PathLike, dict[str, Any]]:
-    """The directory and the engine's options for a load. Raises Unsupported for readers that are not file systems'."""
+def load_options(checkpoint_id: _PathLike | None, reader: StockReader | None) -> tuple[_PathLike, dict[str, Any]]:
+    """The directory and the engine's options for a load by a native reader."""
     if reader is None:
         return _directory(checkpoint_id, "storage_reader"), {}
-    if type(reader) not in (FileSystemReader, StockReader):
-        raise Unsupported(f"storage readers of class {_name(reader)} are not supported yet")
-    assert isinstance(reader, StockReader)
-    if reader.transforms.extension_registry.extensions.keys() != ExtensionRegistry().extensions.keys():
-        raise Unsupported("stream extensions are not supported yet")
     if checkpoint_id is not None:
         reader.reset(checkpoint_id)
     return reader.path, {"thread_count": getattr(reader, "thread_count", _THREADS)}
@@ -122,13 +279,7 @@ def load_options(checkpoint_id: _PathLike | None, reader: object | None) -> tupl
 def _directory(checkpoint_id: _PathLike | None, storage: str) -> _PathLike:
     if not checkpoint_id:
         raise MissingCheckpointId(f"`checkpoint_id` must be specified if `{storage}` is None")
-    if isinstance(checkpoint_id, str) and "://" in checkpoint_id:
-        raise Unsupported("only directories are supported yet", actual=checkpoint_id)
     return checkpoint_id
-
-
-def _name(instance: object) -> str:
-    return f"{type(instance).__module__}.{type(instance).__qualname__}"
 
 
 __getattr__, __dir__ = mirror.names_of(__name__)

@@ -1,7 +1,6 @@
 """cairn.load: ``torch.distributed.checkpoint.load``, carried out by the engine."""
 
 import os
-import warnings
 from typing import Any
 
 import torch
@@ -12,22 +11,21 @@ from cairn import _engine
 from cairn.checkpoint import Verify, check_verify
 from cairn.errors import NotFound, Replaced
 from cairn.failures import as_checkpoint_exceptions
-from cairn.filesystem import load_options
+from cairn.filesystem import load_options, reader_is_native
 from cairn.flattening import Leaf, flatten, flatten_as_2_3, top_level
-from cairn.objects import ConversionWarning, load_value, pickle_allowed
-from cairn.planning import load_planner_options
+from cairn.objects import load_value, pickle_allowed, warn_of_conversions
+from cairn.planning import load_planner_is_native, load_planner_options
+from cairn.protocol import load_by_protocol
 from cairn.ranks import Ranks
 from cairn.tensors import (
     TensorTarget,
     add_payload_target,
-    dtype_name,
     fill_from_payload,
     is_sharded,
     needs_payload,
 )
 
 _RESTARTS_MAX = 8  # how often a load begins again because a save replaced the checkpoint under it
-_NAMED_KEYS_MAX = 5  # keys that a warning spells out
 
 
 def load(  # noqa: PLR0913 - DCP has six of them
@@ -61,7 +59,26 @@ def load(  # noqa: PLR0913 - DCP has six of them
     Raises cairn.Error, which is a CheckpointException too, with the failures by rank. What the metadata and the values
     can tell is found out before anything in `state_dict` changes; if bytes turn out to be damaged, tensors may be
     partly filled.
+
+    A `planner` of another class than DCP's own plans by its own rules, and a `storage_reader` that is no file system's
+    reads by its own (:mod:`cairn.protocol`); tensors may then be partly filled after any failure.
     """
+    if not (load_planner_is_native(planner) and reader_is_native(storage_reader, checkpoint_id)):
+        resolved, statefuls = _resolved(state_dict)
+        load_by_protocol(
+            resolved,
+            checkpoint_id=checkpoint_id,
+            storage_reader=storage_reader,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            allow_pickle=pickle_allowed(allow_pickle),
+            verify=check_verify(verify),
+            allow_cast=allow_cast,
+            follow_links=follow_links,
+        )
+        _put_back(state_dict, resolved, statefuls)
+        return
     with as_checkpoint_exceptions():
         ranks = Ranks(process_group, no_dist)
         with ranks.preparing(_engine.abandon_load):
@@ -69,19 +86,28 @@ def load(  # noqa: PLR0913 - DCP has six of them
             directory, options = load_options(checkpoint_id, storage_reader)
             options |= {"verify": check_verify(verify), "allow_cast": allow_cast, "follow_links": follow_links}
             options["allow_partial"] = allow_partial
-            keys = sorted(state_dict, key=str)
-            resolved = {}
-            statefuls = []
-            for key in keys:
-                value = state_dict[key]
-                if type(value) not in (torch.Tensor, torch.nn.Parameter, dict) and isinstance(value, Stateful):
-                    statefuls.append(key)
-                    value = value.state_dict()
-                resolved[key] = value
+            resolved, statefuls = _resolved(state_dict)
             run = _Load(resolved, flattens, options, pickle_allowed(allow_pickle))
         conversions = _with_restarts(os.fsencode(directory), run, ranks)
-    _warn_about(conversions)
-    for key in keys:
+    warn_of_conversions(conversions, stacklevel=2)
+    _put_back(state_dict, resolved, statefuls)
+
+
+def _resolved(state_dict: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What is to be filled, in the order of the keys, and the keys of Statefuls."""
+    resolved = {}
+    statefuls = []
+    for key in sorted(state_dict, key=str):
+        value = state_dict[key]
+        if type(value) not in (torch.Tensor, torch.nn.Parameter, dict) and isinstance(value, Stateful):
+            statefuls.append(key)
+            value = value.state_dict()
+        resolved[key] = value
+    return resolved, statefuls
+
+
+def _put_back(state_dict: dict[str, Any], resolved: dict[str, Any], statefuls: list[str]) -> None:
+    for key in sorted(state_dict, key=str):
         if key in statefuls:
             state_dict[key].load_state_dict(resolved[key])
         else:
@@ -192,15 +218,3 @@ def _materialized(tensor: torch.Tensor) -> torch.Tensor:
     holder = {"": tensor}
     _init_state_dict(holder)
     return holder[""]
-
-
-def _warn_about(conversions: list[tuple[str, int, int]]) -> None:
-    if not conversions:
-        return
-    named = [
-        f"'{fqn}' from {dtype_name(saved)} to {dtype_name(target)}"
-        for fqn, saved, target in conversions[:_NAMED_KEYS_MAX]
-    ]
-    rest = len(conversions) - len(named)
-    more = f" and {rest} more" if rest else ""
-    warnings.warn(f"converted while loading: {', '.join(named)}{more}", ConversionWarning, stacklevel=3)

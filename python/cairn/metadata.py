@@ -52,13 +52,14 @@ def _fill(metadata: LazyMetadata) -> None:
 def _attributes_of(catalog: _engine.Catalog, load_id: str | None) -> dict[str, Any]:
     state_dict_metadata: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
     storage_data: dict[MetadataIndex, _StorageInfo] = {}
+    transforms = {fqn: names.split(", ") for fqn, names in catalog.transforms().items()}
     for fqn in catalog.keys():  # noqa: SIM118 - not a mapping
         tensor = catalog.tensor(fqn)
         if tensor is None:
             state_dict_metadata[fqn] = BytesStorageMetadata()
             file, offset, length = catalog.value(fqn) or (None, 0, 0)
             if file is not None:
-                storage_data[MetadataIndex(fqn)] = _StorageInfo(file, offset, length)
+                storage_data[MetadataIndex(fqn)] = _StorageInfo(file, offset, length, transforms.get(fqn))
             continue
         code, shape, requires_grad, chunks = tensor
         properties = TensorProperties(dtype=DTYPES[code], requires_grad=requires_grad)
@@ -66,7 +67,9 @@ def _attributes_of(catalog: _engine.Catalog, load_id: str | None) -> dict[str, A
         for index, (offsets, sizes, file, offset, length) in enumerate(chunks):
             boxes.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)))
             if file is not None:
-                storage_data[MetadataIndex(fqn, offsets, index)] = _StorageInfo(file, offset, length)
+                storage_data[MetadataIndex(fqn, offsets, index)] = _StorageInfo(
+                    file, offset, length, transforms.get(fqn)
+                )
         state_dict_metadata[fqn] = TensorStorageMetadata(properties, torch.Size(shape), boxes)
     paths = catalog.paths()
     extra = catalog.extra()

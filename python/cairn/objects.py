@@ -19,6 +19,7 @@ import torch
 from cairn import _engine
 from cairn.errors import Corrupt, Error, InvalidArgument, UnsafeContent
 from cairn.flattening import Path
+from cairn.tensors import dtype_name
 
 
 class PickleWarning(UserWarning):
@@ -33,6 +34,7 @@ class DeviceWarning(UserWarning):
     """Tensors inside a value are on the CPU because this process lacks the device that they were saved from."""
 
 
+_NAMED_KEYS_MAX = 5  # keys that a warning spells out
 _warned: set[str] = set()  # classes that a PickleWarning has named, and devices that a DeviceWarning has
 
 
@@ -88,6 +90,20 @@ def load_value(key: str, payload: bytes, allow_pickle: bool) -> Any:
         raise
     except Exception as error:
         raise Corrupt(f"the value under '{key}' can't be unpickled: {error}", key=key) from error
+
+
+def warn_of_conversions(conversions: list[tuple[str, int, int]], stacklevel: int) -> None:
+    """A ConversionWarning, if there are any: key, saved and wanted dtype code. `stacklevel` counts from the caller."""
+    if not conversions:
+        return
+    distinct = list(dict.fromkeys(conversions))
+    named = [
+        f"'{fqn}' from {dtype_name(saved)} to {dtype_name(target)}" for fqn, saved, target in distinct[:_NAMED_KEYS_MAX]
+    ]
+    rest = len(distinct) - len(named)
+    more = f" and {rest} more" if rest else ""
+    message = f"converted while loading: {', '.join(named)}{more}"
+    warnings.warn(message, ConversionWarning, stacklevel=stacklevel + 1)
 
 
 class _Devices(dict[Any, Any]):

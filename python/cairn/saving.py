@@ -10,11 +10,12 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn import _engine
 from cairn.failures import as_checkpoint_exceptions
-from cairn.filesystem import save_options
+from cairn.filesystem import save_options, writer_is_native
 from cairn.flattening import flatten, top_level
 from cairn.metadata import LazyMetadata
 from cairn.objects import add_value
-from cairn.planning import save_planning
+from cairn.planning import save_planner_is_native, save_planning
+from cairn.protocol import save_by_protocol
 from cairn.ranks import Ranks
 from cairn.tensors import TensorSource, is_sharded
 
@@ -42,7 +43,20 @@ def save(
 
     Returns DCP's Metadata, filled when it is first looked at. Warns (PickleWarning) about values that can be loaded
     only with ``allow_pickle=True``. Raises cairn.Error, which is a CheckpointException too, with the failures by rank.
+
+    A `planner` of another class than DCP's own plans by its own rules, and a `storage_writer` that is no file system's
+    stores by its own: :mod:`cairn.protocol`.
     """
+    if not (save_planner_is_native(planner) and writer_is_native(storage_writer, checkpoint_id)):
+        return save_by_protocol(
+            {key: _state_of(value) for key, value in state_dict.items()},
+            checkpoint_id=checkpoint_id,
+            storage_writer=storage_writer,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            use_collectives=use_collectives,
+        )
     with as_checkpoint_exceptions():
         ranks = Ranks(process_group, no_dist)
         together = ranks.options if use_collectives else {"alone_as_rank": ranks.rank}

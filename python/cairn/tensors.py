@@ -57,6 +57,11 @@ class TensorSource:
                 return
         self._add_odd(path, tensor)
 
+    def add_part(self, path: Path, local: torch.Tensor, size: Any, offsets: Any) -> None:
+        """The elements from `offsets` on of a tensor of that size; the tensor itself, if they are all of it."""
+        is_whole = tuple(local.shape) == tuple(size) and not any(offsets)
+        self._add_local(path, local, None if is_whole else (size, offsets, False))
+
     def _add_odd(self, path: Path, tensor: torch.Tensor) -> None:
         chunks = _chunks_of(tensor)
         if chunks is None:
@@ -104,12 +109,13 @@ class TensorTarget:
                 return
         chunks = _chunks_of(tensor)
         if chunks is None:
-            self._add_local(path, tensor, tensor.shape, (0,) * tensor.dim())
+            self.add_part(path, tensor, tensor.shape, (0,) * tensor.dim())
             return
         for local, offsets, _, size in chunks:
-            self._add_local(path, local, size, offsets)
+            self.add_part(path, local, size, offsets)
 
-    def _add_local(self, path: Path, tensor: torch.Tensor, shape: Any, offsets: Any) -> None:
+    def add_part(self, path: Path, tensor: torch.Tensor, shape: Any, offsets: Any) -> None:
+        """A tensor that takes the elements from `offsets` on of one of that shape. Raises as add()."""
         key = ".".join(map(str, path))
         _refuse_what_has_no_bytes(key, tensor)
         is_simple = type(tensor) in _SIMPLE_TYPES and _is_plain(tensor)

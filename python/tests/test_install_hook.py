@@ -184,10 +184,13 @@ import warnings
 cairn.install()
 warnings.simplefilter("ignore")  # torch says that it saves in one process
 state = {"w": torch.arange(4.0)}
-mirror.original("state_dict_saver", "save")(state, checkpoint_id=where + "/stock")
+save = mirror.original("state_dict_saver", "save")
+save(state, storage_writer=mirror.original("filesystem", "FileSystemWriter")(where + "/stock"))
 assert cairn.open(where + "/stock").save_id is None
+save(state, checkpoint_id=where + "/mixed")  # torch finds the storage under its name, and so Cairn's
+assert cairn.open(where + "/mixed").save_id is not None
 dcp.save(state, checkpoint_id=where + "/ours")
-for name in ("stock", "ours"):
+for name in ("stock", "mixed", "ours"):
     got = {"w": torch.zeros(4)}
     mirror.original("state_dict_loader", "load")(got, checkpoint_id=f"{where}/{name}")
     assert got["w"].tolist() == [0, 1, 2, 3]

@@ -28,8 +28,11 @@ MODULES = [
 OWN = {
     ("filesystem", "FileSystemReader"): "cairn.filesystem",
     ("filesystem", "FileSystemWriter"): "cairn.filesystem",
+    ("state_dict_loader", "_load_state_dict_from_keys"): "cairn.protocol",
     ("state_dict_loader", "load"): "cairn.loading",
+    ("state_dict_loader", "load_state_dict"): "cairn.protocol",
     ("state_dict_saver", "save"): "cairn.saving",
+    ("state_dict_saver", "save_state_dict"): "cairn.protocol",
 }
 
 

@@ -210,41 +210,6 @@ class TestWriters:
         assert metadata.storage_meta.load_id == reader.load_id
 
 
-class TestNotBuiltYet:
-    """What another version will do says so, by name."""
-
-    def test_planners_of_others(self, checkpoint: Path) -> None:
-        class MyPlanner(stock.dcp.DefaultSavePlanner):
-            pass
-
-        class MyLoadPlanner(stock.dcp.DefaultLoadPlanner):
-            pass
-
-        with pytest.raises(NotImplementedError, match="MyPlanner"):
-            cairn.save({}, checkpoint_id=checkpoint, planner=MyPlanner())
-        with pytest.raises(NotImplementedError, match="MyLoadPlanner"):
-            cairn.load({}, checkpoint_id=checkpoint, planner=MyLoadPlanner())
-
-    def test_storage_of_others(self, checkpoint: Path) -> None:
-        class MyWriter(stock.dcp.FileSystemWriter):
-            pass
-
-        class MyReader(stock.dcp.FileSystemReader):
-            pass
-
-        with pytest.raises(NotImplementedError, match="MyWriter"):
-            cairn.save({}, storage_writer=MyWriter(checkpoint))
-        with pytest.raises(NotImplementedError, match="MyReader"):
-            cairn.load({}, storage_reader=MyReader(checkpoint))
-
-    def test_options_of_writers(self, checkpoint: Path) -> None:
-        safetensors = stock.dcp.filesystem.SerializationFormat.SAFETENSORS
-        with pytest.raises(NotImplementedError, match="format"):
-            cairn.save({}, storage_writer=cairn.FileSystemWriter(checkpoint, serialization_format=safetensors))
-        with pytest.raises(NotImplementedError, match="directories"):
-            cairn.save({}, checkpoint_id="s3://bucket/key")
-
-
 def test_without_collectives(checkpoint: Path, tmp_path: Path) -> None:
     """Many ranks do this in test_many_ranks.py."""
     metadata = cairn.save(STATE, checkpoint_id=checkpoint, use_collectives=False)

@@ -1,0 +1,130 @@
+// The steps of a save, for storage plug-ins of torch: claim, write a share, commit.
+#include <cairn/save_steps.h>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bound.h"
+#include "errors.h"
+#include "interrupt.h"
+#include "text.h"
+
+namespace cairn::python {
+namespace {
+
+std::string bytes_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
+
+// The outcome of `work`, done without Python's lock.
+template <typename Work>
+auto unlocked(Work&& work) {
+  auto result = [&] {
+    const nb::gil_scoped_release released;
+    return work();
+  }();
+  return unwrap(std::move(result));
+}
+
+// A claim as Python holds it: none once it has been withdrawn.
+struct Claim {
+  std::optional<SaveClaim> held;
+};
+
+void make_claim(Claim* place, const nb::bytes& directory, bool overwrite, bool durable,
+                std::optional<std::uint32_t> alone_as_rank) {
+  SaveOptions options;
+  options.overwrite = overwrite;
+  options.durability = durable ? Durability::kDurable : Durability::kBuffered;
+  options.alone_as_rank = alone_as_rank;
+  const std::filesystem::path path = to_filesystem_path(directory);
+  new (place) Claim{unlocked([&] { return SaveClaim::make(path, options); })};
+}
+
+SaveClaim& claimed(Claim& claim) {
+  if (!claim.held) throw Error(ErrorCode::kInvalidArgument, "this save has been given up");
+  return *claim.held;
+}
+
+nb::list commit(Claim& claim, const nb::bytes& metadata, const nb::list& files) {
+  std::vector<PublishedFile> published;
+  for (const nb::handle file : files) {
+    published.push_back({to_utf8(file[0]), nb::cast<std::uint64_t>(file[1]), nb::cast<std::uint32_t>(file[2])});
+  }
+  const std::string pickle = bytes_of(metadata);
+  SaveClaim& held = claimed(claim);
+  const SaveReport report = unlocked([&] { return held.commit(pickle, published); });
+  nb::list warnings;
+  for (const std::string& warning : report.warnings) warnings.append(to_str(warning));
+  return warnings;
+}
+
+void withdraw(Claim& claim) {
+  std::optional<SaveClaim> taken = std::exchange(claim.held, std::nullopt);
+  const nb::gil_scoped_release released;
+  taken.reset();
+}
+
+RankShare write_share(const nb::bytes& directory, const nb::bytes& ticket, std::uint32_t rank, const StateDict& state,
+                      bool durable, bool file_per_item, std::size_t thread_count) {
+  SaveOptions options;
+  options.durability = durable ? Durability::kDurable : Durability::kBuffered;
+  options.file_per_item = file_per_item;
+  options.thread_count = thread_count;
+  Interrupt interrupt;
+  options.interrupted = interrupt.poll();
+  const std::filesystem::path path = to_filesystem_path(directory);
+  const std::string bytes = bytes_of(ticket);
+  auto share = [&] {
+    const nb::gil_scoped_release released;
+    return RankShare::write(path, bytes, rank, state, options);
+  }();
+  interrupt.rethrow();
+  return unwrap(std::move(share));
+}
+
+// [(name, size, trailer checksum)]
+nb::list files_of(const RankShare& share) {
+  nb::list files;
+  for (const PublishedFile& file : share.files()) {
+    files.append(nb::make_tuple(to_str(file.name), file.bytes, file.trailer_checksum));
+  }
+  return files;
+}
+
+// [(index into the files, offset, length)], by entry of the state
+nb::list places_of(const RankShare& share) {
+  nb::list places;
+  for (const ItemLocation& place : share.places()) {
+    places.append(nb::make_tuple(place.file, place.offset, place.length));
+  }
+  return places;
+}
+
+}  // namespace
+
+void bind_save_steps(nb::module_& module) {
+  nb::class_<Claim>(module, "SaveClaim")
+      .def("__init__", &make_claim, nb::arg("directory"), nb::kw_only(), nb::arg("overwrite"), nb::arg("durable"),
+           nb::arg("alone_as_rank").none() = nb::none())
+      .def_prop_ro("ticket",
+                   [](Claim& self) {
+                     const std::string ticket = claimed(self).ticket();
+                     return nb::bytes(ticket.data(), ticket.size());
+                   })
+      .def("commit", &commit)
+      .def("withdraw", &withdraw);
+  nb::class_<RankShare>(module, "RankShare")
+      .def_prop_ro("files", &files_of)
+      .def_prop_ro("places", &places_of)
+      .def("hand_over", &RankShare::hand_over);
+  module.def("write_share", &write_share, nb::arg("directory"), nb::arg("ticket"), nb::arg("rank"), nb::arg("state"),
+             nb::kw_only(), nb::arg("durable"), nb::arg("file_per_item"), nb::arg("thread_count"));
+}
+
+}  // namespace cairn::python

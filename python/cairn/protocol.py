@@ -1,0 +1,217 @@
+"""Saves and loads in which somebody else's planner or storage takes part: by torch's own driver, with what is native.
+
+``cairn.save`` and ``cairn.load`` plan natively. Where the planner is the caller's own class, or the storage is none of
+the file system's, they come here: torch's driver calls the hooks in their order. Where only the planner is the
+caller's, the storage is Cairn's FileSystemWriter or FileSystemReader: bytes are written and read natively all the same.
+"""
+
+import contextlib
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.metadata import Metadata
+
+from cairn import mirror
+from cairn.errors import Error
+from cairn.failures import as_checkpoint_exceptions, with_failures
+from cairn.filesystem import (
+    FileSystemReader,
+    FileSystemWriter,
+    MissingCheckpointId,
+    is_directory,
+    reader_is_native,
+    writer_is_native,
+)
+from cairn.objects import pickle_allowed
+from cairn.planning import load_planner_is_native, save_planner_is_native
+
+_PathLike = str | os.PathLike[str]
+_log = logging.getLogger("cairn")
+
+
+def save_by_protocol(
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: _PathLike | None = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    use_collectives: bool = True,
+    coordinator_rank: int = 0,
+) -> Metadata:
+    """Saves by torch's driver. Entries of `state_dict` are what is to be saved: of Statefuls their ``state_dict()``.
+
+    Raises what torch's driver raises, a CheckpointException with the failures by rank; if the first of them is a
+    cairn.Error, one that is both. With Cairn's writer a failure leaves the old checkpoint whole and no files.
+    """
+    writer = _writer(storage_writer, checkpoint_id)
+    _say_why("save", planner, storage_writer, save_planner_is_native(planner))
+    keywords: dict[str, Any] = {} if use_collectives else {"use_collectives": False}
+    driver = importlib.import_module(f"{mirror.TORCH}.state_dict_saver")._save_state_dict
+    try:
+        with _as_torch_raises():
+            saved: Metadata = driver(
+                state_dict, writer, process_group, coordinator_rank, _is_alone(no_dist), planner, **keywords
+            )
+            return saved
+    finally:
+        if hasattr(writer, "give_up"):  # a FileSystemWriter of Cairn, or of a class that extends it
+            writer.give_up()
+
+
+def load_by_protocol(
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: _PathLike | None = None,
+    storage_reader: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    coordinator_rank: int = 0,
+    allow_pickle: bool | None = None,
+    **options: Any,
+) -> None:
+    """Fills `state_dict`, of which Statefuls have been resolved, by torch's driver.
+
+    `allow_pickle` None lets torch's planner run what pickles name, as in DCP; True and False are as in ``cairn.load``,
+    and so are `options` (verify, allow_cast, follow_links). A planner that overrides ``load_bytes`` gets the bytes as
+    they are stored. Storages of others know none of these. Raises as save_by_protocol().
+    """
+    reader = _reader(storage_reader, checkpoint_id)
+    if allow_pickle is not None and hasattr(reader, "reading"):  # Cairn's, or of a class that extends it
+        reader.reading(allow_pickle, **options)
+    _say_why("load", planner, storage_reader, load_planner_is_native(planner))
+    driver = importlib.import_module(f"{mirror.TORCH}.state_dict_loader")._load_state_dict
+    with _as_torch_raises():
+        driver(state_dict, reader, process_group, coordinator_rank, _is_alone(no_dist), planner)
+
+
+def save_state_dict(
+    state_dict: dict[str, Any],
+    storage_writer: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+) -> Metadata:
+    """DCP's older save: entries are saved as they are, Statefuls too. Deprecated, as there."""
+    warnings.warn("`save_state_dict` is deprecated, use `save` instead", FutureWarning, stacklevel=2)
+    storage_writer.reset()
+    return save_by_protocol(
+        state_dict,
+        storage_writer=storage_writer,
+        planner=planner,
+        process_group=process_group,
+        no_dist=no_dist,
+        coordinator_rank=coordinator_rank,
+    )
+
+
+def load_state_dict(
+    state_dict: dict[str, Any],
+    storage_reader: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+) -> None:
+    """DCP's older load: entries are filled as they are, Statefuls are not asked. Deprecated, as there."""
+    warnings.warn("`load_state_dict` is deprecated, use `load` instead", FutureWarning, stacklevel=2)
+    storage_reader.reset()
+    load_by_protocol(
+        state_dict,
+        storage_reader=storage_reader,
+        planner=planner,
+        process_group=process_group,
+        no_dist=no_dist,
+        coordinator_rank=coordinator_rank,
+        allow_pickle=pickle_allowed(None),
+    )
+
+
+def _load_state_dict_from_keys(
+    keys: set[str] | str | None = None,
+    *,
+    checkpoint_id: _PathLike | None = None,
+    storage_reader: Any = None,
+    process_group: Any = None,
+) -> dict[str, Any]:
+    """A new state dict with what the checkpoint has under `keys`, whole and on the CPU; None: all of it.
+
+    A key stands for itself, or for all below it: "model" for "model.layer.weight".
+    """
+    state_dict: dict[str, Any] = {}
+    planner: Any = _EmptyStateDictLoadPlanner
+    load_by_protocol(
+        state_dict,
+        checkpoint_id=checkpoint_id,
+        storage_reader=storage_reader,
+        planner=planner(keys={keys} if isinstance(keys, str) else keys),
+        process_group=process_group,
+        allow_pickle=pickle_allowed(None),
+    )
+    return state_dict
+
+
+def _is_alone(no_dist: bool) -> bool:
+    return no_dist or not dist.is_available() or not dist.is_initialized()
+
+
+def _writer(storage: Any, checkpoint_id: _PathLike | None) -> Any:
+    """Cairn's writer where the engine could do it, else the one that was given, or that torch finds for the id."""
+    if storage is None and checkpoint_id and is_directory(checkpoint_id):
+        return FileSystemWriter(checkpoint_id)
+    storage = _set_up(storage, checkpoint_id, reader=False)
+    if type(storage) is FileSystemWriter or not writer_is_native(storage, None):
+        return storage
+    ours = FileSystemWriter(storage.path)
+    ours.__dict__.update(vars(storage), thread_count=max(storage.thread_count, ours.thread_count))
+    return ours
+
+
+def _reader(storage: Any, checkpoint_id: _PathLike | None) -> Any:
+    """As _writer()."""
+    if storage is None and checkpoint_id and is_directory(checkpoint_id):
+        return FileSystemReader(checkpoint_id)
+    storage = _set_up(storage, checkpoint_id, reader=True)
+    if type(storage) is FileSystemReader or not reader_is_native(storage, None):
+        return storage
+    ours = FileSystemReader(storage.path)
+    ours.__dict__.update(vars(storage))
+    return ours
+
+
+def _set_up(storage: Any, checkpoint_id: _PathLike | None, *, reader: bool) -> Any:
+    if storage is None and not checkpoint_id:
+        raise MissingCheckpointId("`checkpoint_id` must be specified if there is no storage reader or writer")
+    set_up = importlib.import_module(f"{mirror.TORCH}._storage_utils")._storage_setup
+    return set_up(storage, checkpoint_id, reader=reader)
+
+
+def _say_why(call: str, planner: object, storage: object, planner_is_native: bool) -> None:
+    culprit = storage if planner_is_native else planner
+    what = "the storage" if planner_is_native else "the planner"
+    kind = f"{type(culprit).__module__}.{type(culprit).__qualname__}"
+    _log.info("cairn.%s by torch's planning: %s is a %s", call, what, kind)
+
+
+@contextlib.contextmanager
+def _as_torch_raises() -> Iterator[None]:
+    try:
+        with as_checkpoint_exceptions():
+            yield
+    except CheckpointException as error:
+        if isinstance(error, Error):
+            raise
+        first = next((failure for _, (failure, _) in sorted(error.failures.items())), None)
+        if not isinstance(first, Error):
+            raise
+        raise with_failures(first, error.failures) from error

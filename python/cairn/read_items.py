@@ -1,0 +1,167 @@
+"""The read items of a torch load plan, read by the engine: straight into the planner's tensors, every byte checked."""
+
+import io
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
+
+from cairn import _engine
+from cairn.errors import InvalidArgument, MissingKey
+from cairn.objects import load_value
+from cairn.tensors import TensorTarget, fill_from_payload, needs_payload
+
+# Tensors that share one call to the engine. What goes by a detour (other devices) has copies in memory meanwhile.
+_BATCH_BYTES_MAX = 1 << 30
+
+# With these as torch has them, a planner's tensors are those of the state dict, all there at once.
+_TENSOR_HOOKS = ("resolve_tensor", "commit_tensor", "lookup_tensor", "transform_tensor")
+
+
+class _Chunk(NamedTuple):
+    """What lies at one place of a data file: `key` as the checkpoint's own metadata has it."""
+
+    key: str
+    shape: tuple[int, ...] = ()  # of the whole tensor
+    offsets: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    is_tensor: bool = True
+
+
+class ItemReader:
+    """Reads items of one open checkpoint.
+
+    `storage_data` says where an item lies: it is followed, whatever its keys are, for some rename them in the metadata.
+    `options` are those of the engine's loads. `allow_pickle`: None gives values to the planner as they are stored, and
+    torch's own planner then runs the code that their pickles name; otherwise that needs to be allowed, as in
+    ``cairn.load``.
+    """
+
+    def __init__(
+        self,
+        checkpoint: _engine.Checkpoint,
+        storage_data: Mapping[MetadataIndex, Any],
+        options: dict[str, Any],
+        allow_pickle: bool | None,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._storage_data = storage_data
+        self._options = options
+        self._payload_options = {name: value for name, value in options.items() if name != "allow_cast"}
+        self._allow_pickle = allow_pickle
+        self._chunks = _chunks_by_place(_engine.catalog_of(checkpoint))
+        #: Float conversions and casts of what has been read: key, saved and wanted dtype code.
+        self.conversions: list[tuple[str, int, int]] = []
+
+    def knows(self, item: ReadItem) -> bool:
+        """Whether the engine can read the item; not if it went through a stream transform, or is at another place."""
+        info = self._info_of(item)
+        if info.transform_descriptors:
+            return False
+        chunk = self._chunks.get((info.relative_path, info.offset))
+        return chunk is not None and chunk.is_tensor == (item.type is not LoadItemType.BYTE_IO)
+
+    def read(self, items: list[ReadItem], planner: LoadPlanner) -> None:
+        """Values first: what can't be decoded is found out before a tensor changes."""
+        for item in items:
+            if item.type is LoadItemType.BYTE_IO:
+                self._read_value(item, planner)
+        tensors = [item for item in items if item.type is not LoadItemType.BYTE_IO]
+        if not _is_stock(planner, *_TENSOR_HOOKS):
+            for item in tensors:  # it may have one tensor at a time, and may expect its commit before the next
+                self._read_tensors([item], planner)
+            return
+        batch: list[ReadItem] = []
+        batch_bytes = 0
+        for item in tensors:
+            batch.append(item)
+            batch_bytes += self._info_of(item).length
+            if batch_bytes >= _BATCH_BYTES_MAX:
+                self._read_tensors(batch, planner)
+                batch, batch_bytes = [], 0
+        self._read_tensors(batch, planner)
+
+    def _info_of(self, item: ReadItem) -> Any:
+        info = self._storage_data.get(item.storage_index)
+        if info is None:
+            key = item.storage_index.fqn
+            raise MissingKey(f"the checkpoint has no bytes for '{key}' at {item.storage_index.offset}", key=key)
+        return info
+
+    def _chunk_of(self, item: ReadItem) -> _Chunk:
+        info = self._info_of(item)
+        return self._chunks[info.relative_path, info.offset]
+
+    def _read_value(self, item: ReadItem, planner: LoadPlanner) -> None:
+        key = self._chunk_of(item).key
+        payload = self._checkpoint.read_payload(key, **self._payload_options)
+        if self._allow_pickle is not None and _is_stock(planner, "load_bytes"):
+            stream = io.BytesIO()
+            torch.save(load_value(key, payload, self._allow_pickle), stream)
+            payload = stream.getvalue()
+        planner.load_bytes(item, io.BytesIO(payload))
+
+    def _read_tensors(self, items: list[ReadItem], planner: LoadPlanner) -> None:
+        state = _engine.StateDict()
+        targets = TensorTarget(state)
+        resolved = []
+        for item in items:
+            chunk = self._chunk_of(item)
+            target = planner.resolve_tensor(item).detach()
+            resolved.append((item, target))
+            _check_fits(item, chunk, target)
+            if needs_payload(target):
+                payload = self._checkpoint.read_payload(chunk.key, **self._payload_options)
+                fill_from_payload(chunk.key, target, payload)
+                continue
+            offsets = [first + inside for first, inside in zip(chunk.offsets, item.storage_offsets, strict=True)]
+            targets.add_part((chunk.key,), target, chunk.shape, offsets)
+        if len(state):
+            conversions, _ = self._checkpoint.load(state, **self._options)
+            self.conversions += conversions
+            targets.finish(set())
+        for item, target in resolved:
+            planner.commit_tensor(item, target)
+
+
+def _check_fits(item: ReadItem, chunk: _Chunk, target: torch.Tensor) -> None:
+    if target.shape != item.lengths:
+        raise InvalidArgument(
+            f"the planner has a tensor of another shape than it planned for '{item.dest_index.fqn}'",
+            key=item.dest_index.fqn,
+            expected=str(tuple(item.lengths)),
+            actual=str(tuple(target.shape)),
+        )
+    boxes = list(zip(item.storage_offsets, item.lengths, chunk.sizes, strict=False))
+    fits = len(boxes) == len(item.storage_offsets) == len(chunk.sizes)
+    if not fits or any(first < 0 or first + length > size for first, length, size in boxes):
+        raise InvalidArgument(
+            f"a read item that is not within its chunk of '{chunk.key}'",
+            key=chunk.key,
+            expected=f"within {chunk.sizes}",
+            actual=f"{tuple(item.lengths)} at {tuple(item.storage_offsets)}",
+        )
+
+
+def _is_stock(planner: LoadPlanner, *hooks: str) -> bool:
+    """Whether these methods of the planner are torch's own."""
+    return all(getattr(type(planner), hook, None) is getattr(DefaultLoadPlanner, hook) for hook in hooks)
+
+
+def _chunks_by_place(catalog: _engine.Catalog) -> dict[tuple[str, int], _Chunk]:
+    chunks: dict[tuple[str, int], _Chunk] = {}
+    for key in catalog.keys():  # noqa: SIM118 - not a mapping
+        tensor = catalog.tensor(key)
+        if tensor is None:
+            file, offset, _ = catalog.value(key) or (None, 0, 0)
+            if file is not None:
+                chunks[file, offset] = _Chunk(key, is_tensor=False)
+            continue
+        _, shape, _, parts = tensor
+        for offsets, sizes, file, offset, _ in parts:
+            if file is not None:
+                chunks[file, offset] = _Chunk(key, shape, offsets, sizes)
+    return chunks
