@@ -1,0 +1,73 @@
+"""What a client's program did, written down in its own processes for the tests to look at.
+
+The engine's calls are wrapped, not Cairn's own functions: those stay what `cairn.install` and a client find.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from cairn import _engine
+
+_saved: list[str] = []
+_loaded: list[str] = []
+_save, _open, _load = _engine.save, _engine.open, _engine.Checkpoint.load
+_opened: list[tuple[_engine.Checkpoint, str]] = []  # not loaded from; held, so that none is taken for another
+
+
+def _watched_save(directory: bytes, *arguments: Any, **options: Any) -> Any:
+    result = _save(directory, *arguments, **options)
+    _saved.append(os.fsdecode(directory))
+    return result
+
+
+def _watched_open(directory: bytes, *arguments: Any, **options: Any) -> _engine.Checkpoint:
+    checkpoint = _open(directory, *arguments, **options)
+    _opened.append((checkpoint, os.fsdecode(directory)))
+    return checkpoint
+
+
+def _watched_load(checkpoint: _engine.Checkpoint, *arguments: Any, **options: Any) -> Any:
+    result = _load(checkpoint, *arguments, **options)
+    for at, (opened, directory) in enumerate(_opened):
+        if opened is checkpoint:  # the first of the calls that make a load
+            _loaded.append(directory)
+            del _opened[at]
+            break
+    return result
+
+
+class Witness:
+    """Takes notes in `folder`. Made before anything is saved or loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._calls: dict[str, list[list[str]]] = {}
+        _engine.save, _engine.open = _watched_save, _watched_open
+        _engine.Checkpoint.load = _watched_load  # type: ignore[method-assign, assignment]
+
+    def note(self, phase: str, state: Any) -> None:
+        """What rank 0 has as `state`; on each rank, where to the engine saved and where from it loaded since the last.
+
+        Directories are noted relative to the folder.
+        """
+        if dist.get_rank() == 0:
+            torch.save(state, self._folder / f"{phase}.state")
+        self._calls[phase] = [[os.path.relpath(path, self._folder) for path in paths] for paths in (_saved, _loaded)]
+        _saved.clear()
+        _loaded.clear()
+
+    def leave(self) -> NoReturn:
+        """Writes the notes down and ends the process. One that ends by itself is aborted at times: gloo has threads."""
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        (self._folder / f"calls-{rank}-of-{ranks}.json").write_text(json.dumps(self._calls))
+        dist.barrier()
+        dist.destroy_process_group()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
