@@ -1,11 +1,14 @@
 """The whole story: train, die in the middle of a save, resume bit for bit, read with stock torch, find a flipped bit.
 
+Two ranks with FSDP2 die too, and one process resumes what they have trained.
+
 Prints a report; the exit code is 0 only if every claim in it holds.
 """
 
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,11 +55,14 @@ class Report:
         return 1 if self.failed else 0
 
 
-def start_trainer(directory: Path, losses: Path) -> subprocess.Popen[str]:
+def start_trainer(directory: Path, losses: Path, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     script = Path(__file__).with_name("train_characters.py")
-    command = [sys.executable, str(script), "--directory", str(directory), "--losses", str(losses)]
+    command = [sys.executable, *launcher, str(script), "--directory", str(directory), "--losses", str(losses)]
     command += ["--steps", str(STEPS), "--save-every", str(SAVE_EVERY)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    # What a launcher and the ranks have to say about a killed rank is long, and expected.
+    errors = subprocess.DEVNULL if launcher else None
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
 
 
 def train(directory: Path, losses: Path) -> str:
@@ -90,6 +96,23 @@ def kill_in_a_save(directory: Path, losses: Path) -> Path | None:
     return left[0] if left else None
 
 
+def kill_a_rank_in_a_save(directory: Path, losses: Path) -> bool:
+    """Trains on two ranks, and kills the second while a data file is being written. Whether that save came to nothing."""
+    trainer = start_trainer(directory, losses, ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"))
+    assert trainer.stdout is not None
+    saves, victim = 0, 0
+    while saves < KILL_AFTER_SAVES and (line := trainer.stdout.readline()):
+        saves += line.startswith("saved")
+        if line.startswith("rank 1"):
+            victim = int(line.split()[-1])
+    while not list(directory.glob(".cairn-*/*.distcp")) and trainer.poll() is None:
+        pass
+    if trainer.poll() is None:
+        os.kill(victim, signal.SIGKILL)
+    trainer.communicate()  # the launcher ends the other rank, too
+    return trainer.returncode != 0 and step_of(directory) < max(losses_of(losses))
+
+
 def step_of(directory: Path) -> int:
     return int(cairn.open(directory)["step"])
 
@@ -111,6 +134,32 @@ def tell_of_the_kill(report: Report, directory: Path, scratch: Path) -> int:
     report.note(f"left behind: {folder.name}/ with {megabytes:.1f} MB and no name of a checkpoint")
     report.claim(bool(cairn.verify(directory)), f"the checkpoint of step {kept} is whole")
     return kept
+
+
+def tell_of_the_killed_rank(report: Report, scratch: Path, losses: dict[int, str]) -> None:
+    directory = scratch / "killed-rank"
+    for attempt in range(ATTEMPTS_MAX):
+        losses_of_two = scratch / f"losses-killed-rank-{attempt}"
+        if kill_a_rank_in_a_save(directory, losses_of_two):
+            break
+        shutil.rmtree(directory)
+    else:
+        raise SystemExit(f"no kill of a rank in {ATTEMPTS_MAX} met a save")
+    before = losses_of(losses_of_two)
+    last_step, kept = max(before), step_of(directory)
+    report.claim(kept == last_step - SAVE_EVERY, f"rank 1 killed while both wrote step {last_step} over step {kept}")
+    equal_before = before == {step: loss for step, loss in losses.items() if step <= last_step}
+    report.claim(equal_before, "until then, the losses of both ranks together were those of one process")
+    files = len(cairn.open(directory).files)
+    report.claim(bool(cairn.verify(directory)), f"the checkpoint of step {kept}, in {files} files, is whole")
+
+    output = train(directory, scratch / "losses-of-one")
+    resumed = losses_of(scratch / "losses-of-one")
+    wanted = {step: loss for step, loss in losses.items() if step > kept}
+    report.claim(f"resumed at step {kept}" in output, f"one process resumed at step {kept}")
+    report.claim(resumed == wanted, f"losses of steps {kept + 1} to {STEPS} equal the first run's bit for bit")
+    names = {path.name for path in directory.iterdir()}
+    report.claim(names == {".metadata", *cairn.open(directory).files}, "what the killed save left behind is gone")
 
 
 def same(one: Any, other: Any) -> bool:
@@ -219,16 +268,19 @@ def tell(report: Report, scratch: Path) -> None:
     report.claim(both, f"the checkpoints of step {STEPS} hold the same bits in both runs")
     report.claim(not list(killed.glob(".cairn-*")), "what the killed save left behind is gone")
 
-    report.title("4. Load the same files with stock torch.distributed.checkpoint.")
+    report.title("4. Train the same on two ranks (FSDP2, gloo), kill one in a save, and resume on one process.")
+    tell_of_the_killed_rank(report, scratch, losses)
+
+    report.title("5. Load the same files with stock torch.distributed.checkpoint.")
     tell_of_stock_torch(report, killed)
 
-    report.title("5. Check every byte.")
+    report.title("6. Check every byte.")
     code, output = run_verify(killed)
     report.claim(code == 0, f"cairn verify: exit code {code}")
     for line in output.splitlines()[1:]:
         report.note(line.strip())
 
-    report.title("6. Flip one bit in a copy.")
+    report.title("7. Flip one bit in a copy.")
     tell_of_the_flipped_bit(report, killed, scratch / "flipped")
 
 

@@ -1,8 +1,12 @@
 """Trains a small character transformer on Python's own library, saves through Cairn, and goes on where it stopped.
 
 python train_characters.py --directory DIR --losses FILE [--steps N] [--save-every N]
+torchrun --nproc-per-node 2 train_characters.py ...    # the same with FSDP2
 
 Every save overwrites the one checkpoint in DIR. A loss is written to FILE bit for bit, as a hexadecimal float.
+
+Ranks of one job share the model and its optimizer, and all take the same batches: so their losses are, bit for bit, those
+of one process, and each number of ranks can go on where another has stopped.
 """
 
 import argparse
@@ -12,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import cairn
 
@@ -57,6 +64,11 @@ class Trainer:
         random.seed(1)
         self.text = text
         self.model = Transformer()
+        if dist.is_initialized():
+            mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+            for layer in self.model.layers.layers:
+                fully_shard(layer, mesh=mesh)
+            fully_shard(self.model, mesh=mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=1000)
         self.step = 0
@@ -74,7 +86,7 @@ class Trainer:
 
     def load(self, directory: Path) -> None:
         state = self.state()
-        cairn.load(state, checkpoint_id=directory, no_dist=True)
+        cairn.load(state, checkpoint_id=directory)
         set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         torch.set_rng_state(state["random"]["torch"])
@@ -103,17 +115,25 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # the order of additions, and so every bit, is always the same
     torch.use_deterministic_algorithms(True)
+    if dist.is_torchelastic_launched():
+        dist.init_process_group("gloo")
+        print(f"rank {dist.get_rank()} is process {os.getpid()}", flush=True)
+    speaks = not dist.is_initialized() or dist.get_rank() == 0
     trainer = Trainer(library_text())
     if (arguments.directory / ".metadata").exists():
         trainer.load(arguments.directory)
-        print(f"resumed at step {trainer.step}", flush=True)
-    with arguments.losses.open("w") as losses:
+        if speaks:
+            print(f"resumed at step {trainer.step}", flush=True)
+    with (arguments.losses if speaks else Path(os.devnull)).open("w") as losses:
         while trainer.step < arguments.steps:
             loss = trainer.take_step()
             print(trainer.step, loss.hex(), file=losses, flush=True)
             if trainer.step % arguments.save_every == 0:
-                cairn.save(trainer.state(), checkpoint_id=arguments.directory, no_dist=True)
-                print(f"saved step {trainer.step}", flush=True)
+                cairn.save(trainer.state(), checkpoint_id=arguments.directory)
+                if speaks:
+                    print(f"saved step {trainer.step}", flush=True)
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
