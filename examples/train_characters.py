@@ -5,8 +5,8 @@ torchrun --nproc-per-node 2 train_characters.py ...    # the same with FSDP2
 
 Every save overwrites the one checkpoint in DIR. A loss is written to FILE bit for bit, as a hexadecimal float.
 
-Ranks of one job share the model and its optimizer, and all take the same batches: so their losses are, bit for bit, those
-of one process, and each number of ranks can go on where another has stopped.
+Ranks of one job share the model and its optimizer, and all take the same batches: so their losses are, bit for bit,
+those of one process, and each number of ranks can go on where another has stopped.
 """
 
 import argparse
