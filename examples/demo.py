@@ -97,7 +97,7 @@ def kill_in_a_save(directory: Path, losses: Path) -> Path | None:
 
 
 def kill_a_rank_in_a_save(directory: Path, losses: Path) -> bool:
-    """Trains on two ranks, and kills the second while a data file is being written. True if that save did not commit."""
+    """Trains on two ranks, and kills one while a data file is being written. True if that save did not commit."""
     trainer = start_trainer(directory, losses, ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"))
     assert trainer.stdout is not None
     saves, victim = 0, 0
