@@ -167,6 +167,16 @@ def test_a_planner_that_caches_plans_saves_each_time_anew(checkpoint: Path) -> N
         read_all_ways(checkpoint / str(step), sample(step))
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_an_asynchronous_save(checkpoint: Path) -> None:
+    state = sample()
+    future = dcp.async_save(state, storage_writer=cairn.FileSystemWriter(checkpoint))
+    state["model"]["w"].zero_()  # it has been staged
+    future.result()
+    assert_clean(checkpoint)
+    read_all_ways(checkpoint, sample())
+
+
 def test_extensions_and_safetensors_are_torchs_own_affair(checkpoint: Path) -> None:
     writer = cairn.FileSystemWriter(checkpoint, serialization_format=SerializationFormat.SAFETENSORS)
     save({"w": torch.ones(3)}, writer, no_dist=True)
