@@ -63,7 +63,7 @@ def make_accelerator() -> Accelerator:
     return Accelerator(cpu=True, fsdp_plugin=plugin)
 
 
-SWAPS = {"functions": ("save", "load")}
+SWAPS = {"functions": ("save", "load"), "classes": ("FileSystemWriter", "FileSystemReader")}
 
 
 @contextmanager

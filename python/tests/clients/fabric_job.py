@@ -46,7 +46,9 @@ class FabricJob:
         self._step = state["step"]
 
     def merge(self, path: Path, into: Path) -> dict[str, Any]:
-        return _load_distributed_checkpoint(path)  # what lightning's own tool does
+        return (
+            _load_distributed_checkpoint(path) if self._fabric.global_rank == 0 else {}
+        )  # as its tool, for one process
 
     def state(self) -> dict[str, Any]:
         return {**full_state(self._net.module, self._optimizer.optimizer), "step": self._step}

@@ -16,12 +16,19 @@ from cairn import _engine
 
 _saved: list[str] = []
 _loaded: list[str] = []
-_save, _open, _load = _engine.save, _engine.open, _engine.Checkpoint.load
+_save, _write_share, _open, _load = _engine.save, _engine.write_share, _engine.open, _engine.Checkpoint.load
 _opened: list[tuple[_engine.Checkpoint, str]] = []  # not loaded from; held, so that none is taken for another
 
 
 def _watched_save(directory: bytes, *arguments: Any, **options: Any) -> Any:
     result = _save(directory, *arguments, **options)
+    _saved.append(os.fsdecode(directory))
+    return result
+
+
+def _watched_write_share(directory: bytes, *arguments: Any, **options: Any) -> Any:
+    """What a rank writes of a save that torch drives."""
+    result = _write_share(directory, *arguments, **options)
     _saved.append(os.fsdecode(directory))
     return result
 
@@ -48,7 +55,7 @@ class Witness:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._calls: dict[str, list[list[str]]] = {}
-        _engine.save, _engine.open = _watched_save, _watched_open
+        _engine.save, _engine.write_share, _engine.open = _watched_save, _watched_write_share, _watched_open
         _engine.Checkpoint.load = _watched_load  # type: ignore[method-assign, assignment]
 
     def note(self, phase: str, state: Any) -> None:
