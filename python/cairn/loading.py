@@ -141,7 +141,7 @@ class _Load:
                 if id(leaf) in taken:
                     continue
                 value = leaf.value
-                if isinstance(value, torch.Tensor) and value.is_meta:
+                if isinstance(value, torch.Tensor) and value.device.type == "meta":
                     value = _materialized(value)
                     fresh.append((leaf, value))
                 tensors.add(leaf.path, value)

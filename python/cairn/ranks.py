@@ -7,14 +7,15 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from cairn.errors import Error, Unavailable
+from cairn.errors import Error, InvalidArgument, Unavailable
 from cairn.failures import failure_of
 
 
 class Ranks:
     """Those who call together. `options` are keywords for the engine's save and load.
 
-    A process is alone if `no_dist` is set, if torch has no process group, or if the group has no other rank.
+    A process is alone if `no_dist` is set, if torch has no process group, or if the group has no other rank. Raises
+    InvalidArgument if it is not in the group itself.
     """
 
     def __init__(self, process_group: Any = None, no_dist: bool = False) -> None:
@@ -23,6 +24,8 @@ class Ranks:
         if no_dist or not dist.is_available() or not dist.is_initialized():
             return
         self.rank = dist.get_rank(process_group)
+        if self.rank < 0:  # to go on alone would replace what the ranks of the group save
+            raise InvalidArgument("this process is not a rank of the process group", rank=dist.get_rank())
         if dist.get_world_size(process_group) > 1:
             from cairn.process_group import collectives_of
 

@@ -15,8 +15,8 @@ from cairn.tensors import ShardOfMine
 _Run = tuple[int, int, int]  # first index in the whole dimension, first in the local one, how many
 
 
-def chunks_of_dtensor(tensor: Any) -> Iterator[ShardOfMine]:
-    """The chunks of a DTensor, or of anything with DCP's ``__create_chunk_list__`` and ``__get_tensor_shard__``.
+def chunks_of_dtensor(key: str, tensor: Any) -> Iterator[ShardOfMine]:
+    """The chunks of the tensor under `key`: a DTensor, or what has DCP's ``__create_chunk_list__`` and its companions.
 
     A rank outside of the mesh has none. Raises Unsupported for a Partial placement: its elements are not known yet.
     """
@@ -25,7 +25,8 @@ def chunks_of_dtensor(tensor: Any) -> Iterator[ShardOfMine]:
         return
     if any(placement.is_partial() for placement in tensor.placements):
         raise Unsupported(
-            "a DTensor with a Partial placement has no elements to save or fill yet: redistribute it first",
+            f"a DTensor with a Partial placement has no elements to save or fill yet, redistribute it first: '{key}'",
+            key=key,
             expected="Shard or Replicate",
             actual=str(tuple(tensor.placements)),
         )

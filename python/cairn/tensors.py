@@ -63,7 +63,7 @@ class TensorSource:
         self._add_local(path, local, None if is_whole else (size, offsets, False))
 
     def _add_odd(self, path: Path, tensor: torch.Tensor) -> None:
-        chunks = _chunks_of(tensor)
+        chunks = _chunks_of(".".join(map(str, path)), tensor)
         if chunks is None:
             self._add_local(path, tensor, None)
             return
@@ -107,7 +107,7 @@ class TensorTarget:
                 self._state.add_tensor(path, data, _CODES[tensor.dtype], tensor.shape, strides, False)
                 self._written.append(tensor)
                 return
-        chunks = _chunks_of(tensor)
+        chunks = _chunks_of(".".join(map(str, path)), tensor)
         if chunks is None:
             self.add_part(path, tensor, tensor.shape, (0,) * tensor.dim())
             return
@@ -153,7 +153,7 @@ def needs_payload(tensor: Any) -> bool:
         return False
     if type(tensor) in _SIMPLE_TYPES and tensor.dtype not in _QUANTIZED:
         return False
-    return _chunks_of(tensor) is None and _is_opaque(tensor)
+    return _chunks_of("", tensor) is None and _is_opaque(tensor)
 
 
 def add_payload_target(state: _engine.StateDict, path: Path, tensor: torch.Tensor) -> None:
@@ -203,14 +203,14 @@ def _as_plain(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().cpu().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
 
 
-def _chunks_of(tensor: torch.Tensor) -> Iterator[ShardOfMine] | None:
+def _chunks_of(key: str, tensor: torch.Tensor) -> Iterator[ShardOfMine] | None:
     """This process's chunks of a distributed tensor; None if it is not one."""
     if type(tensor) in _SIMPLE_TYPES:
         return None
     if hasattr(tensor, "__create_chunk_list__"):  # DTensor, and what speaks its protocol
         from cairn.sharding import chunks_of_dtensor
 
-        return chunks_of_dtensor(tensor)
+        return chunks_of_dtensor(key, tensor)
     if torch.distributed.is_available():
         from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 

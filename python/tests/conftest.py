@@ -3,8 +3,12 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from ranks import Gang
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -27,3 +31,28 @@ def checkpoint(tmp_path: Path) -> Iterator[Path]:
     if directory.is_dir() and not directory.is_symlink():
         litter = [path.name for path in directory.iterdir() if path.name.startswith(".cairn-")]
         assert not litter, f"left behind: {litter}"
+
+
+def ranks_of(size: int) -> Iterator["Gang"]:
+    from ranks import gang  # imports torch
+
+    with gang(size) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator["Gang"]:
+    """Four ranks of a gloo group."""
+    yield from ranks_of(4)
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator["Gang"]:
+    """Three ranks of another one."""
+    yield from ranks_of(3)
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator["Gang"]:
+    """Two ranks of a third one."""
+    yield from ranks_of(2)

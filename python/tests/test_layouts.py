@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import pytest
 import stock
 import torch
 import torch.distributed as dist
-from ranks import Gang, gang
+from ranks import Gang
 from same import assert_same, blank
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -125,24 +124,6 @@ def load_one(library: str, directory: Path, name: str) -> None:
         state = {name: spread(blank(whole(layout)), mesh, placements)}
         LIBRARIES[library].load(state, checkpoint_id=directory)
         assert_same(state[name].to_local(), expected.to_local(), f"{name} as {placements}")
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Gang]:
-    with gang(4) as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Gang]:
-    with gang(3) as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Gang]:
-    with gang(2) as ranks:
-        yield ranks
 
 
 @pytest.fixture(scope="module")
