@@ -1,0 +1,105 @@
+"""Kills, stops and crosses the ranks of saves and loads, and looks at what is left. See docs/faults.md.
+
+Prints a line per kind of fault; the exit code is 0 only if every promise held.
+"""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before torch: forked ranks want no threads
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import crossings
+import kills
+import stock
+import stops
+import torch
+from tally import Problem, Tally
+
+import cairn
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often the faults that are random are tried."""
+
+    kills: int
+    others: int
+
+
+STOCK = "stock-kill"  # only when it is asked for: it says nothing about Cairn
+SAMPLE = Counts(kills=60, others=8)
+ALL = Counts(kills=300, others=40)
+
+
+def faults(arguments: argparse.Namespace) -> dict[str, Callable[[Path, Tally], None]]:
+    counts = SAMPLE if arguments.sample else ALL
+    seed, first = arguments.seed, arguments.first
+
+    def indices(count: int) -> range:
+        return range(first, first + (count if arguments.count is None else arguments.count))
+
+    return {
+        "kill": lambda folder, tally: kills.overwrites(folder, tally, seed, indices(counts.kills)),
+        "kill-places": kills.places,
+        "kill-both": lambda folder, tally: kills.both(folder, tally, seed, indices(counts.others)),
+        "kill-first": lambda folder, tally: kills.firsts(folder, tally, seed, indices(counts.others)),
+        "stop": lambda folder, tally: stops.stops(folder, tally, arguments.sample),
+        "two-jobs": lambda folder, tally: crossings.savers(folder, tally, seed, indices(counts.others)),
+        "load": lambda folder, tally: crossings.loaders(folder, tally, counts.kills),
+        STOCK: lambda folder, tally: stock.overwrites(folder, tally, seed, indices(counts.kills)),
+    }
+
+
+def run(name: str, fault: Callable[[Path, Tally], None], folder: Path) -> Tally:
+    tally = Tally(name)
+    folder.mkdir()
+    try:
+        fault(folder, tally)
+    except Problem as problem:
+        tally.problems.append(str(problem))
+    except Exception:
+        tally.problems.append(traceback.format_exc())
+    tally.finish()
+    return tally
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="FAULT", help=f"only these (default: all but {STOCK})")
+    parser.add_argument("--sample", action="store_true", help="few of each, as the tests try them")
+    parser.add_argument("--seed", type=int, default=20, help="of what is random (default: %(default)s; -1 draws one)")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first kill, to try one again")
+    parser.add_argument("--count", type=int, help="how many random ones of each fault")
+    parser.add_argument("--json", type=Path, help="also write what was found to this file")
+    parser.add_argument("--scratch", type=Path, help="where the checkpoints go, and stay (default: removed at the end)")
+    arguments = parser.parse_args()
+    if arguments.seed < 0:
+        arguments.seed = random.SystemRandom().randrange(2**32)
+    known = faults(arguments)
+    if unknown := set(arguments.names) - known.keys():
+        parser.error(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    torch.set_num_threads(1)
+    print(f"Cairn {cairn.__version__}, torch {torch.__version__}, {os.cpu_count()} cores, seed {arguments.seed}")
+    tallies = []
+    with tempfile.TemporaryDirectory(prefix="cairn-faults-") as temporary:
+        scratch = arguments.scratch or Path(temporary)
+        scratch.mkdir(exist_ok=True)
+        for name in arguments.names or [name for name in known if name != STOCK]:
+            tallies.append(run(name, known[name], scratch / name))
+            print(tallies[-1], *tallies[-1].problems, sep="\n  ", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([tally.as_dict() for tally in tallies], indent=1))
+    return 1 if any(tally.problems for tally in tallies) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""A job: the forked ranks of one process group, and the means to tell, hear, stop and kill them.
+
+Whoever forks has imported torch and Cairn and uses neither a process group nor a thread: so a rank starts in
+milliseconds, where importing torch takes seconds.
+"""
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import rank as rank_process
+from tally import Problem
+
+TIMEOUT_SECONDS = 5.0  # of a job's process group, unless it says another
+Strike = tuple[int, bool, int]  # the number of a call, whether after it, and the signal that a rank sends itself there
+
+_HANG_SECONDS = 60.0  # beyond the time-out of the group: a rank that says nothing for so long hangs
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a rank says of one save or load. Times are those of the monotonic clock, which all processes share."""
+
+    ok: bool
+    step: int = -1
+    kind: str = ""  # of the error: its class
+    text: str = ""
+    is_cairns: bool = False  # a cairn.Error, and so an error that the engine has reported
+    begun: float = 0.0
+    ended: float = 0.0
+    calls: list[str] = field(default_factory=list)
+
+
+class Job:
+    """Ranks that live until the `with` ends or something kills them."""
+
+    _links: set[socket.socket] = set()  # noqa: RUF012 - our ends, of all jobs: no rank may keep another's link open
+
+    def __init__(self, ranks: int = 2, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        _require_no_threads()
+        self.timeout_seconds = timeout_seconds
+        self._scratch = Path(tempfile.mkdtemp(prefix="cairn-faults-"))
+        self._pids: list[int] = []
+        self._mine: list[socket.socket] = []
+        self._exits: dict[int, int] = {}  # by rank: the status of those that are gone
+        self._unread: list[bytes] = [b""] * ranks
+        for number in range(ranks):
+            self._fork(number, ranks)
+        self.await_all()
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        for rank in range(len(self._pids)):
+            self.kill(rank)
+        for link in self._mine:
+            Job._links.discard(link)
+            link.close()
+        shutil.rmtree(self._scratch)
+
+    def _fork(self, rank: int, ranks: int) -> None:
+        mine, its = socket.socketpair()
+        Job._links.add(mine)
+        pid = os.fork()
+        if pid == 0:
+            for link in Job._links:
+                link.close()
+            rank_process.serve(its, rank, ranks, self._scratch / "store", self.timeout_seconds)
+        its.close()
+        self._pids.append(pid)
+        self._mine.append(mine)
+
+    def start(self, do: str, directory: Path, step: int = 0, strikes: dict[int, Strike] | None = None) -> None:
+        """Has every rank save, or load into, the state of a step; returns when all are at the door."""
+        for rank, link in enumerate(self._mine):
+            strike = (strikes or {}).get(rank)
+            command = {"do": do, "directory": str(directory), "step": step, "strike": strike}
+            link.sendall(json.dumps(command).encode() + b"\n")
+        for rank in range(len(self._mine)):
+            self._read(rank)
+
+    def has_news(self, rank: int) -> bool:
+        """Whether a reply can be read, or the rank is gone."""
+        return b"\n" in self._unread[rank] or bool(select.select([self._mine[rank]], [], [], 0)[0])
+
+    def await_reply(self, rank: int) -> Reply | None:
+        """What it says of what it was told; None if it was killed before. A rank that hangs is a Problem."""
+        message = self._read(rank)
+        return None if message is None else Reply(**message)
+
+    def _read(self, rank: int) -> dict[str, Any] | None:
+        until = time.monotonic() + self.timeout_seconds + _HANG_SECONDS
+        while b"\n" not in self._unread[rank]:
+            ready = select.select([self._mine[rank]], [], [], max(until - time.monotonic(), 0))[0]
+            if not ready:
+                raise Problem(f"rank {rank} hangs")
+            data = self._mine[rank].recv(1 << 16)
+            if not data:
+                self._reap(rank)
+                return None
+            self._unread[rank] += data
+        line, _, self._unread[rank] = self._unread[rank].partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def await_all(self) -> list[Reply]:
+        """A reply of every rank: none may be gone."""
+        replies = [self.await_reply(rank) for rank in range(len(self._pids))]
+        whole = [reply for reply in replies if reply is not None]
+        if len(whole) < len(replies):
+            raise Problem("a rank that nobody killed is gone")
+        return whole
+
+    def await_stopped(self, rank: int) -> None:
+        """Waits until the rank is stopped by a signal."""
+        _, status = os.waitpid(self._pids[rank], os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            self._exits[rank] = status
+            raise Problem(f"rank {rank} is gone and not stopped")
+
+    def signal(self, rank: int, number: int) -> None:
+        if rank not in self._exits:
+            os.kill(self._pids[rank], number)
+
+    def kill(self, rank: int) -> None:
+        self.signal(rank, signal.SIGKILL)
+        self._reap(rank)
+
+    def _reap(self, rank: int) -> None:
+        if rank in self._exits:
+            return
+        _, status = os.waitpid(self._pids[rank], 0)
+        self._exits[rank] = status
+        if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
+            raise Problem(f"rank {rank} ended with wait status {status:#x}, by nobody's wish")
+
+
+def _require_no_threads() -> None:
+    """Threads that have been joined leave the kernel's list only a moment later."""
+    until = time.monotonic() + _HANG_SECONDS
+    while len(list(Path("/proc/self/task").iterdir())) > 1:
+        if time.monotonic() > until:
+            raise RuntimeError("a process with threads can't be forked safely")
+        time.sleep(0.001)
+
+
+def require_success(replies: list[Reply], what: str) -> None:
+    failed: list[Any] = [f"{reply.kind}: {reply.text}" for reply in replies if not reply.ok]
+    if failed:
+        raise Problem(f"{what} failed: {failed}")

@@ -1,0 +1,170 @@
+"""SIGKILL during a save, at random and at chosen moments.
+
+Whatever is killed when: the directory then holds the old or the new checkpoint, whole, and the new one if any rank was
+told so; the ranks that live on report an error of Cairn's within the time-out of their group, or that they were told;
+and the next save leaves nothing behind.
+"""
+
+import random
+import signal
+import statistics
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import moments
+from job import Job, Reply
+from moments import AtCall, Moment
+from tally import Problem, Tally
+from trial import Trial
+
+RANKS = 2
+_LATE_SECONDS = 2.0  # what a busy machine may add to a time-out
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What is to happen: after some whole saves of a new job, one save more, in which `victims` die."""
+
+    victims: tuple[int, ...]
+    moment: Moment
+    whole_saves: int = 1
+    must_be: str = ""  # "old" or "new" where the moment leaves no choice
+
+    def __str__(self) -> str:
+        return f"rank {' and '.join(map(str, self.victims))} {self.moment}, {self.whole_saves} whole saves before"
+
+
+def typical_seconds(trial: Trial) -> float:
+    """How long a save takes here. Its calls must be those that the moments are named after."""
+    with Job(RANKS) as job:
+        replies = [reply for _ in range(5) for reply in trial.save(job)]
+    for reply in replies:
+        if reply.calls != moments.CALLS:
+            raise Problem(f"a save makes the calls {reply.calls}, not {moments.CALLS}")
+    return statistics.median(reply.ended - reply.begun for reply in replies)
+
+
+def judge(tally: Tally, reply: Reply, struck_at: float, timeout_seconds: float) -> None:
+    """Notes the error of a rank that lives on; it is Cairn's, and comes within the time-out of the group."""
+    seconds = max(reply.ended - struck_at, 0)
+    tally.error(reply.kind, seconds)
+    if not reply.is_cairns:
+        raise Problem(f"{reply.kind} is no error of Cairn's: {reply.text}")
+    if seconds > timeout_seconds + _LATE_SECONDS:
+        raise Problem(f"a rank reports only after {seconds:.1f} s: {reply.text}")
+
+
+@dataclass
+class Killer:
+    """Carries kills out in one directory, one after the other."""
+
+    trial: Trial
+    tally: Tally
+
+    def carry_out(self, kill: Kill, which: str = "") -> None:
+        """`which` says how to find this kill again if it brings a problem."""
+        self.tally.tried += 1
+        try:
+            self._carry_out(kill)
+        except Exception as error:
+            raise Problem(f"{which}{kill}: {error}") from error
+
+    def _carry_out(self, kill: Kill) -> None:
+        with Job(RANKS) as job:
+            for _ in range(kill.whole_saves):
+                self.trial.save(job)
+            told = self._strike(job, kill)
+        old, new = self.trial.in_place, self.trial.step
+        allowed: dict[str, Collection[int | None]] = {"old": {old}, "new": {new}, "": {old, new}}
+        which = self.trial.look(allowed["new" if told else kill.must_be], f"after the kill, a rank told: {told}")
+        self.tally.found["new" if which == new else "old" if old is not None else "nothing"] += 1
+        self.tally.found["with litter"] += bool(self.trial.litter())
+
+    def _strike(self, job: Job, kill: Kill) -> bool:
+        """Whether any rank reports that the new checkpoint is committed."""
+        moment, strikes = kill.moment, {}
+        if isinstance(moment, AtCall):
+            strikes = dict.fromkeys(kill.victims, moment.strike(signal.SIGKILL))
+        job.start("save", self.trial.directory, self.trial.next_step(), strikes)
+        if not isinstance(moment, AtCall):
+            moment.wait(job, self.trial.directory)
+            for rank in kill.victims:
+                job.signal(rank, signal.SIGKILL)
+        last_words = [job.await_reply(rank) for rank in kill.victims]
+        struck_at = time.monotonic()
+        told = any(reply.ok for reply in last_words if reply)
+        for rank in set(range(RANKS)) - set(kill.victims):
+            reply = job.await_reply(rank)
+            if reply is None:
+                raise Problem(f"rank {rank}, which lives on, is gone")
+            told |= reply.ok
+            if reply.ok:
+                self.tally.found["with a rank told"] += 1
+            else:
+                judge(self.tally, reply, struck_at, job.timeout_seconds)
+        return told
+
+    def tidy(self) -> None:
+        """The save after the last kill."""
+        with Job(RANKS) as job:
+            self.trial.save(job)
+
+
+def random_kill(seed: int, index: int, typical_seconds: float) -> Kill:
+    chance = random.Random(f"{seed} {index}")
+    victim = chance.randrange(RANKS)
+    return Kill((victim,), moments.draw(chance, typical_seconds), whole_saves=chance.randrange(4))
+
+
+def overwrites(folder: Path, tally: Tally, seed: int, indices: range) -> None:
+    """A random rank at a random moment of an overwrite."""
+    killer = Killer(Trial(folder / "checkpoint"), tally)
+    typical = typical_seconds(killer.trial)
+    for index in indices:
+        killer.carry_out(random_kill(seed, index, typical), f"kill {index} of seed {seed}: ")
+    killer.tidy()
+
+
+def chosen_kills() -> Iterator[Kill]:
+    """Each place between two steps of the protocol, and what must be there then."""
+    coordinator, other = 0, 1
+    for call in range(len(moments.CALLS)):
+        for after in (False, True):
+            committed = call == moments.BROADCAST_VERDICT
+            yield Kill((coordinator,), AtCall(call, after), must_be="new" if committed else "old")
+            yield Kill((coordinator, other), AtCall(call, after))
+            if (call, after) < (moments.GATHER_WRITTEN, True):
+                yield Kill((other,), AtCall(call, after), must_be="old")
+            else:
+                yield Kill((other,), AtCall(call, after), must_be="new" if committed and after else "")
+
+
+def places(folder: Path, tally: Tally) -> None:
+    """Each rank, and both, before and after each call: the coordinator between publishing and commit, and so on."""
+    killer = Killer(Trial(folder / "checkpoint"), tally)
+    typical_seconds(killer.trial)
+    for kill in chosen_kills():
+        killer.carry_out(kill)
+    killer.tidy()
+
+
+def both(folder: Path, tally: Tally, seed: int, indices: range) -> None:
+    """Both ranks in the same moment of an overwrite, as when a whole job is killed."""
+    killer = Killer(Trial(folder / "checkpoint"), tally)
+    typical = typical_seconds(killer.trial)
+    for index in indices:
+        kill = replace(random_kill(seed, index, typical), victims=(0, 1))
+        killer.carry_out(kill, f"kill {index} of seed {seed}: ")
+    killer.tidy()
+
+
+def firsts(folder: Path, tally: Tally, seed: int, indices: range) -> None:
+    """A random rank at a random moment of the first save into a directory: nothing or the whole is there then."""
+    typical = typical_seconds(Trial(folder / "measured"))
+    for index in indices:
+        killer = Killer(Trial(folder / f"checkpoint-{index}", exists=index % 2 == 0), tally)
+        kill = replace(random_kill(seed, index, typical), whole_saves=0)
+        killer.carry_out(kill, f"kill {index} of seed {seed}: ")
+        killer.tidy()

@@ -1,0 +1,107 @@
+"""SIGSTOP during a save: a rank that hangs without dying, as behind a dead disk or a debugger, and comes back later.
+
+The others report an error within the time-out of their group. When the stopped rank goes on, long after, it ends with
+an error too, or has been the one to commit; it damages nothing, even if another job has saved meanwhile.
+"""
+
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import kills
+from job import Job
+from moments import BROADCAST_VERDICT, GATHER_PLANS, GATHER_WRITTEN, SCATTER_ASSIGNMENTS, AtCall
+from tally import Problem, Tally
+from trial import Trial
+
+_TIMEOUT_SECONDS = 1.0  # of the jobs whose ranks stop: each stop takes that long
+_COORDINATOR, _OTHER = 0, 1
+
+
+@dataclass(frozen=True)
+class Stop:
+    """`overtaken`: another job saves while the rank is stopped. Otherwise the next save comes when it is over."""
+
+    victim: int
+    moment: AtCall
+    overtaken: bool
+    first: bool = False  # the save is the first into its directory
+
+    def __str__(self) -> str:
+        overtaken = ", another job saves meanwhile" if self.overtaken else ""
+        first = ", in a first save" if self.first else ""
+        return f"rank {self.victim} stopped {self.moment}{first}{overtaken}"
+
+
+def chosen_stops(sample: bool) -> Iterator[Stop]:
+    """The places where most is at stake in a sample; otherwise every place, in an overwrite and in a first save."""
+    if sample:
+        yield Stop(_OTHER, AtCall(SCATTER_ASSIGNMENTS, True), overtaken=False)
+        yield Stop(_OTHER, AtCall(SCATTER_ASSIGNMENTS, True), overtaken=True)
+        yield Stop(_OTHER, AtCall(SCATTER_ASSIGNMENTS, True), overtaken=True, first=True)
+        yield Stop(_OTHER, AtCall(GATHER_WRITTEN, False), overtaken=True)
+        yield Stop(_COORDINATOR, AtCall(GATHER_WRITTEN, True), overtaken=False)
+        yield Stop(_COORDINATOR, AtCall(GATHER_WRITTEN, True), overtaken=True)
+        return
+    for first in (False, True):
+        for victim in (_COORDINATOR, _OTHER):
+            for call in (GATHER_PLANS, SCATTER_ASSIGNMENTS, GATHER_WRITTEN, BROADCAST_VERDICT):
+                for after in (False, True):
+                    for overtaken in (False, True):
+                        yield Stop(victim, AtCall(call, after), overtaken, first)
+
+
+def stops(folder: Path, tally: Tally, sample: bool) -> None:
+    """Each rank, stopped at places of the protocol."""
+    for number, stop in enumerate(chosen_stops(sample)):
+        tally.tried += 1
+        trial = Trial(folder / f"checkpoint-{number}")
+        try:
+            _carry_out(stop, trial, tally)
+        except Exception as error:
+            tally.problems.append(f"{stop}: {error}")
+
+
+def _carry_out(stop: Stop, trial: Trial, tally: Tally) -> None:
+    with Job(kills.RANKS, _TIMEOUT_SECONDS) as job:
+        if not stop.first:
+            trial.save(job)
+        old, new = trial.in_place, trial.next_step()
+        job.start("save", trial.directory, new, {stop.victim: stop.moment.strike(signal.SIGSTOP)})
+        job.await_stopped(stop.victim)
+        told = _hear(job, set(range(kills.RANKS)) - {stop.victim}, tally)
+        allowed: set[int | None] = {new} if told else {old, new}
+        if stop.overtaken:
+            with Job(kills.RANKS) as next_job:
+                trial.save_beside(next_job)
+            allowed = {trial.in_place}
+        else:
+            trial.look(allowed, "while a rank is stopped")
+        job.signal(stop.victim, signal.SIGCONT)
+        reply = job.await_reply(stop.victim)
+        assert reply is not None
+        if reply.ok and not told and not stop.overtaken:
+            allowed = {new}
+        if not reply.ok:
+            tally.found["ended with an error"] += 1
+        which = trial.look(allowed, "after a stopped rank went on")
+        tally.found["new" if which == new else "overtaken" if stop.overtaken else "old"] += 1
+        tally.found["with litter"] += bool(trial.litter())
+    with Job(kills.RANKS) as job:
+        trial.save(job)
+
+
+def _hear(job: Job, ranks: set[int], tally: Tally) -> bool:
+    """Whether a rank of those that are not stopped was told that the save is committed."""
+    stopped_at = time.monotonic()
+    told = False
+    for rank in ranks:
+        reply = job.await_reply(rank)
+        if reply is None:
+            raise Problem(f"rank {rank}, which was not stopped, is gone")
+        told |= reply.ok
+        if not reply.ok:
+            kills.judge(tally, reply, stopped_at, job.timeout_seconds)
+    return told

@@ -1,0 +1,43 @@
+"""What a program of faults has tried and found."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Problem(Exception):
+    """A promise of Cairn that did not hold."""
+
+
+@dataclass
+class Tally:
+    """One kind of fault: how often it was tried, what came of it, and which promises did not hold."""
+
+    name: str
+    tried: int = 0
+    found: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)  # what the ranks that lived on reported
+    slowest_error_seconds: float = 0.0  # from the fault to the last report of an error
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    _started: float = field(default_factory=time.monotonic)
+
+    def error(self, kind: str, seconds: float) -> None:
+        """A rank reported an error so long after the fault."""
+        self.errors[kind] += 1
+        self.slowest_error_seconds = max(self.slowest_error_seconds, seconds)
+
+    def finish(self) -> None:
+        self.seconds = time.monotonic() - self._started
+
+    def as_dict(self) -> dict[str, Any]:
+        members = ("name", "tried", "found", "errors", "slowest_error_seconds", "problems", "seconds")
+        return {member: getattr(self, member) for member in members}
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{count} {what}" for what, count in sorted(self.found.items()))
+        errors = ", ".join(f"{count} {kind}" for kind, count in sorted(self.errors.items())) or "none"
+        slowest = f", the last after {self.slowest_error_seconds:.2f} s" if self.errors else ""
+        verdict = f"{len(self.problems)} PROBLEMS" if self.problems else "ok"
+        return f"{self.name}: {self.tried} tried: {found}; errors: {errors}{slowest}; {self.seconds:.0f} s; {verdict}"

@@ -1,0 +1,94 @@
+"""A directory that is saved to while things go wrong, and what must be true of it at any time."""
+
+import warnings
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from job import Job, Reply, require_success
+from state import State, step_of, whole
+from tally import Problem
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.api import CheckpointException
+
+import cairn
+
+_OTHERS = {"common.pt": b"of the trainer", "notes.distcp.txt": b"of nobody"}
+
+
+class Trial:
+    """Steps go up with every save that is tried, so that no two saves ever write the same."""
+
+    def __init__(self, directory: Path, exists: bool = True) -> None:
+        """`exists`: a directory with files of others, and no checkpoint yet; else not even the directory."""
+        self.directory = directory
+        self._others = _OTHERS if exists else {}
+        if exists:
+            directory.mkdir()
+        for name, data in self._others.items():
+            (directory / name).write_bytes(data)
+        self.step = 0  # of the last save that was tried
+        self.in_place: int | None = None  # the step that the directory held when it was last looked at
+
+    def next_step(self) -> int:
+        self.step += 1
+        return self.step
+
+    def save(self, job: Job) -> list[Reply]:
+        """A save that nothing disturbs: it succeeds, is what is loaded then, and leaves no litter of earlier ones."""
+        replies = self.save_beside(job)
+        if self.litter():
+            raise Problem(f"a save that nothing disturbs leaves litter: {self.litter()}")
+        return replies
+
+    def save_beside(self, job: Job) -> list[Reply]:
+        """The same while ranks of another save are still there, or may be: what they have left may stay."""
+        job.start("save", self.directory, self.next_step())
+        replies = job.await_all()
+        require_success(replies, "a save that nothing disturbs")
+        self.look({self.step}, "after a save that nothing disturbs")
+        return replies
+
+    def look(self, allowed: Collection[int | None], when: str) -> int | None:
+        """Loads with Cairn and with stock torch, and returns the step, None if nothing was ever saved."""
+        by_cairn, by_torch = self._step(_load_with_cairn), self._step(load_with_torch)
+        if by_cairn != by_torch:
+            raise Problem(f"{when}: Cairn loads step {by_cairn}, stock torch {by_torch}")
+        if by_cairn not in allowed:
+            raise Problem(f"{when}: the checkpoint is of step {by_cairn}, not of {sorted(map(str, allowed))}")
+        if by_cairn is not None and not cairn.verify(self.directory):
+            raise Problem(f"{when}: cairn.verify finds {cairn.verify(self.directory)}")
+        for name, data in self._others.items():
+            if (self.directory / name).read_bytes() != data:
+                raise Problem(f"{when}: {name}, which is none of Cairn's, has changed")
+        self.in_place = by_cairn
+        return by_cairn
+
+    def _step(self, load: Callable[[State, Path], Any]) -> int | None:
+        if not (self.directory / ".metadata").exists():
+            return None
+        state = whole(0)
+        load(state, self.directory)
+        return step_of(state)
+
+    def litter(self) -> set[str]:
+        """What lies in the directory beyond the checkpoint and the files of others."""
+        names = {path.name for path in self.directory.iterdir()} if self.directory.exists() else set()
+        names -= self._others.keys()
+        if ".metadata" in names:
+            names -= {".metadata", *cairn.open(self.directory).files}
+        return names
+
+
+def _load_with_cairn(state: State, directory: Path) -> None:
+    cairn.load(state, checkpoint_id=directory, no_dist=True)
+
+
+def load_with_torch(state: State, directory: Path) -> None:
+    """In one process, without the warning that it is one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            state_dict_loader.load(state, checkpoint_id=directory, no_dist=True)
+        except CheckpointException as error:  # which is no Exception
+            raise Problem(f"stock torch can't load: {error}") from None

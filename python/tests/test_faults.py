@@ -1,0 +1,45 @@
+"""A sample of what `./dev faults` tries: ranks that are killed, stopped, and crossed by other jobs (docs/faults.md)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).resolve().parents[2] / "faults/faults.py"
+
+# What must have been met for the sample to have tried anything: a kill that always comes too early proves little.
+MET = {
+    "kill": ["old", "new", "with litter"],
+    "kill-places": ["old", "new", "with litter", "with a rank told"],
+    "kill-both": ["old"],
+    "kill-first": ["nothing"],
+    "stop": ["old", "overtaken", "ended with an error"],
+    "two-jobs": ["one wins"],
+    "load": ["1 behind"],
+}
+
+
+@pytest.fixture(scope="module")
+def tallies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the program found, by fault. It is a process of its own: it forks ranks, and must have no threads."""
+    folder = tmp_path_factory.mktemp("faults")
+    command = [sys.executable, str(PROGRAM), "--sample", "--scratch", str(folder), "--json", str(folder / "found.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert (folder / "found.json").exists(), done.stdout + done.stderr
+    return {tally["name"]: tally for tally in json.loads((folder / "found.json").read_text())}
+
+
+def test_every_fault_is_tried(tallies: dict[str, Any]) -> None:
+    assert tallies.keys() == MET.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", MET)
+def test_no_promise_is_broken(fault: str, tallies: dict[str, Any]) -> None:
+    tally = tallies[fault]
+    assert not tally["problems"], tally["problems"]
+    for what in MET[fault]:
+        assert tally["found"].get(what), f"never met: {what}; {tally['found']}"
