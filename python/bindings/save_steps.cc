@@ -70,12 +70,13 @@ void withdraw(Claim& claim) {
   taken.reset();
 }
 
+// `keywords`: durable, file_per_item, thread_count.
 RankShare write_share(const nb::bytes& directory, const nb::bytes& ticket, std::uint32_t rank, const StateDict& state,
-                      bool durable, bool file_per_item, std::size_t thread_count) {
+                      const nb::kwargs& keywords) {
   SaveOptions options;
-  options.durability = durable ? Durability::kDurable : Durability::kBuffered;
-  options.file_per_item = file_per_item;
-  options.thread_count = thread_count;
+  options.durability = nb::cast<bool>(keywords["durable"]) ? Durability::kDurable : Durability::kBuffered;
+  options.file_per_item = nb::cast<bool>(keywords["file_per_item"]);
+  options.thread_count = nb::cast<std::size_t>(keywords["thread_count"]);
   Interrupt interrupt;
   options.interrupted = interrupt.poll();
   const std::filesystem::path path = to_filesystem_path(directory);
@@ -123,8 +124,7 @@ void bind_save_steps(nb::module_& module) {
       .def_prop_ro("files", &files_of)
       .def_prop_ro("places", &places_of)
       .def("hand_over", &RankShare::hand_over);
-  module.def("write_share", &write_share, nb::arg("directory"), nb::arg("ticket"), nb::arg("rank"), nb::arg("state"),
-             nb::kw_only(), nb::arg("durable"), nb::arg("file_per_item"), nb::arg("thread_count"));
+  module.def("write_share", &write_share);
 }
 
 }  // namespace cairn::python

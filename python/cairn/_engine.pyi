@@ -125,6 +125,7 @@ def write_share(
     ticket: bytes,
     rank: int,
     state: StateDict,
+    /,
     *,
     durable: bool,
     file_per_item: bool,
