@@ -66,18 +66,22 @@ def test_python_saves_and_loads(tmp_path: Path) -> None:
     assert lines == list(cairn.open(tmp_path / "checkpoint"))
 
 
+def train(folder: Path, directory: str, losses: str, steps: int, *launcher: str) -> dict[str, str]:
+    """The losses of the trainer that the demo starts, by step."""
+    options = ["--steps", str(steps), "--save-every", "2"]
+    script = EXAMPLES / "train_characters.py"
+    command = [sys.executable, *launcher, script, "--directory", folder / directory, "--losses", folder / losses]
+    run(*command, *options)
+    return dict(line.split() for line in (folder / losses).read_text().splitlines())
+
+
 @pytest.mark.slow
 def test_the_trainer_resumes_bit_for_bit(tmp_path: Path) -> None:
-    """The demo tells the whole story; this is its core, small."""
-
-    def train(directory: str, losses: str, steps: int) -> dict[str, str]:
-        script = EXAMPLES / "train_characters.py"
-        options = ["--steps", str(steps), "--save-every", "2"]
-        run(sys.executable, script, "--directory", tmp_path / directory, "--losses", tmp_path / losses, *options)
-        return dict(line.split() for line in (tmp_path / losses).read_text().splitlines())
-
-    whole = train("whole", "losses-whole", 4)
-    train("parts", "losses-first", 2)
-    resumed = train("parts", "losses-second", 4)
-    assert resumed == {step: loss for step, loss in whole.items() if int(step) > 2}
-    assert resumed.keys() == {"3", "4"}
+    """The core of the demo, small: one process goes on where one, or two ranks, have stopped."""
+    whole = train(tmp_path, "whole", "losses-whole", 4)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    for number, launcher in enumerate([(), torchrun]):
+        first = train(tmp_path, f"parts-{number}", "losses-first", 2, *launcher)
+        resumed = train(tmp_path, f"parts-{number}", "losses-second", 4)
+        assert first | resumed == whole
+        assert resumed.keys() == {"3", "4"}
