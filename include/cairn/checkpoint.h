@@ -92,6 +92,7 @@ struct LoadOptions {
   std::function<bool()> interrupted = {};  // as in SaveOptions; targets are then partly written
   // --- who takes part: all ranks load from one checkpoint, or none does
   Collectives* collectives = nullptr;  // null: this process alone. Outlives the call
+  bool own_checkpoint = false;         // each rank loads what it saved alone: they need not look at the same one
 };
 
 // A float-to-float conversion, or an allowed cast, that a load did.

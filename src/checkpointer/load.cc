@@ -9,6 +9,8 @@
 #include <cairn/checkpoint.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -23,6 +25,8 @@ namespace {
 
 // How often a load starts again because another save replaced the checkpoint under it.
 constexpr int kRestartsMax = 8;
+// Before the first of them, doubled for each: a network file system may show the old metadata for a while.
+constexpr std::chrono::milliseconds kRestartPause{5};
 
 class Loader {
  public:
@@ -186,10 +190,28 @@ class Loader {
   std::vector<NewValue> values_;
 };
 
-// Several ranks may fail for several reasons; that the checkpoint was replaced explains the others.
+// What a rank says of itself at step 2, before the identity of its checkpoint.
+constexpr char kPartial = 'p';  // keys that the checkpoint lacks stay as they are
+constexpr char kWhole = 'w';
+
+// Whether all ranks look at one checkpoint.
+Result<void> check_same(const std::vector<std::string>& seen) {
+  for (std::size_t rank = 0; rank < seen.size(); ++rank) {
+    if (seen[rank].substr(1) == seen[0].substr(1)) continue;
+    return Error(ErrorCode::kReplaced, "ranks look at different checkpoints: one was replaced meanwhile")
+        .rank(static_cast<std::int64_t>(rank))
+        .expected(seen[0].substr(1))
+        .actual(seen[rank].substr(1));
+  }
+  return {};
+}
+
+// Several ranks may fail for several reasons; that the checkpoint was replaced explains the others, but not that a rank
+// was told to stop: it does not come again.
 Error with_reason(Error error) {
   std::vector<Error> replaced;
   for (const Error& cause : error.causes()) {
+    if (cause.code() == ErrorCode::kCancelled) return Error::of_ranks({cause});
     if (cause.code() == ErrorCode::kReplaced) replaced.push_back(cause);
   }
   return replaced.empty() ? error : Error::of_ranks(std::move(replaced));
@@ -207,22 +229,18 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
         .actual(error.what());
   };
   Loader loader(*this, *impl_, state, options);
-  const Result<void> prepared = loader.prepare();  // (1)
-  Result<std::string> mine{impl_->identity};
+  const Result<void> prepared = ranks.attempt([&] { return loader.prepare(); });  // (1)
+  const std::string identity = options.own_checkpoint ? std::string() : impl_->identity;
+  Result<std::string> mine{(options.allow_partial ? kPartial : kWhole) + identity};
   if (!prepared) mine = explain(prepared.error());
   const Result<std::vector<std::string>> seen = ranks.all_gather(std::move(mine));  // (2)
   if (!seen) return with_reason(seen.error());
-  for (std::size_t rank = 0; rank < seen->size(); ++rank) {
-    if ((*seen)[rank] == seen->front()) continue;
-    return Error(ErrorCode::kReplaced, "ranks look at different checkpoints: one was replaced meanwhile")
-        .rank(static_cast<std::int64_t>(rank))
-        .expected(seen->front())
-        .actual((*seen)[rank]);
-  }
-  Result<LoadReport> report = loader.execute();  // (3)
-  Result<std::string> done{std::string()};
+  CAIRN_TRY(check_same(*seen));
+  Result<LoadReport> report = ranks.attempt([&] { return loader.execute(); });  // (3)
   // Keys that a second load from another checkpoint would leave alone may hold bytes of this one by now.
-  if (!report) done = options.allow_partial ? report.error() : explain(report.error());
+  const bool final = std::any_of(seen->begin(), seen->end(), [](const std::string& it) { return it[0] == kPartial; });
+  Result<std::string> done{std::string()};
+  if (!report) done = final ? report.error() : explain(report.error());
   const Result<std::vector<std::string>> all = ranks.all_gather(std::move(done));  // (4)
   if (!all) return with_reason(all.error());
   return report;
@@ -232,11 +250,13 @@ Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state
   const std::string where = "loading from '" + directory.string() + "'";
   for (int restarts = 0;; ++restarts) {
     Result<Checkpoint> checkpoint = open(directory);
-    if (!checkpoint) return abandon_load(std::move(checkpoint).error().while_doing(where), options);
-    Result<LoadReport> report = checkpoint->load(state, options);
+    Result<LoadReport> report =
+        checkpoint ? checkpoint->load(state, options) : Result<LoadReport>(abandon_load(checkpoint.error(), options));
     if (report) return report;
+    // All ranks come to the same answer: the error is the same on all.
     const bool again = report.error().code() == ErrorCode::kReplaced && restarts < kRestartsMax;
     if (!again) return std::move(report).error().while_doing(where);
+    std::this_thread::sleep_for(kRestartPause * (1 << restarts));
   }
 }
 

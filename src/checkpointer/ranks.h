@@ -9,6 +9,8 @@
 #include <cairn/result.h>
 
 #include <cstddef>
+#include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,20 @@ class Ranks {
   std::size_t rank() const { return collectives_ != nullptr ? collectives_->rank() : 0; }
   std::size_t size() const { return collectives_ != nullptr ? collectives_->size() : 1; }
   bool is_coordinator() const { return collectives_ == nullptr || rank() == coordinator_; }
+
+  // What `work` returns, a Result. With other ranks an exception out of it (memory ran out, most likely) is an error
+  // like any other: to leave between two steps would keep them waiting.
+  template <typename Work>
+  auto attempt(Work&& work) const -> decltype(work()) {
+    if (collectives_ == nullptr) return work();
+    try {
+      return work();
+    } catch (const std::bad_alloc&) {
+      return Error(ErrorCode::kUnavailable, "out of memory");
+    } catch (const std::exception& exception) {
+      return Error(ErrorCode::kInternal, exception.what());
+    }
+  }
 
   // At the coordinator: the bytes of every rank. Elsewhere: empty, or this rank's own error; whether the others did
   // well, it learns in the next step.

@@ -201,6 +201,39 @@ TEST_F(ManyRanks, SaveAloneUnderTheirOwnNames) {
 
 using storage::ModelStorage;
 
+// What each rank saved alone, and what all saved together, live in one directory without harm, also when one of the
+// saves dies at any operation.
+TEST(CrashOfARankAlone, LeavesTheCheckpointsBesideItWhole) {
+  for (std::uint64_t crash_at = 0;; ++crash_at) {
+    SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
+    ModelStorage disk;
+    const auto save_as = [&](std::optional<std::uint32_t> rank, int step) {
+      RankState state(rank.value_or(0), rank ? 2 : 1, step);
+      SaveOptions options{.alone_as_rank = rank, .thread_count = 1};
+      options.checkpoint_id = "model";
+      return checkpointer::save_into(disk, state.dict(), options).has_value();
+    };
+    const auto found = [&](const std::string& metadata, std::uint32_t rank, std::int64_t ranks) {
+      const auto checkpoint = checkpointer::open_in(ModelStorage::view_of(disk), metadata);
+      if (!checkpoint) return checkpoint.error().code() == ErrorCode::kNotFound ? 0 : -1;
+      RankState state(rank, ranks, 0);
+      return checkpoint->load(state.dict()) ? state.found() : -1;
+    };
+    ASSERT_TRUE(save_as(std::nullopt, 1) && save_as(0, 2) && save_as(1, 3));
+    disk.crash_at(disk.operation_count() + crash_at);
+    (void)(save_as(0, 4) && save_as(std::nullopt, 5));
+    const bool crashed = disk.fault_fired();
+    disk.lose_power(crash_at);
+    ASSERT_TRUE(save_as(1, 6));
+    EXPECT_EQ(found("__1.metadata", 1, 2), 6);
+    const int own = found("__0.metadata", 0, 2);
+    EXPECT_TRUE(own == 2 || own == 4) << own;
+    const int together = found(".metadata", 0, 1);
+    EXPECT_TRUE(together == 1 || together == 5) << together;
+    if (!crashed) break;  // the loop covered every operation
+  }
+}
+
 int step_on(ModelStorage& disk) {
   const auto checkpoint = checkpointer::open_in(ModelStorage::view_of(disk));
   if (!checkpoint) return checkpoint.error().code() == ErrorCode::kNotFound ? 0 : -1;

@@ -116,16 +116,20 @@ class Save {
 
   // `state` may be why there is none.
   Result<SaveReport> run(const Result<const StateDict*>& state) {
-    const Result<std::vector<std::string>> plans = ranks_.gather(describe(state));  // (1)
+    const Result<std::vector<std::string>> plans =
+        ranks_.gather(ranks_.attempt([&] { return describe(state); }));  // (1)
     Result<std::vector<std::string>> assignments{std::vector<std::string>()};
-    if (ranks_.is_coordinator()) assignments = plans ? coordinator_.assign(*plans) : plans.error();  // (2)
+    if (ranks_.is_coordinator()) {  // (2)
+      assignments = plans ? ranks_.attempt([&] { return coordinator_.assign(*plans); }) : plans.error();
+    }
     CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
-    Result<std::string> written = write(assignment);  // (3)
+    Result<std::string> written = ranks_.attempt([&] { return write(assignment); });  // (3)
     if (written) writer_->files().hand_over();
     const Result<std::vector<std::string>> all = ranks_.gather(std::move(written));
     std::string verdict;
     if (ranks_.is_coordinator()) {  // (4)
-      const Result<std::string> committed = all ? coordinator_.commit(*all) : all.error();
+      const Result<std::string> committed =
+          all ? ranks_.attempt([&] { return coordinator_.commit(*all); }) : all.error();
       verdict = checkpointer::encode_verdict({ranks_.tell(committed), coordinator_.may_have_committed()});
     }
     CAIRN_TRY_ASSIGN(verdict, ranks_.broadcast(std::move(verdict)));
@@ -135,6 +139,9 @@ class Save {
  private:
   Result<std::string> describe(const Result<const StateDict*>& state) {
     if (!state) return state.error();
+    if (options_.alone_as_rank && ranks_.size() > 1) {
+      return Error(ErrorCode::kInvalidArgument, "a rank that saves alone has no part in a save of many");
+    }
     CAIRN_TRY_ASSIGN(items_, SaveItems::make(**state));
     return checkpointer::encode_local_plan(items_.sources(), {options_.record_paths, options_.file_per_item});
   }

@@ -7,16 +7,14 @@
 // 2. Write (image_writer.cc). New files in that folder, synced.
 // 3. Publish (rank_files.cc). Rename them to their final names, never replacing; sync the directory.
 // 4. Seal. Write `.metadata` with its commit record in the folder; sync it, the folder, the directory, and the parent
-// of
-//    every directory that was made.
+//    of every directory that was made.
 // 5. Commit. Under the directory's lock compare the `.metadata` in place with the one of step 1: an earlier save of
-// this
-//    job may have come between; anything else means that this save is superseded. Note which files the rename will
-//    orphan. Rename over `.metadata`, sync the directory, and read the save id back. Only now the save is durable. If
-//    the sync fails, the save has failed, but nothing is removed: both states are possible after a power cut.
-// 6. Tell. With one rank there is nobody to tell; the folder goes with step 7.
-// 7. Clean (leftovers.cc). Remove what the replaced `.metadata` named and the new one does not, and what dead saves
-// left.
+//    this job may have come between; anything else means that this save is superseded. Note which files the rename
+//    will orphan. Rename over `.metadata`, sync the directory, and read the save id back. Only now the save is durable.
+//    If the sync fails, the save has failed, but nothing is removed: both states are possible after a power cut.
+// 6. Tell. The caller tells the ranks (checkpointer/save.cc); the folder goes with step 7.
+// 7. Clean (leftovers.cc). Remove what the replaced `.metadata` named and no metadata in the directory does any more,
+//    and what dead saves left.
 #include "transfer/commit.h"
 
 #include <algorithm>
@@ -191,10 +189,13 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
 
 void SaveTransaction::withdraw() {
   std::vector<std::string> ignored;  // the failure that brought us here is the one to report
-  lease_.reset();
-  // First: a rank that is late finds no folder any more, and so publishes nothing behind our back.
-  remove_private_folder(storage_, folder_, ignored);
+  // The lease outlives the files, so that a kill in between leaves nothing that nobody would find.
+  remove_private_folder(storage_, folder_, ignored, Keep::kLease);
   if (expects_any_) look_for_files();
+  withdraw_files(storage_, expected_, identity_.save_id);
+  lease_.reset();
+  remove_private_folder(storage_, folder_, ignored);
+  // Again: a rank that was late may have given a file its name before the folder went. Now none can any more.
   withdraw_files(storage_, expected_, identity_.save_id);
 }
 

@@ -1,5 +1,6 @@
 #include "transfer/leftovers.h"
 
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <unordered_set>
@@ -19,14 +20,16 @@ void warn_if_failed(const Result<void>& result, std::vector<std::string>& warnin
   if (!result) warnings.emplace_back(result.error().what());
 }
 
-std::vector<std::string> files_of(const MetadataInPlace& metadata) {
-  std::vector<std::string> names;
+// The data files that it names; nullopt if it can't be read.
+std::optional<std::vector<std::string>> names_in(const MetadataInPlace& metadata) {
   if (metadata.record) {
+    std::vector<std::string> names;
     for (const auto& file : metadata.record->files) names.push_back(file.name);
     return names;
   }
-  if (auto decoded = dcp::decode_metadata(std::as_bytes(std::span(metadata.bytes)))) names = decoded->catalog.files;
-  return names;
+  auto decoded = dcp::decode_metadata(std::as_bytes(std::span(metadata.bytes)));
+  if (!decoded) return std::nullopt;
+  return std::move(decoded->catalog.files);
 }
 
 std::vector<std::string> read_replaced_list(const storage::Storage& storage, std::string_view folder) {
@@ -38,11 +41,16 @@ std::vector<std::string> read_replaced_list(const storage::Storage& storage, std
   return names;
 }
 
+// `.metadata`, and what ranks that saved alone have.
+bool is_metadata_name(std::string_view name) {
+  return name == kMetadataName || (name.starts_with("__") && name.ends_with(kMetadataName));
+}
+
 class Cleaner {
  public:
-  Cleaner(storage::Storage& storage, const manifest::CommitRecord& record) : storage_(storage) {
-    for (const auto& file : record.files) needed_.insert(file.name);
-  }
+  // `needed` files stay, whoever wrote them.
+  Cleaner(storage::Storage& storage, std::unordered_set<std::string> needed)
+      : storage_(storage), needed_(std::move(needed)) {}
 
   void remove(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
@@ -91,7 +99,8 @@ bool belongs_to(const storage::Storage& storage, const std::string& name, const 
 std::vector<std::string> orphaned_files(const MetadataInPlace& old, const manifest::CommitRecord& record) {
   std::unordered_set<std::string_view> needed;
   for (const auto& file : record.files) needed.insert(file.name);
-  std::vector<std::string> names = files_of(old);
+  if (!old.present) return {};
+  std::vector<std::string> names = names_in(old).value_or(std::vector<std::string>());
   std::erase_if(names, [&needed](const std::string& name) { return needed.contains(name); });
   return names;
 }
@@ -108,10 +117,20 @@ Result<void> write_replaced_list(storage::Storage& storage, std::string_view fol
 
 std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
                                   const std::vector<std::string>& orphans) {
-  Cleaner cleaner(storage, record);
-  cleaner.remove(orphans);
   const auto files = storage.list();
   if (!files) return {files.error().what()};
+  // A directory may hold several checkpoints: one of all ranks, and one of each rank that saved alone.
+  std::unordered_set<std::string> needed;
+  for (const auto& file : record.files) needed.insert(file.name);
+  for (const storage::ListedFile& file : *files) {
+    if (!is_metadata_name(file.name)) continue;
+    const Result<MetadataInPlace> metadata = read_metadata_in_place(storage, file.name);
+    const auto names = metadata ? names_in(*metadata) : std::nullopt;
+    if (!names) return {"nothing was cleaned up: '" + file.name + "' can't be read, and so what it needs is not known"};
+    needed.insert(names->begin(), names->end());
+  }
+  Cleaner cleaner(storage, std::move(needed));
+  cleaner.remove(orphans);
   for (const storage::ListedFile& file : *files) {
     const std::optional<SaveId> save_id = file.is_folder ? save_id_of_folder(file.name) : std::nullopt;
     if (save_id && *save_id != mine) cleaner.remove_dead_save(file.name, *save_id, *files);
@@ -119,7 +138,8 @@ std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine,
   return std::move(cleaner).take_warnings();
 }
 
-void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings) {
+void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings,
+                           Keep keep) {
   const auto files = storage.list(folder);
   if (!files) {
     if (files.error().code() != ErrorCode::kNotFound) warnings.emplace_back(files.error().what());
@@ -132,6 +152,7 @@ void remove_private_folder(storage::Storage& storage, std::string_view folder, s
   for (const storage::ListedFile& file : *files) {
     if (file.name != "lease") remove(file);
   }
+  if (keep == Keep::kLease) return;
   for (const storage::ListedFile& file : *files) {
     if (file.name == "lease") remove(file);
   }

@@ -6,6 +6,7 @@
 #include <cairn/catalog.h>
 #include <cairn/result.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,7 +33,9 @@ Result<void> write_replaced_list(storage::Storage& storage, std::string_view fol
 std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
                                   const std::vector<std::string>& orphans);
 
-// Removes a private folder with all that is in it.
-void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings);
+// Removes a private folder with all that is in it; kLease: all but its lease, which still says whose files lie about.
+enum class Keep : std::uint8_t { kNothing, kLease };
+void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings,
+                           Keep keep = Keep::kNothing);
 
 }  // namespace cairn::transfer
