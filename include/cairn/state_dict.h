@@ -108,8 +108,8 @@ class StateDict {
   };
   static constexpr std::size_t kNoEntry = static_cast<std::size_t>(-1);
 
-  Result<void> add(Entry entry);  // one that shares its name with no other
-  void append(Entry entry, std::size_t hash);
+  Result<void> add(Entry&& entry);  // one that shares its name with no other
+  void append(Entry&& entry, std::size_t hash);
   // Where the name is, or where it would be. There are slots.
   std::size_t slot_of(std::string_view fqn, std::size_t hash) const;
   const Entry* find(std::string_view fqn, std::size_t hash) const;

@@ -78,16 +78,18 @@ Result<AssignedItem> read_assigned(CodedReader& reader) {
 Result<std::string> encode_local_plan(std::span<const transfer::ItemSource> items, const LocalPlanOptions& options) {
   std::string message(1, options.file_per_item ? 1 : 0);
   append_varint(message, items.size());
+  TrailerItem item;
   for (const transfer::ItemSource& source : items) {
-    Result<TrailerItem> item = transfer::describe(source);
-    if (!item) return std::move(item).error().key(source.entry->fqn);
-    if (!options.record_paths) item->path.clear();
-    const std::uint64_t bytes = source.tensor != nullptr ? static_cast<std::uint64_t>(item->box.element_count()) *
-                                                               item_bytes(item->dtype)  // countable: a StateDict's
+    if (auto described = transfer::describe(source, item); !described) {
+      return std::move(described).error().key(source.entry->fqn);
+    }
+    if (!options.record_paths) item.path.clear();
+    const std::uint64_t bytes = source.tensor != nullptr ? static_cast<std::uint64_t>(item.box.element_count()) *
+                                                               item_bytes(item.dtype)  // countable: a StateDict's
                                                          : source.bytes.size();
-    item->extent = {0, bytes, 0, bytes};
+    item.extent = {0, bytes, 0, bytes};
     message.push_back(source.tensor != nullptr && source.tensor->traits.replicated ? 1 : 0);
-    manifest::append_item(message, *item, 0);
+    manifest::append_item(message, item, 0);
   }
   return message;
 }

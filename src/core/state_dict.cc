@@ -88,14 +88,14 @@ const Entry* StateDict::find(std::string_view fqn, std::size_t hash) const {
   return entry == kNoEntry ? nullptr : &entries_[entry];
 }
 
-void StateDict::append(Entry entry, std::size_t hash) {
+void StateDict::append(Entry&& entry, std::size_t hash) {
   if (2 * (entries_.size() + 1) > slots_.size()) grow_slots();
   entries_.push_back(std::move(entry));
   Slot& slot = slots_[slot_of(entries_.back().fqn, hash)];
   if (slot.entry == kNoEntry) slot = {hash, entries_.size() - 1};
 }
 
-Result<void> StateDict::add(Entry entry) {
+Result<void> StateDict::add(Entry&& entry) {
   const std::size_t hash = hash_of(entry.fqn);
   if (find(entry.fqn, hash) != nullptr) {
     return Error(ErrorCode::kInvalidArgument, "a key that was added twice").key(entry.fqn);

@@ -13,8 +13,7 @@ torch_file::TensorItem item_of(const TensorEntry& tensor) { return {tensor.local
 
 }  // namespace
 
-Result<manifest::TrailerItem> describe(const ItemSource& source) {
-  manifest::TrailerItem item;
+Result<void> describe(const ItemSource& source, manifest::TrailerItem& item) {
   item.fqn = source.entry->fqn;
   item.path = source.entry->path;
   item.kind = source.kind;
@@ -28,8 +27,13 @@ Result<manifest::TrailerItem> describe(const ItemSource& source) {
     item.requires_grad = tensor->requires_grad;
     item.global_shape = tensor->shape;
     CAIRN_TRY_ASSIGN(item.box, Box::whole(tensor->shape));
+  } else {
+    item.dtype = DType::kFloat32;
+    item.requires_grad = false;
+    item.global_shape = Extents();
+    item.box = Box();
   }
-  return item;
+  return {};
 }
 
 Result<FileImage::Item> FileImage::place(const ItemSource& source, std::uint64_t cursor) {
@@ -64,9 +68,9 @@ Result<FileImage> FileImage::make(const ImageIdentity& identity, std::span<const
     if (!placed) return std::move(placed).error().key(source.entry->fqn);
     const Item& item = image.items_.emplace_back(std::move(*placed));
     cursor = item.extent.item_offset + item.extent.item_length;
-    CAIRN_TRY_ASSIGN(manifest::TrailerItem described, describe(source));
+    manifest::TrailerItem& described = index.items.emplace_back();
+    CAIRN_TRY(describe(source, described));
     described.extent = item.extent;
-    index.items.push_back(std::move(described));
   }
   CAIRN_TRY_ASSIGN(image.trailer_, manifest::TrailerLayout::make(index, align_up(cursor, kPayloadAlignment)));
   return image;

@@ -30,8 +30,8 @@ struct ItemSource {
   manifest::TrailerItem::Kind kind = manifest::TrailerItem::Kind::kTensor;
 };
 
-// What a trailer's index says of the item, but for its place.
-Result<manifest::TrailerItem> describe(const ItemSource& source);
+// Makes `item` what a trailer's index says of the source, but for its place. One `item` may serve many sources.
+Result<void> describe(const ItemSource& source, manifest::TrailerItem& item);
 
 struct ImageIdentity {
   SaveId save_id;

@@ -3,6 +3,7 @@
 #include "core/checked.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <limits>
 
@@ -23,14 +24,32 @@ constexpr unsigned kPathFormMask = 0b11;
 constexpr unsigned kWholeBit = 1 << 5;  // the box is the whole tensor
 constexpr unsigned kAllBits = (1 << 6) - 1;
 
-std::string text_of(const PathElement& element) {
+// The text of a path's element; an integer's is made in `buffer`.
+using TextBuffer = std::array<char, std::numeric_limits<std::int64_t>::digits10 + 2>;
+std::string_view text_of(const PathElement& element, TextBuffer& buffer) {
   if (const std::string* text = std::get_if<std::string>(&element)) return *text;
-  return std::to_string(std::get<std::int64_t>(element));
+  const auto written = std::to_chars(buffer.data(), buffer.data() + buffer.size(), std::get<std::int64_t>(element));
+  return {buffer.data(), static_cast<std::size_t>(written.ptr - buffer.data())};
+}
+
+// Whether fqn_of() the path is the name.
+bool joins_to(const Path& path, std::string_view fqn) {
+  TextBuffer buffer;
+  for (const PathElement& element : path) {
+    if (&element != &path.front()) {
+      if (!fqn.starts_with('.')) return false;
+      fqn.remove_prefix(1);
+    }
+    const std::string_view text = text_of(element, buffer);
+    if (!fqn.starts_with(text)) return false;
+    fqn.remove_prefix(text.size());
+  }
+  return fqn.empty();
 }
 
 PathForm form_of(const TrailerItem& item) {
   if (item.path.empty()) return PathForm::kNone;
-  return fqn_of(item.path) == item.fqn ? PathForm::kJoined : PathForm::kExplicit;
+  return joins_to(item.path, item.fqn) ? PathForm::kJoined : PathForm::kExplicit;
 }
 
 bool is_whole(const TrailerItem& item) {
@@ -41,8 +60,9 @@ bool is_whole(const TrailerItem& item) {
 void append_path(std::string& out, const Path& path, PathForm form) {
   if (form == PathForm::kNone) return;
   append_varint(out, path.size());
+  TextBuffer buffer;
   for (const PathElement& element : path) {
-    const std::string text = text_of(element);
+    const std::string_view text = text_of(element, buffer);
     const bool is_integer = std::holds_alternative<std::int64_t>(element);
     append_varint(out, text.size() << 1 | (is_integer ? 1 : 0));
     if (form == PathForm::kExplicit) out += text;
