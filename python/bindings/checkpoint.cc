@@ -63,6 +63,7 @@ constexpr Keyword<LoadOptions> kLoadKeywords[] = {
     {"thread_count", set<&LoadOptions::thread_count>},
     {"direct_io", set<&LoadOptions::direct_io>},
     {"collectives", set<&LoadOptions::collectives>},
+    {"own_checkpoint", set<&LoadOptions::own_checkpoint>},
 };
 
 constexpr Keyword<SaveOptions> kSaveKeywords[] = {
@@ -147,26 +148,38 @@ void read_box(const Checkpoint& checkpoint, const nb::str& fqn, const nb::tuple&
 }
 
 // The error of a rank that has no state, as it tells the others of it.
-Error reason_of(const std::string& code, const std::string& message, const nb::bytes& attachment) {
+Error reason_of(const std::string& code, const std::string& message, const nb::dict& place,
+                const nb::bytes& attachment) {
   auto named = ErrorCode::kInvalidArgument;
   for (int i = 0; i <= static_cast<int>(ErrorCode::kInternal); ++i) {
     if (name_of(static_cast<ErrorCode>(i)) == code) named = static_cast<ErrorCode>(i);
   }
-  return Error(named, message).attachment({attachment.c_str(), attachment.size()});
+  Error error = Error(named, message).attachment({attachment.c_str(), attachment.size()});
+  for (const auto [name, value] : place) {
+    if (value.is_none()) continue;
+    const std::string field = to_utf8(name);
+    if (field == "key") error = std::move(error).key(to_utf8(value));
+    if (field == "file") error = std::move(error).file(to_utf8(value));
+    if (field == "expected") error = std::move(error).expected(to_utf8(value));
+    if (field == "actual") error = std::move(error).actual(to_utf8(value));
+    if (field == "offset") error = std::move(error).offset(nb::cast<std::uint64_t>(value));
+    if (field == "error_number") error = std::move(error).error_number(nb::cast<int>(value));
+  }
+  return error;
 }
 
 // Both raise what all ranks get.
-void abandon_save_with(const std::string& code, const std::string& message, const nb::bytes& attachment,
-                       const nb::kwargs& keywords) {
+void abandon_save_with(const std::string& code, const std::string& message, const nb::dict& place,
+                       const nb::bytes& attachment, const nb::kwargs& keywords) {
   SaveOptions options = options_of(keywords, kSaveKeywords);
-  const Error reason = reason_of(code, message, attachment);
+  const Error reason = reason_of(code, message, place, attachment);
   without_lock(options, keywords, [&] { return Result<void>(abandon_save(reason, options)); });
 }
 
-void abandon_load_with(const std::string& code, const std::string& message, const nb::bytes& attachment,
-                       const nb::kwargs& keywords) {
+void abandon_load_with(const std::string& code, const std::string& message, const nb::dict& place,
+                       const nb::bytes& attachment, const nb::kwargs& keywords) {
   LoadOptions options = options_of(keywords, kLoadKeywords);
-  const Error reason = reason_of(code, message, attachment);
+  const Error reason = reason_of(code, message, place, attachment);
   without_lock(options, keywords, [&] { return Result<void>(abandon_load(reason, options)); });
 }
 

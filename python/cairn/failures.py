@@ -4,6 +4,7 @@ import contextlib
 import pickle
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 from torch.distributed.checkpoint.api import CheckpointException
@@ -11,15 +12,26 @@ from torch.distributed.checkpoint.api import CheckpointException
 from cairn.errors import Error
 
 
+@dataclass
+class Here:
+    """The rank to which a failure is put down that names none."""
+
+    rank: int = 0
+
+
 @contextlib.contextmanager
-def as_checkpoint_exceptions() -> Iterator[None]:
-    """Turns every cairn.Error into one that is also a CheckpointException, with what failed on which rank."""
+def as_checkpoint_exceptions() -> Iterator["Here"]:
+    """Turns every cairn.Error into one that is also a CheckpointException, with what failed on which rank.
+
+    What it gives takes the number of this rank, as soon as that is known.
+    """
+    here = Here()
     try:
-        yield
+        yield here
     except Error as error:
         if isinstance(error, CheckpointException):
             raise
-        raise _combined(error) from (error.__cause__ or None)
+        raise _combined(error, here.rank) from (error.__cause__ or None)
 
 
 _classes: dict[type[Error], type[Error]] = {}  # by the class that they extend
@@ -58,11 +70,11 @@ def with_failures(error: Error, failures: dict[int, Any]) -> Error:
     return _rebuild(type(error), error.message, error.place, failures)
 
 
-def _combined(error: Error) -> Error:
+def _combined(error: Error, here: int) -> Error:
     failures: dict[int, Any] = {}
     for cause, attachment in error.causes:
         failures[cause.rank or 0] = _attached(attachment) or failure_of(cause)
-    return with_failures(error, failures or {error.rank or 0: failure_of(error)})
+    return with_failures(error, failures or {here if error.rank is None else error.rank: failure_of(error)})
 
 
 def _attached(attachment: bytes) -> Any:

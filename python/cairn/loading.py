@@ -1,6 +1,7 @@
 """cairn.load: ``torch.distributed.checkpoint.load``, carried out by the engine."""
 
 import os
+import time
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn import _engine
 from cairn.checkpoint import Verify, check_verify
-from cairn.errors import NotFound, Replaced
+from cairn.errors import Error, NotFound, Replaced
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import load_options, reader_is_native
 from cairn.flattening import Leaf, flatten, flatten_as_2_3, top_level
@@ -20,11 +21,13 @@ from cairn.ranks import Ranks
 from cairn.tensors import (
     TensorTarget,
     add_payload_target,
-    fill_from_payload,
+    fill,
     is_sharded,
     needs_payload,
+    tensor_in_payload,
 )
 
+_RESTART_PAUSE_SECONDS = 0.005  # before the first, doubled for each: a network may show the old metadata for a while
 _RESTARTS_MAX = 8  # how often a load begins again because a save replaced the checkpoint under it
 
 
@@ -79,8 +82,9 @@ def load(  # noqa: PLR0913 - DCP has six of them
         )
         _put_back(state_dict, resolved, statefuls)
         return
-    with as_checkpoint_exceptions():
+    with as_checkpoint_exceptions() as here:
         ranks = Ranks(process_group, no_dist)
+        here.rank = ranks.rank
         with ranks.preparing(_engine.abandon_load):
             flattens, allow_partial = load_planner_options(planner)
             directory, options = load_options(checkpoint_id, storage_reader)
@@ -123,16 +127,22 @@ class _Load:
         self._options = options
         self._allow_pickle = allow_pickle
 
-    def run(self, directory: bytes, ranks: Ranks) -> list[tuple[str, int, int]]:
-        """Values are read and decoded first, then tensors are filled, and at last the values are put into place."""
+    def run(self, directory: bytes, ranks: Ranks, alone: bool) -> list[tuple[str, int, int]]:
+        """Values are read and decoded first, then tensors are filled, and at last the values are put into place.
+
+        `alone`: each rank from what it saved alone.
+        """
         fresh: list[tuple[Leaf, Any]] = []  # what replaces values, and meta tensors
         with ranks.preparing(_engine.abandon_load):
-            checkpoint, together = _open(directory, ranks)
+            checkpoint = _engine.open(directory, f"__{ranks.rank}.metadata" if alone else ".metadata")
             leaves = self._leaves(_engine.catalog_of(checkpoint))
             payloads = [leaf for leaf in leaves if not _is_tensor(leaf.value) or needs_payload(leaf.value)]
             read = self._read_payloads(checkpoint, payloads)
+            opaque: list[tuple[torch.Tensor, torch.Tensor]] = []  # targets that only torch can fill, and from what
             for leaf, payload in read:
-                if not isinstance(leaf.value, torch.Tensor):
+                if isinstance(leaf.value, torch.Tensor):
+                    opaque.append((leaf.value, tensor_in_payload(leaf.fqn, leaf.value, payload)))
+                else:
                     fresh.append((leaf, load_value(leaf.fqn, payload, self._allow_pickle)))
             state = _engine.StateDict()
             tensors = TensorTarget(state)
@@ -145,12 +155,11 @@ class _Load:
                     value = _materialized(value)
                     fresh.append((leaf, value))
                 tensors.add(leaf.path, value)
-        conversions, missing = checkpoint.load(state, **self._options, **together)
+        conversions, missing = checkpoint.load(state, **self._options, **ranks.options, own_checkpoint=alone)
         absent = set(missing)
         tensors.finish(absent)
-        for leaf, payload in read:
-            if isinstance(leaf.value, torch.Tensor):
-                fill_from_payload(leaf.fqn, leaf.value, payload)
+        for target, source in opaque:
+            fill(target, source)
         self._put(fresh, absent)
         return conversions
 
@@ -187,23 +196,30 @@ class _Load:
 
 
 def _with_restarts(directory: bytes, run: _Load, ranks: Ranks) -> list[tuple[str, int, int]]:
-    for _ in range(_RESTARTS_MAX):
+    """All ranks come to the same answer at each turn, for they get the same errors."""
+    alone = False
+    restarts = 0
+    while True:
         try:
-            return run.run(directory, ranks)
-        except Replaced:  # on all ranks, if it is on one
-            continue
-    return run.run(directory, ranks)
+            return run.run(directory, ranks, alone)
+        except Replaced:
+            if restarts == _RESTARTS_MAX:
+                raise
+            time.sleep(_RESTART_PAUSE_SECONDS * 2**restarts)
+            restarts += 1
+        except NotFound as missing:
+            # As in DCP, what the ranks have saved alone will do where there is nothing else.
+            if alone or not _is_metadata_missing(missing, ranks):
+                raise
+            alone = True
 
 
-def _open(directory: bytes, ranks: Ranks) -> tuple[_engine.Checkpoint, dict[str, Any]]:
-    """The checkpoint, and the options to load from it together; alone from what a rank saved alone, as in DCP."""
-    try:
-        return _engine.open(directory), ranks.options
-    except NotFound as missing:
-        try:
-            return _engine.open(directory, f"__{ranks.rank}.metadata"), {}
-        except NotFound:
-            raise missing from None
+def _is_metadata_missing(error: Error, ranks: Ranks) -> bool:
+    """Whether no rank sees a checkpoint of all."""
+    failures = [cause for cause, _ in error.causes] or [error]
+    return len(failures) == ranks.count and all(
+        isinstance(failure, NotFound) and failure.file == ".metadata" for failure in failures
+    )
 
 
 def _is_tensor(value: object) -> bool:

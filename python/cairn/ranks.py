@@ -20,13 +20,15 @@ class Ranks:
 
     def __init__(self, process_group: Any = None, no_dist: bool = False) -> None:
         self.rank = 0
+        self.count = 1
         self.options: dict[str, Any] = {}
         if no_dist or not dist.is_available() or not dist.is_initialized():
             return
         self.rank = dist.get_rank(process_group)
         if self.rank < 0:  # to go on alone would replace what the ranks of the group save
             raise InvalidArgument("this process is not a rank of the process group", rank=dist.get_rank())
-        if dist.get_world_size(process_group) > 1:
+        self.count = dist.get_world_size(process_group)
+        if self.count > 1:
             from cairn.process_group import collectives_of
 
             self.options = {"collectives": collectives_of(process_group)}
@@ -35,6 +37,11 @@ class Ranks:
     def are_many(self) -> bool:
         """Whether there are others."""
         return bool(self.options)
+
+    def meet(self) -> None:
+        """Returns when all are here."""
+        if self.are_many:
+            self.options["collectives"].barrier()
 
     @contextlib.contextmanager
     def preparing(self, abandon: Callable[..., NoReturn] | None) -> Iterator[None]:
@@ -49,9 +56,7 @@ class Ranks:
             if not self.are_many or abandon is None:
                 raise
             try:
-                if isinstance(error, Error):
-                    abandon(error.code, error.message, b"", **self.options)
-                abandon("kInvalidArgument", f"{type(error).__name__}: {error}", _attachment(error), **self.options)
+                abandon(*_told(error), **self.options)
             except Unavailable as lost:  # the group has failed as well: our own failure is what matters
                 if not lost.causes:
                     raise error from None
@@ -62,10 +67,23 @@ class Ranks:
                 raise told from error
 
 
-def _attachment(error: BaseException) -> bytes:
-    """What the other ranks get of an exception, as `failures` reads it."""
-    failure = failure_of(error)
+_ATTACHMENT_BYTES_MAX = 64 << 10  # an exception may hold a tensor, and every rank gets that of every other
+
+
+def _told(error: BaseException) -> tuple[str, str, dict[str, Any], bytes]:
+    """What the other ranks get of an exception: code, text, place, and the exception itself as `failures` reads it.
+
+    Never fails: its own text may.
+    """
+    if isinstance(error, Error):
+        return error.code, error.message, error.place, b""
+    code = "kInvalidArgument" if isinstance(error, Exception) else "kCancelled"
     try:
-        return pickle.dumps(failure)
+        text = f"{type(error).__name__}: {error}"
+    except Exception:
+        text = type(error).__name__
+    try:
+        attachment = pickle.dumps(failure_of(error))
     except Exception:  # an exception may hold anything; the text goes in any case
-        return b""
+        attachment = b""
+    return code, text, {}, attachment if len(attachment) <= _ATTACHMENT_BYTES_MAX else b""

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Read
 from cairn import _engine
 from cairn.errors import InvalidArgument, MissingKey
 from cairn.objects import load_value
-from cairn.tensors import TensorTarget, fill_from_payload, needs_payload
+from cairn.tensors import TensorTarget, fill, needs_payload, tensor_in_payload
 
 # Tensors that share one call to the engine. What goes by a detour (other devices) has copies in memory meanwhile.
 _BATCH_BYTES_MAX = 1 << 30
@@ -115,7 +115,7 @@ class ItemReader:
             _check_fits(item, chunk, target)
             if needs_payload(target):
                 payload = self._checkpoint.read_payload(chunk.key, **self._payload_options)
-                fill_from_payload(chunk.key, target, payload)
+                fill(target, tensor_in_payload(chunk.key, target, payload))
                 continue
             offsets = [first + inside for first, inside in zip(chunk.offsets, item.storage_offsets, strict=True)]
             targets.add_part((chunk.key,), target, chunk.shape, offsets)

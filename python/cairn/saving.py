@@ -1,5 +1,6 @@
 """cairn.save: ``torch.distributed.checkpoint.save``, carried out by the engine."""
 
+import contextlib
 import os
 import warnings
 from typing import Any
@@ -57,11 +58,13 @@ def save(
             no_dist=no_dist,
             use_collectives=use_collectives,
         )
-    with as_checkpoint_exceptions():
+    with as_checkpoint_exceptions() as here, contextlib.ExitStack() as at_the_end:
         ranks = Ranks(process_group, no_dist)
+        here.rank = ranks.rank
         together = ranks.options if use_collectives else {"alone_as_rank": ranks.rank}
-        abandon = _engine.abandon_save if use_collectives else None
-        with ranks.preparing(abandon):
+        if not use_collectives:
+            at_the_end.callback(ranks.meet)  # as DCP ends, also where this rank alone has failed
+        with ranks.preparing(_engine.abandon_save if use_collectives else None):
             planning = save_planning(planner)
             directory, options = save_options(checkpoint_id, storage_writer)
             resolved = {key: _state_of(value) for key, value in state_dict.items()}
@@ -75,11 +78,7 @@ def save(
                     tensors.add(path, value)
                 else:
                     add_value(state, path, value)
-        try:
-            catalog, _, _, remarks = _engine.save(os.fsencode(directory), state, **planning, **options, **together)
-        finally:
-            if not use_collectives and ranks.are_many:  # as DCP ends, also where this rank alone has failed
-                ranks.options["collectives"].barrier()
+        catalog, _, _, remarks = _engine.save(os.fsencode(directory), state, **planning, **options, **together)
     for remark in remarks:
         warnings.warn(remark, RuntimeWarning, stacklevel=2)
     return LazyMetadata(catalog)

@@ -1,8 +1,9 @@
 """Which boxes of a DTensor this process holds, and which of them others hold too."""
 
 import itertools
+import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex
@@ -66,16 +67,39 @@ def _chunks_of_strided(tensor: DTensor, replicated: bool) -> Iterator[ShardOfMin
 def _runs_by_dimension(tensor: DTensor) -> list[list[_Run]]:
     coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None
-    indices = [torch.arange(size) for size in tensor.shape]  # in the whole tensor, of what is held along each dimension
+    cuts: list[list[_Cut]] = [[] for _ in tensor.shape]  # of each dimension, in the order of the mesh's
     for mesh_dimension, placement in enumerate(tensor.placements):
-        ranks, mine = tensor.device_mesh.size(mesh_dimension), coordinate[mesh_dimension]
-        if isinstance(placement, _StridedShard):
-            blocks = _split(indices[placement.dim], int(placement.split_factor))
-            held = torch.cat([_split(block, ranks)[mine] for block in blocks])
-            indices[placement.dim] = held
-        elif isinstance(placement, Shard):
-            indices[placement.dim] = _split(indices[placement.dim], ranks)[mine]
-    return [_runs(held) for held in indices]
+        if isinstance(placement, (Shard, _StridedShard)):
+            blocks = int(placement.split_factor) if isinstance(placement, _StridedShard) else 1
+            cut = _Cut(blocks, tensor.device_mesh.size(mesh_dimension), coordinate[mesh_dimension])
+            cuts[placement.dim].append(cut)
+    held = [_held(torch.arange(size, device="cpu"), cuts[i]) for i, size in enumerate(tensor.shape)]
+    if [len(indices) for indices in held] != list(tensor.to_local().shape):
+        raise Unsupported(
+            "a strided shard of another size than its placements say",
+            expected=str([len(indices) for indices in held]),
+            actual=str(list(tensor.to_local().shape)),
+        )
+    return [_runs(indices) for indices in held]
+
+
+class _Cut(NamedTuple):
+    blocks: int  # of a _StridedShard: its split factor
+    ranks: int
+    mine: int
+
+
+def _held(indices: torch.Tensor, cuts: list[_Cut]) -> torch.Tensor:
+    """What is left of a dimension after all cuts."""
+    if not cuts:
+        return indices
+    (blocks, ranks, mine), *later = cuts
+    if blocks > 1 and blocks == math.prod(cut.ranks for cut in later):
+        # The strides stand for the cuts to the right, which in truth were made first (FSDP over tensor parallel). With
+        # uneven sizes only that order gives what the rank holds.
+        return _split(_held(indices, later), ranks)[mine]
+    held = torch.cat([_split(block, ranks)[mine] for block in _split(indices, blocks)])
+    return _held(held, later)
 
 
 def _split(indices: torch.Tensor, parts: int) -> list[torch.Tensor]:

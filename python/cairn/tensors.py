@@ -123,7 +123,7 @@ class TensorTarget:
             local = tensor
             self._written.append(tensor)
         else:
-            local = torch.empty(tensor.shape, dtype=tensor.dtype)
+            local = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")  # whatever the default device is
             self._detours.append((key, tensor, local))
         view = (local.data_ptr(), _code_of(key, local), local.shape, local.stride(), False)
         self._state.add_chunk(path, *view, shape, offsets)
@@ -162,18 +162,23 @@ def add_payload_target(state: _engine.StateDict, path: Path, tensor: torch.Tenso
     state.add_serialized_tensor(path, b"", code, tensor.shape, False)
 
 
-def fill_from_payload(key: str, target: torch.Tensor, payload: bytes) -> None:
-    """Copies the tensor in a ``torch.save`` payload into `target`, by torch's rules for data that holds no code."""
+def tensor_in_payload(key: str, target: torch.Tensor, payload: bytes) -> torch.Tensor:
+    """The tensor in a ``torch.save`` payload, by torch's rules for data that holds no code. Checked to fit `target`."""
     try:
-        loaded = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+        loaded: torch.Tensor = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception as error:
         raise Unsupported(f"torch can't read the tensor under '{key}': {error}", key=key) from error
     if loaded.shape != target.shape:
         raise InvalidArgument(
             f"size mismatch for '{key}'", key=key, expected=str(tuple(target.shape)), actual=str(tuple(loaded.shape))
         )
+    return loaded
+
+
+def fill(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copies `source` into `target`, unseen by autograd."""
     with torch.no_grad():
-        target.detach().copy_(loaded)
+        target.detach().copy_(source)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
