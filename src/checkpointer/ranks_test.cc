@@ -209,7 +209,7 @@ void bury_leases(ModelStorage& disk) {
     auto text = storage::read_small(disk, lease, 4096);
     if (!text) continue;
     const std::size_t start = text->find("\nstart ");
-    ASSERT_NE(start, std::string::npos);
+    if (start == std::string::npos) continue;  // garbled by the power cut: nobody can tell whose it was
     ASSERT_TRUE(disk.remove(lease));
     ASSERT_TRUE(disk.create_whole(lease, text->substr(0, start) + "\nstart 1\n", Durability::kDurable));
   }
