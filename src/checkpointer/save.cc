@@ -132,11 +132,20 @@ class Save {
           all ? ranks_.attempt([&] { return coordinator_.commit(*all); }) : all.error();
       verdict = checkpointer::encode_verdict({ranks_.tell(committed), coordinator_.may_have_committed()});
     }
-    CAIRN_TRY_ASSIGN(verdict, ranks_.broadcast(std::move(verdict)));
-    return conclude(verdict);
+    Result<std::string> told = ranks_.broadcast(std::move(verdict));
+    if (!told) return std::move(told).error().while_doing(without_verdict());
+    return conclude(*told);
   }
 
  private:
+  // The group is lost at the very end. A commit is not undone because somebody can't hear of it: so say what is known.
+  std::string_view without_verdict() const {
+    if (!ranks_.is_coordinator())
+      return "waiting to hear whether the save is committed: it may be, look at the directory";
+    if (!coordinator_.may_have_committed()) return "telling the other ranks that the save has failed";
+    return "telling the other ranks that the save is committed: the new checkpoint is in place";
+  }
+
   Result<std::string> describe(const Result<const StateDict*>& state) {
     if (!state) return state.error();
     if (options_.alone_as_rank && ranks_.size() > 1) {
