@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -181,6 +182,27 @@ TEST_F(ManyRanks, ThatLeaveAHoleAreRefused) {
     EXPECT_EQ(report.error().key(), "sharded");
   });
   EXPECT_EQ(file_count(), 0u);
+}
+
+// As on machines without a shared file system: each rank has a directory of its own, with what an earlier job left.
+TEST_F(ManyRanks, SaveIntoDirectoriesOfTheirOwn) {
+  fs::create_directories(directory_ / "1");
+  std::ofstream(directory_ / "1" / "__1_0.distcp") << "of an earlier job";
+  for (const int step : {1, 2}) {
+    as_ranks(2, [&](std::size_t rank, Collectives& collectives) {
+      RankState state(static_cast<std::int64_t>(rank), 2, step);
+      const auto report = save(directory_ / std::to_string(rank), state.dict(), {.collectives = &collectives});
+      ASSERT_TRUE(report) << report.error().what();
+    });
+  }
+  EXPECT_TRUE(fs::exists(directory_ / "0" / ".metadata"));
+  EXPECT_EQ(fs::file_size(directory_ / "1" / "__1_0.distcp"), 17u);
+  for (const auto& file : fs::directory_iterator(directory_ / "1")) {  // gathered in one place they are a checkpoint
+    fs::copy(file, directory_ / "0", fs::copy_options::skip_existing);
+  }
+  RankState whole(0, 1, 0);
+  ASSERT_TRUE(load(directory_ / "0", whole.dict()));
+  EXPECT_EQ(whole.found(), 2);
 }
 
 TEST_F(ManyRanks, SaveAloneUnderTheirOwnNames) {

@@ -59,8 +59,9 @@ class Coordinator {
                                              messages.size() > 1 ? plan::Coverage::kWhole : plan::Coverage::kPart};
     CAIRN_TRY_ASSIGN(const plan::GlobalSavePlan global, plan::plan_save(local.plans(), plan_options));
     const transfer::SaveIdentity identity = checkpointer::next_save_identity();
-    CAIRN_TRY_ASSIGN(transaction_,
-                     SaveTransaction::claim(storage_, identity, {options_.overwrite, options_.alone_as_rank}));
+    CAIRN_TRY_ASSIGN(
+        transaction_,
+        SaveTransaction::claim(storage_, identity, {options_.overwrite, options_.alone_as_rank, local.names_taken()}));
     const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
     CAIRN_TRY_ASSIGN(layout_, checkpointer::lay_out_save(local, global, transaction_->ticket(), first_rank));
     Catalog& catalog = layout_.catalog;
@@ -152,7 +153,10 @@ class Save {
       return Error(ErrorCode::kInvalidArgument, "a rank that saves alone has no part in a save of many");
     }
     CAIRN_TRY_ASSIGN(items_, SaveItems::make(**state));
-    return checkpointer::encode_local_plan(items_.sources(), {options_.record_paths, options_.file_per_item});
+    const std::string name = transfer::data_file_name({{}, true}, number_of_this_rank(), 0);
+    const bool names_taken = storage_.open(name, true).has_value();
+    return checkpointer::encode_local_plan(items_.sources(),
+                                           {options_.record_paths, options_.file_per_item, names_taken});
   }
 
   Result<std::string> write(const std::string& message) {

@@ -1,5 +1,7 @@
 #include "checkpointer/save_messages.h"
 
+#include <cairn/version.h>
+
 #include <utility>
 
 #include "format/manifest/index_coding.h"
@@ -76,7 +78,10 @@ Result<AssignedItem> read_assigned(CodedReader& reader) {
 }  // namespace
 
 Result<std::string> encode_local_plan(std::span<const transfer::ItemSource> items, const LocalPlanOptions& options) {
-  std::string message(1, options.file_per_item ? 1 : 0);
+  std::string message;
+  append_text(message, kVersion);
+  message.push_back(options.file_per_item ? 1 : 0);
+  message.push_back(options.names_taken ? 1 : 0);
   append_varint(message, items.size());
   TrailerItem item;
   for (const transfer::ItemSource& source : items) {
@@ -117,7 +122,16 @@ Result<plan::LocalItem> LocalPlans::read_item(CodedReader& reader) {
 
 Result<void> LocalPlans::add(std::string_view message) {
   CodedReader reader = reader_of(message);
+  CAIRN_TRY_ASSIGN(const std::string_view version, read_text(reader));
+  if (version != kVersion) {
+    return Error(ErrorCode::kUnsupported, "ranks of one save with several versions of Cairn")
+        .rank(static_cast<std::int64_t>(plans_.size()))
+        .expected(kVersion)
+        .actual(version);
+  }
   CAIRN_TRY_ASSIGN(const std::uint8_t file_per_item, reader.byte());
+  CAIRN_TRY_ASSIGN(const std::uint8_t names_taken, reader.byte());
+  names_taken_ |= names_taken != 0;
   CAIRN_TRY_ASSIGN(const std::uint64_t count, read_count(reader));
   plan::LocalPlan plan;
   plan.reserve(count);

@@ -26,16 +26,19 @@ namespace cairn::checkpointer {
 struct LocalPlanOptions {
   bool record_paths = true;
   bool file_per_item = false;
+  bool names_taken = false;  // this rank's directory, which may be another than the coordinator's, has files of its own
 };
 Result<std::string> encode_local_plan(std::span<const transfer::ItemSource> items, const LocalPlanOptions& options);
 
 // The local plans of all ranks. Names are kept once, however many ranks have them.
 class LocalPlans {
  public:
-  // Takes the ranks in order.
+  // Takes the ranks in order. kUnsupported if the rank runs another version: it would lay out its files otherwise.
   Result<void> add(std::string_view message);
 
   std::span<const plan::LocalPlan> plans() const { return plans_; }
+  // Whether any rank's directory holds files of an earlier save.
+  bool names_taken() const { return names_taken_; }
   bool file_per_item(std::size_t rank) const { return file_per_item_[rank]; }
   // The nested place of a key, as the first rank that has it says; empty if it has none.
   const Path& path_of(std::string_view fqn) const { return keys_.find(std::string(fqn))->second; }
@@ -46,6 +49,7 @@ class LocalPlans {
   std::unordered_map<std::string, Path> keys_;  // its nodes stay where they are: the plans look into them
   std::vector<plan::LocalPlan> plans_;
   std::vector<bool> file_per_item_;
+  bool names_taken_ = false;
 };
 
 // --- The coordinator to every rank: what it shall write, and under which names.

@@ -95,6 +95,7 @@ Result<void> SaveTransaction::look_around() {
     if (options_.alone_as_rank) return belongs_to_rank(file.name, *options_.alone_as_rank);
     return file.name != folder_ && belongs_to_a_checkpoint(file.name);
   });
+  fresh_ = fresh_ && !options_.names_taken;
   CAIRN_TRY_ASSIGN(seen_, read_metadata_in_place(storage_, metadata_name_));
   seen_.bytes = std::string();  // its checksum is enough to know it again
   return check_overwrite(seen_);

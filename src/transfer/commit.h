@@ -46,6 +46,7 @@ struct ClaimOptions {
   // The save is that of one rank and nobody else's: it commits `__{rank}.metadata`, and the ranks beside it are none of
   // its business.
   std::optional<std::uint32_t> alone_as_rank = {};
+  bool names_taken = false;  // DCP's names are not free: another rank has files in a directory of its own
 };
 
 class SaveTransaction {
