@@ -6,6 +6,9 @@ long as the tests that share it.
 
 import contextlib
 import os
+import runpy
+import socket
+import sys
 import tempfile
 import time
 import traceback
@@ -26,10 +29,13 @@ _MODULES = [
     "cairn.process_group",
     "cairn.saving",
     "cairn.sharding",
+    "cairn.state_dict",
+    "torch._dynamo",
     "torch.distributed._shard.sharded_tensor",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
+    "torch.onnx",
 ]
 
 context = mp.get_context("forkserver")
@@ -39,6 +45,26 @@ context.set_forkserver_preload(_MODULES)  # type: ignore[attr-defined]
 def start(worker: Callable[..., None], ranks: int, folder: Path, *arguments: Any) -> None:
     """Runs `worker(rank, ranks, folder, ...)` in a process for each rank; fails if one of them does."""
     mp.start_processes(worker, (ranks, folder, *arguments), nprocs=ranks, start_method="forkserver")
+
+
+def run_program(program: Path, ranks: int, *arguments: object) -> str:
+    """What rank 0 of a program prints that is started as torchrun starts it, by the same variables."""
+    with tempfile.TemporaryDirectory(prefix="cairn-ranks-") as name, socket.socket() as taken:
+        taken.bind(("localhost", 0))
+        port = taken.getsockname()[1]
+        taken.close()
+        start(_run_program, ranks, Path(name), port, program, *map(str, arguments))
+        return (Path(name) / "output").read_text()
+
+
+def _run_program(rank: int, ranks: int, folder: Path, port: int, program: Path, *arguments: str) -> None:
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
+    os.environ |= {"MASTER_ADDR": "localhost", "GLOO_SOCKET_IFNAME": "lo"}
+    os.environ |= {variable: str(number) for variable, number in numbers.items()}
+    sys.argv = [str(program), *arguments]
+    path = folder / ("output" if rank == 0 else f"output-{rank}")
+    with path.open("w") as output, contextlib.redirect_stdout(output):
+        runpy.run_path(str(program), run_name="__main__")
 
 
 def init(rank: int, ranks: int, folder: Path, timeout_seconds: float = 60) -> None:

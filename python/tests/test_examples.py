@@ -1,13 +1,20 @@
 """The examples run as their first lines say."""
 
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import stock
 import torch
+from ranks import run_program
+from same import assert_same, blank
 
 import cairn
 
@@ -85,3 +92,92 @@ def test_the_trainer_resumes_bit_for_bit(tmp_path: Path) -> None:
         resumed = train(tmp_path, f"parts-{number}", "losses-second", 4)
         assert first | resumed == whole
         assert resumed.keys() == {"3", "4"}
+
+
+MANY_RANKS = EXAMPLES / "03_train_on_many_ranks.py"
+
+
+def torchrun(program: Path, ranks: int, *arguments: object) -> str:
+    """As a user does it."""
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", program]
+    return run(*words, *map(str, arguments))
+
+
+class Story:
+    """What a run of the program 03 told."""
+
+    def __init__(self, told: str) -> None:
+        self.losses = {int(step): float(loss) for step, loss in re.findall(r"step (\d+), loss (\S+)", told)}
+        self.models = re.findall(r"at step \d+, model (\w+)|saved step \d+, model (\w+)", told)
+
+
+def trained(ranks: int, directory: Path, layout: str, start: Callable[..., str] = run_program) -> Story:
+    """Six steps, with a save after the third, or on from there if a save is in the directory."""
+    return Story(start(MANY_RANKS, ranks, directory, "--layout", layout, "--steps", 6, "--save-at", 3))
+
+
+def assert_goes_on(story: Story, whole: Story) -> None:
+    """With every bit of the model, and the same losses up to the order in which ranks add."""
+    assert story.models[0][0] == whole.models[0][1] != ""
+    assert list(story.losses) == [4, 5, 6]
+    for step, loss in story.losses.items():
+        assert loss == pytest.approx(whole.losses[step], rel=1e-5)
+
+
+def assert_everybody_reads(directory: Path, reader: Path) -> None:
+    """A single process with Cairn and with stock torch, C++, and the tool."""
+    tensors = [name for name in cairn.open(directory) if name.startswith("model.")]
+    assert len(tensors) == 12
+    opened = cairn.open(directory)
+    states: list[dict[str, Any]] = []
+    for load in (cairn.load, stock.dcp.load):
+        state = {name: blank(torch.from_numpy(opened[name])) for name in tensors}
+        load(state, checkpoint_id=directory, no_dist=True)
+        states.append(state)
+    assert_same(states[0], states[1])
+    assert all(state.isfinite().all() and state.ne(0).any() for state in states[0].values())
+
+    lines = run(reader, directory).splitlines()
+    assert "step: 3" in lines
+    for name in tensors:
+        first = states[0][name].flatten()[:4]
+        (line,) = (line for line in lines if line.startswith(f"{name}: float32 "))
+        assert [float(number) for number in line.split("]")[1].split()] == pytest.approx(first.tolist(), rel=1e-5)
+
+    tool = shutil.which("cairn")
+    assert tool is not None
+    assert "step" in json.dumps(json.loads(run(tool, "inspect", directory, "--json")))
+    run(tool, "verify", directory)
+
+
+@pytest.fixture(scope="module")
+def fsdp(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Story]:
+    """What four ranks with FSDP2 have saved half-way, and told up to the end."""
+    directory = tmp_path_factory.mktemp("many") / "fsdp"
+    return directory, trained(4, directory, "fsdp", torchrun)
+
+
+@pytest.mark.slow
+def test_fsdp_goes_on_with_any_number_of_ranks(fsdp: tuple[Path, Story], reader: Path) -> None:
+    directory, whole = fsdp
+    assert list(whole.losses) == [1, 2, 3, 4, 5, 6]
+    assert_everybody_reads(directory, reader)
+    as_many = trained(4, directory, "fsdp")
+    assert_goes_on(as_many, whole)
+    assert as_many.losses == {step: whole.losses[step] for step in (4, 5, 6)}, "the same to the last digit shown"
+    for ranks in (3, 2):
+        assert_goes_on(trained(ranks, directory, "fsdp"), whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["tensor", "hsdp", "ddp"])
+def test_other_layouts_go_on_as_fsdp_and_fsdp_as_they(
+    layout: str, fsdp: tuple[Path, Story], reader: Path, tmp_path: Path
+) -> None:
+    whole = trained(4, tmp_path / layout, layout)
+    assert_everybody_reads(tmp_path / layout, reader)
+    sizes = [path.stat().st_size for path in (tmp_path / layout).glob("*.distcp")]
+    assert len(sizes) == 4
+    assert max(sizes) < 1.3 * sum(sizes) / 4, "each rank has written about a quarter"
+    assert_goes_on(trained(2, tmp_path / layout, "fsdp"), whole)
+    assert_goes_on(trained(4, fsdp[0], layout), fsdp[1])
