@@ -29,6 +29,8 @@ NB_MODULE(_engine, module) {
   cairn::python::bind_values(module);
   cairn::python::bind_catalog(module);
   cairn::python::bind_state_dict(module);
+  cairn::python::bind_flattening(module);
+  cairn::python::bind_describe(module);
   cairn::python::bind_collectives(module);
   cairn::python::bind_checkpoint(module);
   cairn::python::bind_save_steps(module);

@@ -1,5 +1,5 @@
 // StateDict: filled by package cairn with integers that describe tensors; no tensor object gets here.
-#include <cairn/state_dict.h>
+#include "state_dict.h"
 
 #include "bound.h"
 #include "errors.h"
@@ -20,16 +20,6 @@ TensorView view_of(std::uintptr_t data, int dtype, nb::handle sizes, nb::handle 
   return {address, dtype_of(dtype), to_extents(sizes), to_extents(strides)};
 }
 
-// The engine takes equal names for chunks of one tensor; whole tensors must not share one.
-Path fresh_path(const StateDict& state, nb::handle tuple) {
-  Path path = to_path(tuple);
-  const std::string fqn = fqn_of(path);
-  if (state.find(fqn) != nullptr) {
-    throw Error(Error(ErrorCode::kInvalidArgument, "duplicated flatten key " + fqn).key(fqn));
-  }
-  return path;
-}
-
 std::string to_string_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
 const std::string& payload_of(const StateDict& state, std::size_t index) {
@@ -40,6 +30,15 @@ const std::string& payload_of(const StateDict& state, std::size_t index) {
 
 }  // namespace
 
+void expect_added(const StateDict& state, Result<void> added) {
+  if (added) return;
+  const std::optional<std::string>& key = added.error().key();
+  if (key && state.find(*key) != nullptr) {
+    throw Error(Error(ErrorCode::kInvalidArgument, "duplicated flatten key " + *key).key(*key));
+  }
+  unwrap(std::move(added));
+}
+
 void bind_state_dict(nb::module_& module) {
   nb::class_<StateDict>(module, "StateDict")
       .def(nb::init<>())
@@ -47,8 +46,8 @@ void bind_state_dict(nb::module_& module) {
       .def("add_tensor",
            [](StateDict& state, nb::handle path, std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides,
               bool requires_grad) {
-             unwrap(state.add_tensor(fresh_path(state, path), view_of(data, dtype, sizes, strides),
-                                     {.requires_grad = requires_grad}));
+             expect_added(state, state.add_tensor(to_path(path), view_of(data, dtype, sizes, strides),
+                                                  {.requires_grad = requires_grad}));
            })
       .def(
           "add_chunk",
@@ -64,19 +63,19 @@ void bind_state_dict(nb::module_& module) {
           [](StateDict& state, nb::handle path, nb::handle object) {
             std::optional<Value> value = to_value(object);
             if (!value) return false;
-            unwrap(state.add_value(fresh_path(state, path), std::move(*value)));
+            expect_added(state, state.add_value(to_path(path), std::move(*value)));
             return true;
           },
           nb::arg("path"), nb::arg("value").none())
       .def("add_serialized_value",
            [](StateDict& state, nb::handle path, const nb::bytes& payload) {
-             unwrap(state.add_serialized(fresh_path(state, path), SerializedValue{to_string_of(payload)}));
+             expect_added(state, state.add_serialized(to_path(path), SerializedValue{to_string_of(payload)}));
            })
       .def("add_serialized_tensor",
            [](StateDict& state, nb::handle path, const nb::bytes& payload, int dtype, nb::handle shape,
               bool requires_grad) {
              SerializedTensor tensor{to_string_of(payload), dtype_of(dtype), to_extents(shape), requires_grad};
-             unwrap(state.add_serialized(fresh_path(state, path), std::move(tensor)));
+             expect_added(state, state.add_serialized(to_path(path), std::move(tensor)));
            })
       .def("fqn", [](const StateDict& state, std::size_t index) { return to_str(state.entries().at(index).fqn); })
       .def("payload", [](const StateDict& state, std::size_t index) {

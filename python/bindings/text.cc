@@ -61,7 +61,9 @@ nb::tuple from_path(const Path& path) {
 }
 
 Extents to_extents(nb::handle sequence_of_int) {
-  const nb::object tuple = nb::steal(PySequence_Tuple(sequence_of_int.ptr()));
+  // A torch.Size is one: as a subclass, it would be copied.
+  nb::object tuple = nb::borrow(sequence_of_int);
+  if (!PyTuple_Check(tuple.ptr())) tuple = nb::steal(PySequence_Tuple(sequence_of_int.ptr()));
   if (!tuple.is_valid()) throw nb::python_error();
   const Py_ssize_t count = PyTuple_Size(tuple.ptr());
   Extents extents(static_cast<std::size_t>(count), 0);

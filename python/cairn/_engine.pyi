@@ -1,7 +1,8 @@
 """The C++ engine, for package cairn only. Failures raise the classes of cairn.errors; Ctrl-C stops save and load."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn, Protocol, final
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, NoReturn, Protocol, TypeVar, final
 
 __version__: Final[str]
 DTYPE_NAMES: Final[tuple[str, ...]]  # by dtype code
@@ -9,6 +10,7 @@ DTYPE_ITEM_BYTES: Final[tuple[int, ...]]
 
 _Ints = Sequence[int]
 _Path = tuple[str | int, ...]
+_Leaf = TypeVar("_Leaf")
 _Chunk = tuple[tuple[int, ...], tuple[int, ...], str | None, int, int]  # offsets, sizes, file, offset, length
 
 @final
@@ -37,6 +39,34 @@ class StateDict:
     ) -> None: ...
     def fqn(self, index: int, /) -> str: ...
     def payload(self, index: int, /) -> bytes: ...  # of a serialised entry
+
+# Tensors in the CPU's memory of which address, dtype, sizes and strides say it all.
+@final
+class PlainTensors:
+    def __init__(self, codes: dict[Any, int], /) -> None: ...  # torch's dtypes that they may have, and their codes
+    def __contains__(self, tensor: object, /) -> bool: ...
+    # for a load; False, not added: not plain, or elements share memory
+    def add_target(self, state: StateDict, path: _Path, tensor: object, /) -> bool: ...
+
+class FlatteningRules(Enum):
+    TORCH_2_4 = ...  # and later
+    TORCH_2_3 = ...  # and earlier
+    TOP_LEVEL = ...  # nothing is taken apart
+
+# make_leaf: path, value, and the container and the place in it where the value is
+def flatten(
+    state_dict: Mapping[Any, Any], rules: FlatteningRules, make_leaf: Callable[[_Path, Any, Any, Any], _Leaf], /
+) -> list[_Leaf]: ...
+
+# Adds plain tensors and Python's own plain values; all else goes to add_other. Returns what must live meanwhile.
+def describe(
+    state: StateDict,
+    state_dict: Mapping[Any, Any],
+    rules: FlatteningRules,
+    tensors: PlainTensors,
+    add_other: Callable[[_Path, Any], None],
+    /,
+) -> list[Any]: ...
 
 @final
 class Catalog:

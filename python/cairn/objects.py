@@ -166,7 +166,7 @@ def _warn_if_foreign(key: str, payload: bytes) -> None:
         warnings.warn(
             f"'{key}' holds a {foreign}, which is not plain data: cairn.load needs allow_pickle=True to load it",
             PickleWarning,
-            stacklevel=4,
+            stacklevel=6,
         )
 
 

@@ -1,6 +1,7 @@
 """cairn.save: ``torch.distributed.checkpoint.save``, carried out by the engine."""
 
 import contextlib
+import functools
 import os
 import warnings
 from typing import Any
@@ -12,13 +13,13 @@ from torch.distributed.checkpoint.stateful import Stateful
 from cairn import _engine
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import save_options, writer_is_native
-from cairn.flattening import flatten, top_level
+from cairn.flattening import Rules
 from cairn.metadata import LazyMetadata
 from cairn.objects import add_value
 from cairn.planning import save_planner_is_native, save_planning
 from cairn.protocol import save_by_protocol
 from cairn.ranks import Ranks
-from cairn.tensors import TensorSource, is_sharded
+from cairn.tensors import TensorSource
 
 
 def save(
@@ -70,14 +71,8 @@ def save(
             resolved = {key: _state_of(value) for key, value in state_dict.items()}
             state = _engine.StateDict()
             tensors = TensorSource(state)
-            # Held until the save is over: a mapping may make its tensors only when it is asked, and nobody else owns
-            # them.
-            leaves = flatten(resolved) if planning["record_paths"] else top_level(resolved)
-            for path, value, _, _ in leaves:
-                if isinstance(value, torch.Tensor) or is_sharded(value):
-                    tensors.add(path, value)
-                else:
-                    add_value(state, path, value)
+            rules = Rules.TORCH_2_4 if planning["record_paths"] else Rules.TOP_LEVEL
+            tensors.add_leaves(resolved, rules, functools.partial(add_value, state))
         catalog, _, _, remarks = _engine.save(os.fsencode(directory), state, **planning, **options, **together)
     for remark in remarks:
         warnings.warn(remark, RuntimeWarning, stacklevel=2)

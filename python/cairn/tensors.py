@@ -5,20 +5,21 @@ chunk by chunk; what only torch can describe (quantised tensors, wrapper subclas
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from cairn import _engine
 from cairn.errors import Error, InvalidArgument, Unsupported
-from cairn.flattening import Path
+from cairn.flattening import Path, Rules
 
 DTYPES: dict[int, torch.dtype] = {
     code: getattr(torch, name) for code, name in enumerate(_engine.DTYPE_NAMES) if hasattr(torch, name)
 }
 _CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in DTYPES.items()}
 _QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+_PLAIN_CODES = {dtype: code for dtype, code in _CODES.items() if dtype not in _QUANTIZED}
 _SIMPLE_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -41,34 +42,38 @@ class TensorSource:
 
     def __init__(self, state: _engine.StateDict) -> None:
         self._state = state
-        self._kept: list[torch.Tensor] = []
+        self._kept: list[Any] = []
+
+    def add_leaves(self, state_dict: Mapping[Any, Any], rules: Rules, add_value: Callable[[Path, Any], None]) -> None:
+        """Adds the leaves of a nested state in their order; values that the engine does not know go to `add_value`.
+
+        Tensors are kept: a mapping may make its own only when it is asked, and nobody else owns them.
+        """
+
+        def add_other(path: Path, value: Any) -> None:
+            if isinstance(value, torch.Tensor) or is_sharded(value):
+                self.add(path, value)
+            else:
+                add_value(path, value)
+
+        self._kept += _engine.describe(self._state, state_dict, rules, _engine.PlainTensors(_PLAIN_CODES), add_other)
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
         """Raises Unsupported for what DCP can't save either: sparse, nested and meta tensors, Partial DTensors.
 
         Takes what is_sharded() as well.
         """
-        if type(tensor) in _SIMPLE_TYPES and _is_plain(tensor):
-            data = tensor.data_ptr()
-            if data or not tensor.numel():
-                self._state.add_tensor(
-                    path, data, _CODES[tensor.dtype], tensor.shape, tensor.stride(), tensor.requires_grad
-                )
-                return
-        self._add_odd(path, tensor)
-
-    def add_part(self, path: Path, local: torch.Tensor, size: Any, offsets: Any) -> None:
-        """The elements from `offsets` on of a tensor of that size; the tensor itself, if they are all of it."""
-        is_whole = tuple(local.shape) == tuple(size) and not any(offsets)
-        self._add_local(path, local, None if is_whole else (size, offsets, False))
-
-    def _add_odd(self, path: Path, tensor: torch.Tensor) -> None:
         chunks = _chunks_of(".".join(map(str, path)), tensor)
         if chunks is None:
             self._add_local(path, tensor, None)
             return
         for local, offsets, replicated, size in chunks:
             self._add_local(path, local, (size, offsets, replicated))
+
+    def add_part(self, path: Path, local: torch.Tensor, size: Any, offsets: Any) -> None:
+        """The elements from `offsets` on of a tensor of that size; the tensor itself, if they are all of it."""
+        is_whole = tuple(local.shape) == tuple(size) and not any(offsets)
+        self._add_local(path, local, None if is_whole else (size, offsets, False))
 
     def _add_local(self, path: Path, tensor: torch.Tensor, chunk: tuple[Any, Any, bool] | None) -> None:
         key = ".".join(map(str, path))
@@ -95,18 +100,15 @@ class TensorTarget:
 
     def __init__(self, state: _engine.StateDict) -> None:
         self._state = state
+        self._plain = _engine.PlainTensors(_PLAIN_CODES)
         self._written: list[torch.Tensor] = []
         self._detours: list[tuple[str, torch.Tensor, torch.Tensor]] = []
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
         """Raises Unsupported for tensors that have no elements of their own."""
-        if type(tensor) in _SIMPLE_TYPES and _is_plain(tensor):
-            data = tensor.data_ptr()
-            strides = tensor.stride()
-            if (data and 0 not in strides) or not tensor.numel():
-                self._state.add_tensor(path, data, _CODES[tensor.dtype], tensor.shape, strides, False)
-                self._written.append(tensor)
-                return
+        if self._plain.add_target(self._state, path, tensor):
+            self._written.append(tensor)
+            return
         chunks = _chunks_of(".".join(map(str, path)), tensor)
         if chunks is None:
             self.add_part(path, tensor, tensor.shape, (0,) * tensor.dim())
@@ -118,8 +120,7 @@ class TensorTarget:
         """A tensor that takes the elements from `offsets` on of one of that shape. Raises as add()."""
         key = ".".join(map(str, path))
         _refuse_what_has_no_bytes(key, tensor)
-        is_simple = type(tensor) in _SIMPLE_TYPES and _is_plain(tensor)
-        if is_simple and tensor.data_ptr() and 0 not in tensor.stride():
+        if tensor in self._plain and 0 not in tensor.stride():
             local = tensor
             self._written.append(tensor)
         else:
@@ -179,19 +180,6 @@ def fill(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copies `source` into `target`, unseen by autograd."""
     with torch.no_grad():
         target.detach().copy_(source)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether address, dtype, sizes and strides say it all."""
-    return (
-        tensor.is_cpu
-        and tensor.layout is torch.strided
-        and tensor.dtype in _CODES
-        and not tensor.is_neg()
-        and not tensor.is_conj()
-        and tensor.dtype not in _QUANTIZED
-        and not tensor.is_nested
-    )
 
 
 def _is_opaque(tensor: torch.Tensor) -> bool:

@@ -1,0 +1,63 @@
+// From a nested state to the entries of a save, in one pass without a Python object for each.
+#include <cairn/state_dict.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "bound.h"
+#include "errors.h"
+#include "flattening.h"
+#include "plain_tensors.h"
+#include "state_dict.h"
+#include "text.h"
+#include "values.h"
+
+namespace cairn::python {
+namespace {
+
+// Adds a tensor that a load is to fill; false if it is not plain, or elements share memory (a stride of 0).
+bool add_target(const PlainTensors& tensors, StateDict& state, nb::handle path, nb::handle tensor) {
+  std::optional<TensorView> view = tensors.view_of(tensor);
+  if (!view) return false;
+  const bool repeats = std::find(view->strides.begin(), view->strides.end(), 0) != view->strides.end();
+  if (repeats && view->data != nullptr) return false;
+  expect_added(state, state.add_tensor(to_path(path), std::move(*view)));
+  return true;
+}
+
+// Adds the leaves in their order: plain tensors and Python's own plain values at once, all else by
+// `add_other(path, value)`. Returns what has to live until the save is over.
+nb::list describe(StateDict& state, nb::handle state_dict, FlatteningRules rules, const PlainTensors& tensors,
+                  const nb::callable& add_other) {
+  nb::list held;
+  for_each_leaf(state_dict, rules, [&](const Leaf& leaf) {
+    if (is_builtin_leaf(leaf.value)) {
+      if (std::optional<Value> value = to_value(leaf.value)) {
+        expect_added(state, state.add_value(to_path(leaf.path), std::move(*value)));
+        return;
+      }
+    }
+    held.append(leaf.value);
+    if (std::optional<TensorView> view = tensors.view_of(leaf.value)) {
+      const TensorTraits traits{.requires_grad = tensors.requires_grad(leaf.value)};
+      expect_added(state, state.add_tensor(to_path(leaf.path), std::move(*view), traits));
+    } else {
+      add_other(leaf.path, leaf.value);
+    }
+  });
+  return held;
+}
+
+}  // namespace
+
+void bind_describe(nb::module_& module) {
+  nb::class_<PlainTensors>(module, "PlainTensors")
+      .def(nb::init<const nb::dict&>())
+      .def("__contains__",
+           [](const PlainTensors& tensors, nb::handle tensor) { return tensors.view_of(tensor).has_value(); })
+      .def("add_target", add_target);
+  module.def("describe", describe);
+}
+
+}  // namespace cairn::python

@@ -1,0 +1,177 @@
+#include "flattening.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bound.h"
+#include "errors.h"
+#include "text.h"
+
+namespace cairn::python {
+namespace {
+
+constexpr int kDepthMax = 1000;  // of containers in containers: what contains itself is found out by it
+
+nb::object checked(PyObject* fresh) {
+  if (fresh == nullptr) throw nb::python_error();
+  return nb::steal(fresh);
+}
+
+nb::object iterator_of(nb::handle iterable) { return checked(PyObject_GetIter(iterable.ptr())); }
+
+// The next item, or none (not valid) at the end.
+nb::object next_of(const nb::object& iterator) {
+  nb::object item = nb::steal(PyIter_Next(iterator.ptr()));
+  if (!item.is_valid() && PyErr_Occurred() != nullptr) throw nb::python_error();
+  return item;
+}
+
+bool is_instance(nb::handle value, nb::handle type) {
+  const int answer = PyObject_IsInstance(value.ptr(), type.ptr());
+  if (answer < 0) throw nb::python_error();
+  return answer != 0;
+}
+
+class Flattening {
+ public:
+  Flattening(FlatteningRules rules, const std::function<void(const Leaf&)>& visit) : rules_(rules), visit_(visit) {}
+
+  void walk_mapping(nb::handle mapping) {
+    const Level level(*this);
+    const nb::object items = iterator_of(nb::object(mapping.attr("items")()));
+    while (true) {
+      const auto [key, value] = next_pair(items);
+      if (!key.is_valid()) return;
+      path_.push_back(PyUnicode_CheckExact(key.ptr()) ? key : checked(PyObject_Str(key.ptr())));
+      walk_value(value, mapping, key);
+      path_.pop_back();
+    }
+  }
+
+ private:
+  // A step down; its end is the step back up.
+  class Level {
+   public:
+    explicit Level(Flattening& walk) : depth_(walk.depth_) {
+      if (depth_ == kDepthMax) {
+        throw Error(ErrorCode::kInvalidArgument, "the state dict contains itself, or is nested too deeply");
+      }
+      ++depth_;
+    }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+    ~Level() { --depth_; }
+
+   private:
+    int& depth_;
+  };
+
+  // What items() yields next, unpacked; no pair (not valid) at the end.
+  static std::pair<nb::object, nb::object> next_pair(const nb::object& items) {
+    nb::object item = next_of(items);
+    if (!item.is_valid()) return {};
+    if (!PyTuple_Check(item.ptr())) item = checked(PySequence_Tuple(item.ptr()));
+    if (PyTuple_Size(item.ptr()) != 2) throw nb::value_error("items() of a mapping must yield pairs");
+    return {nb::borrow(PyTuple_GetItem(item.ptr(), 0)), nb::borrow(PyTuple_GetItem(item.ptr(), 1))};
+  }
+
+  void walk_list(nb::handle list) {
+    const Level level(*this);
+    const nb::object items = iterator_of(list);
+    for (Py_ssize_t i = 0;; ++i) {
+      const nb::object item = next_of(items);
+      if (!item.is_valid()) return;
+      path_.push_back(checked(PyLong_FromSsize_t(i)));
+      walk_value(item, list, nb::object(path_.back()));
+      path_.pop_back();
+    }
+  }
+
+  void walk_value(nb::handle value, nb::handle container, nb::handle place) {
+    if (!comes_apart(value)) {
+      const nb::object path = path_tuple();
+      visit_({path, value, container, place});
+    } else if (is_mapping(value)) {
+      walk_mapping(value);
+    } else {
+      walk_list(value);
+    }
+  }
+
+  bool comes_apart(nb::handle value) {
+    if (rules_ == FlatteningRules::kTopLevel || is_leaf(value)) return false;
+    const bool mapping = is_mapping(value);
+    if (!mapping && !PyList_Check(value.ptr())) return false;
+    if (mapping && rules_ == FlatteningRules::kTorch24) return true;
+    const Level level(*this);
+    const nb::object items = iterator_of(mapping ? nb::object(value.attr("values")()) : nb::borrow(value));
+    for (nb::object item = next_of(items); item.is_valid(); item = next_of(items)) {
+      if (is_tensor(item) || comes_apart(item)) return true;
+    }
+    return false;
+  }
+
+  // Most values are told by their exact type; asking for an abstract class takes its time.
+  bool is_leaf(nb::handle value) const {
+    const nb::handle type = value.type();
+    return type.is(tensor_) || type.is(parameter_) || type.is(size_) || is_builtin_leaf(value);
+  }
+  bool is_mapping(nb::handle value) const {
+    if (PyDict_Check(value.ptr())) return true;
+    return !PyList_CheckExact(value.ptr()) && is_instance(value, mapping_);
+  }
+  bool is_tensor(nb::handle value) const {
+    const nb::handle type = value.type();
+    if (type.is(tensor_) || type.is(parameter_)) return true;
+    return !is_leaf(value) && is_instance(value, tensor_);
+  }
+
+  nb::object path_tuple() const {
+    nb::object tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(path_.size())));
+    for (std::size_t i = 0; i < path_.size(); ++i) {
+      PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), nb::object(path_[i]).release().ptr());
+    }
+    return tuple;
+  }
+
+  FlatteningRules rules_;
+  const std::function<void(const Leaf&)>& visit_;
+  nb::object torch_ = nb::module_::import_("torch");
+  nb::object tensor_ = torch_.attr("Tensor");
+  nb::object parameter_ = torch_.attr("nn").attr("Parameter");
+  nb::object size_ = torch_.attr("Size");
+  nb::object mapping_ = nb::module_::import_("collections.abc").attr("Mapping");
+  std::vector<nb::object> path_;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+void for_each_leaf(nb::handle mapping, FlatteningRules rules, const std::function<void(const Leaf&)>& visit) {
+  Flattening(rules, visit).walk_mapping(mapping);
+}
+
+bool is_builtin_leaf(nb::handle value) {
+  const std::array types = {&PyLong_Type,  &PyFloat_Type,   &PyBool_Type,  &PyUnicode_Type,
+                            &PyBytes_Type, &PyComplex_Type, &PyTuple_Type, &PySet_Type};
+  return value.is_none() || std::find(types.begin(), types.end(), Py_TYPE(value.ptr())) != types.end();
+}
+
+void bind_flattening(nb::module_& module) {
+  nb::enum_<FlatteningRules>(module, "FlatteningRules")
+      .value("TORCH_2_4", FlatteningRules::kTorch24)
+      .value("TORCH_2_3", FlatteningRules::kTorch23)
+      .value("TOP_LEVEL", FlatteningRules::kTopLevel);
+  module.def("flatten", [](nb::handle state_dict, FlatteningRules rules, const nb::callable& make_leaf) {
+    nb::list leaves;
+    for_each_leaf(state_dict, rules, [&](const Leaf& leaf) {
+      leaves.append(make_leaf(leaf.path, leaf.value, leaf.container, leaf.place));
+    });
+    return leaves;
+  });
+}
+
+}  // namespace cairn::python
