@@ -34,16 +34,16 @@ nb::list describe(StateDict& state, nb::handle state_dict, FlatteningRules rules
   for_each_leaf(state_dict, rules, [&](const Leaf& leaf) {
     if (is_builtin_leaf(leaf.value)) {
       if (std::optional<Value> value = to_value(leaf.value)) {
-        expect_added(state, state.add_value(to_path(leaf.path), std::move(*value)));
+        expect_added(state, state.add_value(path_of(leaf), std::move(*value)));
         return;
       }
     }
     held.append(leaf.value);
     if (std::optional<TensorView> view = tensors.view_of(leaf.value)) {
       const TensorTraits traits{.requires_grad = tensors.requires_grad(leaf.value)};
-      expect_added(state, state.add_tensor(to_path(leaf.path), std::move(*view), traits));
+      expect_added(state, state.add_tensor(path_of(leaf), std::move(*view), traits));
     } else {
-      add_other(leaf.path, leaf.value);
+      add_other(path_tuple(leaf), leaf.value);
     }
   });
   return held;

@@ -92,8 +92,7 @@ class Flattening {
 
   void walk_value(nb::handle value, nb::handle container, nb::handle place) {
     if (!comes_apart(value)) {
-      const nb::object path = path_tuple();
-      visit_({path, value, container, place});
+      visit_({path_, value, container, place});
     } else if (is_mapping(value)) {
       walk_mapping(value);
     } else {
@@ -129,14 +128,6 @@ class Flattening {
     return !is_leaf(value) && is_instance(value, tensor_);
   }
 
-  nb::object path_tuple() const {
-    nb::object tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(path_.size())));
-    for (std::size_t i = 0; i < path_.size(); ++i) {
-      PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), nb::object(path_[i]).release().ptr());
-    }
-    return tuple;
-  }
-
   FlatteningRules rules_;
   const std::function<void(const Leaf&)>& visit_;
   nb::object torch_ = nb::module_::import_("torch");
@@ -149,6 +140,21 @@ class Flattening {
 };
 
 }  // namespace
+
+nb::tuple path_tuple(const Leaf& leaf) {
+  const nb::object tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(leaf.path.size())));
+  for (std::size_t i = 0; i < leaf.path.size(); ++i) {
+    PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), nb::object(leaf.path[i]).release().ptr());
+  }
+  return nb::borrow<nb::tuple>(tuple);
+}
+
+Path path_of(const Leaf& leaf) {
+  Path path;
+  path.reserve(leaf.path.size());
+  for (const nb::object& element : leaf.path) path.push_back(to_path_element(element));
+  return path;
+}
 
 void for_each_leaf(nb::handle mapping, FlatteningRules rules, const std::function<void(const Leaf&)>& visit) {
   Flattening(rules, visit).walk_mapping(mapping);
@@ -168,7 +174,7 @@ void bind_flattening(nb::module_& module) {
   module.def("flatten", [](nb::handle state_dict, FlatteningRules rules, const nb::callable& make_leaf) {
     nb::list leaves;
     for_each_leaf(state_dict, rules, [&](const Leaf& leaf) {
-      leaves.append(make_leaf(leaf.path, leaf.value, leaf.container, leaf.place));
+      leaves.append(make_leaf(path_tuple(leaf), leaf.value, leaf.container, leaf.place));
     });
     return leaves;
   });

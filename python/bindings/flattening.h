@@ -5,9 +5,11 @@
 // tuple never. Until 2.3 a container without any tensor in it stayed whole. Keys of mappings become strings.
 #pragma once
 
+#include <cairn/state_dict.h>
 #include <nanobind/nanobind.h>
 
 #include <functional>
+#include <span>
 
 namespace nb = nanobind;
 
@@ -21,11 +23,15 @@ enum class FlatteningRules {
 
 // A value that is stored under a key of its own. Alive while it is visited.
 struct Leaf {
-  nb::handle path;  // a tuple of str (keys of mappings) and int (positions in lists)
+  std::span<const nb::object> path;  // str (keys of mappings) and int (positions in lists)
   nb::handle value;
   nb::handle container;  // container[place] is the value
   nb::handle place;
 };
+
+// A leaf's path, for Python and for the engine.
+nb::tuple path_tuple(const Leaf& leaf);
+Path path_of(const Leaf& leaf);
 
 // Visits the leaves of a mapping in its order. Throws an Error, kInvalidArgument, for a state that contains itself, or
 // is nested more than a thousand deep. What mappings raise, and what `visit` throws, goes through.

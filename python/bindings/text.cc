@@ -30,21 +30,19 @@ std::filesystem::path to_filesystem_path(const nb::bytes& encoded) {
   return path;
 }
 
+PathElement to_path_element(nb::handle element) {
+  if (PyUnicode_Check(element.ptr())) return to_utf8(element);
+  const long long position = PyLong_AsLongLong(element.ptr());
+  if (position == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+  return std::int64_t{position};
+}
+
 Path to_path(nb::handle tuple) {
   if (!PyTuple_Check(tuple.ptr())) throw nb::type_error("a path is a tuple");
   const Py_ssize_t count = PyTuple_Size(tuple.ptr());
   Path path;
   path.reserve(static_cast<std::size_t>(count));
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject* element = PyTuple_GetItem(tuple.ptr(), i);
-    if (PyUnicode_Check(element)) {
-      path.emplace_back(to_utf8(element));
-    } else {
-      const long long position = PyLong_AsLongLong(element);
-      if (position == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
-      path.emplace_back(std::int64_t{position});
-    }
-  }
+  for (Py_ssize_t i = 0; i < count; ++i) path.push_back(to_path_element(PyTuple_GetItem(tuple.ptr(), i)));
   return path;
 }
 

@@ -20,7 +20,9 @@ std::string to_utf8(nb::handle text);
 // A path as os.fsencode gives it. ValueError for one with a zero byte.
 std::filesystem::path to_filesystem_path(const nb::bytes& encoded);
 
-// A tuple of str (keys of mappings) and int (positions in lists). TypeError for anything else.
+// A str (a key of a mapping) or int (a position in a list). TypeError for anything else.
+PathElement to_path_element(nb::handle element);
+// A tuple of them. TypeError for anything else.
 Path to_path(nb::handle tuple);
 nb::tuple from_path(const Path& path);
 
