@@ -26,13 +26,13 @@ import torch
 from metadata_bench import measure_metadata
 from peak_memory import PeakMemory
 from peers import PEERS, Peer
-from planning_bench import RANK_COUNTS, measure_planning
+from planning_bench import LOCAL_TENSORS, RANK_COUNTS, measure_local_plan, measure_planning
 from ranks_bench import measure_ranks
 from states import bytes_of, small_tensors, transformer_with_adam
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build/release"
-FIGURES = ("large", "small", "memory", "metadata", "planning", "ranks")
+FIGURES = ("large", "small", "memory", "metadata", "local_plan", "planning", "ranks")
 
 
 @dataclass
@@ -171,6 +171,13 @@ class Bench:
                 for peer, seconds in per_peer.items():
                     self.samples.add(figure, peer, seconds)
 
+    def measure_local_plan(self) -> None:
+        program = build_program("local_plan")
+        for _ in self.rounds(f"local plan of {LOCAL_TENSORS} tensors"):
+            for figure, per_peer in measure_local_plan(program).items():
+                for peer, seconds in per_peer.items():
+                    self.samples.add(figure, peer, seconds)
+
     def measure_planning(self) -> None:
         program = build_program("planning")
         for _ in self.rounds("plans of many ranks"):
@@ -258,6 +265,14 @@ class Table:
                 title = figure.removeprefix("ranks: ")
                 self.lines.append(f"{title:48} {ours:.3f}{unit}, dcp {stock:.3f}{unit}")
 
+    def local_plan_row(self) -> None:
+        ours, stock = (self.samples.median("local plan", peer) for peer in ("cairn", "torch"))
+        native = self.samples.median("local plan, its bytes", "cairn")
+        if ours and stock and native:
+            each, of_bytes, theirs = (seconds / LOCAL_TENSORS * 1e6 for seconds in (ours, native, stock))
+            text = f"{each:.2f} us each ({of_bytes:.2f} its bytes), torch {theirs:.1f} us: 1/{stock / ours:.1f}"
+            self.lines.append(f"{f'local plan of {LOCAL_TENSORS:,} tensors':34}    {text}")
+
     def planning_row(self, ranks: int) -> None:
         seconds, mib = (
             self.samples.by_figure.get(f"{figure} {ranks}", {}) for figure in ("planning", "planning memory")
@@ -297,6 +312,7 @@ class Table:
             if ours and pickles:
                 text = f"{ours:.3f} s, pickle {pickles:.2f} s: 1/{pickles / ours:.0f}"
                 self.lines.append(f"{'.metadata of 460,800 chunks, ' + action:34}    {text}")
+        self.local_plan_row()
         for ranks in RANK_COUNTS:
             self.planning_row(ranks)
         self.ranks_rows()

@@ -1,28 +1,45 @@
-"""The coordinator's plan for a save by many ranks: how long Cairn and torch take to decide who writes what.
+"""The plans of a save: how long Cairn and torch take to list what a rank has, and to decide who writes what.
 
-Torch's part is what its planner does with the gathered plans: drop duplicates, make the global plan and the metadata,
-validate the chunks. Cairn's makes and validates the plan; its `.metadata` is measured by the figure `metadata`.
+A local plan: torch's part is what its planner makes of a state dict. Cairn's goes further, up to the bytes that a rank
+sends to the coordinator; torch pickles its plan for that, which is not counted.
+
+The coordinator's plan: torch's part is what its planner does with the gathered plans: drop duplicates, make the global
+plan and the metadata, validate the chunks. Cairn's makes and validates the plan; its `.metadata` is measured by the
+figure `metadata`.
 """
 
 import gc
 import json
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from peak_memory import PeakMemory
 from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans
-from torch.distributed.checkpoint.default_planner import _validate_global_plan, create_default_global_save_plan
+from torch.distributed.checkpoint.default_planner import (
+    DefaultSavePlanner,
+    _validate_global_plan,
+    create_default_global_save_plan,
+)
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
+
+from cairn import _engine
+from cairn.flattening import Rules
+from cairn.tensors import TensorSource
 
 RANK_COUNTS = (64, 256, 1024)
 SHARDED = 450  # parameters of which each rank has a slice
 REPLICATED = 10  # small tensors that all ranks have
 VALUES = 10
 ROWS, COLUMNS = 8, 1024  # of a slice, as in planning.cc
+
+LOCAL_TENSORS = 10_000
+LOCAL_REPEATS = 7  # the best counts: what is measured takes milliseconds, and others use the machine too
 
 
 def item_of_tensor(fqn: str, size: torch.Size, chunk: ChunkStorageMetadata) -> WriteItem:
@@ -83,3 +100,49 @@ def measure_planning(program: Path) -> dict[str, dict[str, float]]:
         figures[f"planning {ranks}"] = {"cairn": ours.seconds, "torch": stock.seconds}
         figures[f"planning memory {ranks}"] = {"cairn": ours.mib, "torch": stock.mib}
     return figures
+
+
+def describe_with_cairn(state_dict: dict[str, Any]) -> Any:
+    """As cairn.save does it."""
+    state = _engine.StateDict()
+    tensors = TensorSource(state)
+    tensors.add_leaves(state_dict, Rules.TORCH_2_4, refuse_value)
+    return state, tensors
+
+
+def refuse_value(path: Any, value: object) -> None:
+    raise AssertionError(f"{path}: {value}")
+
+
+def plan_locally_with_torch(state_dict: dict[str, Any]) -> Any:
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(state_dict, None, True)
+    return planner, planner.create_local_plan()
+
+
+def best_seconds(action: Callable[[], Any]) -> float:
+    """Of one call; what it returns is freed outside of the measurement."""
+    best = float("inf")
+    gc.collect()
+    gc.disable()
+    for _ in range(LOCAL_REPEATS):
+        start = time.perf_counter()
+        result = action()
+        best = min(best, time.perf_counter() - start)
+        del result
+    gc.enable()
+    return best
+
+
+def measure_local_plan(program: Path) -> dict[str, dict[str, float]]:
+    """Seconds by figure and peer, for one rank's plan of many small tensors."""
+    # As local_plan.cc names and shapes them.
+    state_dict = {"model": {f"layers.{i}.weight": torch.zeros(4, 4) for i in range(LOCAL_TENSORS)}}
+    described = best_seconds(lambda: describe_with_cairn(state_dict))
+    stock = best_seconds(lambda: plan_locally_with_torch(state_dict))
+    command = [str(program), str(LOCAL_TENSORS), str(LOCAL_REPEATS)]
+    native = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return {
+        "local plan": {"cairn": described + native["encode"], "torch": stock},
+        "local plan, its bytes": {"cairn": native["encode"]},
+    }
