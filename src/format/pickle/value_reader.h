@@ -23,7 +23,8 @@ inline constexpr std::size_t kValueDepthMax = 200;
 
 // Known names become plain values: OrderedDict, set, frozenset, complex, bytearray and `_codecs.encode` (Bytes), NumPy
 // arrays and scalars of plain dtypes. Every other call becomes an inert Object. What the pickle says twice by reference
-// is copied, with the same Value::identity(), so the number of values is bounded by the size of the pickle: kUnsupported beyond it, as for cycles.
+// is copied, with the same Value::identity(), so the number of values is bounded by the size of the pickle:
+// kUnsupported beyond it, as for cycles.
 Result<Value> to_value(const Graph& graph, Node node, Resolver* resolver = nullptr);
 
 }  // namespace cairn::pickle
