@@ -120,6 +120,7 @@ def main() -> None:
         if job.step == arguments.save_at:
             job.save(arguments.directory)
             say(f"saved step {job.step}, model {job.fingerprint()}", flush=True)
+    dist.barrier()  # nobody leaves while others talk, and gloo's threads have let go of tensors when Python ends
     dist.destroy_process_group()
 
 
