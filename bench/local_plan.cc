@@ -29,6 +29,7 @@ float memory[16];
 // As planning_bench.py names them.
 Result<StateDict> state_of(int tensor_count) {
   StateDict state;
+  state.reserve(static_cast<std::size_t>(tensor_count));
   for (int i = 0; i < tensor_count; ++i) {
     CAIRN_TRY(state.add_tensor(Path{"model", "layers." + std::to_string(i) + ".weight"},
                                TensorView::contiguous(memory, DType::kFloat32, {4, 4})));

@@ -39,7 +39,7 @@ VALUES = 10
 ROWS, COLUMNS = 8, 1024  # of a slice, as in planning.cc
 
 LOCAL_TENSORS = 10_000
-LOCAL_REPEATS = 7  # the best counts: what is measured takes milliseconds, and others use the machine too
+LOCAL_REPEATS = 15  # the best counts: what is measured takes milliseconds, and others use the machine too
 
 
 def item_of_tensor(fqn: str, size: torch.Size, chunk: ChunkStorageMetadata) -> WriteItem:

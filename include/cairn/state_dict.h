@@ -78,6 +78,9 @@ struct Entry {
 
 class StateDict {
  public:
+  // Makes room for that many more entries at once; without it, room is made as they come.
+  void reserve(std::size_t more);
+
   // A whole tensor. All fail with kInvalidArgument if the flat name is taken (chunks may share one, all of one dtype
   // and global shape) or if shape, strides or offsets do not fit together; nothing is added then.
   Result<void> add_tensor(Path path, TensorView tensor, TensorTraits traits = {});
@@ -113,7 +116,7 @@ class StateDict {
   // Where the name is, or where it would be. There are slots.
   std::size_t slot_of(std::string_view fqn, std::size_t hash) const;
   const Entry* find(std::string_view fqn, std::size_t hash) const;
-  void grow_slots();
+  void grow_slots(std::size_t count);  // to so many at least
 
   std::vector<Entry> entries_;  // in the order added
   // The names by hash, with linear probing, at most half of it used: each name is held once, by its entry.

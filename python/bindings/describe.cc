@@ -27,26 +27,45 @@ bool add_target(const PlainTensors& tensors, StateDict& state, nb::handle path, 
 }
 
 // Adds the leaves in their order: plain tensors and Python's own plain values at once, all else by
-// `add_other(path, value)`. Returns what has to live until the save is over.
-nb::list describe(StateDict& state, nb::handle state_dict, FlatteningRules rules, const PlainTensors& tensors,
-                  const nb::callable& add_other) {
-  nb::list held;
-  for_each_leaf(state_dict, rules, [&](const Leaf& leaf) {
+// `add_other(path, value)`.
+class Description : public LeafVisitor {
+ public:
+  Description(StateDict& state, const PlainTensors& tensors, const nb::callable& add_other)
+      : state_(state), tensors_(tensors), add_other_(add_other) {}
+
+  void expect(std::size_t more) override { state_.reserve(more); }
+
+  void visit(const Leaf& leaf) override {
     if (is_builtin_leaf(leaf.value)) {
       if (std::optional<Value> value = to_value(leaf.value)) {
-        expect_added(state, state.add_value(path_of(leaf), std::move(*value)));
+        expect_added(state_, state_.add_value(path_of(leaf), std::move(*value)));
         return;
       }
     }
-    held.append(leaf.value);
-    if (std::optional<TensorView> view = tensors.view_of(leaf.value)) {
-      const TensorTraits traits{.requires_grad = tensors.requires_grad(leaf.value)};
-      expect_added(state, state.add_tensor(path_of(leaf), std::move(*view), traits));
+    held_.append(leaf.value);
+    if (std::optional<TensorView> view = tensors_.view_of(leaf.value)) {
+      const TensorTraits traits{.requires_grad = tensors_.requires_grad(leaf.value)};
+      expect_added(state_, state_.add_tensor(path_of(leaf), std::move(*view), traits));
     } else {
-      add_other(path_tuple(leaf), leaf.value);
+      add_other_(path_tuple(leaf), leaf.value);
     }
-  });
-  return held;
+  }
+
+  // What has to live until the save is over.
+  const nb::list& held() const { return held_; }
+
+ private:
+  StateDict& state_;
+  const PlainTensors& tensors_;
+  const nb::callable& add_other_;
+  nb::list held_;
+};
+
+nb::list describe(StateDict& state, nb::handle state_dict, FlatteningRules rules, const PlainTensors& tensors,
+                  const nb::callable& add_other) {
+  Description description(state, tensors, add_other);
+  for_each_leaf(state_dict, rules, description);
+  return description.held();
 }
 
 }  // namespace

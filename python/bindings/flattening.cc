@@ -37,10 +37,11 @@ bool is_instance(nb::handle value, nb::handle type) {
 
 class Flattening {
  public:
-  Flattening(FlatteningRules rules, const std::function<void(const Leaf&)>& visit) : rules_(rules), visit_(visit) {}
+  Flattening(FlatteningRules rules, LeafVisitor& visitor) : rules_(rules), visitor_(visitor) {}
 
   void walk_mapping(nb::handle mapping) {
     const Level level(*this);
+    if (PyDict_CheckExact(mapping.ptr())) visitor_.expect(static_cast<std::size_t>(PyDict_Size(mapping.ptr())));
     const nb::object items = iterator_of(nb::object(mapping.attr("items")()));
     while (true) {
       const auto [key, value] = next_pair(items);
@@ -92,7 +93,7 @@ class Flattening {
 
   void walk_value(nb::handle value, nb::handle container, nb::handle place) {
     if (!comes_apart(value)) {
-      visit_({path_, value, container, place});
+      visitor_.visit({path_, value, container, place});
     } else if (is_mapping(value)) {
       walk_mapping(value);
     } else {
@@ -129,7 +130,7 @@ class Flattening {
   }
 
   FlatteningRules rules_;
-  const std::function<void(const Leaf&)>& visit_;
+  LeafVisitor& visitor_;
   nb::object torch_ = nb::module_::import_("torch");
   nb::object tensor_ = torch_.attr("Tensor");
   nb::object parameter_ = torch_.attr("nn").attr("Parameter");
@@ -137,6 +138,19 @@ class Flattening {
   nb::object mapping_ = nb::module_::import_("collections.abc").attr("Mapping");
   std::vector<nb::object> path_;
   int depth_ = 0;
+};
+
+class LeafList : public LeafVisitor {
+ public:
+  explicit LeafList(const nb::callable& make_leaf) : make_leaf_(make_leaf) {}
+  void visit(const Leaf& leaf) override {
+    leaves_.append(make_leaf_(path_tuple(leaf), leaf.value, leaf.container, leaf.place));
+  }
+  const nb::list& leaves() const { return leaves_; }
+
+ private:
+  const nb::callable& make_leaf_;
+  nb::list leaves_;
 };
 
 }  // namespace
@@ -156,8 +170,8 @@ Path path_of(const Leaf& leaf) {
   return path;
 }
 
-void for_each_leaf(nb::handle mapping, FlatteningRules rules, const std::function<void(const Leaf&)>& visit) {
-  Flattening(rules, visit).walk_mapping(mapping);
+void for_each_leaf(nb::handle mapping, FlatteningRules rules, LeafVisitor& visitor) {
+  Flattening(rules, visitor).walk_mapping(mapping);
 }
 
 bool is_builtin_leaf(nb::handle value) {
@@ -172,11 +186,9 @@ void bind_flattening(nb::module_& module) {
       .value("TORCH_2_3", FlatteningRules::kTorch23)
       .value("TOP_LEVEL", FlatteningRules::kTopLevel);
   module.def("flatten", [](nb::handle state_dict, FlatteningRules rules, const nb::callable& make_leaf) {
-    nb::list leaves;
-    for_each_leaf(state_dict, rules, [&](const Leaf& leaf) {
-      leaves.append(make_leaf(path_tuple(leaf), leaf.value, leaf.container, leaf.place));
-    });
-    return leaves;
+    LeafList list(make_leaf);
+    for_each_leaf(state_dict, rules, list);
+    return list.leaves();
   });
 }
 

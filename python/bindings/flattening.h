@@ -8,7 +8,7 @@
 #include <cairn/state_dict.h>
 #include <nanobind/nanobind.h>
 
-#include <functional>
+#include <cstddef>
 #include <span>
 
 namespace nb = nanobind;
@@ -33,9 +33,17 @@ struct Leaf {
 nb::tuple path_tuple(const Leaf& leaf);
 Path path_of(const Leaf& leaf);
 
+class LeafVisitor {
+ public:
+  virtual ~LeafVisitor() = default;
+  virtual void visit(const Leaf& leaf) = 0;
+  // About so many more are to come.
+  virtual void expect(std::size_t) {}
+};
+
 // Visits the leaves of a mapping in its order. Throws an Error, kInvalidArgument, for a state that contains itself, or
-// is nested more than a thousand deep. What mappings raise, and what `visit` throws, goes through.
-void for_each_leaf(nb::handle mapping, FlatteningRules rules, const std::function<void(const Leaf&)>& visit);
+// is nested more than a thousand deep. What mappings raise, and what the visitor throws, goes through.
+void for_each_leaf(nb::handle mapping, FlatteningRules rules, LeafVisitor& visitor);
 
 // Whether the value is an instance of one of Python's own types that are no containers to the rules above, subclasses
 // excluded: None, bool, int, float, complex, str, bytes, tuple, set.

@@ -58,30 +58,33 @@ bool PlainTensors::read_exchange(nb::handle tensor, TensorView& view) const {
     return false;
   }
   const auto dimensions = static_cast<std::size_t>(told.ndim);
-  if (dimensions != 0 && told.strides == nullptr) return false;
+  const bool has_strides = dimensions == 0 || told.strides != nullptr;
+  if (told.device.device_type != nb::device::cpu::value || !has_strides) return false;
   view.data = static_cast<std::byte*>(told.data) + told.byte_offset;
   view.sizes = Extents(std::span<const std::int64_t>(told.shape, dimensions));
   view.strides = Extents(std::span<const std::int64_t>(told.strides, dimensions));
   return true;
 }
 
-void PlainTensors::read_attributes(nb::handle tensor, TensorView& view) const {
+bool PlainTensors::read_attributes(nb::handle tensor, TensorView& view) const {
+  if (!is_cpu_.of(tensor).is(Py_True)) return false;
   view.sizes = to_extents(shape_.of(tensor));
   view.strides = to_extents(call(stride_, tensor));
   view.data = PyLong_AsVoidPtr(call(data_ptr_, tensor).ptr());
   if (view.data == nullptr && PyErr_Occurred() != nullptr) throw nb::python_error();
+  return true;
 }
 
 std::optional<TensorView> PlainTensors::view_of(nb::handle tensor) const {
   const nb::handle type = tensor.type();
   if (!type.is(tensor_) && !type.is(parameter_)) return std::nullopt;
-  if (!is_cpu_.of(tensor).is(Py_True) || !layout_.of(tensor).is(strided_)) return std::nullopt;
+  if (!layout_.of(tensor).is(strided_)) return std::nullopt;
   const std::optional<DType> dtype = dtype_of(tensor);
   if (!dtype || is_nested_.of(tensor).is(Py_True) || call(is_neg_, tensor).is(Py_True)) return std::nullopt;
   if (is_complex(*dtype) && call(is_conj_, tensor).is(Py_True)) return std::nullopt;
   std::optional<TensorView> view(std::in_place);
   view->dtype = *dtype;
-  if (!read_exchange(tensor, *view)) read_attributes(tensor, *view);
+  if (!read_exchange(tensor, *view) && !read_attributes(tensor, *view)) return std::nullopt;
   const auto has_elements = [&] { return std::find(view->sizes.begin(), view->sizes.end(), 0) == view->sizes.end(); };
   if (view->data == nullptr && has_elements()) return std::nullopt;  // it has lost its memory
   return view;

@@ -40,9 +40,10 @@ class PlainTensors {
   };
 
   std::optional<DType> dtype_of(nb::handle tensor) const;
-  // Address, sizes and strides: in one call, where that can be done, else one by one, which takes ten times as long.
+  // Address, sizes and strides of a tensor in the CPU's memory; false for another. The first way takes one call, but
+  // not every torch knows it, nor does it know every tensor; the second takes ten times as long.
   bool read_exchange(nb::handle tensor, TensorView& view) const;
-  void read_attributes(nb::handle tensor, TensorView& view) const;
+  bool read_attributes(nb::handle tensor, TensorView& view) const;
 
   nb::object torch_ = nb::module_::import_("torch");
   nb::object tensor_ = torch_.attr("Tensor");

@@ -1,6 +1,7 @@
 #include <cairn/state_dict.h>
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 
 #include "core/checked.h"
@@ -70,8 +71,8 @@ std::size_t StateDict::slot_of(std::string_view fqn, std::size_t hash) const {
   return slot;
 }
 
-void StateDict::grow_slots() {
-  std::vector<Slot> old(std::max(2 * slots_.size(), kSlotsMin));
+void StateDict::grow_slots(std::size_t count) {
+  std::vector<Slot> old(std::bit_ceil(std::max(count, kSlotsMin)));
   old.swap(slots_);
   const std::size_t mask = slots_.size() - 1;
   for (const Slot& taken : old) {
@@ -82,6 +83,13 @@ void StateDict::grow_slots() {
   }
 }
 
+void StateDict::reserve(std::size_t more) {
+  const std::size_t count = entries_.size() + more;
+  // Never by a little: many small steps would move all entries each time.
+  if (count > entries_.capacity()) entries_.reserve(std::max(count, 2 * entries_.capacity()));
+  if (2 * count > slots_.size()) grow_slots(2 * count);
+}
+
 const Entry* StateDict::find(std::string_view fqn, std::size_t hash) const {
   if (slots_.empty()) return nullptr;
   const std::size_t entry = slots_[slot_of(fqn, hash)].entry;
@@ -89,7 +97,7 @@ const Entry* StateDict::find(std::string_view fqn, std::size_t hash) const {
 }
 
 void StateDict::append(Entry&& entry, std::size_t hash) {
-  if (2 * (entries_.size() + 1) > slots_.size()) grow_slots();
+  if (2 * (entries_.size() + 1) > slots_.size()) grow_slots(2 * slots_.size());
   entries_.push_back(std::move(entry));
   Slot& slot = slots_[slot_of(entries_.back().fqn, hash)];
   if (slot.entry == kNoEntry) slot = {hash, entries_.size() - 1};
