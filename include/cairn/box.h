@@ -24,7 +24,9 @@ class Extents {
   Extents(std::initializer_list<std::int64_t> values) : Extents(std::span(values.begin(), values.size())) {}
   explicit Extents(std::span<const std::int64_t> values);
   Extents(std::size_t count, std::int64_t value);
-  Extents(const Extents& other) : Extents(other.span()) {}
+  Extents(const Extents& other) : count_(other.count_), inline_(other.inline_) {
+    if (other.heap_) copy_heap(other);
+  }
   Extents(Extents&& other) noexcept = default;
   Extents& operator=(const Extents& other) { return *this = Extents(other); }
   Extents& operator=(Extents&& other) noexcept = default;
@@ -44,6 +46,7 @@ class Extents {
 
  private:
   static constexpr std::size_t kInlineCount = 4;
+  void copy_heap(const Extents& other);
   std::uint32_t count_ = 0;
   std::array<std::int64_t, kInlineCount> inline_{};
   std::unique_ptr<std::int64_t[]> heap_;

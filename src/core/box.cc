@@ -16,6 +16,11 @@ Extents::Extents(std::size_t count, std::int64_t value) : count_(static_cast<std
   std::fill_n(data(), count, value);
 }
 
+void Extents::copy_heap(const Extents& other) {
+  heap_ = std::make_unique<std::int64_t[]>(count_);
+  std::copy(other.begin(), other.end(), heap_.get());
+}
+
 bool operator==(const Extents& a, const Extents& b) { return std::ranges::equal(a.span(), b.span()); }
 
 std::string to_string(const Extents& extents) {
