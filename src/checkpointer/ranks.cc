@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "checkpointer/outcome.h"
+#include "format/manifest/outcome.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -12,7 +12,7 @@ Result<std::vector<std::string>> together(const std::vector<std::string>& messag
   std::vector<std::string> all;
   std::vector<Error> failures;
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    Result<std::string> outcome = decode_outcome(messages[rank]);
+    Result<std::string> outcome = manifest::decode_outcome(messages[rank]);
     if (outcome) {
       all.push_back(std::move(*outcome));
     } else {
@@ -26,8 +26,8 @@ Result<std::vector<std::string>> together(const std::vector<std::string>& messag
 }  // namespace
 
 std::string Ranks::tell(const Result<std::string>& outcome) const {
-  if (outcome || !outcome.error().causes().empty() || collectives_ == nullptr) return encode_outcome(outcome);
-  return encode_outcome(Error::of_ranks({Error(outcome.error()).rank(static_cast<std::int64_t>(rank()))}));
+  if (outcome || !outcome.error().causes().empty() || collectives_ == nullptr) return manifest::encode_outcome(outcome);
+  return manifest::encode_outcome(Error::of_ranks({Error(outcome.error()).rank(static_cast<std::int64_t>(rank()))}));
 }
 
 Result<std::vector<std::string>> Ranks::gather(Result<std::string> mine) {
@@ -35,7 +35,8 @@ Result<std::vector<std::string>> Ranks::gather(Result<std::string> mine) {
     if (!mine) return std::move(mine).error();
     return std::vector<std::string>{std::move(*mine)};
   }
-  CAIRN_TRY_ASSIGN(const std::vector<std::string> messages, collectives_->gather(encode_outcome(mine), coordinator_));
+  CAIRN_TRY_ASSIGN(const std::vector<std::string> messages,
+                   collectives_->gather(manifest::encode_outcome(mine), coordinator_));
   if (is_coordinator()) return together(messages);
   if (!mine) return std::move(mine).error();
   return std::vector<std::string>();
@@ -48,24 +49,24 @@ Result<std::string> Ranks::scatter(Result<std::vector<std::string>> all) {
   }
   std::vector<std::string> messages;
   if (is_coordinator() && all) {
-    for (std::string& bytes : *all) messages.push_back(encode_outcome(std::move(bytes)));
+    for (std::string& bytes : *all) messages.push_back(manifest::encode_outcome(std::move(bytes)));
   } else if (is_coordinator()) {
     messages.assign(size(), tell(std::move(all).error()));
   }
   CAIRN_TRY_ASSIGN(const std::string message, collectives_->scatter(std::move(messages), coordinator_));
-  return decode_outcome(message);
+  return manifest::decode_outcome(message);
 }
 
 Result<std::string> Ranks::broadcast(Result<std::string> bytes) {
   if (collectives_ == nullptr) return bytes;
   std::string message = is_coordinator() ? tell(bytes) : std::string();
   CAIRN_TRY_ASSIGN(message, collectives_->broadcast(std::move(message), coordinator_));
-  return decode_outcome(message);
+  return manifest::decode_outcome(message);
 }
 
 Result<std::vector<std::string>> Ranks::all_gather(Result<std::string> mine) {
   if (collectives_ == nullptr) return gather(std::move(mine));
-  CAIRN_TRY_ASSIGN(const std::vector<std::string> messages, collectives_->all_gather(encode_outcome(mine)));
+  CAIRN_TRY_ASSIGN(const std::vector<std::string> messages, collectives_->all_gather(manifest::encode_outcome(mine)));
   return together(messages);
 }
 

@@ -16,7 +16,6 @@
 
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
-#include "checkpointer/outcome.h"
 #include "checkpointer/rank_writer.h"
 #include "checkpointer/ranks.h"
 #include "checkpointer/save_items.h"
@@ -24,6 +23,7 @@
 #include "checkpointer/save_messages.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
+#include "format/manifest/outcome.h"
 #include "plan/global_save_plan.h"
 #include "storage/posix/posix_storage.h"
 #include "transfer/commit.h"
@@ -176,7 +176,7 @@ class Save {
 
   Result<SaveReport> conclude(const std::string& message) {
     CAIRN_TRY_ASSIGN(const checkpointer::Verdict verdict, checkpointer::decode_verdict(message));
-    const Result<std::string> outcome = checkpointer::decode_outcome(verdict.outcome);
+    const Result<std::string> outcome = manifest::decode_outcome(verdict.outcome);
     if (!outcome) {
       if (writer_ && !verdict.files_stay) writer_->files().withdraw();
       return outcome.error();

@@ -9,57 +9,12 @@
 namespace cairn::checkpointer {
 namespace {
 
+using manifest::append_text;
 using manifest::append_varint;
 using manifest::CodedReader;
 using manifest::TrailerItem;
 
 CodedReader reader_of(std::string_view message) { return {std::as_bytes(std::span(message)), 0}; }
-
-void append_text(std::string& out, std::string_view text) {
-  append_varint(out, text.size());
-  out += text;
-}
-
-Result<std::string_view> read_text(CodedReader& reader) {
-  CAIRN_TRY_ASSIGN(const std::uint64_t length, reader.varint());
-  return reader.text(length);
-}
-
-// How many of something follow, each of at least one byte: so memory stays in proportion to the message.
-Result<std::uint64_t> read_count(CodedReader& reader) {
-  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.varint());
-  if (count > reader.left()) return reader.damaged("more parts than bytes");
-  return count;
-}
-
-void append_id(std::string& out, const SaveId& id) {
-  append_varint(out, id.high);
-  append_varint(out, id.low);
-}
-
-Result<SaveId> read_id(CodedReader& reader) {
-  SaveId id;
-  CAIRN_TRY_ASSIGN(id.high, reader.varint());
-  CAIRN_TRY_ASSIGN(id.low, reader.varint());
-  return id;
-}
-
-void append_ticket(std::string& out, const transfer::SaveTicket& ticket) {
-  append_id(out, ticket.identity.save_id);
-  append_id(out, ticket.identity.job_id);
-  append_varint(out, ticket.identity.save_number);
-  out.push_back(ticket.fresh ? 1 : 0);
-}
-
-Result<transfer::SaveTicket> read_ticket(CodedReader& reader) {
-  transfer::SaveTicket ticket;
-  CAIRN_TRY_ASSIGN(ticket.identity.save_id, read_id(reader));
-  CAIRN_TRY_ASSIGN(ticket.identity.job_id, read_id(reader));
-  CAIRN_TRY_ASSIGN(ticket.identity.save_number, reader.varint());
-  CAIRN_TRY_ASSIGN(const std::uint8_t fresh, reader.byte());
-  ticket.fresh = fresh != 0;
-  return ticket;
-}
 
 Result<AssignedItem> read_assigned(CodedReader& reader) {
   AssignedItem item;
@@ -122,7 +77,7 @@ Result<plan::LocalItem> LocalPlans::read_item(CodedReader& reader) {
 
 Result<void> LocalPlans::add(std::string_view message) {
   CodedReader reader = reader_of(message);
-  CAIRN_TRY_ASSIGN(const std::string_view version, read_text(reader));
+  CAIRN_TRY_ASSIGN(const std::string_view version, reader.counted_text());
   if (version != kVersion) {
     return Error(ErrorCode::kUnsupported, "ranks of one save with several versions of Cairn")
         .rank(static_cast<std::int64_t>(plans_.size()))
@@ -132,7 +87,7 @@ Result<void> LocalPlans::add(std::string_view message) {
   CAIRN_TRY_ASSIGN(const std::uint8_t file_per_item, reader.byte());
   CAIRN_TRY_ASSIGN(const std::uint8_t names_taken, reader.byte());
   names_taken_ |= names_taken != 0;
-  CAIRN_TRY_ASSIGN(const std::uint64_t count, read_count(reader));
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
   plan::LocalPlan plan;
   plan.reserve(count);
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -144,21 +99,8 @@ Result<void> LocalPlans::add(std::string_view message) {
   return {};
 }
 
-std::string encode_ticket(const transfer::SaveTicket& ticket) {
-  std::string message;
-  append_ticket(message, ticket);
-  return message;
-}
-
-Result<transfer::SaveTicket> decode_ticket(std::string_view message) {
-  CodedReader reader = reader_of(message);
-  CAIRN_TRY_ASSIGN(const transfer::SaveTicket ticket, read_ticket(reader));
-  if (reader.left() != 0) return reader.damaged("more bytes than a ticket has");
-  return ticket;
-}
-
 std::string encode_assignment(const SaveAssignment& assignment) {
-  std::string message = encode_ticket(assignment.ticket);
+  std::string message = transfer::encode_ticket(assignment.ticket);
   append_varint(message, assignment.file_count);
   append_varint(message, assignment.items.size());
   for (const AssignedItem& item : assignment.items) {
@@ -174,11 +116,11 @@ std::string encode_assignment(const SaveAssignment& assignment) {
 Result<SaveAssignment> decode_assignment(std::string_view message) {
   CodedReader reader = reader_of(message);
   SaveAssignment assignment;
-  CAIRN_TRY_ASSIGN(assignment.ticket, read_ticket(reader));
+  CAIRN_TRY_ASSIGN(assignment.ticket, transfer::read_ticket(reader));
   CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.varint());
   if (file_count > UINT32_MAX) return reader.damaged("more files than 2^32");
   assignment.file_count = static_cast<std::uint32_t>(file_count);
-  CAIRN_TRY_ASSIGN(const std::uint64_t count, read_count(reader));
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
   assignment.items.reserve(count);
   for (std::uint64_t i = 0; i < count; ++i) {
     CAIRN_TRY_ASSIGN(AssignedItem item, read_assigned(reader));
@@ -199,7 +141,7 @@ std::string encode_written(std::span<const WrittenFile> files) {
 
 Result<std::vector<WrittenFile>> decode_written(std::string_view message) {
   CodedReader reader = reader_of(message);
-  CAIRN_TRY_ASSIGN(const std::uint64_t count, read_count(reader));
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
   std::vector<WrittenFile> files;
   for (std::uint64_t i = 0; i < count; ++i) {
     WrittenFile& file = files.emplace_back();
@@ -222,12 +164,12 @@ std::string encode_committed(const Committed& committed) {
 Result<Committed> decode_committed(std::string_view message) {
   CodedReader reader = reader_of(message);
   Committed committed;
-  CAIRN_TRY_ASSIGN(const std::uint64_t count, read_count(reader));
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
   for (std::uint64_t i = 0; i < count; ++i) {
-    CAIRN_TRY_ASSIGN(const std::string_view warning, read_text(reader));
+    CAIRN_TRY_ASSIGN(const std::string_view warning, reader.counted_text());
     committed.warnings.emplace_back(warning);
   }
-  CAIRN_TRY_ASSIGN(const std::string_view pickle, read_text(reader));
+  CAIRN_TRY_ASSIGN(const std::string_view pickle, reader.counted_text());
   committed.pickle.assign(pickle);
   return committed;
 }

@@ -17,7 +17,7 @@
 #include "checkpointer/save_items.h"
 #include "format/manifest/varint.h"
 #include "plan/local_plan.h"
-#include "transfer/rank_files.h"
+#include "transfer/save_ticket.h"
 
 namespace cairn::checkpointer {
 
@@ -53,9 +53,6 @@ class LocalPlans {
 };
 
 // --- The coordinator to every rank: what it shall write, and under which names.
-
-std::string encode_ticket(const transfer::SaveTicket& ticket);
-Result<transfer::SaveTicket> decode_ticket(std::string_view message);
 
 struct SaveAssignment {
   transfer::SaveTicket ticket;

@@ -78,7 +78,7 @@ Result<SaveClaim> SaveClaim::make(const std::filesystem::path& directory, const 
   return claim;
 }
 
-std::string SaveClaim::ticket() const { return checkpointer::encode_ticket(impl_->ticket); }
+std::string SaveClaim::ticket() const { return transfer::encode_ticket(impl_->ticket); }
 SaveId SaveClaim::save_id() const { return impl_->ticket.identity.save_id; }
 bool SaveClaim::may_have_committed() const { return impl_->may_have_committed; }
 
@@ -106,7 +106,7 @@ Result<RankShare> checkpointer::write_share_in(std::unique_ptr<storage::Storage>
                                                std::uint32_t rank, const StateDict& state, const SaveOptions& options) {
   auto impl = std::make_unique<RankShare::Impl>();
   impl->storage = std::move(storage);
-  CAIRN_TRY_ASSIGN(const transfer::SaveTicket decoded, decode_ticket(ticket));
+  CAIRN_TRY_ASSIGN(const transfer::SaveTicket decoded, transfer::decode_ticket(ticket));
   CAIRN_TRY_ASSIGN(const SaveItems items, SaveItems::make(state));
   impl->writer = std::make_unique<RankWriter>(*impl->storage, RankPart{decoded, rank, 0, options.file_per_item});
   CAIRN_TRY(impl->writer->write(items.sources(),

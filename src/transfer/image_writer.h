@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ namespace cairn::transfer {
 struct ImageFile {
   std::string name;  // under which it is created: must be free
   const FileImage* image;
+  // Where the payloads lie already as they will lie in the file: page-aligned, the file's bytes rounded up to pages.
+  // The file is then completed and written from there. Empty: composed in small buffers.
+  std::span<std::byte> staged = {};
 };
 
 struct WriteOptions {

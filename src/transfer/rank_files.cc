@@ -1,21 +1,11 @@
 #include "transfer/rank_files.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <exception>
 
 #include "transfer/leftovers.h"
 
 namespace cairn::transfer {
-
-std::string data_file_name(const SaveTicket& ticket, std::uint32_t rank, std::uint32_t number) {
-  constexpr std::size_t kNumberDigits = 6;
-  std::string n = std::to_string(number);
-  if (!ticket.fresh) {
-    n = to_decimal(ticket.identity.save_id) + std::string(kNumberDigits - std::min(kNumberDigits, n.size()), '0') + n;
-  }
-  return "__" + std::to_string(rank) + "_" + n + ".distcp";
-}
 
 void withdraw_files(storage::Storage& storage, const std::vector<std::string>& names, const SaveId& save_id) {
   for (const std::string& name : names) {

@@ -13,17 +13,9 @@
 
 #include "storage/storage.h"
 #include "transfer/lease.h"
+#include "transfer/save_ticket.h"
 
 namespace cairn::transfer {
-
-// What all ranks of a save must know of it: drawn by the coordinator at its claim.
-struct SaveTicket {
-  SaveIdentity identity;
-  bool fresh = false;  // the directory held nothing but files of others: DCP's names are free
-};
-
-// The final name of a rank's `number`-th data file.
-std::string data_file_name(const SaveTicket& ticket, std::uint32_t rank, std::uint32_t number);
 
 // Removes those of `names` that this save wrote: files of others that have these names stay.
 void withdraw_files(storage::Storage& storage, const std::vector<std::string>& names, const SaveId& save_id);

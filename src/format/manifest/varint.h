@@ -21,6 +21,12 @@ inline void append_varint(std::string& out, std::uint64_t value) {
   out.push_back(static_cast<char>(value));
 }
 
+// A text with its length before it.
+inline void append_text(std::string& out, std::string_view text) {
+  append_varint(out, text.size());
+  out += text;
+}
+
 // Reads forward through bytes that somebody else owns; every step is checked and fails with kCorrupt.
 class CodedReader {
  public:
@@ -60,6 +66,19 @@ class CodedReader {
     const std::string_view view(reinterpret_cast<const char*>(bytes_.data()) + position_, length);
     position_ += length;
     return view;
+  }
+
+  // What append_text() wrote; a view into the bytes.
+  Result<std::string_view> counted_text() {
+    CAIRN_TRY_ASSIGN(const std::uint64_t length, varint());
+    return text(length);
+  }
+
+  // How many of something follow, each of at least one byte: so memory stays in proportion to the bytes.
+  Result<std::uint64_t> count() {
+    CAIRN_TRY_ASSIGN(const std::uint64_t count, varint());
+    if (count > left()) return damaged("more parts than bytes");
+    return count;
   }
 
   Error damaged(const char* what) const { return Error(ErrorCode::kCorrupt, what).offset(base_ + position_); }

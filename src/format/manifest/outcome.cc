@@ -1,4 +1,4 @@
-#include "checkpointer/outcome.h"
+#include "format/manifest/outcome.h"
 
 #include <optional>
 #include <utility>
@@ -6,27 +6,19 @@
 
 #include "format/manifest/varint.h"
 
-namespace cairn::checkpointer {
+namespace cairn::manifest {
 namespace {
-
-using manifest::append_varint;
-using manifest::CodedReader;
 
 constexpr char kSucceeded = 'y';
 constexpr char kFailed = 'n';
 
-void append_text(std::string& out, std::string_view text) {
-  append_varint(out, text.size());
-  out += text;
-}
-
-void append_text(std::string& out, const std::optional<std::string>& text) {
+void append_optional(std::string& out, const std::optional<std::string>& text) {
   out.push_back(text ? 1 : 0);
-  if (text) append_text(out, std::string_view(*text));
+  if (text) append_text(out, *text);
 }
 
 template <typename Integer>
-void append_number(std::string& out, const std::optional<Integer>& number) {
+void append_optional(std::string& out, const std::optional<Integer>& number) {
   out.push_back(number ? 1 : 0);
   if (number) append_varint(out, static_cast<std::uint64_t>(*number));
 }
@@ -35,26 +27,21 @@ void append_number(std::string& out, const std::optional<Integer>& number) {
 void append_error(std::string& out, const Error& error) {
   append_varint(out, static_cast<std::uint64_t>(error.code()));
   append_varint(out, static_cast<std::uint64_t>(error.error_number()));
-  append_text(out, std::string_view(error.message()));
-  append_text(out, std::string_view(error.doing()));
-  append_text(out, std::string_view(error.attachment()));
-  append_text(out, error.key());
-  append_text(out, error.file());
-  append_text(out, error.expected());
-  append_text(out, error.actual());
-  append_number(out, error.rank());
-  append_number(out, error.offset());
-}
-
-Result<std::string_view> read_text(CodedReader& reader) {
-  CAIRN_TRY_ASSIGN(const std::uint64_t length, reader.varint());
-  return reader.text(length);
+  append_text(out, error.message());
+  append_text(out, error.doing());
+  append_text(out, error.attachment());
+  append_optional(out, error.key());
+  append_optional(out, error.file());
+  append_optional(out, error.expected());
+  append_optional(out, error.actual());
+  append_optional(out, error.rank());
+  append_optional(out, error.offset());
 }
 
 Result<std::optional<std::string_view>> read_optional_text(CodedReader& reader) {
   CAIRN_TRY_ASSIGN(const std::uint8_t present, reader.byte());
   if (present == 0) return std::optional<std::string_view>();
-  CAIRN_TRY_ASSIGN(const std::string_view text, read_text(reader));
+  CAIRN_TRY_ASSIGN(const std::string_view text, reader.counted_text());
   return std::optional(text);
 }
 
@@ -70,12 +57,12 @@ Result<void> read_one_error(CodedReader& reader, std::vector<Error>& errors) {
   CAIRN_TRY_ASSIGN(const std::uint64_t code, reader.varint());
   if (code > static_cast<std::uint64_t>(ErrorCode::kInternal)) return reader.damaged("an error of an unknown kind");
   CAIRN_TRY_ASSIGN(const std::uint64_t error_number, reader.varint());
-  CAIRN_TRY_ASSIGN(const std::string_view message, read_text(reader));
+  CAIRN_TRY_ASSIGN(const std::string_view message, reader.counted_text());
   Error error(static_cast<ErrorCode>(code), std::string(message));
   error = std::move(error).error_number(static_cast<int>(error_number));
-  CAIRN_TRY_ASSIGN(const std::string_view doing, read_text(reader));
+  CAIRN_TRY_ASSIGN(const std::string_view doing, reader.counted_text());
   if (!doing.empty()) error = std::move(error).while_doing(doing);
-  CAIRN_TRY_ASSIGN(const std::string_view attachment, read_text(reader));
+  CAIRN_TRY_ASSIGN(const std::string_view attachment, reader.counted_text());
   error = std::move(error).attachment(std::string(attachment));
   CAIRN_TRY_ASSIGN(const auto key, read_optional_text(reader));
   if (key) error = std::move(error).key(*key);
@@ -117,4 +104,4 @@ Result<std::string> decode_outcome(std::string_view message) {
   return Error::of_ranks(std::move(errors));
 }
 
-}  // namespace cairn::checkpointer
+}  // namespace cairn::manifest

@@ -1,0 +1,108 @@
+#include "os/memory_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "core/checked.h"
+#include "os/page_buffer.h"
+
+namespace cairn::os {
+namespace {
+
+// Absent from the headers of older systems; a kernel that lacks it says EINVAL.
+constexpr int kPopulateForWriting = 23;  // MADV_POPULATE_WRITE, Linux 5.14
+
+Error memory_error(int error_number, const char* doing, std::uint64_t bytes) {
+  const int code = error_number == ENOMEM ? ENOSPC : error_number;
+  return Error::from_errno(code, std::string(doing) + ": " + std::strerror(error_number))
+      .expected(std::to_string(bytes) + " bytes of shared memory");
+}
+
+}  // namespace
+
+Result<MemoryFile> MemoryFile::create(const char* name) {
+  Fd fd(memfd_create(name, MFD_CLOEXEC));
+  if (!fd) return Error::from_errno(errno, "can't make shared memory");
+  return MemoryFile(std::move(fd));
+}
+
+Result<MemoryFile> MemoryFile::adopt(Fd fd) {
+  struct stat status;
+  if (fstat(fd.get(), &status) != 0) return Error::from_errno(errno, "can't look at shared memory");
+  // Only memory files have seals to ask for.
+  if (!S_ISREG(status.st_mode) || fcntl(fd.get(), F_GET_SEALS) < 0) {
+    return Error(ErrorCode::kInvalidArgument, "a descriptor that is not of shared memory");
+  }
+  MemoryFile memory(std::move(fd));
+  CAIRN_TRY(memory.remap());
+  return memory;
+}
+
+MemoryFile::MemoryFile(MemoryFile&& other) noexcept
+    : fd_(std::move(other.fd_)), bytes_(std::exchange(other.bytes_, {})) {}
+
+MemoryFile& MemoryFile::operator=(MemoryFile&& other) noexcept {
+  if (this != &other) {
+    unmap();
+    fd_ = std::move(other.fd_);
+    bytes_ = std::exchange(other.bytes_, {});
+  }
+  return *this;
+}
+
+MemoryFile::~MemoryFile() { unmap(); }
+
+void MemoryFile::unmap() noexcept {
+  if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
+  bytes_ = {};
+}
+
+Result<void> MemoryFile::map(std::uint64_t bytes) {
+  unmap();
+  if (bytes == 0) return {};
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  if (memory == MAP_FAILED) return memory_error(errno, "can't map shared memory", bytes);
+  bytes_ = {static_cast<std::byte*>(memory), bytes};
+  (void)madvise(memory, bytes, MADV_DONTFORK);  // a child that lives long would keep the memory
+  return {};
+}
+
+Result<void> MemoryFile::resize(std::uint64_t bytes) {
+  const std::uint64_t whole = align_up(bytes, kPageBytes);
+  if (whole == bytes_.size()) return {};
+  if (ftruncate(fd_.get(), static_cast<off_t>(whole)) != 0) {
+    return memory_error(errno, "can't resize shared memory", whole);
+  }
+  return map(whole);
+}
+
+Result<void> MemoryFile::remap() {
+  struct stat status;
+  if (fstat(fd_.get(), &status) != 0) return Error::from_errno(errno, "can't look at shared memory");
+  const auto bytes = static_cast<std::uint64_t>(status.st_size);
+  if (bytes == bytes_.size()) return {};
+  return map(bytes);
+}
+
+Result<void> MemoryFile::populate(std::uint64_t offset, std::uint64_t length) const {
+  const std::uint64_t begin = offset / kPageBytes * kPageBytes;
+  const std::uint64_t end = std::min<std::uint64_t>(align_up(offset + length, kPageBytes), bytes_.size());
+  if (begin >= end) return {};
+  // Pages that can't be had fail here; touched without it, they would kill the process.
+  if (fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin), static_cast<off_t>(end - begin)) != 0 &&
+      errno != EOPNOTSUPP) {
+    return memory_error(errno, "can't have shared memory", end - begin);
+  }
+  (void)madvise(bytes_.data() + begin, end - begin, kPopulateForWriting);  // merely saves the faults
+  return {};
+}
+
+}  // namespace cairn::os

@@ -1,0 +1,113 @@
+// RankSave: one rank's part of an asynchronous save, from the claim to the end. The ranks' writers meet in the storage:
+// nothing is sent between them, so the programs that staged the bytes may all be dead. The steps stand at the top of
+// rank_save.cc.
+//
+// One thread at a time, but for progress(). Destroyed before it has ended, it gives up as abandon() does.
+#pragma once
+
+#include <cairn/checkpoint.h>
+#include <cairn/result.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "storage/storage.h"
+#include "transfer/commit.h"
+#include "transfer/image_writer.h"
+#include "transfer/save_ticket.h"
+
+namespace cairn::transfer {
+
+// Where a save is. Written by the thread that carries it out, read by any.
+struct SaveProgress {
+  enum class Phase : std::uint8_t {
+    kStaging,     // the trainer's bytes are being copied
+    kWriting,     // files are written and synced
+    kWaiting,     // for other ranks' files, or for the coordinator's verdict
+    kCommitting,  // `.metadata` is put in place, what it replaces removed
+    kEnded,
+  };
+  std::atomic<Phase> phase{Phase::kStaging};
+  std::atomic<std::uint64_t> bytes_written{0};
+  std::atomic<std::uint64_t> bytes_total{0};  // of this rank's files; 0 until it is known
+};
+
+// A data file that a rank is to publish: all that is known before it is written.
+struct ExpectedFile {
+  std::string name;
+  std::uint64_t bytes = 0;
+
+  friend bool operator==(const ExpectedFile&, const ExpectedFile&) = default;
+};
+
+// What the coordinator sees to beside its own files.
+struct CommitDuty {
+  std::string pickle;                            // of `.metadata`
+  std::vector<std::vector<ExpectedFile>> files;  // by rank; all together, they are the catalog's files in order
+
+  friend bool operator==(const CommitDuty&, const CommitDuty&) = default;
+};
+
+// A rank's place among those that save together.
+struct RankPlace {
+  std::uint32_t rank = 0;   // in the names of its files and marks
+  std::uint32_t count = 1;  // of ranks; 1: nobody to meet
+  std::uint32_t coordinator = 0;
+
+  bool is_coordinator() const { return count == 1 || rank == coordinator; }
+};
+
+struct RankSaveOptions {
+  WriteOptions write;
+  // A rank that gives no sign of life for so long is lost; so is one that never gave any.
+  std::chrono::milliseconds deadline{std::chrono::minutes(5)};
+};
+
+struct RankSaveReport {
+  std::uint64_t bytes_written = 0;  // by this rank
+  std::vector<std::string> warnings;
+};
+
+class RankSave {
+ public:
+  // Step 1, by the coordinator: before anything is planned. The storage is taken over.
+  static Result<std::unique_ptr<RankSave>> claim(std::unique_ptr<storage::Storage> storage,
+                                                 const SaveIdentity& identity, const ClaimOptions& options = {});
+  // The others come in with the ticket that the coordinator gave them.
+  static std::unique_ptr<RankSave> join(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket);
+  ~RankSave();
+  RankSave(const RankSave&) = delete;
+  RankSave& operator=(const RankSave&) = delete;
+
+  const SaveTicket& ticket() const;
+  const SaveProgress& progress() const;
+  // For whoever copies the bytes, and for whoever watches it.
+  SaveProgress& progress();
+
+  // Step 2: takes its place, before its bytes are staged: the others can tell from now on whether it lives. Called
+  // again, it does nothing.
+  Result<void> enter(const RankPlace& place);
+
+  // Steps 3 to 7, once the bytes are staged: writes `files` (private names are made here: `name` is the final one), and
+  // returns when the checkpoint is committed and, if durable, synced; or why it is not. `duty` is the coordinator's.
+  // `may_commit` is asked right before the commit and returns when no earlier save into this directory is under way.
+  // Any failure is told to the other ranks; theirs come as Error::of_ranks(). kSuperseded as in commit.h.
+  Result<RankSaveReport> finish(std::vector<ImageFile> files, const std::optional<CommitDuty>& duty,
+                                const RankSaveOptions& options, const std::function<void()>& may_commit = {});
+
+  // In place of finish(): this rank has no bytes. The others fail with the reason, the coordinator withdraws.
+  void abandon(const Error& reason);
+
+ private:
+  struct Impl;
+  explicit RankSave(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cairn::transfer

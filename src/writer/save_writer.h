@@ -1,0 +1,83 @@
+// SaveWriter: carries out saves whose bytes are staged in an arena: in threads of this process (thread_writer.h), or in
+// a process of its own that outlives it (process_writer.h). Whoever stages sees no difference.
+//
+// Thread-safe; calls for one save come one after another.
+#pragma once
+
+#include <cairn/checkpoint.h>
+#include <cairn/result.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/manifest/trailer.h"
+#include "staging/arena.h"
+#include "transfer/rank_save.h"
+
+namespace cairn::writer {
+
+// What the coordinator asks for before it plans.
+struct ClaimRequest {
+  std::string directory;  // is made if it is not there
+  transfer::SaveIdentity identity;
+  transfer::ClaimOptions options;
+};
+
+// A file whose bytes lie in the arena, from `arena_offset` on, as they will lie in the file; frames and trailer, which
+// are not the tensors', are rendered by the writer in their places.
+struct StagedFile {
+  std::string name;                // the final one
+  std::uint64_t arena_offset = 0;  // a multiple of 4096; there is room for the file rounded up to pages
+  manifest::TrailerIndex index;
+};
+
+// What is to be saved, and by whom.
+struct SaveRequest {
+  std::string directory;
+  transfer::SaveTicket ticket;
+  transfer::RankPlace place;
+  std::shared_ptr<staging::Arena> arena;  // nobody else's until the save has ended
+  std::vector<StagedFile> files;
+  std::optional<transfer::CommitDuty> duty;  // the coordinator's
+  Durability durability = Durability::kDurable;
+  std::size_t thread_count = 4;
+  bool direct_io = true;
+  std::chrono::milliseconds deadline{std::chrono::minutes(5)};  // for signs of life and progress, of anybody
+};
+
+struct ProgressReport {
+  transfer::SaveProgress::Phase phase = transfer::SaveProgress::Phase::kStaging;
+  std::uint64_t bytes_written = 0;
+  std::uint64_t bytes_total = 0;
+};
+
+// One save on its way. Dropped before staged(), it is abandoned; dropped later, it goes on.
+class WriterSave {
+ public:
+  virtual ~WriterSave() = default;
+  // Step 1 of transfer/rank_save.cc; the coordinator's alone.
+  virtual Result<transfer::SaveTicket> claim(const ClaimRequest& request) = 0;
+  // Step 2. From here on the other ranks can tell whether this one lives.
+  virtual Result<void> begin(const SaveRequest& request) = 0;
+  // The bytes are there: the save now completes by itself.
+  virtual Result<void> staged() = 0;
+  // They will never be: all ranks fail with the reason.
+  virtual void abandon(const Error& reason) = 0;
+  virtual ProgressReport progress() const = 0;
+};
+
+class SaveWriter {
+ public:
+  virtual ~SaveWriter() = default;
+  // Called once, on a thread of the writer's, when the save has ended in whatever way, also if it never began. The
+  // arena is free by then.
+  using Ended = std::function<void(Result<transfer::RankSaveReport>)>;
+  virtual Result<std::unique_ptr<WriterSave>> start(Ended ended) = 0;
+};
+
+}  // namespace cairn::writer
