@@ -9,7 +9,7 @@
 namespace cairn::transfer {
 namespace {
 
-torch_file::TensorItem item_of(const TensorEntry& tensor) { return {tensor.local.dtype, tensor.local.sizes}; }
+torch_file::TensorItem item_of(const TensorView& tensor) { return {tensor.dtype, tensor.sizes}; }
 
 }  // namespace
 
@@ -36,25 +36,45 @@ Result<void> describe(const ItemSource& source, manifest::TrailerItem& item) {
   return {};
 }
 
-Result<FileImage::Item> FileImage::place(const ItemSource& source, std::uint64_t cursor) {
+Result<FileImage::Item> FileImage::place_bytes_item(std::string_view bytes, std::uint64_t cursor) {
   Item item;
-  if (source.tensor == nullptr) {
-    CAIRN_TRY_ASSIGN(item.extent, place_bytes(source.bytes.size(), cursor));
-    item.contiguous = reinterpret_cast<const std::byte*>(source.bytes.data());
-    return item;
-  }
-  const TensorView& local = source.tensor->local;
-  CAIRN_TRY_ASSIGN(const PlacedTensor placed, place_tensor(item_of(*source.tensor), cursor));
+  CAIRN_TRY_ASSIGN(item.extent, place_bytes(bytes.size(), cursor));
+  item.contiguous = reinterpret_cast<const std::byte*>(bytes.data());
+  return item;
+}
+
+Result<FileImage::Item> FileImage::place_tensor_item(const TensorView& tensor, std::uint64_t cursor) {
+  Item item;
+  CAIRN_TRY_ASSIGN(const PlacedTensor placed, place_tensor(item_of(tensor), cursor));
   item.extent = placed.extent;
   item.layout = placed.layout;
-  item.tensor = source.tensor;
-  Region region(local.sizes, row_major_strides(local.sizes), local.strides);
+  item.tensor = &tensor;
+  Region region(tensor.sizes, row_major_strides(tensor.sizes), tensor.strides);
   if (region.is_linear() || item.layout.payload_bytes == 0) {
-    item.contiguous = static_cast<const std::byte*>(local.data);
+    item.contiguous = static_cast<const std::byte*>(tensor.data);
   } else {
     item.region = std::move(region);
   }
   return item;
+}
+
+Result<void> FileImage::add(const ItemSource& source, manifest::TrailerIndex& index) {
+  const std::uint64_t cursor = items_.empty() ? 0 : items_.back().extent.item_offset + items_.back().extent.item_length;
+  Result<Item> placed = source.tensor != nullptr ? place_tensor_item(source.tensor->local, cursor)
+                                                 : place_bytes_item(source.bytes, cursor);
+  if (!placed) return std::move(placed).error().key(source.entry->fqn);
+  const Item& item = items_.emplace_back(std::move(*placed));
+  manifest::TrailerItem& described = index.items.emplace_back();
+  CAIRN_TRY(describe(source, described));
+  described.extent = item.extent;
+  return {};
+}
+
+Result<manifest::TrailerIndex> FileImage::lay_out(const ImageIdentity& identity, std::span<const ItemSource> sources) {
+  FileImage image;
+  manifest::TrailerIndex index{identity.save_id, identity.rank, identity.file_number, identity.file_count, {}};
+  for (const ItemSource& source : sources) CAIRN_TRY(image.add(source, index));
+  return index;
 }
 
 Result<FileImage> FileImage::make(const ImageIdentity& identity, std::span<const ItemSource> sources) {
@@ -62,17 +82,47 @@ Result<FileImage> FileImage::make(const ImageIdentity& identity, std::span<const
   image.items_.reserve(sources.size());
   manifest::TrailerIndex index{identity.save_id, identity.rank, identity.file_number, identity.file_count, {}};
   index.items.reserve(sources.size());
+  for (const ItemSource& source : sources) CAIRN_TRY(image.add(source, index));
+  CAIRN_TRY(image.finish(index));
+  return image;
+}
+
+Result<void> FileImage::finish(const manifest::TrailerIndex& index) {
+  const std::uint64_t end = items_.empty() ? 0 : items_.back().extent.item_offset + items_.back().extent.item_length;
+  CAIRN_TRY_ASSIGN(trailer_, manifest::TrailerLayout::make(index, align_up(end, kPayloadAlignment)));
+  return {};
+}
+
+Result<FileImage> FileImage::of_staged(const manifest::TrailerIndex& index, std::span<const std::byte> staged) {
+  FileImage image;
+  image.items_.reserve(index.items.size());
+  image.staged_.reserve(index.items.size());  // the items look into it
   std::uint64_t cursor = 0;
-  for (const ItemSource& source : sources) {
-    Result<Item> placed = place(source, cursor);
-    if (!placed) return std::move(placed).error().key(source.entry->fqn);
-    const Item& item = image.items_.emplace_back(std::move(*placed));
-    cursor = item.extent.item_offset + item.extent.item_length;
-    manifest::TrailerItem& described = index.items.emplace_back();
-    CAIRN_TRY(describe(source, described));
-    described.extent = item.extent;
+  for (const manifest::TrailerItem& described : index.items) {
+    const manifest::ItemExtent& extent = described.extent;
+    const auto refuse = [&](const char* what) {
+      return Error(ErrorCode::kInvalidArgument, what).key(described.fqn).offset(extent.payload_offset);
+    };
+    if (extent.payload_offset > staged.size() || extent.payload_length > staged.size() - extent.payload_offset) {
+      return refuse("an item that lies beyond the memory in which it is staged");
+    }
+    const std::byte* const payload = staged.data() + extent.payload_offset;
+    const bool is_tensor = described.kind == manifest::TrailerItem::Kind::kTensor;
+    if (is_tensor) {
+      image.staged_.push_back(
+          TensorView::contiguous(static_cast<const void*>(payload), described.dtype, described.box.sizes()));
+    }
+    const std::string_view bytes(reinterpret_cast<const char*>(payload), extent.payload_length);
+    Result<Item> item = is_tensor ? place_tensor_item(image.staged_.back(), cursor) : place_bytes_item(bytes, cursor);
+    if (!item) return std::move(item).error().key(described.fqn);
+    if (!(item->extent == extent)) return refuse("an item that lies elsewhere than it was laid out");
+    cursor = extent.item_offset + extent.item_length;
+    image.items_.push_back(std::move(*item));
   }
-  CAIRN_TRY_ASSIGN(image.trailer_, manifest::TrailerLayout::make(index, align_up(cursor, kPayloadAlignment)));
+  CAIRN_TRY(image.finish(index));
+  if (image.file_bytes() > staged.size()) {
+    return Error(ErrorCode::kInvalidArgument, "a file that is larger than the memory in which it is staged");
+  }
   return image;
 }
 
@@ -96,8 +146,8 @@ void FileImage::read_payload(std::size_t index, std::uint64_t begin, std::span<s
     std::memcpy(out.data(), item.contiguous + begin, out.size());
     return;
   }
-  const std::size_t item_size = item_bytes(item.tensor->local.dtype);
-  gather(*item.region, item_size, static_cast<const std::byte*>(item.tensor->local.data),
+  const std::size_t item_size = item_bytes(item.tensor->dtype);
+  gather(*item.region, item_size, static_cast<const std::byte*>(item.tensor->data),
          static_cast<std::int64_t>(begin / item_size), out);
 }
 

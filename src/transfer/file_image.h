@@ -43,6 +43,14 @@ struct ImageIdentity {
 class FileImage {
  public:
   static Result<FileImage> make(const ImageIdentity& identity, std::span<const ItemSource> sources);
+  // Where the items will lie: all that the trailer's index says.
+  static Result<manifest::TrailerIndex> lay_out(const ImageIdentity& identity, std::span<const ItemSource> sources);
+  // The image of a file whose payloads lie in `staged` already, where the index says. kInvalidArgument if the index is
+  // not one of lay_out(), or if `staged` has less room than the file.
+  static Result<FileImage> of_staged(const manifest::TrailerIndex& index, std::span<const std::byte> staged);
+
+  FileImage(FileImage&&) noexcept = default;
+  FileImage& operator=(FileImage&&) noexcept = default;
 
   std::uint64_t file_bytes() const { return trailer_.file_bytes(); }
   const manifest::TrailerLayout& trailer() const { return trailer_; }
@@ -71,13 +79,18 @@ class FileImage {
   struct Item {
     manifest::ItemExtent extent;
     torch_file::TensorItemLayout layout;  // of a tensor
-    const TensorEntry* tensor = nullptr;
+    const TensorView* tensor = nullptr;
     const std::byte* contiguous = nullptr;  // the payload, if it lies in one stretch
     std::optional<Region> region;           // else how to gather it
   };
-  static Result<Item> place(const ItemSource& source, std::uint64_t cursor);
+  FileImage() = default;
+  static Result<Item> place_tensor_item(const TensorView& tensor, std::uint64_t cursor);
+  static Result<Item> place_bytes_item(std::string_view bytes, std::uint64_t cursor);
+  Result<void> add(const ItemSource& source, manifest::TrailerIndex& index);
+  Result<void> finish(const manifest::TrailerIndex& index);
 
   std::vector<Item> items_;
+  std::vector<TensorView> staged_;  // what the items look at, if nobody else has it
   manifest::TrailerLayout trailer_;
 };
 

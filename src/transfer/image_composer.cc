@@ -92,10 +92,13 @@ void ImageComposer::copy_payload(const Window& window, std::size_t item) {
     std::uint32_t& checksum = checksums_[first_slot + chunk];
     const bool begins_here = begin == chunk_begin;
     if (const auto source = image_.view_payload(item, begin, chunk_end - begin)) {
-      if (begins_here) {
+      const bool in_place = source->data() == out.data();
+      if (begins_here && in_place) {
+        checksum = crc32(*source);
+      } else if (begins_here) {
         checksum = copy_with_crc32(out, source->first(out.size()));
         checksum = crc32(source->subspan(out.size()), checksum);  // the part that the next block will copy
-      } else {
+      } else if (!in_place) {
         std::memcpy(out.data(), source->data(), out.size());
       }
       continue;

@@ -50,8 +50,8 @@ class ImageComposer {
   // The block's bytes, cut at the end of the file.
   std::uint64_t block_length(std::uint64_t block) const;
 
-  // `out` has block_length(block) bytes. If it throws (memory ran out), other threads are set free and what they
-  // compose is worthless.
+  // `out` has block_length(block) bytes. It may be the very memory in which the payloads are staged: then they stay
+  // where they are. If it throws (memory ran out), other threads are set free and what they compose is worthless.
   void compose(std::uint64_t block, std::span<std::byte> out);
 
   // Of the finished trailer, for the commit record. Valid once every block is composed.

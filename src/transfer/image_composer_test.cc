@@ -151,5 +151,40 @@ TEST(ImageComposer, OfNothingIsATrailer) {
   EXPECT_EQ(trailer->item_count(), 0u);
 }
 
+TEST(ImageComposer, CompletesAFileInTheMemoryWhereItIsStaged) {
+  SampleState state;
+  state.add_bytes(std::string(5000, 'v'));
+  const std::vector<ItemSource> sources = state.sources();
+  const ImageIdentity identity{{1, 2}, 3, 0, 1};
+  const FileImage direct = FileImage::make(identity, sources).value();
+  const std::vector<std::byte> expected = compose_with(direct, 64 * 1024, 2);
+
+  const manifest::TrailerIndex index = FileImage::lay_out(identity, sources).value();
+  std::vector<std::byte> staged(direct.file_bytes(), std::byte{0xAA});
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const manifest::ItemExtent& extent = index.items[i].extent;
+    direct.read_payload(i, 0, std::span(staged).subspan(extent.payload_offset, extent.payload_length));
+  }
+  const FileImage image = FileImage::of_staged(index, staged).value();
+  ASSERT_EQ(image.file_bytes(), direct.file_bytes());
+  ImageComposer composer(image, 64 * 1024);
+  for (std::uint64_t block = 0; block < composer.block_count(); ++block) {
+    composer.compose(block, std::span(staged).subspan(composer.block_begin(block), composer.block_length(block)));
+  }
+  EXPECT_EQ(staged, expected);
+}
+
+TEST(ImageComposer, RefusesAnIndexThatWasNotLaidOutSo) {
+  SampleState state;
+  manifest::TrailerIndex index = FileImage::lay_out({{1, 2}, 3, 0, 1}, state.sources()).value();
+  std::vector<std::byte> staged(8 << 20);
+  ASSERT_TRUE(FileImage::of_staged(index, staged));
+  EXPECT_EQ(FileImage::of_staged(index, std::span(staged).first(4096)).error().code(), ErrorCode::kInvalidArgument);
+  manifest::ItemExtent& last = index.items.back().extent;
+  last.item_offset += 64;
+  last.payload_offset += 64;
+  EXPECT_EQ(FileImage::of_staged(index, staged).error().code(), ErrorCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace cairn::transfer

@@ -30,12 +30,15 @@ class FileJob {
   Result<void> write_block(storage::Storage& storage, std::uint64_t block, os::PageBuffer& buffer,
                            const WriteOptions& options) {
     CAIRN_TRY(open(storage, options));
+    const std::uint64_t begin = composer_->block_begin(block);
     const std::uint64_t length = composer_->block_length(block);
-    composer_->compose(block, buffer.span().first(length));
     // The tail is padded to what the file wants; finish() cuts it off again.
     const std::uint64_t padded = align_up(length, file_out_->write_alignment());
-    std::memset(buffer.data() + length, 0, padded - length);
-    CAIRN_TRY(file_out_->write_at(composer_->block_begin(block), buffer.span().first(padded)));
+    const std::span<std::byte> bytes =
+        file_.staged.empty() ? buffer.span().first(padded) : file_.staged.subspan(begin, padded);
+    composer_->compose(block, bytes.first(length));
+    std::memset(bytes.data() + length, 0, padded - length);
+    CAIRN_TRY(file_out_->write_at(begin, bytes));
     if (blocks_written_.fetch_add(1) + 1 != block_count_) return {};
     CAIRN_TRY(file_out_->finish(file_.image->file_bytes(), options.durability));
     trailer_checksum_ = composer_->trailer_checksum();
@@ -110,8 +113,11 @@ Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const
   BlockQueue queue(jobs);
   const std::size_t threads =
       std::clamp<std::uint64_t>(options.thread_count, 1, std::max<std::uint64_t>(block_count, 1));
+  const bool all_staged =
+      std::none_of(files.begin(), files.end(), [](const ImageFile& file) { return file.staged.empty(); });
+  const std::size_t buffer_bytes = all_staged ? 0 : kBlockBytes;
   const auto write_blocks = [&](std::size_t, os::StopFlag& stop) -> Result<void> {
-    os::PageBuffer buffer(kBlockBytes);
+    os::PageBuffer buffer(buffer_bytes);
     while (!stop.is_set()) {
       const std::optional<BlockQueue::Block> block = queue.take();
       if (!block) break;

@@ -28,12 +28,18 @@ struct ClaimRequest {
   transfer::ClaimOptions options;
 };
 
-// A file whose bytes lie in the arena, from `arena_offset` on, as they will lie in the file; frames and trailer, which
-// are not the tensors', are rendered by the writer in their places.
-struct StagedFile {
-  std::string name;                // the final one
-  std::uint64_t arena_offset = 0;  // a multiple of 4096; there is room for the file rounded up to pages
-  manifest::TrailerIndex index;
+// Where the files of a rank lie in an arena: as they will lie on disk, one behind another. Immutable; of an unchanged
+// state one layout serves save after save, and a writer process is sent it once.
+struct StagedLayout {
+  struct File {
+    std::uint64_t arena_offset = 0;  // a multiple of 4096; there is room for the file rounded up to pages
+    // Says where every payload lies. Frames and trailer are rendered by the writer in their places. Its save id says
+    // nothing: that of the ticket counts.
+    manifest::TrailerIndex index;
+  };
+  std::uint64_t id = 0;           // never used twice in a process
+  std::uint64_t arena_bytes = 0;  // that it takes
+  std::vector<File> files;
 };
 
 // What is to be saved, and by whom.
@@ -42,7 +48,8 @@ struct SaveRequest {
   transfer::SaveTicket ticket;
   transfer::RankPlace place;
   std::shared_ptr<staging::Arena> arena;  // nobody else's until the save has ended
-  std::vector<StagedFile> files;
+  std::shared_ptr<const StagedLayout> layout;
+  std::vector<std::string> names;            // the final ones, of the layout's files
   std::optional<transfer::CommitDuty> duty;  // the coordinator's
   Durability durability = Durability::kDurable;
   std::size_t thread_count = 4;
