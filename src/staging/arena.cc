@@ -15,7 +15,9 @@ Result<std::shared_ptr<Arena>> Arena::make() {
 Result<void> Arena::fit(std::uint64_t bytes) {
   const std::uint64_t room = memory_.bytes().size();
   if (bytes <= room && bytes >= room / 2) return {};
-  return memory_.resize(bytes);
+  CAIRN_TRY(memory_.resize(bytes));
+  present_ = std::min<std::uint64_t>(present_, memory_.bytes().size());
+  return {};
 }
 
 }  // namespace cairn::staging

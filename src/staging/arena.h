@@ -6,6 +6,7 @@
 
 #include <cairn/result.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,14 +29,20 @@ class Arena {
 
   // Makes room for `bytes`. What is there is kept if it is enough and not more than twice too much. kNoSpace.
   Result<void> fit(std::uint64_t bytes);
-  // Makes these pages be there, as MemoryFile::populate(). From several threads for ranges that do not overlap.
-  Result<void> populate(std::uint64_t offset, std::uint64_t length) const { return memory_.populate(offset, length); }
+  // Makes the pages of this range be there, unless they are known to be: memory that can't be had is an error here and
+  // would be the end of the process later. From several threads for ranges that do not overlap.
+  Result<void> make_present(std::uint64_t offset, std::uint64_t length) const {
+    return offset + length <= present_ ? Result<void>() : memory_.populate(offset, length);
+  }
+  // All of the first `bytes` are there by now.
+  void note_present(std::uint64_t bytes) noexcept { present_ = std::max(present_, bytes); }
   // After the process that owns it changed its size.
   Result<void> remap() { return memory_.remap(); }
 
  private:
   os::MemoryFile memory_;
   std::uint64_t id_ = 0;
+  std::uint64_t present_ = 0;
 };
 
 }  // namespace cairn::staging
