@@ -12,7 +12,8 @@
 //    this job may have come between; anything else means that this save is superseded. Note which files the rename
 //    will orphan. Rename over `.metadata`, sync the directory, and read the save id back. Only now the save is durable.
 //    If the sync fails, the save has failed, but nothing is removed: both states are possible after a power cut.
-// 6. Tell. The caller tells the ranks (checkpointer/save.cc); the folder goes with step 7.
+// 6. Tell. The caller tells the ranks (checkpointer/save.cc, rank_save.cc); the folder goes with step 7, or when all
+//    have heard.
 // 7. Clean (leftovers.cc). Remove what the replaced `.metadata` named and no metadata in the directory does any more,
 //    and what dead saves left.
 #include "transfer/commit.h"
@@ -183,9 +184,13 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
     // (7) Under the same lock: a save that commits in between must not be taken for one that died.
     report.warnings = clean_up(storage_, identity_.save_id, record, orphans);
   }
-  lease_.reset();
-  remove_private_folder(storage_, folder_, report.warnings);
+  if (!keeps_folder_) remove_folder(report.warnings);
   return report;
+}
+
+void SaveTransaction::remove_folder(std::vector<std::string>& warnings) {
+  lease_.reset();
+  remove_private_folder(storage_, folder_, warnings);
 }
 
 void SaveTransaction::withdraw() {

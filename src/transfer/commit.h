@@ -66,8 +66,13 @@ class SaveTransaction {
   // In place of expect(), where nobody knows the names beforehand: what the directory shows is looked through.
   void expect_any() { expects_any_ = true; }
 
+  // The folder outlives the commit, so that the verdict can be left in it (rank_save.cc): until remove_folder().
+  void keep_folder() { keeps_folder_ = true; }
+
   // Steps 4 to 7. `record` lacks what the transaction knows (save, job, number, pickle): it is filled in.
   Result<CommitReport> commit(const std::string& pickle, manifest::CommitRecord record, Durability durability);
+  // After commit(): the ranks have heard. Adds what could not be removed, in words.
+  void remove_folder(std::vector<std::string>& warnings);
   // Whether the rename of step 5 has been done, or nobody knows: then no file is withdrawn any more.
   bool may_have_committed() const { return committed_; }
 
@@ -90,6 +95,7 @@ class SaveTransaction {
   MetadataInPlace seen_;
   std::vector<std::string> expected_;
   bool expects_any_ = false;
+  bool keeps_folder_ = false;
   bool committed_ = false;
 };
 

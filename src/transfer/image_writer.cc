@@ -39,6 +39,7 @@ class FileJob {
     composer_->compose(block, bytes.first(length));
     std::memset(bytes.data() + length, 0, padded - length);
     CAIRN_TRY(file_out_->write_at(begin, bytes));
+    if (options.bytes_written != nullptr) options.bytes_written->fetch_add(length, std::memory_order_relaxed);
     if (blocks_written_.fetch_add(1) + 1 != block_count_) return {};
     CAIRN_TRY(file_out_->finish(file_.image->file_bytes(), options.durability));
     trailer_checksum_ = composer_->trailer_checksum();

@@ -5,6 +5,7 @@
 #include <cairn/checkpoint.h>
 #include <cairn/result.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,6 +31,7 @@ struct WriteOptions {
   std::size_t thread_count = 4;
   bool direct_io = true;
   std::function<bool()> interrupted = {};
+  std::atomic<std::uint64_t>* bytes_written = nullptr;  // if given, it is counted up while files are written
 };
 
 // Creates, writes and (if durable) syncs every file. Returns the checksum of each file's trailer, in order. Memory: one

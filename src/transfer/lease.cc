@@ -7,13 +7,14 @@
 #include <optional>
 #include <sstream>
 #include <system_error>
+#include <vector>
 
 #include "os/signal_mask.h"
 
 namespace cairn::transfer {
 namespace {
 
-constexpr std::string_view kLeaseName = "/lease";
+constexpr std::string_view kRankLeasePrefix = "lease-";
 constexpr std::string_view kFirstLine = "cairn-lease 1";
 constexpr std::uint64_t kLeaseBytesMax = 64 * 1024;
 constexpr std::chrono::seconds kHeartbeat{5};
@@ -29,25 +30,42 @@ std::string encode(const SaveIdentity& identity, const os::ProcessIdentity& proc
   return text.str();
 }
 
-// The process that a lease names; nullopt if the text is none of ours.
-std::optional<os::ProcessIdentity> decode(const std::string& text) {
+bool parse(std::string_view digits, int radix, std::uint64_t& number) {
+  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), number, radix);
+  return parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size();
+}
+
+std::optional<SaveId> parse_id(std::string_view digits) {
+  constexpr std::size_t kHalf = 16;
+  SaveId id;
+  if (digits.size() != 2 * kHalf) return std::nullopt;
+  if (!parse(digits.substr(0, kHalf), 16, id.high) || !parse(digits.substr(kHalf), 16, id.low)) return std::nullopt;
+  return to_hex(id) == digits ? std::optional(id) : std::nullopt;
+}
+
+std::optional<LeaseHolder> decode(const std::string& text) {
   std::istringstream lines(text);
   std::string line;
   if (!std::getline(lines, line) || line != kFirstLine) return std::nullopt;
-  os::ProcessIdentity process;
+  LeaseHolder holder;
+  std::uint64_t pid = 0;
+  bool complete = false;
   while (std::getline(lines, line)) {
     const std::size_t space = line.find(' ');
     if (space == std::string::npos) return std::nullopt;
     const std::string name = line.substr(0, space);
     const std::string value = line.substr(space + 1);
-    const char* end = value.data() + value.size();
-    if (name == "host") process.host = value;
-    if (name == "boot") process.boot_id = value;
-    if (name == "namespace") process.pid_namespace = value;
-    if (name == "pid" && std::from_chars(value.data(), end, process.pid).ptr != end) return std::nullopt;
-    if (name == "start" && std::from_chars(value.data(), end, process.start_time).ptr != end) return std::nullopt;
+    if (name == "save") holder.identity.save_id = parse_id(value).value_or(SaveId());
+    if (name == "job") holder.identity.job_id = parse_id(value).value_or(SaveId());
+    if (name == "number" && !parse(value, 10, holder.identity.save_number)) return std::nullopt;
+    if (name == "host") holder.process.host = value;
+    if (name == "boot") holder.process.boot_id = value;
+    if (name == "namespace") holder.process.pid_namespace = value;
+    if (name == "pid" && !parse(value, 10, pid)) return std::nullopt;
+    if (name == "start") complete = parse(value, 10, holder.process.start_time) && !lines.eof();
   }
-  return process.pid > 0 ? std::optional(process) : std::nullopt;
+  holder.process.pid = static_cast<std::int64_t>(pid);
+  return complete && holder.process.pid > 0 ? std::optional(holder) : std::nullopt;
 }
 
 void beat(std::stop_token stop, storage::Storage& storage, const std::string& name) {
@@ -59,35 +77,52 @@ void beat(std::stop_token stop, storage::Storage& storage, const std::string& na
   }
 }
 
+// One lease; without it `if_missing` tells the time of its last sign of life.
+Result<bool> has_run_out(const storage::Storage& storage, const std::string& name, std::string_view if_missing) {
+  const Result<std::optional<LeaseHolder>> holder = read_lease(storage, name);
+  if (!holder && holder.error().code() != ErrorCode::kNotFound) return holder.error();
+  if (holder && *holder) {
+    const os::ProcessIdentity::State state = (*holder)->process.state();
+    if (state != os::ProcessIdentity::State::kElsewhere) return state == os::ProcessIdentity::State::kDead;
+  }
+  // Another host's, or no lease yet: only time can tell.
+  const Result<double> silence = storage.seconds_since_touched(holder ? std::string_view(name) : if_missing);
+  if (!silence) return silence.error();
+  return *silence > kSilenceSeconds;
+}
+
 }  // namespace
 
 std::string folder_of(const SaveId& save_id) { return std::string(kFolderPrefix) + to_hex(save_id); }
 
 std::optional<SaveId> save_id_of_folder(std::string_view name) {
-  constexpr std::size_t kHalf = 16;
   if (!name.starts_with(kFolderPrefix)) return std::nullopt;
-  const std::string_view digits = name.substr(kFolderPrefix.size());
-  if (digits.size() != 2 * kHalf) return std::nullopt;
-  SaveId id;
-  const auto parse = [](std::string_view half, std::uint64_t& number) {
-    const auto parsed = std::from_chars(half.data(), half.data() + half.size(), number, 16);
-    return parsed.ec == std::errc() && parsed.ptr == half.data() + half.size();
-  };
-  if (!parse(digits.substr(0, kHalf), id.high) || !parse(digits.substr(kHalf), id.low)) return std::nullopt;
-  return to_hex(id) == digits ? std::optional(id) : std::nullopt;
+  return parse_id(name.substr(kFolderPrefix.size()));
+}
+
+std::string rank_lease_name(std::uint32_t rank) { return std::string(kRankLeasePrefix) + std::to_string(rank); }
+
+std::optional<std::uint32_t> rank_of_lease(std::string_view name) {
+  std::uint64_t rank = 0;
+  if (!name.starts_with(kRankLeasePrefix) || !parse(name.substr(kRankLeasePrefix.size()), 10, rank)) return {};
+  return rank <= UINT32_MAX ? std::optional(static_cast<std::uint32_t>(rank)) : std::nullopt;
 }
 
 Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdentity& identity) {
   for (int tries = 1;; ++tries) {
     CAIRN_TRY(storage.make_folder(folder_of(identity.save_id)));
-    Result<Lease> lease = take(storage, identity);
+    Result<Lease> lease = take(storage, identity, kLeaseName);
     // Not found: somebody cleaning up took the folder, still empty, for a leftover.
     if (lease || lease.error().code() != ErrorCode::kNotFound || tries == kTriesMax) return lease;
   }
 }
 
-Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identity) {
-  const std::string name = folder_of(identity.save_id) + std::string(kLeaseName);
+Result<Lease> Lease::take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank) {
+  return take(storage, identity, rank_lease_name(rank));
+}
+
+Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identity, std::string_view file_name) {
+  const std::string name = folder_of(identity.save_id) + "/" + std::string(file_name);
   CAIRN_TRY(storage.create_whole(name, encode(identity, os::ProcessIdentity::mine()), Durability::kBuffered));
   const os::SignalMask no_signals;
   try {
@@ -97,18 +132,23 @@ Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identit
   }
 }
 
+Result<std::optional<LeaseHolder>> read_lease(const storage::Storage& storage, std::string_view name) {
+  CAIRN_TRY_ASSIGN(const std::string text, storage::read_small(storage, name, kLeaseBytesMax));
+  return decode(text);
+}
+
 Result<bool> lease_has_run_out(const storage::Storage& storage, std::string_view folder) {
-  const std::string name = std::string(folder) + std::string(kLeaseName);
-  Result<std::string> text = storage::read_small(storage, name, kLeaseBytesMax);
-  if (!text && text.error().code() != ErrorCode::kNotFound) return std::move(text).error();
-  const std::optional<os::ProcessIdentity> process = text ? decode(*text) : std::nullopt;
-  if (process) {
-    const os::ProcessIdentity::State state = process->state();
-    if (state != os::ProcessIdentity::State::kElsewhere) return state == os::ProcessIdentity::State::kDead;
+  const std::string prefix = std::string(folder) + "/";
+  CAIRN_TRY_ASSIGN(const bool coordinator, has_run_out(storage, prefix + std::string(kLeaseName), folder));
+  if (!coordinator) return false;
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list(folder));
+  for (const storage::ListedFile& file : files) {
+    if (!rank_of_lease(file.name)) continue;
+    const Result<bool> rank = has_run_out(storage, prefix + file.name, prefix + file.name);
+    if (!rank && rank.error().code() == ErrorCode::kNotFound) continue;  // it has just left
+    if (!rank || !*rank) return rank;
   }
-  // Another host's, or no lease yet: only time can tell.
-  CAIRN_TRY_ASSIGN(const double silence, storage.seconds_since_touched(text ? std::string_view(name) : folder));
-  return silence > kSilenceSeconds;
+  return true;
 }
 
 }  // namespace cairn::transfer

@@ -1,13 +1,15 @@
 // Lease: says in the storage who is saving, so that others know whether leftovers still have an owner.
 //
 // Every save has a private folder `.cairn-<save id>/` inside the checkpoint's directory; the file `lease` in it names
-// the job and the process, and its time of change is a heartbeat.
+// the job and the process, and its time of change is a heartbeat. Where ranks write on their own (rank_save.h), each of
+// them but the coordinator has a `lease-<rank>` beside it.
 #pragma once
 
 #include <cairn/catalog.h>
 #include <cairn/result.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -29,22 +31,39 @@ std::string folder_of(const SaveId& save_id);
 // The other way; nullopt if the name is not that of a private folder.
 std::optional<SaveId> save_id_of_folder(std::string_view name);
 
+// The names of leases in a private folder: the coordinator's, which is the whole save's, and a rank's.
+inline constexpr std::string_view kLeaseName = "lease";
+std::string rank_lease_name(std::uint32_t rank);
+// The rank whose lease has this name; nullopt if it is no rank's.
+std::optional<std::uint32_t> rank_of_lease(std::string_view name);
+
 // Keeps a lease alive until destroyed: a thread of its own touches the file.
 class Lease {
  public:
   // Makes the save's folder with a lease in it. An error with EEXIST if the folder is there.
   static Result<Lease> take_with_folder(storage::Storage& storage, const SaveIdentity& identity);
+  // A rank's own, in the folder that the coordinator made: kNotFound if it is not there.
+  static Result<Lease> take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank);
 
   Lease(Lease&&) noexcept = default;
   Lease& operator=(Lease&&) noexcept = default;
 
  private:
-  static Result<Lease> take(storage::Storage& storage, const SaveIdentity& identity);
+  static Result<Lease> take(storage::Storage& storage, const SaveIdentity& identity, std::string_view name);
   explicit Lease(std::jthread heartbeat) : heartbeat_(std::move(heartbeat)) {}
   std::jthread heartbeat_;
 };
 
-// Whether nobody works in this folder any more: its process is dead, or its heartbeat stopped long ago.
+// Who holds a lease, as its file says.
+struct LeaseHolder {
+  SaveIdentity identity;
+  os::ProcessIdentity process;
+};
+// `name` is relative to the checkpoint's directory. Nullopt if the text is none of ours, or not complete yet.
+Result<std::optional<LeaseHolder>> read_lease(const storage::Storage& storage, std::string_view name);
+
+// Whether nobody works in this folder any more: of each lease in it the process is dead, or the heartbeat stopped long
+// ago.
 Result<bool> lease_has_run_out(const storage::Storage& storage, std::string_view folder);
 
 }  // namespace cairn::transfer

@@ -46,6 +46,22 @@ bool is_metadata_name(std::string_view name) {
   return name == kMetadataName || (name.starts_with("__") && name.ends_with(kMetadataName));
 }
 
+// Adds what the checkpoints in place need; or says why that can't be known.
+std::optional<std::string> add_needed(const storage::Storage& storage, const std::vector<storage::ListedFile>& files,
+                                      std::unordered_set<std::string>& needed) {
+  // A directory may hold several checkpoints: one of all ranks, and one of each rank that saved alone.
+  for (const storage::ListedFile& file : files) {
+    if (!is_metadata_name(file.name)) continue;
+    const Result<MetadataInPlace> metadata = read_metadata_in_place(storage, file.name);
+    const auto names = metadata ? names_in(*metadata) : std::nullopt;
+    if (!names) {
+      return "nothing was cleaned up: '" + file.name + "' can't be read, and so what it needs is not known";
+    }
+    needed.insert(names->begin(), names->end());
+  }
+  return std::nullopt;
+}
+
 class Cleaner {
  public:
   // `needed` files stay, whoever wrote them.
@@ -119,16 +135,9 @@ std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine,
                                   const std::vector<std::string>& orphans) {
   const auto files = storage.list();
   if (!files) return {files.error().what()};
-  // A directory may hold several checkpoints: one of all ranks, and one of each rank that saved alone.
   std::unordered_set<std::string> needed;
   for (const auto& file : record.files) needed.insert(file.name);
-  for (const storage::ListedFile& file : *files) {
-    if (!is_metadata_name(file.name)) continue;
-    const Result<MetadataInPlace> metadata = read_metadata_in_place(storage, file.name);
-    const auto names = metadata ? names_in(*metadata) : std::nullopt;
-    if (!names) return {"nothing was cleaned up: '" + file.name + "' can't be read, and so what it needs is not known"};
-    needed.insert(names->begin(), names->end());
-  }
+  if (auto problem = add_needed(storage, *files, needed)) return {*std::move(problem)};
   Cleaner cleaner(storage, std::move(needed));
   cleaner.remove(orphans);
   for (const storage::ListedFile& file : *files) {
@@ -136,6 +145,15 @@ std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine,
     if (save_id && *save_id != mine) cleaner.remove_dead_save(file.name, *save_id, *files);
   }
   return std::move(cleaner).take_warnings();
+}
+
+void clean_up_after(storage::Storage& storage, const SaveId& save_id) {
+  // Whatever can't be done here the next save does.
+  const auto lock = storage.lock();
+  const auto files = storage.list();
+  std::unordered_set<std::string> needed;
+  if (!lock || !files || add_needed(storage, *files, needed)) return;
+  Cleaner(storage, std::move(needed)).remove_dead_save(folder_of(save_id), save_id, *files);
 }
 
 void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings,
@@ -150,11 +168,11 @@ void remove_private_folder(storage::Storage& storage, std::string_view folder, s
     warn_if_failed(storage.remove(std::string(folder) + "/" + file.name), warnings);
   };
   for (const storage::ListedFile& file : *files) {
-    if (file.name != "lease") remove(file);
+    if (file.name != kLeaseName) remove(file);
   }
   if (keep == Keep::kLease) return;
   for (const storage::ListedFile& file : *files) {
-    if (file.name == "lease") remove(file);
+    if (file.name == kLeaseName) remove(file);
   }
   warn_if_failed(storage.remove_folder(folder), warnings);
 }

@@ -33,6 +33,9 @@ Result<void> write_replaced_list(storage::Storage& storage, std::string_view fol
 std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
                                   const std::vector<std::string>& orphans);
 
+// The same for one save that died, whoever wrote it: nothing is removed if one of its leases has not run out.
+void clean_up_after(storage::Storage& storage, const SaveId& save_id);
+
 // Removes a private folder with all that is in it; kLease: all but its lease, which still says whose files lie about.
 enum class Keep : std::uint8_t { kNothing, kLease };
 void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings,

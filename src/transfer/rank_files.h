@@ -22,8 +22,11 @@ void withdraw_files(storage::Storage& storage, const std::vector<std::string>& n
 
 class RankFiles {
  public:
+  // Who makes the private folder: kShared: the coordinator, for all; a rank that does not find it has been given up.
+  enum class Folder : std::uint8_t { kOwnIfMissing, kShared };
   // `storage` outlives it. Until hand_over(), destroying it withdraws what it published.
-  RankFiles(storage::Storage& storage, const SaveIdentity& identity) : storage_(storage), identity_(identity) {}
+  RankFiles(storage::Storage& storage, const SaveIdentity& identity, Folder folder = Folder::kOwnIfMissing)
+      : storage_(storage), identity_(identity), has_folder_(folder == Folder::kShared) {}
   ~RankFiles();
   RankFiles(const RankFiles&) = delete;
   RankFiles& operator=(const RankFiles&) = delete;
@@ -47,7 +50,7 @@ class RankFiles {
  private:
   storage::Storage& storage_;
   SaveIdentity identity_;
-  bool has_folder_ = false;
+  bool has_folder_;
   std::optional<Lease> lease_;  // of a folder that we have made
   std::vector<std::string> published_;
   bool handed_over_ = false;

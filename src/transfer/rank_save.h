@@ -20,6 +20,7 @@
 #include "storage/storage.h"
 #include "transfer/commit.h"
 #include "transfer/image_writer.h"
+#include "transfer/rank_meeting.h"
 #include "transfer/save_ticket.h"
 
 namespace cairn::transfer {
@@ -36,14 +37,6 @@ struct SaveProgress {
   std::atomic<Phase> phase{Phase::kStaging};
   std::atomic<std::uint64_t> bytes_written{0};
   std::atomic<std::uint64_t> bytes_total{0};  // of this rank's files; 0 until it is known
-};
-
-// A data file that a rank is to publish: all that is known before it is written.
-struct ExpectedFile {
-  std::string name;
-  std::uint64_t bytes = 0;
-
-  friend bool operator==(const ExpectedFile&, const ExpectedFile&) = default;
 };
 
 // What the coordinator sees to beside its own files.

@@ -1,0 +1,43 @@
+// LeaseWatch: looks at one lease again and again, and says whether its holder still lives.
+//
+// One thread at a time. Silence is measured by the watcher's own clock, from its first look on: clocks of hosts may
+// differ.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "storage/storage.h"
+#include "transfer/lease.h"
+
+namespace cairn::transfer {
+
+class LeaseWatch {
+ public:
+  // `storage` outlives it; `name` is relative to the checkpoint's directory.
+  LeaseWatch(const storage::Storage& storage, std::string name) : storage_(storage), name_(std::move(name)) {}
+
+  enum class Life : std::uint8_t {
+    kAbsent,  // no such lease: not yet, or not any more
+    kLives,   // as far as anybody can tell
+    kDead,    // its process is gone: it does nothing any more
+    kSilent,  // no heartbeat for `silence_max`, or for a few beats if that is longer: it may come back
+  };
+  Life look(std::chrono::milliseconds silence_max);
+
+  // "host h, pid 7", once the lease was seen.
+  std::string holder() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const storage::Storage& storage_;
+  std::string name_;
+  std::optional<LeaseHolder> holder_;
+  double touched_at_ = 0;  // seconds on our clock; only its changes mean anything
+  std::optional<Clock::time_point> last_sign_;
+};
+
+}  // namespace cairn::transfer

@@ -1,0 +1,82 @@
+// RankMeeting: how the coordinator of an asynchronous save meets the other ranks' writers in the storage: their files,
+// their marks, their leases. Nothing is sent.
+//
+// One thread at a time. The numbers are those of the steps at the top of rank_save.cc.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "format/manifest/commit_record.h"
+#include "storage/storage.h"
+#include "transfer/lease_watch.h"
+#include "transfer/save_marks.h"
+
+namespace cairn::transfer {
+
+// A data file that a rank is to publish: all that is known before it is written.
+struct ExpectedFile {
+  std::string name;
+  std::uint64_t bytes = 0;
+
+  friend bool operator==(const ExpectedFile&, const ExpectedFile&) = default;
+};
+
+class RankMeeting {
+ public:
+  using Files = std::vector<manifest::CommitRecord::File>;
+
+  // `storage` and `marks` outlive it. `deadline`: for a rank's first sign of life, and between two.
+  RankMeeting(const storage::Storage& storage, const SaveMarks& marks, const SaveId& save_id,
+              std::chrono::milliseconds deadline)
+      : storage_(storage), marks_(marks), save_id_(save_id), deadline_(deadline) {}
+
+  // What ranks have said up to now of why they failed, in their order.
+  std::vector<Error> failures() const;
+
+  // Step 5: waits until the files of all ranks are there, and returns what the commit record holds of them. `expected`
+  // and the result are by rank; of `mine`, the caller's own rank, the result has no files. Error::of_ranks() as soon as
+  // a rank has failed or is lost, kCancelled once `interrupted` says true.
+  Result<std::vector<Files>> wait_for_files(const std::vector<std::vector<ExpectedFile>>& expected, std::uint32_t mine,
+                                            const std::function<bool()>& interrupted);
+
+  // Step 7: waits until every rank that lives has heard the verdict and taken its lease away, but no longer than this.
+  void wait_until_heard(std::chrono::milliseconds longest) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // What is known of one rank.
+  struct Rank {
+    std::uint32_t number;
+    const std::vector<ExpectedFile>* expected;
+    LeaseWatch lease;
+    bool entered = false;
+    Files files = {};              // that are there, in order
+    Clock::time_point next_since;  // when the next of its files was first seen, though not whole
+    bool next_seen = false;
+
+    bool is_complete() const { return files.size() == expected->size(); }
+  };
+
+  Result<std::unordered_set<std::string>> names_in_directory() const;
+  // Takes the files that are there; an error if one of them is not what it should be for too long.
+  Result<void> take_files(Rank& rank, const std::unordered_set<std::string>& names) const;
+  // Why the rank will never complete, as its lease tells.
+  std::optional<Error> loss_of(Rank& rank, Clock::time_point start) const;
+  // Those of `ranks` that have gone without all of their files.
+  Result<void> check_losses(std::vector<Rank>& ranks, Clock::time_point start) const;
+
+  const storage::Storage& storage_;
+  const SaveMarks& marks_;
+  SaveId save_id_;
+  std::chrono::milliseconds deadline_;
+};
+
+}  // namespace cairn::transfer

@@ -1,0 +1,360 @@
+// One save by the writers of many ranks that send each other nothing: they meet in the save's private folder.
+//
+// 1. Claim. The coordinator's writer makes the folder with its lease (step 1 of commit.cc). The ticket goes to the
+// other
+//    ranks by way of whoever plans.
+// 2. Enter. Every other rank leaves `lease-<rank>` in the folder. Nobody makes the folder but the coordinator: who does
+//    not find it has been given up, or looks at another directory.
+// 3. Write. Every rank writes its files in the folder, and syncs them.
+// 4. Publish. It gives them their final names. With that it has said that it is done; if it can't get so far it leaves
+//    `failed-<rank>` with the reason. From here on it waits, and withdraws nothing by itself: the coordinator may
+//    commit.
+// 5. Meet. The coordinator waits until the files of all are there, of the planned sizes and with this save's id, and
+//    takes their trailers' checksums. It stops waiting when a rank has left `failed-<rank>`, is dead, or is silent.
+// 6. Commit (steps 4 to 7 of commit.cc), when no earlier save is under way, and no rank has failed meanwhile.
+// 7. Tell. Only after the commit is synced the coordinator leaves `committed`; or `failed` with all reasons. A rank
+// that
+//    reads it takes its lease away. When no lease of a living rank is left, or after a while, the folder goes; the
+//    coordinator then withdraws what a failed save published. A rank withdraws its files only when it has read
+//    `failed`.
+//
+// If the coordinator's process is dead, it will never rename `.metadata` any more. So a rank on its host can conclude:
+// if the `.metadata` in place is this save's, the save is committed; otherwise it never will be. It leaves the verdict
+// in the coordinator's place, and the last to leave removes what lies about. If the coordinator is merely silent,
+// nobody can tell, and nothing is withdrawn: the next save cleans up.
+#include "transfer/rank_save.h"
+
+#include <cassert>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "transfer/backoff.h"
+#include "transfer/leftovers.h"
+#include "transfer/rank_files.h"
+#include "transfer/save_marks.h"
+#include "transfer/verdict_watch.h"
+
+namespace cairn::transfer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Phase = SaveProgress::Phase;
+
+// How long a rank that enters looks for the folder: network file systems remember for a while what was not there.
+constexpr std::chrono::seconds kFolderVisibleAfterMax{3};
+// While a rank writes, it looks this often whether the save has failed elsewhere.
+constexpr std::chrono::milliseconds kNewsInterval{100};
+// For ranks that are still busy when the verdict falls: later they find the folder gone, and the reason with it.
+constexpr std::chrono::seconds kHearingMax{20};
+constexpr std::chrono::seconds kHearingMaxIfInterrupted{2};
+
+// What `work` returns. An exception out of it (memory ran out, most likely) is an error like any other: the other ranks
+// have to hear of it.
+template <typename Work>
+auto attempt(Work&& work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::kUnavailable, "out of memory");
+  } catch (const std::exception& exception) {
+    return Error(ErrorCode::kInternal, exception.what());
+  }
+}
+
+// True every now and then.
+class NowAndThen {
+ public:
+  bool is_due() {
+    if (Clock::now() < next_) return false;
+    next_ = Clock::now() + kNewsInterval;
+    return true;
+  }
+
+ private:
+  Clock::time_point next_ = Clock::now() + kNewsInterval;
+};
+
+Error cancelled(const char* during) { return Error(ErrorCode::kCancelled, std::string("interrupted while ") + during); }
+
+}  // namespace
+
+struct RankSave::Impl {
+  Impl(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket)
+      : storage(std::move(taken_storage)),
+        ticket(given_ticket),
+        marks(*storage, ticket.identity.save_id),
+        files(*storage, ticket.identity, RankFiles::Folder::kShared) {
+    files.hand_over();
+  }
+
+  // Coordinator.
+  Result<RankSaveReport> lead(std::vector<ImageFile> images, const CommitDuty& duty, const RankSaveOptions& options,
+                              const std::function<void()>& may_commit);
+  Result<CommitReport> write_meet_commit(std::vector<ImageFile> images, const CommitDuty& duty,
+                                         const RankSaveOptions& options, const std::function<void()>& may_commit);
+  void give_up_all(const Error& reason);
+  // Any other rank.
+  Result<RankSaveReport> follow(std::vector<ImageFile> images, const RankSaveOptions& options);
+  Result<RankSaveReport> conclude(const Result<std::optional<Verdict>>& verdict, bool coordinator_is_dead);
+  void leave();
+  // Both.
+  Result<std::vector<std::uint32_t>> write(std::vector<ImageFile> images, const WriteOptions& options);
+  void remove_private_files();
+  Error of_this_rank(Error error) const;
+
+  std::unique_ptr<storage::Storage> storage;
+  SaveTicket ticket;
+  SaveProgress progress;
+  RankPlace place;
+  bool entered = false;
+  bool ended = false;
+  SaveMarks marks;
+  RankFiles files;
+  std::vector<std::string> names;                // of the files of this rank
+  std::optional<Lease> lease;                    // but the coordinator's, which the transaction has
+  std::unique_ptr<SaveTransaction> transaction;  // the coordinator's
+};
+
+RankSave::RankSave(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+RankSave::~RankSave() {
+  if (impl_->ended) return;
+  try {
+    abandon(Error(ErrorCode::kCancelled, "the save was given up before it had ended"));
+  } catch (const std::exception&) {
+    // No memory even for names: to the others this rank is silent, and the next save finds what is left.
+  }
+}
+
+const SaveTicket& RankSave::ticket() const { return impl_->ticket; }
+const SaveProgress& RankSave::progress() const { return impl_->progress; }
+SaveProgress& RankSave::progress() { return impl_->progress; }
+
+Result<std::unique_ptr<RankSave>> RankSave::claim(std::unique_ptr<storage::Storage> storage,
+                                                  const SaveIdentity& identity, const ClaimOptions& options) {
+  auto impl = std::make_unique<Impl>(std::move(storage), SaveTicket{identity, false});
+  CAIRN_TRY_ASSIGN(impl->transaction, SaveTransaction::claim(*impl->storage, identity, options));  // (1)
+  impl->transaction->keep_folder();
+  impl->ticket = impl->transaction->ticket();
+  return std::unique_ptr<RankSave>(new RankSave(std::move(impl)));
+}
+
+std::unique_ptr<RankSave> RankSave::join(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket) {
+  return std::unique_ptr<RankSave>(new RankSave(std::make_unique<Impl>(std::move(storage), ticket)));
+}
+
+Result<void> RankSave::enter(const RankPlace& place) {
+  if (impl_->entered) return {};
+  assert((impl_->transaction != nullptr) == place.is_coordinator());
+  impl_->place = place;
+  const Clock::time_point start = Clock::now();
+  for (Backoff backoff; !place.is_coordinator(); backoff.pause()) {  // (2)
+    Result<Lease> lease = Lease::take_as_rank(*impl_->storage, impl_->ticket.identity, place.rank);
+    if (lease) {
+      impl_->lease = std::move(*lease);
+      break;
+    }
+    if (lease.error().code() != ErrorCode::kNotFound) return std::move(lease).error().rank(place.rank);
+    if (Clock::now() - start > kFolderVisibleAfterMax) {
+      return Error(ErrorCode::kUnavailable,
+                   "the save's private folder is not there: the coordinator has given up, or this rank sees another "
+                   "directory; in an asynchronous save all ranks need one that all see")
+          .rank(place.rank)
+          .file(impl_->marks.folder());
+    }
+    (void)impl_->storage->list();  // makes a network file system look again
+  }
+  impl_->entered = true;
+  return {};
+}
+
+Result<RankSaveReport> RankSave::finish(std::vector<ImageFile> files, const std::optional<CommitDuty>& duty,
+                                        const RankSaveOptions& options, const std::function<void()>& may_commit) {
+  assert(impl_->entered && !impl_->ended);
+  std::uint64_t bytes = 0;
+  for (const ImageFile& file : files) bytes += file.image->file_bytes();
+  impl_->progress.bytes_total = bytes;
+  Result<RankSaveReport> report = Error(ErrorCode::kInternal, "the coordinator was not told what to commit");
+  if (!impl_->place.is_coordinator()) {
+    report = impl_->follow(std::move(files), options);
+  } else if (duty) {
+    report = impl_->lead(std::move(files), *duty, options, may_commit);
+  } else {
+    impl_->give_up_all(report.error());
+  }
+  impl_->ended = true;
+  impl_->progress.phase = Phase::kEnded;
+  return report;
+}
+
+void RankSave::abandon(const Error& reason) {
+  if (std::exchange(impl_->ended, true)) return;
+  if (impl_->transaction) impl_->give_up_all(reason);
+  if (impl_->lease) {
+    (void)impl_->marks.leave_failure(impl_->place.rank, reason);
+    impl_->leave();
+  }
+  impl_->progress.phase = Phase::kEnded;
+}
+
+// Steps 3 and 4.
+Result<std::vector<std::uint32_t>> RankSave::Impl::write(std::vector<ImageFile> images, const WriteOptions& options) {
+  progress.phase = Phase::kWriting;
+  for (ImageFile& image : images) {
+    names.push_back(image.name);
+    CAIRN_TRY_ASSIGN(image.name, files.private_name(image.name));
+  }
+  WriteOptions counted = options;
+  counted.bytes_written = &progress.bytes_written;
+  CAIRN_TRY_ASSIGN(std::vector<std::uint32_t> trailers, write_images(*storage, images, counted));
+  CAIRN_TRY(files.publish(names, options.durability));
+  return trailers;
+}
+
+// Of no use any more; and a full disk has room again to say so.
+void RankSave::Impl::remove_private_files() {
+  for (const std::string& name : names) (void)storage->remove(marks.path_of(name));
+}
+
+Error RankSave::Impl::of_this_rank(Error error) const {
+  if (place.count == 1 || !error.causes().empty()) return error;
+  return Error::of_ranks({std::move(error).rank(place.rank)});
+}
+
+Result<RankSaveReport> RankSave::Impl::lead(std::vector<ImageFile> images, const CommitDuty& duty,
+                                            const RankSaveOptions& options, const std::function<void()>& may_commit) {
+  std::vector<std::string> all_names;
+  for (const auto& of_rank : duty.files) {
+    for (const ExpectedFile& file : of_rank) all_names.push_back(file.name);
+  }
+  transaction->expect(std::move(all_names));
+  Result<CommitReport> committed =
+      attempt([&] { return write_meet_commit(std::move(images), duty, options, may_commit); });
+  Verdict verdict;  // (7)
+  if (committed) {
+    verdict.warnings = committed->warnings;
+  } else {
+    verdict.failure = of_this_rank(std::move(committed).error());
+    verdict.files_stay = transaction->may_have_committed();
+  }
+  if (place.count > 1 && marks.leave_verdict(verdict)) {
+    const bool hurry = options.write.interrupted && options.write.interrupted();
+    RankMeeting(*storage, marks, ticket.identity.save_id, options.deadline)
+        .wait_until_heard(hurry ? kHearingMaxIfInterrupted : kHearingMax);
+  }
+  if (!verdict.failure) transaction->remove_folder(verdict.warnings);
+  transaction.reset();  // withdraws what did not come to a commit
+  if (verdict.failure) return *std::move(verdict.failure);
+  return RankSaveReport{progress.bytes_written + duty.pickle.size(), std::move(verdict.warnings)};
+}
+
+Result<CommitReport> RankSave::Impl::write_meet_commit(std::vector<ImageFile> images, const CommitDuty& duty,
+                                                       const RankSaveOptions& options,
+                                                       const std::function<void()>& may_commit) {
+  const std::uint32_t mine = place.count == 1 ? 0 : place.rank;
+  std::vector<ExpectedFile> planned;
+  for (const ImageFile& image : images) planned.push_back({image.name, image.image->file_bytes()});
+  if (duty.files.size() != place.count || duty.files[mine] != planned) {
+    return Error(ErrorCode::kInternal, "the files to commit are not those that the ranks were to write");
+  }
+  RankMeeting meeting(*storage, marks, ticket.identity.save_id, options.deadline);
+  const auto& interrupted = options.write.interrupted;
+  std::vector<Error> failures;
+  NowAndThen news;
+  WriteOptions write_options = options.write;
+  write_options.interrupted = [&] {
+    if (place.count > 1 && news.is_due()) failures = meeting.failures();
+    return !failures.empty() || (interrupted && interrupted());
+  };
+  Result<std::vector<std::uint32_t>> trailers =
+      attempt([&] { return write(std::move(images), write_options); });  // (3, 4)
+  if (!failures.empty()) return Error::of_ranks(std::move(failures));
+  if (!trailers) {
+    remove_private_files();
+    if (place.count == 1) return std::move(trailers).error();
+    failures = meeting.failures();
+    failures.push_back(std::move(trailers).error().rank(place.rank));
+    return Error::of_ranks(std::move(failures));
+  }
+  progress.phase = Phase::kWaiting;
+  CAIRN_TRY_ASSIGN(std::vector<RankMeeting::Files> all, meeting.wait_for_files(duty.files, mine, interrupted));  // (5)
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    all[mine].push_back({planned[i].name, planned[i].bytes, (*trailers)[i]});
+  }
+  progress.phase = Phase::kCommitting;
+  if (may_commit) may_commit();  // (6)
+  failures = meeting.failures();
+  if (!failures.empty()) return Error::of_ranks(std::move(failures));
+  if (interrupted && interrupted()) return cancelled("waiting for earlier saves");
+  manifest::CommitRecord record;
+  for (RankMeeting::Files& of_rank : all) {
+    record.files.insert(record.files.end(), of_rank.begin(), of_rank.end());
+  }
+  return transaction->commit(duty.pickle, std::move(record), options.write.durability);
+}
+
+void RankSave::Impl::give_up_all(const Error& reason) {
+  transaction->expect_any();  // ranks may have published before anybody could say what
+  const Result<SaveMarks::Seen> seen = marks.look();
+  if (seen && !seen->leases.empty()) {
+    RankMeeting meeting(*storage, marks, ticket.identity.save_id, RankSaveOptions().deadline);
+    std::vector<Error> failures = meeting.failures();
+    failures.push_back(Error(reason).rank(place.rank));
+    if (marks.leave_verdict({Error::of_ranks(std::move(failures))})) meeting.wait_until_heard(kHearingMax);
+  }
+  transaction.reset();
+}
+
+Result<RankSaveReport> RankSave::Impl::follow(std::vector<ImageFile> images, const RankSaveOptions& options) {
+  VerdictWatch watch(*storage, marks, {ticket.identity.save_id, place.coordinator, options.write.durability},
+                     options.deadline);
+  const auto& interrupted = options.write.interrupted;
+  Result<std::optional<Verdict>> verdict{std::optional<Verdict>()};
+  const auto is_decided = [&] { return !verdict || verdict->has_value(); };
+  NowAndThen news;
+  bool is_interrupted = false;
+  WriteOptions write_options = options.write;
+  write_options.interrupted = [&] {
+    if (news.is_due()) verdict = watch.look();
+    is_interrupted = interrupted && interrupted();
+    return is_interrupted || is_decided();
+  };
+  Result<std::vector<std::uint32_t>> trailers =
+      attempt([&] { return write(std::move(images), write_options); });  // (3, 4)
+  if (!trailers && !is_decided()) {
+    remove_private_files();
+    (void)marks.leave_failure(place.rank, trailers.error());
+  }
+  progress.phase = Phase::kWaiting;
+  for (Backoff backoff; !is_decided() && !is_interrupted; backoff.pause()) {  // (7)
+    verdict = attempt([&] { return watch.look(); });
+    is_interrupted = interrupted && interrupted();
+  }
+  if (!is_decided()) {
+    const Error error = cancelled("waiting for the coordinator: unless it has committed already, the save fails");
+    if (trailers) (void)marks.leave_failure(place.rank, error);
+    leave();
+    return of_this_rank(trailers ? error : std::move(trailers).error());
+  }
+  // Without this rank's files nothing was committed, even if nobody answers.
+  if (!verdict && !trailers) verdict = of_this_rank(std::move(trailers).error());
+  return conclude(verdict, watch.coordinator_is_dead());
+}
+
+Result<RankSaveReport> RankSave::Impl::conclude(const Result<std::optional<Verdict>>& verdict,
+                                                bool coordinator_is_dead) {
+  if (verdict && (*verdict)->failure && !(*verdict)->files_stay) files.withdraw();
+  leave();
+  if (coordinator_is_dead) clean_up_after(*storage, ticket.identity.save_id);
+  if (!verdict) return of_this_rank(verdict.error());
+  if ((*verdict)->failure) return *(*verdict)->failure;
+  return RankSaveReport{progress.bytes_written, (*verdict)->warnings};
+}
+
+void RankSave::Impl::leave() {
+  lease.reset();
+  (void)storage->remove(marks.path_of(rank_lease_name(place.rank)));
+}
+
+}  // namespace cairn::transfer

@@ -1,0 +1,94 @@
+#include "transfer/verdict_watch.h"
+
+#include <utility>
+#include <vector>
+
+#include "transfer/commit.h"
+
+namespace cairn::transfer {
+namespace {
+
+constexpr std::chrono::milliseconds kLifeInterval{100};  // to ask for a process costs more than to look at a folder
+
+}  // namespace
+
+VerdictWatch::VerdictWatch(storage::Storage& storage, SaveMarks& marks, const Save& save,
+                           std::chrono::milliseconds deadline)
+    : storage_(storage), marks_(marks), save_(save), deadline_(deadline), lease_(storage, marks.path_of(kLeaseName)) {}
+
+Result<std::optional<Verdict>> VerdictWatch::look() {
+  const Result<SaveMarks::Seen> seen = marks_.look();
+  if (seen && seen->verdict) return seen->verdict;
+  const bool is_gone = seen ? !seen->coordinator : seen.error().code() == ErrorCode::kNotFound;
+  if (is_gone) return conclude_without_folder();
+  if (Clock::now() < next_life_) return std::optional<Verdict>();
+  next_life_ = Clock::now() + kLifeInterval;
+  const LeaseWatch::Life life = lease_.look(deadline_);
+  if (life == LeaseWatch::Life::kDead) return conclude_from_death();
+  if (life != LeaseWatch::Life::kSilent) return std::optional<Verdict>();
+  return Error(ErrorCode::kUnavailable,
+               "the coordinator's writer gives no sign of life: whether the save is or will be committed is unknown, "
+               "look at the directory")
+      .rank(save_.coordinator)
+      .while_doing("waiting for what " + lease_.holder() + " decides");
+}
+
+Result<bool> VerdictWatch::is_in_place() const {
+  CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(storage_));
+  return now.record && now.record->save_id == save_.id;
+}
+
+// The coordinator may have died between its rename and its sync.
+Verdict VerdictWatch::committed() const {
+  Verdict verdict;
+  if (save_.durability != Durability::kDurable) return verdict;
+  if (auto synced = storage_.sync(); !synced) {
+    verdict.failure = std::move(synced).error().while_doing(
+        "syncing the directory after the coordinator died right after the commit");
+    verdict.files_stay = true;
+  }
+  return verdict;
+}
+
+Result<std::optional<Verdict>> VerdictWatch::conclude_from_death() {
+  // Dead, it does nothing any more: what is seen from now on stays so.
+  coordinator_is_dead_ = true;
+  Result<SaveMarks::Seen> seen = marks_.look();
+  if (seen && seen->verdict) return std::move(seen->verdict);
+  CAIRN_TRY_ASSIGN(const bool in_place, is_in_place());
+  Verdict verdict;
+  if (in_place) {
+    verdict = committed();
+  } else {
+    std::vector<Error> failures;
+    if (seen) {
+      for (auto& [rank, failure] : seen->failures) failures.push_back(std::move(failure));
+    }
+    failures.push_back(Error(ErrorCode::kUnavailable, "the coordinator's writer died before it committed the save")
+                           .rank(save_.coordinator)
+                           .while_doing("waiting for what " + lease_.holder() + " decides"));
+    verdict.failure = Error::of_ranks(std::move(failures));
+  }
+  // For ranks on other hosts, which could not tell. Whoever speaks first is heard.
+  if (!marks_.leave_verdict(verdict)) {
+    seen = marks_.look();
+    if (seen && seen->verdict) return std::move(seen->verdict);
+  }
+  return std::optional(std::move(verdict));
+}
+
+// The coordinator takes the folder away when all is decided, and does not wait for ever until all have seen how.
+Result<std::optional<Verdict>> VerdictWatch::conclude_without_folder() const {
+  CAIRN_TRY_ASSIGN(const bool in_place, is_in_place());
+  if (in_place) return std::optional(committed());
+  Verdict verdict;
+  verdict.failure = Error::of_ranks({Error(ErrorCode::kUnavailable,
+                                           "the save was given up: its private folder is gone, and another "
+                                           "checkpoint, or none, is in place")
+                                         .rank(save_.coordinator)
+                                         .file(marks_.folder())});
+  verdict.files_stay = true;  // what there was to withdraw the coordinator has withdrawn
+  return std::optional(std::move(verdict));
+}
+
+}  // namespace cairn::transfer

@@ -1,0 +1,51 @@
+// VerdictWatch: how a rank of an asynchronous save learns what became of it: from the coordinator's mark, or, if the
+// coordinator is dead, from the `.metadata` in place.
+//
+// One thread at a time. The numbers are those of the steps at the top of rank_save.cc.
+#pragma once
+
+#include <cairn/checkpoint.h>
+#include <cairn/result.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "storage/storage.h"
+#include "transfer/lease_watch.h"
+#include "transfer/save_marks.h"
+
+namespace cairn::transfer {
+
+class VerdictWatch {
+ public:
+  struct Save {
+    SaveId id;
+    std::uint32_t coordinator = 0;
+    Durability durability = Durability::kDurable;
+  };
+  // `storage` and `marks` outlive it. A coordinator that gives no sign of life for `deadline` is given up.
+  VerdictWatch(storage::Storage& storage, SaveMarks& marks, const Save& save, std::chrono::milliseconds deadline);
+
+  // Nullopt while nothing is decided. An error if nobody can tell: the save may be committed or not, then or later.
+  Result<std::optional<Verdict>> look();
+  // Whether the verdict was found without the coordinator: it can't remove the folder.
+  bool coordinator_is_dead() const { return coordinator_is_dead_; }
+
+ private:
+  Result<bool> is_in_place() const;
+  Verdict committed() const;
+  Result<std::optional<Verdict>> conclude_from_death();
+  Result<std::optional<Verdict>> conclude_without_folder() const;
+
+  using Clock = std::chrono::steady_clock;
+  storage::Storage& storage_;
+  SaveMarks& marks_;
+  Save save_;
+  std::chrono::milliseconds deadline_;
+  LeaseWatch lease_;
+  Clock::time_point next_life_{};
+  bool coordinator_is_dead_ = false;
+};
+
+}  // namespace cairn::transfer
