@@ -24,7 +24,6 @@
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 #include "format/manifest/outcome.h"
-#include "plan/global_save_plan.h"
 #include "storage/posix/posix_storage.h"
 #include "transfer/commit.h"
 
@@ -40,12 +39,6 @@ using checkpointer::WrittenFile;
 using transfer::ItemSource;
 using transfer::SaveTransaction;
 
-std::string uuid_text(const SaveId& id) {
-  std::string text = to_hex(id);
-  for (const std::size_t place : {20u, 16u, 12u, 8u}) text.insert(place, 1, '-');
-  return text;
-}
-
 // Steps 2 and 4: what only the coordinator does.
 class Coordinator {
  public:
@@ -53,20 +46,18 @@ class Coordinator {
 
   // An assignment for each rank, encoded.
   Result<std::vector<std::string>> assign(const std::vector<std::string>& messages) {
-    checkpointer::LocalPlans local;
-    for (const std::string& message : messages) CAIRN_TRY(local.add(message));
-    const plan::SavePlanOptions plan_options{options_.dedup_to_lowest_rank,
-                                             messages.size() > 1 ? plan::Coverage::kWhole : plan::Coverage::kPart};
-    CAIRN_TRY_ASSIGN(const plan::GlobalSavePlan global, plan::plan_save(local.plans(), plan_options));
+    CAIRN_TRY_ASSIGN(const checkpointer::PlannedSave planned,
+                     checkpointer::plan_together(messages, options_.dedup_to_lowest_rank));
     const transfer::SaveIdentity identity = checkpointer::next_save_identity();
-    CAIRN_TRY_ASSIGN(
-        transaction_,
-        SaveTransaction::claim(storage_, identity, {options_.overwrite, options_.alone_as_rank, local.names_taken()}));
+    CAIRN_TRY_ASSIGN(transaction_,
+                     SaveTransaction::claim(storage_, identity,
+                                            {options_.overwrite, options_.alone_as_rank, planned.local.names_taken()}));
     const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
-    CAIRN_TRY_ASSIGN(layout_, checkpointer::lay_out_save(local, global, transaction_->ticket(), first_rank));
+    CAIRN_TRY_ASSIGN(layout_,
+                     checkpointer::lay_out_save(planned.local, planned.global, transaction_->ticket(), first_rank));
     Catalog& catalog = layout_.catalog;
     catalog.version = "1.0.0";
-    catalog.save_id = uuid_text(identity.save_id);
+    catalog.save_id = checkpointer::uuid_text(identity.save_id);
     catalog.checkpoint_id = options_.checkpoint_id;
     transaction_->expect(catalog.files);
     CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
@@ -91,6 +82,7 @@ class Coordinator {
         record.files.push_back({layout_.catalog.files[record.files.size()], file.size, file.trailer_checksum});
       }
     }
+    if (options_.before_commit) CAIRN_TRY(options_.before_commit());
     CAIRN_TRY_ASSIGN(transfer::CommitReport report,
                      transaction_->commit(pickle_, std::move(record), options_.durability));
     return checkpointer::encode_committed({pickle_, std::move(report.warnings)});

@@ -94,6 +94,14 @@ class LayoutMaker {
 
 }  // namespace
 
+Result<PlannedSave> plan_together(const std::vector<std::string>& local_plans, bool dedup_to_lowest_rank) {
+  PlannedSave planned;
+  for (const std::string& local_plan : local_plans) CAIRN_TRY(planned.local.add(local_plan));
+  const plan::Coverage coverage = local_plans.size() > 1 ? plan::Coverage::kWhole : plan::Coverage::kPart;
+  CAIRN_TRY_ASSIGN(planned.global, plan::plan_save(planned.local.plans(), {dedup_to_lowest_rank, coverage}));
+  return planned;
+}
+
 Result<SaveLayout> lay_out_save(const LocalPlans& local, const plan::GlobalSavePlan& global,
                                 const transfer::SaveTicket& ticket, std::uint32_t first_rank) {
   return LayoutMaker(local, global, ticket).make(first_rank);

@@ -23,6 +23,13 @@ struct SaveLayout {
   Catalog catalog;                          // its files are those of rank 0, then those of rank 1, ...
 };
 
+// The plans of all ranks, as they came, and who writes what of them.
+struct PlannedSave {
+  LocalPlans local;
+  plan::GlobalSavePlan global;  // looks into `local`
+};
+Result<PlannedSave> plan_together(const std::vector<std::string>& local_plans, bool dedup_to_lowest_rank);
+
 // `first_rank` is the number of the first rank: not 0 if a rank saves alone.
 Result<SaveLayout> lay_out_save(const LocalPlans& local, const plan::GlobalSavePlan& global,
                                 const transfer::SaveTicket& ticket, std::uint32_t first_rank = 0);

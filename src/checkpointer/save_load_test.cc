@@ -87,6 +87,23 @@ TEST_F(SaveLoad, AnInterruptedSaveLeavesNoTrace) {
   }
 }
 
+TEST_F(SaveLoad, WhatFailsBeforeTheCommitLeavesTheOldCheckpoint) {
+  ASSERT_TRUE(save(directory_, SampleState(1).dict()));
+  const auto before = names();
+  SaveOptions options;
+  options.before_commit = [&]() -> Result<void> {
+    EXPECT_GT(names().size(), before.size()) << "the files are written by then";
+    return Error(ErrorCode::kUnavailable, "not today");
+  };
+  const auto refused = save(directory_, SampleState(2).dict(), options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(names(), before);
+  SampleState target(0);
+  ASSERT_TRUE(load(directory_, target.dict()));
+  EXPECT_EQ(target.step(), 1);
+}
+
 TEST_F(SaveLoad, ReadsABoxAcrossChunks) {
   std::vector<std::int32_t> values(24);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(i);

@@ -1,5 +1,6 @@
 #include "os/parallel.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -87,6 +88,11 @@ void start_workers(Crew& crew, std::size_t thread_count,
 }
 
 }  // namespace
+
+std::size_t useful_thread_count() {
+  constexpr std::size_t kMost = 8;
+  return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kMost);
+}
 
 Result<void> run_parallel(std::size_t thread_count, const std::function<bool()>& interrupted,
                           const std::function<Result<void>(std::size_t, StopFlag&)>& work) {

@@ -19,6 +19,9 @@ class StopFlag {
   std::atomic<bool> set_{false};
 };
 
+// One for each core that this process may use, at most 8: beyond that, copies wait for memory and not for cores.
+std::size_t useful_thread_count();
+
 // Runs `work(worker, stop)` once on each of `thread_count` threads and waits for all of them. The first failure sets
 // the flag and is returned. `interrupted`, if given, is asked on the calling thread every few milliseconds; once it
 // says true the flag is set and the result is kCancelled. Exceptions of `work` (memory that ran out) end as kInternal.

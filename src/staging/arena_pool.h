@@ -5,13 +5,9 @@
 
 #include <cairn/result.h>
 
-#include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <vector>
 
 #include "staging/arena.h"
 
@@ -20,21 +16,19 @@ namespace cairn::staging {
 class ArenaPool {
  public:
   // At most `generations` arenas: so many saves can be under way at a time.
-  explicit ArenaPool(std::size_t generations) : generations_(generations == 0 ? 1 : generations) {}
+  explicit ArenaPool(std::size_t generations);
 
-  // An arena that nobody uses; waits for one if need be. Its size is what it was: fit() it. kCancelled once
-  // `interrupted`, asked every few milliseconds, says true.
+  // An arena that nobody uses; waits for one if need be. It comes back when the last copy of the pointer is gone, also
+  // after the pool itself. Its size is what it was: fit() it. kCancelled once `interrupted`, asked every few
+  // milliseconds, says true.
   Result<std::shared_ptr<Arena>> take(const std::function<bool()>& interrupted = {});
-  void give_back(std::shared_ptr<Arena> arena);
 
+  // Arenas that there are.
   std::size_t arena_count() const;
 
  private:
-  std::size_t generations_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::size_t made_ = 0;
-  std::vector<std::shared_ptr<Arena>> free_;  // the one used last at the end: its pages are the warmest
+  struct Shelf;
+  std::shared_ptr<Shelf> shelf_;
 };
 
 }  // namespace cairn::staging

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "core/region.h"
@@ -15,7 +14,6 @@ namespace {
 // What a thread takes at a time: large enough to be worth the taking, small enough that all end together.
 constexpr std::uint64_t kPortionBytes = 4 * 1024 * 1024;
 constexpr std::size_t kPortionItems = 1024;
-constexpr std::size_t kThreadsMax = 8;
 
 std::uint64_t bytes_of(const CopyItem& item) {
   if (item.tensor == nullptr) return item.bytes.size();
@@ -92,8 +90,7 @@ Result<void> copy_portion(Arena& arena, std::span<const CopyItem> items, const P
 }
 
 std::size_t threads_for(const CopyOptions& options, std::size_t portions) {
-  const std::size_t cores = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kThreadsMax);
-  return std::min(options.thread_count != 0 ? options.thread_count : cores, portions);
+  return std::min(options.thread_count != 0 ? options.thread_count : os::useful_thread_count(), portions);
 }
 
 }  // namespace

@@ -70,11 +70,13 @@ Result<void> FileImage::add(const ItemSource& source, manifest::TrailerIndex& in
   return {};
 }
 
-Result<manifest::TrailerIndex> FileImage::lay_out(const ImageIdentity& identity, std::span<const ItemSource> sources) {
+Result<LaidOutFile> FileImage::lay_out(const ImageIdentity& identity, std::span<const ItemSource> sources) {
   FileImage image;
   manifest::TrailerIndex index{identity.save_id, identity.rank, identity.file_number, identity.file_count, {}};
   for (const ItemSource& source : sources) CAIRN_TRY(image.add(source, index));
-  return index;
+  CAIRN_TRY(image.finish(index));
+  const std::uint64_t file_bytes = image.file_bytes();
+  return LaidOutFile{std::move(index), file_bytes};
 }
 
 Result<FileImage> FileImage::make(const ImageIdentity& identity, std::span<const ItemSource> sources) {

@@ -40,11 +40,16 @@ struct ImageIdentity {
   std::uint32_t file_count = 1;
 };
 
+// Where the items of a file will lie: all that its trailer's index says.
+struct LaidOutFile {
+  manifest::TrailerIndex index;
+  std::uint64_t file_bytes = 0;
+};
+
 class FileImage {
  public:
   static Result<FileImage> make(const ImageIdentity& identity, std::span<const ItemSource> sources);
-  // Where the items will lie: all that the trailer's index says.
-  static Result<manifest::TrailerIndex> lay_out(const ImageIdentity& identity, std::span<const ItemSource> sources);
+  static Result<LaidOutFile> lay_out(const ImageIdentity& identity, std::span<const ItemSource> sources);
   // The image of a file whose payloads lie in `staged` already, where the index says. kInvalidArgument if the index is
   // not one of lay_out(), or if `staged` has less room than the file.
   static Result<FileImage> of_staged(const manifest::TrailerIndex& index, std::span<const std::byte> staged);

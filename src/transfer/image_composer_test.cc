@@ -159,7 +159,7 @@ TEST(ImageComposer, CompletesAFileInTheMemoryWhereItIsStaged) {
   const FileImage direct = FileImage::make(identity, sources).value();
   const std::vector<std::byte> expected = compose_with(direct, 64 * 1024, 2);
 
-  const manifest::TrailerIndex index = FileImage::lay_out(identity, sources).value();
+  const manifest::TrailerIndex index = FileImage::lay_out(identity, sources).value().index;
   std::vector<std::byte> staged(direct.file_bytes(), std::byte{0xAA});
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const manifest::ItemExtent& extent = index.items[i].extent;
@@ -176,7 +176,7 @@ TEST(ImageComposer, CompletesAFileInTheMemoryWhereItIsStaged) {
 
 TEST(ImageComposer, RefusesAnIndexThatWasNotLaidOutSo) {
   SampleState state;
-  manifest::TrailerIndex index = FileImage::lay_out({{1, 2}, 3, 0, 1}, state.sources()).value();
+  manifest::TrailerIndex index = FileImage::lay_out({{1, 2}, 3, 0, 1}, state.sources()).value().index;
   std::vector<std::byte> staged(8 << 20);
   ASSERT_TRUE(FileImage::of_staged(index, staged));
   EXPECT_EQ(FileImage::of_staged(index, std::span(staged).first(4096)).error().code(), ErrorCode::kInvalidArgument);

@@ -73,7 +73,7 @@ class WriterSave {
   virtual Result<void> begin(const SaveRequest& request) = 0;
   // The bytes are there: the save now completes by itself.
   virtual Result<void> staged() = 0;
-  // They will never be: all ranks fail with the reason.
+  // They will never be: all ranks fail with the reason. At any time before staged(), and more than once.
   virtual void abandon(const Error& reason) = 0;
   virtual ProgressReport progress() const = 0;
 };
@@ -85,6 +85,11 @@ class SaveWriter {
   // arena is free by then.
   using Ended = std::function<void(Result<transfer::RankSaveReport>)>;
   virtual Result<std::unique_ptr<WriterSave>> start(Ended ended) = 0;
+  // Gets ready for saves out of this arena, so that the first of them is as quick as any.
+  virtual Result<void> prepare(const std::shared_ptr<staging::Arena>& arena) {
+    (void)arena;
+    return {};
+  }
 };
 
 }  // namespace cairn::writer

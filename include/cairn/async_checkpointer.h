@@ -1,0 +1,161 @@
+// AsyncCheckpointer: saves in the background. The caller waits for one copy of its bytes, or not even for that; what is
+// copied becomes a durable checkpoint by itself.
+//
+// 1. The ranks agree: the coordinator claims the directory, and all plan together, unless the state is built as the
+// last
+//    one was. Two collectives, or one.
+// 2. The tensors are copied into an arena, memory laid out as the files will be.
+// 3. A writer completes, writes, syncs and commits the files. It may be a process of its own: it then does so even if
+//    this one is killed. Nothing is sent between ranks any more: they meet in the storage, so all must see one
+//    directory.
+//
+// Thread-safe, but for what a function says; with collectives, all ranks call in the same order.
+#pragma once
+
+#include <cairn/catalog.h>
+#include <cairn/checkpoint.h>
+#include <cairn/result.h>
+#include <cairn/state_dict.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace cairn {
+
+struct CheckpointStagerOptions {
+  std::size_t generations = 2;   // arenas at most: a save that finds all of them busy waits for the oldest
+  std::size_t thread_count = 0;  // that copy; 0: one for each core that this process may use, at most 8
+};
+
+// The memory for staged bytes, kept from save to save. One stager may serve several checkpointers.
+class CheckpointStager {
+ public:
+  static std::shared_ptr<CheckpointStager> make(const CheckpointStagerOptions& options = {});
+  ~CheckpointStager();
+  // Arenas that there are.
+  std::size_t arena_count() const;
+
+  struct Impl;  // the library's own
+  explicit CheckpointStager(std::unique_ptr<Impl> impl);
+  Impl& impl() const noexcept { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+struct CheckpointProcessOptions {
+  std::filesystem::path executable = {};  // empty: `cairn-writer` beside this library or program, or $CAIRN_WRITER
+  // After a SIGTERM the writer finishes what is staged, but not longer than this.
+  std::chrono::milliseconds grace{std::chrono::seconds(30)};
+  int nice = 0;  // added to the writer's niceness
+  enum class IoPriority : std::uint8_t { kInherited, kLow, kIdle };
+  IoPriority io_priority = IoPriority::kInherited;
+};
+
+// The writer process, `cairn-writer`: started when it is first needed, and again if it died. It runs in a session of
+// its own, has the arenas by their descriptors, and ends when there is nothing left to do and this process is gone.
+class CheckpointProcess {
+ public:
+  static std::shared_ptr<CheckpointProcess> make(const CheckpointProcessOptions& options = {});
+  ~CheckpointProcess();  // lets the process finish what is staged and end, without waiting for it
+  // Starts it now if it does not run. kUnavailable if it can't be found or does not answer.
+  Result<void> start();
+  // 0 if it does not run.
+  std::int64_t pid() const;
+
+  struct Impl;  // the library's own
+  explicit CheckpointProcess(std::unique_ptr<Impl> impl);
+  Impl& impl() const noexcept { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+struct AsyncSaveOptions {
+  SaveOptions save;
+  // The call returns before the bytes are copied: the state, and the memory behind it, stay as they are until the
+  // staging future is ready.
+  bool asynchronous_staging = false;
+  // A rank or a writer that gives no sign of life, or gets nowhere, for so long is given up.
+  std::chrono::milliseconds deadline{std::chrono::minutes(5)};
+};
+
+struct AsyncSaveReport {
+  SaveId save_id;
+  // What `.metadata` says, as its pickle; null on ranks that do not coordinate: they may read the directory.
+  std::shared_ptr<const std::string> metadata;
+  std::uint64_t bytes_written = 0;  // by this rank
+  std::vector<std::string> warnings;
+};
+
+enum class SavePhase : std::uint8_t { kStaging, kWriting, kWaiting, kCommitting, kEnded };
+std::string_view name_of(SavePhase phase);  // "staging" and so on
+
+struct SaveProgress {
+  SavePhase phase = SavePhase::kStaging;  // kWaiting: for the other ranks
+  std::uint64_t bytes_written = 0;        // of this rank's files
+  std::uint64_t bytes_total = 0;          // 0 until it is known
+};
+
+// A save under way. Copies are the same save; dropping them does not stop it.
+struct AsyncSave {
+  std::shared_future<Result<void>> staging;           // ready: the state may change again
+  std::shared_future<Result<AsyncSaveReport>> write;  // ready: durable and in place, or why it is not
+  std::function<SaveProgress()> progress;             // from any thread
+};
+
+struct AsyncCheckpointerOptions {
+  std::shared_ptr<CheckpointStager> stager = nullptr;    // null: one of its own
+  std::shared_ptr<CheckpointProcess> process = nullptr;  // null: threads of this process, which die with it
+  // false: a save first waits for the one before, and fails with its error. true: saves into different directories
+  // overlap, those into one directory commit in their order, and errors are left to their futures.
+  bool overlap = false;
+};
+
+class AsyncCheckpointer {
+ public:
+  explicit AsyncCheckpointer(AsyncCheckpointerOptions options = {});
+  // Waits until everything is staged; with threads of this process as the writer, until it is written.
+  ~AsyncCheckpointer();
+  AsyncCheckpointer(AsyncCheckpointer&&) noexcept;
+  AsyncCheckpointer& operator=(AsyncCheckpointer&&) noexcept;
+
+  // Returns when the state may change again, or at once if asked to. What fails until then fails the call, on every
+  // rank; what fails later is in the write future of every rank. Of `options.save` all counts. One thread at a time.
+  Result<AsyncSave> save(const std::filesystem::path& directory, const StateDict& state,
+                         const AsyncSaveOptions& options = {});
+  // For a rank that has no state: takes its part in a save of all ranks with `reason` instead. Returns what all get.
+  Error abandon_save(const Error& reason, const AsyncSaveOptions& options);
+  // Makes memory for a state like this one, and the writer, ready, so that the first save is as quick as any. Looks at
+  // shapes alone. May run in another thread than the saves.
+  Result<void> prepare(const StateDict& state, const std::function<bool()>& interrupted = {});
+  // As cairn::load, at once.
+  Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {});
+  // Waits for what is under way and reports the first error that nobody was told. Saves are refused afterwards.
+  Result<void> close();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The same shape for those who wait: saves are on disk when save() returns.
+class SyncCheckpointer {
+ public:
+  Result<SaveReport> save(const std::filesystem::path& directory, const StateDict& state,
+                          const SaveOptions& options = {}) {
+    return cairn::save(directory, state, options);
+  }
+  Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {}) {
+    return cairn::load(directory, state, options);
+  }
+};
+
+}  // namespace cairn

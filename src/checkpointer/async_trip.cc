@@ -1,0 +1,312 @@
+// An asynchronous save, as far as the trainer has to do with it.
+//
+// 1. Describe. Every rank describes its state; byte items are serialised. It takes an arena, and waits for one if saves
+//    hold all of them. The coordinator has its writer claim the directory (transfer/rank_save.cc, step 1).
+// 2. Agree. Everybody says which of its earlier plans fits, if any; the coordinator adds the claim's ticket.
+// [all-gather]
+// 3. Plan, unless all named the same plan: as save.cc does it in its steps 1 and 2.                  [gather, scatter]
+// 4. Begin. The writer takes its place among the ranks' writers: they can tell from now on whether it lives.
+// 5. Stage. The tensors are copied into the arena; the writer is told and goes on alone.
+//
+// What fails up to step 3 fails on all ranks. A rank that fails later leaves its error where the others' writers look.
+#include "checkpointer/async_trip.h"
+
+#include <cairn/version.h>
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "checkpointer/job_identity.h"
+#include "checkpointer/save_layout.h"
+#include "checkpointer/save_messages.h"
+#include "os/process_identity.h"
+#include "staging/still_copy.h"
+#include "storage/posix/posix_storage.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+using transfer::ItemSource;
+
+// What a rank says in step 2.
+struct Word {
+  std::uint64_t plan_id = 0;                   // 0: none fits
+  std::optional<transfer::SaveTicket> ticket;  // the coordinator's
+};
+
+std::string encode_word(const Word& word) {
+  std::string message;
+  manifest::append_text(message, kVersion);
+  manifest::append_varint(message, word.plan_id);
+  message.push_back(word.ticket ? 1 : 0);
+  if (word.ticket) transfer::append_ticket(message, *word.ticket);
+  return message;
+}
+
+Result<Word> decode_word(std::string_view message) {
+  manifest::CodedReader reader(std::as_bytes(std::span(message)), 0);
+  CAIRN_TRY_ASSIGN(const std::string_view version, reader.counted_text());
+  if (version != kVersion) {
+    return Error(ErrorCode::kUnsupported, "ranks of one save with several versions of Cairn")
+        .expected(kVersion)
+        .actual(version);
+  }
+  Word word;
+  CAIRN_TRY_ASSIGN(word.plan_id, reader.varint());
+  CAIRN_TRY_ASSIGN(const std::uint8_t has_ticket, reader.byte());
+  if (has_ticket == 0) return word;
+  CAIRN_TRY_ASSIGN(word.ticket, transfer::read_ticket(reader));
+  return word;
+}
+
+// Several coordinators may plan for one rank, so a mere count would not do.
+std::uint64_t new_plan_id() { return os::random_128().low | 1; }
+
+}  // namespace
+
+// What lives until the save has ended, whoever drops it.
+struct AsyncTrip::UnderWay {
+  std::shared_ptr<staging::Arena> arena;  // until it is staged; the writer has it as long as it needs it
+  std::shared_ptr<const std::string> metadata;
+  SaveId save_id;
+  std::promise<Result<void>> staging;
+  std::promise<Result<AsyncSaveReport>> write;
+  std::unique_ptr<writer::WriterSave> save;
+  // For a staging that outlasts the call.
+  SaveItems items;
+  std::vector<staging::CopyItem> copies;
+
+  void end(Result<transfer::RankSaveReport> outcome) {
+    if (!outcome) {
+      write.set_value(std::move(outcome).error());
+      return;
+    }
+    const std::uint64_t metadata_bytes = metadata ? metadata->size() : 0;
+    write.set_value(
+        AsyncSaveReport{save_id, metadata, outcome->bytes_written + metadata_bytes, std::move(outcome->warnings)});
+  }
+};
+
+AsyncTrip::AsyncTrip(const AsyncMeans& means, const std::filesystem::path& directory, const AsyncSaveOptions& options)
+    : means_(means),
+      directory_(std::filesystem::absolute(directory).string()),
+      options_(options),
+      checkpoint_id_(options.save.checkpoint_id.empty() ? directory.string() : options.save.checkpoint_id),
+      ranks_(options.save.collectives, options.save.coordinator_rank) {}
+
+Result<AsyncSave> AsyncTrip::run(const Result<const StateDict*>& state) {
+  Result<AsyncSave> save = take_steps(state);
+  if (!save && under_way_) under_way_->save->abandon(save.error());
+  return save;
+}
+
+Result<AsyncSave> AsyncTrip::take_steps(const Result<const StateDict*>& state) {
+  CAIRN_TRY_ASSIGN(const std::vector<std::string> words,
+                   ranks_.all_gather(ranks_.attempt([&] { return prepare(state); })));  // (2)
+  CAIRN_TRY(hear(words));
+  if (!plan_) CAIRN_TRY(plan_anew());
+  Result<AsyncSave> save = ranks_.attempt([&] { return begin(); });
+  if (!save) leave_mark(save.error());
+  return save;
+}
+
+std::uint32_t AsyncTrip::number_of_this_rank() const {
+  return options_.save.alone_as_rank.value_or(static_cast<std::uint32_t>(ranks_.rank()));
+}
+
+std::string AsyncTrip::terms() const {
+  std::string text;
+  for (const std::uint64_t number :
+       {static_cast<std::uint64_t>(ranks_.size()), static_cast<std::uint64_t>(ranks_.rank()),
+        static_cast<std::uint64_t>(options_.save.coordinator_rank), static_cast<std::uint64_t>(number_of_this_rank()),
+        static_cast<std::uint64_t>(options_.save.dedup_to_lowest_rank)}) {
+    manifest::append_varint(text, number);
+  }
+  return text;
+}
+
+// Step 1.
+Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
+  if (!state) return state.error();
+  if (options_.save.alone_as_rank && ranks_.size() > 1) {
+    return Error(ErrorCode::kInvalidArgument, "a rank that saves alone has no part in a save of many");
+  }
+  CAIRN_TRY_ASSIGN(items_, SaveItems::make(**state));
+  CAIRN_TRY_ASSIGN(local_plan_, encode_local_plan(items_.sources(),
+                                                  {options_.save.record_paths, options_.save.file_per_item, false}));
+  plan_ = means_.plans->find(local_plan_, terms());
+  CAIRN_TRY_ASSIGN(std::shared_ptr<staging::Arena> arena, means_.arenas->take(options_.save.interrupted));
+  auto under_way = std::make_shared<UnderWay>();
+  under_way->arena = std::move(arena);
+  auto started = means_.writer->start(
+      [under_way](Result<transfer::RankSaveReport> outcome) { under_way->end(std::move(outcome)); });
+  if (!started) return std::move(started).error();
+  under_way->save = std::move(*started);
+  under_way_ = std::move(under_way);
+  Word word{plan_ ? plan_->id : 0, std::nullopt};
+  if (ranks_.is_coordinator()) {
+    CAIRN_TRY_ASSIGN(
+        word.ticket,
+        under_way_->save->claim(
+            {directory_, next_save_identity(), {options_.save.overwrite, options_.save.alone_as_rank, false}}));
+  }
+  return encode_word(word);
+}
+
+Result<void> AsyncTrip::hear(const std::vector<std::string>& words) {
+  bool same = plan_ != nullptr;
+  for (std::size_t rank = 0; rank < words.size(); ++rank) {
+    Result<Word> word = decode_word(words[rank]);
+    if (!word) return std::move(word).error().rank(static_cast<std::int64_t>(rank));
+    if (word->ticket) ticket_ = word->ticket;
+    same = same && word->plan_id == plan_->id;
+  }
+  if (!ticket_) return Error(ErrorCode::kInternal, "no rank coordinates");
+  if (!same) plan_.reset();
+  under_way_->save_id = ticket_->identity.save_id;
+  return {};
+}
+
+// Step 3.
+Result<void> AsyncTrip::plan_anew() {
+  const Result<std::vector<std::string>> local_plans = ranks_.gather(local_plan_);
+  Result<std::vector<std::string>> assignments{std::vector<std::string>()};
+  if (ranks_.is_coordinator()) {
+    assignments = local_plans ? ranks_.attempt([&] { return assign(*local_plans); }) : local_plans.error();
+  }
+  CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
+  Result<void> taken = ranks_.attempt([&] { return take_assignment(assignment); });
+  if (!taken) leave_mark(taken.error());
+  return taken;
+}
+
+Result<std::vector<std::string>> AsyncTrip::assign(const std::vector<std::string>& local_plans) {
+  CAIRN_TRY_ASSIGN(const PlannedSave planned, plan_together(local_plans, options_.save.dedup_to_lowest_rank));
+  CAIRN_TRY_ASSIGN(SaveLayout layout,
+                   lay_out_save(planned.local, planned.global, *ticket_, options_.save.alone_as_rank.value_or(0)));
+  Catalog& catalog = layout.catalog;
+  catalog.version = "1.0.0";
+  catalog.save_id = uuid_text(ticket_->identity.save_id);
+  catalog.checkpoint_id = checkpoint_id_;
+  CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
+  global_ = std::make_shared<GlobalStagedPlan>(GlobalStagedPlan{std::move(metadata), std::move(layout.file_counts)});
+  const std::uint64_t plan_id = new_plan_id();
+  std::vector<std::string> messages;
+  for (const SaveAssignment& assignment : layout.assignments) {
+    std::string& message = messages.emplace_back();
+    manifest::append_varint(message, plan_id);
+    message += encode_assignment(assignment);
+  }
+  return messages;
+}
+
+Result<void> AsyncTrip::take_assignment(std::string_view message) {
+  manifest::CodedReader reader(std::as_bytes(std::span(message)), 0);
+  auto plan = std::make_shared<StagedPlan>();
+  CAIRN_TRY_ASSIGN(plan->id, reader.varint());
+  CAIRN_TRY_ASSIGN(SaveAssignment assignment, decode_assignment(message.substr(reader.position())));
+  plan->local_plan = std::move(local_plan_);
+  plan->terms = terms();
+  plan->items = std::move(assignment.items);
+  plan->global = global_;
+  CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan->items));
+  CAIRN_TRY(lay_out_staged(sources, {ticket_->identity.save_id, number_of_this_rank(), 0, assignment.file_count},
+                           options_.save.file_per_item, *plan));
+  plan_ = plan;
+  means_.plans->keep(std::move(plan));
+  return {};
+}
+
+transfer::CommitDuty AsyncTrip::duty() const {
+  transfer::CommitDuty duty;
+  std::vector<std::string> names;
+  std::uint32_t rank = options_.save.alone_as_rank.value_or(0);
+  for (const std::uint32_t file_count : plan_->global->file_counts) {
+    std::vector<transfer::ExpectedFile>& files = duty.files.emplace_back();
+    for (std::uint32_t number = 0; number < file_count; ++number) {
+      names.push_back(transfer::data_file_name(*ticket_, rank, number));
+      files.push_back({names.back()});
+    }
+    ++rank;
+  }
+  duty.pickle = plan_->global->metadata.render(uuid_text(ticket_->identity.save_id), checkpoint_id_, names);
+  return duty;
+}
+
+// Step 4.
+Result<AsyncSave> AsyncTrip::begin() {
+  UnderWay& under_way = *under_way_;
+  CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan_->items));
+  under_way.copies.reserve(sources.size());
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const TensorView* const tensor = sources[i].tensor != nullptr ? &sources[i].tensor->local : nullptr;
+    under_way.copies.push_back({tensor, sources[i].bytes, plan_->places[i]});
+  }
+  CAIRN_TRY(under_way.arena->fit(plan_->layout->arena_bytes));
+  const SaveOptions& save = options_.save;
+  writer::SaveRequest request;
+  request.directory = directory_;
+  request.ticket = *ticket_;
+  request.place = {number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),
+                   static_cast<std::uint32_t>(save.coordinator_rank)};
+  request.arena = under_way.arena;
+  request.layout = plan_->layout;
+  for (std::size_t i = 0; i < plan_->layout->files.size(); ++i) {
+    request.names.push_back(transfer::data_file_name(*ticket_, number_of_this_rank(), static_cast<std::uint32_t>(i)));
+  }
+  if (ranks_.is_coordinator()) {
+    request.duty = duty();
+    under_way.metadata = std::make_shared<const std::string>(request.duty->pickle);
+  }
+  request.durability = save.durability;
+  request.thread_count = save.thread_count;
+  request.direct_io = save.direct_io;
+  request.deadline = options_.deadline;
+  CAIRN_TRY(under_way.save->begin(request));
+  AsyncSave handle;
+  handle.staging = under_way.staging.get_future().share();
+  handle.write = under_way.write.get_future().share();
+  handle.progress = [kept = under_way_] {
+    const writer::ProgressReport progress = kept->save->progress();
+    return SaveProgress{static_cast<SavePhase>(progress.phase), progress.bytes_written, progress.bytes_total};
+  };
+  under_way.items = std::move(items_);
+  if (options_.asynchronous_staging) {
+    means_.in_background([kept = under_way_, bytes = plan_->layout->arena_bytes, threads = means_.copy_threads] {
+      stage(*kept, bytes, {threads, {}});
+    });
+    return handle;
+  }
+  stage(under_way, plan_->layout->arena_bytes, {means_.copy_threads, save.interrupted});
+  if (const Result<void>& staged = handle.staging.get(); !staged) return staged.error();
+  return handle;
+}
+
+// Step 5.
+void AsyncTrip::stage(UnderWay& under_way, std::uint64_t bytes, const staging::CopyOptions& options) {
+  Result<void> staged = staging::copy_into(*under_way.arena, under_way.copies, options);
+  if (staged) {
+    under_way.arena->note_present(bytes);
+    staged = under_way.save->staged();
+  } else {
+    under_way.save->abandon(staged.error());
+  }
+  under_way.arena.reset();
+  under_way.copies.clear();
+  under_way.items = SaveItems();  // may hold large values
+  under_way.staging.set_value(std::move(staged));
+}
+
+// After step 2 and before step 4 nobody knows of this rank: its writer has not taken its place.
+void AsyncTrip::leave_mark(const Error& reason) const {
+  if (ranks_.size() == 1 || ranks_.is_coordinator() || !ticket_) return;
+  auto storage = storage::PosixStorage::make_directory(directory_);
+  if (!storage) return;  // then the others wait until the deadline
+  const auto save = transfer::RankSave::join(std::move(*storage), *ticket_);
+  const auto entered = save->enter({number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),
+                                    static_cast<std::uint32_t>(options_.save.coordinator_rank)});
+  if (entered) save->abandon(reason);
+}
+
+}  // namespace cairn::checkpointer

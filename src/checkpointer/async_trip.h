@@ -1,0 +1,71 @@
+// AsyncTrip: one asynchronous save on one rank, from the state to the moment when the writer goes on alone. The steps
+// stand at the top of async_trip.cc.
+//
+// One thread at a time.
+#pragma once
+
+#include <cairn/async_checkpointer.h>
+#include <cairn/result.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpointer/ranks.h"
+#include "checkpointer/save_items.h"
+#include "checkpointer/staged_plan.h"
+#include "staging/arena_pool.h"
+#include "staging/still_copy.h"
+#include "writer/save_writer.h"
+
+namespace cairn::checkpointer {
+
+// What a trip takes from its checkpointer. All outlive it.
+struct AsyncMeans {
+  staging::ArenaPool* arenas = nullptr;
+  std::size_t copy_threads = 0;
+  writer::SaveWriter* writer = nullptr;
+  StagedPlans* plans = nullptr;
+  // Runs the work on a thread of its own, which is joined before the checkpointer ends.
+  std::function<void(std::function<void()>)> in_background;
+};
+
+class AsyncTrip {
+ public:
+  AsyncTrip(const AsyncMeans& means, const std::filesystem::path& directory, const AsyncSaveOptions& options);
+
+  // `state` may be why there is none. Call it once.
+  Result<AsyncSave> run(const Result<const StateDict*>& state);
+
+ private:
+  struct UnderWay;
+
+  Result<AsyncSave> take_steps(const Result<const StateDict*>& state);
+  Result<std::string> prepare(const Result<const StateDict*>& state);
+  Result<void> hear(const std::vector<std::string>& words);
+  Result<void> plan_anew();
+  Result<std::vector<std::string>> assign(const std::vector<std::string>& local_plans);
+  Result<void> take_assignment(std::string_view message);
+  transfer::CommitDuty duty() const;
+  Result<AsyncSave> begin();
+  static void stage(UnderWay& under_way, std::uint64_t bytes, const staging::CopyOptions& options);
+  void leave_mark(const Error& reason) const;
+  std::uint32_t number_of_this_rank() const;
+  std::string terms() const;
+
+  const AsyncMeans& means_;
+  std::string directory_;  // absolute: a writer process stands elsewhere
+  const AsyncSaveOptions& options_;
+  std::string checkpoint_id_;
+  Ranks ranks_;
+  SaveItems items_;
+  std::string local_plan_;
+  std::shared_ptr<const StagedPlan> plan_;
+  std::shared_ptr<GlobalStagedPlan> global_;  // at the coordinator, of a plan that is being made
+  std::optional<transfer::SaveTicket> ticket_;
+  std::shared_ptr<UnderWay> under_way_;
+};
+
+}  // namespace cairn::checkpointer

@@ -1,0 +1,69 @@
+#include "checkpointer/staged_plan.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "core/checked.h"
+#include "os/page_buffer.h"
+#include "plan/save_plan.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+// A trainer saves one state, or a few in turns (a model alone, a model with its optimizer).
+constexpr std::size_t kPlansKept = 4;
+
+std::uint64_t next_layout_id() {
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(1);
+}
+
+}  // namespace
+
+Result<void> lay_out_staged(std::span<const transfer::ItemSource> sources, const transfer::ImageIdentity& identity,
+                            bool file_per_item, StagedPlan& plan) {
+  std::vector<bool> is_value;
+  is_value.reserve(sources.size());
+  for (const transfer::ItemSource& source : sources) {
+    is_value.push_back(source.kind == manifest::TrailerItem::Kind::kValue);
+  }
+  auto layout = std::make_shared<writer::StagedLayout>();
+  layout->id = next_layout_id();
+  std::vector<AssignedItem> ordered;
+  ordered.reserve(sources.size());
+  plan.places.reserve(sources.size());
+  for (const std::vector<std::size_t>& file : plan::assign_files(is_value, file_per_item)) {
+    std::vector<transfer::ItemSource> items;
+    items.reserve(file.size());
+    for (const std::size_t item : file) items.push_back(sources[item]);
+    transfer::ImageIdentity file_identity = identity;
+    file_identity.file_number = static_cast<std::uint32_t>(layout->files.size());
+    CAIRN_TRY_ASSIGN(transfer::LaidOutFile laid_out, transfer::FileImage::lay_out(file_identity, items));
+    for (std::size_t i = 0; i < file.size(); ++i) {
+      ordered.push_back(std::move(plan.items[file[i]]));
+      plan.places.push_back(layout->arena_bytes + laid_out.index.items[i].extent.payload_offset);
+    }
+    layout->files.push_back({layout->arena_bytes, std::move(laid_out.index)});
+    layout->arena_bytes += align_up(laid_out.file_bytes, os::kPageBytes);
+  }
+  plan.items = std::move(ordered);
+  plan.layout = std::move(layout);
+  return {};
+}
+
+std::shared_ptr<const StagedPlan> StagedPlans::find(std::string_view local_plan, std::string_view terms) {
+  const auto found = std::find_if(plans_.begin(), plans_.end(), [&](const std::shared_ptr<const StagedPlan>& plan) {
+    return plan->terms == terms && plan->local_plan == local_plan;
+  });
+  if (found == plans_.end()) return nullptr;
+  plans_.splice(plans_.begin(), plans_, found);
+  return plans_.front();
+}
+
+void StagedPlans::keep(std::shared_ptr<const StagedPlan> plan) {
+  plans_.push_front(std::move(plan));
+  if (plans_.size() > kPlansKept) plans_.pop_back();
+}
+
+}  // namespace cairn::checkpointer

@@ -1,0 +1,55 @@
+// StagedPlan: what one rank keeps of an asynchronous save, so that the next one of a state that is built alike needs no
+// planning: its items' places in the arena, and at the coordinator what `.metadata` is made from.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpointer/save_items.h"
+#include "checkpointer/save_layout.h"
+#include "format/dcp/metadata_template.h"
+#include "transfer/rank_save.h"
+#include "writer/save_writer.h"
+
+namespace cairn::checkpointer {
+
+// What the coordinator knows of the whole save.
+struct GlobalStagedPlan {
+  dcp::MetadataTemplate metadata;
+  std::vector<std::uint32_t> file_counts;  // by rank
+};
+
+struct StagedPlan {
+  std::uint64_t id = 0;               // the same on all ranks that planned together, and no other plan has it
+  std::string local_plan;             // encoded: what this rank had, byte items by their size class
+  std::string terms;                  // encoded: what else the plan depends on
+  std::vector<AssignedItem> items;    // in the order in which they lie in the arena
+  std::vector<std::uint64_t> places;  // of each one's payload there
+  std::shared_ptr<const writer::StagedLayout> layout;
+  std::shared_ptr<const GlobalStagedPlan> global;  // at the coordinator
+};
+
+// Lays `sources`, those of plan.items, out in an arena, file behind file. Fills in layout and places, and brings the
+// items into the order in which they lie.
+Result<void> lay_out_staged(std::span<const transfer::ItemSource> sources, const transfer::ImageIdentity& identity,
+                            bool file_per_item, StagedPlan& plan);
+
+// The plans of the last few saves. One thread at a time.
+class StagedPlans {
+ public:
+  // Null if there is none.
+  std::shared_ptr<const StagedPlan> find(std::string_view local_plan, std::string_view terms);
+  void keep(std::shared_ptr<const StagedPlan> plan);
+
+ private:
+  std::list<std::shared_ptr<const StagedPlan>> plans_;  // the one used last in front
+};
+
+}  // namespace cairn::checkpointer
