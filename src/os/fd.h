@@ -26,6 +26,8 @@ class Fd {
 
   int get() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
+  // The caller's from now on.
+  int release() && noexcept { return std::exchange(fd_, -1); }
   // Some file systems report a failed write only here.
   Result<void> close() &&;
 

@@ -1,0 +1,23 @@
+// How much of the processor and the disk this process takes, beside others. For threads started later: a thread has the
+// priority of the one that starts it.
+#pragma once
+
+#include <cstdint>
+
+namespace cairn::os {
+
+// The classes of ioprio_set(2).
+enum class IoClass : std::uint8_t { kUnchanged = 0, kRealTime = 1, kBestEffort = 2, kIdle = 3 };
+
+struct Priority {
+  int nice = 0;  // is added to what the process has: 1 to 19 is less of the processor
+  IoClass io_class = IoClass::kUnchanged;
+  std::uint8_t io_level = 4;  // within its class, 0 (first) to 7
+
+  friend bool operator==(const Priority&, const Priority&) = default;
+};
+
+// A wish: what the system refuses is left as it is.
+void set_priority(const Priority& priority) noexcept;
+
+}  // namespace cairn::os
