@@ -64,7 +64,7 @@ struct CheckpointProcessOptions {
 class CheckpointProcess {
  public:
   static std::shared_ptr<CheckpointProcess> make(const CheckpointProcessOptions& options = {});
-  ~CheckpointProcess();  // lets the process finish what is staged and end, without waiting for it
+  ~CheckpointProcess();  // waits for the end of what is staged, and of the process
   // Starts it now if it does not run. kUnavailable if it can't be found or does not answer.
   Result<void> start();
   // 0 if it does not run.
@@ -89,8 +89,11 @@ struct AsyncSaveOptions {
 
 struct AsyncSaveReport {
   SaveId save_id;
-  // What `.metadata` says, as its pickle; null on ranks that do not coordinate: they may read the directory.
+  // The pickle of `.metadata`; null on ranks that do not coordinate: they may read the directory.
   std::shared_ptr<const std::string> metadata;
+  // What it says. kInvalidArgument where there is none.
+  Result<Catalog> catalog() const;
+
   std::uint64_t bytes_written = 0;  // by this rank
   std::vector<std::string> warnings;
 };

@@ -1,0 +1,234 @@
+#include <cairn/async_checkpointer.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "checkpointer/async_trip.h"
+#include "format/dcp/metadata_decoder.h"
+#include "os/parallel.h"
+#include "os/signal_mask.h"
+#include "writer/process_writer.h"
+#include "writer/thread_writer.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::chrono::milliseconds kPollInterval{20};
+constexpr std::uint64_t kPreparedAtATime = 32 * 1024 * 1024;
+
+std::string saving_to(const std::filesystem::path& directory) { return "saving to '" + directory.string() + "'"; }
+
+// Threads that run one piece of work each.
+class Background {
+ public:
+  ~Background() { join_all(); }
+
+  void run(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    threads_.remove_if([](const std::unique_ptr<Task>& task) { return task->done.load(); });
+    Task& task = *threads_.emplace_back(std::make_unique<Task>());
+    const os::SignalMask no_signals;
+    task.thread = std::jthread([&task, work = std::move(work)]() mutable {
+      work();
+      work = nullptr;  // what it holds must not wait for the next save
+      task.done = true;
+    });
+  }
+
+  void join_all() {
+    const std::lock_guard lock(mutex_);
+    threads_.clear();
+  }
+
+ private:
+  struct Task {
+    std::atomic<bool> done{false};
+    std::jthread thread;  // last: it is joined before the flag goes
+  };
+  std::mutex mutex_;
+  std::list<std::unique_ptr<Task>> threads_;
+};
+
+// The pages come more slowly than they are filled later: by several threads.
+Result<void> make_all_present(staging::Arena& arena, std::size_t thread_count,
+                              const std::function<bool()>& interrupted) {
+  const std::uint64_t bytes = arena.bytes().size();
+  std::atomic<std::uint64_t> next{0};
+  const auto work = [&](std::size_t, os::StopFlag& stop) -> Result<void> {
+    while (!stop.is_set()) {
+      const std::uint64_t begin = next.fetch_add(kPreparedAtATime);
+      if (begin >= bytes) break;
+      CAIRN_TRY(arena.make_present(begin, std::min(kPreparedAtATime, bytes - begin)));
+    }
+    return {};
+  };
+  CAIRN_TRY(os::run_parallel(thread_count != 0 ? thread_count : os::useful_thread_count(), interrupted, work));
+  arena.note_present(bytes);
+  return {};
+}
+
+writer::ProcessWriterOptions options_of(const CheckpointProcessOptions& options) {
+  writer::ProcessWriterOptions result;
+  result.executable = options.executable.string();
+  result.grace = options.grace;
+  result.priority.nice = options.nice;
+  switch (options.io_priority) {
+    case CheckpointProcessOptions::IoPriority::kInherited: break;
+    case CheckpointProcessOptions::IoPriority::kLow:
+      result.priority.io_class = os::IoClass::kBestEffort;
+      result.priority.io_level = 7;
+      break;
+    case CheckpointProcessOptions::IoPriority::kIdle: result.priority.io_class = os::IoClass::kIdle; break;
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string_view name_of(SavePhase phase) {
+  switch (phase) {
+    case SavePhase::kStaging: return "staging";
+    case SavePhase::kWriting: return "writing";
+    case SavePhase::kWaiting: return "waiting";
+    case SavePhase::kCommitting: return "committing";
+    case SavePhase::kEnded: break;
+  }
+  return "ended";
+}
+
+Result<Catalog> AsyncSaveReport::catalog() const {
+  if (!metadata) return Error(ErrorCode::kInvalidArgument, "only the coordinator has the metadata");
+  CAIRN_TRY_ASSIGN(dcp::DecodedMetadata decoded, dcp::decode_metadata(std::as_bytes(std::span(*metadata))));
+  CAIRN_TRY(decoded.catalog.index());
+  return std::move(decoded.catalog);
+}
+
+struct CheckpointStager::Impl {
+  staging::ArenaPool arenas;
+  std::size_t thread_count;
+};
+
+std::shared_ptr<CheckpointStager> CheckpointStager::make(const CheckpointStagerOptions& options) {
+  auto impl = std::make_unique<Impl>(Impl{staging::ArenaPool(options.generations), options.thread_count});
+  return std::make_shared<CheckpointStager>(std::move(impl));
+}
+CheckpointStager::CheckpointStager(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CheckpointStager::~CheckpointStager() = default;
+std::size_t CheckpointStager::arena_count() const { return impl_->arenas.arena_count(); }
+
+struct CheckpointProcess::Impl {
+  explicit Impl(writer::ProcessWriterOptions options) : writer(std::move(options)) {}
+  writer::ProcessWriter writer;
+};
+
+std::shared_ptr<CheckpointProcess> CheckpointProcess::make(const CheckpointProcessOptions& options) {
+  return std::make_shared<CheckpointProcess>(std::make_unique<Impl>(options_of(options)));
+}
+CheckpointProcess::CheckpointProcess(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CheckpointProcess::~CheckpointProcess() = default;
+Result<void> CheckpointProcess::start() { return impl_->writer.start_process(); }
+std::int64_t CheckpointProcess::pid() const { return impl_->writer.process_id().value_or(0); }
+
+struct AsyncCheckpointer::Impl {
+  AsyncCheckpointerOptions options;
+  std::unique_ptr<writer::ThreadWriter> threads;  // if there is no process
+  checkpointer::StagedPlans plans;
+  Background background;
+  std::shared_future<Result<AsyncSaveReport>> previous;
+  bool previous_reported = true;
+  std::list<std::shared_future<Result<AsyncSaveReport>>> under_way;
+  bool closed = false;
+
+  writer::SaveWriter& writer() {
+    if (options.process) return options.process->impl().writer;
+    return *threads;
+  }
+
+  // Without overlap: the save before is over, and somebody has been told how it went.
+  Result<void> await_previous(const std::function<bool()>& interrupted) {
+    if (!previous.valid() || previous_reported) return {};
+    while (previous.wait_for(kPollInterval) != std::future_status::ready) {
+      if (interrupted && interrupted()) {
+        return Error(ErrorCode::kCancelled, "interrupted while waiting for the save before");
+      }
+    }
+    previous_reported = true;
+    if (previous.get()) return {};
+    return Error(previous.get().error()).while_doing("the save before this one");
+  }
+};
+
+AsyncCheckpointer::AsyncCheckpointer(AsyncCheckpointerOptions options) : impl_(std::make_unique<Impl>()) {
+  impl_->options = std::move(options);
+  if (!impl_->options.stager) impl_->options.stager = CheckpointStager::make();
+  if (!impl_->options.process) impl_->threads = std::make_unique<writer::ThreadWriter>();
+}
+AsyncCheckpointer::AsyncCheckpointer(AsyncCheckpointer&&) noexcept = default;
+AsyncCheckpointer& AsyncCheckpointer::operator=(AsyncCheckpointer&&) noexcept = default;
+AsyncCheckpointer::~AsyncCheckpointer() = default;
+
+Result<AsyncSave> AsyncCheckpointer::save(const std::filesystem::path& directory, const StateDict& state,
+                                          const AsyncSaveOptions& options) {
+  if (impl_->closed) {
+    return abandon_save(Error(ErrorCode::kInvalidArgument, "the checkpointer is closed"), options);
+  }
+  Result<const StateDict*> given = &state;
+  if (!impl_->options.overlap) {
+    if (Result<void> awaited = impl_->await_previous(options.save.interrupted); !awaited) {
+      given = std::move(awaited).error();
+    }
+  }
+  const CheckpointStager::Impl& stager = impl_->options.stager->impl();
+  const checkpointer::AsyncMeans means{
+      &impl_->options.stager->impl().arenas, stager.thread_count, &impl_->writer(), &impl_->plans,
+      [impl = impl_.get()](std::function<void()> work) { impl->background.run(std::move(work)); }};
+  Result<AsyncSave> save = checkpointer::AsyncTrip(means, directory, options).run(given);
+  if (!save) return std::move(save).error().while_doing(saving_to(directory));
+  impl_->previous = save->write;
+  impl_->previous_reported = false;
+  impl_->under_way.remove_if([](const std::shared_future<Result<AsyncSaveReport>>& write) {
+    return write.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  });
+  impl_->under_way.push_back(save->write);
+  return save;
+}
+
+Error AsyncCheckpointer::abandon_save(const Error& reason, const AsyncSaveOptions& options) {
+  if (options.save.collectives == nullptr) return reason;
+  checkpointer::Ranks ranks(options.save.collectives, options.save.coordinator_rank);
+  const Result<std::vector<std::string>> words = ranks.all_gather(reason);
+  return words ? reason : words.error();
+}
+
+Result<void> AsyncCheckpointer::prepare(const StateDict& state, const std::function<bool()>& interrupted) {
+  if (impl_->options.process) CAIRN_TRY(impl_->options.process->start());
+  CAIRN_TRY_ASSIGN(const checkpointer::SaveItems items, checkpointer::SaveItems::make(state));
+  CAIRN_TRY_ASSIGN(const transfer::LaidOutFile file, transfer::FileImage::lay_out({}, items.sources()));
+  CheckpointStager::Impl& stager = impl_->options.stager->impl();
+  CAIRN_TRY_ASSIGN(const std::shared_ptr<staging::Arena> arena, stager.arenas.take(interrupted));
+  CAIRN_TRY(arena->fit(file.file_bytes));
+  CAIRN_TRY(make_all_present(*arena, stager.thread_count, interrupted));
+  return impl_->writer().prepare(arena);
+}
+
+Result<LoadReport> AsyncCheckpointer::load(const std::filesystem::path& directory, StateDict& state,
+                                           const LoadOptions& options) {
+  return cairn::load(directory, state, options);
+}
+
+Result<void> AsyncCheckpointer::close() {
+  impl_->closed = true;
+  impl_->background.join_all();
+  Result<void> first = impl_->options.overlap ? Result<void>() : impl_->await_previous({});
+  for (const auto& write : impl_->under_way) write.wait();
+  impl_->under_way.clear();
+  return first;
+}
+
+}  // namespace cairn
