@@ -49,6 +49,10 @@ struct SaveOptions {
   // Asked every few milliseconds on the calling thread; true stops the save, which fails with kCancelled and leaves
   // what was there before.
   std::function<bool()> interrupted = {};
+  // --- what else is to happen
+  // Called on the coordinator's calling thread when every rank has written its files, before the commit. Its error
+  // becomes that of the save, which leaves what was there before.
+  std::function<Result<void>()> before_commit = {};
   // --- who takes part
   Collectives* collectives = nullptr;  // null: this process alone. Outlives the call
   std::size_t coordinator_rank = 0;    // who plans and commits; the same on every rank
