@@ -4,13 +4,13 @@ include_guard()
 # cairn_module(<name> [SOURCES <file>...] [TESTS <file>...] [USES <module>...] [TEST_USES <module>...])
 #
 # Makes the static library cairn_<name> and, if there are tests, the program <name>_test. Without SOURCES it takes every .cc
-# below the folder, without TESTS every _test.cc, so that a new file needs no edit here; a folder named testing, and
+# below the folder but main.cc, without TESTS every _test.cc, so that a new file needs no edit here; a folder named testing, and
 # subfolders that call cairn_module themselves (they come first), are left out.
 function(cairn_module name)
   cmake_parse_arguments(PARSE_ARGV 1 MODULE "TEST_ONLY" "" "SOURCES;TESTS;USES;TEST_USES")
   if(NOT MODULE_SOURCES)
     cairn_glob(MODULE_SOURCES "*.cc")
-    list(FILTER MODULE_SOURCES EXCLUDE REGEX "_test\\.cc$")
+    list(FILTER MODULE_SOURCES EXCLUDE REGEX "(_test|/main)\\.cc$")
   endif()
   if(NOT MODULE_TESTS)
     cairn_glob(MODULE_TESTS "*_test.cc")

@@ -1,6 +1,6 @@
 // FileImage: the layout of one data file, known before a byte of it is written: a list of items, each with its place.
 //
-// Immutable. A file is, in this order: frames and payloads in turn, and the trailer. A payload is a tensor's elements,
+// Immutable but for its save id. A file is, in this order: frames and payloads in turn, and the trailer. A payload is a tensor's elements,
 // or a serialised value; a frame is what lies between two payloads: the end of one zip, a gap of zeros, the head of the
 // next. Only payloads and checksums are unknown at plan time; ImageComposer fills them in. The tensors' memory stays
 // the caller's.
@@ -56,6 +56,9 @@ class FileImage {
 
   FileImage(FileImage&&) noexcept = default;
   FileImage& operator=(FileImage&&) noexcept = default;
+
+  // Of the save that the file will say it is of: one index serves many.
+  void set_save_id(SaveId save_id) { trailer_.set_save_id(save_id); }
 
   std::uint64_t file_bytes() const { return trailer_.file_bytes(); }
   const manifest::TrailerLayout& trailer() const { return trailer_; }

@@ -1,0 +1,336 @@
+#include "writer/messages.h"
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "format/manifest/index_coding.h"
+#include "format/manifest/outcome.h"
+#include "format/manifest/varint.h"
+
+namespace cairn::writer {
+namespace {
+
+using manifest::append_text;
+using manifest::append_varint;
+using manifest::CodedReader;
+
+constexpr std::int64_t kMillisecondsMax = std::numeric_limits<std::int32_t>::max();  // 24 days: as good as for ever
+constexpr std::uint64_t kThreadsMax = 1024;
+constexpr int kNiceMax = 40;
+constexpr std::uint8_t kIoLevelMax = 7;
+
+CodedReader reader_of(std::string_view bytes) { return {std::as_bytes(std::span(bytes)), 0}; }
+
+Result<void> expect_end(const CodedReader& reader) {
+  if (reader.left() != 0) return reader.damaged("more bytes than the message has");
+  return {};
+}
+
+Result<std::uint64_t> read_at_most(CodedReader& reader, std::uint64_t max, const char* what) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t number, reader.varint());
+  if (number > max) return reader.damaged(what);
+  return number;
+}
+
+Result<std::uint32_t> read_u32(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t number, read_at_most(reader, UINT32_MAX, "a number beyond 2^32"));
+  return static_cast<std::uint32_t>(number);
+}
+
+void append_flag(std::string& out, bool flag) { out.push_back(flag ? 1 : 0); }
+
+Result<bool> read_flag(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint8_t byte, reader.byte());
+  if (byte > 1) return reader.damaged("a flag that is neither 0 nor 1");
+  return byte == 1;
+}
+
+void append_milliseconds(std::string& out, std::chrono::milliseconds time) {
+  append_varint(out, static_cast<std::uint64_t>(std::clamp<std::int64_t>(time.count(), 0, kMillisecondsMax)));
+}
+
+Result<std::chrono::milliseconds> read_milliseconds(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, read_at_most(reader, kMillisecondsMax, "too long a time"));
+  return std::chrono::milliseconds(count);
+}
+
+void append_duty(std::string& out, const transfer::CommitDuty& duty) {
+  append_text(out, duty.pickle);
+  append_varint(out, duty.files.size());
+  for (const auto& files : duty.files) {
+    append_varint(out, files.size());
+    for (const transfer::ExpectedFile& file : files) {
+      append_text(out, file.name);
+      append_varint(out, file.bytes);
+    }
+  }
+}
+
+Result<transfer::CommitDuty> read_duty(CodedReader& reader) {
+  transfer::CommitDuty duty;
+  CAIRN_TRY_ASSIGN(duty.pickle, reader.counted_text());
+  CAIRN_TRY_ASSIGN(const std::uint64_t rank_count, reader.count());
+  for (std::uint64_t rank = 0; rank < rank_count; ++rank) {
+    auto& files = duty.files.emplace_back();
+    CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.count());
+    for (std::uint64_t i = 0; i < file_count; ++i) {
+      transfer::ExpectedFile& file = files.emplace_back();
+      CAIRN_TRY_ASSIGN(file.name, reader.counted_text());
+      CAIRN_TRY_ASSIGN(file.bytes, reader.varint());
+    }
+  }
+  return duty;
+}
+
+}  // namespace
+
+std::string encode(const HelloMessage& message) {
+  std::string out;
+  append_varint(out, message.protocol_version);
+  append_text(out, message.cairn_version);
+  append_varint(out, static_cast<std::uint64_t>(message.trainer));
+  append_milliseconds(out, message.grace);
+  append_varint(out, static_cast<std::uint64_t>(std::clamp(message.priority.nice, 0, kNiceMax)));
+  out.push_back(static_cast<char>(message.priority.io_class));
+  out.push_back(static_cast<char>(std::min(message.priority.io_level, kIoLevelMax)));
+  return out;
+}
+
+Result<HelloMessage> decode_hello(std::string_view bytes) {
+  CodedReader reader = reader_of(bytes);
+  HelloMessage message;
+  CAIRN_TRY_ASSIGN(message.protocol_version, reader.varint());
+  CAIRN_TRY_ASSIGN(message.cairn_version, reader.counted_text());
+  // What follows is of that version: the answer to another one says so, and needs no more of it.
+  if (message.protocol_version != kProtocolVersion) return message;
+  CAIRN_TRY_ASSIGN(const std::uint64_t trainer, read_at_most(reader, INT32_MAX, "a process id beyond 2^31"));
+  message.trainer = static_cast<std::int64_t>(trainer);
+  CAIRN_TRY_ASSIGN(message.grace, read_milliseconds(reader));
+  CAIRN_TRY_ASSIGN(const std::uint64_t nice, read_at_most(reader, kNiceMax, "too large a niceness"));
+  message.priority.nice = static_cast<int>(nice);
+  CAIRN_TRY_ASSIGN(const std::uint8_t io_class, reader.byte());
+  CAIRN_TRY_ASSIGN(message.priority.io_level, reader.byte());
+  if (io_class > static_cast<std::uint8_t>(os::IoClass::kIdle) || message.priority.io_level > kIoLevelMax) {
+    return reader.damaged("an unknown I/O priority");
+  }
+  message.priority.io_class = static_cast<os::IoClass>(io_class);
+  CAIRN_TRY(expect_end(reader));
+  return message;
+}
+
+std::string encode_number(std::uint64_t number) {
+  std::string out;
+  append_varint(out, number);
+  return out;
+}
+
+Result<std::uint64_t> decode_number(std::string_view bytes) {
+  CodedReader reader = reader_of(bytes);
+  CAIRN_TRY_ASSIGN(const std::uint64_t number, reader.varint());
+  CAIRN_TRY(expect_end(reader));
+  return number;
+}
+
+Result<std::string> encode_layout(std::uint64_t slot, const StagedLayout& layout) {
+  std::string out;
+  append_varint(out, slot);
+  append_varint(out, layout.id);
+  append_varint(out, layout.arena_bytes);
+  append_varint(out, layout.files.size());
+  for (const StagedLayout::File& file : layout.files) {
+    append_varint(out, file.arena_offset);
+    append_varint(out, file.index.rank);
+    append_varint(out, file.index.file_number);
+    append_varint(out, file.index.file_count);
+    append_varint(out, file.index.items.size());
+    std::uint64_t end = 0;
+    for (const manifest::TrailerItem& item : file.index.items) {
+      if (item.extent.item_offset < end) {
+        return Error(ErrorCode::kInvalidArgument, "items of a file that are out of order").key(item.fqn);
+      }
+      manifest::append_item(out, item, end);
+      end = item.extent.item_offset + item.extent.item_length;
+    }
+  }
+  return out;
+}
+
+Result<LayoutMessage> decode_layout(std::string_view bytes) {
+  CodedReader reader = reader_of(bytes);
+  LayoutMessage message;
+  CAIRN_TRY_ASSIGN(message.slot, read_at_most(reader, kLayoutSlots - 1, "a layout beyond the last slot"));
+  CAIRN_TRY_ASSIGN(message.layout.id, reader.varint());
+  CAIRN_TRY_ASSIGN(message.layout.arena_bytes, reader.varint());
+  CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.count());
+  for (std::uint64_t i = 0; i < file_count; ++i) {
+    StagedLayout::File& file = message.layout.files.emplace_back();
+    CAIRN_TRY_ASSIGN(file.arena_offset, reader.varint());
+    CAIRN_TRY_ASSIGN(file.index.rank, read_u32(reader));
+    CAIRN_TRY_ASSIGN(file.index.file_number, read_u32(reader));
+    CAIRN_TRY_ASSIGN(file.index.file_count, read_u32(reader));
+    CAIRN_TRY_ASSIGN(const std::uint64_t item_count, reader.count());
+    std::uint64_t end = 0;
+    for (std::uint64_t number = 0; number < item_count; ++number) {
+      manifest::TrailerItem& item = file.index.items.emplace_back();
+      CAIRN_TRY(manifest::read_item(reader, end, item));
+      end = item.extent.item_offset + item.extent.item_length;  // checked by read_item
+    }
+  }
+  CAIRN_TRY(expect_end(reader));
+  return message;
+}
+
+std::string encode(const ClaimMessage& message) {
+  std::string out;
+  append_varint(out, message.save);
+  append_text(out, message.request.directory);
+  transfer::append_identity(out, message.request.identity);
+  const transfer::ClaimOptions& options = message.request.options;
+  append_flag(out, options.overwrite);
+  append_flag(out, options.names_taken);
+  append_varint(out, options.alone_as_rank ? std::uint64_t{*options.alone_as_rank} + 1 : 0);
+  return out;
+}
+
+Result<ClaimMessage> decode_claim(std::string_view bytes) {
+  CodedReader reader = reader_of(bytes);
+  ClaimMessage message;
+  CAIRN_TRY_ASSIGN(message.save, reader.varint());
+  CAIRN_TRY_ASSIGN(message.request.directory, reader.counted_text());
+  CAIRN_TRY_ASSIGN(message.request.identity, transfer::read_identity(reader));
+  transfer::ClaimOptions& options = message.request.options;
+  CAIRN_TRY_ASSIGN(options.overwrite, read_flag(reader));
+  CAIRN_TRY_ASSIGN(options.names_taken, read_flag(reader));
+  constexpr std::uint64_t kRanksMax = std::uint64_t{UINT32_MAX} + 1;
+  CAIRN_TRY_ASSIGN(const std::uint64_t alone, read_at_most(reader, kRanksMax, "a rank beyond 2^32"));
+  if (alone != 0) options.alone_as_rank = static_cast<std::uint32_t>(alone - 1);
+  CAIRN_TRY(expect_end(reader));
+  return message;
+}
+
+std::string encode(const BeginMessage& message) {
+  std::string out;
+  const SaveRequest& request = message.request;
+  append_varint(out, message.save);
+  append_text(out, request.directory);
+  transfer::append_ticket(out, request.ticket);
+  append_varint(out, request.place.rank);
+  append_varint(out, request.place.count);
+  append_varint(out, request.place.coordinator);
+  append_varint(out, message.arena);
+  append_varint(out, message.layout_slot);
+  append_varint(out, request.names.size());
+  for (const std::string& name : request.names) append_text(out, name);
+  append_flag(out, request.durability == Durability::kDurable);
+  append_varint(out, std::clamp<std::uint64_t>(request.thread_count, 1, kThreadsMax));
+  append_flag(out, request.direct_io);
+  append_milliseconds(out, request.deadline);
+  append_flag(out, request.duty.has_value());
+  if (request.duty) append_duty(out, *request.duty);
+  return out;
+}
+
+Result<BeginMessage> decode_begin(std::string_view bytes) {
+  CodedReader reader = reader_of(bytes);
+  BeginMessage message;
+  SaveRequest& request = message.request;
+  CAIRN_TRY_ASSIGN(message.save, reader.varint());
+  CAIRN_TRY_ASSIGN(request.directory, reader.counted_text());
+  CAIRN_TRY_ASSIGN(request.ticket, transfer::read_ticket(reader));
+  CAIRN_TRY_ASSIGN(request.place.rank, read_u32(reader));
+  CAIRN_TRY_ASSIGN(request.place.count, read_u32(reader));
+  CAIRN_TRY_ASSIGN(request.place.coordinator, read_u32(reader));
+  if (request.place.count == 0) return reader.damaged("a save of no ranks");
+  CAIRN_TRY_ASSIGN(message.arena, reader.varint());
+  CAIRN_TRY_ASSIGN(message.layout_slot, read_at_most(reader, kLayoutSlots - 1, "a layout beyond the last slot"));
+  CAIRN_TRY_ASSIGN(const std::uint64_t name_count, reader.count());
+  for (std::uint64_t i = 0; i < name_count; ++i) {
+    CAIRN_TRY_ASSIGN(const std::string_view name, reader.counted_text());
+    request.names.emplace_back(name);
+  }
+  CAIRN_TRY_ASSIGN(const bool durable, read_flag(reader));
+  request.durability = durable ? Durability::kDurable : Durability::kBuffered;
+  CAIRN_TRY_ASSIGN(request.thread_count, read_at_most(reader, kThreadsMax, "too many threads"));
+  if (request.thread_count == 0) return reader.damaged("a save of no threads");
+  CAIRN_TRY_ASSIGN(request.direct_io, read_flag(reader));
+  CAIRN_TRY_ASSIGN(request.deadline, read_milliseconds(reader));
+  CAIRN_TRY_ASSIGN(const bool has_duty, read_flag(reader));
+  if (has_duty) {
+    CAIRN_TRY_ASSIGN(request.duty, read_duty(reader));
+  }
+  CAIRN_TRY(expect_end(reader));
+  return message;
+}
+
+std::string encode(const OutcomeMessage& message) {
+  return encode_number(message.save) + manifest::encode_outcome(message.outcome);
+}
+
+Result<OutcomeMessage> decode_outcome_message(std::string_view bytes) {
+  CodedReader reader = reader_of(bytes);
+  OutcomeMessage message;
+  CAIRN_TRY_ASSIGN(message.save, reader.varint());
+  bytes.remove_prefix(reader.position());
+  message.outcome = manifest::decode_outcome(bytes);
+  // An outcome that came is the message; one that can't be read is the failure of this call. Only the latter can't be
+  // encoded to the same bytes again.
+  if (!message.outcome && manifest::encode_outcome(message.outcome) != bytes) {
+    return Error(ErrorCode::kCorrupt, "an outcome that can't be read").actual(message.outcome.error().what());
+  }
+  return message;
+}
+
+std::string encode_report(const transfer::RankSaveReport& report) {
+  std::string out;
+  append_varint(out, report.bytes_written);
+  append_varint(out, report.warnings.size());
+  for (const std::string& warning : report.warnings) append_text(out, warning);
+  return out;
+}
+
+Result<transfer::RankSaveReport> decode_report(std::string_view bytes) {
+  CodedReader reader = reader_of(bytes);
+  transfer::RankSaveReport report;
+  CAIRN_TRY_ASSIGN(report.bytes_written, reader.varint());
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
+  for (std::uint64_t i = 0; i < count; ++i) {
+    CAIRN_TRY_ASSIGN(const std::string_view warning, reader.counted_text());
+    report.warnings.emplace_back(warning);
+  }
+  CAIRN_TRY(expect_end(reader));
+  return report;
+}
+
+std::string encode(const ProgressMessage& message) {
+  std::string out;
+  append_varint(out, message.saves.size());
+  for (const auto& [save, report] : message.saves) {
+    append_varint(out, save);
+    out.push_back(static_cast<char>(report.phase));
+    append_varint(out, report.bytes_written);
+    append_varint(out, report.bytes_total);
+  }
+  return out;
+}
+
+Result<ProgressMessage> decode_progress(std::string_view bytes) {
+  using Phase = transfer::SaveProgress::Phase;
+  CodedReader reader = reader_of(bytes);
+  ProgressMessage message;
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
+  for (std::uint64_t i = 0; i < count; ++i) {
+    auto& [save, report] = message.saves.emplace_back();
+    CAIRN_TRY_ASSIGN(save, reader.varint());
+    CAIRN_TRY_ASSIGN(const std::uint8_t phase, reader.byte());
+    if (phase > static_cast<std::uint8_t>(Phase::kEnded)) return reader.damaged("a save in an unknown phase");
+    report.phase = static_cast<Phase>(phase);
+    CAIRN_TRY_ASSIGN(report.bytes_written, reader.varint());
+    CAIRN_TRY_ASSIGN(report.bytes_total, reader.varint());
+  }
+  CAIRN_TRY(expect_end(reader));
+  return message;
+}
+
+}  // namespace cairn::writer

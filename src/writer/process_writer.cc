@@ -1,0 +1,131 @@
+#include "writer/process_writer.h"
+
+#include <unistd.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "writer/writer_connection.h"
+
+namespace cairn::writer {
+namespace {
+
+class ProcessSave final : public WriterSave {
+ public:
+  ProcessSave(std::shared_ptr<WriterConnection> connection, std::shared_ptr<WriterConnection::Save> save)
+      : connection_(std::move(connection)), save_(std::move(save)) {}
+  ~ProcessSave() override {
+    if (is_of_a_fork()) {
+      // The connection's thread is not here to be joined, nor are its locks to be trusted.
+      (void)new std::shared_ptr<WriterConnection>(std::move(connection_));
+      return;
+    }
+    connection_->abandon(*save_, Error(ErrorCode::kCancelled, "the save was dropped before its bytes were staged"));
+  }
+  ProcessSave(const ProcessSave&) = delete;
+  ProcessSave& operator=(const ProcessSave&) = delete;
+
+  Result<transfer::SaveTicket> claim(const ClaimRequest& request) override {
+    if (is_of_a_fork()) return of_a_fork();
+    return connection_->claim(*save_, request);
+  }
+  Result<void> begin(const SaveRequest& request) override {
+    return is_of_a_fork() ? Result<void>(of_a_fork()) : connection_->begin(*save_, request);
+  }
+  Result<void> staged() override { return is_of_a_fork() ? Result<void>(of_a_fork()) : connection_->staged(*save_); }
+  void abandon(const Error& reason) override {
+    if (!is_of_a_fork()) connection_->abandon(*save_, reason);
+  }
+  ProgressReport progress() const override { return is_of_a_fork() ? ProgressReport() : connection_->progress(*save_); }
+
+ private:
+  static Error of_a_fork() {
+    return Error(ErrorCode::kUnavailable, "a save of another process: this one was made by fork");
+  }
+  bool is_of_a_fork() const { return getpid() != process_; }
+
+  pid_t process_ = getpid();
+  std::shared_ptr<WriterConnection> connection_;  // owned by the writer too, which closes it
+  std::shared_ptr<WriterConnection::Save> save_;  // owned by the connection too, until the save has ended
+};
+
+}  // namespace
+
+struct ProcessWriter::State {
+  pid_t process = getpid();
+  std::mutex mutex;
+  std::shared_ptr<WriterConnection> current;  // owned by its saves too, as are those that are lost
+  std::vector<std::shared_ptr<WriterConnection>> lost;
+
+  // A connection that works, or is about to. Under the lock.
+  Result<std::shared_ptr<WriterConnection>> connect(const ProcessWriterOptions& options) {
+    if (current && !current->is_lost()) return current;
+    // Its thread may be in the middle of telling its saves; it may even be the one that starts this save.
+    if (current) lost.push_back(std::move(current));
+    std::erase_if(lost, [](const std::shared_ptr<WriterConnection>& connection) {
+      if (!connection->is_done()) return false;
+      connection->close();
+      return true;
+    });
+    CAIRN_TRY_ASSIGN(current, WriterConnection::open(options));
+    return current;
+  }
+};
+
+ProcessWriter::ProcessWriter(ProcessWriterOptions options) : options_(std::move(options)), state_(new State) {}
+
+ProcessWriter::~ProcessWriter() {
+  const std::unique_ptr<State> own(state_.load());
+  if (own->process != getpid()) {
+    (void)const_cast<std::unique_ptr<State>&>(own).release();
+    return;
+  }
+  for (const auto& connection : own->lost) connection->close();
+  if (own->current) own->current->close();
+}
+
+ProcessWriter::State& ProcessWriter::state() const {
+  State* found = state_.load();
+  if (found->process == getpid()) return *found;
+  // The parent's state, whose locks may be held for ever by threads that are not here, stays as it is.
+  auto own = std::make_unique<State>();
+  if (state_.compare_exchange_strong(found, own.get())) return *own.release();
+  return *found;  // another thread of this process was faster
+}
+
+Result<void> ProcessWriter::start_process() {
+  State& own = state();
+  const std::lock_guard lock(own.mutex);
+  CAIRN_TRY(own.connect(options_));
+  return {};
+}
+
+Result<void> ProcessWriter::prepare(const std::shared_ptr<staging::Arena>& arena) {
+  State& own = state();
+  const std::lock_guard lock(own.mutex);
+  CAIRN_TRY_ASSIGN(const auto connection, own.connect(options_));
+  return connection->prepare(arena);
+}
+
+std::optional<pid_t> ProcessWriter::process_id() const {
+  State& own = state();
+  const std::lock_guard lock(own.mutex);
+  if (!own.current || own.current->is_lost()) return std::nullopt;
+  return own.current->process_id();
+}
+
+Result<std::unique_ptr<WriterSave>> ProcessWriter::start(Ended ended) {
+  State& own = state();
+  const std::lock_guard lock(own.mutex);
+  CAIRN_TRY_ASSIGN(auto connection, own.connect(options_));
+  auto save = connection->start(ended);
+  if (!save) {  // it was lost just now
+    CAIRN_TRY_ASSIGN(connection, own.connect(options_));
+    save = connection->start(std::move(ended));
+    if (!save) return std::move(save).error();
+  }
+  return std::unique_ptr<WriterSave>(std::make_unique<ProcessSave>(std::move(connection), std::move(*save)));
+}
+
+}  // namespace cairn::writer

@@ -1,0 +1,211 @@
+#include "writer/save_thread.h"
+
+#include <cairn/error.h>
+
+#include <exception>
+#include <system_error>
+#include <utility>
+
+#include "core/checked.h"
+#include "os/page_buffer.h"
+#include "os/signal_mask.h"
+#include "storage/posix/posix_storage.h"
+
+namespace cairn::writer {
+namespace {
+
+using transfer::RankSave;
+
+Error out_of_turn(const char* what) { return Error(ErrorCode::kInvalidArgument, what); }
+
+// The image of a file in the arena; its memory begins there, and is the rest of the arena's.
+Result<transfer::FileImage> image_of(const StagedLayout::File& file, std::span<std::byte> arena) {
+  if (file.arena_offset % os::kPageBytes != 0 || file.arena_offset > arena.size()) {
+    return Error(ErrorCode::kInvalidArgument, "a file that does not lie in its arena")
+        .expected("a page within " + std::to_string(arena.size()) + " bytes")
+        .actual(std::to_string(file.arena_offset));
+  }
+  return transfer::FileImage::of_staged(file.index, arena.subspan(file.arena_offset));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, SaveWriter::Ended ended) {
+  // Owned by the writer, and by whoever was given the save; never by its own thread, which can't join itself.
+  const std::shared_ptr<SaveThread> save(new SaveThread(order, std::move(ended)));
+  const os::SignalMask no_signals;
+  try {
+    save->thread_ = std::thread([thread = save.get()] { thread->run(); });
+  } catch (const std::system_error& error) {
+    return Error(ErrorCode::kUnavailable, std::string("no thread for a save: ") + error.what());
+  }
+  return save;
+}
+
+SaveThread::~SaveThread() { join(); }
+
+void SaveThread::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void SaveThread::post(std::function<void()> task, const std::function<void()>& too_late) {
+  std::unique_lock lock(mutex_);
+  if (closed_) {
+    lock.unlock();
+    too_late();
+    return;
+  }
+  tasks_.push_back(std::move(task));
+  told_.notify_one();
+}
+
+void SaveThread::claim(ClaimRequest request, Claimed claimed) {
+  post([this, request = std::move(request), claimed] { claimed(do_claim(request)); },
+       [&claimed] { claimed(out_of_turn("a claim for a save that has ended")); });
+}
+
+void SaveThread::begin(SaveRequest request, Begun begun) {
+  // A function must be copyable, and a request is large: it moves from here to the thread once.
+  auto carried = std::make_shared<SaveRequest>(std::move(request));
+  post([this, carried, begun] { begun(do_begin(std::move(*carried))); },
+       [&begun] { begun(out_of_turn("a save that has ended can't begin")); });
+}
+
+Result<void> SaveThread::staged() {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return out_of_turn("bytes for a save that has ended");
+  if (!begun_) return out_of_turn("bytes for a save that has not begun");
+  staged_ = true;
+  told_.notify_one();
+  return {};
+}
+
+void SaveThread::abandon(const Error& reason) {
+  const std::lock_guard lock(mutex_);
+  if (!abandoned_) abandoned_ = reason;
+  told_.notify_one();
+}
+
+void SaveThread::cancel(const Error& reason) {
+  cancelled_ = true;
+  abandon(reason);
+}
+
+ProgressReport SaveThread::progress() const {
+  const std::lock_guard lock(mutex_);
+  if (!rank_save_) return last_progress_;
+  const transfer::SaveProgress& progress = rank_save_->progress();
+  return {progress.phase, progress.bytes_written, progress.bytes_total};
+}
+
+bool SaveThread::is_staged() const {
+  const std::lock_guard lock(mutex_);
+  return staged_;
+}
+
+void SaveThread::set_rank_save(std::unique_ptr<RankSave> rank_save) {
+  const std::lock_guard lock(mutex_);
+  rank_save_ = std::move(rank_save);
+}
+
+void SaveThread::run_tasks_until_told(std::unique_lock<std::mutex>& lock) {
+  while (true) {
+    told_.wait(lock, [this] { return !tasks_.empty() || staged_ || abandoned_; });
+    if (tasks_.empty()) break;
+    const std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    lock.lock();
+  }
+  closed_ = true;
+}
+
+void SaveThread::run() {
+  {
+    std::unique_lock lock(mutex_);
+    run_tasks_until_told(lock);
+  }
+  Result<transfer::RankSaveReport> result = Error(ErrorCode::kInternal, "a save without an end");
+  try {
+    result = end();
+  } catch (const std::exception& exception) {  // memory that ran out
+    result = Error(ErrorCode::kInternal, std::string("a save failed: ") + exception.what());
+  }
+  std::unique_ptr<RankSave> done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (rank_save_) last_progress_ = {{}, rank_save_->progress().bytes_written, rank_save_->progress().bytes_total};
+    last_progress_.phase = transfer::SaveProgress::Phase::kEnded;
+    done = std::move(rank_save_);
+  }
+  done.reset();
+  files_.clear();
+  images_.clear();
+  request_.reset();  // and with it the arena
+  turn_.reset();
+  std::exchange(report_end_, {})(std::move(result));
+  ended_ = true;
+}
+
+Result<transfer::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
+  if (rank_save_) return out_of_turn("a second claim for one save");
+  CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::make_directory(request.directory));
+  CAIRN_TRY_ASSIGN(auto rank_save, RankSave::claim(std::move(storage), request.identity, request.options));
+  const transfer::SaveTicket ticket = rank_save->ticket();
+  set_rank_save(std::move(rank_save));
+  return ticket;
+}
+
+Result<void> SaveThread::do_begin(SaveRequest request) {
+  if (request_) return out_of_turn("a save that begins twice");
+  const bool claimed = rank_save_ != nullptr;
+  if (claimed != request.place.is_coordinator() || claimed != request.duty.has_value()) {
+    return out_of_turn("the coordinator of a save, and nobody else, claims and commits");
+  }
+  if (claimed && rank_save_->ticket().identity.save_id != request.ticket.identity.save_id) {
+    return out_of_turn("a save that begins is not the one that was claimed");
+  }
+  if (request.names.size() != request.layout->files.size()) return out_of_turn("names for other files than there are");
+  // Whole pages are written.
+  const std::span<std::byte> arena = request.arena->bytes();
+  const std::span<std::byte> pages = arena.first(align_down(arena.size(), os::kPageBytes));
+  for (std::size_t i = 0; i < request.names.size(); ++i) {
+    const StagedLayout::File& file = request.layout->files[i];
+    Result<transfer::FileImage> image = image_of(file, pages);
+    if (!image) return std::move(image).error().file(request.names[i]);
+    transfer::FileImage& placed = images_.emplace_back(std::move(*image));
+    placed.set_save_id(request.ticket.identity.save_id);
+    const std::uint64_t room = align_up(placed.file_bytes(), os::kPageBytes);
+    files_.push_back({request.names[i], &placed, pages.subspan(file.arena_offset, room)});
+  }
+  if (!claimed) {
+    CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::open_directory(request.directory));
+    set_rank_save(RankSave::join(std::move(storage), request.ticket));
+  }
+  CAIRN_TRY(rank_save_->enter(request.place));
+  turn_ = order_.enter(request.directory);
+  request.layout.reset();
+  request_ = std::move(request);
+  const std::lock_guard lock(mutex_);
+  begun_ = true;
+  return {};
+}
+
+Result<transfer::RankSaveReport> SaveThread::end() {
+  if (is_staged()) return finish();
+  if (rank_save_) rank_save_->abandon(*abandoned_);
+  return *abandoned_;
+}
+
+Result<transfer::RankSaveReport> SaveThread::finish() {
+  transfer::RankSaveOptions options;
+  options.deadline = request_->deadline;
+  options.write.durability = request_->durability;
+  options.write.thread_count = request_->thread_count;
+  options.write.direct_io = request_->direct_io;
+  options.write.interrupted = [this] { return cancelled_.load(); };
+  return rank_save_->finish(std::move(files_), request_->duty, options, [this] { turn_->wait(); });
+}
+
+}  // namespace cairn::writer

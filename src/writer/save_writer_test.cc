@@ -1,0 +1,274 @@
+// What both writers do.
+#include "writer/save_writer.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <atomic>
+#include <thread>
+
+#include "storage/testing/scratch_directory.h"
+#include "writer/process_writer.h"
+#include "writer/testing/staged_sample.h"
+#include "writer/thread_writer.h"
+
+namespace cairn::writer {
+namespace {
+
+using storage::ScratchDirectory;
+
+class Writers : public testing::TestWithParam<bool> {
+ protected:
+  std::unique_ptr<SaveWriter> make() const {
+    if (GetParam()) return std::make_unique<ProcessWriter>();
+    return std::make_unique<ThreadWriter>();
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(SaveWriter, Writers, testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "Process" : "Thread"; });
+
+TEST_P(Writers, SaveWhatIsStaged) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  for (std::uint64_t number = 1; number <= 3; ++number) {
+    StagedSample sample(number);
+    const auto report = save_now(*writer, sample, scratch.path());
+    ASSERT_TRUE(report) << report.error().what();
+    EXPECT_GE(report->bytes_written, 400'000u);
+    EXPECT_TRUE(report->warnings.empty());
+    EXPECT_EQ(checkpoint_in(scratch.path()), static_cast<int>(number));
+  }
+}
+
+TEST_P(Writers, TakeManySavesOutOfOneArena) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  StagedSample first(1, 1000);
+  ASSERT_TRUE(writer->prepare(first.arena()));
+  ASSERT_TRUE(save_now(*writer, first, scratch.path()));
+  StagedSample larger(2, 3'000'000);  // the arena grows
+  End end;
+  const auto save = writer->start(end.callback()).value();
+  const auto ticket = save->claim(larger.claim_request(scratch.path())).value();
+  SaveRequest request = larger.request(scratch.path(), ticket);
+  ASSERT_TRUE(first.arena()->fit(request.layout->arena_bytes));
+  larger.stage();
+  std::memcpy(first.arena()->bytes().data(), larger.arena()->bytes().data(), request.layout->arena_bytes);
+  request.arena = first.arena();
+  ASSERT_TRUE(save->begin(request));
+  ASSERT_TRUE(save->staged());
+  const auto report = end.wait();
+  ASSERT_TRUE(report) << report.error().what();
+  EXPECT_EQ(checkpoint_in(scratch.path()), 2);
+}
+
+TEST_P(Writers, TellTheProgressOfASave) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  StagedSample sample(1);
+  End end;
+  const auto save = writer->start(end.callback()).value();
+  ASSERT_TRUE(begin_save(*save, sample, scratch.path()));
+  EXPECT_EQ(save->progress().phase, transfer::SaveProgress::Phase::kStaging);
+  sample.stage();
+  ASSERT_TRUE(save->staged());
+  ASSERT_TRUE(end.wait());
+  EXPECT_EQ(save->progress().phase, transfer::SaveProgress::Phase::kEnded);
+  EXPECT_FALSE(save->staged());
+}
+
+TEST_P(Writers, LetSavesIntoDifferentDirectoriesOverlap) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  StagedSample slow(1);
+  StagedSample quick(2);
+  End slow_end;
+  const auto save = writer->start(slow_end.callback()).value();
+  ASSERT_TRUE(begin_save(*save, slow, scratch.path() / "slow"));
+  ASSERT_TRUE(save_now(*writer, quick, scratch.path() / "quick"));  // though the other one is not staged
+  EXPECT_FALSE(slow_end.is_here());
+  slow.stage();
+  ASSERT_TRUE(save->staged());
+  ASSERT_TRUE(slow_end.wait());
+  EXPECT_EQ(checkpoint_in(scratch.path() / "slow"), 1);
+  EXPECT_EQ(checkpoint_in(scratch.path() / "quick"), 2);
+}
+
+TEST_P(Writers, CommitSavesIntoOneDirectoryInTheirOrder) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  StagedSample first(1);
+  StagedSample second(2);
+  End first_end;
+  End second_end;
+  const auto first_save = writer->start(first_end.callback()).value();
+  const auto second_save = writer->start(second_end.callback()).value();
+  ASSERT_TRUE(begin_save(*first_save, first, scratch.path()));
+  ASSERT_TRUE(begin_save(*second_save, second, scratch.path() / "." / ""));
+  second.stage();
+  ASSERT_TRUE(second_save->staged());
+  while (second_save->progress().phase != transfer::SaveProgress::Phase::kCommitting) std::this_thread::yield();
+  EXPECT_FALSE(second_end.is_here());
+  first.stage();
+  ASSERT_TRUE(first_save->staged());
+  EXPECT_TRUE(first_end.wait());
+  EXPECT_TRUE(second_end.wait());  // had it come first, the first would have been superseded
+  EXPECT_EQ(checkpoint_in(scratch.path()), 2);
+}
+
+TEST_P(Writers, DoNotLetASaveThatFailsHoldTheNext) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  StagedSample first(1);
+  StagedSample second(2);
+  End first_end;
+  auto first_save = writer->start(first_end.callback()).value();
+  ASSERT_TRUE(begin_save(*first_save, first, scratch.path()));
+  End second_end;
+  const auto second_save = writer->start(second_end.callback()).value();
+  ASSERT_TRUE(begin_save(*second_save, second, scratch.path()));
+  second.stage();
+  ASSERT_TRUE(second_save->staged());
+  first_save.reset();
+  EXPECT_EQ(first_end.wait().error().code(), ErrorCode::kCancelled);
+  EXPECT_TRUE(second_end.wait());
+  EXPECT_EQ(checkpoint_in(scratch.path()), 2);
+}
+
+TEST_P(Writers, EndWhatIsAbandonedAndLeaveNothing) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  for (int steps = 0; steps <= 2; ++steps) {
+    StagedSample sample(1);
+    End end;
+    const auto save = writer->start(end.callback()).value();
+    if (steps >= 1) {
+      const auto ticket = save->claim(sample.claim_request(scratch.path())).value();
+      if (steps >= 2) ASSERT_TRUE(save->begin(sample.request(scratch.path(), ticket)));
+    }
+    save->abandon(Error(ErrorCode::kInvalidArgument, "a tensor that can't be copied").key("weight"));
+    save->abandon(Error(ErrorCode::kInternal, "again"));
+    const auto ended = end.wait();
+    ASSERT_FALSE(ended);
+    EXPECT_NE(std::string(ended.error().what()).find("weight"), std::string::npos) << ended.error().what();
+    EXPECT_EQ(names_in(scratch.path()), std::vector<std::string>());
+    EXPECT_EQ(sample.arena().use_count(), 1);
+  }
+}
+
+TEST_P(Writers, WaitForWhatIsStagedWhenTheyAreClosed) {
+  const ScratchDirectory scratch;
+  StagedSample staged(1);
+  StagedSample half(2);
+  End staged_end;
+  End half_end;
+  {
+    const auto writer = make();
+    const auto save = writer->start(staged_end.callback()).value();
+    ASSERT_TRUE(begin_save(*save, staged, scratch.path() / "staged"));
+    staged.stage();
+    ASSERT_TRUE(save->staged());
+    const auto half_save = writer->start(half_end.callback()).value();
+    ASSERT_TRUE(begin_save(*half_save, half, scratch.path() / "half"));
+  }
+  ASSERT_TRUE(staged_end.is_here() && half_end.is_here());
+  EXPECT_TRUE(staged_end.wait());
+  EXPECT_EQ(half_end.wait().error().code(), ErrorCode::kCancelled);
+  EXPECT_EQ(checkpoint_in(scratch.path() / "staged"), 1);
+  EXPECT_EQ(checkpoint_in(scratch.path() / "half"), 0);
+}
+
+TEST_P(Writers, ReportAStorageThatFails) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  StagedSample sample(1);
+  End end;
+  const auto save = writer->start(end.callback()).value();
+  ASSERT_TRUE(begin_save(*save, sample, scratch.path() / "gone"));
+  std::filesystem::remove_all(scratch.path() / "gone");
+  sample.stage();
+  ASSERT_TRUE(save->staged());
+  EXPECT_FALSE(end.wait());
+  StagedSample next(2);
+  EXPECT_TRUE(save_now(*writer, next, scratch.path() / "next"));
+}
+
+TEST_P(Writers, ReportADirectoryThatCantBeMade) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  StagedSample sample(1);
+  End end;
+  auto save = writer->start(end.callback()).value();
+  const auto claimed = save->claim(sample.claim_request("/proc/nowhere/checkpoint"));
+  ASSERT_FALSE(claimed);
+  EXPECT_NE(std::string(claimed.error().what()).find("/proc/nowhere"), std::string::npos) << claimed.error().what();
+  save.reset();
+  EXPECT_FALSE(end.wait());
+}
+
+TEST_P(Writers, ReportAFullDisk) {
+  struct statvfs disk {};
+  const std::filesystem::path memory = "/dev/shm";
+  if (statvfs(memory.c_str(), &disk) != 0 || disk.f_frsize * disk.f_blocks > (std::uint64_t{1} << 40)) GTEST_SKIP();
+  const std::filesystem::path directory = memory / ("cairn-full-" + std::to_string(getpid()));
+  const auto writer = make();
+  // Larger than that file system, and never touched: the size is reserved before anything is written.
+  StagedSample sample(1, disk.f_frsize * disk.f_blocks / sizeof(float) + 1'000'000);
+  End end;
+  auto save = writer->start(end.callback()).value();
+  const auto begun = begin_save(*save, sample, directory);
+  ASSERT_TRUE(begun) << begun.error().what();
+  ASSERT_TRUE(save->staged());
+  const auto ended = end.wait();
+  EXPECT_EQ(names_in(directory), std::vector<std::string>());
+  std::filesystem::remove_all(directory);
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code(), ErrorCode::kNoSpace) << ended.error().what();
+}
+
+TEST_P(Writers, RefuseStepsOutOfTurn) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  StagedSample sample(1);
+  End end;
+  const auto save = writer->start(end.callback()).value();
+  EXPECT_EQ(save->staged().error().code(), ErrorCode::kInvalidArgument);
+  SaveRequest unclaimed = sample.request(scratch.path(), {sample.identity(), true});
+  EXPECT_EQ(save->begin(unclaimed).error().code(), ErrorCode::kInvalidArgument);
+  const auto ticket = save->claim(sample.claim_request(scratch.path())).value();
+  SaveRequest beyond = sample.request(scratch.path(), ticket);
+  auto layout = std::make_shared<StagedLayout>(*beyond.layout);
+  layout->files.front().arena_offset = 1 << 20;
+  layout->id = 4711;
+  beyond.layout = layout;
+  EXPECT_EQ(save->begin(beyond).error().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST_P(Writers, OfSeveralRanksMeetInTheDirectory) {
+  const ScratchDirectory scratch;
+  const auto coordinator = make();
+  const auto other = make();
+  StagedSample first(1, 100'000, {0, 2, 0});
+  StagedSample second(1, 100'000, {1, 2, 0});
+  End first_end;
+  End second_end;
+  const auto first_save = coordinator->start(first_end.callback()).value();
+  const auto second_save = other->start(second_end.callback()).value();
+  const auto ticket = first_save->claim(first.claim_request(scratch.path())).value();
+  ASSERT_TRUE(first_save->begin(first.request(scratch.path(), ticket)));
+  ASSERT_TRUE(second_save->begin(second.request(scratch.path(), ticket)));
+  first.stage();
+  second.stage();
+  ASSERT_TRUE(first_save->staged());
+  ASSERT_TRUE(second_save->staged());
+  for (End* end : {&first_end, &second_end}) {
+    const auto report = end->wait();
+    ASSERT_TRUE(report) << report.error().what();
+  }
+  EXPECT_EQ(checkpoint_in(scratch.path()), 1);
+}
+
+}  // namespace
+}  // namespace cairn::writer

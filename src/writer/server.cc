@@ -1,0 +1,273 @@
+// 1. The trainer's hello is answered with `ready`.
+// 2. Arenas and layouts are kept until they are forgotten; a save that uses one keeps it longer.
+// 3. Saves are started, claimed, begun and staged by messages, each on its own thread, which also sends the answers:
+//    this loop never waits for the storage. While there are saves it says at least once a second how they stand.
+// 4. The trainer is lost when its socket ends or its process does, whichever is seen first; what it sent before counts.
+//    Saves whose bytes are staged go on to their end, the others are given up.
+// 5. SIGTERM: no more saves are taken, those that are not staged are given up, the others have the grace period; what
+//    is then under way is cancelled, and has a moment to withdraw its files and to tell the other ranks.
+// 6. Without saves and without a trainer, or after SIGTERM, the process ends.
+#include "writer/server.h"
+
+#include <cairn/version.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "os/priority.h"
+#include "os/process_descriptor.h"
+
+namespace cairn::writer {
+namespace {
+
+constexpr std::chrono::milliseconds kProgressInterval{250};
+// Where the system has no process descriptors, the trainer is looked at so often.
+constexpr std::chrono::milliseconds kWatchInterval{1000};
+constexpr std::chrono::milliseconds kWithdrawalMax{3000};
+
+Error no_such(const char* what, std::uint64_t number) {
+  return Error(ErrorCode::kCorrupt, std::string("a message about ") + what + " that was never sent")
+      .actual(std::to_string(number));
+}
+
+}  // namespace
+
+Result<void> WriterServer::prepare() {
+  sigset_t end;
+  sigemptyset(&end);
+  sigaddset(&end, SIGTERM);
+  signals_ = os::Fd(signalfd(-1, &end, SFD_CLOEXEC | SFD_NONBLOCK));
+  wake_ = os::Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!signals_ || !wake_) return Error::from_errno(errno, "can't listen for signals");
+  trainer_id_ = getppid();
+  trainer_ = os::open_process(trainer_id_);
+  return {};
+}
+
+Result<void> WriterServer::run() {
+  CAIRN_TRY(prepare());
+  while (true) {
+    drop_ended_saves();
+    if (saves_.empty() && (trainer_lost_ || grace_ends_)) return {};  // (6)
+    if (grace_ends_ && Clock::now() > *grace_ends_ + kWithdrawalMax) return {};
+    wait();
+    if (!trainer_lost_) {
+      const Result<void> taken = take_messages();
+      if (!taken) lose_trainer(taken.error());
+    }
+    signalfd_siginfo signal;
+    if (read(signals_.get(), &signal, sizeof signal) == sizeof signal) begin_to_end();
+    if (grace_ends_ && Clock::now() > *grace_ends_) {
+      for (const auto& [number, save] : saves_) save->cancel(*ending_);
+    }
+    send_progress();
+  }
+}
+
+void WriterServer::wait() {
+  std::array<pollfd, 4> sources{{{signals_.get(), POLLIN, 0},
+                                 {wake_.get(), POLLIN, 0},
+                                 {trainer_lost_ ? -1 : socket_.fd(), POLLIN, 0},
+                                 {trainer_lost_ ? -1 : trainer_.get(), POLLIN, 0}}};
+  std::chrono::milliseconds time{-1};
+  if (!trainer_ && !trainer_lost_) time = kWatchInterval;
+  if (!saves_.empty()) time = kProgressInterval;
+  (void)poll(sources.data(), sources.size(), static_cast<int>(time.count()));
+  std::uint64_t ignored = 0;
+  (void)!read(wake_.get(), &ignored, sizeof ignored);
+}
+
+Result<void> WriterServer::take_messages() {
+  // Seen before the socket is read: a dead trainer sends nothing behind our back.
+  pollfd trainer{trainer_.get(), POLLIN, 0};
+  const bool is_dead = getppid() != trainer_id_ || (trainer_ && poll(&trainer, 1, 0) > 0);
+  while (true) {
+    CAIRN_TRY_ASSIGN(std::optional<os::Message> message, socket_.receive());
+    if (message) {
+      CAIRN_TRY(take(std::move(*message)));
+      continue;
+    }
+    if (!socket_.has_ended() && !is_dead) return {};
+    return Error(ErrorCode::kCancelled, is_dead ? "the trainer died before the bytes were staged"
+                                                : "the trainer left before the bytes were staged");
+  }
+}
+
+Result<void> WriterServer::take(os::Message message) {
+  const auto kind = static_cast<MessageKind>(message.kind);
+  if (!greeted_ && kind != MessageKind::kHello) return Error(ErrorCode::kCorrupt, "a message before the greeting");
+  switch (kind) {
+    case MessageKind::kHello: return take_hello(message);
+    case MessageKind::kArena: return take_arena(std::move(message));
+    case MessageKind::kClaim: return take_claim(message);
+    case MessageKind::kBegin: return take_begin(message);
+    case MessageKind::kForgetArena: {
+      CAIRN_TRY_ASSIGN(const std::uint64_t arena, decode_number(message.bytes));
+      arenas_.erase(arena);
+      return {};
+    }
+    case MessageKind::kLayout: {
+      CAIRN_TRY_ASSIGN(LayoutMessage sent, decode_layout(message.bytes));
+      layouts_[sent.slot] = std::make_shared<const StagedLayout>(std::move(sent.layout));
+      return {};
+    }
+    case MessageKind::kStart: {
+      CAIRN_TRY_ASSIGN(const std::uint64_t save, decode_number(message.bytes));
+      return start_save(save);
+    }
+    case MessageKind::kStaged: {
+      CAIRN_TRY_ASSIGN(const std::uint64_t number, decode_number(message.bytes));
+      SaveThread* const save = find(number);
+      return save != nullptr ? save->staged() : Result<void>();
+    }
+    case MessageKind::kAbandon: {
+      CAIRN_TRY_ASSIGN(const OutcomeMessage abandoned, decode_outcome_message(message.bytes));
+      if (abandoned.outcome) return Error(ErrorCode::kCorrupt, "a save abandoned without a reason");
+      if (SaveThread* const save = find(abandoned.save)) save->abandon(abandoned.outcome.error());
+      return {};
+    }
+    default: return Error(ErrorCode::kCorrupt, "a message of an unknown kind").actual(std::to_string(message.kind));
+  }
+}
+
+Result<void> WriterServer::take_hello(const os::Message& message) {
+  if (greeted_) return Error(ErrorCode::kCorrupt, "a second greeting");
+  CAIRN_TRY_ASSIGN(const HelloMessage hello, decode_hello(message.bytes));
+  OutcomeMessage ready;
+  if (hello.protocol_version != kProtocolVersion || hello.cairn_version != kVersion) {
+    ready.outcome = Error(ErrorCode::kUnsupported, "the writer process is of another version of Cairn")
+                        .expected(hello.cairn_version)
+                        .actual(kVersion);
+    send(MessageKind::kReady, ready);
+    return ready.outcome.error();
+  }
+  if (hello.trainer != trainer_id_) trainer_ = os::Fd();  // started by a program in between: only the socket can tell
+  os::set_priority(hello.priority);
+  grace_ = hello.grace;
+  greeted_ = true;
+  send(MessageKind::kReady, ready);  // (1)
+  return {};
+}
+
+Result<void> WriterServer::take_arena(os::Message message) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t number, decode_number(message.bytes));
+  if (!message.fd) return Error(ErrorCode::kCorrupt, "an arena without its descriptor");
+  CAIRN_TRY_ASSIGN(os::MemoryFile memory, os::MemoryFile::adopt(std::move(message.fd)));
+  arenas_[number] = std::make_shared<staging::Arena>(std::move(memory));  // (2)
+  return {};
+}
+
+SaveThread* WriterServer::find(std::uint64_t save) {
+  // A save that has ended is not an error: the message and the news of the end have crossed.
+  const auto found = saves_.find(save);
+  return found == saves_.end() ? nullptr : found->second.get();
+}
+
+Result<void> WriterServer::start_save(std::uint64_t number) {
+  if (number <= last_save_) return Error(ErrorCode::kCorrupt, "saves that are started out of order");
+  last_save_ = number;
+  auto started = SaveThread::start(order_, [this, number](Result<transfer::RankSaveReport> result) {  // (3)
+    OutcomeMessage ended{number};
+    if (result) {
+      ended.outcome = encode_report(*result);
+    } else {
+      ended.outcome = std::move(result).error();
+    }
+    send(MessageKind::kEnded, ended);
+    const std::lock_guard lock(ended_mutex_);
+    ended_.push_back(number);
+    const std::uint64_t one = 1;
+    (void)!write(wake_.get(), &one, sizeof one);
+  });
+  if (!started) {
+    send(MessageKind::kEnded, {number, std::move(started).error()});
+    return {};
+  }
+  if (ending_) (*started)->abandon(*ending_);
+  saves_.emplace(number, std::move(*started));
+  return {};
+}
+
+Result<void> WriterServer::take_claim(const os::Message& message) {
+  CAIRN_TRY_ASSIGN(ClaimMessage claim, decode_claim(message.bytes));
+  SaveThread* const save = find(claim.save);
+  if (save == nullptr) return {};
+  save->claim(std::move(claim.request), [this, number = claim.save](Result<transfer::SaveTicket> ticket) {
+    OutcomeMessage claimed{number};
+    if (ticket) {
+      claimed.outcome = transfer::encode_ticket(*ticket);
+    } else {
+      claimed.outcome = std::move(ticket).error();
+    }
+    send(MessageKind::kClaimed, claimed);
+  });
+  return {};
+}
+
+Result<void> WriterServer::take_begin(const os::Message& message) {
+  CAIRN_TRY_ASSIGN(BeginMessage begin, decode_begin(message.bytes));
+  const auto arena = arenas_.find(begin.arena);
+  if (arena == arenas_.end()) return no_such("an arena", begin.arena);
+  // Nobody else's while a save has it, so its size changes only between saves. One that is still in use keeps the size
+  // that its save knows: this save, which broke the rule, then fails.
+  if (arena->second.use_count() == 1) CAIRN_TRY(arena->second->remap());
+  begin.request.layout = layouts_[begin.layout_slot];
+  if (!begin.request.layout) return no_such("a layout", begin.layout_slot);
+  begin.request.arena = arena->second;
+  SaveThread* const save = find(begin.save);
+  if (save == nullptr) return {};
+  save->begin(std::move(begin.request), [this, number = begin.save](Result<void> begun) {
+    OutcomeMessage answer{number};
+    if (!begun) answer.outcome = std::move(begun).error();
+    send(MessageKind::kBegun, answer);
+  });
+  return {};
+}
+
+void WriterServer::send(MessageKind kind, const OutcomeMessage& message) {
+  // A trainer that is gone hears nothing; that it is gone is seen elsewhere.
+  (void)socket_.send(static_cast<std::uint32_t>(kind), encode(message));
+}
+
+void WriterServer::send_progress() {
+  if (trainer_lost_ || saves_.empty() || Clock::now() < next_progress_) return;
+  next_progress_ = Clock::now() + kProgressInterval;
+  ProgressMessage progress;
+  for (const auto& [number, save] : saves_) progress.saves.push_back({number, save->progress()});
+  // A trainer that does not read (it was stopped) must not stop us.
+  (void)socket_.send_at_once(static_cast<std::uint32_t>(MessageKind::kProgress), encode(progress));
+}
+
+void WriterServer::drop_ended_saves() {
+  std::vector<std::uint64_t> ended;
+  {
+    const std::lock_guard lock(ended_mutex_);
+    ended.swap(ended_);
+  }
+  for (const std::uint64_t number : ended) {
+    saves_.at(number)->join();
+    saves_.erase(number);
+  }
+}
+
+void WriterServer::lose_trainer(const Error& reason) {  // (4)
+  trainer_lost_ = true;
+  socket_.shut_down();  // nobody waits to send
+  ending_ = reason;
+  for (const auto& [number, save] : saves_) save->abandon(reason);
+}
+
+void WriterServer::begin_to_end() {  // (5)
+  if (grace_ends_) return;
+  grace_ends_ = Clock::now() + grace_;
+  ending_ = Error(ErrorCode::kCancelled, "the writer process was told to end (SIGTERM)");
+  for (const auto& [number, save] : saves_) save->abandon(*ending_);
+}
+
+}  // namespace cairn::writer

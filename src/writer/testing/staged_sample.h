@@ -1,0 +1,156 @@
+// StagedSample: a save of one rank as a stager hands it to a writer, and what is found of it afterwards. For the tests
+// of this folder.
+#pragma once
+
+#include <cairn/state_dict.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/checked.h"
+#include "format/manifest/trailer.h"
+#include "storage/posix/posix_storage.h"
+#include "transfer/commit.h"
+#include "transfer/file_image.h"
+#include "transfer/save_ticket.h"
+#include "writer/save_writer.h"
+
+namespace cairn::writer {
+
+inline constexpr SaveId kSampleJob{7, 7};
+inline constexpr std::chrono::seconds kGenerous{120};
+
+class StagedSample {
+ public:
+  // The `number`-th save of its job, by `place.count` ranks: a tensor whose every element is that number.
+  explicit StagedSample(std::uint64_t number, std::size_t elements = 100'000, transfer::RankPlace place = {})
+      : number_(number), elements_(elements), place_(place), arena_(staging::Arena::make().value()) {
+    auto layout = std::make_shared<StagedLayout>();
+    layout->id = 1000 * number + place.rank;
+    const transfer::LaidOutFile file = lay_out(place.rank);
+    layout->arena_bytes = align_up(file.file_bytes, 4096);
+    layout->files.push_back({0, file.index});
+    layout_ = std::move(layout);
+  }
+
+  transfer::SaveIdentity identity() const { return {{kSampleJob.high, number_}, kSampleJob, number_}; }
+  ClaimRequest claim_request(const std::filesystem::path& directory) const { return {directory, identity(), {}}; }
+
+  SaveRequest request(const std::filesystem::path& directory, const transfer::SaveTicket& ticket) {
+    EXPECT_TRUE(arena_->fit(layout_->arena_bytes));
+    SaveRequest request;
+    request.directory = directory;
+    request.ticket = ticket;
+    request.place = place_;
+    request.arena = arena_;
+    request.layout = layout_;
+    request.names = {transfer::data_file_name(ticket, place_.rank, 0)};
+    request.deadline = kGenerous;
+    if (!place_.is_coordinator()) return request;
+    request.duty = transfer::CommitDuty{"pickle", {}};
+    for (std::uint32_t rank = 0; rank < place_.count; ++rank) {
+      request.duty->files.push_back({{transfer::data_file_name(ticket, rank, 0), lay_out(rank).file_bytes}});
+    }
+    return request;
+  }
+
+  // What the trainer's threads do between begin() and staged().
+  void stage() {
+    const manifest::ItemExtent& extent = layout_->files.front().index.items.front().extent;
+    const auto value = static_cast<float>(number_);
+    for (std::uint64_t at = 0; at < extent.payload_length; at += sizeof value) {
+      std::memcpy(arena_->bytes().data() + extent.payload_offset + at, &value, sizeof value);
+    }
+  }
+
+  const std::shared_ptr<staging::Arena>& arena() const { return arena_; }
+
+ private:
+  transfer::LaidOutFile lay_out(std::uint32_t rank) const {
+    StateDict state;
+    const Extents sizes{static_cast<std::int64_t>(elements_)};
+    const float nowhere = 0;  // the layout looks at no element
+    EXPECT_TRUE(
+        state.add_tensor(Path{"t", std::to_string(rank)}, TensorView::contiguous(&nowhere, DType::kFloat32, sizes)));
+    transfer::ItemSource source;
+    source.entry = &state.entries().front();
+    source.tensor = std::get_if<TensorEntry>(&source.entry->content);
+    return transfer::FileImage::lay_out({{}, rank, 0, place_.count}, std::array{source}).value();
+  }
+
+  std::uint64_t number_;
+  std::size_t elements_;
+  transfer::RankPlace place_;
+  std::shared_ptr<staging::Arena> arena_;
+  std::shared_ptr<const StagedLayout> layout_;
+};
+
+// How a save ends, and when.
+class End {
+ public:
+  SaveWriter::Ended callback() {
+    return [promise = promise_](Result<transfer::RankSaveReport> result) { promise->set_value(std::move(result)); };
+  }
+  bool is_here() { return future_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+  Result<transfer::RankSaveReport> wait() {
+    if (future_.wait_for(kGenerous) != std::future_status::ready) return Error(ErrorCode::kInternal, "it never ends");
+    return future_.get();
+  }
+
+ private:
+  using Promise = std::promise<Result<transfer::RankSaveReport>>;
+  std::shared_ptr<Promise> promise_ = std::make_shared<Promise>();  // owned by the callback too
+  std::future<Result<transfer::RankSaveReport>> future_ = promise_->get_future();
+};
+
+// Claims and begins.
+inline Result<void> begin_save(WriterSave& save, StagedSample& sample, const std::filesystem::path& directory) {
+  CAIRN_TRY_ASSIGN(const transfer::SaveTicket ticket, save.claim(sample.claim_request(directory)));
+  return save.begin(sample.request(directory, ticket));
+}
+
+// A whole save.
+inline Result<transfer::RankSaveReport> save_now(SaveWriter& writer, StagedSample& sample,
+                                                 const std::filesystem::path& directory) {
+  End end;
+  CAIRN_TRY_ASSIGN(const auto save, writer.start(end.callback()));
+  CAIRN_TRY(begin_save(*save, sample, directory));
+  sample.stage();
+  CAIRN_TRY(save->staged());
+  return end.wait();
+}
+
+inline std::vector<std::string> names_in(const std::filesystem::path& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The number of the save that is in place, its every element read; 0: none; -1: it is broken, or there is litter.
+inline int checkpoint_in(const std::filesystem::path& directory) {
+  const auto storage = storage::PosixStorage::open_directory(directory).value();
+  const auto now = transfer::read_metadata_in_place(*storage).value();
+  if (!now.present) return names_in(directory).empty() ? 0 : -1;
+  if (!now.record || names_in(directory).size() != 1 + now.record->files.size()) return -1;
+  for (const auto& file : now.record->files) {
+    const auto opened = storage->open(file.name, false).value();
+    const auto trailer = manifest::read_trailer(*opened).value();
+    if (opened->size() != file.size || !trailer || trailer->save_id() != now.record->save_id) return -1;
+    std::vector<float> elements(trailer->extent(0).payload_length / sizeof(float));
+    EXPECT_TRUE(opened->read_at(trailer->extent(0).payload_offset, std::as_writable_bytes(std::span(elements))));
+    const auto wrong = [&](float element) { return element != static_cast<float>(now.record->save_number); };
+    if (elements.empty() || std::any_of(elements.begin(), elements.end(), wrong)) return -1;
+  }
+  return static_cast<int>(now.record->save_number);
+}
+
+}  // namespace cairn::writer

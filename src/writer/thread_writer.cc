@@ -1,0 +1,99 @@
+#include "writer/thread_writer.h"
+
+#include <unistd.h>
+
+#include <future>
+#include <utility>
+
+namespace cairn::writer {
+namespace {
+
+Error of_a_fork() {
+  return Error(ErrorCode::kUnavailable, "a writer whose threads are in another process: this one was made by fork");
+}
+
+// A save as its client sees it: asks the thread, and waits for the answer.
+class ThreadSave final : public WriterSave {
+ public:
+  explicit ThreadSave(std::shared_ptr<SaveThread> thread) : thread_(std::move(thread)) {}
+  ~ThreadSave() override {
+    if (is_of_a_fork()) {
+      // Its thread is not here to be joined.
+      (void)new std::shared_ptr<SaveThread>(std::move(thread_));
+      return;
+    }
+    thread_->abandon(Error(ErrorCode::kCancelled, "the save was dropped before its bytes were staged"));
+  }
+  ThreadSave(const ThreadSave&) = delete;
+  ThreadSave& operator=(const ThreadSave&) = delete;
+
+  Result<transfer::SaveTicket> claim(const ClaimRequest& request) override {
+    if (is_of_a_fork()) return of_a_fork();
+    // Owned by this call and by the answer, which may come when the call has returned its value already.
+    const auto answer = std::make_shared<std::promise<Result<transfer::SaveTicket>>>();
+    thread_->claim(request, [answer](Result<transfer::SaveTicket> ticket) { answer->set_value(std::move(ticket)); });
+    return answer->get_future().get();
+  }
+
+  Result<void> begin(const SaveRequest& request) override {
+    if (is_of_a_fork()) return of_a_fork();
+    const auto answer = std::make_shared<std::promise<Result<void>>>();  // owned as above
+    thread_->begin(request, [answer](Result<void> begun) { answer->set_value(std::move(begun)); });
+    return answer->get_future().get();
+  }
+
+  Result<void> staged() override { return is_of_a_fork() ? Result<void>(of_a_fork()) : thread_->staged(); }
+
+  void abandon(const Error& reason) override {
+    if (!is_of_a_fork()) thread_->abandon(reason);
+  }
+
+  ProgressReport progress() const override { return is_of_a_fork() ? ProgressReport() : thread_->progress(); }
+
+ private:
+  bool is_of_a_fork() const { return getpid() != process_; }
+
+  pid_t process_ = getpid();
+  std::shared_ptr<SaveThread> thread_;  // owned by the writer too, which joins it
+};
+
+}  // namespace
+
+struct ThreadWriter::State {
+  pid_t process = getpid();
+  CommitOrder order;
+  std::mutex mutex;
+  std::vector<std::shared_ptr<SaveThread>> threads;  // owned by their saves too
+
+  void join_ended() {
+    std::erase_if(threads, [](const std::shared_ptr<SaveThread>& thread) {
+      if (!thread->has_ended()) return false;
+      thread->join();
+      return true;
+    });
+  }
+};
+
+ThreadWriter::ThreadWriter() : state_(std::make_unique<State>()) {}
+
+ThreadWriter::~ThreadWriter() {
+  if (state_->process != getpid()) {
+    (void)state_.release();
+    return;
+  }
+  for (const auto& thread : state_->threads) {
+    thread->abandon(Error(ErrorCode::kCancelled, "the writer was closed before the bytes were staged"));
+  }
+  for (const auto& thread : state_->threads) thread->join();
+}
+
+Result<std::unique_ptr<WriterSave>> ThreadWriter::start(Ended ended) {
+  if (state_->process != getpid()) return of_a_fork();
+  const std::lock_guard lock(state_->mutex);
+  state_->join_ended();
+  CAIRN_TRY_ASSIGN(auto thread, SaveThread::start(state_->order, std::move(ended)));
+  state_->threads.push_back(thread);
+  return std::unique_ptr<WriterSave>(std::make_unique<ThreadSave>(std::move(thread)));
+}
+
+}  // namespace cairn::writer

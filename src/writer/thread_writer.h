@@ -1,0 +1,34 @@
+// ThreadWriter: carries out saves in threads of this process.
+//
+// A save that waits for its turn to commit holds its thread, so there are as many as saves under way. After a fork the
+// child has none of them: there, every call fails with kUnavailable, and destroying the writer does nothing.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "writer/commit_order.h"
+#include "writer/save_thread.h"
+#include "writer/save_writer.h"
+
+namespace cairn::writer {
+
+class ThreadWriter final : public SaveWriter {
+ public:
+  ThreadWriter();
+  // Abandons what is not staged, and waits for the end of what is. Not from within `ended`.
+  ~ThreadWriter() override;
+  ThreadWriter(const ThreadWriter&) = delete;
+  ThreadWriter& operator=(const ThreadWriter&) = delete;
+
+  Result<std::unique_ptr<WriterSave>> start(Ended ended) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace cairn::writer

@@ -1,0 +1,366 @@
+#include "writer/writer_connection.h"
+
+#include <cairn/version.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "os/signal_mask.h"
+#include "transfer/commit.h"
+#include "writer/writer_executable.h"
+
+namespace cairn::writer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using Phase = transfer::SaveProgress::Phase;
+
+constexpr milliseconds kLookMax{1000};
+constexpr milliseconds kLookMin{10};
+// A process that was told to end, or killed, is waited for so long; one that hangs in the kernel is left to itself.
+constexpr milliseconds kEndMax{5000};
+
+Error silence(const char* what, milliseconds deadline) {
+  return Error(ErrorCode::kUnavailable, std::string("the writer process was killed: ") + what)
+      .expected("something within " + std::to_string(deadline.count()) + " ms");
+}
+
+std::string absolute(const std::string& directory) {
+  std::error_code error;
+  const auto path = std::filesystem::absolute(directory, error);
+  return error ? directory : path.string();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<WriterConnection>> WriterConnection::open(const ProcessWriterOptions& options) {
+  CAIRN_TRY_ASSIGN(const std::string executable, find_writer_executable(options.executable));
+  CAIRN_TRY_ASSIGN(auto ends, os::MessageSocket::make_pair());
+  CAIRN_TRY_ASSIGN(os::ChildProcess child, os::ChildProcess::start(executable, {}, ends.second.get()));
+  ends.second = os::Fd();
+  // Owned by the writer, which closes it, and by its saves.
+  std::shared_ptr<WriterConnection> connection(new WriterConnection(options, std::move(ends.first), std::move(child)));
+  HelloMessage hello;
+  hello.cairn_version = kVersion;
+  hello.trainer = getpid();
+  hello.grace = options.grace;
+  hello.priority = options.priority;
+  (void)connection->send(MessageKind::kHello, encode(hello));  // if it is dead already, its thread finds out why
+  const os::SignalMask no_signals;
+  try {
+    connection->thread_ = std::thread([self = connection.get()] { self->listen(); });
+  } catch (const std::system_error& error) {
+    return Error(ErrorCode::kUnavailable, std::string("no thread to watch the writer process: ") + error.what());
+  }
+  return connection;
+}
+
+WriterConnection::~WriterConnection() {
+  if (thread_.joinable()) close();
+}
+
+void WriterConnection::close() {
+  std::vector<std::shared_ptr<Save>> saves;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [number, save] : saves_) saves.push_back(save);
+  }
+  for (const auto& save : saves) {
+    abandon(*save, Error(ErrorCode::kCancelled, "the writer was closed before the bytes were staged"));
+  }
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return saves_.empty() || lost_; });
+  }
+  socket_.shut_down();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool WriterConnection::is_lost() const {
+  const std::lock_guard lock(mutex_);
+  return lost_.has_value();
+}
+
+Result<void> WriterConnection::send(MessageKind kind, std::string_view bytes) {
+  return socket_.send(static_cast<std::uint32_t>(kind), bytes);
+}
+
+Result<std::shared_ptr<WriterConnection::Save>> WriterConnection::start(SaveWriter::Ended ended) {
+  const std::lock_guard in_order(order_);
+  auto save = std::make_shared<Save>();  // owned by its client too
+  {
+    const std::lock_guard lock(mutex_);
+    if (lost_) return *lost_;
+    save->number = ++last_save_;
+    save->ended = std::move(ended);
+    save->deadline = options_.deadline;
+    if (saves_.empty()) last_heard_ = watched_;
+    saves_.emplace(save->number, save);
+  }
+  // If the process is dead, its thread ends the save.
+  (void)send(MessageKind::kStart, encode_number(save->number));
+  return save;
+}
+
+Result<std::string> WriterConnection::ask(Save& save, const std::function<Result<void>()>& send_request) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (lost_) return *lost_;
+    if (save.over) return Error(ErrorCode::kInvalidArgument, "a save that has ended");
+    save.answer.reset();
+    save.asked = true;
+    save.last_change = watched_;
+  }
+  const Result<void> sent = send_request();
+  std::unique_lock lock(mutex_);
+  // A process that can't be reached is about to be lost, and then there is more to say than that.
+  if (sent || sent.error().code() == ErrorCode::kUnavailable) {
+    changed_.wait(lock, [&] { return save.answer || save.over || lost_; });
+  }
+  save.asked = false;
+  if (!sent && sent.error().code() != ErrorCode::kUnavailable) return sent.error();
+  if (save.answer) return *std::exchange(save.answer, std::nullopt);
+  if (lost_) return *lost_;
+  return Error(ErrorCode::kUnavailable, "the writer process ended the save before it had begun");
+}
+
+Result<void> WriterConnection::prepare(const std::shared_ptr<staging::Arena>& arena) {
+  const std::lock_guard in_order(order_);
+  return sent_.send_arena(socket_, arena);
+}
+
+Result<transfer::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequest& request) {
+  ClaimMessage message{save.number, request};
+  message.request.directory = absolute(request.directory);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto& alone = request.options.alone_as_rank;
+    save.place = DeadSave{message.request.directory, request.identity.save_id,
+                          (alone ? "__" + std::to_string(*alone) : "") + std::string(transfer::kMetadataName)};
+  }
+  CAIRN_TRY_ASSIGN(const std::string ticket, ask(save, [&] { return send(MessageKind::kClaim, encode(message)); }));
+  return transfer::decode_ticket(ticket);
+}
+
+Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
+  BeginMessage message;
+  message.save = save.number;
+  message.request = request;
+  message.request.directory = absolute(request.directory);
+  message.request.arena.reset();
+  message.request.layout.reset();
+  message.arena = request.arena->id();
+  {
+    const std::lock_guard lock(mutex_);
+    save.arena = request.arena;
+    save.deadline = request.deadline;
+    if (!request.place.is_coordinator()) {
+      save.place = DeadSave{message.request.directory, request.ticket.identity.save_id,
+                            std::string(transfer::kMetadataName), request.place.rank};
+    }
+  }
+  const auto send_all = [&]() -> Result<void> {
+    const std::lock_guard in_order(order_);
+    CAIRN_TRY(sent_.send_arena(socket_, request.arena));
+    CAIRN_TRY_ASSIGN(message.layout_slot, sent_.send_layout(socket_, *request.layout));
+    return send(MessageKind::kBegin, encode(message));
+  };
+  CAIRN_TRY(ask(save, send_all));
+  return {};
+}
+
+Result<void> WriterConnection::staged(Save& save) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (lost_) return *lost_;
+    if (save.over || !save.arena) return Error(ErrorCode::kInvalidArgument, "bytes for a save that is not under way");
+    save.staged = true;
+    save.last_change = watched_;
+  }
+  return send(MessageKind::kStaged, encode_number(save.number));
+}
+
+void WriterConnection::abandon(Save& save, const Error& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (save.over || save.staged || lost_) return;
+  }
+  (void)send(MessageKind::kAbandon, encode(OutcomeMessage{save.number, reason}));
+}
+
+ProgressReport WriterConnection::progress(const Save& save) const {
+  const std::lock_guard lock(mutex_);
+  return save.progress;
+}
+
+void WriterConnection::listen() {
+  const milliseconds look = std::clamp(options_.deadline / 8, kLookMin, kLookMax);
+  std::optional<Error> killed_for;
+  bool silent = false;
+  Clock::time_point last_look = Clock::now();
+  while (true) {
+    pollfd waiting{socket_.fd(), POLLIN, 0};
+    (void)poll(&waiting, 1, static_cast<int>(look.count()));
+    const Result<void> heard = hear_all();
+    if (socket_.has_ended()) break;
+    if (!heard) {
+      killed_for = heard.error();
+      break;
+    }
+    const auto now = Clock::now();
+    {
+      const std::lock_guard lock(mutex_);
+      watched_ += std::min(std::chrono::duration_cast<milliseconds>(now - last_look), 2 * look);
+    }
+    last_look = now;
+    killed_for = find_silence();
+    silent = killed_for.has_value();
+    if (silent) break;
+    // Whoever has it sends, and may have to wait until the process listens.
+    if (const std::unique_lock lock(order_, std::try_to_lock); lock.owns_lock()) sent_.forget_dropped_arenas(socket_);
+  }
+  const Error reason = why_it_ended(killed_for);
+  socket_.shut_down();
+  lose(reason, silent);
+  done_ = true;
+}
+
+Result<void> WriterConnection::hear_all() {
+  while (true) {
+    CAIRN_TRY_ASSIGN(const std::optional<os::Message> message, socket_.receive());
+    if (!message) return {};
+    {
+      const std::lock_guard lock(mutex_);
+      last_heard_ = watched_;
+    }
+    CAIRN_TRY(hear(*message));
+  }
+}
+
+Result<void> WriterConnection::hear(const os::Message& message) {
+  const auto kind = static_cast<MessageKind>(message.kind);
+  if (kind == MessageKind::kProgress) {
+    CAIRN_TRY_ASSIGN(const ProgressMessage progress, decode_progress(message.bytes));
+    hear_progress(progress);
+    return {};
+  }
+  CAIRN_TRY_ASSIGN(OutcomeMessage outcome, decode_outcome_message(message.bytes));
+  switch (kind) {
+    case MessageKind::kReady: {
+      const std::lock_guard lock(mutex_);
+      if (!outcome.outcome) refused_ = std::move(outcome.outcome).error();
+      return {};
+    }
+    case MessageKind::kClaimed:
+    case MessageKind::kBegun: hear_answer(std::move(outcome)); return {};
+    case MessageKind::kEnded: hear_end(std::move(outcome)); return {};
+    default: return Error(ErrorCode::kCorrupt, "a message of an unknown kind").actual(std::to_string(message.kind));
+  }
+}
+
+void WriterConnection::hear_progress(const ProgressMessage& progress) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [number, report] : progress.saves) {
+    const auto found = saves_.find(number);
+    if (found == saves_.end()) continue;
+    Save& save = *found->second;
+    const bool same = save.progress.phase == report.phase && save.progress.bytes_written == report.bytes_written;
+    if (!same) save.last_change = watched_;
+    save.progress = report;
+  }
+}
+
+void WriterConnection::hear_answer(OutcomeMessage message) {
+  const std::lock_guard lock(mutex_);
+  const auto found = saves_.find(message.save);
+  if (found == saves_.end()) return;
+  found->second->answer = std::move(message.outcome);
+  changed_.notify_all();
+}
+
+void WriterConnection::hear_end(OutcomeMessage message) {
+  std::shared_ptr<Save> save;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = saves_.find(message.save);
+    if (found == saves_.end()) return;
+    save = found->second;
+  }
+  if (!message.outcome) {
+    end_save(*save, std::move(message.outcome).error());
+  } else {
+    end_save(*save, decode_report(*message.outcome));
+  }
+}
+
+void WriterConnection::end_save(Save& save, Result<transfer::RankSaveReport> result) {
+  const std::shared_ptr<Save> kept = [&] {
+    const std::lock_guard lock(mutex_);
+    save.over = true;
+    save.progress.phase = Phase::kEnded;
+    save.arena.reset();
+    return saves_.at(save.number);
+  }();
+  std::exchange(save.ended, {})(std::move(result));
+  const std::lock_guard lock(mutex_);
+  saves_.erase(save.number);
+  changed_.notify_all();
+}
+
+bool WriterConnection::waits_for_its_turn(const Save& save) const {
+  return save.progress.phase == Phase::kCommitting &&
+         std::any_of(saves_.begin(), saves_.find(save.number), [&save](const auto& earlier) {
+           return earlier.second->place && earlier.second->place->directory == save.place->directory;
+         });
+}
+
+std::optional<Error> WriterConnection::find_silence() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [number, save] : saves_) {
+    if (watched_ - last_heard_ > save->deadline) return silence("it gave no sign of life", save->deadline);
+    if (watched_ - save->last_change <= save->deadline) continue;
+    if (save->asked) return silence("it did not answer; the storage may hang", save->deadline);
+    // Waiting for other ranks has a deadline in the writer.
+    if (save->staged && save->progress.phase != Phase::kWaiting && !waits_for_its_turn(*save)) {
+      return silence("a save made no progress; the storage may hang", save->deadline).file(save->place->directory);
+    }
+  }
+  return std::nullopt;
+}
+
+Error WriterConnection::why_it_ended(const std::optional<Error>& killed_for) {
+  if (killed_for) child_.kill(SIGKILL);
+  std::optional<os::ProcessEnd> end = child_.wait_for(kEndMax);
+  if (!end) {
+    child_.kill(SIGKILL);
+    end = child_.wait_for(kEndMax);
+  }
+  if (killed_for) return *killed_for;
+  const std::lock_guard lock(mutex_);
+  if (refused_) return *refused_;
+  const std::string how = end ? end->in_words() : "closed its socket, and hangs";
+  return Error(ErrorCode::kUnavailable, "the writer process (" + std::to_string(child_.id()) + ") " + how);
+}
+
+void WriterConnection::lose(const Error& reason, bool storage_may_hang) {
+  std::vector<std::shared_ptr<Save>> saves;
+  {
+    const std::lock_guard lock(mutex_);
+    lost_ = reason;
+    for (const auto& [number, save] : saves_) saves.push_back(save);
+    changed_.notify_all();
+  }
+  for (const auto& save : saves) {
+    // A storage that made the process hang would make this thread hang: the next save cleans up.
+    const bool settles = save->place && !storage_may_hang;
+    end_save(*save, settles ? settle(*save->place, reason) : reason);
+  }
+}
+
+}  // namespace cairn::writer
