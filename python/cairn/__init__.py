@@ -41,6 +41,8 @@ from cairn.errors import (
 )
 
 __all__ = [
+    "AsyncCheckpointerType",
+    "AsyncSaver",
     "BytesStorageMetadata",
     "Cancelled",
     "Checkpoint",
@@ -86,24 +88,32 @@ __all__ = [
     "WriteItem",
     "__version__",
     "async_save",
+    "configure_async_saves",
     "install",
     "load",
     "load_sharded_optimizer_state_dict",
     "load_state_dict",
     "open",
+    "prepare_async_saves",
     "save",
     "save_state_dict",
+    "staging_fence",
     "uninstall",
     "verify",
 ]
 
 # What torch's package does not have, and is imported when it is first asked for.
 _LATE = {
+    "AsyncCheckpointerType": "torch.distributed.checkpoint.state_dict_saver",
+    "AsyncSaver": "cairn.async_saver",
     "ConversionWarning": "cairn.objects",
     "DeviceWarning": "cairn.objects",
     "PickleWarning": "cairn.objects",
     "Stateful": "torch.distributed.checkpoint.stateful",
+    "configure_async_saves": "cairn.async_saving",
     "install": "cairn.installing",
+    "prepare_async_saves": "cairn.async_saving",
+    "staging_fence": "cairn.staging",
     "uninstall": "cairn.installing",
 }
 

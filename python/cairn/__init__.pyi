@@ -27,12 +27,16 @@ from torch.distributed.checkpoint.planner import WriteItem as WriteItem
 from torch.distributed.checkpoint.quantized_hf_storage import (
     QuantizedHuggingFaceStorageReader as QuantizedHuggingFaceStorageReader,
 )
-from torch.distributed.checkpoint.state_dict_saver import async_save as async_save
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType as AsyncCheckpointerType
 from torch.distributed.checkpoint.stateful import Stateful as Stateful
 from torch.distributed.checkpoint.storage import StorageReader as StorageReader
 from torch.distributed.checkpoint.storage import StorageWriter as StorageWriter
 
 from cairn._engine import __version__ as __version__
+from cairn.async_saver import AsyncSaver as AsyncSaver
+from cairn.async_saving import async_save as async_save
+from cairn.async_saving import configure_async_saves as configure_async_saves
+from cairn.async_saving import prepare_async_saves as prepare_async_saves
 from cairn.checkpoint import Checkpoint as Checkpoint
 from cairn.checkpoint import Chunk as Chunk
 from cairn.checkpoint import TensorInfo as TensorInfo
@@ -65,5 +69,6 @@ from cairn.objects import PickleWarning as PickleWarning
 from cairn.protocol import load_state_dict as load_state_dict
 from cairn.protocol import save_state_dict as save_state_dict
 from cairn.saving import save as save
+from cairn.staging import staging_fence as staging_fence
 
 def __getattr__(name: str) -> Any: ...

@@ -1,5 +1,6 @@
 """torch's ``Metadata`` of a checkpoint, made when somebody looks: for many tensors that takes longer than the save."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from cairn.tensors import DTYPES
 class LazyMetadata(Metadata):
     """A Metadata that fills itself, and becomes an ordinary one, when any attribute of it is looked at."""
 
-    def __init__(self, catalog: _engine.Catalog, load_id: str | None = None) -> None:
+    def __init__(self, catalog: _engine.Catalog | Callable[[], _engine.Catalog], load_id: str | None = None) -> None:
         object.__setattr__(self, "_cairn_source", (catalog, load_id))
 
     def __getattribute__(self, name: str) -> Any:
@@ -43,9 +44,12 @@ class LazyMetadata(Metadata):
 
 def _fill(metadata: LazyMetadata) -> None:
     attributes = object.__getattribute__(metadata, "__dict__")
-    source = attributes.pop("_cairn_source", None)
+    source = attributes.get("_cairn_source")
     if source is not None:
-        attributes.update(_attributes_of(*source))
+        catalog, load_id = source
+        filled = _attributes_of(catalog() if callable(catalog) else catalog, load_id)  # may raise: then it stays as it is
+        attributes.pop("_cairn_source", None)
+        attributes.update(filled)
     object.__setattr__(metadata, "__class__", Metadata)
 
 

@@ -1,25 +1,21 @@
 """cairn.save: ``torch.distributed.checkpoint.save``, carried out by the engine."""
 
 import contextlib
-import functools
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.stateful import Stateful
 
-from cairn import _engine
+from cairn import _engine, saves_under_way
+from cairn.described import DescribedState, states_of
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import save_options, writer_is_native
-from cairn.flattening import Rules
 from cairn.metadata import LazyMetadata
-from cairn.objects import add_value
 from cairn.planning import save_planner_is_native, save_planning
 from cairn.protocol import save_by_protocol
 from cairn.ranks import Ranks
-from cairn.tensors import TensorSource
 
 
 def save(
@@ -49,9 +45,38 @@ def save(
     A `planner` of another class than DCP's own plans by its own rules, and a `storage_writer` that is no file system's
     stores by its own: :mod:`cairn.protocol`.
     """
+    return save_now(
+        state_dict,
+        checkpoint_id=checkpoint_id,
+        storage_writer=storage_writer,
+        planner=planner,
+        process_group=process_group,
+        no_dist=no_dist,
+        use_collectives=use_collectives,
+        before=_heed_earlier_saves,
+    )
+
+
+def _heed_earlier_saves(directory: str | os.PathLike[str]) -> None:
+    saves_under_way.raise_untold()
+    saves_under_way.wait_for(directory)  # saves into one directory commit in their order
+
+
+def save_now(
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: str | os.PathLike[str] | None = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    use_collectives: bool = True,
+    before: Callable[[str | os.PathLike[str]], None] | None = None,
+) -> Metadata:
+    """As save(). `before` is called with the directory of a native save; asynchronous ones are not heeded otherwise."""
     if not (save_planner_is_native(planner) and writer_is_native(storage_writer, checkpoint_id)):
         return save_by_protocol(
-            {key: _state_of(value) for key, value in state_dict.items()},
+            states_of(state_dict),
             checkpoint_id=checkpoint_id,
             storage_writer=storage_writer,
             planner=planner,
@@ -68,18 +93,12 @@ def save(
         with ranks.preparing(_engine.abandon_save if use_collectives else None):
             planning = save_planning(planner)
             directory, options = save_options(checkpoint_id, storage_writer)
-            resolved = {key: _state_of(value) for key, value in state_dict.items()}
-            state = _engine.StateDict()
-            tensors = TensorSource(state)
-            rules = Rules.TORCH_2_4 if planning["record_paths"] else Rules.TOP_LEVEL
-            tensors.add_leaves(resolved, rules, functools.partial(add_value, state))
-        catalog, _, _, remarks = _engine.save(os.fsencode(directory), state, **planning, **options, **together)
+            if before is not None:
+                before(directory)
+            described = DescribedState(states_of(state_dict), record_paths=planning["record_paths"])
+        catalog, _, _, remarks = _engine.save(
+            os.fsencode(directory), described.native, **planning, **options, **together
+        )
     for remark in remarks:
         warnings.warn(remark, RuntimeWarning, stacklevel=2)
     return LazyMetadata(catalog)
-
-
-def _state_of(value: Any) -> Any:
-    if type(value) in (torch.Tensor, torch.nn.Parameter, dict):
-        return value
-    return value.state_dict() if isinstance(value, Stateful) else value

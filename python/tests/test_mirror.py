@@ -31,6 +31,9 @@ OWN = {
     ("state_dict_loader", "_load_state_dict_from_keys"): "cairn.protocol",
     ("state_dict_loader", "load"): "cairn.loading",
     ("state_dict_loader", "load_state_dict"): "cairn.protocol",
+    ("staging", "BlockingAsyncStager"): "cairn.staging",
+    ("staging", "DefaultStager"): "cairn.staging",
+    ("state_dict_saver", "async_save"): "cairn.async_saving",
     ("state_dict_saver", "save"): "cairn.saving",
     ("state_dict_saver", "save_state_dict"): "cairn.protocol",
 }

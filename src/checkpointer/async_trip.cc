@@ -82,9 +82,7 @@ struct AsyncTrip::UnderWay {
       write.set_value(std::move(outcome).error());
       return;
     }
-    const std::uint64_t metadata_bytes = metadata ? metadata->size() : 0;
-    write.set_value(
-        AsyncSaveReport{save_id, metadata, outcome->bytes_written + metadata_bytes, std::move(outcome->warnings)});
+    write.set_value(AsyncSaveReport{save_id, metadata, outcome->bytes_written, std::move(outcome->warnings)});
   }
 };
 

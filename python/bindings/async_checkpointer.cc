@@ -1,0 +1,150 @@
+// AsyncCheckpointer, its stager and its writer process. Python's lock is released while the engine works or waits.
+#include <cairn/async_checkpointer.h>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "bound.h"
+#include "call_options.h"
+#include "catalog.h"
+#include "text.h"
+
+namespace cairn::python {
+namespace {
+
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+std::shared_ptr<CheckpointProcess> make_process(const nb::bytes& executable, double grace_seconds, int nice,
+                                                const std::string& io_priority) {
+  CheckpointProcessOptions options;
+  options.executable = to_filesystem_path(executable);
+  options.grace = milliseconds_of(grace_seconds);
+  options.nice = nice;
+  if (io_priority == "low") options.io_priority = CheckpointProcessOptions::IoPriority::kLow;
+  if (io_priority == "idle") options.io_priority = CheckpointProcessOptions::IoPriority::kIdle;
+  return CheckpointProcess::make(options);
+}
+
+AsyncSaveOptions async_options(const nb::kwargs& keywords, bool asynchronous_staging, double deadline_seconds) {
+  AsyncSaveOptions options;
+  options.save = save_options_of(keywords);
+  options.asynchronous_staging = asynchronous_staging;
+  options.deadline = milliseconds_of(deadline_seconds);
+  return options;
+}
+
+AsyncSave save_state(AsyncCheckpointer& self, const nb::bytes& directory, const StateDict& state,
+                     bool asynchronous_staging, double deadline_seconds, const nb::kwargs& keywords) {
+  AsyncSaveOptions options = async_options(keywords, asynchronous_staging, deadline_seconds);
+  const std::filesystem::path path = to_filesystem_path(directory);
+  return without_lock(options.save, keywords, [&] { return self.save(path, state, options); });
+}
+
+void abandon_save_with(AsyncCheckpointer& self, const std::string& code, const std::string& message,
+                       const nb::dict& place, const nb::bytes& attachment, const nb::kwargs& keywords) {
+  AsyncSaveOptions options;
+  options.save = save_options_of(keywords);
+  const Error reason = reason_of(code, message, place, attachment);
+  without_lock(options.save, keywords, [&] { return Result<void>(self.abandon_save(reason, options)); });
+}
+
+void prepare_for(AsyncCheckpointer& self, const StateDict& state) {
+  Interrupt interrupt;
+  const auto poll = interrupt.poll();
+  Result<void> prepared;
+  {
+    const nb::gil_scoped_release released;
+    prepared = self.prepare(state, poll);
+  }
+  interrupt.rethrow();
+  unwrap(std::move(prepared));
+}
+
+void close(AsyncCheckpointer& self) {
+  Result<void> closed;
+  {
+    const nb::gil_scoped_release released;
+    closed = self.close();
+  }
+  unwrap(std::move(closed));
+}
+
+void wait_staged(const AsyncSave& save) {
+  {
+    const nb::gil_scoped_release released;
+    save.staging.wait();
+  }
+  unwrap(save.staging.get());
+}
+
+// (save id, whether catalog() is there, bytes written, warnings)
+nb::tuple wait_written(const AsyncSave& save) {
+  {
+    const nb::gil_scoped_release released;
+    save.write.wait();
+  }
+  const AsyncSaveReport report = unwrap(save.write.get());
+  return nb::make_tuple(to_str(to_hex(report.save_id)), report.metadata != nullptr, report.bytes_written,
+                        strings(report.warnings));
+}
+
+SharedCatalog catalog_of(const AsyncSave& save) {
+  const AsyncSaveReport report = unwrap(save.write.get());
+  return {std::make_shared<Catalog>(unwrap(report.catalog()))};
+}
+
+// (phase, bytes written, bytes in all)
+nb::tuple progress_of(const AsyncSave& save) {
+  const SaveProgress progress = save.progress();
+  return nb::make_tuple(to_str(name_of(progress.phase)), progress.bytes_written, progress.bytes_total);
+}
+
+std::unique_ptr<AsyncCheckpointer> make_checkpointer(std::shared_ptr<CheckpointProcess> process,
+                                                     std::size_t generations, std::size_t copy_threads) {
+  AsyncCheckpointerOptions options;
+  options.stager = CheckpointStager::make({generations, copy_threads});
+  options.process = std::move(process);
+  options.overlap = true;
+  return std::make_unique<AsyncCheckpointer>(std::move(options));
+}
+
+}  // namespace
+
+void bind_async_checkpointer(nb::module_& module) {
+  nb::class_<CheckpointProcess>(module, "WriterProcess")
+      .def(nb::new_(&make_process), nb::arg("executable"), nb::arg("grace_seconds"), nb::arg("nice"),
+           nb::arg("io_priority"))
+      .def("start",
+           [](CheckpointProcess& self) {
+             Result<void> started;
+             {
+               const nb::gil_scoped_release released;
+               started = self.start();
+             }
+             unwrap(std::move(started));
+           })
+      .def_prop_ro("pid", &CheckpointProcess::pid);
+  nb::class_<AsyncSave>(module, "AsyncSave")
+      .def("wait_staged", &wait_staged)
+      .def("wait_written", &wait_written)
+      .def("catalog", &catalog_of)
+      .def("progress", &progress_of);
+  nb::class_<AsyncCheckpointer>(module, "AsyncCheckpointer")
+      .def(nb::new_(&make_checkpointer), nb::arg("process").none(), nb::arg("generations"), nb::arg("copy_threads"))
+      .def("save", &save_state)
+      .def("abandon_save", &abandon_save_with)
+      .def("prepare", &prepare_for)
+      .def("close", &close);
+}
+
+}  // namespace cairn::python

@@ -1,0 +1,130 @@
+#include "call_options.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <string_view>
+
+#include "text.h"
+
+namespace cairn::python {
+namespace {
+
+// An option as Python gives it.
+void take(nb::handle value, bool& option) { option = nb::cast<bool>(value); }
+void take(nb::handle value, std::size_t& option) { option = nb::cast<std::size_t>(value); }
+void take(nb::handle value, std::string& option) { option = to_utf8(value); }
+void take(nb::handle value, Durability& option) {
+  option = nb::cast<bool>(value) ? Durability::kDurable : Durability::kBuffered;
+}
+void take(nb::handle value, Verify& option) {
+  const std::string word = to_utf8(value);
+  option = word == "full" ? Verify::kFull : word == "none" ? Verify::kNone : Verify::kNeeded;
+}
+
+void take(nb::handle value, std::optional<std::uint32_t>& option) {
+  if (!value.is_none()) option = nb::cast<std::uint32_t>(value);
+}
+void take(nb::handle value, Collectives*& option) {
+  option = value.is_none() ? nullptr : &nb::cast<PythonCollectives&>(value).engine();
+}
+
+// Called with Python's lock; False stops the save. The caller's keywords keep the callable alive.
+void take(nb::handle value, std::function<Result<void>()>& option) {
+  if (value.is_none()) return;
+  option = [value]() -> Result<void> {
+    const nb::gil_scoped_acquire held;
+    try {
+      if (nb::cast<bool>(value())) return {};
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable(value);
+    }
+    return Error(ErrorCode::kCancelled, "what was to be done before the commit has failed");
+  };
+}
+
+// A keyword, and the member that it sets.
+template <typename Options>
+struct Keyword {
+  std::string_view name;
+  void (*set)(Options& options, nb::handle value);
+};
+
+template <auto Member, typename Options>
+void set(Options& options, nb::handle value) {
+  take(value, options.*Member);
+}
+
+constexpr Keyword<LoadOptions> kLoadKeywords[] = {
+    {"verify", set<&LoadOptions::verify>},
+    {"allow_partial", set<&LoadOptions::allow_partial>},
+    {"allow_cast", set<&LoadOptions::allow_cast>},
+    {"follow_links", set<&LoadOptions::follow_links>},
+    {"thread_count", set<&LoadOptions::thread_count>},
+    {"direct_io", set<&LoadOptions::direct_io>},
+    {"collectives", set<&LoadOptions::collectives>},
+    {"own_checkpoint", set<&LoadOptions::own_checkpoint>},
+};
+
+constexpr Keyword<SaveOptions> kSaveKeywords[] = {
+    {"durable", set<&SaveOptions::durability>},
+    {"overwrite", set<&SaveOptions::overwrite>},
+    {"file_per_item", set<&SaveOptions::file_per_item>},
+    {"record_paths", set<&SaveOptions::record_paths>},
+    {"dedup_to_lowest_rank", set<&SaveOptions::dedup_to_lowest_rank>},
+    {"alone_as_rank", set<&SaveOptions::alone_as_rank>},
+    {"checkpoint_id", set<&SaveOptions::checkpoint_id>},
+    {"thread_count", set<&SaveOptions::thread_count>},
+    {"direct_io", set<&SaveOptions::direct_io>},
+    {"before_commit", set<&SaveOptions::before_commit>},
+    {"collectives", set<&SaveOptions::collectives>},
+    {"coordinator_rank", set<&SaveOptions::coordinator_rank>},
+};
+
+template <typename Options, std::size_t Count>
+Options options_of(const nb::kwargs& arguments, const Keyword<Options> (&keywords)[Count]) {
+  Options options;
+  for (const auto [key, value] : arguments) {
+    const std::string name = to_utf8(key);
+    const auto* const known = std::find_if(std::begin(keywords), std::end(keywords),
+                                           [&](const Keyword<Options>& keyword) { return keyword.name == name; });
+    if (known == std::end(keywords)) throw nb::type_error(("no such option: " + name).c_str());
+    known->set(options, value);
+  }
+  return options;
+}
+
+}  // namespace
+
+SaveOptions save_options_of(const nb::kwargs& keywords) { return options_of(keywords, kSaveKeywords); }
+LoadOptions load_options_of(const nb::kwargs& keywords) { return options_of(keywords, kLoadKeywords); }
+
+// The error of a rank that has no state, as it tells the others of it.
+Error reason_of(const std::string& code, const std::string& message, const nb::dict& place,
+                const nb::bytes& attachment) {
+  auto named = ErrorCode::kInvalidArgument;
+  for (int i = 0; i <= static_cast<int>(ErrorCode::kInternal); ++i) {
+    if (name_of(static_cast<ErrorCode>(i)) == code) named = static_cast<ErrorCode>(i);
+  }
+  Error error = Error(named, message).attachment({attachment.c_str(), attachment.size()});
+  for (const auto [name, value] : place) {
+    if (value.is_none()) continue;
+    const std::string field = to_utf8(name);
+    if (field == "key") error = std::move(error).key(to_utf8(value));
+    if (field == "file") error = std::move(error).file(to_utf8(value));
+    if (field == "expected") error = std::move(error).expected(to_utf8(value));
+    if (field == "actual") error = std::move(error).actual(to_utf8(value));
+    if (field == "offset") error = std::move(error).offset(nb::cast<std::uint64_t>(value));
+    if (field == "error_number") error = std::move(error).error_number(nb::cast<int>(value));
+  }
+  return error;
+}
+
+nb::list strings(const std::vector<std::string>& texts) {
+  nb::list list;
+  for (const std::string& text : texts) list.append(to_str(text));
+  return list;
+}
+
+}  // namespace cairn::python

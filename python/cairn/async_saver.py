@@ -1,0 +1,153 @@
+"""AsyncSaver: saves in the background by the engine, in a native process or in threads, as Python futures."""
+
+import functools
+import os
+import threading
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from cairn import _engine, saves_under_way
+from cairn.described import DescribedState
+from cairn.errors import InvalidArgument, Replaced
+from cairn.failures import as_checkpoint_exceptions
+from cairn.metadata import LazyMetadata
+from cairn.saves_under_way import PendingSave, Progress, SaveFuture
+
+_PathLike = str | os.PathLike[str]
+IoPriority = Literal["low", "idle"]
+
+
+def writer_executable() -> str:
+    """The native writer, as it is installed with the package; $CAIRN_WRITER names another."""
+    return os.environ.get("CAIRN_WRITER") or str(Path(__file__).parent / "bin" / "cairn-writer")
+
+
+class AsyncSaver:
+    """The memory for staged bytes, kept from save to save, and who writes them.
+
+    `process`: a native process of its own, started when it is first needed, which finishes what is staged even if this
+    process is killed; otherwise threads, which die with it. `generations`: how many saves may be under way at a time,
+    each with memory for the whole state; a save beyond that waits for the oldest. `copy_threads`: that stage; 0 for one
+    per core. `deadline_seconds`: a rank or a writer that gives no sign of life, or gets nowhere, for so long is given
+    up. `grace_seconds`: after a SIGTERM the writer process finishes what is staged, but not longer than this. `nice`
+    and `io_priority`: how far the writer process stands back.
+
+    Saves come from one thread at a time. A forked child makes its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        process: bool = True,
+        generations: int = 2,
+        copy_threads: int = 0,
+        deadline_seconds: float = 300.0,
+        grace_seconds: float = 30.0,
+        nice: int = 0,
+        io_priority: IoPriority | None = None,
+    ) -> None:
+        if io_priority not in (None, "low", "idle"):
+            raise InvalidArgument("io_priority is 'low', 'idle' or None", actual=repr(io_priority))
+        self._process: _engine.WriterProcess | None = None
+        if process:
+            executable = os.fsencode(writer_executable())
+            self._process = _engine.WriterProcess(executable, grace_seconds, nice, io_priority or "")
+        self._native = _engine.AsyncCheckpointer(self._process, generations, copy_threads)
+        self._deadline_seconds = deadline_seconds
+
+    @property
+    def writer_pid(self) -> int | None:
+        """Of the writer process; None if there is none, or it does not run."""
+        return (self._process.pid or None) if self._process is not None else None
+
+    def save(
+        self, state_dict: Mapping[Any, Any], directory: _PathLike, *, asynchronous_staging: bool = False, **options: Any
+    ) -> PendingSave:
+        """Saves a nested state as it is. `options` are the engine's: durable, overwrite, alone_as_rank, collectives...
+
+        Returns when the state may change again; with `asynchronous_staging` at once, and then the state must stay as it
+        is until the staging future is done. Raises what fails until then; what fails later is in the upload future.
+        """
+        return self.start(DescribedState(state_dict), directory, asynchronous_staging=asynchronous_staging, **options)
+
+    def start(
+        self, described: DescribedState, directory: _PathLike, *, asynchronous_staging: bool, **options: Any
+    ) -> PendingSave:
+        """As save(), of a state that is described already."""
+        options.setdefault("checkpoint_id", os.fspath(directory))
+        native = self._native.save(
+            os.fsencode(directory), described.native, asynchronous_staging, self._deadline_seconds, **options
+        )
+        place = saves_under_way.place_of(directory)
+        save = PendingSave(place, Future(), SaveFuture(lambda: Progress(*native.progress())))
+        save.staging.set_running_or_notify_cancel()
+        if not asynchronous_staging:
+            save.staging.set_result(None)
+        saves_under_way.add(save)
+        kept = described if asynchronous_staging else None
+        rank = options.get("alone_as_rank")
+        # Not a daemon: the interpreter waits for it before it goes.
+        threading.Thread(target=_follow, args=(save, native, kept, rank), name="cairn-save").start()
+        return save
+
+    def abandon(self, *reason: Any, **options: Any) -> NoReturn:
+        """For a rank without a state: takes its part in a save of all ranks with the reason. Raises what all get."""
+        self._native.abandon_save(*reason, **options)
+        raise AssertionError("abandon_save raises")
+
+    def prepare(self, state_dict: Mapping[Any, Any]) -> "Future[None]":
+        """Makes the memory for a state like this one and the writer ready, in the background.
+
+        The first save is then as quick as any. Only shapes are looked at; keep the state until the future is done.
+        """
+        described = DescribedState(state_dict)
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+
+        def work() -> None:
+            try:
+                self._native.prepare(described.native)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+        threading.Thread(target=work, name="cairn-prepare").start()
+        return future
+
+    def close(self) -> None:
+        """Waits for what is under way, which tells its futures how it ended, and lets the writer process go."""
+        self._native.close()
+        del self._native, self._process  # which ends the process
+
+
+def _follow(save: PendingSave, native: _engine.AsyncSave, kept: DescribedState | None, rank: int | None) -> None:
+    if kept is not None:
+        try:
+            native.wait_staged()
+        except BaseException as error:
+            save.staging.set_exception(error)
+        else:
+            save.staging.set_result(None)
+    kept = None
+    try:
+        with as_checkpoint_exceptions():
+            save_id, is_here, _, remarks = native.wait_written()
+    except BaseException as error:
+        save.upload.set_exception(error)
+        return
+    for remark in remarks:
+        warnings.warn(remark, RuntimeWarning, stacklevel=2)
+    source = native.catalog if is_here else functools.partial(_catalog_in, save.directory, save_id, rank)
+    save.upload.set_result(LazyMetadata(source))
+
+
+def _catalog_in(directory: str, save_id: str, rank: int | None) -> _engine.Catalog:
+    name = ".metadata" if rank is None else f"__{rank}.metadata"
+    checkpoint = _engine.open(os.fsencode(directory), name)
+    if checkpoint.save_id != save_id:
+        raise Replaced("a later save has taken the place of this one, whose metadata only the coordinator has kept")
+    return _engine.catalog_of(checkpoint)

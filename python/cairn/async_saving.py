@@ -1,0 +1,238 @@
+"""cairn.async_save: ``torch.distributed.checkpoint.async_save``, carried out by the engine.
+
+1. The state is described and the ranks plan together, or agree that the last plan still fits (a small message each).
+2. The tensors are copied into memory that is laid out as the files, by native threads.
+3. A native process (``AsyncCheckpointerType.PROCESS``) or threads of this one complete, write and commit the files.
+
+Python takes no part in step 3, and nothing is sent between ranks in it: their writers meet in the storage. So saves can
+overlap on one process group, which needs no CPU backend.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.staging import AsyncStager, StagingOptions
+from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlockingStager
+from torch.distributed.checkpoint.staging import DefaultStager as StockDefaultStager
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
+
+from cairn import saves_under_way
+from cairn.async_saver import AsyncSaver, IoPriority
+from cairn.described import DescribedState, states_of
+from cairn.errors import Error
+from cairn.failures import as_checkpoint_exceptions
+from cairn.filesystem import FileSystemWriter, save_options, writer_is_native
+from cairn.planning import save_planner_is_native, save_planning
+from cairn.ranks import Ranks
+from cairn.saves_under_way import PendingSave, Progress, SaveFuture
+from cairn.saving import save_now
+from cairn.staging import BlockingAsyncStager, DefaultStager
+
+_PathLike = str | os.PathLike[str]
+_BLOCKING_STAGERS = (BlockingAsyncStager, StockBlockingStager, FileSystemWriter, StockWriter)
+
+_savers: dict[bool, AsyncSaver] = {}  # by whether a process writes
+_of_the_parent: list[Any] = []  # what a forked child must not use, and not destroy
+_settings: dict[str, Any] = {}
+_groups: dict[int, tuple[Any, Any]] = {}  # by a process group's identity: that group, and one of the same ranks for us
+
+
+def async_save(
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: _PathLike | None = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    async_checkpointer_type: AsyncCheckpointerType = AsyncCheckpointerType.THREAD,
+    async_stager: Any = None,
+    no_dist: bool = False,
+    use_collectives: bool = True,
+) -> "Future[Metadata] | AsyncSaveResponse":
+    """Saves `state_dict` as :func:`cairn.save` does, but returns as soon as its bytes are copied.
+
+    The signature is that of ``torch.distributed.checkpoint.async_save``, and so is what it returns: a future of the
+    Metadata, which is done when the checkpoint is durable and in place; or, with a stager that stages asynchronously
+    (``DefaultStager`` with ``use_async_staging``), an AsyncSaveResponse whose ``staging_completion`` tells when the
+    state may change again (see :func:`cairn.staging_fence`). ``AsyncCheckpointerType.PROCESS`` finishes what is staged
+    even if this process is killed; its directory must be one that all ranks see, and so with THREAD.
+
+    At most two saves are under way at a time (:func:`cairn.configure_async_saves`); one more waits for the oldest.
+    Saves into one directory commit in their order. Raises what fails before the bytes are copied, on every rank. What
+    fails later is raised by the future, on every rank; if nobody asks the future, by the next save, which is then not
+    made. The interpreter does not exit before all saves have ended.
+
+    A planner, a storage or a stager of the caller's own class is used as in DCP, with threads.
+    """
+    stager = async_stager
+    if stager is None and isinstance(storage_writer, AsyncStager):
+        stager = storage_writer
+    process = async_checkpointer_type is AsyncCheckpointerType.PROCESS
+    call = _Call(checkpoint_id, storage_writer, planner, process_group, no_dist, use_collectives)
+    native = save_planner_is_native(planner) and writer_is_native(storage_writer, checkpoint_id)
+    if native and (stager is None or type(stager) in _BLOCKING_STAGERS):
+        return _start(lambda: states_of(state_dict), call, process, asynchronous_staging=False).upload
+    if native and type(stager) in (DefaultStager, StockDefaultStager):
+        later = stager._config.use_async_staging
+        pending = _start(lambda: states_of(state_dict), call, process, asynchronous_staging=later)
+        stager._staging_future = pending.staging  # for its synchronize_staging()
+        return _response(pending.staging, pending.upload) if later else pending.upload
+    return _save_what_is_staged(states_of(state_dict), stager, call, process if native else None)
+
+
+def configure_async_saves(
+    *,
+    generations: int = 2,
+    copy_threads: int = 0,
+    deadline_seconds: float = 300.0,
+    grace_seconds: float = 30.0,
+    nice: int = 0,
+    io_priority: IoPriority | None = None,
+) -> None:
+    """How :func:`async_save` works in this process: the options of :class:`cairn.AsyncSaver`. Waits for what runs."""
+    settings = {
+        "generations": generations,
+        "copy_threads": copy_threads,
+        "deadline_seconds": deadline_seconds,
+        "grace_seconds": grace_seconds,
+        "nice": nice,
+        "io_priority": io_priority,
+    }
+    saves_under_way.wait_for()
+    for saver in _savers.values():
+        saver.close()
+    _savers.clear()
+    _settings.update(settings)
+
+
+def prepare_async_saves(
+    state_dict: dict[str, Any], async_checkpointer_type: AsyncCheckpointerType = AsyncCheckpointerType.THREAD
+) -> "Future[None]":
+    """Makes memory, and the writer, ready in the background for saves of a state like this one.
+
+    Without it the first save waits for its memory, which the system hands out more slowly than it is filled later.
+    """
+    return _saver(async_checkpointer_type is AsyncCheckpointerType.PROCESS).prepare(states_of(state_dict))
+
+
+class _Call(NamedTuple):
+    """The arguments of async_save that ``save`` has too."""
+
+    checkpoint_id: _PathLike | None
+    storage_writer: Any
+    planner: Any
+    process_group: Any
+    no_dist: bool
+    use_collectives: bool
+
+
+def _saver(process: bool) -> AsyncSaver:
+    if process not in _savers:
+        _savers[process] = AsyncSaver(process=process, **_settings)
+    return _savers[process]
+
+
+def _start(
+    make_state: Callable[[], dict[str, Any]], call: _Call, process: bool, *, asynchronous_staging: bool
+) -> PendingSave:
+    with as_checkpoint_exceptions() as here:
+        ranks = Ranks(call.process_group, call.no_dist)
+        here.rank = ranks.rank
+        saver = _saver(process)
+        together = ranks.options if call.use_collectives else {"alone_as_rank": ranks.rank}
+        try:
+            with ranks.preparing(saver.abandon if call.use_collectives else None):
+                saves_under_way.raise_untold()
+                planning = save_planning(call.planner)
+                directory, options = save_options(call.checkpoint_id, call.storage_writer)
+                described = DescribedState(make_state(), record_paths=planning["record_paths"])
+            return saver.start(
+                described, directory, asynchronous_staging=asynchronous_staging, **planning, **options, **together
+            )
+        except Error as error:
+            saves_under_way.note_told(error)
+            raise
+
+
+def _save_what_is_staged(
+    states: dict[str, Any], stager: Any, call: _Call, process: bool | None
+) -> "Future[Metadata] | AsyncSaveResponse":
+    """With a stager of the caller's own, or a planner or storage (`process` is None) that the engine does not know.
+
+    What is staged at once goes the usual way: it is copied once more, for only then the stager may use its memory for
+    the next save. What is staged later is planned later, by a process group of our own: the caller's is his.
+    """
+    with as_checkpoint_exceptions():
+        saves_under_way.raise_untold()
+    own_stager = DefaultStager(StagingOptions(False, False, False, False)) if stager is None else None
+    stager = stager or own_stager
+    staged = stager.stage(states)
+    if process is not None and not isinstance(staged, Future):
+        pending = _start(lambda: staged, call, process, asynchronous_staging=False)
+        _synchronize(stager)
+        return pending.upload
+    call = call._replace(process_group=_group_of_our_own(call.process_group, call.no_dist))
+    staging: Future[None] = Future()
+    staging.set_running_or_notify_cancel()
+    upload = SaveFuture(lambda: Progress("ended" if upload.done() else "writing", 0, 0))
+
+    def work() -> None:
+        try:
+            state = staged.result() if isinstance(staged, Future) else staged
+        except BaseException as error:
+            staging.set_exception(error)
+            upload.set_exception(error)
+            return
+        staging.set_result(None)
+        try:
+            metadata = save_now(state, **call._asdict())
+        except BaseException as error:
+            upload.set_exception(error)
+        else:
+            upload.set_result(metadata)
+        finally:
+            if own_stager is not None:
+                own_stager.close()
+
+    directory = str(call.checkpoint_id or getattr(call.storage_writer, "path", ""))
+    saves_under_way.add(PendingSave(saves_under_way.place_of(directory), staging, upload))
+    threading.Thread(target=work, name="cairn-save").start()
+    if isinstance(staged, Future):
+        return _response(staging, upload)
+    _synchronize(stager)
+    return upload
+
+
+def _response(staging: "Future[None]", upload: "Future[Any]") -> AsyncSaveResponse:
+    return AsyncSaveResponse(staging_completion=staging, upload_completion=upload)
+
+
+def _synchronize(stager: Any) -> None:
+    if stager.should_synchronize_after_execute:
+        stager.synchronize_staging()
+
+
+def _group_of_our_own(group: Any, no_dist: bool) -> Any:
+    """A process group of the same ranks, on which nobody else talks; all of them call this in the same order."""
+    if no_dist or not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
+        return group
+    given: Any = dist.group.WORLD if group is None else group
+    if id(given) not in _groups:
+        ranks = dist.get_process_group_ranks(given)
+        _groups[id(given)] = (given, dist.new_group(ranks, backend="gloo", use_local_synchronization=True))
+    return _groups[id(given)][1]
+
+
+def _forget() -> None:  # in a forked child, which has none of the threads
+    _of_the_parent.append(dict(_savers))
+    _savers.clear()
+    _groups.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

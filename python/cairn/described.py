@@ -1,0 +1,35 @@
+"""A state dict as the engine takes it: flattened, its tensors by their addresses, its values converted."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.stateful import Stateful
+
+from cairn import _engine
+from cairn.flattening import Rules
+from cairn.objects import add_value
+from cairn.tensors import TensorSource
+
+
+class DescribedState:
+    """Entries as they are to be saved. Keeps the tensors alive that `native` points into."""
+
+    def __init__(self, state_dict: Mapping[Any, Any], *, record_paths: bool = True) -> None:
+        """Raises Unsupported, PickleWarning and so on as cairn.save does."""
+        self.native = _engine.StateDict()
+        self._tensors = TensorSource(self.native)
+        rules = Rules.TORCH_2_4 if record_paths else Rules.TOP_LEVEL
+        self._tensors.add_leaves(state_dict, rules, functools.partial(add_value, self.native))
+
+
+def states_of(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries, of Statefuls their ``state_dict()``."""
+    return {key: _state_of(value) for key, value in state_dict.items()}
+
+
+def _state_of(value: Any) -> Any:
+    if type(value) in (torch.Tensor, torch.nn.Parameter, dict):
+        return value
+    return value.state_dict() if isinstance(value, Stateful) else value

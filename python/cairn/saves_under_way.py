@@ -1,0 +1,154 @@
+"""The asynchronous saves of this process: which are under way, and which have failed without anybody being told."""
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch.distributed.checkpoint.metadata import Metadata
+
+from cairn.errors import Error
+
+_PathLike = str | os.PathLike[str]
+_log = logging.getLogger("cairn")
+
+EARLIER = "the save before this one"  # in the error of a call that reports an earlier save
+
+
+class Progress(NamedTuple):
+    """How far a save is. `phase`: staging, writing, waiting (for other ranks), committing, or ended."""
+
+    phase: str
+    bytes_written: int  # of this rank's files
+    bytes_total: int  # 0 until it is known
+
+
+class SaveFuture(Future[Metadata]):
+    """The end of a save. It can't be cancelled, and it remembers whether somebody was told of a failure.
+
+    ``progress()`` says how far the save is.
+    """
+
+    def __init__(self, progress: Callable[[], Progress]) -> None:
+        super().__init__()
+        self.progress = progress
+        self.was_told = False
+        self.set_running_or_notify_cancel()
+
+    def result(self, timeout: float | None = None) -> Metadata:
+        """As of every Future."""
+        try:
+            return super().result(timeout)
+        finally:
+            self.was_told = self.was_told or self.done()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As of every Future."""
+        try:
+            return super().exception(timeout)
+        finally:
+            self.was_told = self.was_told or self.done()
+
+
+@dataclass(eq=False)
+class PendingSave:
+    """An asynchronous save. `staging`: the state may change again. `upload`: the checkpoint is durable and in place."""
+
+    directory: str
+    staging: Future[None]
+    upload: SaveFuture
+
+
+_lock = threading.Lock()
+_saves: list[PendingSave] = []  # under way, or failed with nobody told
+
+
+def add(save: PendingSave) -> None:
+    """From when it has begun."""
+    with _lock:
+        _saves[:] = [known for known in _saves if not known.upload.done() or _is_untold(known)]
+        _saves.append(save)
+
+
+def wait_for(directory: _PathLike | None = None) -> None:
+    """Returns when no save into `directory` (None: anywhere) is under way any more. How they ended is not told."""
+    wanted = None if directory is None else place_of(directory)
+    for save in _snapshot():
+        if wanted is None or save.directory == wanted:
+            _await(save.upload)
+
+
+def wait_for_staging() -> None:
+    """Returns when what is to be saved may change again. What failed is in the futures."""
+    for save in _snapshot():
+        _await(save.staging)
+
+
+def raise_untold() -> None:
+    """Raises the error of an earlier save, if nobody was told of it. Each is raised once."""
+    with _lock:
+        failed = [save for save in _saves if _is_untold(save)]
+        for save in failed:
+            save.upload.was_told = True
+            _saves.remove(save)
+    if not failed:
+        return
+    error = failed[0].upload.exception()
+    assert error is not None
+    if isinstance(error, Error):
+        told = type(error)(f"{EARLIER}, into '{failed[0].directory}', failed: {error}", **error.place)
+        raise told from error
+    raise error
+
+
+def note_told(error: BaseException) -> None:
+    """If `error` reports an earlier save on behalf of another rank, then this rank need not report it once more."""
+    if EARLIER not in str(error):
+        return
+    for save in _snapshot():
+        save.upload.was_told = True
+
+
+def place_of(directory: _PathLike) -> str:
+    """What two names of one directory have in common."""
+    return os.path.realpath(os.fspath(directory))
+
+
+def _is_untold(save: PendingSave) -> bool:
+    upload = save.upload
+    return upload.done() and not upload.was_told and super(SaveFuture, upload).exception() is not None
+
+
+def _snapshot() -> Sequence[PendingSave]:
+    with _lock:
+        return list(_saves)
+
+
+def _await(future: "Future[Any]") -> None:
+    done = threading.Event()
+    # Without asking for the result: to wait is not to be told.
+    Future.add_done_callback(future, lambda _: done.set())
+    while not done.wait(0.2):  # in slices, so that Ctrl-C is heard
+        pass
+
+
+def _forget() -> None:  # in a forked child: none of them is its own
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+    _saves.clear()
+
+
+def _report_at_exit() -> None:
+    for save in _snapshot():
+        if not save.upload.done():
+            _log.warning("the save into '%s' is still under way", save.directory)
+        elif _is_untold(save):
+            _log.error("an asynchronous save into '%s' failed: %s", save.directory, save.upload.exception())
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(_report_at_exit)
