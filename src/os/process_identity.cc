@@ -12,6 +12,7 @@
 #include <optional>
 #include <random>
 #include <sstream>
+#include <vector>
 
 namespace cairn::os {
 namespace {
@@ -37,29 +38,39 @@ std::string current_pid_namespace() {
 
 std::string current_boot_id() { return first_line("/proc/sys/kernel/random/boot_id"); }
 
-// Field 22 of /proc/PID/stat; the fields are counted after the command name, which may hold spaces and parentheses.
-std::optional<std::uint64_t> start_time_of(std::int64_t pid) {
+// What /proc/PID/stat says.
+struct ProcessStat {
+  bool has_ended = false;  // a zombie: it does nothing any more, but nobody has asked for its exit status yet
+  std::uint64_t start_time = 0;
+};
+
+std::optional<ProcessStat> stat_of(std::int64_t pid) {
   const std::string line = first_line("/proc/" + std::to_string(pid) + "/stat");
+  // Fields are counted after the command name, which may hold spaces and parentheses.
   const std::size_t after_name = line.rfind(')');
   if (after_name == std::string::npos) return std::nullopt;
-  std::istringstream fields(line.substr(after_name + 1));
-  std::string field;
-  constexpr int kFieldsBeforeStartTime = 20;
-  for (int i = 0; i < kFieldsBeforeStartTime; ++i) {
-    if (!(fields >> field)) return std::nullopt;
-    if (i == 0 && field == "Z") return std::nullopt;  // a zombie does nothing any more
-  }
-  std::uint64_t ticks = 0;
-  const auto parsed = std::from_chars(field.data(), field.data() + field.size(), ticks);
+  std::istringstream text(line.substr(after_name + 1));
+  const std::vector<std::string> fields{std::istream_iterator<std::string>(text), {}};
+  constexpr std::size_t kState = 0;
+  constexpr std::size_t kThreadCount = 17;
+  constexpr std::size_t kStartTime = 19;
+  if (fields.size() <= kStartTime) return std::nullopt;
+  ProcessStat stat;
+  const std::string& ticks = fields[kStartTime];
+  const auto parsed = std::from_chars(ticks.data(), ticks.data() + ticks.size(), stat.start_time);
   if (parsed.ec != std::errc()) return std::nullopt;
-  return ticks;
+  // The first thread may be a zombie while others are still at work, or on their way out of a system call.
+  stat.has_ended = fields[kState] == "X" ||
+                   (fields[kState] == "Z" && fields[kThreadCount].size() == 1 && fields[kThreadCount].front() <= '1');
+  return stat;
 }
 
 }  // namespace
 
 ProcessIdentity ProcessIdentity::mine() {
   const std::int64_t pid = getpid();
-  return {host_name(), current_boot_id(), current_pid_namespace(), pid, start_time_of(pid).value_or(0)};
+  return {host_name(), current_boot_id(), current_pid_namespace(), pid,
+          stat_of(pid).value_or(ProcessStat()).start_time};
 }
 
 ProcessIdentity::State ProcessIdentity::state() const {
@@ -67,8 +78,8 @@ ProcessIdentity::State ProcessIdentity::state() const {
   // Two machines may share a name, so another boot need not be an earlier one of this machine.
   if (boot_id.empty() || boot_id != current_boot_id()) return State::kElsewhere;
   if (pid_namespace != current_pid_namespace()) return State::kElsewhere;
-  const std::optional<std::uint64_t> ticks = start_time_of(pid);
-  if (ticks) return *ticks == start_time ? State::kAlive : State::kDead;
+  const std::optional<ProcessStat> stat = stat_of(pid);
+  if (stat) return stat->start_time == start_time && !stat->has_ended ? State::kAlive : State::kDead;
   // Not in /proc: gone, unless /proc hides other users' processes from us.
   return kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM ? State::kElsewhere : State::kDead;
 }

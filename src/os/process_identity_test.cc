@@ -1,8 +1,14 @@
 #include "os/process_identity.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <fstream>
+#include <string>
+#include <thread>
 
 namespace cairn::os {
 namespace {
@@ -18,6 +24,54 @@ TEST(ProcessIdentity, OfAnEndedProcessIsDead) {
   ended.pid = child;
   waitpid(child, nullptr, 0);
   EXPECT_EQ(ended.state(), State::kDead);
+}
+
+TEST(ProcessIdentity, OfAZombieIsDead) {
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  ProcessIdentity zombie = ProcessIdentity::mine();
+  zombie.pid = child;
+  std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
+  std::string field;
+  for (int i = 0; i < 22; ++i) stat >> field;
+  zombie.start_time = std::stoull(field);
+  EXPECT_EQ(zombie.state(), State::kAlive);
+  kill(child, SIGKILL);
+  siginfo_t info{};
+  waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);  // it has ended, and stays a zombie
+  EXPECT_EQ(zombie.state(), State::kDead);
+  waitpid(child, nullptr, 0);
+}
+
+// As when a process is killed while one of its threads is in the middle of a system call.
+TEST(ProcessIdentity, IsAliveWhileAnyOfItsThreadsIs) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    std::thread([&] {
+      const ProcessIdentity mine = ProcessIdentity::mine();
+      while (true) {  // until the first thread is a zombie
+        std::ifstream stat("/proc/self/stat");
+        std::string pid, name, state;
+        stat >> pid >> name >> state;
+        if (state == "Z") break;
+      }
+      const char alive = mine.state() == State::kAlive ? 'y' : 'n';
+      if (write(ready[1], &alive, 1) != 1) _exit(1);
+      _exit(0);
+    }).detach();
+    syscall(SYS_exit, 0);  // of this thread alone
+  }
+  char alive = '?';
+  EXPECT_EQ(read(ready[0], &alive, 1), 1);
+  EXPECT_EQ(alive, 'y');
+  waitpid(child, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
 }
 
 TEST(ProcessIdentity, TellsAProcessFromALaterOneWithItsPid) {

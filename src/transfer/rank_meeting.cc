@@ -12,6 +12,9 @@ namespace {
 
 // To look whether processes live costs more than to look at a folder.
 constexpr std::chrono::milliseconds kLifeInterval{100};
+// For ranks that are still busy when the verdict falls: later they find the folder gone, and the reason with it.
+constexpr std::chrono::seconds kHearingMax{20};
+constexpr std::chrono::seconds kHearingMaxIfInterrupted{1};
 
 // Of a file that is there: nullopt while it is not, or not yet, the one that was expected; `problem` then says why.
 std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& storage, const ExpectedFile& expected,
@@ -25,9 +28,10 @@ std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& stor
     problem = file.error();
     return std::nullopt;
   }
-  if ((*file)->size() != expected.bytes) {
+  const std::uint64_t size = (*file)->size();
+  if (expected.bytes != 0 && size != expected.bytes) {
     return wrong("a data file of another size than was planned", std::to_string(expected.bytes) + " bytes",
-                 std::to_string((*file)->size()));
+                 std::to_string(size));
   }
   const auto footer = manifest::read_trailer_footer(**file);
   if (!footer) {
@@ -38,7 +42,7 @@ std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& stor
     return wrong("a data file of another save", "save " + to_hex(save_id),
                  *footer ? "save " + to_hex((*footer)->save_id) : "a file without a trailer");
   }
-  return manifest::CommitRecord::File{expected.name, expected.bytes, (*footer)->checksum};
+  return manifest::CommitRecord::File{expected.name, size, (*footer)->checksum};
 }
 
 }  // namespace
@@ -144,13 +148,14 @@ Result<std::vector<RankMeeting::Files>> RankMeeting::wait_for_files(
   return files;
 }
 
-void RankMeeting::wait_until_heard(std::chrono::milliseconds longest) const {
+void RankMeeting::wait_until_heard(const std::function<bool()>& interrupted) const {
   const Clock::time_point start = Clock::now();
   std::map<std::uint32_t, LeaseWatch> watches;
   Backoff backoff;
   for (;;) {
     const auto seen = marks_.look();
-    if (!seen || Clock::now() - start > longest) return;
+    const bool hurry = interrupted && interrupted();
+    if (!seen || Clock::now() - start > (hurry ? kHearingMaxIfInterrupted : kHearingMax)) return;
     const bool someone_listens = std::any_of(seen->leases.begin(), seen->leases.end(), [&](std::uint32_t rank) {
       auto [watch, added] = watches.try_emplace(rank, storage_, marks_.path_of(rank_lease_name(rank)));
       return watch->second.look(deadline_) == LeaseWatch::Life::kLives;

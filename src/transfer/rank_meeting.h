@@ -21,10 +21,10 @@
 
 namespace cairn::transfer {
 
-// A data file that a rank is to publish: all that is known before it is written.
+// A data file that a rank is to publish: what is known before it is written.
 struct ExpectedFile {
   std::string name;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;  // 0: not known to those who plan; a file has its final name only when it is whole
 
   friend bool operator==(const ExpectedFile&, const ExpectedFile&) = default;
 };
@@ -47,8 +47,9 @@ class RankMeeting {
   Result<std::vector<Files>> wait_for_files(const std::vector<std::vector<ExpectedFile>>& expected, std::uint32_t mine,
                                             const std::function<bool()>& interrupted);
 
-  // Step 7: waits until every rank that lives has heard the verdict and taken its lease away, but no longer than this.
-  void wait_until_heard(std::chrono::milliseconds longest) const;
+  // Step 7: waits until every rank that lives has heard the verdict and taken its lease away; but not for long, and
+  // only for a moment once `interrupted` says true.
+  void wait_until_heard(const std::function<bool()>& interrupted) const;
 
  private:
   using Clock = std::chrono::steady_clock;

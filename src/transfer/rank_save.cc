@@ -24,6 +24,7 @@
 // nobody can tell, and nothing is withdrawn: the next save cleans up.
 #include "transfer/rank_save.h"
 
+#include <algorithm>
 #include <cassert>
 #include <exception>
 #include <new>
@@ -45,9 +46,6 @@ using Phase = SaveProgress::Phase;
 constexpr std::chrono::seconds kFolderVisibleAfterMax{3};
 // While a rank writes, it looks this often whether the save has failed elsewhere.
 constexpr std::chrono::milliseconds kNewsInterval{100};
-// For ranks that are still busy when the verdict falls: later they find the folder gone, and the reason with it.
-constexpr std::chrono::seconds kHearingMax{20};
-constexpr std::chrono::seconds kHearingMaxIfInterrupted{2};
 
 // What `work` returns. An exception out of it (memory ran out, most likely) is an error like any other: the other ranks
 // have to hear of it.
@@ -95,8 +93,9 @@ struct RankSave::Impl {
                                          const RankSaveOptions& options, const std::function<void()>& may_commit);
   void give_up_all(const Error& reason);
   // Any other rank.
+  Result<void> take_lease();
   Result<RankSaveReport> follow(std::vector<ImageFile> images, const RankSaveOptions& options);
-  Result<RankSaveReport> conclude(const Result<std::optional<Verdict>>& verdict, bool coordinator_is_dead);
+  Result<RankSaveReport> conclude(const Result<std::optional<Verdict>>& verdict, VerdictWatch& watch);
   void leave();
   // Both.
   Result<std::vector<std::uint32_t>> write(std::vector<ImageFile> images, const WriteOptions& options);
@@ -148,25 +147,35 @@ Result<void> RankSave::enter(const RankPlace& place) {
   if (impl_->entered) return {};
   assert((impl_->transaction != nullptr) == place.is_coordinator());
   impl_->place = place;
-  const Clock::time_point start = Clock::now();
-  for (Backoff backoff; !place.is_coordinator(); backoff.pause()) {  // (2)
-    Result<Lease> lease = Lease::take_as_rank(*impl_->storage, impl_->ticket.identity, place.rank);
-    if (lease) {
-      impl_->lease = std::move(*lease);
-      break;
+  if (!place.is_coordinator()) {
+    if (auto taken = impl_->take_lease(); !taken) {
+      (void)impl_->marks.leave_failure(place.rank, taken.error());
+      return taken;
     }
-    if (lease.error().code() != ErrorCode::kNotFound) return std::move(lease).error().rank(place.rank);
+  }
+  impl_->entered = true;
+  return {};
+}
+
+// Step 2.
+Result<void> RankSave::Impl::take_lease() {
+  const Clock::time_point start = Clock::now();
+  for (Backoff backoff;; backoff.pause()) {
+    Result<Lease> taken = Lease::take_as_rank(*storage, ticket.identity, place.rank);
+    if (taken) {
+      lease = std::move(*taken);
+      return {};
+    }
+    if (taken.error().code() != ErrorCode::kNotFound) return std::move(taken).error().rank(place.rank);
     if (Clock::now() - start > kFolderVisibleAfterMax) {
       return Error(ErrorCode::kUnavailable,
                    "the save's private folder is not there: the coordinator has given up, or this rank sees another "
                    "directory; in an asynchronous save all ranks need one that all see")
           .rank(place.rank)
-          .file(impl_->marks.folder());
+          .file(marks.folder());
     }
-    (void)impl_->storage->list();  // makes a network file system look again
+    (void)storage->list();  // makes a network file system look again
   }
-  impl_->entered = true;
-  return {};
 }
 
 Result<RankSaveReport> RankSave::finish(std::vector<ImageFile> files, const std::optional<CommitDuty>& duty,
@@ -239,9 +248,7 @@ Result<RankSaveReport> RankSave::Impl::lead(std::vector<ImageFile> images, const
     verdict.files_stay = transaction->may_have_committed();
   }
   if (place.count > 1 && marks.leave_verdict(verdict)) {
-    const bool hurry = options.write.interrupted && options.write.interrupted();
-    RankMeeting(*storage, marks, ticket.identity.save_id, options.deadline)
-        .wait_until_heard(hurry ? kHearingMaxIfInterrupted : kHearingMax);
+    RankMeeting(*storage, marks, ticket.identity.save_id, options.deadline).wait_until_heard(options.write.interrupted);
   }
   if (!verdict.failure) transaction->remove_folder(verdict.warnings);
   transaction.reset();  // withdraws what did not come to a commit
@@ -255,7 +262,9 @@ Result<CommitReport> RankSave::Impl::write_meet_commit(std::vector<ImageFile> im
   const std::uint32_t mine = place.count == 1 ? 0 : place.rank;
   std::vector<ExpectedFile> planned;
   for (const ImageFile& image : images) planned.push_back({image.name, image.image->file_bytes()});
-  if (duty.files.size() != place.count || duty.files[mine] != planned) {
+  const auto same_name = [](const ExpectedFile& a, const ExpectedFile& b) { return a.name == b.name; };
+  if (duty.files.size() != place.count ||
+      !std::equal(planned.begin(), planned.end(), duty.files[mine].begin(), duty.files[mine].end(), same_name)) {
     return Error(ErrorCode::kInternal, "the files to commit are not those that the ranks were to write");
   }
   RankMeeting meeting(*storage, marks, ticket.identity.save_id, options.deadline);
@@ -301,7 +310,7 @@ void RankSave::Impl::give_up_all(const Error& reason) {
     RankMeeting meeting(*storage, marks, ticket.identity.save_id, RankSaveOptions().deadline);
     std::vector<Error> failures = meeting.failures();
     failures.push_back(Error(reason).rank(place.rank));
-    if (marks.leave_verdict({Error::of_ranks(std::move(failures))})) meeting.wait_until_heard(kHearingMax);
+    if (marks.leave_verdict({Error::of_ranks(std::move(failures))})) meeting.wait_until_heard({});
   }
   transaction.reset();
 }
@@ -339,14 +348,13 @@ Result<RankSaveReport> RankSave::Impl::follow(std::vector<ImageFile> images, con
   }
   // Without this rank's files nothing was committed, even if nobody answers.
   if (!verdict && !trailers) verdict = of_this_rank(std::move(trailers).error());
-  return conclude(verdict, watch.coordinator_is_dead());
+  return conclude(verdict, watch);
 }
 
-Result<RankSaveReport> RankSave::Impl::conclude(const Result<std::optional<Verdict>>& verdict,
-                                                bool coordinator_is_dead) {
+Result<RankSaveReport> RankSave::Impl::conclude(const Result<std::optional<Verdict>>& verdict, VerdictWatch& watch) {
   if (verdict && (*verdict)->failure && !(*verdict)->files_stay) files.withdraw();
   leave();
-  if (coordinator_is_dead) clean_up_after(*storage, ticket.identity.save_id);
+  if (watch.coordinator_is_dead()) clean_up_after(*storage, ticket.identity.save_id);
   if (!verdict) return of_this_rank(verdict.error());
   if ((*verdict)->failure) return *(*verdict)->failure;
   return RankSaveReport{progress.bytes_written, (*verdict)->warnings};
@@ -354,7 +362,9 @@ Result<RankSaveReport> RankSave::Impl::conclude(const Result<std::optional<Verdi
 
 void RankSave::Impl::leave() {
   lease.reset();
-  (void)storage->remove(marks.path_of(rank_lease_name(place.rank)));
+  // The coordinator waits for it: so once more if it fails.
+  const std::string name = marks.path_of(rank_lease_name(place.rank));
+  if (!storage->remove(name)) (void)storage->remove(name);
 }
 
 }  // namespace cairn::transfer

@@ -94,7 +94,8 @@ class RankSave {
   Result<RankSaveReport> finish(std::vector<ImageFile> files, const std::optional<CommitDuty>& duty,
                                 const RankSaveOptions& options, const std::function<void()>& may_commit = {});
 
-  // In place of finish(): this rank has no bytes. The others fail with the reason, the coordinator withdraws.
+  // In place of finish(): this rank has no bytes. The others fail with the reason, the coordinator withdraws; to let
+  // the others hear, it may wait for as long as twenty seconds.
   void abandon(const Error& reason);
 
  private:

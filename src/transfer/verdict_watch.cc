@@ -52,7 +52,6 @@ Verdict VerdictWatch::committed() const {
 
 Result<std::optional<Verdict>> VerdictWatch::conclude_from_death() {
   // Dead, it does nothing any more: what is seen from now on stays so.
-  coordinator_is_dead_ = true;
   Result<SaveMarks::Seen> seen = marks_.look();
   if (seen && seen->verdict) return std::move(seen->verdict);
   CAIRN_TRY_ASSIGN(const bool in_place, is_in_place());

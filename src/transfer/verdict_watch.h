@@ -29,8 +29,8 @@ class VerdictWatch {
 
   // Nullopt while nothing is decided. An error if nobody can tell: the save may be committed or not, then or later.
   Result<std::optional<Verdict>> look();
-  // Whether the verdict was found without the coordinator: it can't remove the folder.
-  bool coordinator_is_dead() const { return coordinator_is_dead_; }
+  // If so, it can't remove the folder.
+  bool coordinator_is_dead() { return lease_.look(deadline_) == LeaseWatch::Life::kDead; }
 
  private:
   Result<bool> is_in_place() const;
@@ -45,7 +45,6 @@ class VerdictWatch {
   std::chrono::milliseconds deadline_;
   LeaseWatch lease_;
   Clock::time_point next_life_{};
-  bool coordinator_is_dead_ = false;
 };
 
 }  // namespace cairn::transfer
