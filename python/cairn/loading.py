@@ -2,7 +2,8 @@
 
 import os
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch.distributed.checkpoint.planner_helpers import _init_state_dict
@@ -29,6 +30,7 @@ from cairn.tensors import (
 
 _RESTART_PAUSE_SECONDS = 0.005  # before the first, doubled for each: a network may show the old metadata for a while
 _RESTARTS_MAX = 8  # how often a load begins again because a save replaced the checkpoint under it
+_Result = TypeVar("_Result")
 
 
 def load(  # noqa: PLR0913 - DCP has six of them
@@ -195,23 +197,25 @@ class _Load:
                 leaf.container[leaf.place] = value
 
 
+def restarting(attempt: Callable[[], _Result]) -> _Result:
+    """What `attempt` returns, begun anew if a save replaced the checkpoint under it."""
+    for restarts in range(_RESTARTS_MAX):
+        try:
+            return attempt()
+        except Replaced:
+            time.sleep(_RESTART_PAUSE_SECONDS * 2**restarts)
+    return attempt()
+
+
 def _with_restarts(directory: bytes, run: _Load, ranks: Ranks) -> list[tuple[str, int, int]]:
     """All ranks come to the same answer at each turn, for they get the same errors."""
-    alone = False
-    restarts = 0
-    while True:
-        try:
-            return run.run(directory, ranks, alone)
-        except Replaced:
-            if restarts == _RESTARTS_MAX:
-                raise
-            time.sleep(_RESTART_PAUSE_SECONDS * 2**restarts)
-            restarts += 1
-        except NotFound as missing:
-            # As in DCP, what the ranks have saved alone will do where there is nothing else.
-            if alone or not _is_metadata_missing(missing, ranks):
-                raise
-            alone = True
+    try:
+        return restarting(lambda: run.run(directory, ranks, alone=False))
+    except NotFound as missing:
+        # As in DCP, what the ranks have saved alone will do where there is nothing else.
+        if not _is_metadata_missing(missing, ranks):
+            raise
+    return restarting(lambda: run.run(directory, ranks, alone=True))
 
 
 def _is_metadata_missing(error: Error, ranks: Ranks) -> bool:

@@ -11,6 +11,7 @@ fails; here they come on the CPU, with a :class:`DeviceWarning`: a checkpoint mu
 
 import io
 import os
+import sys
 import warnings
 from typing import Any
 
@@ -58,8 +59,11 @@ def pickle_allowed(allow_pickle: bool | None) -> bool:
     return os.environ.get("CAIRN_ALLOW_PICKLE") == "1" if allow_pickle is None else allow_pickle
 
 
-def load_value(key: str, payload: bytes, allow_pickle: bool) -> Any:
-    """The value in a payload. Raises UnsafeContent if it holds a class that only running its pickle could make."""
+def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any = None) -> Any:
+    """The value in a payload. Raises UnsafeContent if it holds a class that only running its pickle could make.
+
+    `map_location` says as in ``torch.load`` where tensors inside it go; None: where they were saved from.
+    """
     foreign = ""
     not_decoded: Error | None = None
     try:
@@ -70,7 +74,7 @@ def load_value(key: str, payload: bytes, allow_pickle: bool) -> Any:
         # Not an archive that we know, such as the raw bytes of other planners: torch may know it.
         not_decoded = error
     try:
-        return _unpickle(key, payload, weights_only=True)
+        return _unpickle(key, payload, map_location, weights_only=True)
     except (MemoryError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:
@@ -85,7 +89,7 @@ def load_value(key: str, payload: bytes, allow_pickle: bool) -> Any:
                 actual=foreign,
             ) from error
     try:
-        return _unpickle(key, payload, weights_only=False)
+        return _unpickle(key, payload, map_location, weights_only=False)
     except (MemoryError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:
@@ -135,8 +139,10 @@ def _has_device(location: str) -> bool:
     return True
 
 
-def _unpickle(key: str, payload: bytes, *, weights_only: bool) -> Any:
+def _unpickle(key: str, payload: bytes, map_location: Any, *, weights_only: bool) -> Any:
     """As torch.load, but no device is missing."""
+    if map_location is not None:
+        return torch.load(io.BytesIO(payload), map_location=map_location, weights_only=weights_only)
     devices = _Devices()
     value = torch.load(io.BytesIO(payload), map_location=devices, weights_only=weights_only)
     news = devices.lacking() - _warned
@@ -146,7 +152,7 @@ def _unpickle(key: str, payload: bytes, *, weights_only: bool) -> Any:
             f"'{key}' holds tensors that were saved from {', '.join(sorted(news))}, which this process lacks: they are "
             f"on the CPU, and so are those of values that are loaded later",
             DeviceWarning,
-            stacklevel=6,
+            stacklevel=_level_of_the_caller(),
         )
     return value
 
@@ -166,8 +172,18 @@ def _warn_if_foreign(key: str, payload: bytes) -> None:
         warnings.warn(
             f"'{key}' holds a {foreign}, which is not plain data: cairn.load needs allow_pickle=True to load it",
             PickleWarning,
-            stacklevel=6,
+            stacklevel=_level_of_the_caller(),
         )
+
+
+def _level_of_the_caller() -> int:
+    """For ``warnings.warn``: how far up the code is that called Cairn."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "cairn":
+        frame = frame.f_back
+        level += 1
+    return level
 
 
 def _class_of(value: Any) -> str:

@@ -18,8 +18,8 @@ DTYPES: dict[int, torch.dtype] = {
     code: getattr(torch, name) for code, name in enumerate(_engine.DTYPE_NAMES) if hasattr(torch, name)
 }
 _CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in DTYPES.items()}
-_QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
-_PLAIN_CODES = {dtype: code for dtype, code in _CODES.items() if dtype not in _QUANTIZED}
+QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+_PLAIN_CODES = {dtype: code for dtype, code in _CODES.items() if dtype not in QUANTIZED}
 _SIMPLE_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -152,7 +152,7 @@ def needs_payload(tensor: Any) -> bool:
     """Whether a target can only be filled from a ``torch.save`` payload."""
     if not isinstance(tensor, torch.Tensor):
         return False
-    if type(tensor) in _SIMPLE_TYPES and tensor.dtype not in _QUANTIZED:
+    if type(tensor) in _SIMPLE_TYPES and tensor.dtype not in QUANTIZED:
         return False
     return _chunks_of("", tensor) is None and _is_opaque(tensor)
 
@@ -184,7 +184,7 @@ def fill(target: torch.Tensor, source: torch.Tensor) -> None:
 
 def _is_opaque(tensor: torch.Tensor) -> bool:
     """Whether only torch knows where the elements are."""
-    if tensor.dtype in _QUANTIZED:
+    if tensor.dtype in QUANTIZED:
         return True
     kind = type(tensor)
     return kind not in _SIMPLE_TYPES and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
