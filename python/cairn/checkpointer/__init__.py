@@ -1,0 +1,86 @@
+"""Checkpointers of one rank each: every rank gets back what it saved, and nothing is merged or resharded.
+
+The names are those of ``torch.distributed.checkpoint._experimental``, in modules of the same names. What is saved has
+DCP's files for ranks that save alone: ``__{rank}.metadata`` and ``__{rank}_{n}.distcp``. DCP reads them, and what
+torch's own checkpointers wrote, ``checkpoint_{rank}.pt``, is read here.
+
+    checkpointer = make_sync_checkpointer()
+    checkpointer.save(path, state_dict)
+    state_dict = checkpointer.load(path)
+
+States that several ranks make up together are for ``cairn.save`` and ``cairn.load``.
+"""
+
+import sys
+
+from cairn.checkpointer import completion, rank_info
+from cairn.checkpointer.barriers import (
+    BARRIER_REGISTRY,
+    Barrier,
+    BarrierConfig,
+    BarrierTimeout,
+    DistBarrier,
+    TCPStoreBarrier,
+    create_barrier_from_config,
+    register_barrier,
+)
+from cairn.checkpointer.builder import make_async_checkpointer, make_sync_checkpointer
+from cairn.checkpointer.checkpoint_process import (
+    CheckpointProcess,
+    CheckpointProcessConfig,
+    ProcessFailure,
+    ProcessTimeout,
+    RequestType,
+    WorkerRequest,
+    WorkerResponse,
+)
+from cairn.checkpointer.checkpoint_reader import CheckpointReader
+from cairn.checkpointer.checkpoint_writer import CheckpointWriter, CheckpointWriterConfig, WriterHook
+from cairn.checkpointer.checkpointer import AsyncCheckpointer, Checkpointer, MissingKeys, SyncCheckpointer
+from cairn.checkpointer.completion import wrap_future
+from cairn.checkpointer.config import CheckpointerConfig
+from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
+from cairn.checkpointer.selection import Mismatch
+from cairn.checkpointer.staging import CheckpointStager, CheckpointStagerConfig, DefaultStager
+
+__all__ = [
+    "BARRIER_REGISTRY",
+    "STATE_DICT",
+    "AsyncCheckpointer",
+    "Barrier",
+    "BarrierConfig",
+    "BarrierTimeout",
+    "CheckpointProcess",
+    "CheckpointProcessConfig",
+    "CheckpointReader",
+    "CheckpointStager",
+    "CheckpointStagerConfig",
+    "CheckpointWriter",
+    "CheckpointWriterConfig",
+    "Checkpointer",
+    "CheckpointerConfig",
+    "DefaultStager",
+    "DistBarrier",
+    "Mismatch",
+    "MissingKeys",
+    "ProcessFailure",
+    "ProcessTimeout",
+    "RankInfo",
+    "RequestType",
+    "SyncCheckpointer",
+    "TCPStoreBarrier",
+    "WorkerRequest",
+    "WorkerResponse",
+    "WriterHook",
+    "create_barrier_from_config",
+    "make_async_checkpointer",
+    "make_sync_checkpointer",
+    "register_barrier",
+    "wrap_future",
+]
+
+# torch's names for two of the modules.
+types = rank_info
+utils = completion
+sys.modules[f"{__name__}.types"] = types
+sys.modules[f"{__name__}.utils"] = utils

@@ -1,0 +1,198 @@
+"""Barriers: how the ranks' writers wait for one another, each with a deadline.
+
+A barrier of your own is a class with a ``barrier_type`` that :func:`register_barrier` is told of; a `BarrierConfig`
+then names it.
+"""
+
+import abc
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from cairn.errors import InvalidArgument, Unavailable
+
+#: The barrier classes by their ``barrier_type``.
+BARRIER_REGISTRY: dict[str, type] = {}
+
+_Class = TypeVar("_Class", bound=type)
+
+_PAUSE_SECONDS_MIN = 20e-6
+_PAUSE_SECONDS_MAX = 5e-3
+_NAMED_RANKS_MAX = 16  # ranks that an error spells out
+
+
+class BarrierTimeout(Unavailable, TimeoutError):
+    """Not all ranks came in time."""
+
+
+def register_barrier(barrier_class: _Class) -> _Class:
+    """Decorates a class that `BarrierConfig` is to find by its ``barrier_type``; one without is left out."""
+    if hasattr(barrier_class, "barrier_type"):
+        BARRIER_REGISTRY[barrier_class.barrier_type] = barrier_class
+    return barrier_class
+
+
+@dataclass
+class BarrierConfig:
+    """Which barrier, None for none, and the arguments of its constructor."""
+
+    barrier_type: str | None = None
+    barrier_args: dict[str, Any] = field(default_factory=dict)
+
+
+def create_barrier_from_config(barrier_config: BarrierConfig) -> "Barrier | None":
+    """The barrier that is asked for. Raises InvalidArgument (a ValueError) for a type that nobody has registered."""
+    wanted = barrier_config.barrier_type
+    if wanted is None:
+        return None
+    if wanted not in BARRIER_REGISTRY:
+        known = ", ".join(sorted(BARRIER_REGISTRY))
+        raise InvalidArgument(f"Unknown barrier type: {wanted}", expected=f"one of {known}", actual=wanted)
+    barrier: Barrier = BARRIER_REGISTRY[wanted](**barrier_config.barrier_args)
+    return barrier
+
+
+class Barrier(abc.ABC):
+    """Where all ranks wait until the last of them is there."""
+
+    @abc.abstractmethod
+    def __init__(self, **kwargs: dict[str, Any]) -> None:
+        """Takes what `BarrierConfig.barrier_args` holds."""
+
+    @abc.abstractmethod
+    def execute_barrier(self) -> None:
+        """Returns when every rank has called it as often as this one. Raises if that does not happen."""
+
+    def execute_within(self, timeout_secs: float) -> None:
+        """As execute_barrier(), with a deadline, for barriers that can have one; for others just the same."""
+        del timeout_secs
+        self.execute_barrier()
+
+
+@register_barrier
+class DistBarrier(Barrier):
+    """The ranks of torch's default process group.
+
+    Raises InvalidArgument if there is none. `timeout_secs` (None: that of the group) is for execute_barrier().
+    """
+
+    barrier_type = "dist_barrier"
+
+    def __init__(self, timeout_secs: float | None = None) -> None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise InvalidArgument("DistBarrier needs an initialized process group")
+        self._timeout_secs = timeout_secs
+
+    def execute_barrier(self) -> None:
+        """BarrierTimeout after `timeout_secs`; the process group is of no use then."""
+        self._wait(self._timeout_secs)
+
+    def execute_within(self, timeout_secs: float) -> None:
+        """The shorter of both."""
+        self._wait(timeout_secs if self._timeout_secs is None else min(timeout_secs, self._timeout_secs))
+
+    @staticmethod
+    def _wait(timeout_secs: float | None) -> None:
+        deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
+        work: Any = dist.barrier(async_op=True)
+        pause = _PAUSE_SECONDS_MIN
+        while not work.is_completed():  # Work.wait() would keep Python from hearing a signal
+            if deadline is not None and time.monotonic() > deadline:
+                raise BarrierTimeout(
+                    f"not all of the {dist.get_world_size()} ranks reached the barrier within {timeout_secs:g} s",
+                    rank=dist.get_rank(),
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+        work.wait()  # raises what went wrong
+
+
+@register_barrier
+class TCPStoreBarrier(Barrier):
+    """Ranks that meet in a key-value store which rank 0 hosts at `master_address`:`tcpstore_port`.
+
+    They need no process group. The constructor waits up to `timeout_barrier_init_secs` for all of them, and a barrier
+    up to `timeout_secs`. Barriers of different `barrier_prefix` do not meet.
+    """
+
+    barrier_type = "tcp_store"
+
+    def __init__(
+        self,
+        global_rank: int,
+        global_world_size: int,
+        barrier_prefix: str,
+        timeout_barrier_init_secs: int,
+        use_checkpoint_barrier_tcpstore_libuv: bool,
+        tcpstore_port: int,
+        master_address: str,
+        timeout_secs: int,
+    ) -> None:
+        self._rank = global_rank
+        self._world_size = global_world_size
+        self._prefix = barrier_prefix
+        self._timeout_secs: float = timeout_secs
+        self._count = 0  # barriers so far
+        try:
+            self._store = TCPStore(
+                master_address,
+                int(tcpstore_port),
+                world_size=global_world_size,
+                is_master=global_rank == 0,
+                timeout=timedelta(seconds=timeout_barrier_init_secs),
+                use_libuv=use_checkpoint_barrier_tcpstore_libuv,
+            )
+        except (dist.DistStoreError, dist.DistNetworkError) as error:
+            is_late = isinstance(error, dist.DistStoreError) or "timed out" in str(error)
+            raise (BarrierTimeout if is_late else Unavailable)(
+                f"the {global_world_size} ranks did not meet at {master_address}:{tcpstore_port} within "
+                f"{timeout_barrier_init_secs} s: {error}",
+                rank=global_rank,
+            ) from error
+
+    def execute_barrier(self) -> None:
+        """BarrierTimeout, which names the ranks that are missing, after `timeout_secs`."""
+        self._wait(self._timeout_secs)
+
+    def execute_within(self, timeout_secs: float) -> None:
+        """The shorter of both."""
+        self._wait(min(timeout_secs, self._timeout_secs))
+
+    def _wait(self, timeout_secs: float) -> None:
+        turn = self._count
+        self._count += 1  # also if it fails: who comes late must not be taken for one who comes to the next
+        self._store.set(self._key(turn, "here", self._rank), "")
+        everybody = [self._key(turn, "here", rank) for rank in range(self._world_size)]
+        try:
+            self._store.wait(everybody, timedelta(seconds=timeout_secs))
+        except dist.DistStoreError as error:
+            missing = [rank for rank, key in enumerate(everybody) if not self._store.check([key])]
+            named = ", ".join(map(str, missing[:_NAMED_RANKS_MAX])) + ("..." if len(missing) > _NAMED_RANKS_MAX else "")
+            raise BarrierTimeout(
+                f"{len(missing)} of {self._world_size} ranks did not reach barrier '{self._prefix}' within "
+                f"{timeout_secs:g} s: {named}",
+                rank=self._rank,
+            ) from error
+        self._leave(turn, timeout_secs)
+
+    def _leave(self, turn: int, timeout_secs: float) -> None:
+        """The host is the last to leave: if its process ended now, the others could not hear that all are there."""
+        if self._rank != 0:
+            self._store.set(self._key(turn, "gone", self._rank), "")
+            return
+        others = [self._key(turn, "gone", rank) for rank in range(1, self._world_size)]
+        try:
+            self._store.wait(others, timedelta(seconds=timeout_secs))
+        except dist.DistStoreError:
+            return  # somebody died after it had come: this barrier was reached all the same
+        for rank in range(self._world_size):
+            self._store.delete_key(self._key(turn, "here", rank))
+        for key in others:
+            self._store.delete_key(key)
+
+    def _key(self, turn: int, what: str, rank: int) -> str:
+        return f"{self._prefix}/{turn}/{what}/{rank}"

@@ -1,0 +1,151 @@
+"""CheckpointProcess: writes one rank's states in another process.
+
+With the default writer that is Cairn's native one, which goes on when the trainer dies (:mod:`cairn.async_saver`). With
+a writer or an initialisation of the caller's own it is a Python process that runs them (:mod:`writer_child`).
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from cairn.checkpointer.argument_order import path_and_state
+from cairn.checkpointer.checkpoint_writer import CheckpointWriter, CheckpointWriterConfig
+from cairn.checkpointer.nested_shape import with_shape
+from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
+from cairn.checkpointer.worker_messages import RequestType, WorkerRequest, WorkerResponse
+from cairn.checkpointer.writer_child import ProcessFailure, ProcessTimeout, WriterChild
+from cairn.errors import InvalidArgument
+
+__all__ = [
+    "CheckpointProcess",
+    "CheckpointProcessConfig",
+    "ProcessFailure",
+    "ProcessTimeout",
+    "RequestType",
+    "WorkerRequest",
+    "WorkerResponse",
+    "default_subprocess_init_fn",
+    "default_writer_init_fn",
+]
+
+
+@dataclass
+class CheckpointProcessConfig:
+    """How long a process of the caller's own code may take to get ready, and to end."""
+
+    subprocess_init_timeout_secs: int = 30
+    subprocess_shutdown_timeout_secs: int = 60
+
+
+def default_subprocess_init_fn(*_: Any) -> None:
+    """Nothing is to be done in the process beforehand."""
+
+
+def default_writer_init_fn(rank_info: RankInfo) -> CheckpointWriter:
+    """A CheckpointWriter without hooks and barrier."""
+    return CheckpointWriter(config=CheckpointWriterConfig(), rank_info=rank_info)
+
+
+class CheckpointProcess:
+    """Takes one state after the other, and writes them in their order.
+
+    What the process is to run must be importable in a new interpreter, and the arguments picklable:
+    `subprocess_init_fn(*subprocess_init_args)`, then the writer from
+    `checkpoint_writer_init_fn(rank_info=..., **checkpoint_writer_init_args)`. With :func:`default_subprocess_init_fn`
+    and :func:`default_writer_init_fn` nothing of Python runs there: the process is native.
+
+    The process is made in the background. `process_creation_future` is done when it is ready; if that failed, every
+    write tries once more.
+    """
+
+    def __init__(
+        self,
+        rank_info: RankInfo,
+        config: CheckpointProcessConfig,
+        subprocess_init_fn: Callable[..., None],
+        subprocess_init_args: tuple[Any, ...],
+        checkpoint_writer_init_fn: Callable[..., CheckpointWriter],
+        checkpoint_writer_init_args: dict[str, Any],
+    ) -> None:
+        self._config = config
+        self._rank_info = checkpoint_writer_init_args.get("rank_info", rank_info)
+        self._saver: Any = None
+        self._child: WriterChild | None = None
+        runs_code_of_others = (
+            subprocess_init_fn is not default_subprocess_init_fn
+            or checkpoint_writer_init_fn is not default_writer_init_fn
+            or checkpoint_writer_init_args.keys() - {"rank_info"}
+        )
+        if runs_code_of_others:
+            writer = (checkpoint_writer_init_fn, dict(checkpoint_writer_init_args))
+            self._child = WriterChild(rank_info, (subprocess_init_fn, subprocess_init_args), writer)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cairn-checkpoint-process")
+        self.process_creation_future: Future[None] = self._thread.submit(self._start)
+
+    @property
+    def process(self) -> Any:
+        """The Python process (a ``multiprocessing.Process``), if there is one."""
+        return None if self._child is None else self._child.process
+
+    @property
+    def is_native(self) -> bool:
+        """Whether states may be given to :meth:`save_live`."""
+        return self._child is None
+
+    def write(
+        self,
+        state_dict: STATE_DICT | Future[STATE_DICT],
+        path: str,
+        **kwargs: Any,
+    ) -> Future[None] | None:
+        """Begins to save a staged state, or one that is being staged: it must not change until the future is done.
+
+        `kwargs` go to the writer of the caller's own, and by it to its hook. The future raises what failed: a
+        ProcessFailure (a RuntimeError) with the writer's own exception as its cause, a ProcessTimeout (a TimeoutError),
+        and with the native process cairn.Error.
+        """
+        path, state_dict = path_and_state(path, state_dict)
+        return self._thread.submit(self._write, state_dict, path, kwargs)
+
+    def save_live(self, state_dict: STATE_DICT, path: str, *, asynchronous_staging: bool) -> tuple[Any, Any]:
+        """Stages a live state for the native writer, and begins to save it. Returns both futures.
+
+        The state must not change until the first is done. Raises cairn.Error for what can't be saved.
+        """
+        if not self.is_native:
+            raise InvalidArgument("this checkpoint process runs a writer of its own: it takes staged states only")
+        self.process_creation_future.result()
+        pending = self._saver.save(
+            with_shape(state_dict),
+            path,
+            asynchronous_staging=asynchronous_staging,
+            alone_as_rank=self._rank_info.global_rank,
+        )
+        return pending.staging, pending.upload
+
+    def close(self) -> None:
+        """Waits for what is being written, and ends the process."""
+        self._thread.shutdown(wait=True)
+        if self._child is not None:
+            self._child.stop(self._config.subprocess_shutdown_timeout_secs)
+        if self._saver is not None:
+            self._saver.close()
+            self._saver = None
+
+    def _start(self) -> None:
+        if self._child is not None:
+            self._child.start(self._config.subprocess_init_timeout_secs)
+        elif self._saver is None:
+            from cairn.async_saver import AsyncSaver
+
+            self._saver = AsyncSaver(process=True)
+
+    def _write(self, state_dict: STATE_DICT | Future[STATE_DICT], path: str, kwargs: dict[str, Any]) -> None:
+        staged = state_dict.result() if isinstance(state_dict, Future) else state_dict
+        self._start()
+        if self._child is not None:
+            self._child.write(staged, path, kwargs)
+            return
+        _, upload = self.save_live(staged, path, asynchronous_staging=False)
+        upload.result()

@@ -1,0 +1,87 @@
+"""CheckpointReader: gives one rank back what it saved."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from cairn.checkpoint import Verify, check_verify
+from cairn.checkpointer.argument_order import path_and_state
+from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
+from cairn.checkpointer.reading import Reading, placement
+from cairn.checkpointer.saved_rank import SavedRank
+from cairn.checkpointer.selection import Selection
+from cairn.checkpointer.torch_archive import TorchArchive
+from cairn.errors import NotFound
+from cairn.loading import restarting
+from cairn.objects import pickle_allowed
+
+
+class CheckpointReader:
+    """Reads what the rank of `rank_info` saved: by this package, by DCP without collectives, or by torch's own
+    ``CheckpointWriter``, as ``checkpoint_{rank}.pt``.
+    """
+
+    def __init__(self, rank_info: RankInfo) -> None:
+        self._rank_info = rank_info
+
+    def read(
+        self,
+        path: str,
+        state_dict: STATE_DICT | None = None,
+        *,
+        map_location: Any = None,
+        allow_pickle: bool | None = None,
+        verify: Verify = "needed",
+        **kwargs: Any,
+    ) -> tuple[STATE_DICT, list[str]]:
+        """The state, and the keys of `state_dict` that the checkpoint lacks.
+
+        Without a `state_dict` all of it, as it was nested. With one, only what that has keys for: its tensors are
+        filled in place, other values replaced where they sit, lists made anew; None takes whatever was saved there.
+        What is missing stays as it was. Shapes, dtypes and types are compared before anything changes; only damage that
+        is found while bytes are read leaves tensors partly filled.
+
+        `map_location`, as in ``torch.load``, says where new tensors go: the CPU if it is None. Of a distributed tensor
+        a rank saved its part: that is what comes back, as a plain tensor; a template's distributed tensor is filled.
+
+        `allow_pickle` lets values run the code that their pickles name (None: environment variable CAIRN_ALLOW_PICKLE);
+        `verify` is as in ``cairn.load``. Of ``torch.load``'s keywords `weights_only` is known, the opposite of
+        `allow_pickle`; another is a TypeError.
+
+        Raises cairn.Error: NotFound (a FileNotFoundError) if the rank has nothing there, Mismatch (a RuntimeError) if
+        the template has something else in a place, UnsafeContent, Corrupt, and what the system says.
+        """
+        if "weights_only" in kwargs:
+            weights_only = kwargs.pop("weights_only")
+            allow_pickle = not weights_only if allow_pickle is None and weights_only is not None else allow_pickle
+        if kwargs:
+            raise TypeError(f"read() knows no keyword '{next(iter(kwargs))}'")
+        path, state_dict = path_and_state(path, state_dict)
+        check_verify(verify)
+        reading = Reading(placement(map_location), map_location, pickle_allowed(allow_pickle), verify)
+
+        def attempt() -> tuple[STATE_DICT, list[str]]:
+            source = self._open(path, reading)
+            selection = Selection(state_dict, source.tree())
+            source.read_values(selection.values)
+            selection.check_values()
+            source.read_tensors(selection.tensors)
+            return selection.settle(), selection.missing
+
+        return restarting(attempt)
+
+    def _open(self, path: str, reading: Reading) -> SavedRank | TorchArchive:
+        rank = self._rank_info.global_rank
+        try:
+            return SavedRank(os.fsencode(path), rank, reading)
+        except NotFound as missing:
+            archive = Path(path) / f"checkpoint_{rank}.pt"
+            if archive.is_file():
+                return TorchArchive(archive, reading)
+            if missing.file != f"__{rank}.metadata":
+                raise
+            raise NotFound(
+                f"rank {rank} has no checkpoint in '{path}': neither {missing.file} nor {archive.name} is there",
+                rank=rank,
+                file=missing.file,
+            ) from missing

@@ -1,0 +1,110 @@
+"""CheckpointWriter: saves the state of one rank, for itself alone, and returns when it is durable.
+
+1. The rank's files are written and synced.
+2. `WriterHook.pre_commit` is called. If it raises, nothing is committed, and what was there before stays.
+3. The rank's checkpoint is committed: one rename over ``__{rank}.metadata``.
+4. The ranks wait for one another, if there is a barrier.
+5. `WriterHook.post_commit` is called.
+"""
+
+import abc
+import functools
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from cairn import _engine, saves_under_way
+from cairn.checkpointer.argument_order import path_and_state
+from cairn.checkpointer.barriers import Barrier
+from cairn.checkpointer.nested_shape import with_shape
+from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
+from cairn.described import DescribedState
+from cairn.errors import Cancelled
+
+
+class WriterHook(abc.ABC):
+    """What is to be done before and after a commit. Both get the path and the keywords of ``write``."""
+
+    @abc.abstractmethod
+    def pre_commit(self, path: str, **kwargs: dict[str, Any]) -> None:
+        """The rank's files are there, but not yet its checkpoint. To raise is to leave the old one in place."""
+
+    @abc.abstractmethod
+    def post_commit(self, path: str, **kwargs: dict[str, Any]) -> None:
+        """The rank's checkpoint is in place; with a barrier, that of every rank."""
+
+
+@dataclass
+class CheckpointWriterConfig:
+    """`write_barrier_timeout_secs`: how long the ranks wait for one another."""
+
+    write_barrier_timeout_secs: int = 600
+
+
+class CheckpointWriter:
+    """Writes what one rank has. To be used by one thread at a time."""
+
+    def __init__(
+        self,
+        config: CheckpointWriterConfig,
+        rank_info: RankInfo,
+        barrier: Barrier | None = None,
+        commit_hook: WriterHook | None = None,
+    ) -> None:
+        self._config = config
+        self._rank_info = rank_info
+        self._barrier = barrier
+        self._commit_hook = commit_hook
+
+    def write(
+        self,
+        path: str,
+        state_dict: STATE_DICT,
+        **kwargs: Any,
+    ) -> Future[None] | None:
+        """Saves `state_dict` in directory `path`, and takes the five steps above. `kwargs` go to the hook.
+
+        Returns None: all is done. Raises cairn.Error, or what the hook or the barrier raises; after step 3 the
+        checkpoint is in place all the same.
+        """
+        path, state_dict = path_and_state(path, state_dict)
+        hook = self._commit_hook
+        before = None if hook is None else functools.partial(hook.pre_commit, path, **kwargs)
+        _save_rank(path, state_dict, self._rank_info.global_rank, before)
+        if self._barrier is not None:
+            self._barrier.execute_within(self._config.write_barrier_timeout_secs)
+        if hook is not None:
+            hook.post_commit(path, **kwargs)
+        return None
+
+    def close(self) -> None:
+        """For subclasses that hold something."""
+
+
+def _save_rank(
+    directory: str, state_dict: Mapping[Any, Any], rank: int, before_commit: Callable[[], None] | None
+) -> None:
+    raised: list[BaseException] = []
+
+    def goes_well() -> bool:
+        try:
+            if before_commit is not None:
+                before_commit()
+        except BaseException as error:  # it must not cross the engine
+            raised.append(error)
+        return not raised
+
+    saves_under_way.wait_for(directory)  # saves into one directory commit in their order
+    described = DescribedState(with_shape(state_dict))
+    options = {"alone_as_rank": rank, "before_commit": goes_well if before_commit else None}
+    try:
+        _, _, _, remarks = _engine.save(os.fsencode(directory), described.native, **options)
+    except Cancelled:
+        if raised:
+            raise raised.pop() from None
+        raise
+    for remark in remarks:
+        warnings.warn(remark, RuntimeWarning, stacklevel=3)

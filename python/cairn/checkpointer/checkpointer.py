@@ -1,0 +1,173 @@
+"""Checkpointers: one object that saves and loads what this rank has, and gives it back to this rank only."""
+
+import abc
+from concurrent.futures import Future
+from typing import Any
+
+from cairn.checkpointer.argument_order import path_and_state
+from cairn.checkpointer.checkpoint_process import CheckpointProcess
+from cairn.checkpointer.checkpoint_reader import CheckpointReader
+from cairn.checkpointer.checkpoint_writer import CheckpointWriter
+from cairn.checkpointer.completion import Completion, wrap_future
+from cairn.checkpointer.rank_info import STATE_DICT
+from cairn.checkpointer.staging import CheckpointStager, DefaultStager
+from cairn.errors import MissingKey
+
+
+class MissingKeys(MissingKey, RuntimeError):
+    """The checkpoint lacks keys of the state dict that was to be filled. (torch raises RuntimeError.)"""
+
+
+class Checkpointer(abc.ABC):
+    """Saves states and loads them. `save` takes its two arguments in either order: their types tell them apart."""
+
+    @abc.abstractmethod
+    def save(
+        self,
+        path: str,
+        state_dict: STATE_DICT,
+        **kwargs: Any,
+    ) -> tuple[Future[None], Future[None]] | None:
+        """Saves `state_dict` in directory `path`. `kwargs` go to the parts.
+
+        Returns None if that is done, or two futures: when the first is done the state may change, when the second is,
+        the checkpoint is durable.
+        """
+
+    @abc.abstractmethod
+    def load(
+        self,
+        path: str,
+        state_dict: STATE_DICT | None = None,
+        *,
+        default_map_location: Any = None,
+        strict: bool = False,
+        **kwargs: Any,
+    ) -> STATE_DICT:
+        """The state that was saved; or `state_dict`, filled: ``CheckpointReader.read`` says how.
+
+        `strict`: raise MissingKeys (a RuntimeError) if `state_dict` has keys that the checkpoint lacks. Those that it
+        has are loaded even then. `kwargs` go to the reader.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends what this object started."""
+
+
+class SyncCheckpointer(Checkpointer):
+    """Saves, and returns when that is done."""
+
+    def __init__(self, writer: CheckpointWriter, reader: CheckpointReader) -> None:
+        self._writer = writer
+        self._reader = reader
+
+    def save(
+        self,
+        path: str,
+        state_dict: STATE_DICT,
+        **kwargs: Any,
+    ) -> tuple[Future[None], Future[None]] | None:
+        """As in Checkpointer. Returns None."""
+        path, state_dict = path_and_state(path, state_dict)
+        written = self._writer.write(path=path, state_dict=state_dict, **kwargs)
+        if isinstance(written, Future):
+            written.result()
+        return None
+
+    def load(
+        self,
+        path: str,
+        state_dict: STATE_DICT | None = None,
+        *,
+        default_map_location: Any = None,
+        strict: bool = False,
+        **kwargs: Any,
+    ) -> STATE_DICT:
+        """As in Checkpointer."""
+        return _load(self._reader, path, state_dict, default_map_location, strict, kwargs)
+
+    def close(self) -> None:
+        """Closes the writer."""
+        self._writer.close()
+
+
+class AsyncCheckpointer(Checkpointer):
+    """Saves in the background, one state after the other.
+
+    With a DefaultStager and the native CheckpointProcess the state's bytes are staged where the process writes them
+    from, and nothing else is copied. Any other stager or process is used by its own methods.
+    """
+
+    def __init__(
+        self,
+        checkpoint_stager: CheckpointStager,
+        checkpoint_process: CheckpointProcess,
+        reader: CheckpointReader,
+    ) -> None:
+        self._stager = checkpoint_stager
+        self._process = checkpoint_process
+        self._reader = reader
+        self._last: Completion | None = None
+
+    def save(
+        self,
+        path: str,
+        state_dict: STATE_DICT,
+        **kwargs: Any,
+    ) -> tuple[Future[None], Future[None]]:
+        """As in Checkpointer. First waits for the save before, and raises its error instead, once.
+
+        The futures can't be cancelled.
+        """
+        path, state_dict = path_and_state(path, state_dict)
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+        stager = self._stager
+        staged: Any
+        if type(stager) is DefaultStager and type(self._process) is CheckpointProcess and self._process.is_native:
+            asynchronous = stager.config.use_async_staging
+            staged, written = self._process.save_live(state_dict, path, asynchronous_staging=asynchronous)
+        else:
+            staged = stager.stage(state_dict=state_dict, **kwargs)
+            written = self._process.write(staged, path, **kwargs)
+        self._last = wrap_future(written)
+        return wrap_future(staged), self._last
+
+    def load(
+        self,
+        path: str,
+        state_dict: STATE_DICT | None = None,
+        *,
+        default_map_location: Any = None,
+        strict: bool = False,
+        **kwargs: Any,
+    ) -> STATE_DICT:
+        """As in Checkpointer. It does not wait for the save that is under way."""
+        return _load(self._reader, path, state_dict, default_map_location, strict, kwargs)
+
+    def close(self) -> None:
+        """Waits for the last save, ends stager and process, and raises the save's error if nobody has heard of it."""
+        try:
+            self._stager.close()
+        finally:
+            self._process.close()
+        last, self._last = self._last, None
+        if last is not None and not last.was_told:
+            last.result()
+
+
+def _load(
+    reader: CheckpointReader,
+    path: str,
+    state_dict: STATE_DICT | None,
+    map_location: Any,
+    strict: bool,
+    keywords: dict[str, Any],
+) -> STATE_DICT:
+    path, state_dict = path_and_state(path, state_dict)
+    loaded, missing = reader.read(path=path, state_dict=state_dict, map_location=map_location, **keywords)
+    if strict and missing:
+        raise MissingKeys(f"Checkpoint at {path} is missing keys: {missing}", key=missing[0])
+    return loaded

@@ -1,0 +1,108 @@
+"""What one rank has saved alone: ``__{rank}.metadata`` and the data files that it names, read by the engine."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from cairn import _engine
+from cairn.checkpointer.nested_shape import SHAPE, NestedShape, shape_in
+from cairn.checkpointer.reading import Reading
+from cairn.checkpointer.saved_tree import Branch, Leaf, tree_of_paths
+from cairn.checkpointer.selection import Slot
+from cairn.errors import Unsupported
+from cairn.objects import load_value
+from cairn.tensors import DTYPES, QUANTIZED, TensorTarget, dtype_name, fill, needs_payload, tensor_in_payload
+
+
+class SavedRank:
+    """A source for :class:`cairn.checkpointer.selection.Selection`. Raises NotFound if the rank has saved nothing."""
+
+    def __init__(self, directory: bytes, rank: int, reading: Reading) -> None:
+        self._checkpoint = _engine.open(directory, f"__{rank}.metadata")
+        self._catalog = _engine.catalog_of(self._checkpoint)
+        self._reading = reading
+
+    def tree(self) -> Branch:
+        """What is in it. Raises Corrupt."""
+        paths = self._catalog.paths()
+        shape = NestedShape({}, [])
+        leaves = []
+        for key in self._catalog.keys():  # noqa: SIM118 - not a mapping
+            if key == SHAPE:
+                shape = shape_in(load_value(key, self._payloads([key])[0], allow_pickle=False))
+            else:
+                leaves.append((paths.get(key, (key,)), self._leaf(key)))
+        return tree_of_paths(leaves, shape)
+
+    def read_values(self, slots: Sequence[Slot]) -> None:
+        """Reads and decodes. Raises UnsafeContent for what must not be unpickled."""
+        payloads = self._payloads([slot.leaf.key for slot in slots])
+        for slot, payload in zip(slots, payloads, strict=True):
+            slot.value = load_value(slot.leaf.key, payload, self._reading.allow_pickle, self._reading.map_location)
+
+    def read_tensors(self, slots: Sequence[Slot]) -> None:
+        """Fills those that have a target, and makes the others."""
+        state = _engine.StateDict()
+        targets = TensorTarget(state)
+        new: list[Slot] = []
+        for slot in slots:
+            slot.value = slot.target
+            if slot.target is None:
+                new.append(slot)
+            if slot.leaf.dtype in QUANTIZED or needs_payload(slot.target):
+                self._read_opaque(slot)
+                continue
+            if slot.target is None:
+                slot.value = torch.empty(slot.leaf.part_shape or slot.leaf.shape, dtype=slot.leaf.dtype, device="cpu")
+            self._add_target(targets, slot.leaf, slot.value)
+        self._checkpoint.load(state, verify=self._reading.verify)
+        targets.finish(set())
+        for slot in new:
+            _, _, requires_grad, _ = self._info(slot.leaf.key)
+            slot.value = self._reading.place(slot.value).requires_grad_(requires_grad)
+
+    def _leaf(self, key: str) -> Leaf:
+        if self._catalog.tensor(key) is None:
+            return Leaf(key, None)
+        code, shape, _, chunks = self._info(key)
+        dtype = DTYPES.get(code)
+        if dtype is None:
+            raise Unsupported(f"this torch has no {dtype_name(code)}: '{key}'", key=key, actual=dtype_name(code))
+        boxes = {(tuple(offsets), tuple(sizes)) for offsets, sizes, *_ in chunks}
+        is_whole = sum(math.prod(sizes) for _, sizes in boxes) == math.prod(shape)
+        part = None if is_whole or len(boxes) != 1 else next(iter(boxes))
+        return Leaf(key, part, dtype, shape, part_shape=None if part is None else part[1])
+
+    def _info(self, key: str) -> Any:
+        return self._catalog.tensor(key)
+
+    @staticmethod
+    def _add_target(targets: TensorTarget, leaf: Leaf, tensor: torch.Tensor) -> None:
+        if leaf.part_shape is not None and tuple(tensor.shape) == leaf.part_shape:
+            targets.add_part((leaf.key,), tensor, leaf.shape, leaf.content[0])
+        else:
+            targets.add((leaf.key,), tensor)
+
+    def _read_opaque(self, slot: Slot) -> None:
+        """Of tensors that only torch can read."""
+        leaf = slot.leaf
+        state = _engine.StateDict()
+        state.add_serialized_tensor((leaf.key,), b"", self._info(leaf.key)[0], leaf.shape, False)
+        self._checkpoint.load(state, verify=self._reading.verify)
+        shape_only = torch.empty(leaf.shape, device="meta") if slot.target is None else slot.target
+        saved = tensor_in_payload(leaf.key, shape_only, state.payload(0))
+        if slot.target is None:
+            slot.value = saved
+        else:
+            fill(slot.target, saved)
+
+    def _payloads(self, keys: Sequence[str]) -> list[bytes]:
+        if not keys:
+            return []
+        state = _engine.StateDict()
+        for key in keys:
+            state.add_serialized_value((key,), b"")
+        self._checkpoint.load(state, verify=self._reading.verify)
+        return [state.payload(i) for i in range(len(keys))]

@@ -1,0 +1,115 @@
+"""A saved state as a tree, before anything of it is read: what sits where, and which entries are tensors."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from cairn.checkpointer.nested_shape import NestedShape
+from cairn.errors import Corrupt
+from cairn.flattening import Path
+
+_GAPS_MAX = 1 << 16  # in lists of which only the entries are known
+
+
+@dataclass
+class Leaf:
+    """An entry; `content` is its source's own. `dtype` and `shape` are those of a tensor; no dtype for other values.
+
+    `part_shape` is that of the part of a distributed tensor that was saved, if that is one and not the whole.
+    """
+
+    key: str
+    content: Any
+    dtype: torch.dtype | None = None
+    shape: tuple[int, ...] = ()
+    part_shape: tuple[int, ...] | None = None
+
+
+@dataclass
+class Branch:
+    """A mapping, by its keys as text, or a list, by its indices."""
+
+    entries: "dict[str | int, Node]" = field(default_factory=dict)
+    names: dict[str | int, Any] = field(default_factory=dict)  # keys that are no text, by their text
+    is_list: bool = False
+
+    def name(self, key: str | int) -> Any:
+        """The key itself."""
+        return self.names.get(key, key)
+
+
+Node: TypeAlias = Leaf | Branch
+
+
+def tree_of_paths(leaves: Iterable[tuple[Path, Leaf]], shape: NestedShape) -> Branch:
+    """The tree of leaves at these places. Raises Corrupt for what is no tree."""
+    tree = _Growing()
+    for path, leaf in leaves:
+        tree.add(path, leaf, leaf.key)
+    for path in shape.empty:
+        tree.add(path, Branch(), ".".join(map(str, path)))
+    for path, key in shape.names.items():
+        above = tree.branches.get(path[:-1])
+        if above is not None and path[-1] in above.entries:
+            above.names[path[-1]] = key
+    tree.see_what_are_lists()
+    return tree.branches[()]
+
+
+class _Growing:
+    def __init__(self) -> None:
+        self.branches: dict[Path, Branch] = {(): Branch()}
+
+    def add(self, path: Path, node: Node, key: str) -> None:
+        """`key` is for the errors."""
+        if not path:
+            raise Corrupt(f"the metadata has no place for '{key}'", key=key)
+        branch = self._branch(path[:-1], key)
+        if path[-1] in branch.entries:
+            raise Corrupt(f"the metadata has '{key}' in the place of another value", key=key)
+        branch.entries[path[-1]] = node
+
+    def see_what_are_lists(self) -> None:
+        """Those with numbers. DCP leaves out empty mappings: what is missing between others is one."""
+        for path, branch in self.branches.items():
+            numbers = [key for key in branch.entries if isinstance(key, int)]
+            if not numbers:
+                continue
+            count = max(numbers) + 1
+            if len(numbers) < len(branch.entries) or min(numbers) < 0 or count - len(numbers) > _GAPS_MAX or not path:
+                where = ".".join(map(str, path))
+                raise Corrupt(f"the metadata has something that is neither list nor mapping at '{where}'", key=where)
+            branch.entries = {i: branch.entries.get(i, Branch()) for i in range(count)}
+            branch.is_list = True
+
+    def _branch(self, path: Path, key: str) -> Branch:
+        depth = len(path)
+        while path[:depth] not in self.branches:
+            depth -= 1
+        branch = self.branches[path[:depth]]
+        for end in range(depth, len(path)):
+            if path[end] in branch.entries:
+                raise Corrupt(f"the metadata has '{key}' within another value", key=key)
+            inner = Branch()
+            branch.entries[path[end]] = inner
+            self.branches[path[: end + 1]] = branch = inner
+        return branch
+
+
+def tree_of_value(value: Any, key: str) -> Node:
+    """A state that has been read already. Raises RecursionError for one that contains itself."""
+    if isinstance(value, Mapping):
+        texts = [str(name) for name in value]
+        unique = texts if len(set(texts)) == len(texts) else list(value)
+        entries = {
+            text: tree_of_value(part, f"{key}.{name}" if key else str(name))
+            for text, (name, part) in zip(unique, value.items(), strict=True)
+        }
+        return Branch(entries, dict(zip(unique, value, strict=True)))
+    if isinstance(value, list):
+        return Branch({i: tree_of_value(part, f"{key}[{i}]") for i, part in enumerate(value)}, is_list=True)
+    if isinstance(value, torch.Tensor):
+        return Leaf(key, value, value.dtype, tuple(value.shape))
+    return Leaf(key, value)

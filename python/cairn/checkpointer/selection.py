@@ -1,0 +1,145 @@
+"""What of a saved state goes where in a template: decided and checked, as far as possible, before anything is read.
+
+1. A template and the tree of what is saved are walked through together (:class:`Selection`). Mappings of the template
+   say what is wanted; None stands for whatever is there. What the checkpoint lacks is noted and left as it is.
+2. Values are read, and held against what the template has in their places.
+3. Tensors are read: into those of the template, or into new ones.
+4. All is put into place (:meth:`Selection.settle`): mappings of the template are changed in place, lists are made anew.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from cairn.checkpointer.saved_tree import Branch, Leaf, Node
+from cairn.errors import InvalidArgument
+
+
+class Mismatch(InvalidArgument, RuntimeError):
+    """The template has something else in a place than the checkpoint. (torch raises RuntimeError.)"""
+
+
+class Slot:
+    """A leaf that is wanted; `value` is what becomes of it. `target`: the template's, None if it has nothing there."""
+
+    def __init__(self, leaf: Leaf, target: Any, place: str) -> None:
+        self.leaf = leaf
+        self.target = target
+        self.place = place
+        self.value: Any = None
+
+
+class _Entries:
+    def __init__(self, container: Any, parts: "list[tuple[Any, _Part]]") -> None:
+        self.container = container
+        self.parts = parts
+
+
+_Part: TypeAlias = "Slot | _Entries | list[_Part]"
+
+
+class Selection:
+    """Step 1, for `template` (None: everything). Raises Mismatch."""
+
+    def __init__(self, template: Any, tree: Node) -> None:
+        self.missing: list[str] = []  # keys of the template that the checkpoint lacks
+        self._slots: list[Slot] = []
+        self._whole = self._select(template, tree, "")
+
+    @property
+    def values(self) -> list[Slot]:
+        """What step 2 reads: its source sets each slot's `value`."""
+        return [slot for slot in self._slots if slot.leaf.dtype is None]
+
+    @property
+    def tensors(self) -> list[Slot]:
+        """As `values`, for step 3."""
+        return [slot for slot in self._slots if slot.leaf.dtype is not None]
+
+    def check_values(self) -> None:
+        """The end of step 2. Raises Mismatch."""
+        for slot in self.values:
+            if slot.target is not None and not isinstance(slot.target, type(slot.value)):
+                raise _mismatch(slot.place, type(slot.target), type(slot.value))
+
+    def settle(self) -> Any:
+        """Step 4. Returns the template, or what is new if there is none."""
+        return _settled(self._whole)
+
+    def _select(self, target: Any, node: Node, place: str) -> _Part:
+        if isinstance(node, Branch):
+            return self._items(target, node, place) if node.is_list else self._entries(target, node, place)
+        if node.dtype is not None and target is not None:
+            _check_tensor(target, node, place)
+        slot = Slot(node, target, place)
+        self._slots.append(slot)
+        return slot
+
+    def _entries(self, target: Any, branch: Branch, place: str) -> _Part:
+        if target is None:
+            nodes = branch.entries.items()
+            return _Entries(
+                {}, [(branch.name(key), self._select(None, node, _below(place, key))) for key, node in nodes]
+            )
+        if not isinstance(target, Mapping):
+            raise _mismatch(place, type(target), dict)
+        found = []
+        for key, value in target.items():
+            node = branch.entries.get(str(key))
+            if node is None:
+                self.missing.append(_below(place, key))
+            else:
+                found.append((key, self._select(value, node, _below(place, key))))
+        return _Entries(target, found)
+
+    def _items(self, target: Any, branch: Branch, place: str) -> _Part:
+        if target is not None and not isinstance(target, list):
+            raise _mismatch(place, type(target), list)
+        wanted = target or []
+        nodes = list(branch.entries.values())
+        if len(wanted) > len(nodes):
+            raise Mismatch(
+                f"the list '{place}' is longer than the one that was saved",
+                key=place,
+                expected=f"at most {len(nodes)} items",
+                actual=str(len(wanted)),
+            )
+        items = [*wanted, *[None] * (len(nodes) - len(wanted))]
+        return [self._select(items[i], node, f"{place}[{i}]") for i, node in enumerate(nodes)]
+
+
+def _settled(part: _Part) -> Any:
+    if isinstance(part, Slot):
+        return part.value
+    if isinstance(part, list):
+        return [_settled(item) for item in part]
+    for key, inner in part.parts:
+        part.container[key] = _settled(inner)
+    return part.container
+
+
+def _check_tensor(target: Any, leaf: Leaf, place: str) -> None:
+    if not isinstance(target, torch.Tensor):
+        raise _mismatch(place, type(target), torch.Tensor)
+    shape = tuple(target.shape)
+    if shape not in (leaf.shape, leaf.part_shape) or target.dtype != leaf.dtype:
+        raise Mismatch(
+            f"'{place}' was saved as another tensor than the one that it is to be loaded into",
+            key=place,
+            expected=f"{leaf.part_shape or leaf.shape} {leaf.dtype}",
+            actual=f"{shape} {target.dtype}",
+        )
+
+
+def _mismatch(place: str, target: type, saved: type) -> Mismatch:
+    return Mismatch(
+        f"'{place}' was saved as another type than the template has there",
+        key=place,
+        expected=saved.__name__,
+        actual=target.__name__,
+    )
+
+
+def _below(place: str, key: object) -> str:
+    return f"{place}.{key}" if place else str(key)

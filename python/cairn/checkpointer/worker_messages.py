@@ -1,0 +1,131 @@
+"""What a CheckpointProcess and its Python child say to each other. Both run one version of Cairn; nothing is stored."""
+
+import io
+import math
+import pickle
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+
+_ALIGNMENT_BYTES = 64
+
+
+class RequestType(Enum):
+    """What the child is to do."""
+
+    PING = "ping"
+    WRITE_CHECKPOINT = "write_checkpoint"
+    TERMINATE_PROCESS = "exit"
+
+
+@dataclass
+class WorkerRequest:
+    """To the child. `payload` of WRITE_CHECKPOINT: state_dict (a SharedState), path, kwargs."""
+
+    request_type: RequestType
+    payload: dict[str, Any]
+
+
+@dataclass
+class WorkerResponse:
+    """From the child. `error_msg` is a traceback; `payload` then holds the exception, pickled, if it can be."""
+
+    request_type: RequestType
+    success: bool
+    error_msg: str | None = None
+    payload: dict[str, Any] | None = None
+
+
+@dataclass
+class SharedState:
+    """A state on its way to another process: its tensors in shared memory, all else pickled.
+
+    `buffers` are few: storages that are not shared yet are copied into one, so that a state of many tensors does not
+    need a file descriptor for each. `places`: buffer and offset in bytes, by storage.
+    """
+
+    pickled: bytes
+    buffers: list[torch.Tensor]
+    places: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, state: Any) -> "SharedState":
+        """`state`, whose tensors must not change until the other process is done with them."""
+        stream = io.BytesIO()
+        pickler = _Pickler(stream)
+        pickler.dump(state)
+        buffers: list[torch.Tensor] = []
+        places: list[tuple[int, int]] = []
+        to_copy: list[tuple[int, torch.UntypedStorage]] = []
+        size = 0
+        for storage in pickler.storages:
+            if storage.is_shared():
+                places.append((len(buffers), 0))
+                buffers.append(_bytes_of(storage))
+            else:
+                places.append((-1, size))
+                to_copy.append((size, storage))
+                size += math.ceil(storage.nbytes() / _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        if size:
+            joined = torch.empty(size, dtype=torch.uint8, device="cpu")
+            joined.share_memory_()  # type: ignore[no-untyped-call]
+            for offset, storage in to_copy:
+                joined[offset : offset + storage.nbytes()].copy_(_bytes_of(storage))
+            places = [(len(buffers) if index < 0 else index, offset) for index, offset in places]
+            buffers.append(joined)
+        return cls(stream.getvalue(), buffers, places)
+
+    def restored(self) -> Any:
+        """The state, in the other process. Its tensors are views of the buffers."""
+        return _Unpickler(io.BytesIO(self.pickled), self).load()
+
+    def tensor(self, storage: int, dtype: torch.dtype, offset: int, size: Any, stride: Any) -> torch.Tensor:
+        """A tensor of the state; `offset`, of its first element, and `stride` in elements."""
+        buffer, base = self.places[storage]
+        return torch.empty(0, dtype=dtype, device="cpu").set_(
+            self.buffers[buffer].untyped_storage(), base // dtype.itemsize + offset, size, stride
+        )
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out the elements of plain tensors of the CPU, and notes their storages."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
+        self.storages: list[torch.UntypedStorage] = []
+        self._numbers: dict[int, int] = {}
+
+    def persistent_id(self, value: Any) -> Any:
+        """What stands for a tensor."""
+        if type(value) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(value):
+            return None
+        storage = value.untyped_storage()
+        address = storage.data_ptr()
+        if address not in self._numbers:
+            self._numbers[address] = len(self.storages)
+            self.storages.append(storage)
+        place = (self._numbers[address], value.dtype, value.storage_offset(), tuple(value.shape), value.stride())
+        return place, value.requires_grad
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, shared: SharedState) -> None:
+        super().__init__(stream)
+        self._shared = shared
+
+    def persistent_load(self, saved: Any) -> torch.Tensor:
+        """The tensor that an id stands for."""
+        place, requires_grad = saved
+        return self._shared.tensor(*place).requires_grad_(requires_grad)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type != "cpu":
+        return False
+    return not (tensor.is_conj() or tensor.is_neg()) and tensor.untyped_storage().nbytes() > 0
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)

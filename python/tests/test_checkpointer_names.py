@@ -1,0 +1,105 @@
+"""cairn.checkpointer has the names of torch's rank-local checkpointers, by module, with the same parameters."""
+
+import dataclasses
+import enum
+import importlib
+import inspect
+import pickle
+import pkgutil
+from types import ModuleType
+from typing import Any
+
+import pytest
+from programs import run
+
+import cairn.checkpointer
+
+experimental = pytest.importorskip("torch.distributed.checkpoint._experimental")  # torch 2.8, until it is removed
+MODULES = [found.name for found in pkgutil.iter_modules(experimental.__path__)]
+
+
+def defined_in(module: ModuleType) -> dict[str, Any]:
+    """The classes and functions that a module makes public itself, and two more."""
+    named = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    own = {
+        name: value
+        for name, value in named.items()
+        if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__ == module.__name__
+    }
+    return own | {name: named[name] for name in ("BARRIER_REGISTRY", "STATE_DICT") if name in named}
+
+
+def assert_takes_the_same(ours: Any, theirs: Any, where: str) -> None:
+    """All parameters of torch's, by position and by name; ours may have more that need not be given."""
+    mine = inspect.signature(ours).parameters
+    for parameter in inspect.signature(theirs).parameters.values():
+        assert parameter.name in mine, f"{where} lacks {parameter.name}"
+        own = mine[parameter.name]
+        assert own.kind is parameter.kind, f"{where}: {parameter.name}"
+        if parameter.default is not parameter.empty:
+            assert own.default is not own.empty, f"{where}: {parameter.name} needs no value"
+    others = [mine[name] for name in mine.keys() - inspect.signature(theirs).parameters.keys()]
+    assert all(own.default is not own.empty for own in others), where
+    positional = [name for name, own in inspect.signature(theirs).parameters.items() if own.kind < own.VAR_POSITIONAL]
+    assert list(mine)[: len(positional)] == positional, where
+
+
+def test_the_package_has_what_torchs_exports() -> None:
+    assert set(experimental.__all__) <= set(cairn.checkpointer.__all__)
+    for name in cairn.checkpointer.__all__:
+        assert getattr(cairn.checkpointer, name).__class__ is not ModuleType
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_has_what_torchs_has(module: str) -> None:
+    theirs = importlib.import_module(f"{experimental.__name__}.{module}")
+    ours = importlib.import_module(f"cairn.checkpointer.{module}")
+    names = defined_in(theirs)
+    assert names
+    for name, value in names.items():
+        own = getattr(ours, name)
+        assert own is not value or name == "STATE_DICT"
+        if dataclasses.is_dataclass(value):
+            # Defaults that are classes of the package differ in nothing but their class.
+            assert [field.name for field in dataclasses.fields(own)] == [f.name for f in dataclasses.fields(value)]
+            assert [field.default for field in dataclasses.fields(own)] == [
+                f.default for f in dataclasses.fields(value)
+            ]
+        elif inspect.isclass(value) and issubclass(value, enum.Enum):
+            assert {member.name: member.value for member in own} == {member.name: member.value for member in value}
+        elif inspect.isclass(value):
+            assert inspect.isabstract(own) == inspect.isabstract(value), name
+            assert_takes_the_same(own, value, name)
+            for method, theirs_of_it in inspect.getmembers(value, inspect.isfunction):
+                if not method.startswith("_"):
+                    assert_takes_the_same(getattr(own, method), theirs_of_it, f"{name}.{method}")
+        elif inspect.isfunction(value):
+            assert_takes_the_same(own, value, name)
+
+
+def test_the_barriers_have_the_same_types() -> None:
+    theirs = importlib.import_module(f"{experimental.__name__}.barriers").BARRIER_REGISTRY
+    assert theirs.keys() <= cairn.checkpointer.BARRIER_REGISTRY.keys()
+
+
+def test_what_is_sent_to_other_processes_is_found_by_its_name() -> None:
+    info = cairn.checkpointer.RankInfo(1, 2)
+    assert pickle.loads(pickle.dumps(info)) == info
+    config = cairn.checkpointer.CheckpointerConfig()
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import cairn.checkpointer.types as m; m.RankInfo",
+        "from cairn.checkpointer.utils import wrap_future",
+        "from cairn.checkpointer import types, utils; types.STATE_DICT, utils.wrap_future",
+    ],
+)
+def test_a_module_may_be_the_first_thing_that_a_program_imports(program: str) -> None:
+    run(program)
+
+
+def test_the_package_alone_does_not_import_them() -> None:
+    run("import sys, cairn; assert 'torch' not in sys.modules and 'cairn.checkpointer' not in sys.modules")

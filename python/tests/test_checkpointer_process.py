@@ -1,0 +1,444 @@
+"""Asynchronous saves of one rank each: by a Python process that runs the caller's writer, and by the native one."""
+
+import functools
+import gc
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from same import assert_same, blank
+from test_checkpointer import STATE, alone
+
+import cairn
+from cairn.checkpointer import (
+    AsyncCheckpointer,
+    CheckpointerConfig,
+    CheckpointProcess,
+    CheckpointProcessConfig,
+    CheckpointReader,
+    CheckpointStager,
+    CheckpointStagerConfig,
+    CheckpointWriter,
+    CheckpointWriterConfig,
+    DefaultStager,
+    RankInfo,
+    WriterHook,
+    make_async_checkpointer,
+    wrap_future,
+)
+from cairn.checkpointer.builder import default_subprocess_init_fn, default_writer_init_fn
+from cairn.checkpointer.worker_messages import SharedState
+
+RANK = RankInfo(global_rank=0, global_world_size=1)
+
+# --- what runs in the process
+
+
+class Note(WriterHook):
+    """Writes beside the checkpoint who saved it, and fails or dies if it is told to."""
+
+    def pre_commit(self, path: str, *, order: str = "", gate: str = "", **kwargs: Any) -> None:
+        if gate:
+            Path(gate).read_text()  # a pipe: waits until the test writes to it
+        if order == "fail":
+            raise LookupError("as ordered")
+        if order == "no space":
+            raise cairn.NoSpace("as ordered", file="x")
+        if order == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        Path(f"{path}.note").write_text(f"{os.getpid()} {os.environ.get('CAIRN_TEST_NOTE')} {sorted(kwargs)}")
+
+    def post_commit(self, path: str, **kwargs: Any) -> None:
+        pass
+
+
+def noting_writer(rank_info: RankInfo, wants: int) -> CheckpointWriter:
+    assert wants == 5
+    return CheckpointWriter(CheckpointWriterConfig(), rank_info, commit_hook=Note())
+
+
+def set_note(text: str) -> None:
+    os.environ["CAIRN_TEST_NOTE"] = text
+
+
+def never_ready() -> None:
+    threading.Event().wait()
+
+
+def refuse() -> None:
+    raise LookupError("not today")
+
+
+class Gate:
+    """Holds the process's writer back until it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        os.mkfifo(path)
+
+    def open(self) -> None:
+        Path(self.name).write_text("go")
+
+
+def python_process(init: Callable[..., None] = set_note, arguments: tuple[Any, ...] = ("here",), **config: Any) -> Any:
+    return CheckpointProcess(RANK, CheckpointProcessConfig(**config), init, arguments, noting_writer, {"wants": 5})
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[CheckpointProcess]:
+    """One for all that leave it as it was, or replace it: a new Python takes seconds."""
+    made: CheckpointProcess = python_process()
+    yield made
+    made.close()
+
+
+def result(future: "Future[None] | None") -> None:
+    assert future is not None
+    future.result()
+
+
+# --- the Python process
+
+
+def test_the_callers_writer_runs_in_the_process(process: CheckpointProcess, checkpoint: Path) -> None:
+    assert not process.is_native
+    result(process.write(STATE, str(checkpoint), answer=42))
+    assert_same(alone().load(str(checkpoint)), STATE)
+    pid = process.process.pid
+    assert pid != os.getpid()
+    assert Path(f"{checkpoint}.note").read_text() == f"{pid} here ['answer']"
+    staged: Future[dict[str, Any]] = Future()
+    written = process.write(staged, str(checkpoint))
+    staged.set_result({"step": 8})
+    result(written)
+    assert alone().load(str(checkpoint)) == {"step": 8}
+    assert process.process.pid == pid
+
+
+def test_a_write_that_fails_is_told_and_the_next_one_works(process: CheckpointProcess, checkpoint: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)rank 0 failed.*pre_commit.*LookupError: as ordered") as caught:
+        result(process.write({"step": 1}, str(checkpoint), order="fail"))
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert isinstance(caught.value, cairn.Error)
+    pid = process.process.pid
+    with pytest.raises(RuntimeError) as caught:
+        result(process.write({"step": 1}, str(checkpoint), order="no space"))
+    assert isinstance(caught.value.__cause__, cairn.NoSpace)
+    assert caught.value.__cause__.file == "x"
+    staged: Future[dict[str, Any]] = Future()
+    staged.set_exception(ValueError("not staged"))
+    with pytest.raises(ValueError, match="not staged"):
+        result(process.write(staged, str(checkpoint)))
+    result(process.write({"step": 2}, str(checkpoint)))
+    assert alone().load(str(checkpoint)) == {"step": 2}
+    assert process.process.pid == pid, "the same process"
+
+
+def test_a_process_that_died_is_told_and_replaced(process: CheckpointProcess, checkpoint: Path) -> None:
+    process.process_creation_future.result()
+    pid = process.process.pid
+    with pytest.raises(RuntimeError, match="Child process terminated unexpectedly") as caught:
+        result(process.write({"step": 1}, str(checkpoint), order="die"))
+    assert getattr(caught.value, "actual") == str(-signal.SIGKILL)  # noqa: B009 - typed as RuntimeError
+    result(process.write({"step": 2}, str(checkpoint)))
+    assert process.process.pid != pid
+    assert alone().load(str(checkpoint)) == {"step": 2}
+    os.kill(process.process.pid, signal.SIGKILL)
+    process.process.join()
+    result(process.write({"step": 3}, str(checkpoint)))
+
+
+def test_a_process_that_does_not_get_ready(checkpoint: Path) -> None:
+    process = python_process(never_ready, (), subprocess_init_timeout_secs=1)
+    with pytest.raises(TimeoutError, match="not ready within 1 s"):
+        process.process_creation_future.result()
+    with pytest.raises(TimeoutError):
+        result(process.write({"step": 1}, str(checkpoint)))
+    assert not process.process.is_alive()
+    process.close()
+
+
+def test_a_process_that_cannot_start() -> None:
+    process = python_process(refuse, ())
+    with pytest.raises(RuntimeError, match="LookupError: not today"):
+        process.process_creation_future.result()
+    process.close()
+    assert not process.process.is_alive()
+
+
+def test_close_waits_for_what_is_being_written(checkpoint: Path, tmp_path: Path) -> None:
+    process = python_process()
+    gate = Gate(tmp_path / "gate")
+    written = process.write({"step": 1}, str(checkpoint), gate=gate.name)
+    with ThreadPoolExecutor(1) as thread:
+        closing = thread.submit(process.close)
+        assert not written.done()
+        gate.open()
+        closing.result()
+    assert written.done()
+    result(written)
+    assert process.process.exitcode == 0
+    process.close()  # once more
+
+
+def test_a_state_of_many_tensors_goes_in_one_piece() -> None:
+    state = {str(i): torch.full((3,), float(i)) for i in range(2000)}
+    shared = SharedState.of(state)
+    assert len(shared.buffers) == 1
+    assert_same(shared.restored(), state)
+
+
+def test_a_state_on_its_way_keeps_views_and_values() -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    in_memory = torch.ones(4).share_memory_()  # type: ignore[no-untyped-call]
+    state = {
+        "column": base[:, 1],
+        "transposed": base.t(),
+        "shared": in_memory,
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "conjugate": torch.tensor([1 + 2j]).conj(),
+        "empty": torch.zeros(0, 3),
+        "scalar": torch.tensor(True),
+        "nested": [(torch.ones(1, dtype=torch.int16), "text", None)],
+    }
+    shared = SharedState.of(state)
+    assert len(shared.buffers) == 2, "what is shared already, and a copy of the rest"
+    restored = shared.restored()
+    assert_same(restored, state)
+    assert restored["parameter"].requires_grad
+    base.zero_()
+    assert restored["column"].sum() > 0
+
+
+# --- stagers
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_staged_state_is_a_still_copy(asynchronous: bool, shared: bool) -> None:
+    live = torch.arange(6.0).reshape(2, 3)
+    tied = {"x": live}
+    state = {"w": live.t(), "tied": [live, tied], "p": torch.nn.Parameter(live[0]), "plain": {"list": [1, [2]]}}
+    expected = {"w": live.t().clone(), "tied": [live.clone(), {"x": live.clone()}], "p": live[0].clone()}
+    expected["plain"] = {"list": [1, [2]]}
+    stager = DefaultStager(CheckpointStagerConfig(use_async_staging=asynchronous, use_shared_memory=shared))
+    staged: Any = stager.stage(state)
+    if asynchronous:
+        staged = staged.result()
+    live.fill_(-1)
+    state["plain"]["list"][1].append(3)
+    assert_same(staged, expected)
+    assert staged["p"].requires_grad
+    assert staged["w"].is_shared() == shared
+    later: Any = stager.stage(state)
+    stager.close()
+    assert_same(staged, expected, "an earlier copy")
+    assert_same(later.result() if asynchronous else later, state)
+
+
+def test_a_state_without_tensors_is_staged_too() -> None:
+    stager = DefaultStager(CheckpointStagerConfig(use_async_staging=False))
+    state = {"a": 1, "e": torch.zeros(0), "q": torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8)}
+    assert_same(stager.stage(state), state)
+
+
+def test_the_default_stager_works_without_an_accelerator() -> None:
+    stager = DefaultStager()
+    staged = stager.stage({"w": torch.ones(1)})
+    assert isinstance(staged, Future)
+    assert_same(staged.result(), {"w": torch.ones(1)})
+    stager.close()
+    stager.close()
+
+
+# --- the asynchronous checkpointer
+
+
+class Doubling(CheckpointStager):
+    """A caller's own: stages something else than it is given, to be seen in the file."""
+
+    def __init__(self, asynchronous: bool) -> None:
+        self.keywords: list[dict[str, Any]] = []
+        self.is_closed = False
+        self._thread = ThreadPoolExecutor(1) if asynchronous else None
+
+    def stage(self, state_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any] | Future[dict[str, Any]]:
+        self.keywords.append(kwargs)
+        work = functools.partial(lambda state: {key: 2 * value for key, value in state.items()}, state_dict)
+        return self._thread.submit(work) if self._thread else work()
+
+    def close(self) -> None:
+        if self._thread:
+            self._thread.shutdown()
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_stager_of_ones_own_before_a_process_of_ones_own(
+    asynchronous: bool, process: CheckpointProcess, checkpoint: Path
+) -> None:
+    stager = Doubling(asynchronous)
+    checkpointer = AsyncCheckpointer(stager, process, CheckpointReader(RANK))
+    for step in (1, 2):
+        staged, written = checkpointer.save(str(checkpoint), {"w": torch.full((3,), float(step))}, tag=step)
+        assert staged.result() is None
+        assert written.result() is None
+        assert_same(checkpointer.load(str(checkpoint)), {"w": torch.full((3,), 2.0 * step)})
+    assert stager.keywords == [{"tag": 1}, {"tag": 2}]
+    stager.close()
+
+
+def test_a_save_waits_for_the_one_before(process: CheckpointProcess, checkpoint: Path, tmp_path: Path) -> None:
+    checkpointer = AsyncCheckpointer(DefaultStager(), process, CheckpointReader(RANK))
+    gate = Gate(tmp_path / "gate")
+    w = torch.ones(3)
+    staged, first = checkpointer.save(str(checkpoint), {"w": w}, gate=gate.name)
+    staged.result()
+    w.fill_(2)  # what was staged does not change
+    assert not first.done()
+    with ThreadPoolExecutor(1) as thread:
+        second = thread.submit(checkpointer.save, str(checkpoint) + "-2", {"w": w})
+        gate.open()
+        second.result()[1].result()
+    assert first.done()
+    assert_same(checkpointer.load(str(checkpoint)), {"w": torch.ones(3)})
+    assert_same(checkpointer.load(str(checkpoint) + "-2"), {"w": w})
+
+
+def test_a_failed_save_is_told_by_the_next_one_once(process: CheckpointProcess, checkpoint: Path) -> None:
+    checkpointer = AsyncCheckpointer(DefaultStager(), process, CheckpointReader(RANK))
+    checkpointer.save(str(checkpoint), {"step": 1}, order="fail")
+    with pytest.raises(RuntimeError, match="as ordered"):
+        checkpointer.save(str(checkpoint), {"step": 2})
+    with pytest.raises(FileNotFoundError):
+        checkpointer.load(str(checkpoint))
+    checkpointer.save(str(checkpoint), {"step": 3})[1].result()
+    assert checkpointer.load(str(checkpoint)) == {"step": 3}
+
+
+def test_it_is_made_with_functions_of_ones_own(checkpoint: Path) -> None:
+    checkpointer = make_async_checkpointer(
+        CheckpointerConfig(),
+        subprocess_init_fn=set_note,
+        subprocess_init_args=("made",),
+        checkpoint_writer_init_fn=noting_writer,
+        checkpoint_writer_init_args={"wants": 5},
+    )
+    checkpointer.save(str(checkpoint), {"step": 1})
+    checkpointer.close()
+    assert " made " in Path(f"{checkpoint}.note").read_text()
+    assert checkpointer.load(str(checkpoint)) == {"step": 1}
+
+
+class Failing(CheckpointProcess):
+    """Fails at every write."""
+
+    def __init__(self) -> None:
+        pass
+
+    def write(self, state_dict: Any, path: str, **kwargs: Any) -> Future[None]:
+        failed: Future[None] = Future()
+        failed.set_exception(LookupError(path))
+        return failed
+
+    def close(self) -> None:
+        pass
+
+
+def test_close_tells_of_a_failure_that_nobody_has_heard_of() -> None:
+    checkpointer = AsyncCheckpointer(DefaultStager(), Failing(), CheckpointReader(RANK))
+    checkpointer.save("first", {"step": 1})
+    with pytest.raises(LookupError, match="first"):
+        checkpointer.close()
+    checkpointer.close()
+    _, written = checkpointer.save("second", {"step": 1})
+    with pytest.raises(LookupError, match="second"):
+        written.result()
+    checkpointer.close()
+
+
+def test_a_wrapped_future_keeps_no_state() -> None:
+    tensor = torch.ones(3)
+    watched = weakref.ref(tensor)
+    staged: Future[dict[str, Any]] = Future()
+    wrapped = wrap_future(staged)
+    staged.set_result({"w": tensor})
+    del staged, tensor
+    gc.collect()
+    assert wrapped.done()
+    assert watched() is None
+
+
+# --- the native process
+
+
+@pytest.fixture
+def native() -> Iterator[AsyncCheckpointer]:
+    checkpointer = make_async_checkpointer()
+    yield checkpointer
+    checkpointer.close()
+
+
+def test_by_default_no_python_runs_in_the_process() -> None:
+    process = CheckpointProcess(
+        RANK, CheckpointProcessConfig(), default_subprocess_init_fn, (), default_writer_init_fn, {}
+    )
+    assert process.is_native
+    assert process.process is None
+    process.process_creation_future.result()
+    process.close()
+
+
+def test_the_native_process_writes_what_is_staged(native: AsyncCheckpointer, checkpoint: Path) -> None:
+    for step in range(3):
+        w = torch.full((1000,), float(step))
+        state = {**STATE, "w": w, "n": step}
+        expected = {**STATE, "w": w.clone(), "n": step}
+        staged, written = native.save(str(checkpoint), state)
+        staged.result()
+        w.fill_(-1)
+        state["n"] = -1
+        written.result()
+        assert_same(native.load(str(checkpoint)), expected)
+        template = blank(expected)
+        assert_same(native.load(str(checkpoint), template, strict=True), expected)
+
+
+def test_staging_may_block(checkpoint: Path) -> None:
+    config = CheckpointerConfig(staging_config=CheckpointStagerConfig(use_async_staging=False))
+    checkpointer = make_async_checkpointer(config, rank_info=RankInfo(3, 4))
+    staged, written = checkpointer.save(str(checkpoint), STATE)
+    assert staged.done()
+    written.result()
+    assert {path.name for path in checkpoint.iterdir()} == {"__3.metadata", "__3_0.distcp"}
+    assert_same(checkpointer.load(str(checkpoint)), STATE)
+    checkpointer.close()
+
+
+def test_a_stager_of_ones_own_before_the_native_process(checkpoint: Path) -> None:
+    process = CheckpointProcess(
+        RANK, CheckpointProcessConfig(), default_subprocess_init_fn, (), default_writer_init_fn, {}
+    )
+    stager = Doubling(asynchronous=True)
+    checkpointer = AsyncCheckpointer(stager, process, CheckpointReader(RANK))
+    _, written = checkpointer.save(str(checkpoint), {"w": torch.ones(3)})
+    written.result()
+    assert_same(checkpointer.load(str(checkpoint)), {"w": torch.full((3,), 2.0)})
+    checkpointer.close()
+    assert stager.is_closed
+
+
+def test_a_native_save_that_fails_is_told_by_the_next_one(native: AsyncCheckpointer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match="file"):
+        native.save(str(tmp_path / "file"), {"w": torch.ones(3)})
+        native.save(str(tmp_path / "there"), {"w": torch.ones(3)})
+    native.save(str(tmp_path / "there"), {"w": torch.ones(3)})[1].result()
+    assert_same(native.load(str(tmp_path / "there")), {"w": torch.ones(3)})
