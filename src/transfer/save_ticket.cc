@@ -55,7 +55,8 @@ Result<SaveTicket> read_ticket(CodedReader& reader) {
   SaveTicket ticket;
   CAIRN_TRY_ASSIGN(ticket.identity, read_identity(reader));
   CAIRN_TRY_ASSIGN(const std::uint8_t fresh, reader.byte());
-  ticket.fresh = fresh != 0;
+  if (fresh > 1) return reader.damaged("a flag that is neither 0 nor 1");
+  ticket.fresh = fresh == 1;
   return ticket;
 }
 

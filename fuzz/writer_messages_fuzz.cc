@@ -1,0 +1,66 @@
+// Reads any bytes as each of the messages between a trainer and its writer: the first byte is the kind. What is
+// accepted must encode to bytes that are accepted too and encode to the same.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "writer/messages.h"
+
+namespace {
+
+using namespace cairn::writer;
+
+// The message, encoded again; nullopt if the bytes are refused.
+std::optional<std::string> recode(MessageKind kind, std::string_view bytes) {
+  const auto again = [](const auto& message) {
+    return message ? std::optional<std::string>(encode(*message)) : std::nullopt;
+  };
+  switch (kind) {
+    case MessageKind::kHello: return again(decode_hello(bytes));
+    case MessageKind::kClaim: return again(decode_claim(bytes));
+    case MessageKind::kBegin: return again(decode_begin(bytes));
+    case MessageKind::kProgress: return again(decode_progress(bytes));
+    case MessageKind::kArena:
+    case MessageKind::kForgetArena:
+    case MessageKind::kStart:
+    case MessageKind::kStaged: {
+      const auto number = decode_number(bytes);
+      return number ? std::optional(encode_number(*number)) : std::nullopt;
+    }
+    case MessageKind::kLayout: {
+      const auto message = decode_layout(bytes);
+      if (!message) return std::nullopt;
+      const auto encoded = encode_layout(message->slot, message->layout);
+      if (!encoded) std::abort();  // what was read is in order
+      return *encoded;
+    }
+    case MessageKind::kAbandon:
+    case MessageKind::kReady:
+    case MessageKind::kClaimed:
+    case MessageKind::kBegun:
+    case MessageKind::kEnded: {
+      const auto message = decode_outcome_message(bytes);
+      if (kind == MessageKind::kEnded && message && message->outcome) {
+        const auto report = decode_report(*message->outcome);
+        if (report && !decode_report(encode_report(*report))) std::abort();
+      }
+      return again(message);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const auto kind = static_cast<MessageKind>(data[0]);
+  const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const std::optional<std::string> once = recode(kind, bytes);
+  if (!once) return 0;
+  if (recode(kind, *once) != once) std::abort();
+  return 0;
+}

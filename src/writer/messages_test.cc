@@ -1,0 +1,140 @@
+#include "writer/messages.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <vector>
+
+#include "writer/testing/staged_sample.h"
+
+namespace cairn::writer {
+namespace {
+
+// Decodes, and encodes again; nullopt if it is refused.
+using Recode = std::function<std::optional<std::string>(std::string_view)>;
+
+template <typename Decode>
+Recode recode(Decode decode) {
+  return [decode](std::string_view bytes) -> std::optional<std::string> {
+    const auto message = decode(bytes);
+    if (!message) {
+      EXPECT_EQ(message.error().code(), ErrorCode::kCorrupt);
+      return std::nullopt;
+    }
+    return encode(*message);
+  };
+}
+
+struct Example {
+  const char* name;
+  std::string bytes;
+  Recode recode;
+};
+
+BeginMessage sample_begin() {
+  StagedSample sample(3, 1000, {1, 3, 1});
+  const transfer::SaveTicket ticket{sample.identity(), true};
+  BeginMessage begin{5, sample.request("/checkpoints/step 3", ticket), 6, 2};
+  begin.request.arena.reset();
+  begin.request.layout.reset();
+  begin.request.durability = Durability::kBuffered;
+  begin.request.direct_io = false;
+  return begin;
+}
+
+std::vector<Example> examples() {
+  HelloMessage hello;
+  hello.cairn_version = "1.2.3";
+  hello.trainer = 12345;
+  hello.grace = std::chrono::seconds(30);
+  hello.priority = {10, os::IoClass::kIdle, 7};
+  ClaimMessage claim{4, {"/checkpoints", {{1, 2}, {3, 4}, 5}, {false, 7u, true}}};
+  ProgressMessage progress;
+  progress.saves.push_back({9, {transfer::SaveProgress::Phase::kWaiting, 100, 200}});
+  const auto relayout = [](std::string_view bytes) -> std::optional<std::string> {
+    const auto message = decode_layout(bytes);
+    return message ? std::optional(encode_layout(message->slot, message->layout).value()) : std::nullopt;
+  };
+  const auto renumber = [](std::string_view bytes) -> std::optional<std::string> {
+    const auto number = decode_number(bytes);
+    return number ? std::optional(encode_number(*number)) : std::nullopt;
+  };
+  const auto rereport = [](std::string_view bytes) -> std::optional<std::string> {
+    const auto report = decode_report(bytes);
+    return report ? std::optional(encode_report(*report)) : std::nullopt;
+  };
+  StagedSample sample(1);
+  const auto layout = sample.request("/d", {sample.identity(), true}).layout;
+  return {
+      {"hello", encode(hello), recode(decode_hello)},
+      {"number", encode_number(300), renumber},
+      {"layout", encode_layout(3, *layout).value(), relayout},
+      {"claim", encode(claim), recode(decode_claim)},
+      {"begin", encode(sample_begin()), recode(decode_begin)},
+      {"failure", encode(OutcomeMessage{7, Error(ErrorCode::kNoSpace, "full").file("a").offset(5)}),
+       recode(decode_outcome_message)},
+      {"report", encode_report({77, {"a warning"}}), rereport},
+      {"progress", encode(progress), recode(decode_progress)},
+  };
+}
+
+TEST(Messages, ComeBackAsTheyWere) {
+  for (const Example& example : examples()) EXPECT_EQ(example.recode(example.bytes), example.bytes) << example.name;
+  const OutcomeMessage ready{0, std::string("bytes\0and more", 14)};
+  EXPECT_EQ(decode_outcome_message(encode(ready)).value().outcome.value(), *ready.outcome);
+}
+
+TEST(Messages, SayAllThatASaveNeeds) {
+  const BeginMessage sent = sample_begin();
+  const BeginMessage got = decode_begin(encode(sent)).value();
+  EXPECT_EQ(got.save, 5u);
+  EXPECT_EQ(got.arena, 6u);
+  EXPECT_EQ(got.layout_slot, 2u);
+  EXPECT_EQ(got.request.directory, "/checkpoints/step 3");
+  EXPECT_EQ(got.request.ticket.identity.save_id, sent.request.ticket.identity.save_id);
+  EXPECT_TRUE(got.request.ticket.fresh);
+  EXPECT_EQ(got.request.place.rank, 1u);
+  EXPECT_EQ(got.request.place.count, 3u);
+  EXPECT_EQ(got.request.place.coordinator, 1u);
+  EXPECT_EQ(got.request.names, sent.request.names);
+  EXPECT_EQ(got.request.duty, sent.request.duty);
+  EXPECT_EQ(got.request.durability, Durability::kBuffered);
+  EXPECT_EQ(got.request.thread_count, sent.request.thread_count);
+  EXPECT_FALSE(got.request.direct_io);
+  EXPECT_EQ(got.request.deadline, sent.request.deadline);
+}
+
+TEST(Messages, ThatAreCutOffAreRefused) {
+  for (const Example& example : examples()) {
+    for (std::size_t length = 0; length < example.bytes.size(); ++length) {
+      EXPECT_FALSE(example.recode(std::string_view(example.bytes).substr(0, length))) << example.name << " " << length;
+    }
+  }
+}
+
+TEST(Messages, WithBytesBehindThemAreRefused) {
+  for (const Example& example : examples()) EXPECT_FALSE(example.recode(example.bytes + '\0')) << example.name;
+}
+
+TEST(Messages, ThatAreDamagedAreRefusedOrAreOtherMessages) {
+  for (const Example& example : examples()) {
+    for (std::size_t bit = 0; bit < 8 * example.bytes.size(); ++bit) {
+      std::string damaged = example.bytes;
+      damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+      const auto again = example.recode(damaged);
+      if (again) EXPECT_NE(*again, example.bytes) << example.name << " " << bit;
+    }
+  }
+}
+
+TEST(Messages, OfAnotherVersionAreUnderstoodSoFarAsToSaySo) {
+  HelloMessage hello;
+  hello.protocol_version = kProtocolVersion + 1;
+  hello.cairn_version = "99";
+  const auto understood = decode_hello(encode(hello) + "what a later version adds");
+  ASSERT_TRUE(understood);
+  EXPECT_EQ(understood->cairn_version, "99");
+}
+
+}  // namespace
+}  // namespace cairn::writer
