@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from ranks import Gang
 from same import assert_same, blank
 from test_checkpointer import STATE, alone
 
@@ -402,6 +404,7 @@ def test_the_native_process_writes_what_is_staged(native: AsyncCheckpointer, che
         state = {**STATE, "w": w, "n": step}
         expected = {**STATE, "w": w.clone(), "n": step}
         staged, written = native.save(str(checkpoint), state)
+        assert written.progress().phase in ("staging", "writing", "waiting", "committing", "ended")  # type: ignore[attr-defined]
         staged.result()
         w.fill_(-1)
         state["n"] = -1
@@ -409,6 +412,23 @@ def test_the_native_process_writes_what_is_staged(native: AsyncCheckpointer, che
         assert_same(native.load(str(checkpoint)), expected)
         template = blank(expected)
         assert_same(native.load(str(checkpoint), template, strict=True), expected)
+
+
+def save_beside_others(directory: Path) -> None:
+    """As this rank, with the others' keys."""
+    checkpointer = make_async_checkpointer()
+    for step in range(2):
+        state = {"w": torch.full((100,), dist.get_rank() + 10.0 * step), "only": {dist.get_rank(): step}}
+        checkpointer.save(str(directory), state)[1].result()
+        assert_same(checkpointer.load(str(directory)), state)
+    checkpointer.close()
+
+
+def test_ranks_save_side_by_side(two: Gang, checkpoint: Path) -> None:
+    two.run(save_beside_others, checkpoint)
+    names = {path.name for path in checkpoint.iterdir()}
+    assert {"__0.metadata", "__1.metadata"} <= names
+    assert len(names) == 4, "nothing of what was replaced"
 
 
 def test_staging_may_block(checkpoint: Path) -> None:

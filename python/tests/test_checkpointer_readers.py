@@ -3,6 +3,7 @@
 import importlib
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,25 @@ def test_cairns_own_comes_before_torchs(checkpoint: Path) -> None:
     assert load(checkpoint) == {"step": 1}
     by_cairn(checkpoint, {"step": 2})
     assert load(checkpoint) == {"step": 2}
+
+
+def test_a_load_never_mixes_two_saves(checkpoint: Path) -> None:
+    names = [str(i) for i in range(20)]
+
+    def save_step(step: int) -> None:
+        by_cairn(checkpoint, {"step": step, **{name: torch.full((1000,), float(step)) for name in names}})
+
+    def save_steps() -> None:
+        for step in range(1, 40):
+            save_step(step)
+
+    save_step(0)
+    with ThreadPoolExecutor(1) as thread:
+        saving = thread.submit(save_steps)
+        while not saving.done():
+            loaded = load(checkpoint)
+            assert {float(loaded[name].unique()) for name in names} == {float(loaded["step"])}
+        saving.result()
 
 
 def test_damage_is_found(checkpoint: Path) -> None:

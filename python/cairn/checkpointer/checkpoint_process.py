@@ -4,11 +4,13 @@ With the default writer that is Cairn's native one, which goes on when the train
 a writer or an initialisation of the caller's own it is a Python process that runs them (:mod:`writer_child`).
 """
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from cairn.async_saver import AsyncSaver
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.checkpoint_writer import CheckpointWriter, CheckpointWriterConfig
 from cairn.checkpointer.nested_shape import with_shape
@@ -16,6 +18,7 @@ from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
 from cairn.checkpointer.worker_messages import RequestType, WorkerRequest, WorkerResponse
 from cairn.checkpointer.writer_child import ProcessFailure, ProcessTimeout, WriterChild
 from cairn.errors import InvalidArgument
+from cairn.saves_under_way import PendingSave
 
 __all__ = [
     "CheckpointProcess",
@@ -28,6 +31,9 @@ __all__ = [
     "default_subprocess_init_fn",
     "default_writer_init_fn",
 ]
+
+
+_log = logging.getLogger("cairn")
 
 
 @dataclass
@@ -55,8 +61,8 @@ class CheckpointProcess:
     `checkpoint_writer_init_fn(rank_info=..., **checkpoint_writer_init_args)`. With :func:`default_subprocess_init_fn`
     and :func:`default_writer_init_fn` nothing of Python runs there: the process is native.
 
-    The process is made in the background. `process_creation_future` is done when it is ready; if that failed, every
-    write tries once more.
+    The process is made in the background. `process_creation_future` is done when it is ready; if a Python process did
+    not get ready, every write tries once more.
     """
 
     def __init__(
@@ -70,7 +76,7 @@ class CheckpointProcess:
     ) -> None:
         self._config = config
         self._rank_info = checkpoint_writer_init_args.get("rank_info", rank_info)
-        self._saver: Any = None
+        self._saver: AsyncSaver | None = None
         self._child: WriterChild | None = None
         runs_code_of_others = (
             subprocess_init_fn is not default_subprocess_init_fn
@@ -108,21 +114,20 @@ class CheckpointProcess:
         path, state_dict = path_and_state(path, state_dict)
         return self._thread.submit(self._write, state_dict, path, kwargs)
 
-    def save_live(self, state_dict: STATE_DICT, path: str, *, asynchronous_staging: bool) -> tuple[Any, Any]:
-        """Stages a live state for the native writer, and begins to save it. Returns both futures.
+    def save_live(self, state_dict: STATE_DICT, path: str, *, asynchronous_staging: bool) -> PendingSave:
+        """Stages a live state for the native writer, and begins to save it.
 
-        The state must not change until the first is done. Raises cairn.Error for what can't be saved.
+        The state must not change until it is staged. Raises cairn.Error for what can't be saved.
         """
-        if not self.is_native:
-            raise InvalidArgument("this checkpoint process runs a writer of its own: it takes staged states only")
         self.process_creation_future.result()
-        pending = self._saver.save(
+        if self._saver is None:
+            raise InvalidArgument("this checkpoint process runs a writer of its own: it takes staged states only")
+        return self._saver.save(
             with_shape(state_dict),
             path,
             asynchronous_staging=asynchronous_staging,
             alone_as_rank=self._rank_info.global_rank,
         )
-        return pending.staging, pending.upload
 
     def close(self) -> None:
         """Waits for what is being written, and ends the process."""
@@ -136,16 +141,17 @@ class CheckpointProcess:
     def _start(self) -> None:
         if self._child is not None:
             self._child.start(self._config.subprocess_init_timeout_secs)
-        elif self._saver is None:
-            from cairn.async_saver import AsyncSaver
-
-            self._saver = AsyncSaver(process=True)
+        else:
+            self._saver = AsyncSaver(process=True, generations=1)  # one save at a time
 
     def _write(self, state_dict: STATE_DICT | Future[STATE_DICT], path: str, kwargs: dict[str, Any]) -> None:
         staged = state_dict.result() if isinstance(state_dict, Future) else state_dict
-        self._start()
-        if self._child is not None:
-            self._child.write(staged, path, kwargs)
+        if self._child is None:
+            self.save_live(staged, path, asynchronous_staging=False).upload.result()
             return
-        _, upload = self.save_live(staged, path, asynchronous_staging=False)
-        upload.result()
+        try:
+            self._start()
+            self._child.write(staged, path, kwargs)
+        except Exception as error:  # nobody may ever ask the future
+            _log.error("the save of rank %d into '%s' failed: %s", self._rank_info.global_rank, path, error)
+            raise

@@ -29,11 +29,11 @@ class WriterHook(abc.ABC):
     """What is to be done before and after a commit. Both get the path and the keywords of ``write``."""
 
     @abc.abstractmethod
-    def pre_commit(self, path: str, **kwargs: dict[str, Any]) -> None:
+    def pre_commit(self, path: str, **kwargs: Any) -> None:
         """The rank's files are there, but not yet its checkpoint. To raise is to leave the old one in place."""
 
     @abc.abstractmethod
-    def post_commit(self, path: str, **kwargs: dict[str, Any]) -> None:
+    def post_commit(self, path: str, **kwargs: Any) -> None:
         """The rank's checkpoint is in place; with a barrier, that of every rank."""
 
 

@@ -12,6 +12,7 @@ from cairn.checkpointer.completion import Completion, wrap_future
 from cairn.checkpointer.rank_info import STATE_DICT
 from cairn.checkpointer.staging import CheckpointStager, DefaultStager
 from cairn.errors import MissingKey
+from cairn.saves_under_way import SaveFuture
 
 
 class MissingKeys(MissingKey, RuntimeError):
@@ -27,11 +28,11 @@ class Checkpointer(abc.ABC):
         path: str,
         state_dict: STATE_DICT,
         **kwargs: Any,
-    ) -> tuple[Future[None], Future[None]] | None:
+    ) -> tuple[Future[Any], Future[Any]] | None:
         """Saves `state_dict` in directory `path`. `kwargs` go to the parts.
 
         Returns None if that is done, or two futures: when the first is done the state may change, when the second is,
-        the checkpoint is durable.
+        the checkpoint is durable. What their results are means nothing.
         """
 
     @abc.abstractmethod
@@ -67,7 +68,7 @@ class SyncCheckpointer(Checkpointer):
         path: str,
         state_dict: STATE_DICT,
         **kwargs: Any,
-    ) -> tuple[Future[None], Future[None]] | None:
+    ) -> tuple[Future[Any], Future[Any]] | None:
         """As in Checkpointer. Returns None."""
         path, state_dict = path_and_state(path, state_dict)
         written = self._writer.write(path=path, state_dict=state_dict, **kwargs)
@@ -108,31 +109,30 @@ class AsyncCheckpointer(Checkpointer):
         self._stager = checkpoint_stager
         self._process = checkpoint_process
         self._reader = reader
-        self._last: Completion | None = None
+        self._last: Completion | SaveFuture | None = None
 
     def save(
         self,
         path: str,
         state_dict: STATE_DICT,
         **kwargs: Any,
-    ) -> tuple[Future[None], Future[None]]:
+    ) -> tuple[Future[Any], Future[Any]]:
         """As in Checkpointer. First waits for the save before, and raises its error instead, once.
 
-        The futures can't be cancelled.
+        The futures can't be cancelled. With the native process the second one has ``progress()``.
         """
         path, state_dict = path_and_state(path, state_dict)
         last, self._last = self._last, None
         if last is not None:
             last.result()
         stager = self._stager
-        staged: Any
         if type(stager) is DefaultStager and type(self._process) is CheckpointProcess and self._process.is_native:
             asynchronous = stager.config.use_async_staging
-            staged, written = self._process.save_live(state_dict, path, asynchronous_staging=asynchronous)
-        else:
-            staged = stager.stage(state_dict=state_dict, **kwargs)
-            written = self._process.write(staged, path, **kwargs)
-        self._last = wrap_future(written)
+            pending = self._process.save_live(state_dict, path, asynchronous_staging=asynchronous)
+            self._last = pending.upload
+            return pending.staging, pending.upload
+        staged = stager.stage(state_dict=state_dict, **kwargs)
+        self._last = wrap_future(self._process.write(staged, path, **kwargs))
         return wrap_future(staged), self._last
 
     def load(

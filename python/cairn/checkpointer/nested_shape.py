@@ -32,10 +32,10 @@ def with_shape(state_dict: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return {**state_dict, SHAPE: (list(shape.names.items()), shape.empty)}
 
 
-def shape_in(saved: object) -> NestedShape:
+def shape_in(saved: Any) -> NestedShape:
     """Of the value under `SHAPE`. Raises Corrupt."""
     try:
-        names, empty = saved  # type: ignore[misc]
+        names, empty = saved
         shape = NestedShape({_place(place): key for place, key in names}, [_place(place) for place in empty])
         hash(tuple(shape.names.values()))
     except (TypeError, ValueError) as error:
