@@ -87,6 +87,7 @@ Result<ChildProcess> ChildProcess::start(const std::string& executable, const st
   std::vector<std::string> words{executable};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   const SpawnAttributes attributes;
@@ -99,7 +100,7 @@ Result<ChildProcess> ChildProcess::start(const std::string& executable, const st
 ChildProcess::ChildProcess(pid_t id) : id_(id), process_(open_process(id)) {}
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
-    : id_(std::exchange(other.id_, -1)), process_(std::move(other.process_)), end_(std::move(other.end_)) {}
+    : id_(std::exchange(other.id_, -1)), process_(std::move(other.process_)), end_(other.end_) {}
 
 ChildProcess::~ChildProcess() { (void)reap(); }
 

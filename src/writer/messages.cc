@@ -84,6 +84,36 @@ Result<transfer::CommitDuty> read_duty(CodedReader& reader) {
   return duty;
 }
 
+Result<transfer::RankPlace> read_place(CodedReader& reader) {
+  transfer::RankPlace place;
+  CAIRN_TRY_ASSIGN(place.rank, read_u32(reader));
+  CAIRN_TRY_ASSIGN(place.count, read_u32(reader));
+  CAIRN_TRY_ASSIGN(place.coordinator, read_u32(reader));
+  if (place.count == 0) return reader.damaged("a save of no ranks");
+  return place;
+}
+
+Result<std::vector<std::string>> read_texts(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
+  std::vector<std::string> texts;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    CAIRN_TRY_ASSIGN(const std::string_view text, reader.counted_text());
+    texts.emplace_back(text);
+  }
+  return texts;
+}
+
+// How it is to be written.
+Result<void> read_manner(CodedReader& reader, SaveRequest& request) {
+  CAIRN_TRY_ASSIGN(const bool durable, read_flag(reader));
+  request.durability = durable ? Durability::kDurable : Durability::kBuffered;
+  CAIRN_TRY_ASSIGN(request.thread_count, read_at_most(reader, kThreadsMax, "too many threads"));
+  if (request.thread_count == 0) return reader.damaged("a save of no threads");
+  CAIRN_TRY_ASSIGN(request.direct_io, read_flag(reader));
+  CAIRN_TRY_ASSIGN(request.deadline, read_milliseconds(reader));
+  return {};
+}
+
 }  // namespace
 
 std::string encode(const HelloMessage& message) {
@@ -239,23 +269,11 @@ Result<BeginMessage> decode_begin(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(message.save, reader.varint());
   CAIRN_TRY_ASSIGN(request.directory, reader.counted_text());
   CAIRN_TRY_ASSIGN(request.ticket, transfer::read_ticket(reader));
-  CAIRN_TRY_ASSIGN(request.place.rank, read_u32(reader));
-  CAIRN_TRY_ASSIGN(request.place.count, read_u32(reader));
-  CAIRN_TRY_ASSIGN(request.place.coordinator, read_u32(reader));
-  if (request.place.count == 0) return reader.damaged("a save of no ranks");
+  CAIRN_TRY_ASSIGN(request.place, read_place(reader));
   CAIRN_TRY_ASSIGN(message.arena, reader.varint());
   CAIRN_TRY_ASSIGN(message.layout_slot, read_at_most(reader, kLayoutSlots - 1, "a layout beyond the last slot"));
-  CAIRN_TRY_ASSIGN(const std::uint64_t name_count, reader.count());
-  for (std::uint64_t i = 0; i < name_count; ++i) {
-    CAIRN_TRY_ASSIGN(const std::string_view name, reader.counted_text());
-    request.names.emplace_back(name);
-  }
-  CAIRN_TRY_ASSIGN(const bool durable, read_flag(reader));
-  request.durability = durable ? Durability::kDurable : Durability::kBuffered;
-  CAIRN_TRY_ASSIGN(request.thread_count, read_at_most(reader, kThreadsMax, "too many threads"));
-  if (request.thread_count == 0) return reader.damaged("a save of no threads");
-  CAIRN_TRY_ASSIGN(request.direct_io, read_flag(reader));
-  CAIRN_TRY_ASSIGN(request.deadline, read_milliseconds(reader));
+  CAIRN_TRY_ASSIGN(request.names, read_texts(reader));
+  CAIRN_TRY(read_manner(reader, request));
   CAIRN_TRY_ASSIGN(const bool has_duty, read_flag(reader));
   if (has_duty) {
     CAIRN_TRY_ASSIGN(request.duty, read_duty(reader));
@@ -294,11 +312,7 @@ Result<transfer::RankSaveReport> decode_report(std::string_view bytes) {
   CodedReader reader = reader_of(bytes);
   transfer::RankSaveReport report;
   CAIRN_TRY_ASSIGN(report.bytes_written, reader.varint());
-  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
-  for (std::uint64_t i = 0; i < count; ++i) {
-    CAIRN_TRY_ASSIGN(const std::string_view warning, reader.counted_text());
-    report.warnings.emplace_back(warning);
-  }
+  CAIRN_TRY_ASSIGN(report.warnings, read_texts(reader));
   CAIRN_TRY(expect_end(reader));
   return report;
 }

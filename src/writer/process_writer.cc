@@ -14,30 +14,34 @@ namespace {
 class ProcessSave final : public WriterSave {
  public:
   ProcessSave(std::shared_ptr<WriterConnection> connection, std::shared_ptr<WriterConnection::Save> save)
-      : connection_(std::move(connection)), save_(std::move(save)) {}
+      : owned_(new Owned{std::move(connection), std::move(save)}) {}
   ~ProcessSave() override {
     if (is_of_a_fork()) {
       // The connection's thread is not here to be joined, nor are its locks to be trusted.
-      (void)new std::shared_ptr<WriterConnection>(std::move(connection_));
+      (void)owned_.release();
       return;
     }
-    connection_->abandon(*save_, Error(ErrorCode::kCancelled, "the save was dropped before its bytes were staged"));
+    abandon(Error(ErrorCode::kCancelled, "the save was dropped before its bytes were staged"));
   }
   ProcessSave(const ProcessSave&) = delete;
   ProcessSave& operator=(const ProcessSave&) = delete;
 
   Result<transfer::SaveTicket> claim(const ClaimRequest& request) override {
     if (is_of_a_fork()) return of_a_fork();
-    return connection_->claim(*save_, request);
+    return owned_->connection->claim(*owned_->save, request);
   }
   Result<void> begin(const SaveRequest& request) override {
-    return is_of_a_fork() ? Result<void>(of_a_fork()) : connection_->begin(*save_, request);
+    return is_of_a_fork() ? Result<void>(of_a_fork()) : owned_->connection->begin(*owned_->save, request);
   }
-  Result<void> staged() override { return is_of_a_fork() ? Result<void>(of_a_fork()) : connection_->staged(*save_); }
+  Result<void> staged() override {
+    return is_of_a_fork() ? Result<void>(of_a_fork()) : owned_->connection->staged(*owned_->save);
+  }
   void abandon(const Error& reason) override {
-    if (!is_of_a_fork()) connection_->abandon(*save_, reason);
+    if (!is_of_a_fork()) owned_->connection->abandon(*owned_->save, reason);
   }
-  ProgressReport progress() const override { return is_of_a_fork() ? ProgressReport() : connection_->progress(*save_); }
+  ProgressReport progress() const override {
+    return is_of_a_fork() ? ProgressReport() : owned_->connection->progress(*owned_->save);
+  }
 
  private:
   static Error of_a_fork() {
@@ -45,9 +49,12 @@ class ProcessSave final : public WriterSave {
   }
   bool is_of_a_fork() const { return getpid() != process_; }
 
+  struct Owned {
+    std::shared_ptr<WriterConnection> connection;  // owned by the writer too, which closes it
+    std::shared_ptr<WriterConnection::Save> save;  // owned by the connection too, until the save has ended
+  };
   pid_t process_ = getpid();
-  std::shared_ptr<WriterConnection> connection_;  // owned by the writer too, which closes it
-  std::shared_ptr<WriterConnection::Save> save_;  // owned by the connection too, until the save has ended
+  std::unique_ptr<Owned> owned_;
 };
 
 }  // namespace
@@ -76,9 +83,9 @@ struct ProcessWriter::State {
 ProcessWriter::ProcessWriter(ProcessWriterOptions options) : options_(std::move(options)), state_(new State) {}
 
 ProcessWriter::~ProcessWriter() {
-  const std::unique_ptr<State> own(state_.load());
+  std::unique_ptr<State> own(state_.load());
   if (own->process != getpid()) {
-    (void)const_cast<std::unique_ptr<State>&>(own).release();
+    (void)own.release();
     return;
   }
   for (const auto& connection : own->lost) connection->close();

@@ -15,14 +15,14 @@ Error of_a_fork() {
 // A save as its client sees it: asks the thread, and waits for the answer.
 class ThreadSave final : public WriterSave {
  public:
-  explicit ThreadSave(std::shared_ptr<SaveThread> thread) : thread_(std::move(thread)) {}
+  explicit ThreadSave(std::shared_ptr<SaveThread> thread) : owned_(new Owned{std::move(thread)}) {}
   ~ThreadSave() override {
     if (is_of_a_fork()) {
       // Its thread is not here to be joined.
-      (void)new std::shared_ptr<SaveThread>(std::move(thread_));
+      (void)owned_.release();
       return;
     }
-    thread_->abandon(Error(ErrorCode::kCancelled, "the save was dropped before its bytes were staged"));
+    owned_->thread->abandon(Error(ErrorCode::kCancelled, "the save was dropped before its bytes were staged"));
   }
   ThreadSave(const ThreadSave&) = delete;
   ThreadSave& operator=(const ThreadSave&) = delete;
@@ -31,30 +31,34 @@ class ThreadSave final : public WriterSave {
     if (is_of_a_fork()) return of_a_fork();
     // Owned by this call and by the answer, which may come when the call has returned its value already.
     const auto answer = std::make_shared<std::promise<Result<transfer::SaveTicket>>>();
-    thread_->claim(request, [answer](Result<transfer::SaveTicket> ticket) { answer->set_value(std::move(ticket)); });
+    owned_->thread->claim(request,
+                          [answer](Result<transfer::SaveTicket> ticket) { answer->set_value(std::move(ticket)); });
     return answer->get_future().get();
   }
 
   Result<void> begin(const SaveRequest& request) override {
     if (is_of_a_fork()) return of_a_fork();
     const auto answer = std::make_shared<std::promise<Result<void>>>();  // owned as above
-    thread_->begin(request, [answer](Result<void> begun) { answer->set_value(std::move(begun)); });
+    owned_->thread->begin(request, [answer](Result<void> begun) { answer->set_value(std::move(begun)); });
     return answer->get_future().get();
   }
 
-  Result<void> staged() override { return is_of_a_fork() ? Result<void>(of_a_fork()) : thread_->staged(); }
+  Result<void> staged() override { return is_of_a_fork() ? Result<void>(of_a_fork()) : owned_->thread->staged(); }
 
   void abandon(const Error& reason) override {
-    if (!is_of_a_fork()) thread_->abandon(reason);
+    if (!is_of_a_fork()) owned_->thread->abandon(reason);
   }
 
-  ProgressReport progress() const override { return is_of_a_fork() ? ProgressReport() : thread_->progress(); }
+  ProgressReport progress() const override { return is_of_a_fork() ? ProgressReport() : owned_->thread->progress(); }
 
  private:
   bool is_of_a_fork() const { return getpid() != process_; }
 
   pid_t process_ = getpid();
-  std::shared_ptr<SaveThread> thread_;  // owned by the writer too, which joins it
+  struct Owned {
+    std::shared_ptr<SaveThread> thread;  // owned by the writer too, which joins it
+  };
+  std::unique_ptr<Owned> owned_;
 };
 
 }  // namespace
