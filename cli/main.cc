@@ -10,6 +10,7 @@
 #include "inspection.h"
 #include "listing.h"
 #include "outcome.h"
+#include "status.h"
 #include "verification.h"
 
 namespace {
@@ -54,6 +55,8 @@ Outcome run(int count, const char* const* words) {
   CLI::App* verify = add_command("verify", "Every byte against its checksum, every chunk against its tensor");
   verify->add_flag("--json", arguments.json, "the same for programs");
   verify->add_flag("--follow-links", arguments.follow_links, "data files may be symbolic links");
+  CLI::App* status = add_command("status", "Saves under way or dead: whose, and when they last gave a sign of life");
+  status->add_flag("--json", arguments.json, "the same for programs");
   try {
     tool.parse(count, words);
   } catch (const CLI::ParseError& error) {
@@ -61,6 +64,7 @@ Outcome run(int count, const char* const* words) {
   }
   if (ls->parsed()) return cairn::cli::list(arguments.directory);
   if (inspect->parsed()) return cairn::cli::inspect(arguments.directory, arguments.json);
+  if (status->parsed()) return cairn::cli::status(arguments.directory, arguments.json);
   return cairn::cli::verify(arguments.directory, arguments.json, arguments.follow_links);
 }
 

@@ -8,6 +8,8 @@
 #include <cairn/collectives.h>           // IWYU pragma: export
 #include <cairn/dtype.h>                 // IWYU pragma: export
 #include <cairn/error.h>                 // IWYU pragma: export
+#include <cairn/in_flight.h>             // IWYU pragma: export
+#include <cairn/latest.h>                // IWYU pragma: export
 #include <cairn/local_group.h>           // IWYU pragma: export
 #include <cairn/result.h>                // IWYU pragma: export
 #include <cairn/save_steps.h>            // IWYU pragma: export

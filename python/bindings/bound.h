@@ -17,5 +17,6 @@ void bind_collectives(nb::module_& module);
 void bind_checkpoint(nb::module_& module);
 void bind_save_steps(nb::module_& module);
 void bind_async_checkpointer(nb::module_& module);
+void bind_in_flight(nb::module_& module);
 
 }  // namespace cairn::python

@@ -2,8 +2,8 @@
 
 ``import cairn as dcp`` takes the place of ``import torch.distributed.checkpoint as dcp``: every name of that package
 and its modules is here too (:mod:`cairn.mirror`), Cairn's own object or else torch's, and the files are the same.
-:func:`install` does it for programs that are not to be changed. ``open`` and ``verify`` look at a checkpoint; they,
-and ``import cairn``, need no torch.
+:func:`install` does it for programs that are not to be changed. ``open`` and ``verify`` look at a checkpoint,
+``latest`` and ``saves_in_flight`` at what is there to resume from; they, and ``import cairn``, need no torch.
 
 Every error is a :class:`cairn.Error` that says which key, file and offset it is about, and also the built-in exception
 that one would expect (``FileNotFoundError``, ``ValueError``, ...).
@@ -39,6 +39,7 @@ from cairn.errors import (
     UnsafeContent,
     Unsupported,
 )
+from cairn.in_flight import SaveInFlight, SaveWriter, latest, saves_in_flight
 
 __all__ = [
     "AsyncCheckpointerType",
@@ -71,8 +72,10 @@ __all__ = [
     "QuantizedHuggingFaceStorageReader",
     "ReadItem",
     "Replaced",
+    "SaveInFlight",
     "SavePlan",
     "SavePlanner",
+    "SaveWriter",
     "Stateful",
     "StorageReader",
     "StorageWriter",
@@ -90,6 +93,7 @@ __all__ = [
     "async_save",
     "configure_async_saves",
     "install",
+    "latest",
     "load",
     "load_sharded_optimizer_state_dict",
     "load_state_dict",
@@ -97,6 +101,7 @@ __all__ = [
     "prepare_async_saves",
     "save",
     "save_state_dict",
+    "saves_in_flight",
     "staging_fence",
     "uninstall",
     "verify",

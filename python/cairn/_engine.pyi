@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, NoReturn, Protocol, TypeVar, final
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar, final
 
 __version__: Final[str]
 DTYPE_NAMES: Final[tuple[str, ...]]  # by dtype code
@@ -200,6 +200,16 @@ class AsyncCheckpointer:
 def open(directory: bytes, metadata_name: str = ".metadata") -> Checkpoint: ...
 def catalog_of(checkpoint: Checkpoint, /) -> Catalog: ...
 def verify(directory: bytes, thread_count: int, follow_links: bool, /) -> dict[str, Any]: ...
+def latest(root: bytes, wait_ms: int, rank: int | None, /) -> bytes | None: ...
+
+# Rank, host, pid, state, seconds since its last sign of life.
+_Writer = tuple[int | None, str, int, Literal["alive", "dead", "unknown"], float]
+# Save id, job id, number, verdict, is_leftover, writers, (rank, why) of the ranks that failed.
+_SaveInFlight = tuple[
+    str, str, int, Literal["committed", "failed"] | None, bool, list[_Writer], list[tuple[int | None, str]]
+]
+
+def saves_in_flight(directory: bytes, /) -> list[_SaveInFlight]: ...
 def decode_plain(payload: bytes) -> tuple[Any, str]: ...  # value, ""; or None, class that is not plain
 def decode_inert(payload: bytes, make_object: Callable[[str, str, Any, Any, Any], Any]) -> Any: ...
 def encode_plain(value: object) -> bytes | None: ...

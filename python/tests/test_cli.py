@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import stock
 import torch
 
 import cairn
+from cairn import _engine
 
 OK, CHECK_FAILED, USAGE, UNREADABLE = range(4)
 WEIGHT = "model.layers.0.weight"
@@ -263,3 +265,31 @@ def test_it_is_a_program_of_its_own(checkpoint: Path) -> None:
     assert "python" not in linked
     assert "torch" not in linked
     assert run("verify", checkpoint, environment={}).returncode == OK
+
+
+def test_status_tells_of_saves_under_way_in_a_folder_of_checkpoints(tmp_path: Path) -> None:
+    assert text_of("status", tmp_path) == "no save is under way\n"
+    claim = _engine.SaveClaim(os.fsencode(tmp_path / "step-3"), overwrite=True, durable=True)
+    text = text_of("status", tmp_path)
+    assert "under way" in text
+    assert f"pid {os.getpid()}" in text
+    (save,) = json_of("status", tmp_path)["saves"]
+    assert save["directory"] == str(tmp_path / "step-3")
+    assert not save["is_leftover"]
+    assert [(writer["rank"], writer["state"]) for writer in save["writers"]] == [(None, "alive")]
+    claim.withdraw()
+    assert json_of("status", tmp_path) == {"saves": []}
+
+
+def test_status_tells_of_a_save_that_died(tmp_path: Path) -> None:
+    program = "import os, sys; from cairn import _engine; "
+    program += "claim = _engine.SaveClaim(os.fsencode(sys.argv[1]), overwrite=True, durable=True); os._exit(0)"
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
+    assert "died: the next save removes it" in text_of("status", tmp_path)
+    (save,) = json_of("status", tmp_path)["saves"]
+    assert save["is_leftover"]
+
+
+def test_status_of_nothing_is_unreadable(tmp_path: Path) -> None:
+    done = run("status", tmp_path / "missing")
+    assert (done.returncode, done.stdout) == (UNREADABLE, b"")

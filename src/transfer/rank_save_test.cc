@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <functional>
@@ -19,6 +18,7 @@
 
 #include "format/manifest/trailer.h"
 #include "storage/posix/posix_storage.h"
+#include "storage/testing/dying_storage.h"
 #include "storage/testing/model_storage.h"
 #include "storage/testing/scratch_directory.h"
 #include "storage/testing/view_storage.h"
@@ -174,65 +174,7 @@ void expect_all_failed(const Reports& reports, ErrorCode code, std::uint32_t ran
   }
 }
 
-// Kills its process when it is about to do what is asked for, or has just done it.
-class DyingStorage final : public storage::ViewStorage {
- public:
-  enum class Moment : std::uint8_t { kBeforePublish, kAfterPublish, kBeforeCommit, kAfterCommit, kAtOperation };
-  DyingStorage(std::unique_ptr<Storage> storage, Moment moment, int operation = -1)
-      : ViewStorage(*storage), storage_(std::move(storage)), moment_(moment), operations_left_(operation) {}
-
-  Result<void> publish(std::string_view from, std::string_view to) override {
-    count();
-    die_at(Moment::kBeforePublish);
-    Result<void> published = ViewStorage::publish(from, to);
-    die_at(Moment::kAfterPublish);
-    return published;
-  }
-  Result<void> replace(std::string_view from, std::string_view to) override {
-    count();
-    die_at(Moment::kBeforeCommit);
-    Result<void> replaced = ViewStorage::replace(from, to);
-    die_at(Moment::kAfterCommit);
-    return replaced;
-  }
-  Result<std::unique_ptr<storage::WritableFile>> create(std::string_view name,
-                                                        const storage::CreateOptions& options) override {
-    count();
-    return ViewStorage::create(name, options);
-  }
-  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override {
-    count();
-    return ViewStorage::create_whole(name, bytes, durability);
-  }
-  Result<void> remove(std::string_view name) override {
-    count();
-    return ViewStorage::remove(name);
-  }
-  Result<void> remove_folder(std::string_view name) override {
-    count();
-    return ViewStorage::remove_folder(name);
-  }
-  Result<void> sync(std::string_view folder) override {
-    count();
-    return ViewStorage::sync(folder);
-  }
-
- private:
-  static void die() {
-    raise(SIGKILL);
-    pause();
-  }
-  void die_at(Moment moment) const {
-    if (moment == moment_) die();
-  }
-  void count() {
-    if (operations_left_-- == 0) die();
-  }
-
-  std::unique_ptr<Storage> storage_;
-  Moment moment_;
-  std::atomic<int> operations_left_;
-};
+using storage::DyingStorage;
 using Moment = DyingStorage::Moment;
 
 // A process of its own; its death is waited for.

@@ -1,0 +1,44 @@
+// Saves in flight: what the private folders in a directory tell of saves that are under way there, or that died.
+#pragma once
+
+#include <cairn/catalog.h>
+#include <cairn/error.h>
+#include <cairn/result.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cairn {
+
+// A process that writes for a save, as its lease names it.
+struct SaveInFlightWriter {
+  // kUnknown: another host or container, of whose processes nobody can tell here: the heartbeat says more.
+  enum class State : std::uint8_t { kAlive, kDead, kUnknown };
+
+  std::optional<std::uint32_t> rank;  // none: the coordinator, or the only rank
+  std::string host;                   // empty if the lease can't be read
+  std::int64_t pid = 0;
+  State state = State::kUnknown;
+  double seconds_since_sign = 0;  // since its last heartbeat, which comes every few seconds
+};
+
+struct SaveInFlight {
+  // What it has come to, as its writers have told each other.
+  enum class Verdict : std::uint8_t { kNone, kCommitted, kFailed };
+
+  SaveId save_id;
+  SaveId job_id;                            // zero if the lease can't be read, as is the number
+  std::uint64_t save_number = 0;            // counts the saves of a job
+  std::vector<SaveInFlightWriter> writers;  // the coordinator first
+  std::vector<Error> failures;              // of ranks that have failed; each has its rank
+  Verdict verdict = Verdict::kNone;
+  bool is_leftover = false;  // nobody works on it any more: the next save removes it
+};
+
+// Those whose folder is in `directory` itself, by number. Nothing is changed. kNotFound if there is no such directory.
+Result<std::vector<SaveInFlight>> saves_in_flight(const std::filesystem::path& directory);
+
+}  // namespace cairn

@@ -1,0 +1,80 @@
+// latest and saves_in_flight. Python's lock is released while the engine looks; Ctrl-C ends the waiting (interrupt.h).
+#include <cairn/in_flight.h>
+#include <cairn/latest.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "bound.h"
+#include "errors.h"
+#include "interrupt.h"
+#include "text.h"
+
+namespace cairn::python {
+namespace {
+
+nb::object latest_of(const nb::bytes& root, std::uint64_t wait_ms, std::optional<std::uint32_t> rank) {
+  const std::filesystem::path path = to_filesystem_path(root);
+  Interrupt interrupt;
+  const LatestOptions options{std::chrono::milliseconds(wait_ms), rank, interrupt.poll()};
+  std::optional<Result<std::optional<std::filesystem::path>>> found;
+  {
+    const nb::gil_scoped_release released;
+    found.emplace(latest(path, options));
+  }
+  interrupt.rethrow();
+  const std::optional<std::filesystem::path> directory = unwrap(std::move(*found));
+  if (!directory) return nb::none();
+  return nb::bytes(directory->native().data(), directory->native().size());
+}
+
+const char* text_of(SaveInFlightWriter::State state) {
+  switch (state) {
+    case SaveInFlightWriter::State::kAlive: return "alive";
+    case SaveInFlightWriter::State::kDead: return "dead";
+    case SaveInFlightWriter::State::kUnknown: return "unknown";
+  }
+  return "";
+}
+
+nb::object verdict_of(const SaveInFlight& save) {
+  if (save.verdict == SaveInFlight::Verdict::kNone) return nb::none();
+  return to_str(save.verdict == SaveInFlight::Verdict::kCommitted ? "committed" : "failed");
+}
+
+nb::list saves_in(const nb::bytes& directory) {
+  const std::filesystem::path path = to_filesystem_path(directory);
+  std::optional<Result<std::vector<SaveInFlight>>> found;
+  {
+    const nb::gil_scoped_release released;
+    found.emplace(saves_in_flight(path));
+  }
+  nb::list saves;
+  for (const SaveInFlight& save : unwrap(std::move(*found))) {
+    nb::list writers;
+    for (const SaveInFlightWriter& writer : save.writers) {
+      writers.append(nb::make_tuple(writer.rank, to_str(writer.host), writer.pid, text_of(writer.state),
+                                    writer.seconds_since_sign));
+    }
+    nb::list failures;
+    for (const Error& failure : save.failures) failures.append(nb::make_tuple(failure.rank(), to_str(failure.what())));
+    saves.append(nb::make_tuple(to_str(to_hex(save.save_id)), to_str(to_hex(save.job_id)), save.save_number,
+                                verdict_of(save), save.is_leftover, writers, failures));
+  }
+  return saves;
+}
+
+}  // namespace
+
+void bind_in_flight(nb::module_& module) {
+  module.def("latest", &latest_of, nb::arg(), nb::arg(), nb::arg().none());
+  module.def("saves_in_flight", &saves_in);
+}
+
+}  // namespace cairn::python

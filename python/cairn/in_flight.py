@@ -1,0 +1,65 @@
+"""What is there to resume from, and who is still writing: without torch."""
+
+import math
+import os
+from typing import Literal, NamedTuple
+
+from cairn import _engine
+from cairn.errors import InvalidArgument
+
+_WAIT_MAX = 10**9
+
+
+class SaveWriter(NamedTuple):
+    """A process that writes for a save. `rank` is None for the coordinator, or the only rank."""
+
+    rank: int | None
+    host: str
+    pid: int
+    state: Literal["alive", "dead", "unknown"]  # unknown: on another host or in another container
+    seconds_since_sign: float  # of life; there is one every few seconds
+
+
+class SaveInFlight(NamedTuple):
+    """A save that is under way in a directory, or died there."""
+
+    save_id: str
+    job_id: str
+    save_number: int  # counts the saves of a job
+    verdict: Literal["committed", "failed"] | None
+    is_leftover: bool  # nobody works on it any more: the next save removes it
+    writers: tuple[SaveWriter, ...]  # the coordinator first
+    failures: dict[int | None, str]  # by rank: why it failed
+
+
+def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None = None) -> str | None:
+    """The newest checkpoint in `root` itself or in the directories in it; None if there is none.
+
+    Waits up to `wait` seconds for saves in flight: a writer may have outlived its trainer and be about to commit. What
+    `rank` saved alone counts too, if it is given. The newest is the one whose ``.metadata`` is; one whose files are not
+    all there does not count.
+    """
+    if not 0 <= wait <= _WAIT_MAX:
+        raise InvalidArgument("wait is a number of seconds", expected=f"0 to {_WAIT_MAX}", actual=repr(wait))
+    if rank is not None and not 0 <= rank < 2**32:
+        raise InvalidArgument("rank is the number of a rank", actual=repr(rank))
+    found = _engine.latest(os.fsencode(root), math.ceil(wait * 1000), rank)
+    return None if found is None else os.fsdecode(found)
+
+
+def saves_in_flight(directory: str | os.PathLike[str]) -> tuple[SaveInFlight, ...]:
+    """The saves that are under way in `directory`, and those that died there, by number. Nothing is changed."""
+    return tuple(
+        SaveInFlight(
+            save_id,
+            job_id,
+            number,
+            verdict,
+            is_leftover,
+            tuple(SaveWriter(*writer) for writer in writers),
+            dict(failures),
+        )
+        for save_id, job_id, number, verdict, is_leftover, writers, failures in _engine.saves_in_flight(
+            os.fsencode(directory)
+        )
+    )

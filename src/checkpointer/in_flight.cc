@@ -1,0 +1,80 @@
+#include <cairn/in_flight.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "storage/posix/posix_storage.h"
+#include "transfer/lease.h"
+#include "transfer/save_marks.h"
+
+namespace cairn {
+namespace {
+
+using State = SaveInFlightWriter::State;
+
+State state_of(const os::ProcessIdentity& process) {
+  switch (process.state()) {
+    case os::ProcessIdentity::State::kAlive: return State::kAlive;
+    case os::ProcessIdentity::State::kDead: return State::kDead;
+    case os::ProcessIdentity::State::kElsewhere: return State::kUnknown;
+  }
+  return State::kUnknown;
+}
+
+// Nullopt if there is no such lease (any more).
+std::optional<SaveInFlightWriter> writer_of(const storage::Storage& storage, const std::string& lease,
+                                            std::optional<std::uint32_t> rank, SaveInFlight& save) {
+  const Result<double> silence = storage.seconds_since_touched(lease);
+  if (!silence) return std::nullopt;
+  SaveInFlightWriter writer;
+  writer.rank = rank;
+  writer.seconds_since_sign = std::max(*silence, 0.0);  // clocks of hosts differ
+  const auto holder = transfer::read_lease(storage, lease);
+  if (!holder || !*holder) return writer;
+  writer.host = (*holder)->process.host;
+  writer.pid = (*holder)->process.pid;
+  writer.state = state_of((*holder)->process);
+  save.job_id = (*holder)->identity.job_id;
+  save.save_number = (*holder)->identity.save_number;
+  return writer;
+}
+
+// Nullopt if its folder has gone meanwhile.
+std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& save_id) {
+  SaveInFlight save;
+  save.save_id = save_id;
+  const transfer::SaveMarks marks(storage, save_id);
+  Result<transfer::SaveMarks::Seen> seen = marks.look();
+  if (!seen) return std::nullopt;
+  const auto add = [&](const std::string& name, std::optional<std::uint32_t> rank) {
+    if (auto writer = writer_of(storage, marks.path_of(name), rank, save)) save.writers.push_back(*std::move(writer));
+  };
+  add(std::string(transfer::kLeaseName), std::nullopt);
+  for (const std::uint32_t rank : seen->leases) add(transfer::rank_lease_name(rank), rank);
+  for (auto& [rank, failure] : seen->failures) save.failures.push_back(std::move(failure));
+  if (seen->verdict) {
+    save.verdict = seen->verdict->failure ? SaveInFlight::Verdict::kFailed : SaveInFlight::Verdict::kCommitted;
+  }
+  const Result<bool> run_out = transfer::lease_has_run_out(storage, marks.folder());
+  save.is_leftover = run_out && *run_out;
+  return save;
+}
+
+}  // namespace
+
+Result<std::vector<SaveInFlight>> saves_in_flight(const std::filesystem::path& directory) {
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::PosixStorage::open_directory(directory));
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage->list());
+  std::vector<SaveInFlight> saves;
+  for (const storage::ListedFile& file : files) {
+    const std::optional<SaveId> save_id = file.is_folder ? transfer::save_id_of_folder(file.name) : std::nullopt;
+    if (!save_id) continue;
+    if (auto save = look_at(*storage, *save_id)) saves.push_back(*std::move(save));
+  }
+  std::stable_sort(saves.begin(), saves.end(),
+                   [](const SaveInFlight& a, const SaveInFlight& b) { return a.save_number < b.save_number; });
+  return saves;
+}
+
+}  // namespace cairn
