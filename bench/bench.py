@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from async_bench import measure_async
+from async_peers import ASYNC_PEERS
 from metadata_bench import measure_metadata
 from peak_memory import PeakMemory
 from peers import PEERS, Peer
@@ -32,7 +34,7 @@ from states import bytes_of, small_tensors, transformer_with_adam
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build/release"
-FIGURES = ("large", "small", "memory", "metadata", "local_plan", "planning", "ranks")
+FIGURES = ("large", "small", "memory", "metadata", "local_plan", "planning", "ranks", "async")
 
 
 @dataclass
@@ -191,6 +193,17 @@ class Bench:
                 for library, value in per_library.items():
                     self.samples.add(f"ranks: {figure}", library, value)
 
+    def measure_async(self) -> None:
+        raw_device = build_program("raw_device")
+        size = bytes_of(transformer_with_adam(self.arguments.state_mib))
+        self.samples.add("async state", "trainer", size / 2**20)
+        for number in self.rounds("asynchronous saves"):
+            self.measure_raw_device(raw_device, size)
+            for figure, per_peer in measure_async(self.scratch / "async", number, self.arguments).items():
+                for peer, values in per_peer.items():
+                    for value in values:
+                        self.samples.add(figure, peer, value)
+
     def warm_up(self) -> None:
         """Imports and thread pools come at the first call; they are not what is measured."""
         state = transformer_with_adam(0)
@@ -247,15 +260,18 @@ class Table:
         self.peers = peers
         self.lines: list[str] = []
 
-    def row(self, title: str, figure: str, form: str, scale: float = 1.0) -> None:
+    def row(self, title: str, figure: str, form: str, scale: float = 1.0, target: str = "") -> None:
         cells = []
         for peer in self.peers:
             value = self.samples.median(figure, peer)
-            cells.append("" if value is None else form.format(value * scale))
+            if value is None:
+                cells.append("fails" if self.samples.median(f"{figure}, failed", peer) else "")
+            else:
+                cells.append(form.format(value * scale))
         if any(cells):
             if not self.lines:
                 self.lines.append(f"{'':34}" + "".join(f"{peer:>17}" for peer in self.peers))
-            self.lines.append(f"{title:34}" + "".join(f"{cell:>17}" for cell in cells))
+            self.lines.append(f"{title:34}" + "".join(f"{cell:>17}" for cell in cells) + (target and f"   {target}"))
 
     def ranks_rows(self) -> None:
         for figure in self.samples.by_figure:
@@ -272,6 +288,30 @@ class Table:
             each, of_bytes, theirs = (seconds / LOCAL_TENSORS * 1e6 for seconds in (ours, native, stock))
             text = f"{each:.2f} us each ({of_bytes:.2f} its bytes), torch {theirs:.1f} us: 1/{stock / ours:.1f}"
             self.lines.append(f"{f'local plan of {LOCAL_TENSORS:,} tensors':34}    {text}")
+
+    def async_rows(self, raw_write: float) -> None:
+        """Targets stand at the end; those that depend on another library are of what it took in this run."""
+
+        def target(part: float, figure: str, peer: str) -> str:
+            value = self.samples.median(figure, peer)
+            return f"<= {value * part:.2f}" if value is not None else ""
+
+        self.row("trainer blocked, in copies", "async blocked", "{:.2f}", target="<= 1.1")
+        self.row("  first save, prepared", "async first blocked", "{:.2f}", target="<= 1.3")
+        self.row("  staged later, with the fence", "async blocked, staged later", "{:.2f}", target="<= 0.3")
+        self.row("training meanwhile, large", "async training, large", "{:.2f}", target=">= 0.95")
+        self.row("training meanwhile, small", "async training, small", "{:.2f}", target=">= 0.95")
+        first = target(1 / 5, "async first durable", "dcp process")
+        self.row("first 100 MB durable, s", "async first durable", "{:.2f}", target=first)
+        self.row("durable, share of raw write", "async durable rate", "{:.2f}", 1 / raw_write, ">= 0.80")
+        self.row(
+            "CPU s per GB, with the writer", "async cpu", "{:.2f}", target=target(1 / 3, "async cpu", "dcp thread")
+        )
+        self.row("small tensors, blocked, us each", "async small blocked", "{:.1f}", target="<= 2.7")
+        self.row("100,000, 256 descriptors, us each", "async many", "{:.1f}", target="works")
+        state = self.samples.median("async state", "trainer") or 0
+        self.row("memory beyond the state, MiB", "async memory", "{:.0f}", target=f"<= {state + 64:.0f}")
+        self.row("  while two saves overlap", "async memory, two saves", "{:.0f}", target=f"<= {2 * state + 64:.0f}")
 
     def planning_row(self, ranks: int) -> None:
         seconds, mib = (
@@ -316,6 +356,10 @@ class Table:
         for ranks in RANK_COUNTS:
             self.planning_row(ranks)
         self.ranks_rows()
+        if raw_write:
+            asynchronous = Table(self.samples, list(ASYNC_PEERS))
+            asynchronous.async_rows(raw_write)
+            self.lines += asynchronous.lines
         if raw_write and raw_read:
             self.lines.append(f"raw device: write {raw_write / 1e9:.2f} GB/s, read {raw_read / 1e9:.2f} GB/s")
             for figure, peers in self.samples.by_figure.items():
@@ -332,6 +376,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--state-mib", type=int, default=1024, help="size of the large state (default: 1024)")
     parser.add_argument("--small-count", type=int, default=10_000, help="number of small tensors (default: 10,000)")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), metavar="PEER", help=", ".join(PEERS))
+    names = {"choices": ASYNC_PEERS, "default": list(ASYNC_PEERS), "metavar": "PEER", "help": ", ".join(ASYNC_PEERS)}
+    parser.add_argument("--async-peers", nargs="+", **names)
     parser.add_argument("--scratch", type=Path, help="a directory on the device to measure (default: under build/)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every sample, for programs")
     parser.add_argument("--measure-peak", nargs=3, metavar=("PEER", "ACTION", "DIR"), help=argparse.SUPPRESS)

@@ -1,6 +1,17 @@
-"""How much memory something takes at its peak."""
+"""How much memory something takes at its peak.
 
+Run as a program, `peak_memory.py PID` watches a process and those that it started until its own input ends, and prints
+the most that they had together, in MiB. Memory that they share counts once.
+"""
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
 from pathlib import Path
+
+SAMPLE_SECONDS = 0.005
 
 
 def kibibytes(name: str) -> int:
@@ -18,3 +29,54 @@ class PeakMemory:
 
     def mib(self) -> float:
         return (kibibytes("VmHWM") - self.before) / 1024
+
+
+def processes_under(pid: int) -> set[int]:
+    """`pid`, and the processes that it started, and theirs."""
+    found = {pid}
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            for child in (thread / "children").read_text().split():
+                found |= processes_under(int(child))
+    return found
+
+
+def proportional_kibibytes(pid: int) -> int:
+    """Of a process: its own memory, and of what n processes share 1/n. 0 if it has gone."""
+    with contextlib.suppress(OSError):
+        lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines())
+        return next((int(words[1]) for words in lines if words[0] == "Pss:"), 0)
+    return 0
+
+
+def mib_together(pids: set[int]) -> float:
+    return sum(proportional_kibibytes(pid) for pid in pids) / 1024
+
+
+class PeakTogether:
+    """Counts from its creation: the most that this process and those that it started have together.
+
+    Another process looks, so that this one is not held up more than by the kernel's reading of its pages.
+    """
+
+    def __init__(self) -> None:
+        command = [sys.executable, __file__, str(os.getpid())]
+        self.watcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.watcher.stdout is not None
+        self.watcher.stdout.readline()  # it is ready
+
+    def mib(self) -> float:
+        """The peak until now; ends the watch."""
+        return float(self.watcher.communicate()[0])
+
+
+def watch(pid: int) -> float:
+    peak = 0.0
+    print("ready", flush=True)
+    while not select.select([sys.stdin], [], [], SAMPLE_SECONDS)[0]:
+        peak = max(peak, mib_together(processes_under(pid) - {os.getpid()}))
+    return peak
+
+
+if __name__ == "__main__":
+    print(watch(int(sys.argv[1])))

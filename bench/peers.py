@@ -10,6 +10,7 @@ from typing import Any
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
+from durable import sync
 from states import State, tensors_of
 
 import cairn
@@ -26,14 +27,6 @@ class Peer:
     name: str
     save: Callable[[State, Path], None]
     load: Callable[[State, Path], Any]
-
-
-def sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def cairn_save(state: State, directory: Path) -> None:

@@ -1,0 +1,332 @@
+"""Asynchronous saves: how long the trainer waits, what the writing takes from it, and when the checkpoint is durable.
+
+Every measurement is made in a process of its own, that of one library after that of the other. Run as a program this is
+one round; imported, it starts that program and gives its figures. docs/performance.md says what each figure means.
+"""
+
+import argparse
+import contextlib
+import gc
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from async_peers import ASYNC_PEERS, AsyncPeer, Pending
+from peak_memory import PeakTogether, mib_together, processes_under
+from states import State, bytes_of, small_tensors, tensors_of, transformer_with_adam
+from training_rate import TrainingLoop, on_one_core
+
+FIRST_MB = 100
+MANY_TENSORS = 100_000
+DESCRIPTORS = 256
+SECONDS_MAX = 120  # for one measurement; a library that hangs is left out
+SECONDS_TO_END = 20  # for a process that has told what it found
+BEFORE_SECONDS = 1.0  # how long training is watched before a save
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+Figures = dict[str, list[float]]
+
+
+# --- one measurement, in a process of its own
+
+
+@dataclass
+class Trial:
+    """One library in this process, and a place for its checkpoints."""
+
+    peer: AsyncPeer
+    scratch: Path
+    figures: Figures = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, figure: str, value: float) -> None:
+        self.figures[figure].append(value)
+
+    def blocked(self, state: State, directory: Path) -> tuple[float, Pending]:
+        """How long the trainer waits for a save, in seconds."""
+        gc.collect()
+        gc.disable()
+        start = time.perf_counter()
+        pending = self.peer.save(state, directory)
+        seconds = time.perf_counter() - start
+        gc.enable()
+        return seconds, pending
+
+    @contextlib.contextmanager
+    def directory(self, state: State, name: str = "checkpoint") -> Iterator[Path]:
+        """An empty directory for a checkpoint of `state`, which is there at the end; the device has come to rest."""
+        path = self.scratch / name
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        os.sync()
+        yield path
+        saved = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        if saved < bytes_of(state):
+            raise RuntimeError(f"{saved} bytes were saved of {bytes_of(state)}")
+        shutil.rmtree(path)
+
+
+class Copy:
+    """What the trainer must wait for at least: one thread copies the state into memory that has been used before."""
+
+    def __init__(self, state: State) -> None:
+        self.sources = list(tensors_of(state).values())
+        self.targets = [tensor.clone() for tensor in self.sources]
+
+    def seconds(self) -> float:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            for target, source in zip(self.targets, self.sources, strict=True):
+                target.copy_(source)
+            times.append(time.perf_counter() - start)
+        torch.set_num_threads(threads)
+        return statistics.median(times)
+
+
+def cpu_seconds() -> float:
+    """Of this process and those that it started. What the kernel's own threads write back is not in it."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    total = usage.ru_utime + usage.ru_stime
+    for pid in processes_under(os.getpid()) - {os.getpid()}:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+    return total
+
+
+def measure_large(trial: Trial, arguments: argparse.Namespace) -> None:
+    """The first save, prepared ahead; then saves like all later ones."""
+    state = transformer_with_adam(arguments.state_mib)
+    copy = Copy(state)
+    trial.peer.prepare(state)
+    with trial.directory(state) as directory:
+        one_copy = copy.seconds()
+        blocked, pending = trial.blocked(state, directory)
+        pending.wait()
+    trial.add("async first blocked", blocked / one_copy)
+    with trial.directory(state) as directory:
+        one_copy = copy.seconds()
+        cpu, start = cpu_seconds(), time.perf_counter()
+        blocked, pending = trial.blocked(state, directory)
+        pending.wait()
+        wall, cpu = time.perf_counter() - start, cpu_seconds() - cpu
+    trial.add("async blocked", blocked / one_copy)
+    trial.add("async durable rate", bytes_of(state) / wall)
+    trial.add("async cpu", cpu / (bytes_of(state) / 1e9))
+    with trial.directory(state) as directory:
+        one_copy = copy.seconds()
+        trial.add("async blocked", measure_training(trial, state, directory, "async training, large") / one_copy)
+    if trial.peer.can_stage_later:
+        for measured in (False, True):  # once to have the memory
+            with trial.directory(state) as directory:
+                one_copy = copy.seconds()
+                lost = lost_when_staged_later(trial, state, directory, step_seconds=max(0.1, 3 * one_copy))
+            if measured:
+                trial.add("async blocked, staged later", lost / one_copy)
+
+
+def measure_training(trial: Trial, state: State, directory: Path, figure: str) -> float:
+    """How many steps a second there are while a save drains, as a share of those before. Gives the seconds blocked."""
+    training = TrainingLoop()
+    with on_one_core():
+        training.rate_for(BEFORE_SECONDS / 4)
+        before = training.rate_for(BEFORE_SECONDS)
+    # The call is made on all cores, so that what it starts is not confined to the trainer's.
+    blocked, pending = trial.blocked(state, directory)
+    with on_one_core():
+        during = training.rate_while(lambda: not pending.done())
+    pending.wait()
+    trial.add(figure, during / before)
+    return blocked
+
+
+def lost_when_staged_later(trial: Trial, state: State, directory: Path, step_seconds: float) -> float:
+    """Seconds of call and fence together, with a training step between them that is longer than the copy."""
+    training = TrainingLoop()
+    start = time.perf_counter()
+    pending = trial.peer.save(state, directory, stage_later=True)
+    lost = time.perf_counter() - start
+    with on_one_core():
+        end = time.perf_counter() + step_seconds
+        while time.perf_counter() < end:
+            training.accumulate()
+    start = time.perf_counter()
+    pending.fence()
+    lost += time.perf_counter() - start
+    pending.wait()
+    return lost
+
+
+def measure_small(trial: Trial, arguments: argparse.Namespace) -> None:
+    """Very many small tensors: what counts is the time that each costs."""
+    count = arguments.small_count
+    state = {"model": small_tensors(count)}
+    trial.peer.prepare(state)
+    for measured in (False, True):
+        with trial.directory(state) as directory:
+            blocked, pending = trial.blocked(state, directory)
+            pending.wait()
+        if measured:
+            trial.add("async small blocked", blocked / count * 1e6)
+    with trial.directory(state) as directory:
+        measure_training(trial, state, directory, "async training, small")
+
+
+def measure_first(trial: Trial, _: argparse.Namespace) -> None:
+    """The first save of a process that has prepared nothing."""
+    state = {"model": {f"layers.{index}": torch.rand(1_000_000) for index in range(FIRST_MB // 4)}}
+    with trial.directory(state) as directory:
+        start = time.perf_counter()
+        trial.peer.save(state, directory).wait()
+        trial.add("async first durable", time.perf_counter() - start)
+
+
+def measure_memory(trial: Trial, arguments: argparse.Namespace) -> None:
+    """What trainer and writer have together, beyond what the trainer has before its first save."""
+    state = transformer_with_adam(arguments.state_mib)
+    gc.collect()
+    before = mib_together({os.getpid()})
+    with trial.directory(state) as directory:
+        peak = PeakTogether()
+        trial.peer.save(state, directory).wait()
+        trial.add("async memory", peak.mib() - before)
+    if trial.peer.can_overlap:
+        with trial.directory(state, "one") as one, trial.directory(state, "two") as two:
+            peak = PeakTogether()
+            saves = [trial.peer.save(state, directory) for directory in (one, two)]
+            for pending in saves:
+                pending.wait()
+            trial.add("async memory, two saves", peak.mib() - before)
+
+
+def measure_many(trial: Trial, _: argparse.Namespace) -> None:
+    """More tensors than there may be open files."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    values = torch.rand(MANY_TENSORS, 64)
+    state = {"model": {f"t.{index:06}": values[index].clone() for index in range(MANY_TENSORS)}}
+    with trial.directory(state) as directory:
+        blocked, pending = trial.blocked(state, directory)
+        pending.wait()
+    trial.add("async many", blocked / MANY_TENSORS * 1e6)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    run: Callable[[Trial, argparse.Namespace], None]
+    start_method: str = "fork"  # torch is imported once; nothing else has been done with it by then
+    every_round: bool = True
+    without: tuple[str, ...] = ()  # whose figure would be that of another
+
+
+MEASUREMENTS = {
+    "large": Measurement(measure_large),
+    "small": Measurement(measure_small),
+    "first": Measurement(measure_first, without=("dcp cached",)),
+    "memory": Measurement(measure_memory, "spawn", every_round=False),  # pages shared with a parent would count less
+    "many": Measurement(measure_many, every_round=False, without=("dcp cached",)),
+}
+
+
+def run_trial(what: str, name: str, arguments: argparse.Namespace, report: Connection) -> None:
+    """In the process of its own."""
+    trace = bool(os.environ.get("CAIRN_BENCH_TRACE"))
+    if not trace:  # warnings and log lines of libraries and their processes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    error = None
+    scratch = arguments.scratch / name.replace(" ", "-")
+    figures: Figures = {}
+    try:
+        peer = ASYNC_PEERS[name]()
+        trial = Trial(peer, scratch, figures := defaultdict(list))
+        try:
+            MEASUREMENTS[what].run(trial, arguments)
+        finally:
+            peer.close()
+    except Exception as exception:
+        if trace:
+            traceback.print_exc()
+        error = f"{type(exception).__name__}: {exception}".splitlines()[0][:200]
+    shutil.rmtree(scratch, ignore_errors=True)
+    report.send((dict(figures), error))
+    report.close()
+
+
+def trial_in_process(what: str, name: str, arguments: argparse.Namespace) -> tuple[Figures, str | None]:
+    """The figures, and what went wrong."""
+    context = multiprocessing.get_context(MEASUREMENTS[what].start_method)
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=run_trial, args=(what, name, arguments, sending))
+    process.start()
+    sending.close()
+    figures: Figures = {}
+    error: str | None = f"took more than {SECONDS_MAX} s"
+    try:
+        if receiving.poll(SECONDS_MAX):
+            figures, error = receiving.recv()
+    except EOFError:
+        error = "the process ended"
+    process.join(SECONDS_TO_END)
+    if process.is_alive():
+        for pid in processes_under(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.join()
+    return figures, error
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("scratch", type=Path)
+    parser.add_argument("--round", type=int, required=True, help="what is measured once is measured in round 0")
+    parser.add_argument("--state-mib", type=int, required=True)
+    parser.add_argument("--small-count", type=int, required=True)
+    parser.add_argument("--peers", nargs="+", choices=ASYNC_PEERS, required=True)
+    arguments = parser.parse_args()
+    found: dict[str, dict[str, list[float]]] = defaultdict(dict)
+    for what, measurement in MEASUREMENTS.items():
+        if arguments.round > 0 and not measurement.every_round:
+            continue
+        for name in (peer for peer in arguments.peers if peer not in measurement.without):
+            start = time.perf_counter()
+            figures, error = trial_in_process(what, name, arguments)
+            for figure, values in figures.items():
+                found[figure][name] = values
+            ending = f"failed: {error}" if error else f"{time.perf_counter() - start:.0f} s"
+            if error:
+                found[f"async {what}, failed"][name] = [1.0]
+            print(f"  {what} of {name}: {ending}", file=sys.stderr, flush=True)
+    print(json.dumps(found))
+    return 0
+
+
+# --- from the outside
+
+
+def measure_async(scratch: Path, number: int, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Figures of round `number`, by library; each a list, for some are measured more than once in a round."""
+    command = [sys.executable, __file__, str(scratch), "--round", str(number)]
+    command += ["--state-mib", str(options.state_mib), "--small-count", str(options.small_count)]
+    output = subprocess.run(
+        [*command, "--peers", *options.async_peers], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    return dict(json.loads(output.splitlines()[-1]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

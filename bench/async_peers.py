@@ -1,0 +1,170 @@
+"""The libraries whose asynchronous saves are compared, each with the durability that Cairn gives.
+
+A library is imported when its peer is made, so that one does not pay for another, neither in time nor in memory.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from durable import sync
+from states import State
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
+
+BLOCKING = StagingOptions(
+    use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
+)
+LATER = StagingOptions(
+    use_pinned_memory=False, use_shared_memory=False, use_async_staging=True, use_non_blocking_copy=False
+)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A save under way. `fence` returns when the state may change again, `wait` when the checkpoint is durable."""
+
+    fence: Callable[[], Any]
+    wait: Callable[[], Any]
+    done: Callable[[], bool]
+
+
+class AsyncPeer:
+    """A library, set up in this process. What it keeps from save to save, it keeps until `close`."""
+
+    can_overlap = True  # whether a save may start while another is under way
+    can_prepare = False
+    can_stage_later = True
+
+    def save(self, state: State, directory: Path, *, stage_later: bool = False) -> Pending:
+        """Starts a save into an empty directory. With `stage_later` the state is copied after the call returns."""
+        raise NotImplementedError
+
+    def prepare(self, state: State) -> None:
+        """Makes ready for saves of such a state, as far as the library can, and returns when it is."""
+
+    def close(self) -> None:
+        """Frees what is kept, and ends processes."""
+
+
+def pending(started: "Future[Any] | AsyncSaveResponse", after: Callable[[], None] = lambda: None) -> Pending:
+    """Of what async_save returned; `after` is done when the future is."""
+    later = isinstance(started, AsyncSaveResponse)
+    upload: Future[Any] = started.upload_completion if later else started
+
+    def wait() -> None:
+        upload.result()
+        after()
+
+    return Pending(started.staging_completion.result if later else lambda: None, wait, upload.done)
+
+
+class CairnPeer(AsyncPeer):
+    can_prepare = True
+
+    def __init__(self, kind: AsyncCheckpointerType) -> None:
+        import cairn
+
+        self.cairn = cairn
+        self.kind = kind
+        self.later = cairn.staging.DefaultStager(LATER)
+
+    def save(self, state: State, directory: Path, *, stage_later: bool = False) -> Pending:
+        return pending(
+            self.cairn.async_save(
+                state,
+                checkpoint_id=directory,
+                async_checkpointer_type=self.kind,
+                async_stager=self.later if stage_later else None,
+                no_dist=True,
+            )
+        )
+
+    def prepare(self, state: State) -> None:
+        self.cairn.prepare_async_saves(state, self.kind).result()
+
+    def close(self) -> None:
+        self.later.close()
+
+
+class DcpPeer(AsyncPeer):
+    """Stock DCP. `cached`: one DefaultStager for all saves, which keeps its memory, as FileSystemWriter's
+    cache_staged_state_dict does where there is CUDA."""
+
+    def __init__(self, kind: AsyncCheckpointerType, *, cached: bool = False) -> None:
+        self.kind = kind
+        self.blocking = DefaultStager(BLOCKING) if cached else None  # the default copies into new memory every time
+        self.later: DefaultStager | None = None
+        self.can_overlap = not cached  # the second save would overwrite what the first still writes
+        if kind is AsyncCheckpointerType.PROCESS:
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    def save(self, state: State, directory: Path, *, stage_later: bool = False) -> Pending:
+        if stage_later and self.later is None:
+            self.later = DefaultStager(LATER)
+        started = dcp.async_save(
+            state,
+            storage_writer=dcp.FileSystemWriter(directory, sync_files=True),
+            async_checkpointer_type=self.kind,
+            async_stager=self.later if stage_later else self.blocking,
+            no_dist=not dist.is_initialized(),
+        )
+        return pending(started, after=lambda: sync(directory))
+
+    def close(self) -> None:
+        for stager in (self.blocking, self.later):
+            if stager is not None:
+                stager.close()
+
+
+class TorchCheckpointingPeer(AsyncPeer):
+    """The successor of DCP: staged into shared memory behind a lock, always later, and written by its process."""
+
+    can_overlap = False  # one save waits for the other
+    can_prepare = True
+
+    def __init__(self) -> None:
+        from synced_storage import SyncedStorageConfig, sync_checkpoint
+        from torch_checkpointing import CheckpointManager
+        from torch_checkpointing.config import AsyncCheckpointSaverConfig
+
+        config = CheckpointManager.Config(
+            save=AsyncCheckpointSaverConfig(),
+            storage_config=SyncedStorageConfig(),
+            finalize_callback=sync_checkpoint,
+        )
+        self.checkpoints = CheckpointManager(config)
+
+    def save(self, state: State, directory: Path, *, stage_later: bool = False) -> Pending:
+        upload = self.checkpoints.save(str(directory), state)
+
+        def fence() -> None:
+            with self.checkpoints.lock():
+                pass
+
+        if not stage_later:
+            fence()
+        return Pending(fence, upload.result, upload.done)
+
+    def prepare(self, state: State) -> None:
+        self.checkpoints.prewarm_staging(state)
+        # It waits for what has been staged itself; the save that follows is not to wait for it.
+        if self.checkpoints._prewarm_staging_future is not None:
+            self.checkpoints._prewarm_staging_future.result()
+
+    def close(self) -> None:
+        self.checkpoints.close()
+
+
+ASYNC_PEERS: dict[str, Callable[[], AsyncPeer]] = {
+    "cairn thread": lambda: CairnPeer(AsyncCheckpointerType.THREAD),
+    "cairn process": lambda: CairnPeer(AsyncCheckpointerType.PROCESS),
+    "dcp thread": lambda: DcpPeer(AsyncCheckpointerType.THREAD),
+    "dcp cached": lambda: DcpPeer(AsyncCheckpointerType.THREAD, cached=True),
+    "dcp process": lambda: DcpPeer(AsyncCheckpointerType.PROCESS),
+    "torch_ckpt": TorchCheckpointingPeer,
+}
