@@ -144,7 +144,7 @@ Result<bool> lease_has_run_out(const storage::Storage& storage, std::string_view
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list(folder));
   for (const storage::ListedFile& file : files) {
     if (!rank_of_lease(file.name)) continue;
-    const Result<bool> rank = has_run_out(storage, prefix + file.name, prefix + file.name);
+    Result<bool> rank = has_run_out(storage, prefix + file.name, prefix + file.name);
     if (!rank && rank.error().code() == ErrorCode::kNotFound) continue;  // it has just left
     if (!rank || !*rank) return rank;
   }

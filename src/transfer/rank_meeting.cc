@@ -114,8 +114,8 @@ Result<void> RankMeeting::check_losses(std::vector<Rank>& ranks, Clock::time_poi
     if (!rank.is_complete()) lost.push_back(*std::move(loss));
   }
   if (lost.empty()) return {};
-  const std::vector<Error> said = failures();
-  return Error::of_ranks(said.empty() ? std::move(lost) : said);
+  std::vector<Error> said = failures();
+  return Error::of_ranks(std::move(said.empty() ? lost : said));
 }
 
 Result<std::vector<RankMeeting::Files>> RankMeeting::wait_for_files(

@@ -261,6 +261,7 @@ Result<CommitReport> RankSave::Impl::write_meet_commit(std::vector<ImageFile> im
                                                        const std::function<void()>& may_commit) {
   const std::uint32_t mine = place.count == 1 ? 0 : place.rank;
   std::vector<ExpectedFile> planned;
+  planned.reserve(images.size());
   for (const ImageFile& image : images) planned.push_back({image.name, image.image->file_bytes()});
   const auto same_name = [](const ExpectedFile& a, const ExpectedFile& b) { return a.name == b.name; };
   if (duty.files.size() != place.count ||
