@@ -316,6 +316,9 @@ TEST_F(ProcessWriters, WithoutGraceWithdrawWhatIsStaged) {
 }
 
 TEST_F(ProcessWriters, AChildMadeByForkHasNoPartInItsParentsSavesAndMayStartItsOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer does not bear threads in a child made by fork";
+#endif
   const ScratchDirectory scratch;
   ProcessWriter writer;
   StagedSample sample(1);
