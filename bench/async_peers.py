@@ -99,7 +99,8 @@ class DcpPeer(AsyncPeer):
         self.kind = kind
         self.blocking = DefaultStager(BLOCKING) if cached else None  # the default copies into new memory every time
         self.later: DefaultStager | None = None
-        self.can_overlap = not cached  # the second save would overwrite what the first still writes
+        # Cached, the second save would overwrite what the first still writes; in the process, two take each other's answers.
+        self.can_overlap = not cached and kind is AsyncCheckpointerType.THREAD
         if kind is AsyncCheckpointerType.PROCESS:
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 

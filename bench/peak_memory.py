@@ -1,17 +1,20 @@
 """How much memory something takes at its peak.
 
 Run as a program, `peak_memory.py PID` watches a process and those that it started until its own input ends, and prints
-the most that they had together, in MiB. Memory that they share counts once.
+the most that they had together, in MiB. Memory that they share counts once. They stand still while they are looked at:
+what goes from one to the other meanwhile would count twice, or not at all.
 """
 
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-SAMPLE_SECONDS = 0.005
+SAMPLE_SECONDS = 0.02
 
 
 def kibibytes(name: str) -> int:
@@ -56,7 +59,7 @@ def mib_together(pids: set[int]) -> float:
 class PeakTogether:
     """Counts from its creation: the most that this process and those that it started have together.
 
-    Another process looks, so that this one is not held up more than by the kernel's reading of its pages.
+    Another process looks, and makes them stand still for that: time nothing meanwhile.
     """
 
     def __init__(self) -> None:
@@ -70,11 +73,27 @@ class PeakTogether:
         return float(self.watcher.communicate()[0])
 
 
+@contextlib.contextmanager
+def standing_still(pids: set[int]) -> Iterator[None]:
+    def tell(number: signal.Signals) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    tell(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        tell(signal.SIGCONT)
+
+
 def watch(pid: int) -> float:
     peak = 0.0
     print("ready", flush=True)
     while not select.select([sys.stdin], [], [], SAMPLE_SECONDS)[0]:
-        peak = max(peak, mib_together(processes_under(pid) - {os.getpid()}))
+        pids = processes_under(pid) - {os.getpid()}
+        with standing_still(pids):
+            peak = max(peak, mib_together(pids))
     return peak
 
 
