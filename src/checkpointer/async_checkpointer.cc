@@ -1,4 +1,5 @@
 #include <cairn/async_checkpointer.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -136,6 +137,7 @@ Result<void> CheckpointProcess::start() { return impl_->writer.start_process(); 
 std::int64_t CheckpointProcess::pid() const { return impl_->writer.process_id().value_or(0); }
 
 struct AsyncCheckpointer::Impl {
+  pid_t process_id = getpid();
   AsyncCheckpointerOptions options;
   std::unique_ptr<writer::ThreadWriter> threads;  // if there is no process
   checkpointer::StagedPlans plans;
@@ -171,7 +173,10 @@ AsyncCheckpointer::AsyncCheckpointer(AsyncCheckpointerOptions options) : impl_(s
 }
 AsyncCheckpointer::AsyncCheckpointer(AsyncCheckpointer&&) noexcept = default;
 AsyncCheckpointer& AsyncCheckpointer::operator=(AsyncCheckpointer&&) noexcept = default;
-AsyncCheckpointer::~AsyncCheckpointer() = default;
+AsyncCheckpointer::~AsyncCheckpointer() {
+  // In a forked child the threads are not there to be joined, nor are the locks to be trusted.
+  if (impl_ && impl_->process_id != getpid()) detach();
+}
 
 Result<AsyncSave> AsyncCheckpointer::save(const std::filesystem::path& directory, const StateDict& state,
                                           const AsyncSaveOptions& options) {
@@ -216,6 +221,8 @@ Result<void> AsyncCheckpointer::prepare(const StateDict& state, const std::funct
   CAIRN_TRY(make_all_present(*arena, stager.thread_count, interrupted));
   return impl_->writer().prepare(arena);
 }
+
+void AsyncCheckpointer::detach() noexcept { (void)impl_.release(); }
 
 Result<LoadReport> AsyncCheckpointer::load(const std::filesystem::path& directory, StateDict& state,
                                            const LoadOptions& options) {

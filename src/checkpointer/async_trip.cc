@@ -261,6 +261,7 @@ Result<AsyncSave> AsyncTrip::begin() {
   request.thread_count = save.thread_count;
   request.direct_io = save.direct_io;
   request.deadline = options_.deadline;
+  under_way.arena->set_staged(0);
   CAIRN_TRY(under_way.save->begin(request));
   AsyncSave handle;
   handle.staging = under_way.staging.get_future().share();
@@ -286,7 +287,7 @@ void AsyncTrip::stage(UnderWay& under_way, std::uint64_t bytes, const staging::C
   Result<void> staged = staging::copy_into(*under_way.arena, under_way.copies, options);
   if (staged) {
     under_way.arena->note_present(bytes);
-    staged = under_way.save->staged();
+    (void)under_way.save->staged();  // if the writer is lost, the write future says so
   } else {
     under_way.save->abandon(staged.error());
   }

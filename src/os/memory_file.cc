@@ -61,24 +61,26 @@ MemoryFile& MemoryFile::operator=(MemoryFile&& other) noexcept {
 MemoryFile::~MemoryFile() { unmap(); }
 
 void MemoryFile::unmap() noexcept {
-  if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
+  // In a child made by fork somebody else's memory may be there by now.
+  const bool is_mine = fd_ != nullptr && fd_->get() >= 0;
+  if (!bytes_.empty() && is_mine) munmap(bytes_.data(), bytes_.size());
   bytes_ = {};
 }
 
 Result<void> MemoryFile::map(std::uint64_t bytes) {
   unmap();
   if (bytes == 0) return {};
-  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_->get(), 0);
   if (memory == MAP_FAILED) return memory_error(errno, "can't map shared memory", bytes);
   bytes_ = {static_cast<std::byte*>(memory), bytes};
-  (void)madvise(memory, bytes, MADV_DONTFORK);  // a child that lives long would keep the memory
+  (void)madvise(memory, bytes, MADV_DONTFORK);
   return {};
 }
 
 Result<void> MemoryFile::resize(std::uint64_t bytes) {
   const std::uint64_t whole = align_up(bytes, kPageBytes);
   if (whole == bytes_.size()) return {};
-  if (ftruncate(fd_.get(), static_cast<off_t>(whole)) != 0) {
+  if (ftruncate(fd_->get(), static_cast<off_t>(whole)) != 0) {
     return memory_error(errno, "can't resize shared memory", whole);
   }
   return map(whole);
@@ -86,7 +88,7 @@ Result<void> MemoryFile::resize(std::uint64_t bytes) {
 
 Result<void> MemoryFile::remap() {
   struct stat status;
-  if (fstat(fd_.get(), &status) != 0) return Error::from_errno(errno, "can't look at shared memory");
+  if (fstat(fd_->get(), &status) != 0) return Error::from_errno(errno, "can't look at shared memory");
   const auto bytes = static_cast<std::uint64_t>(status.st_size);
   if (bytes == bytes_.size()) return {};
   return map(bytes);
@@ -97,7 +99,7 @@ Result<void> MemoryFile::populate(std::uint64_t offset, std::uint64_t length) co
   const std::uint64_t end = std::min<std::uint64_t>(align_up(offset + length, kPageBytes), bytes_.size());
   if (begin >= end) return {};
   // Pages that can't be had fail here; touched without it, they would kill the process.
-  if (fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin), static_cast<off_t>(end - begin)) != 0 &&
+  if (fallocate(fd_->get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin), static_cast<off_t>(end - begin)) != 0 &&
       errno != EOPNOTSUPP) {
     return memory_error(errno, "can't have shared memory", end - begin);
   }

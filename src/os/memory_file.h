@@ -1,16 +1,19 @@
 // MemoryFile: anonymous memory that has a descriptor, so that another process can be given it and it outlives the one
 // that made it. Mapped shared as long as the object lives.
 //
-// Movable; one thread at a time changes its size. A child made by fork does not inherit the mapping.
+// Movable; one thread at a time changes its size. A child made by fork has neither the mapping nor the descriptor: one
+// that lives long would keep the memory.
 #pragma once
 
 #include <cairn/result.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "os/fd.h"
+#include "os/fork_closed_fd.h"
 
 namespace cairn::os {
 
@@ -25,7 +28,8 @@ class MemoryFile {
   MemoryFile& operator=(MemoryFile&& other) noexcept;
   ~MemoryFile();
 
-  int fd() const noexcept { return fd_.get(); }
+  // -1 in a child made by fork.
+  int fd() const noexcept { return fd_->get(); }
   std::span<std::byte> bytes() const noexcept { return bytes_; }
 
   // To that many bytes, rounded up to pages: what is new reads as zeros, what is cut off goes back to the system. Views
@@ -37,11 +41,11 @@ class MemoryFile {
   Result<void> remap();
 
  private:
-  explicit MemoryFile(Fd fd) : fd_(std::move(fd)) {}
+  explicit MemoryFile(Fd fd) : fd_(std::make_unique<ForkClosedFd>(std::move(fd))) {}
   Result<void> map(std::uint64_t bytes);
   void unmap() noexcept;
 
-  Fd fd_;
+  std::unique_ptr<ForkClosedFd> fd_;
   std::span<std::byte> bytes_;
 };
 

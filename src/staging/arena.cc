@@ -1,22 +1,30 @@
 #include "staging/arena.h"
 
-#include <atomic>
-
 namespace cairn::staging {
 
 Result<std::shared_ptr<Arena>> Arena::make() {
   static std::atomic<std::uint64_t> next{1};
   CAIRN_TRY_ASSIGN(os::MemoryFile memory, os::MemoryFile::create("cairn-arena"));
+  CAIRN_TRY(memory.resize(os::kPageBytes));
+  CAIRN_TRY(memory.populate(0, os::kPageBytes));
   auto arena = std::make_shared<Arena>(std::move(memory));
   arena->id_ = next.fetch_add(1);
   return arena;
 }
 
+Result<std::shared_ptr<Arena>> Arena::adopt(os::MemoryFile memory) {
+  if (memory.bytes().size() < os::kPageBytes) {
+    return Error(ErrorCode::kInvalidArgument, "shared memory that is too small for an arena")
+        .actual(std::to_string(memory.bytes().size()) + " bytes");
+  }
+  return std::make_shared<Arena>(std::move(memory));
+}
+
 Result<void> Arena::fit(std::uint64_t bytes) {
-  const std::uint64_t room = memory_.bytes().size();
+  const std::uint64_t room = this->bytes().size();
   if (bytes <= room && bytes >= room / 2) return {};
-  CAIRN_TRY(memory_.resize(bytes));
-  present_ = std::min<std::uint64_t>(present_, memory_.bytes().size());
+  CAIRN_TRY(memory_.resize(os::kPageBytes + bytes));
+  present_ = std::min<std::uint64_t>(present_, this->bytes().size());
   return {};
 }
 

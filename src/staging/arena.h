@@ -1,38 +1,53 @@
 // Arena: the memory that one save's bytes are staged in, laid out as its files. It belongs to no process alone: a
 // writer process is given its descriptor, and keeps it when the trainer dies.
 //
-// One save at a time owns it (arena_pool.h sees to that), and with it the right to change its size.
+// One save at a time owns it (arena_pool.h sees to that), and with it the right to change its size. Before the bytes
+// lies a page that tells how far they are staged, so that whoever writes them can begin with the first while the last
+// are copied.
 #pragma once
 
 #include <cairn/result.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 
 #include "os/memory_file.h"
+#include "os/page_buffer.h"
 
 namespace cairn::staging {
 
 class Arena {
  public:
   static Result<std::shared_ptr<Arena>> make();
-  // The arena that another process sent.
+  // The arena that another process sent. kInvalidArgument if it is too small to be one.
+  static Result<std::shared_ptr<Arena>> adopt(os::MemoryFile memory);
   explicit Arena(os::MemoryFile memory) : memory_(std::move(memory)) {}
 
   // Tells arenas of this process apart; never used twice.
   std::uint64_t id() const noexcept { return id_; }
   int fd() const noexcept { return memory_.fd(); }
-  std::span<std::byte> bytes() const noexcept { return memory_.bytes(); }
+  std::span<std::byte> bytes() const noexcept {
+    return memory_.bytes().empty() ? memory_.bytes() : memory_.bytes().subspan(os::kPageBytes);
+  }
+  // Expires with the arena itself, however often it is lent meanwhile.
+  std::weak_ptr<const void> life() const noexcept { return life_; }
+
+  // All of [0, staged()) are as they will be saved; kAll: everything. Any process that has the arena may ask.
+  static constexpr std::uint64_t kAll = UINT64_MAX;
+  std::uint64_t staged() const noexcept { return mark().load(std::memory_order_acquire); }
+  // By whoever stages; 0 before a new save begins.
+  void set_staged(std::uint64_t bytes) noexcept { mark().store(bytes, std::memory_order_release); }
 
   // Makes room for `bytes`. What is there is kept if it is enough and not more than twice too much. kNoSpace.
   Result<void> fit(std::uint64_t bytes);
   // Makes the pages of this range be there, unless they are known to be: memory that can't be had is an error here and
   // would be the end of the process later. From several threads for ranges that do not overlap.
   Result<void> make_present(std::uint64_t offset, std::uint64_t length) const {
-    return offset + length <= present_ ? Result<void>() : memory_.populate(offset, length);
+    return offset + length <= present_ ? Result<void>() : memory_.populate(os::kPageBytes + offset, length);
   }
   // All of the first `bytes` are there by now.
   void note_present(std::uint64_t bytes) noexcept { present_ = std::max(present_, bytes); }
@@ -40,7 +55,13 @@ class Arena {
   Result<void> remap() { return memory_.remap(); }
 
  private:
+  // Shared with other processes. There is memory: make() and adopt() see to that.
+  std::atomic_ref<std::uint64_t> mark() const noexcept {
+    return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(memory_.bytes().data()));
+  }
+
   os::MemoryFile memory_;
+  std::shared_ptr<const void> life_ = std::make_shared<char>();
   std::uint64_t id_ = 0;
   std::uint64_t present_ = 0;
 };

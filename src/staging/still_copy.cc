@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/region.h"
+#include "os/ordered_progress.h"
 #include "os/parallel.h"
 
 namespace cairn::staging {
@@ -72,11 +73,16 @@ void copy_part(const CopyItem& item, std::uint64_t begin, std::span<std::byte> t
          target);
 }
 
+// In the arena.
+std::uint64_t begin_of(std::span<const CopyItem> items, const Portion& portion) {
+  const bool is_one = portion.last - portion.first == 1;
+  return items[portion.first].arena_offset + (is_one ? portion.begin : 0);
+}
+
 Result<void> copy_portion(Arena& arena, std::span<const CopyItem> items, const Portion& portion) {
   const bool is_one = portion.last - portion.first == 1;
-  const std::uint64_t skipped = is_one ? portion.begin : 0;
   const CopyItem& last = items[portion.last - 1];
-  const std::uint64_t begin = items[portion.first].arena_offset + skipped;
+  const std::uint64_t begin = begin_of(items, portion);
   const std::uint64_t end = last.arena_offset + (is_one ? portion.end : bytes_of(last));
   CAIRN_TRY(arena.make_present(begin, end - begin));
   if (is_one) {
@@ -97,21 +103,31 @@ std::size_t threads_for(const CopyOptions& options, std::size_t portions) {
 
 Result<void> copy_into(Arena& arena, std::span<const CopyItem> items, const CopyOptions& options) {
   const std::vector<Portion> portions = portions_of(items);
+  os::OrderedProgress progress(portions.size());
+  const auto copy = [&](std::size_t index) -> Result<void> {
+    CAIRN_TRY(copy_portion(arena, items, portions[index]));
+    const std::uint64_t done = progress.mark(index);
+    // Two threads may come here in the wrong order: then it is told a little later.
+    if (done < portions.size()) arena.set_staged(begin_of(items, portions[done]));
+    return {};
+  };
   const std::size_t threads = threads_for(options, portions.size());
   if (threads <= 1 && !options.interrupted) {
-    for (const Portion& portion : portions) CAIRN_TRY(copy_portion(arena, items, portion));
-    return {};
+    for (std::size_t i = 0; i < portions.size(); ++i) CAIRN_TRY(copy(i));
+  } else {
+    std::atomic<std::size_t> next{0};
+    const auto work = [&](std::size_t, os::StopFlag& stop) -> Result<void> {
+      while (!stop.is_set()) {
+        const std::size_t mine = next.fetch_add(1);
+        if (mine >= portions.size()) break;
+        if (auto copied = copy(mine); !copied) return copied;
+      }
+      return {};
+    };
+    CAIRN_TRY(os::run_parallel(std::max<std::size_t>(threads, 1), options.interrupted, work));
   }
-  std::atomic<std::size_t> next{0};
-  return os::run_parallel(std::max<std::size_t>(threads, 1), options.interrupted,
-                          [&](std::size_t, os::StopFlag& stop) -> Result<void> {
-                            while (!stop.is_set()) {
-                              const std::size_t mine = next.fetch_add(1);
-                              if (mine >= portions.size()) break;
-                              CAIRN_TRY(copy_portion(arena, items, portions[mine]));
-                            }
-                            return {};
-                          });
+  arena.set_staged(Arena::kAll);
+  return {};
 }
 
 }  // namespace cairn::staging

@@ -30,6 +30,8 @@ struct CopyOptions {
 
 // Copies all items, which lie in the arena in their order. Large ones are shared out among threads. kNoSpace if the
 // arena's pages can't be had, kCancelled if interrupted: what has been copied by then is worth nothing.
+//
+// The arena tells meanwhile how far it is staged, and in the end that all is.
 Result<void> copy_into(Arena& arena, std::span<const CopyItem> items, const CopyOptions& options);
 
 }  // namespace cairn::staging

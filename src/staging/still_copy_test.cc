@@ -46,7 +46,9 @@ TEST(StillCopy, PutsEveryItemInItsPlaceWhateverTheThreads) {
   for (const std::size_t threads : {1u, 4u}) {
     const auto arena = Arena::make().value();
     ASSERT_TRUE(arena->fit(third + 128));
+    EXPECT_EQ(arena->staged(), 0U);
     ASSERT_TRUE(copy_into(*arena, items, {.thread_count = threads}));
+    EXPECT_EQ(arena->staged(), Arena::kAll);
     EXPECT_EQ(staged(*arena, 64, large.size()), large);
     EXPECT_EQ(staged(*arena, second, transposed.size()), transposed);
     EXPECT_EQ(staged(*arena, third, 3), small);
@@ -62,7 +64,10 @@ TEST(StillCopy, StopsWhenInterrupted) {
   ASSERT_TRUE(arena->fit(values.size() * 4));
   // Asked only while the copy runs: if that is faster than the first question, it is done.
   const Result<void> copied = copy_into(*arena, items, {.thread_count = 2, .interrupted = [] { return true; }});
-  if (!copied) EXPECT_EQ(copied.error().code(), ErrorCode::kCancelled);
+  if (!copied) {
+    EXPECT_EQ(copied.error().code(), ErrorCode::kCancelled);
+    EXPECT_LT(arena->staged(), values.size() * 4);
+  }
 }
 
 TEST(Arena, KeepsWhatFitsAndGivesBackWhatIsTwiceTooMuch) {

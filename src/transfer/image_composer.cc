@@ -9,24 +9,6 @@
 
 namespace cairn::transfer {
 
-void OrderedProgress::mark(std::uint64_t index) {
-  const std::lock_guard lock(mutex_);
-  done_[index] = true;
-  while (first_open_ < done_.size() && done_[first_open_]) ++first_open_;
-  changed_.notify_all();
-}
-
-void OrderedProgress::wait_for_first(std::uint64_t count) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return first_open_ >= count || abandoned_; });
-}
-
-void OrderedProgress::abandon() {
-  const std::lock_guard lock(mutex_);
-  abandoned_ = true;
-  changed_.notify_all();
-}
-
 struct ImageComposer::Window {
   std::uint64_t begin;  // of the block, in the file
   std::span<std::byte> out;

@@ -12,33 +12,15 @@
 // 3. If the trailer reaches into the block: wait until all blocks up to it have done step 2, then render the trailer.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <span>
 #include <vector>
 
+#include "os/ordered_progress.h"
 #include "transfer/file_image.h"
 
 namespace cairn::transfer {
-
-// Counts blocks that are done in whatever order, and lets others wait for the first N to be.
-class OrderedProgress {
- public:
-  explicit OrderedProgress(std::uint64_t count) : done_(count, false) {}
-  void mark(std::uint64_t index);
-  // Returns once all of [0, count) are marked, or somebody gave up.
-  void wait_for_first(std::uint64_t count);
-  // Nobody shall wait any more: one of the blocks will never be done.
-  void abandon();
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<bool> done_;
-  std::uint64_t first_open_ = 0;
-  bool abandoned_ = false;
-};
 
 class ImageComposer {
  public:
@@ -70,8 +52,8 @@ class ImageComposer {
   std::uint64_t block_bytes_;
   std::uint64_t block_count_;
   std::vector<std::uint32_t> checksums_;  // each written by one block, read by later ones
-  OrderedProgress payloads_done_;
-  OrderedProgress frames_done_;
+  os::OrderedProgress payloads_done_;
+  os::OrderedProgress frames_done_;
   std::once_flag trailer_once_;
   std::vector<std::byte> trailer_;
   std::uint32_t trailer_checksum_ = 0;

@@ -36,6 +36,7 @@ class FileJob {
     const std::uint64_t padded = align_up(length, file_out_->write_alignment());
     const std::span<std::byte> bytes =
         file_.staged.empty() ? buffer.span().first(padded) : file_.staged.subspan(begin, padded);
+    if (file_.await_staged) CAIRN_TRY(file_.await_staged(begin + length));
     composer_->compose(block, bytes.first(length));
     std::memset(bytes.data() + length, 0, padded - length);
     CAIRN_TRY(file_out_->write_at(begin, bytes));

@@ -24,6 +24,9 @@ struct ImageFile {
   // Where the payloads lie already as they will lie in the file: page-aligned, the file's bytes rounded up to pages.
   // The file is then completed and written from there. Empty: composed in small buffers.
   std::span<std::byte> staged = {};
+  // While they are still being staged: returns once all before `end` (in the file) are there, or why they never will
+  // be; never an error for what is there. Called from several threads.
+  std::function<Result<void>(std::uint64_t end)> await_staged = {};
 };
 
 struct WriteOptions {

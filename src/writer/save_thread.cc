@@ -2,6 +2,8 @@
 
 #include <cairn/error.h>
 
+#include <algorithm>
+#include <chrono>
 #include <exception>
 #include <system_error>
 #include <utility>
@@ -15,6 +17,12 @@ namespace cairn::writer {
 namespace {
 
 using transfer::RankSave;
+using Phase = transfer::SaveProgress::Phase;
+using Clock = std::chrono::steady_clock;
+
+// Between two looks at how far the arena is staged: short beside the time that a block takes to be copied.
+constexpr std::chrono::microseconds kLookMin{100};
+constexpr std::chrono::microseconds kLookMax{10'000};
 
 Error out_of_turn(const char* what) { return Error(ErrorCode::kInvalidArgument, what); }
 
@@ -73,8 +81,8 @@ void SaveThread::begin(SaveRequest request, Begun begun) {
 
 Result<void> SaveThread::staged() {
   const std::lock_guard lock(mutex_);
-  if (closed_) return out_of_turn("bytes for a save that has ended");
   if (!begun_) return out_of_turn("bytes for a save that has not begun");
+  if (staged_) return out_of_turn("bytes that have been staged already");
   staged_ = true;
   told_.notify_one();
   return {};
@@ -95,7 +103,8 @@ ProgressReport SaveThread::progress() const {
   const std::lock_guard lock(mutex_);
   if (!rank_save_) return last_progress_;
   const transfer::SaveProgress& progress = rank_save_->progress();
-  return {progress.phase, progress.bytes_written, progress.bytes_total};
+  const Phase phase = progress.phase;
+  return {phase == Phase::kWriting && !staged_ ? Phase::kStaging : phase, progress.bytes_written, progress.bytes_total};
 }
 
 bool SaveThread::is_staged() const {
@@ -110,7 +119,7 @@ void SaveThread::set_rank_save(std::unique_ptr<RankSave> rank_save) {
 
 void SaveThread::run_tasks_until_told(std::unique_lock<std::mutex>& lock) {
   while (true) {
-    told_.wait(lock, [this] { return !tasks_.empty() || staged_ || abandoned_; });
+    told_.wait(lock, [this] { return !tasks_.empty() || begun_ || abandoned_; });
     if (tasks_.empty()) break;
     const std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
@@ -136,7 +145,7 @@ void SaveThread::run() {
   {
     const std::lock_guard lock(mutex_);
     if (rank_save_) last_progress_ = {{}, rank_save_->progress().bytes_written, rank_save_->progress().bytes_total};
-    last_progress_.phase = transfer::SaveProgress::Phase::kEnded;
+    last_progress_.phase = Phase::kEnded;
     done = std::move(rank_save_);
   }
   done.reset();
@@ -177,7 +186,8 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
     transfer::FileImage& placed = images_.emplace_back(std::move(*image));
     placed.set_save_id(request.ticket.identity.save_id);
     const std::uint64_t room = align_up(placed.file_bytes(), os::kPageBytes);
-    files_.push_back({request.names[i], &placed, pages.subspan(file.arena_offset, room)});
+    files_.push_back({request.names[i], &placed, pages.subspan(file.arena_offset, room),
+                      [this, begin = file.arena_offset](std::uint64_t end) { return await_staged(begin + end); }});
   }
   if (!claimed) {
     CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::open_directory(request.directory));
@@ -193,9 +203,34 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
 }
 
 Result<transfer::RankSaveReport> SaveThread::end() {
-  if (is_staged()) return finish();
+  if (begun_) return finish();
   if (rank_save_) rank_save_->abandon(*abandoned_);
   return *abandoned_;
+}
+
+Result<void> SaveThread::await_staged(std::uint64_t arena_offset) {
+  std::uint64_t last = 0;
+  Clock::time_point last_change = Clock::now();
+  for (auto pause = kLookMin;; pause = std::min(pause * 2, kLookMax)) {
+    const std::uint64_t staged = request_->arena->staged();
+    if (staged >= arena_offset) return {};
+    {
+      const std::lock_guard lock(mutex_);
+      if (staged_) return {};
+      if (abandoned_) return *abandoned_;
+    }
+    if (staged != last) {
+      last = staged;
+      last_change = Clock::now();
+      pause = kLookMin;
+    }
+    if (Clock::now() - last_change > request_->deadline) {
+      return Error(ErrorCode::kUnavailable, "the trainer has stopped copying its bytes")
+          .expected(std::to_string(arena_offset) + " bytes staged")
+          .actual(std::to_string(staged));
+    }
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 Result<transfer::RankSaveReport> SaveThread::finish() {

@@ -1,4 +1,5 @@
-// SaveThread: one save, carried out on a thread of its own from the claim to the end.
+// SaveThread: one save, carried out on a thread of its own from the claim to the end. It writes what is staged while
+// the rest is still being copied.
 //
 // Thread-safe. What is asked of it is answered on its thread, in the order in which it was asked; signals never come
 // there. Whoever keeps it joins it before dropping it, from another thread.
@@ -36,7 +37,7 @@ class SaveThread {
   void begin(SaveRequest request, Begun begun);
   // kInvalidArgument if it has not begun.
   Result<void> staged();
-  // Of no effect once the bytes are staged.
+  // Of no effect once the bytes are staged, as staged() or the arena's mark tells.
   void abandon(const Error& reason);
   // Staged or not, it is to end soon: what is not committed yet is withdrawn.
   void cancel(const Error& reason);
@@ -56,6 +57,7 @@ class SaveThread {
   Result<void> do_begin(SaveRequest request);
   Result<transfer::RankSaveReport> end();
   Result<transfer::RankSaveReport> finish();
+  Result<void> await_staged(std::uint64_t arena_offset);
   void set_rank_save(std::unique_ptr<transfer::RankSave> rank_save);
 
   CommitOrder& order_;

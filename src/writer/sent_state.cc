@@ -9,7 +9,7 @@ Result<void> SentState::send_arena(os::MessageSocket& socket, const std::shared_
   forget_dropped_arenas(socket);
   if (arenas_.contains(arena->id())) return {};
   CAIRN_TRY(socket.send(static_cast<std::uint32_t>(MessageKind::kArena), encode_number(arena->id()), arena->fd()));
-  arenas_.emplace(arena->id(), arena);
+  arenas_.emplace(arena->id(), arena->life());
   return {};
 }
 

@@ -35,7 +35,7 @@ class SentState {
     std::uint64_t id = 0;
     std::uint64_t used = 0;  // when; 0: never
   };
-  std::map<std::uint64_t, std::weak_ptr<staging::Arena>> arenas_;
+  std::map<std::uint64_t, std::weak_ptr<const void>> arenas_;  // by their lives
   std::array<Layout, kLayoutSlots> layouts_;
   std::uint64_t uses_ = 0;
 };

@@ -159,7 +159,7 @@ Result<void> WriterServer::take_arena(os::Message message) {
   CAIRN_TRY_ASSIGN(const std::uint64_t number, decode_number(message.bytes));
   if (!message.fd) return Error(ErrorCode::kCorrupt, "an arena without its descriptor");
   CAIRN_TRY_ASSIGN(os::MemoryFile memory, os::MemoryFile::adopt(std::move(message.fd)));
-  arenas_[number] = std::make_shared<staging::Arena>(std::move(memory));  // (2)
+  CAIRN_TRY_ASSIGN(arenas_[number], staging::Arena::adopt(std::move(memory)));  // (2)
   return {};
 }
 
