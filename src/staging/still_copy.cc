@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <vector>
 
 #include "core/region.h"
+#include "core/stream_copy.h"
 #include "os/ordered_progress.h"
 #include "os/parallel.h"
 
@@ -58,14 +58,14 @@ std::vector<Portion> portions_of(std::span<const CopyItem> items) {
 void copy_part(const CopyItem& item, std::uint64_t begin, std::span<std::byte> target) {
   if (target.empty()) return;
   if (item.tensor == nullptr) {
-    std::memcpy(target.data(), item.bytes.data() + begin, target.size());
+    stream_copy(target, std::as_bytes(std::span(item.bytes)).subspan(begin, target.size()));
     return;
   }
   const TensorView& tensor = *item.tensor;
   const auto* const memory = static_cast<const std::byte*>(tensor.data);
   const Extents packed = row_major_strides(tensor.sizes);
   if (tensor.strides == packed) {
-    std::memcpy(target.data(), memory + begin, target.size());
+    stream_copy(target, {memory + begin, target.size()});
     return;
   }
   const std::size_t element = item_bytes(tensor.dtype);
