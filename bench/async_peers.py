@@ -37,7 +37,6 @@ class AsyncPeer:
     """A library, set up in this process. What it keeps from save to save, it keeps until `close`."""
 
     can_overlap = True  # whether a save may start while another is under way
-    can_prepare = False
     can_stage_later = True
 
     def save(self, state: State, directory: Path, *, stage_later: bool = False) -> Pending:
@@ -64,8 +63,6 @@ def pending(started: "Future[Any] | AsyncSaveResponse", after: Callable[[], None
 
 
 class CairnPeer(AsyncPeer):
-    can_prepare = True
-
     def __init__(self, kind: AsyncCheckpointerType) -> None:
         import cairn
 
@@ -98,15 +95,14 @@ class DcpPeer(AsyncPeer):
     def __init__(self, kind: AsyncCheckpointerType, *, cached: bool = False) -> None:
         self.kind = kind
         self.blocking = DefaultStager(BLOCKING) if cached else None  # the default copies into new memory every time
-        self.later: DefaultStager | None = None
-        # Cached, the second save would overwrite what the first still writes; in the process, two take each other's answers.
+        self.later = DefaultStager(LATER) if cached else None
+        self.can_stage_later = cached
+        # Cached, a second save would overwrite what the first still writes; in the process, both read from one pipe.
         self.can_overlap = not cached and kind is AsyncCheckpointerType.THREAD
         if kind is AsyncCheckpointerType.PROCESS:
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
     def save(self, state: State, directory: Path, *, stage_later: bool = False) -> Pending:
-        if stage_later and self.later is None:
-            self.later = DefaultStager(LATER)
         started = dcp.async_save(
             state,
             storage_writer=dcp.FileSystemWriter(directory, sync_files=True),
@@ -115,6 +111,11 @@ class DcpPeer(AsyncPeer):
             no_dist=not dist.is_initialized(),
         )
         return pending(started, after=lambda: sync(directory))
+
+    def prepare(self, state: State) -> None:
+        """Only the stager that stages later, which is measured with warm memory; DCP has nothing for a first save."""
+        if self.later is not None:
+            self.later.stage(state).result()
 
     def close(self) -> None:
         for stager in (self.blocking, self.later):
@@ -126,7 +127,6 @@ class TorchCheckpointingPeer(AsyncPeer):
     """The successor of DCP: staged into shared memory behind a lock, always later, and written by its process."""
 
     can_overlap = False  # one save waits for the other
-    can_prepare = True
 
     def __init__(self) -> None:
         from synced_storage import SyncedStorageConfig, sync_checkpoint
