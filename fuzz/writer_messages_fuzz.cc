@@ -40,7 +40,6 @@ std::optional<std::string> recode(MessageKind kind, std::string_view bytes) {
     case MessageKind::kAbandon:
     case MessageKind::kReady:
     case MessageKind::kClaimed:
-    case MessageKind::kBegun:
     case MessageKind::kEnded: {
       const auto message = decode_outcome_message(bytes);
       if (kind == MessageKind::kEnded && message && message->outcome) {

@@ -38,7 +38,6 @@ enum class MessageKind : std::uint32_t {
   // to the trainer
   kReady = 65,
   kClaimed = 66,
-  kBegun = 67,
   kProgress = 68,
   kEnded = 69,
 };
@@ -82,7 +81,7 @@ struct BeginMessage {
 std::string encode(const BeginMessage& message);
 Result<BeginMessage> decode_begin(std::string_view bytes);
 
-// What came of something: kReady, kClaimed (a ticket), kBegun, kEnded (a report), and the reason of kAbandon.
+// What came of something: kReady, kClaimed (a ticket), kEnded (a report), and the reason of kAbandon.
 struct OutcomeMessage {
   std::uint64_t save = 0;  // 0 of kReady
   Result<std::string> outcome = std::string();

@@ -263,11 +263,11 @@ TEST_F(ProcessWriters, ThatGiveNoSignOfLifeAreKilled) {
   SaveRequest request = sample.request(scratch.path(), ticket);
   request.deadline = options.deadline;
   ::kill(writer.process_id().value(), SIGSTOP);
-  const auto begun = save->begin(request);  // is not answered
-  ASSERT_FALSE(begun);
-  EXPECT_EQ(begun.error().code(), ErrorCode::kUnavailable);
-  EXPECT_NE(std::string(begun.error().what()).find("killed"), std::string::npos) << begun.error().what();
-  EXPECT_FALSE(end.wait());
+  ASSERT_TRUE(save->begin(request));
+  const auto ended = end.wait();
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code(), ErrorCode::kUnavailable);
+  EXPECT_NE(std::string(ended.error().what()).find("killed"), std::string::npos) << ended.error().what();
   StagedSample next(2);
   ASSERT_TRUE(save_now(writer, next, scratch.path()));
   EXPECT_EQ(checkpoint_in(scratch.path()), 2);  // which removed what the first one left

@@ -72,16 +72,22 @@ void SaveThread::claim(ClaimRequest request, Claimed claimed) {
        [&claimed] { claimed(out_of_turn("a claim for a save that has ended")); });
 }
 
-void SaveThread::begin(SaveRequest request, Begun begun) {
+void SaveThread::begin(SaveRequest request) {
   // A function must be copyable, and a request is large: it moves from here to the thread once.
   auto carried = std::make_shared<SaveRequest>(std::move(request));
-  post([this, carried, begun] { begun(do_begin(std::move(*carried))); },
-       [&begun] { begun(out_of_turn("a save that has ended can't begin")); });
+  {
+    const std::lock_guard lock(mutex_);
+    told_to_begin_ = true;
+  }
+  const auto task = [this, carried] {
+    if (const Result<void> begun = do_begin(std::move(*carried)); !begun) abandon(begun.error());
+  };
+  post(task, [] {});
 }
 
 Result<void> SaveThread::staged() {
   const std::lock_guard lock(mutex_);
-  if (!begun_) return out_of_turn("bytes for a save that has not begun");
+  if (!told_to_begin_) return out_of_turn("bytes for a save that has not begun");
   if (staged_) return out_of_turn("bytes that have been staged already");
   staged_ = true;
   told_.notify_one();
@@ -176,6 +182,12 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
     return out_of_turn("a save that begins is not the one that was claimed");
   }
   if (request.names.size() != request.layout->files.size()) return out_of_turn("names for other files than there are");
+  // First of all, so that the others hear of what fails from here on.
+  if (!claimed) {
+    CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::open_directory(request.directory));
+    set_rank_save(RankSave::join(std::move(storage), request.ticket));
+  }
+  CAIRN_TRY(rank_save_->enter(request.place));
   // Whole pages are written.
   const std::span<std::byte> arena = request.arena->bytes();
   const std::span<std::byte> pages = arena.first(align_down(arena.size(), os::kPageBytes));
@@ -189,11 +201,6 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
     files_.push_back({request.names[i], &placed, pages.subspan(file.arena_offset, room),
                       [this, begin = file.arena_offset](std::uint64_t end) { return await_staged(begin + end); }});
   }
-  if (!claimed) {
-    CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::open_directory(request.directory));
-    set_rank_save(RankSave::join(std::move(storage), request.ticket));
-  }
-  CAIRN_TRY(rank_save_->enter(request.place));
   turn_ = order_.enter(request.directory);
   request.layout.reset();
   request_ = std::move(request);

@@ -24,7 +24,6 @@ namespace cairn::writer {
 class SaveThread {
  public:
   using Claimed = std::function<void(Result<transfer::SaveTicket>)>;
-  using Begun = std::function<void(Result<void>)>;
 
   // `order` outlives the thread. kUnavailable if the system has no more threads.
   static Result<std::shared_ptr<SaveThread>> start(CommitOrder& order, SaveWriter::Ended ended);
@@ -34,8 +33,9 @@ class SaveThread {
 
   // As of WriterSave. After the end they are answered at once, with an error.
   void claim(ClaimRequest request, Claimed claimed);
-  void begin(SaveRequest request, Begun begun);
-  // kInvalidArgument if it has not begun.
+  // What is wrong with it ends the save.
+  void begin(SaveRequest request);
+  // kInvalidArgument if it was not told to begin.
   Result<void> staged();
   // Of no effect once the bytes are staged, as staged() or the arena's mark tells.
   void abandon(const Error& reason);
@@ -66,6 +66,7 @@ class SaveThread {
   mutable std::mutex mutex_;
   std::condition_variable told_;
   std::deque<std::function<void()>> tasks_;
+  bool told_to_begin_ = false;
   bool begun_ = false;
   bool staged_ = false;
   bool closed_ = false;  // no task is run any more

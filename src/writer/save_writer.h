@@ -69,7 +69,8 @@ class WriterSave {
   virtual ~WriterSave() = default;
   // Step 1 of transfer/rank_save.cc; the coordinator's alone.
   virtual Result<transfer::SaveTicket> claim(const ClaimRequest& request) = 0;
-  // Step 2. From here on the other ranks can tell whether this one lives.
+  // Step 2. Does not wait for the writer, who takes its place among the ranks' writers and begins to write what is
+  // staged; what it can't do ends the save.
   virtual Result<void> begin(const SaveRequest& request) = 0;
   // The bytes are there: the save now completes by itself.
   virtual Result<void> staged() = 0;

@@ -228,22 +228,44 @@ TEST_P(Writers, ReportAFullDisk) {
   EXPECT_EQ(ended.error().code(), ErrorCode::kNoSpace) << ended.error().what();
 }
 
-TEST_P(Writers, RefuseStepsOutOfTurn) {
+TEST_P(Writers, RefuseBytesBeforeTheyBegin) {
+  const auto writer = make();
+  End end;
+  auto save = writer->start(end.callback()).value();
+  EXPECT_EQ(save->staged().error().code(), ErrorCode::kInvalidArgument);
+  save.reset();
+  EXPECT_FALSE(end.wait());
+}
+
+TEST_P(Writers, EndASaveThatBeginsUnclaimed) {
   const ScratchDirectory scratch;
   const auto writer = make();
   StagedSample sample(1);
   End end;
   const auto save = writer->start(end.callback()).value();
-  EXPECT_EQ(save->staged().error().code(), ErrorCode::kInvalidArgument);
-  SaveRequest unclaimed = sample.request(scratch.path(), {sample.identity(), true});
-  EXPECT_EQ(save->begin(unclaimed).error().code(), ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(save->begin(sample.request(scratch.path(), {sample.identity(), true})));
+  const auto ended = end.wait();
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code(), ErrorCode::kInvalidArgument) << ended.error().what();
+}
+
+TEST_P(Writers, EndASaveWhoseFilesLieBeyondTheArena) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  StagedSample sample(1);
+  End end;
+  const auto save = writer->start(end.callback()).value();
   const auto ticket = save->claim(sample.claim_request(scratch.path())).value();
   SaveRequest beyond = sample.request(scratch.path(), ticket);
   auto layout = std::make_shared<StagedLayout>(*beyond.layout);
   layout->files.front().arena_offset = 1 << 20;
   layout->id = 4711;
   beyond.layout = layout;
-  EXPECT_EQ(save->begin(beyond).error().code(), ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(save->begin(beyond));
+  const auto ended = end.wait();
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code(), ErrorCode::kInvalidArgument) << ended.error().what();
+  EXPECT_EQ(names_in(scratch.path()), std::vector<std::string>());
 }
 
 TEST_P(Writers, OfSeveralRanksMeetInTheDirectory) {

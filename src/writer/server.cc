@@ -222,11 +222,7 @@ Result<void> WriterServer::take_begin(const os::Message& message) {
   begin.request.arena = arena->second;
   SaveThread* const save = find(begin.save);
   if (save == nullptr) return {};
-  save->begin(std::move(begin.request), [this, number = begin.save](Result<void> begun) {
-    OutcomeMessage answer{number};
-    if (!begun) answer.outcome = std::move(begun).error();
-    send(MessageKind::kBegun, answer);
-  });
+  save->begin(std::move(begin.request));
   return {};
 }
 

@@ -38,9 +38,8 @@ class ThreadSave final : public WriterSave {
 
   Result<void> begin(const SaveRequest& request) override {
     if (is_of_a_fork()) return of_a_fork();
-    const auto answer = std::make_shared<std::promise<Result<void>>>();  // owned as above
-    owned_->thread->begin(request, [answer](Result<void> begun) { answer->set_value(std::move(begun)); });
-    return answer->get_future().get();
+    owned_->thread->begin(request);
+    return {};
   }
 
   Result<void> staged() override { return is_of_a_fork() ? Result<void>(of_a_fork()) : owned_->thread->staged(); }

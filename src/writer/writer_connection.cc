@@ -158,6 +158,8 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
   message.arena = request.arena->id();
   {
     const std::lock_guard lock(mutex_);
+    if (lost_) return *lost_;
+    if (save.over) return Error(ErrorCode::kInvalidArgument, "a save that has ended");
     save.arena = request.arena;
     save.deadline = request.deadline;
     if (!request.place.is_coordinator()) {
@@ -165,14 +167,10 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
                             std::string(transfer::kMetadataName), request.place.rank};
     }
   }
-  const auto send_all = [&]() -> Result<void> {
-    const std::lock_guard in_order(order_);
-    CAIRN_TRY(sent_.send_arena(socket_, request.arena));
-    CAIRN_TRY_ASSIGN(message.layout_slot, sent_.send_layout(socket_, *request.layout));
-    return send(MessageKind::kBegin, encode(message));
-  };
-  CAIRN_TRY(ask(save, send_all));
-  return {};
+  const std::lock_guard in_order(order_);
+  CAIRN_TRY(sent_.send_arena(socket_, request.arena));
+  CAIRN_TRY_ASSIGN(message.layout_slot, sent_.send_layout(socket_, *request.layout));
+  return send(MessageKind::kBegin, encode(message));
 }
 
 Result<void> WriterConnection::staged(Save& save) {
@@ -257,8 +255,7 @@ Result<void> WriterConnection::hear(const os::Message& message) {
       if (!outcome.outcome) refused_ = std::move(outcome.outcome).error();
       return {};
     }
-    case MessageKind::kClaimed:
-    case MessageKind::kBegun: hear_answer(std::move(outcome)); return {};
+    case MessageKind::kClaimed: hear_answer(std::move(outcome)); return {};
     case MessageKind::kEnded: hear_end(std::move(outcome)); return {};
     default: return Error(ErrorCode::kCorrupt, "a message of an unknown kind").actual(std::to_string(message.kind));
   }
