@@ -36,6 +36,8 @@ DESCRIPTORS = 256
 SECONDS_MAX = 120  # for one measurement; a library that hangs is left out
 SECONDS_TO_END = 20  # for a process that has told what it found
 BEFORE_SECONDS = 0.8  # how long training is watched before a save
+DRAIN_SECONDS = 0.5  # how long it is watched while saves drain, at least
+DRAINS_MAX = 8
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 Figures = dict[str, list[float]]
@@ -129,9 +131,9 @@ def measure_large(trial: Trial, arguments: argparse.Namespace) -> None:
     trial.add("async blocked", blocked / one_copy)
     trial.add("async durable rate", bytes_of(state) / wall)
     trial.add("async cpu", cpu / (bytes_of(state) / 1e9))
-    with trial.directory(state) as directory:
-        one_copy = copy.seconds()
-        trial.add("async blocked", measure_training(trial, state, directory, "async training, large") / one_copy)
+    one_copy = copy.seconds()
+    for blocked in measure_training(trial, state, "async training, large"):
+        trial.add("async blocked", blocked / one_copy)
     if trial.peer.can_stage_later:
         with trial.directory(state) as directory:
             one_copy = copy.seconds()
@@ -139,18 +141,27 @@ def measure_large(trial: Trial, arguments: argparse.Namespace) -> None:
         trial.add("async blocked, staged later", lost / one_copy)
 
 
-def measure_training(trial: Trial, state: State, directory: Path, figure: str) -> float:
-    """How many steps a second there are while a save drains, as a share of those before. Gives the seconds blocked."""
+def measure_training(trial: Trial, state: State, figure: str) -> list[float]:
+    """How many steps a second there are while saves drain, as a share of those before. Gives the seconds blocked.
+
+    A drain can be over in a few steps, so there are as many saves as it takes to see some training.
+    """
     training = TrainingLoop()
     with on_one_core():
         training.rate_for(BEFORE_SECONDS / 4)
         before = training.rate_for(BEFORE_SECONDS)
-    # The call is made on all cores, so that what it starts is not confined to the trainer's.
-    blocked, pending = trial.blocked(state, directory)
-    with on_one_core():
-        during = training.rate_while(lambda: not pending.done())
-    pending.wait()
-    trial.add(figure, during / before)
+    blocked: list[float] = []
+    steps, seconds = 0, 0.0
+    while seconds < DRAIN_SECONDS and len(blocked) < DRAINS_MAX:
+        with trial.directory(state) as directory:
+            # The call is made on all cores, so that what it starts is not confined to the trainer's.
+            waited, pending = trial.blocked(state, directory)
+            with on_one_core():
+                more, taken = training.steps_while(lambda pending=pending: not pending.done())
+            pending.wait()
+        blocked.append(waited)
+        steps, seconds = steps + more, seconds + taken
+    trial.add(figure, steps / seconds / before)
     return blocked
 
 
@@ -178,9 +189,8 @@ def measure_small(trial: Trial, arguments: argparse.Namespace) -> None:
     trial.peer.prepare(state)
     with trial.directory(state) as directory:
         trial.peer.save(state, directory).wait()
-    with trial.directory(state) as directory:
-        blocked = measure_training(trial, state, directory, "async training, small")
-    trial.add("async small blocked", blocked / count * 1e6)
+    for blocked in measure_training(trial, state, "async training, small"):
+        trial.add("async small blocked", blocked / count * 1e6)
 
 
 def measure_first(trial: Trial, _: argparse.Namespace) -> None:

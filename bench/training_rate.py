@@ -30,17 +30,19 @@ class TrainingLoop:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def rate_while(self, going: Callable[[], bool]) -> float:
-        """Steps per second from now until `going` is seen to be over, at least one step."""
+    def steps_while(self, going: Callable[[], bool]) -> tuple[int, float]:
+        """Steps from now until `going` is seen to be over, at least one, and the seconds that they took."""
         count, start = 0, time.perf_counter()
         while count == 0 or going():
             self.step()
             count += 1
-        return count / (time.perf_counter() - start)
+        return count, time.perf_counter() - start
 
     def rate_for(self, seconds: float) -> float:
+        """Steps per second, from now on for so long."""
         end = time.perf_counter() + seconds
-        return self.rate_while(lambda: time.perf_counter() < end)
+        count, taken = self.steps_while(lambda: time.perf_counter() < end)
+        return count / taken
 
 
 @contextlib.contextmanager
