@@ -227,6 +227,30 @@ TEST_F(ProcessWriters, ThatAreKilledFailTheirSavesAndTheNextWorks) {
   EXPECT_EQ(checkpoint_in(scratch.path()), 3);
 }
 
+TEST_F(ProcessWriters, ThatAreKilledKeepNothingOpenThoughTheirSavesAreKept) {
+  const ScratchDirectory scratch;
+  ProcessWriter writer;
+  StagedSample sample(1);
+  ASSERT_TRUE(save_now(writer, sample, scratch.path()));
+  const std::size_t before = descriptor_count();
+  std::vector<std::unique_ptr<WriterSave>> kept;
+  for (std::uint64_t number = 2; number <= 4; ++number) {
+    StagedSample dropped(number);
+    End end;
+    kept.push_back(writer.start(end.callback()).value());
+    ASSERT_TRUE(begin_save(*kept.back(), dropped, scratch.path()));
+    ::kill(writer.process_id().value(), SIGKILL);
+    ASSERT_FALSE(end.wait());
+  }
+  const auto until = std::chrono::steady_clock::now() + kGenerous;
+  do {  // each lost connection is given back by the first save after its thread has ended
+    StagedSample next(5);
+    ASSERT_TRUE(save_now(writer, next, scratch.path()));
+  } while (descriptor_count() > before && std::chrono::steady_clock::now() < until);
+  EXPECT_EQ(descriptor_count(), before);
+  for (const auto& save : kept) save->abandon(Error(ErrorCode::kCancelled, "too late"));  // to nobody
+}
+
 TEST_F(ProcessWriters, ThatDieFailTheOtherRanksAtOnce) {
   const ScratchDirectory scratch;
   ProcessWriter coordinator;

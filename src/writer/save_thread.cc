@@ -75,11 +75,14 @@ void SaveThread::claim(ClaimRequest request, Claimed claimed) {
 void SaveThread::begin(SaveRequest request) {
   // A function must be copyable, and a request is large: it moves from here to the thread once.
   auto carried = std::make_shared<SaveRequest>(std::move(request));
+  // Here and not on the thread: the order is that of the calls.
+  auto turn = std::make_shared<std::unique_ptr<CommitOrder::Turn>>(order_.enter(carried->directory));
   {
     const std::lock_guard lock(mutex_);
     told_to_begin_ = true;
   }
-  const auto task = [this, carried] {
+  const auto task = [this, carried, turn] {
+    turn_ = std::move(*turn);
     if (const Result<void> begun = do_begin(std::move(*carried)); !begun) abandon(begun.error());
   };
   post(task, [] {});
@@ -87,7 +90,7 @@ void SaveThread::begin(SaveRequest request) {
 
 Result<void> SaveThread::staged() {
   const std::lock_guard lock(mutex_);
-  if (!told_to_begin_) return out_of_turn("bytes for a save that has not begun");
+  if (!told_to_begin_ || ended_) return out_of_turn("bytes for a save that is not under way");
   if (staged_) return out_of_turn("bytes that have been staged already");
   staged_ = true;
   told_.notify_one();
@@ -201,7 +204,6 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
     files_.push_back({request.names[i], &placed, pages.subspan(file.arena_offset, room),
                       [this, begin = file.arena_offset](std::uint64_t end) { return await_staged(begin + end); }});
   }
-  turn_ = order_.enter(request.directory);
   request.layout.reset();
   request_ = std::move(request);
   const std::lock_guard lock(mutex_);

@@ -72,7 +72,8 @@ class WriterSave {
   // Step 2. Does not wait for the writer, who takes its place among the ranks' writers and begins to write what is
   // staged; what it can't do ends the save.
   virtual Result<void> begin(const SaveRequest& request) = 0;
-  // The bytes are there: the save now completes by itself.
+  // The bytes are there: the save now completes by itself. An error if it is not under way, or not any more: how it
+  // ended, `ended` says.
   virtual Result<void> staged() = 0;
   // They will never be: all ranks fail with the reason. At any time before staged(), and more than once.
   virtual void abandon(const Error& reason) = 0;

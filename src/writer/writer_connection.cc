@@ -80,6 +80,7 @@ void WriterConnection::close() {
   }
   socket_.shut_down();
   if (thread_.joinable()) thread_.join();
+  socket_.close();  // saves that have ended are kept by whoever asks for them
 }
 
 bool WriterConnection::is_lost() const {
