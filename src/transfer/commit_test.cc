@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <functional>
+#include <utility>
 
 #include "format/manifest/trailer.h"
 #include "storage/testing/model_storage.h"
 #include "storage/testing/view_storage.h"
+#include "transfer/leftovers.h"
 
 namespace cairn::transfer {
 namespace {
@@ -258,6 +260,30 @@ TEST(Leftovers, OfADeadSaveGoWithTheNextCommit) {
   const auto names = names_in(disk);
   ASSERT_EQ(names.size(), 3u) << testing::PrintToString(names);
   EXPECT_TRUE(holds(disk, "common.pt"));
+}
+
+// A storage in which a rank leaves its mark in a folder that was found empty, right before it is removed.
+class LateMark : public storage::ViewStorage {
+ public:
+  explicit LateMark(ModelStorage& disk) : ViewStorage(disk), disk_(disk) {}
+  Result<void> remove_folder(std::string_view name) override {
+    if (!std::exchange(left_, true)) {
+      EXPECT_TRUE(disk_.create_whole(std::string(name) + "/failed-1", "late", Durability::kBuffered));
+    }
+    return disk_.remove_folder(name);
+  }
+
+ private:
+  ModelStorage& disk_;
+  bool left_ = false;
+};
+
+TEST(Leftovers, OfADeadSaveGoWithAMarkThatComesLate) {
+  ModelStorage disk;
+  leave_dead_save(disk, save_number(9), "");
+  LateMark storage(disk);
+  clean_up_after(storage, save_number(9).save_id);
+  EXPECT_TRUE(names_in(disk).empty()) << testing::PrintToString(names_in(disk));
 }
 
 TEST(Leftovers, OfALivingSaveStay) {
