@@ -114,6 +114,7 @@ std::optional<ProcessEnd> ChildProcess::reap() {
   if (ended == id_) end_ = ProcessEnd{status};
   // Not ours to wait for: whoever runs in this process waited for any child, or ignores SIGCHLD.
   if (ended < 0) end_ = ProcessEnd{};
+  if (end_) process_ = Fd();
   return end_;
 }
 

@@ -184,4 +184,11 @@ Result<MessageSocket::Step> MessageSocket::receive_bytes() {
 
 void MessageSocket::shut_down() noexcept { ::shutdown(socket_.get(), SHUT_RDWR); }
 
+void MessageSocket::close() noexcept {
+  shut_down();
+  const std::lock_guard lock(sending_);
+  broken_ = true;
+  socket_.reset();
+}
+
 }  // namespace cairn::os

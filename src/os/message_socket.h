@@ -52,6 +52,8 @@ class MessageSocket {
 
   // Ends the connection for both sides, and whoever waits in send().
   void shut_down() noexcept;
+  // Gives the descriptor back. Nobody receives any more; whoever sends is told that the other side is gone.
+  void close() noexcept;
 
  private:
   static constexpr std::size_t kHeaderBytes = 16;  // u32 magic, u32 kind, u64 length of the bytes
