@@ -125,7 +125,8 @@ struct AsyncCheckpointerOptions {
 class AsyncCheckpointer {
  public:
   explicit AsyncCheckpointer(AsyncCheckpointerOptions options = {});
-  // Waits until everything is staged; with threads of this process as the writer, until it is written.
+  // Waits until everything is staged; with threads of this process as the writer, until it is written. In a child made
+  // by fork: does nothing.
   ~AsyncCheckpointer();
   AsyncCheckpointer(AsyncCheckpointer&&) noexcept;
   AsyncCheckpointer& operator=(AsyncCheckpointer&&) noexcept;
@@ -143,6 +144,9 @@ class AsyncCheckpointer {
   Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {});
   // Waits for what is under way and reports the first error that nobody was told. Saves are refused afterwards.
   Result<void> close();
+  // For a program that ends now and waits for nothing: what is under way, and its memory, is left as it is. A process
+  // finishes what is staged; threads end with the program. Nothing but the destructor may be called afterwards.
+  void detach() noexcept;
 
  private:
   struct Impl;

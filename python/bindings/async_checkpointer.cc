@@ -2,12 +2,12 @@
 #include <cairn/async_checkpointer.h>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,15 +24,20 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-std::shared_ptr<CheckpointProcess> make_process(const nb::bytes& executable, double grace_seconds, int nice,
-                                                const std::string& io_priority) {
+// Owned by the checkpointers that use it too, which may outlive Python.
+struct WriterProcess {
+  std::shared_ptr<CheckpointProcess> process;
+};
+
+std::unique_ptr<WriterProcess> make_process(const nb::bytes& executable, double grace_seconds, int nice,
+                                            const std::string& io_priority) {
   CheckpointProcessOptions options;
   options.executable = to_filesystem_path(executable);
   options.grace = milliseconds_of(grace_seconds);
   options.nice = nice;
   if (io_priority == "low") options.io_priority = CheckpointProcessOptions::IoPriority::kLow;
   if (io_priority == "idle") options.io_priority = CheckpointProcessOptions::IoPriority::kIdle;
-  return CheckpointProcess::make(options);
+  return std::make_unique<WriterProcess>(WriterProcess{CheckpointProcess::make(options)});
 }
 
 AsyncSaveOptions async_options(const nb::kwargs& keywords, bool asynchronous_staging, double deadline_seconds) {
@@ -79,20 +84,22 @@ void close(AsyncCheckpointer& self) {
   unwrap(std::move(closed));
 }
 
-void wait_staged(const AsyncSave& save) {
-  {
-    const nb::gil_scoped_release released;
-    save.staging.wait();
-  }
-  unwrap(save.staging.get());
+template <typename T>
+bool is_ready_within(double seconds, const std::shared_future<T>& future) {
+  const nb::gil_scoped_release released;
+  return future.wait_for(milliseconds_of(seconds)) == std::future_status::ready;
 }
 
-// (save id, whether catalog() is there, bytes written, warnings)
-nb::tuple wait_written(const AsyncSave& save) {
-  {
-    const nb::gil_scoped_release released;
-    save.write.wait();
-  }
+// False: not yet.
+bool wait_staged(const AsyncSave& save, double seconds) {
+  if (!is_ready_within(seconds, save.staging)) return false;
+  unwrap(save.staging.get());
+  return true;
+}
+
+// (save id, whether catalog() is there, bytes written, warnings), or None: not yet.
+nb::object wait_written(const AsyncSave& save, double seconds) {
+  if (!is_ready_within(seconds, save.write)) return nb::none();
   const AsyncSaveReport report = unwrap(save.write.get());
   return nb::make_tuple(to_str(to_hex(report.save_id)), report.metadata != nullptr, report.bytes_written,
                         strings(report.warnings));
@@ -109,11 +116,11 @@ nb::tuple progress_of(const AsyncSave& save) {
   return nb::make_tuple(to_str(name_of(progress.phase)), progress.bytes_written, progress.bytes_total);
 }
 
-std::unique_ptr<AsyncCheckpointer> make_checkpointer(std::shared_ptr<CheckpointProcess> process,
-                                                     std::size_t generations, std::size_t copy_threads) {
+std::unique_ptr<AsyncCheckpointer> make_checkpointer(const WriterProcess* process, std::size_t generations,
+                                                     std::size_t copy_threads) {
   AsyncCheckpointerOptions options;
   options.stager = CheckpointStager::make({generations, copy_threads});
-  options.process = std::move(process);
+  if (process != nullptr) options.process = process->process;
   options.overlap = true;
   return std::make_unique<AsyncCheckpointer>(std::move(options));
 }
@@ -121,19 +128,19 @@ std::unique_ptr<AsyncCheckpointer> make_checkpointer(std::shared_ptr<CheckpointP
 }  // namespace
 
 void bind_async_checkpointer(nb::module_& module) {
-  nb::class_<CheckpointProcess>(module, "WriterProcess")
+  nb::class_<WriterProcess>(module, "WriterProcess")
       .def(nb::new_(&make_process), nb::arg("executable"), nb::arg("grace_seconds"), nb::arg("nice"),
            nb::arg("io_priority"))
       .def("start",
-           [](CheckpointProcess& self) {
+           [](const WriterProcess& self) {
              Result<void> started;
              {
                const nb::gil_scoped_release released;
-               started = self.start();
+               started = self.process->start();
              }
              unwrap(std::move(started));
            })
-      .def_prop_ro("pid", &CheckpointProcess::pid);
+      .def_prop_ro("pid", [](const WriterProcess& self) { return self.process->pid(); });
   nb::class_<AsyncSave>(module, "AsyncSave")
       .def("wait_staged", &wait_staged)
       .def("wait_written", &wait_written)
@@ -144,7 +151,8 @@ void bind_async_checkpointer(nb::module_& module) {
       .def("save", &save_state)
       .def("abandon_save", &abandon_save_with)
       .def("prepare", &prepare_for)
-      .def("close", &close);
+      .def("close", &close)
+      .def("detach", &AsyncCheckpointer::detach);
 }
 
 }  // namespace cairn::python

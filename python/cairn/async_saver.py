@@ -1,13 +1,13 @@
 """AsyncSaver: saves in the background by the engine, in a native process or in threads, as Python futures."""
 
 import functools
+import logging
 import os
-import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 from cairn import _engine, saves_under_way
 from cairn.described import DescribedState
@@ -18,6 +18,9 @@ from cairn.saves_under_way import PendingSave, Progress, SaveFuture
 
 _PathLike = str | os.PathLike[str]
 IoPriority = Literal["low", "idle"]
+_T = TypeVar("_T")
+_log = logging.getLogger("cairn")
+_SLICE_SECONDS = 0.2
 
 
 def writer_executable() -> str:
@@ -89,8 +92,7 @@ class AsyncSaver:
         saves_under_way.add(save)
         kept = described if asynchronous_staging else None
         rank = options.get("alone_as_rank")
-        # Not a daemon: the interpreter waits for it before it goes.
-        threading.Thread(target=_follow, args=(save, native, kept, rank), name="cairn-save").start()
+        saves_under_way.in_background(self._follow, save, native, kept, rank)
         return save
 
     def abandon(self, *reason: Any, **options: Any) -> NoReturn:
@@ -115,7 +117,7 @@ class AsyncSaver:
             else:
                 future.set_result(None)
 
-        threading.Thread(target=work, name="cairn-prepare").start()
+        saves_under_way.in_background(work)
         return future
 
     def close(self) -> None:
@@ -123,26 +125,47 @@ class AsyncSaver:
         self._native.close()
         del self._native, self._process  # which ends the process
 
-
-def _follow(save: PendingSave, native: _engine.AsyncSave, kept: DescribedState | None, rank: int | None) -> None:
-    if kept is not None:
+    def _follow(
+        self, save: PendingSave, native: _engine.AsyncSave, kept: DescribedState | None, rank: int | None
+    ) -> None:
+        if kept is not None:
+            try:
+                if not _wait(native.wait_staged):
+                    self._leave(save)
+                    return
+            except BaseException as error:
+                save.staging.set_exception(error)
+            else:
+                save.staging.set_result(None)
+        kept = None
         try:
-            native.wait_staged()
+            with as_checkpoint_exceptions():
+                written = _wait(native.wait_written)
         except BaseException as error:
-            save.staging.set_exception(error)
-        else:
-            save.staging.set_result(None)
-    kept = None
-    try:
-        with as_checkpoint_exceptions():
-            save_id, is_here, _, remarks = native.wait_written()
-    except BaseException as error:
-        save.upload.set_exception(error)
-        return
-    for remark in remarks:
-        warnings.warn(remark, RuntimeWarning, stacklevel=2)
-    source = native.catalog if is_here else functools.partial(_catalog_in, save.directory, save_id, rank)
-    save.upload.set_result(LazyMetadata(source))
+            save.upload.set_exception(error)
+            return
+        if written is None:
+            self._leave(save)
+            return
+        save_id, is_here, _, remarks = written
+        for remark in remarks:
+            warnings.warn(remark, RuntimeWarning, stacklevel=2)
+        source = native.catalog if is_here else functools.partial(_catalog_in, save.directory, save_id, rank)
+        save.upload.set_result(LazyMetadata(source))
+
+    def _leave(self, save: PendingSave) -> None:
+        self._native.detach()
+        goes_on = self._process is not None and save.staging.done()
+        fate = "goes on in its writer process" if goes_on else "is given up"
+        _log.warning("the program ends before its save into '%s', which %s", save.directory, fate)
+
+
+def _wait(wait: Callable[[float], _T]) -> _T:
+    """What the engine tells at last; nothing, if the interpreter ends without waiting for it."""
+    while not (told := wait(_SLICE_SECONDS)):
+        if saves_under_way.leaving.is_set():
+            break
+    return told
 
 
 def _catalog_in(directory: str, save_id: str, rank: int | None) -> _engine.Catalog:

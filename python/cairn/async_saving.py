@@ -9,7 +9,6 @@ overlap on one process group, which needs no CPU backend.
 """
 
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -38,7 +37,6 @@ _PathLike = str | os.PathLike[str]
 _BLOCKING_STAGERS = (BlockingAsyncStager, StockBlockingStager, FileSystemWriter, StockWriter)
 
 _savers: dict[bool, AsyncSaver] = {}  # by whether a process writes
-_of_the_parent: list[Any] = []  # what a forked child must not use, and not destroy
 _settings: dict[str, Any] = {}
 _groups: dict[int, tuple[Any, Any]] = {}  # by a process group's identity: that group, and one of the same ranks for us
 
@@ -66,7 +64,12 @@ def async_save(
     At most two saves are under way at a time (:func:`cairn.configure_async_saves`); one more waits for the oldest.
     Saves into one directory commit in their order. Raises what fails before the bytes are copied, on every rank. What
     fails later is raised by the future, on every rank; if nobody asks the future, by the next save, which is then not
-    made. The interpreter does not exit before all saves have ended.
+    made.
+
+    The interpreter waits for all saves before it exits, and logs the failures that nobody asked for. Ctrl-C ends that
+    waiting: a writer process goes on by itself, threads give their save up. So does, with a process, what ends the
+    program at once (SIGTERM, ``os._exit``, ``exec``). A child made by fork saves by itself; its parent's futures are
+    not for it.
 
     A planner, a storage or a stager of the caller's own class is used as in DCP, with threads.
     """
@@ -202,7 +205,7 @@ def _save_what_is_staged(
 
     directory = str(call.checkpoint_id or getattr(call.storage_writer, "path", ""))
     saves_under_way.add(PendingSave(saves_under_way.place_of(directory), staging, upload))
-    threading.Thread(target=work, name="cairn-save").start()
+    saves_under_way.in_background(work)
     if isinstance(staged, Future):
         return _response(staging, upload)
     _synchronize(stager)
@@ -229,8 +232,7 @@ def _group_of_our_own(group: Any, no_dist: bool) -> Any:
     return _groups[id(given)][1]
 
 
-def _forget() -> None:  # in a forked child, which has none of the threads
-    _of_the_parent.append(dict(_savers))
+def _forget() -> None:  # in a forked child: none of them is its own
     _savers.clear()
     _groups.clear()
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from cairn.errors import Error
+from cairn.errors import Error, Unavailable
 
 _PathLike = str | os.PathLike[str]
 _log = logging.getLogger("cairn")
@@ -37,10 +37,12 @@ class SaveFuture(Future[Metadata]):
         super().__init__()
         self.progress = progress
         self.was_told = False
+        self._process = os.getpid()
         self.set_running_or_notify_cancel()
 
     def result(self, timeout: float | None = None) -> Metadata:
         """As of every Future."""
+        self._refuse_in_a_fork()
         try:
             return super().result(timeout)
         finally:
@@ -48,10 +50,15 @@ class SaveFuture(Future[Metadata]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """As of every Future."""
+        self._refuse_in_a_fork()
         try:
             return super().exception(timeout)
         finally:
             self.was_told = self.was_told or self.done()
+
+    def _refuse_in_a_fork(self) -> None:
+        if os.getpid() != self._process and not self.done():
+            raise Unavailable("a save of another process: this one was made by fork")
 
 
 @dataclass(eq=False)
@@ -65,6 +72,9 @@ class PendingSave:
 
 _lock = threading.Lock()
 _saves: list[PendingSave] = []  # under way, or failed with nobody told
+_threads: list[threading.Thread] = []  # that follow them
+
+leaving = threading.Event()  # the interpreter ends, and waits for nothing
 
 
 def add(save: PendingSave) -> None:
@@ -72,6 +82,18 @@ def add(save: PendingSave) -> None:
     with _lock:
         _saves[:] = [known for known in _saves if not known.upload.done() or _is_untold(known)]
         _saves.append(save)
+
+
+def in_background(work: Callable[..., None], *arguments: Any) -> None:
+    """Does the work in a thread, which is not a daemon: the interpreter waits for it before it goes.
+
+    If Ctrl-C ends that waiting, ``leaving`` is set, and the thread is to end soon.
+    """
+    thread = threading.Thread(target=work, args=arguments, name="cairn-save")
+    with _lock:
+        _threads[:] = [other for other in _threads if other.is_alive()]
+        thread.start()
+        _threads.append(thread)
 
 
 def wait_for(directory: _PathLike | None = None) -> None:
@@ -140,15 +162,18 @@ def _forget() -> None:  # in a forked child: none of them is its own
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
     _saves.clear()
+    _threads.clear()
 
 
-def _report_at_exit() -> None:
+def _end() -> None:
+    leaving.set()
+    # Those that are left were waited for, until Ctrl-C. They must not be in the engine when the interpreter is gone.
+    for thread in _threads:
+        thread.join()
     for save in _snapshot():
-        if not save.upload.done():
-            _log.warning("the save into '%s' is still under way", save.directory)
-        elif _is_untold(save):
+        if _is_untold(save):
             _log.error("an asynchronous save into '%s' failed: %s", save.directory, save.upload.exception())
 
 
 os.register_at_fork(after_in_child=_forget)
-atexit.register(_report_at_exit)
+atexit.register(_end)

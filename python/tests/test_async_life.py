@@ -1,0 +1,593 @@
+"""What becomes of a save in the background when its program ends, is interrupted, forks, or turns into another one."""
+
+import contextlib
+import fcntl
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stock
+
+import cairn
+
+PRELUDE = """
+import os, signal, sys, threading
+from pathlib import Path
+
+import torch
+import cairn
+from cairn import async_saving
+
+torch.set_num_threads(1)  # what has many threads in OpenMP can't go on in a forked child
+directory, kind = Path(sys.argv[1]), cairn.AsyncCheckpointerType[sys.argv[2]]
+
+def state(step):
+    return {"w": torch.full((1 << 18,), float(step)), "step": step}
+
+def save(step, where=directory, kind=kind):
+    return cairn.async_save(state(step), checkpoint_id=where, async_checkpointer_type=kind)
+
+def writer_pid():
+    return async_saving._savers[True].writer_pid if True in async_saving._savers else 0
+
+def say(*words):
+    print(*words, flush=True)
+
+"""
+MAIN = """
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
+"""
+# The last thing that a program does before the interpreter waits for its threads.
+SAYS_WHEN_IT_WAITS = "threading._register_atexit(say, 'waits')"
+PATIENCE_SECONDS = 120
+
+
+class Program:
+    """A Python program in a process group of its own, which says things and is told to go on."""
+
+    def __init__(self, folder: Path, body: str, *arguments: object, functions: str = "") -> None:
+        script = folder / "program.py"
+        script.write_text(PRELUDE + textwrap.dedent(functions) + MAIN + textwrap.indent(textwrap.dedent(body), "    "))
+        self._errors = folder / "stderr"
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(script), *map(str, arguments)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+        self._watchdog = threading.Timer(PATIENCE_SECONDS, self.kill)
+        self._watchdog.start()
+
+    def said(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the program has ended: {self.errors()}"
+        return line.strip()
+
+    def tell(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def press_ctrl_c(self) -> None:
+        """As a terminal does: all in the foreground get the signal."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def wait(self) -> int:
+        return self.process.wait()
+
+    def kill(self) -> None:
+        """The program and its children, but not its writer; what it says ends then."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        self.kill()
+        self.process.communicate()
+        self._watchdog.cancel()
+
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+
+@contextlib.contextmanager
+def running(folder: Path, body: str, *arguments: object, functions: str = "") -> Iterator[Program]:
+    program = Program(folder, body, *arguments, functions=functions)
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+@contextlib.contextmanager
+def no_commit_in(directory: Path) -> Iterator[None]:
+    """Saves into it get no further than to their commit: they stay under way."""
+    directory.mkdir(exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class Watched:
+    """A process that is nobody's child here, or not ours."""
+
+    def __init__(self, pid: int) -> None:
+        self._descriptor = os.pidfd_open(pid)
+
+    def ends(self) -> bool:
+        return bool(select.select([self._descriptor], [], [], PATIENCE_SECONDS)[0])
+
+    def has_ended(self) -> bool:
+        return bool(select.select([self._descriptor], [], [], 0)[0])
+
+
+def is_there(directory: Path, step: int) -> bool:
+    return cairn.open(directory)["step"] == step and bool(cairn.verify(directory))
+
+
+def appears(directory: Path, step: int) -> bool:
+    """Waits for saves whose program does not wait any more."""
+    return cairn.latest(directory, wait=PATIENCE_SECONDS) == str(directory) and is_there(directory, step)
+
+
+both = pytest.mark.parametrize("kind", ["THREAD", "PROCESS"])
+
+
+# --- the end
+
+
+ENDS = {
+    "end": ("", 0, ""),
+    "exit": ("sys.exit(3)", 3, ""),
+    "exception": ("raise RuntimeError('of the training loop')", 1, "RuntimeError: of the training loop"),
+}
+
+
+@both
+@pytest.mark.parametrize("end", ENDS)
+def test_the_interpreter_waits_for_what_is_under_way(checkpoint: Path, tmp_path: Path, kind: str, end: str) -> None:
+    last, status, told = ENDS[end]
+    body = f"""
+    {SAYS_WHEN_IT_WAITS}
+    save(1)
+    say(writer_pid())
+    {last}
+    """
+    with running(tmp_path, body, checkpoint, kind) as program:
+        with no_commit_in(checkpoint):
+            pid = int(program.said())
+            writer = Watched(pid) if pid else None
+            assert program.said() == "waits"
+            assert program.process.poll() is None
+            assert not (checkpoint / ".metadata").exists()
+        assert program.wait() == status
+    assert is_there(checkpoint, 1)
+    assert program.errors().strip().endswith(told)
+    assert program.errors().count("Traceback") == bool(told)
+    assert bool(program.errors()) == bool(told)
+    assert writer is None or writer.has_ended()
+
+
+@both
+def test_a_failure_that_nobody_asked_for_is_logged_at_the_end(checkpoint: Path, tmp_path: Path, kind: str) -> None:
+    stock.save({"step": 1}, checkpoint)
+    with running(tmp_path, f"{SAYS_WHEN_IT_WAITS}\nsave(2)", checkpoint, kind) as program:
+        with no_commit_in(checkpoint):
+            assert program.said() == "waits"
+            stock.save({"step": 3}, checkpoint)
+        assert program.wait() == 0
+    (line,) = program.errors().splitlines()
+    assert line.startswith(f"an asynchronous save into '{checkpoint}' failed: ")
+    assert cairn.open(checkpoint)["step"] == 3
+
+
+@both
+def test_ctrl_c_at_the_end_ends_the_waiting(tmp_path: Path, kind: str) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    cairn.save({"step": 0}, checkpoint_id=checkpoint)
+    with no_commit_in(checkpoint), running(tmp_path, f"{SAYS_WHEN_IT_WAITS}\nsave(1)", checkpoint, kind) as program:
+        assert program.said() == "waits"
+        program.press_ctrl_c()
+        assert program.wait() == 0
+        fate = "goes on in its writer process" if kind == "PROCESS" else "is given up"
+        assert program.errors().endswith(f"the program ends before its save into '{checkpoint}', which {fate}\n")
+        assert is_there(checkpoint, 0)
+    if kind == "PROCESS":
+        assert appears(checkpoint, 1)
+    else:
+        assert appears(checkpoint, 0)
+        cairn.save({"step": 2}, checkpoint_id=checkpoint)
+    assert not list(checkpoint.glob(".cairn-*"))
+
+
+@both
+def test_ctrl_c_while_the_future_is_waited_for_and_once_more(tmp_path: Path, kind: str) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    body = f"""
+    {SAYS_WHEN_IT_WAITS}
+    future = save(1)
+    say("asks")
+    future.result()
+    """
+    with no_commit_in(checkpoint), running(tmp_path, body, checkpoint, kind) as program:
+        assert program.said() == "asks"
+        program.press_ctrl_c()
+        assert program.said() == "waits"
+        assert re.search(r"future\.result\(\)[^$]*KeyboardInterrupt\n$", program.errors())
+        program.press_ctrl_c()
+        assert program.wait() == -signal.SIGINT
+    if kind == "PROCESS":
+        assert appears(checkpoint, 1)
+    else:
+        assert cairn.latest(checkpoint, wait=PATIENCE_SECONDS) is None
+
+
+@both
+def test_ctrl_c_while_a_save_waits_for_those_before(checkpoint: Path, tmp_path: Path, kind: str) -> None:
+    body = """
+    futures = [save(1), save(2)]  # as many as there is memory for
+    say("saves")
+    try:
+        save(3)
+    except KeyboardInterrupt:
+        say("interrupted")
+    for future in futures:
+        future.result()
+    save(4).result()
+    """
+    with running(tmp_path, body, checkpoint, kind) as program:
+        with no_commit_in(checkpoint):
+            assert program.said() == "saves"
+            program.press_ctrl_c()
+            assert program.said() == "interrupted"
+        assert program.wait() == 0, program.errors()
+        assert program.errors() == ""
+    assert is_there(checkpoint, 4)
+
+
+@both
+def test_ctrl_c_while_bytes_are_copied(checkpoint: Path, tmp_path: Path, kind: str) -> None:
+    """At some moment of each call, or right after it: the save is made or it is not, and the next one works."""
+    body = """
+    import random, time
+
+    chance = random.Random(7)
+    large = {"w": torch.rand(48 << 18), "step": 0}
+    cairn.async_save(large, checkpoint_id=directory, async_checkpointer_type=kind).result()
+    start = time.perf_counter()
+    cairn.async_save(large, checkpoint_id=directory, async_checkpointer_type=kind)
+    duration = time.perf_counter() - start
+    for step in range(1, 13):
+        large["step"] = step
+        timer = threading.Timer(chance.uniform(0, duration), os.kill, (os.getpid(), signal.SIGINT))
+        made = None
+        try:
+            try:
+                timer.start()
+                made = cairn.async_save(large, checkpoint_id=directory, async_checkpointer_type=kind)
+            finally:
+                timer.join()
+        except KeyboardInterrupt:
+            pass
+        if made is not None:
+            made.result()
+            assert cairn.open(directory)["step"] == step
+    save(100).result()
+    """
+    with running(tmp_path, body, checkpoint, kind) as program:
+        assert program.wait() == 0, program.errors()
+    assert is_there(checkpoint, 100)
+
+
+# --- signals
+
+
+def test_a_terminated_trainer_leaves_its_save_to_the_writer(checkpoint: Path, tmp_path: Path) -> None:
+    body = """
+    save(1)
+    say(writer_pid())
+    signal.pause()
+    """
+    with no_commit_in(checkpoint), running(tmp_path, body, checkpoint, "PROCESS") as program:
+        writer = Watched(int(program.said()))
+        program.process.terminate()
+        assert program.wait() == -signal.SIGTERM
+        assert not writer.has_ended()
+    assert appears(checkpoint, 1)
+    assert writer.ends()
+
+
+TERMINATED_WRITER = """
+import time
+
+def outcome_of(step):
+    try:
+        return save(step).exception()
+    except cairn.Error as error:
+        return error
+
+cairn.configure_async_saves(grace_seconds=600)
+future = save(1)
+first = writer_pid()
+say(first)
+sys.stdin.readline()
+say(repr(outcome_of(2)))  # what comes now is refused by the call, or by its future
+say(repr(future.exception()))
+while writer_pid() == first:
+    time.sleep(0.01)
+save(3).result()
+say(writer_pid())
+"""
+
+
+def test_a_terminated_writer_finishes_what_is_staged(checkpoint: Path, tmp_path: Path) -> None:
+    with running(tmp_path, TERMINATED_WRITER, checkpoint, "PROCESS") as program:
+        with no_commit_in(checkpoint):
+            pid = int(program.said())
+            writer = Watched(pid)
+            os.kill(pid, signal.SIGTERM)
+            program.tell()
+            assert "told to end (SIGTERM)" in program.said()
+            assert not writer.has_ended()
+        assert program.said() == "None"
+        assert writer.ends()
+        assert int(program.said()) != pid, "the next save has a writer of its own"
+        assert program.wait() == 0
+        assert program.errors() == ""
+    assert is_there(checkpoint, 3)
+
+
+def test_a_terminated_writer_without_grace_gives_up(checkpoint: Path, tmp_path: Path) -> None:
+    body = """
+    cairn.configure_async_saves(grace_seconds=0.01)
+    future = save(1)
+    say(writer_pid())
+    say(repr(future.exception()))
+    """
+    with running(tmp_path, body, checkpoint, "PROCESS") as program:
+        with no_commit_in(checkpoint):
+            pid = int(program.said())
+            writer = Watched(pid)
+            os.kill(pid, signal.SIGTERM)
+            assert writer.ends()
+        assert f"the writer process ({pid})" in program.said()
+        assert program.wait() == 0
+        assert program.errors() == ""
+    assert not list(checkpoint.iterdir())
+
+
+# --- other processes
+
+
+@both
+def test_forked_children_end_and_save_and_leave_the_parents_save_alone(
+    checkpoint: Path, tmp_path: Path, kind: str
+) -> None:
+    functions = """
+    def ask(future):
+        try:
+            future.result()
+        except cairn.Unavailable as error:
+            say(error)
+
+    def save_both(parent_writer):
+        for kind in cairn.AsyncCheckpointerType:
+            save(7, directory.with_name(f"of-a-child-{kind.name}"), kind)
+        assert writer_pid() != parent_writer
+
+    def in_a_child(work, *arguments):
+        child = os.fork()
+        if child == 0:
+            work(*arguments)
+            sys.exit(0)
+        say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    body = """
+    future = save(1)
+    in_a_child(os._exit, 0)
+    in_a_child(sys.exit, 0)
+    in_a_child(ask, future)
+    in_a_child(save_both, writer_pid())
+    second = save(2)
+    say("forked")
+    future.result()
+    second.result()
+    """
+    with running(tmp_path, body, checkpoint, kind, functions=functions) as program:
+        with no_commit_in(checkpoint):
+            assert [program.said() for _ in range(2)] == ["0", "0"], program.errors()
+            assert "made by fork" in program.said()
+            assert [program.said() for _ in range(3)] == ["0", "0", "forked"], program.errors()
+        assert program.wait() == 0, program.errors()
+        assert program.errors() == ""
+    assert is_there(checkpoint, 2)
+    for name in ("THREAD", "PROCESS"):
+        assert is_there(checkpoint.with_name(f"of-a-child-{name}"), 7)
+
+
+@both
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_data_loaders_and_other_children_work_meanwhile(
+    checkpoint: Path, tmp_path: Path, kind: str, method: str
+) -> None:
+    functions = """
+    class Numbers(torch.utils.data.Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            return torch.tensor(float(index))
+
+    def child():
+        save(5, directory.with_name("of-a-child"))
+    """
+    body = """
+    import torch.multiprocessing as mp
+
+    method = sys.argv[3]
+    loader = torch.utils.data.DataLoader(
+        Numbers(), batch_size=4, num_workers=2, multiprocessing_context=method, persistent_workers=True
+    )
+    futures = [save(1)]
+    for step, batch in enumerate(loader, 2):
+        futures.append(save(step))
+    assert sum(int(batch.sum()) for batch in loader) == 780
+    process = mp.get_context(method).Process(target=child)
+    process.start()
+    process.join()
+    say(process.exitcode)
+    for future in futures:
+        future.result()
+    """
+    with running(tmp_path, body, checkpoint, kind, method, functions=functions) as program:
+        assert program.said() == "0", program.errors()
+        assert program.wait() == 0, program.errors()
+        assert program.errors() == ""
+    assert is_there(checkpoint, 11)
+    assert is_there(checkpoint.with_name("of-a-child"), 5)
+
+
+def test_the_writer_ends_although_a_forked_worker_lives_on(checkpoint: Path, tmp_path: Path) -> None:
+    body = """
+    save(1)
+    if os.fork() == 0:
+        say("worker")
+        sys.stdin.readline()
+        os._exit(0)
+    say(writer_pid())
+    signal.pause()
+    """
+    with no_commit_in(checkpoint), running(tmp_path, body, checkpoint, "PROCESS") as program:
+        words = {program.said(), program.said()}
+        assert "worker" in words
+        writer = Watched(int((words - {"worker"}).pop()))
+        program.process.kill()
+        program.wait()
+        os.killpg(program.process.pid, 0)  # the worker is alive
+        unlocked = cairn.saves_in_flight(checkpoint)
+        assert [save.is_leftover for save in unlocked] == [False]
+    assert writer.ends()
+    assert is_there(checkpoint, 1)
+
+
+def test_a_trainer_that_becomes_another_program_leaves_its_save_to_the_writer(checkpoint: Path, tmp_path: Path) -> None:
+    body = """
+    save(1)
+    say(writer_pid())
+    os.execv(sys.executable, [sys.executable, "-c", "print('another', flush=True); input()"])
+    """
+    with running(tmp_path, body, checkpoint, "PROCESS") as program:
+        with no_commit_in(checkpoint):
+            writer = Watched(int(program.said()))
+            assert program.said() == "another"
+            assert not writer.has_ended()
+        assert writer.ends()
+        assert is_there(checkpoint, 1)
+        program.tell()
+        assert program.wait() == 0
+
+
+# --- many saves of one process
+
+
+@both
+def test_saves_of_other_threads_settings_and_savers(checkpoint: Path, tmp_path: Path, kind: str) -> None:
+    body = """
+    thread = threading.Thread(target=save, args=(1,))
+    thread.start()
+    thread.join()
+    first = writer_pid()
+    cairn.configure_async_saves(generations=1, copy_threads=1)
+    assert cairn.open(directory)["step"] == 1
+    assert not Path(f"/proc/{first}").exists() or not first
+    futures = [save(step) for step in (2, 3, 4)]
+    futures[-1].result()
+
+    savers = [cairn.AsyncSaver(process=first != 0) for _ in range(2)]
+    places = [directory.with_name(f"of-saver-{number}") for number in range(2)]
+    saves = [saver.save(state(5), place) for saver, place in zip(savers, places)]
+    for pending in saves:
+        pending.upload.result()
+    together = [saver.save(state(6), places[0]).upload for saver in savers]
+    pids = {saver.writer_pid for saver in savers}
+    assert len(pids) == (2 if first else 1)
+    say([future.exception() for future in together].count(None))
+    savers[0].close()
+    savers[1].save(state(8), places[1])
+    del savers  # goes on without it
+    threading.Thread(target=lambda: save(9)).start()
+    """
+    with running(tmp_path, body, checkpoint, kind) as program:
+        assert program.said() in ("1", "2"), program.errors()
+        assert program.wait() == 0, program.errors()
+    assert is_there(checkpoint, 9)
+    assert is_there(checkpoint.with_name("of-saver-0"), 6)
+    assert is_there(checkpoint.with_name("of-saver-1"), 8)
+
+
+@both
+def test_many_saves_leave_nothing_open(checkpoint: Path, tmp_path: Path, kind: str) -> None:
+    functions = """
+    import gc, time
+
+    def memory(pid):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+    def held():
+        pids = [pid for pid in (os.getpid(), writer_pid()) if pid]
+        descriptors = [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids]
+        threads = [len(os.listdir(f"/proc/{pid}/task")) for pid in pids]
+        children = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+        return descriptors, threads, "".join(children).split()
+
+    def save_many(count):
+        for step in range(count):
+            save(step, directory.with_name(f"checkpoint-{step % 2}"))
+        save(count).result()
+        gc.collect()
+        return sum(memory(pid) for pid in (os.getpid(), writer_pid()) if pid)
+    """
+    body = """
+    memory_before = save_many(10)
+    for thread in threading.enumerate():
+        if thread.name == "cairn-save":
+            thread.join()
+    before = held()
+    memory_after = save_many(50)
+    after = held()
+    for _ in range(600):  # threads that have told their end may not be gone yet
+        if after == before:
+            break
+        time.sleep(0.1)
+        after = held()
+    assert after == before, (before, after)
+    assert memory_after < memory_before + 20 * 1024, (memory_before, memory_after)  # 50 states are 50 MiB
+    """
+    with running(tmp_path, body, checkpoint, kind, functions=functions) as program:
+        assert program.wait() == 0, program.errors()
+        assert program.errors() == ""
+    assert is_there(checkpoint, 50)
+
+
+def test_settings_are_checked() -> None:
+    wrong: Any = "high"
+    with pytest.raises(cairn.InvalidArgument, match="io_priority"):
+        cairn.AsyncSaver(process=True, io_priority=wrong)
