@@ -105,7 +105,7 @@ Result<AsyncSave> AsyncTrip::take_steps(const Result<const StateDict*>& state) {
   CAIRN_TRY(hear(words));
   if (!plan_) CAIRN_TRY(plan_anew());
   Result<AsyncSave> save = ranks_.attempt([&] { return begin(); });
-  if (!save) leave_mark(save.error());
+  if (!save && !is_with_writer_) leave_mark(save.error());
   return save;
 }
 
@@ -261,7 +261,8 @@ Result<AsyncSave> AsyncTrip::begin() {
   request.thread_count = save.thread_count;
   request.direct_io = save.direct_io;
   request.deadline = options_.deadline;
-  under_way.arena->set_staged(0);
+  under_way.arena->forget_staged();
+  is_with_writer_ = true;  // who tells the other ranks from now on
   CAIRN_TRY(under_way.save->begin(request));
   AsyncSave handle;
   handle.staging = under_way.staging.get_future().share();
@@ -273,20 +274,19 @@ Result<AsyncSave> AsyncTrip::begin() {
   under_way.items = std::move(items_);
   if (options_.asynchronous_staging) {
     means_.in_background([kept = under_way_, bytes = plan_->layout->arena_bytes, threads = means_.copy_threads] {
-      stage(*kept, bytes, {threads, {}});
+      stage(*kept, {bytes, threads, {}});
     });
     return handle;
   }
-  stage(under_way, plan_->layout->arena_bytes, {means_.copy_threads, save.interrupted});
+  stage(under_way, {plan_->layout->arena_bytes, means_.copy_threads, save.interrupted});
   if (const Result<void>& staged = handle.staging.get(); !staged) return staged.error();
   return handle;
 }
 
 // Step 5.
-void AsyncTrip::stage(UnderWay& under_way, std::uint64_t bytes, const staging::CopyOptions& options) {
+void AsyncTrip::stage(UnderWay& under_way, const staging::CopyOptions& options) {
   Result<void> staged = staging::copy_into(*under_way.arena, under_way.copies, options);
   if (staged) {
-    under_way.arena->note_present(bytes);
     (void)under_way.save->staged();  // if the writer is lost, the write future says so
   } else {
     under_way.save->abandon(staged.error());

@@ -50,7 +50,7 @@ class AsyncTrip {
   Result<void> take_assignment(std::string_view message);
   transfer::CommitDuty duty() const;
   Result<AsyncSave> begin();
-  static void stage(UnderWay& under_way, std::uint64_t bytes, const staging::CopyOptions& options);
+  static void stage(UnderWay& under_way, const staging::CopyOptions& options);
   void leave_mark(const Error& reason) const;
   std::uint32_t number_of_this_rank() const;
   std::string terms() const;
@@ -66,6 +66,7 @@ class AsyncTrip {
   std::shared_ptr<GlobalStagedPlan> global_;  // at the coordinator, of a plan that is being made
   std::optional<transfer::SaveTicket> ticket_;
   std::shared_ptr<UnderWay> under_way_;
+  bool is_with_writer_ = false;
 };
 
 }  // namespace cairn::checkpointer

@@ -1,7 +1,12 @@
 #include "os/priority.h"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <string>
+
+#include "os/fd.h"
 
 namespace cairn::os {
 
@@ -11,6 +16,14 @@ void set_priority(const Priority& priority) noexcept {
   constexpr int kThisThread = 1;  // IOPRIO_WHO_PROCESS
   constexpr int kClassShift = 13;
   (void)syscall(SYS_ioprio_set, kThisThread, 0, static_cast<int>(priority.io_class) << kClassShift | priority.io_level);
+}
+
+void set_session_priority(const Priority& priority) noexcept {
+  set_priority(priority);
+  if (priority.nice == 0) return;
+  const Fd group(open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC));
+  const std::string text = std::to_string(priority.nice);
+  if (group) (void)!write(group.get(), text.data(), text.size());
 }
 
 }  // namespace cairn::os

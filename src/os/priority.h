@@ -17,7 +17,10 @@ struct Priority {
   friend bool operator==(const Priority&, const Priority&) = default;
 };
 
-// A wish: what the system refuses is left as it is.
+// Of this thread, and those that it starts. A wish: what the system refuses is left as it is.
 void set_priority(const Priority& priority) noexcept;
+// Of a process that is a session of its own: where the kernel shares the processor out among sessions, niceness alone
+// counts only within one.
+void set_session_priority(const Priority& priority) noexcept;
 
 }  // namespace cairn::os

@@ -39,8 +39,13 @@ class Arena {
   // All of [0, staged()) are as they will be saved; kAll: everything. Any process that has the arena may ask.
   static constexpr std::uint64_t kAll = UINT64_MAX;
   std::uint64_t staged() const noexcept { return mark().load(std::memory_order_acquire); }
-  // By whoever stages; 0 before a new save begins.
-  void set_staged(std::uint64_t bytes) noexcept { mark().store(bytes, std::memory_order_release); }
+  // By whoever stages: before a new save begins, and then as it gets on, which never goes backwards.
+  void forget_staged() noexcept { mark().store(0, std::memory_order_release); }
+  void note_staged(std::uint64_t bytes) noexcept {
+    std::uint64_t known = mark().load(std::memory_order_relaxed);
+    while (known < bytes && !mark().compare_exchange_weak(known, bytes, std::memory_order_acq_rel)) {
+    }
+  }
 
   // Makes room for `bytes`. What is there is kept if it is enough and not more than twice too much. kNoSpace.
   Result<void> fit(std::uint64_t bytes);

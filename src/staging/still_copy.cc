@@ -79,20 +79,16 @@ std::uint64_t begin_of(std::span<const CopyItem> items, const Portion& portion) 
   return items[portion.first].arena_offset + (is_one ? portion.begin : 0);
 }
 
-Result<void> copy_portion(Arena& arena, std::span<const CopyItem> items, const Portion& portion) {
-  const bool is_one = portion.last - portion.first == 1;
-  const CopyItem& last = items[portion.last - 1];
-  const std::uint64_t begin = begin_of(items, portion);
-  const std::uint64_t end = last.arena_offset + (is_one ? portion.end : bytes_of(last));
-  CAIRN_TRY(arena.make_present(begin, end - begin));
-  if (is_one) {
-    copy_part(last, portion.begin, arena.bytes().subspan(begin, end - begin));
-    return {};
+void copy_portion(Arena& arena, std::span<const CopyItem> items, const Portion& portion) {
+  if (portion.last - portion.first == 1) {
+    const CopyItem& item = items[portion.first];
+    const std::uint64_t length = portion.end - portion.begin;
+    copy_part(item, portion.begin, arena.bytes().subspan(item.arena_offset + portion.begin, length));
+    return;
   }
   for (const CopyItem& item : items.subspan(portion.first, portion.last - portion.first)) {
     copy_part(item, 0, arena.bytes().subspan(item.arena_offset, bytes_of(item)));
   }
-  return {};
 }
 
 std::size_t threads_for(const CopyOptions& options, std::size_t portions) {
@@ -104,11 +100,16 @@ std::size_t threads_for(const CopyOptions& options, std::size_t portions) {
 Result<void> copy_into(Arena& arena, std::span<const CopyItem> items, const CopyOptions& options) {
   const std::vector<Portion> portions = portions_of(items);
   os::OrderedProgress progress(portions.size());
+  // A portion's part of the arena reaches to the next portion: frames lie in between, which the writer fills in.
+  const auto begin_at = [&](std::size_t index) {
+    if (index == 0) return std::uint64_t{0};
+    return index < portions.size() ? begin_of(items, portions[index]) : options.arena_bytes;
+  };
   const auto copy = [&](std::size_t index) -> Result<void> {
-    CAIRN_TRY(copy_portion(arena, items, portions[index]));
+    CAIRN_TRY(arena.make_present(begin_at(index), begin_at(index + 1) - begin_at(index)));
+    copy_portion(arena, items, portions[index]);
     const std::uint64_t done = progress.mark(index);
-    // Two threads may come here in the wrong order: then it is told a little later.
-    if (done < portions.size()) arena.set_staged(begin_of(items, portions[done]));
+    if (done < portions.size()) arena.note_staged(begin_at(done));
     return {};
   };
   const std::size_t threads = threads_for(options, portions.size());
@@ -126,7 +127,9 @@ Result<void> copy_into(Arena& arena, std::span<const CopyItem> items, const Copy
     };
     CAIRN_TRY(os::run_parallel(std::max<std::size_t>(threads, 1), options.interrupted, work));
   }
-  arena.set_staged(Arena::kAll);
+  if (portions.empty()) CAIRN_TRY(arena.make_present(0, options.arena_bytes));
+  arena.note_present(options.arena_bytes);
+  arena.note_staged(Arena::kAll);
   return {};
 }
 

@@ -24,6 +24,7 @@ struct CopyItem {
 };
 
 struct CopyOptions {
+  std::uint64_t arena_bytes = 0;           // that the save takes: all of its pages are there afterwards
   std::size_t thread_count = 0;            // 0: one for each core that this process may use, at most 8
   std::function<bool()> interrupted = {};  // asked every few milliseconds on the calling thread
 };

@@ -47,7 +47,7 @@ TEST(StillCopy, PutsEveryItemInItsPlaceWhateverTheThreads) {
     const auto arena = Arena::make().value();
     ASSERT_TRUE(arena->fit(third + 128));
     EXPECT_EQ(arena->staged(), 0U);
-    ASSERT_TRUE(copy_into(*arena, items, {.thread_count = threads}));
+    ASSERT_TRUE(copy_into(*arena, items, {.arena_bytes = third + 128, .thread_count = threads}));
     EXPECT_EQ(arena->staged(), Arena::kAll);
     EXPECT_EQ(staged(*arena, 64, large.size()), large);
     EXPECT_EQ(staged(*arena, second, transposed.size()), transposed);
@@ -63,7 +63,8 @@ TEST(StillCopy, StopsWhenInterrupted) {
   const auto arena = Arena::make().value();
   ASSERT_TRUE(arena->fit(values.size() * 4));
   // Asked only while the copy runs: if that is faster than the first question, it is done.
-  const Result<void> copied = copy_into(*arena, items, {.thread_count = 2, .interrupted = [] { return true; }});
+  const Result<void> copied = copy_into(
+      *arena, items, {.arena_bytes = values.size() * 4, .thread_count = 2, .interrupted = [] { return true; }});
   if (!copied) {
     EXPECT_EQ(copied.error().code(), ErrorCode::kCancelled);
     EXPECT_LT(arena->staged(), values.size() * 4);

@@ -34,10 +34,14 @@ void ImageComposer::compose(std::uint64_t block, std::span<std::byte> out) {
   try {
     compose_in_steps(block, {block_begin(block), out});
   } catch (...) {
-    payloads_done_.abandon();
-    frames_done_.abandon();
+    abandon();
     throw;
   }
+}
+
+void ImageComposer::abandon() {
+  payloads_done_.abandon();
+  frames_done_.abandon();
 }
 
 void ImageComposer::compose_in_steps(std::uint64_t block, const Window& window) {

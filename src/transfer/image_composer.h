@@ -36,6 +36,9 @@ class ImageComposer {
   // where they are. If it throws (memory ran out), other threads are set free and what they compose is worthless.
   void compose(std::uint64_t block, std::span<std::byte> out);
 
+  // A block will never be composed: nobody shall wait for it. What others compose from now on is worthless.
+  void abandon();
+
   // Of the finished trailer, for the commit record. Valid once every block is composed.
   std::uint32_t trailer_checksum() const { return trailer_checksum_; }
 

@@ -36,7 +36,12 @@ class FileJob {
     const std::uint64_t padded = align_up(length, file_out_->write_alignment());
     const std::span<std::byte> bytes =
         file_.staged.empty() ? buffer.span().first(padded) : file_.staged.subspan(begin, padded);
-    if (file_.await_staged) CAIRN_TRY(file_.await_staged(begin + length));
+    if (file_.await_staged) {
+      if (Result<void> there = file_.await_staged(begin + length); !there) {
+        composer_->abandon();  // others may be ahead: they looked a moment later
+        return there;
+      }
+    }
     composer_->compose(block, bytes.first(length));
     std::memset(bytes.data() + length, 0, padded - length);
     CAIRN_TRY(file_out_->write_at(begin, bytes));

@@ -1,5 +1,6 @@
 #include "transfer/save_marks.h"
 
+#include <cerrno>
 #include <charconv>
 #include <span>
 #include <utility>
@@ -59,7 +60,7 @@ std::optional<std::uint32_t> SaveMarks::rank_of_failure(std::string_view name) {
 Result<void> SaveMarks::leave_failure(std::uint32_t rank, const Error& reason) {
   const std::string name = path_of(failure_name(rank));
   Result<void> left = storage_.create_whole(name, whole_mark(manifest::encode_outcome(reason)), Durability::kBuffered);
-  if (left) return left;
+  if (left || left.error().error_number() == EEXIST) return {};  // it has said so already
   if (storage_.replace(path_of(rank_lease_name(rank)), name)) return {};
   return left;
 }
@@ -90,6 +91,11 @@ Result<SaveMarks::Seen> SaveMarks::look() const {
     if (!spoken && (file.name == kCommitted || file.name == kFailed)) seen.verdict = read_verdict(file.name);
   }
   return seen;
+}
+
+std::optional<Verdict> SaveMarks::look_for_verdict() const {
+  if (std::optional<Verdict> committed = read_verdict(kCommitted)) return committed;
+  return read_verdict(kFailed);
 }
 
 std::optional<Error> SaveMarks::read_failure(std::uint32_t rank) const {

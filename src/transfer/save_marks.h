@@ -47,6 +47,9 @@ class SaveMarks {
     std::optional<Verdict> verdict;
   };
   Result<Seen> look() const;
+  // Only the verdict, by its name: a folder of many ranks takes its time to list. Network file systems may remember for
+  // a while that it was not there.
+  std::optional<Verdict> look_for_verdict() const;
 
   // The names of marks, for whoever only lists a folder. The rank whose failure mark has this name.
   static std::optional<std::uint32_t> rank_of_failure(std::string_view name);

@@ -9,6 +9,8 @@ namespace cairn::transfer {
 namespace {
 
 constexpr std::chrono::milliseconds kLifeInterval{100};  // to ask for a process costs more than to look at a folder
+// Every rank of a save looks, and the folder has a lease of each.
+constexpr std::chrono::milliseconds kListingInterval{500};
 
 }  // namespace
 
@@ -17,6 +19,8 @@ VerdictWatch::VerdictWatch(storage::Storage& storage, SaveMarks& marks, const Sa
     : storage_(storage), marks_(marks), save_(save), deadline_(deadline), lease_(storage, marks.path_of(kLeaseName)) {}
 
 Result<std::optional<Verdict>> VerdictWatch::look() {
+  if (Clock::now() < next_listing_) return marks_.look_for_verdict();
+  next_listing_ = Clock::now() + kListingInterval;
   const Result<SaveMarks::Seen> seen = marks_.look();
   if (seen && seen->verdict) return seen->verdict;
   const bool is_gone = seen ? !seen->coordinator : seen.error().code() == ErrorCode::kNotFound;

@@ -44,6 +44,7 @@ class VerdictWatch {
   Save save_;
   std::chrono::milliseconds deadline_;
   LeaseWatch lease_;
+  Clock::time_point next_listing_{};
   Clock::time_point next_life_{};
 };
 

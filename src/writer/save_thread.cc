@@ -38,12 +38,16 @@ Result<transfer::FileImage> image_of(const StagedLayout::File& file, std::span<s
 
 }  // namespace
 
-Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, SaveWriter::Ended ended) {
+Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, SaveWriter::Ended ended,
+                                                      const os::Priority& priority) {
   // Owned by the writer, and by whoever was given the save; never by its own thread, which can't join itself.
   const std::shared_ptr<SaveThread> save(new SaveThread(order, std::move(ended)));
   const os::SignalMask no_signals;
   try {
-    save->thread_ = std::thread([thread = save.get()] { thread->run(); });
+    save->thread_ = std::thread([thread = save.get(), priority] {
+      os::set_priority(priority);
+      thread->run();
+    });
   } catch (const std::system_error& error) {
     return Error(ErrorCode::kUnavailable, std::string("no thread for a save: ") + error.what());
   }
@@ -90,7 +94,7 @@ void SaveThread::begin(SaveRequest request) {
 
 Result<void> SaveThread::staged() {
   const std::lock_guard lock(mutex_);
-  if (!told_to_begin_ || ended_) return out_of_turn("bytes for a save that is not under way");
+  if (!told_to_begin_) return out_of_turn("bytes for a save that has not begun");
   if (staged_) return out_of_turn("bytes that have been staged already");
   staged_ = true;
   told_.notify_one();

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "os/priority.h"
 #include "transfer/file_image.h"
 #include "writer/commit_order.h"
 #include "writer/save_writer.h"
@@ -26,7 +27,9 @@ class SaveThread {
   using Claimed = std::function<void(Result<transfer::SaveTicket>)>;
 
   // `order` outlives the thread. kUnavailable if the system has no more threads.
-  static Result<std::shared_ptr<SaveThread>> start(CommitOrder& order, SaveWriter::Ended ended);
+  // `priority` is that of the thread, and of those that write for it.
+  static Result<std::shared_ptr<SaveThread>> start(CommitOrder& order, SaveWriter::Ended ended,
+                                                   const os::Priority& priority = {});
   ~SaveThread();
   SaveThread(const SaveThread&) = delete;
   SaveThread& operator=(const SaveThread&) = delete;

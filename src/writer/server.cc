@@ -148,7 +148,7 @@ Result<void> WriterServer::take_hello(const os::Message& message) {
     return ready.outcome.error();
   }
   if (hello.trainer != trainer_id_) trainer_ = os::Fd();  // started by a program in between: only the socket can tell
-  os::set_priority(hello.priority);
+  os::set_session_priority(hello.priority);
   grace_ = hello.grace;
   greeted_ = true;
   send(MessageKind::kReady, ready);  // (1)

@@ -64,6 +64,7 @@ class ThreadSave final : public WriterSave {
 
 struct ThreadWriter::State {
   pid_t process = getpid();
+  os::Priority priority;
   CommitOrder order;
   std::mutex mutex;
   std::vector<std::shared_ptr<SaveThread>> threads;  // owned by their saves too
@@ -77,7 +78,9 @@ struct ThreadWriter::State {
   }
 };
 
-ThreadWriter::ThreadWriter() : state_(std::make_unique<State>()) {}
+ThreadWriter::ThreadWriter(const os::Priority& priority) : state_(std::make_unique<State>()) {
+  state_->priority = priority;
+}
 
 ThreadWriter::~ThreadWriter() {
   if (state_->process != getpid()) {
@@ -94,7 +97,7 @@ Result<std::unique_ptr<WriterSave>> ThreadWriter::start(Ended ended) {
   if (state_->process != getpid()) return of_a_fork();
   const std::lock_guard lock(state_->mutex);
   state_->join_ended();
-  CAIRN_TRY_ASSIGN(auto thread, SaveThread::start(state_->order, std::move(ended)));
+  CAIRN_TRY_ASSIGN(auto thread, SaveThread::start(state_->order, std::move(ended), state_->priority));
   state_->threads.push_back(thread);
   return std::unique_ptr<WriterSave>(std::make_unique<ThreadSave>(std::move(thread)));
 }

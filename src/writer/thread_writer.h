@@ -18,7 +18,8 @@ namespace cairn::writer {
 
 class ThreadWriter final : public SaveWriter {
  public:
-  ThreadWriter();
+  // `priority` is that of its threads.
+  explicit ThreadWriter(const os::Priority& priority = {});
   // Abandons what is not staged, and waits for the end of what is. Not from within `ended`.
   ~ThreadWriter() override;
   ThreadWriter(const ThreadWriter&) = delete;

@@ -31,9 +31,10 @@ Error silence(const char* what, milliseconds deadline) {
       .expected("something within " + std::to_string(deadline.count()) + " ms");
 }
 
-std::string absolute(const std::string& directory) {
+// The writer process stands elsewhere; and links are followed as in commit_order.cc, so that both mean the same by it.
+std::string real_path(const std::string& directory) {
   std::error_code error;
-  const auto path = std::filesystem::absolute(directory, error);
+  const auto path = std::filesystem::weakly_canonical(std::filesystem::absolute(directory), error);
   return error ? directory : path.string();
 }
 
@@ -138,7 +139,7 @@ Result<void> WriterConnection::prepare(const std::shared_ptr<staging::Arena>& ar
 
 Result<transfer::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequest& request) {
   ClaimMessage message{save.number, request};
-  message.request.directory = absolute(request.directory);
+  message.request.directory = real_path(request.directory);
   {
     const std::lock_guard lock(mutex_);
     const auto& alone = request.options.alone_as_rank;
@@ -153,7 +154,7 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
   BeginMessage message;
   message.save = save.number;
   message.request = request;
-  message.request.directory = absolute(request.directory);
+  message.request.directory = real_path(request.directory);
   message.request.arena.reset();
   message.request.layout.reset();
   message.arena = request.arena->id();
@@ -189,6 +190,8 @@ void WriterConnection::abandon(Save& save, const Error& reason) {
   {
     const std::lock_guard lock(mutex_);
     if (save.over || save.staged || lost_) return;
+    if (!save.abandoned) save.last_change = watched_;
+    save.abandoned = true;
   }
   (void)send(MessageKind::kAbandon, encode(OutcomeMessage{save.number, reason}));
 }
@@ -325,7 +328,8 @@ std::optional<Error> WriterConnection::find_silence() {
     if (watched_ - save->last_change <= save->deadline) continue;
     if (save->asked) return silence("it did not answer; the storage may hang", save->deadline);
     // Waiting for other ranks has a deadline in the writer.
-    if (save->staged && save->progress.phase != Phase::kWaiting && !waits_for_its_turn(*save)) {
+    const bool is_to_end = save->staged || save->abandoned;
+    if (is_to_end && save->progress.phase != Phase::kWaiting && !waits_for_its_turn(*save)) {
       return silence("a save made no progress; the storage may hang", save->deadline).file(save->place->directory);
     }
   }

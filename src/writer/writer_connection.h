@@ -51,9 +51,10 @@ class WriterConnection {
     SaveWriter::Ended ended;
     std::shared_ptr<staging::Arena> arena;      // owned by whoever staged too; kept until the end, when it is free
     std::optional<DeadSave> place;              // once it may have left something in the storage
-    std::optional<Result<std::string>> answer;  // to the claim or the begin
+    std::optional<Result<std::string>> answer;  // to the claim
     bool asked = false;                         // an answer is due
     bool staged = false;
+    bool abandoned = false;
     bool over = false;
     ProgressReport progress;
     std::chrono::milliseconds deadline{};
