@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "format/manifest/trailer.h"
@@ -15,6 +16,8 @@ constexpr std::chrono::milliseconds kLifeInterval{100};
 // For ranks that are still busy when the verdict falls: later they find the folder gone, and the reason with it.
 constexpr std::chrono::seconds kHearingMax{20};
 constexpr std::chrono::seconds kHearingMaxIfInterrupted{1};
+// For ranks that have not come yet: all have planned together, a moment ago.
+constexpr std::chrono::seconds kComingMax{3};
 
 // Of a file that is there: nullopt while it is not, or not yet, the one that was expected; `problem` then says why.
 std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& storage, const ExpectedFile& expected,
@@ -148,9 +151,10 @@ Result<std::vector<RankMeeting::Files>> RankMeeting::wait_for_files(
   return files;
 }
 
-void RankMeeting::wait_until_heard(const std::function<bool()>& interrupted) const {
+void RankMeeting::wait_until_heard(const std::function<bool()>& interrupted, std::size_t others) const {
   const Clock::time_point start = Clock::now();
   std::map<std::uint32_t, LeaseWatch> watches;
+  std::set<std::uint32_t> came;
   Backoff backoff;
   for (;;) {
     const auto seen = marks_.look();
@@ -160,7 +164,10 @@ void RankMeeting::wait_until_heard(const std::function<bool()>& interrupted) con
       auto [watch, added] = watches.try_emplace(rank, storage_, marks_.path_of(rank_lease_name(rank)));
       return watch->second.look(deadline_) == LeaseWatch::Life::kLives;
     });
-    if (!someone_listens) return;
+    came.insert(seen->leases.begin(), seen->leases.end());
+    for (const auto& [rank, failure] : seen->failures) came.insert(rank);
+    const bool someone_comes = came.size() < others && !hurry && Clock::now() - start < kComingMax;
+    if (!someone_listens && !someone_comes) return;
     backoff.pause();
   }
 }

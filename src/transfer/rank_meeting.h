@@ -47,9 +47,10 @@ class RankMeeting {
   Result<std::vector<Files>> wait_for_files(const std::vector<std::vector<ExpectedFile>>& expected, std::uint32_t mine,
                                             const std::function<bool()>& interrupted);
 
-  // Step 7: waits until every rank that lives has heard the verdict and taken its lease away; but not for long, and
-  // only for a moment once `interrupted` says true.
-  void wait_until_heard(const std::function<bool()>& interrupted) const;
+  // Step 7: waits until every rank that lives has heard the verdict and taken its lease away; and for `others`, so many
+  // ranks, to come, who would find the folder gone and the reason with it. But not for long, and only for a moment once
+  // `interrupted` says true.
+  void wait_until_heard(const std::function<bool()>& interrupted, std::size_t others = 0) const;
 
  private:
   using Clock = std::chrono::steady_clock;

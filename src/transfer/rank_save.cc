@@ -44,6 +44,8 @@ using Phase = SaveProgress::Phase;
 
 // How long a rank that enters looks for the folder: network file systems remember for a while what was not there.
 constexpr std::chrono::seconds kFolderVisibleAfterMax{3};
+// On a full disk there is room for a verdict when the other ranks have removed what they wrote in vain.
+constexpr std::chrono::seconds kRoomForVerdictMax{5};
 // While a rank writes, it looks this often whether the save has failed elsewhere.
 constexpr std::chrono::milliseconds kNewsInterval{100};
 
@@ -91,6 +93,7 @@ struct RankSave::Impl {
                               const std::function<void()>& may_commit);
   Result<CommitReport> write_meet_commit(std::vector<ImageFile> images, const CommitDuty& duty,
                                          const RankSaveOptions& options, const std::function<void()>& may_commit);
+  void tell(const Verdict& verdict, const RankSaveOptions& options);
   void give_up_all(const Error& reason);
   // Any other rank.
   Result<void> take_lease();
@@ -247,9 +250,7 @@ Result<RankSaveReport> RankSave::Impl::lead(std::vector<ImageFile> images, const
     verdict.failure = of_this_rank(std::move(committed).error());
     verdict.files_stay = transaction->may_have_committed();
   }
-  if (place.count > 1 && marks.leave_verdict(verdict)) {
-    RankMeeting(*storage, marks, ticket.identity.save_id, options.deadline).wait_until_heard(options.write.interrupted);
-  }
+  if (place.count > 1) tell(verdict, options);
   if (!verdict.failure) transaction->remove_folder(verdict.warnings);
   transaction.reset();  // withdraws what did not come to a commit
   if (verdict.failure) return *std::move(verdict.failure);
@@ -302,6 +303,19 @@ Result<CommitReport> RankSave::Impl::write_meet_commit(std::vector<ImageFile> im
     record.files.insert(record.files.end(), of_rank.begin(), of_rank.end());
   }
   return transaction->commit(duty.pickle, std::move(record), options.write.durability);
+}
+
+// Step 7.
+void RankSave::Impl::tell(const Verdict& verdict, const RankSaveOptions& options) {
+  progress.phase = Phase::kWaiting;  // whatever others do now, this rank does not hang
+  const Clock::time_point start = Clock::now();
+  for (Backoff backoff;; backoff.pause()) {
+    const Result<void> left = marks.leave_verdict(verdict);
+    if (left) break;
+    if (left.error().code() != ErrorCode::kNoSpace || Clock::now() - start > kRoomForVerdictMax) return;
+  }
+  const RankMeeting meeting(*storage, marks, ticket.identity.save_id, options.deadline);
+  meeting.wait_until_heard(options.write.interrupted, verdict.failure ? place.count - 1 : 0);
 }
 
 void RankSave::Impl::give_up_all(const Error& reason) {

@@ -358,6 +358,44 @@ TEST_F(RankSaves, HearOfAFailureThatHasNoRoomForItsReason) {
   expect_only(1);
 }
 
+TEST_F(RankSaves, TellARankThatComesWhenTheSaveHasFailed) {
+  save_well(1);
+  Together together = save(2, 3);
+  ASSERT_TRUE(storage_->create_whole(together.name_of(0), "others", Durability::kBuffered));
+  // The last rank comes when the verdict can be read.
+  together.opened_by[2] = [&, failed = folder_of(together.ticket().identity.save_id) + "/failed"] {
+    while (!storage_->open(failed, false)) std::this_thread::yield();
+    return open();
+  };
+  expect_all_failed(together.run(), ErrorCode::kUnavailable, 0);
+  ASSERT_TRUE(storage_->remove(together.name_of(0)));
+  expect_only(1);
+}
+
+// Where the first verdict finds no room.
+class StorageThatGetsRoom final : public storage::ViewStorage {
+ public:
+  explicit StorageThatGetsRoom(std::unique_ptr<Storage> storage)
+      : ViewStorage(*storage), storage_(std::move(storage)) {}
+  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override {
+    if (name.ends_with("/failed") && !std::exchange(refused_, true)) return Error::from_errno(ENOSPC, "creating");
+    return ViewStorage::create_whole(name, bytes, durability);
+  }
+
+ private:
+  std::unique_ptr<Storage> storage_;
+  bool refused_ = false;
+};
+
+TEST_F(RankSaves, HearAVerdictThatHasNoRoomAtFirst) {
+  save_well(1);
+  Together together([this] { return std::make_unique<StorageThatGetsRoom>(open()); }, 3, 0);
+  together.claim(save_number(2));
+  together.opened_by[1] = [this] { return std::make_unique<FullStorage>(open()); };
+  expect_all_failed(together.run(), ErrorCode::kUnavailable, 1);
+  expect_only(1);
+}
+
 TEST_F(RankSaves, FailIfOneNeverTakesPart) {
   save_well(1);
   Together together = save(2, 3);
