@@ -1,6 +1,7 @@
 """The whole story: train, die in the middle of a save, resume bit for bit, read with stock torch, find a flipped bit.
 
-Two ranks with FSDP2 die too, and one process resumes what they have trained.
+A trainer whose saves are in the background dies too, and its save is finished without it. Two ranks with FSDP2 die, and
+one process resumes what they have trained.
 
 Prints a report; the exit code is 0 only if every claim in it holds.
 """
@@ -27,6 +28,7 @@ import cairn
 STEPS = 60
 SAVE_EVERY = 10
 KILL_AFTER_SAVES = 2  # the save after these is the one that is killed
+LATEST_SECONDS = 60  # a writer that outlived its trainer has finished long before
 ATTEMPTS_MAX = 10  # a kill can come too late: then the save was whole, and the next one is tried
 FLIPPED_KEY = "model.layers.layers.0.linear1.weight"
 
@@ -55,19 +57,21 @@ class Report:
         return 1 if self.failed else 0
 
 
-def start_trainer(directory: Path, losses: Path, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start_trainer(
+    directory: Path, losses: Path, *options: str, launcher: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
     script = Path(__file__).with_name("train_characters.py")
     command = [sys.executable, *launcher, str(script), "--directory", str(directory), "--losses", str(losses)]
-    command += ["--steps", str(STEPS), "--save-every", str(SAVE_EVERY)]
+    command += ["--steps", str(STEPS), "--save-every", str(SAVE_EVERY), *options]
     # What a launcher and the ranks have to say about a killed rank is long, and expected.
     errors = subprocess.DEVNULL if launcher else None
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
 
 
-def train(directory: Path, losses: Path) -> str:
+def train(directory: Path, losses: Path, *options: str) -> str:
     """Trains to the end; what the trainer said."""
-    trainer = start_trainer(directory, losses)
+    trainer = start_trainer(directory, losses, *options)
     output, _ = trainer.communicate()
     if trainer.returncode != 0:
         raise SystemExit(f"the trainer failed with {trainer.returncode}")
@@ -98,7 +102,8 @@ def kill_in_a_save(directory: Path, losses: Path) -> Path | None:
 
 def kill_a_rank_in_a_save(directory: Path, losses: Path) -> bool:
     """Trains on two ranks, and kills one while a data file is being written. True if that save did not commit."""
-    trainer = start_trainer(directory, losses, ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"))
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    trainer = start_trainer(directory, losses, launcher=launcher)
     assert trainer.stdout is not None
     saves, victim = 0, 0
     while saves < KILL_AFTER_SAVES and (line := trainer.stdout.readline()):
@@ -134,6 +139,28 @@ def tell_of_the_kill(report: Report, directory: Path, scratch: Path) -> int:
     report.note(f"left behind: {folder.name}/ with {megabytes:.1f} MB and no name of a checkpoint")
     report.claim(bool(cairn.verify(directory)), f"the checkpoint of step {kept} is whole")
     return kept
+
+
+def tell_of_the_save_that_outlives(report: Report, directory: Path, scratch: Path, losses: dict[int, str]) -> None:
+    last_step = (KILL_AFTER_SAVES + 1) * SAVE_EVERY
+    trainer = start_trainer(directory, scratch / "losses-outlived", "--in-background", "--die-at", str(last_step))
+    trainer.communicate()
+    found = cairn.latest(directory, wait=0)
+    kept = step_of(directory) if found else 0
+    dead = trainer.returncode == -signal.SIGKILL
+    report.claim(dead, f"killed when cairn.async_save of step {last_step} had returned")
+    in_flight = [save for save in cairn.saves_in_flight(directory) if not save.is_leftover]
+    state = "its writer is at work" if in_flight else "its writer was quick"
+    report.note(f"at that moment the checkpoint is of step {kept}, and {state}")
+    found = cairn.latest(directory, wait=LATEST_SECONDS)
+    finished = found == str(directory) and step_of(directory) == last_step
+    report.claim(finished and bool(cairn.verify(directory)), f"cairn.latest finds step {last_step}, whole")
+
+    output = train(directory, scratch / "losses-after-outlived", "--in-background")
+    resumed = losses_of(scratch / "losses-after-outlived")
+    wanted = {step: loss for step, loss in losses.items() if step > last_step}
+    report.claim(f"resumed at step {last_step}" in output, f"resumed at step {last_step}: no step is lost")
+    report.claim(resumed == wanted, f"losses of steps {last_step + 1} to {STEPS} equal the first run's bit for bit")
 
 
 def tell_of_the_killed_rank(report: Report, scratch: Path, losses: dict[int, str]) -> None:
@@ -268,19 +295,25 @@ def tell(report: Report, scratch: Path) -> None:
     report.claim(both, f"the checkpoints of step {STEPS} hold the same bits in both runs")
     report.claim(not list(killed.glob(".cairn-*")), "what the killed save left behind is gone")
 
-    report.title("4. Train the same on two ranks (FSDP2, gloo), kill one in a save, and resume on one process.")
+    report.title("4. Save in the background, and kill the trainer (SIGKILL) as soon as the call has returned.")
+    outlived = scratch / "outlived"
+    tell_of_the_save_that_outlives(report, outlived, scratch, losses)
+    both = equal(loaded(cairn.load, plain), loaded(cairn.load, outlived))
+    report.claim(both, f"the checkpoints of step {STEPS} hold the same bits in both runs")
+
+    report.title("5. Train the same on two ranks (FSDP2, gloo), kill one in a save, and resume on one process.")
     tell_of_the_killed_rank(report, scratch, losses)
 
-    report.title("5. Load the same files with stock torch.distributed.checkpoint.")
+    report.title("6. Load the same files with stock torch.distributed.checkpoint.")
     tell_of_stock_torch(report, killed)
 
-    report.title("6. Check every byte.")
+    report.title("7. Check every byte.")
     code, output = run_verify(killed)
     report.claim(code == 0, f"cairn verify: exit code {code}")
     for line in output.splitlines()[1:]:
         report.note(line.strip())
 
-    report.title("7. Flip one bit in a copy.")
+    report.title("8. Flip one bit in a copy.")
     tell_of_the_flipped_bit(report, killed, scratch / "flipped")
 
 

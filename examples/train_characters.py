@@ -1,9 +1,10 @@
 """Trains a small character transformer on Python's own library, saves through Cairn, and goes on where it stopped.
 
-python train_characters.py --directory DIR --losses FILE [--steps N] [--save-every N]
+python train_characters.py --directory DIR --losses FILE [--steps N] [--save-every N] [--in-background]
 torchrun --nproc-per-node 2 train_characters.py ...    # the same with FSDP2
 
-Every save overwrites the one checkpoint in DIR. A loss is written to FILE bit for bit, as a hexadecimal float.
+Every save overwrites the one checkpoint in DIR, and training waits for it; with --in-background it goes on as soon as
+the state is copied, and a process of its own writes. A loss is written to FILE bit for bit, as a hexadecimal float.
 
 Ranks of one job share the model and its optimizer, and all take the same batches: so their losses are, bit for bit,
 those of one process, and each number of ranks can go on where another has stopped.
@@ -12,6 +13,7 @@ those of one process, and each number of ranks can go on where another has stopp
 import argparse
 import os
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,14 @@ class Trainer:
             "step": self.step,
         }
 
+    def save(self, directory: Path, *, in_background: bool) -> None:
+        if in_background:
+            process = cairn.AsyncCheckpointerType.PROCESS
+            # What fails later is raised by the next save, or logged when Python ends.
+            cairn.async_save(self.state(), checkpoint_id=directory, async_checkpointer_type=process)
+        else:
+            cairn.save(self.state(), checkpoint_id=directory)
+
     def load(self, directory: Path) -> None:
         state = self.state()
         cairn.load(state, checkpoint_id=directory)
@@ -112,6 +122,8 @@ def main() -> None:
     parser.add_argument("--losses", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--save-every", type=int, default=10)
+    parser.add_argument("--in-background", action="store_true", help="save by a process of its own")
+    parser.add_argument("--die-at", type=int, help="kill this trainer when the call that saves this step has returned")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # the order of additions, and so every bit, is always the same
     torch.use_deterministic_algorithms(True)
@@ -120,7 +132,7 @@ def main() -> None:
         print(f"rank {dist.get_rank()} is process {os.getpid()}", flush=True)
     speaks = not dist.is_initialized() or dist.get_rank() == 0
     trainer = Trainer(library_text())
-    if (arguments.directory / ".metadata").exists():
+    if cairn.latest(arguments.directory, wait=60) is not None:  # a writer may have outlived its trainer
         trainer.load(arguments.directory)
         if speaks:
             print(f"resumed at step {trainer.step}", flush=True)
@@ -129,7 +141,9 @@ def main() -> None:
             loss = trainer.take_step()
             print(trainer.step, loss.hex(), file=losses, flush=True)
             if trainer.step % arguments.save_every == 0:
-                cairn.save(trainer.state(), checkpoint_id=arguments.directory)
+                trainer.save(arguments.directory, in_background=arguments.in_background)
+                if trainer.step == arguments.die_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
                 if speaks:
                     print(f"saved step {trainer.step}", flush=True)
     if dist.is_initialized():

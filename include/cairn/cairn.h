@@ -1,6 +1,7 @@
 // All of Cairn's public API.
 #pragma once
 
+#include <cairn/async_checkpointer.h>    // IWYU pragma: export
 #include <cairn/box.h>                   // IWYU pragma: export
 #include <cairn/callback_collectives.h>  // IWYU pragma: export
 #include <cairn/catalog.h>               // IWYU pragma: export

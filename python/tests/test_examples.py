@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -73,6 +74,22 @@ def test_python_saves_and_loads(tmp_path: Path) -> None:
     assert lines == list(cairn.open(tmp_path / "checkpoint"))
 
 
+def test_python_saves_in_the_background_and_goes_on(tmp_path: Path) -> None:
+    program = EXAMPLES / "04_save_in_the_background.py"
+    whole = run(sys.executable, program, tmp_path / "whole", "--steps", "5")
+    first = run(sys.executable, program, tmp_path / "parts", "--steps", "2")
+    second = run(sys.executable, program, tmp_path / "parts", "--steps", "5")
+    assert "resumed at step 2" in second.splitlines()
+
+    def losses(told: str) -> list[tuple[str, ...]]:
+        return re.findall(r"^step (\d+), loss (\S+?)(?:,|$)", told, re.MULTILINE)
+
+    assert losses(first) + losses(second) == losses(whole)
+    assert [step for step, _ in losses(whole)] == ["1", "2", "3", "4", "5"]
+    assert {path.name for path in (tmp_path / "parts").iterdir()} == {"step-2", "step-4"}
+    assert cairn.open(tmp_path / "parts" / "step-4")["step"] == 4
+
+
 def train(folder: Path, directory: str, losses: str, steps: int, *launcher: str) -> dict[str, str]:
     """The losses of the trainer that the demo starts, by step."""
     options = ["--steps", str(steps), "--save-every", "2"]
@@ -92,6 +109,20 @@ def test_the_trainer_resumes_bit_for_bit(tmp_path: Path) -> None:
         resumed = train(tmp_path, f"parts-{number}", "losses-second", 4)
         assert first | resumed == whole
         assert resumed.keys() == {"3", "4"}
+
+
+@pytest.mark.slow
+def test_a_save_in_the_background_outlives_the_trainer(tmp_path: Path) -> None:
+    whole = train(tmp_path, "whole", "losses-whole", 4)
+    script = EXAMPLES / "train_characters.py"
+    options = ["--steps", "4", "--save-every", "2", "--in-background"]
+    command = [sys.executable, script, "--directory", tmp_path / "dies", "--losses", tmp_path / "losses", *options]
+    died = subprocess.run([*map(str, command), "--die-at", "2"], check=False, timeout=120)
+    assert died.returncode == -signal.SIGKILL
+    assert cairn.latest(tmp_path / "dies", wait=120) == str(tmp_path / "dies")
+    assert "resumed at step 2" in run(*command)
+    resumed = dict(line.split() for line in (tmp_path / "losses").read_text().splitlines())
+    assert resumed == {step: loss for step, loss in whole.items() if int(step) > 2}
 
 
 MANY_RANKS = EXAMPLES / "03_train_on_many_ranks.py"
