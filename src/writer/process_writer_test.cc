@@ -234,7 +234,8 @@ TEST_F(ProcessWriters, ThatAreKilledKeepNothingOpenThoughTheirSavesAreKept) {
   ASSERT_TRUE(save_now(writer, sample, scratch.path()));
   const std::size_t before = descriptor_count();
   std::vector<std::unique_ptr<WriterSave>> kept;
-  for (std::uint64_t number = 2; number <= 4; ++number) {
+  std::uint64_t number = 2;
+  for (; number <= 4; ++number) {
     StagedSample dropped(number);
     End end;
     kept.push_back(writer.start(end.callback()).value());
@@ -244,7 +245,7 @@ TEST_F(ProcessWriters, ThatAreKilledKeepNothingOpenThoughTheirSavesAreKept) {
   }
   const auto until = std::chrono::steady_clock::now() + kGenerous;
   do {  // each lost connection is given back by the first save after its thread has ended
-    StagedSample next(5);
+    StagedSample next(number++);
     ASSERT_TRUE(save_now(writer, next, scratch.path()));
   } while (descriptor_count() > before && std::chrono::steady_clock::now() < until);
   EXPECT_EQ(descriptor_count(), before);
@@ -268,6 +269,30 @@ TEST_F(ProcessWriters, ThatDieFailTheOtherRanksAtOnce) {
   ASSERT_TRUE(first_save->staged());
   ::kill(other.process_id().value(), SIGKILL);
   EXPECT_EQ(second_end.wait().error().code(), ErrorCode::kUnavailable);
+  const auto ended = first_end.wait();
+  ASSERT_FALSE(ended);
+  ASSERT_FALSE(ended.error().causes().empty());
+  EXPECT_EQ(ended.error().causes().front().rank(), 1);
+  EXPECT_EQ(checkpoint_in(scratch.path()), 0);
+}
+
+TEST_F(ProcessWriters, ThatDieBeforeASaveBeginsFailTheOtherRanksAtOnce) {
+  const ScratchDirectory scratch;
+  ProcessWriter coordinator;
+  ProcessWriter other;
+  StagedSample first(1, 100'000, {0, 2, 0});
+  StagedSample second(1, 100'000, {1, 2, 0});
+  End first_end;
+  End second_end;
+  const auto first_save = coordinator.start(first_end.callback()).value();
+  const auto second_save = other.start(second_end.callback()).value();
+  const auto ticket = first_save->claim(first.claim_request(scratch.path())).value();
+  ::kill(other.process_id().value(), SIGKILL);
+  EXPECT_EQ(second_end.wait().error().code(), ErrorCode::kUnavailable);
+  ASSERT_TRUE(first_save->begin(first.request(scratch.path(), ticket)));
+  EXPECT_FALSE(second_save->begin(second.request(scratch.path(), ticket)));
+  first.stage();
+  ASSERT_TRUE(first_save->staged());
   const auto ended = first_end.wait();
   ASSERT_FALSE(ended);
   ASSERT_FALSE(ended.error().causes().empty());

@@ -158,17 +158,24 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
   message.request.arena.reset();
   message.request.layout.reset();
   message.arena = request.arena->id();
+  std::optional<DeadSave> follows;
+  if (!request.place.is_coordinator()) {
+    follows = DeadSave{message.request.directory, request.ticket.identity.save_id, std::string(transfer::kMetadataName),
+                       request.place.rank};
+  }
+  std::optional<Error> lost;
   {
     const std::lock_guard lock(mutex_);
-    if (lost_) return *lost_;
-    if (save.over) return Error(ErrorCode::kInvalidArgument, "a save that has ended");
-    save.arena = request.arena;
-    save.deadline = request.deadline;
-    if (!request.place.is_coordinator()) {
-      save.place = DeadSave{message.request.directory, request.ticket.identity.save_id,
-                            std::string(transfer::kMetadataName), request.place.rank};
+    lost = lost_;
+    if (!lost && save.over) return Error(ErrorCode::kInvalidArgument, "a save that has ended");
+    if (!lost) {
+      save.arena = request.arena;
+      save.deadline = request.deadline;
+      if (follows) save.place = follows;
     }
   }
+  // When the process was lost nobody knew yet where this save belongs: the other ranks are told now.
+  if (lost) return follows ? settle(*follows, *std::move(lost)) : *std::move(lost);
   const std::lock_guard in_order(order_);
   CAIRN_TRY(sent_.send_arena(socket_, request.arena));
   CAIRN_TRY_ASSIGN(message.layout_slot, sent_.send_layout(socket_, *request.layout));
