@@ -17,7 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import async_kills
+import async_troubles
 import crossings
+import descendants
+import failing_sync
 import kills
 import stock
 import stops
@@ -33,11 +37,14 @@ class Counts:
 
     kills: int
     others: int
+    async_kills: int
+    async_disks: int  # each trouble with each way to save is 24
+    async_hangs: int
 
 
-STOCK = "stock-kill"  # only when it is asked for: it says nothing about Cairn
-SAMPLE = Counts(kills=60, others=8)
-ALL = Counts(kills=300, others=40)
+STOCK, ASYNC, WAITING = "stock", "async", "waiting"  # how names begin, and all others: each names a group
+SAMPLE = Counts(kills=60, others=8, async_kills=12, async_disks=8, async_hangs=4)
+ALL = Counts(kills=300, others=40, async_kills=300, async_disks=24, async_hangs=60)
 
 
 def faults(arguments: argparse.Namespace) -> dict[str, Callable[[Path, Tally], None]]:
@@ -55,8 +62,20 @@ def faults(arguments: argparse.Namespace) -> dict[str, Callable[[Path, Tally], N
         "stop": lambda folder, tally: stops.stops(folder, tally, arguments.sample),
         "two-jobs": lambda folder, tally: crossings.savers(folder, tally, seed, indices(counts.others)),
         "load": lambda folder, tally: crossings.loaders(folder, tally, counts.kills),
-        STOCK: lambda folder, tally: stock.overwrites(folder, tally, seed, indices(counts.kills)),
+        "async-trainer": lambda folder, tally: async_kills.trainers(folder, tally, seed, indices(counts.async_kills)),
+        "async-writer": lambda folder, tally: async_kills.writers(folder, tally, seed, indices(counts.async_kills)),
+        "async-both": lambda folder, tally: async_kills.both(folder, tally, seed, indices(counts.async_kills)),
+        "async-thread": lambda folder, tally: async_kills.threads(folder, tally, seed, indices(counts.async_kills)),
+        "async-disk": lambda folder, tally: async_troubles.disks(folder, tally, seed, counts.async_disks),
+        "async-hang": lambda folder, tally: async_troubles.hangs(folder, tally, seed, indices(counts.async_hangs)),
+        "stock-kill": lambda folder, tally: stock.overwrites(folder, tally, seed, indices(counts.kills)),
     }
+
+
+def group_of(name: str) -> str:
+    """What names the fault together with its like."""
+    prefix = name.partition("-")[0]
+    return prefix if prefix in (STOCK, ASYNC) else WAITING
 
 
 def run(name: str, fault: Callable[[Path, Tally], None], folder: Path) -> Tally:
@@ -68,13 +87,20 @@ def run(name: str, fault: Callable[[Path, Tally], None], folder: Path) -> Tally:
         tally.problems.append(str(problem))
     except Exception:
         tally.problems.append(traceback.format_exc())
+    if tally.problems:
+        descendants.end_all()
     tally.finish()
     return tally
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="FAULT", help=f"only these (default: all but {STOCK})")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="FAULT",
+        help=f"only these, or those of a group: {WAITING}, {ASYNC}, {STOCK}; default: the first two",
+    )
     parser.add_argument("--sample", action="store_true", help="few of each, as the tests try them")
     parser.add_argument("--seed", type=int, default=20, help="of what is random (default: %(default)s; -1 draws one)")
     parser.add_argument("--first", type=int, default=0, help="the number of the first kill, to try one again")
@@ -85,15 +111,19 @@ def main() -> int:
     if arguments.seed < 0:
         arguments.seed = random.SystemRandom().randrange(2**32)
     known = faults(arguments)
-    if unknown := set(arguments.names) - known.keys():
+    wanted = arguments.names or [WAITING, ASYNC]  # not what is done to stock torch: it says nothing about Cairn
+    if unknown := set(wanted) - known.keys() - {WAITING, ASYNC, STOCK}:
         parser.error(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if any(name in wanted or group_of(name) in wanted for name in known if name == "async-disk"):
+        failing_sync.load()
+    descendants.adopt_orphans()
     torch.set_num_threads(1)
     print(f"Cairn {cairn.__version__}, torch {torch.__version__}, {os.cpu_count()} cores, seed {arguments.seed}")
     tallies = []
     with tempfile.TemporaryDirectory(prefix="cairn-faults-") as temporary:
         scratch = arguments.scratch or Path(temporary)
         scratch.mkdir(exist_ok=True)
-        for name in arguments.names or [name for name in known if name != STOCK]:
+        for name in [name for name in known if name in wanted or group_of(name) in wanted]:
             tallies.append(run(name, known[name], scratch / name))
             print(tallies[-1], *tallies[-1].problems, sep="\n  ", flush=True)
     if arguments.json:

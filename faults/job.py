@@ -12,16 +12,18 @@ import signal
 import socket
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import descendants
 import rank as rank_process
+from orders import AsyncSave, Strike, Whom
 from tally import Problem
 
 TIMEOUT_SECONDS = 5.0  # of a job's process group, unless it says another
-Strike = tuple[int, bool, int]  # the number of a call, whether after it, and the signal that a rank sends itself there
 
 _HANG_SECONDS = 60.0  # beyond the time-out of the group: a rank that says nothing for so long hangs
 
@@ -45,16 +47,20 @@ class Job:
 
     _links: set[socket.socket] = set()  # noqa: RUF012 - our ends, of all jobs: no rank may keep another's link open
 
-    def __init__(self, ranks: int = 2, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, ranks: int = 2, timeout_seconds: float = TIMEOUT_SECONDS, how: AsyncSave | None = None) -> None:
+        """`how`: its saves are asynchronous."""
         _require_no_threads()
         self.timeout_seconds = timeout_seconds
+        self.ranks = range(ranks)
+        self.how = how
+        self.staged: set[int] = set()  # the ranks that have said that their asynchronous save is staged
         self._scratch = Path(tempfile.mkdtemp(prefix="cairn-faults-"))
         self._pids: list[int] = []
         self._mine: list[socket.socket] = []
         self._exits: dict[int, int] = {}  # by rank: the status of those that are gone
         self._unread: list[bytes] = [b""] * ranks
         for number in range(ranks):
-            self._fork(number, ranks)
+            self._fork(number)
         self.await_all()
 
     def __enter__(self) -> "Job":
@@ -63,27 +69,29 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        for rank in range(len(self._pids)):
+        for rank in self.ranks:
             self.kill(rank)
         for link in self._mine:
             Job._links.discard(link)
             link.close()
         shutil.rmtree(self._scratch)
 
-    def _fork(self, rank: int, ranks: int) -> None:
+    def _fork(self, rank: int) -> None:
         mine, its = socket.socketpair()
         Job._links.add(mine)
         pid = os.fork()
         if pid == 0:
             for link in Job._links:
                 link.close()
-            rank_process.serve(its, rank, ranks, self._scratch / "store", self.timeout_seconds)
+            place = rank_process.Place(rank, len(self.ranks), self._scratch / "store", self.timeout_seconds)
+            rank_process.serve(its, place, self.how)
         its.close()
         self._pids.append(pid)
         self._mine.append(mine)
 
     def start(self, do: str, directory: Path, step: int = 0, strikes: dict[int, Strike] | None = None) -> None:
         """Has every rank save, or load into, the state of a step; returns when all are at the door."""
+        self.staged.clear()
         for rank, link in enumerate(self._mine):
             strike = (strikes or {}).get(rank)
             command = {"do": do, "directory": str(directory), "step": step, "strike": strike}
@@ -92,8 +100,21 @@ class Job:
             self._read(rank)
 
     def has_news(self, rank: int) -> bool:
-        """Whether a reply can be read, or the rank is gone."""
-        return b"\n" in self._unread[rank] or bool(select.select([self._mine[rank]], [], [], 0)[0])
+        """Whether a reply can be read, or the rank is gone. That its save is staged is noted, and no news."""
+        while True:
+            line, end, rest = self._unread[rank].partition(b"\n")
+            if end and "staged" not in json.loads(line):
+                return True
+            if end:
+                self.staged.add(rank)
+                self._unread[rank] = rest
+                continue
+            if not select.select([self._mine[rank]], [], [], 0)[0]:
+                return False
+            data = self._mine[rank].recv(1 << 16)
+            if not data:
+                return True
+            self._unread[rank] += data
 
     def await_reply(self, rank: int) -> Reply | None:
         """What it says of what it was told; None if it was killed before. A rank that hangs is a Problem."""
@@ -102,22 +123,20 @@ class Job:
 
     def _read(self, rank: int) -> dict[str, Any] | None:
         until = time.monotonic() + self.timeout_seconds + _HANG_SECONDS
-        while b"\n" not in self._unread[rank]:
-            ready = select.select([self._mine[rank]], [], [], max(until - time.monotonic(), 0))[0]
-            if not ready:
+        while not self.has_news(rank):
+            if time.monotonic() > until:
                 raise Problem(f"rank {rank} hangs")
-            data = self._mine[rank].recv(1 << 16)
-            if not data:
-                self._reap(rank)
-                return None
-            self._unread[rank] += data
+            select.select([self._mine[rank]], [], [], max(until - time.monotonic(), 0))
+        if b"\n" not in self._unread[rank]:
+            self._reap(rank)
+            return None
         line, _, self._unread[rank] = self._unread[rank].partition(b"\n")
         message: dict[str, Any] = json.loads(line)
         return message
 
     def await_all(self) -> list[Reply]:
         """A reply of every rank: none may be gone."""
-        replies = [self.await_reply(rank) for rank in range(len(self._pids))]
+        replies = [self.await_reply(rank) for rank in self.ranks]
         whole = [reply for reply in replies if reply is not None]
         if len(whole) < len(replies):
             raise Problem("a rank that nobody killed is gone")
@@ -130,9 +149,21 @@ class Job:
             self._exits[rank] = status
             raise Problem(f"rank {rank} is gone and not stopped")
 
-    def signal(self, rank: int, number: int) -> None:
+    def signal(self, rank: int, number: int, whom: Whom = "trainer") -> None:
         if rank not in self._exits:
-            os.kill(self._pids[rank], number)
+            descendants.strike(self._pids[rank], number, whom)
+
+    def writers(self, rank: int) -> list[int]:
+        """The writer processes of a rank."""
+        return descendants.writers_of(self._pids[rank])
+
+    def who_writes(self, rank: int) -> int:
+        """The process that writes a rank's files."""
+        return next(iter(self.writers(rank)), self._pids[rank])
+
+    def open_files(self, rank: int) -> Counter[str]:
+        """What a rank that lives has open, by kind."""
+        return descendants.open_files(self._pids[rank])
 
     def kill(self, rank: int) -> None:
         self.signal(rank, signal.SIGKILL)

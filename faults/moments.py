@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from job import Job, Strike
+from job import Job
+from orders import Strike
 
 # How the ranks of a save talk to each other (the top of src/checkpointer/save.cc): who plans what, who writes what,
 # what was written, whether it is committed. A save that makes other calls is another protocol: these places mean
@@ -23,7 +24,7 @@ class AtCall:
     after: bool
 
     def strike(self, signal: int) -> Strike:
-        return self.call, self.after, signal
+        return Strike(self.call, self.after, signal)
 
     def __str__(self) -> str:
         return f"{'after' if self.after else 'before'} call {self.call} ({CALLS[self.call]})"

@@ -4,27 +4,34 @@ It may be told to send itself a signal at an exact place of the protocol: before
 ranks of a save talk to each other.
 """
 
+import copy
 import json
 import os
 import socket
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
+import descendants
 import state
 import torch._dynamo  # noqa: F401 - what else would be imported by every rank: once, before they are forked
 import torch.distributed as dist
+from orders import AT_RETURN, AsyncSave, Strike
 from torch.distributed.checkpoint import state_dict_saver as stock
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.staging import StagingOptions
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import cairn
 import cairn.sharding  # the same
-from cairn import loading, process_group, saving
+from cairn import AsyncCheckpointerType, loading, process_group, saves_under_way, saving
+from cairn.staging import DefaultStager
 
 T = TypeVar("T")
 
@@ -33,10 +40,13 @@ class StruckCalls(process_group.GroupCalls):
     """The collectives of the engine, which strike this process when the chosen call comes."""
 
     names: list[str] = []  # noqa: RUF012 - of the calls of this save so far
-    strike: tuple[int, bool, int] | None = None  # number of the call, whether after it, signal
+    strike: Strike | None = None
 
     def gather(self, message: bytes, root: int) -> list[bytes]:
         return self._struck("gather", lambda: super(StruckCalls, self).gather(message, root))
+
+    def all_gather(self, message: bytes) -> list[bytes]:
+        return self._struck("all_gather", lambda: super(StruckCalls, self).all_gather(message))
 
     def scatter(self, messages: Sequence[bytes], root: int) -> bytes:
         return self._struck("scatter", lambda: super(StruckCalls, self).scatter(messages, root))
@@ -47,32 +57,61 @@ class StruckCalls(process_group.GroupCalls):
     def _struck(self, name: str, call: Callable[[], T]) -> T:
         number = len(self.names)
         self.names.append(name)
-        self._strike_at(number, False)
+        self.strike_at(number, False)
         result = call()
-        self._strike_at(number, True)
+        self.strike_at(number, True)
         return result
 
-    def _strike_at(self, number: int, after: bool) -> None:
-        if self.strike is not None and self.strike[:2] == (number, after):
-            os.kill(os.getpid(), self.strike[2])
+    @classmethod
+    def strike_at(cls, number: int, after: bool) -> None:
+        """If this is the place that was chosen."""
+        strike = cls.strike
+        if strike is None or strike[:2] != (number, after):
+            return
+        blow = (os.getpid(), strike.signal, strike.whom)
+        if strike.delay_seconds > 0:
+            threading.Timer(strike.delay_seconds, descendants.strike, blow).start()
+        else:
+            descendants.strike(*blow)
 
 
-def serve(link: socket.socket, rank: int, ranks: int, store: Path, timeout_seconds: float) -> NoReturn:
+class Place(NamedTuple):
+    """Of a rank in its job."""
+
+    rank: int
+    ranks: int
+    store: Path  # where the ranks of a process group find each other
+    timeout_seconds: float
+
+
+def serve(link: socket.socket, place: Place, how: AsyncSave | None) -> NoReturn:
     """What a rank does from its fork on. It leaves without torch's farewell, which would need all ranks."""
     try:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         warnings.filterwarnings("ignore", message="Detected an existing checkpoint")  # stock torch, at every overwrite
         process_group.GroupCalls = StruckCalls  # type: ignore[misc]
-        timeout = timedelta(seconds=timeout_seconds)
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timeout)
-        mesh = init_device_mesh("cpu", (ranks,))
+        timeout, store = timedelta(seconds=place.timeout_seconds), f"file://{place.store}"
+        dist.init_process_group("gloo", init_method=store, rank=place.rank, world_size=place.ranks, timeout=timeout)
+        mesh = init_device_mesh("cpu", (place.ranks,))
+        if how is not None:
+            cairn.configure_async_saves(deadline_seconds=how.deadline_seconds)
         lines = link.makefile("rw", encoding="utf-8", buffering=1)
-        print(json.dumps({"ok": True}), file=lines, flush=True)
+
+        def tell(what: dict[str, Any]) -> None:
+            print(json.dumps(what), file=lines, flush=True)
+
+        tell({"ok": True})
         for line in lines:
             command = json.loads(line)
             state_dict = state.of_rank(command["step"], mesh)
-            print(json.dumps({"begins": True}), file=lines, flush=True)
-            print(json.dumps(_obey(command, state_dict, mesh)), file=lines, flush=True)
+            tell({"begins": True})
+            deed = _DEEDS[command["do"]]
+            if how is not None and command["do"] == "save":
+                deed = AsyncDeed(how, lambda: tell({"staged": True}))
+            tell(_obey(command, deed, state_dict, mesh))
+            import gc
+
+            gc.collect()
     except ConnectionError:
         pass  # nobody wants to know any more
     except BaseException:
@@ -81,19 +120,58 @@ def serve(link: socket.socket, rank: int, ranks: int, store: Path, timeout_secon
         os._exit(0)
 
 
-def _obey(command: dict[str, Any], state_dict: state.State, mesh: DeviceMesh) -> dict[str, Any]:
+def _obey(
+    command: dict[str, Any], deed: Callable[..., Any], state_dict: state.State, mesh: DeviceMesh
+) -> dict[str, Any]:
     StruckCalls.names = []
-    StruckCalls.strike = tuple(command["strike"]) if command["strike"] else None
+    StruckCalls.strike = Strike(*command["strike"]) if command["strike"] else None
     begun = time.monotonic()
     try:
-        _DEEDS[command["do"]](state_dict, checkpoint_id=command["directory"])
+        deed(state_dict, checkpoint_id=command["directory"])
         ended = time.monotonic()
-        reply: dict[str, Any] = {"ok": True, "step": state.step_of(state_dict, mesh)}
+        loads = command["do"] == "load"
+        reply: dict[str, Any] = {"ok": True, "step": state.step_of(state_dict, mesh) if loads else command["step"]}
     except (Exception, CheckpointException) as error:  # stock torch's is no Exception
         ended = time.monotonic()
         kind = type(error).__name__
         reply = {"ok": False, "kind": kind, "text": str(error), "is_cairns": isinstance(error, cairn.Error)}
     return reply | {"begun": begun, "ended": ended, "calls": StruckCalls.names}
+
+
+class AsyncDeed:
+    """A save in the background, as a trainer makes it: the state changes as soon as it may.
+
+    If nobody asks the future, then another save, of the same state, hears how the first one went.
+    """
+
+    _stager = DefaultStager(StagingOptions(use_async_staging=True))
+
+    def __init__(self, how: AsyncSave, tell_staged: Callable[[], None]) -> None:
+        self._how = how
+        self._tell_staged = tell_staged
+        self._type = AsyncCheckpointerType.PROCESS if how.process else AsyncCheckpointerType.THREAD
+
+    def __call__(self, state_dict: state.State, checkpoint_id: str) -> None:
+        kept = None if self._how.asks else copy.deepcopy(state_dict)
+        upload = self._save(state_dict, checkpoint_id)
+        self._tell_staged()
+        StruckCalls.strike_at(AT_RETURN, True)
+        state.spoil(state_dict)
+        if kept is not None:
+            saves_under_way.wait_for()
+            upload = self._save(kept, checkpoint_id)
+        upload.result()
+
+    def _save(self, state_dict: state.State, checkpoint_id: str) -> "Future[Any]":
+        """Returns when the state may change."""
+        stager = self._stager if self._how.staged_later else None
+        told = cairn.async_save(
+            state_dict, checkpoint_id=checkpoint_id, async_checkpointer_type=self._type, async_stager=stager
+        )
+        if isinstance(told, Future):
+            return told
+        told.staging_completion.result()
+        return told.upload_completion
 
 
 _DEEDS: dict[str, Callable[..., Any]] = {"save": saving.save, "save with torch": stock.save, "load": loading.load}

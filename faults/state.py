@@ -36,6 +36,13 @@ def of_rank(step: int, mesh: DeviceMesh) -> State:
     return state
 
 
+def spoil(state: State) -> None:
+    """As the next step of a training does: what was to be saved is not there any more."""
+    for tensor in state["model"].values():
+        (tensor.to_local() if isinstance(tensor, DTensor) else tensor).fill_(-1)
+    state["progress"].clear()
+
+
 def _local(full: torch.Tensor, placement: Placement, mesh: DeviceMesh) -> torch.Tensor:
     return full.chunk(mesh.size())[mesh.get_local_rank()].clone() if placement.is_shard() else full
 

@@ -38,7 +38,7 @@ class Trial:
         """A save that nothing disturbs: it succeeds, is what is loaded then, and leaves no litter of earlier ones."""
         replies = self.save_beside(job)
         if self.litter():
-            raise Problem(f"a save that nothing disturbs leaves litter: {self.litter()}")
+            raise Problem(f"a save that nothing disturbs leaves litter: {self._litter_in_detail()}")
         return replies
 
     def save_beside(self, job: Job) -> list[Reply]:
@@ -78,6 +78,10 @@ class Trial:
         if ".metadata" in names:
             names -= {".metadata", *cairn.open(self.directory).files}
         return names
+
+    def _litter_in_detail(self) -> list[str]:
+        names = [path for name in self.litter() for path in (self.directory / name, *(self.directory / name).glob("*"))]
+        return [str(path.relative_to(self.directory)) for path in names]
 
 
 def _load_with_cairn(state: State, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""A sample of what `./dev faults` tries: ranks that are killed, stopped, and crossed by other jobs (docs/faults.md)."""
+"""A sample of what `./dev faults waiting` tries: ranks killed, stopped, and crossed by other jobs (docs/faults.md)."""
 
 import json
 import subprocess
@@ -26,7 +26,8 @@ MET = {
 def tallies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the program found, by fault. It is a process of its own: it forks ranks, and must have no threads."""
     folder = tmp_path_factory.mktemp("faults")
-    command = [sys.executable, str(PROGRAM), "--sample", "--scratch", str(folder), "--json", str(folder / "found.json")]
+    command = [sys.executable, str(PROGRAM), "waiting", "--sample"]
+    command += ["--scratch", str(folder), "--json", str(folder / "found.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert (folder / "found.json").exists(), done.stdout + done.stderr
     return {tally["name"]: tally for tally in json.loads((folder / "found.json").read_text())}

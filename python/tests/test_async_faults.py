@@ -1,0 +1,46 @@
+"""A sample of what `./dev faults async` tries: trainers and writers killed and hanging, storage that fails, while saves
+go on in the background (docs/faults.md)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).resolve().parents[2] / "faults/faults.py"
+
+# What must have been met for the sample to have tried anything: a kill that always comes too early proves little.
+MET = {
+    "async-trainer": ["new", "staged when trainers died", "of a first save"],
+    "async-writer": ["old", "of a first save"],
+    "async-both": ["new", "of a first save"],
+    "async-thread": ["new", "of a first save"],
+    "async-disk": ["failing write", "failing fsync", "full disk"],
+    "async-hang": ["the other rank says who"],
+}
+
+
+@pytest.fixture(scope="module")
+def tallies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the program found, by fault. It is a process of its own: it forks ranks, and must have no threads."""
+    folder = tmp_path_factory.mktemp("faults")
+    names = [name for name in MET if name != "async-disk" or os.geteuid() == 0]  # it mounts a small disk
+    command = [sys.executable, str(PROGRAM), *names]
+    command += ["--sample", "--scratch", str(folder), "--json", str(folder / "found.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    assert (folder / "found.json").exists(), done.stdout + done.stderr
+    return {tally["name"]: tally for tally in json.loads((folder / "found.json").read_text())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", MET)
+def test_no_promise_is_broken(fault: str, tallies: dict[str, Any]) -> None:
+    if fault not in tallies:
+        pytest.skip("needs root to mount a small disk")
+    tally = tallies[fault]
+    assert not tally["problems"], tally["problems"]
+    for what in MET[fault]:
+        assert tally["found"].get(what), f"never met: {what}; {tally['found']}"
