@@ -74,8 +74,12 @@ TEST_P(Writers, TellTheProgressOfASave) {
   EXPECT_EQ(save->progress().phase, transfer::SaveProgress::Phase::kStaging);
   sample.stage();
   ASSERT_TRUE(save->staged());
-  ASSERT_TRUE(end.wait());
+  const auto report = end.wait();
+  ASSERT_TRUE(report);
   EXPECT_EQ(save->progress().phase, transfer::SaveProgress::Phase::kEnded);
+  EXPECT_GE(save->progress().bytes_written, 400'000u);
+  EXPECT_LE(save->progress().bytes_written, report->bytes_written);  // which has `.metadata`, too
+  EXPECT_EQ(save->progress().bytes_total, save->progress().bytes_written);
   EXPECT_FALSE(save->staged());
 }
 

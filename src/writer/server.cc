@@ -172,7 +172,10 @@ SaveThread* WriterServer::find(std::uint64_t save) {
 Result<void> WriterServer::start_save(std::uint64_t number) {
   if (number <= last_save_) return Error(ErrorCode::kCorrupt, "saves that are started out of order");
   last_save_ = number;
-  auto started = SaveThread::start(order_, [this, number](Result<transfer::RankSaveReport> result) {  // (3)
+  // Known before the save is told anything, and so before it ends. The thread is joined before it is dropped.
+  const auto thread = std::make_shared<SaveThread*>();
+  auto started = SaveThread::start(order_, [this, number, thread](Result<transfer::RankSaveReport> result) {  // (3)
+    send_at_once({{{number, (*thread)->progress()}}});  // the last that was told may be of long ago
     OutcomeMessage ended{number};
     if (result) {
       ended.outcome = encode_report(*result);
@@ -189,6 +192,7 @@ Result<void> WriterServer::start_save(std::uint64_t number) {
     send(MessageKind::kEnded, {number, std::move(started).error()});
     return {};
   }
+  *thread = started->get();
   if (ending_) (*started)->abandon(*ending_);
   saves_.emplace(number, std::move(*started));
   return {};
@@ -236,6 +240,10 @@ void WriterServer::send_progress() {
   next_progress_ = Clock::now() + kProgressInterval;
   ProgressMessage progress;
   for (const auto& [number, save] : saves_) progress.saves.push_back({number, save->progress()});
+  send_at_once(progress);
+}
+
+void WriterServer::send_at_once(const ProgressMessage& progress) {
   // A trainer that does not read (it was stopped) must not stop us.
   (void)socket_.send_at_once(static_cast<std::uint32_t>(MessageKind::kProgress), encode(progress));
 }

@@ -43,6 +43,7 @@ class WriterServer {
   SaveThread* find(std::uint64_t save);
   void send(MessageKind kind, const OutcomeMessage& message);
   void send_progress();
+  void send_at_once(const ProgressMessage& progress);
   void drop_ended_saves();
   // The trainer is dead, or has left: what is staged goes on, the rest is given up.
   void lose_trainer(const Error& reason);
