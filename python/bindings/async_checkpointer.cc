@@ -117,11 +117,12 @@ nb::tuple progress_of(const AsyncSave& save) {
 }
 
 std::unique_ptr<AsyncCheckpointer> make_checkpointer(const WriterProcess* process, std::size_t generations,
-                                                     std::size_t copy_threads) {
+                                                     std::size_t copy_threads, int nice) {
   AsyncCheckpointerOptions options;
   options.stager = CheckpointStager::make({generations, copy_threads});
   if (process != nullptr) options.process = process->process;
   options.overlap = true;
+  options.nice = nice;
   return std::make_unique<AsyncCheckpointer>(std::move(options));
 }
 
@@ -147,7 +148,8 @@ void bind_async_checkpointer(nb::module_& module) {
       .def("catalog", &catalog_of)
       .def("progress", &progress_of);
   nb::class_<AsyncCheckpointer>(module, "AsyncCheckpointer")
-      .def(nb::new_(&make_checkpointer), nb::arg("process").none(), nb::arg("generations"), nb::arg("copy_threads"))
+      .def(nb::new_(&make_checkpointer), nb::arg("process").none(), nb::arg("generations"), nb::arg("copy_threads"),
+           nb::arg("nice"))
       .def("save", &save_state)
       .def("abandon_save", &abandon_save_with)
       .def("prepare", &prepare_for)

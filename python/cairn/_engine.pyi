@@ -180,7 +180,7 @@ class AsyncSave:
 
 @final
 class AsyncCheckpointer:
-    def __init__(self, process: WriterProcess | None, generations: int, copy_threads: int) -> None: ...
+    def __init__(self, process: WriterProcess | None, generations: int, copy_threads: int, nice: int) -> None: ...
     def save(
         self,
         directory: bytes,

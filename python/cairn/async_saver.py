@@ -36,7 +36,7 @@ class AsyncSaver:
     each with memory for the whole state; a save beyond that waits for the oldest. `copy_threads`: that stage; 0 for one
     per core. `deadline_seconds`: a rank or a writer that gives no sign of life, or gets nowhere, for so long is given
     up. `grace_seconds`: after a SIGTERM the writer process finishes what is staged, but not longer than this. `nice`
-    and `io_priority`: how far the writer process stands back.
+    (0 to 19) and `io_priority` (of a process): how far the writer stands back behind the training.
 
     Saves come from one thread at a time. A forked child makes its own.
     """
@@ -49,7 +49,7 @@ class AsyncSaver:
         copy_threads: int = 0,
         deadline_seconds: float = 300.0,
         grace_seconds: float = 30.0,
-        nice: int = 0,
+        nice: int = 10,
         io_priority: IoPriority | None = None,
     ) -> None:
         if io_priority not in (None, "low", "idle"):
@@ -58,7 +58,7 @@ class AsyncSaver:
         if process:
             executable = os.fsencode(writer_executable())
             self._process = _engine.WriterProcess(executable, grace_seconds, nice, io_priority or "")
-        self._native = _engine.AsyncCheckpointer(self._process, generations, copy_threads)
+        self._native = _engine.AsyncCheckpointer(self._process, generations, copy_threads, nice)
         self._deadline_seconds = deadline_seconds
 
     @property
@@ -74,25 +74,36 @@ class AsyncSaver:
         Returns when the state may change again; with `asynchronous_staging` at once, and then the state must stay as it
         is until the staging future is done. Raises what fails until then; what fails later is in the upload future.
         """
-        return self.start(DescribedState(state_dict), directory, asynchronous_staging=asynchronous_staging, **options)
+        described = DescribedState(state_dict)
+        follower = saves_under_way.Follower()
+        return self.start(described, directory, follower, asynchronous_staging=asynchronous_staging, **options)
 
     def start(
-        self, described: DescribedState, directory: _PathLike, *, asynchronous_staging: bool, **options: Any
+        self,
+        described: DescribedState,
+        directory: _PathLike,
+        follower: saves_under_way.Follower,
+        *,
+        asynchronous_staging: bool,
+        **options: Any,
     ) -> PendingSave:
-        """As save(), of a state that is described already."""
+        """As save(), of a state that is described already. Takes over the follower."""
         options.setdefault("checkpoint_id", os.fspath(directory))
-        native = self._native.save(
-            os.fsencode(directory), described.native, asynchronous_staging, self._deadline_seconds, **options
-        )
+        try:
+            native = self._native.save(
+                os.fsencode(directory), described.native, asynchronous_staging, self._deadline_seconds, **options
+            )
+        except BaseException:
+            follower.dismiss()
+            raise
         place = saves_under_way.place_of(directory)
         save = PendingSave(place, Future(), SaveFuture(lambda: Progress(*native.progress())))
         save.staging.set_running_or_notify_cancel()
         if not asynchronous_staging:
             save.staging.set_result(None)
         saves_under_way.add(save)
-        kept = described if asynchronous_staging else None
-        rank = options.get("alone_as_rank")
-        saves_under_way.in_background(self._follow, save, native, kept, rank)
+        kept = [described] if asynchronous_staging else []
+        follower.follow(functools.partial(self._follow, save, native, kept, options.get("alone_as_rank")))
         return save
 
     def abandon(self, *reason: Any, **options: Any) -> NoReturn:
@@ -126,32 +137,33 @@ class AsyncSaver:
         del self._native, self._process  # which ends the process
 
     def _follow(
-        self, save: PendingSave, native: _engine.AsyncSave, kept: DescribedState | None, rank: int | None
+        self, save: PendingSave, native: _engine.AsyncSave, kept: list[DescribedState], rank: int | None
     ) -> None:
-        if kept is not None:
-            try:
-                if not _wait(native.wait_staged):
-                    self._leave(save)
-                    return
-            except BaseException as error:
-                save.staging.set_exception(error)
-            else:
+        """Brings both futures to their end, whatever happens. What is `kept` goes when it is staged."""
+        try:
+            if not save.staging.done() and not _wait(native.wait_staged):
+                self._leave(save)
+                return
+        except BaseException as error:
+            save.staging.set_exception(error)
+        else:
+            if not save.staging.done():
                 save.staging.set_result(None)
-        kept = None
+        kept.clear()
+        remarks: list[str] = []
         try:
             with as_checkpoint_exceptions():
                 written = _wait(native.wait_written)
+            if written is None:
+                self._leave(save)
+                return
+            save_id, is_here, _, remarks = written
+            source = native.catalog if is_here else functools.partial(_catalog_in, save.directory, save_id, rank)
+            save.upload.set_result(LazyMetadata(source))
         except BaseException as error:
             save.upload.set_exception(error)
-            return
-        if written is None:
-            self._leave(save)
-            return
-        save_id, is_here, _, remarks = written
-        for remark in remarks:
+        for remark in remarks:  # last: a warning may be an error
             warnings.warn(remark, RuntimeWarning, stacklevel=2)
-        source = native.catalog if is_here else functools.partial(_catalog_in, save.directory, save_id, rank)
-        save.upload.set_result(LazyMetadata(source))
 
     def _leave(self, save: PendingSave) -> None:
         self._native.detach()

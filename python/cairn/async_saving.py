@@ -8,12 +8,12 @@ Python takes no part in step 3, and nothing is sent between ranks in it: their w
 overlap on one process group, which needs no CPU backend.
 """
 
+import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.staging import AsyncStager, StagingOptions
@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlo
 from torch.distributed.checkpoint.staging import DefaultStager as StockDefaultStager
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
 
-from cairn import saves_under_way
+from cairn import queued_saves, saves_under_way
 from cairn.async_saver import AsyncSaver, IoPriority
 from cairn.described import DescribedState, states_of
 from cairn.errors import Error
@@ -29,7 +29,7 @@ from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import FileSystemWriter, save_options, writer_is_native
 from cairn.planning import save_planner_is_native, save_planning
 from cairn.ranks import Ranks
-from cairn.saves_under_way import PendingSave, Progress, SaveFuture
+from cairn.saves_under_way import Follower, PendingSave
 from cairn.saving import save_now
 from cairn.staging import BlockingAsyncStager, DefaultStager
 
@@ -38,10 +38,9 @@ _BLOCKING_STAGERS = (BlockingAsyncStager, StockBlockingStager, FileSystemWriter,
 
 _savers: dict[bool, AsyncSaver] = {}  # by whether a process writes
 _settings: dict[str, Any] = {}
-_groups: dict[int, tuple[Any, Any]] = {}  # by a process group's identity: that group, and one of the same ranks for us
 
 
-def async_save(
+def async_save(  # noqa: PLR0913 - the signature is DCP's
     state_dict: dict[str, Any],
     *,
     checkpoint_id: _PathLike | None = None,
@@ -86,7 +85,7 @@ def async_save(
         pending = _start(lambda: states_of(state_dict), call, process, asynchronous_staging=later)
         stager._staging_future = pending.staging  # for its synchronize_staging()
         return _response(pending.staging, pending.upload) if later else pending.upload
-    return _save_what_is_staged(states_of(state_dict), stager, call, process if native else None)
+    return _save_what_is_staged(state_dict, stager, call, process if native else None)
 
 
 def configure_async_saves(
@@ -95,7 +94,7 @@ def configure_async_saves(
     copy_threads: int = 0,
     deadline_seconds: float = 300.0,
     grace_seconds: float = 30.0,
-    nice: int = 0,
+    nice: int = 10,
     io_priority: IoPriority | None = None,
 ) -> None:
     """How :func:`async_save` works in this process: the options of :class:`cairn.AsyncSaver`. Waits for what runs."""
@@ -155,8 +154,15 @@ def _start(
                 planning = save_planning(call.planner)
                 directory, options = save_options(call.checkpoint_id, call.storage_writer)
                 described = DescribedState(make_state(), record_paths=planning["record_paths"])
+                follower = Follower()
             return saver.start(
-                described, directory, asynchronous_staging=asynchronous_staging, **planning, **options, **together
+                described,
+                directory,
+                follower,
+                asynchronous_staging=asynchronous_staging,
+                **planning,
+                **options,
+                **together,
             )
         except Error as error:
             saves_under_way.note_told(error)
@@ -164,77 +170,43 @@ def _start(
 
 
 def _save_what_is_staged(
-    states: dict[str, Any], stager: Any, call: _Call, process: bool | None
+    state_dict: dict[str, Any], stager: Any, call: _Call, process: bool | None
 ) -> "Future[Metadata] | AsyncSaveResponse":
     """With a stager of the caller's own, or a planner or storage (`process` is None) that the engine does not know.
 
-    What is staged at once goes the usual way: it is copied once more, for only then the stager may use its memory for
-    the next save. What is staged later is planned later, by a process group of our own: the caller's is his.
+    What is staged at once, for the engine, is copied once more: the stager may use its memory for the next save.
     """
-    with as_checkpoint_exceptions():
-        saves_under_way.raise_untold()
-    own_stager = DefaultStager(StagingOptions(False, False, False, False)) if stager is None else None
-    stager = stager or own_stager
-    staged = stager.stage(states)
+    stager = stager or DefaultStager(StagingOptions(False, False, False, False))
+    own_group = queued_saves.group_of_our_own(call.process_group, call.no_dist)
+    try:
+        staged, follower = queued_saves.stage(
+            call.process_group, call.no_dist, stager, lambda: states_of(state_dict), own_group
+        )
+    except BaseException as error:
+        saves_under_way.note_told(error)
+        raise
     if process is not None and not isinstance(staged, Future):
+        follower.dismiss()
         pending = _start(lambda: staged, call, process, asynchronous_staging=False)
-        _synchronize(stager)
-        return pending.upload
-    call = call._replace(process_group=_group_of_our_own(call.process_group, call.no_dist))
-    staging: Future[None] = Future()
-    staging.set_running_or_notify_cancel()
-    upload = SaveFuture(lambda: Progress("ended" if upload.done() else "writing", 0, 0))
-
-    def work() -> None:
-        try:
-            state = staged.result() if isinstance(staged, Future) else staged
-        except BaseException as error:
-            staging.set_exception(error)
-            upload.set_exception(error)
-            return
-        staging.set_result(None)
-        try:
-            metadata = save_now(state, **call._asdict())
-        except BaseException as error:
-            upload.set_exception(error)
-        else:
-            upload.set_result(metadata)
-        finally:
-            if own_stager is not None:
-                own_stager.close()
-
-    directory = str(call.checkpoint_id or getattr(call.storage_writer, "path", ""))
-    saves_under_way.add(PendingSave(saves_under_way.place_of(directory), staging, upload))
-    saves_under_way.in_background(work)
+    else:
+        directory = str(call.checkpoint_id or getattr(call.storage_writer, "path", ""))
+        arguments = call._replace(process_group=own_group)._asdict()
+        save = functools.partial(save_now, **arguments)
+        pending = queued_saves.enqueue(own_group, directory, staged, follower, save)
     if isinstance(staged, Future):
-        return _response(staging, upload)
-    _synchronize(stager)
-    return upload
+        return _response(pending.staging, pending.upload)
+    if stager.should_synchronize_after_execute:
+        stager.synchronize_staging()
+    return pending.upload
 
 
 def _response(staging: "Future[None]", upload: "Future[Any]") -> AsyncSaveResponse:
     return AsyncSaveResponse(staging_completion=staging, upload_completion=upload)
 
 
-def _synchronize(stager: Any) -> None:
-    if stager.should_synchronize_after_execute:
-        stager.synchronize_staging()
-
-
-def _group_of_our_own(group: Any, no_dist: bool) -> Any:
-    """A process group of the same ranks, on which nobody else talks; all of them call this in the same order."""
-    if no_dist or not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
-        return group
-    given: Any = dist.group.WORLD if group is None else group
-    if id(given) not in _groups:
-        ranks = dist.get_process_group_ranks(given)
-        _groups[id(given)] = (given, dist.new_group(ranks, backend="gloo", use_local_synchronization=True))
-    return _groups[id(given)][1]
-
-
 def _forget() -> None:  # in a forked child: none of them is its own
     _savers.clear()
-    _groups.clear()
+    queued_saves.forget()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -47,7 +47,9 @@ def _fill(metadata: LazyMetadata) -> None:
     source = attributes.get("_cairn_source")
     if source is not None:
         catalog, load_id = source
-        filled = _attributes_of(catalog() if callable(catalog) else catalog, load_id)  # may raise: then it stays as it is
+        filled = _attributes_of(
+            catalog() if callable(catalog) else catalog, load_id
+        )  # may raise: then it stays as it is
         attributes.pop("_cairn_source", None)
         attributes.update(filled)
     object.__setattr__(metadata, "__class__", Metadata)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from cairn.errors import Error, InvalidArgument, Unavailable
-from cairn.failures import failure_of
+from cairn.failures import failure_of, with_failures
 
 
 class Ranks:
@@ -66,6 +67,29 @@ class Ranks:
                     raise error from None
                 raise told from error
 
+    @contextlib.contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """For what every rank does on its own: at the end of the block all hear from all, and fail if one has failed.
+
+        Raises CheckpointException with the failures by rank, which is a cairn.Error too if the first of them is one.
+        """
+        failure: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failure = error
+        if self.are_many:
+            attachment = b"" if failure is None else _attachment_of(failure)
+            said = self.options["collectives"].all_gather(attachment)
+            failures = {rank: pickle.loads(text) for rank, text in enumerate(said) if text}
+            if failures and (failure is None or isinstance(failure, Exception)):
+                first = min(failures)
+                if isinstance(failures[first][0], Error):
+                    raise with_failures(failures[first][0], failures) from failure
+                raise CheckpointException("staging", failures) from failure
+        if failure is not None:
+            raise failure
+
 
 _ATTACHMENT_BYTES_MAX = 64 << 10  # an exception may hold a tensor, and every rank gets that of every other
 
@@ -87,3 +111,11 @@ def _told(error: BaseException) -> tuple[str, str, dict[str, Any], bytes]:
     except Exception:  # an exception may hold anything; the text goes in any case
         attachment = b""
     return code, text, {}, attachment if len(attachment) <= _ATTACHMENT_BYTES_MAX else b""
+
+
+def _attachment_of(error: BaseException) -> bytes:
+    """The failure for other ranks, pickled; if that can't be, what is known of it."""
+    if isinstance(error, Error):
+        return pickle.dumps(failure_of(error))
+    _, text, _, attachment = _told(error)
+    return attachment or pickle.dumps(failure_of(RuntimeError(text)))

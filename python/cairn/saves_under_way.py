@@ -1,12 +1,15 @@
 """The asynchronous saves of this process: which are under way, and which have failed without anybody being told."""
 
 import atexit
+import itertools
 import logging
 import os
+import queue
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch.distributed.checkpoint.metadata import Metadata
@@ -45,16 +48,16 @@ class SaveFuture(Future[Metadata]):
         self._refuse_in_a_fork()
         try:
             return super().result(timeout)
-        finally:
-            self.was_told = self.was_told or self.done()
+        except BaseException as error:  # a time-out or Ctrl-C is none that is to be told
+            self.was_told = self.was_told or (self.done() and error is super().exception())
+            raise
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """As of every Future."""
         self._refuse_in_a_fork()
-        try:
-            return super().exception(timeout)
-        finally:
-            self.was_told = self.was_told or self.done()
+        error = super().exception(timeout)
+        self.was_told = self.was_told or error is not None
+        return error
 
     def _refuse_in_a_fork(self) -> None:
         if os.getpid() != self._process and not self.done():
@@ -68,11 +71,14 @@ class PendingSave:
     directory: str
     staging: Future[None]
     upload: SaveFuture
+    number: int = field(default_factory=itertools.count(1).__next__)  # the same on all ranks, which call in one order
 
 
 _lock = threading.Lock()
 _saves: list[PendingSave] = []  # under way, or failed with nobody told
 _threads: list[threading.Thread] = []  # that follow them
+
+_LEAVING_SECONDS = 5.0
 
 leaving = threading.Event()  # the interpreter ends, and waits for nothing
 
@@ -96,43 +102,63 @@ def in_background(work: Callable[..., None], *arguments: Any) -> None:
         _threads.append(thread)
 
 
+class Follower:
+    """A thread that will follow a save. It is there before the save begins: a save that nobody follows has no end."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        in_background(self._run)
+
+    def follow(self, work: Callable[[], None]) -> None:
+        """Does the work, once."""
+        self._work.put(work)
+
+    def dismiss(self) -> None:
+        """There is no save."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        work = self._work.get()
+        if work is not None:
+            work()
+
+
 def wait_for(directory: _PathLike | None = None) -> None:
     """Returns when no save into `directory` (None: anywhere) is under way any more. How they ended is not told."""
     wanted = None if directory is None else place_of(directory)
     for save in _snapshot():
         if wanted is None or save.directory == wanted:
-            _await(save.upload)
+            await_end(save.upload)
 
 
 def wait_for_staging() -> None:
     """Returns when what is to be saved may change again. What failed is in the futures."""
     for save in _snapshot():
-        _await(save.staging)
+        await_end(save.staging)
 
 
 def raise_untold() -> None:
-    """Raises the error of an earlier save, if nobody was told of it. Each is raised once."""
+    """Raises the error of an earlier save, if nobody was told of it: the first of them; each is raised once."""
     with _lock:
-        failed = [save for save in _saves if _is_untold(save)]
-        for save in failed:
-            save.upload.was_told = True
-            _saves.remove(save)
-    if not failed:
-        return
-    error = failed[0].upload.exception()
+        failed = next((save for save in _saves if _is_untold(save)), None)
+        if failed is None:
+            return
+        failed.upload.was_told = True
+        _saves.remove(failed)
+    error = failed.upload.exception()
     assert error is not None
     if isinstance(error, Error):
-        told = type(error)(f"{EARLIER}, into '{failed[0].directory}', failed: {error}", **error.place)
-        raise told from error
+        told = f"{EARLIER} (number {failed.number}), into '{failed.directory}', failed: {error}"
+        raise type(error)(told, **error.place) from error
     raise error
 
 
 def note_told(error: BaseException) -> None:
     """If `error` reports an earlier save on behalf of another rank, then this rank need not report it once more."""
-    if EARLIER not in str(error):
-        return
+    numbers = {int(number) for number in re.findall(rf"{EARLIER} \(number (\d+)\)", str(error))}
     for save in _snapshot():
-        save.upload.was_told = True
+        if save.number in numbers:
+            save.upload.was_told = True
 
 
 def place_of(directory: _PathLike) -> str:
@@ -150,9 +176,9 @@ def _snapshot() -> Sequence[PendingSave]:
         return list(_saves)
 
 
-def _await(future: "Future[Any]") -> None:
+def await_end(future: "Future[Any]") -> None:
+    """Returns when it is done, which tells nobody how it ended."""
     done = threading.Event()
-    # Without asking for the result: to wait is not to be told.
     Future.add_done_callback(future, lambda _: done.set())
     while not done.wait(0.2):  # in slices, so that Ctrl-C is heard
         pass
@@ -169,7 +195,7 @@ def _end() -> None:
     leaving.set()
     # Those that are left were waited for, until Ctrl-C. They must not be in the engine when the interpreter is gone.
     for thread in _threads:
-        thread.join()
+        thread.join(_LEAVING_SECONDS)  # one that is in a plug-in of somebody else's does not hear of it
     for save in _snapshot():
         if _is_untold(save):
             _log.error("an asynchronous save into '%s' failed: %s", save.directory, save.upload.exception())

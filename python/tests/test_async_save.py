@@ -123,7 +123,7 @@ def test_a_failure_that_nobody_asked_for_is_raised_by_the_next_call_once(checkpo
     cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
     failing_save(checkpoint, kind)
     saves_under_way.wait_for()
-    with pytest.raises(cairn.Error, match=r"the save before this one, into '.*checkpoint', failed"):
+    with pytest.raises(cairn.Error, match=r"the save before this one \(number \d+\), into '.*checkpoint', failed"):
         cairn.async_save(state_of(2), checkpoint_id=checkpoint, async_checkpointer_type=kind)
     assert cairn.open(checkpoint)["of"] == "another"
     cairn.save(state_of(2), checkpoint_id=checkpoint)
@@ -136,6 +136,40 @@ def no_commit_in(directory: Path) -> Iterator[None]:
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     yield
     os.close(descriptor)
+
+
+def test_each_of_two_failures_is_raised(checkpoint: Path, kind: Any) -> None:
+    cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
+    with no_commit_in(checkpoint):
+        for step in (2, 3):
+            cairn.async_save(state_of(step), checkpoint_id=checkpoint, async_checkpointer_type=kind)
+        stock.save({"of": "another"}, checkpoint)
+    saves_under_way.wait_for()
+    for _ in range(2):
+        with pytest.raises(cairn.Error, match="the save before this one"):
+            cairn.async_save(state_of(4), checkpoint_id=checkpoint, async_checkpointer_type=kind)
+    cairn.async_save(state_of(4), checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
+
+
+def test_a_failure_does_not_hide_that_of_a_save_still_under_way(checkpoint: Path, kind: Any) -> None:
+    cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
+    failing_save(checkpoint, kind)
+    saves_under_way.wait_for()
+    other = checkpoint.with_name("other")
+    with pytest.raises(cairn.Error, match="the save before this one"):
+        cairn.async_save(state_of(2), checkpoint_id=other, async_checkpointer_type=kind)
+    failing_save(checkpoint, kind)
+    saves_under_way.wait_for()
+    with pytest.raises(cairn.Error, match="the save before this one"):
+        cairn.save(state_of(2), checkpoint_id=other)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning", "ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_remark_that_is_an_error_does_not_keep_the_future_from_its_end(checkpoint: Path, kind: Any) -> None:
+    checkpoint.mkdir()
+    (checkpoint / "__7.metadata").write_bytes(b"no pickle")
+    future = cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind)
+    assert future.result(60).state_dict_metadata
 
 
 def failing_save(checkpoint: Path, kind: Any) -> "Future[Any]":
@@ -264,7 +298,8 @@ def test_progress_is_told_and_ends(checkpoint: Path, kind: Any) -> None:
     assert future.progress().phase in ("staging", "writing", "waiting", "committing", "ended")
     future.result()
     assert future.progress().phase == "ended"
-    assert future.progress().bytes_written == sum(path.stat().st_size for path in checkpoint.glob("*.distcp"))
+    assert future.progress().bytes_written >= sum(path.stat().st_size for path in checkpoint.glob("*.distcp"))
+    assert future.progress().bytes_written == future.progress().bytes_total
 
 
 def test_it_is_made_ready_ahead(checkpoint: Path, kind: Any) -> None:
@@ -367,3 +402,56 @@ def test_a_failure_is_raised_by_the_next_call_of_every_rank(three: Gang, checkpo
         assert failed
         assert "the save before this one" in text
     assert cairn.open(checkpoint)["after"] == 1
+
+
+class Planner(cairn.DefaultSavePlanner):
+    """A class of the caller's own: torch plans."""
+
+
+def save_by_a_planner(directory: Path, kind: Any) -> list[int]:
+    futures = []
+    for step in range(1, 5):
+        state = {"t": torch.full((5,), float(step)), "own": {dist.get_rank(): torch.full((3,), float(step))}}
+        futures.append(
+            cairn.async_save(state, checkpoint_id=directory, planner=Planner(), async_checkpointer_type=kind)
+        )
+        dist.barrier()  # of the trainer's own, while saves are under way
+    return [len(future.result().state_dict_metadata) for future in futures]
+
+
+def test_saves_by_a_planner_of_the_users_own_come_one_after_another(three: Gang, checkpoint: Path, kind: Any) -> None:
+    assert three.run(save_by_a_planner, checkpoint, kind) == [[4] * 4] * 3
+    opened = cairn.open(checkpoint)
+    assert opened["t"].tolist() == [4.0] * 5
+    assert opened["own.2"].tolist() == [4.0] * 3
+    assert cairn.verify(checkpoint)
+
+
+class FailingOnOne(Doubling):
+    """Stages on all ranks but rank 1."""
+
+    def stage(self, state_dict: dict[str, Any]) -> Any:
+        if dist.get_rank() == 1:
+            raise RuntimeError("no room to stage")
+        return super().stage(state_dict)
+
+
+def save_by_a_stager_that_fails_on_one(directory: Path, kind: Any, later: bool) -> tuple[str, list[int]]:
+    state = {"t": torch.ones(3)}
+    try:
+        cairn.async_save(state, checkpoint_id=directory, async_stager=FailingOnOne(later), async_checkpointer_type=kind)
+    except CheckpointException as error:
+        told = str(error), sorted(error.failures)
+    else:
+        told = "", []
+    cairn.async_save(state, checkpoint_id=directory, async_checkpointer_type=kind).result()
+    return told
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_stager_that_fails_on_one_rank_fails_the_call_of_all(
+    three: Gang, checkpoint: Path, kind: Any, later: bool
+) -> None:
+    for text, failed in three.run(save_by_a_stager_that_fails_on_one, checkpoint, kind, later):
+        assert "no room to stage" in text
+        assert failed == [1]

@@ -169,7 +169,8 @@ struct AsyncCheckpointer::Impl {
 AsyncCheckpointer::AsyncCheckpointer(AsyncCheckpointerOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->options = std::move(options);
   if (!impl_->options.stager) impl_->options.stager = CheckpointStager::make();
-  if (!impl_->options.process) impl_->threads = std::make_unique<writer::ThreadWriter>();
+  if (!impl_->options.process)
+    impl_->threads = std::make_unique<writer::ThreadWriter>(os::Priority{.nice = impl_->options.nice});
 }
 AsyncCheckpointer::AsyncCheckpointer(AsyncCheckpointer&&) noexcept = default;
 AsyncCheckpointer& AsyncCheckpointer::operator=(AsyncCheckpointer&&) noexcept = default;

@@ -73,6 +73,7 @@ struct AsyncTrip::UnderWay {
   std::promise<Result<void>> staging;
   std::promise<Result<AsyncSaveReport>> write;
   std::unique_ptr<writer::WriterSave> save;
+  std::atomic<std::uint64_t> bytes_written{0};  // of all that there was, once it has ended well
   // For a staging that outlasts the call.
   SaveItems items;
   std::vector<staging::CopyItem> copies;
@@ -82,6 +83,7 @@ struct AsyncTrip::UnderWay {
       write.set_value(std::move(outcome).error());
       return;
     }
+    bytes_written = outcome->bytes_written;
     write.set_value(AsyncSaveReport{save_id, metadata, outcome->bytes_written, std::move(outcome->warnings)});
   }
 };
@@ -268,6 +270,7 @@ Result<AsyncSave> AsyncTrip::begin() {
   handle.staging = under_way.staging.get_future().share();
   handle.write = under_way.write.get_future().share();
   handle.progress = [kept = under_way_] {
+    if (const std::uint64_t bytes = kept->bytes_written) return SaveProgress{SavePhase::kEnded, bytes, bytes};
     const writer::ProgressReport progress = kept->save->progress();
     return SaveProgress{static_cast<SavePhase>(progress.phase), progress.bytes_written, progress.bytes_total};
   };

@@ -1,0 +1,88 @@
+"""Asynchronous saves with a planner, a storage or a stager that the engine does not know: in threads.
+
+1. The caller's stager stages. If that fails on one rank, it fails on all, and there is no save.
+2. A thread waits for what is staged, and for the save before it, and saves. Its collectives are those of a process
+   group of our own: the caller's is the caller's.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import torch.distributed as dist
+
+from cairn import saves_under_way
+from cairn.failures import as_checkpoint_exceptions
+from cairn.ranks import Ranks
+from cairn.saves_under_way import Follower, PendingSave, Progress, SaveFuture
+
+_GENERATIONS = 2  # saves under way at a time
+
+_groups: dict[int, tuple[Any, Any]] = {}  # by a process group's identity: that group, and one of the same ranks for us
+_queues: defaultdict[int, list[SaveFuture]] = defaultdict(list)  # by the identity of the group of our own
+
+
+def stage(
+    group: Any, no_dist: bool, stager: Any, make_state: Callable[[], Any], own_group: Any
+) -> tuple[Any, Follower]:
+    """Step 1, on the caller's `group`, as it is the caller's turn: what the stager gave, and a thread for step 2.
+
+    Waits while too many saves are under way.
+    """
+    with as_checkpoint_exceptions() as here:
+        ranks = Ranks(group, no_dist)
+        here.rank = ranks.rank
+        with ranks.all_or_none():
+            saves_under_way.raise_untold()
+            queue = [save for save in _queues[id(own_group)] if not save.done()]
+            if len(queue) >= _GENERATIONS:
+                saves_under_way.await_end(queue[-_GENERATIONS])
+            staged = stager.stage(make_state())
+            return staged, Follower()
+
+
+def enqueue(group: Any, directory: str, staged: Any, follower: Follower, save: Callable[[Any], Any]) -> PendingSave:
+    """Step 2, by `save` with what is staged, which may be a future."""
+    upload = SaveFuture(lambda: Progress("ended" if upload.done() else "writing", 0, 0))
+    pending = PendingSave(saves_under_way.place_of(directory), Future(), upload)
+    pending.staging.set_running_or_notify_cancel()
+    queue = _queues[id(group)]
+    before = queue[-1] if queue else None
+    queue[:] = [*(save for save in queue if not save.done()), upload]
+
+    def work() -> None:
+        try:
+            state = staged.result() if isinstance(staged, Future) else staged
+        except BaseException as error:
+            pending.staging.set_exception(error)
+            upload.set_exception(error)
+            return
+        pending.staging.set_result(None)
+        if before is not None:
+            saves_under_way.await_end(before)
+        try:
+            upload.set_result(save(state))
+        except BaseException as error:
+            upload.set_exception(error)
+
+    saves_under_way.add(pending)
+    follower.follow(work)
+    return pending
+
+
+def group_of_our_own(group: Any, no_dist: bool) -> Any:
+    """A process group of the same ranks, on which nobody else talks; all of them call this in the same order."""
+    if no_dist or not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
+        return group
+    given: Any = dist.group.WORLD if group is None else group
+    if id(given) not in _groups:
+        ranks = dist.get_process_group_ranks(given)
+        _groups[id(given)] = (given, dist.new_group(ranks, backend="gloo", use_local_synchronization=True))
+    return _groups[id(given)][1]
+
+
+def forget() -> None:
+    """In a forked child: none of them is its own."""
+    _groups.clear()
+    _queues.clear()
