@@ -167,19 +167,28 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
   {
     const std::lock_guard lock(mutex_);
     lost = lost_;
-    if (!lost && save.over) return Error(ErrorCode::kInvalidArgument, "a save that has ended");
+    if (!lost && save.over) return {};  // `ended` says how
     if (!lost) {
       save.arena = request.arena;
       save.deadline = request.deadline;
       if (follows) save.place = follows;
     }
   }
-  // When the process was lost nobody knew yet where this save belongs: the other ranks are told now.
-  if (lost) return follows ? settle(*follows, *std::move(lost)) : *std::move(lost);
-  const std::lock_guard in_order(order_);
-  CAIRN_TRY(sent_.send_arena(socket_, request.arena));
-  CAIRN_TRY_ASSIGN(message.layout_slot, sent_.send_layout(socket_, *request.layout));
-  return send(MessageKind::kBegin, encode(message));
+  if (lost) {
+    // `ended` says how, as on the other ranks. When the process was lost nobody knew yet where this save belongs: they
+    // are told now.
+    if (follows) (void)settle(*follows, *std::move(lost));
+    return {};
+  }
+  const auto send_all = [&]() -> Result<void> {
+    const std::lock_guard in_order(order_);
+    CAIRN_TRY(sent_.send_arena(socket_, request.arena));
+    CAIRN_TRY_ASSIGN(message.layout_slot, sent_.send_layout(socket_, *request.layout));
+    return send(MessageKind::kBegin, encode(message));
+  };
+  const Result<void> sent = send_all();
+  // A process that can't be reached is about to be lost, and then `ended` has more to say than that.
+  return sent || sent.error().code() == ErrorCode::kUnavailable ? Result<void>() : sent;
 }
 
 Result<void> WriterConnection::staged(Save& save) {
