@@ -49,4 +49,5 @@ def load() -> None:
 
 def unload() -> None:
     """Removes what load() has made, at the end."""
-    shutil.rmtree(switch().parent)
+    if _SWITCH in os.environ:
+        shutil.rmtree(switch().parent)

@@ -126,6 +126,7 @@ def main() -> int:
         for name in [name for name in known if name in wanted or group_of(name) in wanted]:
             tallies.append(run(name, known[name], scratch / name))
             print(tallies[-1], *tallies[-1].problems, sep="\n  ", flush=True)
+    failing_sync.unload()
     if arguments.json:
         arguments.json.write_text(json.dumps([tally.as_dict() for tally in tallies], indent=1))
     return 1 if any(tally.problems for tally in tallies) else 0
