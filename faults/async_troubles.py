@@ -77,8 +77,9 @@ _TROUBLES = (
 
 def disks(folder: Path, tally: Tally, seed: int, count: int) -> None:
     """Each trouble, with each type of save, on one rank and on two, in an order of the seed's."""
-    trials = list(itertools.product(_TROUBLES, _HOW, (1, 2)))
-    random.Random(seed).shuffle(trials)
+    ways = list(itertools.product(_HOW, (1, 2)))
+    random.Random(seed).shuffle(ways)
+    trials = [(trouble, how, ranks) for how, ranks in ways for trouble in _TROUBLES]
     with _small_disk(folder / "disk") as disk:
         for number, (trouble, how, ranks) in enumerate(itertools.islice(itertools.cycle(trials), count)):
             tally.tried += 1
