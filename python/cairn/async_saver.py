@@ -89,13 +89,9 @@ class AsyncSaver:
     ) -> PendingSave:
         """As save(), of a state that is described already. Takes over the follower."""
         options.setdefault("checkpoint_id", os.fspath(directory))
-        try:
-            native = self._native.save(
-                os.fsencode(directory), described.native, asynchronous_staging, self._deadline_seconds, **options
-            )
-        except BaseException:
-            follower.dismiss()
-            raise
+        native = self._native.save(
+            os.fsencode(directory), described.native, asynchronous_staging, self._deadline_seconds, **options
+        )
         place = saves_under_way.place_of(directory)
         save = PendingSave(place, Future(), SaveFuture(lambda: Progress(*native.progress())))
         save.staging.set_running_or_notify_cancel()

@@ -186,7 +186,6 @@ def _save_what_is_staged(
         saves_under_way.note_told(error)
         raise
     if process is not None and not isinstance(staged, Future):
-        follower.dismiss()
         pending = _start(lambda: staged, call, process, asynchronous_staging=False)
     else:
         directory = str(call.checkpoint_id or getattr(call.storage_writer, "path", ""))

@@ -103,24 +103,27 @@ def in_background(work: Callable[..., None], *arguments: Any) -> None:
 
 
 class Follower:
-    """A thread that will follow a save. It is there before the save begins: a save that nobody follows has no end."""
+    """A thread that will follow a save. It is there before the save begins: a save that nobody follows has no end.
+
+    It ends when its work is done, or when this object goes without having given it any.
+    """
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        in_background(self._run)
+        in_background(_do_one, self._work)
+
+    def __del__(self) -> None:
+        self._work.put(None)
 
     def follow(self, work: Callable[[], None]) -> None:
         """Does the work, once."""
         self._work.put(work)
 
-    def dismiss(self) -> None:
-        """There is no save."""
-        self._work.put(None)
 
-    def _run(self) -> None:
-        work = self._work.get()
-        if work is not None:
-            work()
+def _do_one(given: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
+    work = given.get()
+    if work is not None:
+        work()
 
 
 def wait_for(directory: _PathLike | None = None) -> None:
