@@ -146,10 +146,11 @@ Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
   under_way_ = std::move(under_way);
   Word word{plan_ ? plan_->id : 0, std::nullopt};
   if (ranks_.is_coordinator()) {
-    CAIRN_TRY_ASSIGN(
-        word.ticket,
-        under_way_->save->claim(
-            {directory_, next_save_identity(), {options_.save.overwrite, options_.save.alone_as_rank, false}}));
+    CAIRN_TRY_ASSIGN(word.ticket,
+                     under_way_->save->claim({directory_,
+                                              next_save_identity(),
+                                              {options_.save.overwrite, options_.save.alone_as_rank, false},
+                                              options_.deadline}));
   }
   return encode_word(word);
 }

@@ -221,6 +221,7 @@ std::string encode(const ClaimMessage& message) {
   append_flag(out, options.overwrite);
   append_flag(out, options.names_taken);
   append_varint(out, options.alone_as_rank ? std::uint64_t{*options.alone_as_rank} + 1 : 0);
+  append_milliseconds(out, message.request.deadline);
   return out;
 }
 
@@ -236,6 +237,7 @@ Result<ClaimMessage> decode_claim(std::string_view bytes) {
   constexpr std::uint64_t kRanksMax = std::uint64_t{UINT32_MAX} + 1;
   CAIRN_TRY_ASSIGN(const std::uint64_t alone, read_at_most(reader, kRanksMax, "a rank beyond 2^32"));
   if (alone != 0) options.alone_as_rank = static_cast<std::uint32_t>(alone - 1);
+  CAIRN_TRY_ASSIGN(message.request.deadline, read_milliseconds(reader));
   CAIRN_TRY(expect_end(reader));
   return message;
 }

@@ -132,7 +132,12 @@ void SaveThread::set_rank_save(std::unique_ptr<RankSave> rank_save) {
 
 void SaveThread::run_tasks_until_told(std::unique_lock<std::mutex>& lock) {
   while (true) {
-    told_.wait(lock, [this] { return !tasks_.empty() || begun_ || abandoned_; });
+    const auto is_told = [this] { return !tasks_.empty() || begun_ || abandoned_; };
+    if (!begin_by_) {
+      told_.wait(lock, is_told);
+    } else if (!told_.wait_until(lock, *begin_by_, is_told)) {
+      abandoned_ = Error(ErrorCode::kUnavailable, "the coordinator has claimed the directory, and got no further");
+    }
     if (tasks_.empty()) break;
     const std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
@@ -176,6 +181,7 @@ Result<transfer::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
   CAIRN_TRY_ASSIGN(auto rank_save, RankSave::claim(std::move(storage), request.identity, request.options));
   const transfer::SaveTicket ticket = rank_save->ticket();
   set_rank_save(std::move(rank_save));
+  begin_by_ = Clock::now() + request.deadline;
   return ticket;
 }
 

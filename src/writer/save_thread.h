@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -80,6 +81,7 @@ class SaveThread {
   std::atomic<bool> ended_{false};
 
   // The thread's own.
+  std::optional<std::chrono::steady_clock::time_point> begin_by_;  // once it has claimed
   std::optional<SaveRequest> request_;
   std::deque<transfer::FileImage> images_;
   std::vector<transfer::ImageFile> files_;

@@ -25,7 +25,10 @@ namespace cairn::writer {
 struct ClaimRequest {
   std::string directory;  // is made if it is not there
   transfer::SaveIdentity identity;
-  transfer::ClaimOptions options;
+  transfer::ClaimOptions options = {};
+  // The writer answers within it; and the trainer goes on to begin(): one that is stopped in between keeps others
+  // waiting.
+  std::chrono::milliseconds deadline{std::chrono::minutes(5)};
 };
 
 // Where the files of a rank lie in an arena: as they will lie on disk, one behind another. Immutable; of an unchanged

@@ -256,6 +256,21 @@ TEST_P(Writers, EndASaveThatBeginsUnclaimed) {
   EXPECT_EQ(ended.error().code(), ErrorCode::kInvalidArgument) << ended.error().what();
 }
 
+TEST_P(Writers, GiveUpAClaimThatNobodyGoesOnWith) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  StagedSample sample(1);
+  End end;
+  const auto save = writer->start(end.callback()).value();
+  ClaimRequest request = sample.claim_request(scratch.path());
+  request.deadline = std::chrono::milliseconds(1500);
+  ASSERT_TRUE(save->claim(request));
+  const auto ended = end.wait();
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code(), ErrorCode::kUnavailable) << ended.error().what();
+  EXPECT_EQ(names_in(scratch.path()), std::vector<std::string>());
+}
+
 TEST_P(Writers, EndASaveWhoseFilesLieBeyondTheArena) {
   const ScratchDirectory scratch;
   const auto writer = make();

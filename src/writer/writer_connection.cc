@@ -142,6 +142,7 @@ Result<transfer::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequ
   message.request.directory = real_path(request.directory);
   {
     const std::lock_guard lock(mutex_);
+    save.deadline = request.deadline;
     const auto& alone = request.options.alone_as_rank;
     save.place = DeadSave{message.request.directory, request.identity.save_id,
                           (alone ? "__" + std::to_string(*alone) : "") + std::string(transfer::kMetadataName)};
