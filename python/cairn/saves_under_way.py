@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from torch.distributed.checkpoint.metadata import Metadata
 
 from cairn.errors import Error, Unavailable
+from cairn.told_future import ToldFuture
 
 _PathLike = str | os.PathLike[str]
 _log = logging.getLogger("cairn")
@@ -30,34 +31,23 @@ class Progress(NamedTuple):
     bytes_total: int  # 0 until it is known
 
 
-class SaveFuture(Future[Metadata]):
-    """The end of a save. It can't be cancelled, and it remembers whether somebody was told of a failure.
-
-    ``progress()`` says how far the save is.
-    """
+class SaveFuture(ToldFuture[Metadata]):
+    """The end of a save. ``progress()`` says how far it is."""
 
     def __init__(self, progress: Callable[[], Progress]) -> None:
         super().__init__()
         self.progress = progress
-        self.was_told = False
         self._process = os.getpid()
-        self.set_running_or_notify_cancel()
 
     def result(self, timeout: float | None = None) -> Metadata:
         """As of every Future."""
         self._refuse_in_a_fork()
-        try:
-            return super().result(timeout)
-        except BaseException as error:  # a time-out or Ctrl-C is none that is to be told
-            self.was_told = self.was_told or (self.done() and error is super().exception())
-            raise
+        return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """As of every Future."""
         self._refuse_in_a_fork()
-        error = super().exception(timeout)
-        self.was_told = self.was_told or error is not None
-        return error
+        return super().exception(timeout)
 
     def _refuse_in_a_fork(self) -> None:
         if os.getpid() != self._process and not self.done():
@@ -86,7 +76,7 @@ leaving = threading.Event()  # the interpreter ends, and waits for nothing
 def add(save: PendingSave) -> None:
     """From when it has begun."""
     with _lock:
-        _saves[:] = [known for known in _saves if not known.upload.done() or _is_untold(known)]
+        _saves[:] = [known for known in _saves if not known.upload.done() or known.upload.has_untold_error]
         _saves.append(save)
 
 
@@ -143,7 +133,7 @@ def wait_for_staging() -> None:
 def raise_untold() -> None:
     """Raises the error of an earlier save, if nobody was told of it: the first of them; each is raised once."""
     with _lock:
-        failed = next((save for save in _saves if _is_untold(save)), None)
+        failed = next((save for save in _saves if save.upload.has_untold_error), None)
         if failed is None:
             return
         failed.upload.was_told = True
@@ -167,11 +157,6 @@ def note_told(error: BaseException) -> None:
 def place_of(directory: _PathLike) -> str:
     """What two names of one directory have in common."""
     return os.path.realpath(os.fspath(directory))
-
-
-def _is_untold(save: PendingSave) -> bool:
-    upload = save.upload
-    return upload.done() and not upload.was_told and super(SaveFuture, upload).exception() is not None
 
 
 def _snapshot() -> Sequence[PendingSave]:
@@ -200,7 +185,7 @@ def _end() -> None:
     for thread in _threads:
         thread.join(_LEAVING_SECONDS)  # one that is in a plug-in of somebody else's does not hear of it
     for save in _snapshot():
-        if _is_untold(save):
+        if save.upload.has_untold_error:
             _log.error("an asynchronous save into '%s' failed: %s", save.directory, save.upload.exception())
 
 

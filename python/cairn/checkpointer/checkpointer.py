@@ -122,9 +122,13 @@ class AsyncCheckpointer(Checkpointer):
         The futures can't be cancelled. With the native process the second one has ``progress()``.
         """
         path, state_dict = path_and_state(path, state_dict)
-        last, self._last = self._last, None
+        last = self._last
         if last is not None:
-            last.result()
+            try:
+                last.result()
+            finally:
+                if last.done():  # Ctrl-C while waiting: it is still the one before
+                    self._last = None
         stager = self._stager
         if type(stager) is DefaultStager and type(self._process) is CheckpointProcess and self._process.is_native:
             asynchronous = stager.config.use_async_staging

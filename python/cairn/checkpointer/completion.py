@@ -3,28 +3,11 @@
 from concurrent.futures import Future
 from typing import Any
 
+from cairn.told_future import ToldFuture
 
-class Completion(Future[None]):
-    """A future that remembers whether somebody was told how it ended."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.set_running_or_notify_cancel()  # nobody can cancel what is not their own
-        self.was_told = False
-
-    def result(self, timeout: float | None = None) -> None:
-        """As of every Future."""
-        try:
-            super().result(timeout)
-        finally:
-            self.was_told = self.was_told or self.done()
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As of every Future."""
-        try:
-            return super().exception(timeout)
-        finally:
-            self.was_told = self.was_told or self.done()
+class Completion(ToldFuture[None]):
+    """The end of something whose result is nobody's business."""
 
 
 def wrap_future(original_result: Any) -> Completion:
