@@ -144,6 +144,7 @@ std::optional<std::span<const std::byte>> FileImage::view_payload(std::size_t in
 
 void FileImage::read_payload(std::size_t index, std::uint64_t begin, std::span<std::byte> out) const {
   const Item& item = items_[index];
+  if (out.empty()) return;  // of no elements there may be no memory
   if (!item.region) {
     std::memcpy(out.data(), item.contiguous + begin, out.size());
     return;
