@@ -147,7 +147,8 @@ def _draw(chance: random.Random, number: int) -> Hang:
     later, asks = chance.random() < 0.3, chance.random() < 0.6
     if number % 3 == 0:
         # The process group would notice a rank that is stopped before it has planned.
-        planned = Strike(0, True, signal.SIGSTOP, chance.uniform(0, 0.001))
+        # The first at once, so that every run has one that comes before its bytes are staged.
+        planned = Strike(0, True, signal.SIGSTOP, chance.uniform(0, 0.001) if number else 0.0)
         return Hang("trainer", 2, chance.randrange(2), planned, AsyncSave(True, later, True, _DEADLINE_SECONDS))
     ranks = chance.choice([1, 2])
     moment: AtSight | Strike = Strike(AT_RETURN, True, signal.SIGSTOP, 0.0, "writer")
