@@ -40,27 +40,23 @@ std::unique_ptr<WriterProcess> make_process(const nb::bytes& executable, double 
   return std::make_unique<WriterProcess>(WriterProcess{CheckpointProcess::make(options)});
 }
 
-AsyncSaveOptions async_options(const nb::kwargs& keywords, bool asynchronous_staging, double deadline_seconds) {
+AsyncSave save_state(AsyncCheckpointer& self, const nb::bytes& directory, const StateDict& state,
+                     const nb::tuple& terms, const nb::kwargs& keywords) {
   AsyncSaveOptions options;
   options.save = save_options_of(keywords);
-  options.asynchronous_staging = asynchronous_staging;
-  options.deadline = milliseconds_of(deadline_seconds);
-  return options;
-}
-
-AsyncSave save_state(AsyncCheckpointer& self, const nb::bytes& directory, const StateDict& state,
-                     bool asynchronous_staging, double deadline_seconds, const nb::kwargs& keywords) {
-  AsyncSaveOptions options = async_options(keywords, asynchronous_staging, deadline_seconds);
+  options.asynchronous_staging = nb::cast<bool>(terms[0]);
+  options.deadline = milliseconds_of(nb::cast<double>(terms[1]));
   const std::filesystem::path path = to_filesystem_path(directory);
   return without_lock(options.save, keywords, [&] { return self.save(path, state, options); });
 }
 
-void abandon_save_with(AsyncCheckpointer& self, const std::string& code, const std::string& message,
-                       const nb::dict& place, const nb::bytes& attachment, const nb::kwargs& keywords) {
+// `reason` as reason_of() takes it.
+void abandon_save_with(AsyncCheckpointer& self, const nb::tuple& reason, const nb::kwargs& keywords) {
   AsyncSaveOptions options;
   options.save = save_options_of(keywords);
-  const Error reason = reason_of(code, message, place, attachment);
-  without_lock(options.save, keywords, [&] { return Result<void>(self.abandon_save(reason, options)); });
+  const Error error = reason_of(nb::cast<std::string>(reason[0]), nb::cast<std::string>(reason[1]),
+                                nb::cast<nb::dict>(reason[2]), nb::cast<nb::bytes>(reason[3]));
+  without_lock(options.save, keywords, [&] { return Result<void>(self.abandon_save(error, options)); });
 }
 
 void prepare_for(AsyncCheckpointer& self, const StateDict& state) {

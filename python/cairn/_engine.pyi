@@ -185,15 +185,12 @@ class AsyncCheckpointer:
         self,
         directory: bytes,
         state: StateDict,
-        asynchronous_staging: bool,
-        deadline_seconds: float,
+        terms: tuple[bool, float],  # asynchronous staging, deadline in seconds
         /,
         **options: Any,
     ) -> AsyncSave: ...
-    # As the module's abandon_save.
-    def abandon_save(
-        self, code: str, message: str, place: dict[str, Any], attachment: bytes, /, **options: Any
-    ) -> NoReturn: ...
+    # As the module's abandon_save; reason: code, message, place, attachment.
+    def abandon_save(self, reason: tuple[str, str, dict[str, Any], bytes], /, **options: Any) -> NoReturn: ...
     def prepare(self, state: StateDict, /) -> None: ...
     def close(self) -> None: ...
     def detach(self) -> None: ...  # waits for nothing, also when it is destroyed

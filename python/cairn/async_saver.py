@@ -90,7 +90,7 @@ class AsyncSaver:
         """As save(), of a state that is described already. Takes over the follower."""
         options.setdefault("checkpoint_id", os.fspath(directory))
         native = self._native.save(
-            os.fsencode(directory), described.native, asynchronous_staging, self._deadline_seconds, **options
+            os.fsencode(directory), described.native, (asynchronous_staging, self._deadline_seconds), **options
         )
         place = saves_under_way.place_of(directory)
         save = PendingSave(place, Future(), SaveFuture(lambda: Progress(*native.progress())))
@@ -102,9 +102,9 @@ class AsyncSaver:
         follower.follow(functools.partial(self._follow, save, native, kept, options.get("alone_as_rank")))
         return save
 
-    def abandon(self, *reason: Any, **options: Any) -> NoReturn:
+    def abandon(self, code: str, message: str, place: dict[str, Any], attachment: bytes, **options: Any) -> NoReturn:
         """For a rank without a state: takes its part in a save of all ranks with the reason. Raises what all get."""
-        self._native.abandon_save(*reason, **options)
+        self._native.abandon_save((code, message, place, attachment), **options)
         raise AssertionError("abandon_save raises")
 
     def prepare(self, state_dict: Mapping[Any, Any]) -> "Future[None]":

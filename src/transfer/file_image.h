@@ -1,9 +1,9 @@
 // FileImage: the layout of one data file, known before a byte of it is written: a list of items, each with its place.
 //
-// Immutable but for its save id. A file is, in this order: frames and payloads in turn, and the trailer. A payload is a tensor's elements,
-// or a serialised value; a frame is what lies between two payloads: the end of one zip, a gap of zeros, the head of the
-// next. Only payloads and checksums are unknown at plan time; ImageComposer fills them in. The tensors' memory stays
-// the caller's.
+// Immutable but for its save id. A file is, in this order: frames and payloads in turn, and the trailer. A payload is a
+// tensor's elements, or a serialised value; a frame is what lies between two payloads: the end of one zip, a gap of
+// zeros, the head of the next. Only payloads and checksums are unknown at plan time; ImageComposer fills them in. The
+// tensors' memory stays the caller's.
 #pragma once
 
 #include <cairn/result.h>
