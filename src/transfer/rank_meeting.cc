@@ -18,6 +18,8 @@ constexpr std::chrono::seconds kHearingMax{20};
 constexpr std::chrono::seconds kHearingMaxIfInterrupted{1};
 // For ranks that have not come yet: all have planned together, a moment ago.
 constexpr std::chrono::seconds kComingMax{3};
+// Many times as long as lies between two looks at the marks.
+constexpr std::chrono::seconds kLookingMax{1};
 
 // Of a file that is there: nullopt while it is not, or not yet, the one that was expected; `problem` then says why.
 std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& storage, const ExpectedFile& expected,
@@ -167,7 +169,9 @@ void RankMeeting::wait_until_heard(const std::function<bool()>& interrupted, std
     came.insert(seen->leases.begin(), seen->leases.end());
     for (const auto& [rank, failure] : seen->failures) came.insert(rank);
     const bool someone_comes = came.size() < others && !hurry && Clock::now() - start < kComingMax;
-    if (!someone_listens && !someone_comes) return;
+    // No lease tells when such a rank has heard.
+    const bool someone_looks = !seen->speechless.empty() && !hurry && Clock::now() - start < kLookingMax;
+    if (!someone_listens && !someone_comes && !someone_looks) return;
     backoff.pause();
   }
 }

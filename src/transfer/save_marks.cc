@@ -84,7 +84,11 @@ Result<SaveMarks::Seen> SaveMarks::look() const {
     if (file.name == kLeaseName) seen.coordinator = true;
     if (const auto rank = rank_of_lease(file.name)) seen.leases.insert(*rank);
     if (const auto rank = rank_of_failure(file.name)) {
-      if (std::optional<Error> failure = read_failure(*rank)) seen.failures.emplace(*rank, *std::move(failure));
+      bool speechless = false;
+      if (std::optional<Error> failure = read_failure(*rank, speechless)) {
+        seen.failures.emplace(*rank, *std::move(failure));
+        if (speechless) seen.speechless.insert(*rank);
+      }
     }
     // One that says `committed` is never wrong: it wins over what somebody else may have concluded.
     const bool spoken = seen.verdict && !seen.verdict->failure;
@@ -98,7 +102,7 @@ std::optional<Verdict> SaveMarks::look_for_verdict() const {
   return read_verdict(kFailed);
 }
 
-std::optional<Error> SaveMarks::read_failure(std::uint32_t rank) const {
+std::optional<Error> SaveMarks::read_failure(std::uint32_t rank, bool& speechless) const {
   const std::string path = path_of(failure_name(rank));
   const std::optional<std::string> text = read_mark(storage_, path);
   if (text) {
@@ -107,6 +111,7 @@ std::optional<Error> SaveMarks::read_failure(std::uint32_t rank) const {
   }
   const auto lease = read_lease(storage_, path);
   if (!lease || !*lease) return std::nullopt;
+  speechless = true;
   return Error(ErrorCode::kUnavailable, "the rank failed, and had no room to say why").rank(rank);
 }
 

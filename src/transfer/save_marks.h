@@ -44,6 +44,7 @@ class SaveMarks {
     bool coordinator = false;                 // its lease is there
     std::set<std::uint32_t> leases;           // ranks that have one
     std::map<std::uint32_t, Error> failures;  // by rank
+    std::set<std::uint32_t> speechless;       // those of them that had no room to say why, and gave their lease for it
     std::optional<Verdict> verdict;
   };
   Result<Seen> look() const;
@@ -57,7 +58,7 @@ class SaveMarks {
   static constexpr std::string_view kFailed = "failed";
 
  private:
-  std::optional<Error> read_failure(std::uint32_t rank) const;
+  std::optional<Error> read_failure(std::uint32_t rank, bool& speechless) const;
   std::optional<Verdict> read_verdict(std::string_view name) const;
 
   storage::Storage& storage_;
