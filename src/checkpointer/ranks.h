@@ -9,10 +9,10 @@
 #include <cairn/result.h>
 
 #include <cstddef>
-#include <exception>
-#include <new>
 #include <string>
 #include <vector>
+
+#include "core/attempt.h"
 
 namespace cairn::checkpointer {
 
@@ -29,14 +29,7 @@ class Ranks {
   // like any other: to leave between two steps would keep them waiting.
   template <typename Work>
   auto attempt(Work&& work) const -> decltype(work()) {
-    if (collectives_ == nullptr) return work();
-    try {
-      return work();
-    } catch (const std::bad_alloc&) {
-      return Error(ErrorCode::kUnavailable, "out of memory");
-    } catch (const std::exception& exception) {
-      return Error(ErrorCode::kInternal, exception.what());
-    }
+    return collectives_ == nullptr ? work() : cairn::attempt(work);
   }
 
   // At the coordinator: the bytes of every rank. Elsewhere: empty, or this rank's own error; whether the others did

@@ -27,9 +27,9 @@
 #include <algorithm>
 #include <cassert>
 #include <exception>
-#include <new>
 #include <utility>
 
+#include "core/attempt.h"
 #include "transfer/backoff.h"
 #include "transfer/leftovers.h"
 #include "transfer/rank_files.h"
@@ -48,19 +48,6 @@ constexpr std::chrono::seconds kFolderVisibleAfterMax{3};
 constexpr std::chrono::seconds kRoomForVerdictMax{5};
 // While a rank writes, it looks this often whether the save has failed elsewhere.
 constexpr std::chrono::milliseconds kNewsInterval{100};
-
-// What `work` returns. An exception out of it (memory ran out, most likely) is an error like any other: the other ranks
-// have to hear of it.
-template <typename Work>
-auto attempt(Work&& work) -> decltype(work()) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return Error(ErrorCode::kUnavailable, "out of memory");
-  } catch (const std::exception& exception) {
-    return Error(ErrorCode::kInternal, exception.what());
-  }
-}
 
 // True every now and then.
 class NowAndThen {

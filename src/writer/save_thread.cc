@@ -120,11 +120,6 @@ ProgressReport SaveThread::progress() const {
   return {phase == Phase::kWriting && !staged_ ? Phase::kStaging : phase, progress.bytes_written, progress.bytes_total};
 }
 
-bool SaveThread::is_staged() const {
-  const std::lock_guard lock(mutex_);
-  return staged_;
-}
-
 void SaveThread::set_rank_save(std::unique_ptr<RankSave> rank_save) {
   const std::lock_guard lock(mutex_);
   rank_save_ = std::move(rank_save);

@@ -47,7 +47,6 @@ class SaveThread {
   void cancel(const Error& reason);
 
   ProgressReport progress() const;
-  bool is_staged() const;
   // Whether `ended` has been called and has returned.
   bool has_ended() const { return ended_.load(); }
   void join();
