@@ -45,7 +45,7 @@ std::string encode_word(const Word& word) {
 }
 
 Result<Word> decode_word(std::string_view message) {
-  manifest::CodedReader reader(std::as_bytes(std::span(message)), 0);
+  manifest::CodedReader reader(message);
   CAIRN_TRY_ASSIGN(const std::string_view version, reader.counted_text());
   if (version != kVersion) {
     return Error(ErrorCode::kUnsupported, "ranks of one save with several versions of Cairn")
@@ -203,7 +203,7 @@ Result<std::vector<std::string>> AsyncTrip::assign(const std::vector<std::string
 }
 
 Result<void> AsyncTrip::take_assignment(std::string_view message) {
-  manifest::CodedReader reader(std::as_bytes(std::span(message)), 0);
+  manifest::CodedReader reader(message);
   auto plan = std::make_shared<StagedPlan>();
   CAIRN_TRY_ASSIGN(plan->id, reader.varint());
   CAIRN_TRY_ASSIGN(SaveAssignment assignment, decode_assignment(message.substr(reader.position())));

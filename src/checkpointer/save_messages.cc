@@ -14,8 +14,6 @@ using manifest::append_varint;
 using manifest::CodedReader;
 using manifest::TrailerItem;
 
-CodedReader reader_of(std::string_view message) { return {std::as_bytes(std::span(message)), 0}; }
-
 Result<AssignedItem> read_assigned(CodedReader& reader) {
   AssignedItem item;
   CAIRN_TRY_ASSIGN(const std::uint64_t index, reader.varint());
@@ -76,7 +74,7 @@ Result<plan::LocalItem> LocalPlans::read_item(CodedReader& reader) {
 }
 
 Result<void> LocalPlans::add(std::string_view message) {
-  CodedReader reader = reader_of(message);
+  CodedReader reader(message);
   CAIRN_TRY_ASSIGN(const std::string_view version, reader.counted_text());
   if (version != kVersion) {
     return Error(ErrorCode::kUnsupported, "ranks of one save with several versions of Cairn")
@@ -114,7 +112,7 @@ std::string encode_assignment(const SaveAssignment& assignment) {
 }
 
 Result<SaveAssignment> decode_assignment(std::string_view message) {
-  CodedReader reader = reader_of(message);
+  CodedReader reader(message);
   SaveAssignment assignment;
   CAIRN_TRY_ASSIGN(assignment.ticket, transfer::read_ticket(reader));
   CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.varint());
@@ -140,7 +138,7 @@ std::string encode_written(std::span<const WrittenFile> files) {
 }
 
 Result<std::vector<WrittenFile>> decode_written(std::string_view message) {
-  CodedReader reader = reader_of(message);
+  CodedReader reader(message);
   CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
   std::vector<WrittenFile> files;
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -155,20 +153,15 @@ Result<std::vector<WrittenFile>> decode_written(std::string_view message) {
 
 std::string encode_committed(const Committed& committed) {
   std::string message;
-  append_varint(message, committed.warnings.size());
-  for (const std::string& warning : committed.warnings) append_text(message, warning);
+  manifest::append_texts(message, committed.warnings);
   append_text(message, committed.pickle);
   return message;
 }
 
 Result<Committed> decode_committed(std::string_view message) {
-  CodedReader reader = reader_of(message);
+  CodedReader reader(message);
   Committed committed;
-  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
-  for (std::uint64_t i = 0; i < count; ++i) {
-    CAIRN_TRY_ASSIGN(const std::string_view warning, reader.counted_text());
-    committed.warnings.emplace_back(warning);
-  }
+  CAIRN_TRY_ASSIGN(committed.warnings, reader.counted_texts());
   CAIRN_TRY_ASSIGN(const std::string_view pickle, reader.counted_text());
   committed.pickle.assign(pickle);
   return committed;

@@ -18,8 +18,6 @@ constexpr std::uint64_t kMarkBytesMax = std::uint64_t{1} << 28;
 
 std::string failure_name(std::uint32_t rank) { return std::string(kFailurePrefix) + std::to_string(rank); }
 
-CodedReader reader_of(std::string_view text) { return {std::as_bytes(std::span(text)), 0}; }
-
 // A mark's text has its length before it: not every file system shows a new file only when it is complete.
 std::string whole_mark(std::string_view text) {
   std::string mark;
@@ -31,20 +29,9 @@ std::string whole_mark(std::string_view text) {
 std::optional<std::string> read_mark(const storage::Storage& storage, const std::string& path) {
   const Result<std::string> mark = storage::read_small(storage, path, kMarkBytesMax);
   if (!mark) return std::nullopt;
-  CodedReader reader = reader_of(*mark);
+  CodedReader reader(*mark);
   const Result<std::string_view> text = reader.counted_text();
   return text && reader.left() == 0 ? std::optional<std::string>(*text) : std::nullopt;
-}
-
-Result<std::vector<std::string>> decode_warnings(std::string_view text) {
-  CodedReader reader = reader_of(text);
-  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
-  std::vector<std::string> warnings;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    CAIRN_TRY_ASSIGN(const std::string_view warning, reader.counted_text());
-    warnings.emplace_back(warning);
-  }
-  return warnings;
 }
 
 }  // namespace
@@ -70,8 +57,7 @@ Result<void> SaveMarks::leave_verdict(const Verdict& verdict) {
   if (verdict.failure) {
     text += manifest::encode_outcome(*verdict.failure);
   } else {
-    manifest::append_varint(text, verdict.warnings.size());
-    for (const std::string& warning : verdict.warnings) manifest::append_text(text, warning);
+    manifest::append_texts(text, verdict.warnings);
   }
   const std::string_view name = verdict.failure ? kFailed : kCommitted;
   return storage_.create_whole(path_of(name), whole_mark(text), Durability::kBuffered);
@@ -125,7 +111,7 @@ std::optional<Verdict> SaveMarks::read_verdict(std::string_view name) const {
     const Result<std::string> outcome = manifest::decode_outcome(rest);
     if (outcome) return std::nullopt;
     verdict.failure = outcome.error();
-  } else if (Result<std::vector<std::string>> warnings = decode_warnings(rest)) {
+  } else if (Result<std::vector<std::string>> warnings = CodedReader(rest).counted_texts()) {
     verdict.warnings = std::move(*warnings);
   }
   return verdict;

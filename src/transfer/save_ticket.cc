@@ -67,7 +67,7 @@ std::string encode_ticket(const SaveTicket& ticket) {
 }
 
 Result<SaveTicket> decode_ticket(std::string_view message) {
-  CodedReader reader(std::as_bytes(std::span(message)), 0);
+  CodedReader reader(message);
   CAIRN_TRY_ASSIGN(const SaveTicket ticket, read_ticket(reader));
   if (reader.left() != 0) return reader.damaged("more bytes than a ticket has");
   return ticket;

@@ -21,8 +21,6 @@ constexpr std::uint64_t kThreadsMax = 1024;
 constexpr int kNiceMax = 40;
 constexpr std::uint8_t kIoLevelMax = 7;
 
-CodedReader reader_of(std::string_view bytes) { return {std::as_bytes(std::span(bytes)), 0}; }
-
 Result<void> expect_end(const CodedReader& reader) {
   if (reader.left() != 0) return reader.damaged("more bytes than the message has");
   return {};
@@ -93,16 +91,6 @@ Result<transfer::RankPlace> read_place(CodedReader& reader) {
   return place;
 }
 
-Result<std::vector<std::string>> read_texts(CodedReader& reader) {
-  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
-  std::vector<std::string> texts;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    CAIRN_TRY_ASSIGN(const std::string_view text, reader.counted_text());
-    texts.emplace_back(text);
-  }
-  return texts;
-}
-
 // How it is to be written.
 Result<void> read_manner(CodedReader& reader, SaveRequest& request) {
   CAIRN_TRY_ASSIGN(const bool durable, read_flag(reader));
@@ -129,7 +117,7 @@ std::string encode(const HelloMessage& message) {
 }
 
 Result<HelloMessage> decode_hello(std::string_view bytes) {
-  CodedReader reader = reader_of(bytes);
+  CodedReader reader(bytes);
   HelloMessage message;
   CAIRN_TRY_ASSIGN(message.protocol_version, reader.varint());
   CAIRN_TRY_ASSIGN(message.cairn_version, reader.counted_text());
@@ -157,7 +145,7 @@ std::string encode_number(std::uint64_t number) {
 }
 
 Result<std::uint64_t> decode_number(std::string_view bytes) {
-  CodedReader reader = reader_of(bytes);
+  CodedReader reader(bytes);
   CAIRN_TRY_ASSIGN(const std::uint64_t number, reader.varint());
   CAIRN_TRY(expect_end(reader));
   return number;
@@ -188,7 +176,7 @@ Result<std::string> encode_layout(std::uint64_t slot, const StagedLayout& layout
 }
 
 Result<LayoutMessage> decode_layout(std::string_view bytes) {
-  CodedReader reader = reader_of(bytes);
+  CodedReader reader(bytes);
   LayoutMessage message;
   CAIRN_TRY_ASSIGN(message.slot, read_at_most(reader, kLayoutSlots - 1, "a layout beyond the last slot"));
   CAIRN_TRY_ASSIGN(message.layout.id, reader.varint());
@@ -226,7 +214,7 @@ std::string encode(const ClaimMessage& message) {
 }
 
 Result<ClaimMessage> decode_claim(std::string_view bytes) {
-  CodedReader reader = reader_of(bytes);
+  CodedReader reader(bytes);
   ClaimMessage message;
   CAIRN_TRY_ASSIGN(message.save, reader.varint());
   CAIRN_TRY_ASSIGN(message.request.directory, reader.counted_text());
@@ -265,7 +253,7 @@ std::string encode(const BeginMessage& message) {
 }
 
 Result<BeginMessage> decode_begin(std::string_view bytes) {
-  CodedReader reader = reader_of(bytes);
+  CodedReader reader(bytes);
   BeginMessage message;
   SaveRequest& request = message.request;
   CAIRN_TRY_ASSIGN(message.save, reader.varint());
@@ -274,7 +262,7 @@ Result<BeginMessage> decode_begin(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(request.place, read_place(reader));
   CAIRN_TRY_ASSIGN(message.arena, reader.varint());
   CAIRN_TRY_ASSIGN(message.layout_slot, read_at_most(reader, kLayoutSlots - 1, "a layout beyond the last slot"));
-  CAIRN_TRY_ASSIGN(request.names, read_texts(reader));
+  CAIRN_TRY_ASSIGN(request.names, reader.counted_texts());
   CAIRN_TRY(read_manner(reader, request));
   CAIRN_TRY_ASSIGN(const bool has_duty, read_flag(reader));
   if (has_duty) {
@@ -289,7 +277,7 @@ std::string encode(const OutcomeMessage& message) {
 }
 
 Result<OutcomeMessage> decode_outcome_message(std::string_view bytes) {
-  CodedReader reader = reader_of(bytes);
+  CodedReader reader(bytes);
   OutcomeMessage message;
   CAIRN_TRY_ASSIGN(message.save, reader.varint());
   bytes.remove_prefix(reader.position());
@@ -305,16 +293,15 @@ Result<OutcomeMessage> decode_outcome_message(std::string_view bytes) {
 std::string encode_report(const transfer::RankSaveReport& report) {
   std::string out;
   append_varint(out, report.bytes_written);
-  append_varint(out, report.warnings.size());
-  for (const std::string& warning : report.warnings) append_text(out, warning);
+  manifest::append_texts(out, report.warnings);
   return out;
 }
 
 Result<transfer::RankSaveReport> decode_report(std::string_view bytes) {
-  CodedReader reader = reader_of(bytes);
+  CodedReader reader(bytes);
   transfer::RankSaveReport report;
   CAIRN_TRY_ASSIGN(report.bytes_written, reader.varint());
-  CAIRN_TRY_ASSIGN(report.warnings, read_texts(reader));
+  CAIRN_TRY_ASSIGN(report.warnings, reader.counted_texts());
   CAIRN_TRY(expect_end(reader));
   return report;
 }
@@ -333,7 +320,7 @@ std::string encode(const ProgressMessage& message) {
 
 Result<ProgressMessage> decode_progress(std::string_view bytes) {
   using Phase = transfer::SaveProgress::Phase;
-  CodedReader reader = reader_of(bytes);
+  CodedReader reader(bytes);
   ProgressMessage message;
   CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
   for (std::uint64_t i = 0; i < count; ++i) {

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cairn::manifest {
 
@@ -27,11 +28,20 @@ inline void append_text(std::string& out, std::string_view text) {
   out += text;
 }
 
+// A list of texts with their number before them.
+inline void append_texts(std::string& out, std::span<const std::string> texts) {
+  append_varint(out, texts.size());
+  for (const std::string& text : texts) append_text(out, text);
+}
+
 // Reads forward through bytes that somebody else owns; every step is checked and fails with kCorrupt.
 class CodedReader {
  public:
   // `bytes` begin at `base` of the file, which errors then name.
   CodedReader(std::span<const std::byte> bytes, std::uint64_t base) : bytes_(bytes), base_(base) {}
+
+  // A message, which is no part of a file.
+  explicit CodedReader(std::string_view message) : CodedReader(std::as_bytes(std::span(message)), 0) {}
 
   std::size_t position() const { return position_; }
   std::size_t left() const { return bytes_.size() - position_; }
@@ -79,6 +89,17 @@ class CodedReader {
     CAIRN_TRY_ASSIGN(const std::uint64_t count, varint());
     if (count > left()) return damaged("more parts than bytes");
     return count;
+  }
+
+  // What append_texts() wrote.
+  Result<std::vector<std::string>> counted_texts() {
+    CAIRN_TRY_ASSIGN(const std::uint64_t number, count());
+    std::vector<std::string> texts;
+    for (std::uint64_t i = 0; i < number; ++i) {
+      CAIRN_TRY_ASSIGN(const std::string_view text, counted_text());
+      texts.emplace_back(text);
+    }
+    return texts;
   }
 
   Error damaged(const char* what) const { return Error(ErrorCode::kCorrupt, what).offset(base_ + position_); }
