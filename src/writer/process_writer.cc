@@ -67,16 +67,21 @@ struct ProcessWriter::State {
 
   // A connection that works, or is about to. Under the lock.
   Result<std::shared_ptr<WriterConnection>> connect(const ProcessWriterOptions& options) {
+    close_lost();
     if (current && !current->is_lost()) return current;
-    // Its thread may be in the middle of telling its saves; it may even be the one that starts this save.
     if (current) lost.push_back(std::move(current));
+    CAIRN_TRY_ASSIGN(current, WriterConnection::open(options));
+    return current;
+  }
+
+  // Those whose thread has ended: it may be in the middle of telling its saves, it may even be the one that starts a
+  // save now. Under the lock.
+  void close_lost() {
     std::erase_if(lost, [](const std::shared_ptr<WriterConnection>& connection) {
       if (!connection->is_done()) return false;
       connection->close();
       return true;
     });
-    CAIRN_TRY_ASSIGN(current, WriterConnection::open(options));
-    return current;
   }
 };
 

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <future>
 
 #include "os/fd.h"
 #include "os/process_descriptor.h"
@@ -250,6 +251,36 @@ TEST_F(ProcessWriters, ThatAreKilledKeepNothingOpenThoughTheirSavesAreKept) {
   } while (descriptor_count() > before && std::chrono::steady_clock::now() < until);
   EXPECT_EQ(descriptor_count(), before);
   for (const auto& save : kept) save->abandon(Error(ErrorCode::kCancelled, "too late"));  // to nobody
+}
+
+TEST_F(ProcessWriters, ThatAreLostAreGivenBackThoughTheyToldTheirLastSaveLate) {
+  const ScratchDirectory scratch;
+  ProcessWriter writer;
+  StagedSample lost(1);
+  std::promise<void> told;
+  std::promise<void> next_has_started;
+  const auto save = writer
+                        .start([&](const auto&) {
+                          told.set_value();
+                          next_has_started.get_future().wait();
+                        })
+                        .value();
+  ASSERT_TRUE(begin_save(*save, lost, scratch.path()));
+  ::kill(writer.process_id().value(), SIGKILL);
+  told.get_future().wait();
+  std::uint64_t number = 2;
+  const auto save_next = [&] {
+    StagedSample next(number++);
+    return save_now(writer, next, scratch.path());
+  };
+  ASSERT_TRUE(save_next());
+  const std::size_t with_both = descriptor_count();
+  next_has_started.set_value();
+  const auto until = std::chrono::steady_clock::now() + kGenerous;
+  do {
+    ASSERT_TRUE(save_next());
+  } while (descriptor_count() == with_both && std::chrono::steady_clock::now() < until);
+  EXPECT_LT(descriptor_count(), with_both);
 }
 
 TEST_F(ProcessWriters, ThatDieFailTheOtherRanksAtOnce) {
