@@ -33,11 +33,12 @@ from training_rate import TrainingLoop, on_one_core
 FIRST_MB = 100
 MANY_TENSORS = 100_000
 DESCRIPTORS = 256
-SECONDS_MAX = 120  # for one measurement; a library that hangs is left out
+SECONDS_MAX = 180  # for one measurement; a library that hangs is left out
 SECONDS_TO_END = 20  # for a process that has told what it found
-BEFORE_SECONDS = 0.8  # how long training is watched before a save
-DRAIN_SECONDS = 0.5  # how long it is watched while saves drain, at least
-DRAINS_MAX = 8
+DURABLE_SAVES = 3
+SETTLE_SECONDS = 0.2  # of training before it is watched
+DRAIN_SECONDS = 2.0  # how long it is watched while saves drain, at least
+DRAINS_MAX = 40
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 Figures = dict[str, list[float]]
@@ -52,6 +53,7 @@ class Trial:
 
     peer: AsyncPeer
     scratch: Path
+    raw_device: Path  # the program
     figures: Figures = field(default_factory=lambda: defaultdict(list))
 
     def add(self, figure: str, value: float) -> None:
@@ -59,13 +61,10 @@ class Trial:
 
     def blocked(self, state: State, directory: Path) -> tuple[float, Pending]:
         """How long the trainer waits for a save, in seconds."""
-        gc.collect()
-        gc.disable()
-        start = time.perf_counter()
-        pending = self.peer.save(state, directory)
-        seconds = time.perf_counter() - start
-        gc.enable()
-        return seconds, pending
+        with no_garbage():
+            start = time.perf_counter()
+            pending = self.peer.save(state, directory)
+            return time.perf_counter() - start, pending
 
     @contextlib.contextmanager
     def directory(self, state: State, name: str = "checkpoint") -> Iterator[Path]:
@@ -79,6 +78,25 @@ class Trial:
         if saved < bytes_of(state):
             raise RuntimeError(f"{saved} bytes were saved of {bytes_of(state)}")
         shutil.rmtree(path)
+
+    def raw_rate(self, size: int) -> float:
+        """What the device takes now, in bytes per second, from a program that does nothing but write."""
+        path = self.scratch / "raw"
+        path.mkdir(parents=True, exist_ok=True)
+        os.sync()
+        words = [str(self.raw_device), str(path), str(size), "write_direct"]
+        return float(json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)["write_direct"])
+
+
+@contextlib.contextmanager
+def no_garbage() -> Iterator[None]:
+    """Python collects its garbage before, and not inside: that takes as long as a save."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class Copy:
@@ -94,11 +112,14 @@ class Copy:
         times = []
         for _ in range(3):
             start = time.perf_counter()
-            for target, source in zip(self.targets, self.sources, strict=True):
-                target.copy_(source)
+            self.once()
             times.append(time.perf_counter() - start)
         torch.set_num_threads(threads)
         return statistics.median(times)
+
+    def once(self) -> None:
+        for target, source in zip(self.targets, self.sources, strict=True):
+            target.copy_(source)
 
 
 def cpu_seconds() -> float:
@@ -122,17 +143,9 @@ def measure_large(trial: Trial, arguments: argparse.Namespace) -> None:
         blocked, pending = trial.blocked(state, directory)
         pending.wait()
     trial.add("async first blocked", blocked / one_copy)
-    with trial.directory(state) as directory:
-        one_copy = copy.seconds()
-        cpu, start = cpu_seconds(), time.perf_counter()
-        blocked, pending = trial.blocked(state, directory)
-        pending.wait()
-        wall, cpu = time.perf_counter() - start, cpu_seconds() - cpu
-    trial.add("async blocked", blocked / one_copy)
-    trial.add("async durable rate", bytes_of(state) / wall)
-    trial.add("async cpu", cpu / (bytes_of(state) / 1e9))
+    measure_durable(trial, state, copy)
     one_copy = copy.seconds()
-    for blocked in measure_training(trial, state, "async training, large"):
+    for blocked in measure_training(trial, state, copy, "async training, large"):
         trial.add("async blocked", blocked / one_copy)
     if trial.peer.can_stage_later:
         with trial.directory(state) as directory:
@@ -141,28 +154,83 @@ def measure_large(trial: Trial, arguments: argparse.Namespace) -> None:
         trial.add("async blocked, staged later", lost / one_copy)
 
 
-def measure_training(trial: Trial, state: State, figure: str) -> list[float]:
-    """How many steps a second there are while saves drain, as a share of those before. Gives the seconds blocked.
+def measure_durable(trial: Trial, state: State, copy: Copy) -> None:
+    """Whole saves, each between two looks at the raw device, whose rate changes from second to second."""
+    size = bytes_of(state)
+    raw_before = trial.raw_rate(size)
+    for _ in range(DURABLE_SAVES):
+        with trial.directory(state) as directory:
+            one_copy = copy.seconds()
+            with no_garbage():
+                cpu, start = cpu_seconds(), time.perf_counter()
+                pending = trial.peer.save(state, directory)
+                blocked = time.perf_counter() - start
+                pending.wait()
+                wall, cpu = time.perf_counter() - start, cpu_seconds() - cpu
+        raw_after = trial.raw_rate(size)
+        trial.add("async blocked", blocked / one_copy)
+        trial.add("async durable share", size / wall / statistics.mean((raw_before, raw_after)))
+        trial.add("async durable rate", size / wall)
+        trial.add("async raw rate", raw_after)
+        trial.add("async cpu", cpu / (size / 1e9))
+        raw_before = raw_after
 
-    A drain can be over in a few steps, so there are as many saves as it takes to see some training.
+
+def measure_training(trial: Trial, state: State, copy: Copy, figure: str) -> list[float]:
+    """How many steps a second there are while saves drain, as a share of those without. Gives the seconds blocked.
+
+    A drain can be over in a few steps, so there are as many saves as it takes to see some training; each beside a
+    window of its length without a save, before it and behind it by turns. Such a window begins as a drain does, right
+    after the state was copied: the first steps after any copy find nothing of theirs in the caches.
     """
     training = TrainingLoop()
-    with on_one_core():
-        training.rate_for(BEFORE_SECONDS / 4)
-        before = training.rate_for(BEFORE_SECONDS)
     blocked: list[float] = []
-    steps, seconds = 0, 0.0
-    while seconds < DRAIN_SECONDS and len(blocked) < DRAINS_MAX:
+    draining, alone = Steps(), Steps()
+
+    def drain() -> None:
         with trial.directory(state) as directory:
+            with on_one_core():
+                training.rate_for(SETTLE_SECONDS)
             # The call is made on all cores, so that what it starts is not confined to the trainer's.
             waited, pending = trial.blocked(state, directory)
+            blocked.append(waited)
             with on_one_core():
-                more, taken = training.steps_while(lambda pending=pending: not pending.done())
+                draining.add(*training.steps_while(lambda: not pending.done()))
             pending.wait()
-        blocked.append(waited)
-        steps, seconds = steps + more, seconds + taken
-    trial.add(figure, steps / seconds / before)
+
+    def train_alone() -> None:
+        os.sync()
+        with on_one_core():
+            training.rate_for(SETTLE_SECONDS)
+        copy.once()
+        end = time.perf_counter() + draining.last_seconds
+        with on_one_core():
+            alone.add(*training.steps_while(lambda: time.perf_counter() < end))
+
+    drain()
+    draining, blocked = Steps(draining.last_seconds), []  # it told how long one takes
+    while draining.seconds < DRAIN_SECONDS and len(blocked) < DRAINS_MAX:
+        for part in (drain, train_alone) if len(blocked) % 2 else (train_alone, drain):
+            part()
+    trial.add(figure, draining.rate() / alone.rate())
     return blocked
+
+
+@dataclass
+class Steps:
+    """Training, as far as it was watched."""
+
+    last_seconds: float = 0.0
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, count: int, seconds: float) -> None:
+        self.count += count
+        self.seconds += seconds
+        self.last_seconds = seconds
+
+    def rate(self) -> float:
+        return self.count / self.seconds
 
 
 def lost_when_staged_later(trial: Trial, state: State, directory: Path, step_seconds: float) -> float:
@@ -189,7 +257,7 @@ def measure_small(trial: Trial, arguments: argparse.Namespace) -> None:
     trial.peer.prepare(state)
     with trial.directory(state) as directory:
         trial.peer.save(state, directory).wait()
-    for blocked in measure_training(trial, state, "async training, small"):
+    for blocked in measure_training(trial, state, Copy(state), "async training, small"):
         trial.add("async small blocked", blocked / count * 1e6)
 
 
@@ -243,7 +311,7 @@ class Measurement:
 MEASUREMENTS = {
     "large": Measurement(
         measure_large,
-        ("async first blocked", "async blocked", "async durable rate", "async cpu", "async training, large"),
+        ("async first blocked", "async blocked", "async durable share", "async cpu", "async training, large"),
     ),
     "small": Measurement(measure_small, ("async training, small", "async small blocked")),
     "first": Measurement(measure_first, ("async first durable",), without=("dcp cached",)),
@@ -263,7 +331,7 @@ def run_trial(what: str, name: str, arguments: argparse.Namespace, report: Conne
     figures: Figures = {}
     try:
         peer = ASYNC_PEERS[name]()
-        trial = Trial(peer, scratch, figures := defaultdict(list))
+        trial = Trial(peer, scratch, arguments.raw_device, figures := defaultdict(list))
         try:
             MEASUREMENTS[what].run(trial, arguments)
         finally:
@@ -307,6 +375,7 @@ def main() -> int:
     parser.add_argument("--state-mib", type=int, required=True)
     parser.add_argument("--small-count", type=int, required=True)
     parser.add_argument("--peers", nargs="+", choices=ASYNC_PEERS, required=True)
+    parser.add_argument("--raw-device", type=Path, required=True, help="the program bench_raw_device")
     arguments = parser.parse_args()
     found: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for what, measurement in MEASUREMENTS.items():
@@ -329,9 +398,11 @@ def main() -> int:
 # --- from the outside
 
 
-def measure_async(scratch: Path, number: int, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+def measure_async(
+    scratch: Path, raw_device: Path, number: int, options: argparse.Namespace
+) -> dict[str, dict[str, list[float]]]:
     """Figures of round `number`, by library; each a list, for some are measured more than once in a round."""
-    command = [sys.executable, __file__, str(scratch), "--round", str(number)]
+    command = [sys.executable, __file__, str(scratch), "--raw-device", str(raw_device), "--round", str(number)]
     command += ["--state-mib", str(options.state_mib), "--small-count", str(options.small_count)]
     output = subprocess.run(
         [*command, "--peers", *options.async_peers], check=True, stdout=subprocess.PIPE, text=True

@@ -198,8 +198,8 @@ class Bench:
         size = bytes_of(transformer_with_adam(self.arguments.state_mib))
         self.samples.add("async state", "trainer", size / 2**20)
         for number in self.rounds("asynchronous saves"):
-            self.measure_raw_device(raw_device, size)
-            for figure, per_peer in measure_async(self.scratch / "async", number, self.arguments).items():
+            found = measure_async(self.scratch / "async", raw_device, number, self.arguments)
+            for figure, per_peer in found.items():
                 for peer, values in per_peer.items():
                     for value in values:
                         self.samples.add(figure, peer, value)
@@ -289,7 +289,7 @@ class Table:
             text = f"{each:.2f} us each ({of_bytes:.2f} its bytes), torch {theirs:.1f} us: 1/{stock / ours:.1f}"
             self.lines.append(f"{f'local plan of {LOCAL_TENSORS:,} tensors':34}    {text}")
 
-    def async_rows(self, raw_write: float) -> None:
+    def async_rows(self) -> None:
         """Targets stand at the end; those that depend on another library are of what it took in this run."""
 
         def target(part: float, figure: str, peer: str) -> str:
@@ -303,7 +303,9 @@ class Table:
         self.row("training meanwhile, small", "async training, small", "{:.2f}", target=">= 0.95")
         first = target(1 / 5, "async first durable", "dcp process")
         self.row("first 100 MB durable, s", "async first durable", "{:.2f}", target=first)
-        self.row("durable, share of raw write", "async durable rate", "{:.2f}", 1 / raw_write, ">= 0.80")
+        self.row("durable, share of raw write", "async durable share", "{:.2f}", target=">= 0.80")
+        self.row("  in GB/s", "async durable rate", "{:.2f}", 1e-9)
+        self.row("  the raw device beside it, GB/s", "async raw rate", "{:.2f}", 1e-9)
         self.row(
             "CPU s per GB, with the writer", "async cpu", "{:.2f}", target=target(1 / 3, "async cpu", "dcp thread")
         )
@@ -356,10 +358,9 @@ class Table:
         for ranks in RANK_COUNTS:
             self.planning_row(ranks)
         self.ranks_rows()
-        if raw_write:
-            asynchronous = Table(self.samples, list(ASYNC_PEERS))
-            asynchronous.async_rows(raw_write)
-            self.lines += asynchronous.lines
+        asynchronous = Table(self.samples, list(ASYNC_PEERS))
+        asynchronous.async_rows()
+        self.lines += asynchronous.lines
         if raw_write and raw_read:
             self.lines.append(f"raw device: write {raw_write / 1e9:.2f} GB/s, read {raw_read / 1e9:.2f} GB/s")
             for figure, peers in self.samples.by_figure.items():

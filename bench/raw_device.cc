@@ -1,6 +1,7 @@
 // What the device under a directory can do: a file written and read in several ways, each with four requests in flight.
 //
-//   bench_raw_device DIR BYTES      prints bytes per second as JSON
+//   bench_raw_device DIR BYTES              prints bytes per second as JSON
+//   bench_raw_device DIR BYTES write_direct    only this one
 //
 // Writes end with fsync of file and directory; reads start from a cold cache. Nothing is checksummed or copied. Buffers
 // lie in huge pages, which a device takes in fewer pieces.
@@ -127,15 +128,19 @@ double read_rate(const std::string& directory, std::uint64_t bytes, const Buffer
 }  // namespace
 
 int main(int count, char** words) {
-  if (count != 3) return std::fprintf(stderr, "usage: %s DIR BYTES\n", words[0]), 2;
+  const bool only_write = count == 4 && words[3] == std::string("write_direct");
+  if (count != 3 && !only_write) return std::fprintf(stderr, "usage: %s DIR BYTES [write_direct]\n", words[0]), 2;
   try {
     const std::string directory = words[1];
     const std::uint64_t bytes = std::strtoull(words[2], nullptr, 10) / kRequestBytes * kRequestBytes;
     const Buffers buffers;
-    std::printf("{\"write_buffered\": %.0f, ", write_rate(directory, bytes, buffers, 0));
-    std::printf("\"write_direct\": %.0f, ", write_rate(directory, bytes, buffers, O_DIRECT));
-    std::printf("\"read_buffered\": %.0f, ", read_rate(directory, bytes, buffers, 0));
-    std::printf("\"read_direct\": %.0f}\n", read_rate(directory, bytes, buffers, O_DIRECT));
+    std::printf("{\"write_direct\": %.0f", write_rate(directory, bytes, buffers, O_DIRECT));
+    if (!only_write) {
+      std::printf(", \"write_buffered\": %.0f", write_rate(directory, bytes, buffers, 0));
+      std::printf(", \"read_buffered\": %.0f", read_rate(directory, bytes, buffers, 0));
+      std::printf(", \"read_direct\": %.0f", read_rate(directory, bytes, buffers, O_DIRECT));
+    }
+    std::printf("}\n");
     ::unlink((directory + "/raw").c_str());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -1,6 +1,7 @@
 #include "os/priority.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,7 +12,11 @@
 namespace cairn::os {
 
 void set_priority(const Priority& priority) noexcept {
-  if (priority.nice != 0) (void)!nice(priority.nice);
+  if (priority.nice > 0) {
+    (void)!nice(priority.nice);
+    const sched_param no_parameters{};
+    (void)sched_setscheduler(0, SCHED_BATCH, &no_parameters);
+  }
   if (priority.io_class == IoClass::kUnchanged) return;
   constexpr int kThisThread = 1;  // IOPRIO_WHO_PROCESS
   constexpr int kClassShift = 13;
@@ -20,7 +25,7 @@ void set_priority(const Priority& priority) noexcept {
 
 void set_session_priority(const Priority& priority) noexcept {
   set_priority(priority);
-  if (priority.nice == 0) return;
+  if (priority.nice <= 0) return;
   const Fd group(open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC));
   const std::string text = std::to_string(priority.nice);
   if (group) (void)!write(group.get(), text.data(), text.size());
