@@ -89,8 +89,9 @@ struct AsyncSaveOptions {
 
 struct AsyncSaveReport {
   SaveId save_id;
-  // The pickle of `.metadata`; null on ranks that do not coordinate: they may read the directory.
-  std::shared_ptr<const std::string> metadata;
+  // Renders the pickle of `.metadata`, from any thread; null on ranks that do not coordinate: they may read the
+  // directory.
+  std::function<std::string()> metadata;
   // What it says. kInvalidArgument where there is none.
   Result<Catalog> catalog() const;
 

@@ -105,7 +105,8 @@ std::string_view name_of(SavePhase phase) {
 
 Result<Catalog> AsyncSaveReport::catalog() const {
   if (!metadata) return Error(ErrorCode::kInvalidArgument, "only the coordinator has the metadata");
-  CAIRN_TRY_ASSIGN(dcp::DecodedMetadata decoded, dcp::decode_metadata(std::as_bytes(std::span(*metadata))));
+  const std::string pickle = metadata();
+  CAIRN_TRY_ASSIGN(dcp::DecodedMetadata decoded, dcp::decode_metadata(std::as_bytes(std::span(pickle))));
   CAIRN_TRY(decoded.catalog.index());
   return std::move(decoded.catalog);
 }

@@ -68,7 +68,7 @@ std::uint64_t new_plan_id() { return os::random_128().low | 1; }
 // What lives until the save has ended, whoever drops it.
 struct AsyncTrip::UnderWay {
   std::shared_ptr<staging::Arena> arena;  // until it is staged; the writer has it as long as it needs it
-  std::shared_ptr<const std::string> metadata;
+  std::function<std::string()> metadata;
   SaveId save_id;
   std::promise<Result<void>> staging;
   std::promise<Result<AsyncSaveReport>> write;
@@ -188,10 +188,10 @@ Result<std::vector<std::string>> AsyncTrip::assign(const std::vector<std::string
                    lay_out_save(planned.local, planned.global, *ticket_, options_.save.alone_as_rank.value_or(0)));
   Catalog& catalog = layout.catalog;
   catalog.version = "1.0.0";
-  catalog.save_id = uuid_text(ticket_->identity.save_id);
+  catalog.save_id = dcp::uuid_text(ticket_->identity.save_id);
   catalog.checkpoint_id = checkpoint_id_;
   CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
-  global_ = std::make_shared<GlobalStagedPlan>(GlobalStagedPlan{std::move(metadata), std::move(layout.file_counts)});
+  commit_ = std::make_shared<const transfer::CommitPlan>(std::move(metadata), std::move(layout.file_counts));
   const std::uint64_t plan_id = new_plan_id();
   std::vector<std::string> messages;
   for (const SaveAssignment& assignment : layout.assignments) {
@@ -210,29 +210,12 @@ Result<void> AsyncTrip::take_assignment(std::string_view message) {
   plan->local_plan = std::move(local_plan_);
   plan->terms = terms();
   plan->items = std::move(assignment.items);
-  plan->global = global_;
   CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan->items));
   CAIRN_TRY(lay_out_staged(sources, {ticket_->identity.save_id, number_of_this_rank(), 0, assignment.file_count},
-                           options_.save.file_per_item, *plan));
+                           options_.save.file_per_item, commit_, *plan));
   plan_ = plan;
   means_.plans->keep(std::move(plan));
   return {};
-}
-
-transfer::CommitDuty AsyncTrip::duty() const {
-  transfer::CommitDuty duty;
-  std::vector<std::string> names;
-  std::uint32_t rank = options_.save.alone_as_rank.value_or(0);
-  for (const std::uint32_t file_count : plan_->global->file_counts) {
-    std::vector<transfer::ExpectedFile>& files = duty.files.emplace_back();
-    for (std::uint32_t number = 0; number < file_count; ++number) {
-      names.push_back(transfer::data_file_name(*ticket_, rank, number));
-      files.push_back({names.back()});
-    }
-    ++rank;
-  }
-  duty.pickle = plan_->global->metadata.render(uuid_text(ticket_->identity.save_id), checkpoint_id_, names);
-  return duty;
 }
 
 // Step 4.
@@ -256,9 +239,11 @@ Result<AsyncSave> AsyncTrip::begin() {
   for (std::size_t i = 0; i < plan_->layout->files.size(); ++i) {
     request.names.push_back(transfer::data_file_name(*ticket_, number_of_this_rank(), static_cast<std::uint32_t>(i)));
   }
-  if (ranks_.is_coordinator()) {
-    request.duty = duty();
-    under_way.metadata = std::make_shared<const std::string>(request.duty->pickle);
+  if (const auto& commit = plan_->layout->commit) {
+    request.checkpoint_id = checkpoint_id_;
+    under_way.metadata = [commit, ticket = *ticket_, place = request.place, id = checkpoint_id_] {
+      return commit->pickle(ticket, place, id);
+    };
   }
   request.durability = save.durability;
   request.thread_count = save.thread_count;

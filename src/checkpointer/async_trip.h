@@ -48,7 +48,6 @@ class AsyncTrip {
   Result<void> plan_anew();
   Result<std::vector<std::string>> assign(const std::vector<std::string>& local_plans);
   Result<void> take_assignment(std::string_view message);
-  transfer::CommitDuty duty() const;
   Result<AsyncSave> begin();
   static void stage(UnderWay& under_way, const staging::CopyOptions& options);
   void leave_mark(const Error& reason) const;
@@ -63,7 +62,7 @@ class AsyncTrip {
   SaveItems items_;
   std::string local_plan_;
   std::shared_ptr<const StagedPlan> plan_;
-  std::shared_ptr<GlobalStagedPlan> global_;  // at the coordinator, of a plan that is being made
+  std::shared_ptr<const transfer::CommitPlan> commit_;  // at the coordinator, of a plan that is being made
   std::optional<transfer::SaveTicket> ticket_;
   std::shared_ptr<UnderWay> under_way_;
   bool is_with_writer_ = false;

@@ -30,10 +30,4 @@ transfer::SaveIdentity next_save_identity() {
   return {random_id(), job_id, ++save_number};
 }
 
-std::string uuid_text(const SaveId& id) {
-  std::string text = to_hex(id);
-  for (const std::size_t place : {20u, 16u, 12u, 8u}) text.insert(place, 1, '-');
-  return text;
-}
-
 }  // namespace cairn::checkpointer

@@ -9,7 +9,4 @@ namespace cairn::checkpointer {
 // Thread-safe.
 transfer::SaveIdentity next_save_identity();
 
-// The id in the form that DCP gives save ids.
-std::string uuid_text(const SaveId& id);
-
 }  // namespace cairn::checkpointer

@@ -1,5 +1,5 @@
 // StagedPlan: what one rank keeps of an asynchronous save, so that the next one of a state that is built alike needs no
-// planning: its items' places in the arena, and at the coordinator what `.metadata` is made from.
+// planning: its items' places in the arena, and in the coordinator's layout what `.metadata` is made from.
 #pragma once
 
 #include <cairn/result.h>
@@ -14,17 +14,10 @@
 
 #include "checkpointer/save_items.h"
 #include "checkpointer/save_layout.h"
-#include "format/dcp/metadata_template.h"
-#include "transfer/rank_save.h"
+#include "transfer/commit_plan.h"
 #include "writer/save_writer.h"
 
 namespace cairn::checkpointer {
-
-// What the coordinator knows of the whole save.
-struct GlobalStagedPlan {
-  dcp::MetadataTemplate metadata;
-  std::vector<std::uint32_t> file_counts;  // by rank
-};
 
 struct StagedPlan {
   std::uint64_t id = 0;               // the same on all ranks that planned together, and no other plan has it
@@ -33,13 +26,12 @@ struct StagedPlan {
   std::vector<AssignedItem> items;    // in the order in which they lie in the arena
   std::vector<std::uint64_t> places;  // of each one's payload there
   std::shared_ptr<const writer::StagedLayout> layout;
-  std::shared_ptr<const GlobalStagedPlan> global;  // at the coordinator
 };
 
 // Lays `sources`, those of plan.items, out in an arena, file behind file. Fills in layout and places, and brings the
-// items into the order in which they lie.
+// items into the order in which they lie. `commit` is the coordinator's, for the layout.
 Result<void> lay_out_staged(std::span<const transfer::ItemSource> sources, const transfer::ImageIdentity& identity,
-                            bool file_per_item, StagedPlan& plan);
+                            bool file_per_item, std::shared_ptr<const transfer::CommitPlan> commit, StagedPlan& plan);
 
 // The plans of the last few saves. One thread at a time.
 class StagedPlans {

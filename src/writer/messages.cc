@@ -54,34 +54,6 @@ Result<std::chrono::milliseconds> read_milliseconds(CodedReader& reader) {
   return std::chrono::milliseconds(count);
 }
 
-void append_duty(std::string& out, const transfer::CommitDuty& duty) {
-  append_text(out, duty.pickle);
-  append_varint(out, duty.files.size());
-  for (const auto& files : duty.files) {
-    append_varint(out, files.size());
-    for (const transfer::ExpectedFile& file : files) {
-      append_text(out, file.name);
-      append_varint(out, file.bytes);
-    }
-  }
-}
-
-Result<transfer::CommitDuty> read_duty(CodedReader& reader) {
-  transfer::CommitDuty duty;
-  CAIRN_TRY_ASSIGN(duty.pickle, reader.counted_text());
-  CAIRN_TRY_ASSIGN(const std::uint64_t rank_count, reader.count());
-  for (std::uint64_t rank = 0; rank < rank_count; ++rank) {
-    auto& files = duty.files.emplace_back();
-    CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.count());
-    for (std::uint64_t i = 0; i < file_count; ++i) {
-      transfer::ExpectedFile& file = files.emplace_back();
-      CAIRN_TRY_ASSIGN(file.name, reader.counted_text());
-      CAIRN_TRY_ASSIGN(file.bytes, reader.varint());
-    }
-  }
-  return duty;
-}
-
 Result<transfer::RankPlace> read_place(CodedReader& reader) {
   transfer::RankPlace place;
   CAIRN_TRY_ASSIGN(place.rank, read_u32(reader));
@@ -172,6 +144,8 @@ Result<std::string> encode_layout(std::uint64_t slot, const StagedLayout& layout
       end = item.extent.item_offset + item.extent.item_length;
     }
   }
+  append_flag(out, layout.commit != nullptr);
+  if (layout.commit) layout.commit->append_to(out);
   return out;
 }
 
@@ -195,6 +169,11 @@ Result<LayoutMessage> decode_layout(std::string_view bytes) {
       CAIRN_TRY(manifest::read_item(reader, end, item));
       end = item.extent.item_offset + item.extent.item_length;  // checked by read_item
     }
+  }
+  CAIRN_TRY_ASSIGN(const bool commits, read_flag(reader));
+  if (commits) {
+    CAIRN_TRY_ASSIGN(transfer::CommitPlan commit, transfer::CommitPlan::read(reader));
+    message.layout.commit = std::make_shared<const transfer::CommitPlan>(std::move(commit));
   }
   CAIRN_TRY(expect_end(reader));
   return message;
@@ -247,8 +226,7 @@ std::string encode(const BeginMessage& message) {
   append_varint(out, std::clamp<std::uint64_t>(request.thread_count, 1, kThreadsMax));
   append_flag(out, request.direct_io);
   append_milliseconds(out, request.deadline);
-  append_flag(out, request.duty.has_value());
-  if (request.duty) append_duty(out, *request.duty);
+  append_text(out, request.checkpoint_id);
   return out;
 }
 
@@ -264,10 +242,7 @@ Result<BeginMessage> decode_begin(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(message.layout_slot, read_at_most(reader, kLayoutSlots - 1, "a layout beyond the last slot"));
   CAIRN_TRY_ASSIGN(request.names, reader.counted_texts());
   CAIRN_TRY(read_manner(reader, request));
-  CAIRN_TRY_ASSIGN(const bool has_duty, read_flag(reader));
-  if (has_duty) {
-    CAIRN_TRY_ASSIGN(request.duty, read_duty(reader));
-  }
+  CAIRN_TRY_ASSIGN(request.checkpoint_id, reader.counted_text());
   CAIRN_TRY(expect_end(reader));
   return message;
 }

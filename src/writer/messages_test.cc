@@ -64,11 +64,14 @@ std::vector<Example> examples() {
     return report ? std::optional(encode_report(*report)) : std::nullopt;
   };
   StagedSample sample(1);
-  const auto layout = sample.request("/d", {sample.identity(), true}).layout;
+  StagedSample follower(1, 1000, {1, 3, 0});
+  const transfer::SaveTicket ticket{sample.identity(), true};
+  const auto layout = sample.request("/d", ticket).layout;
   return {
       {"hello", encode(hello), recode(decode_hello)},
       {"number", encode_number(300), renumber},
       {"layout", encode_layout(3, *layout).value(), relayout},
+      {"layout of a follower", encode_layout(0, *follower.request("/d", ticket).layout).value(), relayout},
       {"claim", encode(claim), recode(decode_claim)},
       {"begin", encode(sample_begin()), recode(decode_begin)},
       {"failure", encode(OutcomeMessage{7, Error(ErrorCode::kNoSpace, "full").file("a").offset(5)}),
@@ -97,11 +100,25 @@ TEST(Messages, SayAllThatASaveNeeds) {
   EXPECT_EQ(got.request.place.count, 3u);
   EXPECT_EQ(got.request.place.coordinator, 1u);
   EXPECT_EQ(got.request.names, sent.request.names);
-  EXPECT_EQ(got.request.duty, sent.request.duty);
+  EXPECT_EQ(got.request.checkpoint_id, sent.request.checkpoint_id);
   EXPECT_EQ(got.request.durability, Durability::kBuffered);
   EXPECT_EQ(got.request.thread_count, sent.request.thread_count);
   EXPECT_FALSE(got.request.direct_io);
   EXPECT_EQ(got.request.deadline, sent.request.deadline);
+}
+
+TEST(Messages, TellTheCoordinatorsWriterWhatToCommit) {
+  const transfer::RankPlace place{1, 3, 1};
+  StagedSample sample(3, 1000, place);
+  const transfer::SaveTicket ticket{sample.identity(), false};
+  const auto sent = sample.request("/d", ticket).layout;
+  const auto got = decode_layout(encode_layout(2, *sent).value()).value().layout.commit;
+  ASSERT_TRUE(got);
+  const transfer::CommitDuty duty = got->duty(ticket, place, "/somewhere");
+  EXPECT_EQ(duty, sent->commit->duty(ticket, place, "/somewhere"));
+  ASSERT_EQ(duty.files.size(), 3u);
+  EXPECT_EQ(duty.files[2].at(0).name, transfer::data_file_name(ticket, 2, 0));
+  EXPECT_NE(duty.pickle.find("/somewhere"), std::string::npos);
 }
 
 TEST(Messages, ThatAreCutOffAreRefused) {

@@ -183,7 +183,7 @@ Result<transfer::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
 Result<void> SaveThread::do_begin(SaveRequest request) {
   if (request_) return out_of_turn("a save that begins twice");
   const bool claimed = rank_save_ != nullptr;
-  if (claimed != request.place.is_coordinator() || claimed != request.duty.has_value()) {
+  if (claimed != request.place.is_coordinator() || claimed != (request.layout->commit != nullptr)) {
     return out_of_turn("the coordinator of a save, and nobody else, claims and commits");
   }
   if (claimed && rank_save_->ticket().identity.save_id != request.ticket.identity.save_id) {
@@ -209,7 +209,6 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
     files_.push_back({request.names[i], &placed, pages.subspan(file.arena_offset, room),
                       [this, begin = file.arena_offset](std::uint64_t end) { return await_staged(begin + end); }});
   }
-  request.layout.reset();
   request_ = std::move(request);
   const std::lock_guard lock(mutex_);
   begun_ = true;
@@ -254,7 +253,12 @@ Result<transfer::RankSaveReport> SaveThread::finish() {
   options.write.thread_count = request_->thread_count;
   options.write.direct_io = request_->direct_io;
   options.write.interrupted = [this] { return cancelled_.load(); };
-  return rank_save_->finish(std::move(files_), request_->duty, options, [this] { turn_->wait(); });
+  std::optional<transfer::CommitDuty> duty;
+  if (const auto& commit = request_->layout->commit) {
+    duty = commit->duty(request_->ticket, request_->place, request_->checkpoint_id);
+  }
+  request_->layout.reset();
+  return rank_save_->finish(std::move(files_), duty, options, [this] { turn_->wait(); });
 }
 
 }  // namespace cairn::writer

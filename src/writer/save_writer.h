@@ -17,6 +17,7 @@
 
 #include "format/manifest/trailer.h"
 #include "staging/arena.h"
+#include "transfer/commit_plan.h"
 #include "transfer/rank_save.h"
 
 namespace cairn::writer {
@@ -43,6 +44,7 @@ struct StagedLayout {
   std::uint64_t id = 0;           // never used twice in a process
   std::uint64_t arena_bytes = 0;  // that it takes
   std::vector<File> files;
+  std::shared_ptr<const transfer::CommitPlan> commit;  // the coordinator's, owned by its plans too; else null
 };
 
 // What is to be saved, and by whom.
@@ -52,8 +54,8 @@ struct SaveRequest {
   transfer::RankPlace place;
   std::shared_ptr<staging::Arena> arena;  // nobody else's until the save has ended
   std::shared_ptr<const StagedLayout> layout;
-  std::vector<std::string> names;            // the final ones, of the layout's files
-  std::optional<transfer::CommitDuty> duty;  // the coordinator's
+  std::vector<std::string> names;  // the final ones, of the layout's files
+  std::string checkpoint_id;       // in `.metadata`: the coordinator's
   Durability durability = Durability::kDurable;
   std::size_t thread_count = 4;
   bool direct_io = true;

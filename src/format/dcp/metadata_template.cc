@@ -324,6 +324,12 @@ void MetadataWriter::storage_meta() {
   close_object();
 }
 
+std::string uuid_text(const SaveId& id) {
+  std::string text = to_hex(id);
+  for (const std::size_t place : {20u, 16u, 12u, 8u}) text.insert(place, 1, '-');
+  return text;
+}
+
 Result<MetadataTemplate> MetadataTemplate::make(const Catalog& catalog) { return MetadataWriter(catalog).write(); }
 
 std::string MetadataTemplate::render(std::string_view save_id, std::string_view checkpoint_id,
@@ -346,6 +352,41 @@ std::string MetadataTemplate::render(std::string_view save_id, std::string_view 
   }
   out.append(opcodes_, done);
   return out;
+}
+
+void MetadataTemplate::append_to(std::string& out) const {
+  manifest::append_text(out, opcodes_);
+  manifest::append_varint(out, file_count_);
+  manifest::append_varint(out, slots_.size());
+  std::size_t done = 0;
+  for (const Slot& slot : slots_) {
+    manifest::append_varint(out, slot.place - done);
+    done = slot.place;
+    out.push_back(static_cast<char>(slot.kind));
+    if (slot.kind == Slot::Kind::kFile) manifest::append_varint(out, slot.file);
+  }
+}
+
+Result<MetadataTemplate> MetadataTemplate::read(manifest::CodedReader& reader) {
+  MetadataTemplate read;
+  CAIRN_TRY_ASSIGN(read.opcodes_, reader.counted_text());
+  CAIRN_TRY_ASSIGN(read.file_count_, reader.varint());
+  CAIRN_TRY_ASSIGN(const std::uint64_t slot_count, reader.count());
+  std::size_t done = 0;
+  for (std::uint64_t i = 0; i < slot_count; ++i) {
+    Slot& slot = read.slots_.emplace_back();
+    CAIRN_TRY_ASSIGN(const std::uint64_t distance, reader.varint());
+    if (distance > read.opcodes_.size() - done) return reader.damaged("a slot behind the metadata's end");
+    slot.place = done += distance;
+    CAIRN_TRY_ASSIGN(const std::uint8_t kind, reader.byte());
+    if (kind > static_cast<std::uint8_t>(Slot::Kind::kFile)) return reader.damaged("a slot of an unknown kind");
+    slot.kind = static_cast<Slot::Kind>(kind);
+    if (slot.kind != Slot::Kind::kFile) continue;
+    CAIRN_TRY_ASSIGN(const std::uint64_t file, reader.varint());
+    if (file >= read.file_count_) return reader.damaged("a slot for a file that there is not");
+    slot.file = static_cast<std::uint32_t>(file);
+  }
+  return read;
 }
 
 }  // namespace cairn::dcp

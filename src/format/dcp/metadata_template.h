@@ -14,7 +14,12 @@
 #include <string_view>
 #include <vector>
 
+#include "format/manifest/varint.h"
+
 namespace cairn::dcp {
+
+// The id in the form that DCP gives save ids.
+std::string uuid_text(const SaveId& id);
 
 class MetadataTemplate {
  public:
@@ -23,11 +28,15 @@ class MetadataTemplate {
   // pickled.
   static Result<MetadataTemplate> make(const Catalog& catalog);
 
-  // `files` are the names of the catalog's files, in its order; `save_id` is DCP's, a UUID in text.
+  // `files` are the names of the catalog's files, in its order; `save_id` as of uuid_text().
   std::string render(std::string_view save_id, std::string_view checkpoint_id,
                      std::span<const std::string> files) const;
 
   std::size_t file_count() const noexcept { return file_count_; }
+
+  // For a message to whoever renders it elsewhere. What was not appended by append_to() fails with kCorrupt.
+  void append_to(std::string& out) const;
+  static Result<MetadataTemplate> read(manifest::CodedReader& reader);
 
  private:
   friend class MetadataWriter;

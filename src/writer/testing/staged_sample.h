@@ -38,6 +38,7 @@ class StagedSample {
     const transfer::LaidOutFile file = lay_out(place.rank);
     layout->arena_bytes = align_up(file.file_bytes, 4096);
     layout->files.push_back({0, file.index});
+    if (place.is_coordinator()) layout->commit = commit_plan(place.count);
     layout_ = std::move(layout);
   }
 
@@ -54,11 +55,7 @@ class StagedSample {
     request.layout = layout_;
     request.names = {transfer::data_file_name(ticket, place_.rank, 0)};
     request.deadline = kGenerous;
-    if (!place_.is_coordinator()) return request;
-    request.duty = transfer::CommitDuty{"pickle", {}};
-    for (std::uint32_t rank = 0; rank < place_.count; ++rank) {
-      request.duty->files.push_back({{transfer::data_file_name(ticket, rank, 0), lay_out(rank).file_bytes}});
-    }
+    request.checkpoint_id = directory.string();
     return request;
   }
 
@@ -74,6 +71,14 @@ class StagedSample {
   const std::shared_ptr<staging::Arena>& arena() const { return arena_; }
 
  private:
+  // One file of each rank.
+  static std::shared_ptr<const transfer::CommitPlan> commit_plan(std::uint32_t rank_count) {
+    Catalog catalog;
+    for (std::uint32_t rank = 0; rank < rank_count; ++rank) catalog.files.push_back("of rank " + std::to_string(rank));
+    return std::make_shared<const transfer::CommitPlan>(dcp::MetadataTemplate::make(catalog).value(),
+                                                        std::vector<std::uint32_t>(rank_count, 1));
+  }
+
   transfer::LaidOutFile lay_out(std::uint32_t rank) const {
     StateDict state;
     const Extents sizes{static_cast<std::int64_t>(elements_)};
