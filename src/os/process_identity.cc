@@ -6,13 +6,14 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <optional>
 #include <random>
 #include <sstream>
 #include <vector>
+
+#include "core/whole_number.h"
 
 namespace cairn::os {
 namespace {
@@ -56,9 +57,9 @@ std::optional<ProcessStat> stat_of(std::int64_t pid) {
   constexpr std::size_t kStartTime = 19;
   if (fields.size() <= kStartTime) return std::nullopt;
   ProcessStat stat;
-  const std::string& ticks = fields[kStartTime];
-  const auto parsed = std::from_chars(ticks.data(), ticks.data() + ticks.size(), stat.start_time);
-  if (parsed.ec != std::errc()) return std::nullopt;
+  const auto start_time = whole_number<std::uint64_t>(fields[kStartTime]);
+  if (!start_time) return std::nullopt;
+  stat.start_time = *start_time;
   // The first thread may be a zombie while others are still at work, or on their way out of a system call.
   stat.has_ended = fields[kState] == "X" ||
                    (fields[kState] == "Z" && fields[kThreadCount].size() == 1 && fields[kThreadCount].front() <= '1');

@@ -1,6 +1,5 @@
 #include "transfer/lease.h"
 
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -9,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "core/whole_number.h"
 #include "os/signal_mask.h"
 
 namespace cairn::transfer {
@@ -30,16 +30,13 @@ std::string encode(const SaveIdentity& identity, const os::ProcessIdentity& proc
   return text.str();
 }
 
-bool parse(std::string_view digits, int radix, std::uint64_t& number) {
-  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), number, radix);
-  return parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size();
-}
-
 std::optional<SaveId> parse_id(std::string_view digits) {
   constexpr std::size_t kHalf = 16;
-  SaveId id;
   if (digits.size() != 2 * kHalf) return std::nullopt;
-  if (!parse(digits.substr(0, kHalf), 16, id.high) || !parse(digits.substr(kHalf), 16, id.low)) return std::nullopt;
+  const auto high = whole_number<std::uint64_t>(digits.substr(0, kHalf), 16);
+  const auto low = whole_number<std::uint64_t>(digits.substr(kHalf), 16);
+  if (!high || !low) return std::nullopt;
+  const SaveId id{*high, *low};
   return to_hex(id) == digits ? std::optional(id) : std::nullopt;
 }
 
@@ -48,8 +45,7 @@ std::optional<LeaseHolder> decode(const std::string& text) {
   std::string line;
   if (!std::getline(lines, line) || line != kFirstLine) return std::nullopt;
   LeaseHolder holder;
-  std::uint64_t pid = 0;
-  bool complete = false;
+  std::optional<std::uint64_t> number = 0, pid = 0, start;
   while (std::getline(lines, line)) {
     const std::size_t space = line.find(' ');
     if (space == std::string::npos) return std::nullopt;
@@ -57,15 +53,18 @@ std::optional<LeaseHolder> decode(const std::string& text) {
     const std::string value = line.substr(space + 1);
     if (name == "save") holder.identity.save_id = parse_id(value).value_or(SaveId());
     if (name == "job") holder.identity.job_id = parse_id(value).value_or(SaveId());
-    if (name == "number" && !parse(value, 10, holder.identity.save_number)) return std::nullopt;
+    if (name == "number") number = whole_number<std::uint64_t>(value);
     if (name == "host") holder.process.host = value;
     if (name == "boot") holder.process.boot_id = value;
     if (name == "namespace") holder.process.pid_namespace = value;
-    if (name == "pid" && !parse(value, 10, pid)) return std::nullopt;
-    if (name == "start") complete = parse(value, 10, holder.process.start_time) && !lines.eof();
+    if (name == "pid") pid = whole_number<std::uint64_t>(value);
+    if (name == "start" && !lines.eof()) start = whole_number<std::uint64_t>(value);
   }
-  holder.process.pid = static_cast<std::int64_t>(pid);
-  return complete && holder.process.pid > 0 ? std::optional(holder) : std::nullopt;
+  if (!number || !pid || !start) return std::nullopt;  // not complete
+  holder.identity.save_number = *number;
+  holder.process.pid = static_cast<std::int64_t>(*pid);
+  holder.process.start_time = *start;
+  return holder.process.pid > 0 ? std::optional(holder) : std::nullopt;
 }
 
 void beat(std::stop_token stop, storage::Storage& storage, const std::string& name) {
@@ -103,9 +102,8 @@ std::optional<SaveId> save_id_of_folder(std::string_view name) {
 std::string rank_lease_name(std::uint32_t rank) { return std::string(kRankLeasePrefix) + std::to_string(rank); }
 
 std::optional<std::uint32_t> rank_of_lease(std::string_view name) {
-  std::uint64_t rank = 0;
-  if (!name.starts_with(kRankLeasePrefix) || !parse(name.substr(kRankLeasePrefix.size()), 10, rank)) return {};
-  return rank <= UINT32_MAX ? std::optional(static_cast<std::uint32_t>(rank)) : std::nullopt;
+  if (!name.starts_with(kRankLeasePrefix)) return std::nullopt;
+  return whole_number<std::uint32_t>(name.substr(kRankLeasePrefix.size()));
 }
 
 Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdentity& identity) {

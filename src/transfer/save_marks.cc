@@ -1,10 +1,10 @@
 #include "transfer/save_marks.h"
 
 #include <cerrno>
-#include <charconv>
 #include <span>
 #include <utility>
 
+#include "core/whole_number.h"
 #include "format/manifest/outcome.h"
 #include "format/manifest/varint.h"
 
@@ -38,10 +38,7 @@ std::optional<std::string> read_mark(const storage::Storage& storage, const std:
 
 std::optional<std::uint32_t> SaveMarks::rank_of_failure(std::string_view name) {
   if (!name.starts_with(kFailurePrefix)) return std::nullopt;
-  const std::string_view digits = name.substr(kFailurePrefix.size());
-  std::uint32_t rank = 0;
-  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-  return parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size() ? std::optional(rank) : std::nullopt;
+  return whole_number<std::uint32_t>(name.substr(kFailurePrefix.size()));
 }
 
 Result<void> SaveMarks::leave_failure(std::uint32_t rank, const Error& reason) {

@@ -1,10 +1,10 @@
 #include "format/manifest/index_coding.h"
 
 #include "core/checked.h"
+#include "core/whole_number.h"
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <limits>
 
 namespace cairn::manifest {
@@ -75,11 +75,9 @@ Result<void> set_element(PathElement& element, std::string_view text, bool is_in
     element.emplace<std::string>(text);
     return {};
   }
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size())
-    return reader.damaged("a list position that is no number");
-  element.emplace<std::int64_t>(number);
+  const auto number = whole_number<std::int64_t>(text);
+  if (!number) return reader.damaged("a list position that is no number");
+  element.emplace<std::int64_t>(*number);
   return {};
 }
 
