@@ -191,7 +191,7 @@ Result<std::vector<std::string>> AsyncTrip::assign(const std::vector<std::string
   catalog.save_id = dcp::uuid_text(ticket_->identity.save_id);
   catalog.checkpoint_id = checkpoint_id_;
   CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
-  commit_ = std::make_shared<const transfer::CommitPlan>(std::move(metadata), std::move(layout.file_counts));
+  commit_plan_ = std::make_shared<const transfer::CommitPlan>(std::move(metadata), std::move(layout.file_counts));
   const std::uint64_t plan_id = new_plan_id();
   std::vector<std::string> messages;
   for (const SaveAssignment& assignment : layout.assignments) {
@@ -212,7 +212,7 @@ Result<void> AsyncTrip::take_assignment(std::string_view message) {
   plan->items = std::move(assignment.items);
   CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan->items));
   CAIRN_TRY(lay_out_staged(sources, {ticket_->identity.save_id, number_of_this_rank(), 0, assignment.file_count},
-                           options_.save.file_per_item, commit_, *plan));
+                           options_.save.file_per_item, commit_plan_, *plan));
   plan_ = plan;
   means_.plans->keep(std::move(plan));
   return {};
@@ -239,10 +239,10 @@ Result<AsyncSave> AsyncTrip::begin() {
   for (std::size_t i = 0; i < plan_->layout->files.size(); ++i) {
     request.names.push_back(transfer::data_file_name(*ticket_, number_of_this_rank(), static_cast<std::uint32_t>(i)));
   }
-  if (const auto& commit = plan_->layout->commit) {
+  if (const auto& commit_plan = plan_->layout->commit_plan) {
     request.checkpoint_id = checkpoint_id_;
-    under_way.metadata = [commit, ticket = *ticket_, place = request.place, id = checkpoint_id_] {
-      return commit->pickle(ticket, place, id);
+    under_way.metadata = [commit_plan, ticket = *ticket_, place = request.place, id = checkpoint_id_] {
+      return commit_plan->pickle(ticket, place, id);
     };
   }
   request.durability = save.durability;

@@ -22,7 +22,8 @@ std::uint64_t next_layout_id() {
 }  // namespace
 
 Result<void> lay_out_staged(std::span<const transfer::ItemSource> sources, const transfer::ImageIdentity& identity,
-                            bool file_per_item, std::shared_ptr<const transfer::CommitPlan> commit, StagedPlan& plan) {
+                            bool file_per_item, std::shared_ptr<const transfer::CommitPlan> commit_plan,
+                            StagedPlan& plan) {
   std::vector<bool> is_value;
   is_value.reserve(sources.size());
   for (const transfer::ItemSource& source : sources) {
@@ -30,7 +31,7 @@ Result<void> lay_out_staged(std::span<const transfer::ItemSource> sources, const
   }
   auto layout = std::make_shared<writer::StagedLayout>();
   layout->id = next_layout_id();
-  layout->commit = std::move(commit);
+  layout->commit_plan = std::move(commit_plan);
   std::vector<AssignedItem> ordered;
   ordered.reserve(sources.size());
   plan.places.reserve(sources.size());

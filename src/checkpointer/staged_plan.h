@@ -29,9 +29,10 @@ struct StagedPlan {
 };
 
 // Lays `sources`, those of plan.items, out in an arena, file behind file. Fills in layout and places, and brings the
-// items into the order in which they lie. `commit` is the coordinator's, for the layout.
+// items into the order in which they lie. `commit_plan` is the coordinator's, for the layout.
 Result<void> lay_out_staged(std::span<const transfer::ItemSource> sources, const transfer::ImageIdentity& identity,
-                            bool file_per_item, std::shared_ptr<const transfer::CommitPlan> commit, StagedPlan& plan);
+                            bool file_per_item, std::shared_ptr<const transfer::CommitPlan> commit_plan,
+                            StagedPlan& plan);
 
 // The plans of the last few saves. One thread at a time.
 class StagedPlans {

@@ -144,8 +144,8 @@ Result<std::string> encode_layout(std::uint64_t slot, const StagedLayout& layout
       end = item.extent.item_offset + item.extent.item_length;
     }
   }
-  append_flag(out, layout.commit != nullptr);
-  if (layout.commit) layout.commit->append_to(out);
+  append_flag(out, layout.commit_plan != nullptr);
+  if (layout.commit_plan) layout.commit_plan->append_to(out);
   return out;
 }
 
@@ -173,7 +173,7 @@ Result<LayoutMessage> decode_layout(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(const bool commits, read_flag(reader));
   if (commits) {
     CAIRN_TRY_ASSIGN(transfer::CommitPlan commit, transfer::CommitPlan::read(reader));
-    message.layout.commit = std::make_shared<const transfer::CommitPlan>(std::move(commit));
+    message.layout.commit_plan = std::make_shared<const transfer::CommitPlan>(std::move(commit));
   }
   CAIRN_TRY(expect_end(reader));
   return message;

@@ -112,7 +112,7 @@ TEST(Messages, TellTheCoordinatorsWriterWhatToCommit) {
   StagedSample sample(3, 1000, place);
   const transfer::SaveTicket ticket{sample.identity(), false};
   const auto sent = sample.request("/d", ticket).layout;
-  const auto got = decode_layout(encode_layout(2, *sent).value()).value().layout.commit;
+  const auto got = decode_layout(encode_layout(2, *sent).value()).value().layout.commit_plan;
   ASSERT_TRUE(got);
   const transfer::CommitDuty duty = got->duty(ticket, place, "/somewhere");
   EXPECT_EQ(duty, sent->commit->duty(ticket, place, "/somewhere"));

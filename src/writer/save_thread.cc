@@ -183,7 +183,7 @@ Result<transfer::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
 Result<void> SaveThread::do_begin(SaveRequest request) {
   if (request_) return out_of_turn("a save that begins twice");
   const bool claimed = rank_save_ != nullptr;
-  if (claimed != request.place.is_coordinator() || claimed != (request.layout->commit != nullptr)) {
+  if (claimed != request.place.is_coordinator() || claimed != (request.layout->commit_plan != nullptr)) {
     return out_of_turn("the coordinator of a save, and nobody else, claims and commits");
   }
   if (claimed && rank_save_->ticket().identity.save_id != request.ticket.identity.save_id) {
@@ -254,8 +254,8 @@ Result<transfer::RankSaveReport> SaveThread::finish() {
   options.write.direct_io = request_->direct_io;
   options.write.interrupted = [this] { return cancelled_.load(); };
   std::optional<transfer::CommitDuty> duty;
-  if (const auto& commit = request_->layout->commit) {
-    duty = commit->duty(request_->ticket, request_->place, request_->checkpoint_id);
+  if (const auto& commit_plan = request_->layout->commit_plan) {
+    duty = commit_plan->duty(request_->ticket, request_->place, request_->checkpoint_id);
   }
   request_->layout.reset();
   return rank_save_->finish(std::move(files_), duty, options, [this] { turn_->wait(); });

@@ -44,7 +44,7 @@ struct StagedLayout {
   std::uint64_t id = 0;           // never used twice in a process
   std::uint64_t arena_bytes = 0;  // that it takes
   std::vector<File> files;
-  std::shared_ptr<const transfer::CommitPlan> commit;  // the coordinator's, owned by its plans too; else null
+  std::shared_ptr<const transfer::CommitPlan> commit_plan;  // the coordinator's, owned by its plans too; else null
 };
 
 // What is to be saved, and by whom.

@@ -38,7 +38,7 @@ class StagedSample {
     const transfer::LaidOutFile file = lay_out(place.rank);
     layout->arena_bytes = align_up(file.file_bytes, 4096);
     layout->files.push_back({0, file.index});
-    if (place.is_coordinator()) layout->commit = commit_plan(place.count);
+    if (place.is_coordinator()) layout->commit_plan = commit_plan(place.count);
     layout_ = std::move(layout);
   }
 
