@@ -115,7 +115,7 @@ TEST(Messages, TellTheCoordinatorsWriterWhatToCommit) {
   const auto got = decode_layout(encode_layout(2, *sent).value()).value().layout.commit_plan;
   ASSERT_TRUE(got);
   const transfer::CommitDuty duty = got->duty(ticket, place, "/somewhere");
-  EXPECT_EQ(duty, sent->commit->duty(ticket, place, "/somewhere"));
+  EXPECT_EQ(duty, sent->commit_plan->duty(ticket, place, "/somewhere"));
   ASSERT_EQ(duty.files.size(), 3u);
   EXPECT_EQ(duty.files[2].at(0).name, transfer::data_file_name(ticket, 2, 0));
   EXPECT_NE(duty.pickle.find("/somewhere"), std::string::npos);
