@@ -38,7 +38,7 @@ SECONDS_TO_END = 20  # for a process that has told what it found
 DURABLE_SAVES = 3
 SETTLE_SECONDS = 0.2  # of training before it is watched
 DRAIN_SECONDS = 2.0  # how long it is watched while saves drain, at least
-DRAINS_MAX = 40
+DRAINS_MIN, DRAINS_MAX = 3, 40
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 Figures = dict[str, list[float]]
@@ -209,7 +209,7 @@ def measure_training(trial: Trial, state: State, copy: Copy, figure: str) -> lis
 
     drain()
     draining, blocked = Steps(draining.last_seconds), []  # it told how long one takes
-    while draining.seconds < DRAIN_SECONDS and len(blocked) < DRAINS_MAX:
+    while len(blocked) < DRAINS_MIN or (draining.seconds < DRAIN_SECONDS and len(blocked) < DRAINS_MAX):
         for part in (drain, train_alone) if len(blocked) % 2 else (train_alone, drain):
             part()
     trial.add(figure, draining.rate() / alone.rate())

@@ -24,7 +24,9 @@ struct SaveId {
   std::uint64_t low = 0;
   friend bool operator==(const SaveId&, const SaveId&) = default;
 };
-std::string to_hex(const SaveId& id);      // 32 digits
+std::string to_hex(const SaveId& id);  // 32 digits
+// The same as DCP writes save ids: a UUID.
+std::string uuid_text(const SaveId& id);
 std::string to_decimal(const SaveId& id);  // 39 digits, zero-padded, so that names have one length
 
 // Where an item's bytes lie.

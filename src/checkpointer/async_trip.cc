@@ -188,7 +188,7 @@ Result<std::vector<std::string>> AsyncTrip::assign(const std::vector<std::string
                    lay_out_save(planned.local, planned.global, *ticket_, options_.save.alone_as_rank.value_or(0)));
   Catalog& catalog = layout.catalog;
   catalog.version = "1.0.0";
-  catalog.save_id = dcp::uuid_text(ticket_->identity.save_id);
+  catalog.save_id = uuid_text(ticket_->identity.save_id);
   catalog.checkpoint_id = checkpoint_id_;
   CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
   commit_plan_ = std::make_shared<const transfer::CommitPlan>(std::move(metadata), std::move(layout.file_counts));

@@ -57,7 +57,7 @@ class Coordinator {
                      checkpointer::lay_out_save(planned.local, planned.global, transaction_->ticket(), first_rank));
     Catalog& catalog = layout_.catalog;
     catalog.version = "1.0.0";
-    catalog.save_id = dcp::uuid_text(identity.save_id);
+    catalog.save_id = uuid_text(identity.save_id);
     catalog.checkpoint_id = options_.checkpoint_id;
     transaction_->expect(catalog.files);
     CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));

@@ -16,6 +16,12 @@ std::string to_hex(const SaveId& id) {
   return text;
 }
 
+std::string uuid_text(const SaveId& id) {
+  std::string text = to_hex(id);
+  for (const std::size_t place : {20u, 16u, 12u, 8u}) text.insert(place, 1, '-');
+  return text;
+}
+
 std::string to_decimal(const SaveId& id) {
   constexpr std::size_t kDigitCount = 39;  // 2^128 - 1 has that many
   UInt128 number = (static_cast<UInt128>(id.high) << 64) | id.low;

@@ -15,7 +15,8 @@ void set_priority(const Priority& priority) noexcept {
   if (priority.nice > 0) {
     (void)!nice(priority.nice);
     const sched_param no_parameters{};
-    (void)sched_setscheduler(0, SCHED_BATCH, &no_parameters);
+    // Another policy than the ordinary one is somebody's choice; SCHED_IDLE is even less.
+    if (sched_getscheduler(0) == SCHED_OTHER) (void)sched_setscheduler(0, SCHED_BATCH, &no_parameters);
   }
   if (priority.io_class == IoClass::kUnchanged) return;
   constexpr int kThisThread = 1;  // IOPRIO_WHO_PROCESS

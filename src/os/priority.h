@@ -10,8 +10,8 @@ namespace cairn::os {
 enum class IoClass : std::uint8_t { kUnchanged = 0, kRealTime = 1, kBestEffort = 2, kIdle = 3 };
 
 struct Priority {
-  // Is added to what the process has: 1 to 19 is less of the processor, and who wakes up does not interrupt who
-  // computes.
+  // Is added to what the process has: 1 to 19 is less of the processor. A thread of the ordinary policy then has
+  // SCHED_BATCH: waking up, it does not interrupt who computes.
   int nice = 0;
   IoClass io_class = IoClass::kUnchanged;
   std::uint8_t io_level = 4;  // within its class, 0 (first) to 7

@@ -22,10 +22,10 @@ Result<std::shared_ptr<Arena>> Arena::adopt(os::MemoryFile memory) {
 
 Result<void> Arena::fit(std::uint64_t bytes) {
   const std::uint64_t room = this->bytes().size();
-  if (bytes <= room && bytes >= room / 2) return {};
-  CAIRN_TRY(memory_.resize(os::kPageBytes + bytes));
-  present_ = std::min<std::uint64_t>(present_, this->bytes().size());
-  return {};
+  const bool is_mapped = !memory_.bytes().empty();  // not after a change of size that failed half-way
+  if (is_mapped && bytes <= room && bytes >= room / 2) return {};
+  present_ = std::min(present_, bytes);
+  return memory_.resize(os::kPageBytes + bytes);
 }
 
 }  // namespace cairn::staging

@@ -33,17 +33,24 @@ std::vector<std::vector<ExpectedFile>> CommitPlan::files(const SaveTicket& ticke
   return files;
 }
 
-std::string CommitPlan::pickle(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const {
+std::string CommitPlan::render(const SaveTicket& ticket, std::string_view checkpoint_id,
+                               const std::vector<std::vector<ExpectedFile>>& files) const {
   std::vector<std::string> names;
   names.reserve(metadata_.file_count());
-  for (auto& of_rank : files(ticket, place)) {
-    for (ExpectedFile& file : of_rank) names.push_back(std::move(file.name));
+  for (const auto& of_rank : files) {
+    for (const ExpectedFile& file : of_rank) names.push_back(file.name);
   }
-  return metadata_.render(dcp::uuid_text(ticket.identity.save_id), checkpoint_id, names);
+  return metadata_.render(uuid_text(ticket.identity.save_id), checkpoint_id, names);
+}
+
+std::string CommitPlan::pickle(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const {
+  return render(ticket, checkpoint_id, files(ticket, place));
 }
 
 CommitDuty CommitPlan::duty(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const {
-  return {pickle(ticket, place, checkpoint_id), files(ticket, place)};
+  CommitDuty duty{{}, files(ticket, place)};
+  duty.pickle = render(ticket, checkpoint_id, duty.files);
+  return duty;
 }
 
 void CommitPlan::append_to(std::string& out) const {

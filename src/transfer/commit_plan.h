@@ -23,10 +23,8 @@ class CommitPlan {
   // `file_counts` by rank: together as many as the metadata has files.
   CommitPlan(dcp::MetadataTemplate metadata, std::vector<std::uint32_t> file_counts);
 
-  std::size_t rank_count() const { return file_counts_.size(); }
   // The pickle of `.metadata` of one save. `place` is the coordinator's.
   std::string pickle(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
-  // As many ranks as rank_count() save together.
   CommitDuty duty(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
 
   // For a message to the coordinator's writer. What was not appended by append_to() fails with kCorrupt.
@@ -35,6 +33,8 @@ class CommitPlan {
 
  private:
   std::vector<std::vector<ExpectedFile>> files(const SaveTicket& ticket, const RankPlace& place) const;
+  std::string render(const SaveTicket& ticket, std::string_view checkpoint_id,
+                     const std::vector<std::vector<ExpectedFile>>& files) const;
 
   dcp::MetadataTemplate metadata_;
   std::vector<std::uint32_t> file_counts_;

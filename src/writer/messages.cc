@@ -60,6 +60,10 @@ Result<transfer::RankPlace> read_place(CodedReader& reader) {
   CAIRN_TRY_ASSIGN(place.count, read_u32(reader));
   CAIRN_TRY_ASSIGN(place.coordinator, read_u32(reader));
   if (place.count == 0) return reader.damaged("a save of no ranks");
+  // Who saves alone may have any number.
+  if (place.count > 1 && (place.rank >= place.count || place.coordinator >= place.count)) {
+    return reader.damaged("a rank beyond those that save together");
+  }
   return place;
 }
 

@@ -121,6 +121,16 @@ TEST(Messages, TellTheCoordinatorsWriterWhatToCommit) {
   EXPECT_NE(duty.pickle.find("/somewhere"), std::string::npos);
 }
 
+TEST(Messages, ThatNameRanksBeyondTheirNumberAreRefused) {
+  BeginMessage begin = sample_begin();
+  begin.request.place = {3, 3, 1};
+  EXPECT_EQ(decode_begin(encode(begin)).error().code(), ErrorCode::kCorrupt);
+  begin.request.place = {1, 3, 3};
+  EXPECT_EQ(decode_begin(encode(begin)).error().code(), ErrorCode::kCorrupt);
+  begin.request.place = {7, 1, 0};  // who saves alone may have any number
+  EXPECT_TRUE(decode_begin(encode(begin)));
+}
+
 TEST(Messages, ThatAreCutOffAreRefused) {
   for (const Example& example : examples()) {
     for (std::size_t length = 0; length < example.bytes.size(); ++length) {

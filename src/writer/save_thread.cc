@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <system_error>
 #include <utility>
 
+#include "core/attempt.h"
 #include "core/checked.h"
 #include "os/page_buffer.h"
 #include "os/signal_mask.h"
@@ -72,7 +72,7 @@ void SaveThread::post(std::function<void()> task, const std::function<void()>& t
 }
 
 void SaveThread::claim(ClaimRequest request, Claimed claimed) {
-  post([this, request = std::move(request), claimed] { claimed(do_claim(request)); },
+  post([this, request = std::move(request), claimed] { claimed(attempt([&] { return do_claim(request); })); },
        [&claimed] { claimed(out_of_turn("a claim for a save that has ended")); });
 }
 
@@ -87,7 +87,8 @@ void SaveThread::begin(SaveRequest request) {
   }
   const auto task = [this, carried, turn] {
     turn_ = std::move(*turn);
-    if (const Result<void> begun = do_begin(std::move(*carried)); !begun) abandon(begun.error());
+    const Result<void> begun = attempt([&] { return do_begin(std::move(*carried)); });
+    if (!begun) abandon(begun.error());
   };
   post(task, [] {});
 }
@@ -148,12 +149,7 @@ void SaveThread::run() {
     std::unique_lock lock(mutex_);
     run_tasks_until_told(lock);
   }
-  Result<transfer::RankSaveReport> result = Error(ErrorCode::kInternal, "a save without an end");
-  try {
-    result = end();
-  } catch (const std::exception& exception) {  // memory that ran out
-    result = Error(ErrorCode::kInternal, std::string("a save failed: ") + exception.what());
-  }
+  Result<transfer::RankSaveReport> result = attempt([this] { return end(); });
   std::unique_ptr<RankSave> done;
   {
     const std::lock_guard lock(mutex_);

@@ -1,7 +1,7 @@
 // 1. The trainer's hello is answered with `ready`.
 // 2. Arenas and layouts are kept until they are forgotten; a save that uses one keeps it longer.
 // 3. Saves are started, claimed, begun and staged by messages, each on its own thread, which also sends the answers:
-//    this loop never waits for the storage. While there are saves it says at least once a second how they stand.
+//    this loop never waits for the storage. While there are saves it says four times a second how they stand.
 // 4. The trainer is lost when its socket ends or its process does, whichever is seen first; what it sent before counts.
 //    Saves whose bytes are staged go on to their end, the others are given up.
 // 5. SIGTERM: no more saves are taken, those that are not staged are given up, the others have the grace period; what
@@ -86,7 +86,7 @@ void WriterServer::wait() {
 Result<void> WriterServer::take_messages() {
   // Seen before the socket is read: a dead trainer sends nothing behind our back.
   pollfd trainer{trainer_.get(), POLLIN, 0};
-  const bool is_dead = getppid() != trainer_id_ || (trainer_ && poll(&trainer, 1, 0) > 0);
+  const bool is_dead = !has_parent_between_ && (getppid() != trainer_id_ || (trainer_ && poll(&trainer, 1, 0) > 0));
   while (true) {
     CAIRN_TRY_ASSIGN(std::optional<os::Message> message, socket_.receive());
     if (message) {
@@ -147,7 +147,8 @@ Result<void> WriterServer::take_hello(const os::Message& message) {
     send(MessageKind::kReady, ready);
     return ready.outcome.error();
   }
-  if (hello.trainer != trainer_id_) trainer_ = os::Fd();  // started by a program in between: only the socket can tell
+  has_parent_between_ = hello.trainer != trainer_id_;
+  if (has_parent_between_) trainer_ = os::Fd();
   os::set_session_priority(hello.priority);
   grace_ = hello.grace;
   greeted_ = true;

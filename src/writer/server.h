@@ -53,8 +53,9 @@ class WriterServer {
   os::MessageSocket socket_;
   os::Fd trainer_;  // readable when it is dead; empty where the system can't watch it
   os::Fd signals_;
-  os::Fd wake_;  // a save has ended
-  pid_t trainer_id_ = 0;
+  os::Fd wake_;                      // a save has ended
+  pid_t trainer_id_ = 0;             // the parent
+  bool has_parent_between_ = false;  // a program that the trainer started started this one: only the socket can tell
   bool trainer_lost_ = false;
   bool greeted_ = false;
   std::chrono::milliseconds grace_{};

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/attempt.h"
 #include "os/signal_mask.h"
 #include "transfer/commit.h"
 #include "writer/writer_executable.h"
@@ -219,35 +220,36 @@ ProgressReport WriterConnection::progress(const Save& save) const {
 }
 
 void WriterConnection::listen() {
-  const milliseconds look = std::clamp(options_.deadline / 8, kLookMin, kLookMax);
-  std::optional<Error> killed_for;
   bool silent = false;
+  const Result<void> watched = attempt([&] { return watch(silent); });
+  const Error reason = why_it_ended(watched ? std::nullopt : std::optional(watched.error()));
+  socket_.shut_down();
+  lose(reason, silent);
+  done_ = true;
+}
+
+Result<void> WriterConnection::watch(bool& silent) {
+  const milliseconds look = std::clamp(options_.deadline / 8, kLookMin, kLookMax);
   Clock::time_point last_look = Clock::now();
   while (true) {
     pollfd waiting{socket_.fd(), POLLIN, 0};
     (void)poll(&waiting, 1, static_cast<int>(look.count()));
     const Result<void> heard = hear_all();
-    if (socket_.has_ended()) break;
-    if (!heard) {
-      killed_for = heard.error();
-      break;
-    }
+    if (socket_.has_ended()) return {};
+    CAIRN_TRY(heard);
     const auto now = Clock::now();
     {
       const std::lock_guard lock(mutex_);
       watched_ += std::min(std::chrono::duration_cast<milliseconds>(now - last_look), 2 * look);
     }
     last_look = now;
-    killed_for = find_silence();
-    silent = killed_for.has_value();
-    if (silent) break;
+    if (std::optional<Error> found = find_silence()) {
+      silent = true;
+      return *std::move(found);
+    }
     // Whoever has it sends, and may have to wait until the process listens.
     if (const std::unique_lock lock(order_, std::try_to_lock); lock.owns_lock()) sent_.forget_dropped_arenas(socket_);
   }
-  const Error reason = why_it_ended(killed_for);
-  socket_.shut_down();
-  lose(reason, silent);
-  done_ = true;
 }
 
 Result<void> WriterConnection::hear_all() {
@@ -347,7 +349,8 @@ std::optional<Error> WriterConnection::find_silence() {
     // Waiting for other ranks has a deadline in the writer.
     const bool is_to_end = save->staged || save->abandoned;
     if (is_to_end && save->progress.phase != Phase::kWaiting && !waits_for_its_turn(*save)) {
-      return silence("a save made no progress; the storage may hang", save->deadline).file(save->place->directory);
+      Error found = silence("a save made no progress; the storage may hang", save->deadline);
+      return save->place ? std::move(found).file(save->place->directory) : found;  // abandoned before it had one
     }
   }
   return std::nullopt;
@@ -378,7 +381,7 @@ void WriterConnection::lose(const Error& reason, bool storage_may_hang) {
   for (const auto& save : saves) {
     // A storage that made the process hang would make this thread hang: the next save cleans up.
     const bool settles = save->place && !storage_may_hang;
-    end_save(*save, settles ? settle(*save->place, reason) : reason);
+    end_save(*save, settles ? attempt([&] { return settle(*save->place, reason); }) : reason);
   }
 }
 

@@ -76,6 +76,8 @@ class WriterConnection {
   WriterConnection(const ProcessWriterOptions& options, os::Fd socket, os::ChildProcess child)
       : options_(options), socket_(std::move(socket)), child_(std::move(child)) {}
   void listen();
+  // Until the socket ends, or with why the process is to be killed; `silent`: it may hang in the storage.
+  Result<void> watch(bool& silent);
   Result<void> hear_all();
   Result<void> hear(const os::Message& message);
   void hear_progress(const ProgressMessage& progress);

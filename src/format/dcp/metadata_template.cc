@@ -324,12 +324,6 @@ void MetadataWriter::storage_meta() {
   close_object();
 }
 
-std::string uuid_text(const SaveId& id) {
-  std::string text = to_hex(id);
-  for (const std::size_t place : {20u, 16u, 12u, 8u}) text.insert(place, 1, '-');
-  return text;
-}
-
 Result<MetadataTemplate> MetadataTemplate::make(const Catalog& catalog) { return MetadataWriter(catalog).write(); }
 
 std::string MetadataTemplate::render(std::string_view save_id, std::string_view checkpoint_id,
@@ -368,25 +362,27 @@ void MetadataTemplate::append_to(std::string& out) const {
 }
 
 Result<MetadataTemplate> MetadataTemplate::read(manifest::CodedReader& reader) {
-  MetadataTemplate read;
-  CAIRN_TRY_ASSIGN(read.opcodes_, reader.counted_text());
-  CAIRN_TRY_ASSIGN(read.file_count_, reader.varint());
+  MetadataTemplate metadata;
+  CAIRN_TRY_ASSIGN(metadata.opcodes_, reader.counted_text());
+  CAIRN_TRY_ASSIGN(metadata.file_count_, reader.varint());
+  // Whoever renders it makes a name for each.
+  if (metadata.file_count_ > metadata.opcodes_.size()) return reader.damaged("more files than metadata");
   CAIRN_TRY_ASSIGN(const std::uint64_t slot_count, reader.count());
   std::size_t done = 0;
   for (std::uint64_t i = 0; i < slot_count; ++i) {
-    Slot& slot = read.slots_.emplace_back();
+    Slot& slot = metadata.slots_.emplace_back();
     CAIRN_TRY_ASSIGN(const std::uint64_t distance, reader.varint());
-    if (distance > read.opcodes_.size() - done) return reader.damaged("a slot behind the metadata's end");
+    if (distance > metadata.opcodes_.size() - done) return reader.damaged("a slot behind the metadata's end");
     slot.place = done += distance;
     CAIRN_TRY_ASSIGN(const std::uint8_t kind, reader.byte());
     if (kind > static_cast<std::uint8_t>(Slot::Kind::kFile)) return reader.damaged("a slot of an unknown kind");
     slot.kind = static_cast<Slot::Kind>(kind);
     if (slot.kind != Slot::Kind::kFile) continue;
     CAIRN_TRY_ASSIGN(const std::uint64_t file, reader.varint());
-    if (file >= read.file_count_) return reader.damaged("a slot for a file that there is not");
+    if (file >= metadata.file_count_) return reader.damaged("a slot for a file that there is not");
     slot.file = static_cast<std::uint32_t>(file);
   }
-  return read;
+  return metadata;
 }
 
 }  // namespace cairn::dcp

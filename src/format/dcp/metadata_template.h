@@ -18,9 +18,6 @@
 
 namespace cairn::dcp {
 
-// The id in the form that DCP gives save ids.
-std::string uuid_text(const SaveId& id);
-
 class MetadataTemplate {
  public:
   // Chunks whose location has no length are written without an item. The catalog's file names, save id and checkpoint
@@ -28,7 +25,7 @@ class MetadataTemplate {
   // pickled.
   static Result<MetadataTemplate> make(const Catalog& catalog);
 
-  // `files` are the names of the catalog's files, in its order; `save_id` as of uuid_text().
+  // `files` are the names of the catalog's files, in its order; `save_id` a UUID in text: uuid_text().
   std::string render(std::string_view save_id, std::string_view checkpoint_id,
                      std::span<const std::string> files) const;
 
