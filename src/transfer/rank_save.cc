@@ -80,7 +80,7 @@ struct RankSave::Impl {
                               const std::function<void()>& may_commit);
   Result<CommitReport> write_meet_commit(std::vector<ImageFile> images, const CommitDuty& duty,
                                          const RankSaveOptions& options, const std::function<void()>& may_commit);
-  void tell(const Verdict& verdict, const RankSaveOptions& options);
+  Result<void> tell(const Verdict& verdict, const RankSaveOptions& options);
   void give_up_all(const Error& reason);
   // Any other rank.
   Result<void> take_lease();
@@ -237,8 +237,15 @@ Result<RankSaveReport> RankSave::Impl::lead(std::vector<ImageFile> images, const
     verdict.failure = of_this_rank(std::move(committed).error());
     verdict.files_stay = transaction->may_have_committed();
   }
-  if (place.count > 1) tell(verdict, options);
-  if (!verdict.failure) transaction->remove_folder(verdict.warnings);
+  // What is decided stays so whatever is thrown from here on: who is not told looks at what is in place, once the
+  // folder is gone.
+  const bool told = place.count == 1 || attempt([&] { return tell(verdict, options); });
+  if (!verdict.failure || (verdict.files_stay && !told)) {
+    (void)attempt([&]() -> Result<void> {
+      transaction->remove_folder(verdict.warnings);
+      return {};
+    });
+  }
   transaction.reset();  // withdraws what did not come to a commit
   if (verdict.failure) return *std::move(verdict.failure);
   return RankSaveReport{progress.bytes_written + duty.pickle.size(), std::move(verdict.warnings)};
@@ -293,16 +300,17 @@ Result<CommitReport> RankSave::Impl::write_meet_commit(std::vector<ImageFile> im
 }
 
 // Step 7.
-void RankSave::Impl::tell(const Verdict& verdict, const RankSaveOptions& options) {
+Result<void> RankSave::Impl::tell(const Verdict& verdict, const RankSaveOptions& options) {
   progress.phase = Phase::kWaiting;  // whatever others do now, this rank does not hang
   const Clock::time_point start = Clock::now();
   for (Backoff backoff;; backoff.pause()) {
-    const Result<void> left = marks.leave_verdict(verdict);
+    Result<void> left = marks.leave_verdict(verdict);
     if (left) break;
-    if (left.error().code() != ErrorCode::kNoSpace || Clock::now() - start > kRoomForVerdictMax) return;
+    if (left.error().code() != ErrorCode::kNoSpace || Clock::now() - start > kRoomForVerdictMax) return left;
   }
   const RankMeeting meeting(*storage, marks, ticket.identity.save_id, options.deadline);
   meeting.wait_until_heard(options.write.interrupted, verdict.failure ? place.count - 1 : 0);
+  return {};
 }
 
 void RankSave::Impl::give_up_all(const Error& reason) {
@@ -312,7 +320,9 @@ void RankSave::Impl::give_up_all(const Error& reason) {
     RankMeeting meeting(*storage, marks, ticket.identity.save_id, RankSaveOptions().deadline);
     std::vector<Error> failures = meeting.failures();
     failures.push_back(Error(reason).rank(place.rank));
-    if (marks.leave_verdict({Error::of_ranks(std::move(failures))})) meeting.wait_until_heard({});
+    // Even after a commit one comes here, if memory ran out in finish().
+    const Verdict verdict{Error::of_ranks(std::move(failures)), transaction->may_have_committed()};
+    if (marks.leave_verdict(verdict)) meeting.wait_until_heard({});
   }
   transaction.reset();
 }

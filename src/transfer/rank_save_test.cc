@@ -8,12 +8,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <functional>
 #include <future>
 #include <latch>
 #include <map>
+#include <new>
 #include <thread>
 
 #include "format/manifest/trailer.h"
@@ -96,8 +98,10 @@ class Together {
   }
 
   // What the coordinator's process does, and what the others are told.
-  void claim(const SaveIdentity& identity) {
-    claimed_ = RankSave::claim(opening_(), identity).value();
+  void claim(const SaveIdentity& identity) { claim_by(opening_, identity); }
+  // The coordinator alone opens the directory in its own way.
+  void claim_by(const Opening& opening, const SaveIdentity& identity) {
+    claimed_ = RankSave::claim(opening(), identity).value();
     come_with(claimed_->ticket());
   }
   void come_with(const SaveTicket& ticket) {
@@ -586,6 +590,74 @@ TEST(RankSavesOnAModel, AgreeWhateverOperationFails) {
     EXPECT_TRUE(found == 2 || (saved == 0 && found == 1)) << found;
     EXPECT_TRUE(saved == 0 || saved == 3) << saved;
     if (!fired) break;
+  }
+}
+
+// Where memory runs out once, at the operation of that number.
+class ThrowingStorage final : public storage::ViewStorage {
+ public:
+  // `operations_left` outlives it, and is counted down.
+  ThrowingStorage(std::unique_ptr<Storage> storage, std::atomic<int>& operations_left)
+      : ViewStorage(*storage), storage_(std::move(storage)), operations_left_(operations_left) {}
+
+  Result<std::unique_ptr<storage::WritableFile>> create(std::string_view name,
+                                                        const storage::CreateOptions& options) override {
+    count();
+    return ViewStorage::create(name, options);
+  }
+  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override {
+    count();
+    return ViewStorage::create_whole(name, bytes, durability);
+  }
+  Result<std::unique_ptr<storage::ReadableFile>> open(std::string_view name, bool follow_links) const override {
+    count();
+    return ViewStorage::open(name, follow_links);
+  }
+  Result<void> publish(std::string_view from, std::string_view to) override {
+    count();
+    return ViewStorage::publish(from, to);
+  }
+  Result<void> replace(std::string_view from, std::string_view to) override {
+    count();
+    return ViewStorage::replace(from, to);
+  }
+  Result<void> remove(std::string_view name) override {
+    count();
+    return ViewStorage::remove(name);
+  }
+  Result<void> sync(std::string_view folder) override {
+    count();
+    return ViewStorage::sync(folder);
+  }
+
+ private:
+  void count() const {
+    if (operations_left_-- == 0) throw std::bad_alloc();
+  }
+
+  std::unique_ptr<Storage> storage_;
+  std::atomic<int>& operations_left_;
+};
+
+TEST(RankSavesOnAModel, LoseNothingAndAgreeWheneverTheCoordinatorRunsOutOfMemory) {
+  for (int number = 0;; ++number) {
+    SCOPED_TRACE(testing::Message() << "number=" << number);
+    ModelStorage disk;
+    std::atomic<int> operations_left{-1};
+    const auto save_on = [&](std::uint64_t save) {
+      Together together([&disk] { return ModelStorage::view_of(disk); }, 3, 0);
+      together.claim_by([&] { return std::make_unique<ThrowingStorage>(ModelStorage::view_of(disk), operations_left); },
+                        save_number(save));
+      if (save == 2) operations_left = number;
+      return together.run();
+    };
+    expect_all_saved(save_on(1));
+    const Reports reports = save_on(2);
+    const auto saved = std::count_if(reports.begin(), reports.end(), [](const auto& report) { return bool(report); });
+    const int found = checkpoint_in(disk);
+    EXPECT_TRUE(found == 2 || (saved == 0 && found == 1)) << found;
+    EXPECT_TRUE(saved == 0 || saved == 3) << saved;
+    if (operations_left >= 0) break;  // the loop covered every operation
   }
 }
 
