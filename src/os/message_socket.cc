@@ -182,11 +182,14 @@ Result<MessageSocket::Step> MessageSocket::receive_bytes() {
   return Step::kGot;
 }
 
-void MessageSocket::shut_down() noexcept { ::shutdown(socket_.get(), SHUT_RDWR); }
+void MessageSocket::shut_down() noexcept {
+  const std::lock_guard lock(closing_);
+  if (socket_.get() >= 0) ::shutdown(socket_.get(), SHUT_RDWR);
+}
 
 void MessageSocket::close() noexcept {
   shut_down();
-  const std::lock_guard lock(sending_);
+  const std::scoped_lock lock(sending_, closing_);
   broken_ = true;
   socket_.reset();
 }

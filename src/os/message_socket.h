@@ -50,9 +50,9 @@ class MessageSocket {
   Result<std::optional<Message>> receive();
   bool has_ended() const noexcept { return ended_; }
 
-  // Ends the connection for both sides, and whoever waits in send().
+  // Ends the connection for both sides, and whoever waits in send(). By any thread.
   void shut_down() noexcept;
-  // Gives the descriptor back. Nobody receives any more; whoever sends is told that the other side is gone.
+  // Gives the descriptor back. By whoever receives; whoever sends is told that the other side is gone.
   void close() noexcept;
 
  private:
@@ -67,6 +67,7 @@ class MessageSocket {
 
   ForkClosedFd socket_;
   std::mutex sending_;
+  std::mutex closing_;   // else the descriptor's number could be another's by the time it is shut down
   bool broken_ = false;  // a message was sent in part
   bool ended_ = false;
   // What has arrived of the next message.

@@ -117,7 +117,7 @@ TEST(Messages, TellTheCoordinatorsWriterWhatToCommit) {
   const transfer::CommitDuty duty = got->duty(ticket, place, "/somewhere");
   EXPECT_EQ(duty, sent->commit_plan->duty(ticket, place, "/somewhere"));
   ASSERT_EQ(duty.files.size(), 3u);
-  EXPECT_EQ(duty.files[2].at(0).name, transfer::data_file_name(ticket, 2, 0));
+  EXPECT_EQ(duty.files[2].at(0), transfer::data_file_name(ticket, 2, 0));
   EXPECT_NE(duty.pickle.find("/somewhere"), std::string::npos);
 }
 

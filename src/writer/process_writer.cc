@@ -67,10 +67,11 @@ struct ProcessWriter::State {
 
   // A connection that works, or is about to. Under the lock.
   Result<std::shared_ptr<WriterConnection>> connect(const ProcessWriterOptions& options) {
+    if (current && current->is_lost()) lost.push_back(std::move(current));
     close_lost();
-    if (current && !current->is_lost()) return current;
-    if (current) lost.push_back(std::move(current));
-    CAIRN_TRY_ASSIGN(current, WriterConnection::open(options));
+    if (!current) {
+      CAIRN_TRY_ASSIGN(current, WriterConnection::open(options));
+    }
     return current;
   }
 

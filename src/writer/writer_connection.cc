@@ -80,9 +80,8 @@ void WriterConnection::close() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return saves_.empty() || lost_; });
   }
-  socket_.shut_down();
+  socket_.shut_down();  // which ends the thread
   if (thread_.joinable()) thread_.join();
-  socket_.close();  // saves that have ended are kept by whoever asks for them
 }
 
 bool WriterConnection::is_lost() const {
@@ -223,7 +222,7 @@ void WriterConnection::listen() {
   bool silent = false;
   const Result<void> watched = attempt([&] { return watch(silent); });
   const Error reason = why_it_ended(watched ? std::nullopt : std::optional(watched.error()));
-  socket_.shut_down();
+  socket_.close();  // before anybody hears of it: nothing is left open then
   lose(reason, silent);
   done_ = true;
 }
