@@ -36,7 +36,8 @@ class SaveMarks {
   // If there is no room even for the mark, the rank's lease is renamed to it: then all learn that it failed, but not
   // why.
   Result<void> leave_failure(std::uint32_t rank, const Error& reason);
-  // An error with EEXIST if somebody has spoken already.
+  // An error with EEXIST if somebody has said so already. `committed` and `failed` are two files: if both are there,
+  // `committed` counts.
   Result<void> leave_verdict(const Verdict& verdict);
 
   // What lies in the folder; kNotFound if the folder is gone.

@@ -72,8 +72,9 @@ Result<std::optional<Verdict>> VerdictWatch::conclude_from_death() {
                            .while_doing("waiting for what " + lease_.holder() + " decides"));
     verdict.failure = Error::of_ranks(std::move(failures));
   }
-  // For ranks on other hosts, which could not tell. Whoever speaks first is heard.
-  if (!marks_.leave_verdict(verdict)) {
+  // For ranks on other hosts, which could not tell. Whoever comes to the same conclusion first is heard; and who saw
+  // the commit in place, before a later save replaced it, is right.
+  if (!marks_.leave_verdict(verdict) || !in_place) {
     seen = marks_.look();
     if (seen && seen->verdict) return std::move(seen->verdict);
   }
@@ -86,8 +87,8 @@ Result<std::optional<Verdict>> VerdictWatch::conclude_without_folder() const {
   if (in_place) return std::optional(committed());
   Verdict verdict;
   verdict.failure = Error::of_ranks({Error(ErrorCode::kUnavailable,
-                                           "the save was given up: its private folder is gone, and another "
-                                           "checkpoint, or none, is in place")
+                                           "the save was given up, or a later one has replaced it already: its "
+                                           "private folder is gone, and another checkpoint, or none, is in place")
                                          .rank(save_.coordinator)
                                          .file(marks_.folder())});
   verdict.files_stay = true;  // what there was to withdraw the coordinator has withdrawn
