@@ -75,8 +75,9 @@ class AsyncSaver:
         is until the staging future is done. Raises what fails until then; what fails later is in the upload future.
         """
         described = DescribedState(state_dict)
-        follower = saves_under_way.Follower()
-        return self.start(described, directory, follower, asynchronous_staging=asynchronous_staging, **options)
+        with saves_under_way.Follower() as follower:
+            follower.start()
+            return self.start(described, directory, follower, asynchronous_staging=asynchronous_staging, **options)
 
     def start(
         self,
@@ -87,19 +88,18 @@ class AsyncSaver:
         asynchronous_staging: bool,
         **options: Any,
     ) -> PendingSave:
-        """As save(), of a state that is described already. Takes over the follower."""
+        """As save(), of a state that is described already. The follower has started."""
         options.setdefault("checkpoint_id", os.fspath(directory))
         native = self._native.save(
             os.fsencode(directory), described.native, (asynchronous_staging, self._deadline_seconds), **options
         )
         place = saves_under_way.place_of(directory)
-        save = PendingSave(place, Future(), SaveFuture(lambda: Progress(*native.progress())))
+        save = PendingSave(place, Future(), SaveFuture(lambda: Progress(*native.progress())), follower.turn)
         save.staging.set_running_or_notify_cancel()
         if not asynchronous_staging:
             save.staging.set_result(None)
-        saves_under_way.add(save)
         kept = [described] if asynchronous_staging else []
-        follower.follow(functools.partial(self._follow, save, native, kept, options.get("alone_as_rank")))
+        follower.follow(save, functools.partial(self._follow, save, native, kept, options.get("alone_as_rank")))
         return save
 
     def abandon(self, code: str, message: str, place: dict[str, Any], attachment: bytes, **options: Any) -> NoReturn:

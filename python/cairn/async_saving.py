@@ -149,24 +149,30 @@ def _start(
         saver = _saver(process)
         together = ranks.options if call.use_collectives else {"alone_as_rank": ranks.rank}
         try:
-            with ranks.preparing(saver.abandon if call.use_collectives else None):
-                saves_under_way.raise_untold()
-                planning = save_planning(call.planner)
-                directory, options = save_options(call.checkpoint_id, call.storage_writer)
-                described = DescribedState(make_state(), record_paths=planning["record_paths"])
-                follower = Follower()
-            return saver.start(
-                described,
-                directory,
-                follower,
-                asynchronous_staging=asynchronous_staging,
-                **planning,
-                **options,
-                **together,
-            )
+            with Follower(_members(ranks, call)) as follower:
+                with ranks.preparing(saver.abandon if call.use_collectives else None):
+                    saves_under_way.raise_untold()
+                    planning = save_planning(call.planner)
+                    directory, options = save_options(call.checkpoint_id, call.storage_writer)
+                    described = DescribedState(make_state(), record_paths=planning["record_paths"])
+                    follower.start()
+                return saver.start(
+                    described,
+                    directory,
+                    follower,
+                    asynchronous_staging=asynchronous_staging,
+                    **planning,
+                    **options,
+                    **together,
+                )
         except Error as error:
             saves_under_way.note_told(error)
             raise
+
+
+def _members(ranks: Ranks, call: _Call) -> tuple[int, ...]:
+    """Who makes the save together."""
+    return ranks.members if call.use_collectives else ()
 
 
 def _save_what_is_staged(
@@ -177,21 +183,22 @@ def _save_what_is_staged(
     What is staged at once, for the engine, is copied once more: the stager may use its memory for the next save.
     """
     stager = stager or DefaultStager(StagingOptions(False, False, False, False))
-    own_group = queued_saves.group_of_our_own(call.process_group, call.no_dist)
-    try:
-        staged, follower = queued_saves.stage(
-            call.process_group, call.no_dist, stager, lambda: states_of(state_dict), own_group
-        )
-    except BaseException as error:
-        saves_under_way.note_told(error)
-        raise
-    if process is not None and not isinstance(staged, Future):
-        pending = _start(lambda: staged, call, process, asynchronous_staging=False)
-    else:
-        directory = str(call.checkpoint_id or getattr(call.storage_writer, "path", ""))
-        arguments = call._replace(process_group=own_group)._asdict()
-        save = functools.partial(save_now, **arguments)
-        pending = queued_saves.enqueue(own_group, directory, staged, follower, save)
+    with as_checkpoint_exceptions() as here:
+        ranks = Ranks(call.process_group, call.no_dist)
+        here.rank = ranks.rank
+        own = Ranks(queued_saves.group_of_our_own(call.process_group, call.no_dist), call.no_dist)
+        with Follower(_members(ranks, call)) as follower:
+            try:
+                staged = queued_saves.stage(ranks, own, follower, lambda: stager.stage(states_of(state_dict)))
+            except BaseException as error:
+                saves_under_way.note_told(error)
+                raise
+            if process is not None and not isinstance(staged, Future):
+                pending = _start(lambda: staged, call, process, asynchronous_staging=False)
+            else:
+                directory = str(call.checkpoint_id or getattr(call.storage_writer, "path", ""))
+                save = functools.partial(save_now, **call._replace(process_group=own.group)._asdict())
+                pending = queued_saves.enqueue(own, directory, staged, follower, save)
     if isinstance(staged, Future):
         return _response(pending.staging, pending.upload)
     if stager.should_synchronize_after_execute:

@@ -1,8 +1,8 @@
 """Asynchronous saves with a planner, a storage or a stager that the engine does not know: in threads.
 
 1. The caller's stager stages. If that fails on one rank, it fails on all, and there is no save.
-2. A thread waits for what is staged, and for the save before it, and saves. Its collectives are those of a process
-   group of our own: the caller's is the caller's.
+2. A thread waits for what is staged, and for the save before it. If it is staged on all ranks, they save; otherwise all
+   fail. The collectives are those of a process group of our own: the caller's is the caller's.
 """
 
 from collections import defaultdict
@@ -23,51 +23,57 @@ _groups: dict[int, tuple[Any, Any]] = {}  # by a process group's identity: that 
 _queues: defaultdict[int, list[SaveFuture]] = defaultdict(list)  # by the identity of the group of our own
 
 
-def stage(
-    group: Any, no_dist: bool, stager: Any, make_state: Callable[[], Any], own_group: Any
-) -> tuple[Any, Follower]:
-    """Step 1, on the caller's `group`, as it is the caller's turn: what the stager gave, and a thread for step 2.
+def stage(ranks: Ranks, own: Ranks, follower: Follower, work: Callable[[], Any]) -> Any:
+    """Step 1, on the group of `ranks`, the caller's, as it is the caller's turn: what the stager's `work` gives.
 
-    Waits while too many saves are under way.
+    Waits while too many saves are under way. The follower is started.
     """
-    with as_checkpoint_exceptions() as here:
-        ranks = Ranks(group, no_dist)
-        here.rank = ranks.rank
-        with ranks.all_or_none():
-            saves_under_way.raise_untold()
-            queue = [save for save in _queues[id(own_group)] if not save.done()]
-            if len(queue) >= _GENERATIONS:
-                saves_under_way.await_end(queue[-_GENERATIONS])
-            staged = stager.stage(make_state())
-            return staged, Follower()
+    with ranks.all_or_none():
+        saves_under_way.raise_untold()
+        queue = [save for save in _queues[id(own.group)] if not save.done()]
+        if len(queue) >= _GENERATIONS:
+            saves_under_way.await_end(queue[-_GENERATIONS])
+        staged = work()
+        follower.start()
+        return staged
 
 
-def enqueue(group: Any, directory: str, staged: Any, follower: Follower, save: Callable[[Any], Any]) -> PendingSave:
+def enqueue(own: Ranks, directory: str, staged: Any, follower: Follower, save: Callable[[Any], Any]) -> PendingSave:
     """Step 2, by `save` with what is staged, which may be a future."""
     upload = SaveFuture(lambda: Progress("ended" if upload.done() else "writing", 0, 0))
-    pending = PendingSave(saves_under_way.place_of(directory), Future(), upload)
+    pending = PendingSave(saves_under_way.place_of(directory), Future(), upload, follower.turn)
     pending.staging.set_running_or_notify_cancel()
-    queue = _queues[id(group)]
+    queue = _queues[id(own.group)]
     before = queue[-1] if queue else None
     queue[:] = [*(save for save in queue if not save.done()), upload]
 
-    def work() -> None:
+    def wait_until_staged() -> Any:
         try:
             state = staged.result() if isinstance(staged, Future) else staged
         except BaseException as error:
             pending.staging.set_exception(error)
-            upload.set_exception(error)
-            return
+            raise
         pending.staging.set_result(None)
-        if before is not None:
-            saves_under_way.await_end(before)
+        return state
+
+    def agree_and_save() -> Any:
+        with as_checkpoint_exceptions() as here:
+            here.rank = own.rank
+            with own.all_or_none():  # a rank that went away by itself would leave the others in the save's collectives
+                try:
+                    state = wait_until_staged()
+                finally:
+                    if before is not None:  # so far our group is its
+                        saves_under_way.await_end(before)
+            return save(state)
+
+    def work() -> None:
         try:
-            upload.set_result(save(state))
+            upload.set_result(agree_and_save())
         except BaseException as error:
             upload.set_exception(error)
 
-    saves_under_way.add(pending)
-    follower.follow(work)
+    follower.follow(pending, work)
     return pending
 
 

@@ -13,7 +13,7 @@ from cairn.failures import failure_of, with_failures
 
 
 class Ranks:
-    """Those who call together. `options` are keywords for the engine's save and load.
+    """Those who call together. `options` are keywords for the engine's save and load; `members` their ranks in the job.
 
     A process is alone if `no_dist` is set, if torch has no process group, or if the group has no other rank. Raises
     InvalidArgument if it is not in the group itself.
@@ -22,6 +22,8 @@ class Ranks:
     def __init__(self, process_group: Any = None, no_dist: bool = False) -> None:
         self.rank = 0
         self.count = 1
+        self.group = process_group
+        self.members: tuple[int, ...] = ()  # of a process that is alone
         self.options: dict[str, Any] = {}
         if no_dist or not dist.is_available() or not dist.is_initialized():
             return
@@ -33,6 +35,9 @@ class Ranks:
             from cairn.process_group import collectives_of
 
             self.options = {"collectives": collectives_of(process_group)}
+            self.members = tuple(
+                dist.get_process_group_ranks(dist.group.WORLD if process_group is None else process_group)
+            )
 
     @property
     def are_many(self) -> bool:

@@ -5,11 +5,12 @@ import itertools
 import logging
 import os
 import queue
-import re
 import threading
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from torch.distributed.checkpoint.metadata import Metadata
@@ -54,6 +55,13 @@ class SaveFuture(ToldFuture[Metadata]):
             raise Unavailable("a save of another process: this one was made by fork")
 
 
+class Turn(NamedTuple):
+    """Which save it is of those that the same ranks make together: all of them say the same of one save."""
+
+    number: int  # from 1
+    ranks: int  # 0: this process alone, and other ranks have nothing to do with it
+
+
 @dataclass(eq=False)
 class PendingSave:
     """An asynchronous save. `staging`: the state may change again. `upload`: the checkpoint is durable and in place."""
@@ -61,20 +69,26 @@ class PendingSave:
     directory: str
     staging: Future[None]
     upload: SaveFuture
-    number: int = field(default_factory=itertools.count(1).__next__)  # the same on all ranks, which call in one order
+    turn: Turn
+
+    @property
+    def title(self) -> str:
+        """How an error names it to the ranks of a later save."""
+        by = f", by {self.turn.ranks} ranks" if self.turn.ranks else ""
+        return f"{EARLIER} (number {self.turn.number}{by}), into '{self.directory}', failed"
 
 
 _lock = threading.Lock()
 _saves: list[PendingSave] = []  # under way, or failed with nobody told
 _threads: list[threading.Thread] = []  # that follow them
+_numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(lambda: itertools.count(1))  # by who saves together
 
 _LEAVING_SECONDS = 5.0
 
 leaving = threading.Event()  # the interpreter ends, and waits for nothing
 
 
-def add(save: PendingSave) -> None:
-    """From when it has begun."""
+def _add(save: PendingSave) -> None:
     with _lock:
         _saves[:] = [known for known in _saves if not known.upload.done() or known.upload.has_untold_error]
         _saves.append(save)
@@ -93,21 +107,35 @@ def in_background(work: Callable[..., None], *arguments: Any) -> None:
 
 
 class Follower:
-    """A thread that will follow a save. It is there before the save begins: a save that nobody follows has no end.
+    """The turn of a save, and a thread that will follow it, both there before the save begins.
 
-    It ends when its work is done, or when this object goes without having given it any.
+    The turn is taken first of all in a call: the same ranks make the same calls in one order, whatever becomes of each,
+    so counting their calls gives a number on which they agree. A save that nobody follows has no end, hence the thread,
+    which :meth:`start` makes. It ends with its work, or with the block, if it was given none. Nothing less will do: the
+    interpreter waits for the thread, and keeps the frames of an uncaught exception with all that they refer to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, members: tuple[int, ...] = ()) -> None:
+        """`members`: the ranks that make the save together, if they are many; the same in the same order on all."""
+        self.turn = Turn(next(_numbers[members]), len(members))
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    def __enter__(self) -> "Follower":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._work.put(None)  # heard by nobody if there is work before it
+
+    def start(self) -> None:
+        """Makes the thread."""
         in_background(_do_one, self._work)
 
-    def __del__(self) -> None:
-        self._work.put(None)
-
-    def follow(self, work: Callable[[], None]) -> None:
-        """Does the work, once."""
-        self._work.put(work)
+    def follow(self, save: PendingSave, work: Callable[[], None]) -> None:
+        """Does the work, once, which brings the save to its end; from now on it is under way."""
+        self._work.put(work)  # first: if Ctrl-C comes between the two, nobody waits for a save without an end
+        _add(save)
 
 
 def _do_one(given: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
@@ -141,16 +169,20 @@ def raise_untold() -> None:
     error = failed.upload.exception()
     assert error is not None
     if isinstance(error, Error):
-        told = f"{EARLIER} (number {failed.number}), into '{failed.directory}', failed: {error}"
-        raise type(error)(told, **error.place) from error
+        raise type(error)(f"{failed.title}: {error}", **error.place) from error
     raise error
 
 
 def note_told(error: BaseException) -> None:
-    """If `error` reports an earlier save on behalf of another rank, then this rank need not report it once more."""
-    numbers = {int(number) for number in re.findall(rf"{EARLIER} \(number (\d+)\)", str(error))}
+    """If `error` reports earlier saves on behalf of other ranks, then this rank need not report them once more.
+
+    What this process saves alone is never among them, whatever another process saves under the same number. Of two
+    joint saves that a rank takes part in, directory, number and count of ranks are the same only if two groups of one
+    size save into one directory.
+    """
+    texts = [str(error), *(str(failure) for failure, _ in getattr(error, "failures", {}).values())]
     for save in _snapshot():
-        if save.number in numbers:
+        if save.turn.ranks and any(save.title in text for text in texts):
             save.upload.was_told = True
 
 

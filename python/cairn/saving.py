@@ -10,6 +10,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from cairn import _engine, saves_under_way
 from cairn.described import DescribedState, states_of
+from cairn.errors import Error
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import save_options, writer_is_native
 from cairn.metadata import LazyMetadata
@@ -45,16 +46,20 @@ def save(
     A `planner` of another class than DCP's own plans by its own rules, and a `storage_writer` that is no file system's
     stores by its own: :mod:`cairn.protocol`.
     """
-    return save_now(
-        state_dict,
-        checkpoint_id=checkpoint_id,
-        storage_writer=storage_writer,
-        planner=planner,
-        process_group=process_group,
-        no_dist=no_dist,
-        use_collectives=use_collectives,
-        before=_heed_earlier_saves,
-    )
+    try:
+        return save_now(
+            state_dict,
+            checkpoint_id=checkpoint_id,
+            storage_writer=storage_writer,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            use_collectives=use_collectives,
+            before=_heed_earlier_saves,
+        )
+    except Error as error:
+        saves_under_way.note_told(error)
+        raise
 
 
 def _heed_earlier_saves(directory: str | os.PathLike[str]) -> None:

@@ -1,150 +1,16 @@
 """What becomes of a save in the background when its program ends, is interrupted, forks, or turns into another one."""
 
-import contextlib
-import fcntl
 import os
 import re
-import select
 import signal
-import subprocess
-import sys
-import textwrap
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stock
+from saving_programs import PATIENCE_SECONDS, SAYS_WHEN_IT_WAITS, Watched, appears, is_there, no_commit_in, running
 
 import cairn
-
-PRELUDE = """
-import os, signal, sys, threading
-from pathlib import Path
-
-import torch
-import cairn
-from cairn import async_saving
-
-torch.set_num_threads(1)  # what has many threads in OpenMP can't go on in a forked child
-directory, kind = Path(sys.argv[1]), cairn.AsyncCheckpointerType[sys.argv[2]]
-
-def state(step):
-    return {"w": torch.full((1 << 18,), float(step)), "step": step}
-
-def save(step, where=directory, kind=kind):
-    return cairn.async_save(state(step), checkpoint_id=where, async_checkpointer_type=kind)
-
-def writer_pid():
-    return async_saving._savers[True].writer_pid if True in async_saving._savers else 0
-
-def say(*words):
-    print(*words, flush=True)
-
-"""
-MAIN = """
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
-"""
-# The last thing that a program does before the interpreter waits for its threads.
-SAYS_WHEN_IT_WAITS = "threading._register_atexit(say, 'waits')"
-PATIENCE_SECONDS = 120
-
-
-class Program:
-    """A Python program in a process group of its own, which says things and is told to go on."""
-
-    def __init__(self, folder: Path, body: str, *arguments: object, functions: str = "") -> None:
-        script = folder / "program.py"
-        script.write_text(PRELUDE + textwrap.dedent(functions) + MAIN + textwrap.indent(textwrap.dedent(body), "    "))
-        self._errors = folder / "stderr"
-        with self._errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, str(script), *map(str, arguments)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                start_new_session=True,
-            )
-        self._watchdog = threading.Timer(PATIENCE_SECONDS, self.kill)
-        self._watchdog.start()
-
-    def said(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the program has ended: {self.errors()}"
-        return line.strip()
-
-    def tell(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def press_ctrl_c(self) -> None:
-        """As a terminal does: all in the foreground get the signal."""
-        os.killpg(self.process.pid, signal.SIGINT)
-
-    def wait(self) -> int:
-        return self.process.wait()
-
-    def kill(self) -> None:
-        """The program and its children, but not its writer; what it says ends then."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        self.kill()
-        self.process.communicate()
-        self._watchdog.cancel()
-
-    def errors(self) -> str:
-        return self._errors.read_text()
-
-
-@contextlib.contextmanager
-def running(folder: Path, body: str, *arguments: object, functions: str = "") -> Iterator[Program]:
-    program = Program(folder, body, *arguments, functions=functions)
-    try:
-        yield program
-    finally:
-        program.close()
-
-
-@contextlib.contextmanager
-def no_commit_in(directory: Path) -> Iterator[None]:
-    """Saves into it get no further than to their commit: they stay under way."""
-    directory.mkdir(exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-class Watched:
-    """A process that is nobody's child here, or not ours."""
-
-    def __init__(self, pid: int) -> None:
-        self._descriptor = os.pidfd_open(pid)
-
-    def ends(self) -> bool:
-        return bool(select.select([self._descriptor], [], [], PATIENCE_SECONDS)[0])
-
-    def has_ended(self) -> bool:
-        return bool(select.select([self._descriptor], [], [], 0)[0])
-
-
-def is_there(directory: Path, step: int) -> bool:
-    return cairn.open(directory)["step"] == step and bool(cairn.verify(directory))
-
-
-def appears(directory: Path, step: int) -> bool:
-    """Waits for saves whose program does not wait any more."""
-    return cairn.latest(directory, wait=PATIENCE_SECONDS) == str(directory) and is_there(directory, step)
-
 
 both = pytest.mark.parametrize("kind", ["THREAD", "PROCESS"])
 
@@ -182,6 +48,65 @@ def test_the_interpreter_waits_for_what_is_under_way(checkpoint: Path, tmp_path:
     assert program.errors().count("Traceback") == bool(told)
     assert bool(program.errors()) == bool(told)
     assert writer is None or writer.has_ended()
+
+
+FAILED_CALLS = {
+    "uncaught": ("save(1)", 1),
+    "kept": ("try:\n    save(1)\nexcept cairn.Error as error:\n    kept = error", 0),
+    "saver": ("cairn.AsyncSaver(process=sys.argv[2] == 'PROCESS').save(state(1), directory)", 1),
+    "staged": ("save_by_a_stager(staged=state(1))", 1),
+    "not staged": ("save_by_a_stager(staged=None)", 1),
+}
+
+
+@both
+@pytest.mark.parametrize("call", FAILED_CALLS)
+def test_the_program_ends_after_a_call_that_failed(tmp_path: Path, kind: str, call: str) -> None:
+    """An exception that is kept, by the interpreter too if nobody catches it, keeps the frames of the call."""
+    functions = """
+    class Stager(cairn.staging.BlockingAsyncStager):
+        def stage(self, _):
+            if self.staged is None:
+                raise cairn.NoSpace("no room to stage")
+            return self.staged
+
+    def save_by_a_stager(staged):
+        stager = Stager()
+        stager.staged = staged
+        cairn.async_save(state(1), checkpoint_id=directory, async_checkpointer_type=kind, async_stager=stager)
+    """
+    directory = tmp_path / "file"
+    directory.write_text("of somebody else's")
+    body, status = FAILED_CALLS[call]
+    with running(tmp_path, body, directory, kind, functions=functions) as program:
+        assert program.wait() == status, program.errors()
+        assert program.errors().count("Traceback") == status
+        assert bool(re.search(r"^cairn\.errors\.\w+: ", program.errors(), re.MULTILINE)) == bool(status)
+    assert directory.read_text() == "of somebody else's"
+
+
+@both
+def test_the_program_ends_after_a_call_that_ctrl_c_ended(checkpoint: Path, tmp_path: Path, kind: str) -> None:
+    functions = """
+    def press_ctrl_c_in_the_third_call():  # its thread is there, and it waits for the memory of those before
+        while sum(thread.name == "cairn-save" for thread in threading.enumerate()) < 3:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+    """
+    body = f"""
+    import time
+
+    {SAYS_WHEN_IT_WAITS}
+    threading.Thread(target=press_ctrl_c_in_the_third_call).start()
+    for step in (1, 2, 3):
+        save(step)
+    """
+    with running(tmp_path, body, checkpoint, kind, functions=functions) as program:
+        with no_commit_in(checkpoint):
+            assert program.said() == "waits"
+        assert program.wait() == -signal.SIGINT
+        assert re.search(r"in save\n[^$]*KeyboardInterrupt\n$", program.errors())
+    assert is_there(checkpoint, 2)
 
 
 @both
