@@ -61,9 +61,10 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     even if this process is killed; its directory must be one that all ranks see, and so with THREAD.
 
     At most two saves are under way at a time (:func:`cairn.configure_async_saves`); one more waits for the oldest.
-    Saves into one directory commit in their order. Raises what fails before the bytes are copied, on every rank. What
-    fails later is raised by the future, on every rank; if nobody asks the future, by the next save, which is then not
-    made.
+    Saves into one directory commit in their order. Raises what fails before the save has begun, on every rank; what
+    fails while this rank begins or stages (no room for its bytes, Ctrl-C) is raised here, and by the futures of the
+    other ranks. What fails later is raised by the future, on every rank; if nobody asks the future, by the next save,
+    which is then not made.
 
     The interpreter waits for all saves before it exits, and logs the failures that nobody asked for. Ctrl-C ends that
     waiting: a writer process goes on by itself, threads give their save up. So does, with a process, what ends the

@@ -455,3 +455,91 @@ def test_a_stager_that_fails_on_one_rank_fails_the_call_of_all(
     for text, failed in three.run(save_by_a_stager_that_fails_on_one, checkpoint, kind, later):
         assert "no room to stage" in text
         assert failed == [1]
+
+
+class FailingLater(Doubling):
+    """Stages in the background, on all ranks but rank 1."""
+
+    def stage(self, state_dict: dict[str, Any]) -> Any:
+        if dist.get_rank() != 1:
+            return super().stage(state_dict)
+        future: Future[Any] = Future()
+        future.set_exception(RuntimeError("no room to stage"))
+        return future
+
+
+def save_by_a_stager_that_fails_later(directory: Path, kind: Any) -> list[tuple[str, str, list[int]]]:
+    """Of two saves that fail: how staging ended here, and how the save. A third one is made."""
+    state = {"t": torch.ones(3), f"own{dist.get_rank()}": torch.ones(2)}
+    told = []
+    for stager in (FailingLater(True), FailingLater(True), Doubling(True)):
+        response: Any = cairn.async_save(
+            state, checkpoint_id=directory, async_stager=stager, async_checkpointer_type=kind
+        )
+        staging, failure = response.staging_completion.exception(60), response.upload_completion.exception(60)
+        told.append((str(staging), str(failure), sorted(failure.failures) if failure else []))
+    assert told.pop() == ("None", "None", [])
+    return told
+
+
+def test_a_stager_that_fails_on_one_rank_later_fails_the_futures_of_all(
+    three: Gang, checkpoint: Path, kind: Any
+) -> None:
+    for rank, told in enumerate(three.run(save_by_a_stager_that_fails_later, checkpoint, kind)):
+        for staging, text, failed in told:
+            assert staging == ("no room to stage" if rank == 1 else "None")
+            assert "no room to stage" in text
+            assert failed == [1]
+    assert cairn.open(checkpoint)["own2"].tolist() == [2.0, 2.0]
+    assert cairn.verify(checkpoint)
+
+
+def fail_together_and_alone(directory: Path, kind: Any, alone_first: bool) -> list[tuple[bool, bool]]:
+    """A save of rank 0 alone and one of all ranks fail, one after the other. Which of them each later call reports."""
+    joint, private = directory, directory.with_name("private")
+    rank = dist.get_rank()
+    state = {"t": torch.ones(3), "own": {rank: torch.ones(2)}}
+    cairn.async_save(state, checkpoint_id=joint, async_checkpointer_type=kind).result()
+    with contextlib.ExitStack() as private_fails:
+        if rank == 0:
+            cairn.save({"t": torch.ones(3)}, checkpoint_id=private, no_dist=True)
+            private_fails.enter_context(no_commit_in(private))
+            alone = cairn.async_save(
+                {"t": torch.zeros(3)}, checkpoint_id=private, async_checkpointer_type=kind, no_dist=True
+            )
+            stock.save({"of": "another"}, private)
+        with no_commit_in(joint) if rank == 0 else contextlib.nullcontext():
+            dist.barrier()
+            together: Any = cairn.async_save(state, checkpoint_id=joint, async_checkpointer_type=kind)
+            if rank == 0:
+                stock.save({"of": "another"}, joint)
+        saves_under_way.await_end(together)
+        if alone_first and rank == 0:
+            private_fails.close()
+            saves_under_way.await_end(alone)
+        dist.barrier()
+        calls = [what_a_save_reports(state, joint, kind)]
+    saves_under_way.wait_for()
+    dist.barrier()
+    return calls + [what_a_save_reports(state, joint, kind) for _ in range(2)]
+
+
+def what_a_save_reports(state: dict[str, Any], directory: Path, kind: Any) -> tuple[bool, bool]:
+    """Whether the save of rank 0 alone, and whether that of all."""
+    try:
+        cairn.async_save(state, checkpoint_id=directory, async_checkpointer_type=kind).result()
+    except CheckpointException as error:
+        texts = [str(error), *(str(failure) for failure, _ in error.failures.values())]
+        names = ("private", directory.name)
+        private, joint = (any(f"/{name}', failed" in text for text in texts) for name in names)
+        return private, joint
+    return False, False
+
+
+@pytest.mark.parametrize("alone_first", [False, True])
+def test_failures_of_one_rank_alone_and_of_all_are_told_once_each(
+    three: Gang, checkpoint: Path, kind: Any, alone_first: bool
+) -> None:
+    reports = [(True, True), (False, False)] if alone_first else [(False, True), (True, False)]
+    for told in three.run(fail_together_and_alone, checkpoint, kind, alone_first):
+        assert told == [*reports, (False, False)]
