@@ -19,14 +19,14 @@ CommitPlan::CommitPlan(dcp::MetadataTemplate metadata, std::vector<std::uint32_t
   assert(sum_of(file_counts_) == metadata_.file_count());
 }
 
-std::vector<std::vector<ExpectedFile>> CommitPlan::files(const SaveTicket& ticket, const RankPlace& place) const {
-  std::vector<std::vector<ExpectedFile>> files;
+std::vector<std::vector<std::string>> CommitPlan::files(const SaveTicket& ticket, const RankPlace& place) const {
+  std::vector<std::vector<std::string>> files;
   files.reserve(file_counts_.size());
   std::uint32_t rank = place.count == 1 ? place.rank : 0;  // who saves alone may have any number
   for (const std::uint32_t count : file_counts_) {
-    std::vector<ExpectedFile>& of_rank = files.emplace_back();
+    std::vector<std::string>& of_rank = files.emplace_back();
     for (std::uint32_t number = 0; number < count; ++number) {
-      of_rank.push_back({data_file_name(ticket, rank, number)});
+      of_rank.push_back(data_file_name(ticket, rank, number));
     }
     ++rank;
   }
@@ -34,12 +34,10 @@ std::vector<std::vector<ExpectedFile>> CommitPlan::files(const SaveTicket& ticke
 }
 
 std::string CommitPlan::render(const SaveTicket& ticket, std::string_view checkpoint_id,
-                               const std::vector<std::vector<ExpectedFile>>& files) const {
+                               const std::vector<std::vector<std::string>>& files) const {
   std::vector<std::string> names;
   names.reserve(metadata_.file_count());
-  for (const auto& of_rank : files) {
-    for (const ExpectedFile& file : of_rank) names.push_back(file.name);
-  }
+  for (const auto& of_rank : files) names.insert(names.end(), of_rank.begin(), of_rank.end());
   return metadata_.render(uuid_text(ticket.identity.save_id), checkpoint_id, names);
 }
 

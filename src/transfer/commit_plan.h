@@ -32,9 +32,9 @@ class CommitPlan {
   static Result<CommitPlan> read(manifest::CodedReader& reader);
 
  private:
-  std::vector<std::vector<ExpectedFile>> files(const SaveTicket& ticket, const RankPlace& place) const;
+  std::vector<std::vector<std::string>> files(const SaveTicket& ticket, const RankPlace& place) const;
   std::string render(const SaveTicket& ticket, std::string_view checkpoint_id,
-                     const std::vector<std::vector<ExpectedFile>>& files) const;
+                     const std::vector<std::vector<std::string>>& files) const;
 
   dcp::MetadataTemplate metadata_;
   std::vector<std::uint32_t> file_counts_;

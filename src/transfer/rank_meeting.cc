@@ -22,21 +22,12 @@ constexpr std::chrono::seconds kComingMax{3};
 constexpr std::chrono::seconds kLookingMax{1};
 
 // Of a file that is there: nullopt while it is not, or not yet, the one that was expected; `problem` then says why.
-std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& storage, const ExpectedFile& expected,
+std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& storage, const std::string& name,
                                                     const SaveId& save_id, std::optional<Error>& problem) {
-  const auto wrong = [&](std::string_view what, std::string_view wanted, std::string_view found) {
-    problem = Error(ErrorCode::kCorrupt, std::string(what)).file(expected.name).expected(wanted).actual(found);
-    return std::nullopt;
-  };
-  const auto file = storage.open(expected.name, false);
+  const auto file = storage.open(name, false);
   if (!file) {
     problem = file.error();
     return std::nullopt;
-  }
-  const std::uint64_t size = (*file)->size();
-  if (expected.bytes != 0 && size != expected.bytes) {
-    return wrong("a data file of another size than was planned", std::to_string(expected.bytes) + " bytes",
-                 std::to_string(size));
   }
   const auto footer = manifest::read_trailer_footer(**file);
   if (!footer) {
@@ -44,10 +35,13 @@ std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& stor
     return std::nullopt;
   }
   if (!*footer || (*footer)->save_id != save_id) {
-    return wrong("a data file of another save", "save " + to_hex(save_id),
-                 *footer ? "save " + to_hex((*footer)->save_id) : "a file without a trailer");
+    problem = Error(ErrorCode::kCorrupt, "a data file of another save")
+                  .file(name)
+                  .expected("save " + to_hex(save_id))
+                  .actual(*footer ? "save " + to_hex((*footer)->save_id) : "a file without a trailer");
+    return std::nullopt;
   }
-  return manifest::CommitRecord::File{expected.name, size, (*footer)->checksum};
+  return manifest::CommitRecord::File{name, (*file)->size(), (*footer)->checksum};
 }
 
 }  // namespace
@@ -70,8 +64,8 @@ Result<std::unordered_set<std::string>> RankMeeting::names_in_directory() const 
 
 Result<void> RankMeeting::take_files(Rank& rank, const std::unordered_set<std::string>& names) const {
   while (!rank.is_complete()) {
-    const ExpectedFile& next = (*rank.expected)[rank.files.size()];
-    if (!names.contains(next.name)) return {};
+    const std::string& next = (*rank.expected)[rank.files.size()];
+    if (!names.contains(next)) return {};
     std::optional<Error> problem;
     if (auto file = look_at(storage_, next, save_id_, problem)) {
       rank.files.push_back(*std::move(file));
@@ -124,7 +118,7 @@ Result<void> RankMeeting::check_losses(std::vector<Rank>& ranks, Clock::time_poi
 }
 
 Result<std::vector<RankMeeting::Files>> RankMeeting::wait_for_files(
-    const std::vector<std::vector<ExpectedFile>>& expected, std::uint32_t mine,
+    const std::vector<std::vector<std::string>>& expected, std::uint32_t mine,
     const std::function<bool()>& interrupted) {
   const Clock::time_point start = Clock::now();
   std::vector<Rank> ranks;

@@ -21,14 +21,6 @@
 
 namespace cairn::transfer {
 
-// A data file that a rank is to publish: what is known before it is written.
-struct ExpectedFile {
-  std::string name;
-  std::uint64_t bytes = 0;  // 0: not known to those who plan; a file has its final name only when it is whole
-
-  friend bool operator==(const ExpectedFile&, const ExpectedFile&) = default;
-};
-
 class RankMeeting {
  public:
   using Files = std::vector<manifest::CommitRecord::File>;
@@ -41,10 +33,10 @@ class RankMeeting {
   // What ranks have said up to now of why they failed, in their order.
   std::vector<Error> failures() const;
 
-  // Step 5: waits until the files of all ranks are there, and returns what the commit record holds of them. `expected`
-  // and the result are by rank; of `mine`, the caller's own rank, the result has no files. Error::of_ranks() as soon as
-  // a rank has failed or is lost, kCancelled once `interrupted` says true.
-  Result<std::vector<Files>> wait_for_files(const std::vector<std::vector<ExpectedFile>>& expected, std::uint32_t mine,
+  // Step 5: waits until the files of all ranks are there, and returns what the commit record holds of them. `expected`,
+  // their names, and the result are by rank; of `mine`, the caller's own rank, the result has no files.
+  // Error::of_ranks() as soon as a rank has failed or is lost, kCancelled once `interrupted` says true.
+  Result<std::vector<Files>> wait_for_files(const std::vector<std::vector<std::string>>& expected, std::uint32_t mine,
                                             const std::function<bool()>& interrupted);
 
   // Step 7: waits until every rank that lives has heard the verdict and taken its lease away; and for `others`, so many
@@ -57,7 +49,7 @@ class RankMeeting {
   // What is known of one rank.
   struct Rank {
     std::uint32_t number;
-    const std::vector<ExpectedFile>* expected;
+    const std::vector<std::string>* expected;  // names
     LeaseWatch lease;
     bool entered = false;
     Files files = {};              // that are there, in order

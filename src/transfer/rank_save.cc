@@ -1,22 +1,21 @@
 // One save by the writers of many ranks that send each other nothing: they meet in the save's private folder.
 //
-// 1. Claim. The coordinator's writer makes the folder with its lease (step 1 of commit.cc). The ticket goes to the
-// other
-//    ranks by way of whoever plans.
+// 1. Claim. The coordinator's writer makes the folder with its lease (step 1 of commit.cc). The ticket goes to
+//    the other ranks by way of whoever plans.
 // 2. Enter. Every other rank leaves `lease-<rank>` in the folder. Nobody makes the folder but the coordinator: who does
 //    not find it has been given up, or looks at another directory.
 // 3. Write. Every rank writes its files in the folder, and syncs them.
 // 4. Publish. It gives them their final names. With that it has said that it is done; if it can't get so far it leaves
 //    `failed-<rank>` with the reason. From here on it waits, and withdraws nothing by itself: the coordinator may
 //    commit.
-// 5. Meet. The coordinator waits until the files of all are there, of the planned sizes and with this save's id, and
-//    takes their trailers' checksums. It stops waiting when a rank has left `failed-<rank>`, is dead, or is silent.
+// 5. Meet. The coordinator waits until the files of all are there, with this save's id, and takes their sizes and their
+//    trailers' checksums: a file has its final name only when it is whole. It stops waiting when a rank has left
+//    `failed-<rank>`, is dead, or is silent.
 // 6. Commit (steps 4 to 7 of commit.cc), when no earlier save is under way, and no rank has failed meanwhile.
-// 7. Tell. Only after the commit is synced the coordinator leaves `committed`; or `failed` with all reasons. A rank
-// that
-//    reads it takes its lease away. When no lease of a living rank is left, or after a while, the folder goes; the
-//    coordinator then withdraws what a failed save published. A rank withdraws its files only when it has read
-//    `failed`.
+// 7. Tell. Only after the commit is synced the coordinator leaves `committed`; or `failed` with all reasons. A
+//    rank that reads it takes its lease away. When no lease of a living rank is left, or after a while, the folder
+//    goes; the coordinator then withdraws what a failed save published. A rank withdraws its files only when it has
+//    read `failed`.
 //
 // If the coordinator's process is dead, it will never rename `.metadata` any more. So a rank on its host can conclude:
 // if the `.metadata` in place is this save's, the save is committed; otherwise it never will be. It leaves the verdict
@@ -224,9 +223,7 @@ Error RankSave::Impl::of_this_rank(Error error) const {
 Result<RankSaveReport> RankSave::Impl::lead(std::vector<ImageFile> images, const CommitDuty& duty,
                                             const RankSaveOptions& options, const std::function<void()>& may_commit) {
   std::vector<std::string> all_names;
-  for (const auto& of_rank : duty.files) {
-    for (const ExpectedFile& file : of_rank) all_names.push_back(file.name);
-  }
+  for (const auto& of_rank : duty.files) all_names.insert(all_names.end(), of_rank.begin(), of_rank.end());
   transaction->expect(std::move(all_names));
   Result<CommitReport> committed =
       attempt([&] { return write_meet_commit(std::move(images), duty, options, may_commit); });
@@ -255,12 +252,14 @@ Result<CommitReport> RankSave::Impl::write_meet_commit(std::vector<ImageFile> im
                                                        const RankSaveOptions& options,
                                                        const std::function<void()>& may_commit) {
   const std::uint32_t mine = place.count == 1 ? 0 : place.rank;
-  std::vector<ExpectedFile> planned;
-  planned.reserve(images.size());
-  for (const ImageFile& image : images) planned.push_back({image.name, image.image->file_bytes()});
-  const auto same_name = [](const ExpectedFile& a, const ExpectedFile& b) { return a.name == b.name; };
+  RankMeeting::Files own;
+  own.reserve(images.size());
+  for (const ImageFile& image : images) own.push_back({image.name, image.image->file_bytes(), 0});
+  const auto has_name = [](const manifest::CommitRecord::File& file, const std::string& name) {
+    return file.name == name;
+  };
   if (duty.files.size() != place.count ||
-      !std::equal(planned.begin(), planned.end(), duty.files[mine].begin(), duty.files[mine].end(), same_name)) {
+      !std::equal(own.begin(), own.end(), duty.files[mine].begin(), duty.files[mine].end(), has_name)) {
     return Error(ErrorCode::kInternal, "the files to commit are not those that the ranks were to write");
   }
   RankMeeting meeting(*storage, marks, ticket.identity.save_id, options.deadline);
@@ -284,9 +283,8 @@ Result<CommitReport> RankSave::Impl::write_meet_commit(std::vector<ImageFile> im
   }
   progress.phase = Phase::kWaiting;
   CAIRN_TRY_ASSIGN(std::vector<RankMeeting::Files> all, meeting.wait_for_files(duty.files, mine, interrupted));  // (5)
-  for (std::size_t i = 0; i < planned.size(); ++i) {
-    all[mine].push_back({planned[i].name, planned[i].bytes, (*trailers)[i]});
-  }
+  for (std::size_t i = 0; i < own.size(); ++i) own[i].trailer_checksum = (*trailers)[i];
+  all[mine] = std::move(own);
   progress.phase = Phase::kCommitting;
   if (may_commit) may_commit();  // (6)
   failures = meeting.failures();
@@ -319,7 +317,7 @@ void RankSave::Impl::give_up_all(const Error& reason) {
   if (seen && !seen->leases.empty()) {
     RankMeeting meeting(*storage, marks, ticket.identity.save_id, RankSaveOptions().deadline);
     std::vector<Error> failures = meeting.failures();
-    failures.push_back(Error(reason).rank(place.rank));
+    failures.push_back(entered ? Error(reason).rank(place.rank) : reason);  // before, it does not know its number
     // Even after a commit one comes here, if memory ran out in finish().
     const Verdict verdict{Error::of_ranks(std::move(failures)), transaction->may_have_committed()};
     if (marks.leave_verdict(verdict)) meeting.wait_until_heard({});

@@ -41,8 +41,9 @@ struct SaveProgress {
 
 // What the coordinator sees to beside its own files.
 struct CommitDuty {
-  std::string pickle;                            // of `.metadata`
-  std::vector<std::vector<ExpectedFile>> files;  // by rank; all together, they are the catalog's files in order
+  std::string pickle;  // of `.metadata`
+  // Names, by rank; all together, they are the catalog's files in order.
+  std::vector<std::vector<std::string>> files;
 
   friend bool operator==(const CommitDuty&, const CommitDuty&) = default;
 };

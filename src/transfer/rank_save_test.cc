@@ -54,7 +54,7 @@ class RankBytes {
   }
 
   std::vector<ImageFile> files() const { return {{name_, &*image_}}; }
-  ExpectedFile expected() const { return {name_, image_->file_bytes()}; }
+  const std::string& name() const { return name_; }
 
  private:
   std::vector<float> values_;
@@ -65,7 +65,7 @@ class RankBytes {
 
 CommitDuty duty_of(const SaveTicket& ticket, std::uint32_t count) {
   CommitDuty duty{"pickle", {}};
-  for (std::uint32_t rank = 0; rank < count; ++rank) duty.files.push_back({RankBytes(ticket, rank, count).expected()});
+  for (std::uint32_t rank = 0; rank < count; ++rank) duty.files.push_back({RankBytes(ticket, rank, count).name()});
   return duty;
 }
 
@@ -111,7 +111,7 @@ class Together {
 
   const SaveTicket& ticket() const { return ticket_; }
   const CommitDuty& duty() const { return duty_; }
-  const std::string& name_of(std::uint32_t rank) const { return duty_.files[rank].front().name; }
+  const std::string& name_of(std::uint32_t rank) const { return duty_.files[rank].front(); }
 
   // In place of what a rank would do, once it has entered; and in place of how it would open the directory.
   using Deed = std::function<Result<RankSaveReport>(RankSave&)>;
