@@ -1,9 +1,8 @@
 // AsyncCheckpointer: saves in the background. The caller waits for one copy of its bytes, or not even for that; what is
 // copied becomes a durable checkpoint by itself.
 //
-// 1. The ranks agree: the coordinator claims the directory, and all plan together, unless the state is built as the
-// last
-//    one was. Two collectives, or one.
+// 1. The ranks agree: the coordinator claims the directory, and all plan together, unless the state is built as
+//    the last one was. Two collectives, or one.
 // 2. The tensors are copied into an arena, memory laid out as the files will be.
 // 3. A writer completes, writes, syncs and commits the files. It may be a process of its own: it then does so even if
 //    this one is killed. Nothing is sent between ranks any more: they meet in the storage, so all must see one
@@ -65,7 +64,8 @@ class CheckpointProcess {
  public:
   static std::shared_ptr<CheckpointProcess> make(const CheckpointProcessOptions& options = {});
   ~CheckpointProcess();  // waits for the end of what is staged, and of the process
-  // Starts it now if it does not run. kUnavailable if it can't be found or does not answer.
+  // Starts it now if it does not run. kUnavailable if it can't be found or started; whether it works, the first save
+  // tells.
   Result<void> start();
   // 0 if it does not run.
   std::int64_t pid() const;
@@ -91,7 +91,7 @@ struct AsyncSaveReport {
   SaveId save_id;
   // Renders the pickle of `.metadata`, from any thread; null on ranks that do not coordinate: they may read the
   // directory.
-  std::function<std::string()> metadata;
+  std::function<std::string()> render_metadata;
   // What it says. kInvalidArgument where there is none.
   Result<Catalog> catalog() const;
 

@@ -97,13 +97,18 @@ bool wait_staged(const AsyncSave& save, double seconds) {
 nb::object wait_written(const AsyncSave& save, double seconds) {
   if (!is_ready_within(seconds, save.write)) return nb::none();
   const AsyncSaveReport report = unwrap(save.write.get());
-  return nb::make_tuple(to_str(to_hex(report.save_id)), report.metadata != nullptr, report.bytes_written,
+  return nb::make_tuple(to_str(to_hex(report.save_id)), report.render_metadata != nullptr, report.bytes_written,
                         strings(report.warnings));
 }
 
 SharedCatalog catalog_of(const AsyncSave& save) {
   const AsyncSaveReport report = unwrap(save.write.get());
-  return {std::make_shared<Catalog>(unwrap(report.catalog()))};
+  Result<Catalog> catalog = Error(ErrorCode::kInternal, "not rendered");
+  {
+    const nb::gil_scoped_release released;
+    catalog = report.catalog();
+  }
+  return {std::make_shared<Catalog>(unwrap(std::move(catalog)))};
 }
 
 // (phase, bytes written, bytes in all)

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <list>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -30,16 +32,24 @@ class Background {
  public:
   ~Background() { join_all(); }
 
-  void run(std::function<void()> work) {
+  // kUnavailable if no thread can be had: then the work is not done.
+  Result<void> run(std::function<void()> work) {
     const std::lock_guard lock(mutex_);
     threads_.remove_if([](const std::unique_ptr<Task>& task) { return task->done.load(); });
-    Task& task = *threads_.emplace_back(std::make_unique<Task>());
+    std::list<std::unique_ptr<Task>> started;
+    Task& task = *started.emplace_back(std::make_unique<Task>());
     const os::SignalMask no_signals;
-    task.thread = std::jthread([&task, work = std::move(work)]() mutable {
-      work();
-      work = nullptr;  // what it holds must not wait for the next save
-      task.done = true;
-    });
+    try {
+      task.thread = std::jthread([&task, work = std::move(work)]() mutable {
+        work();
+        work = nullptr;  // what it holds must not wait for the next save
+        task.done = true;
+      });
+    } catch (const std::system_error& error) {
+      return Error(ErrorCode::kUnavailable, std::string("no thread to copy in the background: ") + error.what());
+    }
+    threads_.splice(threads_.end(), started);
+    return {};
   }
 
   void join_all() {
@@ -104,8 +114,8 @@ std::string_view name_of(SavePhase phase) {
 }
 
 Result<Catalog> AsyncSaveReport::catalog() const {
-  if (!metadata) return Error(ErrorCode::kInvalidArgument, "only the coordinator has the metadata");
-  const std::string pickle = metadata();
+  if (!render_metadata) return Error(ErrorCode::kInvalidArgument, "only the coordinator has the metadata");
+  const std::string pickle = render_metadata();
   CAIRN_TRY_ASSIGN(dcp::DecodedMetadata decoded, dcp::decode_metadata(std::as_bytes(std::span(pickle))));
   CAIRN_TRY(decoded.catalog.index());
   return std::move(decoded.catalog);
@@ -194,7 +204,7 @@ Result<AsyncSave> AsyncCheckpointer::save(const std::filesystem::path& directory
   const CheckpointStager::Impl& stager = impl_->options.stager->impl();
   const checkpointer::AsyncMeans means{
       &impl_->options.stager->impl().arenas, stager.thread_count, &impl_->writer(), &impl_->plans,
-      [impl = impl_.get()](std::function<void()> work) { impl->background.run(std::move(work)); }};
+      [impl = impl_.get()](std::function<void()> work) { return impl->background.run(std::move(work)); }};
   Result<AsyncSave> save = checkpointer::AsyncTrip(means, directory, options).run(given);
   if (!save) return std::move(save).error().while_doing(saving_to(directory));
   impl_->previous = save->write;

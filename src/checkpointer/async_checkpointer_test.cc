@@ -195,7 +195,7 @@ TEST_P(AsyncSaves, OfManyRanksMeetInTheStorage) {
       ASSERT_TRUE(save) << save.error().what();
       const Result<AsyncSaveReport>& report = save->write.get();
       ASSERT_TRUE(report) << report.error().what();
-      EXPECT_EQ(report->metadata != nullptr, rank == 0);
+      EXPECT_EQ(report->render_metadata != nullptr, rank == 0);
     }
   });
   std::vector<float> rows(24);

@@ -8,7 +8,8 @@
 // 4. Begin. The writer takes its place among the ranks' writers: they can tell from now on whether it lives.
 // 5. Stage. The tensors are copied into the arena; the writer is told and goes on alone.
 //
-// What fails up to step 3 fails on all ranks. A rank that fails later leaves its error where the others' writers look.
+// What fails until the assignments are scattered, in step 3, fails on all ranks. A rank that fails later leaves its
+// error where the others' writers look.
 #include "checkpointer/async_trip.h"
 
 #include <cairn/version.h>
@@ -20,6 +21,7 @@
 #include "checkpointer/job_identity.h"
 #include "checkpointer/save_layout.h"
 #include "checkpointer/save_messages.h"
+#include "core/attempt.h"
 #include "os/process_identity.h"
 #include "staging/still_copy.h"
 #include "storage/posix/posix_storage.h"
@@ -68,15 +70,18 @@ std::uint64_t new_plan_id() { return os::random_128().low | 1; }
 // What lives until the save has ended, whoever drops it.
 struct AsyncTrip::UnderWay {
   std::shared_ptr<staging::Arena> arena;  // until it is staged; the writer has it as long as it needs it
-  std::function<std::string()> metadata;
+  std::function<std::string()> render_metadata;
   SaveId save_id;
   std::promise<Result<void>> staging;
   std::promise<Result<AsyncSaveReport>> write;
   std::unique_ptr<writer::WriterSave> save;
+  std::optional<std::uint32_t> rank;            // if there are others
   std::atomic<std::uint64_t> bytes_written{0};  // of all that there was, once it has ended well
   // For a staging that outlasts the call.
   SaveItems items;
   std::vector<staging::CopyItem> copies;
+
+  void abandon(const Error& reason) const { save->abandon(rank ? Error(reason).rank(*rank) : reason); }
 
   void end(Result<transfer::RankSaveReport> outcome) {
     if (!outcome) {
@@ -84,7 +89,7 @@ struct AsyncTrip::UnderWay {
       return;
     }
     bytes_written = outcome->bytes_written;
-    write.set_value(AsyncSaveReport{save_id, metadata, outcome->bytes_written, std::move(outcome->warnings)});
+    write.set_value(AsyncSaveReport{save_id, render_metadata, outcome->bytes_written, std::move(outcome->warnings)});
   }
 };
 
@@ -96,8 +101,9 @@ AsyncTrip::AsyncTrip(const AsyncMeans& means, const std::filesystem::path& direc
       ranks_(options.save.collectives, options.save.coordinator_rank) {}
 
 Result<AsyncSave> AsyncTrip::run(const Result<const StateDict*>& state) {
-  Result<AsyncSave> save = take_steps(state);
-  if (!save && under_way_) under_way_->save->abandon(save.error());
+  // The writer would keep the save, and its arena, until the deadline: an exception must not pass by either.
+  Result<AsyncSave> save = attempt([&] { return take_steps(state); });
+  if (!save && under_way_) under_way_->abandon(save.error());
   return save;
 }
 
@@ -139,6 +145,7 @@ Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
   CAIRN_TRY_ASSIGN(std::shared_ptr<staging::Arena> arena, means_.arenas->take(options_.save.interrupted));
   auto under_way = std::make_shared<UnderWay>();
   under_way->arena = std::move(arena);
+  if (ranks_.size() > 1) under_way->rank = number_of_this_rank();
   auto started = means_.writer->start(
       [under_way](Result<transfer::RankSaveReport> outcome) { under_way->end(std::move(outcome)); });
   if (!started) return std::move(started).error();
@@ -241,7 +248,7 @@ Result<AsyncSave> AsyncTrip::begin() {
   }
   if (const auto& commit_plan = plan_->layout->commit_plan) {
     request.checkpoint_id = checkpoint_id_;
-    under_way.metadata = [commit_plan, ticket = *ticket_, place = request.place, id = checkpoint_id_] {
+    under_way.render_metadata = [commit_plan, ticket = *ticket_, place = request.place, id = checkpoint_id_] {
       return commit_plan->pickle(ticket, place, id);
     };
   }
@@ -262,9 +269,10 @@ Result<AsyncSave> AsyncTrip::begin() {
   };
   under_way.items = std::move(items_);
   if (options_.asynchronous_staging) {
-    means_.in_background([kept = under_way_, bytes = plan_->layout->arena_bytes, threads = means_.copy_threads] {
-      stage(*kept, {bytes, threads, {}});
-    });
+    CAIRN_TRY(
+        means_.in_background([kept = under_way_, bytes = plan_->layout->arena_bytes, threads = means_.copy_threads] {
+          stage(*kept, {bytes, threads, {}});
+        }));
     return handle;
   }
   stage(under_way, {plan_->layout->arena_bytes, means_.copy_threads, save.interrupted});
@@ -272,14 +280,14 @@ Result<AsyncSave> AsyncTrip::begin() {
   return handle;
 }
 
-// Step 5.
+// Step 5. It may have a thread of its own, which no exception must leave.
 void AsyncTrip::stage(UnderWay& under_way, const staging::CopyOptions& options) {
-  Result<void> staged = staging::copy_into(*under_way.arena, under_way.copies, options);
-  if (staged) {
-    (void)under_way.save->staged();  // if the writer is lost, the write future says so
-  } else {
-    under_way.save->abandon(staged.error());
-  }
+  Result<void> staged = attempt([&] { return staging::copy_into(*under_way.arena, under_way.copies, options); });
+  (void)attempt([&]() -> Result<void> {
+    if (staged) return under_way.save->staged();  // if the writer is lost, the write future says so
+    under_way.abandon(staged.error());
+    return {};
+  });
   under_way.arena.reset();
   under_way.copies.clear();
   under_way.items = SaveItems();  // may hold large values

@@ -28,8 +28,8 @@ struct AsyncMeans {
   std::size_t copy_threads = 0;
   writer::SaveWriter* writer = nullptr;
   StagedPlans* plans = nullptr;
-  // Runs the work on a thread of its own, which is joined before the checkpointer ends.
-  std::function<void(std::function<void()>)> in_background;
+  // Runs the work on a thread of its own, which is joined before the checkpointer ends. kUnavailable if there is none.
+  std::function<Result<void>(std::function<void()>)> in_background;
 };
 
 class AsyncTrip {

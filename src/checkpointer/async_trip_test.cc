@@ -1,0 +1,112 @@
+// What is thrown in the middle of an asynchronous save, memory running out most likely: neither the arena nor the
+// directory then waits for a deadline.
+#include "checkpointer/async_trip.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <new>
+#include <thread>
+
+#include "checkpointer/testing/sample_state.h"
+#include "storage/testing/scratch_directory.h"
+#include "writer/thread_writer.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+// Memory runs out at one call of its saves.
+class ThrowingWriter final : public writer::SaveWriter {
+ public:
+  enum class Call : std::uint8_t { kBegin, kStaged };
+  explicit ThrowingWriter(Call call) : call_(call) {}
+  Result<std::unique_ptr<writer::WriterSave>> start(Ended ended) override {
+    CAIRN_TRY_ASSIGN(auto save, writer_.start(std::move(ended)));
+    return std::unique_ptr<writer::WriterSave>(std::make_unique<Save>(std::move(save), call_));
+  }
+
+ private:
+  class Save final : public writer::WriterSave {
+   public:
+    Save(std::unique_ptr<writer::WriterSave> save, Call call) : save_(std::move(save)), call_(call) {}
+    Result<transfer::SaveTicket> claim(const writer::ClaimRequest& request) override { return save_->claim(request); }
+    Result<void> begin(const writer::SaveRequest& request) override {
+      if (call_ == Call::kBegin) throw std::bad_alloc();
+      return save_->begin(request);
+    }
+    Result<void> staged() override {
+      if (call_ == Call::kStaged) throw std::bad_alloc();
+      return save_->staged();
+    }
+    void abandon(const Error& reason) override { save_->abandon(reason); }
+    writer::ProgressReport progress() const override { return save_->progress(); }
+
+   private:
+    std::unique_ptr<writer::WriterSave> save_;
+    Call call_;
+  };
+
+  writer::ThreadWriter writer_;
+  Call call_;
+};
+
+class AsyncTrips : public testing::Test {
+ protected:
+  using Work = std::function<void()>;
+
+  Result<AsyncSave> save(writer::SaveWriter& writer, const std::function<Result<void>(Work)>& in_background = {}) {
+    const AsyncMeans means{&arenas_, 1, &writer, &plans_, in_background};
+    AsyncSaveOptions options;
+    options.asynchronous_staging = static_cast<bool>(in_background);
+    return AsyncTrip(means, directory_, options).run(&state_.dict());
+  }
+
+  // There is one arena: whoever does not get it at once would wait for the deadline.
+  void expect_to_save_well() {
+    writer::ThreadWriter writer;
+    const auto saved = save(writer);
+    ASSERT_TRUE(saved) << saved.error().what();
+    ASSERT_TRUE(saved->write.get()) << saved->write.get().error().what();
+    const std::filesystem::directory_iterator files(directory_);
+    EXPECT_EQ(std::distance(begin(files), end(files)), 2);  // a file, and `.metadata`
+  }
+
+  storage::ScratchDirectory scratch_;
+  std::filesystem::path directory_ = scratch_.path() / "checkpoint";
+  SampleState state_{1};
+  staging::ArenaPool arenas_{1};
+  StagedPlans plans_;
+};
+
+TEST_F(AsyncTrips, EndWhenNoThreadCanBeStarted) {
+  writer::ThreadWriter writer;
+  const auto saved = save(writer, [](const Work&) -> Result<void> { throw std::bad_alloc(); });
+  ASSERT_FALSE(saved);
+  EXPECT_EQ(saved.error().code(), ErrorCode::kUnavailable);
+  expect_to_save_well();
+}
+
+TEST_F(AsyncTrips, EndWhenTheWriterCannotBegin) {
+  ThrowingWriter writer(ThrowingWriter::Call::kBegin);
+  const auto saved = save(writer);
+  ASSERT_FALSE(saved);
+  EXPECT_EQ(saved.error().code(), ErrorCode::kUnavailable);
+  expect_to_save_well();
+}
+
+// It sees for itself that they are all there.
+TEST_F(AsyncTrips, GoOnInTheBackgroundWhenTheWriterCannotBeToldOfTheBytes) {
+  ThrowingWriter writer(ThrowingWriter::Call::kStaged);
+  std::jthread background;
+  const auto saved = save(writer, [&](Work work) -> Result<void> {
+    background = std::jthread(std::move(work));
+    return {};
+  });
+  ASSERT_TRUE(saved) << saved.error().what();
+  EXPECT_TRUE(saved->staging.get());
+  EXPECT_TRUE(saved->write.get());
+  expect_to_save_well();
+}
+
+}  // namespace
+}  // namespace cairn::checkpointer
