@@ -15,15 +15,15 @@
 #include <future>
 #include <latch>
 #include <map>
-#include <new>
 #include <thread>
 
 #include "format/manifest/trailer.h"
 #include "storage/posix/posix_storage.h"
 #include "storage/testing/dying_storage.h"
+#include "storage/testing/full_storage.h"
 #include "storage/testing/model_storage.h"
 #include "storage/testing/scratch_directory.h"
-#include "storage/testing/view_storage.h"
+#include "storage/testing/throwing_storage.h"
 
 namespace cairn::transfer {
 namespace {
@@ -179,6 +179,9 @@ void expect_all_failed(const Reports& reports, ErrorCode code, std::uint32_t ran
 }
 
 using storage::DyingStorage;
+using storage::FullStorage;
+using storage::StorageThatGetsRoom;
+using storage::ThrowingStorage;
 using Moment = DyingStorage::Moment;
 
 // A process of its own; its death is waited for.
@@ -338,22 +341,6 @@ TEST_F(RankSaves, FailOnAllIfOneCannotPublish) {
   }
 }
 
-// On a full disk: files can't be made, not even the mark that says so.
-class FullStorage final : public storage::ViewStorage {
- public:
-  explicit FullStorage(std::unique_ptr<Storage> storage) : ViewStorage(*storage), storage_(std::move(storage)) {}
-  Result<std::unique_ptr<storage::WritableFile>> create(std::string_view, const storage::CreateOptions&) override {
-    return Error::from_errno(ENOSPC, "creating");
-  }
-  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override {
-    if (name.find("failed") != std::string_view::npos) return Error::from_errno(ENOSPC, "creating");
-    return ViewStorage::create_whole(name, bytes, durability);
-  }
-
- private:
-  std::unique_ptr<Storage> storage_;
-};
-
 TEST_F(RankSaves, HearOfAFailureThatHasNoRoomForItsReason) {
   save_well(1);
   Together together = save(2, 3);
@@ -375,21 +362,6 @@ TEST_F(RankSaves, TellARankThatComesWhenTheSaveHasFailed) {
   ASSERT_TRUE(storage_->remove(together.name_of(0)));
   expect_only(1);
 }
-
-// Where the first verdict finds no room.
-class StorageThatGetsRoom final : public storage::ViewStorage {
- public:
-  explicit StorageThatGetsRoom(std::unique_ptr<Storage> storage)
-      : ViewStorage(*storage), storage_(std::move(storage)) {}
-  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override {
-    if (name.ends_with("/failed") && !std::exchange(refused_, true)) return Error::from_errno(ENOSPC, "creating");
-    return ViewStorage::create_whole(name, bytes, durability);
-  }
-
- private:
-  std::unique_ptr<Storage> storage_;
-  bool refused_ = false;
-};
 
 TEST_F(RankSaves, HearAVerdictThatHasNoRoomAtFirst) {
   save_well(1);
@@ -592,52 +564,6 @@ TEST(RankSavesOnAModel, AgreeWhateverOperationFails) {
     if (!fired) break;
   }
 }
-
-// Where memory runs out once, at the operation of that number.
-class ThrowingStorage final : public storage::ViewStorage {
- public:
-  // `operations_left` outlives it, and is counted down.
-  ThrowingStorage(std::unique_ptr<Storage> storage, std::atomic<int>& operations_left)
-      : ViewStorage(*storage), storage_(std::move(storage)), operations_left_(operations_left) {}
-
-  Result<std::unique_ptr<storage::WritableFile>> create(std::string_view name,
-                                                        const storage::CreateOptions& options) override {
-    count();
-    return ViewStorage::create(name, options);
-  }
-  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override {
-    count();
-    return ViewStorage::create_whole(name, bytes, durability);
-  }
-  Result<std::unique_ptr<storage::ReadableFile>> open(std::string_view name, bool follow_links) const override {
-    count();
-    return ViewStorage::open(name, follow_links);
-  }
-  Result<void> publish(std::string_view from, std::string_view to) override {
-    count();
-    return ViewStorage::publish(from, to);
-  }
-  Result<void> replace(std::string_view from, std::string_view to) override {
-    count();
-    return ViewStorage::replace(from, to);
-  }
-  Result<void> remove(std::string_view name) override {
-    count();
-    return ViewStorage::remove(name);
-  }
-  Result<void> sync(std::string_view folder) override {
-    count();
-    return ViewStorage::sync(folder);
-  }
-
- private:
-  void count() const {
-    if (operations_left_-- == 0) throw std::bad_alloc();
-  }
-
-  std::unique_ptr<Storage> storage_;
-  std::atomic<int>& operations_left_;
-};
 
 TEST(RankSavesOnAModel, LoseNothingAndAgreeWheneverTheCoordinatorRunsOutOfMemory) {
   for (int number = 0;; ++number) {
