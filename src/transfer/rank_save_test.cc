@@ -180,8 +180,6 @@ void expect_all_failed(const Reports& reports, ErrorCode code, std::uint32_t ran
 
 using storage::DyingStorage;
 using storage::FullStorage;
-using storage::StorageThatGetsRoom;
-using storage::ThrowingStorage;
 using Moment = DyingStorage::Moment;
 
 // A process of its own; its death is waited for.
@@ -328,6 +326,17 @@ TEST_F(RankSaves, FailOnAllIfTheCoordinatorHasNoBytes) {
   expect_only(1);
 }
 
+TEST_F(RankSaves, BlameNoRankIfTheCoordinatorHasNotEntered) {
+  auto coordinator = RankSave::claim(open(), save_number(1)).value();
+  const auto save = RankSave::join(open(), coordinator->ticket());
+  ASSERT_TRUE(save->enter({0, 2, 1}));
+  std::jthread giving_up([&] { coordinator->abandon(Error(ErrorCode::kInvalidArgument, "no plan today")); });
+  const auto report = save->finish(RankBytes(save->ticket(), 0, 2).files(), std::nullopt, {});
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().message(), "no plan today");
+  EXPECT_FALSE(report.error().rank()) << report.error().what();
+}
+
 // A file of somebody else has the name that the rank wants.
 TEST_F(RankSaves, FailOnAllIfOneCannotPublish) {
   for (const std::uint32_t rank : {0u, 2u}) {
@@ -365,7 +374,7 @@ TEST_F(RankSaves, TellARankThatComesWhenTheSaveHasFailed) {
 
 TEST_F(RankSaves, HearAVerdictThatHasNoRoomAtFirst) {
   save_well(1);
-  Together together([this] { return std::make_unique<StorageThatGetsRoom>(open()); }, 3, 0);
+  Together together([this] { return std::make_unique<storage::StorageThatGetsRoom>(open()); }, 3, 0);
   together.claim(save_number(2));
   together.opened_by[1] = [this] { return std::make_unique<FullStorage>(open()); };
   expect_all_failed(together.run(), ErrorCode::kUnavailable, 1);
@@ -572,8 +581,9 @@ TEST(RankSavesOnAModel, LoseNothingAndAgreeWheneverTheCoordinatorRunsOutOfMemory
     std::atomic<int> operations_left{-1};
     const auto save_on = [&](std::uint64_t save) {
       Together together([&disk] { return ModelStorage::view_of(disk); }, 3, 0);
-      together.claim_by([&] { return std::make_unique<ThrowingStorage>(ModelStorage::view_of(disk), operations_left); },
-                        save_number(save));
+      together.claim_by(
+          [&] { return std::make_unique<storage::ThrowingStorage>(ModelStorage::view_of(disk), operations_left); },
+          save_number(save));
       if (save == 2) operations_left = number;
       return together.run();
     };
