@@ -179,7 +179,6 @@ void expect_all_failed(const Reports& reports, ErrorCode code, std::uint32_t ran
 }
 
 using storage::DyingStorage;
-using storage::FullStorage;
 using Moment = DyingStorage::Moment;
 
 // A process of its own; its death is waited for.
@@ -353,7 +352,7 @@ TEST_F(RankSaves, FailOnAllIfOneCannotPublish) {
 TEST_F(RankSaves, HearOfAFailureThatHasNoRoomForItsReason) {
   save_well(1);
   Together together = save(2, 3);
-  together.opened_by[1] = [this] { return std::make_unique<FullStorage>(open()); };
+  together.opened_by[1] = [this] { return std::make_unique<storage::FullStorage>(open()); };
   expect_all_failed(together.run(), ErrorCode::kUnavailable, 1);
   expect_only(1);
 }
@@ -376,7 +375,7 @@ TEST_F(RankSaves, HearAVerdictThatHasNoRoomAtFirst) {
   save_well(1);
   Together together([this] { return std::make_unique<storage::StorageThatGetsRoom>(open()); }, 3, 0);
   together.claim(save_number(2));
-  together.opened_by[1] = [this] { return std::make_unique<FullStorage>(open()); };
+  together.opened_by[1] = [this] { return std::make_unique<storage::FullStorage>(open()); };
   expect_all_failed(together.run(), ErrorCode::kUnavailable, 1);
   expect_only(1);
 }
