@@ -147,7 +147,7 @@ def test_ctrl_c_while_the_future_is_waited_for_and_once_more(tmp_path: Path, kin
     body = f"""
     {SAYS_WHEN_IT_WAITS}
     future = save(1)
-    say("asks")
+    say_inside("result", "asks")
     future.result()
     """
     with no_commit_in(checkpoint), running(tmp_path, body, checkpoint, kind) as program:
@@ -167,7 +167,7 @@ def test_ctrl_c_while_the_future_is_waited_for_and_once_more(tmp_path: Path, kin
 def test_ctrl_c_while_a_save_waits_for_those_before(checkpoint: Path, tmp_path: Path, kind: str) -> None:
     body = """
     futures = [save(1), save(2)]  # as many as there is memory for
-    say("saves")
+    say_inside("async_save", "saves")
     try:
         save(3)
     except KeyboardInterrupt:
