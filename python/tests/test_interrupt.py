@@ -28,9 +28,9 @@ cairn.save(states[1], checkpoint_id=directory)
 print(time.perf_counter() - start, flush=True)
 for i in range(rounds):
     sys.stdin.readline()
-    print("saving", flush=True)
     try:
         try:
+            print("saving", flush=True)
             cairn.save(states[i % 2], checkpoint_id=directory)
             outcome = "finished"
         except KeyboardInterrupt:
