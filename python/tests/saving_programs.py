@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,7 +137,18 @@ class Watched:
     """A process that is nobody's child here, or not ours."""
 
     def __init__(self, pid: int) -> None:
+        self._pid = pid
         self._descriptor = os.pidfd_open(pid)
+
+    def terminate(self) -> None:
+        """Sends it SIGTERM, and returns when it has heard of it: a signal that it reads stays pending until then."""
+        os.kill(self._pid, signal.SIGTERM)
+        bit = 1 << (signal.SIGTERM - 1)
+        while not self.has_ended():
+            status = Path(f"/proc/{self._pid}/status").read_text()
+            if not int(status.partition("ShdPnd:")[2].split()[0], 16) & bit:
+                return
+            time.sleep(0.001)
 
     def ends(self) -> bool:
         return bool(select.select([self._descriptor], [], [], PATIENCE_SECONDS)[0])

@@ -266,7 +266,7 @@ def test_a_terminated_writer_finishes_what_is_staged(checkpoint: Path, tmp_path:
         with no_commit_in(checkpoint):
             pid = int(program.said())
             writer = Watched(pid)
-            os.kill(pid, signal.SIGTERM)
+            writer.terminate()
             program.tell()
             assert "told to end (SIGTERM)" in program.said()
             assert not writer.has_ended()
