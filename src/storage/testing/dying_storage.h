@@ -10,50 +10,28 @@
 #include <string_view>
 #include <utility>
 
-#include "storage/testing/view_storage.h"
+#include "storage/testing/change_watching_storage.h"
 
 namespace cairn::storage {
 
-class DyingStorage final : public ViewStorage {
+class DyingStorage final : public ChangeWatchingStorage {
  public:
   enum class Moment : std::uint8_t { kBeforePublish, kAfterPublish, kBeforeCommit, kAfterCommit, kAtOperation };
   // kAtOperation: `operation` more operations that change something are done, the next is not.
   DyingStorage(std::unique_ptr<Storage> storage, Moment moment, int operation = -1)
-      : ViewStorage(*storage), storage_(std::move(storage)), moment_(moment), operations_left_(operation) {}
+      : ChangeWatchingStorage(std::move(storage)), moment_(moment), operations_left_(operation) {}
 
   Result<void> publish(std::string_view from, std::string_view to) override {
-    count();
     die_at(Moment::kBeforePublish);
-    Result<void> published = ViewStorage::publish(from, to);
+    Result<void> published = ChangeWatchingStorage::publish(from, to);
     die_at(Moment::kAfterPublish);
     return published;
   }
   Result<void> replace(std::string_view from, std::string_view to) override {
-    count();
     die_at(Moment::kBeforeCommit);
-    Result<void> replaced = ViewStorage::replace(from, to);
+    Result<void> replaced = ChangeWatchingStorage::replace(from, to);
     die_at(Moment::kAfterCommit);
     return replaced;
-  }
-  Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) override {
-    count();
-    return ViewStorage::create(name, options);
-  }
-  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override {
-    count();
-    return ViewStorage::create_whole(name, bytes, durability);
-  }
-  Result<void> remove(std::string_view name) override {
-    count();
-    return ViewStorage::remove(name);
-  }
-  Result<void> remove_folder(std::string_view name) override {
-    count();
-    return ViewStorage::remove_folder(name);
-  }
-  Result<void> sync(std::string_view folder) override {
-    count();
-    return ViewStorage::sync(folder);
   }
 
  private:
@@ -64,11 +42,10 @@ class DyingStorage final : public ViewStorage {
   void die_at(Moment moment) const {
     if (moment == moment_) die();
   }
-  void count() {
+  void before_change() override {
     if (operations_left_-- == 0) die();
   }
 
-  std::unique_ptr<Storage> storage_;
   Moment moment_;
   std::atomic<int> operations_left_;
 };
