@@ -8,14 +8,13 @@
 #include <list>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "checkpointer/async_trip.h"
 #include "format/dcp/metadata_decoder.h"
 #include "os/parallel.h"
-#include "os/signal_mask.h"
+#include "os/start_thread.h"
 #include "writer/process_writer.h"
 #include "writer/thread_writer.h"
 
@@ -38,16 +37,12 @@ class Background {
     threads_.remove_if([](const std::unique_ptr<Task>& task) { return task->done.load(); });
     std::list<std::unique_ptr<Task>> started;
     Task& task = *started.emplace_back(std::make_unique<Task>());
-    const os::SignalMask no_signals;
-    try {
-      task.thread = std::jthread([&task, work = std::move(work)]() mutable {
-        work();
-        work = nullptr;  // what it holds must not wait for the next save
-        task.done = true;
-      });
-    } catch (const std::system_error& error) {
-      return Error(ErrorCode::kUnavailable, std::string("no thread to copy in the background: ") + error.what());
-    }
+    auto copy = [&task, work = std::move(work)]() mutable {
+      work();
+      work = nullptr;  // what it holds must not wait for the next save
+      task.done = true;
+    };
+    CAIRN_TRY_ASSIGN(task.thread, os::start_thread<std::jthread>("to copy in the background", std::move(copy)));
     threads_.splice(threads_.end(), started);
     return {};
   }

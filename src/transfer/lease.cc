@@ -5,11 +5,10 @@
 #include <mutex>
 #include <optional>
 #include <sstream>
-#include <system_error>
 #include <vector>
 
 #include "core/whole_number.h"
-#include "os/signal_mask.h"
+#include "os/start_thread.h"
 
 namespace cairn::transfer {
 namespace {
@@ -122,12 +121,9 @@ Result<Lease> Lease::take_as_rank(storage::Storage& storage, const SaveIdentity&
 Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identity, std::string_view file_name) {
   const std::string name = folder_of(identity.save_id) + "/" + std::string(file_name);
   CAIRN_TRY(storage.create_whole(name, encode(identity, os::ProcessIdentity::mine()), Durability::kBuffered));
-  const os::SignalMask no_signals;
-  try {
-    return Lease(std::jthread([&storage, name](std::stop_token stop) { beat(std::move(stop), storage, name); }));
-  } catch (const std::system_error& error) {
-    return Error(ErrorCode::kUnavailable, std::string("no thread for the heartbeat: ") + error.what());
-  }
+  const auto work = [&storage, name](std::stop_token stop) { beat(std::move(stop), storage, name); };
+  CAIRN_TRY_ASSIGN(std::jthread heartbeat, os::start_thread<std::jthread>("for the heartbeat", work));
+  return Lease(std::move(heartbeat));
 }
 
 Result<std::optional<LeaseHolder>> read_lease(const storage::Storage& storage, std::string_view name) {

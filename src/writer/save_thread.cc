@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <system_error>
 #include <utility>
 
 #include "core/attempt.h"
 #include "core/checked.h"
 #include "os/page_buffer.h"
-#include "os/signal_mask.h"
+#include "os/start_thread.h"
 #include "storage/posix/posix_storage.h"
 
 namespace cairn::writer {
@@ -42,15 +41,11 @@ Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, SaveWr
                                                       const os::Priority& priority) {
   // Owned by the writer, and by whoever was given the save; never by its own thread, which can't join itself.
   const std::shared_ptr<SaveThread> save(new SaveThread(order, std::move(ended)));
-  const os::SignalMask no_signals;
-  try {
-    save->thread_ = std::thread([thread = save.get(), priority] {
-      os::set_priority(priority);
-      thread->run();
-    });
-  } catch (const std::system_error& error) {
-    return Error(ErrorCode::kUnavailable, std::string("no thread for a save: ") + error.what());
-  }
+  const auto work = [thread = save.get(), priority] {
+    os::set_priority(priority);
+    thread->run();
+  };
+  CAIRN_TRY_ASSIGN(save->thread_, os::start_thread<std::thread>("for a save", work));
   return save;
 }
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/attempt.h"
-#include "os/signal_mask.h"
+#include "os/start_thread.h"
 #include "transfer/commit.h"
 #include "writer/writer_executable.h"
 
@@ -54,12 +54,8 @@ Result<std::shared_ptr<WriterConnection>> WriterConnection::open(const ProcessWr
   hello.grace = options.grace;
   hello.priority = options.priority;
   (void)connection->send(MessageKind::kHello, encode(hello));  // if it is dead already, its thread finds out why
-  const os::SignalMask no_signals;
-  try {
-    connection->thread_ = std::thread([self = connection.get()] { self->listen(); });
-  } catch (const std::system_error& error) {
-    return Error(ErrorCode::kUnavailable, std::string("no thread to watch the writer process: ") + error.what());
-  }
+  CAIRN_TRY_ASSIGN(connection->thread_, os::start_thread<std::thread>("to watch the writer process",
+                                                                      [self = connection.get()] { self->listen(); }));
   return connection;
 }
 
