@@ -156,6 +156,7 @@ Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
     CAIRN_TRY_ASSIGN(word.ticket,
                      under_way_->save->claim({directory_,
                                               next_save_identity(),
+                                              number_of_this_rank(),
                                               {options_.save.overwrite, options_.save.alone_as_rank, false},
                                               options_.deadline}));
   }

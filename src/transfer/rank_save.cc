@@ -120,10 +120,12 @@ const SaveProgress& RankSave::progress() const { return impl_->progress; }
 SaveProgress& RankSave::progress() { return impl_->progress; }
 
 Result<std::unique_ptr<RankSave>> RankSave::claim(std::unique_ptr<storage::Storage> storage,
-                                                  const SaveIdentity& identity, const ClaimOptions& options) {
+                                                  const SaveIdentity& identity, std::uint32_t rank,
+                                                  const ClaimOptions& options) {
   auto impl = std::make_unique<Impl>(std::move(storage), SaveTicket{identity, false});
   CAIRN_TRY_ASSIGN(impl->transaction, SaveTransaction::claim(*impl->storage, identity, options));  // (1)
   impl->transaction->keep_folder();
+  impl->place.rank = rank;
   impl->ticket = impl->transaction->ticket();
   return std::unique_ptr<RankSave>(new RankSave(std::move(impl)));
 }
@@ -317,7 +319,7 @@ void RankSave::Impl::give_up_all(const Error& reason) {
   if (seen && !seen->leases.empty()) {
     RankMeeting meeting(*storage, marks, ticket.identity.save_id, RankSaveOptions().deadline);
     std::vector<Error> failures = meeting.failures();
-    failures.push_back(entered ? Error(reason).rank(place.rank) : reason);  // before, it does not know its number
+    failures.push_back(Error(reason).rank(place.rank));
     // Even after a commit one comes here, if memory ran out in finish().
     const Verdict verdict{Error::of_ranks(std::move(failures)), transaction->may_have_committed()};
     if (marks.leave_verdict(verdict)) meeting.wait_until_heard({});

@@ -70,9 +70,10 @@ struct RankSaveReport {
 
 class RankSave {
  public:
-  // Step 1, by the coordinator: before anything is planned. The storage is taken over.
+  // Step 1, by the coordinator, whose number is `rank`: before anything is planned. The storage is taken over.
   static Result<std::unique_ptr<RankSave>> claim(std::unique_ptr<storage::Storage> storage,
-                                                 const SaveIdentity& identity, const ClaimOptions& options = {});
+                                                 const SaveIdentity& identity, std::uint32_t rank,
+                                                 const ClaimOptions& options = {});
   // The others come in with the ticket that the coordinator gave them.
   static std::unique_ptr<RankSave> join(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket);
   ~RankSave();

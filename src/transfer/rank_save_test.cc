@@ -101,7 +101,7 @@ class Together {
   void claim(const SaveIdentity& identity) { claim_by(opening_, identity); }
   // The coordinator alone opens the directory in its own way.
   void claim_by(const Opening& opening, const SaveIdentity& identity) {
-    claimed_ = RankSave::claim(opening(), identity).value();
+    claimed_ = RankSave::claim(opening(), identity, coordinator_).value();
     come_with(claimed_->ticket());
   }
   void come_with(const SaveTicket& ticket) {
@@ -325,15 +325,15 @@ TEST_F(RankSaves, FailOnAllIfTheCoordinatorHasNoBytes) {
   expect_only(1);
 }
 
-TEST_F(RankSaves, BlameNoRankIfTheCoordinatorHasNotEntered) {
-  auto coordinator = RankSave::claim(open(), save_number(1)).value();
+TEST_F(RankSaves, NameTheCoordinatorThatGivesUpBeforeItHasEntered) {
+  auto coordinator = RankSave::claim(open(), save_number(1), 1).value();
   const auto save = RankSave::join(open(), coordinator->ticket());
   ASSERT_TRUE(save->enter({0, 2, 1}));
   std::jthread giving_up([&] { coordinator->abandon(Error(ErrorCode::kInvalidArgument, "no plan today")); });
   const auto report = save->finish(RankBytes(save->ticket(), 0, 2).files(), std::nullopt, {});
   ASSERT_FALSE(report);
   EXPECT_EQ(report.error().message(), "no plan today");
-  EXPECT_FALSE(report.error().rank()) << report.error().what();
+  EXPECT_EQ(report.error().rank(), 1) << report.error().what();
 }
 
 // A file of somebody else has the name that the rank wants.

@@ -188,6 +188,7 @@ std::string encode(const ClaimMessage& message) {
   append_varint(out, message.save);
   append_text(out, message.request.directory);
   transfer::append_identity(out, message.request.identity);
+  append_varint(out, message.request.rank);
   const transfer::ClaimOptions& options = message.request.options;
   append_flag(out, options.overwrite);
   append_flag(out, options.names_taken);
@@ -202,6 +203,7 @@ Result<ClaimMessage> decode_claim(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(message.save, reader.varint());
   CAIRN_TRY_ASSIGN(message.request.directory, reader.counted_text());
   CAIRN_TRY_ASSIGN(message.request.identity, transfer::read_identity(reader));
+  CAIRN_TRY_ASSIGN(message.request.rank, read_u32(reader));
   transfer::ClaimOptions& options = message.request.options;
   CAIRN_TRY_ASSIGN(options.overwrite, read_flag(reader));
   CAIRN_TRY_ASSIGN(options.names_taken, read_flag(reader));

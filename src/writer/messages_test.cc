@@ -48,7 +48,7 @@ std::vector<Example> examples() {
   hello.trainer = 12345;
   hello.grace = std::chrono::seconds(30);
   hello.priority = {10, os::IoClass::kIdle, 7};
-  ClaimMessage claim{4, {"/checkpoints", {{1, 2}, {3, 4}, 5}, {false, 7u, true}}};
+  ClaimMessage claim{4, {"/checkpoints", {{1, 2}, {3, 4}, 5}, 3, {false, 7u, true}}};
   ProgressMessage progress;
   progress.saves.push_back({9, {transfer::SaveProgress::Phase::kWaiting, 100, 200}});
   const auto relayout = [](std::string_view bytes) -> std::optional<std::string> {

@@ -164,7 +164,8 @@ void SaveThread::run() {
 Result<transfer::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
   if (rank_save_) return out_of_turn("a second claim for one save");
   CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::make_directory(request.directory));
-  CAIRN_TRY_ASSIGN(auto rank_save, RankSave::claim(std::move(storage), request.identity, request.options));
+  CAIRN_TRY_ASSIGN(auto rank_save,
+                   RankSave::claim(std::move(storage), request.identity, request.rank, request.options));
   const transfer::SaveTicket ticket = rank_save->ticket();
   set_rank_save(std::move(rank_save));
   begin_by_ = Clock::now() + request.deadline;

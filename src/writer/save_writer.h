@@ -26,6 +26,7 @@ namespace cairn::writer {
 struct ClaimRequest {
   std::string directory;  // is made if it is not there
   transfer::SaveIdentity identity;
+  std::uint32_t rank = 0;  // the coordinator's
   transfer::ClaimOptions options = {};
   // The writer answers within it; and the trainer goes on to begin(): one that is stopped in between keeps others
   // waiting.

@@ -258,16 +258,26 @@ TEST_P(Writers, EndASaveThatBeginsUnclaimed) {
 
 TEST_P(Writers, GiveUpAClaimThatNobodyGoesOnWith) {
   const ScratchDirectory scratch;
-  const auto writer = make();
-  StagedSample sample(1);
-  End end;
-  const auto save = writer->start(end.callback()).value();
-  ClaimRequest request = sample.claim_request(scratch.path());
+  const auto coordinator = make();
+  const auto other = make();
+  const StagedSample claimed(1, 100'000, {1, 2, 1});
+  StagedSample begun(1, 100'000, {0, 2, 1});
+  End first_end;
+  End second_end;
+  const auto first_save = coordinator->start(first_end.callback()).value();
+  const auto second_save = other->start(second_end.callback()).value();
+  ClaimRequest request = claimed.claim_request(scratch.path());
   request.deadline = std::chrono::milliseconds(1500);
-  ASSERT_TRUE(save->claim(request));
-  const auto ended = end.wait();
-  ASSERT_FALSE(ended);
-  EXPECT_EQ(ended.error().code(), ErrorCode::kUnavailable) << ended.error().what();
+  const auto ticket = first_save->claim(request).value();
+  ASSERT_TRUE(second_save->begin(begun.request(scratch.path(), ticket)));
+  begun.stage();
+  ASSERT_TRUE(second_save->staged());
+  const auto first_ended = first_end.wait();
+  ASSERT_FALSE(first_ended);
+  EXPECT_EQ(first_ended.error().code(), ErrorCode::kUnavailable) << first_ended.error().what();
+  const auto second_ended = second_end.wait();
+  ASSERT_FALSE(second_ended);
+  EXPECT_EQ(second_ended.error().rank(), 1) << second_ended.error().what();  // it hears whom it has waited for
   EXPECT_EQ(names_in(scratch.path()), std::vector<std::string>());
 }
 

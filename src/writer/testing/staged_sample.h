@@ -43,7 +43,9 @@ class StagedSample {
   }
 
   transfer::SaveIdentity identity() const { return {{kSampleJob.high, number_}, kSampleJob, number_}; }
-  ClaimRequest claim_request(const std::filesystem::path& directory) const { return {directory, identity(), {}}; }
+  ClaimRequest claim_request(const std::filesystem::path& directory) const {
+    return {directory, identity(), place_.rank};
+  }
 
   SaveRequest request(const std::filesystem::path& directory, const transfer::SaveTicket& ticket) {
     EXPECT_TRUE(arena_->fit(layout_->arena_bytes));
