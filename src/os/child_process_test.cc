@@ -53,7 +53,9 @@ TEST(ChildProcess, GetsTheDescriptorAndNoOther) {
   const Fd inherited(open("/dev/zero", O_RDONLY));  // not closed by exec
   const Fd high(fcntl(inherited.get(), F_DUPFD, 200));
   Pipe pipe;
-  auto child = ChildProcess::start("/bin/sleep", {"1000"}, pipe.write_end.get()).value();
+  auto child = ChildProcess::start("/bin/sh", {"-c", "kill -STOP $$"}, pipe.write_end.get()).value();
+  siginfo_t stopped;  // it opens nothing any more
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child.id()), &stopped, WSTOPPED), 0);
   const std::string folder = "/proc/" + std::to_string(child.id()) + "/fd";
   std::map<std::string, std::string> open_in_child;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -56,6 +56,8 @@ class WritableFile {
 struct CreateOptions {
   std::uint64_t size = 0;  // reserved at once, so that a full disk is seen before anything is written
   bool direct_io = false;  // go past the page cache if the file system can
+  // What stays in the page cache is written back as it comes, so that a later sync finds little to do.
+  bool write_back = false;
 };
 
 struct ListedFile {

@@ -62,8 +62,10 @@ class FileJob {
     if (failure_) return *failure_;
     if (file_out_) return {};
     // A file of a few pages gains nothing from going past the page cache.
-    const bool direct = options.direct_io && file_.image->file_bytes() >= block_bytes_;
-    auto created = storage.create(file_.name, {.size = file_.image->file_bytes(), .direct_io = direct});
+    const bool is_large = file_.image->file_bytes() >= block_bytes_;
+    auto created = storage.create(file_.name, {.size = file_.image->file_bytes(),
+                                               .direct_io = is_large && options.direct_io,
+                                               .write_back = is_large && options.durability == Durability::kDurable});
     if (!created) return *(failure_ = std::move(created).error());
     composer_.emplace(*file_.image, block_bytes_);
     file_out_ = std::move(*created);

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
@@ -17,6 +18,9 @@ namespace {
 
 // One system call moves at most this much; Linux itself stops a little above.
 constexpr std::size_t kRequestBytesMax = std::size_t{1} << 30;
+// Of a file that is written back as it comes, so much may wait for the device: enough to keep it busy, and written in
+// seconds even by a slow one.
+constexpr std::uint64_t kWriteBackWindow = std::uint64_t{64} << 20;
 
 Error failed(std::string_view action, std::string_view name) {
   return Error::from_errno(errno, std::string(action) + " failed").file(name);
@@ -79,8 +83,8 @@ std::optional<ReadableFile::DirectAlignment> direct_alignment_of(int fd) {
 
 class PosixWritableFile final : public WritableFile {
  public:
-  PosixWritableFile(os::Fd fd, std::string name, bool direct)
-      : fd_(std::move(fd)), name_(std::move(name)), direct_(direct) {}
+  PosixWritableFile(os::Fd fd, std::string name, bool direct, bool write_back)
+      : fd_(std::move(fd)), name_(std::move(name)), direct_(direct), cached_(!direct), write_back_(write_back) {}
 
   std::size_t write_alignment() const override { return direct_ ? os::kPageBytes : 1; }
 
@@ -93,6 +97,7 @@ class PosixWritableFile final : public WritableFile {
         if (errno == EINVAL && leave_direct()) continue;
         return failed("writing", name_).offset(offset);
       }
+      if (write_back_ && cached_) CAIRN_TRY(write_back(offset, static_cast<std::uint64_t>(written)));
       data = data.subspan(static_cast<std::size_t>(written));
       offset += static_cast<std::uint64_t>(written);
       // After a short write the rest may be unaligned: only the page cache takes it.
@@ -111,17 +116,34 @@ class PosixWritableFile final : public WritableFile {
   }
 
  private:
+  // Starts it for this range, and waits for what lies a window before. Callers write in roughly ascending order.
+  Result<void> write_back(std::uint64_t offset, std::uint64_t length) {
+    CAIRN_TRY(sync_range(offset, length, SYNC_FILE_RANGE_WRITE));
+    if (offset < kWriteBackWindow) return {};
+    return sync_range(offset - kWriteBackWindow, length,
+                      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+  }
+
+  Result<void> sync_range(std::uint64_t offset, std::uint64_t length, unsigned flags) {
+    if (sync_file_range(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(length), flags) == 0) return {};
+    if (errno == EIO || errno == ENOSPC || errno == EDQUOT) return failed("writing back", name_).offset(offset);
+    return {};  // not every file system can; the sync at the end does it all
+  }
+
   // Some file systems accept O_DIRECT at open and refuse it at the write. True if there was something to leave.
   bool leave_direct() {
     const std::lock_guard lock(mutex_);
     const int flags = fcntl(fd_.get(), F_GETFL);
     if (flags < 0 || (flags & O_DIRECT) == 0) return false;
+    cached_ = true;
     return fcntl(fd_.get(), F_SETFL, flags & ~O_DIRECT) == 0;
   }
 
   os::Fd fd_;
   std::string name_;
   bool direct_;  // as created: the alignment that callers keep to
+  std::atomic<bool> cached_;
+  bool write_back_;
   std::mutex mutex_;
 };
 
@@ -261,7 +283,8 @@ Result<std::unique_ptr<WritableFile>> create_posix_file(int directory, const std
       return failed("reserving space", name).expected(std::to_string(options.size) + " bytes");
     }
   }
-  return std::unique_ptr<WritableFile>(std::make_unique<PosixWritableFile>(std::move(fd), name, direct));
+  return std::unique_ptr<WritableFile>(
+      std::make_unique<PosixWritableFile>(std::move(fd), name, direct, options.write_back));
 }
 
 Result<std::unique_ptr<ReadableFile>> open_posix_file(const std::shared_ptr<DescriptorCache>& descriptors,
