@@ -240,7 +240,8 @@ def _random(
     for index in indices:
         chance = random.Random(f"{seed} {index}")
         how, whom = make(chance)
-        kill = (certain(how, whom) + [draw(chance, how, whom, typical)])[min(index, 2)]
+        first = certain(how, whom)
+        kill = first[index] if index < len(first) else draw(chance, how, whom, typical)
         killer = lasting
         if kill.whole_saves == 0:
             killer = AsyncKiller(Trial(folder / f"first-{index}", exists=index % 2 == 0), tally)

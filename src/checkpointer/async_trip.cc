@@ -256,6 +256,7 @@ Result<AsyncSave> AsyncTrip::begin() {
   request.durability = save.durability;
   request.thread_count = save.thread_count;
   request.direct_io = save.direct_io;
+  request.trainer_waits = !options_.asynchronous_staging;
   request.deadline = options_.deadline;
   under_way.arena->forget_staged();
   is_with_writer_ = true;  // who tells the other ranks from now on

@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <string>
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
 
 #include "os/fd.h"
 
@@ -13,7 +16,10 @@ namespace cairn::os {
 
 void set_priority(const Priority& priority) noexcept {
   if (priority.nice > 0) {
-    (void)!nice(priority.nice);
+    constexpr int kNiceMax = 19;
+    const auto process = static_cast<id_t>(getpid());
+    const int nice = std::min(getpriority(PRIO_PROCESS, process) + priority.nice, kNiceMax);
+    if (getpriority(PRIO_PROCESS, 0) < nice) (void)setpriority(PRIO_PROCESS, 0, nice);
     const sched_param no_parameters{};
     // Another policy than the ordinary one is somebody's choice; SCHED_IDLE is even less.
     if (sched_getscheduler(0) == SCHED_OTHER) (void)sched_setscheduler(0, SCHED_BATCH, &no_parameters);
@@ -24,12 +30,13 @@ void set_priority(const Priority& priority) noexcept {
   (void)syscall(SYS_ioprio_set, kThisThread, 0, static_cast<int>(priority.io_class) << kClassShift | priority.io_level);
 }
 
-void set_session_priority(const Priority& priority) noexcept {
-  set_priority(priority);
-  if (priority.nice <= 0) return;
+void SessionNiceness::set(int nice) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (nice_ == nice) return;
   const Fd group(open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC));
-  const std::string text = std::to_string(priority.nice);
-  if (group) (void)!write(group.get(), text.data(), text.size());
+  char text[8];
+  const int length = std::snprintf(text, sizeof text, "%d", nice);
+  if (!group || write(group.get(), text, static_cast<std::size_t>(length)) == length || errno != EAGAIN) nice_ = nice;
 }
 
 }  // namespace cairn::os

@@ -3,8 +3,14 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <fstream>
+#include <string>
 #include <thread>
+#include <utility>
 
 namespace cairn::os {
 namespace {
@@ -21,6 +27,7 @@ Standing standing_after(int policy, const Priority& priority) {
     const sched_param no_parameters{};
     EXPECT_EQ(sched_setscheduler(0, policy, &no_parameters), 0);
     set_priority(priority);
+    set_priority(priority);  // changes nothing more
     standing = {getpriority(PRIO_PROCESS, 0), sched_getscheduler(0)};
   }).join();
   return standing;
@@ -42,6 +49,31 @@ TEST(Priority, ThatIsNotAskedForChangesNothing) {
 
 TEST(Priority, LeavesAThreadThatStandsBackFurtherWhereItIs) {
   EXPECT_EQ(standing_after(SCHED_IDLE, {.nice = 1}).policy, SCHED_IDLE);
+}
+
+TEST(SessionNiceness, IsThatOfTheSession) {
+  const pid_t child = fork();
+  if (child == 0) {
+    (void)setsid();
+    const auto reads = [](const char* end) {
+      std::ifstream file("/proc/self/autogroup");
+      std::string group;
+      return !std::getline(file, group) || group.ends_with(end);  // not every kernel has them
+    };
+    SessionNiceness niceness;
+    bool good = reads(" nice 0");
+    for (const auto& [nice, end] : {std::pair(7, " nice 7"), std::pair(7, " nice 7"), std::pair(0, " nice 0")}) {
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+      do {
+        niceness.set(nice);
+      } while (!reads(end) && std::chrono::steady_clock::now() < until);
+      good = good && reads(end);
+    }
+    _exit(good ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -74,6 +74,7 @@ Result<void> read_manner(CodedReader& reader, SaveRequest& request) {
   CAIRN_TRY_ASSIGN(request.thread_count, read_at_most(reader, kThreadsMax, "too many threads"));
   if (request.thread_count == 0) return reader.damaged("a save of no threads");
   CAIRN_TRY_ASSIGN(request.direct_io, read_flag(reader));
+  CAIRN_TRY_ASSIGN(request.trainer_waits, read_flag(reader));
   CAIRN_TRY_ASSIGN(request.deadline, read_milliseconds(reader));
   return {};
 }
@@ -231,6 +232,7 @@ std::string encode(const BeginMessage& message) {
   append_flag(out, request.durability == Durability::kDurable);
   append_varint(out, std::clamp<std::uint64_t>(request.thread_count, 1, kThreadsMax));
   append_flag(out, request.direct_io);
+  append_flag(out, request.trainer_waits);
   append_milliseconds(out, request.deadline);
   append_text(out, request.checkpoint_id);
   return out;

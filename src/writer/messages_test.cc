@@ -39,6 +39,7 @@ BeginMessage sample_begin() {
   begin.request.layout.reset();
   begin.request.durability = Durability::kBuffered;
   begin.request.direct_io = false;
+  begin.request.trainer_waits = false;
   return begin;
 }
 
@@ -104,6 +105,7 @@ TEST(Messages, SayAllThatASaveNeeds) {
   EXPECT_EQ(got.request.durability, Durability::kBuffered);
   EXPECT_EQ(got.request.thread_count, sent.request.thread_count);
   EXPECT_FALSE(got.request.direct_io);
+  EXPECT_FALSE(got.request.trainer_waits);
   EXPECT_EQ(got.request.deadline, sent.request.deadline);
 }
 

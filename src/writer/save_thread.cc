@@ -38,14 +38,11 @@ Result<transfer::FileImage> image_of(const StagedLayout::File& file, std::span<s
 }  // namespace
 
 Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, SaveWriter::Ended ended,
-                                                      const os::Priority& priority) {
+                                                      std::function<void()> stand_back) {
   // Owned by the writer, and by whoever was given the save; never by its own thread, which can't join itself.
-  const std::shared_ptr<SaveThread> save(new SaveThread(order, std::move(ended)));
-  const auto work = [thread = save.get(), priority] {
-    os::set_priority(priority);
-    thread->run();
-  };
-  CAIRN_TRY_ASSIGN(save->thread_, os::start_thread<std::thread>("for a save", work));
+  const std::shared_ptr<SaveThread> save(new SaveThread(order, std::move(ended), std::move(stand_back)));
+  CAIRN_TRY_ASSIGN(save->thread_,
+                   os::start_thread<std::thread>("for a save", [thread = save.get()] { thread->run(); }));
   return save;
 }
 
@@ -145,6 +142,7 @@ void SaveThread::run() {
     run_tasks_until_told(lock);
   }
   Result<transfer::RankSaveReport> result = attempt([this] { return end(); });
+  stand_back_();
   std::unique_ptr<RankSave> done;
   {
     const std::lock_guard lock(mutex_);
@@ -202,6 +200,7 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
                       [this, begin = file.arena_offset](std::uint64_t end) { return await_staged(begin + end); }});
   }
   request_ = std::move(request);
+  stand_back_unless_hurried();
   const std::lock_guard lock(mutex_);
   begun_ = true;
   return {};
@@ -218,10 +217,10 @@ Result<void> SaveThread::await_staged(std::uint64_t arena_offset) {
   Clock::time_point last_change = Clock::now();
   for (auto pause = kLookMin;; pause = std::min(pause * 2, kLookMax)) {
     const std::uint64_t staged = request_->arena->staged();
-    if (staged >= arena_offset) return {};
+    if (staged >= arena_offset) break;
     {
       const std::lock_guard lock(mutex_);
-      if (staged_) return {};
+      if (staged_) break;
       if (abandoned_) return *abandoned_;
     }
     if (staged != last) {
@@ -236,6 +235,16 @@ Result<void> SaveThread::await_staged(std::uint64_t arena_offset) {
     }
     std::this_thread::sleep_for(pause);
   }
+  stand_back_unless_hurried();
+  return {};
+}
+
+void SaveThread::stand_back_unless_hurried() const {
+  if (request_->trainer_waits && request_->arena->staged() != staging::Arena::kAll) {
+    const std::lock_guard lock(mutex_);
+    if (!staged_) return;
+  }
+  stand_back_();
 }
 
 Result<transfer::RankSaveReport> SaveThread::finish() {
@@ -244,7 +253,10 @@ Result<transfer::RankSaveReport> SaveThread::finish() {
   options.write.durability = request_->durability;
   options.write.thread_count = request_->thread_count;
   options.write.direct_io = request_->direct_io;
-  options.write.interrupted = [this] { return cancelled_.load(); };
+  options.write.interrupted = [this] {
+    stand_back_unless_hurried();
+    return cancelled_.load();
+  };
   std::optional<transfer::CommitDuty> duty;
   if (const auto& commit_plan = request_->layout->commit_plan) {
     duty = commit_plan->duty(request_->ticket, request_->place, request_->checkpoint_id);

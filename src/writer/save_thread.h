@@ -16,7 +16,6 @@
 #include <thread>
 #include <vector>
 
-#include "os/priority.h"
 #include "transfer/file_image.h"
 #include "writer/commit_order.h"
 #include "writer/save_writer.h"
@@ -28,9 +27,10 @@ class SaveThread {
   using Claimed = std::function<void(Result<transfer::SaveTicket>)>;
 
   // `order` outlives the thread. kUnavailable if the system has no more threads.
-  // `priority` is that of the thread, and of those that write for it.
+  // `stand_back` is called, again and again and on every thread that works for the save, from when the trainer does not
+  // wait for it any more; by the end at the latest.
   static Result<std::shared_ptr<SaveThread>> start(CommitOrder& order, SaveWriter::Ended ended,
-                                                   const os::Priority& priority = {});
+                                                   std::function<void()> stand_back);
   ~SaveThread();
   SaveThread(const SaveThread&) = delete;
   SaveThread& operator=(const SaveThread&) = delete;
@@ -52,7 +52,8 @@ class SaveThread {
   void join();
 
  private:
-  SaveThread(CommitOrder& order, SaveWriter::Ended ended) : order_(order), report_end_(std::move(ended)) {}
+  SaveThread(CommitOrder& order, SaveWriter::Ended ended, std::function<void()> stand_back)
+      : order_(order), report_end_(std::move(ended)), stand_back_(std::move(stand_back)) {}
   void run();
   void run_tasks_until_told(std::unique_lock<std::mutex>& lock);
   void post(std::function<void()> task, const std::function<void()>& too_late);
@@ -61,10 +62,12 @@ class SaveThread {
   Result<transfer::RankSaveReport> end();
   Result<transfer::RankSaveReport> finish();
   Result<void> await_staged(std::uint64_t arena_offset);
+  void stand_back_unless_hurried() const;
   void set_rank_save(std::unique_ptr<transfer::RankSave> rank_save);
 
   CommitOrder& order_;
   SaveWriter::Ended report_end_;
+  std::function<void()> stand_back_;
 
   mutable std::mutex mutex_;
   std::condition_variable told_;

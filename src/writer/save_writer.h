@@ -60,6 +60,7 @@ struct SaveRequest {
   Durability durability = Durability::kDurable;
   std::size_t thread_count = 4;
   bool direct_io = true;
+  bool trainer_waits = true;  // until the bytes are staged: only then does whoever writes them stand back
   std::chrono::milliseconds deadline{std::chrono::minutes(5)};  // for signs of life and progress, of anybody
 };
 

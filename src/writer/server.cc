@@ -20,7 +20,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "os/priority.h"
 #include "os/process_descriptor.h"
 
 namespace cairn::writer {
@@ -149,7 +148,7 @@ Result<void> WriterServer::take_hello(const os::Message& message) {
   }
   has_parent_between_ = hello.trainer != trainer_id_;
   if (has_parent_between_) trainer_ = os::Fd();
-  os::set_session_priority(hello.priority);
+  priority_ = hello.priority;
   grace_ = hello.grace;
   greeted_ = true;
   send(MessageKind::kReady, ready);  // (1)
@@ -175,7 +174,7 @@ Result<void> WriterServer::start_save(std::uint64_t number) {
   last_save_ = number;
   // Known before the save is told anything, and so before it ends. The thread is joined before it is dropped.
   const auto thread = std::make_shared<SaveThread*>();
-  auto started = SaveThread::start(order_, [this, number, thread](Result<transfer::RankSaveReport> result) {  // (3)
+  auto tell_end = [this, number, thread](Result<transfer::RankSaveReport> result) {  // (3)
     send_at_once({{{number, (*thread)->progress()}}});  // the last that was told may be of long ago
     OutcomeMessage ended{number};
     if (result) {
@@ -188,6 +187,11 @@ Result<void> WriterServer::start_save(std::uint64_t number) {
     ended_.push_back(number);
     const std::uint64_t one = 1;
     (void)!write(wake_.get(), &one, sizeof one);
+  };
+  niceness_.set(0);
+  auto started = SaveThread::start(order_, std::move(tell_end), [this] {
+    os::set_priority(priority_);
+    niceness_.set(priority_.nice);
   });
   if (!started) {
     send(MessageKind::kEnded, {number, std::move(started).error()});

@@ -97,7 +97,8 @@ Result<std::unique_ptr<WriterSave>> ThreadWriter::start(Ended ended) {
   if (state_->process != getpid()) return of_a_fork();
   const std::lock_guard lock(state_->mutex);
   state_->join_ended();
-  CAIRN_TRY_ASSIGN(auto thread, SaveThread::start(state_->order, std::move(ended), state_->priority));
+  CAIRN_TRY_ASSIGN(auto thread, SaveThread::start(state_->order, std::move(ended),
+                                                  [priority = state_->priority] { os::set_priority(priority); }));
   state_->threads.push_back(thread);
   return std::unique_ptr<WriterSave>(std::make_unique<ThreadSave>(std::move(thread)));
 }

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "os/priority.h"
 #include "writer/commit_order.h"
 #include "writer/save_thread.h"
 #include "writer/save_writer.h"

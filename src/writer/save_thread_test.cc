@@ -1,0 +1,94 @@
+// When the threads of a save stand back behind the training.
+#include "writer/save_thread.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "storage/testing/scratch_directory.h"
+#include "writer/testing/staged_sample.h"
+
+namespace cairn::writer {
+namespace {
+
+using storage::ScratchDirectory;
+
+// Which threads were told to stand back.
+class StoodBack {
+ public:
+  std::function<void()> callback() {
+    return [this] {
+      const std::lock_guard lock(mutex_);
+      threads_.insert(std::this_thread::get_id());
+    };
+  }
+  std::size_t count() const {
+    const std::lock_guard lock(mutex_);
+    return threads_.size();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<std::thread::id> threads_;
+};
+
+class SaveThreads : public testing::Test {
+ protected:
+  void begin(bool trainer_waits) {
+    save_ = SaveThread::start(order_, end_.callback(), stood_back_.callback()).value();
+    std::promise<transfer::SaveTicket> claimed;
+    save_->claim(sample_.claim_request(scratch_.path()),
+                 [&claimed](Result<transfer::SaveTicket> ticket) { claimed.set_value(std::move(ticket).value()); });
+    SaveRequest request = sample_.request(scratch_.path(), claimed.get_future().get());
+    request.trainer_waits = trainer_waits;
+    save_->begin(std::move(request));
+  }
+  // Until the threads that write wait for bytes, or for so long that they would have stood back by then.
+  void await_writing() {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+    while (stood_back_.count() == 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  }
+  void stage_and_end() {
+    sample_.stage();
+    ASSERT_TRUE(save_->staged());
+    const auto ended = end_.wait();
+    ASSERT_TRUE(ended) << ended.error().what();
+    save_->join();
+  }
+
+  ScratchDirectory scratch_;
+  CommitOrder order_;
+  StagedSample sample_{1};
+  End end_;
+  StoodBack stood_back_;
+  std::shared_ptr<SaveThread> save_;
+};
+
+TEST_F(SaveThreads, HurryWhileTheTrainerWaits) {
+  begin(true);
+  await_writing();
+  EXPECT_EQ(stood_back_.count(), 0u);
+  stage_and_end();
+  EXPECT_GE(stood_back_.count(), 2u);  // its own, and those that wrote
+}
+
+TEST_F(SaveThreads, StandBackFromTheBeginningIfTheTrainerGoesOn) {
+  begin(false);
+  await_writing();
+  EXPECT_GE(stood_back_.count(), 1u);
+  stage_and_end();
+}
+
+TEST_F(SaveThreads, StandBackIfNothingComes) {
+  begin(true);
+  save_->abandon(Error(ErrorCode::kCancelled, "no bytes today"));
+  EXPECT_FALSE(end_.wait());
+  save_->join();
+  EXPECT_GE(stood_back_.count(), 1u);
+}
+
+}  // namespace
+}  // namespace cairn::writer
