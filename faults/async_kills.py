@@ -29,7 +29,7 @@ TIMEOUT_SECONDS = 30.0  # of a process group: more than the deadline of its save
 _LATEST_SECONDS = 60.0  # a surviving writer has long finished by then
 _CLOSING_SECONDS = 20.0
 # The calls by which the ranks plan: in the first save of a job, and after it, when the plan still fits.
-_PLANNING_CALLS, _REUSE_CALLS = ["all_gather", "gather", "scatter"], ["all_gather"]
+PLANNING_CALLS, REUSE_CALLS = ["all_gather", "gather", "scatter"], ["all_gather"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def draw(chance: random.Random, how: AsyncSave, whom: Whom, typical_seconds: flo
     ranks = chance.choice([1, 2, 2])
     victims = chance.choice([(rank,) for rank in range(ranks)] + [tuple(range(ranks))])
     whole_saves = chance.choice([0, 1, 2])
-    calls = _REUSE_CALLS if whole_saves else _PLANNING_CALLS
+    calls = REUSE_CALLS if whole_saves else PLANNING_CALLS
     moment: AsyncMoment
     match chance.randrange(6):
         case 0 if ranks > 1:
@@ -225,7 +225,7 @@ def _typical_seconds(trial: Trial, how: AsyncSave) -> float:
     """How long a save takes here, first saves of a job included."""
     with Job(2, TIMEOUT_SECONDS, how) as job:
         replies = [reply for _ in range(5) for reply in trial.save(job)]
-    calls = [_PLANNING_CALLS] * len(job.ranks) + [_REUSE_CALLS] * 4 * len(job.ranks)
+    calls = [PLANNING_CALLS] * len(job.ranks) + [REUSE_CALLS] * 4 * len(job.ranks)
     if [reply.calls for reply in replies] != calls:
         raise Problem(f"the saves of a job make the calls {[reply.calls for reply in replies]}")
     descendants.await_none()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import descendants
 import failing_sync
-from async_kills import TIMEOUT_SECONDS, require_as_before
+from async_kills import REUSE_CALLS, TIMEOUT_SECONDS, require_as_before
 from job import Job, Reply
 from moments import SIGNS, AtSight
 from orders import AT_RETURN, AsyncSave, Strike
@@ -169,6 +169,14 @@ def hangs(folder: Path, tally: Tally, seed: int, indices: range) -> None:
             raise Problem(f"hang {index} of seed {seed}: {hang}: {error}") from error
 
 
+def _was_planning(hang: Hang, replies: list[Reply]) -> bool:
+    """Whether the ranks had to plan anew, and so were still talking when the trainer stopped, a moment after their
+    first call: their process group, which gave up first, is of no use any more."""
+    return hang.whom == "trainer" and any(
+        "the process group failed" in reply.text and len(reply.calls) > len(REUSE_CALLS) for reply in replies
+    )
+
+
 def _carry_out(hang: Hang, trial: Trial, tally: Tally) -> None:
     with Job(hang.ranks, TIMEOUT_SECONDS, hang.how) as job:
         trial.save(job)
@@ -198,5 +206,6 @@ def _carry_out(hang: Hang, trial: Trial, tally: Tally) -> None:
         tally.found["with a rank told"] += told
         for rank in job.ranks:  # a writer may have been stopped when it had nothing left to do
             job.signal(rank, signal.SIGCONT, "writer")
-        trial.save(job)
+        if not _was_planning(hang, replies):
+            trial.save(job)
     descendants.await_none()
