@@ -206,6 +206,10 @@ def _carry_out(hang: Hang, trial: Trial, tally: Tally) -> None:
         tally.found["with a rank told"] += told
         for rank in job.ranks:  # a writer may have been stopped when it had nothing left to do
             job.signal(rank, signal.SIGCONT, "writer")
-        if not _was_planning(hang, replies):
+        if not (was_planning := _was_planning(hang, replies)):
+            trial.save(job)
+    if was_planning:
+        tally.found["while the ranks planned"] += 1
+        with Job(hang.ranks, TIMEOUT_SECONDS, hang.how) as job:
             trial.save(job)
     descendants.await_none()

@@ -53,7 +53,9 @@ struct CheckpointProcessOptions {
   std::filesystem::path executable = {};  // empty: `cairn-writer` beside this library or program, or $CAIRN_WRITER
   // After a SIGTERM the writer finishes what is staged, but not longer than this.
   std::chrono::milliseconds grace{std::chrono::seconds(30)};
-  int nice = 10;  // 0 to 19, added to the writer's niceness: it stands back behind the training
+  // 0 to 19, added to the niceness of the threads that write, and of the writer's session: they stand back behind the
+  // training, from when it does not wait for its bytes to be copied any more.
+  int nice = 10;
   enum class IoPriority : std::uint8_t { kInherited, kLow, kIdle };
   IoPriority io_priority = IoPriority::kInherited;
 };
@@ -121,7 +123,7 @@ struct AsyncCheckpointerOptions {
   // false: a save first waits for the one before, and fails with its error. true: saves into different directories
   // overlap, those into one directory commit in their order, and errors are left to their futures.
   bool overlap = false;
-  int nice = 10;  // of the threads that write, if there is no process: added to this one's
+  int nice = 10;  // of the threads that write, if there is no process: added to this one's, as there
 };
 
 class AsyncCheckpointer {

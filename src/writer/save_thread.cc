@@ -242,7 +242,7 @@ Result<void> SaveThread::await_staged(std::uint64_t arena_offset) {
 void SaveThread::stand_back_unless_hurried() const {
   if (request_->trainer_waits && request_->arena->staged() != staging::Arena::kAll) {
     const std::lock_guard lock(mutex_);
-    if (!staged_) return;
+    if (!staged_ && !abandoned_) return;
   }
   stand_back_();
 }

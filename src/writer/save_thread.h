@@ -27,8 +27,8 @@ class SaveThread {
   using Claimed = std::function<void(Result<transfer::SaveTicket>)>;
 
   // `order` outlives the thread. kUnavailable if the system has no more threads.
-  // `stand_back` is called, again and again and on every thread that works for the save, from when the trainer does not
-  // wait for it any more; by the end at the latest.
+  // `stand_back` is called on every thread that works for the save, once the trainer does not wait for it any more:
+  // before the thread's next block, again and again, and by the end at the latest.
   static Result<std::shared_ptr<SaveThread>> start(CommitOrder& order, SaveWriter::Ended ended,
                                                    std::function<void()> stand_back);
   ~SaveThread();

@@ -35,9 +35,14 @@ class StoodBack {
   std::set<std::thread::id> threads_;
 };
 
+constexpr std::uint64_t kBlock = 4 << 20;
+
 class SaveThreads : public testing::Test {
  protected:
+  // Of two blocks, the first of which is staged.
   void begin(bool trainer_waits) {
+    ASSERT_TRUE(sample_.arena()->fit(2 * kBlock));
+    sample_.arena()->note_staged(kBlock + kBlock / 2);
     save_ = SaveThread::start(order_, end_.callback(), stood_back_.callback()).value();
     std::promise<transfer::SaveTicket> claimed;
     save_->claim(sample_.claim_request(scratch_.path()),
@@ -46,10 +51,13 @@ class SaveThreads : public testing::Test {
     request.trainer_waits = trainer_waits;
     save_->begin(std::move(request));
   }
-  // Until the threads that write wait for bytes, or for so long that they would have stood back by then.
-  void await_writing() {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
-    while (stood_back_.count() == 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  // Until the first block is written.
+  void await_writing() const {
+    const auto until = std::chrono::steady_clock::now() + kGenerous;
+    while (save_->progress().bytes_written < kBlock) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   void stage_and_end() {
     sample_.stage();
@@ -61,7 +69,7 @@ class SaveThreads : public testing::Test {
 
   ScratchDirectory scratch_;
   CommitOrder order_;
-  StagedSample sample_{1};
+  StagedSample sample_{1, kBlock / 2};  // of 4 bytes each
   End end_;
   StoodBack stood_back_;
   std::shared_ptr<SaveThread> save_;

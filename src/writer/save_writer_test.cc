@@ -2,10 +2,16 @@
 #include "writer/save_writer.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <string>
 #include <thread>
 
 #include "storage/testing/scratch_directory.h"
@@ -20,11 +26,31 @@ using storage::ScratchDirectory;
 
 class Writers : public testing::TestWithParam<bool> {
  protected:
-  std::unique_ptr<SaveWriter> make() const {
-    if (GetParam()) return std::make_unique<ProcessWriter>();
-    return std::make_unique<ThreadWriter>();
+  std::unique_ptr<SaveWriter> make(const os::Priority& priority = {}) const {
+    if (GetParam()) return std::make_unique<ProcessWriter>(ProcessWriterOptions{.priority = priority});
+    return std::make_unique<ThreadWriter>(priority);
+  }
+  // Of the process that writes.
+  static pid_t process_of(const SaveWriter& writer) {
+    if (!GetParam()) return getpid();
+    return dynamic_cast<const ProcessWriter&>(writer).process_id().value();
   }
 };
+
+// How many threads of the process stand back so far.
+int threads_behind(pid_t process, int nice) {
+  constexpr int kThread = 1;  // IOPRIO_WHO_PROCESS
+  constexpr long kIdle = 3L << 13;
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
+    const int thread = std::stoi(entry.path().filename());
+    const bool behind = getpriority(PRIO_PROCESS, static_cast<id_t>(thread)) == nice &&
+                        sched_getscheduler(thread) == SCHED_BATCH &&
+                        (syscall(SYS_ioprio_get, kThread, thread) & kIdle) == kIdle;
+    count += behind ? 1 : 0;
+  }
+  return count;
+}
 
 INSTANTIATE_TEST_SUITE_P(SaveWriter, Writers, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "Process" : "Thread"; });
@@ -267,7 +293,9 @@ TEST_P(Writers, GiveUpAClaimThatNobodyGoesOnWith) {
   const auto first_save = coordinator->start(first_end.callback()).value();
   const auto second_save = other->start(second_end.callback()).value();
   ClaimRequest request = claimed.claim_request(scratch.path());
-  request.deadline = std::chrono::milliseconds(1500);
+  request.deadline = std::chrono::seconds(3);
+  StagedSample warm(2);
+  ASSERT_TRUE(save_now(*other, warm, ScratchDirectory().path()));  // it comes in time
   const auto ticket = first_save->claim(request).value();
   ASSERT_TRUE(second_save->begin(begun.request(scratch.path(), ticket)));
   begun.stage();
@@ -279,6 +307,28 @@ TEST_P(Writers, GiveUpAClaimThatNobodyGoesOnWith) {
   ASSERT_FALSE(second_ended);
   EXPECT_EQ(second_ended.error().rank(), 1) << second_ended.error().what();  // it hears whom it has waited for
   EXPECT_EQ(names_in(scratch.path()), std::vector<std::string>());
+}
+
+TEST_P(Writers, StandBackWhenTheTrainerDoesNotWaitAnyMore) {
+  const ScratchDirectory scratch;
+  const int niceness = getpriority(PRIO_PROCESS, 0);
+  if (niceness > 12 || sched_getscheduler(0) != SCHED_OTHER) GTEST_SKIP() << "this process stands back itself";
+  const auto writer = make({.nice = 7, .io_class = os::IoClass::kIdle});
+  StagedSample sample(1, 100'000, {0, 2, 0});  // the other rank never comes
+  End end;
+  const auto save = writer->start(end.callback()).value();
+  const auto ticket = save->claim(sample.claim_request(scratch.path())).value();
+  const auto behind = [&] { return threads_behind(process_of(*writer), niceness + 7); };
+  SaveRequest request = sample.request(scratch.path(), ticket);
+  request.deadline = std::chrono::seconds(3);
+  ASSERT_TRUE(save->begin(request));
+  EXPECT_EQ(behind(), 0);
+  sample.stage();
+  ASSERT_TRUE(save->staged());
+  int count = 0;
+  while ((count = behind()) == 0 && !end.is_here()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_GE(count, 1);
+  EXPECT_FALSE(end.wait());
 }
 
 TEST_P(Writers, EndASaveWhoseFilesLieBeyondTheArena) {

@@ -148,7 +148,7 @@ Result<void> WriterServer::take_hello(const os::Message& message) {
   }
   has_parent_between_ = hello.trainer != trainer_id_;
   if (has_parent_between_) trainer_ = os::Fd();
-  priority_ = hello.priority;
+  priority_.set(hello.priority);
   grace_ = hello.grace;
   greeted_ = true;
   send(MessageKind::kReady, ready);  // (1)
@@ -188,12 +188,10 @@ Result<void> WriterServer::start_save(std::uint64_t number) {
     const std::uint64_t one = 1;
     (void)!write(wake_.get(), &one, sizeof one);
   };
-  niceness_.set(0);
-  auto started = SaveThread::start(order_, std::move(tell_end), [this] {
-    os::set_priority(priority_);
-    niceness_.set(priority_.nice);
-  });
+  priority_.hurry(number);
+  auto started = SaveThread::start(order_, std::move(tell_end), [this, number] { priority_.stand_back(number); });
   if (!started) {
+    priority_.calm(number);
     send(MessageKind::kEnded, {number, std::move(started).error()});
     return {};
   }

@@ -13,11 +13,11 @@
 
 #include "os/fd.h"
 #include "os/message_socket.h"
-#include "os/priority.h"
 #include "staging/arena.h"
 #include "writer/commit_order.h"
 #include "writer/messages.h"
 #include "writer/save_thread.h"
+#include "writer/session_priority.h"
 
 namespace cairn::writer {
 
@@ -59,8 +59,7 @@ class WriterServer {
   bool has_parent_between_ = false;  // a program that the trainer started started this one: only the socket can tell
   bool trainer_lost_ = false;
   bool greeted_ = false;
-  os::Priority priority_;         // of saves for which the trainer does not wait
-  os::SessionNiceness niceness_;  // theirs too, but from the start of any save until it stands back
+  SessionPriority priority_;
   std::chrono::milliseconds grace_{};
   std::optional<Clock::time_point> grace_ends_;  // once SIGTERM has come
   std::optional<Error> ending_;                  // why no save is taken any more

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "core/checked.h"
 #include "os/page_buffer.h"
@@ -89,20 +90,22 @@ class PosixWritableFile final : public WritableFile {
   std::size_t write_alignment() const override { return direct_ ? os::kPageBytes : 1; }
 
   Result<void> write_at(std::uint64_t offset, std::span<const std::byte> data) override {
+    bool was_direct = direct_;
     while (!data.empty()) {
       const std::size_t request = std::min(data.size(), kRequestBytesMax);
       const ssize_t written = pwrite(fd_.get(), data.data(), request, static_cast<off_t>(offset));
       if (written < 0) {
         if (errno == EINTR) continue;
-        if (errno == EINVAL && leave_direct()) continue;
-        return failed("writing", name_).offset(offset);
+        if (errno != EINVAL || !std::exchange(was_direct, false)) return failed("writing", name_).offset(offset);
+        CAIRN_TRY(leave_direct());
+        continue;
       }
       if (write_back_ && cached_) CAIRN_TRY(write_back(offset, static_cast<std::uint64_t>(written)));
       data = data.subspan(static_cast<std::size_t>(written));
       offset += static_cast<std::uint64_t>(written);
       // After a short write the rest may be unaligned: only the page cache takes it.
       if (static_cast<std::size_t>(written) != request && written % static_cast<ssize_t>(os::kPageBytes) != 0) {
-        leave_direct();
+        CAIRN_TRY(leave_direct());
       }
     }
     return {};
@@ -118,32 +121,36 @@ class PosixWritableFile final : public WritableFile {
  private:
   // Starts it for this range, and waits for what lies a window before. Callers write in roughly ascending order.
   Result<void> write_back(std::uint64_t offset, std::uint64_t length) {
-    CAIRN_TRY(sync_range(offset, length, SYNC_FILE_RANGE_WRITE));
+    const auto bytes = static_cast<off_t>(length);
+    if (sync_file_range(fd_.get(), static_cast<off_t>(offset), bytes, SYNC_FILE_RANGE_WRITE) != 0) {
+      if (errno != ENOSYS && errno != EPERM) return failed("starting to write back", name_).offset(offset);
+      write_back_ = false;  // a sandbox without the call; fsync at the end does it all
+      return {};
+    }
     if (offset < kWriteBackWindow) return {};
-    return sync_range(offset - kWriteBackWindow, length,
-                      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    offset -= kWriteBackWindow;
+    constexpr unsigned kWait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (sync_file_range(fd_.get(), static_cast<off_t>(offset), bytes, kWait) == 0) return {};
+    // Whatever it is: the kernel says once that bytes were lost, and fsync would succeed without them.
+    return failed("writing back", name_).offset(offset);
   }
 
-  Result<void> sync_range(std::uint64_t offset, std::uint64_t length, unsigned flags) {
-    if (sync_file_range(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(length), flags) == 0) return {};
-    if (errno == EIO || errno == ENOSPC || errno == EDQUOT) return failed("writing back", name_).offset(offset);
-    return {};  // not every file system can; the sync at the end does it all
-  }
-
-  // Some file systems accept O_DIRECT at open and refuse it at the write. True if there was something to leave.
-  bool leave_direct() {
+  // Some file systems accept O_DIRECT at open and refuse it at the write. Several threads may find that out.
+  Result<void> leave_direct() {
+    cached_ = true;
     const std::lock_guard lock(mutex_);
     const int flags = fcntl(fd_.get(), F_GETFL);
-    if (flags < 0 || (flags & O_DIRECT) == 0) return false;
-    cached_ = true;
-    return fcntl(fd_.get(), F_SETFL, flags & ~O_DIRECT) == 0;
+    if (flags < 0 || fcntl(fd_.get(), F_SETFL, flags & ~O_DIRECT) != 0) {
+      return failed("turning to the page cache", name_);
+    }
+    return {};
   }
 
   os::Fd fd_;
   std::string name_;
   bool direct_;  // as created: the alignment that callers keep to
   std::atomic<bool> cached_;
-  bool write_back_;
+  std::atomic<bool> write_back_;
   std::mutex mutex_;
 };
 

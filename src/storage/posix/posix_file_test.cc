@@ -9,10 +9,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <span>
+#include <thread>
 #include <vector>
 
 #include "os/fd.h"
 #include "storage/posix/posix_storage.h"
+#include "storage/testing/refused_calls.h"
 #include "storage/testing/scratch_directory.h"
 
 namespace cairn::storage {
@@ -45,9 +48,67 @@ TEST(PosixFile, IsWrittenBackAsItComes) {
   CacheRange range{0, 64 * kMiB};
   CachePages pages{};
   if (syscall(kCachestat, fd.get(), &range, &pages, 0) != 0) GTEST_SKIP() << "this kernel can't tell: " << errno;
+  if (pages.cached == 0) GTEST_SKIP() << "the pages are another file system's";
   EXPECT_EQ(pages.dirty, 0u);
   EXPECT_EQ(pages.in_writeback, 0u);
   EXPECT_TRUE(file->finish(128 * kMiB, Durability::kDurable));
+}
+
+// A new file of two windows, all of it through the page cache.
+Result<void> write_and_sync(PosixStorage& storage) {
+  constexpr std::uint64_t kBytes = 128 * kMiB;
+  CAIRN_TRY_ASSIGN(const auto file, storage.create("file", {.size = kBytes, .write_back = true}));
+  const std::vector<std::byte> block(4 * kMiB, std::byte{7});
+  for (std::uint64_t offset = 0; offset < kBytes; offset += block.size()) CAIRN_TRY(file->write_at(offset, block));
+  return file->finish(kBytes, Durability::kDurable);
+}
+
+// The kernel tells of lost bytes once: what is told here, fsync does not tell.
+TEST(PosixFile, FailsIfBytesWereLostOnTheirWay) {
+  constexpr unsigned kFlags = 3;
+  for (const std::uint32_t when : {SYNC_FILE_RANGE_WRITE, SYNC_FILE_RANGE_WAIT_AFTER}) {
+    for (const int error : {EIO, ENODATA, ENOMEM}) {
+      const ScratchDirectory scratch;
+      const auto storage = PosixStorage::make_directory(scratch.path()).value();
+      const RefusedCall lost{SYS_sync_file_range, error, kFlags, when};
+      const bool ran = run_with_refused({lost}, [&] {
+        const auto written = write_and_sync(*storage);
+        ASSERT_FALSE(written);
+        EXPECT_EQ(written.error().error_number(), error) << written.error().what();
+      });
+      if (!ran) GTEST_SKIP() << "no seccomp here";
+    }
+  }
+}
+
+TEST(PosixFile, IsSyncedAtTheEndWhereItCanNotBeWrittenBackBefore) {
+  for (const int error : {ENOSYS, EPERM}) {
+    const ScratchDirectory scratch;
+    const auto storage = PosixStorage::make_directory(scratch.path()).value();
+    const bool ran = run_with_refused({{SYS_sync_file_range, error}}, [&] {
+      const auto written = write_and_sync(*storage);
+      EXPECT_TRUE(written) << written.error().what();
+    });
+    if (!ran) GTEST_SKIP() << "no seccomp here";
+  }
+}
+
+// O_DIRECT is refused when several threads write at once.
+TEST(PosixFile, GoesThroughThePageCacheWhereDirectWritesAreRefused) {
+  const ScratchDirectory scratch;
+  const auto storage = PosixStorage::make_directory(scratch.path()).value();
+  const auto file = storage->create("file", {.size = 4 * kMiB, .direct_io = true}).value();
+  if (file->write_alignment() == 1) GTEST_SKIP() << "no direct writes here";
+  const std::vector<std::byte> block(kMiB + 1, std::byte{7});
+  std::vector<std::jthread> threads;
+  for (std::uint64_t number = 0; number < 4; ++number) {
+    threads.emplace_back([&, number] {  // an address that direct writes refuse
+      const auto written = file->write_at(number * kMiB, std::span(block).subspan(1));
+      EXPECT_TRUE(written) << written.error().what();
+    });
+  }
+  threads.clear();
+  EXPECT_TRUE(file->finish(4 * kMiB, Durability::kDurable));
 }
 
 }  // namespace

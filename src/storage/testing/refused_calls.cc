@@ -25,7 +25,7 @@ std::vector<sock_filter> program_of(const std::vector<RefusedCall>& calls) {
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, rest));
     if (call.argument) {
       program.push_back(load(offsetof(seccomp_data, args) + *call.argument * kArgumentBytes));  // the lower half
-      program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0));
+      program.push_back(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, call.bits, 0, 1));
     }
     program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(call.error)));
   }
