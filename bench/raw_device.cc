@@ -79,6 +79,7 @@ template <typename Request>
 void for_each_request(std::uint64_t bytes, Request request) {
   std::atomic<std::uint64_t> next{0};
   std::vector<std::jthread> threads;
+  threads.reserve(kInFlight);
   for (int thread = 0; thread < kInFlight; ++thread) {
     threads.emplace_back([&, thread] {
       for (std::uint64_t offset = next.fetch_add(kRequestBytes); offset < bytes;

@@ -36,8 +36,8 @@ class AsyncSaver:
     each with memory for the whole state; a save beyond that waits for the oldest. `copy_threads`: that stage; 0 for one
     per core. `deadline_seconds`: a rank or a writer that gives no sign of life, or gets nowhere, for so long is given
     up. `grace_seconds`: after a SIGTERM the writer process finishes what is staged, but not longer than this. `nice`
-    (0 to 19) and `io_priority` (of a process): how far the writer stands back behind the training, from when the call does not
-    wait for the copy any more.
+    (0 to 19) and `io_priority` (of a process): how far the writer stands back behind the training, from when
+    the call does not wait for the copy any more.
 
     Saves come from one thread at a time. A forked child makes its own.
     """
