@@ -44,7 +44,7 @@ class Counts:
 
 STOCK, ASYNC, WAITING = "stock", "async", "waiting"  # how names begin, and all others: each names a group
 SAMPLE = Counts(kills=60, others=8, async_kills=12, async_disks=9, async_hangs=4)
-ALL = Counts(kills=300, others=40, async_kills=300, async_disks=24, async_hangs=60)
+ALL = Counts(kills=300, others=40, async_kills=300, async_disks=24, async_hangs=300)
 
 
 def faults(arguments: argparse.Namespace) -> dict[str, Callable[[Path, Tally], None]]:
