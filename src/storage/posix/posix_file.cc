@@ -82,6 +82,12 @@ std::optional<ReadableFile::DirectAlignment> direct_alignment_of(int fd) {
   return ReadableFile::DirectAlignment{status.stx_dio_mem_align, status.stx_dio_offset_align};
 }
 
+// Nobody turns back, so several threads may find out at once that they must.
+bool turn_to_page_cache(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  return flags >= 0 && fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0;
+}
+
 class PosixWritableFile final : public WritableFile {
  public:
   PosixWritableFile(os::Fd fd, std::string name, bool direct, bool write_back)
@@ -135,14 +141,10 @@ class PosixWritableFile final : public WritableFile {
     return failed("writing back", name_).offset(offset);
   }
 
-  // Some file systems accept O_DIRECT at open and refuse it at the write. Several threads may find that out.
+  // Some file systems accept O_DIRECT at open and refuse it at the write.
   Result<void> leave_direct() {
     cached_ = true;
-    const std::lock_guard lock(mutex_);
-    const int flags = fcntl(fd_.get(), F_GETFL);
-    if (flags < 0 || fcntl(fd_.get(), F_SETFL, flags & ~O_DIRECT) != 0) {
-      return failed("turning to the page cache", name_);
-    }
+    if (!turn_to_page_cache(fd_.get())) return failed("turning to the page cache", name_);
     return {};
   }
 
@@ -151,7 +153,6 @@ class PosixWritableFile final : public WritableFile {
   bool direct_;  // as created: the alignment that callers keep to
   std::atomic<bool> cached_;
   std::atomic<bool> write_back_;
-  std::mutex mutex_;
 };
 
 // Two descriptors of one file, one of them past the page cache; either may be closed while nobody reads through it.
@@ -281,7 +282,7 @@ Result<std::unique_ptr<WritableFile>> create_posix_file(int directory, const std
   if (!direct) fd = os::Fd(openat(directory, name.c_str(), flags, mode));
   if (!fd) return failed("creating", name);
   if (direct && !direct_alignment_of(fd.get())) {
-    if (fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_DIRECT) != 0) return failed("creating", name);
+    if (!turn_to_page_cache(fd.get())) return failed("creating", name);
     direct = false;
   }
   if (options.size != 0 && fallocate(fd.get(), 0, 0, static_cast<off_t>(options.size)) != 0) {

@@ -33,17 +33,25 @@ struct CachePages {
   std::uint64_t cached, dirty, in_writeback, evicted, recently_evicted;
 };
 
+// Two windows.
+constexpr std::uint64_t kFileBytes = 128 * kMiB;
+
+Result<void> write_all(WritableFile& file) {
+  const std::vector<std::byte> block(4 * kMiB, std::byte{7});
+  for (std::uint64_t offset = 0; offset < kFileBytes; offset += block.size()) {
+    CAIRN_TRY(file.write_at(offset, block));
+  }
+  return {};
+}
+
 TEST(PosixFile, IsWrittenBackAsItComes) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   struct statfs system {};
   ASSERT_EQ(statfs(scratch.path().c_str(), &system), 0);
   if (system.f_type == TMPFS_MAGIC) GTEST_SKIP() << "there is no device to write back to";
-  const auto file = storage->create("file", {.size = 128 * kMiB, .write_back = true}).value();
-  const std::vector<std::byte> block(4 * kMiB, std::byte{7});
-  for (std::uint64_t offset = 0; offset < 128 * kMiB; offset += block.size()) {
-    ASSERT_TRUE(file->write_at(offset, block));
-  }
+  const auto file = storage->create("file", {.size = kFileBytes, .write_back = true}).value();
+  ASSERT_TRUE(write_all(*file));
   const os::Fd fd(::open((scratch.path() / "file").c_str(), O_RDONLY | O_CLOEXEC));
   CacheRange range{0, 64 * kMiB};
   CachePages pages{};
@@ -51,16 +59,14 @@ TEST(PosixFile, IsWrittenBackAsItComes) {
   if (pages.cached == 0) GTEST_SKIP() << "the pages are another file system's";
   EXPECT_EQ(pages.dirty, 0u);
   EXPECT_EQ(pages.in_writeback, 0u);
-  EXPECT_TRUE(file->finish(128 * kMiB, Durability::kDurable));
+  EXPECT_TRUE(file->finish(kFileBytes, Durability::kDurable));
 }
 
-// A new file of two windows, all of it through the page cache.
+// A new file, all of it through the page cache.
 Result<void> write_and_sync(PosixStorage& storage) {
-  constexpr std::uint64_t kBytes = 128 * kMiB;
-  CAIRN_TRY_ASSIGN(const auto file, storage.create("file", {.size = kBytes, .write_back = true}));
-  const std::vector<std::byte> block(4 * kMiB, std::byte{7});
-  for (std::uint64_t offset = 0; offset < kBytes; offset += block.size()) CAIRN_TRY(file->write_at(offset, block));
-  return file->finish(kBytes, Durability::kDurable);
+  CAIRN_TRY_ASSIGN(const auto file, storage.create("file", {.size = kFileBytes, .write_back = true}));
+  CAIRN_TRY(write_all(*file));
+  return file->finish(kFileBytes, Durability::kDurable);
 }
 
 // The kernel tells of lost bytes once: what is told here, fsync does not tell.
