@@ -8,9 +8,10 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "os/signal_mask.h"
+#include "os/start_thread.h"
 
 namespace cairn::os {
 namespace {
@@ -70,7 +71,6 @@ class Crew {
 void start_workers(Crew& crew, std::size_t thread_count,
                    const std::function<Result<void>(std::size_t, StopFlag&)>& work,
                    std::vector<std::jthread>& threads) {
-  const SignalMask no_signals;
   for (std::size_t worker = 0; worker < thread_count; ++worker) {
     const auto body = [&crew, &work, worker] {
       try {
@@ -79,10 +79,11 @@ void start_workers(Crew& crew, std::size_t thread_count,
         crew.finish(Error(ErrorCode::kInternal, std::string("a worker failed: ") + exception.what()));
       }
     };
-    try {
-      threads.emplace_back(body);
-    } catch (const std::system_error& error) {  // no more threads: those that run can do the work
-      crew.finish(threads.empty() ? Result<void>(Error(ErrorCode::kUnavailable, error.what())) : Result<void>());
+    Result<std::jthread> started = start_thread<std::jthread>("to work", body);
+    if (started) {
+      threads.push_back(std::move(*started));
+    } else {  // no more threads: those that run can do the work
+      crew.finish(threads.empty() ? Result<void>(std::move(started).error()) : Result<void>());
     }
   }
 }

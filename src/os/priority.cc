@@ -31,7 +31,6 @@ void set_priority(const Priority& priority) noexcept {
 }
 
 void SessionNiceness::set(int nice) noexcept {
-  const std::lock_guard lock(mutex_);
   if (nice_ == nice) return;
   const Fd group(open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC));
   char text[8];

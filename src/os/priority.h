@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 
 namespace cairn::os {
 
@@ -25,7 +24,7 @@ struct Priority {
 void set_priority(const Priority& priority) noexcept;
 
 // Of a process that is a session of its own: where the kernel shares the processor out among sessions ("autogroup"),
-// the niceness of threads counts only within one. Thread-safe.
+// the niceness of threads counts only within one. One thread at a time.
 class SessionNiceness {
  public:
   // 0 to 19. A wish, and one that the kernel hears from most processes only once in a tenth of a second: to be said
@@ -33,7 +32,6 @@ class SessionNiceness {
   void set(int nice) noexcept;
 
  private:
-  std::mutex mutex_;
   int nice_ = 0;  // as the kernel has it
 };
 
