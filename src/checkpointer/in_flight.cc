@@ -25,11 +25,12 @@ State state_of(const os::ProcessIdentity& process) {
 // Nullopt if there is no such lease (any more).
 std::optional<SaveInFlightWriter> writer_of(const storage::Storage& storage, const std::string& lease,
                                             std::optional<std::uint32_t> rank, SaveInFlight& save) {
-  const Result<double> silence = storage.seconds_since_touched(lease);
-  if (!silence) return std::nullopt;
+  const Result<double> touched_at = storage.touched_at(lease);
+  const Result<double> now = transfer::StorageClock::of_this_host().now();
+  if (!touched_at || !now) return std::nullopt;
   SaveInFlightWriter writer;
   writer.rank = rank;
-  writer.seconds_since_sign = std::max(*silence, 0.0);  // clocks of hosts differ
+  writer.seconds_since_sign = std::max(*now - *touched_at, 0.0);  // the storage's clock may be ahead
   const auto holder = transfer::read_lease(storage, lease);
   if (!holder || !*holder) return writer;
   writer.host = (*holder)->process.host;
@@ -56,7 +57,8 @@ std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& sav
   if (seen->verdict) {
     save.verdict = seen->verdict->failure ? SaveInFlight::Verdict::kFailed : SaveInFlight::Verdict::kCommitted;
   }
-  const Result<bool> run_out = transfer::lease_has_run_out(storage, marks.folder());
+  const auto clock = transfer::StorageClock::of_this_host();  // nothing is changed here
+  const Result<bool> run_out = transfer::lease_has_run_out(storage, marks.folder(), clock);
   save.is_leftover = run_out && *run_out;
   return save;
 }

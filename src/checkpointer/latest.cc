@@ -38,7 +38,8 @@ bool has_save_in_flight(const fs::path& directory) {
   const auto files = storage.list();
   return files && std::any_of(files->begin(), files->end(), [&](const storage::ListedFile& file) {
            if (!file.is_folder || !transfer::save_id_of_folder(file.name)) return false;
-           const Result<bool> run_out = transfer::lease_has_run_out(storage, file.name);
+           const Result<bool> run_out =
+               transfer::lease_has_run_out(storage, file.name, transfer::StorageClock::of_this_host());
            return run_out && !*run_out;
          });
 }

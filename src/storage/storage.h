@@ -103,9 +103,11 @@ class Storage {
   // also the creation of the directory itself.
   virtual Result<void> sync(std::string_view folder = "") = 0;
 
-  // Marks the file as changed now; and the seconds since anyone did.
+  // Marks the file as changed now.
   virtual Result<void> touch(std::string_view name) = 0;
-  virtual Result<double> seconds_since_touched(std::string_view name) const = 0;
+  // When a file or folder was last changed, in seconds since the epoch by the clock that the storage takes its times
+  // from. On a network file system this is the server's clock: compare it with other times of the same storage only.
+  virtual Result<double> touched_at(std::string_view name) const = 0;
 };
 
 // A small file in one call; kCorrupt if it is larger than `bytes_max`. Links are followed only when asked.

@@ -18,7 +18,7 @@ constexpr std::string_view kFirstLine = "cairn-lease 1";
 constexpr std::uint64_t kLeaseBytesMax = 64 * 1024;
 constexpr std::chrono::seconds kHeartbeat{5};
 constexpr int kTriesMax = 16;
-// A heartbeat that is this old has stopped, even if clocks differ by a minute or two.
+// A heartbeat that is this old has stopped.
 constexpr double kSilenceSeconds = 300;
 
 std::string encode(const SaveIdentity& identity, const os::ProcessIdentity& process) {
@@ -75,18 +75,19 @@ void beat(std::stop_token stop, storage::Storage& storage, const std::string& na
   }
 }
 
-// One lease; without it `if_missing` tells the time of its last sign of life.
-Result<bool> has_run_out(const storage::Storage& storage, const std::string& name, std::string_view if_missing) {
+// One lease. Without it the time of change of `if_missing` is that of the last sign of life.
+Result<bool> has_run_out(const storage::Storage& storage, const std::string& name, std::string_view if_missing,
+                         const StorageClock& clock) {
   const Result<std::optional<LeaseHolder>> holder = read_lease(storage, name);
   if (!holder && holder.error().code() != ErrorCode::kNotFound) return holder.error();
   if (holder && *holder) {
     const os::ProcessIdentity::State state = (*holder)->process.state();
     if (state != os::ProcessIdentity::State::kElsewhere) return state == os::ProcessIdentity::State::kDead;
   }
-  // Another host's, or no lease yet: only time can tell.
-  const Result<double> silence = storage.seconds_since_touched(holder ? std::string_view(name) : if_missing);
-  if (!silence) return silence.error();
-  return *silence > kSilenceSeconds;
+  // A process of another host, or no lease yet: only time can tell.
+  CAIRN_TRY_ASSIGN(const double touched_at, storage.touched_at(holder ? std::string_view(name) : if_missing));
+  CAIRN_TRY_ASSIGN(const double now, clock.now());
+  return now - touched_at > kSilenceSeconds;
 }
 
 }  // namespace
@@ -131,14 +132,14 @@ Result<std::optional<LeaseHolder>> read_lease(const storage::Storage& storage, s
   return decode(text);
 }
 
-Result<bool> lease_has_run_out(const storage::Storage& storage, std::string_view folder) {
+Result<bool> lease_has_run_out(const storage::Storage& storage, std::string_view folder, const StorageClock& clock) {
   const std::string prefix = std::string(folder) + "/";
-  CAIRN_TRY_ASSIGN(const bool coordinator, has_run_out(storage, prefix + std::string(kLeaseName), folder));
+  CAIRN_TRY_ASSIGN(const bool coordinator, has_run_out(storage, prefix + std::string(kLeaseName), folder, clock));
   if (!coordinator) return false;
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list(folder));
   for (const storage::ListedFile& file : files) {
     if (!rank_of_lease(file.name)) continue;
-    Result<bool> rank = has_run_out(storage, prefix + file.name, prefix + file.name);
+    Result<bool> rank = has_run_out(storage, prefix + file.name, prefix + file.name, clock);
     if (!rank && rank.error().code() == ErrorCode::kNotFound) continue;  // it has just left
     if (!rank || !*rank) return rank;
   }

@@ -16,6 +16,7 @@
 
 #include "os/process_identity.h"
 #include "storage/storage.h"
+#include "transfer/storage_clock.h"
 
 namespace cairn::transfer {
 
@@ -62,8 +63,8 @@ struct LeaseHolder {
 // `name` is relative to the checkpoint's directory. Nullopt if the text is none of ours, or not complete yet.
 Result<std::optional<LeaseHolder>> read_lease(const storage::Storage& storage, std::string_view name);
 
-// Whether nobody works in this folder any more: of each lease in it the process is dead, or the heartbeat stopped long
-// ago.
-Result<bool> lease_has_run_out(const storage::Storage& storage, std::string_view folder);
+// Whether no process works in this folder any more: of each lease in it the process is dead or, where that can't be
+// seen from this host, the last heartbeat is five minutes older than the time on `clock`.
+Result<bool> lease_has_run_out(const storage::Storage& storage, std::string_view folder, const StorageClock& clock);
 
 }  // namespace cairn::transfer

@@ -36,7 +36,7 @@ class LeaseWatch {
   const storage::Storage& storage_;
   std::string name_;
   std::optional<LeaseHolder> holder_;
-  double touched_at_ = 0;  // seconds on our clock; only its changes mean anything
+  double touched_at_ = 0;  // on the storage's clock: only its changes mean anything
   std::optional<Clock::time_point> last_sign_;
 };
 

@@ -14,6 +14,8 @@ namespace cairn::transfer {
 namespace {
 
 constexpr std::string_view kReplacedName = "/replaced";
+// A file that exists only while the storage's clock is read.
+constexpr std::string_view kClockName = "clock";
 constexpr std::uint64_t kReplacedBytesMax = std::uint64_t{1} << 30;
 // A rank that comes to a save which is being given up may leave a mark, or a lease, in a folder that was empty a moment
 // ago. Each rank does so once or twice, so this is enough but for a crowd; time takes what then stays.
@@ -68,8 +70,8 @@ std::optional<std::string> add_needed(const storage::Storage& storage, const std
 class Cleaner {
  public:
   // `needed` files stay, whoever wrote them.
-  Cleaner(storage::Storage& storage, std::unordered_set<std::string> needed)
-      : storage_(storage), needed_(std::move(needed)) {}
+  Cleaner(storage::Storage& storage, std::unordered_set<std::string> needed, StorageClock clock)
+      : storage_(storage), needed_(std::move(needed)), clock_(std::move(clock)) {}
 
   void remove(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
@@ -82,7 +84,7 @@ class Cleaner {
 
   void remove_dead_save(const std::string& folder, const SaveId& save_id,
                         const std::vector<storage::ListedFile>& files) {
-    const Result<bool> dead = lease_has_run_out(storage_, folder);
+    const Result<bool> dead = lease_has_run_out(storage_, folder, clock_);
     if (!dead || !*dead) {
       (void)storage_.remove_folder(folder);  // works only on one that is still empty: its owner died, or tries again
       return;
@@ -102,6 +104,7 @@ class Cleaner {
  private:
   storage::Storage& storage_;
   std::unordered_set<std::string> needed_;
+  StorageClock clock_;
   std::vector<std::string> warnings_;
 };
 
@@ -141,7 +144,7 @@ std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine,
   std::unordered_set<std::string> needed;
   for (const auto& file : record.files) needed.insert(file.name);
   if (auto problem = add_needed(storage, *files, needed)) return {*std::move(problem)};
-  Cleaner cleaner(storage, std::move(needed));
+  Cleaner cleaner(storage, std::move(needed), {storage, folder_of(mine) + "/" + std::string(kLeaseName)});
   cleaner.remove(orphans);
   for (const storage::ListedFile& file : *files) {
     const std::optional<SaveId> save_id = file.is_folder ? save_id_of_folder(file.name) : std::nullopt;
@@ -156,7 +159,9 @@ void clean_up_after(storage::Storage& storage, const SaveId& save_id) {
   const auto files = storage.list();
   std::unordered_set<std::string> needed;
   if (!lock || !files || add_needed(storage, *files, needed)) return;
-  Cleaner(storage, std::move(needed)).remove_dead_save(folder_of(save_id), save_id, *files);
+  const std::string folder = folder_of(save_id);
+  Cleaner cleaner(storage, std::move(needed), {storage, folder + "/" + std::string(kClockName)});
+  cleaner.remove_dead_save(folder, save_id, *files);
 }
 
 void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings,

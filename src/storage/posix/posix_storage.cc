@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -254,16 +253,13 @@ Result<void> PosixStorage::touch(std::string_view name) {
   return {};
 }
 
-Result<double> PosixStorage::seconds_since_touched(std::string_view name) const {
+Result<double> PosixStorage::touched_at(std::string_view name) const {
   CAIRN_TRY(check_name(name));
   struct stat status {};
   if (fstatat(directory_->get(), std::string(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     return failed("looking at", name);
   }
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<double>(now.tv_sec - status.st_mtim.tv_sec) +
-         1e-9 * static_cast<double>(now.tv_nsec - status.st_mtim.tv_nsec);
+  return static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
 }
 
 }  // namespace cairn::storage

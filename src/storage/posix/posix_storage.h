@@ -33,7 +33,7 @@ class PosixStorage final : public Storage {
   Result<void> remove(std::string_view name) override;
   Result<void> sync(std::string_view folder) override;
   Result<void> touch(std::string_view name) override;
-  Result<double> seconds_since_touched(std::string_view name) const override;
+  Result<double> touched_at(std::string_view name) const override;
 
  private:
   PosixStorage(os::Fd directory, std::vector<os::Fd> parents)

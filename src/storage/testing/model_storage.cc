@@ -226,6 +226,6 @@ Result<void> ModelStorage::sync(std::string_view folder) {
 
 Result<void> ModelStorage::touch(std::string_view) { return {}; }
 
-Result<double> ModelStorage::seconds_since_touched(std::string_view) const { return 0.0; }
+Result<double> ModelStorage::touched_at(std::string_view) const { return 0.0; }
 
 }  // namespace cairn::storage

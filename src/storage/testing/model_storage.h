@@ -46,7 +46,7 @@ class ModelStorage final : public Storage {
   Result<void> remove(std::string_view name) override;
   Result<void> sync(std::string_view folder) override;
   Result<void> touch(std::string_view name) override;
-  Result<double> seconds_since_touched(std::string_view name) const override;
+  Result<double> touched_at(std::string_view name) const override;
 
   // The bytes of a file, shared by its names. `synced` is what survives a power cut; nullopt: nobody knows what does.
   struct File {

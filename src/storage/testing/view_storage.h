@@ -26,9 +26,7 @@ class ViewStorage : public Storage {
   Result<void> remove(std::string_view name) override { return storage_.remove(name); }
   Result<void> sync(std::string_view folder) override { return storage_.sync(folder); }
   Result<void> touch(std::string_view name) override { return storage_.touch(name); }
-  Result<double> seconds_since_touched(std::string_view name) const override {
-    return storage_.seconds_since_touched(name);
-  }
+  Result<double> touched_at(std::string_view name) const override { return storage_.touched_at(name); }
 
  private:
   Storage& storage_;
