@@ -66,7 +66,7 @@ std::string json_of(const VerifyReport& report, const std::string& directory) {
 }  // namespace
 
 Outcome verify(const std::filesystem::path& directory, bool json, bool follow_links) {
-  Result<VerifyReport> report = cairn::verify(directory, 4, follow_links);
+  Result<VerifyReport> report = cairn::verify(directory, {.follow_links = follow_links});
   if (!report) {
     const ErrorCode code = report.error().code();
     const bool is_damage = code == ErrorCode::kCorrupt || code == ErrorCode::kUnsafe;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,15 @@ struct VerifyReport {
   bool has_commit_record = false;  // Cairn wrote it; otherwise only the zip checksums of stock torch vouch for it
 };
 
-// Fails only if there is no checkpoint to look at (kNotFound) or its metadata can't be read at all.
-Result<VerifyReport> verify(const std::filesystem::path& directory, std::size_t thread_count = 4,
-                            bool follow_links = false);
+struct VerifyOptions {
+  std::size_t thread_count = 4;
+  bool follow_links = false;  // allows data files that are symbolic links
+  // Asked often, on the calling thread; once it says true the result is kCancelled.
+  std::function<bool()> interrupted = {};
+};
+
+// Fails only if there is no checkpoint to look at (kNotFound) or its metadata can't be read at all, or if it was
+// interrupted.
+Result<VerifyReport> verify(const std::filesystem::path& directory, const VerifyOptions& options = {});
 
 }  // namespace cairn

@@ -89,11 +89,14 @@ std::shared_ptr<Checkpoint> open_checkpoint(const nb::bytes& directory, const st
 
 nb::dict verify_directory(const nb::bytes& directory, std::size_t thread_count, bool follow_links) {
   const std::filesystem::path path = to_filesystem_path(directory);
+  Interrupt interrupt;
+  const VerifyOptions options{thread_count, follow_links, interrupt.poll()};
   std::optional<Result<VerifyReport>> verified;
   {
     const nb::gil_scoped_release released;
-    verified.emplace(verify(path, thread_count, follow_links));
+    verified.emplace(verify(path, options));
   }
+  interrupt.rethrow();
   const VerifyReport report = unwrap(std::move(*verified));
   nb::list problems;
   for (const Error& problem : report.problems) problems.append(exception_of(problem));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,10 +20,13 @@
 namespace cairn::python {
 namespace {
 
-nb::object latest_of(const nb::bytes& root, std::uint64_t wait_ms, std::optional<std::uint32_t> rank) {
+// The directory or None, and why others were passed over.
+nb::tuple latest_of(const nb::bytes& root, std::uint64_t wait_ms, std::optional<std::uint32_t> rank) {
   const std::filesystem::path path = to_filesystem_path(root);
   Interrupt interrupt;
-  const LatestOptions options{std::chrono::milliseconds(wait_ms), rank, interrupt.poll()};
+  std::vector<std::string> reasons;
+  const auto passed_over = [&reasons](const Error& reason) { reasons.emplace_back(reason.what()); };
+  const LatestOptions options{std::chrono::milliseconds(wait_ms), rank, interrupt.poll(), passed_over};
   std::optional<Result<std::optional<std::filesystem::path>>> found;
   {
     const nb::gil_scoped_release released;
@@ -30,8 +34,10 @@ nb::object latest_of(const nb::bytes& root, std::uint64_t wait_ms, std::optional
   }
   interrupt.rethrow();
   const std::optional<std::filesystem::path> directory = unwrap(std::move(*found));
-  if (!directory) return nb::none();
-  return nb::bytes(directory->native().data(), directory->native().size());
+  nb::list texts;
+  for (const std::string& reason : reasons) texts.append(to_str(reason));
+  if (!directory) return nb::make_tuple(nb::none(), texts);
+  return nb::make_tuple(nb::bytes(directory->native().data(), directory->native().size()), texts);
 }
 
 const char* text_of(SaveInFlightWriter::State state) {

@@ -220,7 +220,7 @@ def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_l
     """Reads every byte of a checkpoint and holds it against its checksum, and every chunk against its tensor.
 
     The report is true if all is well; otherwise ``problems`` holds errors that name file, offset and key. Raises only
-    if there is no checkpoint to look at, or its metadata can't be read at all.
+    if there is no checkpoint to look at, or its metadata can't be read at all. Ctrl-C ends it at once.
     """
     found = _engine.verify(os.fsencode(directory), thread_count, follow_links)
     return VerifyReport(**{**found, "problems": tuple(found["problems"])})

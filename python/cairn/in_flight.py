@@ -2,6 +2,7 @@
 
 import math
 import os
+import warnings
 from typing import Literal, NamedTuple
 
 from cairn import _engine
@@ -33,17 +34,27 @@ class SaveInFlight(NamedTuple):
 
 
 def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None = None) -> str | None:
-    """The newest checkpoint in `root` itself or in the directories in it; None if there is none.
+    """The directory of the newest checkpoint in `root` itself or in the directories in it; None if there is none.
 
     Waits up to `wait` seconds for saves in flight: a writer may have outlived its trainer and be about to commit. What
-    `rank` saved alone counts too, if it is given. The newest is the one whose ``.metadata`` is; one whose files are not
-    all there does not count.
+    `rank` saved alone counts too, if it is given.
+
+    Cairn's checkpoints are ordered by the start of their job, then by the number of the save within the job: saves that
+    overlap, copies and changed times of files do not matter. Checkpoints of stock torch record neither; they are
+    ordered by the time of their ``.metadata``, then by the last number in the directory's name. Of the newest of both
+    kinds, the one with the later time of ``.metadata`` is returned.
+
+    A checkpoint whose data files are not all there does not count. A RuntimeWarning says why each checkpoint that may
+    be newer than the result was passed over, and that `root` does not exist: before a first start this is no error.
+    InvalidArgument if `root` is not a directory, Unavailable if it can't be listed.
     """
     if not 0 <= wait <= _WAIT_MAX:
         raise InvalidArgument("wait is a number of seconds", expected=f"0 to {_WAIT_MAX}", actual=repr(wait))
     if rank is not None and not 0 <= rank < 2**32:
         raise InvalidArgument("rank is the number of a rank", actual=repr(rank))
-    found = _engine.latest(os.fsencode(root), math.ceil(wait * 1000), rank)
+    found, passed_over = _engine.latest(os.fsencode(root), math.ceil(wait * 1000), rank)
+    for reason in passed_over:
+        warnings.warn(reason, RuntimeWarning, stacklevel=2)
     return None if found is None else os.fsdecode(found)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 import stock
 import torch
@@ -142,12 +143,7 @@ FAILS(sync_file_range, int fd, long offset, long count, unsigned flags)
 
 
 def test_failing_fsync(checkpoint: Path, tmp_path: Path) -> None:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("needs a C compiler for the library that makes fsync fail")
-    (tmp_path / "shim.c").write_text(SHIM)
-    shim = tmp_path / "shim.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(shim), str(tmp_path / "shim.c")], check=True)
+    shim = preloaded.library(SHIM, tmp_path)
     cairn.save(OLD, checkpoint_id=checkpoint)
     before = tree(checkpoint)
     assert errno_of_failed_save(checkpoint, "fsync", LD_PRELOAD=str(shim)) == errno.EIO

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import preloaded
 import pytest
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
@@ -45,8 +47,11 @@ except KeyboardInterrupt:
 """
 
 
-def save(directory: Path, time: int) -> None:
+def save(directory: Path) -> None:
     cairn.save({"w": torch.ones(3)}, checkpoint_id=directory, no_dist=True)
+
+
+def touch(directory: Path, time: int) -> None:
     os.utime(directory / ".metadata", (time, time))
 
 
@@ -86,46 +91,140 @@ class Waiting:
 
 def test_latest_is_none_where_nothing_is(tmp_path: Path) -> None:
     assert cairn.latest(tmp_path) is None
-    assert cairn.latest(tmp_path / "missing", wait=3600) is None
     (tmp_path / "empty").mkdir()
     assert cairn.latest(tmp_path) is None
 
 
-def test_latest_is_the_newest_commit_in_or_below_the_root(tmp_path: Path) -> None:
-    save(tmp_path / "step-9", 2_000)
-    save(tmp_path / "step-10", 3_000)
-    save(tmp_path / "another", 1_000)
+def test_latest_warns_once_of_a_root_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning, match="no such directory") as warnings:
+        assert cairn.latest(tmp_path / "missing", wait=3600) is None
+    assert len(warnings) == 1
+    assert "missing" in str(warnings[0].message)
+
+
+def test_latest_refuses_a_root_that_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(cairn.InvalidArgument, match="not a directory"):
+        cairn.latest(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not list the root")
+def test_latest_fails_where_it_cannot_list_the_root(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    save(closed / "step-1")
+    closed.chmod(0o700)
+    for directory in tmp_path.parents:  # up to the folder of all tests, which only root may enter
+        if directory.stat().st_uid == 0 and directory.stat().st_mode & 0o7 == 0:
+            directory.chmod(0o711)
+    os.setegid(65534)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(cairn.Unavailable, match="closed"):
+            cairn.latest(closed)
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def test_latest_is_the_newest_save_in_or_below_the_root(tmp_path: Path) -> None:
+    for name in ("another", "step-9", "step-10"):
+        save(tmp_path / name)
     assert cairn.latest(tmp_path) == os.fspath(tmp_path / "step-10")
-    save(tmp_path, 4_000)
+    save(tmp_path)
     assert cairn.latest(tmp_path) == os.fspath(tmp_path)
     assert cairn.latest(os.fspath(tmp_path / "another")) == os.fspath(tmp_path / "another")
 
 
-def test_latest_goes_by_the_number_of_the_save_if_the_times_are_the_same(tmp_path: Path) -> None:
-    for name in ("z", "a"):
-        save(tmp_path / name, 1_000)
-    assert cairn.latest(tmp_path) == os.fspath(tmp_path / "a")
+def test_latest_does_not_go_by_the_times_of_files(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path / f"step-{step}")
+    touch(tmp_path / "step-1", 9_000_000_000)
+    shutil.copytree(tmp_path / "step-1", tmp_path / "step-3-copy-of-1")
+    assert cairn.latest(tmp_path) == os.fspath(tmp_path / "step-2")
 
 
-def test_latest_passes_over_a_checkpoint_whose_files_are_not_all_there(tmp_path: Path) -> None:
-    save(tmp_path / "old", 1_000)
-    save(tmp_path / "torn", 2_000)
-    save(tmp_path / "cut", 3_000)
+def test_latest_is_the_save_that_began_last_if_two_overlap(tmp_path: Path) -> None:
+    metadata = pickle.dumps(Metadata({}, {}, {}))
+    first = _engine.SaveClaim(os.fsencode(tmp_path / "first"), overwrite=True, durable=True)
+    second = _engine.SaveClaim(os.fsencode(tmp_path / "second"), overwrite=True, durable=True)
+    second.commit(metadata, [])
+    first.commit(metadata, [])
+    touch(tmp_path / "second", 1_000)
+    assert cairn.latest(tmp_path) == os.fspath(tmp_path / "second")
+
+
+def test_of_two_copies_latest_is_the_one_with_the_greater_step_in_its_name(tmp_path: Path) -> None:
+    save(tmp_path / "step-9")
+    shutil.copytree(tmp_path / "step-9", tmp_path / "step-10")
+    touch(tmp_path / "step-9", 9_000_000_000)
+    assert cairn.latest(tmp_path) == os.fspath(tmp_path / "step-10")
+
+
+SLOW_CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec* now) {
+  int result = ((int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime"))(clock, now);
+  if (result == 0 && clock == CLOCK_REALTIME) now->tv_sec -= 3600;
+  return result;
+}
+"""
+SAVE = "import sys, torch, cairn; cairn.save({'w': torch.ones(3)}, checkpoint_id=sys.argv[1], no_dist=True)"
+RESUME = """
+import sys, torch, cairn
+cairn.load({"w": torch.ones(3)}, checkpoint_id=sys.argv[1], no_dist=True)
+"""
+
+
+def test_a_job_that_resumes_comes_after_the_one_it_resumes_whatever_the_clocks_say(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    environment = {**os.environ, "LD_PRELOAD": str(preloaded.library(SLOW_CLOCK, tmp_path))}
+
+    def run_an_hour_ago(program: str, *arguments: object) -> None:
+        command = [sys.executable, "-c", program, *map(str, arguments)]
+        subprocess.run(command, check=True, timeout=120, env=environment)
+
+    save(root / "b")
+    run_an_hour_ago(SAVE, root / "a")
+    assert cairn.latest(root) == os.fspath(root / "b")
+    run_an_hour_ago(RESUME + SAVE.replace("argv[1]", "argv[2]"), root / "b", root / "c")
+    assert cairn.latest(root) == os.fspath(root / "c")
+    run_an_hour_ago("import sys, cairn; cairn.latest(sys.argv[2]);" + SAVE, root / "d", root)
+    assert cairn.latest(root) == os.fspath(root / "d")
+
+
+def test_latest_says_which_checkpoints_it_passes_over(tmp_path: Path) -> None:
+    for name in ("old", "torn", "cut", "damaged", "blank"):
+        save(tmp_path / name)
     (tmp_path / "torn" / "__0_0.distcp").unlink()
     os.truncate(tmp_path / "cut" / "__0_0.distcp", 100)
-    assert cairn.latest(tmp_path) == os.fspath(tmp_path / "old")
+    metadata = tmp_path / "damaged" / ".metadata"
+    content = metadata.read_bytes()
+    metadata.write_bytes(content[:-30] + b"?" + content[-29:])
+    os.truncate(tmp_path / "blank" / ".metadata", 0)
+    with pytest.warns(RuntimeWarning, match="passed over") as warnings:
+        assert cairn.latest(tmp_path) == os.fspath(tmp_path / "old")
+    named = {name for name in ("old", "torn", "cut", "damaged", "blank") for w in warnings if name in str(w.message)}
+    assert named == {"torn", "cut", "damaged", "blank"}
 
 
-def test_latest_takes_stock_checkpoints(tmp_path: Path) -> None:
+def test_latest_takes_stock_checkpoints_by_the_time_of_their_metadata(tmp_path: Path) -> None:
     import stock
 
-    save(tmp_path / "ours", 1_000)
-    stock.save({"w": torch.ones(3)}, tmp_path / "stock")
-    assert cairn.latest(tmp_path) == os.fspath(tmp_path / "stock")
+    save(tmp_path / "ours")
+    for name in ("step-9", "step-10"):
+        stock.save({"w": torch.ones(3)}, tmp_path / name)
+        touch(tmp_path / name, 9_000_000_000)
+    assert cairn.latest(tmp_path) == os.fspath(tmp_path / "step-10")
+    touch(tmp_path / "step-9", 9_000_000_001)
+    assert cairn.latest(tmp_path) == os.fspath(tmp_path / "step-9")
+    touch(tmp_path / "ours", 9_000_000_002)
+    assert cairn.latest(tmp_path) == os.fspath(tmp_path / "ours")
 
 
 def test_latest_counts_what_a_rank_saved_alone_only_for_that_rank(tmp_path: Path) -> None:
-    save(tmp_path / "all", 1_000)
+    save(tmp_path / "all")
     (tmp_path / "alone").mkdir()
     claim = _engine.SaveClaim(os.fsencode(tmp_path / "alone"), overwrite=True, durable=True, alone_as_rank=3)
     claim.commit(pickle.dumps(Metadata({}, {}, {})), [])
@@ -135,7 +234,7 @@ def test_latest_counts_what_a_rank_saved_alone_only_for_that_rank(tmp_path: Path
 
 
 def test_latest_waits_for_a_writer_that_is_about_to_commit(tmp_path: Path) -> None:
-    save(tmp_path / "old", 1_000)
+    save(tmp_path / "old")
     with running(SAVER, tmp_path / "new") as saver:
         assert cairn.latest(tmp_path) == os.fspath(tmp_path / "old")
         waiting = Waiting(tmp_path)
@@ -145,7 +244,7 @@ def test_latest_waits_for_a_writer_that_is_about_to_commit(tmp_path: Path) -> No
 
 
 def test_latest_waits_for_a_writer_only_while_it_lives(tmp_path: Path) -> None:
-    save(tmp_path / "old", 1_000)
+    save(tmp_path / "old")
     with running(SAVER, tmp_path / "new") as saver:
         waiting = Waiting(tmp_path)
         assert waiting.still_waits()

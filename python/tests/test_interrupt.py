@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import stock
 import torch
 
 import cairn
@@ -101,6 +102,25 @@ def test_handlers_run_and_their_exceptions_arrive(checkpoint: Path) -> None:
         signal.signal(signal.SIGUSR1, previous)
     assert {path.name for path in checkpoint.iterdir()} == {".metadata", *cairn.open(checkpoint).files}
     assert cairn.verify(checkpoint)
+
+
+def test_ctrl_c_ends_a_verification_of_stock_files_too(tmp_path: Path) -> None:
+    stock.save({"w": torch.zeros(64 << 20)}, tmp_path / "stock")
+    program = f"""
+import signal, sys, cairn
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
+print("ready", flush=True)
+try:
+    while True:
+        cairn.verify({os.fspath(tmp_path / "stock")!r})
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as verifier:
+        assert verifier.stdout is not None
+        assert verifier.stdout.readline() == "ready\n"
+        verifier.send_signal(signal.SIGINT)
+        assert verifier.communicate(timeout=60)[0] == "interrupted\n"
 
 
 def test_other_threads_go_on_during_a_save(checkpoint: Path) -> None:

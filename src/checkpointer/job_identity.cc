@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <mutex>
 
 #include "os/process_identity.h"
@@ -14,20 +16,48 @@ SaveId random_id() {
   return {bits.high, bits.low};
 }
 
+std::uint64_t nanoseconds_since_1970() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto count = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  return count > 0 ? static_cast<std::uint64_t>(count) : 0;
+}
+
+// The job of this process. `mutex` guards the other members.
+struct Job {
+  std::mutex mutex;
+  pid_t pid = -1;  // of the process that drew `id`: a forked child draws its own
+  SaveId id;
+  std::uint64_t start = 0;
+  std::uint64_t start_min = 1;  // after every other job whose checkpoint this process has opened
+  std::uint64_t save_number = 0;
+};
+
+Job& this_job() {
+  static Job job;
+  return job;
+}
+
 }  // namespace
 
 transfer::SaveIdentity next_save_identity() {
-  static std::mutex mutex;
-  static pid_t pid = -1;
-  static SaveId job_id;
-  static std::uint64_t save_number = 0;
-  const std::lock_guard lock(mutex);
-  if (pid != getpid()) {
-    pid = getpid();
-    job_id = random_id();
-    save_number = 0;
+  Job& job = this_job();
+  const std::lock_guard lock(job.mutex);
+  if (job.pid != getpid()) {
+    if (job.pid != -1) job.start_min = std::max(job.start_min, job.start + 1);  // a forked child comes after its parent
+    job.pid = getpid();
+    job.id = random_id();
+    job.start = nanoseconds_since_1970();
+    job.save_number = 0;
   }
-  return {random_id(), job_id, ++save_number};
+  job.start = std::min(std::max(job.start, job.start_min), manifest::kJobStartMax);
+  return {random_id(), job.id, ++job.save_number, job.start};
+}
+
+void order_saves_after(const manifest::CommitRecord& record) {
+  Job& job = this_job();
+  const std::lock_guard lock(job.mutex);
+  if (record.job_start == 0 || record.job_id == job.id) return;
+  job.start_min = std::max(job.start_min, record.job_start + 1);
 }
 
 }  // namespace cairn::checkpointer

@@ -1,13 +1,19 @@
 #include <cairn/latest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "checkpointer/job_identity.h"
+#include "core/whole_number.h"
+#include "format/manifest/commit_record.h"
 #include "storage/posix/posix_storage.h"
 #include "transfer/backoff.h"
 #include "transfer/commit.h"
@@ -19,16 +25,24 @@ namespace {
 namespace fs = std::filesystem;
 using storage::PosixStorage;
 
-// `root` and the directories in it. One that can't be looked at is none.
-std::vector<fs::path> directories_of(const fs::path& root) {
-  std::vector<fs::path> found{root};
+using Directories = std::vector<fs::path>;
+
+// `root` and the directories in it. Nullopt if there is no `root`.
+Result<std::optional<Directories>> directories_of(const fs::path& root) {
   std::error_code error;
-  for (fs::directory_iterator entry(root, error), end; !error && entry != end; entry.increment(error)) {
+  fs::directory_iterator entry(root, error);
+  if (error == std::errc::no_such_file_or_directory) return std::optional<Directories>();
+  if (error == std::errc::not_a_directory) {
+    return Error(ErrorCode::kInvalidArgument, "the root of the checkpoints is not a directory").file(root.string());
+  }
+  Directories found{root};
+  for (const fs::directory_iterator end; !error && entry != end; entry.increment(error)) {
     std::error_code ignored;
     const bool is_private = entry->path().filename().string().starts_with(transfer::kFolderPrefix);
     if (!is_private && entry->is_directory(ignored)) found.push_back(entry->path());
   }
-  return found;
+  if (error) return Error::from_errno(error.value(), "listing the checkpoints failed").file(root.string());
+  return std::optional(std::move(found));
 }
 
 bool has_save_in_flight(const fs::path& directory) {
@@ -50,63 +64,151 @@ Result<void> wait_for_saves(const fs::path& root, const LatestOptions& options) 
     if (options.interrupted && options.interrupted()) {
       return Error(ErrorCode::kCancelled, "interrupted while waiting for saves in flight");
     }
-    const std::vector<fs::path> directories = directories_of(root);
-    if (std::none_of(directories.begin(), directories.end(), has_save_in_flight)) break;
+    CAIRN_TRY_ASSIGN(const std::optional<Directories> directories, directories_of(root));
+    if (!directories || std::none_of(directories->begin(), directories->end(), has_save_in_flight)) break;
   }
   return {};
+}
+
+// The last number in the name of a directory: 120 of `step-120`. Zero if there is none, or if it has over 18 digits.
+std::uint64_t step_in_name(const fs::path& directory) {
+  constexpr std::size_t kDigitsMax = 18;
+  constexpr std::string_view kDigits = "0123456789";
+  const std::string name = directory.filename().string();
+  const std::size_t last = name.find_last_of(kDigits);
+  if (last == std::string::npos) return 0;
+  const std::size_t before = name.find_last_not_of(kDigits, last);
+  const std::size_t first = before == std::string::npos ? 0 : before + 1;
+  const std::size_t count = last + 1 - first;
+  return count > kDigitsMax ? 0 : whole_number<std::uint64_t>(std::string_view(name).substr(first, count)).value_or(0);
 }
 
 // A checkpoint that may be the newest.
 struct Candidate {
   fs::path directory;
-  std::string metadata_name;
-  fs::file_time_type time;
-  std::uint64_t save_number = 0;
-  std::vector<manifest::CommitRecord::File> files;
+  fs::file_time_type time;  // of its metadata
+  std::optional<manifest::CommitRecord> record;
 
-  bool is_newer_than(const Candidate& other) const {
-    return std::tie(time, save_number) > std::tie(other.time, other.save_number);
-  }
+  // Whether the commit record orders it, and not a file's time.
+  bool has_job_start() const { return record && record->job_start != 0; }
 };
 
-void add_candidate(const fs::path& directory, const std::string& metadata_name, std::vector<Candidate>& candidates) {
-  std::error_code error;
-  const fs::file_time_type time = fs::last_write_time(directory / metadata_name, error);
-  if (error) return;
-  const auto storage = PosixStorage::open_directory(directory);
-  if (!storage) return;
-  auto metadata = transfer::read_metadata_in_place(**storage, metadata_name);
-  if (!metadata || !metadata->present) return;
-  Candidate candidate{directory, metadata_name, time, 0, {}};
-  if (metadata->record) {
-    candidate.save_number = metadata->record->save_number;
-    candidate.files = std::move(metadata->record->files);
-  }
-  candidates.push_back(std::move(candidate));
+bool is_newer(const Candidate& a, const Candidate& b) {
+  const auto key_of = [](const Candidate& candidate) {
+    const std::uint64_t save_number = candidate.record ? candidate.record->save_number : 0;
+    const std::uint64_t job_start = candidate.has_job_start() ? candidate.record->job_start : 0;
+    const auto time = candidate.has_job_start() ? fs::file_time_type::min() : candidate.time;
+    return std::tuple(job_start, time, save_number, step_in_name(candidate.directory));
+  };
+  const auto key_a = key_of(a), key_b = key_of(b);
+  return key_a != key_b ? key_a > key_b : a.directory < b.directory;
 }
 
-bool is_whole(const Candidate& candidate) {
-  return std::all_of(candidate.files.begin(), candidate.files.end(), [&](const auto& file) {
+// The metadata's commit record; nullopt for a checkpoint of stock torch.
+Result<std::optional<manifest::CommitRecord>> record_in(const storage::ReadableFile& metadata) {
+  CAIRN_TRY_ASSIGN(std::optional<manifest::CommitRecord> record, manifest::read_only_commit_record(metadata));
+  if (record) return record;
+  constexpr std::byte kStop{'.'};  // the last opcode of every pickle
+  std::array<std::byte, 1> last{};
+  if (metadata.size() != 0) CAIRN_TRY(metadata.read_at(metadata.size() - 1, last));
+  if (last[0] != kStop) return Error(ErrorCode::kCorrupt, "the metadata is cut short");
+  return record;
+}
+
+// Nullopt if the directory holds no metadata of this name.
+Result<std::optional<Candidate>> candidate_in(const fs::path& directory, const std::string& metadata_name) {
+  std::error_code error;
+  Candidate candidate{directory, fs::last_write_time(directory / metadata_name, error), {}};
+  if (error == std::errc::no_such_file_or_directory) return std::optional<Candidate>();
+  if (error) return Error::from_errno(error.value(), "looking at a checkpoint failed").file(metadata_name);
+  CAIRN_TRY_ASSIGN(const auto storage, PosixStorage::open_directory(directory));
+  CAIRN_TRY_ASSIGN(const auto metadata, storage->open(metadata_name, true));
+  auto record = record_in(*metadata);
+  if (!record) return std::move(record).error().file(metadata_name);
+  candidate.record = std::move(*record);
+  if (candidate.record) checkpointer::order_saves_after(*candidate.record);
+  return std::optional(std::move(candidate));
+}
+
+Result<void> check_whole(const Candidate& candidate) {
+  if (!candidate.record) return {};
+  for (const manifest::CommitRecord::File& file : candidate.record->files) {
     std::error_code error;
     const std::uintmax_t size = fs::file_size(candidate.directory / file.name, error);
-    return !error && size == file.size;
-  });
+    if (error) return Error::from_errno(error.value(), "a data file can't be looked at").file(file.name);
+    if (size == file.size) continue;
+    return Error(ErrorCode::kCorrupt, "a data file has another size than its commit record says")
+        .file(file.name)
+        .expected(std::to_string(file.size) + " bytes")
+        .actual(std::to_string(size) + " bytes");
+  }
+  return {};
 }
+
+// Finds candidates, and tells the caller of those that can't be used.
+class Search {
+ public:
+  explicit Search(const LatestOptions& options) : options_(options) {}
+
+  void look_at(const fs::path& directory) {
+    look_at(directory, std::string(transfer::kMetadataName));
+    if (options_.rank) look_at(directory, transfer::own_metadata_name(*options_.rank));
+  }
+
+  std::optional<fs::path> newest() const {
+    const Candidate* by_record = newest_whole(by_record_);
+    const Candidate* by_time = newest_whole(by_time_);
+    if (by_record == nullptr && by_time == nullptr) return std::nullopt;
+    if (by_record == nullptr || by_time == nullptr) return (by_record != nullptr ? by_record : by_time)->directory;
+    return (by_time->time > by_record->time ? by_time : by_record)->directory;
+  }
+
+ private:
+  void look_at(const fs::path& directory, const std::string& metadata_name) {
+    Result<std::optional<Candidate>> found = candidate_in(directory, metadata_name);
+    if (!found && found.error().code() == ErrorCode::kNotFound) return;  // removed since it was listed
+    if (!found) return pass_over(directory, std::move(found).error());
+    if (!*found) return;
+    std::vector<Candidate>& kind = (*found)->has_job_start() ? by_record_ : by_time_;
+    kind.push_back(**std::move(found));
+  }
+
+  const Candidate* newest_whole(const std::vector<Candidate>& kind) const {
+    std::vector<const Candidate*> sorted;
+    sorted.reserve(kind.size());
+    for (const Candidate& candidate : kind) sorted.push_back(&candidate);
+    std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return is_newer(*a, *b); });
+    for (const Candidate* candidate : sorted) {
+      Result<void> whole = check_whole(*candidate);
+      if (whole) return candidate;
+      pass_over(candidate->directory, std::move(whole).error());
+    }
+    return nullptr;
+  }
+
+  void pass_over(const fs::path& directory, Error reason) const {
+    const std::string action = "looking for the newest checkpoint: '" + directory.string() + "' is passed over";
+    if (options_.passed_over) options_.passed_over(std::move(reason).while_doing(action));
+  }
+
+  const LatestOptions& options_;
+  std::vector<Candidate> by_record_;  // ordered by their commit records
+  std::vector<Candidate> by_time_;    // ordered by the times of their metadata
+};
 
 }  // namespace
 
 Result<std::optional<fs::path>> latest(const fs::path& root, const LatestOptions& options) {
   CAIRN_TRY(wait_for_saves(root, options));
-  std::vector<Candidate> candidates;
-  for (const fs::path& directory : directories_of(root)) {
-    add_candidate(directory, std::string(transfer::kMetadataName), candidates);
-    if (!options.rank) continue;
-    add_candidate(directory, "__" + std::to_string(*options.rank) + std::string(transfer::kMetadataName), candidates);
+  CAIRN_TRY_ASSIGN(const std::optional<Directories> directories, directories_of(root));
+  if (!directories) {
+    const Error missing = Error(ErrorCode::kNotFound, "no such directory: there is no checkpoint").file(root.string());
+    if (options.passed_over) options.passed_over(missing);
+    return std::optional<fs::path>();
   }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.is_newer_than(b); });
-  const auto newest = std::find_if(candidates.begin(), candidates.end(), is_whole);
-  return newest == candidates.end() ? std::optional<fs::path>() : std::optional(newest->directory);
+  Search search(options);
+  for (const fs::path& directory : *directories) search.look_at(directory);
+  return search.newest();
 }
 
 }  // namespace cairn

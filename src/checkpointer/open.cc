@@ -5,6 +5,7 @@
 
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/directory_calls.h"
+#include "checkpointer/job_identity.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
 #include "format/dcp/metadata_decoder.h"
@@ -99,6 +100,7 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
   impl->metadata_name = metadata_name;
   impl->identity = identity_of({true, impl->record, bytes.size(), impl->record ? 0 : crc32(span), {}});
   CAIRN_TRY(impl->catalog.index());
+  if (impl->record) order_saves_after(*impl->record);
   return Checkpoint(std::move(impl));
 }
 

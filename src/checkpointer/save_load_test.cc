@@ -188,6 +188,22 @@ TEST_F(SaveLoad, VerifyFindsEveryFlippedByte) {
   }
 }
 
+TEST_F(SaveLoad, VerifyEndsWhereverItIsInterrupted) {
+  ASSERT_TRUE(save(directory_, SampleState(3).dict()));
+  VerifyOptions options;
+  int questions = 0;
+  int answered = 0;  // with no, before the first yes
+  options.interrupted = [&] { return questions++ >= answered; };
+  for (; answered < 1000; ++answered) {
+    questions = 0;
+    const auto report = verify(directory_, options);
+    if (report) break;
+    ASSERT_EQ(report.error().code(), ErrorCode::kCancelled);
+    EXPECT_EQ(questions, answered + 1) << "asked again after a yes";
+  }
+  EXPECT_GE(answered, 2) << "asked neither before the files were opened nor while the entries were checked";
+}
+
 TEST_F(SaveLoad, ADamagedCommitRecordIsNotTakenForNone) {
   ASSERT_TRUE(save(directory_, SampleState(1).dict()));
   const fs::path metadata = directory_ / ".metadata";

@@ -24,6 +24,8 @@ using transfer::DataFile;
 // A rotten disk can have millions of bad chunks; a reader of the report has enough with these.
 constexpr std::size_t kProblemsMax = 1000;
 constexpr std::uint64_t kBatchBytes = 4 * 1024 * 1024;
+// To ask whether the caller was interrupted may cost a wait for Python's lock.
+constexpr std::uint64_t kEntriesPerQuestion = 256;
 
 // Bytes of one file that one checksum, or one zip archive, vouches for.
 struct Span {
@@ -100,15 +102,31 @@ class SpanWalk {
   std::size_t part_ = 0;  // 0: the frame itself
 };
 
+// Refuses to read once `stop` is set, so that the check of a large archive ends early. Both outlive it.
+class StoppableSource final : public ByteSource {
+ public:
+  StoppableSource(const ByteSource& source, const os::StopFlag& stop) : source_(source), stop_(stop) {}
+  std::uint64_t size() const override { return source_.size(); }
+  Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) const override {
+    if (stop_.is_set()) return Error(ErrorCode::kCancelled, "the check was interrupted");
+    return source_.read_at(offset, target);
+  }
+
+ private:
+  const ByteSource& source_;
+  const os::StopFlag& stop_;
+};
+
 class Verifier {
  public:
-  Verifier(Checkpoint::Impl& impl, bool follow_links, VerifyReport& report)
-      : impl_(impl), follow_links_(follow_links), report_(report), findings_(report) {}
+  Verifier(Checkpoint::Impl& impl, const VerifyOptions& options, VerifyReport& report)
+      : impl_(impl), options_(options), report_(report), findings_(report) {}
 
-  void open_files() {
+  Result<void> open_files() {
     const Catalog& catalog = impl_.catalog;
     for (std::uint32_t index = 0; index < catalog.files.size(); ++index) {
-      auto file = impl_.file(index, follow_links_);
+      CAIRN_TRY(check_not_interrupted());
+      auto file = impl_.file(index, options_.follow_links);
       files_.push_back(file ? *file : nullptr);
       if (!file) {
         findings_.add(std::move(file).error());
@@ -119,26 +137,43 @@ class Verifier {
       if (const auto& trailer = (*file)->trailer())
         findings_.count((*file)->bytes().size() - trailer->trailer_offset(), 0);
     }
+    return {};
   }
 
-  void check_entries() {
-    for (const CatalogTensor& tensor : impl_.catalog.tensors) check_tensor(tensor);
-    for (const CatalogValue& value : impl_.catalog.values) check_value(value);
+  Result<void> check_entries() {
+    std::uint64_t looked = 0;
+    for (const CatalogTensor& tensor : impl_.catalog.tensors) {
+      if (looked++ % kEntriesPerQuestion == 0) CAIRN_TRY(check_not_interrupted());
+      check_tensor(tensor);
+    }
+    for (const CatalogValue& value : impl_.catalog.values) {
+      if (looked++ % kEntriesPerQuestion == 0) CAIRN_TRY(check_not_interrupted());
+      check_value(value);
+    }
     report_.tensors = impl_.catalog.tensors.size();
     report_.values = impl_.catalog.values.size();
+    return {};
   }
 
-  Result<void> check_bytes(std::size_t thread_count) {
-    return os::run_parallel(std::max<std::size_t>(thread_count, 1), {},
-                            [this](std::size_t, os::StopFlag&) -> Result<void> {
+  Result<void> check_bytes() {
+    return os::run_parallel(std::max<std::size_t>(options_.thread_count, 1), options_.interrupted,
+                            [this](std::size_t, os::StopFlag& stop) -> Result<void> {
                               os::PageBuffer buffer(kBatchBytes + transfer::kFetchMarginBytes);
-                              for (auto batch = take_batch(); !batch.empty(); batch = take_batch())
-                                check_batch(batch, buffer);
+                              while (!stop.is_set()) {
+                                const std::vector<Span> batch = take_batch();
+                                if (batch.empty()) break;
+                                check_batch(batch, buffer, stop);
+                              }
                               return {};
                             });
   }
 
  private:
+  Result<void> check_not_interrupted() const {
+    if (!options_.interrupted || !options_.interrupted()) return {};
+    return Error(ErrorCode::kCancelled, "interrupted while the checkpoint was verified");
+  }
+
   void check_tensor(const CatalogTensor& tensor) {
     for (std::size_t chunk = 0; chunk < tensor.chunk_count(); ++chunk) {
       const ItemLocation& location = tensor.locations[chunk];
@@ -198,10 +233,10 @@ class Verifier {
     return next_archive_ < archives_.size() ? std::optional(archives_[next_archive_++]) : std::nullopt;
   }
 
-  void check_batch(std::span<const Span> batch, os::PageBuffer& buffer) {
+  void check_batch(std::span<const Span> batch, os::PageBuffer& buffer, const os::StopFlag& stop) {
     const Span& first = batch.front();
-    if (first.is_archive) return check_archive_span(first);
-    if (first.length > kBatchBytes) return check_large_span(first, buffer);
+    if (first.is_archive) return check_archive_span(first, stop);
+    if (first.length > kBatchBytes) return check_large_span(first, buffer, stop);
     const storage::ReadableFile& file = first.file->bytes();
     const std::uint64_t length = batch.back().begin + batch.back().length - first.begin;
     const bool cached = transfer::better_from_cache(file, first.begin, length, true);
@@ -210,9 +245,10 @@ class Verifier {
     for (const Span& span : batch) compare(span, crc32(bytes->subspan(span.begin - first.begin, span.length)));
   }
 
-  void check_large_span(const Span& span, os::PageBuffer& buffer) {
+  void check_large_span(const Span& span, os::PageBuffer& buffer, const os::StopFlag& stop) {
     std::uint32_t crc = 0;
     for (std::uint64_t done = 0; done < span.length;) {
+      if (stop.is_set()) return;
       const std::span<std::byte> piece = buffer.span().first(std::min(kBatchBytes, span.length - done));
       if (auto read = span.file->bytes().read_at(span.begin + done, piece); !read) {
         return findings_.add(std::move(read).error());
@@ -223,7 +259,7 @@ class Verifier {
     compare(span, crc);
   }
 
-  void check_archive_span(const Span& span) {
+  void check_archive_span(const Span& span, const os::StopFlag& stop) {
     const auto explain = [&](Error error) {
       const std::uint64_t inside = error.offset().value_or(0);
       Error located(error.code(), error.message());
@@ -236,7 +272,7 @@ class Verifier {
     };
     const auto window = SourceWindow::make(span.file->bytes(), span.begin, span.length);
     if (!window) return findings_.add(explain(window.error()));
-    const auto coverage = transfer::check_archive(*window);
+    const auto coverage = transfer::check_archive(StoppableSource(*window, stop));
     if (!coverage) return findings_.add(explain(coverage.error()));
     findings_.count(coverage->bytes_checked, coverage->bytes_unchecked);
   }
@@ -260,7 +296,7 @@ class Verifier {
   }
 
   Checkpoint::Impl& impl_;
-  bool follow_links_;
+  const VerifyOptions& options_;
   VerifyReport& report_;
   Findings findings_;
   std::vector<const DataFile*> files_;
@@ -273,14 +309,14 @@ class Verifier {
 
 }  // namespace
 
-Result<VerifyReport> verify(const std::filesystem::path& directory, std::size_t thread_count, bool follow_links) {
+Result<VerifyReport> verify(const std::filesystem::path& directory, const VerifyOptions& options) {
   CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, open(directory));
   VerifyReport report;
   report.has_commit_record = checkpoint.save_id().has_value();
-  Verifier verifier(checkpoint.impl(), follow_links, report);
-  verifier.open_files();
-  verifier.check_entries();
-  CAIRN_TRY(verifier.check_bytes(thread_count));
+  Verifier verifier(checkpoint.impl(), options, report);
+  CAIRN_TRY(verifier.open_files());
+  CAIRN_TRY(verifier.check_entries());
+  CAIRN_TRY(verifier.check_bytes());
   return report;
 }
 

@@ -37,8 +37,6 @@ bool belongs_to_a_checkpoint(std::string_view name) {
          name == ".metadata.tmp";
 }
 
-std::string own_metadata_name(std::uint32_t rank) { return "__" + std::to_string(rank) + std::string(kMetadataName); }
-
 // The same for what one rank saves alone: what bears its number.
 bool belongs_to_rank(std::string_view name, std::uint32_t rank) {
   const bool is_data = name.starts_with("__" + std::to_string(rank) + "_") && name.ends_with(".distcp");
@@ -46,6 +44,8 @@ bool belongs_to_rank(std::string_view name, std::uint32_t rank) {
 }
 
 }  // namespace
+
+std::string own_metadata_name(std::uint32_t rank) { return "__" + std::to_string(rank) + std::string(kMetadataName); }
 
 bool MetadataInPlace::same_as(const MetadataInPlace& other) const {
   if (present != other.present) return false;
@@ -163,6 +163,7 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
                                              Durability durability) {
   record.save_id = identity_.save_id;
   record.job_id = identity_.job_id;
+  record.job_start = identity_.job_start;
   record.save_number = identity_.save_number;
   record.pickle_bytes = pickle.size();
   record.pickle_checksum = crc32(std::as_bytes(std::span(pickle)));

@@ -21,6 +21,8 @@
 namespace cairn::transfer {
 
 inline constexpr std::string_view kMetadataName = ".metadata";
+// The metadata of a rank that saves alone.
+std::string own_metadata_name(std::uint32_t rank);
 
 // What `.metadata` was at some moment: enough to see whether it is still the same.
 struct MetadataInPlace {

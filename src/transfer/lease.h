@@ -25,6 +25,7 @@ struct SaveIdentity {
   SaveId save_id;
   SaveId job_id;
   std::uint64_t save_number = 0;
+  std::uint64_t job_start = 0;  // as in the commit record; a lease does not carry it
 };
 
 inline constexpr std::string_view kFolderPrefix = ".cairn-";

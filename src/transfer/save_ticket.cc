@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <span>
 
+#include "format/manifest/commit_record.h"
+
 namespace cairn::transfer {
 namespace {
 
@@ -36,6 +38,7 @@ void append_identity(std::string& out, const SaveIdentity& identity) {
   append_id(out, identity.save_id);
   append_id(out, identity.job_id);
   append_varint(out, identity.save_number);
+  append_varint(out, identity.job_start);
 }
 
 Result<SaveIdentity> read_identity(CodedReader& reader) {
@@ -43,6 +46,8 @@ Result<SaveIdentity> read_identity(CodedReader& reader) {
   CAIRN_TRY_ASSIGN(identity.save_id, read_id(reader));
   CAIRN_TRY_ASSIGN(identity.job_id, read_id(reader));
   CAIRN_TRY_ASSIGN(identity.save_number, reader.varint());
+  CAIRN_TRY_ASSIGN(identity.job_start, reader.varint());
+  if (identity.job_start > manifest::kJobStartMax) return reader.damaged("a job that starts after the year 2262");
   return identity;
 }
 

@@ -141,7 +141,7 @@ Result<transfer::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequ
     save.deadline = request.deadline;
     const auto& alone = request.options.alone_as_rank;
     save.place = DeadSave{message.request.directory, request.identity.save_id,
-                          (alone ? "__" + std::to_string(*alone) : "") + std::string(transfer::kMetadataName)};
+                          alone ? transfer::own_metadata_name(*alone) : std::string(transfer::kMetadataName)};
   }
   CAIRN_TRY_ASSIGN(const std::string ticket, ask(save, [&] { return send(MessageKind::kClaim, encode(message)); }));
   return transfer::decode_ticket(ticket);

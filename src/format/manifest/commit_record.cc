@@ -13,7 +13,8 @@ namespace cairn::manifest {
 namespace {
 
 constexpr std::string_view kMagic = "CAIRNCMT";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersionWithoutJobStart = 1;
 constexpr std::size_t kFooterBytes = 40;
 // A file takes at least this much of the body.
 constexpr std::uint64_t kFileBytesMin = 6;
@@ -39,12 +40,16 @@ Error damaged(const char* what, std::uint64_t offset, std::uint32_t expected, st
       .actual("CRC " + std::to_string(actual));
 }
 
-Result<CommitRecord> read_body(CodedReader& reader) {
+Result<CommitRecord> read_body(CodedReader& reader, std::uint32_t version) {
   CommitRecord record;
   CAIRN_TRY_ASSIGN(record.save_id.high, reader.fixed<std::uint64_t>());
   CAIRN_TRY_ASSIGN(record.save_id.low, reader.fixed<std::uint64_t>());
   CAIRN_TRY_ASSIGN(record.job_id.high, reader.fixed<std::uint64_t>());
   CAIRN_TRY_ASSIGN(record.job_id.low, reader.fixed<std::uint64_t>());
+  if (version != kVersionWithoutJobStart) {
+    CAIRN_TRY_ASSIGN(record.job_start, reader.fixed<std::uint64_t>());
+    if (record.job_start > kJobStartMax) return reader.damaged("a job that starts after the year 2262");
+  }
   CAIRN_TRY_ASSIGN(record.save_number, reader.varint());
   CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.varint());
   if (count > reader.left() / kFileBytesMin) return reader.damaged("more files than there are bytes");
@@ -68,6 +73,7 @@ std::string encode_commit_record(const CommitRecord& record) {
   append_fixed64(out, record.save_id.low);
   append_fixed64(out, record.job_id.high);
   append_fixed64(out, record.job_id.low);
+  append_fixed64(out, record.job_start);
   append_varint(out, record.save_number);
   append_varint(out, record.files.size());
   for (const CommitRecord::File& file : record.files) {
@@ -106,10 +112,10 @@ Result<std::optional<CommitRecord>> read_only_commit_record(const ByteSource& me
   const auto pickle_bytes = load_little_endian<std::uint64_t>(footer + 16);
   const auto pickle_checksum = load_little_endian<std::uint32_t>(footer + 24);
   const auto version = load_little_endian<std::uint32_t>(footer + 28);
-  if (version != kVersion) {
+  if (version != kVersion && version != kVersionWithoutJobStart) {
     return Error(ErrorCode::kUnsupported, "a commit record of a later version")
         .offset(footer_offset)
-        .expected(std::to_string(kVersion))
+        .expected(std::to_string(kVersion) + " or earlier")
         .actual(std::to_string(version));
   }
   if (checked_add(pickle_bytes, body_bytes) != footer_offset) {
@@ -125,7 +131,7 @@ Result<std::optional<CommitRecord>> read_only_commit_record(const ByteSource& me
     return damaged("the commit record is damaged", pickle_bytes, body_checksum, body_actual);
   }
   CodedReader reader(std::as_bytes(std::span(body)), pickle_bytes);
-  CAIRN_TRY_ASSIGN(CommitRecord record, read_body(reader));
+  CAIRN_TRY_ASSIGN(CommitRecord record, read_body(reader, version));
   record.pickle_bytes = pickle_bytes;
   record.pickle_checksum = pickle_checksum;
   return std::optional(std::move(record));

@@ -21,6 +21,7 @@ namespace cairn::manifest {
 struct CommitRecord {
   SaveId save_id;
   SaveId job_id;                  // the same for all saves of one job
+  std::uint64_t job_start = 0;    // orders jobs: nanoseconds since 1970; 0 in a record of version 1, which lacks it
   std::uint64_t save_number = 0;  // counts the saves of a job
   struct File {
     std::string name;  // relative to the checkpoint's directory
@@ -36,6 +37,9 @@ struct CommitRecord {
 
 // The bytes to append to the pickle.
 std::string encode_commit_record(const CommitRecord& record);
+
+// The greatest start of a job. A decoder refuses a later one, so adding 1 to a start that was read never wraps around.
+inline constexpr std::uint64_t kJobStartMax = INT64_MAX;
 
 // The record at the end of a whole `.metadata` file; nullopt if it has none (stock torch wrote it). The pickle before
 // it is held against its checksum. kCorrupt if either is damaged, kUnsupported if a later version wrote it.

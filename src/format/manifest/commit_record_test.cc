@@ -13,6 +13,7 @@ CommitRecord example() {
   CommitRecord record;
   record.save_id = {1, 2};
   record.job_id = {UINT64_MAX, 4};
+  record.job_start = kJobStartMax;
   record.save_number = 300;
   record.files = {{"__0_0.distcp", 5'000'000'000, 0xDEADBEEF}, {"__1_0.distcp", 0, 0}};
   record.pickle_bytes = kPickle.size();
@@ -63,10 +64,39 @@ TEST(CommitRecord, RefusesAFileThatIsLongerOrShorter) {
 
 TEST(CommitRecord, OfALaterVersionIsUnsupportedNotCorrupt) {
   std::string file = kPickle + encode_commit_record(example());
-  file[file.size() - 12] = 2;
+  file[file.size() - 12] = 3;
   const std::uint32_t checksum = crc32(std::as_bytes(std::span(file)).last(36));
   file.replace(file.size() - 40, 4, reinterpret_cast<const char*>(&checksum), 4);
   EXPECT_EQ(read(file).error().code(), ErrorCode::kUnsupported);
+}
+
+std::string replaced_footer_checksum(std::string file) {
+  const std::uint32_t checksum = crc32(std::as_bytes(std::span(file)).last(36));
+  return file.replace(file.size() - 40, 4, reinterpret_cast<const char*>(&checksum), 4);
+}
+
+// Footer and body as version 1 has them: without the eight bytes of the start behind the two ids.
+TEST(CommitRecord, OfVersion1HasNoStartOfTheJob) {
+  const std::string written = encode_commit_record(example());
+  constexpr std::size_t kIdBytes = 32, kStartBytes = 8, kFooterBytes = 40;
+  const std::string body =
+      written.substr(0, kIdBytes) +
+      written.substr(kIdBytes + kStartBytes, written.size() - kFooterBytes - kIdBytes - kStartBytes);
+  std::string footer = written.substr(written.size() - kFooterBytes);
+  const std::uint32_t body_checksum = crc32(std::as_bytes(std::span(body)));
+  const std::uint64_t body_bytes = body.size();
+  footer.replace(4, 4, reinterpret_cast<const char*>(&body_checksum), 4);
+  footer.replace(8, 8, reinterpret_cast<const char*>(&body_bytes), 8);
+  footer[28] = 1;
+  CommitRecord expected = example();
+  expected.job_start = 0;
+  EXPECT_EQ(read(replaced_footer_checksum(kPickle + body + footer)).value(), expected);
+}
+
+TEST(CommitRecord, RefusesAStartThatLeavesNoRoomForALaterOne) {
+  CommitRecord record = example();
+  record.job_start = kJobStartMax + 1;
+  EXPECT_EQ(read(kPickle + encode_commit_record(record)).error().code(), ErrorCode::kCorrupt);
 }
 
 }  // namespace
