@@ -1,9 +1,15 @@
 // One save after another on a disk that forgets what was not synced, with a failure at every single operation.
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <optional>
+
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/testing/sample_state.h"
 #include "storage/testing/model_storage.h"
+#include "transfer/lease.h"
+#include "transfer/testing/dead_lease.h"
+#include "writer/dead_save.h"
 
 namespace cairn {
 namespace {
@@ -53,6 +59,58 @@ TEST(Crash, AtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
     }
     if (!crashed) break;  // the loop covered every operation
   }
+}
+
+// Saves step 2 over step 1 by a process that is killed at operation `kill_at`, and returns the dead save; nullopt if the
+// save ended before, or left no folder.
+std::optional<writer::DeadSave> save_and_be_killed(ModelStorage& disk, std::uint64_t kill_at) {
+  EXPECT_TRUE(save_step(disk, 1));
+  disk.crash_at(disk.operation_count() + kill_at);
+  (void)save_step(disk, 2);
+  if (!disk.fault_fired()) return std::nullopt;
+  disk.outlive_crash();
+  for (const storage::ListedFile& file : disk.list("").value()) {
+    const auto save_id = transfer::save_id_of_folder(file.name);
+    if (!save_id) continue;
+    transfer::leave_dead_lease(disk, file.name);
+    return writer::DeadSave{"model", *save_id, ".metadata"};
+  }
+  return std::nullopt;
+}
+
+// The writer process is killed at every operation of a save; what settles its save then loses its power, or sees one
+// operation fail, at every one of its own.
+TEST(Crash, WhileADeadSaveIsSettledLeavesTheOldOrTheNewCheckpoint) {
+  std::uint64_t settled = 0;
+  for (std::uint64_t kill_at = 0;; ++kill_at) {
+    bool killed = false;
+    for (std::uint64_t fault_at = 0;; ++fault_at) {
+      bool fired = false;
+      for (std::uint64_t seed = 0; seed < 16; ++seed) {
+        SCOPED_TRACE(testing::Message() << "kill_at=" << kill_at << " fault_at=" << fault_at << " seed=" << seed);
+        ModelStorage disk;
+        const auto dead = save_and_be_killed(disk, kill_at);
+        killed = disk.fault_fired();
+        if (!dead) break;
+        if (seed % 2 == 0) {
+          disk.crash_at(disk.operation_count() + fault_at);
+        } else {
+          disk.fail_at(disk.operation_count() + fault_at, Error::from_errno(EIO, "injected"));
+        }
+        (void)writer::settle_in(disk, *dead, Error(ErrorCode::kUnavailable, "killed"));
+        ++settled;
+        fired = fired || disk.fault_fired();
+        disk.lose_power(seed);
+        const int found = load_step(disk);
+        EXPECT_TRUE(found == 1 || found == 2) << found;
+        EXPECT_TRUE(save_step(disk, 3));
+        EXPECT_EQ(load_step(disk), 3);
+      }
+      if (!fired) break;
+    }
+    if (!killed) break;
+  }
+  EXPECT_GT(settled, 0u);
 }
 
 TEST(Crash, OfTheFirstSaveLeavesAllOrNothing) {

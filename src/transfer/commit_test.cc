@@ -12,6 +12,7 @@
 #include "storage/testing/model_storage.h"
 #include "storage/testing/view_storage.h"
 #include "transfer/leftovers.h"
+#include "transfer/testing/dead_lease.h"
 
 namespace cairn::transfer {
 namespace {
@@ -231,14 +232,6 @@ TEST(MetadataInPlace, WithoutARecordIsKnownByItsBytes) {
   }
 }
 
-// The lease of a process that is no more.
-void leave_dead_lease(ModelStorage& disk, const std::string& folder) {
-  os::ProcessIdentity process = os::ProcessIdentity::mine();
-  std::string lease = "cairn-lease 1\nhost " + process.host + "\nboot " + process.boot_id + "\nnamespace " +
-                      process.pid_namespace + "\npid 1\nstart 1\n";
-  ASSERT_TRUE(disk.create_whole(folder + "/lease", lease, Durability::kBuffered));
-}
-
 // A folder such as a killed save leaves.
 void leave_dead_save(ModelStorage& disk, const SaveIdentity& identity, const std::string& replaced) {
   const std::string folder = folder_of(identity.save_id);
@@ -282,7 +275,7 @@ TEST(Leftovers, OfADeadSaveGoWithAMarkThatComesLate) {
   ModelStorage disk;
   leave_dead_save(disk, save_number(9), "");
   LateMark storage(disk);
-  clean_up_after(storage, save_number(9).save_id);
+  ASSERT_TRUE(clean_up_after(storage, save_number(9).save_id));
   EXPECT_TRUE(names_in(disk).empty()) << testing::PrintToString(names_in(disk));
 }
 
@@ -315,7 +308,6 @@ class LateRank {
   bool has_left_a_folder() const { return holds(disk_, folder()); }
   void die() {
     files_.reset();
-    ASSERT_TRUE(disk_.remove(folder() + "/lease"));
     leave_dead_lease(disk_, folder());
   }
 

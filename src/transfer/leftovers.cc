@@ -153,15 +153,18 @@ std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine,
   return std::move(cleaner).take_warnings();
 }
 
-void clean_up_after(storage::Storage& storage, const SaveId& save_id) {
-  // Whatever can't be done here the next save does.
+Result<void> clean_up_after(storage::Storage& storage, const SaveId& save_id) {
+  // What is not removed here for another reason than the sync is left to the next save.
   const auto lock = storage.lock();
+  if (!lock) return {};
+  CAIRN_TRY(storage.sync());
   const auto files = storage.list();
   std::unordered_set<std::string> needed;
-  if (!lock || !files || add_needed(storage, *files, needed)) return;
+  if (!files || add_needed(storage, *files, needed)) return {};
   const std::string folder = folder_of(save_id);
   Cleaner cleaner(storage, std::move(needed), {storage, folder + "/" + std::string(kClockName)});
   cleaner.remove_dead_save(folder, save_id, *files);
+  return {};
 }
 
 void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings,

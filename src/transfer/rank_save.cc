@@ -366,7 +366,10 @@ Result<RankSaveReport> RankSave::Impl::follow(std::vector<ImageFile> images, con
 Result<RankSaveReport> RankSave::Impl::conclude(const Result<std::optional<Verdict>>& verdict, VerdictWatch& watch) {
   if (verdict && (*verdict)->failure && !(*verdict)->files_stay) files.withdraw();
   leave();
-  if (watch.coordinator_is_dead()) clean_up_after(*storage, ticket.identity.save_id);
+  // After a failed sync the old checkpoint may come back, so its files stay. The sync is not tried again: a second one
+  // may succeed without the data.
+  const bool both_stay = verdict && (*verdict)->files_stay;
+  if (!both_stay && watch.coordinator_is_dead()) (void)clean_up_after(*storage, ticket.identity.save_id);
   if (!verdict) return of_this_rank(verdict.error());
   if ((*verdict)->failure) return *(*verdict)->failure;
   return RankSaveReport{progress.bytes_written, (*verdict)->warnings};

@@ -24,6 +24,7 @@
 #include "storage/testing/model_storage.h"
 #include "storage/testing/scratch_directory.h"
 #include "storage/testing/throwing_storage.h"
+#include "storage/testing/view_storage.h"
 
 namespace cairn::transfer {
 namespace {
@@ -496,6 +497,51 @@ TEST_F(RankSaves, AreCommittedIfTheCoordinatorIsKilledAfterItsRename) {
     expect_all_saved(reports);
     expect_only(number);
   }
+}
+
+// The first sync of the directory that finds the save `number` in place fails, as a kernel reports an error once.
+class UnsyncedCommit final : public storage::ViewStorage {
+ public:
+  UnsyncedCommit(std::unique_ptr<Storage> storage, int number)
+      : ViewStorage(*storage), storage_(std::move(storage)), number_(number) {}
+  Result<void> sync(std::string_view folder) override {
+    if (folder.empty() && checkpoint_in(*storage_) == number_ && !std::exchange(failed_, true)) {
+      return Error::from_errno(EIO, "syncing the directory");
+    }
+    return ViewStorage::sync(folder);
+  }
+
+ private:
+  std::unique_ptr<Storage> storage_;
+  int number_;
+  bool failed_ = false;
+};
+
+TEST_F(RankSaves, KeepBothCheckpointsIfNobodyCanSyncTheCommitOfADeadCoordinator) {
+  save_well(1);
+  const auto old_files = read_metadata_in_place(*storage_).value().record->files;
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  Process coordinator([&] {
+    Together together(dying(Moment::kAfterCommit), 3, 0);
+    together.claim(save_number(2));
+    const std::string ticket = encode_ticket(together.ticket());
+    EXPECT_EQ(write(ends[1], ticket.data(), ticket.size()), static_cast<ssize_t>(ticket.size()));
+    (void)together.run_rank(0);
+  });
+  std::string ticket(256, '\0');
+  ticket.resize(static_cast<std::size_t>(read(ends[0], ticket.data(), ticket.size())));
+  close(ends[0]);
+  close(ends[1]);
+  Together others([this] { return std::make_unique<UnsyncedCommit>(open(), 2); }, 3, 0);
+  others.come_with(decode_ticket(ticket).value());
+  const Reports reports = others.run({0});
+  EXPECT_TRUE(coordinator.was_killed());
+  for (const auto& report : reports) EXPECT_FALSE(report);
+  EXPECT_EQ(checkpoint_in(*storage_), 2);
+  for (const auto& file : old_files) EXPECT_TRUE(storage_->open(file.name, false)) << file.name;
+  save_well(3);
+  expect_only(3);
 }
 
 // Whichever operation a writer dies at: the others agree on what became of the save, and the next one removes what is

@@ -9,18 +9,26 @@
 
 namespace cairn::writer {
 
+Error settle_in(storage::Storage& storage, const DeadSave& save, Error reason) {
+  const auto metadata = transfer::read_metadata_in_place(storage, save.metadata_name);
+  const bool in_place = metadata && metadata->record && metadata->record->save_id == save.save_id;
+  if (save.follows_as) {
+    if (!in_place) (void)transfer::SaveMarks(storage, save.save_id).leave_failure(*save.follows_as, reason);
+    return in_place ? std::move(reason).actual("the checkpoint of this save is in place") : reason;
+  }
+  const Result<void> synced = transfer::clean_up_after(storage, save.save_id);
+  if (!in_place) return reason;
+  return std::move(reason).actual(
+      synced ? "the checkpoint of this save is in place, and its directory is synced"
+             : "the checkpoint of this save is in place, but the sync of its directory failed (" +
+                   std::string(synced.error().what()) +
+                   "): a power cut may bring back the old checkpoint; the files of both are kept");
+}
+
 Error settle(const DeadSave& save, Error reason) {
   const auto storage = storage::PosixStorage::open_directory(save.directory);
   if (!storage) return reason;
-  const auto metadata = transfer::read_metadata_in_place(**storage, save.metadata_name);
-  if (metadata && metadata->record && metadata->record->save_id == save.save_id) {
-    reason = std::move(reason).actual(
-        "the checkpoint of this save is in place; whether it would survive a power cut is not known");
-  } else if (save.follows_as) {
-    (void)transfer::SaveMarks(**storage, save.save_id).leave_failure(*save.follows_as, reason);
-  }
-  if (!save.follows_as) transfer::clean_up_after(**storage, save.save_id);
-  return reason;
+  return settle_in(**storage, save, std::move(reason));
 }
 
 }  // namespace cairn::writer

@@ -84,11 +84,16 @@ bool ModelStorage::fault_fired() const {
   return fired_;
 }
 
+void ModelStorage::outlive_crash() {
+  const std::lock_guard lock(mutex_);
+  crash_at_.reset();
+}
+
 Result<void> ModelStorage::step() {
   const std::uint64_t number = operations_++;
   if (crash_at_ && number >= *crash_at_) {
     fired_ = true;
-    return Error(ErrorCode::kUnavailable, "injected: the power is gone");
+    return Error(ErrorCode::kUnavailable, "injected: the process or the power is gone");
   }
   if (fail_at_ && number == fail_at_->first) {
     fired_ = true;

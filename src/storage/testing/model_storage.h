@@ -23,9 +23,11 @@ class ModelStorage final : public Storage {
   std::uint64_t operation_count() const;
   // Operation `number` fails with `error`; nothing else does.
   void fail_at(std::uint64_t number, Error error);
-  // Operation `number` and all after it fail, until lose_power().
+  // Operation `number` and all after it fail, until lose_power() or outlive_crash().
   void crash_at(std::uint64_t number);
   bool fault_fired() const;
+  // Ends a crash without a power cut: the process that the crash stood for was killed, and another one goes on.
+  void outlive_crash();
 
   // Cuts the power and starts again: of every name and every content that was not synced it depends on the seed whether
   // the old or the new one is found; unsynced contents may also be garbage. No fault is set any more.
