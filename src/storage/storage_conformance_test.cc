@@ -1,8 +1,11 @@
 // What every Storage promises, tried on each of them; and what only a real directory can show.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +14,7 @@
 #include <fstream>
 #include <functional>
 
+#include "os/fd.h"
 #include "os/page_buffer.h"
 #include "storage/posix/posix_storage.h"
 #include "storage/testing/model_storage.h"
@@ -248,6 +252,54 @@ TEST(PosixStorage, AFailedPublishLeavesNoPlaceholder) {
   if (!ran) GTEST_SKIP() << "no seccomp here";
   EXPECT_EQ(storage->list("").value().size(), 1u);
   EXPECT_EQ(read_all(*storage, "file"), "1");
+}
+
+TEST(PosixStorage, ListsNothingIfAFileCannotBeLookedAt) {
+  for (const int error : {EIO, ENOENT}) {
+    SCOPED_TRACE(std::strerror(error));
+    const ScratchDirectory scratch;
+    const auto storage = PosixStorage::make_directory(scratch.path()).value();
+    ASSERT_TRUE(storage->create_whole("file", "1", Durability::kDurable));
+    Result<std::vector<ListedFile>> listed = std::vector<ListedFile>();
+    constexpr unsigned kFlags = 3;
+    const RefusedCall refused{SYS_newfstatat, error, kFlags, AT_SYMLINK_NOFOLLOW};
+    const bool ran = run_with_refused({refused}, [&] { listed = storage->list(""); });
+    if (!ran) GTEST_SKIP() << "no seccomp here";
+    if (error == ENOENT) {  // it went after its name was read
+      ASSERT_TRUE(listed) << listed.error().what();
+      EXPECT_TRUE(listed->empty());
+    } else {
+      ASSERT_FALSE(listed);
+      EXPECT_EQ(listed.error().file(), "file");
+    }
+  }
+}
+
+// Runs `work` in a child process, in mounts of its own, with a new file system at /proc/fs; false if that can't be. The
+// work says whether all went well.
+bool run_in_mount_below_proc(const std::function<bool(const fs::path&)>& work) {
+  constexpr int kNoMounts = 99;
+  const pid_t child = fork();
+  if (child == 0) {
+    const fs::path place = "/proc/fs";
+    const bool mounted = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                         mount("none", place.c_str(), "tmpfs", 0, nullptr) == 0;
+    _exit(!mounted ? kNoMounts : work(place) ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoMounts) return false;
+  EXPECT_EQ(status, 0);
+  return true;
+}
+
+TEST(PosixStorage, SyncsAMountPointBelowAFileSystemThatCannotSync) {
+  const bool ran = run_in_mount_below_proc([](const fs::path& place) {
+    const os::Fd above(::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fsync(above.get()) == 0) return false;  // the test would show nothing
+    return PosixStorage::open_directory(place).value()->sync("").has_value();
+  });
+  if (!ran) GTEST_SKIP() << "needs the right to mount";
 }
 
 TEST(PosixStorage, SaysThatTheDirectoryIsMissing) {

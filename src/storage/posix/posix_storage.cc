@@ -64,6 +64,19 @@ Result<os::Fd> open_directory_fd(const std::filesystem::path& directory) {
   return fd;
 }
 
+// The name of the directory must last too, whoever made it. Not ours to sync is a parent that we may not open, that
+// lies in another file system (the directory is a mount point), or whose file system can't sync a directory.
+Result<void> sync_parent(const os::Fd& directory) {
+  const os::Fd parent(openat(directory.get(), "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!parent) return {};
+  struct stat own {
+  }, above{};
+  const bool is_mount_point =
+      fstat(directory.get(), &own) == 0 && fstat(parent.get(), &above) == 0 && own.st_dev != above.st_dev;
+  if (is_mount_point || fsync(parent.get()) == 0 || errno == EINVAL || errno == EROFS) return {};
+  return failed("syncing a parent directory", "..");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PosixStorage>> PosixStorage::open_directory(const std::filesystem::path& directory) {
@@ -184,8 +197,11 @@ Result<std::vector<ListedFile>> PosixStorage::list(std::string_view folder) cons
     const std::string_view name = item->d_name;
     if (name == "." || name == "..") continue;
     struct stat status {};
-    if (fstatat(fd, item->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) continue;  // gone meanwhile
-    files.push_back({std::string(name), S_ISDIR(status.st_mode), S_ISREG(status.st_mode)});
+    const bool seen = fstatat(fd, item->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0;
+    // Gone meanwhile. After any other error the file may be there: callers would take its name for free.
+    if (!seen && errno != ENOENT)
+      return failed("looking at", path == "." ? std::string(name) : path + "/" + item->d_name);
+    if (seen) files.push_back({std::string(name), S_ISDIR(status.st_mode), S_ISREG(status.st_mode)});
     errno = 0;
   }
   if (errno != 0) return failed("listing", path);
@@ -231,9 +247,7 @@ Result<void> PosixStorage::sync(std::string_view folder) {
       if (fsync(parent.get()) != 0) return failed("syncing a parent directory", "..");
     }
     parents_of_made_.clear();
-    // Whoever made the directory itself, its name must last too. A parent that we may not open is not ours to sync.
-    const os::Fd parent(openat(directory_->get(), "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (parent && !parent_synced_ && fsync(parent.get()) != 0) return failed("syncing a parent directory", "..");
+    if (!parent_synced_) CAIRN_TRY(sync_parent(*directory_));
     parent_synced_ = true;
     if (fsync(directory_->get()) != 0) return failed("syncing the directory", ".");
     return {};
