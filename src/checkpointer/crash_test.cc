@@ -61,8 +61,8 @@ TEST(Crash, AtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
   }
 }
 
-// Saves step 2 over step 1 by a process that is killed at operation `kill_at`, and returns the dead save; nullopt if the
-// save ended before, or left no folder.
+// Saves step 2 over step 1 by a process that is killed at operation `kill_at`, and returns the dead save; nullopt if
+// the save ended before, or left no folder.
 std::optional<writer::DeadSave> save_and_be_killed(ModelStorage& disk, std::uint64_t kill_at) {
   EXPECT_TRUE(save_step(disk, 1));
   disk.crash_at(disk.operation_count() + kill_at);

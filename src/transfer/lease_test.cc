@@ -74,8 +74,8 @@ TEST_P(Leases, OfOneSaveAreJudgedByTheStoragesClockToo) {
   ServerDirectory directory{std::chrono::minutes(GetParam())};
   const std::string living = directory.make_foreign_save(1, std::chrono::seconds(10));
   const std::string dead = directory.make_foreign_save(2, std::chrono::minutes(6));
-  clean_up_after(directory.storage(), {1, 1});
-  clean_up_after(directory.storage(), {1, 2});
+  ASSERT_TRUE(clean_up_after(directory.storage(), {1, 1}));
+  ASSERT_TRUE(clean_up_after(directory.storage(), {1, 2}));
   ASSERT_TRUE(directory.storage().list(living));
   EXPECT_EQ(directory.storage().list(living)->size(), 1u);
   EXPECT_FALSE(directory.storage().list(dead));

@@ -33,9 +33,10 @@ Result<void> write_replaced_list(storage::Storage& storage, std::string_view fol
 std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
                                   const std::vector<std::string>& orphans);
 
-// The same for one save whose process died; nothing is removed if one of its leases has not run out. The process may have
-// died between the rename of `.metadata` and the sync, so the directory is synced first: until then a power cut can bring
-// back the old `.metadata`, which needs the old files. If the sync fails, its error is returned and nothing is removed.
+// The same for one save whose process died; nothing is removed if one of its leases has not run out. The process may
+// have died between the rename of `.metadata` and the sync, so the directory is synced first: until then a power cut
+// can bring back the old `.metadata`, which needs the old files. If the sync fails, its error is returned and nothing
+// is removed.
 Result<void> clean_up_after(storage::Storage& storage, const SaveId& save_id);
 
 // Removes a private folder with all that is in it; kLease: all but its lease, which still says whose files lie about.
