@@ -19,6 +19,7 @@ from cairn.objects import load_value, pickle_allowed, warn_of_conversions
 from cairn.planning import load_planner_is_native, load_planner_options
 from cairn.protocol import load_by_protocol
 from cairn.ranks import Ranks
+from cairn.second_argument import takes_storage_second
 from cairn.tensors import (
     TensorTarget,
     add_payload_target,
@@ -33,6 +34,7 @@ _RESTARTS_MAX = 8  # how often a load begins again because a save replaced the c
 _Result = TypeVar("_Result")
 
 
+@takes_storage_second
 def load(  # noqa: PLR0913 - DCP has six of them
     state_dict: dict[str, Any],
     *,
@@ -48,7 +50,8 @@ def load(  # noqa: PLR0913 - DCP has six of them
 ) -> None:
     """Fills `state_dict` from the checkpoint in directory `checkpoint_id`, written by Cairn or by DCP.
 
-    The signature is DCP's, up to `no_dist`. Tensors are filled in place; other values are replaced where they sit; of
+    The signature is DCP's, up to `no_dist`, and `storage_reader` may be the second positional argument, with a warning.
+    Tensors are filled in place; other values are replaced where they sit; of
     entries with ``state_dict()`` and ``load_state_dict()`` the former is called before and the latter after. Keys that
     only the checkpoint has are ignored; keys that it lacks are an error, unless `planner` is a
     ``DefaultLoadPlanner(allow_partial_load=True)``.

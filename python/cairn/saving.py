@@ -17,8 +17,10 @@ from cairn.metadata import LazyMetadata
 from cairn.planning import save_planner_is_native, save_planning
 from cairn.protocol import save_by_protocol
 from cairn.ranks import Ranks
+from cairn.second_argument import takes_storage_second
 
 
+@takes_storage_second
 def save(
     state_dict: dict[str, Any],
     *,
@@ -31,7 +33,8 @@ def save(
 ) -> Metadata:
     """Saves `state_dict` as the checkpoint in directory `checkpoint_id`, in the files of DCP.
 
-    The signature is that of ``torch.distributed.checkpoint.save``. `state_dict` may be nested; of entries that have
+    The signature is that of ``torch.distributed.checkpoint.save``, which also takes `storage_writer` as the second
+    positional argument, with a warning. `state_dict` may be nested; of entries that have
     ``state_dict()`` and ``load_state_dict()`` that state is saved; everything else is stored as it is. An old
     checkpoint in the directory stays whole until the new one is durable, then makes room for it; files of others there
     are left alone. Ctrl-C leaves the old one.
