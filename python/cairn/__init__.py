@@ -2,8 +2,9 @@
 
 ``import cairn as dcp`` takes the place of ``import torch.distributed.checkpoint as dcp``: every name of that package
 and its modules is here too (:mod:`cairn.mirror`), Cairn's own object or else torch's, and the files are the same.
-:func:`install` does it for programs that are not to be changed. ``open`` and ``verify`` look at a checkpoint,
-``latest`` and ``saves_in_flight`` at what is there to resume from; they, and ``import cairn``, need no torch.
+:func:`install` does it for programs that are not to be changed; :func:`report` says which calls used the engine.
+``open`` and ``verify`` look at a checkpoint, ``latest`` and ``saves_in_flight`` at what is there to resume from; they,
+and ``import cairn``, need no torch.
 
 Every error is a :class:`cairn.Error` that says which key, file and offset it is about, and also the built-in exception
 that one would expect (``FileNotFoundError``, ``ValueError``, ...).
@@ -99,6 +100,7 @@ __all__ = [
     "load_state_dict",
     "open",
     "prepare_async_saves",
+    "report",
     "save",
     "save_state_dict",
     "saves_in_flight",
@@ -118,6 +120,7 @@ _LATE = {
     "configure_async_saves": "cairn.async_saving",
     "install": "cairn.installing",
     "prepare_async_saves": "cairn.async_saving",
+    "report": "cairn.engine_use",
     "staging_fence": "cairn.staging",
     "uninstall": "cairn.installing",
 }

@@ -45,6 +45,7 @@ from cairn.checkpoint import ValueInfo as ValueInfo
 from cairn.checkpoint import VerifyReport as VerifyReport
 from cairn.checkpoint import open as open
 from cairn.checkpoint import verify as verify
+from cairn.engine_use import report as report
 from cairn.errors import Cancelled as Cancelled
 from cairn.errors import Corrupt as Corrupt
 from cairn.errors import Error as Error

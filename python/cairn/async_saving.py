@@ -21,13 +21,15 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlo
 from torch.distributed.checkpoint.staging import DefaultStager as StockDefaultStager
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
 
-from cairn import queued_saves, saves_under_way
+from cairn import engine_use, queued_saves, saves_under_way
 from cairn.async_saver import AsyncSaver, IoPriority
 from cairn.described import DescribedState, states_of
-from cairn.errors import Error
+from cairn.errors import Error, InvalidArgument
 from cairn.failures import as_checkpoint_exceptions
-from cairn.filesystem import FileSystemWriter, save_options, writer_is_native
-from cairn.planning import save_planner_is_native, save_planning
+from cairn.filesystem import FileSystemWriter, save_options
+from cairn.native_hooks import hooks_of, name_of, overridden
+from cairn.native_storages import why_writer_is_foreign
+from cairn.planning import save_planning, why_save_planner_is_foreign
 from cairn.ranks import Ranks
 from cairn.saves_under_way import Follower, PendingSave
 from cairn.saving import save_now
@@ -35,6 +37,9 @@ from cairn.staging import BlockingAsyncStager, DefaultStager
 
 _PathLike = str | os.PathLike[str]
 _BLOCKING_STAGERS = (BlockingAsyncStager, StockBlockingStager, FileSystemWriter, StockWriter)
+_BLOCKING_HOOKS = hooks_of(StockBlockingStager)
+_STAGERS = (DefaultStager, StockDefaultStager)
+_STAGING_HOOKS = hooks_of(StockDefaultStager)
 
 _savers: dict[bool, AsyncSaver] = {}  # by whether a process writes
 _settings: dict[str, Any] = {}
@@ -71,22 +76,28 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     program at once (SIGTERM, ``os._exit``, ``exec``). A child made by fork saves by itself; its parent's futures are
     not for it.
 
-    A planner, a storage or a stager of the caller's own class is used as in DCP, with threads.
+    A planner, a storage or a stager of the caller's own class is used as in DCP, with threads. InvalidArgument if
+    `async_checkpointer_type` is no AsyncCheckpointerType.
     """
     stager = async_stager
     if stager is None and isinstance(storage_writer, AsyncStager):
         stager = storage_writer
     process = async_checkpointer_type is AsyncCheckpointerType.PROCESS
     call = _Call(checkpoint_id, storage_writer, planner, process_group, no_dist, use_collectives)
-    native = save_planner_is_native(planner) and writer_is_native(storage_writer, checkpoint_id)
-    if native and (stager is None or type(stager) in _BLOCKING_STAGERS):
-        return _start(lambda: states_of(state_dict), call, process, asynchronous_staging=False).upload
-    if native and type(stager) in (DefaultStager, StockDefaultStager):
+
+    def state() -> dict[str, Any]:  # runs where an error reaches the other ranks too
+        _check_type(async_checkpointer_type)
+        return states_of(state_dict)
+
+    foreign = why_save_planner_is_foreign(planner) or why_writer_is_foreign(storage_writer, checkpoint_id)
+    if not foreign and (stager is None or not overridden(stager, _BLOCKING_HOOKS, _BLOCKING_STAGERS)):
+        return _start(state, call, process, asynchronous_staging=False).upload
+    if not foreign and not overridden(stager, _STAGING_HOOKS, _STAGERS):
         later = stager._config.use_async_staging
-        pending = _start(lambda: states_of(state_dict), call, process, asynchronous_staging=later)
+        pending = _start(state, call, process, asynchronous_staging=later)
         stager._staging_future = pending.staging  # for its synchronize_staging()
         return _response(pending.staging, pending.upload) if later else pending.upload
-    return _save_what_is_staged(state_dict, stager, call, process if native else None)
+    return _save_what_is_staged(state, stager, call, process, foreign)
 
 
 def configure_async_saves(
@@ -135,6 +146,15 @@ class _Call(NamedTuple):
     use_collectives: bool
 
 
+def _check_type(wanted: object) -> None:
+    if not isinstance(wanted, AsyncCheckpointerType):
+        raise InvalidArgument(
+            "async_checkpointer_type is a member of AsyncCheckpointerType",
+            expected="AsyncCheckpointerType.THREAD or AsyncCheckpointerType.PROCESS",
+            actual=repr(wanted),
+        )
+
+
 def _saver(process: bool) -> AsyncSaver:
     if process not in _savers:
         _savers[process] = AsyncSaver(process=process, **_settings)
@@ -157,7 +177,7 @@ def _start(
                     directory, options = save_options(call.checkpoint_id, call.storage_writer)
                     described = DescribedState(make_state(), record_paths=planning["record_paths"])
                     follower.start()
-                return saver.start(
+                pending = saver.start(
                     described,
                     directory,
                     follower,
@@ -166,6 +186,8 @@ def _start(
                     **options,
                     **together,
                 )
+            engine_use.note("async_save", directory, "writer process" if process else "threads")
+            return pending
         except Error as error:
             saves_under_way.note_told(error)
             raise
@@ -177,9 +199,9 @@ def _members(ranks: Ranks, call: _Call) -> tuple[int, ...]:
 
 
 def _save_what_is_staged(
-    state_dict: dict[str, Any], stager: Any, call: _Call, process: bool | None
+    state: Callable[[], dict[str, Any]], stager: Any, call: _Call, process: bool, foreign: str
 ) -> "Future[Metadata] | AsyncSaveResponse":
-    """With a stager of the caller's own, or a planner or storage (`process` is None) that the engine does not know.
+    """With a stager of the caller's own, or a `foreign` planner or storage, which the engine does not know.
 
     What is staged at once, for the engine, is copied once more: the stager may use its memory for the next save.
     """
@@ -190,15 +212,19 @@ def _save_what_is_staged(
         own = Ranks(queued_saves.group_of_our_own(call.process_group, call.no_dist), call.no_dist)
         with Follower(_members(ranks, call)) as follower:
             try:
-                staged = queued_saves.stage(ranks, own, follower, lambda: stager.stage(states_of(state_dict)))
+                staged = queued_saves.stage(ranks, own, follower, lambda: stager.stage(state()))
             except BaseException as error:
                 saves_under_way.note_told(error)
                 raise
-            if process is not None and not isinstance(staged, Future):
+            if not foreign and not isinstance(staged, Future):
                 pending = _start(lambda: staged, call, process, asynchronous_staging=False)
             else:
                 directory = str(call.checkpoint_id or getattr(call.storage_writer, "path", ""))
-                save = functools.partial(save_now, **call._replace(process_group=own.group)._asdict())
+                reason = "" if foreign else f"{name_of(type(stager))} stages asynchronously"
+                if process:
+                    reason = f"threads write, not the writer process that was asked for{reason and ': '}{reason}"
+                arguments = call._replace(process_group=own.group)._asdict()
+                save = functools.partial(save_now, **arguments, call="async_save", reason=reason)
                 pending = queued_saves.enqueue(own, directory, staged, follower, save)
     if isinstance(staged, Future):
         return _response(pending.staging, pending.upload)

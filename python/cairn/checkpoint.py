@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeA
 
 from cairn import _engine, arrays
 from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey
+from cairn.location import existing_directory
 
 if TYPE_CHECKING:
     from cairn.arrays import NDArray
@@ -104,7 +105,7 @@ class Checkpoint(Mapping[str, Any]):
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, follow_links: bool = False) -> None:
-        self.directory = os.fspath(directory)
+        self.directory = os.fspath(existing_directory(directory))
         self._follow_links = follow_links
         self._native = _engine.open(os.fsencode(self.directory))
         self._catalog = _engine.catalog_of(self._native)
@@ -211,7 +212,7 @@ def open(directory: str | os.PathLike[str], *, follow_links: bool = False) -> Ch
     """Opens the checkpoint in `directory`, whoever wrote it: Cairn or ``torch.distributed.checkpoint``.
 
     `follow_links` allows data files that are symbolic links. Raises NotFound if there is no checkpoint, Corrupt if its
-    metadata is damaged.
+    metadata is damaged, Unsupported if `directory` is the URL of another storage.
     """
     return Checkpoint(directory, follow_links=follow_links)
 
@@ -222,5 +223,5 @@ def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_l
     The report is true if all is well; otherwise ``problems`` holds errors that name file, offset and key. Raises only
     if there is no checkpoint to look at, or its metadata can't be read at all. Ctrl-C ends it at once.
     """
-    found = _engine.verify(os.fsencode(directory), thread_count, follow_links)
+    found = _engine.verify(os.fsencode(existing_directory(directory)), thread_count, follow_links)
     return VerifyReport(**{**found, "problems": tuple(found["problems"])})

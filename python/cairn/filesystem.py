@@ -7,12 +7,13 @@ Each is one of torch's own, so that code which asks ``isinstance`` goes on worki
 import os
 import pickle
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension
-from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, FileSystem, SerializationFormat
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, SerializationFormat
 from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.metadata import Metadata
@@ -20,10 +21,13 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from cairn import _engine, mirror
+from cairn import _engine, engine_use, mirror
 from cairn.claims import Claim, current_ticket, mark
-from cairn.errors import Cancelled, InvalidArgument
+from cairn.errors import Cancelled, InvalidArgument, NotFound
+from cairn.location import local_directory
 from cairn.metadata import LazyMetadata
+from cairn.native_hooks import name_of
+from cairn.native_storages import directory_of, why_torch_reads, why_torch_writes
 from cairn.objects import warn_of_conversions
 from cairn.read_items import ItemReader
 from cairn.write_items import metadata_of, write_items
@@ -50,9 +54,14 @@ class FileSystemWriter(StockWriter):
     As a StorageWriter it keeps the promises of ``cairn.save``: the ranks write natively what the planner resolves, an
     old checkpoint stays whole until the new one is durable, and if a rank fails no file is left behind. (A failure
     outside of the writer's methods, as in a planner's ``finish_plan``, leaves files until the coordinator's writer is
-    used again or dies.) With `_extensions` or another `serialization_format`, and in a subclass that writes to
-    another `fs`, torch's own code writes, and none of this holds.
+    used again or dies.) With `_extensions` or another `serialization_format`, in a subclass that writes to another `fs`
+    than a local one, and in a subclass that overrides `prepare_global_plan` or `write_data`, torch's own code does what
+    the subclass leaves to it, and none of this holds.
     """
+
+    _claim: Claim | None = None  # the coordinator's, from prepare_global_plan on
+    _is_alone = False  # no other rank takes part
+    _threads_min = _THREADS  # where __init__() was not called, and the default is torch's: 1
 
     def __init__(
         self,
@@ -77,8 +86,7 @@ class FileSystemWriter(StockWriter):
             _extensions,
             serialization_format,
         )
-        self._claim: Claim | None = None  # the coordinator's, from prepare_global_plan on
-        self._is_alone = False  # no other rank takes part
+        self._threads_min = 1
 
     def reset(self, checkpoint_id: _PathLike | None = None) -> None:
         """As in DCP. A save that is under way is given up."""
@@ -89,47 +97,50 @@ class FileSystemWriter(StockWriter):
         """As in DCP. A save that was under way is given up."""
         self.give_up()
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+        if reason := why_torch_writes(self):
+            engine_use.storage_moves_data(self, self.path, reason)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Leaves the plan as it is."""
-        return plan if self._is_native else super().prepare_local_plan(plan)
+        return super().prepare_local_plan(plan) if why_torch_writes(self) else plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Claims the directory, and tells every rank (cairn.claims). Raises if it must not be overwritten."""
-        if not self._is_native:
+        if why_torch_writes(self):
             return super().prepare_global_plan(plans)
         rank = None if self.use_collectives else self.rank
-        self._claim = Claim(self.path, overwrite=self.overwrite, durable=self.sync_files, alone_as_rank=rank)
+        self._claim = Claim(directory_of(self), overwrite=self.overwrite, durable=self.sync_files, alone_as_rank=rank)
         self._is_alone = len(plans) == 1
         return [replace(plan, storage_data=self._claim.ticket(i + (rank or 0))) for i, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[list[WriteResult]]":
         """Writes what `planner` resolves the items to. The future is done."""
-        if not self._is_native:
+        if why_torch_writes(self):
             return super().write_data(plan, planner)
         ticket = current_ticket(plan.storage_data)
         try:
             results = write_items(
                 plan,
                 planner,
-                self.path,
+                directory_of(self),
                 ticket,
                 durable=self.sync_files,
                 file_per_item=not self.single_file_per_rank,
-                thread_count=self.thread_count,
+                thread_count=max(self.thread_count, self._threads_min),
             )
         except BaseException as error:
             mark(error, ticket)
             if self._is_alone:  # then torch gathers nothing
                 self.give_up()
             raise
+        engine_use.storage_moves_data(self, self.path)
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Completes `metadata` and makes it the checkpoint, or raises and withdraws the files of all ranks."""
-        if not self._is_native:
+        if why_torch_writes(self):
             super().finish(metadata, results)
             return
         claim, self._claim = self._claim, None
@@ -154,11 +165,6 @@ class FileSystemWriter(StockWriter):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_claim": None}  # it is this process's
 
-    @property
-    def _is_native(self) -> bool:
-        plain = self.serialization_format is SerializationFormat.TORCH_SAVE and not self.transforms.extensions
-        return plain and type(self.fs) is FileSystem
-
 
 @mirror.stands_for_base
 class FileSystemReader(StockReader):
@@ -170,23 +176,30 @@ class FileSystemReader(StockReader):
     planner's tensors, and checks every byte that it reads. Dtypes are converted as torch converts them, with a
     ConversionWarning. Values go to the planner as they are stored; torch's own planner runs the code that their pickles
     name. Items that went through stream transforms, or lie elsewhere than in the checkpoint's metadata, are read by
-    torch, and so is everything in a subclass that reads from another `fs`.
+    torch, and so is everything in a subclass that reads from another `fs` than a local one.
     """
+
+    thread_count = _THREADS
+    _checkpoint: _engine.Checkpoint | None = None  # the one whose metadata was read
+    _options: Mapping[str, Any] = MappingProxyType({"allow_cast": True})
+    _allow_pickle: bool | None = None
 
     def __init__(
         self, path: _PathLike, _extension_registry: ExtensionRegistry | None = None, thread_count: int = _THREADS
     ) -> None:
         super().__init__(path, _extension_registry)
         self.thread_count = thread_count
-        self._checkpoint: _engine.Checkpoint | None = None  # the one whose metadata was read
-        self._options: dict[str, Any] = {"allow_cast": True}
-        self._allow_pickle: bool | None = None
 
     def reading(self, allow_pickle: bool, **options: Any) -> "FileSystemReader":
         """For ``cairn.load``: with its rules on values, and its options for the engine. Returns this reader."""
         self._allow_pickle = allow_pickle
         self._options = options
         return self
+
+    def done_reading(self) -> None:
+        """For ``cairn.load``: forgets reading(), and closes the checkpoint."""
+        for name in ("_allow_pickle", "_options", "_checkpoint"):
+            vars(self).pop(name, None)
 
     def reset(self, checkpoint_id: _PathLike | None = None) -> None:
         """As in DCP."""
@@ -195,17 +208,22 @@ class FileSystemReader(StockReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The metadata, as torch's class; `rank` asks for what that rank saved alone. Filled when it is looked at."""
-        if type(self.fs) is not FileSystem:  # a subclass reads from elsewhere
+        if why_torch_reads(self):
             return super().read_metadata(*args, **kwargs)
         self._checkpoint = self._open(kwargs.get("rank"))
         return LazyMetadata(_engine.catalog_of(self._checkpoint), self.load_id)
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         """Has the planner's tensors filled and its values loaded. The future is done."""
-        if type(self.fs) is not FileSystem:
+        reason = why_torch_reads(self)
+        if not reason and self._checkpoint is None:  # a subclass has the metadata from elsewhere
+            try:
+                self._checkpoint = self._open(None if self.use_collectives else self.rank)
+            except NotFound:
+                reason = f"{name_of(type(self))} has its metadata from elsewhere than the directory"
+        engine_use.storage_moves_data(self, self.path, reason)
+        if reason or self._checkpoint is None:
             return super().read_data(plan, planner)
-        if self._checkpoint is None:  # the metadata came from elsewhere
-            self._checkpoint = self._open(None if self.use_collectives else self.rank)
         options = {**self._options, "thread_count": self.thread_count}
         reader = ItemReader(self._checkpoint, self.storage_data, options, self._allow_pickle)
         ours = [item for item in plan.items if reader.knows(item)]
@@ -222,48 +240,22 @@ class FileSystemReader(StockReader):
         return {**self.__dict__, "_checkpoint": None}  # it is this process's
 
     def _open(self, rank: int | None) -> _engine.Checkpoint:
-        return _engine.open(os.fsencode(self.path), ".metadata" if rank is None else f"__{rank}.metadata")
-
-
-def is_directory(checkpoint_id: _PathLike | None) -> bool:
-    """Whether the engine takes the id of a checkpoint for a directory: it is no URL."""
-    return not (isinstance(checkpoint_id, str) and "://" in checkpoint_id)
-
-
-def writer_is_native(writer: Any, checkpoint_id: _PathLike | None) -> bool:
-    """Whether the engine stores what this writer would: a file system's, Cairn's or torch's own class, no extensions.
-
-    Without a writer: whether the checkpoint's id is a directory.
-    """
-    if writer is None:
-        return is_directory(checkpoint_id)
-    if type(writer) not in (FileSystemWriter, StockWriter):
-        return False
-    return not writer.transforms.extensions and writer.serialization_format is SerializationFormat.TORCH_SAVE
-
-
-def reader_is_native(reader: Any, checkpoint_id: _PathLike | None) -> bool:
-    """As writer_is_native()."""
-    if reader is None:
-        return is_directory(checkpoint_id)
-    if type(reader) not in (FileSystemReader, StockReader):
-        return False
-    return bool(reader.transforms.extension_registry.extensions.keys() == ExtensionRegistry().extensions.keys())
+        return _engine.open(os.fsencode(directory_of(self)), ".metadata" if rank is None else f"__{rank}.metadata")
 
 
 def save_options(checkpoint_id: _PathLike | None, writer: StockWriter | None) -> tuple[_PathLike, dict[str, Any]]:
     """The directory and the engine's options for a save by a native writer."""
     if writer is None:
         directory = _directory(checkpoint_id, "storage_writer")
-        return directory, {"checkpoint_id": os.fspath(directory)}
+        return directory, {"checkpoint_id": os.fspath(checkpoint_id or directory)}
     if checkpoint_id is not None:
         writer.reset(checkpoint_id)
-    return writer.path, {
+    return directory_of(writer), {
         "checkpoint_id": os.fspath(writer.path),
         "file_per_item": not writer.single_file_per_rank,
         "durable": writer.sync_files,
         "overwrite": writer.overwrite,
-        "thread_count": max(writer.thread_count, 1 if type(writer) is FileSystemWriter else _THREADS),
+        "thread_count": max(writer.thread_count, 1 if FileSystemWriter in type(writer).__mro__ else _THREADS),
     }
 
 
@@ -273,13 +265,15 @@ def load_options(checkpoint_id: _PathLike | None, reader: StockReader | None) ->
         return _directory(checkpoint_id, "storage_reader"), {}
     if checkpoint_id is not None:
         reader.reset(checkpoint_id)
-    return reader.path, {"thread_count": getattr(reader, "thread_count", _THREADS)}
+    return directory_of(reader), {"thread_count": getattr(reader, "thread_count", _THREADS)}
 
 
 def _directory(checkpoint_id: _PathLike | None, storage: str) -> _PathLike:
     if not checkpoint_id:
         raise MissingCheckpointId(f"`checkpoint_id` must be specified if `{storage}` is None")
-    return checkpoint_id
+    directory = local_directory(checkpoint_id)
+    assert directory is not None  # or the storage would not be native
+    return directory
 
 
 __getattr__, __dir__ = mirror.names_of(__name__)

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from cairn import _engine
 from cairn.errors import InvalidArgument
+from cairn.location import existing_directory
 
 _WAIT_MAX = 10**9
 
@@ -52,7 +53,7 @@ def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None 
         raise InvalidArgument("wait is a number of seconds", expected=f"0 to {_WAIT_MAX}", actual=repr(wait))
     if rank is not None and not 0 <= rank < 2**32:
         raise InvalidArgument("rank is the number of a rank", actual=repr(rank))
-    found, passed_over = _engine.latest(os.fsencode(root), math.ceil(wait * 1000), rank)
+    found, passed_over = _engine.latest(os.fsencode(existing_directory(root)), math.ceil(wait * 1000), rank)
     for reason in passed_over:
         warnings.warn(reason, RuntimeWarning, stacklevel=2)
     return None if found is None else os.fsdecode(found)
@@ -71,6 +72,6 @@ def saves_in_flight(directory: str | os.PathLike[str]) -> tuple[SaveInFlight, ..
             dict(failures),
         )
         for save_id, job_id, number, verdict, is_leftover, writers, failures in _engine.saves_in_flight(
-            os.fsencode(directory)
+            os.fsencode(existing_directory(directory))
         )
     )

@@ -9,14 +9,15 @@ import torch
 from torch.distributed.checkpoint.planner_helpers import _init_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 
-from cairn import _engine
+from cairn import _engine, engine_use
 from cairn.checkpoint import Verify, check_verify
 from cairn.errors import Error, NotFound, Replaced
 from cairn.failures import as_checkpoint_exceptions
-from cairn.filesystem import load_options, reader_is_native
+from cairn.filesystem import load_options
 from cairn.flattening import Leaf, flatten, flatten_as_2_3, top_level
+from cairn.native_storages import why_reader_is_foreign
 from cairn.objects import load_value, pickle_allowed, warn_of_conversions
-from cairn.planning import load_planner_is_native, load_planner_options
+from cairn.planning import load_planner_options, why_load_planner_is_foreign
 from cairn.protocol import load_by_protocol
 from cairn.ranks import Ranks
 from cairn.second_argument import takes_storage_second
@@ -71,7 +72,7 @@ def load(  # noqa: PLR0913 - DCP has six of them
     A `planner` of another class than DCP's own plans by its own rules, and a `storage_reader` that is no file system's
     reads by its own (:mod:`cairn.protocol`); tensors may then be partly filled after any failure.
     """
-    if not (load_planner_is_native(planner) and reader_is_native(storage_reader, checkpoint_id)):
+    if why_load_planner_is_foreign(planner) or why_reader_is_foreign(storage_reader, checkpoint_id):
         resolved, statefuls = _resolved(state_dict)
         load_by_protocol(
             resolved,
@@ -98,6 +99,7 @@ def load(  # noqa: PLR0913 - DCP has six of them
             resolved, statefuls = _resolved(state_dict)
             run = _Load(resolved, flattens, options, pickle_allowed(allow_pickle))
         conversions = _with_restarts(os.fsencode(directory), run, ranks)
+    engine_use.note("load", directory)
     warn_of_conversions(conversions, stacklevel=2)
     _put_back(state_dict, resolved, statefuls)
 

@@ -4,15 +4,20 @@ from typing import Any
 
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 
+from cairn.native_hooks import hooks_of, why_not_native
 
-def save_planner_is_native(planner: object | None) -> bool:
-    """Whether the engine plans as this planner would: there is none, or it is torch's default one and no subclass."""
-    return planner is None or type(planner) is DefaultSavePlanner
+_SAVE_HOOKS = hooks_of(DefaultSavePlanner)
+_LOAD_HOOKS = hooks_of(DefaultLoadPlanner)
 
 
-def load_planner_is_native(planner: object | None) -> bool:
-    """As save_planner_is_native()."""
-    return planner is None or type(planner) is DefaultLoadPlanner
+def why_save_planner_is_foreign(planner: object | None) -> str:
+    """Why the engine can't plan as this planner would: its class and the hooks that it overrides. "" if it can."""
+    return "" if planner is None else why_not_native(planner, _SAVE_HOOKS, (DefaultSavePlanner,))
+
+
+def why_load_planner_is_foreign(planner: object | None) -> str:
+    """As why_save_planner_is_foreign()."""
+    return "" if planner is None else why_not_native(planner, _LOAD_HOOKS, (DefaultLoadPlanner,))
 
 
 def save_planning(planner: DefaultSavePlanner | None) -> dict[str, Any]:

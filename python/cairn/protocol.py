@@ -1,13 +1,12 @@
 """Saves and loads in which somebody else's planner or storage takes part: by torch's own driver, with what is native.
 
-``cairn.save`` and ``cairn.load`` plan natively. Where the planner is the caller's own class, or the storage is none of
-the file system's, they come here: torch's driver calls the hooks in their order. Where only the planner is the
-caller's, the storage is Cairn's FileSystemWriter or FileSystemReader: bytes are written and read natively all the same.
+``cairn.save`` and ``cairn.load`` plan natively. If the planner or the storage overrides hooks, or is of a class that
+the engine does not know, they come here: torch's driver calls the hooks in their order. Hooks that a storage has from
+torch are Cairn's there (:mod:`cairn.native_hooks`): with a planner of the caller's the engine still moves the data.
 """
 
 import contextlib
 import importlib
-import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -16,27 +15,24 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
+from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.metadata import Metadata
 
-from cairn import mirror
+from cairn import engine_use, mirror
 from cairn.errors import Error
 from cairn.failures import as_checkpoint_exceptions, with_failures
-from cairn.filesystem import (
-    FileSystemReader,
-    FileSystemWriter,
-    MissingCheckpointId,
-    is_directory,
-    reader_is_native,
-    writer_is_native,
-)
+from cairn.filesystem import FileSystemReader, FileSystemWriter, MissingCheckpointId
+from cairn.location import local_directory
+from cairn.native_hooks import with_native_hooks
+from cairn.native_storages import why_reader_is_foreign, why_torch_reads, why_torch_writes, why_writer_is_foreign
 from cairn.objects import pickle_allowed
-from cairn.planning import load_planner_is_native, save_planner_is_native
+from cairn.planning import why_load_planner_is_foreign, why_save_planner_is_foreign
 
 _PathLike = str | os.PathLike[str]
-_log = logging.getLogger("cairn")
 
 
-def save_by_protocol(
+def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
     state_dict: dict[str, Any],
     *,
     checkpoint_id: _PathLike | None = None,
@@ -46,18 +42,24 @@ def save_by_protocol(
     no_dist: bool = False,
     use_collectives: bool = True,
     coordinator_rank: int = 0,
+    call: str = "save",
+    reason: str = "",
 ) -> Metadata:
     """Saves by torch's driver. Entries of `state_dict` are what is to be saved: of Statefuls their ``state_dict()``.
+
+    `call` and `reason` are for engine_use: Cairn's function, and why the call is not carried out as its caller expects.
 
     Raises what torch's driver raises, a CheckpointException with the failures by rank; if the first of them is a
     cairn.Error, one that is both. With Cairn's writer a failure leaves the old checkpoint whole and no files.
     """
+    reasons = [reason, _planned(why_save_planner_is_foreign(planner))]
+    reasons.append(_stored(why_writer_is_foreign(storage_writer, checkpoint_id)))
     writer = _writer(storage_writer, checkpoint_id)
-    _say_why("save", planner, storage_writer, save_planner_is_native(planner))
+    place = checkpoint_id or getattr(writer, "path", "")
     keywords: dict[str, Any] = {} if use_collectives else {"use_collectives": False}
     driver = importlib.import_module(f"{mirror.TORCH}.state_dict_saver")._save_state_dict
     try:
-        with _as_torch_raises():
+        with engine_use.driving(call, place, reasons), _as_torch_raises():
             saved: Metadata = driver(
                 state_dict, writer, process_group, coordinator_rank, _is_alone(no_dist), planner, **keywords
             )
@@ -67,7 +69,7 @@ def save_by_protocol(
             writer.give_up()
 
 
-def load_by_protocol(
+def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
     state_dict: dict[str, Any],
     *,
     checkpoint_id: _PathLike | None = None,
@@ -77,6 +79,7 @@ def load_by_protocol(
     no_dist: bool = False,
     coordinator_rank: int = 0,
     allow_pickle: bool | None = None,
+    call: str = "load",
     **options: Any,
 ) -> None:
     """Fills `state_dict`, of which Statefuls have been resolved, by torch's driver.
@@ -85,13 +88,19 @@ def load_by_protocol(
     and so are `options` (verify, allow_cast, follow_links). A planner that overrides ``load_bytes`` gets the bytes as
     they are stored. Storages of others know none of these. Raises as save_by_protocol().
     """
+    reasons = [_planned(why_load_planner_is_foreign(planner))]
+    reasons.append(_stored(why_reader_is_foreign(storage_reader, checkpoint_id)))
     reader = _reader(storage_reader, checkpoint_id)
+    place = checkpoint_id or getattr(reader, "path", "")
     if allow_pickle is not None and hasattr(reader, "reading"):  # Cairn's, or of a class that extends it
         reader.reading(allow_pickle, **options)
-    _say_why("load", planner, storage_reader, load_planner_is_native(planner))
     driver = importlib.import_module(f"{mirror.TORCH}.state_dict_loader")._load_state_dict
-    with _as_torch_raises():
-        driver(state_dict, reader, process_group, coordinator_rank, _is_alone(no_dist), planner)
+    try:
+        with engine_use.driving(call, place, reasons), _as_torch_raises():
+            driver(state_dict, reader, process_group, coordinator_rank, _is_alone(no_dist), planner)
+    finally:
+        if hasattr(reader, "done_reading"):
+            reader.done_reading()
 
 
 def save_state_dict(
@@ -112,6 +121,7 @@ def save_state_dict(
         process_group=process_group,
         no_dist=no_dist,
         coordinator_rank=coordinator_rank,
+        call="save_state_dict",
     )
 
 
@@ -134,6 +144,7 @@ def load_state_dict(
         no_dist=no_dist,
         coordinator_rank=coordinator_rank,
         allow_pickle=pickle_allowed(None),
+        call="load_state_dict",
     )
 
 
@@ -157,6 +168,7 @@ def _load_state_dict_from_keys(
         planner=planner(keys={keys} if isinstance(keys, str) else keys),
         process_group=process_group,
         allow_pickle=pickle_allowed(None),
+        call="_load_state_dict_from_keys",
     )
     return state_dict
 
@@ -166,27 +178,25 @@ def _is_alone(no_dist: bool) -> bool:
 
 
 def _writer(storage: Any, checkpoint_id: _PathLike | None) -> Any:
-    """Cairn's writer where the engine could do it, else the one that was given, or that torch finds for the id."""
-    if storage is None and checkpoint_id and is_directory(checkpoint_id):
-        return FileSystemWriter(checkpoint_id)
+    """The writer for torch's driver: the one that was given, or else torch's for the id, with Cairn's native hooks."""
+    if storage is None and checkpoint_id and (directory := local_directory(checkpoint_id)) is not None:
+        return FileSystemWriter(directory)
     storage = _set_up(storage, checkpoint_id, reader=False)
-    if type(storage) is FileSystemWriter or not writer_is_native(storage, None):
+    if not isinstance(storage, StockWriter):
         return storage
-    ours = FileSystemWriter(storage.path)
-    ours.__dict__.update(vars(storage), thread_count=max(storage.thread_count, ours.thread_count))
-    return ours
+    ours = with_native_hooks(storage, StockWriter, FileSystemWriter)
+    return storage if why_torch_writes(ours) else ours
 
 
 def _reader(storage: Any, checkpoint_id: _PathLike | None) -> Any:
     """As _writer()."""
-    if storage is None and checkpoint_id and is_directory(checkpoint_id):
-        return FileSystemReader(checkpoint_id)
+    if storage is None and checkpoint_id and (directory := local_directory(checkpoint_id)) is not None:
+        return FileSystemReader(directory)
     storage = _set_up(storage, checkpoint_id, reader=True)
-    if type(storage) is FileSystemReader or not reader_is_native(storage, None):
+    if not isinstance(storage, StockReader):
         return storage
-    ours = FileSystemReader(storage.path)
-    ours.__dict__.update(vars(storage))
-    return ours
+    ours = with_native_hooks(storage, StockReader, FileSystemReader)
+    return storage if why_torch_reads(ours) else ours
 
 
 def _set_up(storage: Any, checkpoint_id: _PathLike | None, *, reader: bool) -> Any:
@@ -196,11 +206,12 @@ def _set_up(storage: Any, checkpoint_id: _PathLike | None, *, reader: bool) -> A
     return set_up(storage, checkpoint_id, reader=reader)
 
 
-def _say_why(call: str, planner: object, storage: object, planner_is_native: bool) -> None:
-    culprit = storage if planner_is_native else planner
-    what = "the storage" if planner_is_native else "the planner"
-    kind = f"{type(culprit).__module__}.{type(culprit).__qualname__}"
-    _log.info("cairn.%s by torch's planning: %s is a %s", call, what, kind)
+def _planned(reason: str) -> str:
+    return f"planned by torch's code: {reason}" if reason else ""
+
+
+def _stored(reason: str) -> str:
+    return f"storage: {reason}" if reason else ""
 
 
 @contextlib.contextmanager

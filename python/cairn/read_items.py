@@ -11,6 +11,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Read
 
 from cairn import _engine
 from cairn.errors import InvalidArgument, MissingKey
+from cairn.native_hooks import overridden
 from cairn.objects import load_value
 from cairn.tensors import TensorTarget, fill, needs_payload, tensor_in_payload
 
@@ -148,7 +149,7 @@ def _check_fits(item: ReadItem, chunk: _Chunk, target: torch.Tensor) -> None:
 
 def _is_stock(planner: LoadPlanner, *hooks: str) -> bool:
     """Whether these methods of the planner are torch's own."""
-    return all(getattr(type(planner), hook, None) is getattr(DefaultLoadPlanner, hook) for hook in hooks)
+    return not overridden(planner, hooks, (DefaultLoadPlanner,))
 
 
 def _chunks_by_place(catalog: _engine.Catalog) -> dict[tuple[str, int], _Chunk]:

@@ -8,13 +8,14 @@ from typing import Any
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from cairn import _engine, saves_under_way
+from cairn import _engine, engine_use, saves_under_way
 from cairn.described import DescribedState, states_of
 from cairn.errors import Error
 from cairn.failures import as_checkpoint_exceptions
-from cairn.filesystem import save_options, writer_is_native
+from cairn.filesystem import save_options
 from cairn.metadata import LazyMetadata
-from cairn.planning import save_planner_is_native, save_planning
+from cairn.native_storages import why_writer_is_foreign
+from cairn.planning import save_planning, why_save_planner_is_foreign
 from cairn.protocol import save_by_protocol
 from cairn.ranks import Ranks
 from cairn.second_argument import takes_storage_second
@@ -70,7 +71,7 @@ def _heed_earlier_saves(directory: str | os.PathLike[str]) -> None:
     saves_under_way.wait_for(directory)  # saves into one directory commit in their order
 
 
-def save_now(
+def save_now(  # noqa: PLR0913 - DCP has seven of them
     state_dict: dict[str, Any],
     *,
     checkpoint_id: str | os.PathLike[str] | None = None,
@@ -80,9 +81,14 @@ def save_now(
     no_dist: bool = False,
     use_collectives: bool = True,
     before: Callable[[str | os.PathLike[str]], None] | None = None,
+    call: str = "save",
+    reason: str = "",
 ) -> Metadata:
-    """As save(). `before` is called with the directory of a native save; asynchronous ones are not heeded otherwise."""
-    if not (save_planner_is_native(planner) and writer_is_native(storage_writer, checkpoint_id)):
+    """As save(). `before` is called with the directory of a native save; asynchronous ones are not heeded otherwise.
+
+    `call` and `reason` are for engine_use: Cairn's function, and why the call is not carried out as its caller expects.
+    """
+    if why_save_planner_is_foreign(planner) or why_writer_is_foreign(storage_writer, checkpoint_id):
         return save_by_protocol(
             states_of(state_dict),
             checkpoint_id=checkpoint_id,
@@ -91,6 +97,8 @@ def save_now(
             process_group=process_group,
             no_dist=no_dist,
             use_collectives=use_collectives,
+            call=call,
+            reason=reason,
         )
     with as_checkpoint_exceptions() as here, contextlib.ExitStack() as at_the_end:
         ranks = Ranks(process_group, no_dist)
@@ -107,6 +115,7 @@ def save_now(
         catalog, _, _, remarks = _engine.save(
             os.fsencode(directory), described.native, **planning, **options, **together
         )
+    engine_use.note(call, directory, reason, expected=not reason)
     for remark in remarks:
         warnings.warn(remark, RuntimeWarning, stacklevel=2)
     return LazyMetadata(catalog)

@@ -33,6 +33,12 @@ def checkpoint(tmp_path: Path) -> Iterator[Path]:
         assert not litter, f"left behind: {litter}"
 
 
+@pytest.fixture
+def fresh_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``cairn.report()`` counts only the calls of this test, which are warned of as if they were the first."""
+    monkeypatch.setattr("cairn.engine_use._counts", {})
+
+
 def ranks_of(size: int) -> Iterator["Gang"]:
     from ranks import gang  # imports torch
 
