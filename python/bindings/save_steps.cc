@@ -113,6 +113,7 @@ void bind_save_steps(nb::module_& module) {
   nb::class_<Claim>(module, "SaveClaim")
       .def("__init__", &make_claim, nb::arg("directory"), nb::kw_only(), nb::arg("overwrite"), nb::arg("durable"),
            nb::arg("alone_as_rank").none() = nb::none())
+      .def_prop_ro("save_id", [](Claim& self) { return to_str(to_hex(claimed(self).save_id())); })
       .def_prop_ro("ticket",
                    [](Claim& self) {
                      const std::string ticket = claimed(self).ticket();

@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
+from torch.distributed.checkpoint.metadata import Metadata
+
 from cairn import _engine, saves_under_way
 from cairn.described import DescribedState
 from cairn.errors import InvalidArgument, Replaced
@@ -87,9 +89,14 @@ class AsyncSaver:
         follower: saves_under_way.Follower,
         *,
         asynchronous_staging: bool,
+        on_written: Callable[[str, Metadata], None] | None = None,
         **options: Any,
     ) -> PendingSave:
-        """As save(), of a state that is described already. The follower has started."""
+        """As save(), of a state that is described already. The follower has started.
+
+        `on_written` gets the save's id (hexadecimal) and metadata, in the follower's thread, before the upload future
+        is done.
+        """
         options.setdefault("checkpoint_id", os.fspath(directory))
         native = self._native.save(
             os.fsencode(directory), described.native, (asynchronous_staging, self._deadline_seconds), **options
@@ -100,7 +107,8 @@ class AsyncSaver:
         if not asynchronous_staging:
             save.staging.set_result(None)
         kept = [described] if asynchronous_staging else []
-        follower.follow(save, functools.partial(self._follow, save, native, kept, options.get("alone_as_rank")))
+        rank = options.get("alone_as_rank")
+        follower.follow(save, functools.partial(self._follow, save, native, kept, rank, on_written))
         return save
 
     def abandon(self, code: str, message: str, place: dict[str, Any], attachment: bytes, **options: Any) -> NoReturn:
@@ -134,7 +142,12 @@ class AsyncSaver:
         del self._native, self._process  # which ends the process
 
     def _follow(
-        self, save: PendingSave, native: _engine.AsyncSave, kept: list[DescribedState], rank: int | None
+        self,
+        save: PendingSave,
+        native: _engine.AsyncSave,
+        kept: list[DescribedState],
+        rank: int | None,
+        on_written: Callable[[str, Metadata], None] | None,
     ) -> None:
         """Brings both futures to their end, whatever happens. What is `kept` goes when it is staged."""
         try:
@@ -156,7 +169,10 @@ class AsyncSaver:
                 return
             save_id, is_here, _, remarks = written
             source = native.catalog if is_here else functools.partial(_catalog_in, save.directory, save_id, rank)
-            save.upload.set_result(LazyMetadata(source))
+            metadata = LazyMetadata(source)
+            if on_written is not None:
+                on_written(save_id, metadata)
+            save.upload.set_result(metadata)
         except BaseException as error:
             save.upload.set_exception(error)
         for remark in remarks:  # last: a warning may be an error

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType,
 from cairn import engine_use, queued_saves, saves_under_way
 from cairn.async_saver import AsyncSaver, IoPriority
 from cairn.described import DescribedState, states_of
+from cairn.driver_state import fill_save_planner, fill_writer
 from cairn.errors import Error, InvalidArgument
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import FileSystemWriter, save_options
@@ -169,6 +170,11 @@ def _start(
         here.rank = ranks.rank
         saver = _saver(process)
         together = ranks.options if call.use_collectives else {"alone_as_rank": ranks.rank}
+
+        def fill(save_id: str, metadata: Metadata) -> None:
+            fill_save_planner(call.planner, metadata, ranks.rank)
+            fill_writer(call.storage_writer, save_id, ranks.rank, use_collectives=call.use_collectives)
+
         try:
             with Follower(_members(ranks, call)) as follower:
                 with ranks.preparing(saver.abandon if call.use_collectives else None):
@@ -182,6 +188,7 @@ def _start(
                     directory,
                     follower,
                     asynchronous_staging=asynchronous_staging,
+                    on_written=fill,
                     **planning,
                     **options,
                     **together,

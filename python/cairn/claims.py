@@ -42,6 +42,11 @@ class Claim:
         self._content = self._held.ticket
         _claims[self._content] = self
 
+    @property
+    def save_id(self) -> str:
+        """The id of the save, in hexadecimal: that of its commit record."""
+        return self._held.save_id
+
     def ticket(self, rank: int) -> "Ticket":
         """For the plan of `rank`."""
         return Ticket(self._content, rank)

@@ -6,6 +6,7 @@ Each is one of torch's own, so that code which asks ``isinstance`` goes on worki
 
 import os
 import pickle
+import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -105,11 +106,15 @@ class FileSystemWriter(StockWriter):
         return super().prepare_local_plan(plan) if why_torch_writes(self) else plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Claims the directory, and tells every rank (cairn.claims). Raises if it must not be overwritten."""
+        """Claims the directory, and tells every rank (cairn.claims). Raises if it must not be overwritten.
+
+        From now on ``save_id`` is that of the claim, so that the metadata and the commit record say the same.
+        """
         if why_torch_writes(self):
             return super().prepare_global_plan(plans)
         rank = None if self.use_collectives else self.rank
         self._claim = Claim(directory_of(self), overwrite=self.overwrite, durable=self.sync_files, alone_as_rank=rank)
+        self.save_id = str(uuid.UUID(self._claim.save_id))
         self._is_alone = len(plans) == 1
         return [replace(plan, storage_data=self._claim.ticket(i + (rank or 0))) for i, plan in enumerate(plans)]
 

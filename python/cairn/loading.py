@@ -11,10 +11,12 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn import _engine, engine_use
 from cairn.checkpoint import Verify, check_verify
+from cairn.driver_state import fill_load_planner, fill_reader
 from cairn.errors import Error, NotFound, Replaced
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import load_options
 from cairn.flattening import Leaf, flatten, flatten_as_2_3, top_level
+from cairn.metadata import LazyMetadata
 from cairn.native_storages import why_reader_is_foreign
 from cairn.objects import load_value, pickle_allowed, warn_of_conversions
 from cairn.planning import load_planner_options, why_load_planner_is_foreign
@@ -97,7 +99,7 @@ def load(  # noqa: PLR0913 - DCP has six of them
             options |= {"verify": check_verify(verify), "allow_cast": allow_cast, "follow_links": follow_links}
             options["allow_partial"] = allow_partial
             resolved, statefuls = _resolved(state_dict)
-            run = _Load(resolved, flattens, options, pickle_allowed(allow_pickle))
+            run = _Load(resolved, flattens, options, pickle_allowed(allow_pickle), (planner, storage_reader))
         conversions = _with_restarts(os.fsencode(directory), run, ranks)
     engine_use.note("load", directory)
     warn_of_conversions(conversions, stacklevel=2)
@@ -128,11 +130,20 @@ def _put_back(state_dict: dict[str, Any], resolved: dict[str, Any], statefuls: l
 class _Load:
     """One load of a state dict whose Statefuls have been resolved."""
 
-    def __init__(self, state_dict: dict[str, Any], flattens: bool, options: dict[str, Any], allow_pickle: bool) -> None:
+    def __init__(
+        self,
+        state_dict: dict[str, Any],
+        flattens: bool,
+        options: dict[str, Any],
+        allow_pickle: bool,
+        given: tuple[Any, Any],
+    ) -> None:
+        """`given`: the caller's planner and reader, or None for each."""
         self._state_dict = state_dict
         self._flattens = flattens
         self._options = options
         self._allow_pickle = allow_pickle
+        self._planner, self._reader = given
 
     def run(self, directory: bytes, ranks: Ranks, alone: bool) -> list[tuple[str, int, int]]:
         """Values are read and decoded first, then tensors are filled, and at last the values are put into place.
@@ -142,7 +153,11 @@ class _Load:
         fresh: list[tuple[Leaf, Any]] = []  # what replaces values, and meta tensors
         with ranks.preparing(_engine.abandon_load):
             checkpoint = _engine.open(directory, f"__{ranks.rank}.metadata" if alone else ".metadata")
-            leaves = self._leaves(_engine.catalog_of(checkpoint))
+            catalog = _engine.catalog_of(checkpoint)
+            leaves = self._leaves(catalog)
+            metadata = LazyMetadata(catalog, getattr(self._reader, "load_id", None))
+            fill_load_planner(self._planner, self._state_dict, leaves, metadata, ranks.rank)
+            fill_reader(self._reader, metadata, ranks.rank, use_collectives=not alone)
             payloads = [leaf for leaf in leaves if not _is_tensor(leaf.value) or needs_payload(leaf.value)]
             read = self._read_payloads(checkpoint, payloads)
             opaque: list[tuple[torch.Tensor, torch.Tensor]] = []  # targets that only torch can fill, and from what

@@ -10,6 +10,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from cairn import _engine, engine_use, saves_under_way
 from cairn.described import DescribedState, states_of
+from cairn.driver_state import fill_save_planner, fill_writer
 from cairn.errors import Error
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import save_options
@@ -111,11 +112,16 @@ def save_now(  # noqa: PLR0913 - DCP has seven of them
             directory, options = save_options(checkpoint_id, storage_writer)
             if before is not None:
                 before(directory)
-            described = DescribedState(states_of(state_dict), record_paths=planning["record_paths"])
+            states = states_of(state_dict)
+            described = DescribedState(states, record_paths=planning["record_paths"])
         catalog, _, _, remarks = _engine.save(
             os.fsencode(directory), described.native, **planning, **options, **together
         )
     engine_use.note(call, directory, reason, expected=not reason)
     for remark in remarks:
         warnings.warn(remark, RuntimeWarning, stacklevel=2)
-    return LazyMetadata(catalog)
+    metadata = LazyMetadata(catalog)
+    fill_save_planner(planner, metadata, ranks.rank, states)
+    assert catalog.save_id is not None  # the engine gives every save one
+    fill_writer(storage_writer, catalog.save_id, ranks.rank, use_collectives=use_collectives)
+    return metadata

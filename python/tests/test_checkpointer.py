@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import stock
@@ -286,7 +287,7 @@ def test_a_rank_that_does_not_come_is_named(free_port: int) -> None:
     with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(barriers[rank].execute_barrier) for rank in (0, 2)]
     for each in waiting:
-        with pytest.raises(BarrierTimeout, match=r"1 of 3 ranks .* within 1 s: 1$") as caught:
+        with pytest.raises(BarrierTimeout, match=r"^Timed out: 1 of 3 ranks .* within 1 s: 1$") as caught:
             each.result()
         assert isinstance(caught.value, TimeoutError)
 
@@ -301,13 +302,13 @@ def test_the_writer_has_a_deadline_of_its_own(free_port: int, checkpoint: Path) 
 
 def test_a_store_that_nobody_comes_to(free_port: int) -> None:
     for rank in range(2):
-        with pytest.raises(BarrierTimeout, match=rf"localhost:{free_port} within 1 s"):
+        with pytest.raises(BarrierTimeout, match=rf"^Timed out: .*localhost:{free_port} within 1 s"):
             TCPStoreBarrier(rank, 2, "test", 1, True, free_port, "localhost", 1)
 
 
 def wait_in_vain(flag: Path) -> None:
     if dist.get_rank() == 0:
-        with pytest.raises(BarrierTimeout, match="not all of the 2 ranks"):
+        with pytest.raises(BarrierTimeout, match=r"^Timed out: not all of the 2 ranks"):
             DistBarrier(timeout_secs=0.5).execute_barrier()
         flag.touch()
     else:
@@ -355,6 +356,28 @@ def test_barriers_of_ones_own() -> None:
     assert create_barrier_from_config(BarrierConfig()) is None
     with pytest.raises(ValueError, match="Unknown barrier type: yours"):
         create_barrier_from_config(BarrierConfig("yours"))
+
+
+def test_a_barrier_of_torchs_class_is_reached_after_the_commit(checkpoint: Path) -> None:
+    barriers = pytest.importorskip("torch.distributed.checkpoint._experimental.barriers")
+    seen = []
+
+    class Theirs(barriers.Barrier):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            pass
+
+        def execute_barrier(self) -> None:
+            seen.append((checkpoint / "__0.metadata").exists())
+
+    only = RankInfo(global_rank=0, global_world_size=1)
+    mock = MagicMock()  # has a method of every name
+    for barrier in (Theirs(), mock):
+        writer = CheckpointWriter(CheckpointWriterConfig(), only, barrier)
+        assert writer.write(str(checkpoint), {"step": 1}) is None
+    assert seen == [True]
+    mock.execute_barrier.assert_called_once_with()
+    with pytest.raises(cairn.InvalidArgument, match="execute_barrier"):
+        CheckpointWriter(CheckpointWriterConfig(), only, object())
 
 
 # --- futures

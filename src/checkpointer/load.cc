@@ -33,7 +33,8 @@ class Loader {
   Loader(const Checkpoint& checkpoint, Checkpoint::Impl& impl, StateDict& state, const LoadOptions& options)
       : checkpoint_(checkpoint), impl_(impl), state_(state), options_(options) {}
 
-  // Plans every read and opens every file; writes to no target.
+  // Plans every read and opens every file; writes to no target. Callers of DCP match the texts of its errors, so a
+  // missing key and another size are reported in DCP's words.
   Result<void> prepare() {
     for (std::size_t i = 0; i < state_.entries().size(); ++i) {
       Entry& entry = state_.entries()[i];
@@ -41,7 +42,7 @@ class Loader {
       const CatalogValue* value = impl_.catalog.find_value(entry.fqn);
       if (tensor == nullptr && value == nullptr) {
         if (!options_.allow_partial)
-          return Error(ErrorCode::kMissingKey, "missing key in the checkpoint").key(entry.fqn);
+          return Error(ErrorCode::kMissingKey, "Missing key in checkpoint state_dict: " + entry.fqn).key(entry.fqn);
         report_.missing.push_back(entry.fqn);
         continue;
       }
@@ -78,6 +79,9 @@ class Loader {
     std::string payload;
   };
 
+  // A shape as torch prints it.
+  static std::string size_text(const Extents& shape) { return "torch.Size(" + to_string(shape) + ")"; }
+
   static Error kind_differs(const Entry& entry, std::string_view expected, std::string_view actual) {
     return Error(ErrorCode::kInvalidArgument, "the checkpoint holds another kind of entry")
         .key(entry.fqn)
@@ -110,7 +114,8 @@ class Loader {
 
   Result<void> plan_tensor(const CatalogTensor& tensor, const TensorEntry& target) {
     if (!(tensor.shape == target.global_shape)) {
-      return Error(ErrorCode::kInvalidArgument, "the checkpoint holds another shape")
+      return Error(ErrorCode::kInvalidArgument, "Size mismatch between saved " + size_text(tensor.shape) +
+                                                    " and current: " + size_text(target.global_shape))
           .key(tensor.fqn)
           .expected(to_string(target.global_shape))
           .actual(to_string(tensor.shape));

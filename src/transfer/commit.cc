@@ -104,7 +104,8 @@ Result<void> SaveTransaction::look_around() {
 
 Result<void> SaveTransaction::check_overwrite(const MetadataInPlace& now) const {
   if (!now.present || options_.overwrite) return {};
-  return Error(ErrorCode::kInvalidArgument, "a checkpoint already exists and overwrite is false").file(metadata_name_);
+  // In DCP's words, which its callers match.
+  return Error(ErrorCode::kInvalidArgument, "Checkpoint already exists and overwrite=False").file(metadata_name_);
 }
 
 SaveTransaction::~SaveTransaction() {

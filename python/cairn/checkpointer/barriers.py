@@ -26,7 +26,7 @@ _NAMED_RANKS_MAX = 16  # ranks that an error spells out
 
 
 class BarrierTimeout(Unavailable, TimeoutError):
-    """Not all ranks came in time."""
+    """Not all ranks reached a barrier in time. The text begins with "Timed out", as torch's do."""
 
 
 def register_barrier(barrier_class: _Class) -> _Class:
@@ -103,7 +103,8 @@ class DistBarrier(Barrier):
         while not work.is_completed():  # Work.wait() would keep Python from hearing a signal
             if deadline is not None and time.monotonic() > deadline:
                 raise BarrierTimeout(
-                    f"not all of the {dist.get_world_size()} ranks reached the barrier within {timeout_secs:g} s",
+                    f"Timed out: not all of the {dist.get_world_size()} ranks reached the barrier within "
+                    f"{timeout_secs:g} s",
                     rank=dist.get_rank(),
                 )
             time.sleep(pause)
@@ -148,11 +149,11 @@ class TCPStoreBarrier(Barrier):
             )
         except (dist.DistStoreError, dist.DistNetworkError) as error:
             is_late = isinstance(error, dist.DistStoreError) or "timed out" in str(error)
-            raise (BarrierTimeout if is_late else Unavailable)(
-                f"the {global_world_size} ranks did not meet at {master_address}:{tcpstore_port} within "
-                f"{timeout_barrier_init_secs} s: {error}",
-                rank=global_rank,
-            ) from error
+            where = f"{master_address}:{tcpstore_port} within {timeout_barrier_init_secs} s"
+            text = f"the {global_world_size} ranks did not meet at {where}: {error}"
+            if is_late:
+                raise BarrierTimeout(f"Timed out: {text}", rank=global_rank) from error
+            raise Unavailable(text, rank=global_rank) from error
 
     def execute_barrier(self) -> None:
         """BarrierTimeout, which names the ranks that are missing, after `timeout_secs`."""
@@ -173,7 +174,7 @@ class TCPStoreBarrier(Barrier):
             missing = [rank for rank, key in enumerate(everybody) if not self._store.check([key])]
             named = ", ".join(map(str, missing[:_NAMED_RANKS_MAX])) + ("..." if len(missing) > _NAMED_RANKS_MAX else "")
             raise BarrierTimeout(
-                f"{len(missing)} of {self._world_size} ranks did not reach barrier '{self._prefix}' within "
+                f"Timed out: {len(missing)} of {self._world_size} ranks did not reach barrier '{self._prefix}' within "
                 f"{timeout_secs:g} s: {named}",
                 rank=self._rank,
             ) from error

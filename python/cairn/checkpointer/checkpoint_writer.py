@@ -22,7 +22,7 @@ from cairn.checkpointer.barriers import Barrier
 from cairn.checkpointer.nested_shape import with_shape
 from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
 from cairn.described import DescribedState
-from cairn.errors import Cancelled
+from cairn.errors import Cancelled, InvalidArgument
 
 
 class WriterHook(abc.ABC):
@@ -39,21 +39,27 @@ class WriterHook(abc.ABC):
 
 @dataclass
 class CheckpointWriterConfig:
-    """`write_barrier_timeout_secs`: how long the ranks wait for one another."""
+    """`write_barrier_timeout_secs`: how long the ranks wait for one another at a :class:`Barrier`."""
 
     write_barrier_timeout_secs: int = 600
 
 
 class CheckpointWriter:
-    """Writes what one rank has. To be used by one thread at a time."""
+    """Writes what one rank has. To be used by one thread at a time.
+
+    `barrier` is a :class:`Barrier`, or any object with ``execute_barrier()``, such as a barrier of torch's class; the
+    latter has no deadline but its own.
+    """
 
     def __init__(
         self,
         config: CheckpointWriterConfig,
         rank_info: RankInfo,
-        barrier: Barrier | None = None,
+        barrier: Any = None,
         commit_hook: WriterHook | None = None,
     ) -> None:
+        if barrier is not None and not callable(getattr(barrier, "execute_barrier", None)):  # not after the commit
+            raise InvalidArgument("a barrier has a method execute_barrier()", actual=type(barrier).__name__)
         self._config = config
         self._rank_info = rank_info
         self._barrier = barrier
@@ -74,8 +80,10 @@ class CheckpointWriter:
         hook = self._commit_hook
         before = None if hook is None else functools.partial(hook.pre_commit, path, **kwargs)
         _save_rank(path, state_dict, self._rank_info.global_rank, before)
-        if self._barrier is not None:
+        if isinstance(self._barrier, Barrier):
             self._barrier.execute_within(self._config.write_barrier_timeout_secs)
+        elif self._barrier is not None:
+            self._barrier.execute_barrier()
         if hook is not None:
             hook.post_commit(path, **kwargs)
         return None

@@ -77,7 +77,8 @@ class WriterChild:
             ready = multiprocessing.connection.wait([self._pipe, self.process.sentinel], timeout_secs)
             if not ready:
                 raise ProcessTimeout(
-                    f"the checkpoint process was not ready within {timeout_secs:g} s ({request.value})", rank=self._rank
+                    f"Timed out: the checkpoint process was not ready within {timeout_secs:g} s ({request.value})",
+                    rank=self._rank,
                 )
             response: WorkerResponse = self._pipe.recv()  # what it said before it died is there still
         except (EOFError, ConnectionError) as error:
