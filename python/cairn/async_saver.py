@@ -30,6 +30,31 @@ def writer_executable() -> str:
     return os.environ.get("CAIRN_WRITER") or str(Path(__file__).parent / "bin" / "cairn-writer")
 
 
+_COUNT_MAX = 1 << 16
+_SECONDS_MAX = 1e9
+_RANGES: dict[str, tuple[type | tuple[type, ...], float, float]] = {  # of settings: kind, least and greatest value
+    "generations": (int, 1, _COUNT_MAX),
+    "copy_threads": (int, 0, _COUNT_MAX),
+    "deadline_seconds": ((int, float), 0.001, _SECONDS_MAX),
+    "grace_seconds": ((int, float), 0, _SECONDS_MAX),
+    "nice": (int, 0, 19),
+}
+
+
+def check_settings(io_priority: object = None, **settings: object) -> None:
+    """Raises InvalidArgument if one of the settings of an AsyncSaver is not a value that it can have."""
+    if io_priority not in (None, "low", "idle"):
+        raise InvalidArgument("io_priority is 'low', 'idle' or None", actual=repr(io_priority))
+    for name, value in settings.items():
+        if name not in _RANGES:
+            continue
+        kind, least, greatest = _RANGES[name]
+        if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= greatest:  # type: ignore[operator]
+            raise InvalidArgument(
+                f"{name} is out of its range", expected=f"{least:g} to {greatest:g}", actual=repr(value)
+            )
+
+
 class AsyncSaver:
     """The memory for staged bytes, kept from save to save, and who writes them.
 
@@ -55,8 +80,14 @@ class AsyncSaver:
         nice: int = 10,
         io_priority: IoPriority | None = None,
     ) -> None:
-        if io_priority not in (None, "low", "idle"):
-            raise InvalidArgument("io_priority is 'low', 'idle' or None", actual=repr(io_priority))
+        check_settings(
+            generations=generations,
+            copy_threads=copy_threads,
+            deadline_seconds=deadline_seconds,
+            grace_seconds=grace_seconds,
+            nice=nice,
+            io_priority=io_priority,
+        )
         self._process: _engine.WriterProcess | None = None
         if process:
             executable = os.fsencode(writer_executable())

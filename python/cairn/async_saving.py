@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.staging import DefaultStager as StockDefaultSt
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
 
 from cairn import engine_use, queued_saves, saves_under_way
-from cairn.async_saver import AsyncSaver, IoPriority
+from cairn.async_saver import AsyncSaver, IoPriority, check_settings
 from cairn.described import DescribedState, states_of
 from cairn.driver_state import fill_save_planner, fill_writer
 from cairn.errors import Error, InvalidArgument
@@ -42,6 +42,7 @@ _BLOCKING_HOOKS = hooks_of(StockBlockingStager)
 _STAGERS = (DefaultStager, StockDefaultStager)
 _STAGING_HOOKS = hooks_of(StockDefaultStager)
 
+_type_for_all: AsyncCheckpointerType | None = None  # whatever calls ask for
 _savers: dict[bool, AsyncSaver] = {}  # by whether a process writes
 _settings: dict[str, Any] = {}
 
@@ -78,12 +79,12 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     not for it.
 
     A planner, a storage or a stager of the caller's own class is used as in DCP, with threads. InvalidArgument if
-    `async_checkpointer_type` is no AsyncCheckpointerType.
+    `async_checkpointer_type` is no AsyncCheckpointerType; ``cairn.install`` can replace it for all calls.
     """
     stager = async_stager
     if stager is None and isinstance(storage_writer, AsyncStager):
         stager = storage_writer
-    process = async_checkpointer_type is AsyncCheckpointerType.PROCESS
+    process = (_type_for_all or async_checkpointer_type) is AsyncCheckpointerType.PROCESS
     call = _Call(checkpoint_id, storage_writer, planner, process_group, no_dist, use_collectives)
 
     def state() -> dict[str, Any]:  # runs where an error reaches the other ranks too
@@ -119,6 +120,7 @@ def configure_async_saves(
         "nice": nice,
         "io_priority": io_priority,
     }
+    check_settings(**settings)
     saves_under_way.wait_for()
     for saver in _savers.values():
         saver.close()
@@ -133,7 +135,17 @@ def prepare_async_saves(
 
     Without it the first save waits for its memory, which the system hands out more slowly than it is filled later.
     """
-    return _saver(async_checkpointer_type is AsyncCheckpointerType.PROCESS).prepare(states_of(state_dict))
+    _check_type(async_checkpointer_type)
+    process = (_type_for_all or async_checkpointer_type) is AsyncCheckpointerType.PROCESS
+    return _saver(process).prepare(states_of(state_dict))
+
+
+def use_checkpointer_type(wanted: AsyncCheckpointerType | None) -> None:
+    """For ``cairn.install``: makes all saves use this type; None lets them ask for one. InvalidArgument for others."""
+    global _type_for_all  # noqa: PLW0603
+    if wanted is not None:
+        _check_type(wanted)
+    _type_for_all = wanted
 
 
 class _Call(NamedTuple):

@@ -7,15 +7,21 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cairn import mirror
+from cairn import consent, mirror
+from cairn.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 _lock = threading.RLock()
 _explicit: set[tuple[str, str]] | None = None  # who held Cairn's objects before; None: not installed
 
 
-def install() -> None:
+def install(
+    *, async_checkpointer_type: "AsyncCheckpointerType | None" = None, allow_pickle: bool | None = None
+) -> None:
     """Lets programs that use ``torch.distributed.checkpoint`` use Cairn.
 
     What ``cairn.mirror.OURS`` lists is put in the place of torch's: in torch's modules, and under any name in every
@@ -26,11 +32,22 @@ def install() -> None:
     class and instance attributes, containers; and the base classes of classes that exist. Also other processes: one
     that is spawned installs for itself, or uses stock torch (so the daemon of ``AsyncCheckpointerType.PROCESS``).
 
+    `async_checkpointer_type` takes the place of the one that each ``async_save`` asks for: frameworks ask for DCP's
+    default, THREAD; with PROCESS their saves survive the trainer. `allow_pickle` is for all loads that do not say: True
+    lets checkpoints run code (:mod:`cairn.consent`). None leaves what an earlier call said.
+
     May be called again, and then reaches what has got hold of torch's objects since. Safe to call from any thread; what
-    another thread imports at the same moment may be missed. ModuleNotFoundError without torch; nothing is changed then.
+    another thread imports at the same moment may be missed. ModuleNotFoundError without torch, InvalidArgument for a
+    wrong argument; nothing is changed then.
     """
     global _explicit  # noqa: PLW0603
+    if allow_pickle is not None and not isinstance(allow_pickle, bool):
+        raise InvalidArgument("allow_pickle is True, False or None", actual=repr(allow_pickle))
+    async_saving = importlib.import_module("cairn.async_saving")  # imports torch
     with _lock:
+        if async_checkpointer_type is not None:
+            async_saving.use_checkpointer_type(async_checkpointer_type)
+        consent.note_installation(allow_pickle)
         pairs = [(theirs, mirror.own(key)) for key, theirs in mirror.originals().items()]
         _load_subclasses()
         if _explicit is None:
@@ -43,7 +60,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Puts torch's objects back, in modules that were loaded since :func:`install` too.
+    """Puts torch's objects back, in modules that were loaded since :func:`install` too, and forgets its arguments.
 
     Names that already stood for Cairn's objects before the installation stay. A module loaded since then that asked for
     them by Cairn's name can't be told from one that asked by torch's, and gets torch's. Does nothing if not installed.
@@ -54,6 +71,8 @@ def uninstall() -> None:
             return
         originals = mirror.originals()
         _replace({id(mirror.own(key)): theirs for key, theirs in originals.items()}, _explicit)
+        importlib.import_module("cairn.async_saving").use_checkpointer_type(None)
+        consent.note_removal()
         for theirs in originals.values():
             copyreg.dispatch_table.pop(theirs, None)
         _explicit = None

@@ -11,6 +11,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn import _engine, engine_use
 from cairn.checkpoint import Verify, check_verify
+from cairn.consent import pickle_allowed
 from cairn.driver_state import fill_load_planner, fill_reader
 from cairn.errors import Error, NotFound, Replaced
 from cairn.failures import as_checkpoint_exceptions
@@ -18,7 +19,7 @@ from cairn.filesystem import load_options
 from cairn.flattening import Leaf, flatten, flatten_as_2_3, top_level
 from cairn.metadata import LazyMetadata
 from cairn.native_storages import why_reader_is_foreign
-from cairn.objects import load_value, pickle_allowed, warn_of_conversions
+from cairn.objects import load_value, warn_of_conversions
 from cairn.planning import load_planner_options, why_load_planner_is_foreign
 from cairn.protocol import load_by_protocol
 from cairn.ranks import Ranks
@@ -59,7 +60,7 @@ def load(  # noqa: PLR0913 - DCP has six of them
     only the checkpoint has are ignored; keys that it lacks are an error, unless `planner` is a
     ``DefaultLoadPlanner(allow_partial_load=True)``.
 
-    `allow_pickle` lets values run the code that their pickles name (None: environment variable CAIRN_ALLOW_PICKLE).
+    `allow_pickle` lets values run the code that their pickles name (None: as :mod:`cairn.consent` says).
     `allow_cast` allows any change of dtype; without it only floats become other floats, with a ConversionWarning.
     `verify`: "needed" checks what is read where there are checksums for it, "full" reads whole what can be checked only
     whole, "none" trusts the storage. `follow_links` allows data files that are symbolic links.

@@ -10,7 +10,6 @@ fails; here they come on the CPU, with a :class:`DeviceWarning`: a checkpoint mu
 """
 
 import io
-import os
 import sys
 import warnings
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from cairn import _engine
+from cairn.consent import line_that_allows
 from cairn.errors import Corrupt, Error, InvalidArgument, UnsafeContent
 from cairn.flattening import Path
 from cairn.tensors import dtype_name
@@ -50,13 +50,8 @@ def add_value(state: _engine.StateDict, path: Path, value: Any) -> None:
     except Exception as error:
         raise InvalidArgument(f"the {_class_of(value)} under '{key}' can't be pickled: {error}", key=key) from error
     payload = stream.getvalue()
-    _warn_if_foreign(key, payload)
+    _warn_if_foreign(key, payload, _class_of(value))
     state.add_serialized_value(path, payload)
-
-
-def pickle_allowed(allow_pickle: bool | None) -> bool:
-    """The caller's word, or that of the environment."""
-    return os.environ.get("CAIRN_ALLOW_PICKLE") == "1" if allow_pickle is None else allow_pickle
 
 
 def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any = None) -> Any:
@@ -82,9 +77,8 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
             raise not_decoded.under(key) from error
         if not allow_pickle:
             raise UnsafeContent(
-                f"'{key}' holds a {foreign}, which can't be read without running code from the checkpoint; if you "
-                f"trust it, pass allow_pickle=True or set CAIRN_ALLOW_PICKLE=1, or name the class to "
-                f"torch.serialization.add_safe_globals",
+                f"'{key}' holds a {foreign}, which can't be read without running code from the checkpoint. If you "
+                f"trust whoever wrote it: {line_that_allows()} (docs/pickles.md says what else helps)",
                 key=key,
                 actual=foreign,
             ) from error
@@ -157,12 +151,12 @@ def _unpickle(key: str, payload: bytes, map_location: Any, *, weights_only: bool
     return value
 
 
-def _warn_if_foreign(key: str, payload: bytes) -> None:
-    """Nobody should learn at resume that a value needs ``allow_pickle``."""
+def _warn_if_foreign(key: str, payload: bytes, kind: str) -> None:
+    """Warns at the save of a value that a load will refuse, once for each class. `kind` is the value's class."""
     try:
         foreign = _engine.decode_plain(payload)[1]
     except Error:
-        foreign = "value of an unknown kind"
+        foreign = kind
     if not foreign or foreign in _warned:
         return
     try:
@@ -170,7 +164,8 @@ def _warn_if_foreign(key: str, payload: bytes) -> None:
     except Exception:
         _warned.add(foreign)
         warnings.warn(
-            f"'{key}' holds a {foreign}, which is not plain data: cairn.load needs allow_pickle=True to load it",
+            f"'{key}' holds a {foreign}, which is not plain data. To load it, code from the checkpoint must be allowed "
+            f"to run: {line_that_allows()} (docs/pickles.md says what else helps)",
             PickleWarning,
             stacklevel=_level_of_the_caller(),
         )

@@ -20,13 +20,13 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWri
 from torch.distributed.checkpoint.metadata import Metadata
 
 from cairn import engine_use, mirror
+from cairn.consent import pickle_allowed
 from cairn.errors import Error
 from cairn.failures import as_checkpoint_exceptions, with_failures
 from cairn.filesystem import FileSystemReader, FileSystemWriter, MissingCheckpointId
 from cairn.location import local_directory
 from cairn.native_hooks import with_native_hooks
 from cairn.native_storages import why_reader_is_foreign, why_torch_reads, why_torch_writes, why_writer_is_foreign
-from cairn.objects import pickle_allowed
 from cairn.planning import why_load_planner_is_foreign, why_save_planner_is_foreign
 
 _PathLike = str | os.PathLike[str]

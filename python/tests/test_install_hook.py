@@ -260,3 +260,81 @@ cairn.install()
 assert dcp.save is cairn.save
 """
     run_job(program, tmp_path)
+
+
+def test_one_line_makes_all_asynchronous_saves_survive_the_trainer(tmp_path: Path) -> None:
+    program = """
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+cairn.install(async_checkpointer_type=AsyncCheckpointerType.PROCESS)
+cairn.install()  # says nothing, and so changes nothing
+dcp.async_save({"w": torch.ones(3)}, checkpoint_id=where + "/one").result()
+dcp.async_save(
+    {"w": torch.ones(3)}, checkpoint_id=where + "/two", async_checkpointer_type=AsyncCheckpointerType.THREAD
+).result()
+(entry,) = cairn.report().calls
+assert (entry.call, entry.how, entry.count) == ("async_save", "writer process", 2), entry
+cairn.uninstall()
+cairn.async_save({"w": torch.ones(3)}, checkpoint_id=where + "/three").result()
+assert cairn.report().calls[-1].how == "threads"
+"""
+    run_job(program, tmp_path)
+
+
+def test_wrong_arguments_change_nothing(tmp_path: Path) -> None:
+    program = """
+before = snapshot()
+for wrong in ({"async_checkpointer_type": "process"}, {"allow_pickle": "yes"}):
+    try:
+        cairn.install(**wrong)
+    except cairn.InvalidArgument as error:
+        assert next(iter(wrong)) in str(error)
+    else:
+        raise AssertionError(wrong)
+    assert dcp.save is stock[0]
+"""
+    run_job(program, tmp_path)
+
+
+def test_one_line_lets_a_framework_load_what_needs_code(tmp_path: Path) -> None:
+    program = """
+import os, warnings
+
+class Timestamp:
+    pass
+
+advice = "cairn.install(allow_pickle=True)"
+state = {"at": Timestamp()}
+cairn.install()
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    dcp.save(state, checkpoint_id=where + "/saved")
+(warning,) = [entry for entry in seen if entry.category is cairn.PickleWarning]
+
+def refusal():
+    try:
+        dcp.load({"at": None}, checkpoint_id=where + "/saved")
+    except cairn.UnsafeContent as error:
+        return str(error)
+    return ""
+
+for text in (str(warning.message), refusal()):
+    assert "'at'" in text and "__main__.Timestamp" in text and advice in text and "docs/pickles.md" in text, text
+os.environ["CAIRN_ALLOW_PICKLE"] = "1"
+assert not refusal()
+cairn.install(allow_pickle=False)
+assert refusal()
+del os.environ["CAIRN_ALLOW_PICKLE"]
+cairn.install(allow_pickle=True)
+target = {"at": None}
+dcp.load(target, checkpoint_id=where + "/saved")
+assert type(target["at"]) is Timestamp
+cairn.uninstall()
+try:
+    cairn.load({"at": None}, checkpoint_id=where + "/saved")
+except cairn.UnsafeContent as error:
+    assert "cairn.load(..., allow_pickle=True)" in str(error)
+else:
+    raise AssertionError("loaded")
+"""
+    run_job(program, tmp_path)

@@ -11,9 +11,9 @@ from cairn.checkpointer.reading import Reading, placement
 from cairn.checkpointer.saved_rank import SavedRank
 from cairn.checkpointer.selection import Selection
 from cairn.checkpointer.torch_archive import TorchArchive
+from cairn.consent import pickle_allowed
 from cairn.errors import NotFound
 from cairn.loading import restarting
-from cairn.objects import pickle_allowed
 
 
 class CheckpointReader:
