@@ -1,0 +1,122 @@
+"""Tries the clients of torch.distributed.checkpoint that are too large for the test suite, each in packages of its own.
+
+usage: ./dev clients [NAME...]      (all, without a name; docs/clients.md has the results)
+
+`NAME_job.py` is run by torchrun with two ranks, on CPUs over gloo; it plays `trial.run`. `NAME.txt` lists the packages of
+PyPI that the client needs beside those of tools/requirements.txt, and `NAME_alone.txt` those that are installed without
+what they ask for, which may be another torch. They go to build/clients/NAME, an environment that sees the packages of
+.venv too, so torch is there once.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+ENVIRONMENTS = ROOT / "build" / "clients"
+RANKS = 2
+HANG_SECONDS = 600  # ranks that wait for each other wait for ever
+
+
+def names() -> list[str]:
+    return sorted(path.stem.removesuffix("_job") for path in HERE.glob("*_job.py"))
+
+
+def environment_of(name: str) -> Path:
+    """The Python of the client's environment; makes it if the list of packages changed."""
+    folder = ENVIRONMENTS / name
+    lists = {
+        path: [] if path.stem == name else ["--no-deps"] for path in (HERE / f"{name}.txt", HERE / f"{name}_alone.txt")
+    }
+    lists = {path: options for path, options in lists.items() if path.exists()}
+    listed = "".join(path.read_text() for path in lists)
+    fingerprint = hashlib.sha256((listed + sys.prefix).encode()).hexdigest()
+    python = folder / "bin" / "python"
+    if (folder / "fingerprint").exists() and (folder / "fingerprint").read_text() == fingerprint:
+        return python
+    shutil.rmtree(folder, ignore_errors=True)
+    venv.create(folder, with_pip=False, symlinks=True)
+    site = next((folder / "lib").glob("python*/site-packages"))
+    # The packages of .venv come after the client's own, and with them cairn-dev.pth, which names the build.
+    outer = sysconfig.get_path("purelib")
+    (site / "outer.pth").write_text(f"import site; site.addsitedir({outer!r})\n")
+    (folder / "constraints.txt").write_text(f"torch=={_version_of('torch')}\n")
+    for packages, options in lists.items():
+        command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *options, "-r", packages]
+        subprocess.run([*command, "-c", folder / "constraints.txt"], check=True)
+    (folder / "fingerprint").write_text(fingerprint)
+    return python
+
+
+def _version_of(distribution: str) -> str:
+    from importlib.metadata import version
+
+    return version(distribution).partition("+")[0]
+
+
+def try_client(name: str) -> dict[str, Any]:
+    """What rank 0 found. Raises CalledProcessError or TimeoutExpired if the trial failed."""
+    python = environment_of(name)
+    folder = ENVIRONMENTS / f"{name}.trial"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    paths = (HERE, ROOT / "python" / "tests" / "clients", ROOT / "python" / "tests")
+    settings = {
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    launcher = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    log = folder / "log.txt"
+    with log.open("w") as output:
+        subprocess.run(
+            [*launcher, HERE / f"{name}_job.py", folder],
+            env={**os.environ, **settings},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=HANG_SECONDS,
+            check=True,
+        )
+    return json.loads((folder / "rank-0.json").read_text())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev clients", description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names())}")
+    chosen = parser.parse_args().names or names()
+    unknown = sorted(set(chosen) - set(names()))
+    if unknown:
+        parser.error(f"no client {', '.join(unknown)}; there are {', '.join(names())}")
+    failed = []
+    for name in chosen:
+        try:
+            found = try_client(name)
+        except (subprocess.SubprocessError, OSError) as error:
+            failed.append(name)
+            log = ENVIRONMENTS / f"{name}.trial" / "log.txt"
+            tail = "".join(log.read_text().splitlines(keepends=True)[-30:]) if log.exists() else ""
+            print(f"{name}: FAILED: {error}\n{tail}see {log}", flush=True)
+            continue
+        seconds = ", ".join(f"{what} {value:.2f} s" for what, value in found["seconds"].items())
+        print(
+            f"{name}: ok, {date.today()}, {found['client']}, engine calls {found['engine calls']}, {seconds}",
+            flush=True,
+        )
+    print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

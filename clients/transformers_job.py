@@ -1,0 +1,98 @@
+"""Transformers' Trainer with FSDP2 and sharded checkpoints; see `trial`."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import trial
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from fsdp_training import local_copies
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+TOKENS = 16
+
+
+class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Sentences of random tokens, the same in every run."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        chance = torch.Generator().manual_seed(index)
+        tokens = torch.randint(0, 64, (TOKENS,), generator=chance)
+        return {"input_ids": tokens, "labels": tokens}
+
+
+class TransformersJob:
+    """A small Llama in training. The Trainer saves while it trains and loads when it begins."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._steps = 0  # that the job has been told to train
+        self._resume: Path | None = None
+        self._trainer: Trainer | None = None
+
+    def _run(self, steps: int, save_to: Path | None) -> None:
+        # Without this line Accelerate takes ranks on CPUs for DDP, whatever the plugin says, and never saves in shards.
+        AcceleratorState._reset_state(True)
+        PartialState(cpu=True)
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        torch.manual_seed(self._seed)
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=64,
+                hidden_size=32,
+                intermediate_size=64,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=TOKENS,
+            )
+        )
+        arguments = TrainingArguments(
+            output_dir=str(save_to or "unused"),
+            use_cpu=True,
+            max_steps=steps,
+            per_device_train_batch_size=2,
+            save_strategy="steps" if save_to else "no",
+            save_steps=steps,
+            report_to=[],
+            disable_tqdm=True,
+            learning_rate=0.01,
+            lr_scheduler_type="constant",
+            seed=7,
+            fsdp="full_shard",
+            fsdp_config={"version": 2, "state_dict_type": "SHARDED_STATE_DICT", "auto_wrap_policy": "NO_WRAP"},
+        )
+        self._trainer = Trainer(model=model, args=arguments, train_dataset=Rows())
+        resume = str(self._resume) if self._resume else None
+        self._trainer.train(resume_from_checkpoint=resume)
+
+    def train(self, steps: int) -> None:
+        self._steps += steps
+
+    def save(self, path: Path) -> None:
+        self._run(self._steps, path)
+
+    def load(self, path: Path) -> None:
+        (self._resume,) = path.glob("checkpoint-*")
+        self._steps = int(self._resume.name.partition("-")[2])
+        self._run(self._steps, None)
+
+    def state(self) -> Any:
+        if self._trainer is None or self._trainer.state.global_step != self._steps:
+            self._run(self._steps, None)
+        assert self._trainer is not None
+        model, optimizer = self._trainer.model_wrapped, self._trainer.optimizer.optimizer
+        return local_copies({"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)})
+
+
+def main() -> None:
+    trial.run("transformers", TransformersJob)
+
+
+if __name__ == "__main__":
+    main()

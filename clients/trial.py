@@ -1,0 +1,123 @@
+"""One client's trial: its saves and loads by stock torch and through Cairn, side by side, on every rank.
+
+1. Stock: a job trains, saves, and another job loads.
+2. Cairn: ``cairn.install()``; the same; both jobs train on and must stay equal.
+3. Stock again: ``cairn.uninstall()``; a job loads what was saved through Cairn.
+4. Cairn again: a job loads what stock torch saved.
+
+After each load the state must be the saved one, bit by bit. The engine must have carried out the saves and loads of
+steps 2 and 4 on every rank; a client that never reaches the engine fails its trial.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import torch.distributed as dist
+from same import assert_same
+
+import cairn
+
+
+class Job(Protocol):
+    """A model in training, of one client."""
+
+    def train(self, steps: int) -> None: ...
+    def save(self, path: Path) -> None: ...
+    def load(self, path: Path) -> None: ...
+    def state(self) -> Any: ...
+
+
+MakeJob = Callable[[int], Job]  # from a seed: other weights for each
+
+
+class Times:
+    """Seconds of each call, from a barrier to the return on this rank."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def measure(self, name: str, call: Callable[[Path], None], path: Path) -> None:
+        dist.barrier()
+        start = time.perf_counter()
+        call(path)
+        self.seconds[name] = time.perf_counter() - start
+        dist.barrier()
+
+
+def engine_calls() -> int:
+    return cairn.report().engine_calls
+
+
+def trained(make_job: MakeJob, seed: int) -> Job:
+    job = make_job(seed)
+    job.train(2)
+    return job
+
+
+def run(distribution: str, make_job: MakeJob, *, native_saves: bool = True) -> None:
+    """Plays the trial in the folder that the command line names, and writes down what came of it.
+
+    `native_saves`: whether the client's saves are expected to reach the engine (Megatron's and NVRx's write by
+    themselves). `make_job` is called with stock torch and with Cairn in its place.
+    """
+    folder = Path(sys.argv[1])
+    times = Times()
+    calls: dict[str, int] = {}
+
+    job = trained(make_job, 0)
+    saved = job.state()
+    times.measure("stock save", job.save, folder / "stock")
+    job = make_job(1)
+    times.measure("stock load", job.load, folder / "stock")
+    assert_same(job.state(), saved, "stock")
+
+    cairn.install()
+    before = engine_calls()
+    job = trained(make_job, 0)
+    saved = job.state()
+    times.measure("save", job.save, folder / "ours")
+    calls["save"] = engine_calls() - before
+    before = engine_calls()
+    resumed = make_job(1)
+    times.measure("load", resumed.load, folder / "ours")
+    calls["load"] = engine_calls() - before
+    assert_same(resumed.state(), saved, "resumed")
+    job.train(2)
+    resumed.train(2)
+    assert_same(resumed.state(), job.state(), "continued")
+
+    cairn.uninstall()
+    job = make_job(2)
+    job.load(folder / "ours")
+    assert_same(job.state(), saved, "read by stock torch")
+
+    cairn.install()
+    before = engine_calls()
+    job = make_job(3)
+    job.load(folder / "stock")
+    calls["load of stock"] = engine_calls() - before
+    assert_same(job.state(), saved, "read from stock torch")
+
+    missing = [name for name, count in calls.items() if count == 0 and (native_saves or name != "save")]
+    assert not missing, f"Cairn's engine was not reached by: {missing}; {cairn.report()}"
+    _leave(folder, distribution, calls, times)
+
+
+def _leave(folder: Path, distribution: str, calls: dict[str, int], times: Times) -> NoReturn:
+    """Writes the findings of this rank down and ends the process. One that ends by itself is aborted at times."""
+    findings = {
+        "client": f"{distribution} {version(distribution)}",
+        "engine calls": calls,
+        "seconds": {name: round(value, 3) for name, value in times.seconds.items()},
+    }
+    (folder / f"rank-{dist.get_rank()}.json").write_text(json.dumps(findings))
+    dist.barrier()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
