@@ -2,10 +2,10 @@
 
 usage: ./dev clients [NAME...]      (all, without a name; docs/clients.md has the results)
 
-`NAME_job.py` is run by torchrun with two ranks, on CPUs over gloo; it plays `trial.run`. `NAME.txt` lists the packages of
-PyPI that the client needs beside those of tools/requirements.txt, and `NAME_alone.txt` those that are installed without
-what they ask for, which may be another torch. They go to build/clients/NAME, an environment that sees the packages of
-.venv too, so torch is there once.
+`NAME_job.py` is run by torchrun with two ranks, on CPUs over gloo; it plays `trial.run`. `NAME.txt` lists the packages
+of PyPI that the client needs beside those of tools/requirements.txt, and `NAME_alone.txt` those that are installed
+without what they ask for, which may be another torch. They go to build/clients/NAME, an environment that sees the
+packages of .venv too, so torch is there once.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The net of `training`, sharded by FSDP2 over all ranks: for clients that are handed a model which is sharded already."""
+"""The net of `training`, sharded by FSDP2 over all ranks: for clients that take a model that is sharded already."""
 
 from typing import Any
 

@@ -60,28 +60,43 @@ def trained(make_job: MakeJob, seed: int) -> Job:
     return job
 
 
-def run(distribution: str, make_job: MakeJob, *, native_saves: bool = True) -> None:
+def install_or_not(to_cairn: bool) -> None:
+    """The one line of a client's user."""
+    if to_cairn:
+        cairn.install()
+    else:
+        cairn.uninstall()
+
+
+def run(
+    distribution: str,
+    make_job: MakeJob,
+    *,
+    switch: Callable[[bool], None] = install_or_not,
+    native_saves: bool = True,
+) -> None:
     """Plays the trial in the folder that the command line names, and writes down what came of it.
 
-    `native_saves`: whether the client's saves are expected to reach the engine (Megatron's and NVRx's write by
-    themselves). `make_job` is called with stock torch and with Cairn in its place.
+    `switch` puts Cairn in the place of stock torch, or stock torch back. `native_saves`: whether the client's saves are
+    expected to reach the engine (Megatron's and NVRx's write by themselves). `make_job` is called with stock torch and
+    with Cairn in its place.
     """
     folder = Path(sys.argv[1])
     times = Times()
     calls: dict[str, int] = {}
 
     job = trained(make_job, 0)
-    saved = job.state()
     times.measure("stock save", job.save, folder / "stock")
+    saved = job.state()  # a client that saves while it trains has trained until now
     job = make_job(1)
     times.measure("stock load", job.load, folder / "stock")
     assert_same(job.state(), saved, "stock")
 
-    cairn.install()
+    switch(True)
     before = engine_calls()
     job = trained(make_job, 0)
-    saved = job.state()
     times.measure("save", job.save, folder / "ours")
+    saved = job.state()
     calls["save"] = engine_calls() - before
     before = engine_calls()
     resumed = make_job(1)
@@ -92,12 +107,12 @@ def run(distribution: str, make_job: MakeJob, *, native_saves: bool = True) -> N
     resumed.train(2)
     assert_same(resumed.state(), job.state(), "continued")
 
-    cairn.uninstall()
+    switch(False)
     job = make_job(2)
     job.load(folder / "ours")
     assert_same(job.state(), saved, "read by stock torch")
 
-    cairn.install()
+    switch(True)
     before = engine_calls()
     job = make_job(3)
     job.load(folder / "stock")
