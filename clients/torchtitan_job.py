@@ -81,8 +81,9 @@ class TitanJob:
         for mode in MODES:
             manager = self._manager(mode, path)
             manager.save(self._parts[0].step)
-            manager.maybe_wait_for_staging()
-            manager._wait_for_saving()
+            if mode != "disabled":
+                manager.maybe_wait_for_staging()
+                manager._wait_for_saving()
             manager.close()
 
     def load(self, path: Path) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 import trial
-from accelerate.state import AcceleratorState, PartialState
+from accelerate.state import PartialState
 from accelerate.utils import DistributedType
-from fsdp_training import local_copies
+from fsdp_training import join_ranks, local_copies
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 TOKENS = 16
 
@@ -26,6 +26,16 @@ class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": tokens, "labels": tokens}
 
 
+class Snapshot(TrainerCallback):
+    """The state with which the training begins: what was loaded."""
+
+    def __init__(self, job: "TransformersJob") -> None:
+        self._job = job
+
+    def on_train_begin(self, arguments: Any, state: Any, control: Any, **parts: Any) -> None:
+        self._job.loaded = self._job.state_of_trainer()
+
+
 class TransformersJob:
     """A small Llama in training. The Trainer saves while it trains and loads when it begins."""
 
@@ -34,12 +44,9 @@ class TransformersJob:
         self._steps = 0  # that the job has been told to train
         self._resume: Path | None = None
         self._trainer: Trainer | None = None
+        self.loaded: Any = None
 
     def _run(self, steps: int, save_to: Path | None) -> None:
-        # Without this line Accelerate takes ranks on CPUs for DDP, whatever the plugin says, and never saves in shards.
-        AcceleratorState._reset_state(True)
-        PartialState(cpu=True)
-        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
         torch.manual_seed(self._seed)
         model = LlamaForCausalLM(
             LlamaConfig(
@@ -67,7 +74,10 @@ class TransformersJob:
             fsdp="full_shard",
             fsdp_config={"version": 2, "state_dict_type": "SHARDED_STATE_DICT", "auto_wrap_policy": "NO_WRAP"},
         )
-        self._trainer = Trainer(model=model, args=arguments, train_dataset=Rows())
+        # Accelerate takes ranks on CPUs for DDP, whatever the plugin says, and then never saves in shards.
+        assert arguments.device.type == "cpu"  # makes the state that the next line changes
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        self._trainer = Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=[Snapshot(self)])
         resume = str(self._resume) if self._resume else None
         self._trainer.train(resume_from_checkpoint=resume)
 
@@ -80,17 +90,23 @@ class TransformersJob:
     def load(self, path: Path) -> None:
         (self._resume,) = path.glob("checkpoint-*")
         self._steps = int(self._resume.name.partition("-")[2])
-        self._run(self._steps, None)
+        self._run(self._steps + 1, None)
 
     def state(self) -> Any:
+        if self._resume and self._resume.name == f"checkpoint-{self._steps}":
+            return self.loaded
         if self._trainer is None or self._trainer.state.global_step != self._steps:
             self._run(self._steps, None)
+        return self.state_of_trainer()
+
+    def state_of_trainer(self) -> Any:
         assert self._trainer is not None
         model, optimizer = self._trainer.model_wrapped, self._trainer.optimizer.optimizer
         return local_copies({"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)})
 
 
 def main() -> None:
+    join_ranks()
     trial.run("transformers", TransformersJob)
 
 
