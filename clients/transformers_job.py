@@ -39,6 +39,8 @@ class Snapshot(TrainerCallback):
 class TransformersJob:
     """A small Llama in training. The Trainer saves while it trains and loads when it begins."""
 
+    arguments_class: type[TrainingArguments] = TrainingArguments
+
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._steps = 0  # that the job has been told to train
@@ -59,7 +61,7 @@ class TransformersJob:
                 max_position_embeddings=TOKENS,
             )
         )
-        arguments = TrainingArguments(
+        arguments = self.arguments_class(
             output_dir=str(save_to or "unused"),
             use_cpu=True,
             max_steps=steps,
@@ -77,9 +79,12 @@ class TransformersJob:
         # Accelerate takes ranks on CPUs for DDP, whatever the plugin says, and then never saves in shards.
         assert arguments.device.type == "cpu"  # makes the state that the next line changes
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
-        self._trainer = Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=[Snapshot(self)])
+        self._trainer = self.make_trainer(model, arguments, [Snapshot(self)])
         resume = str(self._resume) if self._resume else None
         self._trainer.train(resume_from_checkpoint=resume)
+
+    def make_trainer(self, model: Any, arguments: Any, callbacks: list[TrainerCallback]) -> Trainer:
+        return Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=callbacks)
 
     def train(self, steps: int) -> None:
         self._steps += steps
