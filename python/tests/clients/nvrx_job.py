@@ -1,0 +1,82 @@
+"""NVIDIA's resiliency extension, asynchronous saves in three steps, switched to Cairn by one line; run by torchrun.
+
+Each of its two callers, a forked and a persistent process, saves three times with its cache of plans and metadata. What
+was saved by rows is loaded by columns by ``torch.distributed.checkpoint.load``.
+"""
+
+import multiprocessing
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import without_cuda  # noqa: F401 - before the client
+from engine_notes import leave, note, start
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+import cairn
+
+cairn.install()
+
+from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest  # noqa: E402
+from nvidia_resiliency_ext.checkpointing.async_ckpt.filesystem_async import FileSystemWriterAsync  # noqa: E402
+from nvidia_resiliency_ext.checkpointing.async_ckpt.state_dict_saver import (  # noqa: E402
+    CheckpointMetadataCache,
+    save_state_dict_async_finalize,
+    save_state_dict_async_plan,
+)
+
+ROWS, COLUMNS = 6, 8
+STEPS = 3
+
+
+def whole(step: int) -> torch.Tensor:
+    return torch.arange(float(ROWS * COLUMNS)).reshape(ROWS, COLUMNS) + 100 * step
+
+
+def state(step: int, axis: int) -> dict[str, Any]:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return {"w": distribute_tensor(whole(step), mesh, [Shard(axis)]), "b": torch.full((3,), float(step)), "step": step}
+
+
+def save(directory: Path, step: int, queue: AsyncCallsQueue, cache: CheckpointMetadataCache) -> None:
+    writer = FileSystemWriterAsync(directory, thread_count=2)
+    planned = save_state_dict_async_plan(
+        state(step, 0), writer, None, 0, planner=dcp.DefaultSavePlanner(), enable_cache=True, metadata_cache=cache
+    )
+    write, preload, arguments = writer.get_save_function_and_args()
+    finish = [lambda: save_state_dict_async_finalize(*planned)]
+    queue.schedule_async_request(AsyncRequest(write, arguments, finish, preload_fn=preload))
+    queue.maybe_finalize_async_calls(blocking=True)
+
+
+def load(directory: Path, step: int) -> None:
+    """By columns. Fails if a bit differs."""
+    target = state(0, 1)
+    dcp.load(target, checkpoint_id=directory)
+    assert torch.equal(target["w"].to_local(), state(step, 1)["w"].to_local()), target
+    assert torch.equal(target["b"], torch.full((3,), float(step))), target
+    assert target["step"] == step, target
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    start()
+    queues = {"fork": AsyncCallsQueue(persistent=False), "persistent": AsyncCallsQueue(persistent=True)}
+    for name, queue in queues.items():
+        cache = CheckpointMetadataCache()
+        for step in range(1, STEPS + 1):
+            save(folder / f"{name}-{step}", step, queue, cache)
+            load(folder / f"{name}-{step}", step)
+        note(folder, name)
+    queues["persistent"].close()
+    for child in multiprocessing.active_children():
+        child.terminate()
+    leave()
+
+
+if __name__ == "__main__":
+    main()
