@@ -44,6 +44,7 @@ std::string_view text_of(SaveInFlight::Verdict verdict) {
 }
 
 std::string_view story_of(const SaveInFlight& save) {
+  if (!save.is_readable) return "of another user, who alone may look at it";
   if (save.verdict == SaveInFlight::Verdict::kCommitted) return "committed, about to end";
   if (save.verdict == SaveInFlight::Verdict::kFailed) return "failed, about to end";
   return save.is_leftover ? "died: the next save removes it" : "under way";

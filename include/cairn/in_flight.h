@@ -36,6 +36,8 @@ struct SaveInFlight {
   std::vector<Error> failures;              // of ranks that have failed; each has its rank
   Verdict verdict = Verdict::kNone;
   bool is_leftover = false;  // nobody works on it any more: the next save removes it
+  // False if its folder may be entered by another user only: then nothing but the save id is known.
+  bool is_readable = true;
 };
 
 // Those whose folder is in `directory` itself, by number. Nothing is changed. kNotFound if there is no such directory.

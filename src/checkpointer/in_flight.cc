@@ -1,6 +1,7 @@
 #include <cairn/in_flight.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <utility>
 
@@ -41,13 +42,17 @@ std::optional<SaveInFlightWriter> writer_of(const storage::Storage& storage, con
   return writer;
 }
 
-// Nullopt if its folder has gone meanwhile.
+// Nullopt if its folder has gone meanwhile, or can't be listed for another reason than that it is another user's.
 std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& save_id) {
   SaveInFlight save;
   save.save_id = save_id;
   const transfer::SaveMarks marks(storage, save_id);
   Result<transfer::SaveMarks::Seen> seen = marks.look();
-  if (!seen) return std::nullopt;
+  if (!seen && seen.error().error_number() != EACCES) return std::nullopt;
+  if (!seen) {
+    save.is_readable = false;
+    return save;
+  }
   const auto add = [&](const std::string& name, std::optional<std::uint32_t> rank) {
     if (auto writer = writer_of(storage, marks.path_of(name), rank, save)) save.writers.push_back(*std::move(writer));
   };

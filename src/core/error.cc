@@ -63,7 +63,8 @@ Error::Error(ErrorCode code, std::string message) : detail_(std::make_shared<Det
 
 Error Error::from_errno(int error_number, std::string message) {
   ErrorCode code = ErrorCode::kUnavailable;
-  if (error_number == ENOENT) code = ErrorCode::kNotFound;
+  // ESTALE: on a network file system the file, or its folder, was removed or replaced since it was opened.
+  if (error_number == ENOENT || error_number == ESTALE) code = ErrorCode::kNotFound;
   if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG) code = ErrorCode::kNoSpace;
   Error error(code, std::move(message) + ": " + std::strerror(error_number));
   error.edit().error_number = error_number;

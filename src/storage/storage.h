@@ -66,6 +66,10 @@ struct ListedFile {
   bool is_regular = false;  // neither folder, link, pipe nor device
 };
 
+// The file that is locked. It is in the directory only while a save commits or cleans up, or after one was killed
+// there.
+inline constexpr std::string_view kLockName = ".cairn-lock";
+
 // Held until destroyed.
 class StorageLock {
  public:
@@ -76,11 +80,17 @@ class Storage {
  public:
   virtual ~Storage() = default;
 
-  // The exclusive lock of the directory; null where the file system has none. Waits a bounded time for it
-  // (kUnavailable).
+  // The exclusive lock of the directory, on the file kLockName; null where the file system has none. kUnavailable if
+  // others hold it, and nothing changes in the directory, for some minutes.
   virtual Result<std::unique_ptr<StorageLock>> lock() = 0;
 
-  virtual Result<void> make_folder(std::string_view name) = 0;    // must be new
+  // A folder that must be new, and that only this user may enter. The storage holds it from then on: what is done to
+  // names in it is done in this very folder, even if another one is put in its place. list, publish, replace, sync and
+  // remove_folder notice that (kUnsafe); if the name is gone they say kNotFound.
+  virtual Result<void> make_folder(std::string_view name) = 0;
+  // Holds a folder that another process of this user made: kNotFound if it is not there, kUnsafe if it is not this
+  // user's.
+  virtual Result<void> join_folder(std::string_view name) = 0;
   virtual Result<void> remove_folder(std::string_view name) = 0;  // must be empty
 
   // A new regular file: never an existing one, never through a link.
@@ -89,6 +99,7 @@ class Storage {
   virtual Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) = 0;
   // A regular file; `follow_links` false refuses a link in any part of the name. Never waits on a pipe.
   virtual Result<std::unique_ptr<ReadableFile>> open(std::string_view name, bool follow_links) const = 0;
+  // Asks a server anew, past what this host remembers of the folder: what others made or removed is seen from now on.
   virtual Result<std::vector<ListedFile>> list(std::string_view folder = "") const = 0;
 
   // Gives a file its final name, which must be free (kUnavailable with EEXIST otherwise). Where a name can't be moved,

@@ -1,5 +1,6 @@
 // What every Storage promises, tried on each of them; and what only a real directory can show.
 #include <fcntl.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -86,6 +87,18 @@ TEST_P(StorageConformance, ListsAndRemoves) {
   EXPECT_TRUE(storage_->remove_folder("folder"));
   EXPECT_TRUE(storage_->list("").value().empty());
   EXPECT_TRUE(storage_->sync());
+}
+
+TEST_P(StorageConformance, JoinsAFolderThatIsThere) {
+  EXPECT_EQ(storage_->join_folder("folder").error().code(), ErrorCode::kNotFound);
+  ASSERT_TRUE(storage_->make_folder("folder"));
+  EXPECT_TRUE(storage_->join_folder("folder"));
+  ASSERT_TRUE(storage_->create_whole("folder/file", "1", Durability::kDurable));
+  EXPECT_EQ(read_all(*storage_, "folder/file"), "1");
+  ASSERT_TRUE(storage_->remove("folder/file"));
+  ASSERT_TRUE(storage_->remove_folder("folder"));
+  EXPECT_EQ(storage_->join_folder("folder").error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(storage_->list("folder").error().code(), ErrorCode::kNotFound);
 }
 
 TEST_P(StorageConformance, ReadsNothingBeyondTheEnd) {
@@ -300,6 +313,112 @@ TEST(PosixStorage, SyncsAMountPointBelowAFileSystemThatCannotSync) {
     return PosixStorage::open_directory(place).value()->sync("").has_value();
   });
   if (!ran) GTEST_SKIP() << "needs the right to mount";
+}
+
+constexpr uid_t kOtherUser = 54321;
+
+// Runs `work` as another user in a child process; it says whether all went well.
+bool run_as_other_user(const std::function<bool()>& work) {
+  const pid_t child = fork();
+  if (child == 0)
+    _exit(setgroups(0, nullptr) == 0 && setresgid(kOtherUser, kOtherUser, kOtherUser) == 0 &&
+                  setresuid(kOtherUser, kOtherUser, kOtherUser) == 0 && work()
+              ? 0
+              : 1);
+  int status = 0;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+// A directory that everybody may write to, and another user in it.
+class SharedDirectory : public testing::Test {
+ protected:
+  SharedDirectory() : directory_(::open(scratch_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    fs::permissions(scratch_.path(), fs::perms::all);
+  }
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  }
+  std::unique_ptr<PosixStorage> open() const { return PosixStorage::open_directory(scratch_.path()).value(); }
+  // The other user renames the folder and puts one in its place, with a file in it.
+  void replace(const std::string& folder) const {
+    ASSERT_TRUE(run_as_other_user([&] {
+      const int directory = directory_.get();
+      const bool replaced = renameat(directory, folder.c_str(), directory, "stolen") == 0 &&
+                            mkdirat(directory, folder.c_str(), 0777) == 0;
+      const std::string planted = folder + "/planted";
+      const os::Fd file(openat(directory, planted.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666));
+      return replaced && file;
+    }));
+  }
+
+  ScratchDirectory scratch_;
+  os::Fd directory_;
+};
+
+TEST_F(SharedDirectory, HasFoldersThatOnlyTheirOwnerMayEnter) {
+  for (const mode_t mask : {0u, 022u, 077u}) {
+    SCOPED_TRACE(mask);
+    const mode_t before = umask(mask);
+    const std::string name = "folder" + std::to_string(mask);
+    const auto made = open()->make_folder(name);
+    umask(before);
+    ASSERT_TRUE(made) << made.error().what();
+    EXPECT_EQ(fs::status(scratch_.path() / name).permissions(), fs::perms::owner_all);
+    EXPECT_TRUE(run_as_other_user([&] {
+      const os::Fd inside(openat(directory_.get(), (name + "/x").c_str(), O_WRONLY | O_CREAT, 0666));
+      return !inside && errno == EACCES;
+    }));
+  }
+}
+
+TEST_F(SharedDirectory, KeepsTheGroupOfItsFiles) {
+  constexpr gid_t kGroup = 4321;
+  ASSERT_EQ(fchown(directory_.get(), 0, kGroup), 0);
+  ASSERT_EQ(fchmod(directory_.get(), 02775), 0);
+  const mode_t before = umask(0277);  // so that the mode of the folder has to be mended
+  const auto storage = open();
+  const auto made = storage->make_folder("folder");
+  umask(before);
+  ASSERT_TRUE(made) << made.error().what();
+  ASSERT_TRUE(storage->create_whole("folder/file", "1", Durability::kDurable));
+  ASSERT_TRUE(storage->publish("folder/file", "file"));
+  struct stat status {};
+  ASSERT_EQ(stat((scratch_.path() / "file").c_str(), &status), 0);
+  EXPECT_EQ(status.st_gid, kGroup);
+  ASSERT_EQ(stat((scratch_.path() / "folder").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 02700u);
+}
+
+TEST_F(SharedDirectory, NoticesThatAFolderWasReplaced) {
+  const auto storage = open();
+  ASSERT_TRUE(storage->make_folder("folder"));
+  ASSERT_TRUE(storage->create_whole("folder/file", "1", Durability::kDurable));
+  replace("folder");
+  EXPECT_EQ(storage->list("folder").error().code(), ErrorCode::kUnsafe);
+  EXPECT_EQ(storage->sync("folder").error().code(), ErrorCode::kUnsafe);
+  EXPECT_EQ(storage->publish("folder/file", "final").error().code(), ErrorCode::kUnsafe);
+  EXPECT_EQ(storage->replace("folder/file", "final").error().code(), ErrorCode::kUnsafe);
+  EXPECT_EQ(storage->remove_folder("folder").error().code(), ErrorCode::kUnsafe);
+  EXPECT_FALSE(fs::exists(scratch_.path() / "final"));
+  // Names in the folder are still those of the old one.
+  EXPECT_EQ(storage->open("folder/planted", false).error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(read_all(*storage, "folder/file"), "1");
+  ASSERT_TRUE(storage->create_whole("folder/mark", "2", Durability::kDurable));
+  EXPECT_FALSE(fs::exists(scratch_.path() / "folder/mark"));
+  EXPECT_TRUE(fs::exists(scratch_.path() / "stolen/mark"));
+}
+
+TEST_F(SharedDirectory, LetsNobodyJoinTheFolderOfAnotherUser) {
+  ASSERT_TRUE(open()->make_folder("folder"));
+  replace("folder");
+  const auto joined = open()->join_folder("folder");
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().code(), ErrorCode::kUnsafe);
+  EXPECT_EQ(joined.error().file(), "folder");
+  EXPECT_TRUE(fs::exists(scratch_.path() / "folder/planted"));
+  // A link to a folder of one's own is no better.
+  fs::create_directory_symlink("stolen", scratch_.path() / "link");
+  EXPECT_EQ(open()->join_folder("link").error().code(), ErrorCode::kUnsafe);
 }
 
 TEST(PosixStorage, SaysThatTheDirectoryIsMissing) {

@@ -8,14 +8,15 @@
 // 3. Publish (rank_files.cc). Rename them to their final names, never replacing; sync the directory.
 // 4. Seal. Write `.metadata` with its commit record in the folder; sync it, the folder, the directory, and the parent
 //    of every directory that was made.
-// 5. Commit. Under the directory's lock compare the `.metadata` in place with the one of step 1: an earlier save of
+// 5. Commit. Under the directory's lock (directory_lock.cc) compare the `.metadata` in place with the one of step 1: an
+// earlier save of
 //    this job may have come between; anything else means that this save is superseded. Note which files the rename
 //    will orphan. Rename over `.metadata`, sync the directory, and read the save id back. Only now the save is durable.
 //    If the sync fails, the save has failed, but nothing is removed: both states are possible after a power cut.
 // 6. Tell. The caller tells the ranks (checkpointer/save.cc, rank_save.cc); the folder goes with step 7, or when all
 //    have heard.
 // 7. Clean (leftovers.cc). Remove what the replaced `.metadata` named and no metadata in the directory does any more,
-//    and what dead saves left.
+//    and what dead saves left. Under the lock also remove data files that leaked: their save has no folder any more.
 #include "transfer/commit.h"
 
 #include <algorithm>
@@ -30,6 +31,10 @@ namespace {
 
 constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;  // far above any; keeps a mad file size from memory
 constexpr std::string_view kSealedName = "/metadata";
+constexpr std::string_view kNoLocks =
+    "the file system of the checkpoint's directory has no locks: let one job at a time save into a directory. Of two "
+    "that "
+    "commit in the same instant, one may not learn that it has lost, and data files may be left behind";
 
 // Files of a checkpoint or of a save in flight, as opposed to those that trainers put beside them.
 bool belongs_to_a_checkpoint(std::string_view name) {
@@ -43,6 +48,25 @@ bool belongs_to_rank(std::string_view name, std::uint32_t rank) {
   return is_data || name == own_metadata_name(rank);
 }
 
+// kNotFound if the file is gone although it is open, as on a network file system whose server has removed it.
+Result<MetadataInPlace> read_opened(const storage::ReadableFile& file) {
+  MetadataInPlace now;
+  now.present = true;
+  now.size = file.size();
+  if (now.size > kMetadataBytesMax) return now;
+  // A damaged record must not keep anybody from saving a good checkpoint over it.
+  Result<std::optional<manifest::CommitRecord>> record = manifest::read_only_commit_record(file);
+  if (record && *record) {
+    now.record = std::move(*record);
+    return now;
+  }
+  if (!record && record.error().code() == ErrorCode::kNotFound) return record.error();
+  now.bytes.resize(now.size);
+  CAIRN_TRY(file.read_at(0, std::as_writable_bytes(std::span(now.bytes))));
+  now.checksum = crc32(std::as_bytes(std::span(now.bytes)));
+  return now;
+}
+
 }  // namespace
 
 std::string own_metadata_name(std::uint32_t rank) { return "__" + std::to_string(rank) + std::string(kMetadataName); }
@@ -54,25 +78,23 @@ bool MetadataInPlace::same_as(const MetadataInPlace& other) const {
 }
 
 Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage, const std::string& name) {
-  MetadataInPlace now;
-  // A link is followed by stock readers, so it counts; the rename will replace the link and not its target.
-  Result<std::unique_ptr<storage::ReadableFile>> file = storage.open(name, true);
-  if (!file) {
-    if (file.error().code() == ErrorCode::kNotFound) return now;
-    return std::move(file).error();
+  constexpr int kTriesMax = 16;
+  for (int tries = 1;; ++tries) {
+    // A link is followed by stock readers, so it counts; the rename will replace the link and not its target.
+    const Result<std::unique_ptr<storage::ReadableFile>> file = storage.open(name, true);
+    if (!file && file.error().error_number() != ESTALE) {
+      if (file.error().code() == ErrorCode::kNotFound) return MetadataInPlace();
+      return file.error();
+    }
+    Result<MetadataInPlace> read = file ? read_opened(**file) : file.error();
+    // Not found after it was opened: it was replaced meanwhile, so there is another one to read.
+    if (read || read.error().code() != ErrorCode::kNotFound) return read;
+    if (tries == kTriesMax) {
+      return Error(ErrorCode::kUnavailable, "the file is replaced again and again while it is being read")
+          .file(name)
+          .actual(read.error().what());
+    }
   }
-  now.present = true;
-  now.size = (*file)->size();
-  if (now.size > kMetadataBytesMax) return now;
-  // A damaged record must not keep anybody from saving a good checkpoint over it.
-  if (auto record = manifest::read_only_commit_record(**file); record && *record) {
-    now.record = std::move(*record);
-    return now;
-  }
-  now.bytes.resize(now.size);
-  CAIRN_TRY((*file)->read_at(0, std::as_writable_bytes(std::span(now.bytes))));
-  now.checksum = crc32(std::as_bytes(std::span(now.bytes)));
-  return now;
 }
 
 Result<std::unique_ptr<SaveTransaction>> SaveTransaction::claim(storage::Storage& storage, const SaveIdentity& identity,
@@ -94,7 +116,7 @@ Result<void> SaveTransaction::look_around() {
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
   fresh_ = std::none_of(files.begin(), files.end(), [this](const storage::ListedFile& file) {
     if (options_.alone_as_rank) return belongs_to_rank(file.name, *options_.alone_as_rank);
-    return file.name != folder_ && belongs_to_a_checkpoint(file.name);
+    return file.name != folder_ && file.name != storage::kLockName && belongs_to_a_checkpoint(file.name);
   });
   fresh_ = fresh_ && !options_.names_taken;
   CAIRN_TRY_ASSIGN(seen_, read_metadata_in_place(storage_, metadata_name_));
@@ -184,7 +206,10 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
     if (!orphans.empty()) CAIRN_TRY(write_replaced_list(storage_, folder_, orphans));
     CAIRN_TRY(rename_and_confirm(durability));
     // (7) Under the same lock: a save that commits in between must not be taken for one that died.
-    report.warnings = clean_up(storage_, identity_.save_id, record, orphans);
+    report.warnings =
+        clean_up(storage_, identity_.save_id, record, orphans, lock ? LeakedFiles::kRemove : LeakedFiles::kKeep);
+    // Said once in a job: its saves have numbers from 1 on.
+    if (!lock && identity_.save_number == 1) report.warnings.emplace_back(kNoLocks);
   }
   if (!keeps_folder_) remove_folder(report.warnings);
   return report;

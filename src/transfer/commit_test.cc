@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <filesystem>
 #include <functional>
 #include <utility>
 
 #include "format/manifest/trailer.h"
+#include "storage/posix/posix_storage.h"
 #include "storage/testing/model_storage.h"
+#include "storage/testing/scratch_directory.h"
 #include "storage/testing/view_storage.h"
 #include "transfer/leftovers.h"
 #include "transfer/testing/dead_lease.h"
@@ -286,6 +290,162 @@ TEST(Leftovers, OfALivingSaveStay) {
   commit_one(disk, save_number(2));
   EXPECT_TRUE(holds(disk, living.name()));
   EXPECT_TRUE(holds(disk, folder_of(save_number(1, kOtherJob).save_id)));
+}
+
+// A real directory, for the times of its files.
+class LeakedFile : public testing::Test {
+ protected:
+  static constexpr SaveId kLost{9, 9};
+
+  // A data file that no metadata names, and that was written `age` ago.
+  void leave(const std::string& name, const std::string& bytes, std::chrono::seconds age = std::chrono::hours(1)) {
+    ASSERT_TRUE(disk_->create_whole(name, bytes, Durability::kBuffered));
+    const auto path = scratch_.path() / name;
+    std::filesystem::last_write_time(path, std::filesystem::last_write_time(path) - age);
+  }
+  void commit(std::uint64_t number) {
+    OneSave save(*disk_, save_number(number));
+    ASSERT_TRUE(save.publish());
+    ASSERT_TRUE(save.commit());
+  }
+
+  storage::ScratchDirectory scratch_;
+  std::unique_ptr<storage::Storage> disk_ = storage::PosixStorage::open_directory(scratch_.path()).value();
+};
+
+TEST_F(LeakedFile, IsRemovedByTheNextCommit) {
+  leave("__0_0.distcp", data_file_of(kLost));
+  leave("__12_345.distcp", data_file_of(kLost));
+  commit(1);
+  EXPECT_EQ(names_in(*disk_).size(), 2u) << testing::PrintToString(names_in(*disk_));
+}
+
+TEST_F(LeakedFile, StaysUnlessItCertainlyIsOne) {
+  leave("__0_1.distcp", data_file_of(kLost), std::chrono::seconds(200));  // young
+  leave("__0_2.distcp", "of stock torch");
+  leave("copy.distcp", data_file_of(kLost));
+  leave("__0_4.distcp.bak", data_file_of(kLost));
+  leave("__0_x.distcp", data_file_of(kLost));
+  leave("__0_5.distcp", data_file_of({9, 10}));
+  ASSERT_TRUE(disk_->make_folder(folder_of({9, 10})));  // of its save, just begun
+  ASSERT_TRUE(disk_->create_whole(folder_of({9, 10}) + "/clock", "", Durability::kBuffered));
+  const std::size_t before = names_in(*disk_).size();
+  commit(1);
+  EXPECT_EQ(names_in(*disk_).size(), before + 2) << testing::PrintToString(names_in(*disk_));
+}
+
+TEST_F(LeakedFile, StaysIfARankThatSavedAloneNeedsIt) {
+  const SaveIdentity alone{kLost, kOtherJob, 1};
+  {
+    const auto transaction = SaveTransaction::claim(*disk_, alone, {.alone_as_rank = 3}).value();
+    leave("__3_0.distcp", data_file_of(kLost));
+    manifest::CommitRecord record;
+    record.files.push_back({"__3_0.distcp", 4, 0});
+    ASSERT_TRUE(transaction->commit("pickle", record, Durability::kBuffered));
+  }
+  commit(1);
+  EXPECT_TRUE(holds(*disk_, "__3_0.distcp"));
+}
+
+TEST_F(LeakedFile, StaysIfAMetadataCannotBeRead) {
+  leave("__0_0.distcp", data_file_of(kLost));
+  leave("__7.metadata", "damaged");
+  commit(1);
+  EXPECT_TRUE(holds(*disk_, "__0_0.distcp"));
+}
+
+// A storage without locks.
+class Lockless : public storage::ViewStorage {
+ public:
+  using ViewStorage::ViewStorage;
+  Result<std::unique_ptr<storage::StorageLock>> lock() override { return std::unique_ptr<storage::StorageLock>(); }
+};
+
+TEST_F(LeakedFile, StaysWithoutALockWhichIsSaidOnce) {
+  leave("__0_0.distcp", data_file_of(kLost));
+  Lockless disk(*disk_);
+  for (const std::uint64_t number : {1u, 2u}) {
+    OneSave save(disk, save_number(number));
+    ASSERT_TRUE(save.publish());
+    const auto committed = save.commit();
+    ASSERT_TRUE(committed);
+    EXPECT_EQ(committed->warnings.size(), number == 1 ? 1u : 0u);
+  }
+  EXPECT_TRUE(holds(*disk_, "__0_0.distcp"));
+}
+
+TEST(Commit, IsNotHinderedByTheLockFileOfADeadSave) {
+  ModelStorage disk;
+  ASSERT_TRUE(disk.create_whole(storage::kLockName, "", Durability::kBuffered));
+  commit_one(disk, save_number(1));
+  EXPECT_EQ(names_in(disk), (std::vector<std::string>{".metadata", "__0_0.distcp"}));
+}
+
+// Each file that is opened is stale, as after its removal by another client, until `stale` of them were.
+class StaleFiles : public storage::ViewStorage {
+ public:
+  StaleFiles(storage::Storage& storage, int stale) : ViewStorage(storage), stale_(stale) {}
+  Result<std::unique_ptr<storage::ReadableFile>> open(std::string_view name, bool follow_links) const override {
+    CAIRN_TRY_ASSIGN(auto file, ViewStorage::open(name, follow_links));
+    if (stale_-- <= 0) return file;
+    return std::unique_ptr<storage::ReadableFile>(std::make_unique<Stale>(file->size()));
+  }
+
+ private:
+  class Stale final : public storage::ReadableFile {
+   public:
+    explicit Stale(std::uint64_t size) : size_(size) {}
+    std::uint64_t size() const override { return size_; }
+    Result<void> read_at(std::uint64_t, std::span<std::byte>) const override {
+      return Error::from_errno(ESTALE, "reading");
+    }
+    std::optional<DirectAlignment> direct_alignment() const override { return std::nullopt; }
+    Result<void> read_direct_at(std::uint64_t offset, std::span<std::byte> target) const override {
+      return read_at(offset, target);
+    }
+    bool is_cached(std::uint64_t, std::uint64_t) const override { return false; }
+
+   private:
+    std::uint64_t size_;
+  };
+
+  mutable int stale_;
+};
+
+TEST(MetadataInPlace, ThatGoesStaleIsReadAgain) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  const auto read = read_metadata_in_place(StaleFiles(disk, 3));
+  ASSERT_TRUE(read) << read.error().what();
+  ASSERT_TRUE(read->record);
+  EXPECT_EQ(read->record->save_number, 1u);
+  EXPECT_EQ(read_metadata_in_place(StaleFiles(disk, 1000)).error().code(), ErrorCode::kUnavailable);
+}
+
+TEST(Commit, PublishesNothingFromAFolderThatWasReplaced) {
+  for (const bool published : {false, true}) {
+    ModelStorage disk;
+    commit_one(disk, save_number(1));
+    OneSave save(disk, save_number(2));
+    if (published) ASSERT_TRUE(save.publish());
+    disk.replace_folder(folder_of(save_number(2).save_id));
+    const ErrorCode code = published ? save.commit().error().code() : save.publish().error().code();
+    EXPECT_EQ(code, ErrorCode::kUnsafe);
+    save.withdraw();
+    EXPECT_EQ(read_metadata_in_place(disk).value().record->save_number, 1u);
+    EXPECT_FALSE(holds(disk, save.name()));
+  }
+}
+
+TEST(Leftovers, InAnotherUsersFolderAreNotBelieved) {
+  ModelStorage disk;
+  ASSERT_TRUE(disk.create_whole("__0_5.distcp", "not named by any metadata", Durability::kBuffered));
+  leave_dead_save(disk, save_number(9, kOtherJob), "__0_5.distcp\n");
+  const std::string folder = folder_of(save_number(9, kOtherJob).save_id);
+  disk.give_away(folder);
+  commit_one(disk, save_number(1));
+  EXPECT_TRUE(holds(disk, "__0_5.distcp"));
+  EXPECT_TRUE(holds(disk, folder));
 }
 
 // A rank that publishes its file when the coordinator has long withdrawn the save, and never hears of it.

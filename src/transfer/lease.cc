@@ -18,8 +18,6 @@ constexpr std::string_view kFirstLine = "cairn-lease 1";
 constexpr std::uint64_t kLeaseBytesMax = 64 * 1024;
 constexpr std::chrono::seconds kHeartbeat{5};
 constexpr int kTriesMax = 16;
-// A heartbeat that is this old has stopped.
-constexpr double kSilenceSeconds = 300;
 
 std::string encode(const SaveIdentity& identity, const os::ProcessIdentity& process) {
   std::ostringstream text;
@@ -108,14 +106,15 @@ std::optional<std::uint32_t> rank_of_lease(std::string_view name) {
 
 Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdentity& identity) {
   for (int tries = 1;; ++tries) {
-    CAIRN_TRY(storage.make_folder(folder_of(identity.save_id)));
-    Result<Lease> lease = take(storage, identity, kLeaseName);
+    const Result<void> made = storage.make_folder(folder_of(identity.save_id));
+    Result<Lease> lease = made ? take(storage, identity, kLeaseName) : Result<Lease>(made.error());
     // Not found: somebody cleaning up took the folder, still empty, for a leftover.
     if (lease || lease.error().code() != ErrorCode::kNotFound || tries == kTriesMax) return lease;
   }
 }
 
 Result<Lease> Lease::take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank) {
+  CAIRN_TRY(storage.join_folder(folder_of(identity.save_id)));
   return take(storage, identity, rank_lease_name(rank));
 }
 

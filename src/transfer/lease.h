@@ -1,7 +1,8 @@
 // Lease: says in the storage who is saving, so that others know whether leftovers still have an owner.
 //
-// Every save has a private folder `.cairn-<save id>/` inside the checkpoint's directory; the file `lease` in it names
-// the job and the process, and its time of change is a heartbeat. Where ranks write on their own (rank_save.h), each of
+// Every save has a private folder `.cairn-<save id>/` inside the checkpoint's directory, which only the user who saves
+// may enter, and which every process of the save holds by its descriptor (storage.h); the file `lease` in it names the
+// job and the process, and its time of change is a heartbeat. Where ranks write on their own (rank_save.h), each of
 // them but the coordinator has a `lease-<rank>` beside it.
 #pragma once
 
@@ -39,12 +40,16 @@ std::string rank_lease_name(std::uint32_t rank);
 // The rank whose lease has this name; nullopt if it is no rank's.
 std::optional<std::uint32_t> rank_of_lease(std::string_view name);
 
+// How long a lease lasts: a heartbeat that is older has stopped.
+inline constexpr double kSilenceSeconds = 300;
+
 // Keeps a lease alive until destroyed: a thread of its own touches the file.
 class Lease {
  public:
   // Makes the save's folder with a lease in it. An error with EEXIST if the folder is there.
   static Result<Lease> take_with_folder(storage::Storage& storage, const SaveIdentity& identity);
-  // A rank's own, in the folder that the coordinator made: kNotFound if it is not there.
+  // A rank's own, in the folder that the coordinator made: kNotFound if it is not there, kUnsafe if the folder is
+  // another user's.
   static Result<Lease> take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank);
 
   Lease(Lease&&) noexcept = default;

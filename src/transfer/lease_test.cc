@@ -64,7 +64,7 @@ TEST_P(Leases, AreJudgedByTheStoragesClock) {
   const std::string dead = directory.make_foreign_save(2, std::chrono::minutes(6));
   const auto lease = Lease::take_with_folder(directory.storage(), {{2, 2}, {2, 1}, 1});
   ASSERT_TRUE(lease);
-  clean_up(directory.storage(), {2, 2}, {}, {});
+  clean_up(directory.storage(), {2, 2}, {}, {}, LeakedFiles::kRemove);
   const auto is_there = [&](const std::string& folder) { return directory.storage().list(folder).has_value(); };
   EXPECT_TRUE(is_there(living));
   EXPECT_FALSE(is_there(dead));

@@ -67,6 +67,28 @@ std::optional<std::string> add_needed(const storage::Storage& storage, const std
   return std::nullopt;
 }
 
+// As data_file_name() makes them: `__R_N.distcp`.
+bool is_data_file_name(std::string_view name) {
+  constexpr std::string_view kPrefix = "__", kSuffix = ".distcp";
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return false;
+  const std::string_view numbers = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
+  const std::size_t between = numbers.find('_');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return between != std::string_view::npos && is_number(numbers.substr(0, between)) &&
+         is_number(numbers.substr(between + 1));
+}
+
+// Which save wrote the data file; nullopt if the file has no trailer that can be read.
+std::optional<SaveId> save_in_trailer(const storage::Storage& storage, const std::string& name) {
+  const auto file = storage.open(name, false);
+  if (!file) return std::nullopt;
+  const auto footer = manifest::read_trailer_footer(**file);
+  if (!footer || !*footer) return std::nullopt;
+  return (*footer)->save_id;
+}
+
 class Cleaner {
  public:
   // `needed` files stay, whoever wrote them.
@@ -84,6 +106,8 @@ class Cleaner {
 
   void remove_dead_save(const std::string& folder, const SaveId& save_id,
                         const std::vector<storage::ListedFile>& files) {
+    // Nothing in another user's folder is believed: it is left to that user's next save.
+    if (!storage_.join_folder(folder)) return;
     const Result<bool> dead = lease_has_run_out(storage_, folder, clock_);
     if (!dead || !*dead) {
       (void)storage_.remove_folder(folder);  // works only on one that is still empty: its owner died, or tries again
@@ -99,9 +123,35 @@ class Cleaner {
     remove_private_folder(storage_, folder, warnings_);
   }
 
+  // A save makes its folder before its files, and its metadata is in the folder until it commits. So a file that no
+  // metadata names and whose save has no folder will never be needed. A network file system may show a folder late, but
+  // not by as long as a lease lasts: a file older than that had a folder that would be seen by now.
+  void remove_leaked(const SaveId& mine, const std::vector<storage::ListedFile>& files) {
+    const Result<MetadataInPlace> metadata = read_metadata_in_place(storage_);
+    if (!metadata || !metadata->record) return;
+    std::unordered_set<std::string> folders;
+    for (const storage::ListedFile& file : files) {
+      if (save_id_of_folder(file.name)) folders.insert(file.name);
+    }
+    std::vector<std::string> leaked;
+    for (const storage::ListedFile& file : files) {
+      if (!file.is_regular || needed_.contains(file.name) || !is_data_file_name(file.name)) continue;
+      const std::optional<SaveId> save_id = save_in_trailer(storage_, file.name);
+      if (!save_id || *save_id == mine || folders.contains(folder_of(*save_id))) continue;
+      if (is_old(file.name)) leaked.push_back(file.name);
+    }
+    remove(leaked);
+  }
+
   std::vector<std::string> take_warnings() && { return std::move(warnings_); }
 
  private:
+  bool is_old(const std::string& name) const {
+    const Result<double> touched_at = storage_.touched_at(name);
+    const Result<double> now = clock_.now();
+    return touched_at && now && *now - *touched_at > kSilenceSeconds;
+  }
+
   storage::Storage& storage_;
   std::unordered_set<std::string> needed_;
   StorageClock clock_;
@@ -112,10 +162,7 @@ class Cleaner {
 
 bool belongs_to(const storage::Storage& storage, const std::string& name, const SaveId& save_id) {
   if (name.find(to_decimal(save_id)) != std::string::npos) return true;
-  const auto file = storage.open(name, false);
-  if (!file) return false;
-  const auto footer = manifest::read_trailer_footer(**file);
-  return footer && *footer && (*footer)->save_id == save_id;
+  return save_in_trailer(storage, name) == save_id;
 }
 
 std::vector<std::string> orphaned_files(const MetadataInPlace& old, const manifest::CommitRecord& record) {
@@ -138,7 +185,8 @@ Result<void> write_replaced_list(storage::Storage& storage, std::string_view fol
 }
 
 std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
-                                  const std::vector<std::string>& orphans) {
+                                  const std::vector<std::string>& orphans, LeakedFiles leaked) {
+  // The list comes first: whatever is in it and was committed later is named by a metadata that is read later.
   const auto files = storage.list();
   if (!files) return {files.error().what()};
   std::unordered_set<std::string> needed;
@@ -150,6 +198,7 @@ std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine,
     const std::optional<SaveId> save_id = file.is_folder ? save_id_of_folder(file.name) : std::nullopt;
     if (save_id && *save_id != mine) cleaner.remove_dead_save(file.name, *save_id, *files);
   }
+  if (leaked == LeakedFiles::kRemove) cleaner.remove_leaked(mine, *files);
   return std::move(cleaner).take_warnings();
 }
 

@@ -28,10 +28,14 @@ std::vector<std::string> orphaned_files(const MetadataInPlace& old, const manife
 Result<void> write_replaced_list(storage::Storage& storage, std::string_view folder,
                                  const std::vector<std::string>& names);
 
-// Removes `orphans`, and the folders and files of saves whose lease has run out. `mine` is the save that just committed
-// `record`, whose files stay. Returns what could not be removed, in words.
+// Data files that leaked: no metadata names them, and their save has no private folder any more by which it could be
+// known for dead. Without a lock of the directory they are kept: a save that commits meanwhile could be taken for one.
+enum class LeakedFiles : std::uint8_t { kKeep, kRemove };
+
+// Removes `orphans`, the folders and files of saves whose lease has run out, and perhaps files that leaked. `mine` is
+// the save that just committed `record`, whose files stay. Returns what could not be removed, in words.
 std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
-                                  const std::vector<std::string>& orphans);
+                                  const std::vector<std::string>& orphans, LeakedFiles leaked);
 
 // The same for one save whose process died; nothing is removed if one of its leases has not run out. The process may
 // have died between the rename of `.metadata` and the sync, so the directory is synced first: until then a power cut

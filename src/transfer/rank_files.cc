@@ -27,6 +27,7 @@ Result<std::string> RankFiles::private_name(const std::string& file_name) {
   if (!has_folder_) {
     Result<Lease> lease = Lease::take_with_folder(storage_, identity_);
     if (!lease && lease.error().error_number() != EEXIST) return std::move(lease).error();
+    if (!lease) CAIRN_TRY(storage_.join_folder(folder_of(identity_.save_id)));
     if (lease) lease_ = std::move(*lease);
     has_folder_ = true;
   }

@@ -48,8 +48,11 @@ std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& stor
 
 std::vector<Error> RankMeeting::failures() const {
   std::vector<Error> failures;
-  if (auto seen = marks_.look()) {
+  auto seen = marks_.look();
+  if (seen) {
     for (auto& [rank, failure] : seen->failures) failures.push_back(std::move(failure));
+  } else if (seen.error().code() == ErrorCode::kUnsafe) {
+    failures.push_back(std::move(seen).error());  // the folder was replaced: no rank can be heard any more
   }
   return failures;
 }

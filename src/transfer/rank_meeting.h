@@ -30,7 +30,8 @@ class RankMeeting {
               std::chrono::milliseconds deadline)
       : storage_(storage), marks_(marks), save_id_(save_id), deadline_(deadline) {}
 
-  // What ranks have said up to now of why they failed, in their order.
+  // What ranks have said up to now of why they failed, in their order; or that the folder in which they say it was
+  // replaced.
   std::vector<Error> failures() const;
 
   // Step 5: waits until the files of all ranks are there, and returns what the commit record holds of them. `expected`,

@@ -140,7 +140,8 @@ Result<void> RankSave::enter(const RankPlace& place) {
   impl_->place = place;
   if (!place.is_coordinator()) {
     if (auto taken = impl_->take_lease(); !taken) {
-      (void)impl_->marks.leave_failure(place.rank, taken.error());
+      // A folder that is not this user's is not the coordinator's: no rank would read the mark.
+      if (taken.error().code() != ErrorCode::kUnsafe) (void)impl_->marks.leave_failure(place.rank, taken.error());
       return taken;
     }
   }

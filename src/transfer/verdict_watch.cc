@@ -23,6 +23,11 @@ Result<std::optional<Verdict>> VerdictWatch::look() {
   next_listing_ = Clock::now() + kListingInterval;
   const Result<SaveMarks::Seen> seen = marks_.look();
   if (seen && seen->verdict) return seen->verdict;
+  if (!seen && seen.error().code() == ErrorCode::kUnsafe) {
+    // Another folder has the name. The one that this rank holds may have the verdict all the same.
+    if (std::optional<Verdict> left = marks_.look_for_verdict()) return left;
+    return seen.error();
+  }
   const bool is_gone = seen ? !seen->coordinator : seen.error().code() == ErrorCode::kNotFound;
   if (is_gone) return conclude_without_folder();
   if (Clock::now() < next_life_) return std::optional<Verdict>();

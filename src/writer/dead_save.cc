@@ -13,7 +13,8 @@ Error settle_in(storage::Storage& storage, const DeadSave& save, Error reason) {
   const auto metadata = transfer::read_metadata_in_place(storage, save.metadata_name);
   const bool in_place = metadata && metadata->record && metadata->record->save_id == save.save_id;
   if (save.follows_as) {
-    if (!in_place) (void)transfer::SaveMarks(storage, save.save_id).leave_failure(*save.follows_as, reason);
+    transfer::SaveMarks marks(storage, save.save_id);
+    if (!in_place && storage.join_folder(marks.folder())) (void)marks.leave_failure(*save.follows_as, reason);
     return in_place ? std::move(reason).actual("the checkpoint of this save is in place") : reason;
   }
   const Result<void> synced = transfer::clean_up_after(storage, save.save_id);

@@ -38,9 +38,9 @@ struct Inode {
   bool operator==(const Inode&) const = default;
 };
 
-std::optional<Inode> inode_of(int directory, const std::string& name) {
+std::optional<Inode> inode_of(const NameInFolder& file) {
   struct stat status {};
-  if (fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return std::nullopt;
+  if (fstatat(file.folder, file.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return std::nullopt;
   return Inode{status.st_dev, status.st_ino};
 }
 
@@ -48,14 +48,15 @@ Error failed(int error, const std::string& name) { return Error::from_errno(erro
 
 class ExclusiveRename {
  public:
-  ExclusiveRename(int directory, const std::string& from, const std::string& to, const Inode& file)
-      : directory_(directory), from_(from), to_(to), file_(file) {}
+  ExclusiveRename(const NameInFolder& from, const NameInFolder& to, const Inode& file)
+      : from_(from), to_(to), file_(file) {}
 
   Result<void> run() {
-    if (renameat2(directory_, from_.c_str(), directory_, to_.c_str(), RENAME_NOREPLACE) == 0) return {};  // (1)
+    if (renameat2(from_.folder, from_.name.c_str(), to_.folder, to_.name.c_str(), RENAME_NOREPLACE) == 0)
+      return {};  // (1)
     if (!means_not_here(errno)) return unless_done(errno);
-    if (linkat(directory_, from_.c_str(), directory_, to_.c_str(), 0) == 0) {  // (2)
-      unlinkat(directory_, from_.c_str(), 0);
+    if (linkat(from_.folder, from_.name.c_str(), to_.folder, to_.name.c_str(), 0) == 0) {  // (2)
+      unlinkat(from_.folder, from_.name.c_str(), 0);
       return {};
     }
     if (!means_not_here(errno)) return unless_done(errno);
@@ -65,34 +66,33 @@ class ExclusiveRename {
  private:
   Result<void> rename_over_placeholder() {
     const os::Fd placeholder(
-        openat(directory_, to_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+        openat(to_.folder, to_.name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!placeholder) return unless_done(errno);
-    if (renameat(directory_, from_.c_str(), directory_, to_.c_str()) == 0) return {};
+    if (renameat(from_.folder, from_.name.c_str(), to_.folder, to_.name.c_str()) == 0) return {};
     const int error = errno;
     struct stat status {};
     const bool known = fstat(placeholder.get(), &status) == 0;
-    if (known && inode_of(directory_, to_) == Inode{status.st_dev, status.st_ino}) unlinkat(directory_, to_.c_str(), 0);
+    if (known && inode_of(to_) == Inode{status.st_dev, status.st_ino}) unlinkat(to_.folder, to_.name.c_str(), 0);
     return unless_done(error);
   }
 
   Result<void> unless_done(int error) {
-    if (inode_of(directory_, to_) != file_) return failed(error, to_);
-    if (inode_of(directory_, from_) == file_) unlinkat(directory_, from_.c_str(), 0);
+    if (inode_of(to_) != file_) return failed(error, to_.name);
+    if (inode_of(from_) == file_) unlinkat(from_.folder, from_.name.c_str(), 0);
     return {};
   }
 
-  int directory_;
-  const std::string& from_;
-  const std::string& to_;
+  const NameInFolder& from_;
+  const NameInFolder& to_;
   Inode file_;
 };
 
 }  // namespace
 
-Result<void> rename_exclusively(int directory, const std::string& from, const std::string& to) {
-  const std::optional<Inode> file = inode_of(directory, from);
-  if (!file) return failed(errno, from);
-  return ExclusiveRename(directory, from, to, *file).run();
+Result<void> rename_exclusively(const NameInFolder& from, const NameInFolder& to) {
+  const std::optional<Inode> file = inode_of(from);
+  if (!file) return failed(errno, from.name);
+  return ExclusiveRename(from, to, *file).run();
 }
 
 }  // namespace cairn::storage

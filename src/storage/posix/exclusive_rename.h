@@ -3,12 +3,12 @@
 
 #include <cairn/result.h>
 
-#include <string>
+#include "storage/posix/name_in_folder.h"
 
 namespace cairn::storage {
 
-// Both names are below the directory descriptor. EEXIST if the name is taken, unless it is this very file that has it.
+// EEXIST if the name is taken, unless it is this very file that has it.
 // Where the name can't be moved but only be given, `from` may be left as a second one of the file.
-Result<void> rename_exclusively(int directory, const std::string& from, const std::string& to);
+Result<void> rename_exclusively(const NameInFolder& from, const NameInFolder& to);
 
 }  // namespace cairn::storage

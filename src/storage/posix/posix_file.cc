@@ -269,17 +269,17 @@ class PosixReadableFile final : public ReadableFile {
 
 }  // namespace
 
-Result<std::unique_ptr<WritableFile>> create_posix_file(int directory, const std::string& name, mode_t mode,
+Result<std::unique_ptr<WritableFile>> create_posix_file(const NameInFolder& place, const std::string& name, mode_t mode,
                                                         const CreateOptions& options) {
   const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   bool direct = options.direct_io;
   os::Fd fd;
-  if (direct) fd = os::Fd(openat(directory, name.c_str(), flags | O_DIRECT, mode));
+  if (direct) fd = os::Fd(openat(place.folder, place.name.c_str(), flags | O_DIRECT, mode));
   if (direct && !fd && errno == EINVAL) {
     direct = false;
-    unlinkat(directory, name.c_str(), 0);  // some kernels leave the file behind when they refuse the flag
+    unlinkat(place.folder, place.name.c_str(), 0);  // some kernels leave the file behind when they refuse the flag
   }
-  if (!direct) fd = os::Fd(openat(directory, name.c_str(), flags, mode));
+  if (!direct) fd = os::Fd(openat(place.folder, place.name.c_str(), flags, mode));
   if (!fd) return failed("creating", name);
   if (direct && !direct_alignment_of(fd.get())) {
     if (!turn_to_page_cache(fd.get())) return failed("creating", name);

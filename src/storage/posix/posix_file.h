@@ -9,12 +9,13 @@
 
 #include "os/fd.h"
 #include "storage/posix/descriptor_cache.h"
+#include "storage/posix/name_in_folder.h"
 #include "storage/storage.h"
 
 namespace cairn::storage {
 
-// A new file `name` below the directory descriptor. Where direct I/O is refused it goes through the page cache.
-Result<std::unique_ptr<WritableFile>> create_posix_file(int directory, const std::string& name, mode_t mode,
+// A new file. Where direct I/O is refused it goes through the page cache. Errors call it `name`.
+Result<std::unique_ptr<WritableFile>> create_posix_file(const NameInFolder& place, const std::string& name, mode_t mode,
                                                         const CreateOptions& options);
 
 // Opens the file of one name for reading, with more flags of open(2) if need be; called again whenever its descriptor

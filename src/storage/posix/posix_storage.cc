@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,8 +9,8 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
-#include <thread>
 
+#include "storage/posix/directory_lock.h"
 #include "storage/posix/exclusive_rename.h"
 #include "storage/posix/open_beneath.h"
 #include "storage/posix/posix_file.h"
@@ -19,8 +18,8 @@
 namespace cairn::storage {
 namespace {
 
-constexpr std::chrono::seconds kLockPatience{30};
-constexpr std::chrono::milliseconds kLockRetry{5};
+// A server takes the locks of a client that has crashed for its own again after a minute or two.
+constexpr std::chrono::minutes kLockPatience{3};
 constexpr mode_t kFileMode = 0666;    // less the umask
 constexpr mode_t kFolderMode = 0777;  // less the umask
 
@@ -48,20 +47,19 @@ int name_nameless(const os::Fd& fd, int directory, const std::string& path) {
   return linkat(fd.get(), "", directory, path.c_str(), AT_EMPTY_PATH);  // needs no /proc, but often a capability
 }
 
-class DirectoryLock final : public StorageLock {
- public:
-  explicit DirectoryLock(os::Fd fd) : fd_(std::move(fd)) {}
-  // Closing alone would not do: a child that was forked meanwhile holds the same open file.
-  ~DirectoryLock() override { flock(fd_.get(), LOCK_UN); }
-
- private:
-  os::Fd fd_;
-};
-
 Result<os::Fd> open_directory_fd(const std::filesystem::path& directory) {
   os::Fd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return failed("opening the directory", directory.string());
   return fd;
+}
+
+// Makes a network file system ask its server for the attributes of a folder. If they have changed, it forgets what it
+// remembers of the names in the folder, those included that were not there; otherwise it may believe them for a minute.
+Result<void> refresh(int folder, const std::string& name) {
+  struct statx status {};
+  const bool asked = statx(folder, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_BASIC_STATS, &status) == 0;
+  if (asked || (errno != ESTALE && errno != ENOENT)) return {};
+  return failed("listing", name);
 }
 
 // The name of the directory must last too, whoever made it. Not ours to sync is a parent that we may not open, that
@@ -103,58 +101,64 @@ Result<std::unique_ptr<PosixStorage>> PosixStorage::make_directory(const std::fi
   return std::unique_ptr<PosixStorage>(new PosixStorage(std::move(fd), std::move(parents)));
 }
 
-Result<std::unique_ptr<StorageLock>> PosixStorage::lock() {
-  // A descriptor of its own: flock belongs to the open file, and this object may be locked from two threads.
-  os::Fd fd(openat(directory_->get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd) return failed("opening the directory", ".");
-  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
-  while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return std::unique_ptr<StorageLock>();  // no locks here: do without
-    if (std::chrono::steady_clock::now() > deadline) {
-      return Error(ErrorCode::kUnavailable, "the directory is locked by another process");
-    }
-    std::this_thread::sleep_for(kLockRetry);
-  }
-  return std::unique_ptr<StorageLock>(std::make_unique<DirectoryLock>(std::move(fd)));
+Result<std::unique_ptr<StorageLock>> PosixStorage::lock() { return lock_directory(directory_, kLockPatience); }
+
+Result<PosixStorage::Place> PosixStorage::place_of(std::string_view name) const {
+  CAIRN_TRY(check_name(name));
+  const std::size_t slash = name.rfind('/');
+  if (slash == std::string_view::npos) return Place{directory_, std::string(name)};
+  const std::string folder(name.substr(0, slash));
+  Place place{folders_.find(folder), std::string(name.substr(slash + 1))};
+  if (place.folder) return place;
+  place.folder =
+      std::make_shared<const os::Fd>(open_beneath(directory_->get(), folder, O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!*place.folder) return failed("opening a folder", folder);
+  return place;
 }
 
 Result<void> PosixStorage::make_folder(std::string_view name) {
   CAIRN_TRY(check_name(name));
-  if (mkdirat(directory_->get(), std::string(name).c_str(), kFolderMode) != 0) return failed("making a folder", name);
-  return {};
+  return folders_.make(std::string(name));
+}
+
+Result<void> PosixStorage::join_folder(std::string_view name) {
+  CAIRN_TRY(check_name(name));
+  return folders_.join(std::string(name));
 }
 
 Result<void> PosixStorage::remove_folder(std::string_view name) {
   CAIRN_TRY(check_name(name));
-  if (unlinkat(directory_->get(), std::string(name).c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
+  const std::string folder(name);
+  const Result<void> same = folders_.check(folder);
+  if (!same && same.error().code() != ErrorCode::kNotFound) return same;
+  if (unlinkat(directory_->get(), folder.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
     return failed("removing a folder", name);
   }
+  folders_.forget(folder);
   return {};
 }
 
 Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_view name, const CreateOptions& options) {
-  CAIRN_TRY(check_name(name));
-  return create_posix_file(directory_->get(), std::string(name), kFileMode, options);
+  CAIRN_TRY_ASSIGN(const Place place, place_of(name));
+  return create_posix_file({place.folder->get(), place.name}, std::string(name), kFileMode, options);
 }
 
 Result<void> PosixStorage::create_whole(std::string_view name, std::string_view bytes, Durability durability) {
-  CAIRN_TRY(check_name(name));
-  const std::filesystem::path path(name);
-  const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
-  const int directory = directory_->get();
+  CAIRN_TRY_ASSIGN(const Place place, place_of(name));
+  const int folder = place.folder->get();
   // A file without a name is filled first and then given one. Where that can't be, it is filled under its name.
-  os::Fd fd(openat(directory, folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, kFileMode));
+  os::Fd fd(openat(folder, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, kFileMode));
   bool named = false;
   if (fd) {
     CAIRN_TRY(fill(fd, name, bytes, durability));
-    named = name_nameless(fd, directory, path.string()) == 0;
+    named = name_nameless(fd, folder, place.name) == 0;
     if (!named && errno == EEXIST) return failed("naming", name);
   }
   if (!named) {
-    fd = os::Fd(openat(directory, path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));
+    fd = os::Fd(openat(folder, place.name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));
     if (!fd) return failed("creating", name);
     if (auto filled = fill(fd, name, bytes, durability); !filled) {
-      unlinkat(directory, path.c_str(), 0);
+      unlinkat(folder, place.name.c_str(), 0);
       return filled;
     }
   }
@@ -165,11 +169,14 @@ Result<void> PosixStorage::create_whole(std::string_view name, std::string_view 
 Result<std::unique_ptr<ReadableFile>> PosixStorage::open(std::string_view name, bool follow_links) const {
   CAIRN_TRY(check_name(name));
   const std::string path(name);
-  const auto open_for_reading = [directory = directory_, path, follow_links](int more_flags) -> Result<os::Fd> {
+  const std::size_t slash = path.rfind('/');
+  const auto held = slash == std::string::npos ? nullptr : folders_.find(path.substr(0, slash));
+  const auto open_for_reading = [directory = held ? held : directory_, below = held ? path.substr(slash + 1) : path,
+                                 path, follow_links](int more_flags) -> Result<os::Fd> {
     // Without O_NONBLOCK the opening of a pipe waits for its other end.
     const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | more_flags;
-    os::Fd fd(follow_links ? openat(directory->get(), path.c_str(), flags)
-                           : open_beneath(directory->get(), path, flags));
+    os::Fd fd(follow_links ? openat(directory->get(), below.c_str(), flags)
+                           : open_beneath(directory->get(), below, flags));
     if (fd) return fd;
     const bool link = !follow_links && (errno == ELOOP || errno == EXDEV);
     if (link) return Error(ErrorCode::kUnsafe, "a link in place of a file (follow_links allows it)").file(path);
@@ -191,6 +198,8 @@ Result<std::vector<ListedFile>> PosixStorage::list(std::string_view folder) cons
     ::close(fd);
     return failed("listing", path);
   }
+  CAIRN_TRY(folders_.check_opened(path, fd));
+  CAIRN_TRY(refresh(fd, path));
   std::vector<ListedFile> files;
   errno = 0;
   while (const dirent* item = readdir(stream.get())) {
@@ -209,35 +218,39 @@ Result<std::vector<ListedFile>> PosixStorage::list(std::string_view folder) cons
 }
 
 Result<void> PosixStorage::publish(std::string_view from, std::string_view to) {
-  CAIRN_TRY(check_name(from));
-  CAIRN_TRY(check_name(to));
-  return rename_exclusively(directory_->get(), std::string(from), std::string(to));
+  CAIRN_TRY_ASSIGN(const Place old_place, place_to_move_from(from));
+  CAIRN_TRY_ASSIGN(const Place new_place, place_of(to));
+  return rename_exclusively({old_place.folder->get(), old_place.name}, {new_place.folder->get(), new_place.name});
 }
 
 Result<void> PosixStorage::replace(std::string_view from, std::string_view to) {
-  CAIRN_TRY(check_name(from));
-  CAIRN_TRY(check_name(to));
-  const int directory = directory_->get();
-  if (renameat(directory, std::string(from).c_str(), directory, std::string(to).c_str()) != 0) {
+  CAIRN_TRY_ASSIGN(const Place old_place, place_to_move_from(from));
+  CAIRN_TRY_ASSIGN(const Place new_place, place_of(to));
+  if (renameat(old_place.folder->get(), old_place.name.c_str(), new_place.folder->get(), new_place.name.c_str()) != 0) {
     return failed("renaming", to);
   }
   return {};
 }
 
+Result<PosixStorage::Place> PosixStorage::place_to_move_from(std::string_view name) const {
+  if (const std::size_t slash = name.rfind('/'); slash != std::string_view::npos) {
+    CAIRN_TRY(folders_.check(std::string(name.substr(0, slash))));
+  }
+  return place_of(name);
+}
+
 Result<void> PosixStorage::remove(std::string_view name) {
-  CAIRN_TRY(check_name(name));
-  const std::filesystem::path path(name);
-  const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
-  const std::string file = path.filename().string();
-  const os::Fd parent(open_beneath(directory_->get(), folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!parent && errno == ENOENT) return {};
-  if (!parent) return failed("removing", name);
+  const Result<Place> place = place_of(name);
+  if (!place && place.error().code() == ErrorCode::kNotFound) return {};
+  if (!place) return place.error();
   struct stat status {};
-  if (fstatat(parent.get(), file.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
-    return errno == ENOENT ? Result<void>() : Result<void>(failed("removing", name));
+  if (fstatat(place->folder->get(), place->name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    return errno == ENOENT || errno == ESTALE ? Result<void>() : Result<void>(failed("removing", name));
   }
   if (!S_ISREG(status.st_mode)) return Error(ErrorCode::kUnsafe, "not a regular file: left alone").file(name);
-  if (unlinkat(parent.get(), file.c_str(), 0) != 0 && errno != ENOENT) return failed("removing", name);
+  if (unlinkat(place->folder->get(), place->name.c_str(), 0) != 0 && errno != ENOENT && errno != ESTALE) {
+    return failed("removing", name);
+  }
   return {};
 }
 
@@ -255,25 +268,28 @@ Result<void> PosixStorage::sync(std::string_view folder) {
   CAIRN_TRY(check_name(folder));
   const os::Fd fd(open_beneath(directory_->get(), std::string(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return failed("opening the folder", folder);
+  CAIRN_TRY(folders_.check_opened(std::string(folder), fd.get()));
   if (fsync(fd.get()) != 0) return failed("syncing the folder", folder);
   return {};
 }
 
 Result<void> PosixStorage::touch(std::string_view name) {
-  CAIRN_TRY(check_name(name));
-  if (utimensat(directory_->get(), std::string(name).c_str(), nullptr, AT_SYMLINK_NOFOLLOW) != 0) {
+  CAIRN_TRY_ASSIGN(const Place place, place_of(name));
+  if (utimensat(place.folder->get(), place.name.c_str(), nullptr, AT_SYMLINK_NOFOLLOW) != 0) {
     return failed("touching", name);
   }
   return {};
 }
 
 Result<double> PosixStorage::touched_at(std::string_view name) const {
-  CAIRN_TRY(check_name(name));
-  struct stat status {};
-  if (fstatat(directory_->get(), std::string(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+  CAIRN_TRY_ASSIGN(const Place place, place_of(name));
+  // Past what the host of a network file system remembers: the heartbeat of another host is seen when it comes.
+  struct statx status {};
+  constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC;
+  if (statx(place.folder->get(), place.name.c_str(), kFlags, STATX_MTIME, &status) != 0) {
     return failed("looking at", name);
   }
-  return static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
+  return static_cast<double>(status.stx_mtime.tv_sec) + 1e-9 * static_cast<double>(status.stx_mtime.tv_nsec);
 }
 
 }  // namespace cairn::storage

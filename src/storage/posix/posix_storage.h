@@ -8,6 +8,7 @@
 
 #include "os/fd.h"
 #include "storage/posix/descriptor_cache.h"
+#include "storage/posix/held_folders.h"
 #include "storage/storage.h"
 
 namespace cairn::storage {
@@ -23,6 +24,7 @@ class PosixStorage final : public Storage {
 
   Result<std::unique_ptr<StorageLock>> lock() override;
   Result<void> make_folder(std::string_view name) override;
+  Result<void> join_folder(std::string_view name) override;
   Result<void> remove_folder(std::string_view name) override;
   Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) override;
   Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override;
@@ -39,10 +41,21 @@ class PosixStorage final : public Storage {
   PosixStorage(os::Fd directory, std::vector<os::Fd> parents)
       : directory_(std::make_shared<const os::Fd>(std::move(directory))), parents_of_made_(std::move(parents)) {}
 
+  // A name, and the folder that it is directly below.
+  struct Place {
+    std::shared_ptr<const os::Fd> folder;  // owned by the storage too if it is the directory, or held
+    std::string name;
+  };
+  // Through no link.
+  Result<Place> place_of(std::string_view name) const;
+  // The same, of a file that gets another name: an error if its folder is held and was replaced.
+  Result<Place> place_to_move_from(std::string_view name) const;
+
   // Both owned by the storage and by every file that it gave out for reading, which may have to open itself again.
   std::shared_ptr<const os::Fd> directory_;
   std::shared_ptr<DescriptorCache> descriptors_ =
       std::make_shared<DescriptorCache>(DescriptorCache::share_of_process());
+  HeldFolders folders_{directory_};
   std::vector<os::Fd> parents_of_made_;  // each holds a directory that make_directory made
   bool parent_synced_ = false;
 };

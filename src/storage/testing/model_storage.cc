@@ -62,6 +62,29 @@ class ModelWritableFile final : public WritableFile {
   std::shared_ptr<ModelStorage::File> file_;
 };
 
+class ModelLock final : public StorageLock {
+ public:
+  explicit ModelLock(ModelStorage& storage) : storage_(storage) {}
+  ~ModelLock() override {
+    const std::lock_guard lock(storage_.mutex_);
+    if (storage_.step()) storage_.names_.erase(std::string(kLockName));
+    storage_.locked_ = false;
+    storage_.unlocked_.notify_one();
+  }
+
+ private:
+  ModelStorage& storage_;
+};
+
+Result<std::unique_ptr<StorageLock>> ModelStorage::lock() {
+  std::unique_lock lock(mutex_);
+  unlocked_.wait(lock, [this] { return !locked_; });
+  CAIRN_TRY(step());
+  names_.try_emplace(std::string(kLockName), std::make_shared<File>());
+  locked_ = true;
+  return std::unique_ptr<StorageLock>(std::make_unique<ModelLock>(*this));
+}
+
 std::uint64_t ModelStorage::operation_count() const {
   const std::lock_guard lock(mutex_);
   return operations_;
@@ -128,6 +151,7 @@ void ModelStorage::lose_power(std::uint64_t seed) {
   }
   names_ = left;
   synced_names_ = left;
+  held_.clear();
   crash_at_.reset();
   fail_at_.reset();
 }
@@ -140,22 +164,66 @@ Result<void> ModelStorage::make_folder(std::string_view name) {
   auto folder = std::make_shared<File>();
   folder->is_folder = true;
   folder->synced = "";
-  if (!names_.emplace(name, std::move(folder)).second) return Error::from_errno(EEXIST, "making a folder");
+  if (!names_.emplace(name, folder).second) return Error::from_errno(EEXIST, "making a folder");
+  held_.insert_or_assign(std::string(name), std::move(folder));
   return {};
+}
+
+Result<void> ModelStorage::join_folder(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = names_.find(name);
+  if (found == names_.end()) return Error::from_errno(ENOENT, "joining a folder").file(name);
+  if (found->second->is_of_another_user) return Error(ErrorCode::kUnsafe, "a folder of another user").file(name);
+  held_.insert_or_assign(std::string(name), found->second);
+  return {};
+}
+
+Result<void> ModelStorage::check_held(std::string_view folder) const {
+  const auto held = held_.find(folder);
+  if (held == held_.end()) return {};
+  const auto found = names_.find(folder);
+  if (found == names_.end()) return Error::from_errno(ENOENT, "looking at a folder").file(folder);
+  if (found->second != held->second) return Error(ErrorCode::kUnsafe, "the folder was replaced").file(folder);
+  return {};
+}
+
+void ModelStorage::give_away(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  names_.at(name)->is_of_another_user = true;
+  held_.erase(name);
+}
+
+void ModelStorage::replace_folder(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  Names moved;
+  for (auto& [old_name, file] : names_) {
+    const bool inside = old_name == name || folder_part(old_name) == name;
+    moved.insert_or_assign(inside ? "stolen" + old_name.substr(name.size()) : old_name, file);
+  }
+  names_ = std::move(moved);
+  auto folder = std::make_shared<File>();
+  folder->is_folder = true;
+  folder->is_of_another_user = true;
+  names_.insert_or_assign(name, std::move(folder));
 }
 
 Result<void> ModelStorage::remove_folder(std::string_view name) {
   const std::lock_guard lock(mutex_);
   CAIRN_TRY(step());
+  if (auto held = check_held(name); !held) {
+    return held.error().code() == ErrorCode::kNotFound ? Result<void>() : held;
+  }
   const bool full = std::ranges::any_of(names_, [&](const auto& item) { return folder_part(item.first) == name; });
   if (full) return Error::from_errno(ENOTEMPTY, "removing a folder");
   names_.erase(std::string(name));
+  held_.erase(std::string(name));
   return {};
 }
 
 Result<std::unique_ptr<WritableFile>> ModelStorage::create(std::string_view name, const CreateOptions& options) {
   const std::lock_guard lock(mutex_);
   CAIRN_TRY(step());
+  CAIRN_TRY(check_held(folder_part(name)));
   auto file = std::make_shared<File>();
   file->bytes.resize(options.size);
   if (!names_.emplace(name, file).second) return Error::from_errno(EEXIST, "creating").file(name);
@@ -165,6 +233,7 @@ Result<std::unique_ptr<WritableFile>> ModelStorage::create(std::string_view name
 Result<void> ModelStorage::create_whole(std::string_view name, std::string_view bytes, Durability durability) {
   const std::lock_guard lock(mutex_);
   CAIRN_TRY(step());
+  CAIRN_TRY(check_held(folder_part(name)));
   auto file = std::make_shared<File>();
   file->bytes = bytes;
   if (durability == Durability::kDurable) file->synced = file->bytes;
@@ -174,6 +243,7 @@ Result<void> ModelStorage::create_whole(std::string_view name, std::string_view 
 
 Result<std::unique_ptr<ReadableFile>> ModelStorage::open(std::string_view name, bool) const {
   const std::lock_guard lock(mutex_);
+  CAIRN_TRY(check_held(folder_part(name)));
   const auto found = names_.find(name);
   if (found == names_.end() || found->second->is_folder) return Error::from_errno(ENOENT, "opening").file(name);
   return std::unique_ptr<ReadableFile>(std::make_unique<ModelReadableFile>(found->second->bytes));
@@ -181,6 +251,7 @@ Result<std::unique_ptr<ReadableFile>> ModelStorage::open(std::string_view name, 
 
 Result<std::vector<ListedFile>> ModelStorage::list(std::string_view folder) const {
   const std::lock_guard lock(mutex_);
+  CAIRN_TRY(check_held(folder));
   if (!folder.empty() && !names_.contains(folder)) return Error::from_errno(ENOENT, "listing").file(folder);
   std::vector<ListedFile> files;
   for (const auto& [name, file] : names_) {
@@ -192,6 +263,7 @@ Result<std::vector<ListedFile>> ModelStorage::list(std::string_view folder) cons
 }
 
 Result<void> ModelStorage::rename(std::string_view from, std::string_view to) {
+  CAIRN_TRY(check_held(folder_part(from)));
   const auto found = names_.find(from);
   if (found == names_.end()) return Error::from_errno(ENOENT, "renaming").file(from);
   names_.insert_or_assign(std::string(to), found->second);
@@ -215,6 +287,9 @@ Result<void> ModelStorage::replace(std::string_view from, std::string_view to) {
 Result<void> ModelStorage::remove(std::string_view name) {
   const std::lock_guard lock(mutex_);
   CAIRN_TRY(step());
+  if (auto held = check_held(folder_part(name)); !held) {
+    return held.error().code() == ErrorCode::kNotFound ? Result<void>() : held;
+  }
   names_.erase(std::string(name));
   return {};
 }
@@ -222,6 +297,7 @@ Result<void> ModelStorage::remove(std::string_view name) {
 Result<void> ModelStorage::sync(std::string_view folder) {
   const std::lock_guard lock(mutex_);
   CAIRN_TRY(step());
+  CAIRN_TRY(check_held(folder));
   std::erase_if(synced_names_, [&](const auto& item) { return folder_part(item.first) == folder; });
   for (const auto& item : names_) {
     if (folder_part(item.first) == folder) synced_names_.insert(item);

@@ -4,6 +4,7 @@
 // it, then cuts the power, then looks at what is left.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,11 +34,19 @@ class ModelStorage final : public Storage {
   // the old or the new one is found; unsynced contents may also be garbage. No fault is set any more.
   void lose_power(std::uint64_t seed);
 
+  // Another user renames the folder and puts one of their own, which is empty, in its place. Whatever is done to names
+  // in it then fails if the folder was held; a real storage would still reach the old one.
+  void replace_folder(const std::string& name);
+  // The folder belongs to another user from now on, and nobody here holds it.
+  void give_away(const std::string& name);
+
   // Another handle to the same directory, for what takes a Storage over.
   static std::unique_ptr<Storage> view_of(ModelStorage& storage);
 
-  Result<std::unique_ptr<StorageLock>> lock() override { return std::unique_ptr<StorageLock>(); }
+  // Makes and removes the lock file as operations; waits for another thread without a limit.
+  Result<std::unique_ptr<StorageLock>> lock() override;
   Result<void> make_folder(std::string_view name) override;
+  Result<void> join_folder(std::string_view name) override;
   Result<void> remove_folder(std::string_view name) override;
   Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) override;
   Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override;
@@ -55,17 +64,23 @@ class ModelStorage final : public Storage {
     std::string bytes;
     std::optional<std::string> synced;
     bool is_folder = false;
+    bool is_of_another_user = false;
   };
 
  private:
   friend class ModelWritableFile;
+  friend class ModelLock;
   using Names = std::map<std::string, std::shared_ptr<File>, std::less<>>;
   Result<void> step();  // counts an operation and fails it if that is its lot
+  Result<void> check_held(std::string_view folder) const;
   Result<void> rename(std::string_view from, std::string_view to);
 
   mutable std::mutex mutex_;
+  bool locked_ = false;
+  std::condition_variable unlocked_;
   Names names_;
   Names synced_names_;
+  Names held_;  // folders
   std::uint64_t operations_ = 0;
   std::optional<std::uint64_t> crash_at_;
   std::optional<std::pair<std::uint64_t, Error>> fail_at_;

@@ -10,6 +10,7 @@ class ViewStorage : public Storage {
   explicit ViewStorage(Storage& storage) : storage_(storage) {}
   Result<std::unique_ptr<StorageLock>> lock() override { return storage_.lock(); }
   Result<void> make_folder(std::string_view name) override { return storage_.make_folder(name); }
+  Result<void> join_folder(std::string_view name) override { return storage_.join_folder(name); }
   Result<void> remove_folder(std::string_view name) override { return storage_.remove_folder(name); }
   Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) override {
     return storage_.create(name, options);

@@ -1,0 +1,169 @@
+// Threads and processes that lock one directory.
+#include "storage/posix/directory_lock.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "storage/testing/refused_calls.h"
+#include "storage/testing/scratch_directory.h"
+
+namespace cairn::storage {
+namespace {
+
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+class DirectoryLocks : public testing::Test {
+ protected:
+  std::shared_ptr<const os::Fd> directory() const {
+    return std::make_shared<const os::Fd>(::open(scratch_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  }
+  fs::path lock_file() const { return scratch_.path() / kLockName; }
+  bool is_empty() const { return fs::is_empty(scratch_.path()); }
+
+  ScratchDirectory scratch_;
+};
+
+TEST_F(DirectoryLocks, LeaveNoFile) {
+  for (int i = 0; i < 3; ++i) {
+    const auto lock = lock_directory(directory(), 1min);
+    ASSERT_TRUE(lock && *lock);
+    EXPECT_TRUE(fs::exists(lock_file()));
+  }
+  EXPECT_TRUE(is_empty());
+}
+
+// A counter that is only right if each holder is alone.
+TEST_F(DirectoryLocks, ExcludeThreadsAndProcesses) {
+  constexpr int kProcesses = 2;
+  constexpr int kThreads = 3;
+  constexpr int kRounds = 100;
+  const fs::path counter = scratch_.path() / "counter";
+  std::ofstream(counter) << 0;
+  const auto count = [&] {
+    for (int round = 0; round < kRounds; ++round) {
+      const auto lock = lock_directory(directory(), 1min);
+      if (!lock || !*lock) return false;
+      int value = 0;
+      std::ifstream(counter) >> value;
+      std::ofstream(counter) << value + 1;
+    }
+    return true;
+  };
+  std::vector<pid_t> children;
+  for (int process = 0; process < kProcesses; ++process) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    std::vector<std::thread> threads;
+    std::atomic<bool> well = true;
+    for (int thread = 0; thread < kThreads; ++thread) threads.emplace_back([&] { well = count() && well; });
+    for (std::thread& thread : threads) thread.join();
+    _exit(well ? 0 : 1);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  int value = 0;
+  std::ifstream(counter) >> value;
+  EXPECT_EQ(value, kProcesses * kThreads * kRounds);
+  EXPECT_FALSE(fs::exists(lock_file()));
+}
+
+// A waiter has the file open when its holder retires it: the waiter's lock is then worth nothing.
+TEST_F(DirectoryLocks, AreNotTakenOnARetiredFile) {
+  auto lock = lock_directory(directory(), 1min);
+  ASSERT_TRUE(lock && *lock);
+  const os::Fd waiter(::open(lock_file().c_str(), O_RDWR | O_CLOEXEC));
+  // A client whose cache still has the old name sees the file under it.
+  fs::create_hard_link(lock_file(), scratch_.path() / "cached");
+  lock->reset();
+  EXPECT_EQ(flock(waiter.get(), LOCK_EX | LOCK_NB), 0);
+  EXPECT_EQ(flock(waiter.get(), LOCK_UN), 0);
+  fs::rename(scratch_.path() / "cached", lock_file());
+  const auto next = lock_directory(directory(), 300ms);
+  ASSERT_FALSE(next);  // the length of the retired file tells, though it has the name
+  EXPECT_EQ(next.error().code(), ErrorCode::kUnavailable);
+  fs::remove(lock_file());
+  const auto again = lock_directory(directory(), 1min);
+  EXPECT_TRUE(again && *again);
+}
+
+TEST_F(DirectoryLocks, OfAKilledProcessAreFree) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto lock = lock_directory(directory(), 1min);
+    (void)!write(ready[1], "x", 1);
+    pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  const auto busy = lock_directory(directory(), 50ms);
+  ASSERT_FALSE(busy);
+  EXPECT_EQ(busy.error().file(), std::string(kLockName));
+  ASSERT_EQ(kill(child, SIGKILL), 0);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  auto lock = lock_directory(directory(), 1min);
+  ASSERT_TRUE(lock && *lock);
+  lock->reset();
+  EXPECT_TRUE(is_empty());
+}
+
+TEST_F(DirectoryLocks, OfAForkedHolderAreReleasedByIt) {
+  auto lock = lock_directory(directory(), 1min);
+  ASSERT_TRUE(lock && *lock);
+  int hold[2];
+  ASSERT_EQ(pipe(hold), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(hold[1]);
+    char byte = 0;
+    (void)!read(hold[0], &byte, 1);  // lives on with the open file of the lock
+    _exit(0);
+  }
+  lock->reset();
+  const auto next = lock_directory(directory(), 1min);
+  EXPECT_TRUE(next && *next);
+  close(hold[1]);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+}
+
+TEST_F(DirectoryLocks, AreNullWhereThereAreNone) {
+  for (const int error : {ENOLCK, ENOSYS, EOPNOTSUPP}) {
+    SCOPED_TRACE(std::strerror(error));
+    const bool ran = run_with_refused({{SYS_flock, error}}, [&] {
+      const auto lock = lock_directory(directory(), 1min);
+      ASSERT_TRUE(lock) << lock.error().what();
+      EXPECT_EQ(*lock, nullptr);
+    });
+    if (!ran) GTEST_SKIP() << "no seccomp here";
+    EXPECT_TRUE(is_empty());
+  }
+}
+
+TEST_F(DirectoryLocks, FollowNoLink) {
+  fs::create_symlink("elsewhere", lock_file());
+  EXPECT_FALSE(lock_directory(directory(), 1min));
+  EXPECT_FALSE(fs::exists(scratch_.path() / "elsewhere"));
+  fs::remove(lock_file());
+  fs::create_directory(lock_file());
+  EXPECT_FALSE(lock_directory(directory(), 1min));
+}
+
+}  // namespace
+}  // namespace cairn::storage

@@ -1,0 +1,132 @@
+#include "storage/posix/held_folders.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace cairn::storage {
+namespace {
+
+constexpr mode_t kPrivate = 0700;
+constexpr mode_t kAllOfMode = 07777;
+constexpr mode_t kPermissions = 0777;
+
+Error failed(std::string_view action, std::string_view name) {
+  return Error::from_errno(errno, std::string(action) + " failed").file(name);
+}
+
+Error replaced(std::string_view name, const std::string& expected, const std::string& actual) {
+  return Error(ErrorCode::kUnsafe,
+               "the private folder was replaced while a save used it: somebody else can write to the checkpoint's "
+               "directory; take that right away, then save again")
+      .file(name)
+      .expected(expected)
+      .actual(actual);
+}
+
+std::string inode_in_words(const struct stat& status) {
+  return "inode " + std::to_string(status.st_ino) + " of user " + std::to_string(status.st_uid);
+}
+
+// Who owns a file that this process makes in the folder; nullopt if it can't make one.
+std::optional<uid_t> owner_of_new_file(const os::Fd& folder) {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  const std::string name = "owner-" + std::to_string(getpid()) + "-" + std::to_string(now.tv_nsec);
+  const os::Fd file(openat(folder.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  struct stat status {};
+  const bool known = file && fstat(file.get(), &status) == 0;
+  if (file) unlinkat(folder.get(), name.c_str(), 0);
+  return known ? std::optional(status.st_uid) : std::nullopt;
+}
+
+}  // namespace
+
+Result<void> HeldFolders::make(const std::string& name) {
+  if (mkdirat(directory_->get(), name.c_str(), kPrivate) != 0) return failed("making a folder", name);
+  return hold(name, true);
+}
+
+Result<void> HeldFolders::join(const std::string& name) {
+  if (find(name)) return check(name);
+  return hold(name, false);
+}
+
+Result<void> HeldFolders::hold(const std::string& name, bool is_new) {
+  auto folder = std::make_shared<const os::Fd>(
+      openat(directory_->get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const int error = errno;
+  struct stat status {};
+  const bool known = *folder ? fstat(folder->get(), &status) == 0
+                             : fstatat(directory_->get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  if (!known) return failed("opening a folder", name);
+  if (!*folder && !S_ISDIR(status.st_mode)) {
+    return Error(ErrorCode::kUnsafe, "not a folder, but a link or a file").file(name);
+  }
+  const std::lock_guard lock(mutex_);
+  CAIRN_TRY(check_owner(*folder, name, status.st_uid, is_new));
+  if (!*folder) {
+    errno = error;
+    return failed("opening a folder", name);
+  }
+  // Where a file system keeps no modes this changes nothing, and who may write is up to the mount.
+  const bool is_open_to_others = (status.st_mode & kPermissions) != kPrivate;
+  if (is_open_to_others) (void)!fchmod(folder->get(), kPrivate | (status.st_mode & kAllOfMode & ~kPermissions));
+  held_.insert_or_assign(name, std::move(folder));
+  return {};
+}
+
+Result<void> HeldFolders::check_owner(const os::Fd& folder, const std::string& name, uid_t owner, bool is_new) {
+  if (!own_user_ && owner != geteuid() && folder) own_user_ = owner_of_new_file(folder);
+  const uid_t own = own_user_.value_or(geteuid());
+  if (owner == own) {
+    own_user_ = own;
+    return {};
+  }
+  const std::string expected = "user " + std::to_string(own), actual = "user " + std::to_string(owner);
+  if (is_new) return replaced(name, expected, actual);
+  return Error(ErrorCode::kUnsafe,
+               "the private folder of a save belongs to another user: all ranks of a job must run as one user; if they "
+               "do, somebody else has put this folder there")
+      .file(name)
+      .expected(expected)
+      .actual(actual);
+}
+
+std::shared_ptr<const os::Fd> HeldFolders::find(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = held_.find(name);
+  return found == held_.end() ? nullptr : found->second;
+}
+
+Result<void> HeldFolders::check(const std::string& name) const {
+  const auto held = find(name);
+  if (!held) return {};
+  struct stat mine {
+  }, named{};
+  if (fstat(held->get(), &mine) != 0) return failed("looking at", name);
+  if (fstatat(directory_->get(), name.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0) return failed("looking at", name);
+  if (mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) return {};
+  return replaced(name, inode_in_words(mine), inode_in_words(named));
+}
+
+Result<void> HeldFolders::check_opened(const std::string& name, int fd) const {
+  const auto held = find(name);
+  if (!held) return {};
+  struct stat mine {
+  }, opened{};
+  if (fstat(held->get(), &mine) != 0 || fstat(fd, &opened) != 0) return failed("looking at", name);
+  if (mine.st_dev == opened.st_dev && mine.st_ino == opened.st_ino) return {};
+  return replaced(name, inode_in_words(mine), inode_in_words(opened));
+}
+
+void HeldFolders::forget(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  held_.erase(name);
+}
+
+}  // namespace cairn::storage
