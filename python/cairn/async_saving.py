@@ -28,7 +28,7 @@ from cairn.driver_state import fill_save_planner, fill_writer
 from cairn.errors import Error, InvalidArgument
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import FileSystemWriter, save_options
-from cairn.native_hooks import hooks_of, name_of, overridden
+from cairn.native_hooks import hooks_of, name_of, why_not_native
 from cairn.native_storages import why_writer_is_foreign
 from cairn.planning import save_planning, why_save_planner_is_foreign
 from cairn.ranks import Ranks
@@ -92,9 +92,9 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
         return states_of(state_dict)
 
     foreign = why_save_planner_is_foreign(planner) or why_writer_is_foreign(storage_writer, checkpoint_id)
-    if not foreign and (stager is None or not overridden(stager, _BLOCKING_HOOKS, _BLOCKING_STAGERS)):
+    if not foreign and (stager is None or not why_not_native(stager, _BLOCKING_HOOKS, _BLOCKING_STAGERS)):
         return _start(state, call, process, asynchronous_staging=False).upload
-    if not foreign and not overridden(stager, _STAGING_HOOKS, _STAGERS):
+    if not foreign and not why_not_native(stager, _STAGING_HOOKS, _STAGERS):
         later = stager._config.use_async_staging
         pending = _start(state, call, process, asynchronous_staging=later)
         stager._staging_future = pending.staging  # for its synchronize_staging()

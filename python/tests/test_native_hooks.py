@@ -13,7 +13,7 @@ from stock import dcp
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import _StoragePrefix
-from torch.distributed.checkpoint.staging import BlockingAsyncStager, DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import AsyncStager, BlockingAsyncStager, DefaultStager, StagingOptions
 from torch.distributed.checkpoint.storage import WriteResult
 
 import cairn
@@ -112,6 +112,16 @@ class OwnStager(DefaultStager):
 def test_a_stager_without_hooks_of_its_own_is_native(stager: Any, checkpoint: Path) -> None:
     cairn.async_save(sample(), checkpoint_id=checkpoint, async_stager=stager()).result()  # type: ignore[union-attr]
     assert how() == [("async_save", True, "threads")]
+
+
+class StagesNothing(AsyncStager):
+    """As abstract as torch's."""
+
+
+def test_a_stager_of_the_bare_protocol_fails_as_torchs_does(checkpoint: Path) -> None:
+    with pytest.raises(NotImplementedError, match="must implement stage"):
+        cairn.async_save(sample(), checkpoint_id=checkpoint, async_stager=StagesNothing())
+    assert cairn.report().calls == ()
 
 
 def test_a_function_set_on_the_instance_overrides_its_class(checkpoint: Path) -> None:
