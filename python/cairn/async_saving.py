@@ -28,6 +28,7 @@ from cairn.driver_state import fill_save_planner, fill_writer
 from cairn.errors import Error, InvalidArgument
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import FileSystemWriter, save_options
+from cairn.location import local_directory
 from cairn.native_hooks import hooks_of, name_of, why_not_native
 from cairn.native_storages import why_writer_is_foreign
 from cairn.planning import save_planning, why_save_planner_is_foreign
@@ -238,7 +239,8 @@ def _save_what_is_staged(
             if not foreign and not isinstance(staged, Future):
                 pending = _start(lambda: staged, call, process, asynchronous_staging=False)
             else:
-                directory = str(call.checkpoint_id or getattr(call.storage_writer, "path", ""))
+                given = call.checkpoint_id or getattr(call.storage_writer, "path", None) or ""
+                directory = str(local_directory(given) or given)
                 reason = "" if foreign else f"{name_of(type(stager))} stages asynchronously"
                 if process:
                     reason = f"threads write, not the writer process that was asked for{reason and ': '}{reason}"

@@ -78,7 +78,7 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
         if not allow_pickle:
             raise UnsafeContent(
                 f"'{key}' holds a {foreign}, which can't be read without running code from the checkpoint. If you "
-                f"trust whoever wrote it: {line_that_allows()} (docs/pickles.md says what else helps)",
+                f"trust whoever wrote it: {line_that_allows()}, or set CAIRN_ALLOW_PICKLE=1 (docs/pickles.md)",
                 key=key,
                 actual=foreign,
             ) from error
@@ -165,7 +165,7 @@ def _warn_if_foreign(key: str, payload: bytes, kind: str) -> None:
         _warned.add(foreign)
         warnings.warn(
             f"'{key}' holds a {foreign}, which is not plain data. To load it, code from the checkpoint must be allowed "
-            f"to run: {line_that_allows()} (docs/pickles.md says what else helps)",
+            f"to run: {line_that_allows()}, or set CAIRN_ALLOW_PICKLE=1 (docs/pickles.md)",
             PickleWarning,
             stacklevel=_level_of_the_caller(),
         )
