@@ -159,9 +159,17 @@ bool holds_tensor(const Value& value) {
         open.push_back(&item);
       }
     }
+    if (const Object* object = next.object()) {
+      open.insert(open.end(), {&object->arguments, &object->state, &object->items});
+    }
   }
   return false;
 }
+
+// Thrown while a Value becomes a Python object: there is no way to make the object of this class.
+struct ForeignClass {
+  std::string name;
+};
 
 // Makes the Python object of a Value; parts of one identity become one object. The recursion is bounded by the
 // decoders, which bound the nesting of Values.
@@ -223,8 +231,13 @@ class ObjectBuilder {
                 array.kind == Array::Kind::kNumpyScalar);
   }
   nb::object build_one(const std::unique_ptr<Object>& object) {
-    return make_object_(to_str(object->module), to_str(object->name), build(object->arguments), build(object->state),
-                        build(object->items));
+    const nb::object arguments = build(object->arguments);
+    const nb::object items = build(object->items);
+    const nb::object state = build(object->state);
+    nb::object made =
+        make_object_(to_str(object->module), to_str(object->name), object->by_new, arguments, state, items);
+    if (made.ptr() == Py_NotImplemented) throw ForeignClass{object->qualified_name()};
+    return made;
   }
 
   nb::object build_list(const std::vector<Value>& items) {
@@ -247,6 +260,22 @@ Value decode(const nb::bytes& payload) {
   return unwrap(decode_value(std::as_bytes(bytes)));
 }
 
+// (object, ""), or (None, name of a class that is neither plain nor made by make_object). Tensors are left to torch.
+nb::tuple decode_plain(const nb::bytes& payload, const nb::object& make_object) {
+  const Value value = decode(payload);
+  const bool has_tensor = holds_tensor(value);
+  std::string foreign = has_tensor ? "torch.Tensor" : "";
+  nb::object object = nb::none();
+  if (!has_tensor || !first_unknown_class(value).empty()) {
+    try {
+      object = from_value(value, make_object);
+    } catch (const ForeignClass& unknown) {
+      foreign = unknown.name;
+    }
+  }
+  return nb::make_tuple(foreign.empty() ? object : nb::object(nb::none()), to_str(foreign));
+}
+
 }  // namespace
 
 std::optional<Value> to_value(nb::handle object) { return ValueBuilder().build(object, 0); }
@@ -259,15 +288,7 @@ std::string first_foreign(const Value& value) {
 }
 
 void bind_values(nb::module_& module) {
-  module.def(
-      "decode_plain",
-      [](const nb::bytes& payload) {
-        const Value value = decode(payload);
-        const std::string foreign = first_foreign(value);
-        nb::object object = foreign.empty() ? from_value(value, nb::none()) : nb::object(nb::none());
-        return nb::make_tuple(object, to_str(foreign));
-      },
-      nb::arg("payload"));
+  module.def("decode_plain", decode_plain, nb::arg("payload"), nb::arg("make_object"));
   module.def(
       "decode_inert",
       [](const nb::bytes& payload, const nb::object& make_object) { return from_value(decode(payload), make_object); },

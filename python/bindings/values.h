@@ -16,8 +16,8 @@ namespace cairn::python {
 // Value.
 std::optional<Value> to_value(nb::handle object);
 
-// The other way. `make_object(module, name, arguments, state, items)` makes what stands for a value of an unknown
-// class.
+// The other way. `make_object(module, name, by_new, arguments, state, items)` makes what an Object describes, of parts
+// that have been made already. Where it returns NotImplemented, from_value() throws a type of its own.
 nb::object from_value(const Value& value, nb::handle make_object);
 
 // "" if from_value() gives back what was saved without any help: no unknown class and no tensor in it.

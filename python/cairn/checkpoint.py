@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
-from cairn import _engine, arrays
+from cairn import _engine, arrays, known_objects
 from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey
 from cairn.location import existing_directory
 
@@ -79,7 +79,14 @@ class UnknownObject:
         self.items = items
 
     def __repr__(self) -> str:
+        if self.arguments is None:
+            return f"<unknown {self.module}.{self.name}>"
         return f"<unknown {self.module}.{self.name}: {self.arguments!r}, {self.state!r}, {self.items!r}>"
+
+
+def _known_or_unknown(module: str, name: str, by_new: bool, arguments: Any, state: Any, items: Any) -> Any:
+    made = known_objects.make_without_torch(module, name, by_new, arguments, state, items)
+    return UnknownObject(module, name, arguments, state, items) if made is NotImplemented else made
 
 
 class VerifyReport(NamedTuple):
@@ -100,8 +107,9 @@ class VerifyReport(NamedTuple):
 class Checkpoint(Mapping[str, Any]):
     """A read-only mapping from keys to arrays and values, read from disk when they are asked for.
 
-    Values that are not plain data come back as :class:`UnknownObject`: nothing in a checkpoint is ever run. Tensors are
-    NumPy arrays; :mod:`cairn.arrays` says what becomes of dtypes that NumPy lacks.
+    Objects of the classes of Python and NumPy that :mod:`cairn.known_objects` lists are built; others, torch's among
+    them, come back as :class:`UnknownObject`: nothing in a checkpoint is ever run. Tensors are NumPy arrays;
+    :mod:`cairn.arrays` says what becomes of dtypes that NumPy lacks.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, follow_links: bool = False) -> None:
@@ -167,7 +175,7 @@ class Checkpoint(Mapping[str, Any]):
             raise InvalidArgument(f"'{key}' is not a tensor: it has no part to read", key=key)
         payload = self._native.read_payload(key, verify=verify, follow_links=self._follow_links)
         try:
-            return _engine.decode_inert(payload, UnknownObject)
+            return _engine.decode_inert(payload, _known_or_unknown)
         except Error as error:
             raise error.under(key) from None
 

@@ -1,6 +1,7 @@
 """Values that are not tensors: plain ones go natively, the rest as ``torch.save`` pickles them.
 
-Reading never runs code from the checkpoint unless the caller opts in: what is not plain data is read by the rules of
+Reading never runs code from the checkpoint unless the caller opts in. Plain data is read natively, and so are objects
+of the classes that :mod:`cairn.known_objects` lists. What else there is, is read by the rules of
 ``torch.load(weights_only=True)``, which ``torch.serialization.add_safe_globals`` extends. An object that a value holds
 twice comes back as one.
 
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from cairn import _engine
+from cairn import _engine, known_objects
 from cairn.consent import line_that_allows
 from cairn.errors import Corrupt, Error, InvalidArgument, UnsafeContent
 from cairn.flattening import Path
@@ -62,7 +63,7 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
     foreign = ""
     not_decoded: Error | None = None
     try:
-        value, foreign = _engine.decode_plain(payload)
+        value, foreign = _engine.decode_plain(payload, known_objects.make)
         if not foreign:
             return value
     except Error as error:
@@ -154,7 +155,7 @@ def _unpickle(key: str, payload: bytes, map_location: Any, *, weights_only: bool
 def _warn_if_foreign(key: str, payload: bytes, kind: str) -> None:
     """Warns at the save of a value that a load will refuse, once for each class. `kind` is the value's class."""
     try:
-        foreign = _engine.decode_plain(payload)[1]
+        foreign = _engine.decode_plain(payload, known_objects.make)[1]
     except Error:
         foreign = kind
     if not foreign or foreign in _warned:

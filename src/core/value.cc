@@ -1,5 +1,6 @@
 #include <cairn/value.h>
 
+#include <algorithm>
 #include <charconv>
 
 namespace cairn {
@@ -7,6 +8,27 @@ namespace {
 
 // Deep values are made by decoders that bound the nesting; this bound keeps text of hand-made ones finite.
 constexpr int kTextDepthMax = 32;
+
+// The state of a datetime.date, datetime.time or datetime.datetime: year (two bytes), month, day, hour, minute, second,
+// microsecond (three bytes); the month or the hour also holds the "fold" bit.
+std::string date_text(std::string_view state) {
+  constexpr std::size_t kDateBytes = 4;
+  constexpr std::size_t kTimeBytes = 6;
+  const auto at = [&](std::size_t i) { return static_cast<unsigned>(static_cast<unsigned char>(state[i])); };
+  const auto two = [](unsigned number) { return (number < 10 ? "0" : "") + std::to_string(number); };
+  std::string text;
+  const bool has_date = state.size() == kDateBytes || state.size() == kDateBytes + kTimeBytes;
+  if (has_date) {
+    text = std::to_string(at(0) << 8 | at(1)) + "-" + two(at(2) & 0x7F) + "-" + two(at(3));
+    state.remove_prefix(kDateBytes);
+    if (state.empty()) return text;
+    text += " ";
+  }
+  if (state.size() != kTimeBytes) return "of " + std::to_string(state.size()) + " bytes";
+  text += two(at(0) & 0x7F) + ":" + two(at(1)) + ":" + two(at(2));
+  const std::string microseconds = std::to_string(at(3) << 16 | at(4) << 8 | at(5));
+  return text + "." + std::string(microseconds.size() < 6 ? 6 - microseconds.size() : 0, '0') + microseconds;
+}
 
 class Printer {
  public:
@@ -45,7 +67,21 @@ class Printer {
   }
   void print_one(const std::string& text) { text_ += "'" + text.substr(0, characters_max_) + "'"; }
   void print_one(const Bytes& bytes) { text_ += "<" + std::to_string(bytes.data.size()) + " bytes>"; }
-  void print_one(const BigInt& number) { text_ += "<integer of " + std::to_string(number.data.size()) + " bytes>"; }
+  void print_one(const BigInt& number) {
+    constexpr std::size_t kShownBytesMax = 20;  // a UUID has 16
+    const bool negative = !number.data.empty() && (static_cast<unsigned char>(number.data.back()) & 0x80) != 0;
+    if (negative || number.data.size() > kShownBytesMax) {
+      text_ += "<integer of " + std::to_string(number.data.size()) + " bytes>";
+      return;
+    }
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    std::string hex;
+    for (auto byte = number.data.rbegin(); byte != number.data.rend(); ++byte) {
+      hex += kDigits[static_cast<unsigned char>(*byte) >> 4];
+      hex += kDigits[static_cast<unsigned char>(*byte) & 15];
+    }
+    text_ += "0x" + hex.substr(std::min(hex.find_first_not_of('0'), hex.size()));
+  }
   void print_one(const Complex& number) {
     text_ += "(";
     print_one(number.real);
@@ -75,7 +111,25 @@ class Printer {
     text_ += name_of(array.dtype);
     text_ += " " + to_string(array.shape) + ">";
   }
-  void print_one(const std::unique_ptr<Object>& object) { text_ += "<" + object->qualified_name() + ">"; }
+  // As the call that the pickle describes: "<collections.deque((), 3), [1, 2]>".
+  void print_one(const std::unique_ptr<Object>& object) {
+    const int depth = depth_;
+    text_ += "<" + object->qualified_name();
+    const auto* arguments = object->arguments.get_if<Tuple>();
+    if (arguments != nullptr && object->module == "datetime" && !arguments->items.empty()) {
+      if (const auto* state = arguments->items.front().get_if<Bytes>()) {
+        text_ += " " + date_text(state->data) + ">";
+        return;
+      }
+    }
+    if (arguments != nullptr) print_items("(", arguments->items, ")");
+    for (const Value* part : {&object->items, &object->state}) {
+      if (part->get_if<None>() != nullptr) continue;
+      text_ += ", ";
+      print(*part, depth + 1);
+    }
+    text_ += ">";
+  }
 
   void print_items(std::string_view open, const std::vector<Value>& items, std::string_view close) {
     const int depth = depth_;

@@ -22,12 +22,21 @@ struct Renamed {
   std::string_view module;
 };
 constexpr std::array kRenamedModules = {Renamed{"__builtin__", "builtins"}, Renamed{"copy_reg", "copyreg"}};
+struct RenamedBuiltin {
+  std::string_view old_name;
+  std::string_view name;
+};
+constexpr std::array kRenamedBuiltins = {RenamedBuiltin{"xrange", "range"}, RenamedBuiltin{"long", "int"},
+                                         RenamedBuiltin{"unicode", "str"}};
 
 GlobalName name_of_today(GlobalName global) {
+  const bool was_builtin = global.module == "__builtin__";
   for (const Renamed& renamed : kRenamedModules) {
-    if (global.module != renamed.old_module) continue;
-    global.module = renamed.module;
-    if (global.name == "xrange") global.name = "range";
+    if (global.module == renamed.old_module) global.module = renamed.module;
+  }
+  if (!was_builtin) return global;
+  for (const RenamedBuiltin& renamed : kRenamedBuiltins) {
+    if (global.name == renamed.old_name) global.name = renamed.name;
   }
   return global;
 }

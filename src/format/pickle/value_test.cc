@@ -113,6 +113,15 @@ TEST(Value, WritesWhatPythonWrites) {
   EXPECT_EQ(write(1.0, 2), "\x80\x02G\x3f\xf0\x00\x00\x00\x00\x00\x00."s);
 }
 
+TEST(Value, HasTheNamesOfPython3) {
+  for (const auto& [old_name, name] : {std::pair("xrange", "range"), {"long", "int"}, {"unicode", "str"}}) {
+    const auto value = read("\x80\x02"s + "c__builtin__\n" + old_name + "\n.");
+    ASSERT_TRUE(value.has_value());
+    EXPECT_EQ(value->object()->qualified_name(), "builtins."s + name);
+  }
+  EXPECT_EQ(read("\x80\x02"s + "cbuiltins\nlong\n.").value().object()->name, "long");
+}
+
 TEST(Value, ReadsColumnMajorArraysRowByRow) {
   // numpy.asfortranarray([[1, 2, 3], [4, 5, 6]], dtype=int8), protocol 4
   const std::string pickle =
