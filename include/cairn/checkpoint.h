@@ -128,6 +128,10 @@ Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state
 // Returns the error that all get.
 Error abandon_load(const Error& reason, const LoadOptions& options);
 
+// For work that each rank does on its own: tells the other ranks how it went on this one. Fails on every rank if it
+// went wrong on one. Of `options` only `collectives` counts; without them this rank is alone.
+Result<void> agree(const Result<void>& mine, const LoadOptions& options);
+
 // A checkpoint opened for looking and reading. Movable; reads are thread-safe.
 class Checkpoint {
  public:

@@ -32,6 +32,20 @@ enum class ErrorCode : std::uint8_t {
 // "kCorrupt" and so on.
 std::string_view name_of(ErrorCode code);
 
+// An exception of another language, as plain data: the bindings make one of a Python exception. It travels with an
+// Error to the other ranks, where the bindings make an exception of it again without running any of its code.
+struct ExceptionRecord {
+  struct Frame {
+    std::string file;
+    std::uint64_t line = 0;
+    std::string function;
+    std::string text;  // the line's source
+  };
+  std::string class_name;     // with the module: "builtins.OSError"
+  std::string text;           // the exception's message
+  std::vector<Frame> frames;  // where it was raised, the outermost call first
+};
+
 class [[nodiscard]] Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message);
@@ -53,9 +67,8 @@ class [[nodiscard]] Error : public std::exception {
   // Adds what was being done, outermost last.
   Error&& while_doing(std::string_view action) &&;
   Error&& error_number(int number) &&;
-  // Bytes that travel with the error from rank to rank and mean something to the caller alone: the bindings put a
-  // pickled Python exception there.
-  Error&& attachment(std::string bytes) &&;
+  // The exception of the caller's language for which this error stands.
+  Error&& exception(ExceptionRecord record) &&;
 
   ErrorCode code() const noexcept;
   int error_number() const noexcept;  // errno, or 0
@@ -66,8 +79,8 @@ class [[nodiscard]] Error : public std::exception {
   const std::optional<std::uint64_t>& offset() const noexcept;
   const std::optional<std::string>& expected() const noexcept;
   const std::optional<std::string>& actual() const noexcept;
-  const std::string& doing() const noexcept;  // empty if nobody said
-  const std::string& attachment() const noexcept;
+  const std::string& doing() const noexcept;          // empty if nobody said
+  const ExceptionRecord* exception() const noexcept;  // null if there is none; valid while this error lives unchanged
   const std::vector<Error>& causes() const noexcept;  // of of_ranks(); empty otherwise
 
   // The whole story in one line: message, key, file, offset, expected, actual, and what was being done. Of of_ranks():

@@ -54,8 +54,7 @@ AsyncSave save_state(AsyncCheckpointer& self, const nb::bytes& directory, const 
 void abandon_save_with(AsyncCheckpointer& self, const nb::tuple& reason, const nb::kwargs& keywords) {
   AsyncSaveOptions options;
   options.save = save_options_of(keywords);
-  const Error error = reason_of(nb::cast<std::string>(reason[0]), nb::cast<std::string>(reason[1]),
-                                nb::cast<nb::dict>(reason[2]), nb::cast<nb::bytes>(reason[3]));
+  const Error error = reason_of(reason);
   without_lock(options.save, keywords, [&] { return Result<void>(self.abandon_save(error, options)); });
 }
 

@@ -5,6 +5,9 @@
 #include <iterator>
 #include <optional>
 #include <string_view>
+#include <tuple>
+
+#include <nanobind/stl/tuple.h>
 
 #include "text.h"
 
@@ -95,19 +98,31 @@ Options options_of(const nb::kwargs& arguments, const Keyword<Options> (&keyword
   return options;
 }
 
+// The errno of the record goes into the error itself, by `place`.
+ExceptionRecord exception_record_of(const nb::tuple& record) {
+  ExceptionRecord made{to_utf8(record[0]), to_utf8(record[1]), {}};
+  for (const nb::handle frame : nb::cast<nb::list>(record[3])) {
+    const auto [file, line, function, text] = nb::cast<std::tuple<nb::str, std::uint64_t, nb::str, nb::str>>(frame);
+    made.frames.push_back({to_utf8(file), line, to_utf8(function), to_utf8(text)});
+  }
+  return made;
+}
+
 }  // namespace
 
 SaveOptions save_options_of(const nb::kwargs& keywords) { return options_of(keywords, kSaveKeywords); }
 LoadOptions load_options_of(const nb::kwargs& keywords) { return options_of(keywords, kLoadKeywords); }
 
-// The error of a rank that has no state, as it tells the others of it.
-Error reason_of(const std::string& code, const std::string& message, const nb::dict& place,
-                const nb::bytes& attachment) {
+Error reason_of(const nb::tuple& reason) {
+  const std::string code = to_utf8(reason[0]);
+  const nb::dict place = nb::cast<nb::dict>(reason[2]);
+  const nb::object record = reason[3];
   auto named = ErrorCode::kInvalidArgument;
   for (int i = 0; i <= static_cast<int>(ErrorCode::kInternal); ++i) {
     if (name_of(static_cast<ErrorCode>(i)) == code) named = static_cast<ErrorCode>(i);
   }
-  Error error = Error(named, message).attachment({attachment.c_str(), attachment.size()});
+  Error error(named, to_utf8(reason[1]));
+  if (!record.is_none()) error = std::move(error).exception(exception_record_of(nb::cast<nb::tuple>(record)));
   for (const auto [name, value] : place) {
     if (value.is_none()) continue;
     const std::string field = to_utf8(name);

@@ -20,10 +20,9 @@ namespace cairn::python {
 SaveOptions save_options_of(const nb::kwargs& keywords);
 LoadOptions load_options_of(const nb::kwargs& keywords);
 
-// The error of a rank that has no state, as it tells the others of it. Of `place` count key, file, expected, actual,
-// offset and error_number; `attachment` is what cairn.failures reads.
-Error reason_of(const std::string& code, const std::string& message, const nb::dict& place,
-                const nb::bytes& attachment);
+// The error of a rank that has failed, as it tells the others of it: (code, message, place, record). Of `place` count
+// key, file, expected, actual, offset and error_number; `record` is a cairn.exception_record.ExceptionRecord or None.
+Error reason_of(const nb::tuple& reason);
 
 nb::list strings(const std::vector<std::string>& texts);
 

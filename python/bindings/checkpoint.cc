@@ -55,19 +55,24 @@ void read_box(const Checkpoint& checkpoint, const nb::str& fqn, const nb::tuple&
   without_lock(options, keywords, [&] { return checkpoint.read(name, wanted, view, options); });
 }
 
-// Both raise what all ranks get.
-void abandon_save_with(const std::string& code, const std::string& message, const nb::dict& place,
-                       const nb::bytes& attachment, const nb::kwargs& keywords) {
+// Both raise what all ranks get. `reason` is as reason_of() takes it.
+void abandon_save_with(const nb::tuple& reason, const nb::kwargs& keywords) {
   SaveOptions options = save_options_of(keywords);
-  const Error reason = reason_of(code, message, place, attachment);
-  without_lock(options, keywords, [&] { return Result<void>(abandon_save(reason, options)); });
+  const Error error = reason_of(reason);
+  without_lock(options, keywords, [&] { return Result<void>(abandon_save(error, options)); });
 }
 
-void abandon_load_with(const std::string& code, const std::string& message, const nb::dict& place,
-                       const nb::bytes& attachment, const nb::kwargs& keywords) {
+void abandon_load_with(const nb::tuple& reason, const nb::kwargs& keywords) {
   LoadOptions options = load_options_of(keywords);
-  const Error reason = reason_of(code, message, place, attachment);
-  without_lock(options, keywords, [&] { return Result<void>(abandon_load(reason, options)); });
+  const Error error = reason_of(reason);
+  without_lock(options, keywords, [&] { return Result<void>(abandon_load(error, options)); });
+}
+
+// `reason` is empty where the work went well.
+void agree_with(const nb::tuple& reason, const nb::kwargs& keywords) {
+  LoadOptions options = load_options_of(keywords);
+  const Result<void> mine = reason.size() == 0 ? Result<void>() : reason_of(reason);
+  without_lock(options, keywords, [&] { return agree(mine, options); });
 }
 
 nb::bytes read_payload(const Checkpoint& checkpoint, const nb::str& fqn, const nb::kwargs& keywords) {
@@ -130,6 +135,7 @@ void bind_checkpoint(nb::module_& module) {
   module.def("save", &save_state);
   module.def("abandon_save", &abandon_save_with);
   module.def("abandon_load", &abandon_load_with);
+  module.def("agree", &agree_with);
   module.def("open", &open_checkpoint, nb::arg("directory"), nb::arg("metadata_name") = ".metadata");
   module.def("verify", &verify_directory);
 }

@@ -9,6 +9,17 @@ namespace {
 
 nb::object text_or_none(const std::optional<std::string>& text) { return text ? to_str(*text) : nb::none(); }
 
+// (class name, text, errno or 0, [(file, line, function, text)]), as cairn.exception_record has it; or None.
+nb::object record_of(const Error& error) {
+  const ExceptionRecord* const record = error.exception();
+  if (record == nullptr) return nb::none();
+  nb::list frames;
+  for (const ExceptionRecord::Frame& frame : record->frames) {
+    frames.append(nb::make_tuple(to_str(frame.file), frame.line, to_str(frame.function), to_str(frame.text)));
+  }
+  return nb::make_tuple(to_str(record->class_name), to_str(record->text), error.error_number(), frames);
+}
+
 }  // namespace
 
 nb::object exception_of(const Error& error) {
@@ -21,10 +32,7 @@ nb::object exception_of(const Error& error) {
   place["expected"] = text_or_none(error.expected());
   place["actual"] = text_or_none(error.actual());
   nb::list causes;
-  for (const Error& cause : error.causes()) {
-    const std::string& attachment = cause.attachment();
-    causes.append(nb::make_tuple(exception_of(cause), nb::bytes(attachment.data(), attachment.size())));
-  }
+  for (const Error& cause : error.causes()) causes.append(nb::make_tuple(exception_of(cause), record_of(cause)));
   return module.attr("from_engine")(to_str(name_of(error.code())), to_str(error.what()), error.error_number(), place,
                                     causes);
 }

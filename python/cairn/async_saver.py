@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from cairn import _engine, saves_under_way
 from cairn.described import DescribedState
 from cairn.errors import InvalidArgument, Replaced
+from cairn.exception_record import Reason
 from cairn.failures import as_checkpoint_exceptions
 from cairn.metadata import LazyMetadata
 from cairn.saves_under_way import PendingSave, Progress, SaveFuture
@@ -142,9 +143,9 @@ class AsyncSaver:
         follower.follow(save, functools.partial(self._follow, save, native, kept, rank, on_written))
         return save
 
-    def abandon(self, code: str, message: str, place: dict[str, Any], attachment: bytes, **options: Any) -> NoReturn:
+    def abandon(self, reason: Reason, /, **options: Any) -> NoReturn:
         """For a rank without a state: takes its part in a save of all ranks with the reason. Raises what all get."""
-        self._native.abandon_save((code, message, place, attachment), **options)
+        self._native.abandon_save(reason, **options)
         raise AssertionError("abandon_save raises")
 
     def prepare(self, state_dict: Mapping[Any, Any]) -> "Future[None]":

@@ -5,7 +5,10 @@ torch, ``cairn.save`` and ``cairn.load`` raise them as subclasses of DCP's ``Che
 """
 
 import errno
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from cairn.exception_record import ExceptionRecord
 
 
 class Error(Exception):
@@ -25,8 +28,8 @@ class Error(Exception):
     offset: int | None
     expected: str | None
     actual: str | None
-    #: What failed on which rank, where several worked together: each failure, with the bytes that its rank attached.
-    causes: list[tuple["Error", bytes]]
+    #: What failed on which rank, where several worked together: each failure, and the exception that it stands for.
+    causes: list[tuple["Error", "ExceptionRecord | None"]]
 
     def __init__(
         self,
@@ -183,13 +186,15 @@ _BY_CODE: dict[str, type[Error]] = {
 
 
 def from_engine(
-    code: str, message: str, error_number: int, place: dict[str, Any], causes: list[tuple[Error, bytes]]
+    code: str, message: str, error_number: int, place: dict[str, Any], causes: list[tuple[Error, Any]]
 ) -> Error:
-    """The exception for an error of the engine, which calls this."""
+    """The exception for an error of the engine, which calls this. In `causes`, the fields of an ExceptionRecord."""
+    from cairn.exception_record import ExceptionRecord  # which needs this module
+
     kind = _BY_CODE.get(code, InternalError)
     if issubclass(kind, SystemFailure):
         error: Error = kind(message, error_number=error_number, **place)
     else:
         error = kind(message, **place)
-    error.causes = causes
+    error.causes = [(cause, None if record is None else ExceptionRecord(*record)) for cause, record in causes]
     return error

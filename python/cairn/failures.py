@@ -1,15 +1,17 @@
 """Errors as the callers of DCP expect them: a ``CheckpointException`` with the failures of each rank."""
 
 import contextlib
-import pickle
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from torch.distributed.checkpoint.api import CheckpointException
 
 from cairn.errors import Error
+from cairn.exception_record import ExceptionRecord, exception_of, trace_of
+
+Failure: TypeAlias = tuple[BaseException, traceback.StackSummary]
 
 
 @dataclass
@@ -56,7 +58,7 @@ def _class_of(kind: type[Error]) -> type[Error]:
     return _classes[kind]
 
 
-def failure_of(error: BaseException) -> tuple[BaseException, traceback.StackSummary]:
+def failure_of(error: BaseException) -> Failure:
     """A rank's failure as CheckpointException holds it."""
     summary = traceback.extract_tb(error.__traceback__)
     for frame in summary:  # code objects, which Python 3.13 keeps here, can't be pickled
@@ -65,26 +67,27 @@ def failure_of(error: BaseException) -> tuple[BaseException, traceback.StackSumm
     return error, summary
 
 
-def with_failures(error: Error, failures: dict[int, Any]) -> Error:
+def failures_of(error: Error) -> dict[int, Failure]:
+    """What failed on which rank, as the ranks told it. Empty if one process failed alone."""
+    return {cause.rank or 0: _told(cause, record) for cause, record in error.causes}
+
+
+def with_failures(error: Error, failures: dict[int, Failure]) -> Error:
     """`error` as one that is a CheckpointException too, with the failures of a CheckpointException."""
     return _rebuild(type(error), error.message, error.place, failures)
 
 
 def _combined(error: Error, here: int) -> Error:
-    failures: dict[int, Any] = {}
-    for cause, attachment in error.causes:
-        failures[cause.rank or 0] = _attached(attachment) or failure_of(cause)
+    failures = failures_of(error)
     return with_failures(error, failures or {here if error.rank is None else error.rank: failure_of(error)})
 
 
-def _attached(attachment: bytes) -> Any:
-    """The failure that a rank attached, if it did. Pickled by a rank of this very job: it comes from no file."""
-    if not attachment:
-        return None
-    try:
-        return pickle.loads(attachment)
-    except Exception:  # of a class that only the other rank has, say: its text is in the error anyway
-        return None
+def _told(cause: Error, record: ExceptionRecord | None) -> Failure:
+    """The failure of a rank that gave `cause` to the engine, or in which the engine itself failed."""
+    if record is None:
+        return failure_of(cause)
+    exception = exception_of(record, cause.place)
+    return exception, trace_of(record)
 
 
 def _rebuild(kind: type[Error], message: str, place: dict[str, Any], failures: dict[int, Any]) -> Error:

@@ -1,15 +1,16 @@
 """Who takes part in a save or a load: the ranks of a process group together, or this process alone."""
 
 import contextlib
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
+from cairn import _engine
 from cairn.errors import Error, InvalidArgument, Unavailable
-from cairn.failures import failure_of, with_failures
+from cairn.exception_record import Reason, record_of, text_of
+from cairn.failures import failures_of, with_failures
 
 
 class Ranks:
@@ -62,7 +63,7 @@ class Ranks:
             if not self.are_many or abandon is None:
                 raise
             try:
-                abandon(*_told(error), **self.options)
+                abandon(_reason_of(error), **self.options)
             except Unavailable as lost:  # the group has failed as well: our own failure is what matters
                 if not lost.causes:
                     raise error from None
@@ -84,43 +85,31 @@ class Ranks:
         except BaseException as error:
             failure = error
         if self.are_many:
-            attachment = b"" if failure is None else _attachment_of(failure)
-            said = self.options["collectives"].all_gather(attachment)
-            failures = {rank: pickle.loads(text) for rank, text in enumerate(said) if text}
-            if failures and (failure is None or isinstance(failure, Exception)):
-                first = min(failures)
-                if isinstance(failures[first][0], Error):
-                    raise with_failures(failures[first][0], failures) from failure
-                raise CheckpointException("staging", failures) from failure
+            self._agree(failure)
         if failure is not None:
             raise failure
 
+    def _agree(self, failure: BaseException | None) -> None:
+        """Raises what all ranks get if one of them has failed; not on a rank that raises its own Ctrl-C or the like."""
+        try:
+            _engine.agree(() if failure is None else _reason_of(failure), **self.options)
+        except Error as told:
+            failures = failures_of(told)
+            if not failures and failure is None:  # the group itself has failed
+                raise
+            if not failures or not (failure is None or isinstance(failure, Exception)):
+                return
+            first = failures[min(failures)][0]
+            if isinstance(first, Error):
+                raise with_failures(first, failures) from failure
+            raise CheckpointException("staging", failures) from failure
 
-_ATTACHMENT_BYTES_MAX = 64 << 10  # an exception may hold a tensor, and every rank gets that of every other
 
-
-def _told(error: BaseException) -> tuple[str, str, dict[str, Any], bytes]:
-    """What the other ranks get of an exception: code, text, place, and the exception itself as `failures` reads it.
-
-    Never fails: its own text may.
-    """
+def _reason_of(error: BaseException) -> Reason:
+    """What the other ranks get of an exception. Never fails: the exception's own methods may."""
+    record = record_of(error)
     if isinstance(error, Error):
-        return error.code, error.message, error.place, b""
+        return error.code, text_of(error), error.place, record
     code = "kInvalidArgument" if isinstance(error, Exception) else "kCancelled"
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:
-        text = type(error).__name__
-    try:
-        attachment = pickle.dumps(failure_of(error))
-    except Exception:  # an exception may hold anything; the text goes in any case
-        attachment = b""
-    return code, text, {}, attachment if len(attachment) <= _ATTACHMENT_BYTES_MAX else b""
-
-
-def _attachment_of(error: BaseException) -> bytes:
-    """The failure for other ranks, pickled; if that can't be, what is known of it."""
-    if isinstance(error, Error):
-        return pickle.dumps(failure_of(error))
-    _, text, _, attachment = _told(error)
-    return attachment or pickle.dumps(failure_of(RuntimeError(text)))
+    name, text = type(error).__name__, record.text
+    return code, f"{name}: {text}" if text else name, {"error_number": record.error_number}, record

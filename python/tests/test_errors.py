@@ -11,7 +11,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 import cairn
 from cairn import errors
 from cairn.errors import from_engine
-from cairn.failures import as_checkpoint_exceptions, failure_of
+from cairn.exception_record import record_of
+from cairn.failures import as_checkpoint_exceptions
 
 KINDS = {
     cairn.InvalidArgument: ValueError,
@@ -67,23 +68,23 @@ def test_each_code_of_the_engine_has_its_class() -> None:
     }
 
 
-def test_the_failures_of_many_ranks_keep_their_classes_and_what_was_attached() -> None:
-    theirs = RuntimeError("the disk is tired")
+def test_the_failures_of_many_ranks_keep_the_classes_that_are_known_everywhere() -> None:
+    theirs = record_of(RuntimeError("the disk is tired"))
     causes = [
-        (cairn.MissingKey("no such key", key="k", rank=1), b""),
-        (cairn.InvalidArgument("RuntimeError: the disk is tired", rank=3), pickle.dumps(failure_of(theirs))),
-        (cairn.Corrupt("unreadable attachment", rank=5), b"not a pickle"),
+        (cairn.MissingKey("no such key", key="k", rank=1), None),
+        (cairn.InvalidArgument("RuntimeError: the disk is tired", rank=3), theirs),
+        (cairn.InvalidArgument("Odd: odd", rank=5), theirs._replace(class_name="pkg.Odd", text="odd")),
     ]
     with pytest.raises(cairn.MissingKey) as caught, as_checkpoint_exceptions():
         raise from_engine("kMissingKey", "3 ranks failed", 0, {}, causes)
     assert isinstance(caught.value, CheckpointException)
     kinds = {rank: type(failure) for rank, (failure, _) in caught.value.failures.items()}
-    assert kinds == {1: cairn.MissingKey, 3: RuntimeError, 5: cairn.Corrupt}
+    assert kinds == {1: cairn.MissingKey, 3: RuntimeError, 5: RuntimeError}
     again = pickle.loads(pickle.dumps(caught.value))
     assert {rank: str(failure) for rank, (failure, _) in again.failures.items()} == {
         1: "no such key",
         3: "the disk is tired",
-        5: "unreadable attachment",
+        5: "pkg.Odd: odd",
     }
 
 

@@ -271,4 +271,10 @@ Error abandon_load(const Error& reason, const LoadOptions& options) {
   return seen ? reason : with_reason(seen.error());
 }
 
+Result<void> agree(const Result<void>& mine, const LoadOptions& options) {
+  Result<std::string> told = mine ? Result<std::string>(std::string()) : mine.error();
+  CAIRN_TRY(checkpointer::Ranks(options.collectives, 0).all_gather(std::move(told)));
+  return {};
+}
+
 }  // namespace cairn

@@ -144,16 +144,32 @@ TEST_F(ManyRanks, AllHearWhyOneOfThemFails) {
     RankState state(static_cast<std::int64_t>(rank), 3, 2);
     std::optional<Error> error;
     if (rank == 1) {
-      error = abandon_save(Error(ErrorCode::kInvalidArgument, "no state today").attachment("ticket"), options);
+      const Error reason = Error(ErrorCode::kInvalidArgument, "no state today").exception({"pkg.Odd", "", {}});
+      error = abandon_save(reason, options);
     } else {
       error = save(directory_, state.dict(), options).error();
     }
     ASSERT_EQ(error->causes().size(), 1u) << error->what();
     EXPECT_EQ(error->causes()[0].rank(), 1);
     EXPECT_EQ(error->code(), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(error->causes()[0].attachment(), "ticket");
+    ASSERT_NE(error->causes()[0].exception(), nullptr);
+    EXPECT_EQ(error->causes()[0].exception()->class_name, "pkg.Odd");
   });
   EXPECT_EQ(file_count(), files_before);
+}
+
+TEST_F(ManyRanks, AgreeUnlessOneOfThemFails) {
+  as_ranks(3, [&](std::size_t rank, Collectives& collectives) {
+    const LoadOptions options{.collectives = &collectives};
+    EXPECT_TRUE(agree({}, options));
+    const Result<void> mine = rank == 2 ? Error(ErrorCode::kNoSpace, "no room to stage") : Result<void>();
+    const Result<void> all = agree(mine, options);
+    ASSERT_FALSE(all);
+    EXPECT_EQ(all.error().code(), ErrorCode::kNoSpace);
+    EXPECT_EQ(all.error().rank(), 2);
+  });
+  EXPECT_TRUE(agree({}, {}));
+  EXPECT_EQ(agree(Error(ErrorCode::kNoSpace, "no room to stage"), {}).error().code(), ErrorCode::kNoSpace);
 }
 
 TEST_F(ManyRanks, ChangeNoTargetIfOneCannotTakeWhatIsThere) {

@@ -36,7 +36,7 @@ struct Error::Detail {
   std::optional<std::uint64_t> offset;
   std::optional<std::string> expected;
   std::optional<std::string> actual;
-  std::string attachment;
+  std::shared_ptr<const ExceptionRecord> exception;  // shared by copies of the error
   std::vector<Error> causes;
   std::string text;  // what what() returns
 
@@ -150,8 +150,8 @@ Error&& Error::error_number(int number) && {
   return std::move(*this);
 }
 
-Error&& Error::attachment(std::string bytes) && {
-  edit().attachment = std::move(bytes);
+Error&& Error::exception(ExceptionRecord record) && {
+  edit().exception = std::make_shared<const ExceptionRecord>(std::move(record));
   return std::move(*this);
 }
 
@@ -165,7 +165,7 @@ const std::optional<std::uint64_t>& Error::offset() const noexcept { return deta
 const std::optional<std::string>& Error::expected() const noexcept { return detail_->expected; }
 const std::optional<std::string>& Error::actual() const noexcept { return detail_->actual; }
 const std::string& Error::doing() const noexcept { return detail_->doing; }
-const std::string& Error::attachment() const noexcept { return detail_->attachment; }
+const ExceptionRecord* Error::exception() const noexcept { return detail_->exception.get(); }
 const std::vector<Error>& Error::causes() const noexcept { return detail_->causes; }
 const char* Error::what() const noexcept { return detail_->text.c_str(); }
 

@@ -52,13 +52,13 @@ TEST_F(RankSaves, FailOnAllIfOneHasNoBytes) {
     if (before == 1) save_well(1);
     Together together = save(2, 3);
     together.instead[2] = [](RankSave& save) -> Result<RankSaveReport> {
-      const Error reason = Error(ErrorCode::kInvalidArgument, "no bytes today").rank(2).attachment("ticket");
+      const Error reason = Error(ErrorCode::kInvalidArgument, "no bytes today").rank(2).exception({"pkg.Odd", "", {}});
       save.abandon(reason);
       return Error::of_ranks({reason});
     };
     const Reports reports = together.run();
     expect_all_failed(reports, ErrorCode::kInvalidArgument, 2);
-    EXPECT_EQ(reports[1].error().causes()[0].attachment(), "ticket");
+    EXPECT_EQ(reports[1].error().causes()[0].exception()->class_name, "pkg.Odd");
     expect_only(before);
   }
 }

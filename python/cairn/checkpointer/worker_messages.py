@@ -1,6 +1,11 @@
-"""What a CheckpointProcess and its Python child say to each other. Both run one version of Cairn; nothing is stored."""
+"""What a CheckpointProcess and its Python child say to each other. Both run one version of Cairn; nothing is stored.
+
+The child unpickles what the trainer sends: the state and the user's own writer are Python objects. The trainer
+unpickles nothing that the child sends: an answer is JSON.
+"""
 
 import io
+import json
 import math
 import pickle
 from dataclasses import dataclass
@@ -8,6 +13,9 @@ from enum import Enum
 from typing import Any
 
 import torch
+
+from cairn.errors import Error
+from cairn.exception_record import ExceptionRecord, exception_of, record_of
 
 _ALIGNMENT_BYTES = 64
 
@@ -28,14 +36,38 @@ class WorkerRequest:
     payload: dict[str, Any]
 
 
+RESPONSE_BYTES_MAX = 8 << 20
+_TRACE_CHARACTERS_MAX = 100_000
+
+
 @dataclass
 class WorkerResponse:
-    """From the child. `error_msg` is a traceback; `payload` then holds the exception, pickled, if it can be."""
+    """From the child. `error_msg` is the text of a traceback; `payload` then holds the ``exception``."""
 
     request_type: RequestType
     success: bool
     error_msg: str | None = None
     payload: dict[str, Any] | None = None
+
+    def encode(self) -> bytes:
+        """The answer as the trainer reads it."""
+        answer: dict[str, Any] = {"request": self.request_type.value, "success": self.success}
+        if self.error_msg is not None and self.payload is not None:
+            error = self.payload["exception"]
+            answer["trace"] = self.error_msg[-_TRACE_CHARACTERS_MAX:]
+            answer["exception"] = record_of(error)
+            answer["place"] = error.place if isinstance(error, Error) else {}
+        return json.dumps(answer).encode()
+
+    @staticmethod
+    def decode(answer: bytes) -> "WorkerResponse":
+        """The other way. The exception is made again by ``exception_of``."""
+        fields = json.loads(answer)
+        response = WorkerResponse(RequestType(fields["request"]), fields["success"])
+        if "exception" in fields:
+            error = exception_of(ExceptionRecord(*fields["exception"]), fields["place"])
+            response.error_msg, response.payload = fields["trace"], {"exception": error}
+        return response
 
 
 @dataclass

@@ -6,7 +6,6 @@ child is ready for the next; a child that died is replaced by a new one at the n
 
 import contextlib
 import multiprocessing.connection
-import pickle
 import signal
 import traceback
 from collections.abc import Callable
@@ -17,7 +16,13 @@ from typing import Any
 import torch.multiprocessing as mp
 
 from cairn.checkpointer.rank_info import RankInfo
-from cairn.checkpointer.worker_messages import RequestType, SharedState, WorkerRequest, WorkerResponse
+from cairn.checkpointer.worker_messages import (
+    RESPONSE_BYTES_MAX,
+    RequestType,
+    SharedState,
+    WorkerRequest,
+    WorkerResponse,
+)
 from cairn.errors import Error
 
 
@@ -80,7 +85,8 @@ class WriterChild:
                     f"Timed out: the checkpoint process was not ready within {timeout_secs:g} s ({request.value})",
                     rank=self._rank,
                 )
-            response: WorkerResponse = self._pipe.recv()  # what it said before it died is there still
+            # What it said before it died is there still.
+            response = WorkerResponse.decode(self._pipe.recv_bytes(RESPONSE_BYTES_MAX))
         except (EOFError, ConnectionError) as error:
             self.process.join()
             raise ProcessFailure(
@@ -93,7 +99,7 @@ class WriterChild:
             raise ProcessFailure(
                 f"the checkpoint process of rank {self._rank} failed at '{request.value}':\n{response.error_msg}",
                 rank=self._rank,
-            ) from _exception_in(response)
+            ) from (response.payload or {}).get("exception")
 
     def _drop(self) -> None:
         if self._pipe is not None:
@@ -103,15 +109,6 @@ class WriterChild:
             if self.process.is_alive():
                 self.process.kill()
             self.process.join()
-
-
-def _exception_in(response: WorkerResponse) -> BaseException | None:
-    """Pickled by our own child."""
-    try:
-        exception = pickle.loads((response.payload or {})["exception"])
-    except Exception:  # of a class that only the child has; its text is in the message
-        return None
-    return exception if isinstance(exception, BaseException) else None
 
 
 def _serve(
@@ -128,7 +125,7 @@ def _serve(
         init(*init_args)
         writer = make_writer(**{"rank_info": rank_info, **writer_args})
     except Exception as error:
-        pipe.send(_failure(RequestType.PING, error))
+        pipe.send_bytes(_failure(RequestType.PING, error))
         return
     with contextlib.suppress(EOFError, ConnectionError), contextlib.closing(writer):  # the parent is gone
         request = RequestType.PING
@@ -139,10 +136,10 @@ def _serve(
                 if request is RequestType.WRITE_CHECKPOINT:
                     _write(writer, **received.payload)
                 del received  # with the memory of the state
-                response = WorkerResponse(request, success=True)
+                response = WorkerResponse(request, success=True).encode()
             except Exception as error:
                 response = _failure(request, error)
-            pipe.send(response)
+            pipe.send_bytes(response)
 
 
 def _write(writer: Any, state_dict: SharedState, path: str, kwargs: dict[str, Any]) -> None:
@@ -151,9 +148,5 @@ def _write(writer: Any, state_dict: SharedState, path: str, kwargs: dict[str, An
         written.result()
 
 
-def _failure(request: RequestType, error: Exception) -> WorkerResponse:
-    try:
-        payload = {"exception": pickle.dumps(error)}
-    except Exception:  # an exception may hold anything
-        payload = None
-    return WorkerResponse(request, success=False, error_msg=traceback.format_exc(), payload=payload)
+def _failure(request: RequestType, error: Exception) -> bytes:
+    return WorkerResponse(request, False, traceback.format_exc(), {"exception": error}).encode()

@@ -1,6 +1,7 @@
 #include "format/manifest/outcome.h"
 
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -23,13 +24,13 @@ void append_optional(std::string& out, const std::optional<Integer>& number) {
   if (number) append_varint(out, static_cast<std::uint64_t>(*number));
 }
 
-// All but its causes.
+// All but its causes and its exception.
 void append_error(std::string& out, const Error& error) {
   append_varint(out, static_cast<std::uint64_t>(error.code()));
   append_varint(out, static_cast<std::uint64_t>(error.error_number()));
   append_text(out, error.message());
   append_text(out, error.doing());
-  append_text(out, error.attachment());
+  append_text(out, {});  // unused: held a pickled exception, which no version reads any more
   append_optional(out, error.key());
   append_optional(out, error.file());
   append_optional(out, error.expected());
@@ -52,7 +53,7 @@ Result<std::optional<std::uint64_t>> read_optional_number(CodedReader& reader) {
   return std::optional(number);
 }
 
-// An error without its causes. (A Result<Error> could not tell which of the two it holds.)
+// An error without its causes and its exception. (A Result<Error> could not tell which of the two it holds.)
 Result<void> read_one_error(CodedReader& reader, std::vector<Error>& errors) {
   CAIRN_TRY_ASSIGN(const std::uint64_t code, reader.varint());
   if (code > static_cast<std::uint64_t>(ErrorCode::kInternal)) return reader.damaged("an error of an unknown kind");
@@ -62,8 +63,7 @@ Result<void> read_one_error(CodedReader& reader, std::vector<Error>& errors) {
   error = std::move(error).error_number(static_cast<int>(error_number));
   CAIRN_TRY_ASSIGN(const std::string_view doing, reader.counted_text());
   if (!doing.empty()) error = std::move(error).while_doing(doing);
-  CAIRN_TRY_ASSIGN(const std::string_view attachment, reader.counted_text());
-  error = std::move(error).attachment(std::string(attachment));
+  CAIRN_TRY(reader.counted_text());  // unused, whatever it holds
   CAIRN_TRY_ASSIGN(const auto key, read_optional_text(reader));
   if (key) error = std::move(error).key(*key);
   CAIRN_TRY_ASSIGN(const auto file, read_optional_text(reader));
@@ -80,14 +80,72 @@ Result<void> read_one_error(CodedReader& reader, std::vector<Error>& errors) {
   return {};
 }
 
+std::string encode_exception(const ExceptionRecord& record) {
+  std::string out;
+  append_text(out, record.class_name);
+  append_text(out, record.text);
+  append_varint(out, record.frames.size());
+  for (const ExceptionRecord::Frame& frame : record.frames) {
+    append_text(out, frame.file);
+    append_varint(out, frame.line);
+    append_text(out, frame.function);
+    append_text(out, frame.text);
+  }
+  return out;
+}
+
+Result<ExceptionRecord> read_exception(CodedReader& reader) {
+  ExceptionRecord record;
+  CAIRN_TRY_ASSIGN(record.class_name, reader.counted_text());
+  CAIRN_TRY_ASSIGN(record.text, reader.counted_text());
+  CAIRN_TRY_ASSIGN(const std::uint64_t frame_count, reader.count());
+  if (frame_count > kExceptionFramesMax) return reader.damaged("an exception with too many frames");
+  record.frames.resize(frame_count);
+  for (ExceptionRecord::Frame& frame : record.frames) {
+    CAIRN_TRY_ASSIGN(frame.file, reader.counted_text());
+    CAIRN_TRY_ASSIGN(frame.line, reader.varint());
+    CAIRN_TRY_ASSIGN(frame.function, reader.counted_text());
+    CAIRN_TRY_ASSIGN(frame.text, reader.counted_text());
+  }
+  return record;
+}
+
+// The exceptions of `errors`, in their order: of each a byte 0, or 1 and the record.
+void append_exceptions(std::string& out, std::span<const Error> errors) {
+  std::size_t bytes_left = kExceptionsBytesMax;
+  for (const Error& error : errors) {
+    const ExceptionRecord* const record = error.exception();
+    const bool fits = record != nullptr && record->frames.size() <= kExceptionFramesMax;
+    const std::string coded = fits ? encode_exception(*record) : std::string();
+    const bool sent = fits && coded.size() <= bytes_left;
+    out.push_back(sent ? 1 : 0);
+    if (!sent) continue;
+    out += coded;
+    bytes_left -= coded.size();
+  }
+}
+
+Result<void> read_exceptions(CodedReader& reader, std::span<Error> errors) {
+  if (reader.left() == 0) return {};  // an older version wrote the outcome
+  for (Error& error : errors) {
+    CAIRN_TRY_ASSIGN(const std::uint8_t present, reader.byte());
+    if (present == 0) continue;
+    CAIRN_TRY_ASSIGN(ExceptionRecord record, read_exception(reader));
+    error = std::move(error).exception(std::move(record));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string encode_outcome(const Result<std::string>& outcome) {
   if (outcome) return kSucceeded + *outcome;
   std::string message(1, kFailed);
   append_error(message, outcome.error());
-  append_varint(message, outcome.error().causes().size());
-  for (const Error& cause : outcome.error().causes()) append_error(message, cause);
+  const std::vector<Error>& causes = outcome.error().causes();
+  append_varint(message, causes.size());
+  for (const Error& cause : causes) append_error(message, cause);
+  append_exceptions(message, causes.empty() ? std::span(&outcome.error(), 1) : std::span(causes));
   return message;
 }
 
@@ -98,9 +156,10 @@ Result<std::string> decode_outcome(std::string_view message) {
   std::vector<Error> errors;
   CAIRN_TRY(read_one_error(reader, errors));
   CAIRN_TRY_ASSIGN(const std::uint64_t cause_count, reader.varint());
-  if (cause_count == 0) return errors.front();
-  errors.clear();  // it is made anew from its causes
+  if (cause_count != 0) errors.clear();  // it is made anew from its causes
   for (std::uint64_t i = 0; i < cause_count; ++i) CAIRN_TRY(read_one_error(reader, errors));
+  CAIRN_TRY(read_exceptions(reader, errors));
+  if (cause_count == 0) return errors.front();
   return Error::of_ranks(std::move(errors));
 }
 

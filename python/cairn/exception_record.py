@@ -1,0 +1,162 @@
+"""ExceptionRecord: an exception as plain data, of which another process makes an exception again.
+
+Failures travel from rank to rank over the process group and in files that another user may be able to write. So they
+hold texts and numbers only, and making an exception of them runs no code that they name: the class is looked up in a
+fixed table, and its constructor is not called.
+"""
+
+import builtins
+import sys
+import traceback
+from typing import Any, NamedTuple, TypeAlias
+
+from cairn.errors import Error, SystemFailure
+
+_TEXT_CHARACTERS_MAX = 4000
+_NAME_CHARACTERS_MAX = 200  # of names of classes, files and functions, and of source lines
+_OUTER_FRAMES_MAX = 8  # where a trace is too long, these are kept of its beginning
+_INNER_FRAMES_MAX = 24  # and these of its end
+
+Frame: TypeAlias = tuple[str, int, str, str]  # file, line, function, source line
+
+
+class ExceptionRecord(NamedTuple):
+    """What is kept of an exception. All texts are bounded."""
+
+    class_name: str  #: with its module, "builtins.OSError"
+    text: str  #: ``str(exception)``
+    error_number: int  #: errno of an OSError, else 0
+    frames: list[Frame]  #: where it was raised, the outermost call first
+
+
+# Code, message, place, record: how a rank tells the others, through the engine, why it failed.
+Reason: TypeAlias = tuple[str, str, dict[str, Any], ExceptionRecord | None]
+
+_BUILTINS = {it.__name__ for it in vars(builtins).values() if isinstance(it, type) and issubclass(it, BaseException)}
+
+# The classes that are made again, by module. Exception groups can't be without what they group.
+_CLASSES: dict[str, frozenset[str]] = {
+    "builtins": frozenset(_BUILTINS - {"BaseExceptionGroup", "ExceptionGroup"}),
+    "cairn.checkpointer.barriers": frozenset({"BarrierTimeout"}),
+    "cairn.checkpointer.checkpointer": frozenset({"MissingKeys"}),
+    "cairn.checkpointer.selection": frozenset({"Mismatch"}),
+    "cairn.checkpointer.writer_child": frozenset({"ProcessFailure", "ProcessTimeout"}),
+    "cairn.errors": frozenset(
+        {
+            "Cancelled",
+            "Corrupt",
+            "InternalError",
+            "InvalidArgument",
+            "MissingKey",
+            "NoSpace",
+            "NotFound",
+            "Replaced",
+            "Superseded",
+            "Unavailable",
+            "UnsafeContent",
+            "Unsupported",
+        }
+    ),
+    "cairn.filesystem": frozenset({"MissingCheckpointId"}),
+    "torch": frozenset({"AcceleratorError", "OutOfMemoryError"}),
+    "torch.cuda": frozenset({"OutOfMemoryError"}),
+    "torch.distributed": frozenset(
+        {"DistBackendError", "DistError", "DistNetworkError", "DistStoreError", "QueueEmptyError"}
+    ),
+    "torch.distributed.checkpoint.api": frozenset({"CheckpointException"}),
+}
+
+
+def record_of(error: BaseException) -> ExceptionRecord:
+    """The record of an exception. Never fails, whatever the exception's own methods do."""
+    kind = type(error)
+    number = error.errno if isinstance(error, OSError) and isinstance(error.errno, int) else 0
+    return ExceptionRecord(
+        _cut(f"{kind.__module__}.{kind.__qualname__}", _NAME_CHARACTERS_MAX),
+        text_of(error),
+        number if 0 <= number < 1 << 31 else 0,
+        _frames_of(error),
+    )
+
+
+def text_of(error: BaseException) -> str:
+    """``str(error)``, cut to a bounded length; empty if that fails."""
+    try:
+        return _cut(str(error), _TEXT_CHARACTERS_MAX)
+    except Exception:
+        return ""
+
+
+def exception_of(record: ExceptionRecord, place: dict[str, Any] | None = None) -> BaseException:
+    """An exception of the class that the record names, with its text.
+
+    A class that is not in the table, or not loaded here, becomes a RuntimeError with the name and the text. `place` is
+    for classes of cairn.errors: their ``place``.
+    """
+    kind = _class_named(record.class_name)
+    if kind is None:
+        return RuntimeError(f"{record.class_name}: {record.text}" if record.text else record.class_name)
+    if issubclass(kind, Error):
+        takes_number = issubclass(kind, SystemFailure)
+        known = {name: value for name, value in (place or {}).items() if takes_number or name != "error_number"}
+        return kind(record.text, **known)
+    error = _filled(kind, record)
+    return error if str(error) == record.text else _filled(_with_own_text(kind), record)
+
+
+def trace_of(record: ExceptionRecord) -> traceback.StackSummary:
+    """Where it was raised. Source lines are those of the record: no file that it names is looked at."""
+    return traceback.StackSummary.from_list(
+        [traceback.FrameSummary(file, line, function, line=text) for file, line, function, text in record.frames]
+    )
+
+
+def _frames_of(error: BaseException) -> list[Frame]:
+    try:
+        summary = list(traceback.extract_tb(error.__traceback__))
+    except Exception:  # source files may be anything
+        return []
+    if len(summary) > _OUTER_FRAMES_MAX + _INNER_FRAMES_MAX:
+        summary = summary[:_OUTER_FRAMES_MAX] + summary[-_INNER_FRAMES_MAX:]
+    cut = [[_cut(text or "", _NAME_CHARACTERS_MAX) for text in (it.filename, it.name, it.line)] for it in summary]
+    return [(file, it.lineno or 0, function, line) for it, (file, function, line) in zip(summary, cut, strict=True)]
+
+
+def _cut(text: str, characters_max: int) -> str:
+    return text if len(text) <= characters_max else text[: characters_max - 1] + "…"
+
+
+def _class_named(class_name: str) -> type[BaseException] | None:
+    module, _, name = class_name.rpartition(".")
+    if name not in _CLASSES.get(module, ()):
+        return None
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
+
+
+def _filled(kind: type[BaseException], record: ExceptionRecord) -> BaseException:
+    """An exception that its constructor did not make: each class has a signature of its own."""
+    error = kind.__new__(kind)
+    error.args = (record.text,)
+    if isinstance(error, OSError) and record.error_number:
+        error.errno = record.error_number
+    if kind.__name__ == "CheckpointException":
+        error._failures = {}  # type: ignore[attr-defined]
+    error.__dict__["_record"] = record
+    return error
+
+
+_with_own_texts: dict[type[BaseException], type[BaseException]] = {}  # by the class that they extend
+
+
+def _with_own_text(kind: type[BaseException]) -> type[BaseException]:
+    """`kind` for those whose ``str()`` is made of more than their text."""
+    if kind not in _with_own_texts:
+        members = {
+            "__str__": lambda self: self._record.text,
+            "__reduce__": lambda self: (exception_of, (self._record,)),
+            "__module__": kind.__module__,
+            "__qualname__": kind.__qualname__,
+        }
+        _with_own_texts[kind] = type(kind.__name__, (kind,), members)
+    return _with_own_texts[kind]
