@@ -8,7 +8,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <system_error>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -87,15 +86,11 @@ class Inspection {
     return "written by stock torch" + (catalog_.version ? ", format " + printable(*catalog_.version) : std::string());
   }
 
-  std::optional<std::uint64_t> size_of(const std::string& file) const {
-    std::error_code error;
-    const std::uintmax_t bytes = fs::file_size(directory_ / file, error);
-    return error ? std::nullopt : std::optional<std::uint64_t>(bytes);
-  }
-
   std::string size_text(const std::string& file) const {
-    const auto bytes = size_of(file);
-    return bytes ? byte_text(*bytes) : "missing";
+    const Result<std::uint64_t> bytes = checkpoint_.file_bytes(file);
+    if (bytes) return byte_text(*bytes);
+    if (bytes.error().code() == ErrorCode::kNotFound) return "missing";
+    return bytes.error().code() == ErrorCode::kUnsafe ? "not a regular file in the directory" : "unreadable";
   }
 
   static std::size_t name_width(const TreeLine& line) { return 2 * line.depth + line.name.size(); }
@@ -147,7 +142,7 @@ class Inspection {
     json.begin_object();
     json.key("name").text(file);
     json.key("bytes");
-    if (const auto bytes = size_of(file)) {
+    if (const Result<std::uint64_t> bytes = checkpoint_.file_bytes(file)) {
       json.number(*bytes);
     } else {
       json.null();

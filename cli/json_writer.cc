@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "utf8.h"
+#include "visible.h"
 
 namespace cairn::cli {
 namespace {
@@ -99,11 +100,13 @@ void JsonWriter::append_quoted(std::string_view text) {
     } else if (bytes == "\"" || bytes == "\\") {
       json_ += '\\';
       json_ += bytes;
-    } else if (character->code_point < 0x20 || character->code_point == 0x7F ||
-               (character->code_point >= 0xD800 && character->code_point < 0xE000)) {
+    } else if (is_visible(character->code_point)) {
+      json_ += bytes;
+    } else if (character->code_point < 0x10000) {
       fmt::format_to(out, "\\u{:04x}", character->code_point);
     } else {
-      json_ += bytes;
+      const std::uint32_t rest = character->code_point - 0x10000;
+      fmt::format_to(out, "\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF));
     }
   }
   json_ += '"';

@@ -19,7 +19,8 @@ class JsonWriter {
   void end_array() { close(']'); }
   JsonWriter& key(std::string_view name);
 
-  // Any bytes make valid JSON: one that is not UTF-8 becomes \udc80 to \udcff, as Python's surrogateescape has it.
+  // Any bytes make valid JSON: one that is not UTF-8 becomes \udc80 to \udcff, as Python's surrogateescape has it. What
+  // is not visible (visible.h) is escaped: JSON that is shown on a terminal must not act on it.
   void text(std::string_view text);
   void number(std::uint64_t number);
   void number(std::int64_t number);

@@ -48,6 +48,13 @@ TEST(JsonWriter, EscapesWhatJsonAsksFor) {
   EXPECT_EQ(quoted("größe 🪨"), "\"größe 🪨\"");
 }
 
+TEST(JsonWriter, EscapesWhatActsOnATerminalOrCannotBeSeen) {
+  EXPECT_EQ(quoted("\u0080\u009b31m"), R"("\u0080\u009b31m")");
+  EXPECT_EQ(quoted("a\u202eb\u2066c\u200f"), R"("a\u202eb\u2066c\u200f")");
+  EXPECT_EQ(quoted("w\u200b"), R"("w\u200b")");
+  EXPECT_EQ(quoted("w\U000e0041"), R"("w\udb40\udc41")");
+}
+
 TEST(JsonWriter, AnyBytesMakeValidText) {
   EXPECT_EQ(quoted("a\xff"), R"("a\udcff")");
   EXPECT_EQ(quoted("\xed\xa0\x80"), R"("\ud800")");

@@ -5,22 +5,9 @@
 #include <iterator>
 
 #include "utf8.h"
+#include "visible.h"
 
 namespace cairn::cli {
-namespace {
-
-bool is_harmful(std::uint32_t code_point) {
-  const bool is_control = code_point < 0x20 || (code_point >= 0x7F && code_point < 0xA0);
-  const bool breaks_line = code_point == 0x2028 || code_point == 0x2029;
-  const bool turns_direction = code_point == 0x61C || code_point == 0x200E || code_point == 0x200F ||
-                               (code_point >= 0x202A && code_point <= 0x202E) ||
-                               (code_point >= 0x2066 && code_point <= 0x2069);
-  const bool is_half_a_pair = code_point >= 0xD800 && code_point < 0xE000;
-  return is_control || breaks_line || turns_direction || is_half_a_pair;
-}
-
-}  // namespace
-
 std::string printable(std::string_view text) {
   std::string result;
   const auto out = std::back_inserter(result);
@@ -34,12 +21,14 @@ std::string printable(std::string_view text) {
       result += "\\n";
     } else if (bytes == "\\") {
       result += "\\\\";
-    } else if (!is_harmful(character->code_point)) {
+    } else if (is_visible(character->code_point)) {
       result += bytes;
     } else if (character->code_point < 0x100) {
       fmt::format_to(out, "\\x{:02x}", character->code_point);
-    } else {
+    } else if (character->code_point < 0x10000) {
       fmt::format_to(out, "\\u{:04x}", character->code_point);
+    } else {
+      fmt::format_to(out, "\\U{:08x}", character->code_point);
     }
   }
   return result;

@@ -7,9 +7,8 @@
 
 namespace cairn::cli {
 
-// `text` with everything escaped that would move the cursor, change colours, break the line or reverse the direction of
-// writing: control characters, bytes that are not UTF-8, and the backslash that marks the escapes ("\n", "\x1b",
-// "\u202e").
+// `text` with everything escaped that is not visible (visible.h), bytes that are not UTF-8, and the backslash that
+// marks the escapes: "\n", "\x1b", "\u202e", "\U000e0041".
 std::string printable(std::string_view text);
 
 // "1 key", "2 keys".

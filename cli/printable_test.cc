@@ -18,6 +18,16 @@ TEST(Printable, WhatActsOnATerminalIsEscaped) {
   EXPECT_EQ(printable("abc\u202etxt"), "abc\\u202etxt");
 }
 
+TEST(Printable, WhatCannotBeSeenIsEscaped) {
+  EXPECT_EQ(printable("w\u200b"), "w\\u200b");  // zero width space
+  EXPECT_EQ(printable("\ufeffw"), "\\ufeffw");
+  EXPECT_EQ(printable("a\u00adb"), "a\\xadb");          // soft hyphen
+  EXPECT_EQ(printable("a\u00a0b"), "a\\xa0b");          // no-break space
+  EXPECT_EQ(printable("a\u3164b"), "a\\u3164b");        // a letter without a glyph
+  EXPECT_EQ(printable("w\U000e0041"), "w\\U000e0041");  // a tag
+  EXPECT_EQ(printable("a\u2028b"), "a\\u2028b");
+}
+
 TEST(Printable, EscapesCanBeToldFromNames) { EXPECT_EQ(printable("a\\nb"), "a\\\\nb"); }
 
 TEST(Printable, BytesThatAreNotUtf8AreEscapedOneByOne) {

@@ -138,6 +138,9 @@ class Checkpoint {
   const Catalog& catalog() const noexcept;
   // Save id of the commit record; nullopt if stock torch wrote the checkpoint.
   std::optional<SaveId> save_id() const noexcept;
+  // The size of one of catalog().files. Nothing outside the directory is looked at: kUnsafe for a link, and for a name
+  // that leaves the directory.
+  Result<std::uint64_t> file_bytes(std::string_view file) const;
 
   // Reads the elements of `box` of tensor `fqn` into `target`, whose sizes are the box's.
   Result<void> read(std::string_view fqn, const Box& box, const TensorView& target,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -156,14 +157,18 @@ def test_save_id_tells_who_wrote_it(tmp_path: Path) -> None:
 
 
 NAMES = ["größe.权重/🪨", "line\nbreak", "\x1b[31mred", "back\\slash", 'quote"', "\u202eturned", "half \ud83e", ""]
+NAMES += ["\x9b31m", "w\u200b", "w\u2066", "w\U000e0041"]
 
 
 def test_no_name_reaches_the_terminal_raw_and_json_keeps_them_all(tmp_path: Path) -> None:
     save_with_torch(tmp_path, {name: torch.ones(2) for name in NAMES})
     assert [entry["key"] for entry in json_of("inspect", tmp_path)["keys"]] == NAMES
+    for command in (["ls"], ["inspect"], ["inspect", "--json"]):
+        text = text_of(*command, tmp_path)
+        assert not any(character in text for character in "\x1b\u202e\ud83e\x9b\u200b\u2066\U000e0041")
     for command in ("ls", "inspect"):
         text = text_of(command, tmp_path)
-        assert not any(character in text for character in "\x1b\u202e\ud83e")
+        assert "w\\u200b" in text
         assert "größe" in text
         assert "line\\nbreak" in text
     assert len(text_of("ls", tmp_path).splitlines()) == len(NAMES)
@@ -183,6 +188,26 @@ def test_inspect_of_a_checkpoint_whose_file_is_gone_still_shows_the_tree(checkpo
     assert b"float32 [300, 100]" in done.stdout
     assert b"missing" in done.stdout
     assert b".distcp" in done.stderr
+
+
+@pytest.mark.parametrize("way", ["above", "absolute", "link"])
+def test_inspect_looks_at_no_file_outside_the_directory(way: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(123_456))
+    directory = tmp_path / "checkpoint"
+    save_with_torch(directory, {"w": torch.ones(2)})
+    file = data_file(directory)
+    if way == "link":
+        file.unlink()
+        file.symlink_to(secret)
+    else:
+        metadata = pickle.loads((directory / ".metadata").read_bytes())
+        for info in metadata.storage_data.values():
+            info.relative_path = "../secret" if way == "above" else str(secret)
+        (directory / ".metadata").write_bytes(pickle.dumps(metadata))
+    for command in (["inspect"], ["inspect", "--json"]):
+        assert b"123456" not in (done := run(*command, directory)).stdout, done
+        assert b"120.6 KiB" not in done.stdout
 
 
 def test_verify_of_a_good_checkpoint(checkpoint: Path) -> None:

@@ -113,6 +113,11 @@ Result<Checkpoint> open(const std::filesystem::path& directory, const std::strin
   return checkpoint;
 }
 
+Result<std::uint64_t> Checkpoint::file_bytes(std::string_view file) const {
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::ReadableFile> opened, impl_->storage->open(file, false));
+  return opened->size();
+}
+
 Result<void> Checkpoint::read(std::string_view fqn, const Box& box, const TensorView& target,
                               const LoadOptions& options) const {
   const CatalogTensor* tensor = impl_->catalog.find_tensor(fqn);
