@@ -23,6 +23,7 @@
 #include "checkpointer/save_messages.h"
 #include "core/attempt.h"
 #include "os/process_identity.h"
+#include "os/umask.h"
 #include "staging/still_copy.h"
 #include "storage/posix/posix_storage.h"
 
@@ -158,7 +159,8 @@ Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
                                               next_save_identity(),
                                               number_of_this_rank(),
                                               {options_.save.overwrite, options_.save.alone_as_rank, false},
-                                              options_.deadline}));
+                                              options_.deadline,
+                                              os::current_umask()}));
   }
   return encode_word(word);
 }
@@ -258,6 +260,7 @@ Result<AsyncSave> AsyncTrip::begin() {
   request.direct_io = save.direct_io;
   request.trainer_waits = !options_.asynchronous_staging;
   request.deadline = options_.deadline;
+  request.umask = os::current_umask();
   under_way.arena->forget_staged();
   is_with_writer_ = true;  // who tells the other ranks from now on
   CAIRN_TRY(under_way.save->begin(request));

@@ -19,6 +19,7 @@ using manifest::CodedReader;
 constexpr std::int64_t kMillisecondsMax = std::numeric_limits<std::int32_t>::max();  // 24 days: as good as for ever
 constexpr std::uint64_t kThreadsMax = 1024;
 constexpr int kNiceMax = 40;
+constexpr mode_t kUmaskMax = 0777;
 constexpr std::uint8_t kIoLevelMax = 7;
 
 Result<void> expect_end(const CodedReader& reader) {
@@ -67,6 +68,11 @@ Result<transfer::RankPlace> read_place(CodedReader& reader) {
   return place;
 }
 
+Result<mode_t> read_umask(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t umask, read_at_most(reader, kUmaskMax, "a umask beyond 0777"));
+  return static_cast<mode_t>(umask);
+}
+
 // How it is to be written.
 Result<void> read_manner(CodedReader& reader, SaveRequest& request) {
   CAIRN_TRY_ASSIGN(const bool durable, read_flag(reader));
@@ -76,6 +82,7 @@ Result<void> read_manner(CodedReader& reader, SaveRequest& request) {
   CAIRN_TRY_ASSIGN(request.direct_io, read_flag(reader));
   CAIRN_TRY_ASSIGN(request.trainer_waits, read_flag(reader));
   CAIRN_TRY_ASSIGN(request.deadline, read_milliseconds(reader));
+  CAIRN_TRY_ASSIGN(request.umask, read_umask(reader));
   return {};
 }
 
@@ -195,6 +202,7 @@ std::string encode(const ClaimMessage& message) {
   append_flag(out, options.names_taken);
   append_varint(out, options.alone_as_rank ? std::uint64_t{*options.alone_as_rank} + 1 : 0);
   append_milliseconds(out, message.request.deadline);
+  append_varint(out, message.request.umask & kUmaskMax);
   return out;
 }
 
@@ -212,6 +220,7 @@ Result<ClaimMessage> decode_claim(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(const std::uint64_t alone, read_at_most(reader, kRanksMax, "a rank beyond 2^32"));
   if (alone != 0) options.alone_as_rank = static_cast<std::uint32_t>(alone - 1);
   CAIRN_TRY_ASSIGN(message.request.deadline, read_milliseconds(reader));
+  CAIRN_TRY_ASSIGN(message.request.umask, read_umask(reader));
   CAIRN_TRY(expect_end(reader));
   return message;
 }
@@ -234,6 +243,7 @@ std::string encode(const BeginMessage& message) {
   append_flag(out, request.direct_io);
   append_flag(out, request.trainer_waits);
   append_milliseconds(out, request.deadline);
+  append_varint(out, request.umask & kUmaskMax);
   append_text(out, request.checkpoint_id);
   return out;
 }

@@ -20,7 +20,7 @@
 namespace cairn::writer {
 
 // Goes up with every change of what is sent.
-inline constexpr std::uint64_t kProtocolVersion = 4;
+inline constexpr std::uint64_t kProtocolVersion = 5;
 // Layouts that a writer keeps; a client names them by their slot.
 inline constexpr std::uint64_t kLayoutSlots = 4;
 

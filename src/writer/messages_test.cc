@@ -40,6 +40,7 @@ BeginMessage sample_begin() {
   begin.request.durability = Durability::kBuffered;
   begin.request.direct_io = false;
   begin.request.trainer_waits = false;
+  begin.request.umask = 0137;
   return begin;
 }
 
@@ -50,6 +51,7 @@ std::vector<Example> examples() {
   hello.grace = std::chrono::seconds(30);
   hello.priority = {10, os::IoClass::kIdle, 7};
   ClaimMessage claim{4, {"/checkpoints", {{1, 2}, {3, 4}, 5}, 3, {false, 7u, true}}};
+  claim.request.umask = 077;
   ProgressMessage progress;
   progress.saves.push_back({9, {transfer::SaveProgress::Phase::kWaiting, 100, 200}});
   const auto relayout = [](std::string_view bytes) -> std::optional<std::string> {
@@ -107,6 +109,7 @@ TEST(Messages, SayAllThatASaveNeeds) {
   EXPECT_FALSE(got.request.direct_io);
   EXPECT_FALSE(got.request.trainer_waits);
   EXPECT_EQ(got.request.deadline, sent.request.deadline);
+  EXPECT_EQ(got.request.umask, 0137u);
 }
 
 TEST(Messages, TellTheCoordinatorsWriterWhatToCommit) {

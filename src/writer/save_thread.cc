@@ -161,7 +161,7 @@ void SaveThread::run() {
 
 Result<transfer::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
   if (rank_save_) return out_of_turn("a second claim for one save");
-  CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::make_directory(request.directory));
+  CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::make_directory(request.directory, request.umask));
   CAIRN_TRY_ASSIGN(auto rank_save,
                    RankSave::claim(std::move(storage), request.identity, request.rank, request.options));
   const transfer::SaveTicket ticket = rank_save->ticket();
@@ -182,7 +182,7 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
   if (request.names.size() != request.layout->files.size()) return out_of_turn("names for other files than there are");
   // First of all, so that the others hear of what fails from here on.
   if (!claimed) {
-    CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::open_directory(request.directory));
+    CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::open_directory(request.directory, request.umask));
     set_rank_save(RankSave::join(std::move(storage), request.ticket));
   }
   CAIRN_TRY(rank_save_->enter(request.place));

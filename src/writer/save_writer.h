@@ -7,6 +7,8 @@
 #include <cairn/checkpoint.h>
 #include <cairn/result.h>
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -31,6 +33,7 @@ struct ClaimRequest {
   // The writer answers within it; and the trainer goes on to begin(): one that is stopped in between keeps others
   // waiting.
   std::chrono::milliseconds deadline{std::chrono::minutes(5)};
+  mode_t umask = 022;  // the trainer's, for what is created
 };
 
 // Where the files of a rank lie in an arena: as they will lie on disk, one behind another. Immutable; of an unchanged
@@ -62,6 +65,7 @@ struct SaveRequest {
   bool direct_io = true;
   bool trainer_waits = true;  // until the bytes are staged: only then does whoever writes them stand back
   std::chrono::milliseconds deadline{std::chrono::minutes(5)};  // for signs of life and progress, of anybody
+  mode_t umask = 022;                                           // the trainer's, for what is created
 };
 
 struct ProgressReport {

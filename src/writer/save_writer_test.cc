@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <thread>
 
@@ -107,6 +108,47 @@ TEST_P(Writers, TellTheProgressOfASave) {
   EXPECT_LE(save->progress().bytes_written, report->bytes_written);  // which has `.metadata`, too
   EXPECT_EQ(save->progress().bytes_total, save->progress().bytes_written);
   EXPECT_FALSE(save->staged());
+}
+
+// Permissions by path below `root`, of files and of folders.
+std::map<std::string, mode_t> permissions_below(const std::filesystem::path& root) {
+  std::map<std::string, mode_t> found;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
+    struct stat status {};
+    EXPECT_EQ(lstat(entry.path().c_str(), &status), 0);
+    found[std::filesystem::relative(entry.path(), root)] = status.st_mode & 07777;
+  }
+  return found;
+}
+
+TEST_P(Writers, CreateFilesByTheUmaskOfEachSave) {
+  const mode_t own = umask(027);  // of this process, and of the writer process when it is started
+  const auto writer = make();
+  for (const mode_t asked : {077u, 002u, 027u}) {
+    const ScratchDirectory scratch;
+    StagedSample sample(1);
+    End end;
+    const auto save = writer->start(end.callback()).value();
+    ClaimRequest claim = sample.claim_request(scratch.path() / "runs" / "step");
+    claim.umask = asked;
+    const auto ticket = save->claim(claim).value();
+    SaveRequest request = sample.request(claim.directory, ticket);
+    request.umask = asked;
+    ASSERT_TRUE(save->begin(request));
+    sample.stage();
+    ASSERT_TRUE(save->staged());
+    const auto report = end.wait();
+    ASSERT_TRUE(report) << report.error().what();
+    const auto found = permissions_below(scratch.path());
+    EXPECT_EQ(found.at("runs"), 0777u & ~asked);
+    EXPECT_EQ(found.at("runs/step"), 0777u & ~asked);
+    EXPECT_EQ(found.at("runs/step/.metadata"), 0666u & ~asked);
+    EXPECT_EQ(found.size(), 4u);
+    for (const auto& [name, bits] : found) {
+      if (name.ends_with(".distcp")) EXPECT_EQ(bits, 0666u & ~asked) << name;
+    }
+  }
+  EXPECT_EQ(umask(own), 027u) << "the umask of the process is left alone";
 }
 
 TEST_P(Writers, LetSavesIntoDifferentDirectoriesOverlap) {

@@ -269,8 +269,9 @@ class PosixReadableFile final : public ReadableFile {
 
 }  // namespace
 
-Result<std::unique_ptr<WritableFile>> create_posix_file(const NameInFolder& place, const std::string& name, mode_t mode,
-                                                        const CreateOptions& options) {
+Result<std::unique_ptr<WritableFile>> create_posix_file(const NameInFolder& place, const std::string& name,
+                                                        const Permissions& permissions, const CreateOptions& options) {
+  const mode_t mode = permissions.mask.bits_for(permissions.bits);
   const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   bool direct = options.direct_io;
   os::Fd fd;
@@ -281,6 +282,7 @@ Result<std::unique_ptr<WritableFile>> create_posix_file(const NameInFolder& plac
   }
   if (!direct) fd = os::Fd(openat(place.folder, place.name.c_str(), flags, mode));
   if (!fd) return failed("creating", name);
+  permissions.mask.restore(fd.get(), permissions.bits);
   if (direct && !direct_alignment_of(fd.get())) {
     if (!turn_to_page_cache(fd.get())) return failed("creating", name);
     direct = false;

@@ -8,15 +8,21 @@
 #include <string>
 
 #include "os/fd.h"
+#include "storage/posix/creation_mask.h"
 #include "storage/posix/descriptor_cache.h"
 #include "storage/posix/name_in_folder.h"
 #include "storage/storage.h"
 
 namespace cairn::storage {
 
+struct Permissions {
+  mode_t bits;
+  CreationMask mask;
+};
+
 // A new file. Where direct I/O is refused it goes through the page cache. Errors call it `name`.
-Result<std::unique_ptr<WritableFile>> create_posix_file(const NameInFolder& place, const std::string& name, mode_t mode,
-                                                        const CreateOptions& options);
+Result<std::unique_ptr<WritableFile>> create_posix_file(const NameInFolder& place, const std::string& name,
+                                                        const Permissions& permissions, const CreateOptions& options);
 
 // Opens the file of one name for reading, with more flags of open(2) if need be; called again whenever its descriptor
 // was closed meanwhile.

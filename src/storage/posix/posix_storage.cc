@@ -75,14 +75,24 @@ Result<void> sync_parent(const os::Fd& directory) {
   return failed("syncing a parent directory", "..");
 }
 
-}  // namespace
-
-Result<std::unique_ptr<PosixStorage>> PosixStorage::open_directory(const std::filesystem::path& directory) {
-  CAIRN_TRY_ASSIGN(os::Fd fd, open_directory_fd(directory));
-  return std::unique_ptr<PosixStorage>(new PosixStorage(std::move(fd), {}));
+// False, and errno, if it was not made.
+bool make_masked_folder(int directory, const std::string& name, const CreationMask& mask) {
+  if (mkdirat(directory, name.c_str(), mask.bits_for(kFolderMode)) != 0) return false;
+  const os::Fd made(openat(directory, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (made) mask.restore(made.get(), kFolderMode);
+  return true;
 }
 
-Result<std::unique_ptr<PosixStorage>> PosixStorage::make_directory(const std::filesystem::path& directory) {
+}  // namespace
+
+Result<std::unique_ptr<PosixStorage>> PosixStorage::open_directory(const std::filesystem::path& directory,
+                                                                   std::optional<mode_t> umask) {
+  CAIRN_TRY_ASSIGN(os::Fd fd, open_directory_fd(directory));
+  return std::unique_ptr<PosixStorage>(new PosixStorage(std::move(fd), {}, umask));
+}
+
+Result<std::unique_ptr<PosixStorage>> PosixStorage::make_directory(const std::filesystem::path& directory,
+                                                                   std::optional<mode_t> umask) {
   std::vector<std::filesystem::path> missing;  // innermost first
   std::error_code ignored;
   std::filesystem::path next = directory.has_filename() ? directory : directory.parent_path();
@@ -92,13 +102,15 @@ Result<std::unique_ptr<PosixStorage>> PosixStorage::make_directory(const std::fi
   }
   std::vector<os::Fd> parents;
   for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
-    if (::mkdir(path->c_str(), kFolderMode) != 0 && errno != EEXIST)
-      return failed("making the directory", path->string());
     CAIRN_TRY_ASSIGN(os::Fd parent, open_directory_fd(path->has_parent_path() ? path->parent_path() : "."));
+    if (!make_masked_folder(parent.get(), path->filename().string(), CreationMask(umask, parent.get())) &&
+        errno != EEXIST) {
+      return failed("making the directory", path->string());
+    }
     parents.push_back(std::move(parent));
   }
   CAIRN_TRY_ASSIGN(os::Fd fd, open_directory_fd(directory));
-  return std::unique_ptr<PosixStorage>(new PosixStorage(std::move(fd), std::move(parents)));
+  return std::unique_ptr<PosixStorage>(new PosixStorage(std::move(fd), std::move(parents), umask));
 }
 
 Result<std::unique_ptr<StorageLock>> PosixStorage::lock() { return lock_directory(directory_, kLockPatience); }
@@ -140,23 +152,26 @@ Result<void> PosixStorage::remove_folder(std::string_view name) {
 
 Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_view name, const CreateOptions& options) {
   CAIRN_TRY_ASSIGN(const Place place, place_of(name));
-  return create_posix_file({place.folder->get(), place.name}, std::string(name), kFileMode, options);
+  return create_posix_file({place.folder->get(), place.name}, std::string(name), {kFileMode, mask_}, options);
 }
 
 Result<void> PosixStorage::create_whole(std::string_view name, std::string_view bytes, Durability durability) {
   CAIRN_TRY_ASSIGN(const Place place, place_of(name));
   const int folder = place.folder->get();
   // A file without a name is filled first and then given one. Where that can't be, it is filled under its name.
-  os::Fd fd(openat(folder, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, kFileMode));
+  os::Fd fd(openat(folder, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, mask_.bits_for(kFileMode)));
   bool named = false;
   if (fd) {
+    mask_.restore(fd.get(), kFileMode);
     CAIRN_TRY(fill(fd, name, bytes, durability));
     named = name_nameless(fd, folder, place.name) == 0;
     if (!named && errno == EEXIST) return failed("naming", name);
   }
   if (!named) {
-    fd = os::Fd(openat(folder, place.name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    fd = os::Fd(openat(folder, place.name.c_str(), flags, mask_.bits_for(kFileMode)));
     if (!fd) return failed("creating", name);
+    mask_.restore(fd.get(), kFileMode);
     if (auto filled = fill(fd, name, bytes, durability); !filled) {
       unlinkat(folder, place.name.c_str(), 0);
       return filled;

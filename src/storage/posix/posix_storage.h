@@ -1,26 +1,33 @@
 // PosixStorage: a directory of a local or network file system.
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "os/fd.h"
+#include "storage/posix/creation_mask.h"
 #include "storage/posix/descriptor_cache.h"
 #include "storage/posix/held_folders.h"
 #include "storage/storage.h"
 
 namespace cairn::storage {
 
-// What it makes follows the process's umask. The directory is held open: renaming it meanwhile does no harm. Of the
-// files open for reading no more than a quarter of the process's descriptors is in use at a time.
+// What it makes follows the umask that it was given, or that of the process. The directory is held open: renaming it
+// meanwhile does no harm. Of the files open for reading no more than a quarter of the process's descriptors is in use
+// at a time.
 class PosixStorage final : public Storage {
  public:
   // Opens `directory` (a link to one is followed); kNotFound if it is missing.
-  static Result<std::unique_ptr<PosixStorage>> open_directory(const std::filesystem::path& directory);
+  static Result<std::unique_ptr<PosixStorage>> open_directory(const std::filesystem::path& directory,
+                                                              std::optional<mode_t> umask = std::nullopt);
   // The same, making it and its parents if need be.
-  static Result<std::unique_ptr<PosixStorage>> make_directory(const std::filesystem::path& directory);
+  static Result<std::unique_ptr<PosixStorage>> make_directory(const std::filesystem::path& directory,
+                                                              std::optional<mode_t> umask = std::nullopt);
 
   Result<std::unique_ptr<StorageLock>> lock() override;
   Result<void> make_folder(std::string_view name) override;
@@ -38,8 +45,10 @@ class PosixStorage final : public Storage {
   Result<double> touched_at(std::string_view name) const override;
 
  private:
-  PosixStorage(os::Fd directory, std::vector<os::Fd> parents)
-      : directory_(std::make_shared<const os::Fd>(std::move(directory))), parents_of_made_(std::move(parents)) {}
+  PosixStorage(os::Fd directory, std::vector<os::Fd> parents, std::optional<mode_t> umask)
+      : directory_(std::make_shared<const os::Fd>(std::move(directory))),
+        mask_(umask, directory_->get()),
+        parents_of_made_(std::move(parents)) {}
 
   // A name, and the folder that it is directly below.
   struct Place {
@@ -53,6 +62,7 @@ class PosixStorage final : public Storage {
 
   // Both owned by the storage and by every file that it gave out for reading, which may have to open itself again.
   std::shared_ptr<const os::Fd> directory_;
+  CreationMask mask_;
   std::shared_ptr<DescriptorCache> descriptors_ =
       std::make_shared<DescriptorCache>(DescriptorCache::share_of_process());
   HeldFolders folders_{directory_};
