@@ -6,12 +6,14 @@ Each is one of torch's own, so that code which asks ``isinstance`` goes on worki
 
 import os
 import pickle
+import tempfile
 import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension
 from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, SerializationFormat
@@ -24,13 +26,15 @@ from torch.futures import Future
 
 from cairn import _engine, engine_use, mirror
 from cairn.claims import Claim, current_ticket, mark
+from cairn.consent import pickle_allowed
 from cairn.errors import Cancelled, InvalidArgument, NotFound
 from cairn.location import local_directory
 from cairn.metadata import LazyMetadata
 from cairn.native_hooks import name_of
 from cairn.native_storages import directory_of, why_torch_reads, why_torch_writes
 from cairn.objects import warn_of_conversions
-from cairn.read_items import ItemReader
+from cairn.read_items import ItemReader, PlannerWithoutCode
+from cairn.torch_file import check_rules_hold
 from cairn.write_items import metadata_of, write_items
 
 _PathLike = str | os.PathLike[str]
@@ -179,9 +183,12 @@ class FileSystemReader(StockReader):
 
     As a StorageReader it decodes the metadata without running code from the checkpoint, reads straight into the
     planner's tensors, and checks every byte that it reads. Dtypes are converted as torch converts them, with a
-    ConversionWarning. Values go to the planner as they are stored; torch's own planner runs the code that their pickles
-    name. Items that went through stream transforms, or lie elsewhere than in the checkpoint's metadata, are read by
-    torch, and so is everything in a subclass that reads from another `fs` than a local one.
+    ConversionWarning. torch reads items that went through stream transforms, or lie elsewhere than in the checkpoint's
+    metadata, and all data in a subclass that reads from another `fs` than a local one.
+
+    No code from the checkpoint runs, also where ``torch.distributed.checkpoint.load`` drives: a value that can't be
+    read without raises UnsafeContent, unless ``cairn.install(allow_pickle=True)`` or CAIRN_ALLOW_PICKLE=1 allows it.
+    A planner that overrides ``load_bytes`` gets values as they are stored, and what it does with them is its own.
     """
 
     thread_count = _THREADS
@@ -213,10 +220,16 @@ class FileSystemReader(StockReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The metadata, as torch's class; `rank` asks for what that rank saved alone. Filled when it is looked at."""
-        if why_torch_reads(self):
+        rank = kwargs.get("rank")
+        if not why_torch_reads(self):
+            self._checkpoint = self._open(rank)
+            return LazyMetadata(_engine.catalog_of(self._checkpoint), self.load_id)
+        if pickle_allowed(self._allow_pickle):
             return super().read_metadata(*args, **kwargs)
-        self._checkpoint = self._open(kwargs.get("rank"))
-        return LazyMetadata(_engine.catalog_of(self._checkpoint), self.load_id)
+        with tempfile.TemporaryDirectory(prefix="cairn-metadata-") as copy:
+            with self.fs.create_stream(self._get_metadata_path(rank), "rb") as stream:
+                (Path(copy) / ".metadata").write_bytes(stream.read())
+            return LazyMetadata(_engine.catalog_of(_engine.open(os.fsencode(copy))), self.load_id)
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         """Has the planner's tensors filled and its values loaded. The future is done."""
@@ -227,22 +240,29 @@ class FileSystemReader(StockReader):
             except NotFound:
                 reason = f"{name_of(type(self))} has its metadata from elsewhere than the directory"
         engine_use.storage_moves_data(self, self.path, reason)
+        allow_pickle = pickle_allowed(self._allow_pickle)
         if reason or self._checkpoint is None:
-            return super().read_data(plan, planner)
+            return self._read_by_torch(plan, planner, allow_pickle)
         options = {**self._options, "thread_count": self.thread_count}
-        reader = ItemReader(self._checkpoint, self.storage_data, options, self._allow_pickle)
+        reader = ItemReader(self._checkpoint, self.storage_data, options, allow_pickle)
         ours = [item for item in plan.items if reader.knows(item)]
         reader.read(ours, planner)
         warn_of_conversions(reader.conversions, stacklevel=2)
         if len(ours) < len(plan.items):
             theirs = [item for item in plan.items if not reader.knows(item)]
-            return super().read_data(replace(plan, items=theirs), planner)
+            return self._read_by_torch(replace(plan, items=theirs), planner, allow_pickle)
         future: Future[None] = Future()
         future.set_result(None)
         return future
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_checkpoint": None}  # it is this process's
+
+    def _read_by_torch(self, plan: LoadPlan, planner: LoadPlanner, allow_pickle: bool) -> "Future[None]":
+        """torch reads tensors by the rules of ``weights_only=True``."""
+        if not allow_pickle:
+            check_rules_hold(f"an item in '{self.path}'")
+        return super().read_data(plan, cast(LoadPlanner, PlannerWithoutCode(planner, allow_pickle)))
 
     def _open(self, rank: int | None) -> _engine.Checkpoint:
         return _engine.open(os.fsencode(directory_of(self)), ".metadata" if rank is None else f"__{rank}.metadata")

@@ -12,7 +12,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 TORCH = "torch.distributed.checkpoint"
@@ -21,6 +21,9 @@ TORCH = "torch.distributed.checkpoint"
 OURS = {
     ("filesystem", "FileSystemReader"): "cairn.filesystem",
     ("filesystem", "FileSystemWriter"): "cairn.filesystem",
+    ("format_utils", "BroadcastingTorchSaveReader"): "cairn.file_conversion",
+    ("format_utils", "dcp_to_torch_save"): "cairn.file_conversion",
+    ("format_utils", "torch_save_to_dcp"): "cairn.file_conversion",
     ("state_dict_loader", "_load_state_dict_from_keys"): "cairn.protocol",
     ("state_dict_loader", "load"): "cairn.loading",
     ("state_dict_loader", "load_state_dict"): "cairn.protocol",
@@ -30,6 +33,9 @@ OURS = {
     ("state_dict_saver", "save"): "cairn.saving",
     ("state_dict_saver", "save_state_dict"): "cairn.protocol",
 }
+
+# Modules of Cairn that are programs as torch's are: ``python -m cairn.format_utils`` calls this module's ``main``.
+_PROGRAMS = {"cairn.format_utils": "cairn.file_conversion"}
 
 _MISSING = object()
 _originals: dict[tuple[str, str], Any] = {}
@@ -42,7 +48,7 @@ def originals() -> dict[tuple[str, str], Any]:
     Those that this version of torch lacks are missing.
     """
     for module, name in OURS.keys() - _originals.keys():
-        value = getattr(importlib.import_module(f"{TORCH}.{module}"), name, _MISSING)
+        value = getattr(_imported(f"{TORCH}.{module}"), name, _MISSING)
         if value is not _MISSING:
             # Installing asks first. So an answer that another thread gets afterwards, Cairn's object, does not count.
             _originals.setdefault((module, name), value)
@@ -56,6 +62,16 @@ def original(module: str, name: str) -> Any:
     """
     value = originals().get((module, name), _MISSING)
     return getattr(importlib.import_module(f"{TORCH}.{module}"), name) if value is _MISSING else value
+
+
+def _imported(module: str) -> ModuleType | None:
+    """A module of torch; None if this version lacks it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        return None
 
 
 def own(key: tuple[str, str]) -> Any:
@@ -118,6 +134,12 @@ class _Finder:
             return None
         is_package = found.submodule_search_locations is not None
         return ModuleSpec(fullname, self, origin=found.name, is_package=is_package)  # type: ignore[arg-type]
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """For ``python -m``; None for what is no program."""
+        if fullname not in _PROGRAMS:
+            return None
+        return compile(f"import sys, {_PROGRAMS[fullname]} as it\nsys.exit(it.main())\n", fullname, "exec")
 
     def create_module(self, spec: ModuleSpec) -> None:
         """As Python makes modules."""

@@ -22,6 +22,7 @@ from cairn.consent import line_that_allows
 from cairn.errors import Corrupt, Error, InvalidArgument, UnsafeContent
 from cairn.flattening import Path
 from cairn.tensors import dtype_name
+from cairn.torch_file import check_rules_hold
 
 
 class PickleWarning(UserWarning):
@@ -74,6 +75,8 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
     except (MemoryError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:
+        if isinstance(error, UnsafeContent) and not allow_pickle:
+            raise
         if not_decoded is not None and not allow_pickle:
             raise not_decoded.under(key) from error
         if not allow_pickle:
@@ -89,6 +92,13 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
         raise
     except Exception as error:
         raise Corrupt(f"the value under '{key}' can't be unpickled: {error}", key=key) from error
+
+
+def payload_without_code(key: str, payload: bytes, allow_pickle: bool) -> bytes:
+    """A payload for what unpickles whatever it gets: the value that load_value() reads, as this process pickles it."""
+    stream = io.BytesIO()
+    torch.save(load_value(key, payload, allow_pickle), stream)
+    return stream.getvalue()
 
 
 def warn_of_conversions(conversions: list[tuple[str, int, int]], stacklevel: int) -> None:
@@ -136,6 +146,8 @@ def _has_device(location: str) -> bool:
 
 def _unpickle(key: str, payload: bytes, map_location: Any, *, weights_only: bool) -> Any:
     """As torch.load, but no device is missing."""
+    if weights_only:
+        check_rules_hold(f"the value under '{key}'", key=key)
     if map_location is not None:
         return torch.load(io.BytesIO(payload), map_location=map_location, weights_only=weights_only)
     devices = _Devices()
@@ -161,6 +173,7 @@ def _warn_if_foreign(key: str, payload: bytes, kind: str) -> None:
     if not foreign or foreign in _warned:
         return
     try:
+        check_rules_hold(f"the value under '{key}'", key=key)  # as at the load
         torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception:
         _warned.add(foreign)

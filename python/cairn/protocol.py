@@ -84,11 +84,13 @@ def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
 ) -> None:
     """Fills `state_dict`, of which Statefuls have been resolved, by torch's driver.
 
-    `allow_pickle` None lets torch's planner run what pickles name, as in DCP; True and False are as in ``cairn.load``,
-    and so are `options` (verify, allow_cast, follow_links). A planner that overrides ``load_bytes`` gets the bytes as
-    they are stored. Storages of others know none of these. Raises as save_by_protocol().
+    `allow_pickle` is as in ``cairn.load``, and so are `options` (verify, allow_cast, follow_links). A planner that
+    overrides ``load_bytes`` gets the bytes as they are stored. Storages of others know none of these. Raises as
+    save_by_protocol().
     """
-    reasons = [_planned(why_load_planner_is_foreign(planner))]
+    # Cairn's own callers give that planner of torch's: nobody expects another one.
+    ours = type(planner) is _EmptyStateDictLoadPlanner
+    reasons = ["" if ours else _planned(why_load_planner_is_foreign(planner))]
     reasons.append(_stored(why_reader_is_foreign(storage_reader, checkpoint_id)))
     reader = _reader(storage_reader, checkpoint_id)
     place = checkpoint_id or getattr(reader, "path", "")

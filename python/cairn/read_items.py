@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Read
 from cairn import _engine
 from cairn.errors import InvalidArgument, MissingKey
 from cairn.native_hooks import overridden
-from cairn.objects import load_value
+from cairn.objects import payload_without_code
 from cairn.tensors import TensorTarget, fill, needs_payload, tensor_in_payload
 
 # Tensors that share one call to the engine. What goes by a detour (other devices) has copies in memory meanwhile.
@@ -36,9 +36,9 @@ class ItemReader:
     """Reads items of one open checkpoint.
 
     `storage_data` says where an item lies: it is followed, whatever its keys are, for some rename them in the metadata.
-    `options` are those of the engine's loads. `allow_pickle`: None gives values to the planner as they are stored, and
-    torch's own planner then runs the code that their pickles name; otherwise that needs to be allowed, as in
-    ``cairn.load``.
+    `options` are those of the engine's loads. torch's own planner unpickles the values that it gets: it gets them as
+    values that ``cairn.load`` has read, with `allow_pickle` as there, and this process has pickled. A planner that
+    overrides ``load_bytes`` gets the bytes as they are stored.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ItemReader:
         checkpoint: _engine.Checkpoint,
         storage_data: Mapping[MetadataIndex, Any],
         options: dict[str, Any],
-        allow_pickle: bool | None,
+        allow_pickle: bool,
     ) -> None:
         self._checkpoint = checkpoint
         self._storage_data = storage_data
@@ -99,10 +99,8 @@ class ItemReader:
     def _read_value(self, item: ReadItem, planner: LoadPlanner) -> None:
         key = self._chunk_of(item).key
         payload = self._checkpoint.read_payload(key, **self._payload_options)
-        if self._allow_pickle is not None and _is_stock(planner, "load_bytes"):
-            stream = io.BytesIO()
-            torch.save(load_value(key, payload, self._allow_pickle), stream)
-            payload = stream.getvalue()
+        if _is_stock(planner, "load_bytes"):
+            payload = payload_without_code(key, payload, self._allow_pickle)
         planner.load_bytes(item, io.BytesIO(payload))
 
     def _read_tensors(self, items: list[ReadItem], planner: LoadPlanner) -> None:
@@ -126,6 +124,23 @@ class ItemReader:
             targets.finish(set())
         for item, target in resolved:
             planner.commit_tensor(item, target)
+
+
+class PlannerWithoutCode:
+    """A planner for torch's own ``read_data``: values that torch's planner would unpickle are read by Cairn first."""
+
+    def __init__(self, planner: LoadPlanner, allow_pickle: bool) -> None:
+        self._planner = planner
+        self._allow_pickle = allow_pickle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._planner, name)
+
+    def load_bytes(self, item: ReadItem, value: io.BytesIO) -> None:
+        """As the planner's; raises UnsafeContent for a value that only running its pickle could make."""
+        if _is_stock(self._planner, "load_bytes"):
+            value = io.BytesIO(payload_without_code(item.dest_index.fqn, value.read(), self._allow_pickle))
+        self._planner.load_bytes(item, value)
 
 
 def _check_fits(item: ReadItem, chunk: _Chunk, target: torch.Tensor) -> None:

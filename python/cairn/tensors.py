@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import torch
 
 from cairn import _engine
+from cairn.consent import pickle_allowed
 from cairn.errors import Error, InvalidArgument, Unsupported
 from cairn.flattening import Path, Rules
+from cairn.torch_file import check_rules_hold
 
 DTYPES: dict[int, torch.dtype] = {
     code: getattr(torch, name) for code, name in enumerate(_engine.DTYPE_NAMES) if hasattr(torch, name)
@@ -165,6 +167,8 @@ def add_payload_target(state: _engine.StateDict, path: Path, tensor: torch.Tenso
 
 def tensor_in_payload(key: str, target: torch.Tensor, payload: bytes) -> torch.Tensor:
     """The tensor in a ``torch.save`` payload, by torch's rules for data that holds no code. Checked to fit `target`."""
+    if not pickle_allowed(None):
+        check_rules_hold(f"the tensor under '{key}'", key=key)
     try:
         loaded: torch.Tensor = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception as error:

@@ -28,6 +28,9 @@ MODULES = [
 OWN = {
     ("filesystem", "FileSystemReader"): "cairn.filesystem",
     ("filesystem", "FileSystemWriter"): "cairn.filesystem",
+    ("format_utils", "BroadcastingTorchSaveReader"): "cairn.file_conversion",
+    ("format_utils", "dcp_to_torch_save"): "cairn.file_conversion",
+    ("format_utils", "torch_save_to_dcp"): "cairn.file_conversion",
     ("state_dict_loader", "_load_state_dict_from_keys"): "cairn.protocol",
     ("state_dict_loader", "load"): "cairn.loading",
     ("state_dict_loader", "load_state_dict"): "cairn.protocol",
@@ -130,7 +133,7 @@ def test_names_are_looked_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         "from cairn.filesystem import _StoragePrefix as got, FileSystemWriter",
         "import cairn as dcp; got = dcp.state_dict_saver.AsyncCheckpointerType",
         "import cairn._experimental.checkpointer; got = cairn._experimental.checkpointer.Checkpointer",
-        "from cairn import format_utils; got = format_utils.dcp_to_torch_save",
+        "from cairn import format_utils; got = format_utils.DynamicMetaLoadPlanner",
     ],
 )
 def test_it_may_be_the_first_thing_that_a_program_imports(program: str) -> None:

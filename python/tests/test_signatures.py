@@ -17,6 +17,9 @@ from cairn import mirror
 ADDED = {
     "load": ["allow_pickle", "allow_cast", "verify", "follow_links"],
     "FileSystemReader": ["thread_count"],
+    "BroadcastingTorchSaveReader": ["allow_pickle"],
+    "dcp_to_torch_save": ["allow_pickle"],
+    "torch_save_to_dcp": ["allow_pickle"],
 }
 #: Defaults in which Cairn differs from torch.
 OTHER_DEFAULTS = {("FileSystemWriter", "thread_count")}

@@ -28,7 +28,8 @@ def test_the_umask_of_each_call_counts(kind: cairn.AsyncCheckpointerType, tmp_pa
     for number, mask in enumerate((0o022, 0o077, 0o002)):
         directory = tmp_path / str(number)
         with umask(mask):
-            saves.append((mask, directory, cairn.async_save(state, checkpoint_id=directory, async_checkpointer_type=kind)))
+            future = cairn.async_save(state, checkpoint_id=directory, async_checkpointer_type=kind)
+        saves.append((mask, directory, future))
     for mask, directory, future in saves:
         future.result()
         assert directory.stat().st_mode & 0o777 == 0o777 & ~mask

@@ -4,18 +4,15 @@ It is read by the rules of ``torch.load(weights_only=True)`` unless the caller a
 memory: of the tensors, only those that are wanted are read. It has no checksums that anybody could compare.
 """
 
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from cairn.checkpointer.reading import Reading
 from cairn.checkpointer.saved_tree import Branch, tree_of_value
 from cairn.checkpointer.selection import Slot
-from cairn.errors import Corrupt, UnsafeContent
+from cairn.errors import Corrupt
 from cairn.tensors import fill
+from cairn.torch_file import load_torch_file
 
 
 class TorchArchive:
@@ -27,7 +24,7 @@ class TorchArchive:
 
     def tree(self) -> Branch:
         """What is in it. Raises UnsafeContent, Corrupt."""
-        tree = tree_of_value(self._load(), "")
+        tree = tree_of_value(load_torch_file(self._file, self._reading.allow_pickle), "")
         if not isinstance(tree, Branch) or tree.is_list:
             raise Corrupt(f"{self._file.name} holds no state dict", file=self._file.name)
         return tree
@@ -47,20 +44,3 @@ class TorchArchive:
             else:
                 fill(slot.target, source)
                 slot.value = slot.target
-
-    def _load(self) -> Any:
-        name = self._file.name
-        try:
-            return torch.load(self._file, map_location="cpu", weights_only=not self._reading.allow_pickle, mmap=True)
-        except (OSError, MemoryError):
-            raise
-        except pickle.UnpicklingError as error:
-            if self._reading.allow_pickle:
-                raise Corrupt(f"{name} can't be unpickled: {error}", file=name) from error
-            raise UnsafeContent(
-                f"{name} can't be read without running code from it; if you trust it, pass allow_pickle=True or set "
-                f"CAIRN_ALLOW_PICKLE=1 ({error})",
-                file=name,
-            ) from error
-        except Exception as error:
-            raise Corrupt(f"torch can't read {name}: {error}", file=name) from error

@@ -1,0 +1,200 @@
+"""``cairn.format_utils``: what torch's functions convert, without the code that they run."""
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stock
+import torch
+from ranks import Gang
+
+import cairn
+from cairn import format_utils
+
+
+class MakesAFolder:
+    """When it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+
+def state() -> dict[str, Any]:
+    return {"model": {"w": torch.arange(6.0).reshape(2, 3), "half": torch.ones(3, dtype=torch.bfloat16)}, "step": 7}
+
+
+def assert_same(found: Any) -> None:
+    expected = state()
+    assert found["step"] == expected["step"]
+    assert found["model"].keys() == expected["model"].keys()
+    for name, tensor in expected["model"].items():
+        assert torch.equal(found["model"][name], tensor)
+
+
+@pytest.mark.parametrize("save", [stock.save, lambda state, where: cairn.save(state, checkpoint_id=where)])
+def test_a_checkpoint_becomes_a_file_as_by_torch(save: Any, checkpoint: Path, tmp_path: Path) -> None:
+    save(state(), checkpoint)
+    format_utils.dcp_to_torch_save(checkpoint, tmp_path / "ours.pt")
+    assert_same(torch.load(tmp_path / "ours.pt", weights_only=True))
+    stock.dcp_to_torch_save(checkpoint, tmp_path / "theirs.pt")
+    assert_same(torch.load(tmp_path / "theirs.pt", weights_only=True))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_becomes_a_checkpoint(zipped: bool, checkpoint: Path, tmp_path: Path) -> None:
+    torch.save(state(), tmp_path / "file.pt", _use_new_zipfile_serialization=zipped)
+    format_utils.torch_save_to_dcp(tmp_path / "file.pt", checkpoint)
+    target = {"model": {name: torch.zeros_like(it) for name, it in state()["model"].items()}, "step": 0}
+    stock.load(target, checkpoint)
+    assert_same(target)
+
+
+def test_neither_way_runs_code(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "code ran"
+    hostile = {"w": torch.ones(2), "value": MakesAFolder(folder)}
+    stock.save(hostile, checkpoint)
+    torch.save(hostile, tmp_path / "file.pt")
+    with pytest.raises(cairn.UnsafeContent, match="allow_pickle=True"):
+        format_utils.dcp_to_torch_save(checkpoint, tmp_path / "merged.pt")
+    with pytest.raises(cairn.UnsafeContent, match="allow_pickle=True"):
+        format_utils.torch_save_to_dcp(tmp_path / "file.pt", tmp_path / "split")
+    assert not folder.exists()
+    assert not (tmp_path / "merged.pt").exists()
+    assert not (tmp_path / "split").exists()
+    format_utils.dcp_to_torch_save(checkpoint, tmp_path / "merged.pt", allow_pickle=True)
+    assert folder.exists()
+    folder.rmdir()
+    monkeypatch.setenv("CAIRN_ALLOW_PICKLE", "1")
+    format_utils.torch_save_to_dcp(tmp_path / "file.pt", tmp_path / "split")
+    assert folder.exists()
+
+
+def test_hostile_metadata_runs_no_code(checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "code ran"
+    stock.save(state(), checkpoint)
+    metadata = pickle.loads((checkpoint / ".metadata").read_bytes())
+    metadata.planner_data["extra"] = MakesAFolder(folder)
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(metadata))
+    for read in (
+        lambda: format_utils.dcp_to_torch_save(checkpoint, tmp_path / "merged.pt"),
+        lambda: stock.load({"step": 0}, checkpoint, storage_reader=cairn.FileSystemReader(checkpoint)),
+    ):
+        with contextlib.suppress(cairn.Error, stock.dcp.CheckpointException):
+            read()
+        assert not folder.exists()
+
+
+def test_before_torch_2_6_the_rules_of_weights_only_are_not_relied_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save(state(), tmp_path / "file.pt")
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cu124")
+    with pytest.raises(cairn.UnsafeContent, match="CVE-2025-32434"):
+        format_utils.torch_save_to_dcp(tmp_path / "file.pt", tmp_path / "split")
+    format_utils.torch_save_to_dcp(tmp_path / "file.pt", tmp_path / "split", allow_pickle=True)
+    opaque = {"q": torch.quantize_per_tensor(torch.ones(4), 0.5, 0, torch.quint8)}
+    cairn.save(opaque, checkpoint_id=tmp_path / "opaque")
+    with pytest.raises(cairn.UnsafeContent, match="CVE-2025-32434"):
+        cairn.load(opaque, checkpoint_id=tmp_path / "opaque")
+    monkeypatch.setattr(torch, "__version__", "2.6.0")
+    cairn.load(opaque, checkpoint_id=tmp_path / "opaque")
+
+
+def broadcast(file: Path, allow_pickle: bool) -> list[float]:
+    target = {"w": torch.zeros(3)}
+    reader = format_utils.BroadcastingTorchSaveReader(allow_pickle=allow_pickle)
+    planner = format_utils.DynamicMetaLoadPlanner()
+    stock.dcp.load(target, checkpoint_id=file, storage_reader=reader, planner=planner)
+    found: list[float] = target["w"].tolist()
+    return found
+
+
+def broadcast_refused(file: Path) -> str:
+    with pytest.raises(stock.dcp.CheckpointException) as caught:
+        broadcast(file, False)
+    return str(caught.value)
+
+
+def test_the_broadcasting_reader_asks_for_consent(two: Gang, tmp_path: Path) -> None:
+    torch.save({"w": torch.arange(3.0)}, tmp_path / "file.pt")
+    for told in two.run(broadcast_refused, tmp_path / "file.pt"):
+        assert "allow_pickle=True" in told
+    assert two.run(broadcast, tmp_path / "file.pt", True) == [[0.0, 1.0, 2.0]] * 2
+
+
+def program(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-W", "error", "-m", "cairn.format_utils", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_program(checkpoint: Path, tmp_path: Path) -> None:
+    stock.save(state(), checkpoint)
+    done = program("dcp_to_torch", checkpoint, tmp_path / "file.pt")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_same(torch.load(tmp_path / "file.pt", weights_only=True))
+    missing = program("torch_to_dcp", tmp_path / "none.pt", tmp_path / "split")
+    assert missing.returncode == 1
+    assert "none.pt" in missing.stderr
+    assert "Traceback" not in missing.stderr
+
+
+# --- Cairn's reader, driven by stock torch
+
+
+class ReaderOfAnotherFileSystem(cairn.FileSystemReader):
+    """As a subclass for an object store would be: its `fs` is not torch's."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        own = type("OwnFileSystem", (type(self.fs),), {"exists": lambda self, path: True, "create_stream": _stream})
+        self.fs = own()
+
+
+def _stream(self: Any, path: Any, mode: str) -> Any:
+    return Path(path).open(mode)
+
+
+@pytest.mark.parametrize("kind", [cairn.FileSystemReader, ReaderOfAnotherFileSystem])
+def test_stock_load_by_our_reader_runs_no_code(
+    kind: Any, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "code ran"
+    stock.save({**state(), "value": MakesAFolder(folder)}, checkpoint)
+    target = {"model": {name: torch.zeros_like(it) for name, it in state()["model"].items()}, "step": 0}
+    stock.dcp.load(target, storage_reader=kind(checkpoint))
+    assert_same(target)
+    with pytest.raises(stock.dcp.CheckpointException, match="without running code"):
+        stock.dcp.load({"value": None}, storage_reader=kind(checkpoint))
+    assert not folder.exists()
+    monkeypatch.setenv("CAIRN_ALLOW_PICKLE", "1")
+    stock.dcp.load({"value": None}, storage_reader=kind(checkpoint))
+    assert folder.exists()
+
+
+def test_what_install_puts_in_place_runs_no_code(checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "code ran"
+    stock.save({"value": MakesAFolder(folder)}, checkpoint)
+    code = """
+import sys, cairn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+cairn.install()
+try:
+    from torch.distributed.checkpoint import format_utils
+    assert format_utils.dcp_to_torch_save is dcp_to_torch_save
+    dcp_to_torch_save(sys.argv[1], sys.argv[2])
+except cairn.UnsafeContent as error:
+    print("refused:", error)
+"""
+    command = [sys.executable, "-c", code, str(checkpoint), str(tmp_path / "merged.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert "refused:" in done.stdout, done.stderr
+    assert "cairn.install(allow_pickle=True)" in done.stdout
+    assert not folder.exists()
