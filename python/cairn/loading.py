@@ -60,7 +60,9 @@ def load(  # noqa: PLR0913 - DCP has six of them
     only the checkpoint has are ignored; keys that it lacks are an error, unless `planner` is a
     ``DefaultLoadPlanner(allow_partial_load=True)``.
 
-    `allow_pickle` lets values run the code that their pickles name (None: as :mod:`cairn.consent` says).
+    `allow_pickle` lets values run the code that their pickles name (None: as :mod:`cairn.consent` says). Without it no
+    code from the checkpoint runs; but a `storage_reader` of torch's for another file system, or of the caller's, and a
+    planner that overrides ``load_bytes`` unpickle as they like (SECURITY.md).
     `allow_cast` allows any change of dtype; without it only floats become other floats, with a ConversionWarning.
     `verify`: "needed" checks what is read where there are checksums for it, "full" reads whole what can be checked only
     whole, "none" trusts the storage. `follow_links` allows data files that are symbolic links.
