@@ -72,7 +72,7 @@ nb::list describe(StateDict& state, nb::handle state_dict, FlatteningRules rules
 
 void bind_describe(nb::module_& module) {
   nb::class_<PlainTensors>(module, "PlainTensors")
-      .def(nb::init<const nb::dict&>())
+      .def(nb::init<const nb::dict&, nb::object>(), nb::arg("codes"), nb::arg("mark").none())
       .def("__contains__",
            [](const PlainTensors& tensors, nb::handle tensor) { return tensors.view_of(tensor).has_value(); })
       .def("add_target", add_target);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "bound.h"
 #include "text.h"
@@ -35,7 +36,7 @@ nb::object PlainTensors::Attribute::of(nb::handle instance) const {
   return value;
 }
 
-PlainTensors::PlainTensors(const nb::dict& codes) {
+PlainTensors::PlainTensors(const nb::dict& codes, nb::object mark) : mark_(std::move(mark)) {
   for (const auto& [dtype, code] : codes) {
     if (const auto known = dtype_from_code(nb::cast<std::uint8_t>(code))) {
       dtypes_.emplace_back(nb::borrow(dtype), *known);
@@ -78,6 +79,7 @@ bool PlainTensors::read_attributes(nb::handle tensor, TensorView& view) const {
 std::optional<TensorView> PlainTensors::view_of(nb::handle tensor) const {
   const nb::handle type = tensor.type();
   if (!type.is(tensor_) && !type.is(parameter_)) return std::nullopt;
+  if (!mark_.is_none() && PyObject_HasAttr(tensor.ptr(), mark_.ptr()) != 0) return std::nullopt;
   if (!layout_.of(tensor).is(strided_)) return std::nullopt;
   const std::optional<DType> dtype = dtype_of(tensor);
   if (!dtype || is_nested_.of(tensor).is(Py_True) || call(is_neg_, tensor).is(Py_True)) return std::nullopt;

@@ -20,8 +20,9 @@ namespace cairn::python {
 
 class PlainTensors {
  public:
-  // `codes`: torch's dtypes that a plain tensor may have, each with the engine's code for it.
-  explicit PlainTensors(const nb::dict& codes);
+  // `codes`: torch's dtypes that a plain tensor may have, each with the engine's code for it. `mark`: a tensor with an
+  // attribute of this name is not plain; None: no attribute matters.
+  PlainTensors(const nb::dict& codes, nb::object mark);
 
   // Nullopt for what is no torch.Tensor or Parameter (subclasses excluded) or is not plain. The memory is the tensor's.
   std::optional<TensorView> view_of(nb::handle tensor) const;
@@ -50,6 +51,7 @@ class PlainTensors {
   nb::object parameter_ = torch_.attr("nn").attr("Parameter");
   nb::object strided_ = torch_.attr("strided");
   std::vector<std::pair<nb::object, DType>> dtypes_;
+  nb::object mark_;
   Attribute is_cpu_{tensor_, "is_cpu"};
   Attribute layout_{tensor_, "layout"};
   Attribute dtype_{tensor_, "dtype"};

@@ -45,7 +45,8 @@ class StateDict:
 # Tensors in the CPU's memory of which address, dtype, sizes and strides say it all.
 @final
 class PlainTensors:
-    def __init__(self, codes: dict[Any, int], /) -> None: ...  # torch's dtypes that they may have, and their codes
+    # torch's dtypes that they may have, and their codes; a tensor with an attribute named `mark` is not plain
+    def __init__(self, codes: dict[Any, int], mark: str | None) -> None: ...
     def __contains__(self, tensor: object, /) -> bool: ...
     # for a load; False, not added: not plain, or elements share memory
     def add_target(self, state: StateDict, path: _Path, tensor: object, /) -> bool: ...

@@ -28,6 +28,7 @@ from cairn.tensors import (
     TensorTarget,
     add_payload_target,
     fill,
+    is_declared_shard,
     is_sharded,
     needs_payload,
     tensor_in_payload,
@@ -256,7 +257,7 @@ def _is_tensor(value: object) -> bool:
 def _materialized(tensor: torch.Tensor) -> torch.Tensor:
     """A meta tensor on the device where DCP would put it."""
     alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
-    if alone and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+    if alone and not is_declared_shard(tensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return torch.empty_like(tensor, device="cpu")
     holder = {"": tensor}
     _init_state_dict(holder)

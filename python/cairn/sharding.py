@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from cairn.errors import Unsupported
+from cairn.errors import InvalidArgument, Unsupported
 from cairn.tensors import ShardOfMine
 
 _Run = tuple[int, int, int]  # first index in the whole dimension, first in the local one, how many
@@ -52,6 +53,67 @@ def _chunks_of_checkpointable(value: Any) -> Iterator[ShardOfMine]:
     for item in value.__create_write_items__("", value):
         shard = value.__get_tensor_shard__(item.index)
         yield ShardOfMine(shard, item.tensor_data.chunk.offsets, False, item.tensor_data.size)
+
+
+def chunks_of_declared(key: str, tensor: torch.Tensor) -> Iterator[ShardOfMine]:
+    """The shards that a tensor declares by the attributes of torch's ``CheckpointableTensor``.
+
+    `global_shape` is the size of the whole; for each shard, `global_offsets` says where it begins in the whole,
+    `local_offsets` where it begins in the tensor, and `local_sizes` its size. The rest of the tensor is padding. Raises
+    InvalidArgument if an attribute is missing, or if a shard is not within the whole and within the tensor.
+    """
+    size, *parts = (_declared(key, tensor, name) for name in _DECLARED)
+    (shape,) = _integers(key, _DECLARED[0], [size])
+    shards = _of_one_length(key, parts)
+    for begin, inside, extent in shards:
+        _check_declared(key, "the whole tensor", shape, begin, extent)
+        _check_declared(key, "the local tensor", tuple(tensor.shape), inside, extent)
+        part = tensor.detach()
+        for dimension, (first, count) in enumerate(zip(inside, extent, strict=True)):
+            part = part.narrow(dimension, first, count)
+        yield ShardOfMine(part.requires_grad_(tensor.requires_grad), begin, False, torch.Size(shape))
+
+
+_DECLARED = ("global_shape", "global_offsets", "local_offsets", "local_sizes")
+
+
+def _declared(key: str, tensor: torch.Tensor, name: str) -> Any:
+    value = getattr(tensor, name, None)
+    if value is None:
+        raise InvalidArgument(
+            f"'{key}' declares shards of a larger tensor, but its attribute {name} is missing", key=key
+        )
+    return value
+
+
+def _of_one_length(key: str, parts: list[Any]) -> list[tuple[tuple[int, ...], ...]]:
+    columns = [_integers(key, name, part) for name, part in zip(_DECLARED[1:], parts, strict=True)]
+    if len({len(column) for column in columns}) > 1:
+        actual = ", ".join(f"{len(column)} {name}" for name, column in zip(_DECLARED[1:], columns, strict=True))
+        raise InvalidArgument(f"the shards of '{key}' are not of one count", key=key, actual=actual)
+    return list(zip(*columns, strict=True))
+
+
+def _integers(key: str, name: str, rows: Any) -> list[tuple[int, ...]]:
+    try:
+        return [tuple(operator.index(number) for number in row) for row in rows]
+    except TypeError as error:
+        raise InvalidArgument(
+            f"{name} of '{key}' are not tuples of integers", key=key, actual=repr(rows)[:200]
+        ) from error
+
+
+def _check_declared(
+    key: str, where: str, shape: tuple[int, ...], first: tuple[int, ...], size: tuple[int, ...]
+) -> None:
+    if len(first) == len(size) == len(shape) and all(
+        begin >= 0 and count >= 0 and begin + count <= extent
+        for begin, count, extent in zip(first, size, shape, strict=True)
+    ):
+        return
+    raise InvalidArgument(
+        f"a shard of '{key}' is not within {where}", key=key, expected=f"within {shape}", actual=f"{size} at {first}"
+    )
 
 
 def _chunks_of_strided(tensor: DTensor, replicated: bool) -> Iterator[ShardOfMine]:

@@ -4,6 +4,7 @@ The engine never touches a tensor object. Tensors on other devices are copied; D
 chunk by chunk; what only torch can describe (quantised tensors, wrapper subclasses) goes as a ``torch.save`` payload.
 """
 
+import importlib.util
 import io
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -23,6 +24,10 @@ _CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in DTYPES.items()}
 QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 _PLAIN_CODES = {dtype: code for dtype, code in _CODES.items() if dtype not in QUANTIZED}
 _SIMPLE_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+
+# Since torch 2.14 a plain tensor may declare by attributes that it holds shards of a larger tensor.
+_TORCH_HAS_DECLARED_SHARDS = importlib.util.find_spec("torch.distributed.checkpoint.protocol") is not None
+_SHARD_MARK = "global_shape"
 
 
 class ShardOfMine(NamedTuple):
@@ -58,7 +63,7 @@ class TensorSource:
             else:
                 add_value(path, value)
 
-        self._kept += _engine.describe(self._state, state_dict, rules, _engine.PlainTensors(_PLAIN_CODES), add_other)
+        self._kept += _engine.describe(self._state, state_dict, rules, _plain_tensors(), add_other)
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
         """Raises Unsupported for what DCP can't save either: sparse, nested and meta tensors, Partial DTensors.
@@ -102,7 +107,7 @@ class TensorTarget:
 
     def __init__(self, state: _engine.StateDict) -> None:
         self._state = state
-        self._plain = _engine.PlainTensors(_PLAIN_CODES)
+        self._plain = _plain_tensors()
         self._written: list[torch.Tensor] = []
         self._detours: list[tuple[str, torch.Tensor, torch.Tensor]] = []
 
@@ -148,6 +153,17 @@ class TensorTarget:
 def is_sharded(value: object) -> bool:
     """Whether an object that is no tensor speaks DCP's protocol for one (torch's ``_Checkpointable``)."""
     return hasattr(value, "__create_write_items__") and hasattr(value, "__get_tensor_shard__")
+
+
+def is_declared_shard(value: object) -> bool:
+    """Whether attributes of a tensor say that it holds shards of a larger one (torch's ``CheckpointableTensor``)."""
+    return (
+        isinstance(value, torch.Tensor) and hasattr(value, _SHARD_MARK) and not hasattr(value, "__create_chunk_list__")
+    )
+
+
+def _plain_tensors() -> _engine.PlainTensors:
+    return _engine.PlainTensors(_PLAIN_CODES, _SHARD_MARK if _TORCH_HAS_DECLARED_SHARDS else None)
 
 
 def needs_payload(tensor: Any) -> bool:
@@ -202,6 +218,10 @@ def _as_plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def _chunks_of(key: str, tensor: torch.Tensor) -> Iterator[ShardOfMine] | None:
     """This process's chunks of a distributed tensor; None if it is not one."""
+    if _TORCH_HAS_DECLARED_SHARDS and is_declared_shard(tensor):
+        from cairn.sharding import chunks_of_declared
+
+        return chunks_of_declared(key, tensor)
     if type(tensor) in _SIMPLE_TYPES:
         return None
     if hasattr(tensor, "__create_chunk_list__"):  # DTensor, and what speaks its protocol
