@@ -54,8 +54,6 @@ Error failed(std::string_view action) {
   return Error::from_errno(errno, std::string(action) + " failed").file(lock_name());
 }
 
-bool is_same(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
-
 struct OpenedLockFile {
   os::Fd fd;
   bool made = false;  // by this process
@@ -85,12 +83,16 @@ Result<OpenedLockFile> open_lock_file(int directory) {
   return Error(ErrorCode::kUnavailable, "the lock file is made and removed again and again").file(lock_name());
 }
 
-// Step 3.
+// Step 3. The attributes of the locked file come from the server, even where the client believes that it knows them.
 bool is_retired(int directory, const os::Fd& fd) {
-  struct stat locked {
-  }, named{};
-  if (fstat(fd.get(), &locked) != 0 || locked.st_nlink == 0 || locked.st_size != 0) return true;
-  return fstatat(directory, lock_name().c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0 || !is_same(locked, named);
+  struct statx locked {};
+  constexpr int kFlags = AT_EMPTY_PATH | AT_STATX_FORCE_SYNC;
+  constexpr unsigned kAsked = STATX_INO | STATX_NLINK | STATX_SIZE;
+  if (statx(fd.get(), "", kFlags, kAsked, &locked) != 0 || locked.stx_nlink == 0 || locked.stx_size != 0) return true;
+  struct statx named {};
+  if (statx(directory, lock_name().c_str(), AT_SYMLINK_NOFOLLOW, STATX_INO, &named) != 0) return true;
+  return locked.stx_ino != named.stx_ino || locked.stx_dev_major != named.stx_dev_major ||
+         locked.stx_dev_minor != named.stx_dev_minor;
 }
 
 // Whether those who hold the lock get on: a rename, a removal, and the making of a file change the directory's time,
