@@ -1,8 +1,8 @@
 """Saves through two mounts of one NFS export, in a guest with a server and clients of its own. See docs/faults.md.
 
-The guest is a QEMU machine with Debian's kernel and an initramfs that is made here. On this machine packages are installed
-(qemu-system-x86, busybox-static) or fetched (the kernel, NFS's programs), which needs apt, and root or sudo. The exit code
-is 0 only if every trial went well.
+The guest is a QEMU machine with Debian's kernel and an initramfs that is made here. On this machine packages are
+installed (qemu-system-x86, busybox-static) or fetched (the kernel, NFS's programs), which needs apt, and root or sudo.
+The exit code is 0 only if every trial went well.
 """
 
 import argparse
@@ -25,7 +25,7 @@ FETCHED = (
     "libevent-core-2.1-7",
     "libwrap0",
 )
-PROGRAMS = ("sbin/mount.nfs", "sbin/rpcbind", "usr/sbin/exportfs", "usr/sbin/rpc.mountd")
+PROGRAMS = ("sbin/mount.nfs", "sbin/rpcbind", "usr/sbin/exportfs", "usr/sbin/rpc.mountd", "usr/sbin/rpc.nfsd")
 MODULES = ("virtio_pci", "virtio_blk", "ext4", "nfsd", "nfsv4")
 
 
@@ -100,7 +100,6 @@ def make_initramfs(folder: Path, unpacked: Path, settings: str) -> Path:
     copy_with_libraries(ROOT / "build/release/bin/nfs_saves", tree / "bin/nfs_saves", libraries, unpacked)
     for program in PROGRAMS:
         copy_with_libraries(unpacked / program, tree / "sbin" / Path(program).name, libraries, unpacked)
-    copy_with_libraries(unpacked / "usr/sbin/rpc.nfsd", tree / "sbin/rpc.nfsd", libraries, unpacked)
     (tree / "etc").mkdir()
     shutil.copy2(unpacked / "etc" / "netconfig", tree / "etc")
     (tree / "modules").mkdir()

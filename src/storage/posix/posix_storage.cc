@@ -141,7 +141,7 @@ Result<void> PosixStorage::join_folder(std::string_view name) {
 Result<void> PosixStorage::remove_folder(std::string_view name) {
   CAIRN_TRY(check_name(name));
   const std::string folder(name);
-  const Result<void> same = folders_.check(folder);
+  Result<void> same = folders_.check(folder);
   if (!same && same.error().code() != ErrorCode::kNotFound) return same;
   if (unlinkat(directory_->get(), folder.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
     return failed("removing a folder", name);
