@@ -85,8 +85,6 @@ struct AsyncSaveOptions {
   // The call returns before the bytes are copied: the state, and the memory behind it, stay as they are until the
   // staging future is ready.
   bool asynchronous_staging = false;
-  // A rank or a writer that gives no sign of life, or gets nowhere, for so long is given up.
-  std::chrono::milliseconds deadline{std::chrono::minutes(5)};
 };
 
 struct AsyncSaveReport {
@@ -101,7 +99,7 @@ struct AsyncSaveReport {
   std::vector<std::string> warnings;
 };
 
-enum class SavePhase : std::uint8_t { kStaging, kWriting, kWaiting, kCommitting, kEnded };
+enum class SavePhase : std::uint8_t { kStaging, kWriting, kSyncing, kPublishing, kWaiting, kCommitting, kEnded };
 std::string_view name_of(SavePhase phase);  // "staging" and so on
 
 struct SaveProgress {

@@ -12,6 +12,7 @@
 #include <cairn/result.h>
 #include <cairn/state_dict.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -31,6 +32,18 @@ enum class Durability : std::uint8_t {
   kBuffered,  // the kernel writes it when it likes: a kill is survived, a power cut may lose the checkpoint
 };
 
+// How long a save may get nowhere before it fails, on every rank. A save that gets on is never given up, however slow
+// the storage is: each limit is for one call of the operating system, or for one sign of life.
+struct SaveDeadlines {
+  // For a write of at most 4 MiB; for the next bytes that a trainer stages; for a sign of life of a rank or a writer.
+  std::chrono::milliseconds progress{std::chrono::minutes(5)};
+  // For one fsync. It shows no bytes, and may have to write as much as the page cache held back.
+  std::chrono::milliseconds sync{std::chrono::minutes(30)};
+  // For one call that opens, makes, lists, renames or removes something: publishing and committing consist of these. A
+  // busy file server may keep such a call waiting behind the data of other clients.
+  std::chrono::milliseconds publish{std::chrono::minutes(10)};
+};
+
 struct SaveOptions {
   // --- changes what is stored or promised
   Durability durability = Durability::kDurable;
@@ -43,6 +56,8 @@ struct SaveOptions {
   // `__{rank}_{n}.distcp` and a metadata file of its own, `__{rank}.metadata`. Not with collectives.
   std::optional<std::uint32_t> alone_as_rank = {};
   std::string checkpoint_id = {};  // what `.metadata` records as the checkpoint's id; empty: the directory
+  // --- when it fails
+  SaveDeadlines deadlines = {};
   // --- changes only speed
   std::size_t thread_count = 4;  // writers with a request in flight each
   bool direct_io = true;         // go past the page cache where the file system can

@@ -41,11 +41,10 @@ std::unique_ptr<WriterProcess> make_process(const nb::bytes& executable, double 
 }
 
 AsyncSave save_state(AsyncCheckpointer& self, const nb::bytes& directory, const StateDict& state,
-                     const nb::tuple& terms, const nb::kwargs& keywords) {
+                     bool asynchronous_staging, const nb::kwargs& keywords) {
   AsyncSaveOptions options;
   options.save = save_options_of(keywords);
-  options.asynchronous_staging = nb::cast<bool>(terms[0]);
-  options.deadline = milliseconds_of(nb::cast<double>(terms[1]));
+  options.asynchronous_staging = asynchronous_staging;
   const std::filesystem::path path = to_filesystem_path(directory);
   return without_lock(options.save, keywords, [&] { return self.save(path, state, options); });
 }

@@ -1,13 +1,14 @@
 #include "call_options.h"
 
+#include <nanobind/stl/tuple.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <iterator>
 #include <optional>
 #include <string_view>
 #include <tuple>
-
-#include <nanobind/stl/tuple.h>
 
 #include "text.h"
 
@@ -31,6 +32,15 @@ void take(nb::handle value, std::optional<std::uint32_t>& option) {
 }
 void take(nb::handle value, Collectives*& option) {
   option = value.is_none() ? nullptr : &nb::cast<PythonCollectives&>(value).engine();
+}
+
+// (progress, sync, publish), in seconds.
+void take(nb::handle value, SaveDeadlines& option) {
+  const auto [progress, sync, publish] = nb::cast<std::tuple<double, double, double>>(value);
+  const auto milliseconds = [](double seconds) {
+    return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+  };
+  option = {milliseconds(progress), milliseconds(sync), milliseconds(publish)};
 }
 
 // Called with Python's lock; False stops the save. The caller's keywords keep the callable alive.
@@ -80,6 +90,7 @@ constexpr Keyword<SaveOptions> kSaveKeywords[] = {
     {"checkpoint_id", set<&SaveOptions::checkpoint_id>},
     {"thread_count", set<&SaveOptions::thread_count>},
     {"direct_io", set<&SaveOptions::direct_io>},
+    {"deadlines", set<&SaveOptions::deadlines>},
     {"before_commit", set<&SaveOptions::before_commit>},
     {"collectives", set<&SaveOptions::collectives>},
     {"coordinator_rank", set<&SaveOptions::coordinator_rank>},

@@ -193,7 +193,7 @@ class AsyncCheckpointer:
         self,
         directory: bytes,
         state: StateDict,
-        terms: tuple[bool, float],  # asynchronous staging, deadline in seconds
+        asynchronous_staging: bool,
         /,
         **options: Any,
     ) -> AsyncSave: ...

@@ -37,6 +37,8 @@ _RANGES: dict[str, tuple[type | tuple[type, ...], float, float]] = {  # of setti
     "generations": (int, 1, _COUNT_MAX),
     "copy_threads": (int, 0, _COUNT_MAX),
     "deadline_seconds": ((int, float), 0.001, _SECONDS_MAX),
+    "sync_deadline_seconds": ((int, float), 0.001, _SECONDS_MAX),
+    "publish_deadline_seconds": ((int, float), 0.001, _SECONDS_MAX),
     "grace_seconds": ((int, float), 0, _SECONDS_MAX),
     "nice": (int, 0, 19),
 }
@@ -62,21 +64,25 @@ class AsyncSaver:
     `process`: a native process of its own, started when it is first needed, which finishes what is staged even if this
     process is killed; otherwise threads, which die with it. `generations`: how many saves may be under way at a time,
     each with memory for the whole state; a save beyond that waits for the oldest. `copy_threads`: that stage; 0 for one
-    per core. `deadline_seconds`: a rank or a writer that gives no sign of life, or gets nowhere, for so long is given
-    up. `grace_seconds`: after a SIGTERM the writer process finishes what is staged, but not longer than this. `nice`
-    (0 to 19) and `io_priority` (of a process): how far the writer stands back behind the training, from when
-    the call does not wait for the copy any more.
+    per core. `deadline_seconds`, `sync_deadline_seconds`, `publish_deadline_seconds`: a save is given up on every rank
+    when one of its calls into the storage has not returned for so long: a write; an fsync, which shows no bytes; a call
+    that opens, renames, lists or removes something. The first is also the limit for a sign of life of a rank or a
+    writer, and for the next bytes of a trainer that stages. `grace_seconds`: after a SIGTERM the writer process
+    finishes what is staged, but not longer than this. `nice` (0 to 19) and `io_priority` (of a process): how far the
+    writer stands back behind the training, from when the call does not wait for the copy any more.
 
     Saves come from one thread at a time. A forked child makes its own.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the settings of configure_async_saves
         self,
         *,
         process: bool = True,
         generations: int = 2,
         copy_threads: int = 0,
         deadline_seconds: float = 300.0,
+        sync_deadline_seconds: float = 1800.0,
+        publish_deadline_seconds: float = 600.0,
         grace_seconds: float = 30.0,
         nice: int = 10,
         io_priority: IoPriority | None = None,
@@ -85,16 +91,18 @@ class AsyncSaver:
             generations=generations,
             copy_threads=copy_threads,
             deadline_seconds=deadline_seconds,
+            sync_deadline_seconds=sync_deadline_seconds,
+            publish_deadline_seconds=publish_deadline_seconds,
             grace_seconds=grace_seconds,
             nice=nice,
             io_priority=io_priority,
         )
+        self._deadlines = (float(deadline_seconds), float(sync_deadline_seconds), float(publish_deadline_seconds))
         self._process: _engine.WriterProcess | None = None
         if process:
             executable = os.fsencode(writer_executable())
             self._process = _engine.WriterProcess(executable, grace_seconds, nice, io_priority or "")
         self._native = _engine.AsyncCheckpointer(self._process, generations, copy_threads, nice)
-        self._deadline_seconds = deadline_seconds
 
     @property
     def writer_pid(self) -> int | None:
@@ -131,7 +139,7 @@ class AsyncSaver:
         """
         options.setdefault("checkpoint_id", os.fspath(directory))
         native = self._native.save(
-            os.fsencode(directory), described.native, (asynchronous_staging, self._deadline_seconds), **options
+            os.fsencode(directory), described.native, asynchronous_staging, deadlines=self._deadlines, **options
         )
         place = saves_under_way.place_of(directory)
         save = PendingSave(place, Future(), SaveFuture(lambda: Progress(*native.progress())), follower.turn)

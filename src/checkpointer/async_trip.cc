@@ -22,6 +22,7 @@
 #include "checkpointer/save_layout.h"
 #include "checkpointer/save_messages.h"
 #include "core/attempt.h"
+#include "os/call_within.h"
 #include "os/process_identity.h"
 #include "os/umask.h"
 #include "staging/still_copy.h"
@@ -159,7 +160,7 @@ Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
                                               next_save_identity(),
                                               number_of_this_rank(),
                                               {options_.save.overwrite, options_.save.alone_as_rank, false},
-                                              options_.deadline,
+                                              options_.save.deadlines,
                                               os::current_umask()}));
   }
   return encode_word(word);
@@ -259,7 +260,7 @@ Result<AsyncSave> AsyncTrip::begin() {
   request.thread_count = save.thread_count;
   request.direct_io = save.direct_io;
   request.trainer_waits = !options_.asynchronous_staging;
-  request.deadline = options_.deadline;
+  request.deadlines = save.deadlines;
   request.umask = os::current_umask();
   under_way.arena->forget_staged();
   is_with_writer_ = true;  // who tells the other ranks from now on
@@ -269,7 +270,7 @@ Result<AsyncSave> AsyncTrip::begin() {
   handle.write = under_way.write.get_future().share();
   handle.progress = [kept = under_way_] {
     if (const std::uint64_t bytes = kept->bytes_written) return SaveProgress{SavePhase::kEnded, bytes, bytes};
-    const writer::ProgressReport progress = kept->save->progress();
+    const transfer::ProgressReport progress = kept->save->progress();
     return SaveProgress{static_cast<SavePhase>(progress.phase), progress.bytes_written, progress.bytes_total};
   };
   under_way.items = std::move(items_);
@@ -299,15 +300,21 @@ void AsyncTrip::stage(UnderWay& under_way, const staging::CopyOptions& options) 
   under_way.staging.set_value(std::move(staged));
 }
 
-// After step 2 and before step 4 nobody knows of this rank: its writer has not taken its place.
+// After step 2 and before step 4 the others do not know of this rank: its writer has not taken its place. A storage
+// that hangs does not keep the caller: the others then wait until the deadline.
 void AsyncTrip::leave_mark(const Error& reason) const {
   if (ranks_.size() == 1 || ranks_.is_coordinator() || !ticket_) return;
-  auto storage = storage::PosixStorage::make_directory(directory_);
-  if (!storage) return;  // then the others wait until the deadline
-  const auto save = transfer::RankSave::join(std::move(*storage), *ticket_);
-  const auto entered = save->enter({number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),
-                                    static_cast<std::uint32_t>(options_.save.coordinator_rank)});
-  if (entered) save->abandon(reason);
+  const transfer::RankPlace place{number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),
+                                  static_cast<std::uint32_t>(options_.save.coordinator_rank)};
+  (void)os::call_within(options_.save.deadlines.publish, [directory = directory_, ticket = *ticket_, place, reason] {
+    return attempt([&]() -> Result<void> {
+      CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::make_directory(directory));
+      const auto save = transfer::RankSave::join(std::move(storage), ticket);
+      CAIRN_TRY(save->enter(place));
+      save->abandon(reason);
+      return {};
+    });
+  });
 }
 
 }  // namespace cairn::checkpointer

@@ -39,7 +39,7 @@ class ThrowingWriter final : public writer::SaveWriter {
       return save_->staged();
     }
     void abandon(const Error& reason) override { save_->abandon(reason); }
-    writer::ProgressReport progress() const override { return save_->progress(); }
+    transfer::ProgressReport progress() const override { return save_->progress(); }
 
    private:
     std::unique_ptr<writer::WriterSave> save_;

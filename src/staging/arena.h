@@ -47,6 +47,12 @@ class Arena {
     }
   }
 
+  // The save that has it was given up, and a thread that hangs in the kernel may still use it: it comes back when that
+  // thread does, if ever.
+  void note_stuck() noexcept { stuck_ = true; }
+  void note_free() noexcept { stuck_ = false; }
+  bool is_stuck() const noexcept { return stuck_; }
+
   // Makes room for `bytes`. What is there is kept if it is enough and not more than twice too much. kNoSpace.
   Result<void> fit(std::uint64_t bytes);
   // Makes the pages of this range be there, unless they are known to be: memory that can't be had is an error here and
@@ -69,6 +75,7 @@ class Arena {
   std::shared_ptr<const void> life_ = std::make_shared<char>();
   std::uint64_t id_ = 0;
   std::uint64_t present_ = 0;
+  std::atomic<bool> stuck_{false};
 };
 
 }  // namespace cairn::staging

@@ -20,7 +20,7 @@ class ArenaPool {
 
   // An arena that nobody uses; waits for one if need be. It comes back when the last copy of the pointer is gone, also
   // after the pool itself. Its size is what it was: fit() it. kCancelled once `interrupted`, asked every few
-  // milliseconds, says true.
+  // milliseconds, says true. kUnavailable if saves that were given up hold all of them.
   Result<std::shared_ptr<Arena>> take(const std::function<bool()>& interrupted = {});
 
   // Arenas that there are.

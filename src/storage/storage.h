@@ -114,6 +114,9 @@ class Storage {
   // also the creation of the directory itself.
   virtual Result<void> sync(std::string_view folder = "") = 0;
 
+  // Writes over the first bytes of a regular file that is there, which so is changed now. A reader may find some of the
+  // old bytes and some of the new. kNotFound if it is not there.
+  virtual Result<void> rewrite(std::string_view name, std::string_view bytes) = 0;
   // Marks the file as changed now.
   virtual Result<void> touch(std::string_view name) = 0;
   // When a file or folder was last changed, in seconds since the epoch by the clock that the storage takes its times

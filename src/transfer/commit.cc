@@ -98,9 +98,9 @@ Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage, 
 }
 
 Result<std::unique_ptr<SaveTransaction>> SaveTransaction::claim(storage::Storage& storage, const SaveIdentity& identity,
-                                                                const ClaimOptions& options) {
+                                                                const ClaimOptions& options, Lease::Progress progress) {
   std::unique_ptr<SaveTransaction> transaction(new SaveTransaction(storage, identity, options));
-  CAIRN_TRY_ASSIGN(transaction->lease_, Lease::take_with_folder(storage, identity));
+  CAIRN_TRY_ASSIGN(transaction->lease_, Lease::take_with_folder(storage, identity, std::move(progress)));
   CAIRN_TRY(transaction->look_around());
   return transaction;
 }
@@ -155,6 +155,7 @@ Result<void> SaveTransaction::check_not_superseded(const MetadataInPlace& now) c
 }
 
 Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
+  if (fate_ != nullptr) CAIRN_TRY(fate_->begin_decisive_step());
   Result<void> renamed = storage_.replace(folder_ + std::string(kSealedName), metadata_name_);
   if (!renamed) {
     // Over a network a rename may have happened although its answer was lost: only looking tells.
@@ -205,6 +206,7 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
     const std::vector<std::string> orphans = orphaned_files(old, record);
     if (!orphans.empty()) CAIRN_TRY(write_replaced_list(storage_, folder_, orphans));
     CAIRN_TRY(rename_and_confirm(durability));
+    if (fate_ != nullptr) fate_->note_committed();
     // (7) Under the same lock: a save that commits in between must not be taken for one that died.
     report.warnings =
         clean_up(storage_, identity_.save_id, record, orphans, lock ? LeakedFiles::kRemove : LeakedFiles::kKeep);

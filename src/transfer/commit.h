@@ -17,6 +17,7 @@
 #include "storage/storage.h"
 #include "transfer/lease.h"
 #include "transfer/rank_files.h"
+#include "transfer/save_fate.h"
 
 namespace cairn::transfer {
 
@@ -53,9 +54,11 @@ struct ClaimOptions {
 
 class SaveTransaction {
  public:
-  // Step 1. `storage` outlives the transaction. kInvalidArgument if a checkpoint is there and `overwrite` is false.
+  // Step 1. `storage` outlives the transaction; `progress` is for its lease. kInvalidArgument if a checkpoint is there
+  // and `overwrite` is false.
   static Result<std::unique_ptr<SaveTransaction>> claim(storage::Storage& storage, const SaveIdentity& identity,
-                                                        const ClaimOptions& options = {});
+                                                        const ClaimOptions& options = {},
+                                                        Lease::Progress progress = {});
   ~SaveTransaction();
   SaveTransaction(const SaveTransaction&) = delete;
   SaveTransaction& operator=(const SaveTransaction&) = delete;
@@ -67,6 +70,10 @@ class SaveTransaction {
   void expect(std::vector<std::string> file_names) { expected_ = std::move(file_names); }
   // In place of expect(), where nobody knows the names beforehand: what the directory shows is looked through.
   void expect_any() { expects_any_ = true; }
+
+  // Asked right before the rename that commits, and told when the commit is synced. Null: nobody gives the save up from
+  // outside. It outlives the transaction.
+  void decide_by(SaveFate* fate) { fate_ = fate; }
 
   // The folder outlives the commit, so that the verdict can be left in it (rank_save.cc): until remove_folder().
   void keep_folder() { keeps_folder_ = true; }
@@ -98,6 +105,7 @@ class SaveTransaction {
   std::vector<std::string> expected_;
   bool expects_any_ = false;
   bool keeps_folder_ = false;
+  SaveFate* fate_ = nullptr;
   bool committed_ = false;
 };
 

@@ -55,6 +55,7 @@ std::optional<LeaseHolder> decode(const std::string& text) {
     if (name == "boot") holder.process.boot_id = value;
     if (name == "namespace") holder.process.pid_namespace = value;
     if (name == "pid") pid = whole_number<std::uint64_t>(value);
+    if (name == "progress") holder.progress = decode_progress_line(line);
     if (name == "start" && !lines.eof()) start = whole_number<std::uint64_t>(value);
   }
   if (!number || !pid || !start) return std::nullopt;  // not complete
@@ -64,12 +65,22 @@ std::optional<LeaseHolder> decode(const std::string& text) {
   return holder.process.pid > 0 ? std::optional(holder) : std::nullopt;
 }
 
-void beat(std::stop_token stop, storage::Storage& storage, const std::string& name) {
+// What a heartbeat writes over the lease: a text of always one length.
+struct LeaseText {
+  std::string identity;
+  Lease::Progress progress;
+
+  std::string whole() const { return progress ? identity + encode_progress_line(progress()) : identity; }
+};
+
+void beat(std::stop_token stop, storage::Storage& storage, const std::string& name, const LeaseText& text) {
   std::mutex mutex;
   std::condition_variable_any waiting;
   std::unique_lock lock(mutex);
   while (!waiting.wait_for(lock, stop, kHeartbeat, [&stop] { return stop.stop_requested(); })) {
-    (void)storage.touch(name);  // a missed beat is harmless; many are what the lease is for
+    // A missed beat is harmless; many are what the lease is for. Where there is no room to write, the time of change
+    // still says that the process lives.
+    if (!text.progress || !storage.rewrite(name, text.whole())) (void)storage.touch(name);
   }
 }
 
@@ -104,24 +115,27 @@ std::optional<std::uint32_t> rank_of_lease(std::string_view name) {
   return whole_number<std::uint32_t>(name.substr(kRankLeasePrefix.size()));
 }
 
-Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdentity& identity) {
+Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdentity& identity, Progress progress) {
   for (int tries = 1;; ++tries) {
     const Result<void> made = storage.make_folder(folder_of(identity.save_id));
-    Result<Lease> lease = made ? take(storage, identity, kLeaseName) : Result<Lease>(made.error());
+    Result<Lease> lease = made ? take(storage, identity, kLeaseName, progress) : Result<Lease>(made.error());
     // Not found: somebody cleaning up took the folder, still empty, for a leftover.
     if (lease || lease.error().code() != ErrorCode::kNotFound || tries == kTriesMax) return lease;
   }
 }
 
-Result<Lease> Lease::take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank) {
+Result<Lease> Lease::take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank,
+                                  Progress progress) {
   CAIRN_TRY(storage.join_folder(folder_of(identity.save_id)));
-  return take(storage, identity, rank_lease_name(rank));
+  return take(storage, identity, rank_lease_name(rank), std::move(progress));
 }
 
-Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identity, std::string_view file_name) {
+Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identity, std::string_view file_name,
+                          Progress progress) {
   const std::string name = folder_of(identity.save_id) + "/" + std::string(file_name);
-  CAIRN_TRY(storage.create_whole(name, encode(identity, os::ProcessIdentity::mine()), Durability::kBuffered));
-  const auto work = [&storage, name](std::stop_token stop) { beat(std::move(stop), storage, name); };
+  const LeaseText text{encode(identity, os::ProcessIdentity::mine()), std::move(progress)};
+  CAIRN_TRY(storage.create_whole(name, text.whole(), Durability::kBuffered));
+  const auto work = [&storage, name, text](std::stop_token stop) { beat(std::move(stop), storage, name, text); };
   CAIRN_TRY_ASSIGN(std::jthread heartbeat, os::start_thread<std::jthread>("for the heartbeat", work));
   return Lease(std::move(heartbeat));
 }

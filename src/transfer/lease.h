@@ -10,6 +10,7 @@
 #include <cairn/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 
 #include "os/process_identity.h"
 #include "storage/storage.h"
+#include "transfer/save_progress.h"
 #include "transfer/storage_clock.h"
 
 namespace cairn::transfer {
@@ -43,20 +45,27 @@ std::optional<std::uint32_t> rank_of_lease(std::string_view name);
 // How long a lease lasts: a heartbeat that is older has stopped.
 inline constexpr double kSilenceSeconds = 300;
 
-// Keeps a lease alive until destroyed: a thread of its own touches the file.
+// Keeps a lease alive until destroyed: a thread of its own touches the file every few seconds and writes into it how
+// far the save is. The time of change says that the process lives; the text says whether the save gets on.
 class Lease {
  public:
+  // Called by the heartbeat's thread; what it uses outlives the lease. Empty: the lease says nothing of progress.
+  using Progress = std::function<ProgressReport()>;
+
   // Makes the save's folder with a lease in it. An error with EEXIST if the folder is there.
-  static Result<Lease> take_with_folder(storage::Storage& storage, const SaveIdentity& identity);
+  static Result<Lease> take_with_folder(storage::Storage& storage, const SaveIdentity& identity,
+                                        Progress progress = {});
   // A rank's own, in the folder that the coordinator made: kNotFound if it is not there, kUnsafe if the folder is
   // another user's.
-  static Result<Lease> take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank);
+  static Result<Lease> take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank,
+                                    Progress progress = {});
 
   Lease(Lease&&) noexcept = default;
   Lease& operator=(Lease&&) noexcept = default;
 
  private:
-  static Result<Lease> take(storage::Storage& storage, const SaveIdentity& identity, std::string_view name);
+  static Result<Lease> take(storage::Storage& storage, const SaveIdentity& identity, std::string_view file_name,
+                            Progress progress);
   explicit Lease(std::jthread heartbeat) : heartbeat_(std::move(heartbeat)) {}
   std::jthread heartbeat_;
 };
@@ -65,6 +74,7 @@ class Lease {
 struct LeaseHolder {
   SaveIdentity identity;
   os::ProcessIdentity process;
+  std::optional<ProgressReport> progress = {};  // as of its last heartbeat; nullopt if the lease does not say
 };
 // `name` is relative to the checkpoint's directory. Nullopt if the text is none of ours, or not complete yet.
 Result<std::optional<LeaseHolder>> read_lease(const storage::Storage& storage, std::string_view name);

@@ -11,21 +11,26 @@ constexpr std::chrono::seconds kSilenceMin{20};
 
 }  // namespace
 
-LeaseWatch::Life LeaseWatch::look(std::chrono::milliseconds silence_max) {
+LeaseWatch::Life LeaseWatch::look(const SaveDeadlines& deadlines) {
   const Clock::time_point now = Clock::now();
   if (!last_sign_) last_sign_ = now;
   const Result<double> touched_at = storage_.touched_at(name_);
   if (!touched_at && touched_at.error().code() == ErrorCode::kNotFound) return Life::kAbsent;
-  if (touched_at) {
-    if (*touched_at != touched_at_) last_sign_ = now;
+  const bool is_new = touched_at && *touched_at != touched_at_;
+  if (is_new) {
+    last_sign_ = now;
     touched_at_ = *touched_at;
   }
-  if (!holder_) {
-    if (Result<std::optional<LeaseHolder>> read = read_lease(storage_, name_)) holder_ = std::move(*read);
+  if (is_new || !holder_) {
+    if (Result<std::optional<LeaseHolder>> read = read_lease(storage_, name_); read && *read) {
+      holder_ = std::move(*read);
+      stall_ = holder_->progress ? stall_in(*holder_->progress, deadlines) : std::nullopt;
+    }
   }
   if (holder_ && holder_->process.state() == os::ProcessIdentity::State::kDead) return Life::kDead;
-  const auto limit = std::max<Clock::duration>(silence_max, kSilenceMin);
-  return now - *last_sign_ > limit ? Life::kSilent : Life::kLives;
+  const auto limit = std::max<Clock::duration>(deadlines.progress, kSilenceMin);
+  if (now - *last_sign_ > limit) return Life::kSilent;
+  return stall_ ? Life::kStuck : Life::kLives;
 }
 
 std::string LeaseWatch::holder() const {

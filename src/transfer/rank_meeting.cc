@@ -76,7 +76,7 @@ Result<void> RankMeeting::take_files(Rank& rank, const std::unordered_set<std::s
       continue;
     }
     if (!std::exchange(rank.next_seen, true)) rank.next_since = Clock::now();
-    if (Clock::now() - rank.next_since <= deadline_) return {};
+    if (Clock::now() - rank.next_since <= deadlines_.progress) return {};
     return std::move(*problem).rank(rank.number).while_doing("waiting for the rank's files");
   }
   return {};
@@ -89,15 +89,16 @@ std::optional<Error> RankMeeting::loss_of(Rank& rank, Clock::time_point start) c
     if (!holder.empty()) error = std::move(error).while_doing("waiting for what " + holder + " writes");
     return std::move(error).rank(rank.number);
   };
-  const LeaseWatch::Life life = rank.lease.look(deadline_);
+  const LeaseWatch::Life life = rank.lease.look(deadlines_);
   if (life != LeaseWatch::Life::kAbsent) rank.entered = true;
   switch (life) {
     case LeaseWatch::Life::kLives: return std::nullopt;
     case LeaseWatch::Life::kDead: return lost("the process that writes for it has died");
     case LeaseWatch::Life::kSilent: return lost("its writer gives no sign of life any more");
+    case LeaseWatch::Life::kStuck: return lost("its writer gets nowhere: " + std::string(rank.lease.stall()->what()));
     case LeaseWatch::Life::kAbsent:
       if (rank.entered) return lost("its writer has left without a word");
-      if (Clock::now() - start > deadline_) return lost("it never took part");
+      if (Clock::now() - start > deadlines_.progress) return lost("it never took part");
       return std::nullopt;
   }
   return std::nullopt;
@@ -161,7 +162,7 @@ void RankMeeting::wait_until_heard(const std::function<bool()>& interrupted, std
     if (!seen || Clock::now() - start > (hurry ? kHearingMaxIfInterrupted : kHearingMax)) return;
     const bool someone_listens = std::any_of(seen->leases.begin(), seen->leases.end(), [&](std::uint32_t rank) {
       auto [watch, added] = watches.try_emplace(rank, storage_, marks_.path_of(rank_lease_name(rank)));
-      return watch->second.look(deadline_) == LeaseWatch::Life::kLives;
+      return watch->second.look(deadlines_) == LeaseWatch::Life::kLives;
     });
     came.insert(seen->leases.begin(), seen->leases.end());
     for (const auto& [rank, failure] : seen->failures) came.insert(rank);

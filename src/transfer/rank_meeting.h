@@ -25,10 +25,11 @@ class RankMeeting {
  public:
   using Files = std::vector<manifest::CommitRecord::File>;
 
-  // `storage` and `marks` outlive it. `deadline`: for a rank's first sign of life, and between two.
+  // `storage` and `marks` outlive it. A rank is lost that gives no sign of life, or gets nowhere, for longer than
+  // `deadlines` allow.
   RankMeeting(const storage::Storage& storage, const SaveMarks& marks, const SaveId& save_id,
-              std::chrono::milliseconds deadline)
-      : storage_(storage), marks_(marks), save_id_(save_id), deadline_(deadline) {}
+              const SaveDeadlines& deadlines)
+      : storage_(storage), marks_(marks), save_id_(save_id), deadlines_(deadlines) {}
 
   // What ranks have said up to now of why they failed, in their order; or that the folder in which they say it was
   // replaced.
@@ -71,7 +72,7 @@ class RankMeeting {
   const storage::Storage& storage_;
   const SaveMarks& marks_;
   SaveId save_id_;
-  std::chrono::milliseconds deadline_;
+  SaveDeadlines deadlines_;
 };
 
 }  // namespace cairn::transfer

@@ -66,8 +66,9 @@ Error cancelled(const char* during) { return Error(ErrorCode::kCancelled, std::s
 }  // namespace
 
 struct RankSave::Impl {
-  Impl(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket)
+  Impl(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket, Operations watched)
       : storage(std::move(taken_storage)),
+        operations(std::move(watched)),
         ticket(given_ticket),
         marks(*storage, ticket.identity.save_id),
         files(*storage, ticket.identity, RankFiles::Folder::kShared) {
@@ -76,9 +77,10 @@ struct RankSave::Impl {
 
   // Coordinator.
   Result<RankSaveReport> lead(std::vector<ImageFile> images, const CommitDuty& duty, const RankSaveOptions& options,
-                              const std::function<void()>& may_commit);
+                              const std::function<Result<void>()>& may_commit);
   Result<CommitReport> write_meet_commit(std::vector<ImageFile> images, const CommitDuty& duty,
-                                         const RankSaveOptions& options, const std::function<void()>& may_commit);
+                                         const RankSaveOptions& options,
+                                         const std::function<Result<void>()>& may_commit);
   Result<void> tell(const Verdict& verdict, const RankSaveOptions& options);
   void give_up_all(const Error& reason);
   // Any other rank.
@@ -91,10 +93,17 @@ struct RankSave::Impl {
   void remove_private_files();
   Error of_this_rank(Error error) const;
 
+  // For a lease, which goes before the rest of this object.
+  Lease::Progress report() const {
+    return [this] { return progress.report(operations.get()); };
+  }
+
   std::unique_ptr<storage::Storage> storage;
+  Operations operations;
   SaveTicket ticket;
   SaveProgress progress;
   RankPlace place;
+  SaveFate* fate = nullptr;  // the caller's
   bool entered = false;
   bool ended = false;
   SaveMarks marks;
@@ -116,22 +125,24 @@ RankSave::~RankSave() {
 }
 
 const SaveTicket& RankSave::ticket() const { return impl_->ticket; }
-const SaveProgress& RankSave::progress() const { return impl_->progress; }
-SaveProgress& RankSave::progress() { return impl_->progress; }
+ProgressReport RankSave::progress() const { return impl_->report()(); }
 
 Result<std::unique_ptr<RankSave>> RankSave::claim(std::unique_ptr<storage::Storage> storage,
                                                   const SaveIdentity& identity, std::uint32_t rank,
-                                                  const ClaimOptions& options) {
-  auto impl = std::make_unique<Impl>(std::move(storage), SaveTicket{identity, false});
-  CAIRN_TRY_ASSIGN(impl->transaction, SaveTransaction::claim(*impl->storage, identity, options));  // (1)
+                                                  const ClaimOptions& options, Operations operations) {
+  auto impl = std::make_unique<Impl>(std::move(storage), SaveTicket{identity, false}, std::move(operations));
+  CAIRN_TRY_ASSIGN(impl->transaction,
+                   SaveTransaction::claim(*impl->storage, identity, options, impl->report()));  // (1)
   impl->transaction->keep_folder();
   impl->place.rank = rank;
   impl->ticket = impl->transaction->ticket();
   return std::unique_ptr<RankSave>(new RankSave(std::move(impl)));
 }
 
-std::unique_ptr<RankSave> RankSave::join(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket) {
-  return std::unique_ptr<RankSave>(new RankSave(std::make_unique<Impl>(std::move(storage), ticket)));
+std::unique_ptr<RankSave> RankSave::join(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket,
+                                         Operations operations) {
+  auto impl = std::make_unique<Impl>(std::move(storage), ticket, std::move(operations));
+  return std::unique_ptr<RankSave>(new RankSave(std::move(impl)));
 }
 
 Result<void> RankSave::enter(const RankPlace& place) {
@@ -153,7 +164,7 @@ Result<void> RankSave::enter(const RankPlace& place) {
 Result<void> RankSave::Impl::take_lease() {
   const Clock::time_point start = Clock::now();
   for (Backoff backoff;; backoff.pause()) {
-    Result<Lease> taken = Lease::take_as_rank(*storage, ticket.identity, place.rank);
+    Result<Lease> taken = Lease::take_as_rank(*storage, ticket.identity, place.rank, report());
     if (taken) {
       lease = std::move(*taken);
       return {};
@@ -171,11 +182,13 @@ Result<void> RankSave::Impl::take_lease() {
 }
 
 Result<RankSaveReport> RankSave::finish(std::vector<ImageFile> files, const std::optional<CommitDuty>& duty,
-                                        const RankSaveOptions& options, const std::function<void()>& may_commit) {
+                                        const RankSaveOptions& options,
+                                        const std::function<Result<void>()>& may_commit) {
   assert(impl_->entered && !impl_->ended);
   std::uint64_t bytes = 0;
   for (const ImageFile& file : files) bytes += file.image->file_bytes();
   impl_->progress.bytes_total = bytes;
+  impl_->fate = options.fate;
   Result<RankSaveReport> report = Error(ErrorCode::kInternal, "the coordinator was not told what to commit");
   if (!impl_->place.is_coordinator()) {
     report = impl_->follow(std::move(files), options);
@@ -209,6 +222,9 @@ Result<std::vector<std::uint32_t>> RankSave::Impl::write(std::vector<ImageFile> 
   WriteOptions counted = options;
   counted.bytes_written = &progress.bytes_written;
   CAIRN_TRY_ASSIGN(std::vector<std::uint32_t> trailers, write_images(*storage, images, counted));
+  progress.phase = Phase::kPublishing;
+  // With its last file in place this rank has agreed to the commit, unless it commits itself.
+  if (!place.is_coordinator() && fate != nullptr) CAIRN_TRY(fate->begin_decisive_step());
   CAIRN_TRY(files.publish(names, options.durability));
   return trailers;
 }
@@ -224,7 +240,8 @@ Error RankSave::Impl::of_this_rank(Error error) const {
 }
 
 Result<RankSaveReport> RankSave::Impl::lead(std::vector<ImageFile> images, const CommitDuty& duty,
-                                            const RankSaveOptions& options, const std::function<void()>& may_commit) {
+                                            const RankSaveOptions& options,
+                                            const std::function<Result<void>()>& may_commit) {
   std::vector<std::string> all_names;
   for (const auto& of_rank : duty.files) all_names.insert(all_names.end(), of_rank.begin(), of_rank.end());
   transaction->expect(std::move(all_names));
@@ -253,7 +270,7 @@ Result<RankSaveReport> RankSave::Impl::lead(std::vector<ImageFile> images, const
 
 Result<CommitReport> RankSave::Impl::write_meet_commit(std::vector<ImageFile> images, const CommitDuty& duty,
                                                        const RankSaveOptions& options,
-                                                       const std::function<void()>& may_commit) {
+                                                       const std::function<Result<void>()>& may_commit) {
   const std::uint32_t mine = place.count == 1 ? 0 : place.rank;
   RankMeeting::Files own;
   own.reserve(images.size());
@@ -265,7 +282,7 @@ Result<CommitReport> RankSave::Impl::write_meet_commit(std::vector<ImageFile> im
       !std::equal(own.begin(), own.end(), duty.files[mine].begin(), duty.files[mine].end(), has_name)) {
     return Error(ErrorCode::kInternal, "the files to commit are not those that the ranks were to write");
   }
-  RankMeeting meeting(*storage, marks, ticket.identity.save_id, options.deadline);
+  RankMeeting meeting(*storage, marks, ticket.identity.save_id, options.deadlines);
   const auto& interrupted = options.write.interrupted;
   std::vector<Error> failures;
   NowAndThen news;
@@ -289,7 +306,7 @@ Result<CommitReport> RankSave::Impl::write_meet_commit(std::vector<ImageFile> im
   for (std::size_t i = 0; i < own.size(); ++i) own[i].trailer_checksum = (*trailers)[i];
   all[mine] = std::move(own);
   progress.phase = Phase::kCommitting;
-  if (may_commit) may_commit();  // (6)
+  if (may_commit) CAIRN_TRY(may_commit());  // (6)
   failures = meeting.failures();
   if (!failures.empty()) return Error::of_ranks(std::move(failures));
   if (interrupted && interrupted()) return cancelled("waiting for earlier saves");
@@ -297,6 +314,7 @@ Result<CommitReport> RankSave::Impl::write_meet_commit(std::vector<ImageFile> im
   for (RankMeeting::Files& of_rank : all) {
     record.files.insert(record.files.end(), of_rank.begin(), of_rank.end());
   }
+  transaction->decide_by(fate);
   return transaction->commit(duty.pickle, std::move(record), options.write.durability);
 }
 
@@ -309,7 +327,7 @@ Result<void> RankSave::Impl::tell(const Verdict& verdict, const RankSaveOptions&
     if (left) break;
     if (left.error().code() != ErrorCode::kNoSpace || Clock::now() - start > kRoomForVerdictMax) return left;
   }
-  const RankMeeting meeting(*storage, marks, ticket.identity.save_id, options.deadline);
+  const RankMeeting meeting(*storage, marks, ticket.identity.save_id, options.deadlines);
   meeting.wait_until_heard(options.write.interrupted, verdict.failure ? place.count - 1 : 0);
   return {};
 }
@@ -318,7 +336,7 @@ void RankSave::Impl::give_up_all(const Error& reason) {
   transaction->expect_any();  // ranks may have published before anybody could say what
   const Result<SaveMarks::Seen> seen = marks.look();
   if (seen && !seen->leases.empty()) {
-    RankMeeting meeting(*storage, marks, ticket.identity.save_id, RankSaveOptions().deadline);
+    RankMeeting meeting(*storage, marks, ticket.identity.save_id, SaveDeadlines());
     std::vector<Error> failures = meeting.failures();
     failures.push_back(Error(reason).rank(place.rank));
     // Even after a commit one comes here, if memory ran out in finish().
@@ -329,8 +347,10 @@ void RankSave::Impl::give_up_all(const Error& reason) {
 }
 
 Result<RankSaveReport> RankSave::Impl::follow(std::vector<ImageFile> images, const RankSaveOptions& options) {
+  // A rank without files agrees to the commit by being there.
+  if (images.empty() && fate != nullptr) CAIRN_TRY(fate->begin_decisive_step());
   VerdictWatch watch(*storage, marks, {ticket.identity.save_id, place.coordinator, options.write.durability},
-                     options.deadline);
+                     options.deadlines);
   const auto& interrupted = options.write.interrupted;
   Result<std::optional<Verdict>> verdict{std::optional<Verdict>()};
   const auto is_decided = [&] { return !verdict || verdict->has_value(); };
@@ -365,6 +385,7 @@ Result<RankSaveReport> RankSave::Impl::follow(std::vector<ImageFile> images, con
 }
 
 Result<RankSaveReport> RankSave::Impl::conclude(const Result<std::optional<Verdict>>& verdict, VerdictWatch& watch) {
+  if (verdict && !(*verdict)->failure && fate != nullptr) fate->note_committed();
   if (verdict && (*verdict)->failure && !(*verdict)->files_stay) files.withdraw();
   leave();
   // After a failed sync the old checkpoint may come back, so its files stay. The sync is not tried again: a second one

@@ -8,8 +8,6 @@
 #include <cairn/checkpoint.h>
 #include <cairn/result.h>
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,23 +19,11 @@
 #include "transfer/commit.h"
 #include "transfer/image_writer.h"
 #include "transfer/rank_meeting.h"
+#include "transfer/save_fate.h"
+#include "transfer/save_progress.h"
 #include "transfer/save_ticket.h"
 
 namespace cairn::transfer {
-
-// Where a save is. Written by the thread that carries it out, read by any.
-struct SaveProgress {
-  enum class Phase : std::uint8_t {
-    kStaging,     // the trainer's bytes are being copied
-    kWriting,     // files are written and synced
-    kWaiting,     // for other ranks' files, or for the coordinator's verdict
-    kCommitting,  // `.metadata` is put in place, what it replaces removed
-    kEnded,
-  };
-  std::atomic<Phase> phase{Phase::kStaging};
-  std::atomic<std::uint64_t> bytes_written{0};
-  std::atomic<std::uint64_t> bytes_total{0};  // of this rank's files; 0 until it is known
-};
 
 // What the coordinator sees to beside its own files.
 struct CommitDuty {
@@ -59,8 +45,10 @@ struct RankPlace {
 
 struct RankSaveOptions {
   WriteOptions write;
-  // A rank that gives no sign of life for so long is lost; so is one that never gave any.
-  std::chrono::milliseconds deadline{std::chrono::minutes(5)};
+  // A rank that gives no sign of life, or gets nowhere, for longer is lost; so is one that never came.
+  SaveDeadlines deadlines;
+  // Asked before the step after which the save may be committed; null: the save is never given up from outside.
+  SaveFate* fate = nullptr;
 };
 
 struct RankSaveReport {
@@ -70,20 +58,22 @@ struct RankSaveReport {
 
 class RankSave {
  public:
+  // The calls into the save's storage, which its lease tells of; null: nobody watches them. Owned by the caller too.
+  using Operations = std::shared_ptr<const storage::OperationWatch>;
   // Step 1, by the coordinator, whose number is `rank`: before anything is planned. The storage is taken over.
   static Result<std::unique_ptr<RankSave>> claim(std::unique_ptr<storage::Storage> storage,
                                                  const SaveIdentity& identity, std::uint32_t rank,
-                                                 const ClaimOptions& options = {});
+                                                 const ClaimOptions& options = {}, Operations operations = {});
   // The others come in with the ticket that the coordinator gave them.
-  static std::unique_ptr<RankSave> join(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket);
+  static std::unique_ptr<RankSave> join(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket,
+                                        Operations operations = {});
   ~RankSave();
   RankSave(const RankSave&) = delete;
   RankSave& operator=(const RankSave&) = delete;
 
   const SaveTicket& ticket() const;
-  const SaveProgress& progress() const;
-  // For whoever copies the bytes, and for whoever watches it.
-  SaveProgress& progress();
+  // From any thread.
+  ProgressReport progress() const;
 
   // Step 2: takes its place, before its bytes are staged: the others can tell from now on whether it lives. Called
   // again, it does nothing.
@@ -91,10 +81,11 @@ class RankSave {
 
   // Steps 3 to 7, once the bytes are staged: writes `files` (private names are made here: `name` is the final one), and
   // returns when the checkpoint is committed and, if durable, synced; or why it is not. `duty` is the coordinator's.
-  // `may_commit` is asked right before the commit and returns when no earlier save into this directory is under way.
+  // `may_commit` is asked right before the commit and returns when no earlier save into this directory is under way, or
+  // why that will never be.
   // Any failure is told to the other ranks; theirs come as Error::of_ranks(). kSuperseded as in commit.h.
   Result<RankSaveReport> finish(std::vector<ImageFile> files, const std::optional<CommitDuty>& duty,
-                                const RankSaveOptions& options, const std::function<void()>& may_commit = {});
+                                const RankSaveOptions& options, const std::function<Result<void>()>& may_commit = {});
 
   // In place of finish(): this rank has no bytes. The others fail with the reason, the coordinator withdraws; to let
   // the others hear, it may wait for as long as twenty seconds.

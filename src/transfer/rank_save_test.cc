@@ -151,7 +151,7 @@ TEST_F(RankSaves, HearAVerdictThatHasNoRoomAtFirst) {
 TEST_F(RankSaves, FailIfOneNeverTakesPart) {
   save_well(1);
   Together together = save(2, 3);
-  together.options.deadline = 300ms;
+  together.options.deadlines.progress = 300ms;
   const Reports reports = together.run({2});
   expect_all_failed(reports, ErrorCode::kUnavailable, 2);
   expect_only(1);
@@ -160,7 +160,7 @@ TEST_F(RankSaves, FailIfOneNeverTakesPart) {
 TEST_F(RankSaves, RefuseARankThatSeesAnotherDirectory) {
   storage::ScratchDirectory elsewhere;
   Together together = save(1, 3);
-  together.options.deadline = 300ms;
+  together.options.deadlines.progress = 300ms;
   together.opened_by[1] = [&] { return PosixStorage::open_directory(elsewhere.path()).value(); };
   const Reports reports = together.run();
   for (const auto& report : reports) ASSERT_FALSE(report);
@@ -203,7 +203,7 @@ TEST_F(RankSaves, OfOneJobAreCommittedInTheirOrder) {
   Together first = save(1, 2);
   Together second = save(2, 2);
   std::promise<void> first_has_ended;
-  second.may_commit = [&] { first_has_ended.get_future().wait(); };
+  second.may_commit = [&] { return first_has_ended.get_future().wait(), Result<void>(); };
   std::thread later([&] { expect_all_saved(second.run()); });
   expect_all_saved(first.run());
   EXPECT_EQ(checkpoint_in(*storage_), 1);
@@ -217,7 +217,7 @@ TEST_F(RankSaves, OfTwoJobsTheLaterToCommitWithdraws) {
   Together other(opening(), 1, 0);
   together.may_commit = [&] {
     other.claim(save_number(5, {8, 8}));
-    expect_all_saved(other.run());
+    return expect_all_saved(other.run()), Result<void>();
   };
   expect_all_failed(together.run(), ErrorCode::kSuperseded, 0);
   expect_only(5, 1);

@@ -15,8 +15,12 @@ constexpr std::chrono::milliseconds kListingInterval{500};
 }  // namespace
 
 VerdictWatch::VerdictWatch(storage::Storage& storage, SaveMarks& marks, const Save& save,
-                           std::chrono::milliseconds deadline)
-    : storage_(storage), marks_(marks), save_(save), deadline_(deadline), lease_(storage, marks.path_of(kLeaseName)) {}
+                           const SaveDeadlines& deadlines)
+    : storage_(storage),
+      marks_(marks),
+      save_(save),
+      deadlines_(deadlines),
+      lease_(storage, marks.path_of(kLeaseName)) {}
 
 Result<std::optional<Verdict>> VerdictWatch::look() {
   if (Clock::now() < next_listing_) return marks_.look_for_verdict();
@@ -32,12 +36,14 @@ Result<std::optional<Verdict>> VerdictWatch::look() {
   if (is_gone) return conclude_without_folder();
   if (Clock::now() < next_life_) return std::optional<Verdict>();
   next_life_ = Clock::now() + kLifeInterval;
-  const LeaseWatch::Life life = lease_.look(deadline_);
+  const LeaseWatch::Life life = lease_.look(deadlines_);
   if (life == LeaseWatch::Life::kDead) return conclude_from_death();
-  if (life != LeaseWatch::Life::kSilent) return std::optional<Verdict>();
-  return Error(ErrorCode::kUnavailable,
-               "the coordinator's writer gives no sign of life: whether the save is or will be committed is unknown, "
-               "look at the directory")
+  const bool is_silent = life == LeaseWatch::Life::kSilent;
+  if (!is_silent && life != LeaseWatch::Life::kStuck) return std::optional<Verdict>();
+  const std::string why = is_silent ? "gives no sign of life" : "gets nowhere: " + std::string(lease_.stall()->what());
+  return Error(ErrorCode::kUnavailable, "the coordinator's writer " + why +
+                                            "; whether the save is or will be committed is unknown, look at the "
+                                            "directory")
       .rank(save_.coordinator)
       .while_doing("waiting for what " + lease_.holder() + " decides");
 }

@@ -24,13 +24,14 @@ class VerdictWatch {
     std::uint32_t coordinator = 0;
     Durability durability = Durability::kDurable;
   };
-  // `storage` and `marks` outlive it. A coordinator that gives no sign of life for `deadline` is given up.
-  VerdictWatch(storage::Storage& storage, SaveMarks& marks, const Save& save, std::chrono::milliseconds deadline);
+  // `storage` and `marks` outlive it. A coordinator that gives no sign of life, or gets nowhere, for longer than
+  // `deadlines` allow is given up.
+  VerdictWatch(storage::Storage& storage, SaveMarks& marks, const Save& save, const SaveDeadlines& deadlines);
 
   // Nullopt while nothing is decided. An error if nobody can tell: the save may be committed or not, then or later.
   Result<std::optional<Verdict>> look();
   // If so, it can't remove the folder.
-  bool coordinator_is_dead() { return lease_.look(deadline_) == LeaseWatch::Life::kDead; }
+  bool coordinator_is_dead() { return lease_.look(deadlines_) == LeaseWatch::Life::kDead; }
 
  private:
   Result<bool> is_in_place() const;
@@ -42,7 +43,7 @@ class VerdictWatch {
   storage::Storage& storage_;
   SaveMarks& marks_;
   Save save_;
-  std::chrono::milliseconds deadline_;
+  SaveDeadlines deadlines_;
   LeaseWatch lease_;
   Clock::time_point next_listing_{};
   Clock::time_point next_life_{};

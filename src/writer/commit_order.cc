@@ -1,35 +1,68 @@
 #include "writer/commit_order.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "os/call_within.h"
+
 namespace cairn::writer {
+namespace {
+
+constexpr std::chrono::milliseconds kPollInterval{20};
+
+std::string real_path(const std::string& directory) {
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::canonical(directory, error);
+  return error ? directory : real.string();
+}
+
+}  // namespace
 
 CommitOrder::Turn::Turn(std::shared_ptr<Directories> directories, std::string directory)
     : directories_(std::move(directories)), directory_(std::move(directory)) {
   const std::lock_guard lock(directories_->mutex);
   number_ = directories_->next++;
-  directories_->under_way[directory_].insert(number_);
+  directories_->under_way[directory_].emplace(number_, false);
 }
 
-CommitOrder::Turn::~Turn() {
+CommitOrder::Turn::~Turn() { leave(); }
+
+void CommitOrder::Turn::leave() {
   const std::lock_guard lock(directories_->mutex);
   const auto found = directories_->under_way.find(directory_);
-  found->second.erase(number_);
+  if (found == directories_->under_way.end() || found->second.erase(number_) == 0) return;
   if (found->second.empty()) directories_->under_way.erase(found);
-  directories_->left.notify_all();
+  directories_->changed.notify_all();
 }
 
-void CommitOrder::Turn::wait() const {
+void CommitOrder::Turn::note_stuck() {
+  const std::lock_guard lock(directories_->mutex);
+  directories_->under_way[directory_][number_] = true;
+  directories_->changed.notify_all();
+}
+
+Result<void> CommitOrder::Turn::wait(const std::function<bool()>& interrupted) const {
   std::unique_lock lock(directories_->mutex);
-  directories_->left.wait(lock, [this] { return *directories_->under_way.at(directory_).begin() == number_; });
+  for (;;) {
+    const auto found = directories_->under_way.find(directory_);
+    if (found == directories_->under_way.end() || found->second.begin()->first >= number_) return {};
+    if (found->second.begin()->second) {
+      return Error(ErrorCode::kUnavailable,
+                   "an earlier save into this directory hangs in its commit, and might commit after this one");
+    }
+    directories_->changed.wait_for(lock, kPollInterval);
+    lock.unlock();  // the caller's function may take its time, and locks of its own
+    const bool stop_now = interrupted && interrupted();
+    lock.lock();
+    if (stop_now) return {};
+  }
 }
 
-std::unique_ptr<CommitOrder::Turn> CommitOrder::enter(const std::string& directory) {
-  std::error_code error;
-  const std::filesystem::path real = std::filesystem::canonical(directory, error);
-  return std::make_unique<Turn>(directories_, error ? directory : real.string());
+std::shared_ptr<CommitOrder::Turn> CommitOrder::enter(const std::string& directory, std::chrono::milliseconds limit) {
+  const auto real = os::call_within(limit, [directory] { return real_path(directory); });
+  return std::make_shared<Turn>(directories_, real.value_or(directory));
 }
 
 }  // namespace cairn::writer

@@ -3,12 +3,15 @@
 // Thread-safe. Turns may outlive the order.
 #pragma once
 
+#include <cairn/result.h>
+
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 
 namespace cairn::writer {
@@ -16,21 +19,27 @@ namespace cairn::writer {
 class CommitOrder {
   struct Directories {
     std::mutex mutex;
-    std::condition_variable left;
+    std::condition_variable changed;
     std::uint64_t next = 0;
-    std::map<std::string, std::set<std::uint64_t>> under_way;
+    // By directory and number: whether the save hangs in its commit.
+    std::map<std::string, std::map<std::uint64_t, bool>> under_way;
   };
 
  public:
-  // A save's place in the order; destroyed when the save has ended, in whatever way.
+  // A save's place in the order; destroyed when the save has ended, in whatever way. Thread-safe.
   class Turn {
    public:
     Turn(std::shared_ptr<Directories> directories, std::string directory);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
-    // Returns when no save that entered earlier is left.
-    void wait() const;
+    // Returns when no save that entered earlier is left, or once `interrupted`, asked every few milliseconds, says
+    // true. kUnavailable if an earlier one hangs in its commit: it might commit after this one.
+    Result<void> wait(const std::function<bool()>& interrupted) const;
+    // The save will not commit any more.
+    void leave();
+    // The save hangs in its commit, and may still commit.
+    void note_stuck();
 
    private:
     std::shared_ptr<Directories> directories_;  // owned by the order and by its turns
@@ -38,8 +47,9 @@ class CommitOrder {
     std::uint64_t number_ = 0;
   };
 
-  // `directory` however it is written: links are followed.
-  std::unique_ptr<Turn> enter(const std::string& directory);
+  // `directory` however it is written: links are followed, unless the storage hangs for longer than `limit`. Owned by
+  // the save's thread, and by whoever gives the save up.
+  std::shared_ptr<Turn> enter(const std::string& directory, std::chrono::milliseconds limit);
 
  private:
   std::shared_ptr<Directories> directories_ = std::make_shared<Directories>();

@@ -55,6 +55,53 @@ Result<std::chrono::milliseconds> read_milliseconds(CodedReader& reader) {
   return std::chrono::milliseconds(count);
 }
 
+void append_deadlines(std::string& out, const SaveDeadlines& deadlines) {
+  append_milliseconds(out, deadlines.progress);
+  append_milliseconds(out, deadlines.sync);
+  append_milliseconds(out, deadlines.publish);
+}
+
+Result<SaveDeadlines> read_deadlines(CodedReader& reader) {
+  SaveDeadlines deadlines;
+  CAIRN_TRY_ASSIGN(deadlines.progress, read_milliseconds(reader));
+  CAIRN_TRY_ASSIGN(deadlines.sync, read_milliseconds(reader));
+  CAIRN_TRY_ASSIGN(deadlines.publish, read_milliseconds(reader));
+  return deadlines;
+}
+
+void append_report(std::string& out, const transfer::ProgressReport& report) {
+  out.push_back(static_cast<char>(report.phase));
+  append_varint(out, report.bytes_written);
+  append_varint(out, report.bytes_total);
+  append_flag(out, report.pending.has_value());
+  if (!report.pending) return;
+  out.push_back(static_cast<char>(report.pending->kind));
+  append_milliseconds(out, report.pending->age);
+  append_text(out, report.pending->what);
+}
+
+Result<transfer::ProgressReport> read_report(CodedReader& reader) {
+  transfer::ProgressReport report;
+  CAIRN_TRY_ASSIGN(const std::uint8_t phase, reader.byte());
+  if (phase > static_cast<std::uint8_t>(transfer::SavePhase::kEnded)) {
+    return reader.damaged("a save in an unknown phase");
+  }
+  report.phase = static_cast<transfer::SavePhase>(phase);
+  CAIRN_TRY_ASSIGN(report.bytes_written, reader.varint());
+  CAIRN_TRY_ASSIGN(report.bytes_total, reader.varint());
+  CAIRN_TRY_ASSIGN(const bool is_pending, read_flag(reader));
+  if (!is_pending) return report;
+  storage::PendingOperation& pending = report.pending.emplace();
+  CAIRN_TRY_ASSIGN(const std::uint8_t kind, reader.byte());
+  if (kind > static_cast<std::uint8_t>(storage::OperationKind::kHeartbeat)) {
+    return reader.damaged("a call of an unknown kind");
+  }
+  pending.kind = static_cast<storage::OperationKind>(kind);
+  CAIRN_TRY_ASSIGN(pending.age, read_milliseconds(reader));
+  CAIRN_TRY_ASSIGN(pending.what, reader.counted_text());
+  return report;
+}
+
 Result<transfer::RankPlace> read_place(CodedReader& reader) {
   transfer::RankPlace place;
   CAIRN_TRY_ASSIGN(place.rank, read_u32(reader));
@@ -81,7 +128,7 @@ Result<void> read_manner(CodedReader& reader, SaveRequest& request) {
   if (request.thread_count == 0) return reader.damaged("a save of no threads");
   CAIRN_TRY_ASSIGN(request.direct_io, read_flag(reader));
   CAIRN_TRY_ASSIGN(request.trainer_waits, read_flag(reader));
-  CAIRN_TRY_ASSIGN(request.deadline, read_milliseconds(reader));
+  CAIRN_TRY_ASSIGN(request.deadlines, read_deadlines(reader));
   CAIRN_TRY_ASSIGN(request.umask, read_umask(reader));
   return {};
 }
@@ -201,7 +248,7 @@ std::string encode(const ClaimMessage& message) {
   append_flag(out, options.overwrite);
   append_flag(out, options.names_taken);
   append_varint(out, options.alone_as_rank ? std::uint64_t{*options.alone_as_rank} + 1 : 0);
-  append_milliseconds(out, message.request.deadline);
+  append_deadlines(out, message.request.deadlines);
   append_varint(out, message.request.umask & kUmaskMax);
   return out;
 }
@@ -219,7 +266,7 @@ Result<ClaimMessage> decode_claim(std::string_view bytes) {
   constexpr std::uint64_t kRanksMax = std::uint64_t{UINT32_MAX} + 1;
   CAIRN_TRY_ASSIGN(const std::uint64_t alone, read_at_most(reader, kRanksMax, "a rank beyond 2^32"));
   if (alone != 0) options.alone_as_rank = static_cast<std::uint32_t>(alone - 1);
-  CAIRN_TRY_ASSIGN(message.request.deadline, read_milliseconds(reader));
+  CAIRN_TRY_ASSIGN(message.request.deadlines, read_deadlines(reader));
   CAIRN_TRY_ASSIGN(message.request.umask, read_umask(reader));
   CAIRN_TRY(expect_end(reader));
   return message;
@@ -242,7 +289,7 @@ std::string encode(const BeginMessage& message) {
   append_varint(out, std::clamp<std::uint64_t>(request.thread_count, 1, kThreadsMax));
   append_flag(out, request.direct_io);
   append_flag(out, request.trainer_waits);
-  append_milliseconds(out, request.deadline);
+  append_deadlines(out, request.deadlines);
   append_varint(out, request.umask & kUmaskMax);
   append_text(out, request.checkpoint_id);
   return out;
@@ -304,26 +351,19 @@ std::string encode(const ProgressMessage& message) {
   append_varint(out, message.saves.size());
   for (const auto& [save, report] : message.saves) {
     append_varint(out, save);
-    out.push_back(static_cast<char>(report.phase));
-    append_varint(out, report.bytes_written);
-    append_varint(out, report.bytes_total);
+    append_report(out, report);
   }
   return out;
 }
 
 Result<ProgressMessage> decode_progress(std::string_view bytes) {
-  using Phase = transfer::SaveProgress::Phase;
   CodedReader reader(bytes);
   ProgressMessage message;
   CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
   for (std::uint64_t i = 0; i < count; ++i) {
     auto& [save, report] = message.saves.emplace_back();
     CAIRN_TRY_ASSIGN(save, reader.varint());
-    CAIRN_TRY_ASSIGN(const std::uint8_t phase, reader.byte());
-    if (phase > static_cast<std::uint8_t>(Phase::kEnded)) return reader.damaged("a save in an unknown phase");
-    report.phase = static_cast<Phase>(phase);
-    CAIRN_TRY_ASSIGN(report.bytes_written, reader.varint());
-    CAIRN_TRY_ASSIGN(report.bytes_total, reader.varint());
+    CAIRN_TRY_ASSIGN(report, read_report(reader));
   }
   CAIRN_TRY(expect_end(reader));
   return message;

@@ -20,7 +20,7 @@
 namespace cairn::writer {
 
 // Goes up with every change of what is sent.
-inline constexpr std::uint64_t kProtocolVersion = 5;
+inline constexpr std::uint64_t kProtocolVersion = 6;
 // Layouts that a writer keeps; a client names them by their slot.
 inline constexpr std::uint64_t kLayoutSlots = 4;
 
@@ -96,7 +96,7 @@ Result<transfer::RankSaveReport> decode_report(std::string_view bytes);
 struct ProgressMessage {
   struct OfSave {
     std::uint64_t save = 0;
-    ProgressReport report;
+    transfer::ProgressReport report;
   };
   std::vector<OfSave> saves;
 };

@@ -108,7 +108,7 @@ TEST(Messages, SayAllThatASaveNeeds) {
   EXPECT_EQ(got.request.thread_count, sent.request.thread_count);
   EXPECT_FALSE(got.request.direct_io);
   EXPECT_FALSE(got.request.trainer_waits);
-  EXPECT_EQ(got.request.deadline, sent.request.deadline);
+  EXPECT_EQ(got.request.deadlines.sync, sent.request.deadlines.sync);
   EXPECT_EQ(got.request.umask, 0137u);
 }
 

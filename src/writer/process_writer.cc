@@ -39,8 +39,8 @@ class ProcessSave final : public WriterSave {
   void abandon(const Error& reason) override {
     if (!is_of_a_fork()) owned_->connection->abandon(*owned_->save, reason);
   }
-  ProgressReport progress() const override {
-    return is_of_a_fork() ? ProgressReport() : owned_->connection->progress(*owned_->save);
+  transfer::ProgressReport progress() const override {
+    return is_of_a_fork() ? transfer::ProgressReport() : owned_->connection->progress(*owned_->save);
   }
 
  private:

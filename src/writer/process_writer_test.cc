@@ -322,7 +322,7 @@ TEST_F(ProcessWriters, ThatGiveNoSignOfLifeAreKilled) {
   const auto save = writer.start(end.callback()).value();
   const auto ticket = save->claim(sample.claim_request(scratch.path())).value();
   SaveRequest request = sample.request(scratch.path(), ticket);
-  request.deadline = options.deadline;
+  request.deadlines.progress = options.deadline;
   ::kill(writer.process_id().value(), SIGSTOP);
   ASSERT_TRUE(save->begin(request));
   const auto ended = end.wait();

@@ -8,9 +8,12 @@
 
 #include "core/attempt.h"
 #include "core/checked.h"
+#include "os/call_within.h"
 #include "os/page_buffer.h"
 #include "os/start_thread.h"
 #include "storage/posix/posix_storage.h"
+#include "storage/watched_storage.h"
+#include "transfer/save_marks.h"
 
 namespace cairn::writer {
 namespace {
@@ -22,6 +25,8 @@ using Clock = std::chrono::steady_clock;
 // Between two looks at how far the arena is staged: short beside the time that a block takes to be copied.
 constexpr std::chrono::microseconds kLookMin{100};
 constexpr std::chrono::microseconds kLookMax{10'000};
+// The other ranks hear why a save was given up, unless the storage hangs for that too.
+constexpr std::chrono::milliseconds kTellingMax{1000};
 
 Error out_of_turn(const char* what) { return Error(ErrorCode::kInvalidArgument, what); }
 
@@ -37,52 +42,92 @@ Result<transfer::FileImage> image_of(const StagedLayout::File& file, std::span<s
 
 }  // namespace
 
+Result<std::unique_ptr<storage::Storage>> open_posix_directory(const std::string& directory, bool make, mode_t umask) {
+  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage,
+                   make ? storage::PosixStorage::make_directory(directory, umask)
+                        : storage::PosixStorage::open_directory(directory, umask));
+  return storage;
+}
+
 Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, SaveWriter::Ended ended,
-                                                      std::function<void()> stand_back) {
-  // Owned by the writer, and by whoever was given the save; never by its own thread, which can't join itself.
-  const std::shared_ptr<SaveThread> save(new SaveThread(order, std::move(ended), std::move(stand_back)));
-  CAIRN_TRY_ASSIGN(save->thread_,
-                   os::start_thread<std::thread>("for a save", [thread = save.get()] { thread->run(); }));
+                                                      std::function<void()> stand_back, OpenDirectory open) {
+  // Owned by the writer, by whoever was given the save, and by its own thread, which may outlast both once the save was
+  // given up. Until then the writer joins the thread before it drops the save.
+  const std::shared_ptr<SaveThread> save(
+      new SaveThread(order, std::move(ended), std::move(stand_back), std::move(open)));
+  CAIRN_TRY_ASSIGN(save->thread_, os::start_thread<std::thread>("for a save", [save] { save->run(); }));
   return save;
 }
 
-SaveThread::~SaveThread() { join(); }
-
-void SaveThread::join() {
-  if (thread_.joinable()) thread_.join();
+SaveThread::~SaveThread() {
+  // It may be the thread itself that drops the save last.
+  if (thread_.joinable()) thread_.detach();
 }
 
-void SaveThread::post(std::function<void()> task, const std::function<void()>& too_late) {
-  std::unique_lock lock(mutex_);
-  if (closed_) {
-    lock.unlock();
-    too_late();
-    return;
+bool SaveThread::has_ended() const {
+  const std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+void SaveThread::join() {
+  std::thread thread;
+  {
+    std::unique_lock lock(mutex_);
+    told_.wait(lock, [this] { return ended_; });
+    thread = std::move(thread_);
   }
+  if (thread.joinable()) thread.join();
+}
+
+bool SaveThread::post(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  if (closed_ || !report_end_) return false;
   tasks_.push_back(std::move(task));
-  told_.notify_one();
+  told_.notify_all();
+  return true;
 }
 
 void SaveThread::claim(ClaimRequest request, Claimed claimed) {
-  post([this, request = std::move(request), claimed] { claimed(attempt([&] { return do_claim(request); })); },
-       [&claimed] { claimed(out_of_turn("a claim for a save that has ended")); });
+  {
+    const std::lock_guard lock(mutex_);
+    deadlines_ = request.deadlines;
+    claimed_ = std::move(claimed);
+  }
+  const auto task = [this, request = std::move(request)] { answer_claim(attempt([&] { return do_claim(request); })); };
+  if (post(task)) return;
+  std::optional<Error> reason;
+  {
+    const std::lock_guard lock(mutex_);
+    reason = abandoned_;
+  }
+  answer_claim(reason.value_or(out_of_turn("a claim for a save that has ended")));
+}
+
+void SaveThread::answer_claim(Result<transfer::SaveTicket> ticket) {
+  Claimed claimed;
+  {
+    const std::lock_guard lock(mutex_);
+    claimed = std::exchange(claimed_, {});
+  }
+  if (claimed) claimed(std::move(ticket));
 }
 
 void SaveThread::begin(SaveRequest request) {
   // A function must be copyable, and a request is large: it moves from here to the thread once.
   auto carried = std::make_shared<SaveRequest>(std::move(request));
   // Here and not on the thread: the order is that of the calls.
-  auto turn = std::make_shared<std::unique_ptr<CommitOrder::Turn>>(order_.enter(carried->directory));
+  std::shared_ptr<CommitOrder::Turn> turn = order_.enter(carried->directory, carried->deadlines.publish);
   {
     const std::lock_guard lock(mutex_);
     told_to_begin_ = true;
+    deadlines_ = carried->deadlines;
+    arena_ = carried->arena;
+    if (!turn_) turn_ = std::move(turn);
   }
-  const auto task = [this, carried, turn] {
-    turn_ = std::move(*turn);
+  post([this, carried] {
     const Result<void> begun = attempt([&] { return do_begin(std::move(*carried)); });
     if (!begun) abandon(begun.error());
-  };
-  post(task, [] {});
+  });
 }
 
 Result<void> SaveThread::staged() {
@@ -90,14 +135,14 @@ Result<void> SaveThread::staged() {
   if (!told_to_begin_) return out_of_turn("bytes for a save that has not begun");
   if (staged_) return out_of_turn("bytes that have been staged already");
   staged_ = true;
-  told_.notify_one();
+  told_.notify_all();
   return {};
 }
 
 void SaveThread::abandon(const Error& reason) {
   const std::lock_guard lock(mutex_);
   if (!abandoned_) abandoned_ = reason;
-  told_.notify_one();
+  told_.notify_all();
 }
 
 void SaveThread::cancel(const Error& reason) {
@@ -105,12 +150,90 @@ void SaveThread::cancel(const Error& reason) {
   abandon(reason);
 }
 
-ProgressReport SaveThread::progress() const {
+transfer::ProgressReport SaveThread::progress() const {
   const std::lock_guard lock(mutex_);
-  if (!rank_save_) return last_progress_;
-  const transfer::SaveProgress& progress = rank_save_->progress();
-  const Phase phase = progress.phase;
-  return {phase == Phase::kWriting && !staged_ ? Phase::kStaging : phase, progress.bytes_written, progress.bytes_total};
+  if (!report_end_ || last_progress_.phase == Phase::kEnded) return last_progress_;
+  if (!rank_save_) return {Phase::kStaging, 0, 0, operations_->oldest()};
+  transfer::ProgressReport report = rank_save_->progress();
+  const bool is_staging = report.phase == Phase::kWriting && !staged_;
+  if (is_staging) report.phase = Phase::kStaging;
+  return report;
+}
+
+void SaveThread::judge() {
+  SaveDeadlines deadlines;
+  {
+    const std::lock_guard lock(mutex_);
+    deadlines = deadlines_;
+  }
+  const std::optional<storage::PendingOperation> overdue = operations_->overdue(deadlines);
+  if (overdue) give_up(transfer::stall(*overdue, deadlines));
+}
+
+void SaveThread::give_up(const Error& stall) {
+  using GivenUp = transfer::SaveFate::GivenUp;
+  SaveWriter::Ended report;
+  std::optional<Place> place;
+  Error reason = stall;
+  auto how = GivenUp::kForGood;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!report_end_) return;  // it has just ended
+    report = std::exchange(report_end_, {});
+    how = fate_.give_up();
+    if (how == GivenUp::kUnknown) {
+      reason = std::move(reason).while_doing(
+          "committing: it is unknown whether the save is or will be committed, look at the directory");
+    }
+    if (rank_save_) last_progress_ = rank_save_->progress();
+    last_progress_.phase = Phase::kEnded;
+    last_progress_.pending.reset();
+    cancelled_ = true;
+    if (!abandoned_) abandoned_ = reason;
+    told_.notify_all();
+    if (const auto arena = arena_.lock()) arena->note_stuck();
+    if (turn_ && how == GivenUp::kUnknown) turn_->note_stuck();
+    if (turn_ && how != GivenUp::kUnknown) turn_->leave();
+    if (thread_.joinable()) thread_.detach();
+    place = place_;
+  }
+  if (place && place->ranks.count > 1) {
+    tell_others(*place, reason, how);
+    reason = Error::of_ranks({std::move(reason).rank(place->ranks.rank)});
+  }
+  answer_claim(reason);
+  if (how != GivenUp::kCommitted) {
+    report_end(report, reason);
+    return;
+  }
+  const std::string warning = std::string("committed, but not cleaned up: ") + reason.what();
+  report_end(report, transfer::RankSaveReport{last_progress_.bytes_written, {warning}});
+}
+
+void SaveThread::tell_others(const Place& place, const Error& reason, transfer::SaveFate::GivenUp how) const {
+  const auto tell = [place, reason, how, open = open_directory_] {
+    return attempt([&]() -> Result<void> {
+      CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, open(place.directory, false, place.umask));
+      transfer::SaveMarks marks(*storage, place.save_id);
+      CAIRN_TRY(storage->join_folder(marks.folder()));
+      if (how == transfer::SaveFate::GivenUp::kCommitted) return marks.leave_verdict({});
+      if (!place.ranks.is_coordinator()) {
+        CAIRN_TRY(marks.leave_failure(place.ranks.rank, reason));
+        // The coordinator must not wait until this rank has heard the verdict.
+        return storage->remove(marks.path_of(transfer::rank_lease_name(place.ranks.rank)));
+      }
+      if (how == transfer::SaveFate::GivenUp::kUnknown) return {};
+      return marks.leave_verdict({Error::of_ranks({Error(reason).rank(place.ranks.rank)})});
+    });
+  };
+  (void)os::call_within(kTellingMax, tell);
+}
+
+void SaveThread::report_end(const SaveWriter::Ended& report, Result<transfer::RankSaveReport> result) {
+  report(std::move(result));
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  told_.notify_all();
 }
 
 void SaveThread::set_rank_save(std::unique_ptr<RankSave> rank_save) {
@@ -146,27 +269,39 @@ void SaveThread::run() {
   std::unique_ptr<RankSave> done;
   {
     const std::lock_guard lock(mutex_);
-    if (rank_save_) last_progress_ = {{}, rank_save_->progress().bytes_written, rank_save_->progress().bytes_total};
+    if (rank_save_ && report_end_) last_progress_ = rank_save_->progress();
     last_progress_.phase = Phase::kEnded;
+    last_progress_.pending.reset();
     done = std::move(rank_save_);
   }
   done.reset();
   files_.clear();
   images_.clear();
   request_.reset();  // and with it the arena
-  turn_.reset();
-  std::exchange(report_end_, {})(std::move(result));
-  ended_ = true;
+  SaveWriter::Ended report;
+  {
+    const std::lock_guard lock(mutex_);
+    if (turn_) turn_->leave();
+    report = std::exchange(report_end_, {});
+  }
+  if (report) report_end(report, std::move(result));
+}
+
+Result<std::unique_ptr<storage::Storage>> SaveThread::open_watched(const std::string& directory, bool make,
+                                                                   mode_t umask) {
+  const storage::OperationWatch::Call call(*operations_, storage::OperationKind::kNames, "opening", directory);
+  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, open_directory_(directory, make, umask));
+  return std::unique_ptr<storage::Storage>(std::make_unique<storage::WatchedStorage>(std::move(storage), operations_));
 }
 
 Result<transfer::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
   if (rank_save_) return out_of_turn("a second claim for one save");
-  CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::make_directory(request.directory, request.umask));
+  CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, true, request.umask));
   CAIRN_TRY_ASSIGN(auto rank_save,
-                   RankSave::claim(std::move(storage), request.identity, request.rank, request.options));
+                   RankSave::claim(std::move(storage), request.identity, request.rank, request.options, operations_));
   const transfer::SaveTicket ticket = rank_save->ticket();
   set_rank_save(std::move(rank_save));
-  begin_by_ = Clock::now() + request.deadline;
+  begin_by_ = Clock::now() + request.deadlines.progress;
   return ticket;
 }
 
@@ -182,8 +317,12 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
   if (request.names.size() != request.layout->files.size()) return out_of_turn("names for other files than there are");
   // First of all, so that the others hear of what fails from here on.
   if (!claimed) {
-    CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::open_directory(request.directory, request.umask));
-    set_rank_save(RankSave::join(std::move(storage), request.ticket));
+    CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, false, request.umask));
+    set_rank_save(RankSave::join(std::move(storage), request.ticket, operations_));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    place_ = {request.directory, request.ticket.identity.save_id, request.place, request.umask};
   }
   CAIRN_TRY(rank_save_->enter(request.place));
   // Whole pages are written.
@@ -228,7 +367,7 @@ Result<void> SaveThread::await_staged(std::uint64_t arena_offset) {
       last_change = Clock::now();
       pause = kLookMin;
     }
-    if (Clock::now() - last_change > request_->deadline) {
+    if (Clock::now() - last_change > request_->deadlines.progress) {
       return Error(ErrorCode::kUnavailable, "the trainer has stopped copying its bytes")
           .expected(std::to_string(arena_offset) + " bytes staged")
           .actual(std::to_string(staged));
@@ -249,7 +388,8 @@ void SaveThread::stand_back_unless_hurried() const {
 
 Result<transfer::RankSaveReport> SaveThread::finish() {
   transfer::RankSaveOptions options;
-  options.deadline = request_->deadline;
+  options.deadlines = request_->deadlines;
+  options.fate = &fate_;
   options.write.durability = request_->durability;
   options.write.thread_count = request_->thread_count;
   options.write.direct_io = request_->direct_io;
@@ -262,7 +402,13 @@ Result<transfer::RankSaveReport> SaveThread::finish() {
     duty = commit_plan->duty(request_->ticket, request_->place, request_->checkpoint_id);
   }
   request_->layout.reset();
-  return rank_save_->finish(std::move(files_), duty, options, [this] { turn_->wait(); });
+  std::shared_ptr<CommitOrder::Turn> turn;
+  {
+    const std::lock_guard lock(mutex_);
+    turn = turn_;
+  }
+  return rank_save_->finish(std::move(files_), duty, options,
+                            [this, turn] { return turn->wait([this] { return cancelled_.load(); }); });
 }
 
 }  // namespace cairn::writer

@@ -30,9 +30,8 @@ struct ClaimRequest {
   transfer::SaveIdentity identity;
   std::uint32_t rank = 0;  // the coordinator's
   transfer::ClaimOptions options = {};
-  // The writer answers within it; and the trainer goes on to begin(): one that is stopped in between keeps others
-  // waiting.
-  std::chrono::milliseconds deadline{std::chrono::minutes(5)};
+  // The trainer goes on to begin() within `progress`: one that is stopped in between keeps others waiting.
+  SaveDeadlines deadlines = {};
   mode_t umask = 022;  // the trainer's, for what is created
 };
 
@@ -64,14 +63,8 @@ struct SaveRequest {
   std::size_t thread_count = 4;
   bool direct_io = true;
   bool trainer_waits = true;  // until the bytes are staged: only then does whoever writes them stand back
-  std::chrono::milliseconds deadline{std::chrono::minutes(5)};  // for signs of life and progress, of anybody
-  mode_t umask = 022;                                           // the trainer's, for what is created
-};
-
-struct ProgressReport {
-  transfer::SaveProgress::Phase phase = transfer::SaveProgress::Phase::kStaging;
-  std::uint64_t bytes_written = 0;
-  std::uint64_t bytes_total = 0;
+  SaveDeadlines deadlines = {};
+  mode_t umask = 022;  // the trainer's, for what is created
 };
 
 // One save on its way. Dropped before staged(), it is abandoned; dropped later, it goes on.
@@ -88,7 +81,7 @@ class WriterSave {
   virtual Result<void> staged() = 0;
   // They will never be: all ranks fail with the reason. At any time before staged(), and more than once.
   virtual void abandon(const Error& reason) = 0;
-  virtual ProgressReport progress() const = 0;
+  virtual transfer::ProgressReport progress() const = 0;
 };
 
 class SaveWriter {

@@ -335,7 +335,7 @@ TEST_P(Writers, GiveUpAClaimThatNobodyGoesOnWith) {
   const auto first_save = coordinator->start(first_end.callback()).value();
   const auto second_save = other->start(second_end.callback()).value();
   ClaimRequest request = claimed.claim_request(scratch.path());
-  request.deadline = std::chrono::seconds(3);
+  request.deadlines.progress = std::chrono::seconds(3);
   StagedSample warm(2);
   ASSERT_TRUE(save_now(*other, warm, ScratchDirectory().path()));  // it comes in time
   const auto ticket = first_save->claim(request).value();
@@ -362,7 +362,7 @@ TEST_P(Writers, StandBackWhenTheTrainerDoesNotWaitAnyMore) {
   const auto ticket = save->claim(sample.claim_request(scratch.path())).value();
   const auto behind = [&] { return threads_behind(process_of(*writer), niceness + 7); };
   SaveRequest request = sample.request(scratch.path(), ticket);
-  request.deadline = std::chrono::seconds(3);
+  request.deadlines.progress = std::chrono::seconds(3);
   ASSERT_TRUE(save->begin(request));
   EXPECT_EQ(behind(), 0);
   sample.stage();

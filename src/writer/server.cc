@@ -1,9 +1,11 @@
 // 1. The trainer's hello is answered with `ready`.
 // 2. Arenas and layouts are kept until they are forgotten; a save that uses one keeps it longer.
 // 3. Saves are started, claimed, begun and staged by messages, each on its own thread, which also sends the answers:
-//    this loop never waits for the storage. While there are saves it says four times a second how they stand.
+//    this loop never waits for the storage. While there are saves it says four times a second how they stand, and which
+//    call into the storage has not returned for how long.
 // 4. The trainer is lost when its socket ends or its process does, whichever is seen first; what it sent before counts.
-//    Saves whose bytes are staged go on to their end, the others are given up.
+//    Saves whose bytes are staged go on to their end, the others are given up. From now on this process judges by
+//    itself whether a call into the storage hangs: the save is given up, and its thread left alone.
 // 5. SIGTERM: no more saves are taken, those that are not staged are given up, the others have the grace period; what
 //    is then under way is cancelled, and has a moment to withdraw its files and to tell the other ranks.
 // 6. Without saves and without a trainer, or after SIGTERM, the process ends.
@@ -65,6 +67,7 @@ Result<void> WriterServer::run() {
     if (grace_ends_ && Clock::now() > *grace_ends_) {
       for (const auto& [number, save] : saves_) save->cancel(*ending_);
     }
+    watch_saves();
     send_progress();
   }
 }
@@ -236,6 +239,16 @@ Result<void> WriterServer::take_begin(const os::Message& message) {
 void WriterServer::send(MessageKind kind, const OutcomeMessage& message) {
   // A trainer that is gone hears nothing; that it is gone is seen elsewhere.
   (void)socket_.send(static_cast<std::uint32_t>(kind), encode(message));
+}
+
+void WriterServer::watch_saves() {
+  const auto saves = saves_;  // one that is given up leaves the map later
+  for (const auto& [number, save] : saves) {
+    save->tick(Clock::now());
+    // A living trainer kills this process: its arena is free when the save has ended, and a thread that hangs must not
+    // use it any more.
+    if (trainer_lost_) save->judge();
+  }
 }
 
 void WriterServer::send_progress() {

@@ -43,6 +43,8 @@ class WriterServer {
   Result<void> start_save(std::uint64_t save);
   SaveThread* find(std::uint64_t save);
   void send(MessageKind kind, const OutcomeMessage& message);
+  // Lets their calls into the storage age. Without a trainer, those that hang are given up.
+  void watch_saves();
   void send_progress();
   void send_at_once(const ProgressMessage& progress);
   void drop_ended_saves();

@@ -2,11 +2,19 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <future>
+#include <thread>
 #include <utility>
+
+#include "os/start_thread.h"
 
 namespace cairn::writer {
 namespace {
+
+constexpr std::chrono::milliseconds kJudgeInterval{100};
 
 Error of_a_fork() {
   return Error(ErrorCode::kUnavailable, "a writer whose threads are in another process: this one was made by fork");
@@ -48,7 +56,9 @@ class ThreadSave final : public WriterSave {
     if (!is_of_a_fork()) owned_->thread->abandon(reason);
   }
 
-  ProgressReport progress() const override { return is_of_a_fork() ? ProgressReport() : owned_->thread->progress(); }
+  transfer::ProgressReport progress() const override {
+    return is_of_a_fork() ? transfer::ProgressReport() : owned_->thread->progress();
+  }
 
  private:
   bool is_of_a_fork() const { return getpid() != process_; }
@@ -65,10 +75,14 @@ class ThreadSave final : public WriterSave {
 struct ThreadWriter::State {
   pid_t process = getpid();
   os::Priority priority;
+  OpenDirectory open;
   CommitOrder order;
   std::mutex mutex;
+  std::condition_variable_any started;
   std::vector<std::shared_ptr<SaveThread>> threads;  // owned by their saves too
+  std::jthread watch;                                // last: it uses the rest
 
+  // Under the lock.
   void join_ended() {
     std::erase_if(threads, [](const std::shared_ptr<SaveThread>& thread) {
       if (!thread->has_ended()) return false;
@@ -76,10 +90,32 @@ struct ThreadWriter::State {
       return true;
     });
   }
+
+  void judge_until(const std::stop_token& stop) {
+    std::unique_lock lock(mutex);
+    while (!stop.stop_requested()) {
+      const bool idle = std::all_of(threads.begin(), threads.end(),
+                                    [](const std::shared_ptr<SaveThread>& thread) { return thread->has_ended(); });
+      if (idle) {
+        const std::size_t known = threads.size();
+        started.wait(lock, stop, [&] { return threads.size() != known; });
+        continue;
+      }
+      const std::vector<std::shared_ptr<SaveThread>> watched = threads;
+      lock.unlock();  // the end of a save may take its time
+      for (const auto& thread : watched) {
+        thread->tick(SaveThread::Clock::now());
+        thread->judge();
+      }
+      lock.lock();
+      started.wait_for(lock, stop, kJudgeInterval, [] { return false; });
+    }
+  }
 };
 
-ThreadWriter::ThreadWriter(const os::Priority& priority) : state_(std::make_unique<State>()) {
+ThreadWriter::ThreadWriter(const os::Priority& priority, OpenDirectory open) : state_(std::make_unique<State>()) {
   state_->priority = priority;
+  state_->open = std::move(open);
 }
 
 ThreadWriter::~ThreadWriter() {
@@ -97,9 +133,14 @@ Result<std::unique_ptr<WriterSave>> ThreadWriter::start(Ended ended) {
   if (state_->process != getpid()) return of_a_fork();
   const std::lock_guard lock(state_->mutex);
   state_->join_ended();
-  CAIRN_TRY_ASSIGN(auto thread, SaveThread::start(state_->order, std::move(ended),
-                                                  [priority = state_->priority] { os::set_priority(priority); }));
+  if (!state_->watch.joinable()) {
+    const auto judge = [state = state_.get()](const std::stop_token& stop) { state->judge_until(stop); };
+    CAIRN_TRY_ASSIGN(state_->watch, os::start_thread<std::jthread>("to watch the saves", judge));
+  }
+  const auto stand_back = [priority = state_->priority] { os::set_priority(priority); };
+  CAIRN_TRY_ASSIGN(auto thread, SaveThread::start(state_->order, std::move(ended), stand_back, state_->open));
   state_->threads.push_back(thread);
+  state_->started.notify_all();
   return std::unique_ptr<WriterSave>(std::make_unique<ThreadSave>(std::move(thread)));
 }
 

@@ -1,7 +1,8 @@
 // ThreadWriter: carries out saves in threads of this process.
 //
-// A save that waits for its turn to commit holds its thread, so there are as many as saves under way. After a fork the
-// child has none of them: there, every call fails with kUnavailable, and destroying the writer does nothing.
+// A save that waits for its turn to commit holds its thread, so there are as many as saves under way. One more thread,
+// which never calls the storage, watches them: a save whose storage hangs is given up, and its thread left alone. After
+// a fork the child has none of them: there, every call fails with kUnavailable, and destroying the writer does nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -20,8 +21,8 @@ namespace cairn::writer {
 class ThreadWriter final : public SaveWriter {
  public:
   // `priority` is that of its threads.
-  explicit ThreadWriter(const os::Priority& priority = {});
-  // Abandons what is not staged, and waits for the end of what is. Not from within `ended`.
+  explicit ThreadWriter(const os::Priority& priority = {}, OpenDirectory open = open_posix_directory);
+  // Abandons what is not staged, and waits until what is has ended or was given up. Not from within `ended`.
   ~ThreadWriter() override;
   ThreadWriter(const ThreadWriter&) = delete;
   ThreadWriter& operator=(const ThreadWriter&) = delete;

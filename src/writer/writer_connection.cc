@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "core/attempt.h"
+#include "os/call_within.h"
 #include "os/start_thread.h"
 #include "transfer/commit.h"
 #include "writer/writer_executable.h"
@@ -27,16 +29,24 @@ constexpr milliseconds kLookMin{10};
 // A process that was told to end, or killed, is waited for so long; one that hangs in the kernel is left to itself.
 constexpr milliseconds kEndMax{5000};
 
-Error silence(const char* what, milliseconds deadline) {
-  return Error(ErrorCode::kUnavailable, std::string("the writer process was killed: ") + what)
-      .expected("something within " + std::to_string(deadline.count()) + " ms");
+// The same as settle(), which may run out of memory.
+Error settled(const DeadSave& save, const Error& reason) {
+  try {
+    return settle(save, reason);
+  } catch (const std::exception&) {
+    return reason;
+  }
 }
 
 // The writer process stands elsewhere; and links are followed as in commit_order.cc, so that both mean the same by it.
-std::string real_path(const std::string& directory) {
-  std::error_code error;
-  const auto path = std::filesystem::weakly_canonical(std::filesystem::absolute(directory), error);
-  return error ? directory : path.string();
+// The directory as it was given if the storage hangs.
+std::string real_path(const std::string& directory, milliseconds limit) {
+  const auto follow = [directory] {
+    std::error_code error;
+    const auto path = std::filesystem::weakly_canonical(std::filesystem::absolute(directory), error);
+    return error ? directory : path.string();
+  };
+  return os::call_within(limit, follow).value_or(directory);
 }
 
 }  // namespace
@@ -97,7 +107,7 @@ Result<std::shared_ptr<WriterConnection::Save>> WriterConnection::start(SaveWrit
     if (lost_) return *lost_;
     save->number = ++last_save_;
     save->ended = std::move(ended);
-    save->deadline = options_.deadline;
+    save->deadlines.progress = options_.deadline;
     if (saves_.empty()) last_heard_ = watched_;
     saves_.emplace(save->number, save);
   }
@@ -110,10 +120,8 @@ Result<std::string> WriterConnection::ask(Save& save, const std::function<Result
   {
     const std::lock_guard lock(mutex_);
     if (lost_) return *lost_;
-    if (save.over) return Error(ErrorCode::kInvalidArgument, "a save that has ended");
+    if (save.over) return save.failure.value_or(Error(ErrorCode::kInvalidArgument, "a save that has ended"));
     save.answer.reset();
-    save.asked = true;
-    save.last_change = watched_;
   }
   const Result<void> sent = send_request();
   std::unique_lock lock(mutex_);
@@ -121,10 +129,10 @@ Result<std::string> WriterConnection::ask(Save& save, const std::function<Result
   if (sent || sent.error().code() == ErrorCode::kUnavailable) {
     changed_.wait(lock, [&] { return save.answer || save.over || lost_; });
   }
-  save.asked = false;
   if (!sent && sent.error().code() != ErrorCode::kUnavailable) return sent.error();
   if (save.answer) return *std::exchange(save.answer, std::nullopt);
   if (lost_) return *lost_;
+  if (save.failure) return *save.failure;
   return Error(ErrorCode::kUnavailable, "the writer process ended the save before it had begun");
 }
 
@@ -135,10 +143,10 @@ Result<void> WriterConnection::prepare(const std::shared_ptr<staging::Arena>& ar
 
 Result<transfer::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequest& request) {
   ClaimMessage message{save.number, request};
-  message.request.directory = real_path(request.directory);
+  message.request.directory = real_path(request.directory, request.deadlines.publish);
   {
     const std::lock_guard lock(mutex_);
-    save.deadline = request.deadline;
+    save.deadlines = request.deadlines;
     const auto& alone = request.options.alone_as_rank;
     save.place = DeadSave{message.request.directory, request.identity.save_id,
                           alone ? transfer::own_metadata_name(*alone) : std::string(transfer::kMetadataName)};
@@ -151,7 +159,7 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
   BeginMessage message;
   message.save = save.number;
   message.request = request;
-  message.request.directory = real_path(request.directory);
+  message.request.directory = real_path(request.directory, request.deadlines.publish);
   message.request.arena.reset();
   message.request.layout.reset();
   message.arena = request.arena->id();
@@ -167,7 +175,7 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
     if (!lost && save.over) return {};  // `ended` says how
     if (!lost) {
       save.arena = request.arena;
-      save.deadline = request.deadline;
+      save.deadlines = request.deadlines;
       if (follows) save.place = follows;
     }
   }
@@ -194,7 +202,6 @@ Result<void> WriterConnection::staged(Save& save) {
     if (lost_) return *lost_;
     if (save.over || !save.arena) return Error(ErrorCode::kInvalidArgument, "bytes for a save that is not under way");
     save.staged = true;
-    save.last_change = watched_;
   }
   return send(MessageKind::kStaged, encode_number(save.number));
 }
@@ -203,13 +210,11 @@ void WriterConnection::abandon(Save& save, const Error& reason) {
   {
     const std::lock_guard lock(mutex_);
     if (save.over || save.staged || lost_) return;
-    if (!save.abandoned) save.last_change = watched_;
-    save.abandoned = true;
   }
   (void)send(MessageKind::kAbandon, encode(OutcomeMessage{save.number, reason}));
 }
 
-ProgressReport WriterConnection::progress(const Save& save) const {
+transfer::ProgressReport WriterConnection::progress(const Save& save) const {
   const std::lock_guard lock(mutex_);
   return save.progress;
 }
@@ -285,8 +290,6 @@ void WriterConnection::hear_progress(const ProgressMessage& progress) {
     const auto found = saves_.find(number);
     if (found == saves_.end()) continue;
     Save& save = *found->second;
-    const bool same = save.progress.phase == report.phase && save.progress.bytes_written == report.bytes_written;
-    if (!same) save.last_change = watched_;
     save.progress = report;
   }
 }
@@ -318,6 +321,7 @@ void WriterConnection::end_save(Save& save, Result<transfer::RankSaveReport> res
   const std::shared_ptr<Save> kept = [&] {
     const std::lock_guard lock(mutex_);
     save.over = true;
+    if (!result) save.failure = result.error();
     save.progress.phase = Phase::kEnded;
     save.arena.reset();
     return saves_.at(save.number);
@@ -328,25 +332,18 @@ void WriterConnection::end_save(Save& save, Result<transfer::RankSaveReport> res
   changed_.notify_all();
 }
 
-bool WriterConnection::waits_for_its_turn(const Save& save) const {
-  return save.progress.phase == Phase::kCommitting &&
-         std::any_of(saves_.begin(), saves_.find(save.number), [&save](const auto& earlier) {
-           return earlier.second->place && earlier.second->place->directory == save.place->directory;
-         });
-}
-
 std::optional<Error> WriterConnection::find_silence() {
   const std::lock_guard lock(mutex_);
   for (const auto& [number, save] : saves_) {
-    if (watched_ - last_heard_ > save->deadline) return silence("it gave no sign of life", save->deadline);
-    if (watched_ - save->last_change <= save->deadline) continue;
-    if (save->asked) return silence("it did not answer; the storage may hang", save->deadline);
-    // Waiting for other ranks has a deadline in the writer.
-    const bool is_to_end = save->staged || save->abandoned;
-    if (is_to_end && save->progress.phase != Phase::kWaiting && !waits_for_its_turn(*save)) {
-      Error found = silence("a save made no progress; the storage may hang", save->deadline);
-      return save->place ? std::move(found).file(save->place->directory) : found;  // abandoned before it had one
+    const milliseconds silence_max = save->deadlines.progress;
+    if (watched_ - last_heard_ > silence_max) {
+      return Error(ErrorCode::kUnavailable, "the writer process was killed: it gave no sign of life")
+          .expected("one within " + std::to_string(silence_max.count()) + " ms");
     }
+    std::optional<Error> stall = transfer::stall_in(save->progress, save->deadlines);
+    if (!stall) continue;
+    stall = std::move(*stall).while_doing("saving; the writer process was killed");
+    return save->place ? std::move(*stall).file(save->place->directory) : *std::move(stall);
   }
   return std::nullopt;
 }
@@ -375,8 +372,12 @@ void WriterConnection::lose(const Error& reason, bool storage_may_hang) {
   }
   for (const auto& save : saves) {
     // A storage that made the process hang would make this thread hang: the next save cleans up.
-    const bool settles = save->place && !storage_may_hang;
-    end_save(*save, settles ? attempt([&] { return settle(*save->place, reason); }) : reason);
+    std::optional<Error> told;
+    if (save->place && !storage_may_hang) {
+      told =
+          os::call_within(save->deadlines.publish, [place = *save->place, reason] { return settled(place, reason); });
+    }
+    end_save(*save, told.value_or(reason));
   }
 }
 

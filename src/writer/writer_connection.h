@@ -52,13 +52,11 @@ class WriterConnection {
     std::shared_ptr<staging::Arena> arena;      // owned by whoever staged too; kept until the end, when it is free
     std::optional<DeadSave> place;              // once it may have left something in the storage
     std::optional<Result<std::string>> answer;  // to the claim
-    bool asked = false;                         // an answer is due
     bool staged = false;
-    bool abandoned = false;
     bool over = false;
-    ProgressReport progress;
-    std::chrono::milliseconds deadline{};
-    std::chrono::milliseconds last_change{};  // when it was asked, or made progress; as watched_
+    std::optional<Error> failure;  // that it ended with
+    transfer::ProgressReport progress;
+    SaveDeadlines deadlines;
   };
 
   // Sends the arena ahead of the saves that use it.
@@ -70,7 +68,7 @@ class WriterConnection {
   Result<void> staged(Save& save);
   // Of no effect once it is staged.
   void abandon(Save& save, const Error& reason);
-  ProgressReport progress(const Save& save) const;
+  transfer::ProgressReport progress(const Save& save) const;
 
  private:
   WriterConnection(const ProcessWriterOptions& options, os::Fd socket, os::ChildProcess child)
@@ -85,7 +83,6 @@ class WriterConnection {
   void hear_end(OutcomeMessage message);
   // The error for which the process is to be killed, if there is one.
   std::optional<Error> find_silence();
-  bool waits_for_its_turn(const Save& save) const;
   Error why_it_ended(const std::optional<Error>& killed_for);
   // Ends all saves.
   void lose(const Error& reason, bool storage_may_hang);

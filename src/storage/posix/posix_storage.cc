@@ -288,6 +288,20 @@ Result<void> PosixStorage::sync(std::string_view folder) {
   return {};
 }
 
+Result<void> PosixStorage::rewrite(std::string_view name, std::string_view bytes) {
+  CAIRN_TRY_ASSIGN(const Place place, place_of(name));
+  // Without O_NONBLOCK the opening of a pipe waits for its other end.
+  constexpr int kFlags = O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  os::Fd fd(openat(place.folder->get(), place.name.c_str(), kFlags));
+  if (!fd) return failed("opening", name);
+  struct stat status {};
+  if (fstat(fd.get(), &status) != 0) return failed("looking at", name);
+  if (!S_ISREG(status.st_mode)) return Error(ErrorCode::kUnsafe, "not a regular file: left alone").file(name);
+  CAIRN_TRY(fill(fd, name, bytes, Durability::kBuffered));
+  if (auto closed = std::move(fd).close(); !closed) return std::move(closed).error().file(name);
+  return {};
+}
+
 Result<void> PosixStorage::touch(std::string_view name) {
   CAIRN_TRY_ASSIGN(const Place place, place_of(name));
   if (utimensat(place.folder->get(), place.name.c_str(), nullptr, AT_SYMLINK_NOFOLLOW) != 0) {

@@ -305,6 +305,15 @@ Result<void> ModelStorage::sync(std::string_view folder) {
   return {};
 }
 
+Result<void> ModelStorage::rewrite(std::string_view name, std::string_view bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto found = names_.find(name);
+  if (found == names_.end()) return Error::from_errno(ENOENT, "opening").file(name);
+  std::string& content = found->second->bytes;
+  content.replace(0, std::min(bytes.size(), content.size()), bytes);
+  return {};
+}
+
 Result<void> ModelStorage::touch(std::string_view) { return {}; }
 
 Result<double> ModelStorage::touched_at(std::string_view) const { return 0.0; }

@@ -56,6 +56,7 @@ class ModelStorage final : public Storage {
   Result<void> replace(std::string_view from, std::string_view to) override;
   Result<void> remove(std::string_view name) override;
   Result<void> sync(std::string_view folder) override;
+  Result<void> rewrite(std::string_view name, std::string_view bytes) override;
   Result<void> touch(std::string_view name) override;
   Result<double> touched_at(std::string_view name) const override;
 

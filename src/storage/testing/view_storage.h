@@ -26,6 +26,7 @@ class ViewStorage : public Storage {
   Result<void> replace(std::string_view from, std::string_view to) override { return storage_.replace(from, to); }
   Result<void> remove(std::string_view name) override { return storage_.remove(name); }
   Result<void> sync(std::string_view folder) override { return storage_.sync(folder); }
+  Result<void> rewrite(std::string_view name, std::string_view bytes) override { return storage_.rewrite(name, bytes); }
   Result<void> touch(std::string_view name) override { return storage_.touch(name); }
   Result<double> touched_at(std::string_view name) const override { return storage_.touched_at(name); }
 

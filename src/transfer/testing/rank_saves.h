@@ -113,7 +113,7 @@ class Together {
   std::map<std::uint32_t, Deed> instead = {};
   std::map<std::uint32_t, Opening> opened_by = {};
   RankSaveOptions options = {};
-  std::function<void()> may_commit = {};
+  std::function<Result<void>()> may_commit = {};
 
   Result<RankSaveReport> finish(RankSave& save, std::uint32_t rank) const {
     const RankBytes bytes(ticket_, rank, count_);
@@ -227,7 +227,7 @@ inline Reports RankSaves::save_with_process(std::uint64_t number, std::uint32_t 
                                             bool& killed) const {
   if (rank != 0) {
     Together together = save(number, 3);
-    together.options.deadline = std::chrono::milliseconds(300);  // for one that dies before it has a lease
+    together.options.deadlines.progress = std::chrono::milliseconds(300);  // for one that dies before it has a lease
     Process process([&] {
       together.opened_by[rank] = opening;
       (void)together.run_rank(rank);

@@ -56,7 +56,7 @@ class StagedSample {
     request.arena = arena_;
     request.layout = layout_;
     request.names = {transfer::data_file_name(ticket, place_.rank, 0)};
-    request.deadline = kGenerous;
+    request.deadlines = {kGenerous, kGenerous, kGenerous};
     request.checkpoint_id = directory.string();
     return request;
   }

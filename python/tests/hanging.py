@@ -1,0 +1,55 @@
+"""A library that makes writes hang in the processes that preload it, while a file is there."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+# pwrite and fsync of a data file wait while the file named by $HANG is there. Both are called by their names in the
+# engine; what the interpreter writes is left alone.
+_SHIM = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+static void wait_while_hanging(int fd, const char *call) {
+  const char *file = getenv("HANG");
+  if (file == NULL || strncmp(file, call, strlen(call)) != 0) return;
+  file += strlen(call) + 1;
+  char link[64], path[4096];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t length = readlink(link, path, sizeof path - 1);
+  if (length < 0) return;
+  path[length] = 0;
+  if (strstr(path, ".distcp") == NULL) return;
+  while (access(file, F_OK) == 0) usleep(5000);
+}
+ssize_t pwrite(int fd, const void *data, size_t length, off_t offset) {
+  static ssize_t (*real)(int, const void *, size_t, off_t);
+  if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "pwrite");
+  wait_while_hanging(fd, "pwrite");
+  return real(fd, data, length, offset);
+}
+ssize_t pwrite64(int fd, const void *data, size_t length, off_t offset) { return pwrite(fd, data, length, offset); }
+int fsync(int fd) {
+  static int (*real)(int);
+  if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "fsync");
+  wait_while_hanging(fd, "fsync");
+  return real(fd);
+}
+"""
+
+
+def library(folder: Path) -> Path:
+    """Builds it."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler for the library that makes writes hang")
+    (folder / "hanging.c").write_text(_SHIM)
+    built = folder / "hanging.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(built), str(folder / "hanging.c"), "-ldl"], check=True)
+    return built

@@ -1,0 +1,152 @@
+"""Programs for test_hanging_storage.py, which preloads the library of hanging.py. Arguments: NAME FOLDER."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import cairn
+
+FOLDER = Path(sys.argv[2])
+SECONDS = 1.0  # of the deadline under test
+PROCESS = cairn.AsyncCheckpointerType.PROCESS
+
+
+def hang(call: str = "pwrite") -> Path:
+    """Lets that call of this process, and of a writer that it starts later, hang until the file is removed."""
+    block = FOLDER / f"hang-{os.environ.get('RANK', '0')}"
+    block.touch()
+    os.environ["HANG"] = f"{call}:{block}"
+    return block
+
+
+def state(step: int) -> dict[str, Any]:
+    return {"w": torch.full((1_000_000,), float(step)), "step": step}
+
+
+def loaded_step(directory: Path) -> int:
+    found = {"w": torch.zeros(1_000_000), "step": -1}
+    cairn.load(found, checkpoint_id=directory, no_dist=True)
+    assert torch.equal(found["w"], torch.full((1_000_000,), float(found["step"])))
+    return int(found["step"])
+
+
+def save_when_possible(directory: Path, step: int) -> None:
+    """The threads that hung give their memory back as soon as they come round."""
+    for _ in range(1000):
+        try:
+            cairn.async_save(state(step), checkpoint_id=directory).result()
+        except cairn.Unavailable:
+            time.sleep(0.02)
+        else:
+            return
+    raise AssertionError("no save works any more")
+
+
+def third() -> None:
+    """One rank, threads: the call that waits for memory which hangs raises, and later saves work."""
+    cairn.configure_async_saves(deadline_seconds=SECONDS)
+    directory = FOLDER / "checkpoint"
+    cairn.async_save(state(1), checkpoint_id=directory).result()
+    block = hang()
+    futures = [cairn.async_save(state(2), checkpoint_id=directory), cairn.async_save(state(3), checkpoint_id=directory)]
+    try:
+        cairn.async_save(state(4), checkpoint_id=directory)
+    except cairn.Unavailable as error:
+        assert "hang" in str(error), error
+    else:
+        raise AssertionError("the third call did not raise")
+    for future in futures:
+        assert isinstance(future.exception(), cairn.Unavailable), future.exception()
+    assert loaded_step(directory) == 1
+    block.unlink()
+    save_when_possible(directory, 5)
+    assert loaded_step(directory) == 5
+    assert not list(directory.glob(".cairn-*")), list(directory.iterdir())
+
+
+def exit_early() -> None:
+    """The interpreter ends although a thread hangs."""
+    cairn.configure_async_saves(deadline_seconds=SECONDS)
+    hang()
+    cairn.async_save(state(2), checkpoint_id=FOLDER / "checkpoint")
+
+
+def long_sync() -> None:
+    """An fsync that takes longer than the deadline of a write."""
+    cairn.configure_async_saves(deadline_seconds=SECONDS, sync_deadline_seconds=100)
+    block = hang("fsync")
+    future = cairn.async_save(state(2), checkpoint_id=FOLDER / "checkpoint")
+    start = time.monotonic()
+    while future.progress().phase != "syncing" or time.monotonic() < start + 2 * SECONDS:  # type: ignore[attr-defined]
+        assert not future.done()
+        time.sleep(0.01)
+    block.unlink()
+    future.result()
+    assert loaded_step(FOLDER / "checkpoint") == 2
+
+
+def ranks() -> None:
+    """Two ranks: one's writes hang."""
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", init_method=f"file://{FOLDER / 'store'}", rank=rank, world_size=2)
+    cairn.configure_async_saves(deadline_seconds=SECONDS)
+    directory = FOLDER / "checkpoint"
+    cairn.async_save(mine(1), checkpoint_id=directory).result()
+    for stuck in (0, 1):
+        block = hang() if rank == stuck else None
+        future = cairn.async_save(mine(2), checkpoint_id=directory)
+        error = future.exception()
+        assert isinstance(error, cairn.Unavailable), error
+        assert "has not returned" in str(error), error
+        assert set(error.failures) == {stuck}, error.failures
+        dist.barrier()
+        if block is not None:
+            block.unlink()
+        dist.barrier()
+        os.environ.pop("HANG", None)
+    for _ in range(1000):  # until the memory is back
+        try:
+            cairn.async_save(mine(3), checkpoint_id=directory).result()
+        except cairn.Unavailable:
+            time.sleep(0.02)
+        else:
+            break
+    assert step_of_mine(directory, rank) == 3
+    assert not list(directory.glob(".cairn-*")), list(directory.iterdir())
+    orphan(rank, directory)
+
+
+def orphan(rank: int, directory: Path) -> None:
+    """A writer process hangs whose trainer is dead: the other rank hears of it, and the writer ends."""
+    dist.barrier()
+    block = hang() if rank == 1 else None
+    future = cairn.async_save(mine(4), checkpoint_id=directory, async_checkpointer_type=PROCESS)
+    if block is not None:
+        from cairn.async_saving import _savers
+
+        (FOLDER / "writer").write_text(str(_savers[True].writer_pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+    error = future.exception()
+    assert isinstance(error, cairn.Unavailable), error
+    assert "has not returned" in str(error), error
+    os._exit(0)  # the process group has lost a rank
+
+
+def mine(step: int) -> dict[str, Any]:
+    return {str(dist.get_rank()): state(step)}
+
+
+def step_of_mine(directory: Path, rank: int) -> int:
+    found: dict[str, Any] = {str(rank): {"w": torch.zeros(1_000_000), "step": -1}}
+    cairn.load(found, checkpoint_id=directory)
+    return int(found[str(rank)]["step"])
+
+
+if __name__ == "__main__":
+    {"third": third, "exit_early": exit_early, "long_sync": long_sync, "ranks": ranks}[sys.argv[1]]()

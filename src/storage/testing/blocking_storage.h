@@ -1,0 +1,102 @@
+// BlockingStorage: calls that hang, as on a file server that does not answer, until the test lets them go. For tests.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "storage/testing/view_storage.h"
+
+namespace cairn::storage {
+
+// Which calls hang. Shared by a test and its storages; thread-safe.
+class Blockade {
+ public:
+  enum class Call : std::uint8_t { kOpenDirectory, kWrite, kFinish, kPublish, kReplace, kSync };
+
+  // Calls of this kind hang from now on.
+  void block(Call call) {
+    const std::lock_guard lock(mutex_);
+    blocked_.insert(call);
+  }
+  // They go on, and later ones do not hang.
+  void release() {
+    const std::lock_guard lock(mutex_);
+    blocked_.clear();
+    changed_.notify_all();
+  }
+  // Waits until a call hangs.
+  void await_hanging() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return hanging_ != 0; });
+  }
+  // Waits until the calls that hung have gone on.
+  void pass(Call call) {
+    std::unique_lock lock(mutex_);
+    if (!blocked_.contains(call)) return;
+    ++hanging_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !blocked_.contains(call); });
+    --hanging_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<Call> blocked_;
+  int hanging_ = 0;
+};
+
+class BlockingStorage final : public ViewStorage {
+ public:
+  // The blockade is owned by the test too.
+  BlockingStorage(std::unique_ptr<Storage> storage, std::shared_ptr<Blockade> blockade)
+      : ViewStorage(*storage), storage_(std::move(storage)), blockade_(std::move(blockade)) {}
+
+  Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) override {
+    CAIRN_TRY_ASSIGN(std::unique_ptr<WritableFile> file, ViewStorage::create(name, options));
+    return std::unique_ptr<WritableFile>(std::make_unique<File>(std::move(file), blockade_));
+  }
+  Result<void> publish(std::string_view from, std::string_view to) override {
+    blockade_->pass(Blockade::Call::kPublish);
+    return ViewStorage::publish(from, to);
+  }
+  Result<void> replace(std::string_view from, std::string_view to) override {
+    blockade_->pass(Blockade::Call::kReplace);
+    return ViewStorage::replace(from, to);
+  }
+  Result<void> sync(std::string_view folder) override {
+    blockade_->pass(Blockade::Call::kSync);
+    return ViewStorage::sync(folder);
+  }
+
+ private:
+  class File final : public WritableFile {
+   public:
+    File(std::unique_ptr<WritableFile> file, std::shared_ptr<Blockade> blockade)
+        : file_(std::move(file)), blockade_(std::move(blockade)) {}
+    std::size_t write_alignment() const override { return file_->write_alignment(); }
+    Result<void> write_at(std::uint64_t offset, std::span<const std::byte> data) override {
+      blockade_->pass(Blockade::Call::kWrite);
+      return file_->write_at(offset, data);
+    }
+    Result<void> finish(std::uint64_t size, Durability durability) override {
+      blockade_->pass(Blockade::Call::kFinish);
+      return file_->finish(size, durability);
+    }
+
+   private:
+    std::unique_ptr<WritableFile> file_;
+    std::shared_ptr<Blockade> blockade_;
+  };
+
+  std::unique_ptr<Storage> storage_;
+  std::shared_ptr<Blockade> blockade_;
+};
+
+}  // namespace cairn::storage

@@ -1,0 +1,142 @@
+#include "storage/watched_storage.h"
+
+#include <string>
+
+namespace cairn::storage {
+namespace {
+
+using Call = OperationWatch::Call;
+using Kind = OperationKind;
+
+class WatchedWritableFile final : public WritableFile {
+ public:
+  WatchedWritableFile(std::unique_ptr<WritableFile> file, std::shared_ptr<OperationWatch> watch, std::string_view name)
+      : file_(std::move(file)), watch_(std::move(watch)), name_(name) {}
+  // Closing may wait too: a network file system then sends what it holds back.
+  ~WatchedWritableFile() override {
+    const Call call(*watch_, Kind::kNames, "closing", name_);
+    file_.reset();
+  }
+  WatchedWritableFile(const WatchedWritableFile&) = delete;
+  WatchedWritableFile& operator=(const WatchedWritableFile&) = delete;
+
+  std::size_t write_alignment() const override { return file_->write_alignment(); }
+  Result<void> write_at(std::uint64_t offset, std::span<const std::byte> data) override {
+    const Call call(*watch_, Kind::kWrite, "writing", name_);
+    return file_->write_at(offset, data);
+  }
+  Result<void> finish(std::uint64_t size, Durability durability) override {
+    const bool syncs = durability == Durability::kDurable;
+    const Call call(*watch_, syncs ? Kind::kSync : Kind::kNames, syncs ? "syncing" : "closing", name_);
+    return file_->finish(size, durability);
+  }
+
+ private:
+  std::unique_ptr<WritableFile> file_;
+  std::shared_ptr<OperationWatch> watch_;  // owned by the storage too
+  std::string name_;
+};
+
+class WatchedReadableFile final : public ReadableFile {
+ public:
+  WatchedReadableFile(std::unique_ptr<ReadableFile> file, std::shared_ptr<OperationWatch> watch, std::string_view name)
+      : file_(std::move(file)), watch_(std::move(watch)), name_(name) {}
+
+  std::uint64_t size() const override { return file_->size(); }
+  Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) const override {
+    const Call call(*watch_, Kind::kNames, "reading", name_);
+    return file_->read_at(offset, target);
+  }
+  std::optional<DirectAlignment> direct_alignment() const override { return file_->direct_alignment(); }
+  Result<void> read_direct_at(std::uint64_t offset, std::span<std::byte> target) const override {
+    const Call call(*watch_, Kind::kNames, "reading", name_);
+    return file_->read_direct_at(offset, target);
+  }
+  bool is_cached(std::uint64_t offset, std::uint64_t length) const override { return file_->is_cached(offset, length); }
+
+ private:
+  std::unique_ptr<ReadableFile> file_;
+  std::shared_ptr<OperationWatch> watch_;  // owned by the storage too
+  std::string name_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<StorageLock>> WatchedStorage::lock() {
+  const Call call(*watch_, Kind::kNames, "locking the directory", "");
+  return storage_->lock();
+}
+
+Result<void> WatchedStorage::make_folder(std::string_view name) {
+  const Call call(*watch_, Kind::kNames, "making the folder", name);
+  return storage_->make_folder(name);
+}
+
+Result<void> WatchedStorage::join_folder(std::string_view name) {
+  const Call call(*watch_, Kind::kNames, "opening the folder", name);
+  return storage_->join_folder(name);
+}
+
+Result<void> WatchedStorage::remove_folder(std::string_view name) {
+  const Call call(*watch_, Kind::kNames, "removing the folder", name);
+  return storage_->remove_folder(name);
+}
+
+Result<std::unique_ptr<WritableFile>> WatchedStorage::create(std::string_view name, const CreateOptions& options) {
+  const Call call(*watch_, Kind::kNames, "creating", name);
+  CAIRN_TRY_ASSIGN(std::unique_ptr<WritableFile> file, storage_->create(name, options));
+  return std::unique_ptr<WritableFile>(std::make_unique<WatchedWritableFile>(std::move(file), watch_, name));
+}
+
+Result<void> WatchedStorage::create_whole(std::string_view name, std::string_view bytes, Durability durability) {
+  const Call call(*watch_, durability == Durability::kDurable ? Kind::kSync : Kind::kNames, "writing", name);
+  return storage_->create_whole(name, bytes, durability);
+}
+
+Result<std::unique_ptr<ReadableFile>> WatchedStorage::open(std::string_view name, bool follow_links) const {
+  const Call call(*watch_, Kind::kNames, "opening", name);
+  CAIRN_TRY_ASSIGN(std::unique_ptr<ReadableFile> file, storage_->open(name, follow_links));
+  return std::unique_ptr<ReadableFile>(std::make_unique<WatchedReadableFile>(std::move(file), watch_, name));
+}
+
+Result<std::vector<ListedFile>> WatchedStorage::list(std::string_view folder) const {
+  const Call call(*watch_, Kind::kNames, "listing", folder.empty() ? "." : folder);
+  return storage_->list(folder);
+}
+
+Result<void> WatchedStorage::publish(std::string_view from, std::string_view to) {
+  const Call call(*watch_, Kind::kNames, "renaming to", to);
+  return storage_->publish(from, to);
+}
+
+Result<void> WatchedStorage::replace(std::string_view from, std::string_view to) {
+  const Call call(*watch_, Kind::kNames, "renaming to", to);
+  return storage_->replace(from, to);
+}
+
+Result<void> WatchedStorage::remove(std::string_view name) {
+  const Call call(*watch_, Kind::kNames, "removing", name);
+  return storage_->remove(name);
+}
+
+Result<void> WatchedStorage::sync(std::string_view folder) {
+  const Call call(*watch_, Kind::kSync, "syncing", folder.empty() ? "." : folder);
+  return storage_->sync(folder);
+}
+
+Result<void> WatchedStorage::touch(std::string_view name) {
+  const Call call(*watch_, Kind::kHeartbeat, "touching", name);
+  return storage_->touch(name);
+}
+
+Result<void> WatchedStorage::rewrite(std::string_view name, std::string_view bytes) {
+  const Call call(*watch_, Kind::kHeartbeat, "writing", name);
+  return storage_->rewrite(name, bytes);
+}
+
+Result<double> WatchedStorage::touched_at(std::string_view name) const {
+  const Call call(*watch_, Kind::kNames, "looking at", name);
+  return storage_->touched_at(name);
+}
+
+}  // namespace cairn::storage

@@ -1,0 +1,39 @@
+// WatchedStorage: hands every call on to another storage, and tells an OperationWatch when it begins and returns.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "storage/operation_watch.h"
+#include "storage/storage.h"
+
+namespace cairn::storage {
+
+class WatchedStorage final : public Storage {
+ public:
+  // The watch is owned by whoever judges the calls too, and by the files that are given out.
+  WatchedStorage(std::unique_ptr<Storage> storage, std::shared_ptr<OperationWatch> watch)
+      : storage_(std::move(storage)), watch_(std::move(watch)) {}
+
+  Result<std::unique_ptr<StorageLock>> lock() override;
+  Result<void> make_folder(std::string_view name) override;
+  Result<void> join_folder(std::string_view name) override;
+  Result<void> remove_folder(std::string_view name) override;
+  Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) override;
+  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override;
+  Result<std::unique_ptr<ReadableFile>> open(std::string_view name, bool follow_links) const override;
+  Result<std::vector<ListedFile>> list(std::string_view folder) const override;
+  Result<void> publish(std::string_view from, std::string_view to) override;
+  Result<void> replace(std::string_view from, std::string_view to) override;
+  Result<void> remove(std::string_view name) override;
+  Result<void> sync(std::string_view folder) override;
+  Result<void> touch(std::string_view name) override;
+  Result<void> rewrite(std::string_view name, std::string_view bytes) override;
+  Result<double> touched_at(std::string_view name) const override;
+
+ private:
+  std::unique_ptr<Storage> storage_;
+  std::shared_ptr<OperationWatch> watch_;
+};
+
+}  // namespace cairn::storage
