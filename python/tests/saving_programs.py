@@ -125,11 +125,14 @@ def running(folder: Path, body: str, *arguments: object, functions: str = "") ->
 def no_commit_in(directory: Path) -> Iterator[None]:
     """Saves into it get no further than to their commit: they stay under way."""
     directory.mkdir(exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY)
+    lock = directory / ".cairn-lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
         yield
-    finally:
+    finally:  # as the engine releases it: the name goes first, then the length tells that the file is retired
+        lock.unlink()
+        os.ftruncate(descriptor, 1)
         os.close(descriptor)
 
 

@@ -1,11 +1,8 @@
 """cairn.async_save: the state at the call becomes the checkpoint, by threads and by the writer process alike."""
 
 import contextlib
-import fcntl
-import os
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import torch
 import torch.distributed as dist
 from ranks import Gang
 from same import assert_same, blank
+from saving_programs import no_commit_in
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.staging import DefaultStager as StockDefaultStager
@@ -128,15 +126,6 @@ def test_a_failure_that_nobody_asked_for_is_raised_by_the_next_call_once(checkpo
         cairn.async_save(state_of(2), checkpoint_id=checkpoint, async_checkpointer_type=kind)
     assert cairn.open(checkpoint)["of"] == "another"
     cairn.save(state_of(2), checkpoint_id=checkpoint)
-
-
-@contextlib.contextmanager
-def no_commit_in(directory: Path) -> Iterator[None]:
-    """Saves into it get no further than to their commit."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    yield
-    os.close(descriptor)
 
 
 def test_each_of_two_failures_is_raised(checkpoint: Path, kind: Any) -> None:
