@@ -64,7 +64,7 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
     foreign = ""
     not_decoded: Error | None = None
     try:
-        value, foreign = _engine.decode_plain(payload, known_objects.make)
+        value, foreign = _decoded(payload)
         if not foreign:
             return value
     except Error as error:
@@ -113,6 +113,22 @@ def warn_of_conversions(conversions: list[tuple[str, int, int]], stacklevel: int
     more = f" and {rest} more" if rest else ""
     message = f"converted while loading: {', '.join(named)}{more}"
     warnings.warn(message, ConversionWarning, stacklevel=stacklevel + 1)
+
+
+def _decoded(payload: bytes) -> tuple[Any, str]:
+    """The value in a payload; or None and the class because of which only torch can make it.
+
+    That is torch.Tensor only if nothing else is in the way: an object of the standard library that holds tensors, such
+    as a deque, is left to torch, whose ``weights_only`` rules may not allow its class.
+    """
+    value, foreign = _engine.decode_plain(payload, known_objects.make)
+    if foreign == "torch.Tensor":
+        _, foreign = _engine.decode_plain(payload, _make_of_torch)
+    return value, foreign
+
+
+def _make_of_torch(module: str, *description: Any) -> Any:
+    return known_objects.make(module, *description) if module.partition(".")[0] == "torch" else NotImplemented
 
 
 class _Devices(dict[Any, Any]):
@@ -167,7 +183,7 @@ def _unpickle(key: str, payload: bytes, map_location: Any, *, weights_only: bool
 def _warn_if_foreign(key: str, payload: bytes, kind: str) -> None:
     """Warns at the save of a value that a load will refuse, once for each class. `kind` is the value's class."""
     try:
-        foreign = _engine.decode_plain(payload, known_objects.make)[1]
+        _, foreign = _decoded(payload)
     except Error:
         foreign = kind
     if not foreign or foreign in _warned:

@@ -229,6 +229,15 @@ def test_an_object_that_holds_itself_is_refused(checkpoint: Path) -> None:
     assert state["loop"][1] is state["loop"]
 
 
+def test_a_container_of_tensors_is_refused_by_its_own_name(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by that of its tensors, which need no code."""
+    monkeypatch.setattr(objects, "_warned", set())
+    with pytest.warns(cairn.PickleWarning, match=r"holds a collections\.deque"):
+        cairn.save({"h": {"dtype": torch.half, "last": deque([torch.ones(2)])}}, checkpoint_id=checkpoint)
+    with pytest.raises(cairn.UnsafeContent, match=r"holds a collections\.deque"):
+        cairn.load({"h": {"dtype": None, "last": None}}, checkpoint_id=checkpoint)
+
+
 def test_the_tool_shows_them(checkpoint: Path) -> None:
     stock.save(STATE, checkpoint)
     command = [Path(sys.executable).with_name("cairn"), "inspect", checkpoint]

@@ -1,6 +1,6 @@
 """torch's own small values, and enums and dataclasses of torch that hold settings.
 
-Tensors are not here: :mod:`cairn.known_objects.with_tensors` builds them.
+Tensors are not here: torch builds them, and the values that hold them, by the rules of ``weights_only=True``.
 """
 
 import importlib
