@@ -60,8 +60,8 @@ class FileSystemWriter(StockWriter):
     old checkpoint stays whole until the new one is durable, and if a rank fails no file is left behind. (A failure
     outside of the writer's methods, as in a planner's ``finish_plan``, leaves files until the coordinator's writer is
     used again or dies.) With `_extensions` or another `serialization_format`, in a subclass that writes to another `fs`
-    than a local one, and in a subclass that overrides `prepare_global_plan` or `write_data`, torch's own code does what
-    the subclass leaves to it, and none of this holds.
+    than a local one, and in a subclass that overrides `prepare_global_plan` or `write_data`, or `finish` without a call
+    of ``super().finish()``, torch's own code does what the subclass leaves to it, and none of this holds.
     """
 
     _claim: Claim | None = None  # the coordinator's, from prepare_global_plan on
@@ -95,12 +95,12 @@ class FileSystemWriter(StockWriter):
 
     def reset(self, checkpoint_id: _PathLike | None = None) -> None:
         """As in DCP. A save that is under way is given up."""
-        self.give_up()
+        FileSystemWriter.give_up(self)
         super().reset(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """As in DCP. A save that was under way is given up."""
-        self.give_up()
+        FileSystemWriter.give_up(self)
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
         if reason := why_torch_writes(self):
             engine_use.storage_moves_data(self, self.path, reason)
@@ -140,7 +140,7 @@ class FileSystemWriter(StockWriter):
         except BaseException as error:
             mark(error, ticket)
             if self._is_alone:  # then torch gathers nothing
-                self.give_up()
+                FileSystemWriter.give_up(self)
             raise
         engine_use.storage_moves_data(self, self.path)
         future: Future[list[WriteResult]] = Future()
@@ -164,6 +164,15 @@ class FileSystemWriter(StockWriter):
             claim.give_up()  # does nothing to what has been committed
         for remark in remarks:
             warnings.warn(remark, RuntimeWarning, stacklevel=2)
+
+    def check_committed(self) -> None:
+        """For drivers, after finish(): raises InvalidArgument if the save has not been committed."""
+        if self._claim is not None:
+            raise InvalidArgument(
+                f"{name_of(type(self))}.finish() returned without a call of super().finish(), which commits the "
+                f"checkpoint; the data files in '{self.path}' are withdrawn. Let it call super().finish() always, or "
+                f"not mention it: torch's code then writes the data",
+            )
 
     def give_up(self) -> None:
         """For drivers: withdraws what this save has written, if it is not committed yet. Nothing if there is none."""

@@ -3,8 +3,13 @@
 ``torch.distributed.checkpoint`` calls planners, storage writers, storage readers and stagers by hooks: methods that a
 subclass may override. A class is native for exactly those hooks that it does not override. Cairn carries out native
 hooks itself and calls the others as torch does. A subclass that only has its own ``__init__`` is native throughout.
+
+A program may also replace a method of torch's class itself (``DefaultSavePlanner.resolve_data = ...``). Such a method
+is not the one that Cairn stands for, so it counts as overridden. Seen are replacements after :func:`hooks_of` was
+called, which Cairn does as it is imported.
 """
 
+import copyreg
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -12,25 +17,58 @@ from typing import Any
 # Names that ABCs and protocols add to every subclass.
 _MACHINERY = {"_abc_impl", "_is_protocol", "_is_runtime_protocol"}
 
+# What classes had under their hooks when hooks_of() looked, by class.
+_looked_up: dict[type, dict[str, Any]] = {}
+_MISSING = object()
+
 _combinations: dict[tuple[type, type], type] = {}  # by a class of the caller's and the class of Cairn: what has both
 
 
 def hooks_of(*classes: type) -> frozenset[str]:
     """The names that these classes and their bases define, private ones included, without dunder names."""
-    names = {name for kind in classes for base in kind.__mro__ for name in vars(base)}
+    names: set[str] = set()
+    for base in {base for kind in classes for base in kind.__mro__}:
+        names.update(_looked_up.setdefault(base, dict(vars(base))))
     return frozenset(name for name in names - _MACHINERY if not name.startswith("__"))
 
 
 def overridden(instance: object, hooks: Iterable[str], native: tuple[type, ...]) -> list[str]:
     """Those of `hooks` that `instance` does not have from one of the `native` classes or their bases, sorted.
 
-    A function that was set on the instance overrides its class. A hook that `instance` lacks counts too.
+    A function that was set on the instance overrides its class. A hook that `instance` lacks counts too, and so does
+    one that a native class was given in the place of its own. A class with a ``__getattribute__`` overrides all hooks.
     """
+    if _owner(type(instance), "__getattribute__") is not object:
+        return sorted(hooks)
     trusted = {base for kind in native for base in kind.__mro__}
     own = getattr(instance, "__dict__", {})
     return sorted(
-        hook for hook in hooks if _owner(type(instance), hook) not in trusted or (hook in own and callable(own[hook]))
+        hook
+        for hook in hooks
+        if (owner := _owner(type(instance), hook)) not in trusted
+        or _is_replaced(owner, hook)
+        or (hook in own and callable(own[hook]))
     )
+
+
+def extends(instance: object, hook: str, native: tuple[type, ...]) -> bool:
+    """Whether all overrides of `hook` seem to call ``super()``'s, so that it reaches that of a native class.
+
+    Judged by the names in their code: a function that does not have ``super`` and the hook in it calls the native one
+    by another way, if at all. A function set on the instance does not count as one that calls it.
+    """
+    trusted = {base for kind in native for base in kind.__mro__}
+    if hook in getattr(instance, "__dict__", {}):
+        return False
+    for base in type(instance).__mro__:
+        if hook not in vars(base):
+            continue
+        if base in trusted:
+            return not _is_replaced(base, hook)
+        code = getattr(vars(base)[hook], "__code__", None)
+        if code is None or not {"super", hook} <= set(code.co_names):
+            return False
+    return False
 
 
 def with_native_hooks(instance: Any, stock: type, ours: type) -> Any:
@@ -38,7 +76,9 @@ def with_native_hooks(instance: Any, stock: type, ours: type) -> Any:
 
     The result shares the attributes of `instance`; its class is `ours`, or derives from the class of `instance` first
     and from `ours` second. So ``super()`` in an overridden hook reaches Cairn's, as in a class that was defined after
-    ``cairn.install()``. Returns `instance` itself if its class derives from `ours` already, or can't be combined.
+    ``cairn.install()``. It is another object than `instance`, but pickles and copies as one of the class of `instance`.
+    Returns `instance` itself if its class derives from `ours` already, or can't be combined: if it has ``__slots__``,
+    whose values can't be shared, or a metaclass that refuses.
     """
     kind = _combined(type(instance), stock, ours)
     if kind is type(instance):
@@ -62,6 +102,34 @@ def why_not_native(instance: object, hooks: Iterable[str], native: tuple[type, .
     return f"{name_of(kind)} overrides {', '.join(names)}" if names else ""
 
 
+class _Combined:
+    """First base of a combined class: ``__init_subclass__`` is not called for it, and pickles name the other class."""
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        """Not passed on."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        _, kind, ours = type(self).__bases__
+        plain: Any = object.__new__(kind)
+        private = {name for name in vars(ours) if name.startswith("_")}
+        plain.__dict__.update({name: value for name, value in vars(self).items() if name not in private})
+        function, arguments, *state = plain.__reduce_ex__(protocol)
+        if function is copyreg.__newobj__:  # type: ignore[attr-defined]
+            function, arguments = _blank, (kind,)  # pickle compares the class with that of this instance
+        return function, arguments, *state
+
+
+def _blank(kind: type) -> Any:
+    return object.__new__(kind)
+
+
+def _is_replaced(kind: type, hook: str) -> bool:
+    """Whether the class was given another method of this name. Its caches and other data may change."""
+    now = vars(kind)[hook]
+    is_method = callable(now) or hasattr(now, "__get__")
+    return is_method and kind in _looked_up and now is not _looked_up[kind].get(hook, _MISSING)
+
+
 def _owner(kind: type, hook: str) -> type | None:
     return next((base for base in kind.__mro__ if hook in vars(base)), None)
 
@@ -71,6 +139,8 @@ def _combined(kind: type, stock: type, ours: type) -> type:
         return kind
     if kind is stock:
         return ours
+    if kind.__basicsize__ != stock.__basicsize__:  # __slots__
+        return kind
     if (kind, ours) not in _combinations:
         _combinations[kind, ours] = _new_class(kind, ours)
     return _combinations[kind, ours]
@@ -81,6 +151,6 @@ def _new_class(kind: type, ours: type) -> type:
         namespace.update(__module__=kind.__module__, __qualname__=kind.__qualname__, __doc__=kind.__doc__)
 
     try:
-        return types.new_class(kind.__name__, (kind, ours), exec_body=fill)
-    except TypeError:  # a metaclass or an __init_subclass__ that asks for more
+        return types.new_class(kind.__name__, (_Combined, kind, ours), exec_body=fill)
+    except Exception:  # of a metaclass: it asks for more, or knows a class of this name already
         return kind

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlo
 
 from cairn import mirror
 from cairn.location import local_directory
-from cairn.native_hooks import hooks_of, name_of, overridden, why_not_native
+from cairn.native_hooks import extends, hooks_of, name_of, overridden, why_not_native
 
 _PathLike = str | os.PathLike[str]
 
@@ -29,7 +29,9 @@ _READER_HOOKS = hooks_of(StockReader) - _OTHER_HOOKS
 
 # If a subclass overrides one of these, then torch's code carries out the hooks that it inherits from Cairn's class.
 # The steps of a writer (claim, write, commit) go together: a subclass that overrides one of the first two, as those of
-# Megatron and NVRx do, stores in its own way. A reader's hooks are independent of each other.
+# Megatron and NVRx do, stores in its own way. So does one whose finish() does not call super()'s: it writes metadata of
+# its own, or has torch's class write it, and Cairn's claim would never be committed. A reader's hooks are independent
+# of each other.
 _WRITING_HOOKS = ("_get_metadata_path", "_metadata_exists", "_write_data", "prepare_global_plan", "write_data")
 _READING_HOOKS = ("_get_metadata_path", "_slice_file")
 
@@ -58,7 +60,12 @@ def why_reader_is_foreign(reader: Any, checkpoint_id: _PathLike | None) -> str:
 
 def why_torch_writes(writer: Any) -> str:
     """Why torch's code, not the engine, carries out the hooks that `writer` inherits from Cairn's FileSystemWriter."""
-    return _of_its_own(writer, _WRITING_HOOKS, _native_writers()) or _why_not_plain(writer, None)
+    native = _native_writers()
+    if reason := _of_its_own(writer, _WRITING_HOOKS, native):
+        return reason
+    if not extends(writer, "finish", native):
+        return f"{name_of(type(writer))} overrides finish without super().finish()"
+    return _why_not_plain(writer, None)
 
 
 def why_torch_reads(reader: Any) -> str:

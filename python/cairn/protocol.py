@@ -63,10 +63,12 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
             saved: Metadata = driver(
                 state_dict, writer, process_group, coordinator_rank, _is_alone(no_dist), planner, **keywords
             )
+            if _is_cairns(writer, FileSystemWriter):
+                FileSystemWriter.check_committed(writer)
             return saved
     finally:
-        if hasattr(writer, "give_up"):  # a FileSystemWriter of Cairn, or of a class that extends it
-            writer.give_up()
+        if _is_cairns(writer, FileSystemWriter):
+            FileSystemWriter.give_up(writer)  # not the caller's method of that name
 
 
 def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
@@ -94,15 +96,15 @@ def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
     reasons.append(_stored(why_reader_is_foreign(storage_reader, checkpoint_id)))
     reader = _reader(storage_reader, checkpoint_id)
     place = checkpoint_id or getattr(reader, "path", "")
-    if allow_pickle is not None and hasattr(reader, "reading"):  # Cairn's, or of a class that extends it
-        reader.reading(allow_pickle, **options)
+    if allow_pickle is not None and _is_cairns(reader, FileSystemReader):
+        FileSystemReader.reading(reader, allow_pickle, **options)
     driver = importlib.import_module(f"{mirror.TORCH}.state_dict_loader")._load_state_dict
     try:
         with engine_use.driving(call, place, reasons), _as_torch_raises():
             driver(state_dict, reader, process_group, coordinator_rank, _is_alone(no_dist), planner)
     finally:
-        if hasattr(reader, "done_reading"):
-            reader.done_reading()
+        if _is_cairns(reader, FileSystemReader):
+            FileSystemReader.done_reading(reader)
 
 
 def save_state_dict(
@@ -199,6 +201,11 @@ def _reader(storage: Any, checkpoint_id: _PathLike | None) -> Any:
         return storage
     ours = with_native_hooks(storage, StockReader, FileSystemReader)
     return storage if why_torch_reads(ours) else ours
+
+
+def _is_cairns(storage: Any, ours: type) -> bool:
+    """Whether the storage is of this class of Cairn's, or of one that extends it. isinstance accepts torch's too."""
+    return ours in type(storage).__mro__
 
 
 def _set_up(storage: Any, checkpoint_id: _PathLike | None, *, reader: bool) -> Any:

@@ -326,6 +326,143 @@ def test_a_reader_with_metadata_from_elsewhere_reads_as_torchs(checkpoint: Path)
     assert not cairn.report().calls[-1].engine
 
 
+# --- overrides that Cairn's code does not reach, and classes that can't be combined with Cairn's
+
+
+class StockOwnFinish(dcp.FileSystemWriter):
+    """Writes the metadata by torch's code, not by super()."""
+
+    def finish(self, metadata: Any, results: Any) -> None:
+        dcp.FileSystemWriter.finish(self, metadata, results)
+
+
+class OwnFinish(cairn.FileSystemWriter):
+    def finish(self, metadata: Any, results: Any) -> None:
+        dcp.FileSystemWriter.finish(self, metadata, results)
+
+
+@pytest.mark.parametrize("kind", [StockOwnFinish, OwnFinish])
+@pytest.mark.parametrize("driver", ["cairn", "torch"])
+def test_a_finish_without_super_leaves_the_data_files_in_place(kind: Any, driver: str, checkpoint: Path) -> None:
+    writer = kind(checkpoint)
+    for step in (1, 2):
+        if driver == "cairn":
+            cairn.save(sample(step), storage_writer=writer)
+        else:
+            stock.dcp.save(sample(step), storage_writer=writer, no_dist=True)
+        state = blank()
+        stock.load(state, checkpoint)
+        assert_same(state, sample(step))
+    writer.reset(checkpoint.parent / "another")
+    stock.load(blank(), checkpoint)
+
+
+class SometimesFinishes(cairn.FileSystemWriter):
+    def finish(self, metadata: Any, results: Any) -> None:
+        if metadata is None:
+            super().finish(metadata, results)
+
+
+def test_a_finish_that_does_not_reach_super_fails_the_save(checkpoint: Path) -> None:
+    with pytest.raises(cairn.InvalidArgument, match=r"SometimesFinishes.finish\(\) returned without"):
+        cairn.save(sample(), storage_writer=SometimesFinishes(checkpoint))
+    assert not list(checkpoint.glob("*"))
+
+
+class Slotted(StockFinishes):
+    __slots__ = ("log",)
+
+    def __init__(self, path: Any) -> None:
+        super().__init__(path)
+        self.log: list[int] = []
+
+    def finish(self, metadata: Any, results: Any) -> None:
+        super().finish(metadata, results)
+        self.log.append(len(results))
+
+
+def test_attributes_in_slots_are_seen(checkpoint: Path) -> None:
+    writer = Slotted(checkpoint)
+    cairn.save(sample(), storage_writer=writer)
+    assert writer.log == [1]
+
+
+class Registered(dcp.FileSystemWriter):
+    """A framework's, that knows its subclasses by name."""
+
+    known: dict[str, type] = {}  # noqa: RUF012
+
+    def __init_subclass__(cls) -> None:
+        if cls.__name__ in Registered.known:
+            raise ValueError(cls.__name__)
+        Registered.known[cls.__name__] = cls
+
+
+class Pickles(Registered):
+    copied = b""
+
+    def finish(self, metadata: Any, results: Any) -> None:
+        super().finish(metadata, results)
+        self.copied = pickle.dumps(self)
+
+
+def test_a_combined_class_is_not_seen_by_registries_and_pickles(checkpoint: Path) -> None:
+    writer = Pickles(checkpoint)
+    cairn.save(sample(), storage_writer=writer)
+    assert Registered.known["Pickles"] is Pickles
+    copied = pickle.loads(writer.copied)
+    assert type(copied) is Pickles
+    assert copied.path == checkpoint
+    assert "_claim" not in vars(copied)
+
+
+class NamesLikeCairns(dcp.FileSystemReader):
+    """Its attributes have names that Cairn's class has too."""
+
+    reading = False
+    done_reading = False
+
+    def read_metadata(self, *arguments: Any, **keywords: Any) -> Any:
+        return super().read_metadata(*arguments, **keywords)
+
+
+def test_a_readers_own_attributes_are_not_called(checkpoint: Path) -> None:
+    cairn.save(sample(), checkpoint_id=checkpoint)
+    state = blank()
+    cairn.load(state, storage_reader=NamesLikeCairns(checkpoint))
+    assert_same(state, sample())
+
+
+class Intercepts(DefaultSavePlanner):
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        if name != "resolve_data":
+            return found
+        return lambda item: found(item) if item.tensor_data is None else -found(item)
+
+
+def test_a_planner_that_intercepts_its_attributes_is_asked(checkpoint: Path) -> None:
+    cairn.save(sample(), checkpoint_id=checkpoint, planner=Intercepts())
+    state = blank()
+    cairn.load(state, checkpoint_id=checkpoint)
+    assert torch.equal(state["model"]["w"], -sample()["model"]["w"])
+
+
+def test_a_method_that_replaces_one_of_torchs_class_is_called(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = DefaultSavePlanner.resolve_data
+
+    def resolve(self: Any, item: Any) -> Any:
+        return native(self, item) if item.tensor_data is None else -native(self, item)  # type: ignore[operator]
+
+    monkeypatch.setattr(DefaultSavePlanner, "resolve_data", resolve)
+    cairn.save(sample(), checkpoint_id=checkpoint, planner=OwnSavePlanner())
+    state = blank()
+    cairn.load(state, checkpoint_id=checkpoint)
+    assert torch.equal(state["model"]["w"], -sample()["model"]["w"])
+
+
 # --- the report
 
 
