@@ -24,6 +24,11 @@ std::string text_of(const VerifyReport& report, const std::string& directory) {
   if (report.bytes_unchecked != 0) {
     fmt::format_to(out, "  {} without a checksum to hold them against\n", byte_text(report.bytes_unchecked));
   }
+  if (!report.unchecked_keys.empty()) {
+    const auto& [key, transforms] = report.unchecked_keys.front();
+    fmt::format_to(out, "  {} not checked: stored through stream transforms, which are not undone ('{}': {})\n",
+                   counted(report.unchecked_keys.size(), "key"), printable(key), printable(transforms));
+  }
   if (!report.has_commit_record) text += "  no commit record: not written by Cairn, nothing vouches for .metadata\n";
   return text;
 }
@@ -56,6 +61,14 @@ std::string json_of(const VerifyReport& report, const std::string& directory) {
   json.key("values").number(report.values);
   json.key("bytes_checked").number(report.bytes_checked);
   json.key("bytes_unchecked").number(report.bytes_unchecked);
+  json.key("unchecked_keys").begin_array();
+  for (const auto& [key, transforms] : report.unchecked_keys) {
+    json.begin_object();
+    json.key("key").text(key);
+    json.key("transforms").text(transforms);
+    json.end_object();
+  }
+  json.end_array();
   json.key("problems").begin_array();
   for (const Error& problem : report.problems) write_problem(json, problem);
   json.end_array();

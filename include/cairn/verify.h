@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cairn {
@@ -16,7 +17,10 @@ struct VerifyReport {
   std::vector<Error> problems;        // each names file, and key and offset where it has them; empty: all is well
   std::uint64_t files = 0;            // data files read
   std::uint64_t bytes_checked = 0;    // bytes that a checksum vouches for
-  std::uint64_t bytes_unchecked = 0;  // bytes without a checksum (gaps and records of stock files that carry none)
+  std::uint64_t bytes_unchecked = 0;  // bytes without a checksum (gaps, records that carry none, transformed items)
+  // Keys whose bytes can't be checked, because they went through stream transforms (compression), and the names of
+  // these. Their bytes count as unchecked; only that the file holds them is checked.
+  std::vector<std::pair<std::string, std::string>> unchecked_keys;
   std::uint64_t tensors = 0;
   std::uint64_t values = 0;
   bool has_commit_record = false;  // Cairn wrote it; otherwise only the zip checksums of stock torch vouch for it

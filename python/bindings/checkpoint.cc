@@ -112,6 +112,9 @@ nb::dict verify_directory(const nb::bytes& directory, std::size_t thread_count, 
   result["bytes_unchecked"] = report.bytes_unchecked;
   result["tensors"] = report.tensors;
   result["values"] = report.values;
+  nb::dict unchecked_keys;
+  for (const auto& [key, transforms] : report.unchecked_keys) unchecked_keys[to_str(key)] = to_str(transforms);
+  result["unchecked_keys"] = unchecked_keys;
   result["has_commit_record"] = report.has_commit_record;
   return result;
 }

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 from cairn import _engine, arrays, known_objects
@@ -99,6 +100,7 @@ class VerifyReport(NamedTuple):
     bytes_checked: int  # a checksum vouches for them
     bytes_unchecked: int  # stock torch wrote them without one
     has_commit_record: bool  # Cairn wrote it
+    unchecked_keys: Mapping[str, str] = MappingProxyType({})  # stored through stream transforms, and the names of these
 
     def __bool__(self) -> bool:
         return not self.problems
@@ -228,8 +230,9 @@ def open(directory: str | os.PathLike[str], *, follow_links: bool = False) -> Ch
 def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_links: bool = False) -> VerifyReport:
     """Reads every byte of a checkpoint and holds it against its checksum, and every chunk against its tensor.
 
-    The report is true if all is well; otherwise ``problems`` holds errors that name file, offset and key. Raises only
-    if there is no checkpoint to look at, or its metadata can't be read at all. Ctrl-C ends it at once.
+    The report is true if nothing is wrong; otherwise ``problems`` holds errors that name file, offset and key. Keys
+    that went through stream transforms (compression) can't be checked: ``unchecked_keys`` names them. Raises only if
+    there is no checkpoint to look at, or its metadata can't be read at all. Ctrl-C ends it at once.
     """
     found = _engine.verify(os.fsencode(existing_directory(directory)), thread_count, follow_links)
     return VerifyReport(**{**found, "problems": tuple(found["problems"])})

@@ -35,6 +35,7 @@ from cairn.native_storages import directory_of, why_torch_reads, why_torch_write
 from cairn.objects import warn_of_conversions
 from cairn.read_items import ItemReader, PlannerWithoutCode
 from cairn.torch_file import check_rules_hold
+from cairn.transformed_items import TransformedItems
 from cairn.write_items import metadata_of, write_items
 
 _PathLike = str | os.PathLike[str]
@@ -192,8 +193,9 @@ class FileSystemReader(StockReader):
 
     As a StorageReader it decodes the metadata without running code from the checkpoint, reads straight into the
     planner's tensors, and checks every byte that it reads. Dtypes are converted as torch converts them, with a
-    ConversionWarning. torch reads items that went through stream transforms, or lie elsewhere than in the checkpoint's
-    metadata, and all data in a subclass that reads from another `fs` than a local one.
+    ConversionWarning. Stream transforms (compression) are undone by the reader's registry, within bounds of memory.
+    torch reads items that lie elsewhere than in the checkpoint's metadata, and all data in a subclass that reads from
+    another `fs` than a local one.
 
     No code from the checkpoint runs, also where ``torch.distributed.checkpoint.load`` drives: a value that can't be
     read without raises UnsafeContent, unless ``cairn.install(allow_pickle=True)`` or CAIRN_ALLOW_PICKLE=1 allows it.
@@ -255,10 +257,15 @@ class FileSystemReader(StockReader):
         options = {**self._options, "thread_count": self.thread_count}
         reader = ItemReader(self._checkpoint, self.storage_data, options, allow_pickle)
         ours = [item for item in plan.items if reader.knows(item)]
+        others = [item for item in plan.items if not reader.knows(item)]
+        transformed = [item for item in others if reader.is_transformed(item)]
         reader.read(ours, planner)
+        if transformed:
+            directory = directory_of(self)
+            TransformedItems(directory, self.transforms, reader, options, allow_pickle).read(transformed, planner)
         warn_of_conversions(reader.conversions, stacklevel=2)
-        if len(ours) < len(plan.items):
-            theirs = [item for item in plan.items if not reader.knows(item)]
+        theirs = [item for item in others if not reader.is_transformed(item)]
+        if theirs:
             return self._read_by_torch(replace(plan, items=theirs), planner, allow_pickle)
         future: Future[None] = Future()
         future.set_result(None)

@@ -13,7 +13,7 @@ from cairn import _engine, engine_use
 from cairn.checkpoint import Verify, check_verify
 from cairn.consent import pickle_allowed
 from cairn.driver_state import fill_load_planner, fill_reader
-from cairn.errors import Error, NotFound, Replaced
+from cairn.errors import Error, NotFound, Replaced, Unsupported
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import load_options
 from cairn.flattening import Leaf, flatten, flatten_as_2_3, top_level
@@ -36,6 +36,7 @@ from cairn.tensors import (
 
 _RESTART_PAUSE_SECONDS = 0.005  # before the first, doubled for each: a network may show the old metadata for a while
 _RESTARTS_MAX = 8  # how often a load begins again because a save replaced the checkpoint under it
+_TRANSFORMED = "the checkpoint has items that went through stream transforms"  # which the engine does not undo
 _Result = TypeVar("_Result")
 
 
@@ -75,11 +76,14 @@ def load(  # noqa: PLR0913 - DCP has six of them
     can tell is found out before anything in `state_dict` changes; if bytes turn out to be damaged, tensors may be
     partly filled.
 
+    Of a checkpoint with stream transforms (compression) torch's driver plans the load, and the transforms are undone by
+    the registry of `storage_reader`, or torch's own.
+
     A `planner` of another class than DCP's own plans by its own rules, and a `storage_reader` that is no file system's
     reads by its own (:mod:`cairn.protocol`); tensors may then be partly filled after any failure.
     """
-    if why_load_planner_is_foreign(planner) or why_reader_is_foreign(storage_reader, checkpoint_id):
-        resolved, statefuls = _resolved(state_dict)
+
+    def load_resolved_by_protocol(resolved: dict[str, Any]) -> None:
         load_by_protocol(
             resolved,
             checkpoint_id=checkpoint_id,
@@ -92,6 +96,10 @@ def load(  # noqa: PLR0913 - DCP has six of them
             allow_cast=allow_cast,
             follow_links=follow_links,
         )
+
+    if why_load_planner_is_foreign(planner) or why_reader_is_foreign(storage_reader, checkpoint_id):
+        resolved, statefuls = _resolved(state_dict)
+        load_resolved_by_protocol(resolved)
         _put_back(state_dict, resolved, statefuls)
         return
     with as_checkpoint_exceptions() as here:
@@ -104,7 +112,14 @@ def load(  # noqa: PLR0913 - DCP has six of them
             options["allow_partial"] = allow_partial
             resolved, statefuls = _resolved(state_dict)
             run = _Load(resolved, flattens, options, pickle_allowed(allow_pickle), (planner, storage_reader))
-        conversions = _with_restarts(os.fsencode(directory), run, ranks)
+        try:
+            conversions = _with_restarts(os.fsencode(directory), run, ranks)
+        except Unsupported as error:
+            if not _is_transformed(error, ranks):
+                raise
+            load_resolved_by_protocol(resolved)
+            _put_back(state_dict, resolved, statefuls)
+            return
     engine_use.note("load", directory)
     warn_of_conversions(conversions, stacklevel=2)
     _put_back(state_dict, resolved, statefuls)
@@ -158,6 +173,8 @@ class _Load:
         with ranks.preparing(_engine.abandon_load):
             checkpoint = _engine.open(directory, f"__{ranks.rank}.metadata" if alone else ".metadata")
             catalog = _engine.catalog_of(checkpoint)
+            if catalog.transforms():
+                raise Unsupported(_TRANSFORMED)
             leaves = self._leaves(catalog)
             metadata = LazyMetadata(catalog, getattr(self._reader, "load_id", None))
             fill_load_planner(self._planner, self._state_dict, leaves, metadata, ranks.rank)
@@ -247,6 +264,14 @@ def _is_metadata_missing(error: Error, ranks: Ranks) -> bool:
     failures = [cause for cause, _ in error.causes] or [error]
     return len(failures) == ranks.count and all(
         isinstance(failure, NotFound) and failure.file == ".metadata" for failure in failures
+    )
+
+
+def _is_transformed(error: Error, ranks: Ranks) -> bool:
+    """Whether every rank found stream transforms in the metadata. Nothing has been read or changed then."""
+    failures = [cause for cause, _ in error.causes] or [error]
+    return len(failures) == ranks.count and all(
+        isinstance(failure, Unsupported) and failure.message.startswith(_TRANSFORMED) for failure in failures
     )
 
 

@@ -53,15 +53,23 @@ class ItemReader:
         self._options = options
         self._payload_options = {name: value for name, value in options.items() if name != "allow_cast"}
         self._allow_pickle = allow_pickle
-        self._chunks = _chunks_by_place(_engine.catalog_of(checkpoint))
+        self._catalog = _engine.catalog_of(checkpoint)
+        self._chunks = _chunks_by_place(self._catalog)
         #: Float conversions and casts of what has been read: key, saved and wanted dtype code.
         self.conversions: list[tuple[str, int, int]] = []
 
     def knows(self, item: ReadItem) -> bool:
         """Whether the engine can read the item; not if it went through a stream transform, or is at another place."""
-        info = self._info_of(item)
-        if info.transform_descriptors:
-            return False
+        info = self.info_of(item)
+        return not info.transform_descriptors and self.has_chunk(item)
+
+    def is_transformed(self, item: ReadItem) -> bool:
+        """Whether the item is one for cairn.transformed_items."""
+        return bool(self.info_of(item).transform_descriptors) and self.has_chunk(item)
+
+    def has_chunk(self, item: ReadItem) -> bool:
+        """Whether the checkpoint's own metadata has the item at that place, transformed or not."""
+        info = self.info_of(item)
         chunk = self._chunks.get((info.relative_path, info.offset))
         return chunk is not None and chunk.is_tensor == (item.type is not LoadItemType.BYTE_IO)
 
@@ -71,7 +79,7 @@ class ItemReader:
             if item.type is LoadItemType.BYTE_IO:
                 self._read_value(item, planner)
         tensors = [item for item in items if item.type is not LoadItemType.BYTE_IO]
-        if not _is_stock(planner, *_TENSOR_HOOKS):
+        if not is_stock(planner, *_TENSOR_HOOKS):
             for item in tensors:  # it may have one tensor at a time, and may expect its commit before the next
                 self._read_tensors([item], planner)
             return
@@ -79,27 +87,35 @@ class ItemReader:
         batch_bytes = 0
         for item in tensors:
             batch.append(item)
-            batch_bytes += self._info_of(item).length
+            batch_bytes += self.info_of(item).length
             if batch_bytes >= _BATCH_BYTES_MAX:
                 self._read_tensors(batch, planner)
                 batch, batch_bytes = [], 0
         self._read_tensors(batch, planner)
 
-    def _info_of(self, item: ReadItem) -> Any:
+    def info_of(self, item: ReadItem) -> Any:
+        """Where the item lies: its torch ``_StorageInfo``. Raises MissingKey."""
         info = self._storage_data.get(item.storage_index)
         if info is None:
             key = item.storage_index.fqn
             raise MissingKey(f"the checkpoint has no bytes for '{key}' at {item.storage_index.offset}", key=key)
         return info
 
+    def stored_tensor_of(self, item: ReadItem) -> tuple[tuple[int, ...], int]:
+        """Sizes of the chunk that a tensor item lies in, and its code of a dtype. For what has_chunk()."""
+        chunk = self._chunk_of(item)
+        tensor = self._catalog.tensor(chunk.key)
+        assert tensor is not None  # or the chunk were a value's
+        return chunk.sizes, tensor[0]
+
     def _chunk_of(self, item: ReadItem) -> _Chunk:
-        info = self._info_of(item)
+        info = self.info_of(item)
         return self._chunks[info.relative_path, info.offset]
 
     def _read_value(self, item: ReadItem, planner: LoadPlanner) -> None:
         key = self._chunk_of(item).key
         payload = self._checkpoint.read_payload(key, **self._payload_options)
-        if _is_stock(planner, "load_bytes"):
+        if is_stock(planner, "load_bytes"):
             payload = payload_without_code(key, payload, self._allow_pickle)
         planner.load_bytes(item, io.BytesIO(payload))
 
@@ -138,7 +154,7 @@ class PlannerWithoutCode:
 
     def load_bytes(self, item: ReadItem, value: io.BytesIO) -> None:
         """As the planner's; raises UnsafeContent for a value that only running its pickle could make."""
-        if _is_stock(self._planner, "load_bytes"):
+        if is_stock(self._planner, "load_bytes"):
             value = io.BytesIO(payload_without_code(item.dest_index.fqn, value.read(), self._allow_pickle))
         self._planner.load_bytes(item, value)
 
@@ -162,7 +178,7 @@ def _check_fits(item: ReadItem, chunk: _Chunk, target: torch.Tensor) -> None:
         )
 
 
-def _is_stock(planner: LoadPlanner, *hooks: str) -> bool:
+def is_stock(planner: LoadPlanner, *hooks: str) -> bool:
     """Whether these methods of the planner are torch's own."""
     return not overridden(planner, hooks, (DefaultLoadPlanner,))
 
