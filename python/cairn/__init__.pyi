@@ -68,12 +68,12 @@ from cairn.in_flight import saves_in_flight as saves_in_flight
 from cairn.installing import install as install
 from cairn.installing import uninstall as uninstall
 from cairn.loading import load as load
+from cairn.loading import load_state_dict as load_state_dict
 from cairn.objects import ConversionWarning as ConversionWarning
 from cairn.objects import DeviceWarning as DeviceWarning
 from cairn.objects import PickleWarning as PickleWarning
-from cairn.protocol import load_state_dict as load_state_dict
-from cairn.protocol import save_state_dict as save_state_dict
 from cairn.saving import save as save
+from cairn.saving import save_state_dict as save_state_dict
 from cairn.staging import staging_fence as staging_fence
 
 def __getattr__(name: str) -> Any: ...

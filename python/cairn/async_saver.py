@@ -1,5 +1,6 @@
 """AsyncSaver: saves in the background by the engine, in a native process or in threads, as Python futures."""
 
+import contextlib
 import functools
 import logging
 import os
@@ -7,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from torch.distributed.checkpoint.metadata import Metadata
 
@@ -56,6 +57,15 @@ def check_settings(io_priority: object = None, **settings: object) -> None:
             raise InvalidArgument(
                 f"{name} is out of its range", expected=f"{least:g} to {greatest:g}", actual=repr(value)
             )
+
+
+class Observer(NamedTuple):
+    """Hears of a save that runs in the background."""
+
+    #: Entered when the state is staged, left when the save has ended, with its error if it failed.
+    uploading: Callable[[], contextlib.AbstractContextManager[None]]
+    #: Gets the save's id (hexadecimal) and metadata, before the upload future is done.
+    on_written: Callable[[str, Metadata], None]
 
 
 class AsyncSaver:
@@ -129,13 +139,12 @@ class AsyncSaver:
         follower: saves_under_way.Follower,
         *,
         asynchronous_staging: bool,
-        on_written: Callable[[str, Metadata], None] | None = None,
+        observer: Observer | None = None,
         **options: Any,
     ) -> PendingSave:
         """As save(), of a state that is described already. The follower has started.
 
-        `on_written` gets the save's id (hexadecimal) and metadata, in the follower's thread, before the upload future
-        is done.
+        `observer` is called in the follower's thread.
         """
         options.setdefault("checkpoint_id", os.fspath(directory))
         native = self._native.save(
@@ -148,7 +157,7 @@ class AsyncSaver:
             save.staging.set_result(None)
         kept = [described] if asynchronous_staging else []
         rank = options.get("alone_as_rank")
-        follower.follow(save, functools.partial(self._follow, save, native, kept, rank, on_written))
+        follower.follow(save, functools.partial(self._follow, save, native, kept, rank, observer))
         return save
 
     def abandon(self, reason: Reason, /, **options: Any) -> NoReturn:
@@ -187,22 +196,24 @@ class AsyncSaver:
         native: _engine.AsyncSave,
         kept: list[DescribedState],
         rank: int | None,
-        on_written: Callable[[str, Metadata], None] | None,
+        observer: Observer | None,
     ) -> None:
         """Brings both futures to their end, whatever happens. What is `kept` goes when it is staged."""
+        uploading = contextlib.nullcontext if observer is None else observer.uploading
         try:
             if not save.staging.done() and not _wait(native.wait_staged):
                 self._leave(save)
                 return
         except BaseException as error:
             save.staging.set_exception(error)
+            uploading = contextlib.nullcontext
         else:
             if not save.staging.done():
                 save.staging.set_result(None)
         kept.clear()
         remarks: list[str] = []
         try:
-            with as_checkpoint_exceptions():
+            with uploading(), as_checkpoint_exceptions():
                 written = _wait(native.wait_written)
             if written is None:
                 self._leave(save)
@@ -210,8 +221,8 @@ class AsyncSaver:
             save_id, is_here, _, remarks = written
             source = native.catalog if is_here else functools.partial(_catalog_in, save.directory, save_id, rank)
             metadata = LazyMetadata(source)
-            if on_written is not None:
-                on_written(save_id, metadata)
+            if observer is not None:
+                observer.on_written(save_id, metadata)
             save.upload.set_result(metadata)
         except BaseException as error:
             save.upload.set_exception(error)

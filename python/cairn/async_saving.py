@@ -8,6 +8,7 @@ Python takes no part in step 3, and nothing is sent between ranks in it: their w
 overlap on one process group, which needs no CPU backend.
 """
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable
@@ -21,8 +22,8 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlo
 from torch.distributed.checkpoint.staging import DefaultStager as StockDefaultStager
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
 
-from cairn import engine_use, queued_saves, saves_under_way
-from cairn.async_saver import AsyncSaver, IoPriority, check_settings
+from cairn import dcp_records, engine_use, queued_saves, saves_under_way
+from cairn.async_saver import AsyncSaver, IoPriority, Observer, check_settings
 from cairn.described import DescribedState, states_of
 from cairn.driver_state import fill_save_planner, fill_writer
 from cairn.errors import Error, InvalidArgument
@@ -82,24 +83,42 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     A planner, a storage or a stager of the caller's own class is used as in DCP, with threads. InvalidArgument if
     `async_checkpointer_type` is no AsyncCheckpointerType; ``cairn.install`` can replace it for all calls.
     """
-    stager = async_stager
-    if stager is None and isinstance(storage_writer, AsyncStager):
-        stager = storage_writer
+    with dcp_records.in_call(
+        "async_save",
+        checkpoint_id=checkpoint_id,
+        storage_writer=storage_writer,
+        planner=planner,
+        process_group=process_group,
+    ):
+        call = _Call(checkpoint_id, storage_writer, planner, process_group, no_dist, use_collectives)
+        return _begin(state_dict, call, async_checkpointer_type, async_stager)
+
+
+def _begin(
+    state_dict: dict[str, Any], call: "_Call", async_checkpointer_type: AsyncCheckpointerType, stager: Any
+) -> "Future[Metadata] | AsyncSaveResponse":
+    if stager is None and isinstance(call.storage_writer, AsyncStager):
+        stager = call.storage_writer
     process = (_type_for_all or async_checkpointer_type) is AsyncCheckpointerType.PROCESS
-    call = _Call(checkpoint_id, storage_writer, planner, process_group, no_dist, use_collectives)
 
     def state() -> dict[str, Any]:  # runs where an error reaches the other ranks too
         _check_type(async_checkpointer_type)
         return states_of(state_dict)
 
-    foreign = why_save_planner_is_foreign(planner) or why_writer_is_foreign(storage_writer, checkpoint_id)
+    foreign = why_save_planner_is_foreign(call.planner)
+    foreign = foreign or why_writer_is_foreign(call.storage_writer, call.checkpoint_id)
     if not foreign and (stager is None or not why_not_native(stager, _BLOCKING_HOOKS, _BLOCKING_STAGERS)):
-        return _start(state, call, process, asynchronous_staging=False).upload
+        pending = _start(state, call, process, asynchronous_staging=False)
+        with dcp_records.in_call("maybe_synchronize_staging"):
+            return pending.upload
     if not foreign and not why_not_native(stager, _STAGING_HOOKS, _STAGERS):
         later = stager._config.use_async_staging
         pending = _start(state, call, process, asynchronous_staging=later)
         stager._staging_future = pending.staging  # for its synchronize_staging()
-        return _response(pending.staging, pending.upload) if later else pending.upload
+        if later:
+            return _response(pending.staging, pending.upload)
+        with dcp_records.in_call("maybe_synchronize_staging"):
+            return pending.upload
     return _save_what_is_staged(state, stager, call, process, foreign)
 
 
@@ -180,8 +199,14 @@ def _saver(process: bool) -> AsyncSaver:
 
 
 def _start(
-    make_state: Callable[[], dict[str, Any]], call: _Call, process: bool, *, asynchronous_staging: bool
+    make_state: Callable[[], dict[str, Any]],
+    call: _Call,
+    process: bool,
+    *,
+    asynchronous_staging: bool,
+    is_staged: bool = False,
 ) -> PendingSave:
+    """`is_staged`: the caller's stager has made the state, and that is recorded already."""
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(call.process_group, call.no_dist)
         here.rank = ranks.rank
@@ -198,18 +223,29 @@ def _start(
                     saves_under_way.raise_untold()
                     planning = save_planning(call.planner)
                     directory, options = save_options(call.checkpoint_id, call.storage_writer)
-                    described = DescribedState(make_state(), record_paths=planning["record_paths"])
+                    state = make_state()
+                    described = DescribedState(state, record_paths=planning["record_paths"])
                     follower.start()
-                pending = saver.start(
-                    described,
+                records = dcp_records.UploadRecords(
+                    ranks.rank == 0 or not call.use_collectives,
                     directory,
-                    follower,
-                    asynchronous_staging=asynchronous_staging,
-                    on_written=fill,
-                    **planning,
-                    **options,
-                    **together,
+                    list(state),
+                    checkpoint_id=call.checkpoint_id,
+                    storage_writer=call.storage_writer,
+                    planner=call.planner,
+                    process_group=call.process_group,
                 )
+                with contextlib.nullcontext() if is_staged else dcp_records.in_call("stage_state_dict"):
+                    pending = saver.start(
+                        described,
+                        directory,
+                        follower,
+                        asynchronous_staging=asynchronous_staging,
+                        observer=Observer(records.uploading, fill),
+                        **planning,
+                        **options,
+                        **together,
+                    )
             engine_use.note("async_save", directory, "writer process" if process else "threads")
             return pending
         except Error as error:
@@ -230,18 +266,24 @@ def _save_what_is_staged(
     What is staged at once, for the engine, is copied once more: the stager may use its memory for the next save.
     """
     stager = stager or DefaultStager(StagingOptions(False, False, False, False))
+
+    def stage() -> Any:
+        live = state()
+        with dcp_records.in_call("stage_state_dict"):
+            return stager.stage(live)
+
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(call.process_group, call.no_dist)
         here.rank = ranks.rank
         own = Ranks(queued_saves.group_of_our_own(call.process_group, call.no_dist), call.no_dist)
         with Follower(_members(ranks, call)) as follower:
             try:
-                staged = queued_saves.stage(ranks, own, follower, lambda: stager.stage(state()))
+                staged = queued_saves.stage(ranks, own, follower, stage)
             except BaseException as error:
                 saves_under_way.note_told(error)
                 raise
             if not foreign and not isinstance(staged, Future):
-                pending = _start(lambda: staged, call, process, asynchronous_staging=False)
+                pending = _start(lambda: staged, call, process, asynchronous_staging=False, is_staged=True)
             else:
                 given = call.checkpoint_id or getattr(call.storage_writer, "path", None) or ""
                 directory = str(local_directory(given) or given)
@@ -253,8 +295,9 @@ def _save_what_is_staged(
                 pending = queued_saves.enqueue(own, directory, staged, follower, save)
     if isinstance(staged, Future):
         return _response(pending.staging, pending.upload)
-    if stager.should_synchronize_after_execute:
-        stager.synchronize_staging()
+    with dcp_records.in_call("maybe_synchronize_staging"):
+        if stager.should_synchronize_after_execute:
+            stager.synchronize_staging()
     return pending.upload
 
 

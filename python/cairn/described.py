@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
-from cairn import _engine
+from cairn import _engine, dcp_records
 from cairn.flattening import Rules
 from cairn.objects import add_value
 from cairn.tensors import TensorSource
@@ -25,8 +25,15 @@ class DescribedState:
 
 
 def states_of(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries, of Statefuls their ``state_dict()``."""
-    return {key: _state_of(value) for key, value in state_dict.items()}
+    """The entries, of Statefuls their ``state_dict()``. Recorded as torch's function of this purpose is."""
+    if not dcp_records.is_heard():
+        return {key: _state_of(value) for key, value in state_dict.items()}
+    states = {}
+    with dcp_records.in_call("_stateful_to_state_dict"):
+        for key, value in state_dict.items():
+            with dcp_records.in_call(f"_stateful_to_state_dict.{key}"):
+                states[key] = _state_of(value)
+    return states
 
 
 def _state_of(value: Any) -> Any:

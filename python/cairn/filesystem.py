@@ -263,7 +263,7 @@ class FileSystemReader(StockReader):
         if transformed:
             directory = directory_of(self)
             TransformedItems(directory, self.transforms, reader, options, allow_pickle).read(transformed, planner)
-        warn_of_conversions(reader.conversions, stacklevel=2)
+        warn_of_conversions(reader.conversions)
         theirs = [item for item in others if not reader.is_transformed(item)]
         if theirs:
             return self._read_by_torch(replace(plan, items=theirs), planner, allow_pickle)

@@ -2,14 +2,15 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.distributed.checkpoint.planner_helpers import _init_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 
-from cairn import _engine, engine_use
+from cairn import _engine, dcp_records, engine_use
 from cairn.checkpoint import Verify, check_verify
 from cairn.consent import pickle_allowed
 from cairn.driver_state import fill_load_planner, fill_reader
@@ -82,6 +83,86 @@ def load(  # noqa: PLR0913 - DCP has six of them
     A `planner` of another class than DCP's own plans by its own rules, and a `storage_reader` that is no file system's
     reads by its own (:mod:`cairn.protocol`); tensors may then be partly filled after any failure.
     """
+    with dcp_records.in_call(
+        "load",
+        checkpoint_id=checkpoint_id,
+        storage_reader=storage_reader,
+        planner=planner,
+        process_group=process_group,
+    ):
+        entries = _Entries(state_dict)
+        _load_states(
+            entries.resolve,
+            checkpoint_id=checkpoint_id,
+            storage_reader=storage_reader,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            allow_pickle=allow_pickle,
+            allow_cast=allow_cast,
+            verify=verify,
+            follow_links=follow_links,
+        )
+        entries.put_back()
+
+
+def _load_state_dict(
+    state_dict: dict[str, Any],
+    storage_reader: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+) -> None:
+    """The load that torch's other modules call: entries are filled as they are, Statefuls are not asked.
+
+    The engine's coordinator is rank 0, whatever `coordinator_rank` says; what is loaded is the same. Values run code
+    only if the environment variable CAIRN_ALLOW_PICKLE or ``cairn.install`` allows it.
+    """
+    _load_states(
+        lambda: state_dict,
+        storage_reader=storage_reader,
+        planner=planner,
+        process_group=process_group,
+        no_dist=no_dist,
+        coordinator_rank=coordinator_rank,
+        call="_load_state_dict",
+    )
+
+
+def load_state_dict(
+    state_dict: dict[str, Any],
+    storage_reader: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+) -> None:
+    """DCP's older load: entries are filled as they are, Statefuls are not asked. Deprecated, as there."""
+    warnings.warn("`load_state_dict` is deprecated, use `load` instead", FutureWarning, stacklevel=2)
+    storage_reader.reset()
+    _load_state_dict(state_dict, storage_reader, process_group, coordinator_rank, no_dist, planner)
+
+
+def _load_states(  # noqa: PLR0913 - DCP has seven of them
+    make_states: Callable[[], dict[str, Any]],
+    *,
+    checkpoint_id: str | os.PathLike[str] | None = None,
+    storage_reader: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    coordinator_rank: int = 0,
+    allow_pickle: bool | None = None,
+    allow_cast: bool = False,
+    verify: Verify = "needed",
+    follow_links: bool = False,
+    call: str = "load",
+) -> None:
+    """Fills what `make_states` returns. Other ranks are told if that raises.
+
+    `call` is for engine_use, `coordinator_rank` for torch's driver.
+    """
 
     def load_resolved_by_protocol(resolved: dict[str, Any]) -> None:
         load_by_protocol(
@@ -91,16 +172,16 @@ def load(  # noqa: PLR0913 - DCP has six of them
             planner=planner,
             process_group=process_group,
             no_dist=no_dist,
+            coordinator_rank=coordinator_rank,
             allow_pickle=pickle_allowed(allow_pickle),
             verify=check_verify(verify),
             allow_cast=allow_cast,
             follow_links=follow_links,
+            call=call,
         )
 
     if why_load_planner_is_foreign(planner) or why_reader_is_foreign(storage_reader, checkpoint_id):
-        resolved, statefuls = _resolved(state_dict)
-        load_resolved_by_protocol(resolved)
-        _put_back(state_dict, resolved, statefuls)
+        load_resolved_by_protocol(make_states())
         return
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(process_group, no_dist)
@@ -110,40 +191,53 @@ def load(  # noqa: PLR0913 - DCP has six of them
             directory, options = load_options(checkpoint_id, storage_reader)
             options |= {"verify": check_verify(verify), "allow_cast": allow_cast, "follow_links": follow_links}
             options["allow_partial"] = allow_partial
-            resolved, statefuls = _resolved(state_dict)
-            run = _Load(resolved, flattens, options, pickle_allowed(allow_pickle), (planner, storage_reader))
+            given = _Given(planner, storage_reader, (directory, process_group))
+            states = make_states()
+            run = _Load(states, flattens, options, pickle_allowed(allow_pickle), given)
         try:
             conversions = _with_restarts(os.fsencode(directory), run, ranks)
         except Unsupported as error:
             if not _is_transformed(error, ranks):
                 raise
-            load_resolved_by_protocol(resolved)
-            _put_back(state_dict, resolved, statefuls)
+            load_resolved_by_protocol(states)
             return
-    engine_use.note("load", directory)
-    warn_of_conversions(conversions, stacklevel=2)
-    _put_back(state_dict, resolved, statefuls)
+    engine_use.note(call, directory)
+    warn_of_conversions(conversions)
 
 
-def _resolved(state_dict: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What is to be filled, in the order of the keys, and the keys of Statefuls."""
-    resolved = {}
-    statefuls = []
-    for key in sorted(state_dict, key=str):
-        value = state_dict[key]
-        if type(value) not in (torch.Tensor, torch.nn.Parameter, dict) and isinstance(value, Stateful):
-            statefuls.append(key)
-            value = value.state_dict()
-        resolved[key] = value
-    return resolved, statefuls
+class _Entries:
+    """The entries of a caller's state dict, of which Statefuls give their state and take it back."""
+
+    def __init__(self, state_dict: dict[str, Any]) -> None:
+        self._state_dict = state_dict
+        self._resolved: dict[str, Any] = {}
+        self._statefuls: list[str] = []
+
+    def resolve(self) -> dict[str, Any]:
+        """What is to be filled, in the order of the keys."""
+        for key in sorted(self._state_dict, key=str):
+            value = self._state_dict[key]
+            if type(value) not in (torch.Tensor, torch.nn.Parameter, dict) and isinstance(value, Stateful):
+                self._statefuls.append(key)
+                value = value.state_dict()
+            self._resolved[key] = value
+        return self._resolved
+
+    def put_back(self) -> None:
+        """Gives the state dict what has been filled."""
+        for key in sorted(self._state_dict, key=str):
+            if key in self._statefuls:
+                self._state_dict[key].load_state_dict(self._resolved[key])
+            else:
+                self._state_dict[key] = self._resolved[key]
 
 
-def _put_back(state_dict: dict[str, Any], resolved: dict[str, Any], statefuls: list[str]) -> None:
-    for key in sorted(state_dict, key=str):
-        if key in statefuls:
-            state_dict[key].load_state_dict(resolved[key])
-        else:
-            state_dict[key] = resolved[key]
+class _Given(NamedTuple):
+    """What a caller has given to a load."""
+
+    planner: Any
+    reader: Any
+    step: tuple[Any, Any]  # for dcp_records: the storage's path and the process group
 
 
 class _Load:
@@ -155,14 +249,13 @@ class _Load:
         flattens: bool,
         options: dict[str, Any],
         allow_pickle: bool,
-        given: tuple[Any, Any],
+        given: _Given,
     ) -> None:
-        """`given`: the caller's planner and reader, or None for each."""
         self._state_dict = state_dict
         self._flattens = flattens
         self._options = options
         self._allow_pickle = allow_pickle
-        self._planner, self._reader = given
+        self._given = given
 
     def run(self, directory: bytes, ranks: Ranks, alone: bool) -> list[tuple[str, int, int]]:
         """Values are read and decoded first, then tensors are filled, and at last the values are put into place.
@@ -170,15 +263,16 @@ class _Load:
         `alone`: each rank from what it saved alone.
         """
         fresh: list[tuple[Leaf, Any]] = []  # what replaces values, and meta tensors
-        with ranks.preparing(_engine.abandon_load):
+        step = self._given.step
+        with ranks.preparing(_engine.abandon_load), dcp_records.in_step("local_step", *step):
             checkpoint = _engine.open(directory, f"__{ranks.rank}.metadata" if alone else ".metadata")
             catalog = _engine.catalog_of(checkpoint)
             if catalog.transforms():
                 raise Unsupported(_TRANSFORMED)
             leaves = self._leaves(catalog)
-            metadata = LazyMetadata(catalog, getattr(self._reader, "load_id", None))
-            fill_load_planner(self._planner, self._state_dict, leaves, metadata, ranks.rank)
-            fill_reader(self._reader, metadata, ranks.rank, use_collectives=not alone)
+            metadata = LazyMetadata(catalog, getattr(self._given.reader, "load_id", None))
+            fill_load_planner(self._given.planner, self._state_dict, leaves, metadata, ranks.rank)
+            fill_reader(self._given.reader, metadata, ranks.rank, use_collectives=not alone)
             payloads = [leaf for leaf in leaves if not _is_tensor(leaf.value) or needs_payload(leaf.value)]
             read = self._read_payloads(checkpoint, payloads)
             opaque: list[tuple[torch.Tensor, torch.Tensor]] = []  # targets that only torch can fill, and from what
@@ -198,12 +292,15 @@ class _Load:
                     value = _materialized(value)
                     fresh.append((leaf, value))
                 tensors.add(leaf.path, value)
-        conversions, missing = checkpoint.load(state, **self._options, **ranks.options, own_checkpoint=alone)
-        absent = set(missing)
-        tensors.finish(absent)
-        for target, source in opaque:
-            fill(target, source)
-        self._put(fresh, absent)
+        if ranks.rank == 0 or alone:
+            dcp_records.note_step("global_step", *step)
+        with dcp_records.in_step("read_data", *step):
+            conversions, missing = checkpoint.load(state, **self._options, **ranks.options, own_checkpoint=alone)
+            absent = set(missing)
+            tensors.finish(absent)
+            for target, source in opaque:
+                fill(target, source)
+            self._put(fresh, absent)
         return conversions
 
     def _leaves(self, catalog: _engine.Catalog) -> list[Leaf]:

@@ -26,12 +26,14 @@ OURS = {
     ("format_utils", "torch_save_to_dcp"): "cairn.file_conversion",
     ("state_dict_loader", "_load_state_dict_from_keys"): "cairn.protocol",
     ("state_dict_loader", "load"): "cairn.loading",
-    ("state_dict_loader", "load_state_dict"): "cairn.protocol",
+    ("state_dict_loader", "_load_state_dict"): "cairn.loading",
+    ("state_dict_loader", "load_state_dict"): "cairn.loading",
     ("staging", "BlockingAsyncStager"): "cairn.staging",
     ("staging", "DefaultStager"): "cairn.staging",
     ("state_dict_saver", "async_save"): "cairn.async_saving",
     ("state_dict_saver", "save"): "cairn.saving",
-    ("state_dict_saver", "save_state_dict"): "cairn.protocol",
+    ("state_dict_saver", "_save_state_dict"): "cairn.saving",
+    ("state_dict_saver", "save_state_dict"): "cairn.saving",
 }
 
 # Modules of Cairn that are programs as torch's are: ``python -m cairn.format_utils`` calls this module's ``main``.

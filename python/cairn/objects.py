@@ -101,8 +101,8 @@ def payload_without_code(key: str, payload: bytes, allow_pickle: bool) -> bytes:
     return stream.getvalue()
 
 
-def warn_of_conversions(conversions: list[tuple[str, int, int]], stacklevel: int) -> None:
-    """A ConversionWarning, if there are any: key, saved and wanted dtype code. `stacklevel` counts from the caller."""
+def warn_of_conversions(conversions: list[tuple[str, int, int]]) -> None:
+    """A ConversionWarning for the caller of Cairn, if there are any: key, saved and wanted dtype code."""
     if not conversions:
         return
     distinct = list(dict.fromkeys(conversions))
@@ -112,7 +112,7 @@ def warn_of_conversions(conversions: list[tuple[str, int, int]], stacklevel: int
     rest = len(distinct) - len(named)
     more = f" and {rest} more" if rest else ""
     message = f"converted while loading: {', '.join(named)}{more}"
-    warnings.warn(message, ConversionWarning, stacklevel=stacklevel + 1)
+    warnings.warn(message, ConversionWarning, stacklevel=_level_of_the_caller())
 
 
 def _decoded(payload: bytes) -> tuple[Any, str]:

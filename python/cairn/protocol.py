@@ -8,7 +8,6 @@ torch are Cairn's there (:mod:`cairn.native_hooks`): with a planner of the calle
 import contextlib
 import importlib
 import os
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,7 +56,7 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
     writer = _writer(storage_writer, checkpoint_id)
     place = checkpoint_id or getattr(writer, "path", "")
     keywords: dict[str, Any] = {} if use_collectives else {"use_collectives": False}
-    driver = importlib.import_module(f"{mirror.TORCH}.state_dict_saver")._save_state_dict
+    driver = mirror.original("state_dict_saver", "_save_state_dict")
     try:
         with engine_use.driving(call, place, reasons), _as_torch_raises():
             saved: Metadata = driver(
@@ -98,58 +97,13 @@ def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
     place = checkpoint_id or getattr(reader, "path", "")
     if allow_pickle is not None and _is_cairns(reader, FileSystemReader):
         FileSystemReader.reading(reader, allow_pickle, **options)
-    driver = importlib.import_module(f"{mirror.TORCH}.state_dict_loader")._load_state_dict
+    driver = mirror.original("state_dict_loader", "_load_state_dict")
     try:
         with engine_use.driving(call, place, reasons), _as_torch_raises():
             driver(state_dict, reader, process_group, coordinator_rank, _is_alone(no_dist), planner)
     finally:
         if _is_cairns(reader, FileSystemReader):
             FileSystemReader.done_reading(reader)
-
-
-def save_state_dict(
-    state_dict: dict[str, Any],
-    storage_writer: Any,
-    process_group: Any = None,
-    coordinator_rank: int = 0,
-    no_dist: bool = False,
-    planner: Any = None,
-) -> Metadata:
-    """DCP's older save: entries are saved as they are, Statefuls too. Deprecated, as there."""
-    warnings.warn("`save_state_dict` is deprecated, use `save` instead", FutureWarning, stacklevel=2)
-    storage_writer.reset()
-    return save_by_protocol(
-        state_dict,
-        storage_writer=storage_writer,
-        planner=planner,
-        process_group=process_group,
-        no_dist=no_dist,
-        coordinator_rank=coordinator_rank,
-        call="save_state_dict",
-    )
-
-
-def load_state_dict(
-    state_dict: dict[str, Any],
-    storage_reader: Any,
-    process_group: Any = None,
-    coordinator_rank: int = 0,
-    no_dist: bool = False,
-    planner: Any = None,
-) -> None:
-    """DCP's older load: entries are filled as they are, Statefuls are not asked. Deprecated, as there."""
-    warnings.warn("`load_state_dict` is deprecated, use `load` instead", FutureWarning, stacklevel=2)
-    storage_reader.reset()
-    load_by_protocol(
-        state_dict,
-        storage_reader=storage_reader,
-        planner=planner,
-        process_group=process_group,
-        no_dist=no_dist,
-        coordinator_rank=coordinator_rank,
-        allow_pickle=pickle_allowed(None),
-        call="load_state_dict",
-    )
 
 
 def _load_state_dict_from_keys(

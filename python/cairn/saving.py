@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from cairn import _engine, engine_use, saves_under_way
+from cairn import _engine, dcp_records, engine_use, saves_under_way
 from cairn.described import DescribedState, states_of
 from cairn.driver_state import fill_save_planner, fill_writer
 from cairn.errors import Error
@@ -72,7 +72,7 @@ def _heed_earlier_saves(directory: str | os.PathLike[str]) -> None:
     saves_under_way.wait_for(directory)  # saves into one directory commit in their order
 
 
-def save_now(  # noqa: PLR0913 - DCP has seven of them
+def save_now(
     state_dict: dict[str, Any],
     *,
     checkpoint_id: str | os.PathLike[str] | None = None,
@@ -81,23 +81,101 @@ def save_now(  # noqa: PLR0913 - DCP has seven of them
     process_group: Any = None,
     no_dist: bool = False,
     use_collectives: bool = True,
-    before: Callable[[str | os.PathLike[str]], None] | None = None,
-    call: str = "save",
-    reason: str = "",
+    **options: Any,
 ) -> Metadata:
-    """As save(). `before` is called with the directory of a native save; asynchronous ones are not heeded otherwise.
-
-    `call` and `reason` are for engine_use: Cairn's function, and why the call is not carried out as its caller expects.
-    """
-    if why_save_planner_is_foreign(planner) or why_writer_is_foreign(storage_writer, checkpoint_id):
-        return save_by_protocol(
-            states_of(state_dict),
+    """As save(), with the `options` of save_states(): asynchronous saves are heeded only if `before` does."""
+    with dcp_records.in_call(
+        "save",
+        checkpoint_id=checkpoint_id,
+        storage_writer=storage_writer,
+        planner=planner,
+        process_group=process_group,
+    ):
+        return save_states(
+            lambda: states_of(state_dict),
             checkpoint_id=checkpoint_id,
             storage_writer=storage_writer,
             planner=planner,
             process_group=process_group,
             no_dist=no_dist,
             use_collectives=use_collectives,
+            **options,
+        )
+
+
+def _save_state_dict(
+    state_dict: dict[str, Any],
+    storage_writer: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+    use_collectives: bool = True,
+) -> Metadata:
+    """The save that torch's other modules call: entries are saved as they are, Statefuls too.
+
+    The engine's coordinator is rank 0, whatever `coordinator_rank` says; the checkpoint is the same.
+    """
+    try:
+        return save_states(
+            lambda: state_dict,
+            storage_writer=storage_writer,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            use_collectives=use_collectives,
+            coordinator_rank=coordinator_rank,
+            before=_heed_earlier_saves,
+            call="_save_state_dict",
+        )
+    except Error as error:
+        saves_under_way.note_told(error)
+        raise
+
+
+def save_state_dict(
+    state_dict: dict[str, Any],
+    storage_writer: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+) -> Metadata:
+    """DCP's older save: entries are saved as they are, Statefuls too. Deprecated, as there."""
+    warnings.warn("`save_state_dict` is deprecated, use `save` instead", FutureWarning, stacklevel=2)
+    storage_writer.reset()
+    return _save_state_dict(state_dict, storage_writer, process_group, coordinator_rank, no_dist, planner)
+
+
+def save_states(  # noqa: PLR0913 - DCP has eight of them
+    make_states: Callable[[], dict[str, Any]],
+    *,
+    checkpoint_id: str | os.PathLike[str] | None = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    use_collectives: bool = True,
+    coordinator_rank: int = 0,
+    before: Callable[[str | os.PathLike[str]], None] | None = None,
+    call: str = "save",
+    reason: str = "",
+) -> Metadata:
+    """Saves what `make_states` returns, which has no Statefuls any more. Other ranks are told if that raises.
+
+    `before` is called with the directory of a native save. `call` and `reason` are for engine_use: Cairn's function,
+    and why the call is not carried out as its caller expects. `coordinator_rank` is for torch's driver.
+    """
+    if why_save_planner_is_foreign(planner) or why_writer_is_foreign(storage_writer, checkpoint_id):
+        return save_by_protocol(
+            make_states(),
+            checkpoint_id=checkpoint_id,
+            storage_writer=storage_writer,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            use_collectives=use_collectives,
+            coordinator_rank=coordinator_rank,
             call=call,
             reason=reason,
         )
@@ -112,11 +190,19 @@ def save_now(  # noqa: PLR0913 - DCP has seven of them
             directory, options = save_options(checkpoint_id, storage_writer)
             if before is not None:
                 before(directory)
-            states = states_of(state_dict)
-            described = DescribedState(states, record_paths=planning["record_paths"])
-        catalog, _, _, remarks = _engine.save(
-            os.fsencode(directory), described.native, **planning, **options, **together
-        )
+            states = make_states()
+            step = (directory, process_group)
+            with dcp_records.in_step("local_step", *step):
+                described = DescribedState(states, record_paths=planning["record_paths"])
+        coordinates = ranks.rank == 0 or not use_collectives
+        if coordinates:
+            dcp_records.note_step("global_step", *step)
+        with dcp_records.in_step("write_data", *step):
+            catalog, _, _, remarks = _engine.save(
+                os.fsencode(directory), described.native, **planning, **options, **together
+            )
+        if coordinates:
+            dcp_records.note_step("finish_checkpoint", *step)
     engine_use.note(call, directory, reason, expected=not reason)
     for remark in remarks:
         warnings.warn(remark, RuntimeWarning, stacklevel=2)
