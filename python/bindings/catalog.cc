@@ -36,10 +36,15 @@ nb::object text_or_none(const std::optional<std::string>& text) {
   return text ? to_str(*text) : nb::object(nb::none());
 }
 
-nb::dict extra_of(const Catalog& catalog) {
+// What `make_object` knows nothing of, and says so by a LookupError, is left out.
+nb::dict extra_of(const Catalog& catalog, nb::handle make_object) {
   nb::dict extra;
   for (const auto& [name, value] : catalog.extra) {
-    if (first_foreign(value).empty()) extra[to_str(name)] = from_value(value, nb::none());
+    try {
+      extra[to_str(name)] = from_value(value, make_object);
+    } catch (const nb::python_error& error) {
+      if (!error.matches(PyExc_LookupError)) throw;
+    }
   }
   return extra;
 }
@@ -82,7 +87,10 @@ void bind_catalog(nb::module_& module) {
              for (const auto& [fqn, names] : self.catalog->transforms) transforms[to_str(fqn)] = to_str(names);
              return transforms;
            })
-      .def("extra", [](const SharedCatalog& self) { return extra_of(*self.catalog); })
+      .def(
+          "extra",
+          [](const SharedCatalog& self, nb::handle make_object) { return extra_of(*self.catalog, make_object); },
+          nb::arg("make_object"))
       .def_prop_ro("files",
                    [](const SharedCatalog& self) {
                      nb::list files;

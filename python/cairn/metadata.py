@@ -15,12 +15,16 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from cairn import _engine, mirror
+from cairn import _engine, mirror, plan_objects
 from cairn.tensors import DTYPES
 
 
 class LazyMetadata(Metadata):
-    """A Metadata that fills itself, and becomes an ordinary one, when any attribute of it is looked at."""
+    """A Metadata that fills itself, and becomes an ordinary one, when any attribute of it is looked at.
+
+    Attributes that other programs have added are kept if they hold plain data or objects of DCP's plans
+    (:mod:`cairn.plan_objects`), such as ``all_local_plans``. Others are left out: they would need code to be run.
+    """
 
     def __init__(self, catalog: _engine.Catalog | Callable[[], _engine.Catalog], load_id: str | None = None) -> None:
         object.__setattr__(self, "_cairn_source", (catalog, load_id))
@@ -78,7 +82,7 @@ def _attributes_of(catalog: _engine.Catalog, load_id: str | None) -> dict[str, A
                 )
         state_dict_metadata[fqn] = TensorStorageMetadata(properties, torch.Size(shape), boxes)
     paths = catalog.paths()
-    extra = catalog.extra()
+    extra = catalog.extra(plan_objects.rebuilt)
     return {
         "state_dict_metadata": state_dict_metadata,
         "planner_data": extra.pop("planner_data", None) if not paths and len(catalog) else paths,

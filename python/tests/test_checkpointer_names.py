@@ -101,5 +101,31 @@ def test_a_module_may_be_the_first_thing_that_a_program_imports(program: str) ->
     run(program)
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import cairn._experimental.builder as m",
+        "from cairn._experimental import builder as m",
+        "import cairn; m = cairn._experimental.builder",
+        "import cairn._experimental; m = cairn._experimental.builder",
+    ],
+)
+def test_the_experimental_package_is_cairns_own(program: str) -> None:
+    """Also where torch has none."""
+    without = "import sys; sys.modules['torch.distributed.checkpoint._experimental'] = None"
+    check = """
+import importlib, pkgutil, cairn.checkpointer
+assert m is cairn.checkpointer.builder
+for found in pkgutil.iter_modules(cairn.checkpointer.__path__):
+    ours = importlib.import_module(f"cairn.checkpointer.{found.name}")
+    assert importlib.import_module(f"cairn._experimental.{found.name}") is ours
+from cairn._experimental import make_sync_checkpointer, RankInfo
+from cairn._experimental.types import RankInfo as named
+assert make_sync_checkpointer is cairn.checkpointer.make_sync_checkpointer and named is RankInfo
+"""
+    for start in ("", without):
+        run(f"{start}\n{program}\n{check}")
+
+
 def test_the_package_alone_does_not_import_them() -> None:
     run("import sys, cairn; assert 'torch' not in sys.modules and 'cairn.checkpointer' not in sys.modules")

@@ -1,0 +1,17 @@
+"""The package ``torch.distributed.checkpoint._experimental`` of Cairn: :mod:`cairn.checkpointer`, under torch's name.
+
+``cairn._experimental`` and its modules are those of ``cairn.checkpointer``, not copies. They do not depend on torch's
+package of that name, which later versions of torch no longer have.
+"""
+
+import importlib
+import pkgutil
+import sys
+
+from cairn import checkpointer
+
+for _found in pkgutil.iter_modules(checkpointer.__path__):
+    sys.modules[f"{__name__}.{_found.name}"] = importlib.import_module(f"{checkpointer.__name__}.{_found.name}")
+for _name in ("types", "utils"):
+    sys.modules[f"{__name__}.{_name}"] = getattr(checkpointer, _name)
+sys.modules[__name__] = checkpointer

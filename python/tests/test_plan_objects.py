@@ -1,0 +1,80 @@
+"""Plans that other writers keep in the metadata come back as torch's objects, and no code of the checkpoint is run."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stock
+import torch
+from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
+from torch.distributed.checkpoint.filesystem import _StoragePrefix
+from torch.distributed.checkpoint.planner import SavePlan
+
+import cairn
+
+
+class RunsCode:
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
+
+
+def with_attribute(directory: Path, name: str, value: Any) -> None:
+    """Adds an attribute to the metadata of a stock checkpoint, as NVRx does."""
+    metadata = stock.metadata_of(directory)
+    setattr(metadata, name, value)
+    stock.rewrite_metadata(directory, metadata)
+
+
+def plans() -> list[SavePlan]:
+    state = {
+        "w": torch.ones(3, 4, dtype=torch.bfloat16),
+        "b": torch.ones(2).requires_grad_(),
+        "step": 3,
+        "s": torch.ones(()),
+    }
+    plan = create_default_local_save_plan(state, True)
+    mapped = SavePlan(plan.items, _StoragePrefix("__0_"), {"w": ("w",)})
+    return [mapped, SavePlan([], usable=False)]
+
+
+def test_the_plans_of_all_ranks_are_kept(checkpoint: Path) -> None:
+    stock.save({"w": torch.ones(3), "step": 3}, checkpoint)
+    with_attribute(checkpoint, "all_local_plans", plans())
+    metadata: Any = cairn.FileSystemReader(checkpoint).read_metadata()
+    assert metadata.all_local_plans == plans()
+    assert metadata == stock.dcp.FileSystemReader(checkpoint).read_metadata()
+    again = pickle.loads(pickle.dumps(metadata)).all_local_plans
+    assert again == plans()
+    assert again[0].items[0].tensor_data.properties == plans()[0].items[0].tensor_data.properties
+
+
+@pytest.mark.parametrize("where", ["alone", "in a plan", "in a field"])
+def test_what_needs_code_is_left_out(where: str, checkpoint: Path, tmp_path: Path) -> None:
+    stock.save({"w": torch.ones(3)}, checkpoint)
+    code = RunsCode(tmp_path / "ran")
+    values: dict[str, Any] = {
+        "alone": code,
+        "in a plan": [SavePlan([code])],  # type: ignore[list-item]
+        "in a field": [SavePlan([], planner_data=code)],
+    }
+    with_attribute(checkpoint, "all_local_plans", values[where])
+    metadata = cairn.FileSystemReader(checkpoint).read_metadata()
+    assert not hasattr(metadata, "all_local_plans")
+    assert list(metadata.state_dict_metadata) == ["w"]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_fields_that_a_class_does_not_have_are_left_out(checkpoint: Path) -> None:
+    stock.save({"w": torch.ones(3)}, checkpoint)
+    plan = SavePlan([])
+    plan.__dict__["__class__"] = 3
+    with_attribute(checkpoint, "all_local_plans", [plan])
+    with_attribute(checkpoint, "more", {"of": ("plain", 1)})
+    metadata: Any = cairn.FileSystemReader(checkpoint).read_metadata()
+    assert not hasattr(metadata, "all_local_plans")
+    assert metadata.more == {"of": ("plain", 1)}
