@@ -131,6 +131,8 @@ _name_of_torch, __dir__ = mirror.names_of(__name__)
 
 def __getattr__(name: str) -> Any:
     try:
+        if name == "_experimental":  # Cairn's own, also where torch has none
+            return importlib.import_module("cairn._experimental")
         if name not in _LATE:
             return _name_of_torch(name)
         return getattr(importlib.import_module(_LATE[name]), name)

@@ -10,7 +10,7 @@ import torch
 from torch.distributed.checkpoint.planner_helpers import _init_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 
-from cairn import _engine, dcp_records, engine_use
+from cairn import _engine, dcp_records, engine_use, mirror
 from cairn.checkpoint import Verify, check_verify
 from cairn.consent import pickle_allowed
 from cairn.driver_state import fill_load_planner, fill_reader
@@ -117,8 +117,13 @@ def _load_state_dict(
     """The load that torch's other modules call: entries are filled as they are, Statefuls are not asked.
 
     The engine's coordinator is rank 0, whatever `coordinator_rank` says; what is loaded is the same. Values run code
-    only if the environment variable CAIRN_ALLOW_PICKLE or ``cairn.install`` allows it.
+    only if the environment variable CAIRN_ALLOW_PICKLE or ``cairn.install`` allows it. Called by torch's own ``load``,
+    it is torch's.
     """
+    if mirror.is_called_by_torchs("state_dict_loader"):
+        theirs = mirror.original("state_dict_loader", "_load_state_dict")
+        theirs(state_dict, storage_reader, process_group, coordinator_rank, no_dist, planner)
+        return
     _load_states(
         lambda: state_dict,
         storage_reader=storage_reader,

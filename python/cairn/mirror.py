@@ -76,6 +76,14 @@ def _imported(module: str) -> ModuleType | None:
         return None
 
 
+def is_called_by_torchs(module: str) -> bool:
+    """Whether the caller of the function that asks is code of torch's `module`: a function that torch has kept there.
+
+    Torch's own ``save`` calls ``_save_state_dict`` by its name. It stays torch's own for those who hold it.
+    """
+    return bool(sys._getframe(2).f_globals.get("__name__") == f"{TORCH}.{module}")
+
+
 def own(key: tuple[str, str]) -> Any:
     """Cairn's object for a key of `OURS`."""
     return getattr(importlib.import_module(OURS[key]), key[1])

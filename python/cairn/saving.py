@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from cairn import _engine, dcp_records, engine_use, saves_under_way
+from cairn import _engine, dcp_records, engine_use, mirror, saves_under_way
 from cairn.described import DescribedState, states_of
 from cairn.driver_state import fill_save_planner, fill_writer
 from cairn.errors import Error
@@ -114,8 +114,14 @@ def _save_state_dict(
 ) -> Metadata:
     """The save that torch's other modules call: entries are saved as they are, Statefuls too.
 
-    The engine's coordinator is rank 0, whatever `coordinator_rank` says; the checkpoint is the same.
+    The engine's coordinator is rank 0, whatever `coordinator_rank` says; the checkpoint is the same. Called by torch's
+    own ``save``, it is torch's.
     """
+    if mirror.is_called_by_torchs("state_dict_saver"):
+        theirs = mirror.original("state_dict_saver", "_save_state_dict")
+        more = {} if use_collectives else {"use_collectives": False}
+        saved: Metadata = theirs(state_dict, storage_writer, process_group, coordinator_rank, no_dist, planner, **more)
+        return saved
     try:
         return save_states(
             lambda: state_dict,

@@ -139,7 +139,6 @@ def test_names_are_looked_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         "from cairn.state_dict import get_model_state_dict as got",
         "from cairn.filesystem import _StoragePrefix as got, FileSystemWriter",
         "import cairn as dcp; got = dcp.state_dict_saver.AsyncCheckpointerType",
-        "import cairn._experimental.checkpointer; got = cairn._experimental.checkpointer.Checkpointer",
         "from cairn import format_utils; got = format_utils.DynamicMetaLoadPlanner",
     ],
 )

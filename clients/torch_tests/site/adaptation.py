@@ -1,0 +1,55 @@
+"""Lets torch's tests that ask for GPUs run on CPUs over gloo, with stock torch and with Cairn alike."""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.testing._internal import common_distributed
+from torch.testing._internal.distributed._shard import sharded_tensor
+from torch.testing._internal.distributed._tensor import common_dtensor
+
+DEVICES = 4  # that tests are told of
+
+
+def _unchanged(*arguments: Any, **keywords: Any) -> Any:
+    """Stands for a decorator that skips a test, with arguments or without."""
+    if len(arguments) == 1 and callable(arguments[0]) and not keywords:
+        return arguments[0]
+    return lambda function: function
+
+
+def _with_comms(function: Callable[..., Any] | None = None, init_rpc: bool = True, backend: str = "gloo") -> Any:
+    backend = "gloo" if backend in (None, "nccl") else backend
+    if function is None:
+        return functools.partial(_with_comms, init_rpc=init_rpc, backend=backend)
+    return _stock_with_comms(function, init_rpc=init_rpc, backend=backend)
+
+
+def _init_fsdp(self: Any, module: Any, *arguments: Any, **keywords: Any) -> None:
+    if len(arguments) < 8:  # it may be given by position too
+        keywords.setdefault("device_id", torch.device("cpu"))
+    _stock_init_fsdp(self, module, *arguments, **keywords)
+
+
+torch.set_num_threads(1)
+torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[assignment, method-assign]
+torch.nn.Module.cuda = lambda self, *_, **__: self  # type: ignore[assignment, method-assign]
+torch.cuda.set_device = lambda *_: None
+torch.cuda.device_count = lambda: DEVICES
+torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
+for _module in (common_distributed, common_dtensor):
+    for _name in ("skip_if_lt_x_gpu", "requires_nccl", "requires_accelerator_dist_backend"):
+        if hasattr(_module, _name):
+            setattr(_module, _name, _unchanged)
+_stock_with_comms = sharded_tensor.with_comms
+sharded_tensor.with_comms = _with_comms
+_stock_init_fsdp = FullyShardedDataParallel.__init__
+FullyShardedDataParallel.__init__ = _init_fsdp  # type: ignore[method-assign]
+
+if os.environ["TORCH_TESTS_MODE"] == "cairn":
+    import cairn
+
+    cairn.install()

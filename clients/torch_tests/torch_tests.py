@@ -1,0 +1,176 @@
+"""Runs torch's own tests of torch.distributed.checkpoint with stock torch, and with cairn.install() in each process.
+
+usage: ./dev torch-tests [--suite SUITE | --source FOLDER] [FILE...]
+
+1. The source package of pytorch is fetched from Debian by apt (`--suite`, trixie by default, which has torch 2.6), or
+   is there already (`--source`, a checkout of pytorch). Its test/distributed/checkpoint is copied to
+   build/torch-tests/tests. The files are torch's; nothing of them is kept in this repository.
+2. The copy is changed so that the tests run on CPUs over gloo: names of devices and backends in the text, and the rest
+   when Python starts (site/adaptation.py). Both runs get the same changes.
+3. Each test file runs by pytest, once as it is and once with Cairn. A test counts as lost if it passes with stock torch
+   and not with Cairn.
+
+Prints both counts and each lost test with the first line of its error; exits with 1 if a test is lost that is not in
+known.txt. A run of all files takes about an hour on two cores; FILE names some of them.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BUILD = HERE.parents[1] / "build" / "torch-tests"
+FOLDER = "test/distributed/checkpoint"
+PACKAGES = ["expecttest==0.3.0", "zstandard==0.25.0"]  # what torch's tests import
+SECONDS_MAX = 1800  # for one file
+
+# Step 2, in this order: what a test says of devices and backends, and what it is to say.
+REWRITES = [
+    (r"cpu:gloo,cuda:nccl", "cpu:gloo"),
+    (r"(rank:\{?\w+\}?)/cuda:\{?\w+\}?", r"\1/cpu"),
+    (r'f"cuda:\{[^}]*\}"', '"cpu"'),
+    (r'"cuda(:\d)?"', '"cpu"'),
+    (r'"nccl"', '"gloo"'),
+]
+
+Outcome = dict[str, str]  # by test: "passed", "skipped", or the first line of the error
+
+
+def fetch(suite: str) -> Path:
+    """Step 1, by apt with lists of its own: the machine's are left alone. Returns the archive of the sources."""
+    folder = BUILD / suite
+    found = sorted(folder.glob("pytorch_*.orig.tar.*"))
+    if found:
+        return found[-1]
+    for part in ("lists/partial", "cache/archives/partial"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    (folder / "sources.list").write_text(f"deb-src [signed-by={keys}] http://deb.debian.org/debian {suite} main\n")
+    options = {
+        "Dir::Etc::sourcelist": folder / "sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::State::lists": folder / "lists",
+        "Dir::Cache": folder / "cache",
+        "APT::Sandbox::User": "root",
+    }
+    apt = ["apt-get", "-qq", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+    subprocess.run([*apt, "update"], check=True)
+    subprocess.run([*apt, "source", "--download-only", "pytorch"], check=True, cwd=folder)
+    return sorted(folder.glob("pytorch_*.orig.tar.*"))[-1]
+
+
+def unpack(source: Path, into: Path) -> None:
+    """Copies the folder of tests from an archive or a checkout, and rewrites it."""
+    shutil.rmtree(into, ignore_errors=True)
+    if source.is_dir():
+        shutil.copytree(source / FOLDER, into)
+    else:
+        with tarfile.open(source) as archive:
+            for member in archive:
+                _, _, path = member.name.partition("/")
+                if member.isfile() and path.startswith(f"{FOLDER}/") and path.endswith(".py"):
+                    target = into / path.removeprefix(f"{FOLDER}/")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    target.write_bytes(content.read())
+    for path in into.rglob("test_*.py"):
+        text = path.read_text()
+        for pattern, replacement in REWRITES:
+            text = re.sub(pattern, replacement, text)
+        path.write_text(text)
+
+
+def run(file: Path, mode: str) -> Outcome:
+    """Step 3, for one file and one mode, "stock" or "cairn"."""
+    report = BUILD / mode / f"{'.'.join(file.with_suffix('').parts)}.xml"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
+    environment = {
+        **os.environ,
+        "TORCH_TESTS_MODE": mode,
+        "PYTHONPATH": os.pathsep.join([str(HERE / "site"), str(BUILD / "packages")]),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junit-xml", report, file]
+    with report.with_suffix(".log").open("w") as log:
+        try:
+            subprocess.run(
+                [str(word) for word in command],
+                cwd=BUILD / "tests",
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=SECONDS_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {f"{file}": f"not done within {SECONDS_MAX} s"}
+    return dict(outcomes(file, report)) if report.exists() else {f"{file}": "pytest wrote no report"}
+
+
+def outcomes(file: Path, report: Path) -> Iterator[tuple[str, str]]:
+    """The tests of a report, by file, class and name."""
+    for case in ET.parse(report).iter("testcase"):
+        name = f"{file}::{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        failure = next((child for child in case if child.tag in ("failure", "error")), None)
+        if failure is not None:
+            yield name, _error_in(failure)
+        else:
+            yield name, "skipped" if case.find("skipped") is not None else "passed"
+
+
+def _error_in(failure: ET.Element) -> str:
+    """The line that says what went wrong: the last one that names an exception."""
+    pattern = r"^(?:E\s+)?((?:\w+\.)*\w*(?:Error|Exception|Unsupported|Mismatch|UnsafeContent)\b.*)"
+    lines = re.findall(pattern, failure.text or "", re.MULTILINE)
+    return lines[-1][:200] if lines else (failure.get("message") or "failed").partition("\n")[0][:200]
+
+
+def known() -> set[str]:
+    """The tests that may be lost. docs/clients.md gives the reason of each."""
+    lines = (HERE / "known.txt").read_text().splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev torch-tests", description=__doc__.split("\n")[0])
+    parser.add_argument("--suite", default="trixie", help="of Debian (default: trixie)")
+    parser.add_argument("--source", type=Path, help="a checkout of pytorch instead")
+    parser.add_argument("files", nargs="*", metavar="FILE", help=f"below {FOLDER}; all of them by default")
+    asked = parser.parse_args()
+    source = asked.source or fetch(asked.suite)
+    unpack(source, BUILD / "tests")
+    packages = BUILD / "packages"
+    if not packages.exists():
+        install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(packages), *PACKAGES]
+        subprocess.run(install, check=True)
+    there = sorted(path.relative_to(BUILD / "tests") for path in (BUILD / "tests").rglob("test_*.py"))
+    passed: dict[str, list[str]] = {"stock": [], "cairn": []}
+    lost: dict[str, str] = {}
+    for file in [path for path in there if not asked.files or str(path) in asked.files]:
+        by_mode = {mode: run(file, mode) for mode in passed}
+        here = {mode: [name for name, what in found.items() if what == "passed"] for mode, found in by_mode.items()}
+        for name in set(here["stock"]) - set(here["cairn"]):
+            lost[name] = by_mode["cairn"].get(name) or next(iter(by_mode["cairn"].values()), "did not run")
+        for mode, names in here.items():
+            passed[mode] += names
+        print(f"{file}: stock passes {len(here['stock'])}, Cairn {len(here['cairn'])}", flush=True)
+    for name, error in sorted(lost.items()):
+        print(f"lost: {name}: {error}{' (known)' if name in known() else ''}")
+    (BUILD / "passed.txt").write_text("".join(f"{name}\n" for name in sorted(passed["cairn"])))
+    print(f"{date.today()}, {source.name}: stock passes {len(passed['stock'])}, Cairn {len(passed['cairn'])}")
+    return 1 if lost.keys() - known() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
