@@ -35,7 +35,7 @@ _ENUMERATIONS = {
 _LAYOUTS = {str(layout): layout for layout in (torch.strided, torch.sparse_coo, torch.sparse_csr)}
 
 
-def rebuilt(module: str, name: str, arguments: Any, state: Any, items: Any) -> Any:
+def rebuilt(module: str, name: str, _by_new: bool, arguments: Any, state: Any, items: Any) -> Any:
     """The object of which a pickle says `arguments`, `state` and `items` (as for ``cairn.UnknownObject``).
 
     Raises LookupError if it is not in the table, or not as torch writes it.
