@@ -5,6 +5,7 @@
 
 #include <cairn/box.h>
 #include <cairn/dtype.h>
+#include <cairn/seeded_hash.h>
 #include <cairn/state_dict.h>
 #include <cairn/value.h>
 
@@ -86,7 +87,7 @@ struct Catalog {
   std::vector<std::pair<std::string, Path>> paths;
   // Keys whose items went through stream transforms (compression) when they were written, and the names of these. Such
   // items cannot be read here.
-  std::unordered_map<std::string, std::string> transforms;
+  std::unordered_map<std::string, std::string, SeededHash> transforms;
   std::optional<std::string> version;        // DCP's version string
   std::optional<std::string> checkpoint_id;  // as the writer was told
   std::optional<std::string> save_id;        // DCP's own, a UUID in text
@@ -95,8 +96,8 @@ struct Catalog {
   std::vector<std::pair<std::string, Value>> extra;
 
  private:
-  std::unordered_map<std::string_view, KeyRef>
-      by_fqn_;  // views into `tensors` and `values`: moves keep them, copies do not
+  // Views into `tensors` and `values`: moves keep them, copies do not.
+  std::unordered_map<std::string_view, KeyRef, SeededHash> by_fqn_;
 };
 
 }  // namespace cairn

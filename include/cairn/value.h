@@ -70,8 +70,9 @@ struct Object;
 
 class Value {
  public:
+  // The large ones lie beside the Value, which so takes 48 bytes: of small ones there may be millions.
   using Variant = std::variant<None, bool, std::int64_t, double, std::string, Bytes, BigInt, Complex, List, Tuple, Set,
-                               Dict, Array, std::unique_ptr<Object>>;
+                               Dict, std::unique_ptr<Array>, std::unique_ptr<Object>>;
 
   Value() = default;  // None
   // From any of the alternatives, and from what spells one of them: meant to be implicit.
@@ -79,6 +80,7 @@ class Value {
   template <typename T>
   requires(std::is_constructible_v<Variant, T> && !std::is_same_v<std::remove_cvref_t<T>, Value>) Value(T&& alternative)
       : variant_(std::forward<T>(alternative)) {}
+  Value(Array array) : variant_(std::make_unique<Array>(std::move(array))) {}
   Value(int integer) : variant_(static_cast<std::int64_t>(integer)) {}
   Value(const char* text) : variant_(std::string(text)) {}
   Value(std::string_view text) : variant_(std::string(text)) {}
@@ -92,11 +94,16 @@ class Value {
 
   template <typename T>
   const T* get_if() const noexcept {
-    return std::get_if<T>(&variant_);
+    if constexpr (std::is_same_v<T, Array>) {
+      const auto* owner = std::get_if<std::unique_ptr<Array>>(&variant_);
+      return owner == nullptr ? nullptr : owner->get();
+    } else {
+      return std::get_if<T>(&variant_);
+    }
   }
   template <typename T>
   T* get_if() noexcept {
-    return std::get_if<T>(&variant_);
+    return const_cast<T*>(std::as_const(*this).get_if<T>());
   }
   const Object* object() const noexcept;  // null if it is not one
   const Variant& variant() const noexcept { return variant_; }

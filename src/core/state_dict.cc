@@ -1,8 +1,8 @@
+#include <cairn/seeded_hash.h>
 #include <cairn/state_dict.h>
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 
 #include "core/checked.h"
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kSlotsMin = 16;
 
-std::size_t hash_of(std::string_view fqn) { return std::hash<std::string_view>()(fqn); }
+std::size_t hash_of(std::string_view fqn) { return SeededHash()(fqn); }
 
 // Strides must belong to the sizes, and the extent that they span must be countable in bytes.
 Result<void> check_view(const TensorView& view) {

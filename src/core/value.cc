@@ -103,13 +103,13 @@ class Printer {
     }
     text_ += "}";
   }
-  void print_one(const Array& array) {
+  void print_one(const std::unique_ptr<Array>& array) {
     constexpr std::string_view kKinds[] = {"array", "scalar", "tensor"};
     text_ += "<";
-    text_ += kKinds[static_cast<std::size_t>(array.kind)];
+    text_ += kKinds[static_cast<std::size_t>(array->kind)];
     text_ += " ";
-    text_ += name_of(array.dtype);
-    text_ += " " + to_string(array.shape) + ">";
+    text_ += name_of(array->dtype);
+    text_ += " " + to_string(array->shape) + ">";
   }
   // As the call that the pickle describes: "<collections.deque((), 3), [1, 2]>".
   void print_one(const std::unique_ptr<Object>& object) {
@@ -151,8 +151,11 @@ class Printer {
 Value::Value(const Value& other)
     : variant_(std::visit(
           [](const auto& alternative) -> Variant {
-            if constexpr (std::is_same_v<std::decay_t<decltype(alternative)>, std::unique_ptr<Object>>) {
+            using T = std::decay_t<decltype(alternative)>;
+            if constexpr (std::is_same_v<T, std::unique_ptr<Object>>) {
               return std::make_unique<Object>(*alternative);
+            } else if constexpr (std::is_same_v<T, std::unique_ptr<Array>>) {
+              return std::make_unique<Array>(*alternative);
             } else {
               return alternative;
             }
@@ -174,7 +177,7 @@ bool operator==(const Value& a, const Value& b) {
   return std::visit(
       [&](const auto& left) {
         using T = std::decay_t<decltype(left)>;
-        const T& right = *b.get_if<T>();
+        const T& right = *std::get_if<T>(&b.variant_);
         if constexpr (std::is_same_v<T, List> || std::is_same_v<T, Tuple> || std::is_same_v<T, Set>) {
           return left.items == right.items;
         } else if constexpr (std::is_same_v<T, Dict>) {
@@ -182,6 +185,8 @@ bool operator==(const Value& a, const Value& b) {
         } else if constexpr (std::is_same_v<T, std::unique_ptr<Object>>) {
           return left->qualified_name() == right->qualified_name() && left->arguments == right->arguments &&
                  left->state == right->state && left->items == right->items && left->by_new == right->by_new;
+        } else if constexpr (std::is_same_v<T, std::unique_ptr<Array>>) {
+          return *left == *right;
         } else {
           return left == right;
         }

@@ -1,0 +1,19 @@
+// SeededHash: a hash of text for tables whose keys come from files.
+//
+// Every process draws its own seed, so nobody can choose keys that meet in one place of a table and make each look-up
+// walk through all of them. Pure but for the seed; safe from any thread. Hashes must not leave the process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace cairn {
+
+struct SeededHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const noexcept;
+  std::size_t operator()(std::uint64_t number) const noexcept;
+};
+
+}  // namespace cairn
