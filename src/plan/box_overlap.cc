@@ -36,8 +36,8 @@ using BoxList = std::vector<std::uint32_t>;
 
 class OverlapSearch {
  public:
-  OverlapSearch(std::size_t dimensions, std::span<const std::int64_t> boxes, std::size_t count)
-      : dimensions_(dimensions), boxes_(boxes) {
+  OverlapSearch(std::size_t dimensions, std::span<const std::int64_t> boxes, std::size_t count, std::size_t steps_max)
+      : dimensions_(dimensions), boxes_(boxes), steps_left_(steps_max) {
     for (std::size_t place = 0; place < count; ++place) {
       bool elements = true;
       for (std::size_t d = 0; d < dimensions; ++d) elements = elements && size(place, d) != 0;
@@ -102,9 +102,11 @@ class OverlapSearch {
   }
 
   // A pair of `intervals` and `points` that meets on this axis, with the point's begin in `segment`, and on all below.
-  std::optional<BoxPair> find(const BoxList& intervals, const BoxList& points, Interval segment,
-                              std::size_t axis) const {
+  std::optional<BoxPair> find(const BoxList& intervals, const BoxList& points, Interval segment, std::size_t axis) {
     if (intervals.empty() || points.empty()) return std::nullopt;
+    const std::size_t steps = intervals.size() + points.size();
+    if (steps > steps_left_) return std::nullopt;
+    steps_left_ -= steps;
     if (axis == 0) return merge(intervals, points);
     if (intervals.size() * points.size() <= kFewPairs) return compare(intervals, points, axis);
     const std::uint32_t middle = segment.begin + (segment.end - segment.begin) / 2;
@@ -164,6 +166,7 @@ class OverlapSearch {
 
   std::size_t dimensions_;
   std::span<const std::int64_t> boxes_;
+  std::size_t steps_left_;
   BoxList places_;  // in `boxes_`, by box number
   std::vector<std::vector<Interval>>
       axes_;  // one for each dimension in which boxes differ: its intervals, by box number
@@ -171,8 +174,9 @@ class OverlapSearch {
 
 }  // namespace
 
-std::optional<BoxPair> find_overlap(std::size_t dimensions, std::span<const std::int64_t> boxes, std::size_t count) {
-  return OverlapSearch(dimensions, boxes, count).run();
+std::optional<BoxPair> find_overlap(std::size_t dimensions, std::span<const std::int64_t> boxes, std::size_t count,
+                                    std::size_t steps_max) {
+  return OverlapSearch(dimensions, boxes, count, steps_max).run();
 }
 
 }  // namespace cairn::plan

@@ -18,7 +18,9 @@ using BoxPair = std::pair<std::size_t, std::size_t>;
 // valid Box of this many dimensions. A box without elements shares none; two boxes without dimensions always share one.
 //
 // For n boxes in d dimensions, dimensions in which all boxes agree not counted: n log n steps if d is 1 or 2, and
-// n log^(d-1) n beyond, however the tensor is cut.
-std::optional<BoxPair> find_overlap(std::size_t dimensions, std::span<const std::int64_t> boxes, std::size_t count);
+// n log^(d-1) n beyond, however the tensor is cut. After about `steps_max` of them the search gives up and finds
+// nothing: for boxes that come from a file.
+std::optional<BoxPair> find_overlap(std::size_t dimensions, std::span<const std::int64_t> boxes, std::size_t count,
+                                    std::size_t steps_max = SIZE_MAX);
 
 }  // namespace cairn::plan

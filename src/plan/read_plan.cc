@@ -5,6 +5,7 @@
 #include <string>
 
 #include "plan/box_overlap.h"
+#include "plan/box_tiling.h"
 
 namespace cairn::plan {
 namespace {
@@ -91,19 +92,20 @@ Result<std::vector<ReadItem>> ChunkIndex::reads_for(const Box& wanted) const {
     boxes.insert(boxes.end(), item.overlap.offsets().begin(), item.overlap.offsets().end());
     boxes.insert(boxes.end(), item.overlap.sizes().begin(), item.overlap.sizes().end());
   }
-  if (const auto clash = find_overlap(wanted.dimensions(), boxes, items.size())) {
-    return Error(ErrorCode::kCorrupt, "saved chunks overlap")
-        .key(tensor_.fqn)
-        .actual("chunk " + to_string(tensor_.chunk(items[clash->first].chunk)) + " and chunk " +
-                to_string(tensor_.chunk(items[clash->second].chunk)));
+  if (items.size() == 1 ? covered == wanted.element_count() : is_tiling(wanted, boxes)) return items;
+  // The rest is only to say what is wrong, so it may give up early.
+  constexpr std::size_t kStepsPerChunk = 1000;
+  const auto clash = find_overlap(wanted.dimensions(), boxes, items.size(), kStepsPerChunk * items.size());
+  if (clash || covered == wanted.element_count()) {
+    Error error = Error(ErrorCode::kCorrupt, "saved chunks overlap").key(tensor_.fqn);
+    if (!clash) return error;
+    return std::move(error).actual("chunk " + to_string(tensor_.chunk(items[clash->first].chunk)) + " and chunk " +
+                                   to_string(tensor_.chunk(items[clash->second].chunk)));
   }
-  if (covered != wanted.element_count()) {
-    return Error(ErrorCode::kCorrupt, "saved chunks do not cover the tensor")
-        .key(tensor_.fqn)
-        .expected(std::to_string(wanted.element_count()) + " elements of " + to_string(wanted))
-        .actual(std::to_string(covered) + " in " + std::to_string(items.size()) + " chunks");
-  }
-  return items;
+  return Error(ErrorCode::kCorrupt, "saved chunks do not cover the tensor")
+      .key(tensor_.fqn)
+      .expected(std::to_string(wanted.element_count()) + " elements of " + to_string(wanted))
+      .actual(std::to_string(covered) + " in " + std::to_string(items.size()) + " chunks");
 }
 
 }  // namespace cairn::plan
