@@ -224,11 +224,11 @@ class ObjectBuilder {
     }
     return result;
   }
-  nb::object build_one(const Array& array) {
+  nb::object build_one(const std::unique_ptr<Array>& array) {
     const nb::object make = nb::module_::import_("cairn.arrays").attr("from_bytes");
-    const nb::bytes bytes(array.data.data(), array.data.size());
-    return make(to_str(name_of(array.dtype)), from_extents(array.shape.data(), array.shape.size()), bytes,
-                array.kind == Array::Kind::kNumpyScalar);
+    const nb::bytes bytes(array->data.data(), array->data.size());
+    return make(to_str(name_of(array->dtype)), from_extents(array->shape.data(), array->shape.size()), bytes,
+                array->kind == Array::Kind::kNumpyScalar);
   }
   nb::object build_one(const std::unique_ptr<Object>& object) {
     const nb::object arguments = build(object->arguments);

@@ -67,6 +67,11 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
         value, foreign = _decoded(payload)
         if not foreign:
             return value
+    except Corrupt as error:
+        # torch would not look at what is wrong, such as records that share bytes.
+        if not allow_pickle:
+            raise error.under(key) from None
+        not_decoded = error
     except Error as error:
         # Not an archive that we know, such as the raw bytes of other planners: torch may know it.
         not_decoded = error

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cairn/checkpoint.h>
+#include <cairn/seeded_hash.h>
 
 #include <memory>
 #include <mutex>
@@ -42,7 +43,7 @@ struct Checkpoint::Impl {
  private:
   std::mutex mutex_;
   std::vector<std::unique_ptr<transfer::DataFile>> files_;
-  std::unordered_map<std::string_view, const manifest::CommitRecord::File*> recorded_;
+  std::unordered_map<std::string_view, const manifest::CommitRecord::File*, SeededHash> recorded_;
 };
 
 }  // namespace cairn

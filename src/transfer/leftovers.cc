@@ -1,5 +1,7 @@
 #include "transfer/leftovers.h"
 
+#include <cairn/seeded_hash.h>
+
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -12,6 +14,9 @@
 
 namespace cairn::transfer {
 namespace {
+
+// Names that come from files of strangers.
+using FileNames = std::unordered_set<std::string, SeededHash>;
 
 constexpr std::string_view kReplacedName = "/replaced";
 // A file that exists only while the storage's clock is read.
@@ -53,7 +58,7 @@ bool is_metadata_name(std::string_view name) {
 
 // Adds what the checkpoints in place need; or says why that can't be known.
 std::optional<std::string> add_needed(const storage::Storage& storage, const std::vector<storage::ListedFile>& files,
-                                      std::unordered_set<std::string>& needed) {
+                                      FileNames& needed) {
   // A directory may hold several checkpoints: one of all ranks, and one of each rank that saved alone.
   for (const storage::ListedFile& file : files) {
     if (!is_metadata_name(file.name)) continue;
@@ -92,7 +97,7 @@ std::optional<SaveId> save_in_trailer(const storage::Storage& storage, const std
 class Cleaner {
  public:
   // `needed` files stay, whoever wrote them.
-  Cleaner(storage::Storage& storage, std::unordered_set<std::string> needed, StorageClock clock)
+  Cleaner(storage::Storage& storage, FileNames needed, StorageClock clock)
       : storage_(storage), needed_(std::move(needed)), clock_(std::move(clock)) {}
 
   void remove(const std::vector<std::string>& names) {
@@ -153,7 +158,7 @@ class Cleaner {
   }
 
   storage::Storage& storage_;
-  std::unordered_set<std::string> needed_;
+  FileNames needed_;
   StorageClock clock_;
   std::vector<std::string> warnings_;
 };
@@ -166,7 +171,7 @@ bool belongs_to(const storage::Storage& storage, const std::string& name, const 
 }
 
 std::vector<std::string> orphaned_files(const MetadataInPlace& old, const manifest::CommitRecord& record) {
-  std::unordered_set<std::string_view> needed;
+  std::unordered_set<std::string_view, SeededHash> needed;
   for (const auto& file : record.files) needed.insert(file.name);
   if (!old.present) return {};
   std::vector<std::string> names = names_in(old).value_or(std::vector<std::string>());
@@ -189,7 +194,7 @@ std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine,
   // The list comes first: whatever is in it and was committed later is named by a metadata that is read later.
   const auto files = storage.list();
   if (!files) return {files.error().what()};
-  std::unordered_set<std::string> needed;
+  FileNames needed;
   for (const auto& file : record.files) needed.insert(file.name);
   if (auto problem = add_needed(storage, *files, needed)) return {*std::move(problem)};
   Cleaner cleaner(storage, std::move(needed), {storage, folder_of(mine) + "/" + std::string(kLeaseName)});
@@ -208,7 +213,7 @@ Result<void> clean_up_after(storage::Storage& storage, const SaveId& save_id) {
   if (!lock) return {};
   CAIRN_TRY(storage.sync());
   const auto files = storage.list();
-  std::unordered_set<std::string> needed;
+  FileNames needed;
   if (!files || add_needed(storage, *files, needed)) return {};
   const std::string folder = folder_of(save_id);
   Cleaner cleaner(storage, std::move(needed), {storage, folder + "/" + std::string(kClockName)});

@@ -75,7 +75,7 @@ void LocationJoin::assign(const Target& target, std::optional<std::span<const st
   if (first != order.end() && begins_at(tensor, *first, *offsets)) tensor.locations[*first] = location;
 }
 
-void LocationJoin::finish() {
+Result<void> LocationJoin::finish() {
   for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
     CatalogTensor& tensor = catalog_.tensors[i];
     const auto is_open = [](const ItemLocation& location) { return location.file == kNoFile; };
@@ -94,6 +94,29 @@ void LocationJoin::finish() {
       begin = end;
     }
   }
+  return check_values();
+}
+
+Result<void> LocationJoin::check_values() const {
+  std::vector<const CatalogValue*> values;
+  for (const CatalogValue& value : catalog_.values) {
+    if (value.location.length != 0) values.push_back(&value);
+  }
+  const auto place = [](const CatalogValue* value) { return std::pair(value->location.file, value->location.offset); };
+  const auto lies_before = [&](const CatalogValue* a, const CatalogValue* b) { return place(a) < place(b); };
+  if (!std::is_sorted(values.begin(), values.end(), lies_before)) std::sort(values.begin(), values.end(), lies_before);
+  const auto overlap = std::adjacent_find(values.begin(), values.end(), [](const auto* a, const auto* b) {
+    return a->location.file == b->location.file && b->location.offset - a->location.offset < a->location.length;
+  });
+  if (overlap == values.end()) return {};
+  const CatalogValue& first = **overlap;
+  const CatalogValue& second = **std::next(overlap);
+  return Error(ErrorCode::kCorrupt, "two values that share bytes of a file")
+      .key(second.fqn)
+      .file(catalog_.files[second.location.file])
+      .offset(second.location.offset)
+      .expected("none of '" + first.fqn + "', which ends at " +
+                std::to_string(first.location.offset + first.location.length));
 }
 
 }  // namespace cairn::dcp

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cairn/catalog.h>
+#include <cairn/result.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -32,17 +33,20 @@ class LocationJoin {
   void assign(const Target& target, std::optional<std::span<const std::int64_t>> offsets,
               std::optional<std::int64_t> hint, const ItemLocation& location);
 
-  // Equal chunks share an item, and the storage names only one of them: the others get its place here.
-  void finish();
+  // Equal chunks share an item, and the storage names only one of them: the others get its place here. kCorrupt if two
+  // values share bytes of a file: each is decoded into memory of its own, so a small file could name one large value
+  // under many keys.
+  Result<void> finish();
 
  private:
   std::span<const std::int64_t> offsets_of(const CatalogTensor& tensor, std::size_t chunk) const;
   bool begins_at(const CatalogTensor& tensor, std::size_t chunk, std::span<const std::int64_t> offsets) const;
   // The tensor's chunks by their offsets, sorted when first asked for.
   const std::vector<std::uint32_t>& sorted_chunks(std::size_t tensor);
+  Result<void> check_values() const;
 
   Catalog& catalog_;
-  std::unordered_map<std::size_t, std::vector<std::uint32_t>> sorted_;
+  std::unordered_map<std::size_t, std::vector<std::uint32_t>> sorted_;  // by index of the tensor
 };
 
 }  // namespace cairn::dcp

@@ -1,5 +1,7 @@
 #include "format/dcp/metadata_decoder.h"
 
+#include <cairn/seeded_hash.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -22,6 +24,17 @@ using pickle::Graph;
 using pickle::Kind;
 using pickle::Node;
 
+// What the budget is charged: a vector or text that grows has old and new in memory for a moment, and room to grow.
+constexpr std::uint64_t kGrowth = 3;
+// Of a key: its entry in the catalog, the look-up by name, the look-up of its items.
+constexpr std::uint64_t kKeyBytes = kGrowth * sizeof(CatalogTensor) + 96;
+// Of a chunk beside its numbers: its location, and its place among the sorted ones.
+constexpr std::uint64_t kChunkBytes = sizeof(ItemLocation) + 2 * sizeof(std::uint32_t);
+// Of an item of storage_data: an entry in the tables of names and files.
+constexpr std::uint64_t kItemBytes = 128;
+// PATH_MAX of Linux.
+constexpr std::size_t kFileNameBytesMax = 4096;
+
 Error corrupt(std::string message) { return Error(ErrorCode::kCorrupt, std::move(message)); }
 
 std::string name_of_kind(const Graph& graph, Node node) {
@@ -41,12 +54,17 @@ bool is_object_of(const Graph& graph, Node node, std::string_view name) {
   return graph.is(graph.callable(node), Kind::kGlobal) && graph.name(graph.callable(node)) == name;
 }
 
-// An attribute of an object whose state is a dict; unset if it has none of this name.
+// Far more than torch's classes have. An object that thousands of others share may not have thousands of attributes:
+// each of them would look through all.
+constexpr std::size_t kAttributesMax = 64;
+
+// An attribute of an object whose state is a dict; unset if it has none of this name, or more than kAttributesMax.
 Node attribute(const Graph& graph, Node object, std::string_view name) {
   if (!graph.is(object, Kind::kInstance) && !graph.is(object, Kind::kCall)) return {};
   const Node state = graph.state(object);
   if (!state.is_set() || !graph.is(state, Kind::kDict)) return {};
   const pickle::Elements elements = graph.elements(state);
+  if (elements.size() > 2 * kAttributesMax) return {};
   for (auto element = elements.begin(); element != elements.end(); ++element) {
     const bool found = graph.text_if(*element) == name;
     ++element;
@@ -75,27 +93,30 @@ std::optional<std::vector<std::int64_t>> integers_of(const Graph& graph, Node no
 }
 
 // The text of a path that was pickled as an object, as pathlib of Python up to 3.12 (parts) and since (one text) does
-// it.
-std::optional<std::string> path_text(const Graph& graph, Node node) {
-  if (const auto text = graph.text_if(node)) return std::string(*text);
-  if (!graph.is(node, Kind::kCall) || !graph.is(graph.callable(node), Kind::kGlobal)) return std::nullopt;
+// it. Nullopt if it is no path.
+Result<std::optional<std::string>> path_text(const Graph& graph, Node node, ByteBudget& budget) {
+  using Maybe = std::optional<std::string>;
+  if (const auto text = graph.text_if(node)) return Maybe(*text);
+  if (!graph.is(node, Kind::kCall) || !graph.is(graph.callable(node), Kind::kGlobal)) return Maybe();
   const std::string_view module = graph.module(graph.callable(node));
-  if (module != "pathlib" && module != "pathlib._local") return std::nullopt;
+  if (module != "pathlib" && module != "pathlib._local") return Maybe();
   const bool is_windows = graph.name(graph.callable(node)).find("Windows") != std::string_view::npos;
   const char separator = is_windows ? '\\' : '/';
   std::string path;
   for (const Node part : graph.elements(graph.arguments(node))) {
     const auto text = graph.text_if(part);
-    if (!text) return std::nullopt;
+    if (!text) return Maybe();
+    CAIRN_TRY(budget.charge(kGrowth * (text->size() + 1)));
     if (!path.empty() && path.back() != separator) path += separator;
     path += *text;
   }
-  return path.empty() ? "." : path;
+  return Maybe(path.empty() ? "." : std::move(path));
 }
 
 class MetadataDecoder {
  public:
-  MetadataDecoder(const Graph& graph, MetadataFolder& folder) : graph_(graph), folder_(folder) {}
+  MetadataDecoder(const Graph& graph, MetadataFolder& folder, ByteBudget& budget)
+      : graph_(graph), folder_(folder), budget_(budget) {}
 
   Result<Catalog> decode();
 
@@ -109,12 +130,13 @@ class MetadataDecoder {
   Result<void> read_item(LocationJoin& join, Node index, Node info);
   Result<LocationRecord> read_location(std::string_view fqn, Node info, bool& is_known);
   Result<void> read_planner_data(Node node);
-  void read_storage_meta(Node node);
+  Result<void> read_storage_meta(Node node);
   Result<void> keep(std::string_view name, Node node);
-  std::uint32_t file_number(std::uint32_t path);
+  Result<std::uint32_t> file_number(std::uint32_t path);
 
   const Graph& graph_;
   MetadataFolder& folder_;
+  ByteBudget& budget_;
   Catalog catalog_;
   std::vector<std::optional<LocationJoin::Target>> targets_;  // by number of the name
   std::vector<std::optional<std::uint32_t>> files_;           // by number of the path: number in the catalog
@@ -133,7 +155,7 @@ Result<Catalog> MetadataDecoder::decode() {
   CAIRN_TRY(read_entries(entries));
   CAIRN_TRY(catalog_.index());
   if (const Node storage = attribute(graph_, root, "storage_data"); storage.is_set()) CAIRN_TRY(read_storage(storage));
-  std::unordered_set<std::string_view> names;
+  std::unordered_set<std::string_view, SeededHash> names;
   const pickle::Elements elements = graph_.elements(graph_.state(root));
   for (auto element = elements.begin(); element != elements.end(); ++element) {
     const std::optional<std::string_view> name = graph_.text_if(*element);
@@ -144,7 +166,7 @@ Result<Catalog> MetadataDecoder::decode() {
     if (name == "planner_data") {
       CAIRN_TRY(read_planner_data(value));
     } else if (name == "storage_meta") {
-      read_storage_meta(value);
+      CAIRN_TRY(read_storage_meta(value));
     } else if (name == "version" && (graph_.is(value, Kind::kText) || graph_.is(value, Kind::kNone))) {
       if (const auto version = graph_.text_if(value)) catalog_.version = *version;
     } else {
@@ -164,6 +186,7 @@ Result<void> MetadataDecoder::read_entries(Node dict) {
     const std::optional<std::string_view> fqn = graph_.text_if(*element);
     const Node entry = *++element;
     if (!fqn) return corrupt("metadata with a key that is no text");
+    CAIRN_TRY(budget_.charge(kKeyBytes + heap_bytes(fqn->size())));
     if (is_object_of(graph_, entry, "TensorStorageMetadata")) {
       catalog_.keys.push_back({true, static_cast<std::uint32_t>(catalog_.tensors.size())});
       if (auto read = read_tensor(*fqn, entry); !read) return std::move(read).error().key(*fqn);
@@ -209,7 +232,7 @@ Result<void> MetadataDecoder::read_properties(CatalogTensor& tensor, Node proper
     for (const Node element : graph_.elements(graph_.state(properties))) {
       if (i == 0) dtype = element;
       if (i == 2) requires_grad = element;
-      ++i;
+      if (++i == 3) break;
     }
   }
   if (!dtype.is_set() || !graph_.is(dtype, Kind::kGlobal) || graph_.module(dtype) != "torch") {
@@ -230,6 +253,7 @@ Result<void> MetadataDecoder::read_chunks(CatalogTensor& tensor, Node list) {
     return corrupt("a tensor whose chunks are no list").actual(name_of_kind(graph_, list));
   }
   const pickle::Elements elements = graph_.elements(list);
+  CAIRN_TRY(budget_.charge(elements.size(), kChunkBytes + 2 * sizeof(std::int64_t) * tensor.shape.size()));
   tensor.boxes.reserve(elements.size() * 2 * tensor.shape.size());
   tensor.locations.resize(elements.size());
   for (const Node element : elements) {
@@ -278,12 +302,12 @@ Result<void> MetadataDecoder::read_storage(Node dict) {
     return corrupt("metadata whose storage_data is no dict").actual(name_of_kind(graph_, dict));
   LocationJoin join(catalog_);
   const pickle::Elements elements = graph_.elements(dict);
+  CAIRN_TRY(budget_.charge(elements.size() / 2, kItemBytes));
   for (auto element = elements.begin(); element != elements.end(); ++element) {
     const Node index = *element;
     CAIRN_TRY(read_item(join, index, *++element));
   }
-  join.finish();
-  return {};
+  return join.finish();
 }
 
 Result<void> MetadataDecoder::read_item(LocationJoin& join, Node index, Node info) {
@@ -317,9 +341,9 @@ Result<void> MetadataDecoder::read_item(LocationJoin& join, Node index, Node inf
   if (record->name >= targets_.size()) targets_.resize(record->name + std::size_t{1});
   std::optional<LocationJoin::Target>& target = targets_[record->name];
   if (!target) target = join.find(fqn);
+  CAIRN_TRY_ASSIGN(const std::uint32_t file, file_number(location.path));
   join.assign(*target, record->offsets, record->hint,
-              {file_number(location.path), static_cast<std::uint64_t>(location.offset),
-               static_cast<std::uint64_t>(location.length)});
+              {file, static_cast<std::uint64_t>(location.offset), static_cast<std::uint64_t>(location.length)});
   return {};
 }
 
@@ -347,27 +371,38 @@ Result<LocationRecord> MetadataDecoder::read_location(std::string_view fqn, Node
     return record;
   std::string names;
   for (const Node transform : graph_.elements(transforms)) {
+    const std::string_view name = graph_.text_if(transform).value_or("?");
+    CAIRN_TRY(budget_.charge(kGrowth * (name.size() + 2)));
     names += names.empty() ? "" : ", ";
-    names += graph_.text_if(transform).value_or("?");
+    names += name;
   }
+  CAIRN_TRY(budget_.charge(kKeyBytes + heap_bytes(fqn.size())));
   if (!names.empty()) catalog_.transforms.emplace(fqn, std::move(names));
   return record;
 }
 
 // Only files of items count, though the folder may have seen names of others.
-std::uint32_t MetadataDecoder::file_number(std::uint32_t path) {
+Result<std::uint32_t> MetadataDecoder::file_number(std::uint32_t path) {
   if (path >= files_.size()) files_.resize(path + std::size_t{1});
   std::optional<std::uint32_t>& file = files_[path];
   if (!file) {
+    const std::string_view name = folder_.paths()[path];
+    // What lists chunks names the file of each.
+    if (name.size() > kFileNameBytesMax) {
+      return corrupt("a data file whose name is longer than any path")
+          .expected("at most " + std::to_string(kFileNameBytesMax) + " bytes")
+          .actual(std::to_string(name.size()) + " bytes");
+    }
     file = static_cast<std::uint32_t>(catalog_.files.size());
-    catalog_.files.emplace_back(folder_.paths()[path]);
+    CAIRN_TRY(budget_.charge(heap_bytes(name.size())));
+    catalog_.files.emplace_back(name);
   }
   return *file;
 }
 
 Result<void> MetadataDecoder::read_planner_data(Node node) {
   if (graph_.is(node, Kind::kNone)) return {};
-  std::optional<FlatMapping> paths = read_flat_mapping(graph_, node);
+  CAIRN_TRY_ASSIGN(std::optional<FlatMapping> paths, read_flat_mapping(graph_, node, budget_));
   if (paths && (!paths->empty() || catalog_.keys.empty())) {
     catalog_.paths = std::move(*paths);
     return {};
@@ -375,17 +410,20 @@ Result<void> MetadataDecoder::read_planner_data(Node node) {
   return keep("planner_data", node);
 }
 
-void MetadataDecoder::read_storage_meta(Node node) {
+Result<void> MetadataDecoder::read_storage_meta(Node node) {
   const Node checkpoint_id = attribute(graph_, node, "checkpoint_id");
   const Node save_id = attribute(graph_, node, "save_id");
-  if (checkpoint_id.is_set()) catalog_.checkpoint_id = path_text(graph_, checkpoint_id);
+  if (checkpoint_id.is_set()) {
+    CAIRN_TRY_ASSIGN(catalog_.checkpoint_id, path_text(graph_, checkpoint_id, budget_));
+  }
   if (save_id.is_set()) {
     if (const auto text = graph_.text_if(save_id)) catalog_.save_id = *text;
   }
+  return {};
 }
 
 Result<void> MetadataDecoder::keep(std::string_view name, Node node) {
-  Result<Value> value = pickle::to_value(graph_, node, &folder_);
+  Result<Value> value = pickle::to_value(graph_, node, budget_, &folder_);
   if (!value) return std::move(value).error().while_doing("keeping the metadata's attribute " + std::string(name));
   catalog_.extra.emplace_back(name, std::move(*value));
   return {};
@@ -396,7 +434,9 @@ Result<void> MetadataDecoder::keep(std::string_view name, Node node) {
 Result<DecodedMetadata> decode_metadata(std::span<const std::byte> bytes) {
   MetadataFolder folder(bytes.size());
   CAIRN_TRY_ASSIGN(const Graph graph, pickle::parse(bytes, {}, &folder));
-  CAIRN_TRY_ASSIGN(Catalog catalog, MetadataDecoder(graph, folder).decode());
+  ByteBudget budget(bytes.size());
+  CAIRN_TRY(budget.charge(graph.memory_bytes()));
+  CAIRN_TRY_ASSIGN(Catalog catalog, MetadataDecoder(graph, folder, budget).decode());
   return DecodedMetadata{std::move(catalog), graph.bytes_consumed()};
 }
 

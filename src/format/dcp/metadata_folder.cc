@@ -289,20 +289,26 @@ Value instance_value(std::string_view module, std::string_view name, Dict state)
 
 }  // namespace
 
-Result<std::optional<Value>> MetadataFolder::resolve(const Graph& graph, Node node) {
+Result<std::optional<Value>> MetadataFolder::resolve(const Graph& graph, Node node, ByteBudget& budget) {
+  // Of an instance with three attributes, two of which are shapes.
+  constexpr std::uint64_t kInstanceBytes = 3 * sizeof(Object) + 12 * sizeof(Value) + 256;
   Dict state;
   if (const std::optional<ChunkNumbers> numbers = chunk(graph, node)) {
+    CAIRN_TRY(budget.charge(kInstanceBytes + numbers->size() * sizeof(Value)));
     state.items.emplace_back("offsets", shape_value(numbers->first(numbers->size() / 2)));
     state.items.emplace_back("sizes", shape_value(numbers->last(numbers->size() / 2)));
     return std::optional(instance_value(kMetadataModule, "ChunkStorageMetadata", std::move(state)));
   }
   if (const std::optional<IndexRecord> record = index(graph, node)) {
+    const std::size_t numbers = record->offsets ? record->offsets->size() : 0;
+    CAIRN_TRY(budget.charge(kInstanceBytes + numbers * sizeof(Value) + heap_bytes(names_[record->name].size())));
     state.items.emplace_back("fqn", names_[record->name]);
     state.items.emplace_back("index", record->hint ? Value(*record->hint) : Value());
     if (record->offsets) state.items.emplace_back("offset", shape_value(*record->offsets));
     return std::optional(instance_value(kMetadataModule, "MetadataIndex", std::move(state)));
   }
   if (const std::optional<LocationRecord> record = location(graph, node)) {
+    CAIRN_TRY(budget.charge(kInstanceBytes + heap_bytes(paths_[record->path].size())));
     state.items.emplace_back("relative_path", paths_[record->path]);
     state.items.emplace_back("offset", record->offset);
     state.items.emplace_back("length", record->length);

@@ -46,7 +46,7 @@ class MetadataFolder final : public pickle::Folder, public pickle::Resolver {
   bool is_told_by(std::uint64_t folded, std::span<const pickle::Filling> fillings) const override;
   std::optional<std::uint64_t> fold_like(std::uint64_t folded, std::span<const pickle::Filling> fillings) override;
   // Gives a folded object back as what it was, where it turns up in something that we only keep.
-  Result<std::optional<Value>> resolve(const pickle::Graph& graph, pickle::Node node) override;
+  Result<std::optional<Value>> resolve(const pickle::Graph& graph, pickle::Node node, ByteBudget& budget) override;
 
   // The names of items, and those of files.
   NameTable& names() noexcept { return names_; }

@@ -1,7 +1,10 @@
 // NameTable: numbers for names that come again and again, mostly in the order in which they came first.
 //
-// One thread at a time. It keeps views: the text must outlive it.
+// One thread at a time. It keeps views: the text must outlive it. Linear time: a long name is compared and hashed once
+// for each place of the text, however often it comes from there.
 #pragma once
+
+#include <cairn/seeded_hash.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +18,14 @@ class NameTable {
  public:
   // Names are numbered from 0.
   std::uint32_t number_of(std::string_view name) {
+    return name.size() <= kShortBytesMax ? compared(name) : known_by_place(name);
+  }
+  std::string_view operator[](std::uint32_t number) const { return names_[number]; }
+
+ private:
+  static constexpr std::size_t kShortBytesMax = 256;
+
+  std::uint32_t compared(std::string_view name) {
     const std::size_t next = last_ + 1 < names_.size() ? last_ + 1 : 0;
     for (const std::size_t guess : {next, last_}) {
       if (guess < names_.size() && names_[guess] == name) {
@@ -27,11 +38,19 @@ class NameTable {
     last_ = entry->second;
     return entry->second;
   }
-  std::string_view operator[](std::uint32_t number) const { return names_[number]; }
 
- private:
+  [[gnu::noinline]] std::uint32_t known_by_place(std::string_view name) {
+    const auto place = reinterpret_cast<std::uintptr_t>(name.data());  // texts that overlap begin at other places
+    const auto known = places_.find(place);
+    if (known != places_.end()) return known->second;
+    const std::uint32_t number = compared(name);
+    places_.emplace(place, number);
+    return number;
+  }
+
   std::vector<std::string_view> names_;
-  std::unordered_map<std::string_view, std::uint32_t> numbers_;
+  std::unordered_map<std::string_view, std::uint32_t, SeededHash> numbers_;
+  std::unordered_map<std::uintptr_t, std::uint32_t, SeededHash> places_;  // of long names
   std::size_t last_ = 0;
 };
 

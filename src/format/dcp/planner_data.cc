@@ -1,5 +1,7 @@
 #include "format/dcp/planner_data.h"
 
+#include <cairn/seeded_hash.h>
+
 #include <string_view>
 #include <unordered_set>
 
@@ -10,19 +12,27 @@ using pickle::Graph;
 using pickle::Kind;
 using pickle::Node;
 
-std::optional<Path> read_path(const Graph& graph, Node node) {
-  if (!graph.is(node, Kind::kTuple) && !graph.is(node, Kind::kList)) return std::nullopt;
+// Of the mapping, which has room for as many again while it grows, and of the set of keys.
+constexpr std::uint64_t kEntryBytes = 2 * sizeof(FlatMapping::value_type) + 64;
+
+Result<std::optional<Path>> read_path(const Graph& graph, Node node, ByteBudget& budget) {
+  using Maybe = std::optional<Path>;
+  if (!graph.is(node, Kind::kTuple) && !graph.is(node, Kind::kList)) return Maybe();
+  const pickle::Elements elements = graph.elements(node);
+  CAIRN_TRY(budget.charge(elements.size(), sizeof(PathElement)));
   Path path;
-  for (const Node element : graph.elements(node)) {
+  path.reserve(elements.size());
+  for (const Node element : elements) {
     if (const auto text = graph.text_if(element)) {
+      CAIRN_TRY(budget.charge(heap_bytes(text->size())));
       path.emplace_back(std::string(*text));
     } else if (const auto position = graph.integer_if(element)) {
       path.emplace_back(*position);
     } else {
-      return std::nullopt;
+      return Maybe();
     }
   }
-  return path;
+  return Maybe(std::move(path));
 }
 
 // The dicts, the one whose entries win first.
@@ -49,13 +59,13 @@ std::optional<std::vector<Node>> maps_of(const Graph& graph, Node node) {
 
 }  // namespace
 
-std::optional<FlatMapping> read_flat_mapping(const Graph& graph, Node node) {
+Result<std::optional<FlatMapping>> read_flat_mapping(const Graph& graph, Node node, ByteBudget& budget) {
+  using Maybe = std::optional<FlatMapping>;
   const std::optional<std::vector<Node>> maps = maps_of(graph, node);
-  if (!maps) return std::nullopt;
-  // A pickle from a stranger may name one large dict or path again and again: what they make is bounded by its size.
-  std::unordered_set<std::uint64_t> seen_maps;
-  std::unordered_set<std::string_view> seen_keys;
-  std::size_t elements_left = graph.input().size();
+  if (!maps) return Maybe();
+  // A pickle from a stranger may name one large dict again and again.
+  std::unordered_set<std::uint64_t, SeededHash> seen_maps;
+  std::unordered_set<std::string_view, SeededHash> seen_keys;
   FlatMapping mapping;
   for (const Node map : *maps) {
     if (!seen_maps.insert(map.bits()).second) continue;
@@ -63,14 +73,14 @@ std::optional<FlatMapping> read_flat_mapping(const Graph& graph, Node node) {
     for (auto element = elements.begin(); element != elements.end(); ++element) {
       const auto key = graph.text_if(*element);
       const Node place = *++element;
-      if (!key) return std::nullopt;
-      std::optional<Path> path = read_path(graph, place);
-      if (!path || path->size() + 1 > elements_left) return std::nullopt;
-      elements_left -= path->size() + 1;
+      if (!key) return Maybe();
+      CAIRN_TRY(budget.charge(kEntryBytes + heap_bytes(key->size())));
+      CAIRN_TRY_ASSIGN(std::optional<Path> path, read_path(graph, place, budget));
+      if (!path) return Maybe();
       if (seen_keys.insert(*key).second) mapping.emplace_back(*key, std::move(*path));
     }
   }
-  return mapping;
+  return Maybe(std::move(mapping));
 }
 
 }  // namespace cairn::dcp

@@ -3,8 +3,9 @@
 // One thread at a time while it grows. It keeps views: the text must outlive it.
 #pragma once
 
+#include <cairn/seeded_hash.h>
+
 #include <cstddef>
-#include <functional>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -29,7 +30,7 @@ class GlobalTable {
  private:
   struct Hash {
     std::size_t operator()(const GlobalName& global) const {
-      const std::hash<std::string_view> hash;
+      const SeededHash hash;
       return hash(global.module) * 31 + hash(global.name);
     }
   };

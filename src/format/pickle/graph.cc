@@ -10,49 +10,29 @@
 namespace cairn::pickle {
 namespace {
 
-// The bytes of a counted opcode (text, bytes, long) at `offset`. The scan has checked that they lie inside.
+// The bytes of a counted opcode (text, bytes) at `offset`. The scan has checked that they lie inside.
 std::span<const std::byte> counted_bytes(std::span<const std::byte> input, std::uint64_t offset) {
   const std::span<const std::byte> operand = input.subspan(offset + 1);
   switch (std::to_integer<std::uint8_t>(input[offset])) {
     case kShortBinUnicode:
-    case kShortBinBytes:
-    case kLong1: return operand.subspan(1, load_little_endian<std::uint8_t>(operand.data()));
+    case kShortBinBytes: return operand.subspan(1, load_little_endian<std::uint8_t>(operand.data()));
     case kBinUnicode:
-    case kBinBytes:
-    case kLong4: return operand.subspan(4, load_little_endian<std::uint32_t>(operand.data()));
+    case kBinBytes: return operand.subspan(4, load_little_endian<std::uint32_t>(operand.data()));
     default: return operand.subspan(8, load_little_endian<std::uint64_t>(operand.data()));
   }
-}
-
-// Without the bytes that only repeat the sign.
-std::span<const std::byte> shortest(std::span<const std::byte> number) {
-  while (number.size() > 1) {
-    const auto last = std::to_integer<unsigned>(number.back());
-    const bool negative = (number[number.size() - 2] & std::byte{0x80}) != std::byte{0};
-    if (last != (negative ? 0xFFu : 0u)) break;
-    number = number.first(number.size() - 1);
-  }
-  return number;
 }
 
 }  // namespace
 
 Kind Graph::kind_in_input(Node node) const {
-  if (node.tag() == Node::Tag::kLong) {
-    return bytes(node).size() <= sizeof(std::int64_t) ? Kind::kInteger : Kind::kBigInteger;
-  }
   return std::to_integer<std::uint8_t>(input_[node.rest()]) == kByteArray8 ? Kind::kByteArray : Kind::kBytes;
 }
 
 bool Graph::boolean(Node node) const { return node.tag() == Node::Tag::kTrue; }
 
 std::int64_t Graph::long_integer(Node node) const {
-  const std::span<const std::byte> number = bytes(node);
-  assert(number.size() <= sizeof(std::int64_t));
-  const bool negative = !number.empty() && (number.back() & std::byte{0x80}) != std::byte{0};
-  std::uint64_t value = negative ? ~std::uint64_t{0} : 0;
-  std::memcpy(&value, number.data(), number.size());
-  return std::bit_cast<std::int64_t>(value);
+  assert(node.tag() == Node::Tag::kLong);
+  return std::bit_cast<std::int64_t>(arena_[node.offset()].bits());
 }
 
 double Graph::real(Node node) const {
@@ -65,8 +45,10 @@ std::string_view Graph::text(Node node) const {
 }
 
 std::span<const std::byte> Graph::bytes(Node node) const {
-  const std::span<const std::byte> data = counted_bytes(input_, node.rest());
-  return node.tag() == Node::Tag::kLong ? shortest(data) : data;
+  if (node.tag() == Node::Tag::kBigInteger) {
+    return input_.subspan(arena_[node.offset()].bits(), arena_[node.offset() + 1].bits());
+  }
+  return counted_bytes(input_, node.rest());
 }
 
 std::string_view Graph::module(Node node) const { return globals_[node.rest()].module; }

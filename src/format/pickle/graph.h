@@ -87,10 +87,12 @@ class Graph {
   // Bytes of the input up to and including its STOP; what follows was not looked at.
   std::size_t bytes_consumed() const noexcept { return bytes_consumed_; }
   std::span<const std::byte> input() const noexcept { return input_; }
+  // What the nodes take.
+  std::size_t memory_bytes() const noexcept { return arena_.capacity() * sizeof(Node); }
 
   Kind kind(Node node) const {
     const Kind known = kKinds[static_cast<std::size_t>(node.tag())];
-    return known == Kind::kBigInteger || known == Kind::kByteArray ? kind_in_input(node) : known;
+    return known == Kind::kByteArray ? kind_in_input(node) : known;
   }
   bool is(Node node, Kind expected) const { return kind(node) == expected; }
 
@@ -154,10 +156,10 @@ class Graph {
 
   // By tag. Where the input decides, the rarer of two kinds stands here.
   static constexpr Kind kKinds[] = {
-      Kind::kNone,  Kind::kNone, Kind::kBool,      Kind::kBool,       Kind::kInteger, Kind::kBigInteger,
-      Kind::kReal,  Kind::kText, Kind::kByteArray, Kind::kGlobal,     Kind::kFolded,  Kind::kTuple,
-      Kind::kTuple, Kind::kCall, Kind::kFrozenSet, Kind::kPersistent, Kind::kList,    Kind::kSet,
-      Kind::kDict,  Kind::kCall, Kind::kInstance,
+      Kind::kNone,  Kind::kNone,      Kind::kBool,   Kind::kBool,      Kind::kInteger,    Kind::kReal,
+      Kind::kText,  Kind::kByteArray, Kind::kGlobal, Kind::kFolded,    Kind::kInteger,    Kind::kBigInteger,
+      Kind::kTuple, Kind::kTuple,     Kind::kCall,   Kind::kFrozenSet, Kind::kPersistent, Kind::kList,
+      Kind::kSet,   Kind::kDict,      Kind::kCall,   Kind::kInstance,
   };
   static_assert(std::size(kKinds) == static_cast<std::size_t>(Node::Tag::kInstance) + 1);
 

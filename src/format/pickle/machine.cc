@@ -1,28 +1,28 @@
 // How it is fast, for metadata of half a million chunks:
 // - OpcodeScan goes first, so that no operand needs a check here, and of all that the pickle memoises (almost
-// everything)
-//   only what it asks for again is kept.
+//   everything) only what it asks for again is kept.
 // - A node is a word. Numbers are in it, text stays in the input, `torch.Size((a, b))` is its inner tuple under another
-// name.
-// - The arena only grows, so an instance that a Folder consumes takes everything that was made for it away by moving
-// the
+//   name.
+// - The arena only grows, so an instance that a Folder consumes takes all that was made for it away by moving the
 //   arena's end back. Nothing else may refer to what lies behind that end. `pinned_` guards this: it is moved up
 //   whenever a reference is made that the stack does not show (memo, DUP), or when an old container comes back from the
 //   memo and could be given something new.
 // - An object that is written like an earlier one that was folded is recognised by a Stencil and folded without a
 // graph.
-// - Position, top of stack and fence live in a Registers that never has its address taken.
 
 #include "format/pickle/machine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "core/little_endian.h"
+#include "format/pickle/long_integer.h"
 #include "format/pickle/opcode.h"
 #include "format/pickle/opcode_scan.h"
 #include "format/pickle/recogniser.h"
+#include "format/pickle/registers.h"
 
 namespace cairn::pickle {
 namespace {
@@ -46,14 +46,6 @@ class Machine {
  private:
   using Tag = Node::Tag;
 
-  // Not side by side in memory: compilers would then keep two of them in one vector register, and be slow at it.
-  struct Registers {
-    alignas(16) const std::byte* at;  // behind the opcode that is being carried out
-    alignas(16) Node* top;            // behind the last thing on the stack
-    alignas(16) Node* fence;          // what lies below belongs to an older mark
-    std::size_t depth() const { return static_cast<std::size_t>(top - fence); }
-  };
-
   // Each says whether to go on. Those that take Registers are inlined; the others work on `saved_`.
   bool execute();
   bool execute_rare();
@@ -64,7 +56,9 @@ class Machine {
   // Notes why, and gives false.
   [[gnu::noinline, gnu::cold]] bool fail(const std::byte* at, const char* message,
                                          ErrorCode code = ErrorCode::kCorrupt);
-  Error error() const;
+  Error error() const {
+    return Error(failure_code_, failure_).offset(static_cast<std::uint64_t>(failed_at_ - graph_.input_.data()));
+  }
 
   // The stack.
   bool push(Registers& r, Node node);
@@ -128,10 +122,6 @@ bool Machine::fail(const std::byte* at, const char* message, ErrorCode code) {
   failure_code_ = code;
   failed_at_ = at - 1;
   return false;
-}
-
-Error Machine::error() const {
-  return Error(failure_code_, failure_).offset(static_cast<std::uint64_t>(failed_at_ - graph_.input_.data()));
 }
 
 // Carries out something that is not inlined, without ever giving away the address of `r`.
@@ -391,6 +381,10 @@ void Machine::numbered_put(std::size_t memo, Node node) {
 }
 
 bool Machine::global(Registers& r, std::string_view module, std::string_view name) {
+  constexpr std::size_t kBytesMax = 1024;  // each object of the class copies them, and each mention hashes them
+  if (std::max(module.size(), name.size()) > kBytesMax) {
+    return fail(r.at, "a pickle that names a class by more than 1024 bytes", ErrorCode::kUnsupported);
+  }
   const Node node = Node::make(Tag::kGlobal, graph_.globals_.number_of({module, name}));
   if (module == "torch" && name == "Size") graph_.shape_class_ = node;
   return push(r, node);
@@ -423,14 +417,19 @@ bool Machine::stack_global(Registers& r) {
 }
 
 [[gnu::always_inline]] inline bool Machine::long_integer(Registers& r, std::size_t length_bytes) {
-  const Node place = Node::make(Tag::kLong, static_cast<std::uint64_t>(r.at - 1 - graph_.input_.data()));
   const std::uint64_t length =
       length_bytes == 1 ? load_little_endian<std::uint8_t>(r.at) : load_little_endian<std::uint32_t>(r.at);
+  const std::span<const std::byte> number = shortest(std::span(r.at + length_bytes, static_cast<std::size_t>(length)));
   r.at += length_bytes + length;
-  if (graph_.kind(place) != Kind::kInteger) return push(r, place);
-  const std::int64_t value = graph_.integer(place);
-  const Node inside = Node::make(Tag::kInteger, static_cast<std::uint64_t>(value));
-  return push(r, graph_.integer(inside) == value ? inside : place);
+  const bool is_big = number.size() > sizeof(std::int64_t);
+  const std::int64_t word = is_big ? number.data() - graph_.input_.data() : small_integer(number);
+  const Node inside = Node::make(Tag::kInteger, static_cast<std::uint64_t>(word));
+  if (!is_big && graph_.integer(inside) == word) return push(r, inside);
+  const std::uint64_t place = allocate(r, 2);
+  if (place == 0) return false;
+  arena(place) = Node(static_cast<std::uint64_t>(word));
+  arena(place + 1) = Node(number.size());
+  return push(r, Node::at_place(is_big ? Tag::kBigInteger : Tag::kLong, place));
 }
 
 // What metadata consists of.
@@ -588,6 +587,7 @@ Result<Graph> Machine::run() {
     return error();
   }
   graph_.root_ = saved_.top[-1];
+  graph_.arena_.shrink(arena_end_);
   graph_.bytes_consumed_ = scan_.bytes_consumed();
   return std::move(graph_);
 }

@@ -29,7 +29,7 @@ class Folder {
   virtual ~Folder() = default;
   // Called when a state is set on an instance of a global that nothing else refers to. Returns what folded() shall give
   // (59 bits), or nullopt to leave the instance as it is. Nodes within `instance` that lie in the arena (not text,
-  // numbers or globals) are gone after a fold.
+  // small numbers or globals) are gone after a fold.
   virtual std::optional<std::uint64_t> fold(const Graph& graph, Node instance) = 0;
 
   // The same without a graph, for objects that are written like an earlier one. First it is asked whether `fillings`,

@@ -51,13 +51,15 @@ class Node {
     kFalse,
     kTrue,
     kInteger,
-    kLong,
     kReal,
     kText,
     kBytes,
     kGlobal,
     kFolded,
     // In the arena, unchanging:
+    kLong,        // an integer of 64 bits that does not fit into a node: a word with it, and one more
+    kBigInteger,  // a longer one: where its bytes begin in the input, and how many there are without those that repeat
+                  // the sign
     kTuple,
     kTupleInTuple,  // (x,) where x is the tuple that the rest says: takes no memory
     kShape,         // torch.Size(x), likewise
@@ -70,7 +72,7 @@ class Node {
     kCall,
     kInstance,
   };
-  bool in_arena() const noexcept { return tag() >= Tag::kTuple; }
+  bool in_arena() const noexcept { return tag() >= Tag::kLong; }
   bool may_change() const noexcept { return tag() >= Tag::kList; }
   static constexpr unsigned kTagBits = 5;
   static constexpr unsigned kOffsetBits = 32;

@@ -35,6 +35,16 @@ class NodeBuffer {
     return true;
   }
 
+  // Gives back what lies behind the first `count` nodes.
+  void shrink(std::size_t count) {
+    if (count >= capacity_ || count == 0) return;
+    void* memory = std::realloc(static_cast<void*>(nodes_.get()), count * sizeof(Node));
+    if (memory == nullptr) return;
+    (void)nodes_.release();
+    nodes_.reset(static_cast<Node*>(memory));
+    capacity_ = count;
+  }
+
  private:
   struct Free {
     void operator()(Node* memory) const { std::free(static_cast<void*>(memory)); }

@@ -49,7 +49,8 @@ std::optional<DType> read_dtype(const Graph& graph, Node node) {
     return std::nullopt;
   const std::optional<std::string_view> name = graph.text_if(arguments.front());
   const Elements parts = graph.elements(state);
-  if (!name || parts.size() < 2) return std::nullopt;
+  constexpr std::size_t kPartsMax = 9;  // NumPy writes 8, or 9 with metadata
+  if (!name || parts.size() < 2 || parts.size() > kPartsMax) return std::nullopt;
   std::size_t i = 0;
   for (const Node part : parts) {
     if (i == 1) {
@@ -97,53 +98,57 @@ std::string row_major(const std::string& column_major, const Extents& shape, std
   return out;
 }
 
-std::optional<Array> make_array(DType dtype, Extents shape, std::string data, bool is_column_major) {
+using MaybeArray = std::optional<Array>;
+
+// The array whose bytes `data_node` stands for, if they are as many as it needs.
+Result<MaybeArray> make_array(DType dtype, Extents shape, const Graph& graph, Node data_node, bool is_column_major,
+                              ByteBudget& budget) {
   const Result<std::int64_t> count = element_count(shape);
-  if (!count) return std::nullopt;
+  if (!count) return MaybeArray();
   const auto bytes = checked_multiply(static_cast<std::uint64_t>(*count), std::uint64_t{item_bytes(dtype)});
-  if (!bytes || *bytes != data.size()) return std::nullopt;
-  if (is_column_major && shape.size() > 1) data = row_major(data, shape, item_bytes(dtype));
-  return Array{Array::Kind::kNumpyArray, dtype, std::move(shape), std::move(data)};
+  CAIRN_TRY(budget.charge(sizeof(Array) + shape.size() * sizeof(std::int64_t)));
+  CAIRN_TRY_ASSIGN(std::optional<std::string> data, bytes_of(graph, data_node, budget));
+  if (!data || !bytes || *bytes != data->size()) return MaybeArray();
+  if (is_column_major && shape.size() > 1) {
+    CAIRN_TRY(budget.charge(data->size()));
+    data = row_major(*data, shape, item_bytes(dtype));
+  }
+  return MaybeArray(Array{Array::Kind::kNumpyArray, dtype, std::move(shape), std::move(*data)});
 }
 
 // _reconstruct(ndarray, (0,), b"b") with the state (1, shape, dtype, is_fortran, data).
-std::optional<Array> read_reconstruct(const Graph& graph, Node node) {
+Result<MaybeArray> read_reconstruct(const Graph& graph, Node node, ByteBudget& budget) {
   const auto arguments = exactly<3>(graph, graph.arguments(node));
-  if (!arguments || !graph.is_global((*arguments)[0], "numpy", "ndarray")) return std::nullopt;
-  if (!graph.state(node).is_set() || graph.items(node).is_set()) return std::nullopt;
+  if (!arguments || !graph.is_global((*arguments)[0], "numpy", "ndarray")) return MaybeArray();
+  if (!graph.state(node).is_set() || graph.items(node).is_set()) return MaybeArray();
   const auto state = exactly<5>(graph, graph.state(node));
-  if (!state) return std::nullopt;
+  if (!state) return MaybeArray();
   const auto& [version, shape_node, dtype_node, order, data_node] = *state;
   const std::optional<DType> dtype = read_dtype(graph, dtype_node);
   std::optional<Extents> shape = read_extents(graph, shape_node);
-  if (!dtype || !shape || !graph.is(order, Kind::kBool)) return std::nullopt;
-  std::optional<std::string> data = bytes_of(graph, data_node);
-  if (!data) return std::nullopt;
-  return make_array(*dtype, std::move(*shape), std::move(*data), graph.boolean(order));
+  if (!dtype || !shape || !graph.is(order, Kind::kBool)) return MaybeArray();
+  return make_array(*dtype, std::move(*shape), graph, data_node, graph.boolean(order), budget);
 }
 
 // _frombuffer(data, dtype, shape, "C"), which protocol 5 writes.
-std::optional<Array> read_from_buffer(const Graph& graph, Node node) {
+Result<MaybeArray> read_from_buffer(const Graph& graph, Node node, ByteBudget& budget) {
   const auto arguments = exactly<4>(graph, graph.arguments(node));
-  if (!arguments || graph.state(node).is_set() || graph.items(node).is_set()) return std::nullopt;
+  if (!arguments || graph.state(node).is_set() || graph.items(node).is_set()) return MaybeArray();
   const auto& [data_node, dtype_node, shape_node, order_node] = *arguments;
   const std::optional<DType> dtype = read_dtype(graph, dtype_node);
   std::optional<Extents> shape = read_extents(graph, shape_node);
   const std::optional<std::string_view> order = graph.text_if(order_node);
-  if (!dtype || !shape || (order != "C" && order != "F")) return std::nullopt;
-  std::optional<std::string> data = bytes_of(graph, data_node);
-  if (!data) return std::nullopt;
-  return make_array(*dtype, std::move(*shape), std::move(*data), order == "F");
+  if (!dtype || !shape || (order != "C" && order != "F")) return MaybeArray();
+  return make_array(*dtype, std::move(*shape), graph, data_node, order == "F", budget);
 }
 
 // scalar(dtype, data)
-std::optional<Array> read_scalar(const Graph& graph, Node node) {
+Result<MaybeArray> read_scalar(const Graph& graph, Node node, ByteBudget& budget) {
   const auto arguments = exactly<2>(graph, graph.arguments(node));
-  if (!arguments || graph.state(node).is_set() || graph.items(node).is_set()) return std::nullopt;
+  if (!arguments || graph.state(node).is_set() || graph.items(node).is_set()) return MaybeArray();
   const std::optional<DType> dtype = read_dtype(graph, (*arguments)[0]);
-  std::optional<std::string> data = bytes_of(graph, (*arguments)[1]);
-  if (!dtype || !data) return std::nullopt;
-  std::optional<Array> scalar = make_array(*dtype, {}, std::move(*data), false);
+  if (!dtype) return MaybeArray();
+  CAIRN_TRY_ASSIGN(MaybeArray scalar, make_array(*dtype, {}, graph, (*arguments)[1], false, budget));
   if (scalar) scalar->kind = Array::Kind::kNumpyScalar;
   return scalar;
 }
@@ -201,34 +206,36 @@ void write_dtype(Writer& writer, std::string_view name) {
 
 }  // namespace
 
-std::optional<std::string> bytes_of(const Graph& graph, Node node) {
+Result<std::optional<std::string>> bytes_of(const Graph& graph, Node node, ByteBudget& budget) {
+  using Maybe = std::optional<std::string>;
   const Kind kind = graph.kind(node);
   if (kind == Kind::kBytes || kind == Kind::kByteArray) {
     const std::span<const std::byte> data = graph.bytes(node);
-    return std::string(reinterpret_cast<const char*>(data.data()), data.size());
+    CAIRN_TRY(budget.charge(heap_bytes(data.size())));
+    return Maybe(std::string(reinterpret_cast<const char*>(data.data()), data.size()));
   }
-  if (kind != Kind::kCall || graph.state(node).is_set() || graph.items(node).is_set()) return std::nullopt;
+  if (kind != Kind::kCall || graph.state(node).is_set() || graph.items(node).is_set()) return Maybe();
   if (graph.makes(node, "__builtin__", "bytes") || graph.makes(node, "builtins", "bytes")) {
-    if (graph.elements(graph.arguments(node)).empty()) return std::string();
-    return std::nullopt;
+    return graph.elements(graph.arguments(node)).empty() ? Maybe(std::string()) : Maybe();
   }
-  if (!graph.makes(node, "_codecs", "encode")) return std::nullopt;
+  if (!graph.makes(node, "_codecs", "encode")) return Maybe();
   const auto arguments = exactly<2>(graph, graph.arguments(node));
-  if (!arguments) return std::nullopt;
+  if (!arguments) return Maybe();
   const std::optional<std::string_view> text = graph.text_if((*arguments)[0]);
   const std::optional<std::string_view> encoding = graph.text_if((*arguments)[1]);
-  if (!text || (encoding != "latin1" && encoding != "latin-1")) return std::nullopt;
+  if (!text || (encoding != "latin1" && encoding != "latin-1")) return Maybe();
+  CAIRN_TRY(budget.charge(heap_bytes(text->size())));
   return latin1_of(*text);
 }
 
-std::optional<Array> read_numpy_node(const Graph& graph, Node node) {
-  if (!graph.is(node, Kind::kCall) || !graph.is(graph.callable(node), Kind::kGlobal)) return std::nullopt;
+Result<std::optional<Array>> read_numpy_node(const Graph& graph, Node node, ByteBudget& budget) {
+  if (!graph.is(node, Kind::kCall) || !graph.is(graph.callable(node), Kind::kGlobal)) return MaybeArray();
   const std::string_view module = graph.module(graph.callable(node));
   const std::string_view name = graph.name(graph.callable(node));
-  if (is_multiarray(module) && name == "_reconstruct") return read_reconstruct(graph, node);
-  if (is_multiarray(module) && name == "scalar") return read_scalar(graph, node);
-  if (is_numeric(module) && name == "_frombuffer") return read_from_buffer(graph, node);
-  return std::nullopt;
+  if (is_multiarray(module) && name == "_reconstruct") return read_reconstruct(graph, node, budget);
+  if (is_multiarray(module) && name == "scalar") return read_scalar(graph, node, budget);
+  if (is_numeric(module) && name == "_frombuffer") return read_from_buffer(graph, node, budget);
+  return MaybeArray();
 }
 
 void write_bytes(Writer& writer, const std::string& data) {

@@ -10,17 +10,19 @@
 #include <optional>
 #include <string>
 
+#include "core/byte_budget.h"
 #include "format/pickle/graph.h"
 #include "format/pickle/writer.h"
 
 namespace cairn::pickle {
 
 // The content of a node that stands for bytes: a bytes object, a bytearray opcode, or the `_codecs.encode(text,
-// "latin1")` that protocol 2 writes instead. Nullopt for anything else.
-std::optional<std::string> bytes_of(const Graph& graph, Node node);
+// "latin1")` that protocol 2 writes instead. Nullopt for anything else. Fails if `budget` does not have the bytes.
+Result<std::optional<std::string>> bytes_of(const Graph& graph, Node node, ByteBudget& budget);
 
-// Nullopt if `node` is not the making of a NumPy array or scalar of a plain dtype with as many bytes as it needs.
-std::optional<Array> read_numpy_node(const Graph& graph, Node node);
+// Nullopt if `node` is not the making of a NumPy array or scalar of a plain dtype with as many bytes as it needs. Fails
+// if `budget` does not have them.
+Result<std::optional<Array>> read_numpy_node(const Graph& graph, Node node, ByteBudget& budget);
 
 // Pushes bytes in the way that the writer's protocol and torch.load(weights_only=True) understand.
 void write_bytes(Writer& writer, const std::string& data);

@@ -10,10 +10,6 @@
 namespace cairn::pickle {
 namespace {
 
-// A value takes some hundred bytes of memory and at least one of the pickle, unless it is shared.
-constexpr std::size_t kBudgetFirst = 4096;
-constexpr std::size_t kBytesPerUnit = 8;  // copied bytes are cheaper than values
-
 bool is_builtin(std::string_view module) { return module == "builtins" || module == "__builtin__"; }
 
 // Protocol 2 uses the names of Python 2, which Python translates while it reads. Values have the names of today.
@@ -43,49 +39,51 @@ GlobalName name_of_today(GlobalName global) {
 
 class ValueReader {
  public:
-  ValueReader(const Graph& graph, Resolver* resolver)
-      : graph_(graph), resolver_(resolver), budget_(kBudgetFirst + graph.input().size()) {}
+  ValueReader(const Graph& graph, ByteBudget& budget, Resolver* resolver)
+      : graph_(graph), budget_(budget), resolver_(resolver) {}
 
-  // Goes no deeper than kValueDepthMax.
+  // Goes no deeper than kValueDepthMax. Whoever keeps a Value has charged its place; this charges what is beside it.
   Result<Value> read(Node node, std::size_t depth);
 
  private:
   Result<Value> read_anew(Node node, std::size_t depth);
-  Result<void> spend(std::size_t bytes = 0);
   Result<std::vector<Value>> read_elements(Node node, std::size_t depth);
+  Result<std::unique_ptr<Object>> make_object(std::string_view module, std::string_view name);
   Result<Value> read_dict(Node node, bool ordered, std::size_t depth);
   Result<Value> read_call(Node node, std::size_t depth);
   Result<std::optional<Value>> read_known_call(Node node, std::size_t depth);
   Result<Value> read_object(Node node, std::size_t depth);
-  Value named(std::string_view module, std::string_view name, Value arguments) const;
+  // The call of a builtin with one argument.
+  Result<Value> call_of(std::string_view builtin, Value argument);
 
   const Graph& graph_;
+  ByteBudget& budget_;
   Resolver* resolver_;
-  std::size_t budget_;
 };
 
-Result<void> ValueReader::spend(std::size_t bytes) {
-  const std::size_t cost = 1 + bytes / kBytesPerUnit;
-  if (cost > budget_) {
-    return Error(ErrorCode::kUnsupported,
-                 "a pickle whose values are far larger than itself: it repeats what it shares");
-  }
-  budget_ -= cost;
-  return {};
-}
-
-Value ValueReader::named(std::string_view module, std::string_view name, Value arguments) const {
+Result<std::unique_ptr<Object>> ValueReader::make_object(std::string_view module, std::string_view name) {
   const GlobalName today = name_of_today({module, name});
+  CAIRN_TRY(budget_.charge(sizeof(Object) + heap_bytes(today.module.size()) + heap_bytes(today.name.size())));
   auto object = std::make_unique<Object>();
   object->module = today.module;
   object->name = today.name;
-  object->arguments = std::move(arguments);
   return object;
+}
+
+Result<Value> ValueReader::call_of(std::string_view builtin, Value argument) {
+  CAIRN_TRY(budget_.charge(sizeof(Value)));
+  Tuple arguments;
+  arguments.items.push_back(std::move(argument));
+  CAIRN_TRY_ASSIGN(std::unique_ptr<Object> object, make_object("builtins", builtin));
+  object->arguments = std::move(arguments);
+  return Value(std::move(object));
 }
 
 Result<std::vector<Value>> ValueReader::read_elements(Node node, std::size_t depth) {
   const Elements range = graph_.elements(node);
+  CAIRN_TRY(budget_.charge(range.size(), sizeof(Value)));
   std::vector<Value> values;
+  values.reserve(range.size());
   for (const Node element : range) {
     CAIRN_TRY_ASSIGN(Value value, read(element, depth + 1));
     values.push_back(std::move(value));
@@ -98,7 +96,10 @@ Result<Value> ValueReader::read_dict(Node node, bool ordered, std::size_t depth)
   dict.ordered = ordered;
   std::optional<Value> key;
   if (node.is_set()) {
-    for (const Node element : graph_.elements(node)) {
+    const Elements range = graph_.elements(node);
+    CAIRN_TRY(budget_.charge(range.size(), sizeof(Value)));
+    dict.items.reserve(range.size() / 2);
+    for (const Node element : range) {
       CAIRN_TRY_ASSIGN(Value value, read(element, depth + 1));
       if (!key) {
         key = std::move(value);
@@ -137,24 +138,25 @@ Result<Value> ValueReader::read_anew(Node node, std::size_t depth) {
     return Error(ErrorCode::kUnsupported, "a pickle that nests deeper than allowed, or contains itself")
         .expected("at most " + std::to_string(kValueDepthMax) + " levels");
   }
-  CAIRN_TRY(spend());
   switch (graph_.kind(node)) {
     case Kind::kNone: return Value();
     case Kind::kBool: return Value(graph_.boolean(node));
     case Kind::kInteger: return Value(graph_.integer(node));
     case Kind::kReal: return Value(graph_.real(node));
-    case Kind::kText: CAIRN_TRY(spend(graph_.text(node).size())); return Value(graph_.text(node));
+    case Kind::kText: {
+      const std::string_view text = graph_.text(node);
+      CAIRN_TRY(budget_.charge(heap_bytes(text.size())));
+      return Value(text);
+    }
     case Kind::kBigInteger:
     case Kind::kBytes:
     case Kind::kByteArray: {
       const std::span<const std::byte> bytes = graph_.bytes(node);
-      CAIRN_TRY(spend(bytes.size()));
+      CAIRN_TRY(budget_.charge(heap_bytes(bytes.size())));
       std::string data(reinterpret_cast<const char*>(bytes.data()), bytes.size());
       if (graph_.is(node, Kind::kBigInteger)) return Value(BigInt{std::move(data)});
       if (graph_.is(node, Kind::kBytes)) return Value(Bytes{std::move(data)});
-      Tuple arguments;
-      arguments.items.emplace_back(Bytes{std::move(data)});
-      return named("builtins", "bytearray", std::move(arguments));
+      return call_of("bytearray", Value(Bytes{std::move(data)}));
     }
     case Kind::kTuple: {
       CAIRN_TRY_ASSIGN(std::vector<Value> items, read_elements(node, depth));
@@ -170,12 +172,13 @@ Result<Value> ValueReader::read_anew(Node node, std::size_t depth) {
     }
     case Kind::kFrozenSet: {
       CAIRN_TRY_ASSIGN(std::vector<Value> items, read_elements(node, depth));
-      Tuple arguments;
-      arguments.items.emplace_back(List{std::move(items)});
-      return named("builtins", "frozenset", std::move(arguments));
+      return call_of("frozenset", Value(List{std::move(items)}));
     }
     case Kind::kDict: return read_dict(node, false, depth);
-    case Kind::kGlobal: return named(graph_.module(node), graph_.name(node), None{});
+    case Kind::kGlobal: {
+      CAIRN_TRY_ASSIGN(std::unique_ptr<Object> object, make_object(graph_.module(node), graph_.name(node)));
+      return Value(std::move(object));
+    }
     case Kind::kCall:
     case Kind::kInstance:
     case Kind::kPersistent:
@@ -186,7 +189,7 @@ Result<Value> ValueReader::read_anew(Node node, std::size_t depth) {
 
 Result<Value> ValueReader::read_call(Node node, std::size_t depth) {
   if (resolver_ != nullptr) {
-    CAIRN_TRY_ASSIGN(std::optional<Value> resolved, resolver_->resolve(graph_, node));
+    CAIRN_TRY_ASSIGN(std::optional<Value> resolved, resolver_->resolve(graph_, node, budget_));
     if (resolved) return std::move(*resolved);
   }
   if (graph_.is(node, Kind::kPersistent) || graph_.is(node, Kind::kFolded)) {
@@ -202,14 +205,10 @@ Result<std::optional<Value>> ValueReader::read_known_call(Node node, std::size_t
   using Maybe = std::optional<Value>;
   const Node callable = graph_.callable(node);
   if (!graph_.is(node, Kind::kCall) || !graph_.is(callable, Kind::kGlobal)) return Maybe();
-  if (std::optional<Array> array = read_numpy_node(graph_, node)) {
-    CAIRN_TRY(spend(array->data.size()));
-    return Maybe(std::move(*array));
-  }
-  if (std::optional<std::string> bytes = bytes_of(graph_, node)) {
-    CAIRN_TRY(spend(bytes->size()));
-    return Maybe(Bytes{std::move(*bytes)});
-  }
+  CAIRN_TRY_ASSIGN(std::optional<Array> array, read_numpy_node(graph_, node, budget_));
+  if (array) return Maybe(std::move(*array));
+  CAIRN_TRY_ASSIGN(std::optional<std::string> bytes, bytes_of(graph_, node, budget_));
+  if (bytes) return Maybe(Bytes{std::move(*bytes)});
   if (graph_.state(node).is_set()) return Maybe();
   const std::string_view module = graph_.module(callable);
   const std::string_view name = graph_.name(callable);
@@ -235,15 +234,13 @@ Result<std::optional<Value>> ValueReader::read_known_call(Node node, std::size_t
 }
 
 Result<Value> ValueReader::read_object(Node node, std::size_t depth) {
-  auto object = std::make_unique<Object>();
   const Node callable = graph_.callable(node);
+  const bool is_named = graph_.is(callable, Kind::kGlobal);
+  CAIRN_TRY_ASSIGN(std::unique_ptr<Object> object, make_object(is_named ? graph_.module(callable) : std::string_view(),
+                                                               is_named ? graph_.name(callable) : std::string_view()));
   CAIRN_TRY_ASSIGN(object->arguments, read(graph_.arguments(node), depth + 1));
-  if (graph_.is(callable, Kind::kGlobal)) {
-    const GlobalName today = name_of_today({graph_.module(callable), graph_.name(callable)});
-    object->module = today.module;
-    object->name = today.name;
-    CAIRN_TRY(spend(object->module.size() + object->name.size()));
-  } else {  // what is called has no name, but is made by a call itself
+  if (!is_named) {  // what is called is made by a call itself
+    CAIRN_TRY(budget_.charge(2, sizeof(Value)));
     CAIRN_TRY_ASSIGN(Value what, read(callable, depth + 1));
     Tuple call;
     call.items.push_back(std::move(what));
@@ -262,8 +259,8 @@ Result<Value> ValueReader::read_object(Node node, std::size_t depth) {
 
 }  // namespace
 
-Result<Value> to_value(const Graph& graph, Node node, Resolver* resolver) {
-  return ValueReader(graph, resolver).read(node, 0);
+Result<Value> to_value(const Graph& graph, Node node, ByteBudget& budget, Resolver* resolver) {
+  return ValueReader(graph, budget, resolver).read(node, 0);
 }
 
 }  // namespace cairn::pickle

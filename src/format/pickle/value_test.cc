@@ -17,7 +17,8 @@ using namespace std::string_literals;
 
 Result<Value> read(const std::string& pickle, Resolver* resolver = nullptr) {
   CAIRN_TRY_ASSIGN(const Graph graph, parse(std::as_bytes(std::span(pickle))));
-  return to_value(graph, graph.root(), resolver);
+  ByteBudget budget(pickle.size());
+  return to_value(graph, graph.root(), budget, resolver);
 }
 
 std::string write(const Value& value, int protocol) {
@@ -203,7 +204,7 @@ TEST(Value, HasTheNamesOfTodayWhereProtocolTwoHasOldOnes) {
 TEST(Value, AReferenceOutOfThePickleNeedsSomebodyWhoKnowsIt) {
   class Fixed final : public Resolver {
    public:
-    Result<std::optional<Value>> resolve(const Graph& graph, Node node) override {
+    Result<std::optional<Value>> resolve(const Graph& graph, Node node, ByteBudget&) override {
       if (!graph.is(node, Kind::kPersistent)) return std::optional<Value>();
       return std::optional<Value>(Value("resolved " + std::string(graph.text(graph.persistent_id(node)))));
     }

@@ -83,9 +83,9 @@ class ValueWriter {
     return write_items(dict, depth);
   }
 
-  Result<void> write_one(const Array& array, std::size_t) {
-    if (array.kind != Array::Kind::kTensor) return write_numpy(writer_, array);
-    if (tensors_ != nullptr) return tensors_->write_tensor(writer_, array);
+  Result<void> write_one(const std::unique_ptr<Array>& array, std::size_t) {
+    if (array->kind != Array::Kind::kTensor) return write_numpy(writer_, *array);
+    if (tensors_ != nullptr) return tensors_->write_tensor(writer_, *array);
     return Error(ErrorCode::kUnsupported, "a tensor where the file has no place for its bytes");
   }
 

@@ -60,8 +60,8 @@ Result<void> read_storage(const Graph& graph, Node node, bool dtype_follows, Ten
   std::size_t count = 0;
   if (!graph.is(id, Kind::kTuple)) return damaged("a storage that is not described by a tuple");
   for (const Node part : graph.elements(id)) {
-    if (count < parts.size()) parts[count] = part;
-    ++count;
+    parts[count++] = part;
+    if (count == parts.size()) break;  // torch before 1.12 has a sixth, None
   }
   if (count < parts.size() || graph.text_if(parts[0]) != "storage" || !graph.is(parts[1], Kind::kGlobal)) {
     return damaged("a storage that is not described as one");
@@ -95,7 +95,9 @@ Result<DType> read_dtype(const Graph& graph, Node node) {
 // {'conj': True, 'neg': True}
 Result<void> read_view_flags(const Graph& graph, Node node, TensorNode& tensor) {
   if (graph.is(node, Kind::kNone)) return {};
+  constexpr std::size_t kFlagsMax = 2;
   if (!graph.is(node, Kind::kDict)) return damaged("a tensor's flags that are no dictionary");
+  if (graph.elements(node).size() > 2 * kFlagsMax) return damaged("a tensor with more flags than there are");
   std::optional<std::string_view> key;
   bool is_key = true;
   for (const Node element : graph.elements(node)) {

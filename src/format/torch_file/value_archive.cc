@@ -1,5 +1,7 @@
 #include "format/torch_file/value_archive.h"
 
+#include <cairn/seeded_hash.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -10,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/byte_budget.h"
 #include "core/checked.h"
 #include "core/checksum.h"
 #include "core/little_endian.h"
@@ -34,11 +37,6 @@ using pickle::Node;
 constexpr std::string_view kPrefix = "archive/";
 // Storages start at multiples of this, counted from the start of the archive, as torch.load(mmap=True) likes it.
 constexpr std::uint64_t kStorageAlignment = 64;
-
-// Decoded tensors may take this much, or that many times the archive, whichever is more: views may share a storage, and
-// an expanded tensor repeats its elements.
-constexpr std::uint64_t kTensorBytesFloor = 1 << 20;
-constexpr std::uint64_t kTensorBytesFactor = 16;
 
 // --- Encoding
 
@@ -153,20 +151,19 @@ class ArchiveWriter {
 
 // --- Decoding
 
-// Makes tensors of what the pickle says of them, each a row-major copy of its window.
+// Makes tensors of what the pickle says of them, each a row-major copy of its window: views may share a storage, and an
+// expanded tensor repeats its elements, so the budget is charged each.
 class TensorResolver final : public pickle::Resolver {
  public:
-  TensorResolver(const ArchiveReader& archive, bool big_endian) : archive_(archive), big_endian_(big_endian) {
-    const auto scaled = checked_multiply(archive.archive().size(), kTensorBytesFactor);
-    budget_ = std::max(scaled.value_or(UINT64_MAX), kTensorBytesFloor);
-  }
+  TensorResolver(const ArchiveReader& archive, bool big_endian) : archive_(archive), big_endian_(big_endian) {}
 
-  Result<std::optional<Value>> resolve(const Graph& graph, Node node) override {
-    if (graph.is(node, Kind::kPersistent)) return describe_storage(graph, node);
+  Result<std::optional<Value>> resolve(const Graph& graph, Node node, ByteBudget& budget) override {
+    if (graph.is(node, Kind::kPersistent)) return describe_storage(graph, node, budget);
     CAIRN_TRY_ASSIGN(const std::optional<TensorNode> tensor, read_tensor_node(graph, node));
     if (!tensor || is_quantized(tensor->dtype)) return std::optional<Value>();
-    CAIRN_TRY_ASSIGN(Array array, read_tensor(*tensor));
+    CAIRN_TRY_ASSIGN(Array array, read_tensor(*tensor, budget));
     if (!tensor->requires_grad) return std::optional<Value>(std::move(array));
+    CAIRN_TRY(budget.charge(kCallBytes));
     // An Array can't say that it wants a gradient, and a resumed training must not lose that in silence.
     const Node callable = graph.callable(node);
     auto object = std::make_unique<Object>();
@@ -177,29 +174,32 @@ class TensorResolver final : public pickle::Resolver {
   }
 
  private:
+  // Of an Object with two arguments.
+  static constexpr std::uint64_t kCallBytes = sizeof(Object) + 2 * sizeof(Value) + 64;
+
   // A storage that something unknown asks for: its persistent id, inert.
-  static Result<std::optional<Value>> describe_storage(const Graph& graph, Node node) {
+  static Result<std::optional<Value>> describe_storage(const Graph& graph, Node node, ByteBudget& budget) {
+    CAIRN_TRY(budget.charge(kCallBytes));
     auto object = std::make_unique<Object>();
     object->module = "torch.storage";
     object->name = "_load_storage";
-    CAIRN_TRY_ASSIGN(Value id, pickle::to_value(graph, graph.persistent_id(node)));
+    CAIRN_TRY_ASSIGN(Value id, pickle::to_value(graph, graph.persistent_id(node), budget));
     object->arguments = Tuple{{std::move(id)}};
     return std::optional<Value>(std::move(object));
   }
 
-  Result<Array> read_tensor(const TensorNode& tensor) {
+  Result<Array> read_tensor(const TensorNode& tensor, ByteBudget& budget) {
     Array array;
     array.kind = Array::Kind::kTensor;
     array.dtype = tensor.dtype;
     array.shape = tensor.sizes;
     CAIRN_TRY_ASSIGN(const std::int64_t elements, element_count(tensor.sizes));
     const auto bytes = checked_multiply(static_cast<std::uint64_t>(elements), tensor.element_bytes());
-    if (!bytes || *bytes > budget_) {
-      return Error(ErrorCode::kUnsupported, "tensors that repeat the archive's bytes too often")
-          .expected("at most " + std::to_string(budget_) + " bytes more")
-          .actual(to_string(tensor.sizes) + " of " + std::string(name_of(tensor.dtype)));
+    const std::uint64_t beside = sizeof(Array) + tensor.sizes.size() * sizeof(std::int64_t);
+    if (auto charged = budget.charge(checked_add(bytes.value_or(UINT64_MAX), beside).value_or(UINT64_MAX)); !charged) {
+      return std::move(charged).error().while_doing("reading a tensor of " + to_string(tensor.sizes) + " " +
+                                                    std::string(name_of(tensor.dtype)));
     }
-    budget_ -= *bytes;
     CAIRN_TRY_ASSIGN(const std::vector<std::byte>* storage, storage_of(tensor));
     if (*bytes == 0) return array;
     array.data.resize(*bytes);
@@ -232,8 +232,7 @@ class TensorResolver final : public pickle::Resolver {
 
   const ArchiveReader& archive_;
   bool big_endian_;
-  std::uint64_t budget_ = 0;
-  std::unordered_map<std::string_view, std::vector<std::byte>> storages_;  // by keys that lie in the pickle
+  std::unordered_map<std::string_view, std::vector<std::byte>, SeededHash> storages_;  // by keys in the pickle
 };
 
 // Adds to a 32-bit offset unless that says that the zip64 record has the value.
@@ -278,8 +277,10 @@ Result<Value> decode_value(const ByteSource& source) {
   CAIRN_TRY_ASSIGN(const std::vector<std::byte> pickled, archive.read("data.pkl"));
   CAIRN_TRY_ASSIGN(const bool big_endian, archive.big_endian());
   CAIRN_TRY_ASSIGN(const Graph graph, pickle::parse(pickled));
+  ByteBudget budget(source.size());
+  CAIRN_TRY(budget.charge(graph.memory_bytes()));
   TensorResolver resolver(archive, big_endian);
-  return pickle::to_value(graph, graph.root(), &resolver);
+  return pickle::to_value(graph, graph.root(), budget, &resolver);
 }
 
 std::uint64_t padded_length(std::uint64_t length) {

@@ -19,7 +19,7 @@ Result<std::string> encode_value(const Value& value);
 
 // The value that torch.save, or encode_value, was given. Tensors come back row-major, whatever their strides were. The
 // CRCs of the records that are read are checked. Fails with kCorrupt for damage, and with kUnsupported for what is no
-// zip archive and for tensors that repeat so few bytes so often that they would fill the memory.
+// zip archive and for values that repeat so few bytes so often that they would fill the memory (ByteBudget).
 Result<Value> decode_value(const ByteSource& archive);
 
 // The size class of an archive: the smallest length that is at least `length` and a multiple of 1/8 of the highest

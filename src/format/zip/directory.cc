@@ -247,6 +247,31 @@ Result<void> parse_entries(std::span<const std::byte> bytes, std::uint64_t count
   return {};
 }
 
+// Sets end_max of each entry. Records that share bytes would make a small archive a large one.
+Result<void> check_apart(Directory& directory) {
+  std::vector<DirectoryEntry*> entries;
+  entries.reserve(directory.entries.size());
+  for (DirectoryEntry& entry : directory.entries) entries.push_back(&entry);
+  const auto lies_before = [](const DirectoryEntry* a, const DirectoryEntry* b) {
+    return a->local_header_offset < b->local_header_offset;
+  };
+  if (!std::is_sorted(entries.begin(), entries.end(), lies_before)) {
+    std::sort(entries.begin(), entries.end(), lies_before);
+  }
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    DirectoryEntry& entry = *entries[i];
+    entry.end_max = i + 1 < entries.size() ? entries[i + 1]->local_header_offset : directory.offset;
+    const std::uint64_t header_bytes = kLocalHeaderBytes + entry.full_name_bytes;
+    const std::uint64_t stored = entry.method == 0 ? entry.size : 0;  // others are refused where they are read
+    if (!range_within(header_bytes, stored, entry.end_max - entry.local_header_offset)) {
+      return damaged("two zip records that share bytes", entry.local_header_offset)
+          .expected("an end of '" + entry.name + "' at or before " + std::to_string(entry.end_max))
+          .actual(std::to_string(entry.local_header_offset + header_bytes + stored));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> Directory::index() {
@@ -303,6 +328,7 @@ Result<Directory> read_directory(const ByteSource& archive) {
     CAIRN_TRY(archive.read_at(bounds.offset, bytes));
     CAIRN_TRY(parse_entries(bytes, bounds.count, directory));
   }
+  CAIRN_TRY(check_apart(directory));
   CAIRN_TRY(directory.index());
   return directory;
 }
@@ -333,8 +359,8 @@ Result<std::uint64_t> payload_offset(const ByteSource& archive, const DirectoryE
     return damaged("zip local header contradicts the directory", offset).actual(entry.name);
   }
   const std::uint64_t payload = offset + wanted + u16(header.data() + 28);
-  if (!range_within(payload, entry.size, archive.size())) {
-    return damaged("zip record beyond the archive", offset).actual(entry.name);
+  if (!range_within(payload, entry.size, entry.end_max)) {
+    return damaged("a zip record that reaches into the next one, or beyond the archive", offset).actual(entry.name);
   }
   return payload;
 }

@@ -2,8 +2,8 @@
 //
 // Values and pure functions, safe from any thread. Reads archives as torch (any version), Python's zipfile and Cairn
 // write them: zip64 or not, one level of prefix, entries that are stored and not encrypted. Nothing is trusted: all
-// that is returned lies inside the archive. Errors are kCorrupt for damage and kUnsupported for what is no zip archive
-// or needs more than the above.
+// that is returned lies inside the archive, and no byte is in two records. Errors are kCorrupt for damage and
+// kUnsupported for what is no zip archive or needs more than the above.
 #pragma once
 
 #include "core/byte_source.h"
@@ -27,6 +27,7 @@ struct DirectoryEntry {
   std::uint16_t method = 0;  // 0: stored
   std::uint16_t flags = 0;
   std::uint16_t full_name_bytes = 0;  // of the name with its prefix
+  std::uint64_t end_max = 0;          // where the next record or the directory begins: the bytes end before it
 };
 
 struct Directory {

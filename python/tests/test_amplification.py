@@ -1,0 +1,102 @@
+"""Small files that claim to be large: decoding takes memory and time in proportion to the file."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import amplifiers
+import pytest
+
+import cairn
+
+BYTES_PER_INPUT_BYTE = 64
+BYTES_MIN = 16 << 20
+BASE_BYTES = 24 << 20  # of the tool itself: its code, and the libraries that it loads
+SECONDS_MAX = 20  # of processor time; each takes well below one
+
+
+def cost_of(*words: str | Path, seconds_max: int = SECONDS_MAX) -> tuple[int, int]:
+    """Runs a program to its end; returns its exit status (negative: a signal) and the most memory that it held."""
+    process = subprocess.Popen([*map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for what, most in ((resource.RLIMIT_AS, 16 << 30), (resource.RLIMIT_CPU, seconds_max)):
+        resource.prlimit(process.pid, what, (most, most))
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_maxrss * 1024
+
+
+def inspect(directory: Path, metadata: bytes, payload: bytes = b"") -> None:
+    tool = shutil.which("cairn")
+    assert tool is not None, "the tool is not on PATH: run the tests through ./dev"
+    directory.mkdir()
+    (directory / ".metadata").write_bytes(metadata)
+    (directory / "__0_0.distcp").write_bytes(payload)
+    status, bytes_held = cost_of(tool, "inspect", directory)
+    assert status in (0, 3), f"inspect ended with {status}"
+    size = len(metadata) + len(payload)
+    assert bytes_held < BASE_BYTES + BYTES_MIN + BYTES_PER_INPUT_BYTE * size
+
+
+@pytest.mark.parametrize("attack", amplifiers.METADATA)
+def test_metadata(attack: str, checkpoint: Path) -> None:
+    inspect(checkpoint, amplifiers.METADATA[attack]())
+
+
+@pytest.mark.parametrize("attack", amplifiers.VALUES)
+def test_value(attack: str, checkpoint: Path) -> None:
+    payload = amplifiers.VALUES[attack]()
+    inspect(checkpoint, amplifiers.shared_payload(1, len(payload)), payload)
+
+
+def test_many_keys_with_one_payload(checkpoint: Path) -> None:
+    text = amplifiers.Assembler.text("v" * 10_000_000)
+    payload = amplifiers.archive(b"\x80\x02" + text + b".")
+    inspect(checkpoint, amplifiers.shared_payload(200, len(payload)), payload)
+    with pytest.raises(cairn.Corrupt, match="share bytes"):
+        cairn.open(checkpoint)
+
+
+def test_overlapping_records_do_not_reach_torch(checkpoint: Path) -> None:
+    payload = amplifiers.overlapping_records(500_000)
+    checkpoint.mkdir()
+    (checkpoint / ".metadata").write_bytes(amplifiers.shared_payload(1, len(payload)))
+    (checkpoint / "__0_0.distcp").write_bytes(payload)
+    with pytest.raises(cairn.Corrupt, match="share bytes"):
+        cairn.load({"0": None}, checkpoint_id=checkpoint)
+
+
+LOAD = """
+import sys, torch, cairn
+try:
+    cairn.open(sys.argv[1])["t"]
+except cairn.Corrupt as error:
+    sys.exit(7 if "overlap" in str(error) or "cover" in str(error) else 1)
+"""
+
+
+def test_chunks_of_many_dimensions(checkpoint: Path) -> None:
+    """Whether 4,000 chunks that are cut along 20 dimensions fit together is known in time that is linear in them."""
+    checkpoint.mkdir()
+    (checkpoint / ".metadata").write_bytes(amplifiers.many_dimensions(3_000_000))
+    status, _ = cost_of(sys.executable, "-c", LOAD, checkpoint)
+    assert status == 7
+
+
+SAVE = """
+import resource, sys, torch, cairn
+cairn.save({"w": torch.zeros(4)}, checkpoint_id=sys.argv[1], no_dist=True)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+open(sys.argv[1] + "/__9.metadata", "wb").write(open(sys.argv[2], "rb").read())
+cairn.save({"w": torch.zeros(4)}, checkpoint_id=sys.argv[1], no_dist=True)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+sys.exit(0 if after - before < 32 * 1024 else 1)
+"""
+
+
+def test_a_metadata_file_beside_the_checkpoint_does_not_burden_saves(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "bomb").write_bytes(amplifiers.shared_chunk_list(50_000))
+    done = subprocess.run([sys.executable, "-c", SAVE, checkpoint, tmp_path / "bomb"], check=False, timeout=60)
+    assert done.returncode == 0
