@@ -10,6 +10,7 @@
 
 #include "core/checksum.h"
 #include "core/little_endian.h"
+#include "decoding_bounds.h"
 #include "format/manifest/commit_record.h"
 
 namespace {
@@ -17,7 +18,10 @@ namespace {
 constexpr std::size_t kFooterBytes = 40;
 
 void read(std::span<const std::byte> file) {
-  const auto record = cairn::manifest::read_commit_record(file);
+  const auto record = [&] {
+    const cairn::fuzz::DecodingBounds bounds(file.size());
+    return cairn::manifest::read_commit_record(file);
+  }();
   if (!record || !*record) return;
   if ((*record)->pickle_bytes > file.size()) std::abort();
   std::string again(reinterpret_cast<const char*>(file.data()), (*record)->pickle_bytes);

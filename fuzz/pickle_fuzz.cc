@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "decoding_bounds.h"
 #include "format/pickle/machine.h"
 #include "format/pickle/value_reader.h"
 #include "format/pickle/value_writer.h"
@@ -13,6 +14,16 @@ namespace {
 
 void require(bool claim) {
   if (!claim) std::abort();
+}
+
+cairn::Result<cairn::Value> read(std::span<const std::byte> input) {
+  namespace pickle = cairn::pickle;
+  const cairn::fuzz::DecodingBounds bounds(input.size());
+  CAIRN_TRY_ASSIGN(const pickle::Graph graph, pickle::parse(input));
+  require(graph.bytes_consumed() <= input.size());
+  cairn::ByteBudget budget(input.size());
+  CAIRN_TRY(budget.charge(graph.memory_bytes()));
+  return pickle::to_value(graph, graph.root(), budget);
 }
 
 // Two NaNs are not equal as values, but are as bytes.
@@ -26,20 +37,14 @@ std::string written(const cairn::Value& value, int protocol, bool& is_writable) 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  namespace pickle = cairn::pickle;
-  const std::span<const std::byte> input(reinterpret_cast<const std::byte*>(data), size);
-  const auto graph = pickle::parse(input);
-  if (!graph) return 0;
-  require(graph->bytes_consumed() <= size);
-  const auto value = pickle::to_value(*graph, graph->root());
+  const auto value = read({reinterpret_cast<const std::byte*>(data), size});
   if (!value) return 0;
   for (const int protocol : {2, 4}) {
     bool is_writable = false;
     const std::string first = written(*value, protocol, is_writable);
     if (!is_writable) continue;
-    const auto again = pickle::parse(std::as_bytes(std::span(first)));
-    require(again.has_value());
-    const auto same = pickle::to_value(*again, again->root());
+    require(cairn::pickle::parse(std::as_bytes(std::span(first))).has_value());
+    const auto same = read(std::as_bytes(std::span(first)));
     if (!same) continue;  // what was deep already may be too deep, once sets are calls
     require(written(*same, protocol, is_writable) == first);
   }

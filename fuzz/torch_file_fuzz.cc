@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "decoding_bounds.h"
 #include "format/torch_file/tensor_reader.h"
 #include "format/torch_file/value_archive.h"
 #include "format/zip/record_writer.h"
@@ -52,9 +53,15 @@ void check_padding(std::span<const std::byte> bytes, bool readable) {
 
 void read(std::span<const std::byte> bytes) {
   const MemorySource source(bytes);
-  const auto tensor = cairn::torch_file::read_tensor_item(source);
+  const auto tensor = [&] {
+    const cairn::fuzz::DecodingBounds bounds(bytes.size());
+    return cairn::torch_file::read_tensor_item(source);
+  }();
   if (tensor) check_tensor(*tensor, bytes.size());
-  const auto value = cairn::torch_file::decode_value(source);
+  const auto value = [&] {
+    const cairn::fuzz::DecodingBounds bounds(bytes.size());
+    return cairn::torch_file::decode_value(source);
+  }();
   if (value) check_value(*value);
   check_padding(bytes, value.has_value());
 }

@@ -10,6 +10,7 @@
 
 #include "core/checksum.h"
 #include "core/little_endian.h"
+#include "decoding_bounds.h"
 #include "format/manifest/trailer.h"
 
 namespace {
@@ -46,7 +47,10 @@ void check_trailer(const Trailer& trailer, std::span<const std::byte> file) {
 
 void read(std::span<const std::byte> file) {
   const cairn::MemorySource source(file);
-  const auto trailer = cairn::manifest::read_trailer(source);
+  const auto trailer = [&] {
+    const cairn::fuzz::DecodingBounds bounds(file.size());
+    return cairn::manifest::read_trailer(source);
+  }();
   if (trailer && *trailer) check_trailer(**trailer, file);
   const auto footer = cairn::manifest::read_trailer_footer(source);
   if (trailer && footer && footer->has_value() != trailer->has_value()) std::abort();

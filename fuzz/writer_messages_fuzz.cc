@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "decoding_bounds.h"
 #include "writer/messages.h"
 
 namespace {
@@ -15,6 +16,7 @@ using namespace cairn::writer;
 
 // The message, encoded again; nullopt if the bytes are refused.
 std::optional<std::string> recode(MessageKind kind, std::string_view bytes) {
+  const cairn::fuzz::DecodingBounds bounds(bytes.size());
   const auto again = [](const auto& message) {
     return message ? std::optional<std::string>(encode(*message)) : std::nullopt;
   };

@@ -5,6 +5,7 @@ because no pickler writes what they hold: one part that is named a thousand time
 """
 
 import io
+import random
 import struct
 import zipfile
 from collections.abc import Callable
@@ -210,20 +211,25 @@ def long_class_name(size: int) -> bytes:
 
 
 def many_dimensions(size: int) -> bytes:
-    """A tensor whose chunks are cut along twenty dimensions, and no two along the same ones."""
-    import random
-
+    """A tensor that is cut along twenty dimensions, each chunk along others; the chunks fit together."""
     generator = random.Random(20)
+    dimensions, extent = 20, 2
+    blocks = [([0] * dimensions, [extent] * dimensions)]
+    while len(blocks) < size // 700:
+        low, sizes = blocks.pop(0)
+        along = generator.choice([d for d in range(dimensions) if sizes[d] > 1])
+        first = generator.randrange(1, sizes[along])
+        begin = [*low[:along], low[along] + first, *low[along + 1 :]]
+        blocks.append((low, [*sizes[:along], first, *sizes[along + 1 :]]))
+        blocks.append((begin, [*sizes[:along], sizes[along] - first, *sizes[along + 1 :]]))
     a = Assembler()
-    dimensions, extent = 20, 4
     chunks = []
     storage = []
     path, same_path = a.keep(a.text("__0_0.distcp"))
-    for i in range(size // 700):
-        low = [generator.randrange(extent) for _ in range(dimensions)]
-        chunks.append(a.chunk(low, [1 + generator.randrange(extent - begin) for begin in low]))
+    for i, (low, sizes) in enumerate(blocks):
+        chunks.append(a.chunk(low, sizes))
         index = a.instance(MODULE, "MetadataIndex", fqn=a.text("t"), index=a.integer(i), offset=a.size(*low))
-        storage += [index, a.place(path if i == 0 else same_path, 0, 100)]
+        storage += [index, a.place(path if i == 0 else same_path, 0, 1 << 20)]
     tensor = a.tensor(a.size(*[extent] * dimensions), a.list_(*chunks))
     return a.metadata(a.dict_(a.text("t"), tensor), a.dict_(*storage))
 

@@ -92,7 +92,7 @@ Result<std::vector<ReadItem>> ChunkIndex::reads_for(const Box& wanted) const {
     boxes.insert(boxes.end(), item.overlap.offsets().begin(), item.overlap.offsets().end());
     boxes.insert(boxes.end(), item.overlap.sizes().begin(), item.overlap.sizes().end());
   }
-  if (items.size() == 1 ? covered == wanted.element_count() : is_tiling(wanted, boxes)) return items;
+  if (items.size() <= 1 ? covered == wanted.element_count() : is_tiling(wanted, boxes)) return items;
   // The rest is only to say what is wrong, so it may give up early.
   constexpr std::size_t kStepsPerChunk = 1000;
   const auto clash = find_overlap(wanted.dimensions(), boxes, items.size(), kStepsPerChunk * items.size());
