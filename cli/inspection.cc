@@ -1,6 +1,7 @@
 #include "inspection.h"
 
 #include <cairn/checkpoint.h>
+#include <cairn/seeded_hash.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,7 +59,7 @@ class Inspection {
     for (const std::string& file : catalog_.files) write_file(json, file);
     json.end_array();
     json.key("keys").begin_array();
-    std::unordered_map<std::string_view, const Path*> paths;
+    std::unordered_map<std::string_view, const Path*, SeededHash> paths;
     for (const auto& [name, path] : catalog_.paths) paths.emplace(name, &path);
     for (std::size_t i = 0; i < catalog_.keys.size(); ++i) {
       const auto path = paths.find(name_of_key(i));
@@ -120,7 +121,9 @@ class Inspection {
     std::string text = fmt::format("{:<28} {:>10}  {:>9}", kind_text(tensor), byte_text(tensor_bytes(tensor)),
                                    counted(tensor.chunk_count(), "chunk"));
     std::set<std::uint32_t> files;
-    for (const ItemLocation& location : tensor.locations) files.insert(location.file);
+    for (const ItemLocation& location : tensor.locations) {
+      if (location.length != 0) files.insert(location.file);  // of others storage has no bytes, and so no file
+    }
     if (files.size() > 1) return text + "  in " + counted(files.size(), "file");
     if (files.size() == 1) text += "  " + printable(catalog_.files[*files.begin()]);
     return text;
