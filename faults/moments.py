@@ -68,7 +68,7 @@ class _Sight:
 
     def __init__(self, directory: Path) -> None:
         self.names = set(_names(directory))
-        self.private = {name: set(_names(directory / name)) for name in self.names if name.startswith(".cairn-")}
+        self.private = {name: set(_names(directory / name)) for name in self.names if _is_private(name)}
         try:
             self.metadata = (directory / ".metadata").stat().st_ino
         except FileNotFoundError:
@@ -80,6 +80,11 @@ class _Sight:
     def new_private(self, before: "_Sight") -> set[str]:
         """Names in private folders that were not there before."""
         return {name for folder in self.private.keys() - before.private.keys() for name in self.private[folder]}
+
+
+def _is_private(name: str) -> bool:
+    """Whether this is the private folder of a save. The lock of the directory begins with the same letters."""
+    return name.startswith(".cairn-") and name != ".cairn-lock"
 
 
 def _names(directory: Path) -> list[str]:
