@@ -85,6 +85,14 @@ struct AsyncSaveOptions {
   // The call returns before the bytes are copied: the state, and the memory behind it, stay as they are until the
   // staging future is ready.
   bool asynchronous_staging = false;
+  // With asynchronous staging: samples of every tensor are read before the call returns and compared with its copy. A
+  // save that would mix two states fails with kInvalidArgument and names the keys. A write to a whole tensor is
+  // noticed, a write to a few of its elements may not be. Of each tensor, 32 bytes per MiB are compared, and at
+  // least 32.
+  bool torn_snapshot_alarm = true;
+  // With asynchronous staging: called on the copying thread when everything is copied and before the writer may commit.
+  // An error fails the save. For owners of the memory who can tell whether it was taken away meanwhile.
+  std::function<Result<void>()> confirm_sources = {};
 };
 
 struct AsyncSaveReport {

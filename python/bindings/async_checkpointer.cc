@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <filesystem>
@@ -11,10 +12,12 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bound.h"
 #include "call_options.h"
 #include "catalog.h"
+#include "save_under_way.h"
 #include "text.h"
 
 namespace cairn::python {
@@ -40,13 +43,26 @@ std::unique_ptr<WriterProcess> make_process(const nb::bytes& executable, double 
   return std::make_unique<WriterProcess>(WriterProcess{CheckpointProcess::make(options)});
 }
 
-AsyncSave save_state(AsyncCheckpointer& self, const nb::bytes& directory, const StateDict& state,
-                     bool asynchronous_staging, const nb::kwargs& keywords) {
+// `terms`: (whether staging is asynchronous, whether torn snapshots are noticed, what owns the
+// memory that `state` points into).
+std::unique_ptr<SaveUnderWay> save_state(AsyncCheckpointer& self, const nb::bytes& directory, const StateDict& state,
+                                         const nb::tuple& terms, const nb::kwargs& keywords) {
   AsyncSaveOptions options;
   options.save = save_options_of(keywords);
-  options.asynchronous_staging = asynchronous_staging;
+  options.asynchronous_staging = nb::cast<bool>(terms[0]);
+  options.torn_snapshot_alarm = nb::cast<bool>(terms[1]);
+  // Before the save begins: what a signal handler raises in the call comes out of it although copying has begun.
+  nb::object kept = options.asynchronous_staging ? nb::object(nb::borrow(terms[2])) : nb::object();
+  auto under_way = std::make_unique<SaveUnderWay>(std::move(kept), options.save.deadlines.progress);
+  options.confirm_sources = under_way->confirmation();
   const std::filesystem::path path = to_filesystem_path(directory);
-  return without_lock(options.save, keywords, [&] { return self.save(path, state, options); });
+  without_lock(options.save, keywords, [&]() -> Result<void> {
+    Result<AsyncSave> save = self.save(path, state, options);
+    if (!save) return std::move(save).error();
+    under_way->began(std::move(*save));
+    return {};
+  });
+  return under_way;
 }
 
 // `reason` as reason_of() takes it.
@@ -85,22 +101,41 @@ bool is_ready_within(double seconds, const std::shared_future<T>& future) {
 }
 
 // False: not yet.
-bool wait_staged(const AsyncSave& save, double seconds) {
+bool wait_copied(const SaveUnderWay& self, double seconds) {
+  const nb::gil_scoped_release released;
+  return self.wait_copied(milliseconds_of(seconds));
+}
+
+// `moved`: the keys of tensors whose memory was taken away while it was being read.
+void confirm(SaveUnderWay& self, const std::vector<std::string>& moved) {
+  if (moved.empty()) return self.confirm({});
+  std::string list;
+  for (const std::string& key : moved) list.append(list.empty() ? "'" : ", '").append(key).append("'");
+  self.confirm(
+      Error(ErrorCode::kInvalidArgument, "the storages of tensors were resized while they were being staged: " + list +
+                                             "; let the training wait for the staging before it does that")
+          .key(moved.front()));
+}
+
+// False: not yet.
+bool wait_staged(const SaveUnderWay& self, double seconds) {
+  const AsyncSave& save = self.save();
   if (!is_ready_within(seconds, save.staging)) return false;
   unwrap(save.staging.get());
   return true;
 }
 
 // (save id, whether catalog() is there, bytes written, warnings), or None: not yet.
-nb::object wait_written(const AsyncSave& save, double seconds) {
+nb::object wait_written(const SaveUnderWay& self, double seconds) {
+  const AsyncSave& save = self.save();
   if (!is_ready_within(seconds, save.write)) return nb::none();
   const AsyncSaveReport report = unwrap(save.write.get());
   return nb::make_tuple(to_str(to_hex(report.save_id)), report.render_metadata != nullptr, report.bytes_written,
                         strings(report.warnings));
 }
 
-SharedCatalog catalog_of(const AsyncSave& save) {
-  const AsyncSaveReport report = unwrap(save.write.get());
+SharedCatalog catalog_of(const SaveUnderWay& self) {
+  const AsyncSaveReport report = unwrap(self.save().write.get());
   Result<Catalog> catalog = Error(ErrorCode::kInternal, "not rendered");
   {
     const nb::gil_scoped_release released;
@@ -110,8 +145,8 @@ SharedCatalog catalog_of(const AsyncSave& save) {
 }
 
 // (phase, bytes written, bytes in all)
-nb::tuple progress_of(const AsyncSave& save) {
-  const SaveProgress progress = save.progress();
+nb::tuple progress_of(const SaveUnderWay& self) {
+  const SaveProgress progress = self.save().progress();
   return nb::make_tuple(to_str(name_of(progress.phase)), progress.bytes_written, progress.bytes_total);
 }
 
@@ -141,7 +176,11 @@ void bind_async_checkpointer(nb::module_& module) {
              unwrap(std::move(started));
            })
       .def_prop_ro("pid", [](const WriterProcess& self) { return self.process->pid(); });
-  nb::class_<AsyncSave>(module, "AsyncSave")
+  nb::class_<SaveUnderWay>(module, "AsyncSave")
+      .def("wait_copied", &wait_copied)
+      .def("confirm", &confirm)
+      .def("release", &SaveUnderWay::release)
+      .def("leave", &SaveUnderWay::leave)
       .def("wait_staged", &wait_staged)
       .def("wait_written", &wait_written)
       .def("catalog", &catalog_of)

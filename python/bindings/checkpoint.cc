@@ -71,7 +71,7 @@ void abandon_load_with(const nb::tuple& reason, const nb::kwargs& keywords) {
 // `reason` is empty where the work went well.
 void agree_with(const nb::tuple& reason, const nb::kwargs& keywords) {
   LoadOptions options = load_options_of(keywords);
-  const Result<void> mine = reason.size() == 0 ? Result<void>() : reason_of(reason);
+  const Result<void> mine = reason.empty() ? Result<void>() : reason_of(reason);
   without_lock(options, keywords, [&] { return agree(mine, options); });
 }
 

@@ -8,6 +8,7 @@
 #include "bound.h"
 #include "errors.h"
 #include "flattening.h"
+#include "held_storages.h"
 #include "plain_tensors.h"
 #include "state_dict.h"
 #include "text.h"
@@ -26,12 +27,12 @@ bool add_target(const PlainTensors& tensors, StateDict& state, nb::handle path, 
   return true;
 }
 
-// Adds the leaves in their order: plain tensors and Python's own plain values at once, all else by
-// `add_other(path, value)`.
+// Adds the leaves in their order: plain tensors, whose storages are held from then on, and Python's own plain values at
+// once, all else by `add_other(path, value)`.
 class Description : public LeafVisitor {
  public:
-  Description(StateDict& state, const PlainTensors& tensors, const nb::callable& add_other)
-      : state_(state), tensors_(tensors), add_other_(add_other) {}
+  Description(StateDict& state, const PlainTensors& tensors, HeldStorages& held, const nb::callable& add_other)
+      : state_(state), tensors_(tensors), held_(held), add_other_(add_other) {}
 
   void expect(std::size_t more) override { state_.reserve(more); }
 
@@ -42,30 +43,27 @@ class Description : public LeafVisitor {
         return;
       }
     }
-    held_.append(leaf.value);
     if (std::optional<TensorView> view = tensors_.view_of(leaf.value)) {
       const TensorTraits traits{.requires_grad = tensors_.requires_grad(leaf.value)};
       expect_added(state_, state_.add_tensor(path_of(leaf), std::move(*view), traits));
+      held_.add(state_.entries().size() - 1, tensors_.storage_of(leaf.value));
     } else {
       add_other_(path_tuple(leaf), leaf.value);
     }
   }
 
-  // What has to live until the save is over.
-  const nb::list& held() const { return held_; }
-
  private:
   StateDict& state_;
   const PlainTensors& tensors_;
+  HeldStorages& held_;
   const nb::callable& add_other_;
-  nb::list held_;
 };
 
-nb::list describe(StateDict& state, nb::handle state_dict, FlatteningRules rules, const PlainTensors& tensors,
-                  const nb::callable& add_other) {
-  Description description(state, tensors, add_other);
+// `read`: (the tensors that are plain, what holds their storages).
+void describe(StateDict& state, nb::handle state_dict, FlatteningRules rules, const nb::tuple& read,
+              const nb::callable& add_other) {
+  Description description(state, nb::cast<PlainTensors&>(read[0]), nb::cast<HeldStorages&>(read[1]), add_other);
   for_each_leaf(state_dict, rules, description);
-  return description.held();
 }
 
 }  // namespace

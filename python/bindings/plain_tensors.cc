@@ -92,4 +92,6 @@ std::optional<TensorView> PlainTensors::view_of(nb::handle tensor) const {
   return view;
 }
 
+nb::object PlainTensors::storage_of(nb::handle tensor) const { return call(untyped_storage_, tensor); }
+
 }  // namespace cairn::python

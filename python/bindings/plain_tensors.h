@@ -26,6 +26,8 @@ class PlainTensors {
 
   // Nullopt for what is no torch.Tensor or Parameter (subclasses excluded) or is not plain. The memory is the tensor's.
   std::optional<TensorView> view_of(nb::handle tensor) const;
+  // The torch.UntypedStorage that keeps the memory of a plain tensor alive.
+  nb::object storage_of(nb::handle tensor) const;
   bool requires_grad(nb::handle tensor) const { return requires_grad_.of(tensor).is(Py_True); }
 
  private:
@@ -60,6 +62,7 @@ class PlainTensors {
   Attribute requires_grad_{tensor_, "requires_grad"};
   nb::object is_neg_ = tensor_.attr("is_neg");
   nb::object is_conj_ = tensor_.attr("is_conj");
+  nb::object untyped_storage_ = tensor_.attr("untyped_storage");
   nb::object data_ptr_ = tensor_.attr("data_ptr");
   nb::object stride_ = tensor_.attr("stride");
   DlpackReader exchange_ = dlpack_reader_of(tensor_);

@@ -61,15 +61,24 @@ def flatten(
     state_dict: Mapping[Any, Any], rules: FlatteningRules, make_leaf: Callable[[_Path, Any, Any, Any], _Leaf], /
 ) -> list[_Leaf]: ...
 
-# Adds plain tensors and Python's own plain values; all else goes to add_other. Returns what must live meanwhile.
+# Keeps the memory of tensors alive: of each its storage, for a tensor object may be given another one.
+@final
+class HeldStorages:
+    def __init__(self) -> None: ...
+    # that of the tensor of entry `entry` of a StateDict: a torch.UntypedStorage
+    def add(self, entry: int, storage: Any, /) -> None: ...
+    # of the state's tensors whose elements are not in the memory of their storages any more
+    def keys_of_moved(self, state: StateDict, /) -> list[str]: ...
+
+# Adds plain tensors, and holds their storages, and Python's own plain values; all else goes to add_other.
 def describe(
     state: StateDict,
     state_dict: Mapping[Any, Any],
     rules: FlatteningRules,
-    tensors: PlainTensors,
+    read: tuple[PlainTensors, HeldStorages],
     add_other: Callable[[_Path, Any], None],
     /,
-) -> list[Any]: ...
+) -> None: ...
 
 @final
 class Catalog:
@@ -180,6 +189,13 @@ class WriterProcess:
 
 @final
 class AsyncSave:
+    # everything is copied and waits for confirm(), or the copy has failed; False: not yet
+    def wait_copied(self, seconds: float, /) -> bool: ...
+    def confirm(
+        self, moved: list[str], /
+    ) -> None: ...  # keys of tensors that have lost their memory; none: all is well
+    def release(self) -> None: ...  # what was kept until the bytes are staged
+    def leave(self) -> None: ...  # waits for nothing when it is destroyed; what is kept stays
     def wait_staged(self, seconds: float, /) -> bool: ...  # False: not yet
     # save id, whether catalog() is here, bytes written, warnings; None: not yet
     def wait_written(self, seconds: float, /) -> tuple[str, bool, int, list[str]] | None: ...
@@ -193,7 +209,8 @@ class AsyncCheckpointer:
         self,
         directory: bytes,
         state: StateDict,
-        asynchronous_staging: bool,
+        # asynchronous staging, whether torn snapshots are noticed, what owns the memory
+        terms: tuple[bool, bool, Any],
         /,
         **options: Any,
     ) -> AsyncSave: ...

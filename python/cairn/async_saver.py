@@ -80,6 +80,8 @@ class AsyncSaver:
     writer, and for the next bytes of a trainer that stages. `grace_seconds`: after a SIGTERM the writer process
     finishes what is staged, but not longer than this. `nice` (0 to 19) and `io_priority` (of a process): how far the
     writer stands back behind the training, from when the call does not wait for the copy any more.
+    `torn_snapshot_alarm`: with asynchronous staging, a save fails if its tensors were written to before they were
+    copied; a write to a few elements may go unnoticed.
 
     Saves come from one thread at a time. A forked child makes its own.
     """
@@ -96,6 +98,7 @@ class AsyncSaver:
         grace_seconds: float = 30.0,
         nice: int = 10,
         io_priority: IoPriority | None = None,
+        torn_snapshot_alarm: bool = True,
     ) -> None:
         check_settings(
             generations=generations,
@@ -113,6 +116,7 @@ class AsyncSaver:
             executable = os.fsencode(writer_executable())
             self._process = _engine.WriterProcess(executable, grace_seconds, nice, io_priority or "")
         self._native = _engine.AsyncCheckpointer(self._process, generations, copy_threads, nice)
+        self._torn_snapshot_alarm = torn_snapshot_alarm
 
     @property
     def writer_pid(self) -> int | None:
@@ -147,8 +151,9 @@ class AsyncSaver:
         `observer` is called in the follower's thread.
         """
         options.setdefault("checkpoint_id", os.fspath(directory))
+        terms = (asynchronous_staging, self._torn_snapshot_alarm, described)
         native = self._native.save(
-            os.fsencode(directory), described.native, asynchronous_staging, deadlines=self._deadlines, **options
+            os.fsencode(directory), described.native, terms, deadlines=self._deadlines, **options
         )
         place = saves_under_way.place_of(directory)
         save = PendingSave(place, Future(), SaveFuture(lambda: Progress(*native.progress())), follower.turn)
@@ -201,9 +206,14 @@ class AsyncSaver:
         """Brings both futures to their end, whatever happens. What is `kept` goes when it is staged."""
         uploading = contextlib.nullcontext if observer is None else observer.uploading
         try:
-            if not save.staging.done() and not _wait(native.wait_staged):
-                self._leave(save)
-                return
+            if not save.staging.done():
+                if not _wait(native.wait_copied):
+                    native.leave()
+                    self._leave(save)
+                    return
+                native.confirm(kept[0].keys_of_moved())
+                while not native.wait_staged(_SLICE_SECONDS):
+                    pass
         except BaseException as error:
             save.staging.set_exception(error)
             uploading = contextlib.nullcontext
@@ -211,6 +221,7 @@ class AsyncSaver:
             if not save.staging.done():
                 save.staging.set_result(None)
         kept.clear()
+        native.release()
         remarks: list[str] = []
         try:
             with uploading(), as_checkpoint_exceptions():

@@ -66,7 +66,8 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     The signature is that of ``torch.distributed.checkpoint.async_save``, and so is what it returns: a future of the
     Metadata, which is done when the checkpoint is durable and in place; or, with a stager that stages asynchronously
     (``DefaultStager`` with ``use_async_staging``), an AsyncSaveResponse whose ``staging_completion`` tells when the
-    state may change again (see :func:`cairn.staging_fence`). ``AsyncCheckpointerType.PROCESS`` finishes what is staged
+    state may change again (see :func:`cairn.staging_fence`). A tensor that is written to before it is copied fails the
+    save, and its key is named. ``AsyncCheckpointerType.PROCESS`` finishes what is staged
     even if this process is killed; its directory must be one that all ranks see, and so with THREAD.
 
     At most two saves are under way at a time (:func:`cairn.configure_async_saves`); one more waits for the oldest.
@@ -122,7 +123,7 @@ def _begin(
     return _save_what_is_staged(state, stager, call, process, foreign)
 
 
-def configure_async_saves(
+def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
     *,
     generations: int = 2,
     copy_threads: int = 0,
@@ -132,6 +133,7 @@ def configure_async_saves(
     grace_seconds: float = 30.0,
     nice: int = 10,
     io_priority: IoPriority | None = None,
+    torn_snapshot_alarm: bool = True,
 ) -> None:
     """How :func:`async_save` works in this process: the options of :class:`cairn.AsyncSaver`. Waits for what runs."""
     settings = {
@@ -143,6 +145,7 @@ def configure_async_saves(
         "grace_seconds": grace_seconds,
         "nice": nice,
         "io_priority": io_priority,
+        "torn_snapshot_alarm": torn_snapshot_alarm,
     }
     check_settings(**settings)
     saves_under_way.wait_for()
@@ -269,8 +272,7 @@ def _save_what_is_staged(
 
     def stage() -> Any:
         live = state()
-        with dcp_records.in_call("stage_state_dict"):
-            return stager.stage(live)
+        return _staged(stager, live)
 
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(call.process_group, call.no_dist)
@@ -295,10 +297,23 @@ def _save_what_is_staged(
                 pending = queued_saves.enqueue(own, directory, staged, follower, save)
     if isinstance(staged, Future):
         return _response(pending.staging, pending.upload)
+    return pending.upload
+
+
+def _staged(stager: Any, state: dict[str, Any]) -> Any:
+    """What the stager makes of `state`, or a future of it; complete, unless the caller is to synchronise by himself.
+
+    torch starts its upload thread first and synchronises then, so that the thread may read buffers that are not filled
+    yet. For the stager and for the caller the order is the same: ``stage``, ``synchronize_staging``, return.
+    """
+    with dcp_records.in_call("stage_state_dict"):
+        staged = stager.stage(state)
+    if isinstance(staged, Future):
+        return staged
     with dcp_records.in_call("maybe_synchronize_staging"):
         if stager.should_synchronize_after_execute:
             stager.synchronize_staging()
-    return pending.upload
+    return staged
 
 
 def _response(staging: "Future[None]", upload: "Future[Any]") -> AsyncSaveResponse:

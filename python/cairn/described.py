@@ -14,7 +14,7 @@ from cairn.tensors import TensorSource
 
 
 class DescribedState:
-    """Entries as they are to be saved. Keeps the tensors alive that `native` points into."""
+    """Entries as they are to be saved. Keeps the memory alive that `native` points into."""
 
     def __init__(self, state_dict: Mapping[Any, Any], *, record_paths: bool = True) -> None:
         """Raises Unsupported, PickleWarning and so on as cairn.save does."""
@@ -22,6 +22,10 @@ class DescribedState:
         self._tensors = TensorSource(self.native)
         rules = Rules.TORCH_2_4 if record_paths else Rules.TOP_LEVEL
         self._tensors.add_leaves(state_dict, rules, functools.partial(add_value, self.native))
+
+    def keys_of_moved(self) -> list[str]:
+        """The keys of tensors whose memory was taken away since, by ``storage.resize_()``."""
+        return self._tensors.keys_of_moved()
 
 
 def states_of(state_dict: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def stage(ranks: Ranks, own: Ranks, follower: Follower, work: Callable[[], Any])
 
 def enqueue(own: Ranks, directory: str, staged: Any, follower: Follower, save: Callable[[Any], Any]) -> PendingSave:
     """Step 2, by `save` with what is staged, which may be a future."""
-    upload = SaveFuture(lambda: Progress("ended" if upload.done() else "writing", 0, 0))
+    upload = SaveFuture(lambda: Progress(_phase_of(pending), 0, 0))
     pending = PendingSave(saves_under_way.place_of(directory), Future(), upload, follower.turn)
     pending.staging.set_running_or_notify_cancel()
     queue = _queues[id(own.group)]
@@ -75,6 +75,12 @@ def enqueue(own: Ranks, directory: str, staged: Any, follower: Follower, save: C
 
     follower.follow(pending, work)
     return pending
+
+
+def _phase_of(save: PendingSave) -> str:
+    if save.upload.done():
+        return "ended"
+    return "writing" if save.staging.done() else "staging"
 
 
 def group_of_our_own(group: Any, no_dist: bool) -> Any:

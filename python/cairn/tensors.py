@@ -2,6 +2,10 @@
 
 The engine never touches a tensor object. Tensors on other devices are copied; DTensors and ShardedTensors are taken
 chunk by chunk; what only torch can describe (quantised tensors, wrapper subclasses) goes as a ``torch.save`` payload.
+
+While the engine has addresses, the storages of the tensors are held: ``tensor.data = other``, in another thread or
+during an asynchronous staging, takes the storage from the tensor object. ``storage.resize_()`` frees even what is held:
+that can only be noticed afterwards.
 """
 
 import importlib.util
@@ -45,17 +49,18 @@ def dtype_name(code: int) -> str:
 
 
 class TensorSource:
-    """Adds tensors to a StateDict that is to be saved, and keeps the copies that this took until the save is over."""
+    """Adds tensors to a StateDict that is to be saved, and keeps their memory until the save is over."""
 
     def __init__(self, state: _engine.StateDict) -> None:
         self._state = state
-        self._kept: list[Any] = []
+        self._held = _engine.HeldStorages()
+
+    def keys_of_moved(self) -> list[str]:
+        """The keys of tensors whose memory was taken away since they were added, by ``storage.resize_()``."""
+        return self._held.keys_of_moved(self._state)
 
     def add_leaves(self, state_dict: Mapping[Any, Any], rules: Rules, add_value: Callable[[Path, Any], None]) -> None:
-        """Adds the leaves of a nested state in their order; values that the engine does not know go to `add_value`.
-
-        Tensors are kept: a mapping may make its own only when it is asked, and nobody else owns them.
-        """
+        """Adds the leaves of a nested state in their order; values that the engine does not know go to `add_value`."""
 
         def add_other(path: Path, value: Any) -> None:
             if isinstance(value, torch.Tensor) or is_sharded(value):
@@ -63,7 +68,8 @@ class TensorSource:
             else:
                 add_value(path, value)
 
-        self._kept += _engine.describe(self._state, state_dict, rules, _plain_tensors(), add_other)
+        read = (_plain_tensors(), self._held)
+        _engine.describe(self._state, state_dict, rules, read, add_other)
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
         """Raises Unsupported for what DCP can't save either: sparse, nested and meta tensors, Partial DTensors.
@@ -94,12 +100,12 @@ class TensorSource:
             self._state.add_serialized_tensor(path, payload, code, tensor.shape, requires_grad)
             return
         plain = _as_plain(tensor)
-        self._kept.append(plain)
         view = (plain.data_ptr(), _code_of(key, plain), plain.shape, plain.stride(), requires_grad)
         if chunk is None:
             self._state.add_tensor(path, *view)
         else:
             self._state.add_chunk(path, *view, *chunk)
+        self._held.add(len(self._state) - 1, plain.untyped_storage())
 
 
 class TensorTarget:
@@ -108,13 +114,13 @@ class TensorTarget:
     def __init__(self, state: _engine.StateDict) -> None:
         self._state = state
         self._plain = _plain_tensors()
-        self._written: list[torch.Tensor] = []
+        self._written: list[tuple[Path, torch.Tensor, torch.UntypedStorage]] = []
         self._detours: list[tuple[str, torch.Tensor, torch.Tensor]] = []
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
         """Raises Unsupported for tensors that have no elements of their own."""
         if self._plain.add_target(self._state, path, tensor):
-            self._written.append(tensor)
+            self._written.append((path, tensor, tensor.untyped_storage()))
             return
         chunks = _chunks_of(".".join(map(str, path)), tensor)
         if chunks is None:
@@ -129,7 +135,7 @@ class TensorTarget:
         _refuse_what_has_no_bytes(key, tensor)
         if tensor in self._plain and 0 not in tensor.stride():
             local = tensor
-            self._written.append(tensor)
+            self._written.append((path, tensor, tensor.untyped_storage()))
         else:
             local = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")  # whatever the default device is
             self._detours.append((key, tensor, local))
@@ -139,13 +145,17 @@ class TensorTarget:
     def finish(self, missing: set[str]) -> None:
         """After the load: copies to other devices and the like, and tells autograd what was written behind its back.
 
-        What is `missing` in the checkpoint stays as it was.
+        What is `missing` in the checkpoint stays as it was. Raises InvalidArgument if another thread gave a tensor
+        other memory meanwhile: what was read is in the memory that it had.
         """
         with torch.no_grad():
             for key, target, source in self._detours:
                 if key not in missing:
                     target.detach().copy_(source)
-        for tensor in self._written:
+        for path, tensor, storage in self._written:
+            if tensor.untyped_storage()._cdata != storage._cdata:
+                key = ".".join(map(str, path))
+                raise InvalidArgument(f"'{key}' was given other memory while it was being loaded; load again", key=key)
             if not tensor.is_inference():
                 torch.autograd.graph.increment_version(tensor)
 

@@ -6,7 +6,9 @@
 // [all-gather]
 // 3. Plan, unless all named the same plan: as save.cc does it in its steps 1 and 2.                  [gather, scatter]
 // 4. Begin. The writer takes its place among the ranks' writers: they can tell from now on whether it lives.
-// 5. Stage. The tensors are copied into the arena; the writer is told and goes on alone.
+// 5. Stage. The tensors are copied into the arena; the writer is told and goes on alone. If the call does not wait for
+//    that, samples of the tensors are taken before it returns and compared with the copies: a tensor that was written
+//    to meanwhile fails the save.
 //
 // What fails until the assignments are scattered, in step 3, fails on all ranks. A rank that fails later leaves its
 // error where the others' writers look.
@@ -79,11 +81,24 @@ struct AsyncTrip::UnderWay {
   std::unique_ptr<writer::WriterSave> save;
   std::optional<std::uint32_t> rank;            // if there are others
   std::atomic<std::uint64_t> bytes_written{0};  // of all that there was, once it has ended well
+  std::uint64_t file_bytes = 0;                 // of this rank's files
+  std::atomic<bool> is_staged{false};
   // For a staging that outlasts the call.
   SaveItems items;
   std::vector<staging::CopyItem> copies;
+  staging::SourceSamples samples;
 
   void abandon(const Error& reason) const { save->abandon(rank ? Error(reason).rank(*rank) : reason); }
+
+  // The writer may be another process, whose word is a little old and says nothing at first.
+  SaveProgress progress() const {
+    if (const std::uint64_t bytes = bytes_written) return {SavePhase::kEnded, bytes, bytes};
+    const transfer::ProgressReport report = save->progress();
+    SaveProgress progress{static_cast<SavePhase>(report.phase), report.bytes_written, report.bytes_total};
+    if (is_staged && progress.phase == SavePhase::kStaging) progress.phase = SavePhase::kWriting;
+    if (progress.bytes_total == 0) progress.bytes_total = file_bytes;
+    return progress;
+  }
 
   void end(Result<transfer::RankSaveReport> outcome) {
     if (!outcome) {
@@ -236,8 +251,9 @@ Result<AsyncSave> AsyncTrip::begin() {
   under_way.copies.reserve(sources.size());
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const TensorView* const tensor = sources[i].tensor != nullptr ? &sources[i].tensor->local : nullptr;
-    under_way.copies.push_back({tensor, sources[i].bytes, plan_->places[i]});
+    under_way.copies.push_back({tensor, sources[i].bytes, plan_->places[i], sources[i].entry->fqn});
   }
+  under_way.file_bytes = plan_->file_bytes;
   CAIRN_TRY(under_way.arena->fit(plan_->layout->arena_bytes));
   const SaveOptions& save = options_.save;
   writer::SaveRequest request;
@@ -268,20 +284,22 @@ Result<AsyncSave> AsyncTrip::begin() {
   AsyncSave handle;
   handle.staging = under_way.staging.get_future().share();
   handle.write = under_way.write.get_future().share();
-  handle.progress = [kept = under_way_] {
-    if (const std::uint64_t bytes = kept->bytes_written) return SaveProgress{SavePhase::kEnded, bytes, bytes};
-    const transfer::ProgressReport progress = kept->save->progress();
-    return SaveProgress{static_cast<SavePhase>(progress.phase), progress.bytes_written, progress.bytes_total};
-  };
+  handle.progress = [kept = under_way_] { return kept->progress(); };
   under_way.items = std::move(items_);
+  staging::CopyOptions copying;
+  copying.arena_bytes = plan_->layout->arena_bytes;
+  copying.thread_count = means_.copy_threads;
   if (options_.asynchronous_staging) {
-    CAIRN_TRY(
-        means_.in_background([kept = under_way_, bytes = plan_->layout->arena_bytes, threads = means_.copy_threads] {
-          stage(*kept, {bytes, threads, {}});
-        }));
+    if (options_.torn_snapshot_alarm) {
+      under_way.samples = staging::SourceSamples::take(under_way.copies, ticket_->identity.save_id.low);
+    }
+    copying.samples = &under_way.samples;
+    copying.confirm = options_.confirm_sources;
+    CAIRN_TRY(means_.in_background([kept = under_way_, copying] { stage(*kept, copying); }));
     return handle;
   }
-  stage(under_way, {plan_->layout->arena_bytes, means_.copy_threads, save.interrupted});
+  copying.interrupted = save.interrupted;
+  stage(under_way, copying);
   if (const Result<void>& staged = handle.staging.get(); !staged) return staged.error();
   return handle;
 }
@@ -294,8 +312,10 @@ void AsyncTrip::stage(UnderWay& under_way, const staging::CopyOptions& options) 
     under_way.abandon(staged.error());
     return {};
   });
+  under_way.is_staged = staged.has_value();
   under_way.arena.reset();
   under_way.copies.clear();
+  under_way.samples = {};
   under_way.items = SaveItems();  // may hold large values
   under_way.staging.set_value(std::move(staged));
 }

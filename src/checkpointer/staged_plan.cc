@@ -47,6 +47,7 @@ Result<void> lay_out_staged(std::span<const transfer::ItemSource> sources, const
       plan.places.push_back(layout->arena_bytes + laid_out.index.items[i].extent.payload_offset);
     }
     layout->files.push_back({layout->arena_bytes, std::move(laid_out.index)});
+    plan.file_bytes += laid_out.file_bytes;
     layout->arena_bytes += align_up(laid_out.file_bytes, os::kPageBytes);
   }
   plan.items = std::move(ordered);

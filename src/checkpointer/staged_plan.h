@@ -26,10 +26,11 @@ struct StagedPlan {
   std::vector<AssignedItem> items;    // in the order in which they lie in the arena
   std::vector<std::uint64_t> places;  // of each one's payload there
   std::shared_ptr<const writer::StagedLayout> layout;
+  std::uint64_t file_bytes = 0;  // of all its files
 };
 
-// Lays `sources`, those of plan.items, out in an arena, file behind file. Fills in layout and places, and brings the
-// items into the order in which they lie. `commit_plan` is the coordinator's, for the layout.
+// Lays `sources`, those of plan.items, out in an arena, file behind file. Fills in layout, places and file_bytes, and
+// brings the items into the order in which they lie. `commit_plan` is the coordinator's, for the layout.
 Result<void> lay_out_staged(std::span<const transfer::ItemSource> sources, const transfer::ImageIdentity& identity,
                             bool file_per_item, std::shared_ptr<const transfer::CommitPlan> commit_plan,
                             StagedPlan& plan);

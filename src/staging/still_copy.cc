@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "core/region.h"
-#include "core/stream_copy.h"
 #include "os/ordered_progress.h"
 #include "os/parallel.h"
 
@@ -16,12 +18,7 @@ namespace {
 constexpr std::uint64_t kPortionBytes = 4 * 1024 * 1024;
 constexpr std::size_t kPortionItems = 1024;
 
-std::uint64_t bytes_of(const CopyItem& item) {
-  if (item.tensor == nullptr) return item.bytes.size();
-  std::uint64_t bytes = item_bytes(item.tensor->dtype);
-  for (const std::int64_t size : item.tensor->sizes) bytes *= static_cast<std::uint64_t>(size);
-  return bytes;
-}
+constexpr std::size_t kKeysNamedMax = 32;  // in an error
 
 // Some items, whole; or a part of one.
 struct Portion {
@@ -39,7 +36,7 @@ std::vector<Portion> portions_of(std::span<const CopyItem> items) {
     small = {next, next, 0, 0};
   };
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const std::uint64_t bytes = bytes_of(items[i]);
+    const std::uint64_t bytes = form_of(items[i]).bytes;
     if (bytes >= kPortionBytes) {
       close(i + 1);
       for (std::uint64_t begin = 0; begin < bytes; begin += kPortionBytes) {
@@ -55,23 +52,35 @@ std::vector<Portion> portions_of(std::span<const CopyItem> items) {
   return portions;
 }
 
-void copy_part(const CopyItem& item, std::uint64_t begin, std::span<std::byte> target) {
-  if (target.empty()) return;
-  if (item.tensor == nullptr) {
-    stream_copy(target, std::as_bytes(std::span(item.bytes)).subspan(begin, target.size()));
-    return;
+// The items whose copies differ from their samples. Thread-safe.
+class TornItems {
+ public:
+  void add(std::size_t index) {
+    const std::lock_guard lock(mutex_);
+    indices_.insert(index);
   }
-  const TensorView& tensor = *item.tensor;
-  const auto* const memory = static_cast<const std::byte*>(tensor.data);
-  const Extents packed = row_major_strides(tensor.sizes);
-  if (tensor.strides == packed) {
-    stream_copy(target, {memory + begin, target.size()});
-    return;
+  // Fails if there are any. Once no thread adds any more.
+  Result<void> expect_none(std::span<const CopyItem> items) const {
+    if (indices_.empty()) return {};
+    std::set<std::string_view> keys;  // chunks of one tensor have one key
+    for (const std::size_t index : indices_) keys.insert(items[index].key);
+    std::string list;
+    std::size_t named = 0;
+    for (const std::string_view key : keys) {
+      if (named++ == kKeysNamedMax) break;
+      list.append(list.empty() ? "'" : ", '").append(key).append("'");
+    }
+    if (keys.size() > kKeysNamedMax) list += " and " + std::to_string(keys.size() - kKeysNamedMax) + " more";
+    return Error(ErrorCode::kInvalidArgument,
+                 "tensors were written to while they were being staged, so this save would mix two states: " + list +
+                     "; let the training wait for the staging before it changes the state in place")
+        .key(*keys.begin());
   }
-  const std::size_t element = item_bytes(tensor.dtype);
-  gather(Region(tensor.sizes, packed, tensor.strides), element, memory, static_cast<std::int64_t>(begin / element),
-         target);
-}
+
+ private:
+  std::mutex mutex_;
+  std::set<std::size_t> indices_;
+};
 
 // In the arena.
 std::uint64_t begin_of(std::span<const CopyItem> items, const Portion& portion) {
@@ -79,17 +88,34 @@ std::uint64_t begin_of(std::span<const CopyItem> items, const Portion& portion) 
   return items[portion.first].arena_offset + (is_one ? portion.begin : 0);
 }
 
-void copy_portion(Arena& arena, std::span<const CopyItem> items, const Portion& portion) {
-  if (portion.last - portion.first == 1) {
-    const CopyItem& item = items[portion.first];
-    const std::uint64_t length = portion.end - portion.begin;
-    copy_part(item, portion.begin, arena.bytes().subspan(item.arena_offset + portion.begin, length));
-    return;
+// One call's copying: what all of its threads see.
+class StillCopy {
+ public:
+  StillCopy(Arena& arena, std::span<const CopyItem> items, const SourceSamples* samples)
+      : arena_(arena), items_(items), samples_(samples) {}
+
+  void copy(const Portion& portion) {
+    if (portion.last - portion.first == 1) {
+      copy(portion.first, portion.begin, portion.end - portion.begin);
+      return;
+    }
+    for (std::size_t i = portion.first; i < portion.last; ++i) copy(i, 0, form_of(items_[i]).bytes);
   }
-  for (const CopyItem& item : items.subspan(portion.first, portion.last - portion.first)) {
-    copy_part(item, 0, arena.bytes().subspan(item.arena_offset, bytes_of(item)));
+  Result<void> expect_whole() const { return torn_.expect_none(items_); }
+
+ private:
+  void copy(std::size_t index, std::uint64_t begin, std::uint64_t length) {
+    const CopyItem& item = items_[index];
+    const std::span<std::byte> target = arena_.bytes().subspan(item.arena_offset + begin, length);
+    copy_part(item, begin, target);
+    if (samples_ != nullptr && !samples_->agree(index, form_of(item), begin, target)) torn_.add(index);
   }
-}
+
+  Arena& arena_;
+  const std::span<const CopyItem> items_;
+  const SourceSamples* const samples_;
+  TornItems torn_;
+};
 
 std::size_t threads_for(const CopyOptions& options, std::size_t portions) {
   return std::min(options.thread_count != 0 ? options.thread_count : os::useful_thread_count(), portions);
@@ -105,9 +131,10 @@ Result<void> copy_into(Arena& arena, std::span<const CopyItem> items, const Copy
     if (index == 0) return std::uint64_t{0};
     return index < portions.size() ? begin_of(items, portions[index]) : options.arena_bytes;
   };
+  StillCopy still_copy(arena, items, options.samples);
   const auto copy = [&](std::size_t index) -> Result<void> {
     CAIRN_TRY(arena.make_present(begin_at(index), begin_at(index + 1) - begin_at(index)));
-    copy_portion(arena, items, portions[index]);
+    still_copy.copy(portions[index]);
     const std::uint64_t done = progress.mark(index);
     if (done < portions.size()) arena.note_staged(begin_at(done));
     return {};
@@ -129,6 +156,8 @@ Result<void> copy_into(Arena& arena, std::span<const CopyItem> items, const Copy
   }
   if (portions.empty()) CAIRN_TRY(arena.make_present(0, options.arena_bytes));
   arena.note_present(options.arena_bytes);
+  CAIRN_TRY(still_copy.expect_whole());
+  if (options.confirm) CAIRN_TRY(options.confirm());
   arena.note_staged(Arena::kAll);
   return {};
 }

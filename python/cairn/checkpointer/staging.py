@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -50,6 +50,13 @@ class CheckpointStagerConfig:
     use_non_blocking_copy: bool = True
 
 
+class _Found(NamedTuple):
+    """A tensor of the state, which keeps its id for itself, and another one that holds the storage that it had."""
+
+    tensor: torch.Tensor
+    still: torch.Tensor
+
+
 class DefaultStager(CheckpointStager):
     """Copies all tensors of a state into one buffer of the CPU's memory, and everything else as ``copy.deepcopy`` does.
 
@@ -71,12 +78,17 @@ class DefaultStager(CheckpointStager):
         state_dict: STATE_DICT,
         **kwargs: Any,
     ) -> STATE_DICT | Future[STATE_DICT]:
-        """As in CheckpointStager. `kwargs` are for other stagers."""
+        """As in CheckpointStager. `kwargs` are for other stagers.
+
+        A tensor that is given other memory (``tensor.data = other``) meanwhile is staged as it was at the call.
+        """
+        found: dict[int, _Found] = {}
+        _find_tensors(state_dict, found)
         if not self._config.use_async_staging:
-            return self._copy(state_dict)
+            return self._copy(state_dict, found)
         if self._thread is None:
             self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cairn-staging")
-        return self._thread.submit(self._copy, state_dict)
+        return self._thread.submit(self._copy, state_dict, found)
 
     def close(self) -> None:
         """Waits for the copy that is being made."""
@@ -84,22 +96,20 @@ class DefaultStager(CheckpointStager):
             self._thread.shutdown(wait=True)
             self._thread = None
 
-    def _copy(self, state_dict: STATE_DICT) -> STATE_DICT:
-        found: dict[int, torch.Tensor] = {}
-        _find_tensors(state_dict, found)
+    def _copy(self, state_dict: STATE_DICT, found: dict[int, _Found]) -> STATE_DICT:
         offsets = []
         size = 0
-        for tensor in found.values():
+        for _, tensor in found.values():
             offsets.append(size)
             size += math.ceil(tensor.numel() * tensor.element_size() / _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         buffer = self._buffer(size)
         copies: dict[int, Any] = {}
         with torch.no_grad():
-            for (number, tensor), offset in zip(found.items(), offsets, strict=True):
+            for (number, (owner, tensor)), offset in zip(found.items(), offsets, strict=True):
                 part = buffer[offset : offset + tensor.numel() * tensor.element_size()]
                 copied = part.view(tensor.dtype).view(tensor.shape)
-                copied.copy_(tensor.detach(), non_blocking=self._config.use_non_blocking_copy)
-                copies[number] = copied.requires_grad_(tensor.requires_grad)
+                copied.copy_(tensor, non_blocking=self._config.use_non_blocking_copy)
+                copies[number] = copied.requires_grad_(owner.requires_grad)
         if _has_accelerator():
             torch.accelerator.synchronize()
         copied_state: STATE_DICT = copy.deepcopy(state_dict, copies)  # what is in the memo is copied already
@@ -114,7 +124,7 @@ class DefaultStager(CheckpointStager):
         return buffer
 
 
-def _find_tensors(state: Any, found: dict[int, torch.Tensor]) -> None:
+def _find_tensors(state: Any, found: dict[int, _Found]) -> None:
     """Plain tensors in nested mappings, lists and tuples, by id. Others are left to ``copy.deepcopy``."""
     waiting = [state]
     seen: set[int] = set()
@@ -128,7 +138,7 @@ def _find_tensors(state: Any, found: dict[int, torch.Tensor]) -> None:
         elif isinstance(value, (list, tuple)):
             waiting += value
         elif type(value) in (torch.Tensor, torch.nn.Parameter) and _is_plain(value):
-            found[id(value)] = value
+            found[id(value)] = _Found(value, value.detach())
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
