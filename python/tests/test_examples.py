@@ -55,7 +55,7 @@ def test_cpp_reads_a_checkpoint_of_stock_torch(reader: Path, tmp_path: Path) -> 
         "history: [1, 2.5, 'three', None]",
         "model.mask: bool [2]",
         "model.weight: float32 [3, 4] 0 0.25 0.5 0.75",
-        "place: <pathlib.PosixPath>",
+        "place: <pathlib.PosixPath('/', 'somewhere')>",
         "scale: float32 [] 2.5",
         "step: 1000",
     ]

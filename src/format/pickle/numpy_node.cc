@@ -100,9 +100,16 @@ std::string row_major(const std::string& column_major, const Extents& shape, std
 
 using MaybeArray = std::optional<Array>;
 
+// How the elements of an array lie in its bytes.
+struct ElementOrder {
+  DType dtype;
+  Extents shape;
+  bool is_column_major = false;
+};
+
 // The array whose bytes `data_node` stands for, if they are as many as it needs.
-Result<MaybeArray> make_array(DType dtype, Extents shape, const Graph& graph, Node data_node, bool is_column_major,
-                              ByteBudget& budget) {
+Result<MaybeArray> make_array(ElementOrder order, const Graph& graph, Node data_node, ByteBudget& budget) {
+  auto& [dtype, shape, is_column_major] = order;
   const Result<std::int64_t> count = element_count(shape);
   if (!count) return MaybeArray();
   const auto bytes = checked_multiply(static_cast<std::uint64_t>(*count), std::uint64_t{item_bytes(dtype)});
@@ -127,7 +134,7 @@ Result<MaybeArray> read_reconstruct(const Graph& graph, Node node, ByteBudget& b
   const std::optional<DType> dtype = read_dtype(graph, dtype_node);
   std::optional<Extents> shape = read_extents(graph, shape_node);
   if (!dtype || !shape || !graph.is(order, Kind::kBool)) return MaybeArray();
-  return make_array(*dtype, std::move(*shape), graph, data_node, graph.boolean(order), budget);
+  return make_array({*dtype, std::move(*shape), graph.boolean(order)}, graph, data_node, budget);
 }
 
 // _frombuffer(data, dtype, shape, "C"), which protocol 5 writes.
@@ -139,7 +146,7 @@ Result<MaybeArray> read_from_buffer(const Graph& graph, Node node, ByteBudget& b
   std::optional<Extents> shape = read_extents(graph, shape_node);
   const std::optional<std::string_view> order = graph.text_if(order_node);
   if (!dtype || !shape || (order != "C" && order != "F")) return MaybeArray();
-  return make_array(*dtype, std::move(*shape), graph, data_node, order == "F", budget);
+  return make_array({*dtype, std::move(*shape), order == "F"}, graph, data_node, budget);
 }
 
 // scalar(dtype, data)
@@ -148,7 +155,7 @@ Result<MaybeArray> read_scalar(const Graph& graph, Node node, ByteBudget& budget
   if (!arguments || graph.state(node).is_set() || graph.items(node).is_set()) return MaybeArray();
   const std::optional<DType> dtype = read_dtype(graph, (*arguments)[0]);
   if (!dtype) return MaybeArray();
-  CAIRN_TRY_ASSIGN(MaybeArray scalar, make_array(*dtype, {}, graph, (*arguments)[1], false, budget));
+  CAIRN_TRY_ASSIGN(MaybeArray scalar, make_array({*dtype, {}, false}, graph, (*arguments)[1], budget));
   if (scalar) scalar->kind = Array::Kind::kNumpyScalar;
   return scalar;
 }
