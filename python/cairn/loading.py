@@ -71,9 +71,9 @@ def load(  # noqa: PLR0913 - DCP has six of them
     whole, "none" trusts the storage. `follow_links` allows data files that are symbolic links.
 
     With a process group its ranks load together, each what its tensors are shards of, from one checkpoint: if one of
-    them fails, all do, and a checkpoint that is replaced meanwhile is never mixed with its successor. A checkpoint whose
-    items went through stream transforms is the exception: torch's protocol reads it, and a save that replaces it during
-    the load may be mixed in.
+    them fails, all do, and a checkpoint that is replaced meanwhile is never mixed with its successor. The exception is
+    a checkpoint whose items went through stream transforms: torch's protocol reads it, and a save that replaces it
+    during the load may be mixed in.
 
     Raises cairn.Error, which is a CheckpointException too, with the failures by rank. What the metadata and the values
     can tell is found out before anything in `state_dict` changes; if bytes turn out to be damaged, tensors may be
