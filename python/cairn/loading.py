@@ -148,7 +148,15 @@ def load_state_dict(
     """DCP's older load: entries are filled as they are, Statefuls are not asked. Deprecated, as there."""
     warnings.warn("`load_state_dict` is deprecated, use `load` instead", FutureWarning, stacklevel=2)
     storage_reader.reset()
-    _load_state_dict(state_dict, storage_reader, process_group, coordinator_rank, no_dist, planner)
+    _load_states(
+        lambda: state_dict,
+        storage_reader=storage_reader,
+        planner=planner,
+        process_group=process_group,
+        no_dist=no_dist,
+        coordinator_rank=coordinator_rank,
+        call="load_state_dict",
+    )
 
 
 def _load_states(  # noqa: PLR0913 - DCP has seven of them
