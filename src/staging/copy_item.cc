@@ -19,7 +19,7 @@ CopyForm form_of(const CopyItem& item) {
   return form;
 }
 
-void copy_part(const CopyItem& item, std::uint64_t begin, std::span<std::byte> target) {
+void copy_part(const CopyItem& item, const CopyForm& form, std::uint64_t begin, std::span<std::byte> target) {
   if (target.empty()) return;
   if (item.tensor == nullptr) {
     stream_copy(target, std::as_bytes(std::span(item.bytes)).subspan(begin, target.size()));
@@ -27,7 +27,7 @@ void copy_part(const CopyItem& item, std::uint64_t begin, std::span<std::byte> t
   }
   const TensorView& tensor = *item.tensor;
   const auto* const memory = static_cast<const std::byte*>(tensor.data);
-  if (form_of(item).is_one_stretch) {
+  if (form.is_one_stretch) {
     stream_copy(target, {memory + begin, target.size()});
     return;
   }

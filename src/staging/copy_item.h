@@ -25,8 +25,9 @@ struct CopyForm {
 };
 CopyForm form_of(const CopyItem& item);
 
-// Copies the item's bytes from `begin` on, counted in the copy, to `target`; they are there. `begin` and the size of
-// `target` are multiples of the size of an element. The target should be past the cache if it is large.
-void copy_part(const CopyItem& item, std::uint64_t begin, std::span<std::byte> target);
+// Copies the item's bytes from `begin` on, counted in the copy, to `target`; they are there. `form` is the item's own.
+// `begin` and the size of `target` are multiples of the size of an element. The target should be past the cache if it
+// is large.
+void copy_part(const CopyItem& item, const CopyForm& form, std::uint64_t begin, std::span<std::byte> target);
 
 }  // namespace cairn::staging

@@ -85,7 +85,7 @@ SourceSamples SourceSamples::take(std::span<const CopyItem> items, std::uint64_t
       if (form.is_one_stretch) {
         reader.read(static_cast<const std::byte*>(items[i].tensor->data) + place, sample->data(), length);
       } else {
-        copy_part(items[i], place, std::span(*sample).first(length));
+        copy_part(items[i], form, place, std::span(*sample).first(length));
       }
     }
   }

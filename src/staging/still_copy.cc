@@ -96,19 +96,22 @@ class StillCopy {
 
   void copy(const Portion& portion) {
     if (portion.last - portion.first == 1) {
-      copy(portion.first, portion.begin, portion.end - portion.begin);
+      copy(portion.first, form_of(items_[portion.first]), portion.begin, portion.end - portion.begin);
       return;
     }
-    for (std::size_t i = portion.first; i < portion.last; ++i) copy(i, 0, form_of(items_[i]).bytes);
+    for (std::size_t i = portion.first; i < portion.last; ++i) {
+      const CopyForm form = form_of(items_[i]);
+      copy(i, form, 0, form.bytes);
+    }
   }
   Result<void> expect_whole() const { return torn_.expect_none(items_); }
 
  private:
-  void copy(std::size_t index, std::uint64_t begin, std::uint64_t length) {
+  void copy(std::size_t index, const CopyForm& form, std::uint64_t begin, std::uint64_t length) {
     const CopyItem& item = items_[index];
     const std::span<std::byte> target = arena_.bytes().subspan(item.arena_offset + begin, length);
-    copy_part(item, begin, target);
-    if (samples_ != nullptr && !samples_->agree(index, form_of(item), begin, target)) torn_.add(index);
+    copy_part(item, form, begin, target);
+    if (samples_ != nullptr && !samples_->agree(index, form, begin, target)) torn_.add(index);
   }
 
   Arena& arena_;
