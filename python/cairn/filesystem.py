@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, Seriali
 from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
@@ -256,15 +256,17 @@ class FileSystemReader(StockReader):
             return self._read_by_torch(plan, planner, allow_pickle)
         options = {**self._options, "thread_count": self.thread_count}
         reader = ItemReader(self._checkpoint, self.storage_data, options, allow_pickle)
-        ours = [item for item in plan.items if reader.knows(item)]
-        others = [item for item in plan.items if not reader.knows(item)]
-        transformed = [item for item in others if reader.is_transformed(item)]
+        ours: list[ReadItem] = []
+        transformed: list[ReadItem] = []
+        theirs: list[ReadItem] = []
+        for item in plan.items:
+            kind = ours if reader.knows(item) else transformed if reader.is_transformed(item) else theirs
+            kind.append(item)
         reader.read(ours, planner)
         if transformed:
             directory = directory_of(self)
             TransformedItems(directory, self.transforms, reader, options, allow_pickle).read(transformed, planner)
         warn_of_conversions(reader.conversions)
-        theirs = [item for item in others if not reader.is_transformed(item)]
         if theirs:
             return self._read_by_torch(replace(plan, items=theirs), planner, allow_pickle)
         future: Future[None] = Future()
