@@ -1,10 +1,8 @@
 """A library that makes writes hang in the processes that preload it, while a file is there."""
 
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
+import preloaded
 
 # pwrite and fsync of a data file wait while the file named by $HANG is there. Both are called by their names in the
 # engine; what the interpreter writes is left alone.
@@ -46,10 +44,4 @@ int fsync(int fd) {
 
 def library(folder: Path) -> Path:
     """Builds it."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("needs a C compiler for the library that makes writes hang")
-    (folder / "hanging.c").write_text(_SHIM)
-    built = folder / "hanging.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(built), str(folder / "hanging.c"), "-ldl"], check=True)
-    return built
+    return preloaded.library(_SHIM, folder)
