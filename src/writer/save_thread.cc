@@ -40,6 +40,21 @@ Result<transfer::FileImage> image_of(const StagedLayout::File& file, std::span<s
   return transfer::FileImage::of_staged(file.index, arena.subspan(file.arena_offset));
 }
 
+// Leaves in the save's private folder what became of a save that this rank has given up.
+Result<void> leave_outcome(storage::Storage& storage, const SaveId& save_id, const transfer::RankPlace& place,
+                           const Error& reason, transfer::SaveFate::GivenUp how) {
+  transfer::SaveMarks marks(storage, save_id);
+  CAIRN_TRY(storage.join_folder(marks.folder()));
+  if (how == transfer::SaveFate::GivenUp::kCommitted) return marks.leave_verdict({});
+  if (!place.is_coordinator()) {
+    CAIRN_TRY(marks.leave_failure(place.rank, reason));
+    // The coordinator must not wait until this rank has heard the verdict.
+    return storage.remove(marks.path_of(transfer::rank_lease_name(place.rank)));
+  }
+  if (how == transfer::SaveFate::GivenUp::kUnknown) return {};
+  return marks.leave_verdict({Error::of_ranks({Error(reason).rank(place.rank)})});
+}
+
 }  // namespace
 
 Result<std::unique_ptr<storage::Storage>> open_posix_directory(const std::string& directory, bool make, mode_t umask) {
@@ -214,16 +229,7 @@ void SaveThread::tell_others(const Place& place, const Error& reason, transfer::
   const auto tell = [place, reason, how, open = open_directory_] {
     return attempt([&]() -> Result<void> {
       CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, open(place.directory, false, place.umask));
-      transfer::SaveMarks marks(*storage, place.save_id);
-      CAIRN_TRY(storage->join_folder(marks.folder()));
-      if (how == transfer::SaveFate::GivenUp::kCommitted) return marks.leave_verdict({});
-      if (!place.ranks.is_coordinator()) {
-        CAIRN_TRY(marks.leave_failure(place.ranks.rank, reason));
-        // The coordinator must not wait until this rank has heard the verdict.
-        return storage->remove(marks.path_of(transfer::rank_lease_name(place.ranks.rank)));
-      }
-      if (how == transfer::SaveFate::GivenUp::kUnknown) return {};
-      return marks.leave_verdict({Error::of_ranks({Error(reason).rank(place.ranks.rank)})});
+      return leave_outcome(*storage, place.save_id, place.ranks, reason, how);
     });
   };
   (void)os::call_within(kTellingMax, tell);
