@@ -36,7 +36,8 @@ def writer_pid():
     return async_saving._savers[True].writer_pid if True in async_saving._savers else 0
 
 def say(*words):
-    print(*words, flush=True)
+    # One write per line: a forked child says its lines on the same pipe, and print() may write a line in two parts.
+    os.write(sys.stdout.fileno(), (" ".join(map(str, words)) + "\\n").encode())
 
 def say_inside(function, *words):
     "Says it when the main thread stands still inside a function of that name: whoever hears it may press Ctrl-C."
