@@ -1,14 +1,16 @@
 // An asynchronous save, as far as the trainer has to do with it.
 //
 // 1. Describe. Every rank describes its state; byte items are serialised. It takes an arena, and waits for one if saves
-//    hold all of them. The coordinator has its writer claim the directory (transfer/rank_save.cc, step 1).
+//    hold all of them. The coordinator has its writer claim the directory (transfer/rank_save.cc, step 1). If an
+//    earlier plan fits, every rank already lists the copies that step 5 makes, and takes its samples; the coordinator
+//    does so while its writer claims.
 // 2. Agree. Everybody says which of its earlier plans fits, if any; the coordinator adds the claim's ticket.
 // [all-gather]
 // 3. Plan, unless all named the same plan: as save.cc does it in its steps 1 and 2.                  [gather, scatter]
 // 4. Begin. The writer takes its place among the ranks' writers: they can tell from now on whether it lives.
 // 5. Stage. The tensors are copied into the arena; the writer is told and goes on alone. If the call does not wait for
-//    that, samples of the tensors are taken before it returns and compared with the copies: a tensor that was written
-//    to meanwhile fails the save.
+//    that, the copies are compared with samples of the tensors that are taken before it returns: a tensor that was
+//    written to meanwhile fails the save.
 //
 // What fails until the assignments are scattered, in step 3, fails on all ranks. A rank that fails later leaves its
 // error where the others' writers look.
@@ -169,16 +171,40 @@ Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
   under_way->save = std::move(*started);
   under_way_ = std::move(under_way);
   Word word{plan_ ? plan_->id : 0, std::nullopt};
-  if (ranks_.is_coordinator()) {
-    CAIRN_TRY_ASSIGN(word.ticket,
-                     under_way_->save->claim({directory_,
-                                              next_save_identity(),
-                                              number_of_this_rank(),
-                                              {options_.save.overwrite, options_.save.alone_as_rank, false},
-                                              options_.save.deadlines,
-                                              os::current_umask()}));
+  Result<void> listed;
+  const auto list = [&] {
+    if (plan_) listed = attempt([&] { return list_copies(); });
+  };
+  if (!ranks_.is_coordinator()) {
+    list();
+  } else {
+    const writer::ClaimRequest request{directory_,
+                                       next_save_identity(),
+                                       number_of_this_rank(),
+                                       {options_.save.overwrite, options_.save.alone_as_rank, false},
+                                       options_.save.deadlines,
+                                       os::current_umask()};
+    CAIRN_TRY_ASSIGN(word.ticket, under_way_->save->claim(request, list));
   }
+  CAIRN_TRY(listed);
   return encode_word(word);
+}
+
+// What step 5 copies by the plan, and its samples.
+Result<void> AsyncTrip::list_copies() {
+  UnderWay& under_way = *under_way_;
+  CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan_->items));
+  under_way.copies.clear();
+  under_way.copies.reserve(sources.size());
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const TensorView* const tensor = sources[i].tensor != nullptr ? &sources[i].tensor->local : nullptr;
+    under_way.copies.push_back({tensor, sources[i].bytes, plan_->places[i], sources[i].entry->fqn});
+  }
+  if (options_.asynchronous_staging && options_.torn_snapshot_alarm) {
+    under_way.samples = staging::SourceSamples::take(under_way.copies, os::random_128().low);
+  }
+  listed_ = plan_;
+  return {};
 }
 
 Result<void> AsyncTrip::hear(const std::vector<std::string>& words) {
@@ -247,12 +273,7 @@ Result<void> AsyncTrip::take_assignment(std::string_view message) {
 // Step 4.
 Result<AsyncSave> AsyncTrip::begin() {
   UnderWay& under_way = *under_way_;
-  CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan_->items));
-  under_way.copies.reserve(sources.size());
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    const TensorView* const tensor = sources[i].tensor != nullptr ? &sources[i].tensor->local : nullptr;
-    under_way.copies.push_back({tensor, sources[i].bytes, plan_->places[i], sources[i].entry->fqn});
-  }
+  if (listed_ != plan_) CAIRN_TRY(list_copies());
   under_way.file_bytes = plan_->file_bytes;
   CAIRN_TRY(under_way.arena->fit(plan_->layout->arena_bytes));
   const SaveOptions& save = options_.save;
@@ -290,9 +311,6 @@ Result<AsyncSave> AsyncTrip::begin() {
   copying.arena_bytes = plan_->layout->arena_bytes;
   copying.thread_count = means_.copy_threads;
   if (options_.asynchronous_staging) {
-    if (options_.torn_snapshot_alarm) {
-      under_way.samples = staging::SourceSamples::take(under_way.copies, ticket_->identity.save_id.low);
-    }
     copying.samples = &under_way.samples;
     copying.confirm = options_.confirm_sources;
     CAIRN_TRY(means_.in_background([kept = under_way_, copying] { stage(*kept, copying); }));

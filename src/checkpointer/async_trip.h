@@ -44,6 +44,7 @@ class AsyncTrip {
 
   Result<AsyncSave> take_steps(const Result<const StateDict*>& state);
   Result<std::string> prepare(const Result<const StateDict*>& state);
+  Result<void> list_copies();
   Result<void> hear(const std::vector<std::string>& words);
   Result<void> plan_anew();
   Result<std::vector<std::string>> assign(const std::vector<std::string>& local_plans);
@@ -62,6 +63,7 @@ class AsyncTrip {
   SaveItems items_;
   std::string local_plan_;
   std::shared_ptr<const StagedPlan> plan_;
+  std::shared_ptr<const StagedPlan> listed_;                 // whose copies are listed
   std::shared_ptr<const transfer::CommitPlan> commit_plan_;  // at the coordinator, of a plan that is being made
   std::optional<transfer::SaveTicket> ticket_;
   std::shared_ptr<UnderWay> under_way_;

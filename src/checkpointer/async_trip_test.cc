@@ -29,7 +29,10 @@ class ThrowingWriter final : public writer::SaveWriter {
   class Save final : public writer::WriterSave {
    public:
     Save(std::unique_ptr<writer::WriterSave> save, Call call) : save_(std::move(save)), call_(call) {}
-    Result<transfer::SaveTicket> claim(const writer::ClaimRequest& request) override { return save_->claim(request); }
+    Result<transfer::SaveTicket> claim(const writer::ClaimRequest& request,
+                                       const std::function<void()>& meanwhile) override {
+      return save_->claim(request, meanwhile);
+    }
     Result<void> begin(const writer::SaveRequest& request) override {
       if (call_ == Call::kBegin) throw std::bad_alloc();
       return save_->begin(request);

@@ -26,9 +26,9 @@ class ProcessSave final : public WriterSave {
   ProcessSave(const ProcessSave&) = delete;
   ProcessSave& operator=(const ProcessSave&) = delete;
 
-  Result<transfer::SaveTicket> claim(const ClaimRequest& request) override {
+  Result<transfer::SaveTicket> claim(const ClaimRequest& request, const std::function<void()>& meanwhile) override {
     if (is_of_a_fork()) return of_a_fork();
-    return owned_->connection->claim(*owned_->save, request);
+    return owned_->connection->claim(*owned_->save, request, meanwhile);
   }
   Result<void> begin(const SaveRequest& request) override {
     return is_of_a_fork() ? Result<void>(of_a_fork()) : owned_->connection->begin(*owned_->save, request);

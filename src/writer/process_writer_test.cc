@@ -274,7 +274,7 @@ TEST_F(ProcessWriters, ThatDieFailTheOtherRanksAtOnce) {
   End second_end;
   const auto first_save = coordinator.start(first_end.callback()).value();
   const auto second_save = other.start(second_end.callback()).value();
-  const auto ticket = first_save->claim(first.claim_request(scratch.path())).value();
+  const auto ticket = first_save->claim(first.claim_request(scratch.path()), {}).value();
   ASSERT_TRUE(first_save->begin(first.request(scratch.path(), ticket)));
   ASSERT_TRUE(second_save->begin(second.request(scratch.path(), ticket)));
   first.stage();
@@ -298,7 +298,7 @@ TEST_F(ProcessWriters, ThatDieBeforeASaveBeginsFailTheOtherRanksAtOnce) {
   End second_end;
   const auto first_save = coordinator.start(first_end.callback()).value();
   const auto second_save = other.start(second_end.callback()).value();
-  const auto ticket = first_save->claim(first.claim_request(scratch.path())).value();
+  const auto ticket = first_save->claim(first.claim_request(scratch.path()), {}).value();
   ::kill(other.process_id().value(), SIGKILL);
   EXPECT_EQ(second_end.wait().error().code(), ErrorCode::kUnavailable);
   ASSERT_TRUE(first_save->begin(first.request(scratch.path(), ticket)));
@@ -320,7 +320,7 @@ TEST_F(ProcessWriters, ThatGiveNoSignOfLifeAreKilled) {
   StagedSample sample(1);
   End end;
   const auto save = writer.start(end.callback()).value();
-  const auto ticket = save->claim(sample.claim_request(scratch.path())).value();
+  const auto ticket = save->claim(sample.claim_request(scratch.path()), {}).value();
   SaveRequest request = sample.request(scratch.path(), ticket);
   request.deadlines.progress = options.deadline;
   ::kill(writer.process_id().value(), SIGSTOP);
@@ -388,7 +388,7 @@ TEST_F(ProcessWriters, AChildMadeByForkHasNoPartInItsParentsSavesAndMayStartItsO
   ASSERT_TRUE(begin_save(*save, sample, scratch.path() / "parent"));
   const pid_t child = fork();
   if (child == 0) {
-    if (save->staged() || save->begin({}) || save->claim({})) _exit(1);
+    if (save->staged() || save->begin({}) || save->claim({}, {})) _exit(1);
     save->abandon(Error(ErrorCode::kCancelled, "by the child"));
     save.reset();
     StagedSample own(2);
@@ -442,7 +442,7 @@ TEST_F(ProcessWriters, AProgramThatIsNoWriterFailsTheSave) {
     End end;
     const auto save = writer.start(end.callback());
     if (!save) continue;  // it was quick
-    EXPECT_FALSE((*save)->claim(sample.claim_request("/nowhere")));
+    EXPECT_FALSE((*save)->claim(sample.claim_request("/nowhere"), {}));
     EXPECT_NE(std::string(end.wait().error().what()).find("exited with status"), std::string::npos);
   }
 }

@@ -71,8 +71,9 @@ struct SaveRequest {
 class WriterSave {
  public:
   virtual ~WriterSave() = default;
-  // Step 1 of transfer/rank_save.cc; the coordinator's alone.
-  virtual Result<transfer::SaveTicket> claim(const ClaimRequest& request) = 0;
+  // Step 1 of transfer/rank_save.cc; the coordinator's alone. The calling thread runs `meanwhile`, if there is one,
+  // while the writer claims the directory; a request that could not be sent may skip it.
+  virtual Result<transfer::SaveTicket> claim(const ClaimRequest& request, const std::function<void()>& meanwhile) = 0;
   // Step 2. Does not wait for the writer, who takes its place among the ranks' writers and begins to write what is
   // staged; what it can't do ends the save.
   virtual Result<void> begin(const SaveRequest& request) = 0;

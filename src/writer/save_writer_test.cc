@@ -78,7 +78,7 @@ TEST_P(Writers, TakeManySavesOutOfOneArena) {
   StagedSample larger(2, 3'000'000);  // the arena grows
   End end;
   const auto save = writer->start(end.callback()).value();
-  const auto ticket = save->claim(larger.claim_request(scratch.path())).value();
+  const auto ticket = save->claim(larger.claim_request(scratch.path()), {}).value();
   SaveRequest request = larger.request(scratch.path(), ticket);
   ASSERT_TRUE(first.arena()->fit(request.layout->arena_bytes));
   larger.stage();
@@ -131,7 +131,7 @@ TEST_P(Writers, CreateFilesByTheUmaskOfEachSave) {
     const auto save = writer->start(end.callback()).value();
     ClaimRequest claim = sample.claim_request(scratch.path() / "runs" / "step");
     claim.umask = asked;
-    const auto ticket = save->claim(claim).value();
+    const auto ticket = save->claim(claim, {}).value();
     SaveRequest request = sample.request(claim.directory, ticket);
     request.umask = asked;
     ASSERT_TRUE(save->begin(request));
@@ -217,7 +217,7 @@ TEST_P(Writers, EndWhatIsAbandonedAndLeaveNothing) {
     End end;
     const auto save = writer->start(end.callback()).value();
     if (steps >= 1) {
-      const auto ticket = save->claim(sample.claim_request(scratch.path())).value();
+      const auto ticket = save->claim(sample.claim_request(scratch.path()), {}).value();
       if (steps >= 2) ASSERT_TRUE(save->begin(sample.request(scratch.path(), ticket)));
     }
     save->abandon(Error(ErrorCode::kInvalidArgument, "a tensor that can't be copied").key("weight"));
@@ -276,7 +276,7 @@ TEST_P(Writers, ReportADirectoryThatCantBeMade) {
   StagedSample sample(1);
   End end;
   auto save = writer->start(end.callback()).value();
-  const auto claimed = save->claim(sample.claim_request("/proc/nowhere/checkpoint"));
+  const auto claimed = save->claim(sample.claim_request("/proc/nowhere/checkpoint"), {});
   ASSERT_FALSE(claimed);
   EXPECT_NE(std::string(claimed.error().what()).find("/proc/nowhere"), std::string::npos) << claimed.error().what();
   save.reset();
@@ -338,7 +338,7 @@ TEST_P(Writers, GiveUpAClaimThatNobodyGoesOnWith) {
   request.deadlines.progress = std::chrono::seconds(3);
   StagedSample warm(2);
   ASSERT_TRUE(save_now(*other, warm, ScratchDirectory().path()));  // it comes in time
-  const auto ticket = first_save->claim(request).value();
+  const auto ticket = first_save->claim(request, {}).value();
   ASSERT_TRUE(second_save->begin(begun.request(scratch.path(), ticket)));
   begun.stage();
   ASSERT_TRUE(second_save->staged());
@@ -359,7 +359,7 @@ TEST_P(Writers, StandBackWhenTheTrainerDoesNotWaitAnyMore) {
   StagedSample sample(1, 100'000, {0, 2, 0});  // the other rank never comes
   End end;
   const auto save = writer->start(end.callback()).value();
-  const auto ticket = save->claim(sample.claim_request(scratch.path())).value();
+  const auto ticket = save->claim(sample.claim_request(scratch.path()), {}).value();
   const auto behind = [&] { return threads_behind(process_of(*writer), niceness + 7); };
   SaveRequest request = sample.request(scratch.path(), ticket);
   request.deadlines.progress = std::chrono::seconds(3);
@@ -379,7 +379,7 @@ TEST_P(Writers, EndASaveWhoseFilesLieBeyondTheArena) {
   StagedSample sample(1);
   End end;
   const auto save = writer->start(end.callback()).value();
-  const auto ticket = save->claim(sample.claim_request(scratch.path())).value();
+  const auto ticket = save->claim(sample.claim_request(scratch.path()), {}).value();
   SaveRequest beyond = sample.request(scratch.path(), ticket);
   auto layout = std::make_shared<StagedLayout>(*beyond.layout);
   layout->files.front().arena_offset = 1 << 20;
@@ -402,7 +402,7 @@ TEST_P(Writers, OfSeveralRanksMeetInTheDirectory) {
   End second_end;
   const auto first_save = coordinator->start(first_end.callback()).value();
   const auto second_save = other->start(second_end.callback()).value();
-  const auto ticket = first_save->claim(first.claim_request(scratch.path())).value();
+  const auto ticket = first_save->claim(first.claim_request(scratch.path()), {}).value();
   ASSERT_TRUE(first_save->begin(first.request(scratch.path(), ticket)));
   ASSERT_TRUE(second_save->begin(second.request(scratch.path(), ticket)));
   first.stage();

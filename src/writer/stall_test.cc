@@ -47,7 +47,7 @@ class Stalls : public testing::Test {
   }
   // Begins and stages a save.
   void begin(WriterSave& save, StagedSample& sample, const SaveDeadlines& deadlines) const {
-    begin_with(save, sample, save.claim(sample.claim_request(directory_.path())).value(), deadlines);
+    begin_with(save, sample, save.claim(sample.claim_request(directory_.path()), {}).value(), deadlines);
   }
   void begin_with(WriterSave& save, StagedSample& sample, const transfer::SaveTicket& ticket,
                   const SaveDeadlines& deadlines) const {
@@ -125,7 +125,7 @@ TEST_F(Stalls, OfTheClaimEndTheCall) {
   const auto save = writer->start(end.callback()).value();
   ClaimRequest claim = sample.claim_request(directory_.path());
   claim.deadlines = deadlines_for(Blockade::Call::kOpenDirectory);
-  EXPECT_FALSE(save->claim(claim));
+  EXPECT_FALSE(save->claim(claim, {}));
   EXPECT_FALSE(end.wait());
   blockade_->release();
   expect_only(0);
@@ -142,7 +142,7 @@ TEST_F(Stalls, OfOneRankFailAll) {
     const auto save = hanging->start(end.callback()).value();
     const auto other_save = healthy.start(other_end.callback()).value();
     const ClaimRequest claim = (stuck == 0 ? sample : other).claim_request(directory_.path());
-    const auto ticket = (stuck == 0 ? save : other_save)->claim(claim).value();
+    const auto ticket = (stuck == 0 ? save : other_save)->claim(claim, {}).value();
     blockade_->block(Blockade::Call::kWrite);
     begin_with(*save, sample, ticket, deadlines_for(Blockade::Call::kWrite));
     begin_with(*other_save, other, ticket, {kGenerous, kGenerous, kGenerous});

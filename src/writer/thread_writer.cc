@@ -35,12 +35,13 @@ class ThreadSave final : public WriterSave {
   ThreadSave(const ThreadSave&) = delete;
   ThreadSave& operator=(const ThreadSave&) = delete;
 
-  Result<transfer::SaveTicket> claim(const ClaimRequest& request) override {
+  Result<transfer::SaveTicket> claim(const ClaimRequest& request, const std::function<void()>& meanwhile) override {
     if (is_of_a_fork()) return of_a_fork();
     // Owned by this call and by the answer, which may come when the call has returned its value already.
     const auto answer = std::make_shared<std::promise<Result<transfer::SaveTicket>>>();
     owned_->thread->claim(request,
                           [answer](Result<transfer::SaveTicket> ticket) { answer->set_value(std::move(ticket)); });
+    if (meanwhile) meanwhile();
     return answer->get_future().get();
   }
 

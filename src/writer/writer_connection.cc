@@ -141,7 +141,8 @@ Result<void> WriterConnection::prepare(const std::shared_ptr<staging::Arena>& ar
   return sent_.send_arena(socket_, arena);
 }
 
-Result<transfer::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequest& request) {
+Result<transfer::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequest& request,
+                                                     const std::function<void()>& meanwhile) {
   ClaimMessage message{save.number, request};
   message.request.directory = real_path(request.directory, request.deadlines.publish);
   {
@@ -151,7 +152,12 @@ Result<transfer::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequ
     save.place = DeadSave{message.request.directory, request.identity.save_id,
                           alone ? transfer::own_metadata_name(*alone) : std::string(transfer::kMetadataName)};
   }
-  CAIRN_TRY_ASSIGN(const std::string ticket, ask(save, [&] { return send(MessageKind::kClaim, encode(message)); }));
+  const auto send_claim = [&]() -> Result<void> {
+    CAIRN_TRY(send(MessageKind::kClaim, encode(message)));
+    if (meanwhile) meanwhile();
+    return {};
+  };
+  CAIRN_TRY_ASSIGN(const std::string ticket, ask(save, send_claim));
   return transfer::decode_ticket(ticket);
 }
 

@@ -63,7 +63,7 @@ class WriterConnection {
   Result<void> prepare(const std::shared_ptr<staging::Arena>& arena);
   // kUnavailable once the process is lost.
   Result<std::shared_ptr<Save>> start(SaveWriter::Ended ended);
-  Result<transfer::SaveTicket> claim(Save& save, const ClaimRequest& request);
+  Result<transfer::SaveTicket> claim(Save& save, const ClaimRequest& request, const std::function<void()>& meanwhile);
   Result<void> begin(Save& save, const SaveRequest& request);
   Result<void> staged(Save& save);
   // Of no effect once it is staged.

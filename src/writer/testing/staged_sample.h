@@ -120,7 +120,7 @@ class End {
 
 // Claims and begins.
 inline Result<void> begin_save(WriterSave& save, StagedSample& sample, const std::filesystem::path& directory) {
-  CAIRN_TRY_ASSIGN(const transfer::SaveTicket ticket, save.claim(sample.claim_request(directory)));
+  CAIRN_TRY_ASSIGN(const transfer::SaveTicket ticket, save.claim(sample.claim_request(directory), {}));
   return save.begin(sample.request(directory, ticket));
 }
 
