@@ -233,6 +233,9 @@ _SaveInFlight = tuple[
 
 def saves_in_flight(directory: bytes, /) -> list[_SaveInFlight]: ...
 
+# From now on this process exits with `status` (1 to 255) where it would exit with 0.
+def fail_exit(status: int, /) -> None: ...
+
 # Makes an object of module, name, whether by __new__, arguments, state and items.
 _MakeObject = Callable[[str, str, bool, Any, Any, Any], Any]
 

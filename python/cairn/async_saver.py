@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from torch.distributed.checkpoint.metadata import Metadata
@@ -43,6 +44,7 @@ _RANGES: dict[str, tuple[type | tuple[type, ...], float, float]] = {  # of setti
     "grace_seconds": ((int, float), 0, _SECONDS_MAX),
     "nice": (int, 0, 19),
 }
+_FLAGS = ("fail_at_exit", "torn_snapshot_alarm")
 
 
 def check_settings(io_priority: object = None, **settings: object) -> None:
@@ -50,6 +52,8 @@ def check_settings(io_priority: object = None, **settings: object) -> None:
     if io_priority not in (None, "low", "idle"):
         raise InvalidArgument("io_priority is 'low', 'idle' or None", actual=repr(io_priority))
     for name, value in settings.items():
+        if name in _FLAGS and not isinstance(value, bool):
+            raise InvalidArgument(f"{name} is True or False", actual=repr(value))
         if name not in _RANGES:
             continue
         kind, least, greatest = _RANGES[name]
@@ -81,7 +85,13 @@ class AsyncSaver:
     finishes what is staged, but not longer than this. `nice` (0 to 19) and `io_priority` (of a process): how far the
     writer stands back behind the training, from when the call does not wait for the copy any more.
     `torn_snapshot_alarm`: with asynchronous staging, a save fails if its tensors were written to before they were
-    copied; a write to a few elements may go unnoticed.
+    copied; a write to a few elements may go unnoticed. `fail_at_exit`: the process exits with status 1, where it would
+    with 0, if at its end a save has failed whose error no caller was told, or a save has not ended because Ctrl-C ended
+    the waiting for it.
+
+    As a context manager it waits at the end of the block for its saves and closes itself. Then the first error of a
+    save that no caller was told is raised; if the block raises, that exception goes on instead, with a note about the
+    save. `fail_at_exit` is True for the saves of such a block, so that ``sys.exit(0)`` in it does not hide a failure.
 
     Saves come from one thread at a time. A forked child makes its own.
     """
@@ -99,6 +109,7 @@ class AsyncSaver:
         nice: int = 10,
         io_priority: IoPriority | None = None,
         torn_snapshot_alarm: bool = True,
+        fail_at_exit: bool = False,
     ) -> None:
         check_settings(
             generations=generations,
@@ -109,6 +120,8 @@ class AsyncSaver:
             grace_seconds=grace_seconds,
             nice=nice,
             io_priority=io_priority,
+            torn_snapshot_alarm=torn_snapshot_alarm,
+            fail_at_exit=fail_at_exit,
         )
         self._deadlines = (float(deadline_seconds), float(sync_deadline_seconds), float(publish_deadline_seconds))
         self._process: _engine.WriterProcess | None = None
@@ -117,6 +130,28 @@ class AsyncSaver:
             self._process = _engine.WriterProcess(executable, grace_seconds, nice, io_priority or "")
         self._native = _engine.AsyncCheckpointer(self._process, generations, copy_threads, nice)
         self._torn_snapshot_alarm = torn_snapshot_alarm
+        self._fail_at_exit = fail_at_exit
+        self._saves: list[PendingSave] = []  # under way, or failed and not told
+
+    def __enter__(self) -> "AsyncSaver":
+        self._fail_at_exit = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Waits for the saves of this object, and closes it. Raises the first error that no caller was told."""
+        for save in self._saves:
+            saves_under_way.await_end(save.upload)
+        failed = [save for save in self._saves if save.upload.has_untold_error]
+        self.close()
+        if not failed:
+            return
+        if error is None:
+            failed[0].upload.result()  # raises
+        else:
+            cause = Future.exception(failed[0].upload)  # as of a Future: the error stays one that is to be told
+            _add_note(error, f"an asynchronous save into '{failed[0].directory}' failed as well: {cause}")
 
     @property
     def writer_pid(self) -> int | None:
@@ -156,7 +191,9 @@ class AsyncSaver:
             os.fsencode(directory), described.native, terms, deadlines=self._deadlines, **options
         )
         place = saves_under_way.place_of(directory)
-        save = PendingSave(place, Future(), SaveFuture(lambda: Progress(*native.progress())), follower.turn)
+        upload = SaveFuture(lambda: Progress(*native.progress()))
+        save = PendingSave(place, Future(), upload, follower.turn, self._fail_at_exit)
+        self._saves = [*filter(saves_under_way.is_of_interest, self._saves), save]
         save.staging.set_running_or_notify_cancel()
         if not asynchronous_staging:
             save.staging.set_result(None)
@@ -245,6 +282,14 @@ class AsyncSaver:
         goes_on = self._process is not None and save.staging.done()
         fate = "goes on in its writer process" if goes_on else "is given up"
         _log.warning("the program ends before its save into '%s', which %s", save.directory, fate)
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    add = getattr(error, "add_note", None)  # since Python 3.11
+    if add is None:
+        _log.error("%s", note)
+    else:
+        add(note)
 
 
 def _wait(wait: Callable[[float], _T]) -> _T:

@@ -76,10 +76,11 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     other ranks. What fails later is raised by the future, on every rank; if nobody asks the future, by the next save,
     which is then not made.
 
-    The interpreter waits for all saves before it exits, and logs the failures that nobody asked for. Ctrl-C ends that
-    waiting: a writer process goes on by itself, threads give their save up. So does, with a process, what ends the
-    program at once (SIGTERM, ``os._exit``, ``exec``). A child made by fork saves by itself; its parent's futures are
-    not for it.
+    The interpreter waits for all saves before it exits, and logs the failures that nobody asked for. The exit status
+    stays that of the program, as with DCP, unless ``cairn.configure_async_saves(fail_at_exit=True)`` was called.
+    Ctrl-C ends the waiting: a writer process goes on by itself, threads give their save up. A writer process also goes
+    on after what ends the program at once (SIGTERM, ``os._exit``, ``exec``). A child made by fork saves by itself; its
+    parent's futures are not for it.
 
     A planner, a storage or a stager of the caller's own class is used as in DCP, with threads. InvalidArgument if
     `async_checkpointer_type` is no AsyncCheckpointerType; ``cairn.install`` can replace it for all calls.
@@ -134,6 +135,7 @@ def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
     nice: int = 10,
     io_priority: IoPriority | None = None,
     torn_snapshot_alarm: bool = True,
+    fail_at_exit: bool = False,
 ) -> None:
     """How :func:`async_save` works in this process: the options of :class:`cairn.AsyncSaver`. Waits for what runs."""
     settings = {
@@ -146,6 +148,7 @@ def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
         "nice": nice,
         "io_priority": io_priority,
         "torn_snapshot_alarm": torn_snapshot_alarm,
+        "fail_at_exit": fail_at_exit,
     }
     check_settings(**settings)
     saves_under_way.wait_for()
@@ -295,6 +298,7 @@ def _save_what_is_staged(
                 arguments = call._replace(process_group=own.group)._asdict()
                 save = functools.partial(save_now, **arguments, call="async_save", reason=reason)
                 pending = queued_saves.enqueue(own, directory, staged, follower, save)
+                pending.fails_exit = _settings.get("fail_at_exit", False)
     if isinstance(staged, Future):
         return _response(pending.staging, pending.upload)
     return pending.upload
@@ -322,6 +326,7 @@ def _response(staging: "Future[None]", upload: "Future[Any]") -> AsyncSaveRespon
 
 def _forget() -> None:  # in a forked child: none of them is its own
     _savers.clear()
+    _settings.pop("fail_at_exit", None)  # asked for the parent's exit status
     queued_saves.forget()
 
 

@@ -1,4 +1,13 @@
-"""The asynchronous saves of this process: which are under way, and which have failed without anybody being told."""
+"""The asynchronous saves of this process: which are under way, and which have failed without anybody being told.
+
+What happens to them when the interpreter exits:
+
+1. ``threading._shutdown`` waits for the threads that follow the saves. Ctrl-C ends that waiting.
+2. ``atexit`` calls :func:`_end`. It tells threads that are left to end, and waits for them for some seconds.
+3. Each save whose error was not told is logged. If it, or a save whose end is not known, has ``fails_exit``, the engine
+   is told to make the exit status 1 where it would be 0 (``python/bindings/exit_status.cc``). Python goes on with its
+   other exit callbacks, and flushes its streams.
+"""
 
 import atexit
 import itertools
@@ -15,6 +24,7 @@ from typing import Any, NamedTuple
 
 from torch.distributed.checkpoint.metadata import Metadata
 
+from cairn import _engine
 from cairn.errors import Error, Unavailable
 from cairn.told_future import ToldFuture
 
@@ -64,12 +74,16 @@ class Turn(NamedTuple):
 
 @dataclass(eq=False)
 class PendingSave:
-    """An asynchronous save. `staging`: the state may change again. `upload`: the checkpoint is durable and in place."""
+    """An asynchronous save. `staging`: the state may change again. `upload`: the checkpoint is durable and in place.
+
+    `fails_exit`: if its error is not told, or its end not known, when the interpreter exits, the exit status is not 0.
+    """
 
     directory: str
     staging: Future[None]
     upload: SaveFuture
     turn: Turn
+    fails_exit: bool = False
 
     @property
     def title(self) -> str:
@@ -84,14 +98,19 @@ _threads: list[threading.Thread] = []  # that follow them
 _numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(lambda: itertools.count(1))  # by who saves together
 
 _LEAVING_SECONDS = 5.0
+_FAILED_STATUS = 1  # as after an uncaught exception
 
 leaving = threading.Event()  # the interpreter ends, and waits for nothing
 
 
 def _add(save: PendingSave) -> None:
     with _lock:
-        _saves[:] = [known for known in _saves if not known.upload.done() or known.upload.has_untold_error]
-        _saves.append(save)
+        _saves[:] = [*filter(is_of_interest, _saves), save]
+
+
+def is_of_interest(save: PendingSave) -> bool:
+    """Whether the save is under way, or has failed and no caller was told."""
+    return not save.upload.done() or save.upload.has_untold_error
 
 
 def in_background(work: Callable[..., None], *arguments: Any) -> None:
@@ -159,7 +178,7 @@ def wait_for_staging() -> None:
 
 
 def raise_untold() -> None:
-    """Raises the error of an earlier save, if nobody was told of it: the first of them; each is raised once."""
+    """Raises the error of the first earlier save whose error no caller was told. Each error is raised once."""
     with _lock:
         failed = next((save for save in _saves if save.upload.has_untold_error), None)
         if failed is None:
@@ -216,9 +235,12 @@ def _end() -> None:
     # Those that are left were waited for, until Ctrl-C. They must not be in the engine when the interpreter is gone.
     for thread in _threads:
         thread.join(_LEAVING_SECONDS)  # one that is in a plug-in of somebody else's does not hear of it
-    for save in _snapshot():
-        if save.upload.has_untold_error:
-            _log.error("an asynchronous save into '%s' failed: %s", save.directory, save.upload.exception())
+    saves = _snapshot()
+    failed = [save for save in saves if save.upload.has_untold_error]
+    if any(save.fails_exit for save in failed) or any(save.fails_exit and not save.upload.done() for save in saves):
+        _engine.fail_exit(_FAILED_STATUS)
+    for save in failed:
+        _log.error("an asynchronous save into '%s' failed: %s", save.directory, save.upload.exception())
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,204 @@
+"""The exit status of a program whose last save in the background has failed, and no code asked how the save ended."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stock
+import torch
+from saving_programs import SAYS_WHEN_IT_WAITS, Program, no_commit_in, running
+
+import cairn
+
+# A last save that fails when the interpreter waits for it: another save takes its place in the directory.
+both = pytest.mark.parametrize("kind", ["THREAD", "PROCESS"])
+ON = "cairn.configure_async_saves(fail_at_exit=True)"
+FAILING_PLANNER = """
+    class Planner(cairn.DefaultSavePlanner):
+        def resolve_data(self, item):
+            raise ValueError("of the planner")
+"""
+SAVES = f"{SAYS_WHEN_IT_WAITS}\nsave(2)"
+
+
+def ends_after_a_failed_save(program: Program, checkpoint: Path) -> int:
+    """The status of a program whose save into a checkpoint of step 1 fails while the interpreter waits for it."""
+    with no_commit_in(checkpoint):
+        assert program.said() == "waits", program.errors()
+        stock.save({"step": 3}, checkpoint)
+    status = program.wait()
+    assert cairn.open(checkpoint)["step"] == 3
+    return status
+
+
+@pytest.fixture
+def replaced(checkpoint: Path) -> Path:
+    stock.save({"step": 1}, checkpoint)
+    return checkpoint
+
+
+ENDS = [
+    ("THREAD", "", 1),
+    ("PROCESS", "", 1),
+    ("THREAD", "sys.exit(3)", 3),
+    ("PROCESS", "raise RuntimeError('of the training loop')", 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "last", "status"), ENDS)
+def test_a_failure_that_was_not_told_changes_it_from_0_to_1(
+    replaced: Path, tmp_path: Path, kind: str, last: str, status: int
+) -> None:
+    with running(tmp_path, f"{ON}\n{SAVES}\n{last}", replaced, kind) as program:
+        assert ends_after_a_failed_save(program, replaced) == status
+        *before, line = program.errors().splitlines()
+        assert line.startswith(f"an asynchronous save into '{replaced}' failed: ")
+        assert before[-1:] == (["RuntimeError: of the training loop"] if "raise" in last else [])
+
+
+def test_all_exit_callbacks_run_and_all_streams_are_flushed(replaced: Path, tmp_path: Path) -> None:
+    """Callbacks of Python that run before and after Cairn's, and one of C. Forked children keep their status."""
+    functions = f"""
+    import atexit, ctypes
+    {FAILING_PLANNER}
+    def status_of_a_child(saves):
+        child = os.fork()
+        if child == 0:
+            if saves:
+                cairn.async_save(state(7), checkpoint_id=directory.with_name("of-a-child"), planner=Planner())
+            sys.exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def at_exit(when, parent):
+        "The text stays in Python's buffer, as the output is a pipe."
+        if os.getpid() == parent:
+            print(when, status_of_a_child(saves=False), end=" ")
+    """
+    body = f"""
+    atexit.unregister(cairn.saves_under_way._end)
+    atexit.register(at_exit, "after", os.getpid())
+    atexit.register(cairn.saves_under_way._end)
+    atexit.register(at_exit, "before", os.getpid())
+    C = ctypes.CDLL(None)
+    C.on_exit(C.dprintf, b"of C")  # calls dprintf(status, text), and a status of 1 is the descriptor of the output
+    {ON}
+    assert status_of_a_child(saves=True) == 0
+    {SAYS_WHEN_IT_WAITS}
+    save(2)
+    """
+    with running(tmp_path, body, replaced, "THREAD", functions=functions) as program:
+        assert ends_after_a_failed_save(program, replaced) == 1, program.errors()
+        assert program.process.stdout is not None
+        assert program.process.stdout.read() == "before 0 after 0 of C"
+        assert "of the planner" in program.errors()
+
+
+def test_ctrl_c_that_ends_the_waiting_fails_the_program(replaced: Path, tmp_path: Path) -> None:
+    with running(tmp_path, f"{ON}\n{SAVES}", replaced, "THREAD") as program, no_commit_in(replaced):
+        assert program.said() == "waits"
+        program.press_ctrl_c()
+        assert program.wait() == 1
+        assert "the program ends before its save" in program.errors()
+    cairn.save({"step": 3}, checkpoint_id=replaced)  # removes what the other left
+
+
+def test_it_is_0_if_the_program_was_told(replaced: Path, tmp_path: Path) -> None:
+    body = f"""
+    {ON}
+    future = save(2)
+    say("waits")
+    say(type(future.exception()).__name__)
+    """
+    with running(tmp_path, body, replaced, "THREAD") as program:
+        assert ends_after_a_failed_save(program, replaced) == 0
+        assert program.said() == "Superseded"
+        assert program.errors() == ""
+
+
+def test_torchrun_reports_the_rank_whose_last_save_failed(tmp_path: Path) -> None:
+    """A save by a planner of the caller's, which torch's driver carries out in a thread."""
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import os, sys
+import torch
+import cairn
+{textwrap.dedent(FAILING_PLANNER)}
+cairn.configure_async_saves(fail_at_exit=True)
+if os.environ["RANK"] == "1":
+    cairn.async_save({{"w": torch.ones(1)}}, checkpoint_id=sys.argv[1], planner=Planner())
+""")
+    agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*agent, program, tmp_path / "checkpoint"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 1
+    assert "exitcode  : 1" in done.stderr, done.stderr
+    assert "rank      : 1 (local_rank: 1)" in done.stderr, done.stderr
+
+
+# --- AsyncSaver as a context manager
+
+
+def state(step: int) -> dict[str, Any]:
+    return {"w": torch.full((8,), float(step)), "step": step}
+
+
+def save_that_fails(saver: cairn.AsyncSaver, checkpoint: Path) -> Any:
+    with no_commit_in(checkpoint):
+        pending = saver.save(state(2), checkpoint)
+        stock.save({"step": 3}, checkpoint)
+    return pending.upload
+
+
+def test_the_block_of_a_saver_waits_for_its_saves(checkpoint: Path) -> None:
+    with cairn.AsyncSaver(process=False) as saver:
+        upload = saver.save(state(1), checkpoint).upload
+    assert upload.done()
+    assert cairn.open(checkpoint)["step"] == 1
+
+
+@both
+def test_the_block_of_a_saver_raises_what_was_not_told(replaced: Path, kind: str) -> None:
+    with pytest.raises(cairn.Superseded) as caught, cairn.AsyncSaver(process=kind == "PROCESS") as saver:
+        upload = save_that_fails(saver, replaced)
+    assert upload.exception() is caught.value
+    cairn.async_save(state(4), checkpoint_id=replaced).result()  # type: ignore[union-attr]
+
+
+def test_the_block_of_a_saver_does_not_raise_what_was_told(replaced: Path) -> None:
+    with cairn.AsyncSaver(process=False) as saver:
+        assert save_that_fails(saver, replaced).exception() is not None
+
+
+def test_an_exception_of_the_block_goes_on_with_a_note(replaced: Path) -> None:
+    with pytest.raises(KeyError, match="of the loop") as caught, cairn.AsyncSaver(process=False) as saver:
+        upload = save_that_fails(saver, replaced)
+        raise KeyError("of the loop")
+    if sys.version_info >= (3, 11):
+        (note,) = caught.value.__notes__
+        assert f"'{replaced}' failed as well: " in note
+    with pytest.raises(cairn.Error, match="the save before this one"):
+        cairn.async_save(state(4), checkpoint_id=replaced)
+    assert upload.was_told
+
+
+def test_an_exit_in_the_block_of_a_saver_does_not_hide_the_failure(replaced: Path, tmp_path: Path) -> None:
+    body = """
+    with cairn.AsyncSaver(process=False) as saver:
+        saver.save(state(2), directory)
+        say("waits")
+        sys.exit(0)
+    """
+    with running(tmp_path, body, replaced, "THREAD") as program:
+        assert ends_after_a_failed_save(program, replaced) == 1
+        assert program.errors().startswith(f"an asynchronous save into '{replaced}' failed: ")
+
+
+@pytest.mark.parametrize("wrong", [1, "yes", None])
+def test_the_setting_is_a_bool(wrong: Any) -> None:
+    for set_up in (cairn.configure_async_saves, cairn.AsyncSaver):
+        with pytest.raises(cairn.InvalidArgument, match="fail_at_exit"):
+            set_up(fail_at_exit=wrong)
