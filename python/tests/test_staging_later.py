@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from held_tensor import HeldTensor, held
+from ranks import Gang
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
 import cairn
@@ -81,6 +83,24 @@ def test_an_optimizer_step_before_the_copy_fails_the_save(checkpoint: Path, kind
     assert "'held'" not in str(failure.value)
     assert "held" not in cairn.open(checkpoint)  # the one before is in place
     save_later({"model": model.state_dict()}, checkpoint, kind).upload_completion.result()
+
+
+def save_a_form_that_changes(directory: Path, kind: Any) -> list[str]:
+    """At the third save rank 0 lists its copies by a plan that fits, and then writes "same" too: rank 1 has grown."""
+    rank, wrong = dist.get_rank(), []
+    small = COUNT if rank == 0 else 512
+    for step, count in enumerate([small, small, COUNT if rank == 0 else 4 * COUNT, small]):
+        state = {"same": torch.full((COUNT,), float(step)), f"own.{rank}": torch.full((count,), float(step))}
+        save_later(state, directory, kind).upload_completion.result()
+        dist.barrier()
+        target = {key: torch.empty_like(tensor) for key, tensor in state.items()}
+        cairn.load(target, checkpoint_id=directory)
+        wrong += [f"{key} of save {step}" for key in state if not torch.equal(target[key], state[key])]
+    return wrong
+
+
+def test_a_form_that_changes_on_one_rank(two: Gang, checkpoint: Path, kind: Any) -> None:
+    assert two.run(save_a_form_that_changes, checkpoint, kind) == [[], []]
 
 
 def test_a_write_after_the_copy_is_harmless(checkpoint: Path, kind: Any, held: HeldTensor) -> None:
