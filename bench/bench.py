@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from alarm_bench import measure_alarm
 from async_bench import measure_async
 from async_peers import ASYNC_PEERS
 from metadata_bench import measure_metadata
@@ -34,7 +35,7 @@ from states import bytes_of, small_tensors, transformer_with_adam
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build/release"
-FIGURES = ("large", "small", "memory", "metadata", "local_plan", "planning", "ranks", "async")
+FIGURES = ("large", "small", "memory", "metadata", "local_plan", "planning", "ranks", "async", "alarm")
 
 
 @dataclass
@@ -204,6 +205,12 @@ class Bench:
                     for value in values:
                         self.samples.add(figure, peer, value)
 
+    def measure_alarm(self) -> None:
+        for _ in self.rounds("the torn-snapshot alarm"):
+            for state, per_kind in measure_alarm(self.scratch / "alarm").items():
+                for kind, quotient in per_kind.items():
+                    self.samples.add(f"alarm: {state}", kind, quotient)
+
     def warm_up(self) -> None:
         """Imports and thread pools come at the first call; they are not what is measured."""
         state = transformer_with_adam(0)
@@ -315,6 +322,15 @@ class Table:
         self.row("memory beyond the state, MiB", "async memory", "{:.0f}", target=f"<= {state + 64:.0f}")
         self.row("  while two saves overlap", "async memory, two saves", "{:.0f}", target=f"<= {2 * state + 64:.0f}")
 
+    def alarm_rows(self) -> None:
+        for figure in self.samples.by_figure:
+            if figure.startswith("alarm: "):
+                thread, process = (self.samples.median(figure, kind) for kind in ("thread", "process"))
+                title = f"torn-snapshot alarm, {figure.removeprefix('alarm: ')}"
+                self.lines.append(
+                    f"{title:48} call with / without: thread {thread:.3f}, process {process:.3f}   <= 1.02"
+                )
+
     def planning_row(self, ranks: int) -> None:
         seconds, mib = (
             self.samples.by_figure.get(f"{figure} {ranks}", {}) for figure in ("planning", "planning memory")
@@ -358,6 +374,7 @@ class Table:
         for ranks in RANK_COUNTS:
             self.planning_row(ranks)
         self.ranks_rows()
+        self.alarm_rows()
         asynchronous = Table(self.samples, list(ASYNC_PEERS))
         asynchronous.async_rows()
         self.lines += asynchronous.lines
