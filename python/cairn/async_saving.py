@@ -43,6 +43,7 @@ _BLOCKING_STAGERS = (BlockingAsyncStager, StockBlockingStager, FileSystemWriter,
 _BLOCKING_HOOKS = hooks_of(StockBlockingStager)
 _STAGERS = (DefaultStager, StockDefaultStager)
 _STAGING_HOOKS = hooks_of(StockDefaultStager)
+ASYNCHRONOUS_STAGING = ", asynchronous staging"  # for engine_use: the call returned before the state was copied
 
 _type_for_all: AsyncCheckpointerType | None = None  # whatever calls ask for
 _savers: dict[bool, AsyncSaver] = {}  # by whether a process writes
@@ -252,7 +253,8 @@ def _start(
                         **options,
                         **together,
                     )
-            engine_use.note("async_save", directory, "writer process" if process else "threads")
+            writers = "writer process" if process else "threads"
+            engine_use.note("async_save", directory, writers + (ASYNCHRONOUS_STAGING if asynchronous_staging else ""))
             return pending
         except Error as error:
             saves_under_way.note_told(error)

@@ -21,8 +21,9 @@ class CallCount:
     """Calls of one function that were carried out in one way.
 
     `call` is "save", "async_save", "load" or an older call of DCP, or the class of the storage that another driver than
-    Cairn's called. `engine`: Cairn's engine wrote or read the data. `how` says more; `last` is the checkpoint of the
-    last such call. Only calls that succeeded, or for async_save began, are counted.
+    Cairn's called. `engine`: Cairn's engine wrote or read all of the data; a load of which torch's code read a part is
+    not the engine's. `how` says more; `last` is the checkpoint of the last such call. Only calls that succeeded, or for
+    async_save began, are counted.
     """
 
     call: str
@@ -100,6 +101,7 @@ class _DrivenCall:
     def __init__(self) -> None:
         self.engine = False
         self.reason = ""
+        self.remark = ""
 
 
 _driven: ContextVar[_DrivenCall | None] = ContextVar("cairn_driven_call", default=None)
@@ -117,18 +119,25 @@ def driving(call: str, place: object, reasons: list[str]) -> Iterator[None]:
         yield
     finally:
         _driven.reset(token)
-    how = "; ".join(reason for reason in reasons if reason) or current.reason
-    note(call, place, how, engine=current.engine, expected=not how)
+    said = [reason for reason in reasons if reason]
+    if not any(current.reason in reason for reason in said):  # a reason may be known before and while the data moves
+        said.append(current.reason)
+    why = "; ".join(reason for reason in said if reason)
+    note(call, place, why or current.remark, engine=current.engine, expected=not why)
 
 
-def storage_moves_data(storage: object, place: object, reason: str = "") -> None:
-    """For a storage of Cairn: the engine moves the data of a save or load, or torch's code does, for a `reason`."""
+def storage_moves_data(storage: object, place: object, reason: str = "", *, remark: str = "") -> None:
+    """For a storage of Cairn: the engine moves the data of a save or load, or torch's code does, for a `reason`.
+
+    `remark` says how the engine does it.
+    """
     current = _driven.get()
     if current is None:
-        note(type(storage).__name__, place, reason, engine=not reason, expected=not reason)
+        note(type(storage).__name__, place, reason or remark, engine=not reason, expected=not reason)
         return
     current.engine = not reason
     current.reason = reason
+    current.remark = remark
 
 
 def _forget() -> None:  # in a forked child, whose calls are its own

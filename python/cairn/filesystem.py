@@ -39,6 +39,8 @@ from cairn.transformed_items import TransformedItems
 from cairn.write_items import metadata_of, write_items
 
 _PathLike = str | os.PathLike[str]
+_ELSEWHERE = "torch's code reads items that lie at other places than the checkpoint's metadata says"
+_EXPANDED = "stream transforms are undone item by item, by Python"
 _THREADS = 4  # requests in flight; torch's default of 1 would leave the device idle
 
 
@@ -250,10 +252,9 @@ class FileSystemReader(StockReader):
                 self._checkpoint = self._open(None if self.use_collectives else self.rank)
             except NotFound:
                 reason = f"{name_of(type(self))} has its metadata from elsewhere than the directory"
-        engine_use.storage_moves_data(self, self.path, reason)
         allow_pickle = pickle_allowed(self._allow_pickle)
         if reason or self._checkpoint is None:
-            return self._read_by_torch(plan, planner, allow_pickle)
+            return self._read_by_torch(plan, planner, allow_pickle, reason)
         options = {**self._options, "thread_count": self.thread_count}
         reader = ItemReader(self._checkpoint, self.storage_data, options, allow_pickle)
         ours: list[ReadItem] = []
@@ -268,7 +269,8 @@ class FileSystemReader(StockReader):
             TransformedItems(directory, self.transforms, reader, options, allow_pickle).read(transformed, planner)
         warn_of_conversions(reader.conversions)
         if theirs:
-            return self._read_by_torch(replace(plan, items=theirs), planner, allow_pickle)
+            return self._read_by_torch(replace(plan, items=theirs), planner, allow_pickle, _ELSEWHERE)
+        engine_use.storage_moves_data(self, self.path, remark=_EXPANDED if transformed else "")
         future: Future[None] = Future()
         future.set_result(None)
         return future
@@ -276,11 +278,13 @@ class FileSystemReader(StockReader):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_checkpoint": None}  # it is this process's
 
-    def _read_by_torch(self, plan: LoadPlan, planner: LoadPlanner, allow_pickle: bool) -> "Future[None]":
-        """torch reads tensors by the rules of ``weights_only=True``."""
+    def _read_by_torch(self, plan: LoadPlan, planner: LoadPlanner, allow_pickle: bool, reason: str) -> "Future[None]":
+        """torch reads tensors by the rules of ``weights_only=True``. `reason` is for engine_use."""
         if not allow_pickle:
             check_rules_hold(f"an item in '{self.path}'")
-        return super().read_data(plan, cast(LoadPlanner, PlannerWithoutCode(planner, allow_pickle)))
+        future = super().read_data(plan, cast(LoadPlanner, PlannerWithoutCode(planner, allow_pickle)))
+        engine_use.storage_moves_data(self, self.path, reason)
+        return future
 
     def _open(self, rank: int | None) -> _engine.Checkpoint:
         return _engine.open(os.fsencode(directory_of(self)), ".metadata" if rank is None else f"__{rank}.metadata")

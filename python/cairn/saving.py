@@ -122,21 +122,16 @@ def _save_state_dict(
         more = {} if use_collectives else {"use_collectives": False}
         saved: Metadata = theirs(state_dict, storage_writer, process_group, coordinator_rank, no_dist, planner, **more)
         return saved
-    try:
-        return save_states(
-            lambda: state_dict,
-            storage_writer=storage_writer,
-            planner=planner,
-            process_group=process_group,
-            no_dist=no_dist,
-            use_collectives=use_collectives,
-            coordinator_rank=coordinator_rank,
-            before=_heed_earlier_saves,
-            call="_save_state_dict",
-        )
-    except Error as error:
-        saves_under_way.note_told(error)
-        raise
+    return _save_as_it_is(
+        state_dict,
+        storage_writer,
+        process_group,
+        coordinator_rank,
+        no_dist,
+        planner,
+        use_collectives=use_collectives,
+        call="_save_state_dict",
+    )
 
 
 def save_state_dict(
@@ -150,7 +145,38 @@ def save_state_dict(
     """DCP's older save: entries are saved as they are, Statefuls too. Deprecated, as there."""
     warnings.warn("`save_state_dict` is deprecated, use `save` instead", FutureWarning, stacklevel=2)
     storage_writer.reset()
-    return _save_state_dict(state_dict, storage_writer, process_group, coordinator_rank, no_dist, planner)
+    return _save_as_it_is(
+        state_dict, storage_writer, process_group, coordinator_rank, no_dist, planner, call="save_state_dict"
+    )
+
+
+def _save_as_it_is(
+    state_dict: dict[str, Any],
+    storage_writer: Any,
+    process_group: Any,
+    coordinator_rank: int,
+    no_dist: bool,
+    planner: Any,
+    *,
+    use_collectives: bool = True,
+    call: str,
+) -> Metadata:
+    """Saves entries as they are. `call` is for engine_use."""
+    try:
+        return save_states(
+            lambda: state_dict,
+            storage_writer=storage_writer,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            use_collectives=use_collectives,
+            coordinator_rank=coordinator_rank,
+            before=_heed_earlier_saves,
+            call=call,
+        )
+    except Error as error:
+        saves_under_way.note_told(error)
+        raise
 
 
 def save_states(  # noqa: PLR0913 - DCP has eight of them

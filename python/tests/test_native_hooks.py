@@ -486,6 +486,47 @@ def test_a_call_that_fails_is_not_counted(tmp_path: Path) -> None:
     assert cairn.report().calls == ()
 
 
+def test_older_calls_are_counted_under_their_own_names(checkpoint: Path) -> None:
+    state = blank()["model"]
+    with pytest.warns(FutureWarning):
+        cairn.save_state_dict(sample()["model"], dcp.FileSystemWriter(checkpoint), no_dist=True)
+    with pytest.warns(FutureWarning):
+        cairn.load_state_dict(state, dcp.FileSystemReader(checkpoint), no_dist=True)
+    assert how() == [("save_state_dict", True, ""), ("load_state_dict", True, "")]
+
+
+class MovesOneItem(cairn.FileSystemReader):
+    """Reads "b" from a file that the checkpoint's metadata does not name."""
+
+    def read_data(self, plan: Any, planner: Any) -> Any:
+        for index, info in self.storage_data.items():
+            if index.fqn == "model.b":
+                self.storage_data[index] = dataclasses.replace(info, relative_path="moved")
+        return super().read_data(plan, planner)
+
+
+def test_a_load_of_which_torchs_code_reads_a_part_is_not_the_engines(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cairn.save(sample(), checkpoint_id=checkpoint)
+    file = next(info.relative_path for info in stock.metadata_of(checkpoint).storage_data.values())
+    (checkpoint / "moved").write_bytes((checkpoint / file).read_bytes())
+    state = blank()
+    cairn.load(state, storage_reader=MovesOneItem(checkpoint))
+    assert_same(state, sample())
+    load = cairn.report().calls[-1]
+    assert (load.call, load.engine) == ("load", False)
+    assert "MovesOneItem overrides read_data; torch's code reads items that lie at other places" in load.how
+    assert "torch's code reads items that lie at other places" in caplog.text
+
+
+def test_a_load_that_fails_in_torchs_driver_is_not_counted(checkpoint: Path) -> None:
+    cairn.save(sample(), checkpoint_id=checkpoint)
+    with pytest.raises(dcp.CheckpointException, match="moved"):
+        dcp.load(blank(), storage_reader=MovesOneItem(checkpoint))
+    assert [entry.call for entry in cairn.report().calls] == ["save"]
+
+
 def test_what_goes_past_the_engine_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     for step in (1, 2):
         cairn.save(sample(step), checkpoint_id="memory://cairn/twice")

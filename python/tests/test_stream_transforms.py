@@ -95,6 +95,7 @@ def stored(directory: Path, key: str) -> tuple[Path, int, int]:
     return directory / info.relative_path, info.offset, info.length
 
 
+@pytest.mark.usefixtures("fresh_report")
 @pytest.mark.parametrize("writer", [cairn.FileSystemWriter, dcp.FileSystemWriter])
 def test_what_zstandard_compressed_loads(writer: Any, tmp_path: Path) -> None:
     cairn.save(sample(), storage_writer=writer(tmp_path, _extensions=[ZStandard()]))
@@ -106,6 +107,7 @@ def test_what_zstandard_compressed_loads(writer: Any, tmp_path: Path) -> None:
         state = blank()
         cairn.load(state, **given)
         assert_same(state)
+        assert "stream transforms" in cairn.report().calls[-1].how
     state = blank()
     dcp.load(state, storage_reader=cairn.FileSystemReader(tmp_path))
     assert_same(state)
