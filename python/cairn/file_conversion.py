@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.format_utils import BroadcastingTorchSaveReader as StockReader
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan
+from torch.futures import Future
 
 from cairn import mirror
 from cairn.consent import pickle_allowed
-from cairn.errors import Error, UnsafeContent
+from cairn.errors import Cancelled, Error, InvalidArgument, MissingKey, Unsupported
 from cairn.protocol import load_by_protocol, save_by_protocol
 from cairn.torch_file import load_torch_file
 
@@ -64,9 +68,9 @@ def torch_save_to_dcp(
 class BroadcastingTorchSaveReader(StockReader):
     """Reads a file of ``torch.save`` on one rank and sends its tensors to the others, for DynamicMetaLoadPlanner.
 
-    Runs the code that the file names, as torch's class does: so it refuses to read, with UnsafeContent, unless
-    `allow_pickle` is True (None: as cairn.consent has it). ``torch_save_to_dcp`` and ``cairn.load`` do the same
-    work without running code.
+    All ranks load the same keys, each with tensors of the file's sizes; each gets the part that it plans for. The file
+    is read as by ``torch_save_to_dcp``: without code from it, unless `allow_pickle` is True (None: as cairn.consent has
+    it). If the rank that reads fails, all do.
     """
 
     def __init__(
@@ -79,16 +83,75 @@ class BroadcastingTorchSaveReader(StockReader):
         super().__init__(checkpoint_id, coordinator_rank)
         self._allow_pickle = allow_pickle
 
-    def read_data(self, plan: Any, planner: Any) -> Any:
-        """As torch's, on every rank; raises UnsafeContent on every rank without consent."""
-        if not pickle_allowed(self._allow_pickle):
-            raise UnsafeContent(
-                f"BroadcastingTorchSaveReader runs the code that '{self.checkpoint_id}' names; if you trust the file, "
-                f"pass allow_pickle=True or set CAIRN_ALLOW_PICKLE=1; cairn.format_utils.torch_save_to_dcp and "
-                f"cairn.load read it without running code",
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Raises InvalidArgument if the ranks would not take the same tensors in turn, and wait for each other."""
+        keys = [[item.storage_index.fqn for item in plan.items] for plan in plans]
+        if any(of_rank != keys[0] for of_rank in keys):
+            raise InvalidArgument(
+                f"{type(self).__name__} sends each tensor to all ranks, and the ranks load other keys; "
+                f"cairn.format_utils.torch_save_to_dcp makes a checkpoint of which each rank can load what it likes",
                 file=str(self.checkpoint_id),
             )
-        return super().read_data(plan, planner)
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: Any) -> "Future[None]":
+        """Sends what `plan` names, in its order, and fills the planner's tensors. Raises on all ranks, as above."""
+        tensors: dict[str, torch.Tensor] = {}
+        failure: Exception | None = None
+        if self.is_coordinator:
+            try:
+                tensors = self._tensors(plan, planner)
+            except Exception as error:
+                failure = error
+        device = dist.distributed_c10d._get_pg_default_device()
+        failed = torch.tensor(int(failure is not None), device=device)
+        dist.broadcast(failed, src=self.coordinator_rank)
+        if failure is not None:
+            raise failure
+        if failed:
+            raise Cancelled(f"rank {self.coordinator_rank} could not read '{self.checkpoint_id}', and sends nothing")
+        for item in plan.items:
+            target = planner.state_dict[item.storage_index.fqn]
+            if self.is_coordinator:
+                tensor = tensors[item.storage_index.fqn].to(device, target.dtype).contiguous()
+            else:
+                tensor = torch.empty(target.shape, dtype=target.dtype, device=device)
+            dist.broadcast(tensor, src=self.coordinator_rank)
+            part = planner.resolve_tensor(item).detach()
+            for dimension, (first, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                tensor = tensor.narrow(dimension, first, length)
+            part.copy_(tensor)
+            planner.commit_tensor(item, part)
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    def _tensors(self, plan: LoadPlan, planner: Any) -> dict[str, torch.Tensor]:
+        """What the file holds of `plan`, by key; its sizes are those of the planner's tensors."""
+        name = str(self.checkpoint_id)
+        state = load_torch_file(Path(name), pickle_allowed(self._allow_pickle))
+        if planner.flatten_state_dict:
+            state, _ = flatten_state_dict(state)
+        tensors: dict[str, torch.Tensor] = {}
+        for item in plan.items:
+            key = item.storage_index.fqn
+            if key not in state:
+                raise MissingKey(f"Missing key in checkpoint state_dict: {key}.", key=key, file=name)
+            value = state[key]
+            if item.type is LoadItemType.BYTE_IO or not isinstance(value, torch.Tensor):
+                raise Unsupported(f"{type(self).__name__} sends tensors alone", key=key, file=name)
+            expected = planner.state_dict[key].shape
+            if value.shape != expected:
+                actual, wanted = str(tuple(value.shape)), str(tuple(expected))
+                raise InvalidArgument(
+                    f"Size mismatch between saved {actual} and current {wanted} for {key}",
+                    key=key,
+                    file=name,
+                    expected=wanted,
+                    actual=actual,
+                )
+            tensors[key] = value
+        return tensors
 
 
 _CONVERSIONS = {"torch_to_dcp": torch_save_to_dcp, "dcp_to_torch": dcp_to_torch_save}

@@ -108,8 +108,8 @@ def test_before_torch_2_6_the_rules_of_weights_only_are_not_relied_on(
     cairn.load(opaque, checkpoint_id=tmp_path / "opaque")
 
 
-def broadcast(file: Path, allow_pickle: bool) -> list[float]:
-    target = {"w": torch.zeros(3)}
+def broadcast(file: Path, allow_pickle: bool, size: int = 3) -> list[float]:
+    target = {"w": torch.zeros(size)}
     reader = format_utils.BroadcastingTorchSaveReader(allow_pickle=allow_pickle)
     planner = format_utils.DynamicMetaLoadPlanner()
     stock.dcp.load(target, checkpoint_id=file, storage_reader=reader, planner=planner)
@@ -117,17 +117,31 @@ def broadcast(file: Path, allow_pickle: bool) -> list[float]:
     return found
 
 
-def broadcast_refused(file: Path) -> str:
+def broadcast_refused(file: Path, size: int = 3) -> str:
     with pytest.raises(stock.dcp.CheckpointException) as caught:
-        broadcast(file, False)
+        broadcast(file, False, size)
     return str(caught.value)
 
 
-def test_the_broadcasting_reader_asks_for_consent(two: Gang, tmp_path: Path) -> None:
-    torch.save({"w": torch.arange(3.0)}, tmp_path / "file.pt")
-    for told in two.run(broadcast_refused, tmp_path / "file.pt"):
+def test_the_broadcasting_reader_runs_no_code_without_consent(two: Gang, tmp_path: Path) -> None:
+    plain, code = tmp_path / "plain.pt", tmp_path / "code.pt"
+    torch.save({"w": torch.arange(3.0)}, plain)
+    torch.save({"w": torch.arange(3.0), "code": MakesAFolder(tmp_path / "made")}, code)
+    assert two.run(broadcast, plain, False) == [[0.0, 1.0, 2.0]] * 2
+    for told in two.run(broadcast_refused, code):
         assert "allow_pickle=True" in told
-    assert two.run(broadcast, tmp_path / "file.pt", True) == [[0.0, 1.0, 2.0]] * 2
+    assert not (tmp_path / "made").exists()
+    assert two.run(broadcast, code, True) == [[0.0, 1.0, 2.0]] * 2
+    assert (tmp_path / "made").exists()
+
+
+def test_all_ranks_of_the_broadcasting_reader_fail_together(two: Gang, tmp_path: Path) -> None:
+    torch.save({"w": torch.arange(3.0)}, tmp_path / "file.pt")
+    for told in two.run(broadcast_refused, tmp_path / "file.pt", 4):
+        assert "Size mismatch between saved (3,) and current (4,) for w" in told
+    torch.save({"v": torch.arange(3.0)}, tmp_path / "file.pt")
+    for told in two.run(broadcast_refused, tmp_path / "file.pt"):
+        assert "Missing key in checkpoint state_dict: w." in told
 
 
 def program(*arguments: object) -> "subprocess.CompletedProcess[str]":
