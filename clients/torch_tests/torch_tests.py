@@ -1,6 +1,6 @@
 """Runs torch's own tests of torch.distributed.checkpoint with stock torch, and with cairn.install() in each process.
 
-usage: ./dev torch-tests [--suite SUITE | --source FOLDER] [FILE...]
+usage: ./dev torch-tests [--suite SUITE | --source FOLDER] [--keep] [FILE...]
 
 1. The source package of pytorch is fetched from Debian by apt (`--suite`, trixie by default, which has torch 2.6), or
    is there already (`--source`, a checkout of pytorch). Its test/distributed/checkpoint is copied to
@@ -8,10 +8,12 @@ usage: ./dev torch-tests [--suite SUITE | --source FOLDER] [FILE...]
 2. The copy is changed so that the tests run on CPUs over gloo: names of devices and backends in the text, and the rest
    when Python starts (site/adaptation.py). Both runs get the same changes.
 3. Each test file runs by pytest, once as it is and once with Cairn. A test counts as lost if it passes with stock torch
-   and not with Cairn.
+   and not with Cairn. Each process of a run with Cairn leaves the number of its calls that reached the engine.
+4. The reports stay in build/torch-tests/stock and build/torch-tests/cairn. With `--keep` a file that has a report there
+   is not run again, so that a run that was interrupted goes on.
 
-Prints both counts and each lost test with the first line of its error; exits with 1 if a test is lost that is not in
-known.txt. A run of all files takes about an hour on two cores; FILE names some of them.
+Prints both counts, the calls that reached Cairn's engine, and each lost test with the first line of its error. Exits
+with 1 if a test is lost that is not in known.txt, or if no call reached the engine.
 """
 
 import argparse
@@ -31,11 +33,13 @@ BUILD = HERE.parents[1] / "build" / "torch-tests"
 FOLDER = "test/distributed/checkpoint"
 PACKAGES = ["expecttest==0.3.0", "zstandard==0.25.0"]  # what torch's tests import
 SECONDS_MAX = 1800  # for one file
+DEVICES = {"e2e/test_fsdp_ep.py": 8}  # that the tests of a file are told of, as many as they have ranks; others 4
 
 # Step 2, in this order: what a test says of devices and backends, and what it is to say.
 REWRITES = [
-    (r"cpu:gloo,cuda:nccl", "cpu:gloo"),
+    (r"cpu:gloo,cuda:nccl", "gloo"),
     (r"(rank:\{?\w+\}?)/cuda:\{?\w+\}?", r"\1/cpu"),
+    (r"device=dist\.get_rank\(\)", 'device="cpu"'),
     (r'f"cuda:\{[^}]*\}"', '"cpu"'),
     (r'"cuda(:\d)?"', '"cpu"'),
     (r'"nccl"', '"gloo"'),
@@ -89,15 +93,25 @@ def unpack(source: Path, into: Path) -> None:
         path.write_text(text)
 
 
-def run(file: Path, mode: str) -> Outcome:
+def report_of(file: Path, mode: str) -> Path:
+    """Where the report of a file is or will be; `mode` is "stock" or "cairn"."""
+    return BUILD / mode / f"{'.'.join(file.with_suffix('').parts)}.xml"
+
+
+def run(file: Path, mode: str, *, keep: bool) -> Outcome:
     """Step 3, for one file and one mode, "stock" or "cairn"."""
-    report = BUILD / mode / f"{'.'.join(file.with_suffix('').parts)}.xml"
+    report = report_of(file, mode)
+    if keep and report.exists():
+        return dict(outcomes(file, report))
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
+    report.with_suffix(".calls").write_text("")
     environment = {
         **os.environ,
         "TORCH_TESTS_MODE": mode,
+        "TORCH_TESTS_CALLS": str(report.with_suffix(".calls")),
         "PYTHONPATH": os.pathsep.join([str(HERE / "site"), str(BUILD / "packages")]),
+        "TORCH_TESTS_DEVICES": str(DEVICES.get(str(file), 4)),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }
@@ -116,6 +130,12 @@ def run(file: Path, mode: str) -> Outcome:
         except subprocess.TimeoutExpired:
             return {f"{file}": f"not done within {SECONDS_MAX} s"}
     return dict(outcomes(file, report)) if report.exists() else {f"{file}": "pytest wrote no report"}
+
+
+def engine_calls(file: Path) -> int:
+    """How many calls of all processes of the run with Cairn reached the engine."""
+    calls = report_of(file, "cairn").with_suffix(".calls")
+    return sum(map(int, calls.read_text().split())) if calls.exists() else 0
 
 
 def outcomes(file: Path, report: Path) -> Iterator[tuple[str, str]]:
@@ -146,6 +166,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev torch-tests", description=__doc__.split("\n")[0])
     parser.add_argument("--suite", default="trixie", help="of Debian (default: trixie)")
     parser.add_argument("--source", type=Path, help="a checkout of pytorch instead")
+    parser.add_argument("--keep", action="store_true", help="do not run again what has a report of an earlier run")
     parser.add_argument("files", nargs="*", metavar="FILE", help=f"below {FOLDER}; all of them by default")
     asked = parser.parse_args()
     source = asked.source or fetch(asked.suite)
@@ -157,19 +178,24 @@ def main() -> int:
     there = sorted(path.relative_to(BUILD / "tests") for path in (BUILD / "tests").rglob("test_*.py"))
     passed: dict[str, list[str]] = {"stock": [], "cairn": []}
     lost: dict[str, str] = {}
+    calls = 0
     for file in [path for path in there if not asked.files or str(path) in asked.files]:
-        by_mode = {mode: run(file, mode) for mode in passed}
+        by_mode = {mode: run(file, mode, keep=asked.keep) for mode in passed}
         here = {mode: [name for name, what in found.items() if what == "passed"] for mode, found in by_mode.items()}
         for name in set(here["stock"]) - set(here["cairn"]):
             lost[name] = by_mode["cairn"].get(name) or next(iter(by_mode["cairn"].values()), "did not run")
         for mode, names in here.items():
             passed[mode] += names
-        print(f"{file}: stock passes {len(here['stock'])}, Cairn {len(here['cairn'])}", flush=True)
+        here_calls = engine_calls(file)
+        calls += here_calls
+        counts = f"stock passes {len(here['stock'])}, Cairn {len(here['cairn'])}"
+        print(f"{file}: {counts}, {here_calls} engine calls", flush=True)
     for name, error in sorted(lost.items()):
         print(f"lost: {name}: {error}{' (known)' if name in known() else ''}")
     (BUILD / "passed.txt").write_text("".join(f"{name}\n" for name in sorted(passed["cairn"])))
-    print(f"{date.today()}, {source.name}: stock passes {len(passed['stock'])}, Cairn {len(passed['cairn'])}")
-    return 1 if lost.keys() - known() else 0
+    counts = f"stock passes {len(passed['stock'])}, Cairn {len(passed['cairn'])}"
+    print(f"{date.today()}, {source.name}: {counts}, {calls} engine calls")
+    return 1 if lost.keys() - known() or calls == 0 else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """Lets torch's tests that ask for GPUs run on CPUs over gloo, with stock torch and with Cairn alike."""
 
+import atexit
 import functools
 import os
 from collections.abc import Callable
+from multiprocessing import util
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,8 +13,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.testing._internal import common_distributed
 from torch.testing._internal.distributed._shard import sharded_tensor
 from torch.testing._internal.distributed._tensor import common_dtensor
-
-DEVICES = 4  # that tests are told of
 
 
 def _unchanged(*arguments: Any, **keywords: Any) -> Any:
@@ -34,16 +35,37 @@ def _init_fsdp(self: Any, module: Any, *arguments: Any, **keywords: Any) -> None
     _stock_init_fsdp(self, module, *arguments, **keywords)
 
 
+def _start_ranks_from_a_server(self: Any) -> None:
+    """Starts the ranks of a test as forks of a process that has imported what they need; stock's each import it."""
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["adaptation", "torch._dynamo", type(self).__module__])
+    self._start_processes(context.Process)
+
+
+def _leave_engine_calls() -> None:
+    """Appends the number of this process's calls that reached the engine to the file of the run."""
+    with Path(os.environ["TORCH_TESTS_CALLS"]).open("a") as calls:
+        calls.write(f"{cairn.report().engine_calls}\n")
+
+
+def _leave_engine_calls_at_exit(_: object) -> None:
+    """For a process of multiprocessing, which does not run what `atexit` knows."""
+    util.Finalize(None, _leave_engine_calls, exitpriority=0)
+
+
 torch.set_num_threads(1)
 torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[assignment, method-assign]
+torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[method-assign]
 torch.nn.Module.cuda = lambda self, *_, **__: self  # type: ignore[assignment, method-assign]
 torch.cuda.set_device = lambda *_: None
-torch.cuda.device_count = lambda: DEVICES
+torch.cuda.device_count = lambda: int(os.environ["TORCH_TESTS_DEVICES"])
 torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
+torch.accelerator.current_device_index = lambda: "cpu"  # type: ignore[assignment, return-value]
 for _module in (common_distributed, common_dtensor):
     for _name in ("skip_if_lt_x_gpu", "requires_nccl", "requires_accelerator_dist_backend"):
         if hasattr(_module, _name):
             setattr(_module, _name, _unchanged)
+common_distributed.MultiProcessTestCase._spawn_processes = _start_ranks_from_a_server
 _stock_with_comms = sharded_tensor.with_comms
 sharded_tensor.with_comms = _with_comms
 _stock_init_fsdp = FullyShardedDataParallel.__init__
@@ -53,3 +75,5 @@ if os.environ["TORCH_TESTS_MODE"] == "cairn":
     import cairn
 
     cairn.install()
+    atexit.register(_leave_engine_calls)
+    util.register_after_fork(cairn, _leave_engine_calls_at_exit)

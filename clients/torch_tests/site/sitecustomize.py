@@ -3,7 +3,15 @@
 import os
 import sys
 
-_HELPERS = ("resource_tracker", "forkserver", "torch._inductor", "pip")
+# Parts of the command lines of processes that run no test: of multiprocessing and of torch's compiler. The whole words
+# of pip's are compared, because the ranks that multiprocessing spawns have an argument `pipe_handle`.
+_HELPERS = ("resource_tracker", "torch._inductor", "torch/_inductor")
 
-if "TORCH_TESTS_MODE" in os.environ and not any(word in " ".join(sys.orig_argv) for word in _HELPERS):
+
+def _is_helper() -> bool:
+    words = sys.orig_argv[1:]
+    return words[:2] == ["-m", "pip"] or any(helper in word for word in words for helper in _HELPERS)
+
+
+if "TORCH_TESTS_MODE" in os.environ and not _is_helper():
     import adaptation  # noqa: F401
