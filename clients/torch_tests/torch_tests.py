@@ -4,12 +4,12 @@ usage: ./dev torch-tests [--suite SUITE | --source FOLDER] [--keep] [FILE...]
 
 1. The source package of pytorch is fetched from Debian by apt (`--suite`, trixie by default, which has torch 2.6), or
    is there already (`--source`, a checkout of pytorch). Its test/distributed/checkpoint is copied to
-   build/torch-tests/tests. The files are torch's; nothing of them is kept in this repository.
+   build/torch-tests/SUITE/tests. The files are torch's; nothing of them is kept in this repository.
 2. The copy is changed so that the tests run on CPUs over gloo: names of devices and backends in the text, and the rest
    when Python starts (site/adaptation.py). Both runs get the same changes.
 3. Each test file runs by pytest, once as it is and once with Cairn. A test counts as lost if it passes with stock torch
    and not with Cairn. Each process of a run with Cairn leaves the number of its calls that reached the engine.
-4. The reports stay in build/torch-tests/stock and build/torch-tests/cairn. With `--keep` a file that has a report there
+4. The reports stay beside the tests, in the folders stock and cairn. With `--keep` a file that has a report there
    is not run again, so that a run that was interrupted goes on.
 
 Prints both counts, the calls that reached Cairn's engine, and each lost test with the first line of its error. Exits
@@ -93,14 +93,14 @@ def unpack(source: Path, into: Path) -> None:
         path.write_text(text)
 
 
-def report_of(file: Path, mode: str) -> Path:
+def report_of(folder: Path, file: Path, mode: str) -> Path:
     """Where the report of a file is or will be; `mode` is "stock" or "cairn"."""
-    return BUILD / mode / f"{'.'.join(file.with_suffix('').parts)}.xml"
+    return folder / mode / f"{'.'.join(file.with_suffix('').parts)}.xml"
 
 
-def run(file: Path, mode: str, *, keep: bool) -> Outcome:
+def run(folder: Path, file: Path, mode: str, *, keep: bool) -> Outcome:
     """Step 3, for one file and one mode, "stock" or "cairn"."""
-    report = report_of(file, mode)
+    report = report_of(folder, file, mode)
     if keep and report.exists():
         return dict(outcomes(file, report))
     report.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def run(file: Path, mode: str, *, keep: bool) -> Outcome:
         try:
             subprocess.run(
                 [str(word) for word in command],
-                cwd=BUILD / "tests",
+                cwd=folder / "tests",
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -132,9 +132,9 @@ def run(file: Path, mode: str, *, keep: bool) -> Outcome:
     return dict(outcomes(file, report)) if report.exists() else {f"{file}": "pytest wrote no report"}
 
 
-def engine_calls(file: Path) -> int:
+def engine_calls(folder: Path, file: Path) -> int:
     """How many calls of all processes of the run with Cairn reached the engine."""
-    calls = report_of(file, "cairn").with_suffix(".calls")
+    calls = report_of(folder, file, "cairn").with_suffix(".calls")
     return sum(map(int, calls.read_text().split())) if calls.exists() else 0
 
 
@@ -170,29 +170,31 @@ def main() -> int:
     parser.add_argument("files", nargs="*", metavar="FILE", help=f"below {FOLDER}; all of them by default")
     asked = parser.parse_args()
     source = asked.source or fetch(asked.suite)
-    unpack(source, BUILD / "tests")
+    folder = BUILD / ("source" if asked.source else asked.suite)
+    tests = folder / "tests"
+    unpack(source, tests)
     packages = BUILD / "packages"
     if not packages.exists():
         install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(packages), *PACKAGES]
         subprocess.run(install, check=True)
-    there = sorted(path.relative_to(BUILD / "tests") for path in (BUILD / "tests").rglob("test_*.py"))
+    there = sorted(path.relative_to(tests) for path in tests.rglob("test_*.py"))
     passed: dict[str, list[str]] = {"stock": [], "cairn": []}
     lost: dict[str, str] = {}
     calls = 0
     for file in [path for path in there if not asked.files or str(path) in asked.files]:
-        by_mode = {mode: run(file, mode, keep=asked.keep) for mode in passed}
+        by_mode = {mode: run(folder, file, mode, keep=asked.keep) for mode in passed}
         here = {mode: [name for name, what in found.items() if what == "passed"] for mode, found in by_mode.items()}
         for name in set(here["stock"]) - set(here["cairn"]):
             lost[name] = by_mode["cairn"].get(name) or next(iter(by_mode["cairn"].values()), "did not run")
         for mode, names in here.items():
             passed[mode] += names
-        here_calls = engine_calls(file)
+        here_calls = engine_calls(folder, file)
         calls += here_calls
         counts = f"stock passes {len(here['stock'])}, Cairn {len(here['cairn'])}"
         print(f"{file}: {counts}, {here_calls} engine calls", flush=True)
     for name, error in sorted(lost.items()):
         print(f"lost: {name}: {error}{' (known)' if name in known() else ''}")
-    (BUILD / "passed.txt").write_text("".join(f"{name}\n" for name in sorted(passed["cairn"])))
+    (folder / "passed.txt").write_text("".join(f"{name}\n" for name in sorted(passed["cairn"])))
     counts = f"stock passes {len(passed['stock'])}, Cairn {len(passed['cairn'])}"
     print(f"{date.today()}, {source.name}: {counts}, {calls} engine calls")
     return 1 if lost.keys() - known() or calls == 0 else 0

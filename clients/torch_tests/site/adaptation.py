@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.cuda import _pin_memory_utils
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.testing._internal import common_distributed
 from torch.testing._internal.distributed._shard import sharded_tensor
@@ -33,6 +34,10 @@ def _init_fsdp(self: Any, module: Any, *arguments: Any, **keywords: Any) -> None
     if len(arguments) < 8:  # it may be given by position too
         keywords.setdefault("device_id", torch.device("cpu"))
     _stock_init_fsdp(self, module, *arguments, **keywords)
+
+
+def _barrier(*arguments: Any, device_ids: object = None, **keywords: Any) -> Any:
+    return _stock_barrier(*arguments, **keywords)
 
 
 def _start_ranks_from_a_server(self: Any) -> None:
@@ -60,12 +65,16 @@ torch.nn.Module.cuda = lambda self, *_, **__: self  # type: ignore[assignment, m
 torch.cuda.set_device = lambda *_: None
 torch.cuda.device_count = lambda: int(os.environ["TORCH_TESTS_DEVICES"])
 torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
+torch.accelerator.device_count = torch.cuda.device_count  # type: ignore[assignment]
 torch.accelerator.current_device_index = lambda: "cpu"  # type: ignore[assignment, return-value]
 for _module in (common_distributed, common_dtensor):
     for _name in ("skip_if_lt_x_gpu", "requires_nccl", "requires_accelerator_dist_backend"):
         if hasattr(_module, _name):
             setattr(_module, _name, _unchanged)
 common_distributed.MultiProcessTestCase._spawn_processes = _start_ranks_from_a_server
+_pin_memory_utils.pin_memory = _pin_memory_utils.unpin_memory = lambda *_: None
+_stock_barrier = torch.distributed.barrier
+torch.distributed.barrier = _barrier
 _stock_with_comms = sharded_tensor.with_comms
 sharded_tensor.with_comms = _with_comms
 _stock_init_fsdp = FullyShardedDataParallel.__init__
