@@ -83,16 +83,16 @@ class BroadcastingTorchSaveReader(StockReader):
         super().__init__(checkpoint_id, coordinator_rank)
         self._allow_pickle = allow_pickle
 
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+    def prepare_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
         """Raises InvalidArgument if the ranks would not take the same tensors in turn, and wait for each other."""
-        keys = [[item.storage_index.fqn for item in plan.items] for plan in plans]
+        keys = [[item.storage_index.fqn for item in plan.items] for plan in global_plan]
         if any(of_rank != keys[0] for of_rank in keys):
             raise InvalidArgument(
                 f"{type(self).__name__} sends each tensor to all ranks, and the ranks load other keys; "
                 f"cairn.format_utils.torch_save_to_dcp makes a checkpoint of which each rank can load what it likes",
                 file=str(self.checkpoint_id),
             )
-        return plans
+        return global_plan
 
     def read_data(self, plan: LoadPlan, planner: Any) -> "Future[None]":
         """Sends what `plan` names, in its order, and fills the planner's tensors. Raises on all ranks, as above."""
