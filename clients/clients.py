@@ -39,7 +39,7 @@ def environment_of(name: str) -> Path:
         path: [] if path.stem == name else ["--no-deps"] for path in (HERE / f"{name}.txt", HERE / f"{name}_alone.txt")
     }
     lists = {path: options for path, options in lists.items() if path.exists()}
-    listed = "".join(path.read_text() for path in lists)
+    listed = "".join(_listed(path) for path in lists)
     fingerprint = hashlib.sha256((listed + sys.prefix).encode()).hexdigest()
     python = folder / "bin" / "python"
     if (folder / "fingerprint").exists() and (folder / "fingerprint").read_text() == fingerprint:
@@ -56,6 +56,12 @@ def environment_of(name: str) -> Path:
         subprocess.run([*command, "-c", folder / "constraints.txt"], check=True)
     (folder / "fingerprint").write_text(fingerprint)
     return python
+
+
+def _listed(packages: Path) -> str:
+    """A list of packages, with those that it names by ``-r``."""
+    lines = packages.read_text().splitlines()
+    return "".join(_listed(HERE / line[3:]) if line.startswith("-r ") else f"{line}\n" for line in lines)
 
 
 def _version_of(distribution: str) -> str:
@@ -110,8 +116,10 @@ def main() -> int:
             print(f"{name}: FAILED: {error}\n{tail}see {log}", flush=True)
             continue
         seconds = ", ".join(f"{what} {value:.2f} s" for what, value in found["seconds"].items())
+        calls, alarms = found["engine calls"], found["saves with the torn-snapshot alarm"]
         print(
-            f"{name}: ok, {date.today()}, {found['client']}, engine calls {found['engine calls']}, {seconds}",
+            f"{name}: ok, {date.today()}, {found['client']}, equal to stock bit by bit, engine calls {calls}, "
+            f"{seconds}, no alarm in {alarms} saves that staged asynchronously",
             flush=True,
         )
     print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")

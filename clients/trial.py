@@ -6,10 +6,12 @@
 4. Cairn again: a job loads what stock torch saved.
 
 After each load the state must be the saved one, bit by bit. The engine must have carried out the saves and loads of
-steps 2 and 4 on every rank; a client that never reaches the engine fails its trial.
+steps 2 and 4 on every rank; a client that never reaches the engine fails its trial. So does one of whose saves and
+loads any failed, also where the client hides it: the torn-snapshot alarm is on, and it must not go off.
 """
 
 import json
+import logging
 import os
 import sys
 import time
@@ -19,9 +21,11 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import torch.distributed as dist
+import torch.distributed.checkpoint.logger as dcp_logger
 from same import assert_same
 
 import cairn
+from cairn.async_saving import ASYNCHRONOUS_STAGING
 
 
 class Job(Protocol):
@@ -54,6 +58,24 @@ def engine_calls() -> int:
     return cairn.report().engine_calls
 
 
+class FailedCalls(logging.Handler):
+    """Listens to what DCP and Cairn record about their calls, and keeps those that failed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.found: list[str] = []
+        dcp_logger._dcp_logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if isinstance(record.msg, dict) and record.msg.get("event") == "exception":
+            self.found.append(f"{record.msg.get('func_name')}: {record.msg.get('error')}")
+
+
+def saves_with_alarm() -> int:
+    """How many saves the torn-snapshot alarm watched: those that staged while the client went on."""
+    return sum(entry.count for entry in cairn.report().calls if ASYNCHRONOUS_STAGING in entry.how)
+
+
 def trained(make_job: MakeJob, seed: int) -> Job:
     job = make_job(seed)
     job.train(2)
@@ -74,16 +96,18 @@ def run(
     *,
     switch: Callable[[bool], None] = install_or_not,
     native_saves: bool = True,
+    at_end: Callable[[], None] = lambda: None,
 ) -> None:
     """Plays the trial in the folder that the command line names, and writes down what came of it.
 
     `switch` puts Cairn in the place of stock torch, or stock torch back. `native_saves`: whether the client's saves are
     expected to reach the engine (Megatron's and NVRx's write by themselves). `make_job` is called with stock torch and
-    with Cairn in its place.
+    with Cairn in its place. `at_end` ends the processes that the client has started.
     """
     folder = Path(sys.argv[1])
     times = Times()
     calls: dict[str, int] = {}
+    failed = FailedCalls()
 
     job = trained(make_job, 0)
     times.measure("stock save", job.save, folder / "stock")
@@ -121,6 +145,8 @@ def run(
 
     missing = [name for name, count in calls.items() if count == 0 and (native_saves or name != "save")]
     assert not missing, f"Cairn's engine was not reached by: {missing}; {cairn.report()}"
+    assert not failed.found, f"calls that failed: {failed.found}"
+    at_end()
     _leave(folder, distribution, calls, times)
 
 
@@ -129,6 +155,7 @@ def _leave(folder: Path, distribution: str, calls: dict[str, int], times: Times)
     findings = {
         "client": f"{distribution} {version(distribution)}",
         "engine calls": calls,
+        "saves with the torn-snapshot alarm": saves_with_alarm(),
         "seconds": {name: round(value, 3) for name, value in times.seconds.items()},
     }
     (folder / f"rank-{dist.get_rank()}.json").write_text(json.dumps(findings))

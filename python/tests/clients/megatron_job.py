@@ -20,9 +20,8 @@ import cairn
 cairn.install()
 
 from megatron.core import dist_checkpointing  # noqa: E402
-from megatron.core.dist_checkpointing import ShardedObject, ShardedTensor  # noqa: E402
-from megatron.core.dist_checkpointing.serialization import get_default_save_sharded_strategy  # noqa: E402
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue  # noqa: E402
+from megatron_saves import save_by, sharded  # noqa: E402
 
 ROWS, COLUMNS = 6, 8
 COMMON = {"iteration": 7, "args": {"lr": 0.5, "name": "first"}}
@@ -32,34 +31,12 @@ def whole(mode: int) -> torch.Tensor:
     return torch.arange(float(ROWS * COLUMNS)).reshape(ROWS, COLUMNS) + 100 * mode
 
 
-def sharded(tensor: torch.Tensor, axis: int, both: torch.Tensor, own: Any) -> dict[str, Any]:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    part = tensor.chunk(ranks, axis)[rank].contiguous()
-    return {
-        "model": {
-            "w": ShardedTensor.from_rank_offsets("w", part, (axis, rank, ranks)),
-            "b": ShardedTensor.from_rank_offsets("b", both, replica_id=rank),
-        },
-        "rng": ShardedObject("rng", own, (ranks,), (rank,)),
-    }
-
-
 def state(mode: int) -> dict[str, Any]:
     return {**sharded(whole(mode), 0, torch.full((3,), float(mode)), {"seed": dist.get_rank() + mode}), **COMMON}
 
 
 def save(directory: Path, mode: int, queue: AsyncCallsQueue | None) -> None:
-    if dist.get_rank() == 0:
-        directory.mkdir()
-    dist.barrier()
-    if queue is None:
-        dist_checkpointing.save(state(mode), str(directory))
-        return
-    strategy = get_default_save_sharded_strategy()
-    queue.schedule_async_request(
-        dist_checkpointing.save(state(mode), str(directory), strategy, async_sharded_save=True)
-    )
-    queue.maybe_finalize_async_calls(blocking=True)
+    save_by(queue, state(mode), directory)
 
 
 def load(directory: Path, mode: int) -> None:

@@ -21,13 +21,9 @@ import cairn
 
 cairn.install()
 
-from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest  # noqa: E402
-from nvidia_resiliency_ext.checkpointing.async_ckpt.filesystem_async import FileSystemWriterAsync  # noqa: E402
-from nvidia_resiliency_ext.checkpointing.async_ckpt.state_dict_saver import (  # noqa: E402
-    CheckpointMetadataCache,
-    save_state_dict_async_finalize,
-    save_state_dict_async_plan,
-)
+from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncCallsQueue  # noqa: E402
+from nvidia_resiliency_ext.checkpointing.async_ckpt.state_dict_saver import CheckpointMetadataCache  # noqa: E402
+from nvrx_saves import save_by  # noqa: E402
 
 ROWS, COLUMNS = 6, 8
 STEPS = 3
@@ -40,17 +36,6 @@ def whole(step: int) -> torch.Tensor:
 def state(step: int, axis: int) -> dict[str, Any]:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     return {"w": distribute_tensor(whole(step), mesh, [Shard(axis)]), "b": torch.full((3,), float(step)), "step": step}
-
-
-def save(directory: Path, step: int, queue: AsyncCallsQueue, cache: CheckpointMetadataCache) -> None:
-    writer = FileSystemWriterAsync(directory, thread_count=2)
-    planned = save_state_dict_async_plan(
-        state(step, 0), writer, None, 0, planner=dcp.DefaultSavePlanner(), enable_cache=True, metadata_cache=cache
-    )
-    write, preload, arguments = writer.get_save_function_and_args()
-    finish = [lambda: save_state_dict_async_finalize(*planned)]
-    queue.schedule_async_request(AsyncRequest(write, arguments, finish, preload_fn=preload))
-    queue.maybe_finalize_async_calls(blocking=True)
 
 
 def load(directory: Path, step: int) -> None:
@@ -69,7 +54,7 @@ def main() -> None:
     for name, queue in queues.items():
         cache = CheckpointMetadataCache()
         for step in range(1, STEPS + 1):
-            save(folder / f"{name}-{step}", step, queue, cache)
+            save_by(queue, cache, state(step, 0), folder / f"{name}-{step}")
             load(folder / f"{name}-{step}", step)
         note(folder, name)
     queues["persistent"].close()
