@@ -39,7 +39,7 @@ DEVICES = {"e2e/test_fsdp_ep.py": 8}  # that the tests of a file are told of, as
 REWRITES = [
     (r"cpu:gloo,cuda:nccl", "gloo"),
     (r"(rank:\{?\w+\}?)/cuda:\{?\w+\}?", r"\1/cpu"),
-    (r"device=dist\.get_rank\(\)", 'device="cpu"'),
+    (r"device=(?:dist\.get_rank\(\)|self\.rank\b)", 'device="cpu"'),
     (r'f"cuda:\{[^}]*\}"', '"cpu"'),
     (r'"cuda(:\d)?"', '"cpu"'),
     (r'"nccl"', '"gloo"'),
