@@ -42,7 +42,7 @@ def dcp_to_torch_save(
     state_dict: dict[str, Any] = {}
     planner: Any = _EmptyStateDictLoadPlanner
     load_by_protocol(
-        state_dict,
+        lambda: state_dict,
         checkpoint_id=dcp_checkpoint_dir,
         planner=planner(),
         no_dist=True,
@@ -61,7 +61,7 @@ def torch_save_to_dcp(
     run what its pickle names. Raises UnsafeContent, Corrupt.
     """
     state_dict = load_torch_file(Path(torch_save_path), pickle_allowed(allow_pickle))
-    save_by_protocol(state_dict, checkpoint_id=dcp_checkpoint_dir, no_dist=True, call="torch_save_to_dcp")
+    save_by_protocol(lambda: state_dict, checkpoint_id=dcp_checkpoint_dir, no_dist=True, call="torch_save_to_dcp")
 
 
 @mirror.stands_for_base

@@ -4,13 +4,15 @@ Each is one of torch's own, so that code which asks ``isinstance`` goes on worki
 ``torch.distributed.checkpoint`` itself, which then plans and coordinates while the engine writes and reads.
 """
 
+import contextlib
 import os
 import pickle
 import tempfile
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -67,9 +69,9 @@ class FileSystemWriter(StockWriter):
     of ``super().finish()``, torch's own code does what the subclass leaves to it, and none of this holds.
     """
 
-    _claim: Claim | None = None  # the coordinator's, from prepare_global_plan on
-    _is_alone = False  # no other rank takes part
-    _threads_min = _THREADS  # where __init__() was not called, and the default is torch's: 1
+    _cairn_claim: Claim | None = None  # the coordinator's, from prepare_global_plan on
+    _cairn_is_alone = False  # no other rank takes part
+    _cairn_threads_min = _THREADS  # where __init__() was not called, and the default is torch's: 1
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class FileSystemWriter(StockWriter):
             _extensions,
             serialization_format,
         )
-        self._threads_min = 1
+        self._cairn_threads_min = 1
 
     def reset(self, checkpoint_id: _PathLike | None = None) -> None:
         """As in DCP. A save that is under way is given up."""
@@ -120,10 +122,12 @@ class FileSystemWriter(StockWriter):
         if why_torch_writes(self):
             return super().prepare_global_plan(plans)
         rank = None if self.use_collectives else self.rank
-        self._claim = Claim(directory_of(self), overwrite=self.overwrite, durable=self.sync_files, alone_as_rank=rank)
-        self.save_id = str(uuid.UUID(self._claim.save_id))
-        self._is_alone = len(plans) == 1
-        return [replace(plan, storage_data=self._claim.ticket(i + (rank or 0))) for i, plan in enumerate(plans)]
+        self._cairn_claim = Claim(
+            directory_of(self), overwrite=self.overwrite, durable=self.sync_files, alone_as_rank=rank
+        )
+        self.save_id = str(uuid.UUID(self._cairn_claim.save_id))
+        self._cairn_is_alone = len(plans) == 1
+        return [replace(plan, storage_data=self._cairn_claim.ticket(i + (rank or 0))) for i, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[list[WriteResult]]":
         """Writes what `planner` resolves the items to. The future is done."""
@@ -138,11 +142,11 @@ class FileSystemWriter(StockWriter):
                 ticket,
                 durable=self.sync_files,
                 file_per_item=not self.single_file_per_rank,
-                thread_count=max(self.thread_count, self._threads_min),
+                thread_count=max(self.thread_count, self._cairn_threads_min),
             )
         except BaseException as error:
             mark(error, ticket)
-            if self._is_alone:  # then torch gathers nothing
+            if self._cairn_is_alone:  # then torch gathers nothing
                 FileSystemWriter.give_up(self)
             raise
         engine_use.storage_moves_data(self, self.path)
@@ -155,7 +159,7 @@ class FileSystemWriter(StockWriter):
         if why_torch_writes(self):
             super().finish(metadata, results)
             return
-        claim, self._claim = self._claim, None
+        claim, self._cairn_claim = self._cairn_claim, None
         if claim is None:
             raise Cancelled("this save has been given up")
         try:
@@ -170,7 +174,7 @@ class FileSystemWriter(StockWriter):
 
     def check_committed(self) -> None:
         """For drivers, after finish(): raises InvalidArgument if the save has not been committed."""
-        if self._claim is not None:
+        if self._cairn_claim is not None:
             raise InvalidArgument(
                 f"{name_of(type(self))}.finish() returned without a call of super().finish(), which commits the "
                 f"checkpoint; the data files in '{self.path}' are withdrawn. Let it call super().finish() always, or "
@@ -179,12 +183,12 @@ class FileSystemWriter(StockWriter):
 
     def give_up(self) -> None:
         """For drivers: withdraws what this save has written, if it is not committed yet. Nothing if there is none."""
-        claim, self._claim = self._claim, None
+        claim, self._cairn_claim = self._cairn_claim, None
         if claim is not None:
             claim.give_up()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_claim": None}  # it is this process's
+        return {**self.__dict__, "_cairn_claim": None}  # it is this process's
 
 
 @mirror.stands_for_base
@@ -205,9 +209,7 @@ class FileSystemReader(StockReader):
     """
 
     thread_count = _THREADS
-    _checkpoint: _engine.Checkpoint | None = None  # the one whose metadata was read
-    _options: Mapping[str, Any] = MappingProxyType({"allow_cast": True})
-    _allow_pickle: bool | None = None
+    _cairn_checkpoint: _engine.Checkpoint | None = None  # the one whose metadata was read, outside of a _Reading
 
     def __init__(
         self, path: _PathLike, _extension_registry: ExtensionRegistry | None = None, thread_count: int = _THREADS
@@ -215,29 +217,19 @@ class FileSystemReader(StockReader):
         super().__init__(path, _extension_registry)
         self.thread_count = thread_count
 
-    def reading(self, allow_pickle: bool, **options: Any) -> "FileSystemReader":
-        """For ``cairn.load``: with its rules on values, and its options for the engine. Returns this reader."""
-        self._allow_pickle = allow_pickle
-        self._options = options
-        return self
-
-    def done_reading(self) -> None:
-        """For ``cairn.load``: forgets reading(), and closes the checkpoint."""
-        for name in ("_allow_pickle", "_options", "_checkpoint"):
-            vars(self).pop(name, None)
-
     def reset(self, checkpoint_id: _PathLike | None = None) -> None:
         """As in DCP."""
-        self._checkpoint = None
+        _keep(self, None)
         super().reset(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The metadata, as torch's class; `rank` asks for what that rank saved alone. Filled when it is looked at."""
         rank = kwargs.get("rank")
         if not why_torch_reads(self):
-            self._checkpoint = self._open(rank)
-            return LazyMetadata(_engine.catalog_of(self._checkpoint), self.load_id)
-        if pickle_allowed(self._allow_pickle):
+            checkpoint = _open(self, rank)
+            _keep(self, checkpoint)
+            return LazyMetadata(_engine.catalog_of(checkpoint), self.load_id)
+        if _consent_to(self):
             return super().read_metadata(*args, **kwargs)
         with tempfile.TemporaryDirectory(prefix="cairn-metadata-") as copy:
             with self.fs.create_stream(self._get_metadata_path(rank), "rb") as stream:
@@ -247,16 +239,19 @@ class FileSystemReader(StockReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         """Has the planner's tensors filled and its values loaded. The future is done."""
         reason = why_torch_reads(self)
-        if not reason and self._checkpoint is None:  # a subclass has the metadata from elsewhere
+        reading = _reading_of(self)
+        checkpoint = self._cairn_checkpoint if reading is None else reading.checkpoint
+        if not reason and checkpoint is None:  # a subclass has the metadata from elsewhere
             try:
-                self._checkpoint = self._open(None if self.use_collectives else self.rank)
+                checkpoint = _open(self, None if self.use_collectives else self.rank)
+                _keep(self, checkpoint)
             except NotFound:
                 reason = f"{name_of(type(self))} has its metadata from elsewhere than the directory"
-        allow_pickle = pickle_allowed(self._allow_pickle)
-        if reason or self._checkpoint is None:
-            return self._read_by_torch(plan, planner, allow_pickle, reason)
-        options = {**self._options, "thread_count": self.thread_count}
-        reader = ItemReader(self._checkpoint, self.storage_data, options, allow_pickle)
+        allow_pickle = _consent_to(self)
+        if reason or checkpoint is None:
+            return self._cairn_read_by_torch(plan, planner, allow_pickle, reason)
+        options = {**(_OPTIONS if reading is None else reading.options), "thread_count": self.thread_count}
+        reader = ItemReader(checkpoint, self.storage_data, options, allow_pickle)
         ours: list[ReadItem] = []
         transformed: list[ReadItem] = []
         theirs: list[ReadItem] = []
@@ -269,16 +264,18 @@ class FileSystemReader(StockReader):
             TransformedItems(directory, self.transforms, reader, options, allow_pickle).read(transformed, planner)
         warn_of_conversions(reader.conversions)
         if theirs:
-            return self._read_by_torch(replace(plan, items=theirs), planner, allow_pickle, _ELSEWHERE)
+            return self._cairn_read_by_torch(replace(plan, items=theirs), planner, allow_pickle, _ELSEWHERE)
         engine_use.storage_moves_data(self, self.path, remark=_EXPANDED if transformed else "")
         future: Future[None] = Future()
         future.set_result(None)
         return future
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_checkpoint": None}  # it is this process's
+        return {**self.__dict__, "_cairn_checkpoint": None}  # it is this process's
 
-    def _read_by_torch(self, plan: LoadPlan, planner: LoadPlanner, allow_pickle: bool, reason: str) -> "Future[None]":
+    def _cairn_read_by_torch(
+        self, plan: LoadPlan, planner: LoadPlanner, allow_pickle: bool, reason: str
+    ) -> "Future[None]":
         """torch reads tensors by the rules of ``weights_only=True``. `reason` is for engine_use."""
         if not allow_pickle:
             check_rules_hold(f"an item in '{self.path}'")
@@ -286,8 +283,54 @@ class FileSystemReader(StockReader):
         engine_use.storage_moves_data(self, self.path, reason)
         return future
 
-    def _open(self, rank: int | None) -> _engine.Checkpoint:
-        return _engine.open(os.fsencode(directory_of(self)), ".metadata" if rank is None else f"__{rank}.metadata")
+
+@dataclass(eq=False)
+class _Reading:
+    """A load by ``cairn.load`` that torch's driver carries out: what its caller asked for."""
+
+    reader: FileSystemReader
+    allow_pickle: bool
+    options: Mapping[str, Any]
+    checkpoint: _engine.Checkpoint | None = None  # the one whose metadata was read
+
+
+_OPTIONS: Mapping[str, Any] = MappingProxyType({"allow_cast": True})  # of loads by others
+# Of this thread. Not an attribute of the reader: another thread may load by the same reader, without consent.
+_reading: ContextVar[_Reading | None] = ContextVar("cairn_reading", default=None)
+
+
+@contextlib.contextmanager
+def reading(reader: FileSystemReader, allow_pickle: bool, options: Mapping[str, Any]) -> Iterator[None]:
+    """For ``cairn.load``: in the block, and in this thread, `reader` reads by these rules and engine options."""
+    token = _reading.set(_Reading(reader, allow_pickle, options))
+    try:
+        yield
+    finally:
+        _reading.reset(token)
+
+
+def _reading_of(reader: FileSystemReader) -> _Reading | None:
+    """Not that of another reader which calls this one."""
+    current = _reading.get()
+    return current if current is not None and current.reader is reader else None
+
+
+def _consent_to(reader: FileSystemReader) -> bool:
+    current = _reading_of(reader)
+    return pickle_allowed(None if current is None else current.allow_pickle)
+
+
+def _keep(reader: FileSystemReader, checkpoint: _engine.Checkpoint | None) -> None:
+    """Keeps `checkpoint` for read_data(), open until then: a save may replace it meanwhile."""
+    current = _reading_of(reader)
+    if current is None:
+        reader._cairn_checkpoint = checkpoint
+    else:
+        current.checkpoint = checkpoint
+
+
+def _open(reader: FileSystemReader, rank: int | None) -> _engine.Checkpoint:
+    return _engine.open(os.fsencode(directory_of(reader)), ".metadata" if rank is None else f"__{rank}.metadata")
 
 
 def save_options(checkpoint_id: _PathLike | None, writer: StockWriter | None) -> tuple[_PathLike, dict[str, Any]]:

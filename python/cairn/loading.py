@@ -179,9 +179,9 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
     `call` is for engine_use, `coordinator_rank` for torch's driver.
     """
 
-    def load_resolved_by_protocol(resolved: dict[str, Any]) -> None:
+    def load_states_by_protocol(make: Callable[[], dict[str, Any]]) -> None:
         load_by_protocol(
-            resolved,
+            make,
             checkpoint_id=checkpoint_id,
             storage_reader=storage_reader,
             planner=planner,
@@ -196,7 +196,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
         )
 
     if why_load_planner_is_foreign(planner) or why_reader_is_foreign(storage_reader, checkpoint_id):
-        load_resolved_by_protocol(make_states())
+        load_states_by_protocol(make_states)
         return
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(process_group, no_dist)
@@ -214,7 +214,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
         except Unsupported as error:
             if not _is_transformed(error, ranks):
                 raise
-            load_resolved_by_protocol(states)
+            load_states_by_protocol(lambda: states)
             return
     engine_use.note(call, directory)
     warn_of_conversions(conversions)
@@ -293,7 +293,7 @@ class _Load:
             opaque: list[tuple[torch.Tensor, torch.Tensor]] = []  # targets that only torch can fill, and from what
             for leaf, payload in read:
                 if isinstance(leaf.value, torch.Tensor):
-                    opaque.append((leaf.value, tensor_in_payload(leaf.fqn, leaf.value, payload)))
+                    opaque.append((leaf.value, tensor_in_payload(leaf.fqn, leaf.value, payload, self._allow_pickle)))
                 else:
                     fresh.append((leaf, load_value(leaf.fqn, payload, self._allow_pickle)))
             state = _engine.StateDict()

@@ -20,6 +20,7 @@ _MACHINERY = {"_abc_impl", "_is_protocol", "_is_runtime_protocol"}
 # What classes had under their hooks when hooks_of() looked, by class.
 _looked_up: dict[type, dict[str, Any]] = {}
 _MISSING = object()
+_PRIVATE = "_cairn_"  # how attributes of Cairn's classes begin that a subclass of the caller's must not meet by chance
 
 _combinations: dict[tuple[type, type], type] = {}  # by a class of the caller's and the class of Cairn: what has both
 
@@ -109,10 +110,9 @@ class _Combined:
         """Not passed on."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        _, kind, ours = type(self).__bases__
+        _, kind, _ = type(self).__bases__
         plain: Any = object.__new__(kind)
-        private = {name for name in vars(ours) if name.startswith("_")}
-        plain.__dict__.update({name: value for name, value in vars(self).items() if name not in private})
+        plain.__dict__.update({name: it for name, it in vars(self).items() if not name.startswith(_PRIVATE)})
         function, arguments, *state = plain.__reduce_ex__(protocol)
         if function is copyreg.__newobj__:  # type: ignore[attr-defined]
             function, arguments = _blank, (kind,)  # pickle compares the class with that of this instance

@@ -8,7 +8,7 @@ torch are Cairn's there (:mod:`cairn.native_hooks`): with a planner of the calle
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -22,17 +22,18 @@ from cairn import engine_use, mirror
 from cairn.consent import pickle_allowed
 from cairn.errors import Error
 from cairn.failures import as_checkpoint_exceptions, with_failures
-from cairn.filesystem import FileSystemReader, FileSystemWriter, MissingCheckpointId
+from cairn.filesystem import FileSystemReader, FileSystemWriter, MissingCheckpointId, reading
 from cairn.location import local_directory
 from cairn.native_hooks import with_native_hooks
 from cairn.native_storages import why_reader_is_foreign, why_torch_reads, why_torch_writes, why_writer_is_foreign
 from cairn.planning import why_load_planner_is_foreign, why_save_planner_is_foreign
+from cairn.ranks import Ranks
 
 _PathLike = str | os.PathLike[str]
 
 
 def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
-    state_dict: dict[str, Any],
+    make_states: Callable[[], dict[str, Any]],
     *,
     checkpoint_id: _PathLike | None = None,
     storage_writer: Any = None,
@@ -44,7 +45,10 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
     call: str = "save",
     reason: str = "",
 ) -> Metadata:
-    """Saves by torch's driver. Entries of `state_dict` are what is to be saved: of Statefuls their ``state_dict()``.
+    """Saves by torch's driver what `make_states` returns: of Statefuls their ``state_dict()``.
+
+    What fails on one rank fails on all, also before and after the driver's work, where torch's own call leaves the
+    other ranks waiting or content: in `make_states`, in the writer's ``reset``, or if its ``finish`` does not commit.
 
     `call` and `reason` are for engine_use: Cairn's function, and why the call is not carried out as its caller expects.
 
@@ -53,7 +57,10 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
     """
     reasons = [reason, _planned(why_save_planner_is_foreign(planner))]
     reasons.append(_stored(why_writer_is_foreign(storage_writer, checkpoint_id)))
-    writer = _writer(storage_writer, checkpoint_id)
+    ranks = Ranks(process_group, no_dist or not use_collectives)
+    with ranks.all_or_none("prepare"):
+        state_dict = make_states()
+        writer = _writer(storage_writer, checkpoint_id)
     place = checkpoint_id or getattr(writer, "path", "")
     keywords: dict[str, Any] = {} if use_collectives else {"use_collectives": False}
     driver = mirror.original("state_dict_saver", "_save_state_dict")
@@ -62,8 +69,9 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
             saved: Metadata = driver(
                 state_dict, writer, process_group, coordinator_rank, _is_alone(no_dist), planner, **keywords
             )
-            if _is_cairns(writer, FileSystemWriter):
-                FileSystemWriter.check_committed(writer)
+            with ranks.all_or_none("finish"):
+                if _is_cairns(writer, FileSystemWriter):
+                    FileSystemWriter.check_committed(writer)
             return saved
     finally:
         if _is_cairns(writer, FileSystemWriter):
@@ -71,7 +79,7 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
 
 
 def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
-    state_dict: dict[str, Any],
+    make_states: Callable[[], dict[str, Any]],
     *,
     checkpoint_id: _PathLike | None = None,
     storage_reader: Any = None,
@@ -79,31 +87,30 @@ def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
     process_group: Any = None,
     no_dist: bool = False,
     coordinator_rank: int = 0,
-    allow_pickle: bool | None = None,
+    allow_pickle: bool,
     call: str = "load",
     **options: Any,
 ) -> None:
-    """Fills `state_dict`, of which Statefuls have been resolved, by torch's driver.
+    """Fills what `make_states` returns, a state dict of which Statefuls have been resolved, by torch's driver.
 
-    `allow_pickle` is as in ``cairn.load``, and so are `options` (verify, allow_cast, follow_links). A planner that
-    overrides ``load_bytes`` gets the bytes as they are stored. Storages of others know none of these. Raises as
-    save_by_protocol().
+    What fails on one rank fails on all, as in save_by_protocol(). `allow_pickle` is as in ``cairn.load``, and so are
+    `options` (verify, allow_cast, follow_links). A planner that overrides ``load_bytes`` gets the bytes as they are
+    stored. Storages of others know none of these. Raises as save_by_protocol().
     """
     # Cairn's own callers give that planner of torch's: nobody expects another one.
     ours = type(planner) is _EmptyStateDictLoadPlanner
     reasons = ["" if ours else _planned(why_load_planner_is_foreign(planner))]
     reasons.append(_stored(why_reader_is_foreign(storage_reader, checkpoint_id)))
-    reader = _reader(storage_reader, checkpoint_id)
+    with Ranks(process_group, no_dist).all_or_none("prepare"):
+        state_dict = make_states()
+        reader = _reader(storage_reader, checkpoint_id)
     place = checkpoint_id or getattr(reader, "path", "")
-    if allow_pickle is not None and _is_cairns(reader, FileSystemReader):
-        FileSystemReader.reading(reader, allow_pickle, **options)
+    rules: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if _is_cairns(reader, FileSystemReader):
+        rules = reading(reader, allow_pickle, options)
     driver = mirror.original("state_dict_loader", "_load_state_dict")
-    try:
-        with engine_use.driving(call, place, reasons), _as_torch_raises():
-            driver(state_dict, reader, process_group, coordinator_rank, _is_alone(no_dist), planner)
-    finally:
-        if _is_cairns(reader, FileSystemReader):
-            FileSystemReader.done_reading(reader)
+    with rules, engine_use.driving(call, place, reasons), _as_torch_raises():
+        driver(state_dict, reader, process_group, coordinator_rank, _is_alone(no_dist), planner)
 
 
 def _load_state_dict_from_keys(
@@ -120,7 +127,7 @@ def _load_state_dict_from_keys(
     state_dict: dict[str, Any] = {}
     planner: Any = _EmptyStateDictLoadPlanner
     load_by_protocol(
-        state_dict,
+        lambda: state_dict,
         checkpoint_id=checkpoint_id,
         storage_reader=storage_reader,
         planner=planner(keys={keys} if isinstance(keys, str) else keys),

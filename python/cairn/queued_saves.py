@@ -28,7 +28,7 @@ def stage(ranks: Ranks, own: Ranks, follower: Follower, work: Callable[[], Any])
 
     Waits while too many saves are under way. The follower is started.
     """
-    with ranks.all_or_none():
+    with ranks.all_or_none("staging"):
         saves_under_way.raise_untold()
         queue = [save for save in _queues[id(own.group)] if not save.done()]
         if len(queue) >= _GENERATIONS:
@@ -59,7 +59,9 @@ def enqueue(own: Ranks, directory: str, staged: Any, follower: Follower, save: C
     def agree_and_save() -> Any:
         with as_checkpoint_exceptions() as here:
             here.rank = own.rank
-            with own.all_or_none():  # a rank that went away by itself would leave the others in the save's collectives
+            with own.all_or_none(
+                "staging"
+            ):  # a rank that went away by itself would leave the others in the save's collectives
                 try:
                     state = wait_until_staged()
                 finally:

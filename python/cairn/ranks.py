@@ -74,10 +74,11 @@ class Ranks:
                 raise told from error
 
     @contextlib.contextmanager
-    def all_or_none(self) -> Iterator[None]:
+    def all_or_none(self, step: str) -> Iterator[None]:
         """For what every rank does on its own: at the end of the block all hear from all, and fail if one has failed.
 
-        Raises CheckpointException with the failures by rank, which is a cairn.Error too if the first of them is one.
+        Raises CheckpointException with the failures by rank, which is a cairn.Error too if the first of them is one. A
+        process that is alone raises its own exception. `step` names the block in the exception.
         """
         failure: BaseException | None = None
         try:
@@ -85,11 +86,11 @@ class Ranks:
         except BaseException as error:
             failure = error
         if self.are_many:
-            self._agree(failure)
+            self._agree(step, failure)
         if failure is not None:
             raise failure
 
-    def _agree(self, failure: BaseException | None) -> None:
+    def _agree(self, step: str, failure: BaseException | None) -> None:
         """Raises what all ranks get if one of them has failed; not on a rank that raises its own Ctrl-C or the like."""
         try:
             _engine.agree(() if failure is None else _reason_of(failure), **self.options)
@@ -102,7 +103,7 @@ class Ranks:
             first = failures[min(failures)][0]
             if isinstance(first, Error):
                 raise with_failures(first, failures) from failure
-            raise CheckpointException("staging", failures) from failure
+            raise CheckpointException(step, failures) from failure
 
 
 def _reason_of(error: BaseException) -> Reason:

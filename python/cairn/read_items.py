@@ -130,7 +130,7 @@ class ItemReader:
             _check_fits(item, chunk, target)
             if needs_payload(target):
                 payload = self._checkpoint.read_payload(chunk.key, **self._payload_options)
-                fill(target, tensor_in_payload(chunk.key, target, payload))
+                fill(target, tensor_in_payload(chunk.key, target, payload, self._allow_pickle))
                 continue
             offsets = [first + inside for first, inside in zip(chunk.offsets, item.storage_offsets, strict=True)]
             targets.add_part((chunk.key,), target, chunk.shape, offsets)

@@ -200,7 +200,7 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
     """
     if why_save_planner_is_foreign(planner) or why_writer_is_foreign(storage_writer, checkpoint_id):
         return save_by_protocol(
-            make_states(),
+            make_states,
             checkpoint_id=checkpoint_id,
             storage_writer=storage_writer,
             planner=planner,

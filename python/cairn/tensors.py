@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import torch
 
 from cairn import _engine
-from cairn.consent import pickle_allowed
 from cairn.errors import Error, InvalidArgument, Unsupported
 from cairn.flattening import Path, Rules
 from cairn.torch_file import check_rules_hold
@@ -191,9 +190,12 @@ def add_payload_target(state: _engine.StateDict, path: Path, tensor: torch.Tenso
     state.add_serialized_tensor(path, b"", code, tensor.shape, False)
 
 
-def tensor_in_payload(key: str, target: torch.Tensor, payload: bytes) -> torch.Tensor:
-    """The tensor in a ``torch.save`` payload, by torch's rules for data that holds no code. Checked to fit `target`."""
-    if not pickle_allowed(None):
+def tensor_in_payload(key: str, target: torch.Tensor, payload: bytes, allow_pickle: bool) -> torch.Tensor:
+    """The tensor in a ``torch.save`` payload, by torch's rules for data that holds no code. Checked to fit `target`.
+
+    `allow_pickle`: the consent of the call, for a torch whose rules do not hold.
+    """
+    if not allow_pickle:
         check_rules_hold(f"the tensor under '{key}'", key=key)
     try:
         loaded: torch.Tensor = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)

@@ -92,7 +92,7 @@ class SavedRank:
         state.add_serialized_tensor((leaf.key,), b"", self._info(leaf.key)[0], leaf.shape, False)
         self._checkpoint.load(state, verify=self._reading.verify)
         shape_only = torch.empty(leaf.shape, device="meta") if slot.target is None else slot.target
-        saved = tensor_in_payload(leaf.key, shape_only, state.payload(0))
+        saved = tensor_in_payload(leaf.key, shape_only, state.payload(0), self._reading.allow_pickle)
         if slot.target is None:
             slot.value = saved
         else:
