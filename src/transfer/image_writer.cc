@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 
+#include "core/attempt.h"
 #include "core/checked.h"
 #include "os/page_buffer.h"
 #include "os/parallel.h"
@@ -42,7 +43,7 @@ class FileJob {
         return there;
       }
     }
-    composer_->compose(block, bytes.first(length));
+    CAIRN_TRY(compose(block, bytes.first(length), options.sources));
     std::memset(bytes.data() + length, 0, padded - length);
     CAIRN_TRY(file_out_->write_at(begin, bytes));
     if (options.bytes_written != nullptr) options.bytes_written->fetch_add(length, std::memory_order_relaxed);
@@ -61,15 +62,34 @@ class FileJob {
     const std::lock_guard lock(opening_);
     if (failure_) return *failure_;
     if (file_out_) return {};
+    // After an exception too no other thread opens the file: the block of this thread will never be composed, and the
+    // others would wait for it.
+    Result<void> created = attempt([&] { return create(storage, options); });
+    if (!created) failure_ = created.error();
+    return created;
+  }
+
+  Result<void> create(storage::Storage& storage, const WriteOptions& options) {
     // A file of a few pages gains nothing from going past the page cache.
     const bool is_large = file_.image->file_bytes() >= block_bytes_;
-    auto created = storage.create(file_.name, {.size = file_.image->file_bytes(),
-                                               .direct_io = is_large && options.direct_io,
-                                               .write_back = is_large && options.durability == Durability::kDurable});
-    if (!created) return *(failure_ = std::move(created).error());
+    CAIRN_TRY_ASSIGN(
+        std::unique_ptr<storage::WritableFile> created,
+        storage.create(file_.name, {.size = file_.image->file_bytes(),
+                                    .direct_io = is_large && options.direct_io,
+                                    .write_back = is_large && options.durability == Durability::kDurable}));
     composer_.emplace(*file_.image, block_bytes_);
-    file_out_ = std::move(*created);
+    file_out_ = std::move(created);
     return {};
+  }
+
+  Result<void> compose(std::uint64_t block, std::span<std::byte> bytes, os::Gate* sources) {
+    const os::Gate::Pass pass(sources);
+    if (pass.is_granted()) {
+      composer_->compose(block, bytes);
+      return {};
+    }
+    composer_->abandon();  // threads that are inside may be waiting for this block
+    return Error(ErrorCode::kCancelled, "the save was given up before its bytes were copied").file(file_.name);
   }
 
   const ImageFile& file_;

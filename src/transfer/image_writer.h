@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "os/gate.h"
 #include "storage/storage.h"
 #include "transfer/file_image.h"
 
@@ -35,6 +36,9 @@ struct WriteOptions {
   bool direct_io = true;
   std::function<bool()> interrupted = {};
   std::atomic<std::uint64_t>* bytes_written = nullptr;  // if given, it is counted up while files are written
+  // If given: what the images view is read only inside of it. Once it is closed the files fail with kCancelled, and the
+  // memory of the images' sources may go, whether or not the call has returned.
+  os::Gate* sources = nullptr;
 };
 
 // Creates, writes and (if durable) syncs every file. Returns the checksum of each file's trailer, in order. Memory: one
