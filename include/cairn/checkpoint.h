@@ -33,9 +33,12 @@ enum class Durability : std::uint8_t {
 };
 
 // How long a save may get nowhere before it fails, on every rank. A save that gets on is never given up, however slow
-// the storage is: each limit is for one call of the operating system, or for one sign of life.
+// the storage is: each limit is for one call of the operating system, or for one sign of life. They count for every
+// save: save(), its steps (cairn/save_steps.h) and AsyncCheckpointer. A rank that waits in Collectives for a rank whose
+// storage hangs waits for these limits at most; time-outs of the Collectives should be longer.
 struct SaveDeadlines {
-  // For a write of at most 4 MiB; for the next bytes that a trainer stages; for a sign of life of a rank or a writer.
+  // For a write of at most 4 MiB. In asynchronous saves also for the next bytes that a trainer stages, and for a sign
+  // of life of a rank or a writer.
   std::chrono::milliseconds progress{std::chrono::minutes(5)};
   // For one fsync. It shows no bytes, and may have to write as much as the page cache held back.
   std::chrono::milliseconds sync{std::chrono::minutes(30)};
@@ -57,12 +60,15 @@ struct SaveOptions {
   std::optional<std::uint32_t> alone_as_rank = {};
   std::string checkpoint_id = {};  // what `.metadata` records as the checkpoint's id; empty: the directory
   // --- when it fails
+  // A save whose storage hangs fails with kUnavailable, and never becomes the checkpoint later. Its state is not read
+  // any more when save() has returned, although the thread that hangs is left alone, with at most 4 MiB for each of
+  // `thread_count`. Only if the rename of the commit itself hangs the outcome is unknown: the error says so.
   SaveDeadlines deadlines = {};
   // --- changes only speed
   std::size_t thread_count = 4;  // writers with a request in flight each
   bool direct_io = true;         // go past the page cache where the file system can
   // Asked every few milliseconds on the calling thread; true stops the save, which fails with kCancelled and leaves
-  // what was there before.
+  // what was there before. A call into the storage that hangs is then waited for no longer than two seconds.
   std::function<bool()> interrupted = {};
   // --- what else is to happen
   // Called on the coordinator's calling thread when every rank has written its files, before the commit. Its error

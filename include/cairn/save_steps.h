@@ -8,6 +8,8 @@
 // Whatever fails before the rename leaves the old checkpoint as it was. A claim that is destroyed uncommitted withdraws
 // the files of all ranks that the directory shows: so every rank must be done with step 2 by then.
 //
+// A call into the storage that hangs fails its step within SaveOptions::deadlines, as in save().
+//
 // Movable; one thread at a time.
 #pragma once
 
@@ -18,6 +20,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -34,8 +37,8 @@ struct PublishedFile {
 
 class SaveClaim {
  public:
-  // Step 1. Makes the directory if need be. Of `options` count overwrite (kInvalidArgument), alone_as_rank, and, for
-  // the commit, durability.
+  // Step 1. Makes the directory if need be. Of `options` count overwrite (kInvalidArgument), alone_as_rank,
+  // interrupted, and, for the commit too, durability and deadlines.
   static Result<SaveClaim> make(const std::filesystem::path& directory, const SaveOptions& options = {});
 
   // Bytes for the ranks of this save. They mean something to the same version of Cairn only.
@@ -44,10 +47,14 @@ class SaveClaim {
 
   // Step 3. `metadata` is DCP's pickled Metadata, which names items by the places that the ranks gave; `files` are
   // those of all ranks. kInvalidArgument if Cairn could not read that metadata back, or if it names other files.
-  // After a failure the files have been withdrawn, unless may_have_committed(). Call it once.
-  Result<SaveReport> commit(std::string_view metadata, const std::vector<PublishedFile>& files);
+  // After a failure the files have been withdrawn, unless may_have_committed(), or unless the storage hangs. Call it
+  // once. `interrupted` is as in SaveOptions, but it only ends the waiting for a storage that hangs.
+  Result<SaveReport> commit(std::string_view metadata, const std::vector<PublishedFile>& files,
+                            const std::function<bool()>& interrupted = {});
   // Whether the rename has been done, or nobody knows: then no rank may withdraw anything.
   bool may_have_committed() const;
+  // In place of the commit: as the destructor, but it can be interrupted.
+  void withdraw(const std::function<bool()>& interrupted = {});
 
   SaveClaim(SaveClaim&&) noexcept;
   SaveClaim& operator=(SaveClaim&&) noexcept;
@@ -64,8 +71,8 @@ class SaveClaim {
 class RankShare {
  public:
   // Step 2. Writes all of `state` under final names, synced if durable. `rank` tells the ranks of the save apart. Of
-  // `options` count durability, file_per_item, and those that change only speed. kNotFound, or a file that another
-  // rank has written, may come of a ticket whose claim is gone; kCorrupt if the ticket is none.
+  // `options` count durability, file_per_item, deadlines, interrupted, and those that change only speed. kNotFound, or
+  // a file that another rank has written, may come of a ticket whose claim is gone; kCorrupt if the ticket is none.
   static Result<RankShare> write(const std::filesystem::path& directory, std::string_view ticket, std::uint32_t rank,
                                  const StateDict& state, const SaveOptions& options = {});
 
@@ -77,7 +84,7 @@ class RankShare {
   // from it any more must not withdraw them: they may be the checkpoint.
   void hand_over();
   // The coordinator said that the save has failed, and that it may not have committed.
-  void withdraw();
+  void withdraw(const std::function<bool()>& interrupted = {});
 
   RankShare(RankShare&&) noexcept;
   RankShare& operator=(RankShare&&) noexcept;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bound.h"
+#include "call_options.h"
 #include "errors.h"
 #include "interrupt.h"
 #include "text.h"
@@ -21,29 +22,16 @@ namespace {
 
 std::string bytes_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
-// The outcome of `work`, done without Python's lock.
-template <typename Work>
-auto unlocked(Work&& work) {
-  auto result = [&] {
-    const nb::gil_scoped_release released;
-    return work();
-  }();
-  return unwrap(std::move(result));
-}
-
 // A claim as Python holds it: none once it has been withdrawn.
 struct Claim {
   std::optional<SaveClaim> held;
 };
 
-void make_claim(Claim* place, const nb::bytes& directory, bool overwrite, bool durable,
-                std::optional<std::uint32_t> alone_as_rank) {
-  SaveOptions options;
-  options.overwrite = overwrite;
-  options.durability = durable ? Durability::kDurable : Durability::kBuffered;
-  options.alone_as_rank = alone_as_rank;
+// `keywords`: durable, overwrite, alone_as_rank, deadlines.
+void make_claim(Claim* place, const nb::bytes& directory, const nb::kwargs& keywords) {
+  SaveOptions options = save_options_of(keywords);
   const std::filesystem::path path = to_filesystem_path(directory);
-  new (place) Claim{unlocked([&] { return SaveClaim::make(path, options); })};
+  new (place) Claim{without_lock(options, keywords, [&] { return SaveClaim::make(path, options); })};
 }
 
 SaveClaim& claimed(Claim& claim) {
@@ -58,7 +46,13 @@ nb::list commit(Claim& claim, const nb::bytes& metadata, const nb::list& files) 
   }
   const std::string pickle = bytes_of(metadata);
   SaveClaim& held = claimed(claim);
-  const SaveReport report = unlocked([&] { return held.commit(pickle, published); });
+  Interrupt interrupt;
+  Result<SaveReport> outcome = [&] {
+    const nb::gil_scoped_release released;
+    return held.commit(pickle, published, interrupt.poll());
+  }();
+  interrupt.rethrow();
+  const SaveReport report = unwrap(std::move(outcome));
   nb::list warnings;
   for (const std::string& warning : report.warnings) warnings.append(to_str(warning));
   return warnings;
@@ -66,27 +60,23 @@ nb::list commit(Claim& claim, const nb::bytes& metadata, const nb::list& files) 
 
 void withdraw(Claim& claim) {
   std::optional<SaveClaim> taken = std::exchange(claim.held, std::nullopt);
-  const nb::gil_scoped_release released;
-  taken.reset();
+  if (!taken) return;
+  Interrupt interrupt;
+  {
+    const nb::gil_scoped_release released;
+    taken->withdraw(interrupt.poll());
+    taken.reset();
+  }
+  interrupt.rethrow();
 }
 
-// `keywords`: durable, file_per_item, thread_count.
+// `keywords`: durable, file_per_item, thread_count, deadlines.
 RankShare write_share(const nb::bytes& directory, const nb::bytes& ticket, std::uint32_t rank, const StateDict& state,
                       const nb::kwargs& keywords) {
-  SaveOptions options;
-  options.durability = nb::cast<bool>(keywords["durable"]) ? Durability::kDurable : Durability::kBuffered;
-  options.file_per_item = nb::cast<bool>(keywords["file_per_item"]);
-  options.thread_count = nb::cast<std::size_t>(keywords["thread_count"]);
-  Interrupt interrupt;
-  options.interrupted = interrupt.poll();
+  SaveOptions options = save_options_of(keywords);
   const std::filesystem::path path = to_filesystem_path(directory);
   const std::string bytes = bytes_of(ticket);
-  auto share = [&] {
-    const nb::gil_scoped_release released;
-    return RankShare::write(path, bytes, rank, state, options);
-  }();
-  interrupt.rethrow();
-  return unwrap(std::move(share));
+  return without_lock(options, keywords, [&] { return RankShare::write(path, bytes, rank, state, options); });
 }
 
 // [(name, size, trailer checksum)]
@@ -111,8 +101,7 @@ nb::list places_of(const RankShare& share) {
 
 void bind_save_steps(nb::module_& module) {
   nb::class_<Claim>(module, "SaveClaim")
-      .def("__init__", &make_claim, nb::arg("directory"), nb::kw_only(), nb::arg("overwrite"), nb::arg("durable"),
-           nb::arg("alone_as_rank").none() = nb::none())
+      .def("__init__", &make_claim)
       .def_prop_ro("save_id", [](Claim& self) { return to_str(to_hex(claimed(self).save_id())); })
       .def_prop_ro("ticket",
                    [](Claim& self) {

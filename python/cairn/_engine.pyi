@@ -148,7 +148,14 @@ def agree(reason: Reason | tuple[()], /, **options: Any) -> None: ...
 @final
 class SaveClaim:
     def __init__(
-        self, directory: bytes, *, overwrite: bool, durable: bool, alone_as_rank: int | None = None
+        self,
+        directory: bytes,
+        /,
+        *,
+        overwrite: bool,
+        durable: bool,
+        alone_as_rank: int | None = None,
+        deadlines: tuple[float, float, float] = ...,
     ) -> None: ...
     @property
     def save_id(self) -> str: ...
@@ -177,6 +184,7 @@ def write_share(
     durable: bool,
     file_per_item: bool,
     thread_count: int,
+    deadlines: tuple[float, float, float] = ...,
 ) -> RankShare: ...
 
 # The native writer, in a process of its own. `io_priority`: "low", "idle" or "".

@@ -138,7 +138,10 @@ def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
     torn_snapshot_alarm: bool = True,
     fail_at_exit: bool = False,
 ) -> None:
-    """How :func:`async_save` works in this process: the options of :class:`cairn.AsyncSaver`. Waits for what runs."""
+    """How :func:`async_save` works in this process: the options of :class:`cairn.AsyncSaver`. Waits for what runs.
+
+    The deadlines of saves that block are those of :func:`cairn.configure_saves`.
+    """
     settings = {
         "generations": generations,
         "copy_threads": copy_threads,

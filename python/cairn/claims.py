@@ -22,7 +22,7 @@ import threading
 import weakref
 from typing import Any
 
-from cairn import _engine
+from cairn import _engine, save_deadlines
 from cairn.errors import InvalidArgument
 
 _numbers = itertools.count()
@@ -37,7 +37,11 @@ class Claim:
         self, directory: str | os.PathLike[str], *, overwrite: bool, durable: bool, alone_as_rank: int | None
     ) -> None:
         self._held = _engine.SaveClaim(
-            os.fsencode(directory), overwrite=overwrite, durable=durable, alone_as_rank=alone_as_rank
+            os.fsencode(directory),
+            overwrite=overwrite,
+            durable=durable,
+            alone_as_rank=alone_as_rank,
+            deadlines=save_deadlines.current(),
         )
         self._content = self._held.ticket
         _claims[self._content] = self

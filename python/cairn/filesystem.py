@@ -64,9 +64,10 @@ class FileSystemWriter(StockWriter):
     As a StorageWriter it keeps the promises of ``cairn.save``: the ranks write natively what the planner resolves, an
     old checkpoint stays whole until the new one is durable, and if a rank fails no file is left behind. (A failure
     outside of the writer's methods, as in a planner's ``finish_plan``, leaves files until the coordinator's writer is
-    used again or dies.) With `_extensions` or another `serialization_format`, in a subclass that writes to another `fs`
-    than a local one, and in a subclass that overrides `prepare_global_plan` or `write_data`, or `finish` without a call
-    of ``super().finish()``, torch's own code does what the subclass leaves to it, and none of this holds.
+    used again or dies.) If the storage hangs, they fail within the deadlines of :func:`cairn.configure_saves`. With
+    `_extensions` or another `serialization_format`, in a subclass that writes to another `fs` than a local one, and in
+    a subclass that overrides `prepare_global_plan` or `write_data`, or `finish` without a call of ``super().finish()``,
+    torch's own code does what the subclass leaves to it, and none of this holds.
     """
 
     _cairn_claim: Claim | None = None  # the coordinator's, from prepare_global_plan on

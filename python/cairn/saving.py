@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from cairn import _engine, dcp_records, engine_use, mirror, saves_under_way
+from cairn import _engine, dcp_records, engine_use, mirror, save_deadlines, saves_under_way
 from cairn.described import DescribedState, states_of
 from cairn.driver_state import fill_save_planner, fill_writer
 from cairn.errors import Error
@@ -44,6 +44,9 @@ def save(
     With a process group, its ranks save one state together, each what it holds: shards of a tensor must make it up
     whole, what several ranks have is written once, shared out by bytes. What fails on one rank fails on all. With
     ``use_collectives=False`` each rank plans and saves alone, under its own metadata file, as in DCP.
+
+    A call into the storage that hangs fails the save on every rank, within the deadlines of
+    :func:`cairn.configure_saves`.
 
     Returns DCP's Metadata, filled when it is first looked at. Warns (PickleWarning) about values that can be loaded
     only with ``allow_pickle=True``. Raises cairn.Error, which is a CheckpointException too, with the failures by rank.
@@ -230,9 +233,8 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
         if coordinates:
             dcp_records.note_step("global_step", *step)
         with dcp_records.in_step("write_data", *step):
-            catalog, _, _, remarks = _engine.save(
-                os.fsencode(directory), described.native, **planning, **options, **together
-            )
+            options = {**planning, **options, **together, "deadlines": save_deadlines.current()}
+            catalog, _, _, remarks = _engine.save(os.fsencode(directory), described.native, **options)
         if coordinates:
             dcp_records.note_step("finish_checkpoint", *step)
     engine_use.note(call, directory, reason, expected=not reason)

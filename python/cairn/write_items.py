@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
-from cairn import _engine
+from cairn import _engine, save_deadlines
 from cairn.claims import Ticket
 from cairn.errors import InvalidArgument
 from cairn.flattening import Path
@@ -45,7 +45,10 @@ def write_items(
             dtypes.append(None)
         else:
             dtypes.append(_add_tensor(tensors, path, item, data))
-    share = _engine.write_share(os.fsencode(directory), ticket.content, ticket.rank, state, **options)
+    deadlines = save_deadlines.current()
+    share = _engine.write_share(
+        os.fsencode(directory), ticket.content, ticket.rank, state, deadlines=deadlines, **options
+    )
     files = share.files
     results: list[WriteResult] = []
     for item, dtype, (file, offset, length) in zip(plan.items, dtypes, share.places, strict=True):

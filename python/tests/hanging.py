@@ -4,8 +4,8 @@ from pathlib import Path
 
 import preloaded
 
-# pwrite and fsync of a data file wait while the file named by $HANG is there. Both are called by their names in the
-# engine; what the interpreter writes is left alone.
+# $HANG is CALL:FILE. That call waits while the file is there: pwrite and fsync of a data file, and renameat to a name
+# that ends with .metadata. All are called by their names in the engine; what the interpreter does is left alone.
 _SHIM = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,10 +14,13 @@ _SHIM = """
 #include <string.h>
 #include <sys/types.h>
 #include <unistd.h>
-static void wait_while_hanging(int fd, const char *call) {
+static const char *file_of(const char *call) {
   const char *file = getenv("HANG");
-  if (file == NULL || strncmp(file, call, strlen(call)) != 0) return;
-  file += strlen(call) + 1;
+  return file == NULL || strncmp(file, call, strlen(call)) != 0 ? NULL : file + strlen(call) + 1;
+}
+static void wait_while_hanging(int fd, const char *call) {
+  const char *file = file_of(call);
+  if (file == NULL) return;
   char link[64], path[4096];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   ssize_t length = readlink(link, path, sizeof path - 1);
@@ -38,6 +41,13 @@ int fsync(int fd) {
   if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "fsync");
   wait_while_hanging(fd, "fsync");
   return real(fd);
+}
+int renameat(int old_folder, const char *old_name, int new_folder, const char *new_name) {
+  static int (*real)(int, const char *, int, const char *);
+  if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "renameat");
+  const char *file = file_of("renameat"), *suffix = strstr(new_name, ".metadata");
+  while (file != NULL && suffix != NULL && access(file, F_OK) == 0) usleep(5000);
+  return real(old_folder, old_name, new_folder, new_name);
 }
 """
 

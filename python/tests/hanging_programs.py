@@ -3,14 +3,18 @@
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 
 import cairn
+import cairn.checkpointer
 
 FOLDER = Path(sys.argv[2])
 SECONDS = 1.0  # of the deadline under test
@@ -148,5 +152,117 @@ def step_of_mine(directory: Path, rank: int) -> int:
     return int(found[str(rank)]["step"])
 
 
+def stalled(call: str, save: Callable[[], object]) -> cairn.Unavailable:
+    """What a save raises in which `call` hangs. Other calls have all the time that a busy machine may need."""
+    seconds = {"pwrite": "deadline_seconds", "fsync": "sync_deadline_seconds", "renameat": "publish_deadline_seconds"}
+    cairn.configure_saves(**{name: SECONDS / 2 if name == seconds[call] else 100.0 for name in seconds.values()})
+    try:
+        save()
+    except cairn.Unavailable as error:
+        assert "has not returned" in str(error), error
+        assert str(FOLDER) in str(error), error
+        return error
+    raise AssertionError("the save did not fail")
+
+
+def go_on(block: Path, directory: Path) -> None:
+    """Lets the call go on, and waits until the thread that hung has cleaned up."""
+    block.unlink()
+    for _ in range(2000):
+        if not list(directory.glob(".cairn-*")):
+            return
+        time.sleep(0.02)
+    raise AssertionError(list(directory.iterdir()))
+
+
+def blocking() -> None:
+    """One rank: each call that can hang in each save that blocks."""
+    directory, alone = FOLDER / "checkpoint", FOLDER / "alone"
+    checkpointer = cairn.checkpointer.make_sync_checkpointer()
+
+    def alone_step() -> int:
+        return int(checkpointer.load(str(alone), {"w": torch.zeros(1_000_000), "step": -1})["step"])
+
+    saves: list[tuple[Path, Callable[[int], object], Callable[[], int]]] = [
+        (directory, lambda step: cairn.save(state(step), checkpoint_id=directory), lambda: loaded_step(directory)),
+        (alone, lambda step: checkpointer.save(str(alone), state(step)), alone_step),
+    ]
+    for place, save, loaded in saves:
+        save(1)
+        for call in ("pwrite", "fsync", "renameat"):
+            block = hang(call)
+            error = stalled(call, lambda: save(2))  # noqa: B023 - called at once
+            assert ("unknown" in str(error)) == (call == "renameat"), error
+            assert loaded() == 1
+            go_on(block, place)
+            assert loaded() == (2 if call == "renameat" else 1)
+        save(3)
+        assert loaded() == 3
+        assert len(list(place.iterdir())) == 2, list(place.iterdir())
+
+
+def blocking_end() -> None:
+    """One rank: an fsync that is slow and no more; Ctrl-C while a write hangs; the end of the interpreter meanwhile."""
+    directory = FOLDER / "checkpoint"
+    cairn.configure_saves(deadline_seconds=SECONDS / 2, sync_deadline_seconds=100)
+    block = hang("fsync")
+    threading.Timer(SECONDS, block.unlink).start()
+    cairn.save(state(1), checkpoint_id=directory)
+    assert not block.exists()
+    assert loaded_step(directory) == 1
+
+    cairn.configure_saves()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    block = hang()
+    threading.Timer(SECONDS / 2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        cairn.save(state(2), checkpoint_id=directory)
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise AssertionError("the save was not interrupted")
+    go_on(block, directory)
+    assert loaded_step(directory) == 1
+
+    hang()
+    stalled("pwrite", lambda: cairn.save(state(2), checkpoint_id=directory))
+
+
+def blocking_ranks() -> None:
+    """Two ranks: a call of one hangs. Saved by the engine, and by torch with the engine's storage."""
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", init_method=f"file://{FOLDER / 'store'}", rank=rank, world_size=2)
+    directory = FOLDER / "checkpoint"
+    cairn.save(mine(1), checkpoint_id=directory)
+
+    def by_torch() -> None:
+        try:
+            dcp.save(mine(2), storage_writer=cairn.FileSystemWriter(directory))
+        except dcp.CheckpointException as error:
+            raise error.failures[stuck][0] from None
+
+    def by_engine() -> None:
+        cairn.save(mine(2), checkpoint_id=directory)
+
+    for save in (by_engine, by_torch):
+        for stuck, call in ((0, "pwrite"), (1, "fsync"), (0, "renameat")):
+            block = hang(call) if rank == stuck else None
+            error = stalled(call, save)
+            if save is by_engine:
+                assert set(error.failures) == {stuck}, error.failures
+            assert ("unknown" in str(error)) == (call == "renameat"), error
+            assert step_of_mine(directory, rank) == 1
+            dist.barrier()
+            if block is not None:
+                go_on(block, directory)
+            dist.barrier()
+            os.environ.pop("HANG", None)
+            assert step_of_mine(directory, rank) == (2 if call == "renameat" else 1)
+        cairn.save(mine(1), checkpoint_id=directory)
+        dist.barrier()
+        assert len(list(directory.iterdir())) == 3, list(directory.iterdir())
+        dist.barrier()
+
+
 if __name__ == "__main__":
-    {"third": third, "exit_early": exit_early, "long_sync": long_sync, "ranks": ranks}[sys.argv[1]]()
+    globals()[sys.argv[1]]()

@@ -1,4 +1,4 @@
-"""Settings of asynchronous saves: those that can't be are refused, and change nothing."""
+"""Settings of saves: those that can't be are refused, and change nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from ranks import Gang
 
 import cairn
-from cairn import async_saving
+from cairn import async_saving, save_deadlines
 
 WRONG: list[dict[str, Any]] = [
     {"generations": 0},
@@ -32,6 +32,15 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
         with pytest.raises(cairn.InvalidArgument, match=name):
             set_up(**wrong)
     assert async_saving._settings == before
+
+
+@pytest.mark.parametrize("wrong", [{"deadline_seconds": 0}, {"sync_deadline_seconds": "1"}], ids=str)
+def test_deadlines_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    before = save_deadlines.current()
+    (name,) = wrong
+    with pytest.raises(cairn.InvalidArgument, match=name):
+        cairn.configure_saves(**wrong)
+    assert save_deadlines.current() == before
 
 
 @pytest.mark.parametrize("wrong", ["process", "thread", None, 1])

@@ -24,7 +24,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return hanging.library(tmp_path_factory.mktemp("hanging"))
 
 
-@pytest.mark.parametrize("name", ["third", "exit_early", "long_sync"])
+@pytest.mark.parametrize("name", ["third", "exit_early", "long_sync", "blocking", "blocking_end"])
 def test_one_rank(name: str, tmp_path: Path, library: Path) -> None:
     program = start(name, tmp_path, library)
     said, _ = program.communicate(timeout=SECONDS)
@@ -39,3 +39,9 @@ def test_two_ranks(tmp_path: Path, library: Path) -> None:
     if psutil.pid_exists(writer):
         psutil.wait_procs([psutil.Process(writer)], timeout=SECONDS)
     assert not psutil.pid_exists(writer)
+
+
+def test_two_ranks_that_block(tmp_path: Path, library: Path) -> None:
+    programs = [start("blocking_ranks", tmp_path, library, rank) for rank in (0, 1)]
+    said = [program.communicate(timeout=SECONDS)[0] for program in programs]
+    assert [program.returncode for program in programs] == [0, 0], said

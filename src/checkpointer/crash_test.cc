@@ -21,7 +21,7 @@ bool save_step(ModelStorage& disk, int step) {
   SaveOptions options;
   options.thread_count = 1;  // so that operations have the same numbers in every run
   options.checkpoint_id = "model";
-  return checkpointer::save_into(disk, state.dict(), options).has_value();
+  return checkpointer::save_into({"model", ModelStorage::opening(disk)}, state.dict(), options).has_value();
 }
 
 // The step that is found, 0 if there is no checkpoint, -1 if what is there is broken or a mixture.

@@ -5,20 +5,25 @@
 #include <cairn/save_steps.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "checkpointer/save_worker.h"
 #include "storage/storage.h"
 
 namespace cairn::checkpointer {
 
+// A directory of a file system. Opening makes it if need be.
+SaveDirectory made_directory(const std::filesystem::path& directory);
+
 // As cairn::save; `options.checkpoint_id` is recorded as it is.
-Result<SaveReport> save_into(storage::Storage& storage, const StateDict& state, const SaveOptions& options);
+Result<SaveReport> save_into(const SaveDirectory& directory, const StateDict& state, const SaveOptions& options);
 
 // As SaveClaim::make and RankShare::write.
-Result<SaveClaim> claim_in(std::unique_ptr<storage::Storage> storage, const SaveOptions& options);
-Result<RankShare> write_share_in(std::unique_ptr<storage::Storage> storage, std::string_view ticket, std::uint32_t rank,
+Result<SaveClaim> claim_in(const SaveDirectory& directory, const SaveOptions& options);
+Result<RankShare> write_share_in(const SaveDirectory& directory, std::string_view ticket, std::uint32_t rank,
                                  const StateDict& state, const SaveOptions& options);
 
 // As cairn::open.

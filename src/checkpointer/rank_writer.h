@@ -1,12 +1,14 @@
 // RankWriter: carries out one rank's part of a save: lays out its files, writes them, and gives them their final names
 // (steps 2 and 3 of transfer/commit.cc).
 //
-// One thread at a time. The sources are views: their owners outlive the call.
+// One thread at a time. The sources are views: their owners outlive write(), or the gate that it is given.
 #pragma once
 
 #include <cairn/result.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,31 +31,29 @@ struct RankPart {
 
 class RankWriter {
  public:
-  // `storage` outlives it.
-  RankWriter(storage::Storage& storage, const RankPart& part)
-      : storage_(storage), part_(part), files_(storage, part.ticket.identity) {}
+  // Decides which source goes where. Touches no storage.
+  static Result<std::unique_ptr<RankWriter>> make(const RankPart& part, std::span<const transfer::ItemSource> sources);
 
-  // Call it once.
-  Result<void> write(std::span<const transfer::ItemSource> sources, const transfer::WriteOptions& options);
+  // Returns what there is to say of each file, in the order of names(). `storage` outlives this object. Call it once.
+  Result<std::vector<WrittenFile>> write(storage::Storage& storage, const transfer::WriteOptions& options);
 
-  // What has been written: names, and what there is to say of each file.
+  // The final names of the files.
   const std::vector<std::string>& names() const { return names_; }
-  const std::vector<WrittenFile>& written() const { return written_; }
-  std::uint64_t bytes_written() const;
   // Where each source lies; `file` counts in names().
   const std::vector<ItemLocation>& places() const { return places_; }
-  // Whose the files are from now on.
-  transfer::RankFiles& files() { return files_; }
+  // After write(): who decides what becomes of the files. Unless they are handed over, destroying this object withdraws
+  // them.
+  transfer::RankFiles& files() { return *files_; }
 
  private:
-  Result<std::vector<transfer::FileImage>> lay_out(std::span<const transfer::ItemSource> sources);
+  explicit RankWriter(const RankPart& part) : part_(part) {}
+  Result<void> lay_out(std::span<const transfer::ItemSource> sources);
 
-  storage::Storage& storage_;
   RankPart part_;
-  transfer::RankFiles files_;
   std::vector<std::string> names_;
-  std::vector<WrittenFile> written_;
   std::vector<ItemLocation> places_;
+  std::vector<transfer::FileImage> images_;  // until they are written
+  std::optional<transfer::RankFiles> files_;
 };
 
 }  // namespace cairn::checkpointer

@@ -263,7 +263,7 @@ TEST(CrashOfARankAlone, LeavesTheCheckpointsBesideItWhole) {
       RankState state(rank.value_or(0), rank ? 2 : 1, step);
       SaveOptions options{.alone_as_rank = rank, .thread_count = 1};
       options.checkpoint_id = "model";
-      return checkpointer::save_into(disk, state.dict(), options).has_value();
+      return checkpointer::save_into({"model", ModelStorage::opening(disk)}, state.dict(), options).has_value();
     };
     const auto found = [&](const std::string& metadata, std::uint32_t rank, std::int64_t ranks) {
       const auto checkpoint = checkpointer::open_in(ModelStorage::view_of(disk), metadata);
@@ -304,7 +304,7 @@ std::size_t save_on(ModelStorage& disk, int step) {
     RankState state(static_cast<std::int64_t>(rank), 3, step);
     SaveOptions options{.thread_count = 1, .collectives = &collectives};
     options.checkpoint_id = "model";
-    saved += checkpointer::save_into(disk, state.dict(), options).has_value() ? 1 : 0;
+    saved += checkpointer::save_into({"model", ModelStorage::opening(disk)}, state.dict(), options).has_value() ? 1 : 0;
   });
   return saved;
 }

@@ -9,6 +9,11 @@
 // A rank that fails in a step still takes the next ones, with its error: so it reaches everybody, and nobody waits for
 // a rank that has given up. After step 3 only the coordinator withdraws: a rank that does not hear from it any more
 // can't know whether it has committed.
+//
+// The calling thread plans and talks to the other ranks; whatever touches the storage is a task of the worker
+// (save_worker.h). If a call into the storage hangs in a task, that step fails on this rank like any other failure, and
+// all ranks hear of it in the next step. A storage that hangs in the commit itself leaves it unknown whether the save
+// is committed if the rename has begun; if the commit is synced, the save has succeeded, and only the cleaning is left.
 #include <cairn/checkpoint.h>
 
 #include <optional>
@@ -21,6 +26,7 @@
 #include "checkpointer/save_items.h"
 #include "checkpointer/save_layout.h"
 #include "checkpointer/save_messages.h"
+#include "checkpointer/save_worker.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 #include "format/manifest/outcome.h"
@@ -30,36 +36,40 @@
 namespace cairn {
 namespace {
 
-using checkpointer::AssignedItem;
 using checkpointer::Ranks;
+using checkpointer::RankWriter;
 using checkpointer::SaveAssignment;
+using checkpointer::SaveDirectory;
 using checkpointer::SaveItems;
 using checkpointer::SaveLayout;
+using checkpointer::SaveWorker;
+using checkpointer::StorageSide;
 using checkpointer::WrittenFile;
 using transfer::ItemSource;
-using transfer::SaveTransaction;
 
 // Steps 2 and 4: what only the coordinator does.
 class Coordinator {
  public:
-  Coordinator(storage::Storage& storage, const SaveOptions& options) : storage_(storage), options_(options) {}
+  Coordinator(SaveWorker& worker, const SaveOptions& options) : worker_(worker), options_(options) {}
 
   // An assignment for each rank, encoded.
   Result<std::vector<std::string>> assign(const std::vector<std::string>& messages) {
     CAIRN_TRY_ASSIGN(const checkpointer::PlannedSave planned,
                      checkpointer::plan_together(messages, options_.dedup_to_lowest_rank));
     const transfer::SaveIdentity identity = checkpointer::next_save_identity();
-    CAIRN_TRY_ASSIGN(transaction_,
-                     SaveTransaction::claim(storage_, identity,
-                                            {options_.overwrite, options_.alone_as_rank, planned.local.names_taken()}));
+    CAIRN_TRY_ASSIGN(
+        const transfer::SaveTicket ticket,
+        worker_.claim(identity, {options_.overwrite, options_.alone_as_rank, planned.local.names_taken()}));
     const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
-    CAIRN_TRY_ASSIGN(layout_,
-                     checkpointer::lay_out_save(planned.local, planned.global, transaction_->ticket(), first_rank));
+    CAIRN_TRY_ASSIGN(layout_, checkpointer::lay_out_save(planned.local, planned.global, ticket, first_rank));
     Catalog& catalog = layout_.catalog;
     catalog.version = "1.0.0";
     catalog.save_id = uuid_text(identity.save_id);
     catalog.checkpoint_id = options_.checkpoint_id;
-    transaction_->expect(catalog.files);
+    CAIRN_TRY(worker_.run("claiming the directory", [files = catalog.files](StorageSide& side) -> Result<void> {
+      side.transaction->expect(files);
+      return {};
+    }));
     CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
     pickle_ = metadata.render(*catalog.save_id, *catalog.checkpoint_id, catalog.files);
     std::vector<std::string> assignments;
@@ -83,41 +93,49 @@ class Coordinator {
       }
     }
     if (options_.before_commit) CAIRN_TRY(options_.before_commit());
-    CAIRN_TRY_ASSIGN(transfer::CommitReport report,
-                     transaction_->commit(pickle_, std::move(record), options_.durability));
-    return checkpointer::encode_committed({pickle_, std::move(report.warnings)});
+    const checkpointer::CommitOutcome outcome = worker_.commit(pickle_, std::move(record), options_.durability);
+    may_have_committed_ = outcome.may_have_committed;
+    if (!outcome.report) return outcome.report.error();
+    return checkpointer::encode_committed({pickle_, outcome.report->warnings});
   }
 
-  bool may_have_committed() const { return transaction_ && transaction_->may_have_committed(); }
+  bool may_have_committed() const { return may_have_committed_; }
   Catalog take_catalog() { return std::move(layout_.catalog); }
 
  private:
-  storage::Storage& storage_;
+  SaveWorker& worker_;
   const SaveOptions& options_;
-  std::unique_ptr<SaveTransaction> transaction_;  // destroyed before its commit, it withdraws everybody's files
   SaveLayout layout_;
   std::string pickle_;
+  bool may_have_committed_ = false;
 };
 
 class Save {
  public:
-  Save(storage::Storage& storage, const SaveOptions& options)
-      : storage_(storage),
-        options_(options),
+  explicit Save(const SaveOptions& options)
+      : options_(options),
         ranks_(options.collectives, options.coordinator_rank),
-        coordinator_(storage, options) {}
+        worker_(options.deadlines),
+        coordinator_(worker_, options) {
+    worker_.heed(options.interrupted);
+  }
 
-  // `state` may be why there is none.
-  Result<SaveReport> run(const Result<const StateDict*>& state) {
+  Result<SaveReport> run(const SaveDirectory& directory, const StateDict& state) {
+    Result<SaveReport> report = take_steps(directory, state);
+    worker_.finish();
+    return report;
+  }
+
+ private:
+  Result<SaveReport> take_steps(const SaveDirectory& directory, const StateDict& state) {
     const Result<std::vector<std::string>> plans =
-        ranks_.gather(ranks_.attempt([&] { return describe(state); }));  // (1)
+        ranks_.gather(ranks_.attempt([&] { return describe(directory, state); }));  // (1)
     Result<std::vector<std::string>> assignments{std::vector<std::string>()};
     if (ranks_.is_coordinator()) {  // (2)
       assignments = plans ? ranks_.attempt([&] { return coordinator_.assign(*plans); }) : plans.error();
     }
     CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
     Result<std::string> written = ranks_.attempt([&] { return write(assignment); });  // (3)
-    if (written) writer_->files().hand_over();
     const Result<std::vector<std::string>> all = ranks_.gather(std::move(written));
     std::string verdict;
     if (ranks_.is_coordinator()) {  // (4)
@@ -130,7 +148,6 @@ class Save {
     return conclude(*told);
   }
 
- private:
   // The group is lost at the very end. A commit is not undone because somebody can't hear of it: so say what is known.
   std::string_view without_verdict() const {
     if (!ranks_.is_coordinator())
@@ -139,27 +156,37 @@ class Save {
     return "telling the other ranks that the save is committed: the new checkpoint is in place";
   }
 
-  Result<std::string> describe(const Result<const StateDict*>& state) {
-    if (!state) return state.error();
+  Result<std::string> describe(const SaveDirectory& directory, const StateDict& state) {
+    CAIRN_TRY(worker_.open(directory));
     if (options_.alone_as_rank && ranks_.size() > 1) {
       return Error(ErrorCode::kInvalidArgument, "a rank that saves alone has no part in a save of many");
     }
-    CAIRN_TRY_ASSIGN(items_, SaveItems::make(**state));
+    CAIRN_TRY_ASSIGN(items_, SaveItems::make(state));
     const std::string name = transfer::data_file_name({{}, true}, number_of_this_rank(), 0);
-    const bool names_taken = storage_.open(name, true).has_value();
+    CAIRN_TRY_ASSIGN(const bool names_taken,
+                     worker_.run("looking whether file names are free", [name](StorageSide& side) -> Result<bool> {
+                       return side.storage->open(name, true).has_value();
+                     }));
     return checkpointer::encode_local_plan(items_.sources(),
                                            {options_.record_paths, options_.file_per_item, names_taken});
   }
 
   Result<std::string> write(const std::string& message) {
     CAIRN_TRY_ASSIGN(const SaveAssignment assignment, checkpointer::decode_assignment(message));
-    writer_.emplace(storage_, checkpointer::RankPart{assignment.ticket, number_of_this_rank(), assignment.file_count,
-                                                     options_.file_per_item});
     save_id_ = assignment.ticket.identity.save_id;
     CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(assignment.items));
-    CAIRN_TRY(writer_->write(sources,
-                             {options_.durability, options_.thread_count, options_.direct_io, options_.interrupted}));
-    return checkpointer::encode_written(writer_->written());
+    const checkpointer::RankPart part{assignment.ticket, number_of_this_rank(), assignment.file_count,
+                                      options_.file_per_item};
+    CAIRN_TRY_ASSIGN(auto writer, RankWriter::make(part, sources));
+    has_written_ = true;
+    CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> written, worker_.write(std::move(writer), options_));
+    for (const WrittenFile& file : written) bytes_written_ += file.size;
+    std::string message_of_files = checkpointer::encode_written(written);
+    CAIRN_TRY(worker_.run("handing over its files", [](StorageSide& side) -> Result<void> {
+      side.writer->files().hand_over();
+      return {};
+    }));
+    return message_of_files;
   }
 
   std::uint32_t number_of_this_rank() const {
@@ -170,11 +197,22 @@ class Save {
     CAIRN_TRY_ASSIGN(const checkpointer::Verdict verdict, checkpointer::decode_verdict(message));
     const Result<std::string> outcome = manifest::decode_outcome(verdict.outcome);
     if (!outcome) {
-      if (writer_ && !verdict.files_stay) writer_->files().withdraw();
+      if (has_written_ && !verdict.files_stay) {
+        (void)worker_.run("withdrawing its files", [](StorageSide& side) -> Result<void> {
+          side.writer->files().withdraw();
+          return {};
+        });
+      }
       return outcome.error();
     }
-    writer_->files().remove_own_folder();
     CAIRN_TRY_ASSIGN(checkpointer::Committed committed, checkpointer::decode_committed(*outcome));
+    if (!worker_.has_given_up()) {  // in the clean-up after the commit: that has been said
+      const Result<void> cleaned = worker_.run("removing its private folder", [](StorageSide& side) -> Result<void> {
+        side.writer->files().remove_own_folder();
+        return {};
+      });
+      if (!cleaned) committed.warnings.push_back(checkpointer::not_cleaned_up(cleaned.error()));
+    }
     Catalog catalog;
     if (ranks_.is_coordinator()) {
       catalog = coordinator_.take_catalog();
@@ -184,35 +222,41 @@ class Save {
     }
     CAIRN_TRY(catalog.index());
     const std::uint64_t metadata_bytes = ranks_.is_coordinator() ? committed.pickle.size() : 0;
-    return SaveReport{save_id_, std::make_shared<Catalog>(std::move(catalog)),
-                      writer_->bytes_written() + metadata_bytes, std::move(committed.warnings)};
+    return SaveReport{save_id_, std::make_shared<Catalog>(std::move(catalog)), bytes_written_ + metadata_bytes,
+                      std::move(committed.warnings)};
   }
 
-  storage::Storage& storage_;
   const SaveOptions& options_;
   Ranks ranks_;
-  Coordinator coordinator_;
   SaveItems items_;
-  std::optional<checkpointer::RankWriter> writer_;
+  SaveWorker worker_;  // may be reading the items until it is destroyed, so it goes first
+  Coordinator coordinator_;
+  bool has_written_ = false;  // the worker has a RankWriter, unless it was given up before
+  std::uint64_t bytes_written_ = 0;
   SaveId save_id_;
 };
 
 }  // namespace
 
-Result<SaveReport> checkpointer::save_into(storage::Storage& storage, const StateDict& state,
+SaveDirectory checkpointer::made_directory(const std::filesystem::path& directory) {
+  const auto open = [directory]() -> Result<std::unique_ptr<storage::Storage>> {
+    CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, storage::PosixStorage::make_directory(directory));
+    return storage;
+  };
+  return {directory.string(), open};
+}
+
+Result<SaveReport> checkpointer::save_into(const SaveDirectory& directory, const StateDict& state,
                                            const SaveOptions& options) {
-  return Save(storage, options).run(&state);
+  Result<SaveReport> report = Save(options).run(directory, state);
+  if (!report) return std::move(report).error().while_doing("saving to '" + directory.name + "'");
+  return report;
 }
 
 Result<SaveReport> save(const std::filesystem::path& directory, const StateDict& state, const SaveOptions& options) {
-  const std::string where = "saving to '" + directory.string() + "'";
-  auto storage = storage::PosixStorage::make_directory(directory);
-  if (!storage) return abandon_save(std::move(storage).error().while_doing(where), options);
   SaveOptions complete = options;
   if (complete.checkpoint_id.empty()) complete.checkpoint_id = directory.string();
-  Result<SaveReport> report = checkpointer::save_into(**storage, state, complete);
-  if (!report) return std::move(report).error().while_doing(where);
-  return report;
+  return checkpointer::save_into(checkpointer::made_directory(directory), state, complete);
 }
 
 Error abandon_save(const Error& reason, const SaveOptions& options) {

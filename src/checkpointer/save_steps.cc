@@ -1,36 +1,66 @@
 #include <cairn/save_steps.h>
 
+#include <functional>
 #include <unordered_set>
 #include <utility>
 
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
-#include "checkpointer/rank_writer.h"
 #include "checkpointer/save_items.h"
-#include "checkpointer/save_messages.h"
+#include "checkpointer/save_worker.h"
 #include "format/dcp/metadata_decoder.h"
-#include "storage/posix/posix_storage.h"
-#include "transfer/commit.h"
+#include "transfer/save_ticket.h"
 
 namespace cairn {
 
+using checkpointer::RankWriter;
+using checkpointer::SaveDirectory;
+using checkpointer::StorageSide;
+using checkpointer::WrittenFile;
+
 struct SaveClaim::Impl {
-  std::unique_ptr<storage::Storage> storage;  // outlives the transaction: declared before it
-  std::unique_ptr<transfer::SaveTransaction> transaction;
+  Impl(std::string given_directory, const SaveOptions& options)
+      : directory(std::move(given_directory)), durability(options.durability), worker(options.deadlines) {}
+
+  Result<void> claim(const SaveDirectory& place, const SaveOptions& options);
+  Result<SaveReport> commit(std::string_view metadata, const std::vector<PublishedFile>& files);
+
+  std::string directory;
+  Durability durability;
   transfer::SaveTicket ticket;
-  Durability durability = Durability::kDurable;
+  bool ended = false;
   bool may_have_committed = false;
+  checkpointer::SaveWorker worker;
 };
 
 struct RankShare::Impl {
-  std::unique_ptr<storage::Storage> storage;  // outlives the writer: declared before it
-  std::unique_ptr<checkpointer::RankWriter> writer;
+  explicit Impl(const SaveOptions& options) : worker(options.deadlines) {}
+
+  Result<void> write(const SaveDirectory& directory, const checkpointer::RankPart& part, const StateDict& state,
+                     const SaveOptions& options);
+
   std::vector<PublishedFile> files;
+  std::vector<ItemLocation> places;
+  checkpointer::SaveWorker worker;
 };
 
 namespace {
 
-std::string saving_to(const std::filesystem::path& directory) { return "saving to '" + directory.string() + "'"; }
+std::string saving_to(const std::string& directory) { return "saving to '" + directory + "'"; }
+
+// Lets the caller of one function, and of no later one, interrupt the worker.
+class Heeding {
+ public:
+  Heeding(checkpointer::SaveWorker& worker, const std::function<bool()>& interrupted) : worker_(worker) {
+    worker_.heed(interrupted);
+  }
+  ~Heeding() { worker_.heed({}); }
+  Heeding(const Heeding&) = delete;
+  Heeding& operator=(const Heeding&) = delete;
+
+ private:
+  checkpointer::SaveWorker& worker_;
+};
 
 // What is committed must be readable: the metadata comes from elsewhere.
 Result<Catalog> read_back(std::string_view metadata, const std::vector<PublishedFile>& files) {
@@ -59,42 +89,61 @@ SaveClaim::SaveClaim(SaveClaim&&) noexcept = default;
 SaveClaim& SaveClaim::operator=(SaveClaim&&) noexcept = default;
 SaveClaim::~SaveClaim() = default;
 
-Result<SaveClaim> checkpointer::claim_in(std::unique_ptr<storage::Storage> storage, const SaveOptions& options) {
-  auto impl = std::make_unique<SaveClaim::Impl>();
-  impl->storage = std::move(storage);
-  impl->durability = options.durability;
-  CAIRN_TRY_ASSIGN(impl->transaction, transfer::SaveTransaction::claim(*impl->storage, next_save_identity(),
-                                                                       {options.overwrite, options.alone_as_rank}));
-  impl->transaction->expect_any();
-  impl->ticket = impl->transaction->ticket();
+Result<void> SaveClaim::Impl::claim(const SaveDirectory& place, const SaveOptions& options) {
+  CAIRN_TRY(worker.open(place));
+  CAIRN_TRY_ASSIGN(ticket,
+                   worker.claim(checkpointer::next_save_identity(), {options.overwrite, options.alone_as_rank}));
+  return worker.run("claiming the directory", [](StorageSide& side) -> Result<void> {
+    side.transaction->expect_any();
+    return {};
+  });
+}
+
+Result<SaveClaim> checkpointer::claim_in(const SaveDirectory& directory, const SaveOptions& options) {
+  auto impl = std::make_unique<SaveClaim::Impl>(directory.name, options);
+  const Heeding heeding(impl->worker, options.interrupted);
+  if (auto claimed = impl->claim(directory, options); !claimed) {
+    impl->worker.finish();
+    return std::move(claimed).error().while_doing(saving_to(directory.name));
+  }
   return SaveClaim(std::move(impl));
 }
 
 Result<SaveClaim> SaveClaim::make(const std::filesystem::path& directory, const SaveOptions& options) {
-  auto storage = storage::PosixStorage::make_directory(directory);
-  if (!storage) return std::move(storage).error().while_doing(saving_to(directory));
-  Result<SaveClaim> claim = checkpointer::claim_in(std::move(*storage), options);
-  if (!claim) return std::move(claim).error().while_doing(saving_to(directory));
-  return claim;
+  return checkpointer::claim_in(checkpointer::made_directory(directory), options);
 }
 
 std::string SaveClaim::ticket() const { return transfer::encode_ticket(impl_->ticket); }
 SaveId SaveClaim::save_id() const { return impl_->ticket.identity.save_id; }
 bool SaveClaim::may_have_committed() const { return impl_->may_have_committed; }
 
-Result<SaveReport> SaveClaim::commit(std::string_view metadata, const std::vector<PublishedFile>& files) {
-  // It goes when this call is over: what it has not committed is withdrawn before the caller hears of it.
-  const std::unique_ptr<transfer::SaveTransaction> transaction = std::move(impl_->transaction);
-  if (!transaction) return Error(ErrorCode::kInvalidArgument, "this claim has been committed, or has failed, already");
+Result<SaveReport> SaveClaim::Impl::commit(std::string_view metadata, const std::vector<PublishedFile>& files) {
   CAIRN_TRY_ASSIGN(Catalog catalog, read_back(metadata, files));
   manifest::CommitRecord record;
   for (const PublishedFile& file : files) record.files.push_back({file.name, file.bytes, file.trailer_checksum});
-  Result<transfer::CommitReport> committed =
-      transaction->commit(std::string(metadata), std::move(record), impl_->durability);
-  impl_->may_have_committed = transaction->may_have_committed();
-  if (!committed) return std::move(committed).error();
-  return SaveReport{save_id(), std::make_shared<Catalog>(std::move(catalog)), metadata.size(),
-                    std::move(committed->warnings)};
+  checkpointer::CommitOutcome outcome = worker.commit(std::string(metadata), std::move(record), durability);
+  may_have_committed = outcome.may_have_committed;
+  if (!outcome.report) return std::move(outcome.report).error();
+  return SaveReport{ticket.identity.save_id, std::make_shared<Catalog>(std::move(catalog)), metadata.size(),
+                    std::move(outcome.report->warnings)};
+}
+
+Result<SaveReport> SaveClaim::commit(std::string_view metadata, const std::vector<PublishedFile>& files,
+                                     const std::function<bool()>& interrupted) {
+  if (std::exchange(impl_->ended, true)) {
+    return Error(ErrorCode::kInvalidArgument, "this claim has been committed, or has failed, already");
+  }
+  const Heeding heeding(impl_->worker, interrupted);
+  Result<SaveReport> report = impl_->commit(metadata, files);
+  impl_->worker.finish();  // what it has not committed is withdrawn before the caller hears of it
+  if (!report) return std::move(report).error().while_doing(saving_to(impl_->directory));
+  return report;
+}
+
+void SaveClaim::withdraw(const std::function<bool()>& interrupted) {
+  impl_->ended = true;
+  const Heeding heeding(impl_->worker, interrupted);
+  impl_->worker.finish();
 }
 
 RankShare::RankShare(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -102,34 +151,57 @@ RankShare::RankShare(RankShare&&) noexcept = default;
 RankShare& RankShare::operator=(RankShare&&) noexcept = default;
 RankShare::~RankShare() = default;
 
-Result<RankShare> checkpointer::write_share_in(std::unique_ptr<storage::Storage> storage, std::string_view ticket,
+Result<void> RankShare::Impl::write(const SaveDirectory& directory, const checkpointer::RankPart& part,
+                                    const StateDict& state, const SaveOptions& options) {
+  CAIRN_TRY(worker.open(directory));
+  CAIRN_TRY_ASSIGN(const checkpointer::SaveItems items, checkpointer::SaveItems::make(state));
+  CAIRN_TRY_ASSIGN(std::unique_ptr<RankWriter> writer, RankWriter::make(part, items.sources()));
+  const std::vector<std::string> names = writer->names();
+  places = writer->places();
+  CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> written, worker.write(std::move(writer), options));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    files.push_back({names[i], written[i].size, written[i].trailer_checksum});
+  }
+  return {};
+}
+
+Result<RankShare> checkpointer::write_share_in(const SaveDirectory& directory, std::string_view ticket,
                                                std::uint32_t rank, const StateDict& state, const SaveOptions& options) {
-  auto impl = std::make_unique<RankShare::Impl>();
-  impl->storage = std::move(storage);
-  CAIRN_TRY_ASSIGN(const transfer::SaveTicket decoded, transfer::decode_ticket(ticket));
-  CAIRN_TRY_ASSIGN(const SaveItems items, SaveItems::make(state));
-  impl->writer = std::make_unique<RankWriter>(*impl->storage, RankPart{decoded, rank, 0, options.file_per_item});
-  CAIRN_TRY(impl->writer->write(items.sources(),
-                                {options.durability, options.thread_count, options.direct_io, options.interrupted}));
-  for (std::size_t i = 0; i < impl->writer->names().size(); ++i) {
-    const WrittenFile& file = impl->writer->written()[i];
-    impl->files.push_back({impl->writer->names()[i], file.size, file.trailer_checksum});
+  auto impl = std::make_unique<RankShare::Impl>(options);
+  const Heeding heeding(impl->worker, options.interrupted);
+  const auto write = [&]() -> Result<void> {
+    CAIRN_TRY_ASSIGN(const transfer::SaveTicket decoded, transfer::decode_ticket(ticket));
+    return impl->write(directory, {decoded, rank, 0, options.file_per_item}, state, options);
+  };
+  if (auto written = write(); !written) {
+    impl->worker.finish();
+    return std::move(written).error().while_doing(saving_to(directory.name));
   }
   return RankShare(std::move(impl));
 }
 
 Result<RankShare> RankShare::write(const std::filesystem::path& directory, std::string_view ticket, std::uint32_t rank,
                                    const StateDict& state, const SaveOptions& options) {
-  auto storage = storage::PosixStorage::make_directory(directory);
-  if (!storage) return std::move(storage).error().while_doing(saving_to(directory));
-  Result<RankShare> share = checkpointer::write_share_in(std::move(*storage), ticket, rank, state, options);
-  if (!share) return std::move(share).error().while_doing(saving_to(directory));
-  return share;
+  return checkpointer::write_share_in(checkpointer::made_directory(directory), ticket, rank, state, options);
 }
 
 const std::vector<PublishedFile>& RankShare::files() const { return impl_->files; }
-const std::vector<ItemLocation>& RankShare::places() const { return impl_->writer->places(); }
-void RankShare::hand_over() { impl_->writer->files().hand_over(); }
-void RankShare::withdraw() { impl_->writer->files().withdraw(); }
+const std::vector<ItemLocation>& RankShare::places() const { return impl_->places; }
+
+void RankShare::hand_over() {
+  (void)impl_->worker.run("handing over its files", [](StorageSide& side) -> Result<void> {
+    side.writer->files().hand_over();
+    return {};
+  });
+}
+
+void RankShare::withdraw(const std::function<bool()>& interrupted) {
+  const Heeding heeding(impl_->worker, interrupted);
+  (void)impl_->worker.run("withdrawing its files", [](StorageSide& side) -> Result<void> {
+    side.writer->files().withdraw();
+    return {};
+  });
+  impl_->worker.finish();
+}
 
 }  // namespace cairn

@@ -83,15 +83,15 @@ constexpr std::uint32_t kNobody = UINT32_MAX;
 // A save of `step` in which the ranks after `last_rank` never get to write.
 bool save_on(ModelStorage& disk, int step, std::uint32_t last_rank = kNobody) {
   const SaveOptions options{.thread_count = 1};
-  auto claim = checkpointer::claim_in(ModelStorage::view_of(disk), options);
+  auto claim = checkpointer::claim_in({"model", ModelStorage::opening(disk)}, options);
   if (!claim) return false;
   Results results;
   std::vector<RankShare> shares;
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
     if (rank > last_rank) return false;
     Share state(rank, step);
-    auto share =
-        checkpointer::write_share_in(ModelStorage::view_of(disk), claim->ticket(), rank, state.dict(), options);
+    auto share = checkpointer::write_share_in({"model", ModelStorage::opening(disk)}, claim->ticket(), rank,
+                                              state.dict(), options);
     if (!share) return false;
     results.add(rank, *share);
     share->hand_over();
@@ -136,12 +136,13 @@ TEST(SaveSteps, LeaveTheOldCheckpointAndNoLitterIfARankNeverComes) {
 
 TEST(SaveSteps, AShareThatIsNotHandedOverIsWithdrawn) {
   ModelStorage disk;
-  const auto claim = checkpointer::claim_in(ModelStorage::view_of(disk), {});
+  const auto claim = checkpointer::claim_in({"model", ModelStorage::opening(disk)}, {});
   ASSERT_TRUE(claim);
   const std::size_t before = disk.list("").value().size();
   {
     Share state(0, 1);
-    const auto share = checkpointer::write_share_in(ModelStorage::view_of(disk), claim->ticket(), 0, state.dict(), {});
+    const auto share =
+        checkpointer::write_share_in({"model", ModelStorage::opening(disk)}, claim->ticket(), 0, state.dict(), {});
     ASSERT_TRUE(share);
     EXPECT_EQ(disk.list("").value().size(), before + 1);
   }
@@ -152,10 +153,11 @@ TEST(SaveSteps, RefuseMetadataThatCouldNotBeReadBack) {
   ModelStorage disk;
   ASSERT_TRUE(save_on(disk, 1));
   for (const bool is_pickle : {false, true}) {
-    auto claim = checkpointer::claim_in(ModelStorage::view_of(disk), {});
+    auto claim = checkpointer::claim_in({"model", ModelStorage::opening(disk)}, {});
     ASSERT_TRUE(claim);
     Share state(0, 2);
-    auto share = checkpointer::write_share_in(ModelStorage::view_of(disk), claim->ticket(), 0, state.dict(), {});
+    auto share =
+        checkpointer::write_share_in({"model", ModelStorage::opening(disk)}, claim->ticket(), 0, state.dict(), {});
     ASSERT_TRUE(share);
     share->hand_over();
     Results results;
@@ -175,15 +177,15 @@ TEST(SaveSteps, RefuseMetadataThatCouldNotBeReadBack) {
 
 TEST(SaveSteps, RefuseATicketThatIsNone) {
   ModelStorage disk;
-  const auto claim = checkpointer::claim_in(ModelStorage::view_of(disk), {});
+  const auto claim = checkpointer::claim_in({"model", ModelStorage::opening(disk)}, {});
   ASSERT_TRUE(claim);
   Share state(0, 1);
   const std::string ticket = claim->ticket();
   for (std::size_t length = 0; length < ticket.size(); ++length) {
-    EXPECT_FALSE(
-        checkpointer::write_share_in(ModelStorage::view_of(disk), ticket.substr(0, length), 0, state.dict(), {}));
+    EXPECT_FALSE(checkpointer::write_share_in({"model", ModelStorage::opening(disk)}, ticket.substr(0, length), 0,
+                                              state.dict(), {}));
   }
-  EXPECT_FALSE(checkpointer::write_share_in(ModelStorage::view_of(disk), ticket + "x", 0, state.dict(), {}));
+  EXPECT_FALSE(checkpointer::write_share_in({"model", ModelStorage::opening(disk)}, ticket + "x", 0, state.dict(), {}));
 }
 
 TEST(SaveSteps, ACrashAtAnyOperationLeavesTheOldOrTheNewCheckpoint) {

@@ -16,21 +16,7 @@ namespace {
 
 using storage::Blockade;
 using storage::ScratchDirectory;
-
-// Only the calls that a test blocks have little time: others may be slow on a busy machine.
-SaveDeadlines deadlines_for(Blockade::Call blocked) {
-  constexpr std::chrono::milliseconds kShort{500};
-  SaveDeadlines deadlines{kGenerous, kGenerous, kGenerous};
-  switch (blocked) {
-    case Blockade::Call::kWrite: deadlines.progress = kShort; break;
-    case Blockade::Call::kFinish:
-    case Blockade::Call::kSync: deadlines.sync = kShort; break;
-    case Blockade::Call::kOpenDirectory:
-    case Blockade::Call::kPublish:
-    case Blockade::Call::kReplace: deadlines.publish = kShort; break;
-  }
-  return deadlines;
-}
+using storage::short_for;
 
 class Stalls : public testing::Test {
  protected:
@@ -80,7 +66,7 @@ TEST_P(StallsOf, FailTheSaveWhichNeverCommitsLater) {
   StagedSample sample(2);
   End end;
   const auto save = writer->start(end.callback()).value();
-  begin(*save, sample, deadlines_for(GetParam()));
+  begin(*save, sample, short_for(GetParam()));
   const auto ended = end.wait();
   ASSERT_FALSE(ended);
   EXPECT_EQ(ended.error().code(), ErrorCode::kUnavailable);
@@ -104,14 +90,14 @@ TEST_F(Stalls, OfTheRenameThatCommitsLeaveTheOutcomeUnknownAndSaySo) {
   StagedSample sample(1);
   End end;
   const auto save = writer->start(end.callback()).value();
-  begin(*save, sample, deadlines_for(Blockade::Call::kReplace));
+  begin(*save, sample, short_for(Blockade::Call::kReplace));
   const auto ended = end.wait();
   ASSERT_FALSE(ended);
   EXPECT_NE(std::string(ended.error().what()).find("unknown"), std::string::npos) << ended.error().what();
   StagedSample next(2);  // it must not commit before the one that hangs
   End next_end;
   const auto next_save = writer->start(next_end.callback()).value();
-  begin(*next_save, next, deadlines_for(Blockade::Call::kReplace));
+  begin(*next_save, next, short_for(Blockade::Call::kReplace));
   EXPECT_FALSE(next_end.wait());
   blockade_->release();
   expect_only(1);
@@ -124,7 +110,7 @@ TEST_F(Stalls, OfTheClaimEndTheCall) {
   End end;
   const auto save = writer->start(end.callback()).value();
   ClaimRequest claim = sample.claim_request(directory_.path());
-  claim.deadlines = deadlines_for(Blockade::Call::kOpenDirectory);
+  claim.deadlines = short_for(Blockade::Call::kOpenDirectory);
   EXPECT_FALSE(save->claim(claim, {}));
   EXPECT_FALSE(end.wait());
   blockade_->release();
@@ -144,7 +130,7 @@ TEST_F(Stalls, OfOneRankFailAll) {
     const ClaimRequest claim = (stuck == 0 ? sample : other).claim_request(directory_.path());
     const auto ticket = (stuck == 0 ? save : other_save)->claim(claim, {}).value();
     blockade_->block(Blockade::Call::kWrite);
-    begin_with(*save, sample, ticket, deadlines_for(Blockade::Call::kWrite));
+    begin_with(*save, sample, ticket, short_for(Blockade::Call::kWrite));
     begin_with(*other_save, other, ticket, {kGenerous, kGenerous, kGenerous});
     for (const auto& ended : {end.wait(), other_end.wait()}) {
       ASSERT_FALSE(ended);
@@ -162,7 +148,7 @@ TEST_F(Stalls, DoNotKeepTheProgramFromEnding) {
   StagedSample sample(1);
   End end;
   const auto save = writer->start(end.callback()).value();
-  begin(*save, sample, deadlines_for(Blockade::Call::kWrite));
+  begin(*save, sample, short_for(Blockade::Call::kWrite));
   writer.reset();
   EXPECT_TRUE(end.is_here());
   blockade_->release();

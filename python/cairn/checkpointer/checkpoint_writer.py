@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from cairn import _engine, saves_under_way
+from cairn import _engine, save_deadlines, saves_under_way
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.barriers import Barrier
 from cairn.checkpointer.nested_shape import with_shape
@@ -73,8 +73,8 @@ class CheckpointWriter:
     ) -> Future[None] | None:
         """Saves `state_dict` in directory `path`, and takes the five steps above. `kwargs` go to the hook.
 
-        Returns None: all is done. Raises cairn.Error, or what the hook or the barrier raises; after step 3 the
-        checkpoint is in place all the same.
+        Returns None: all is done. Raises cairn.Error, also if the storage hangs (:func:`cairn.configure_saves`), or
+        what the hook or the barrier raises; after step 3 the checkpoint is in place all the same.
         """
         path, state_dict = path_and_state(path, state_dict)
         hook = self._commit_hook
@@ -107,7 +107,11 @@ def _save_rank(
 
     saves_under_way.wait_for(directory)  # saves into one directory commit in their order
     described = DescribedState(with_shape(state_dict))
-    options = {"alone_as_rank": rank, "before_commit": goes_well if before_commit else None}
+    options = {
+        "alone_as_rank": rank,
+        "before_commit": goes_well if before_commit else None,
+        "deadlines": save_deadlines.current(),
+    }
     try:
         _, _, _, remarks = _engine.save(os.fsencode(directory), described.native, **options)
     except Cancelled:

@@ -1,7 +1,9 @@
 // BlockingStorage: calls that hang, as on a file server that does not answer, until the test lets them go. For tests.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -9,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "storage/testing/view_storage.h"
 
@@ -17,7 +20,20 @@ namespace cairn::storage {
 // Which calls hang. Shared by a test and its storages; thread-safe.
 class Blockade {
  public:
-  enum class Call : std::uint8_t { kOpenDirectory, kWrite, kFinish, kPublish, kReplace, kSync };
+  enum class Call : std::uint8_t {
+    kOpenDirectory,
+    kLock,
+    kMakeFolder,
+    kList,
+    kOpen,
+    kCreate,
+    kWrite,
+    kFinish,
+    kPublish,
+    kReplace,
+    kRemove,
+    kSync,
+  };
 
   // Calls of this kind hang from now on.
   void block(Call call) {
@@ -52,13 +68,48 @@ class Blockade {
   int hanging_ = 0;
 };
 
+// Deadlines for a test that blocks such calls: others have all the time that a busy machine may need.
+inline SaveDeadlines short_for(Blockade::Call blocked) {
+  constexpr std::chrono::milliseconds kShort{500};
+  constexpr std::chrono::minutes kGenerous{2};
+  SaveDeadlines deadlines{kGenerous, kGenerous, kGenerous};
+  switch (blocked) {
+    case Blockade::Call::kWrite: deadlines.progress = kShort; break;
+    case Blockade::Call::kFinish:
+    case Blockade::Call::kSync: deadlines.sync = kShort; break;
+    default: deadlines.publish = kShort; break;
+  }
+  return deadlines;
+}
+
 class BlockingStorage final : public ViewStorage {
  public:
   // The blockade is owned by the test too.
   BlockingStorage(std::unique_ptr<Storage> storage, std::shared_ptr<Blockade> blockade)
       : ViewStorage(*storage), storage_(std::move(storage)), blockade_(std::move(blockade)) {}
 
+  Result<std::unique_ptr<StorageLock>> lock() override {
+    blockade_->pass(Blockade::Call::kLock);
+    return ViewStorage::lock();
+  }
+  Result<void> make_folder(std::string_view name) override {
+    blockade_->pass(Blockade::Call::kMakeFolder);
+    return ViewStorage::make_folder(name);
+  }
+  Result<std::vector<ListedFile>> list(std::string_view folder) const override {
+    blockade_->pass(Blockade::Call::kList);
+    return ViewStorage::list(folder);
+  }
+  Result<std::unique_ptr<ReadableFile>> open(std::string_view name, bool follow_links) const override {
+    blockade_->pass(Blockade::Call::kOpen);
+    return ViewStorage::open(name, follow_links);
+  }
+  Result<void> remove(std::string_view name) override {
+    blockade_->pass(Blockade::Call::kRemove);
+    return ViewStorage::remove(name);
+  }
   Result<std::unique_ptr<WritableFile>> create(std::string_view name, const CreateOptions& options) override {
+    blockade_->pass(Blockade::Call::kCreate);
     CAIRN_TRY_ASSIGN(std::unique_ptr<WritableFile> file, ViewStorage::create(name, options));
     return std::unique_ptr<WritableFile>(std::make_unique<File>(std::move(file), blockade_));
   }

@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,6 +43,10 @@ class ModelStorage final : public Storage {
 
   // Another handle to the same directory, for what takes a Storage over.
   static std::unique_ptr<Storage> view_of(ModelStorage& storage);
+  // The same, for what opens a directory by a function.
+  static std::function<Result<std::unique_ptr<Storage>>()> opening(ModelStorage& storage) {
+    return [&storage]() -> Result<std::unique_ptr<Storage>> { return view_of(storage); };
+  }
 
   // Makes and removes the lock file as operations; waits for another thread without a limit.
   Result<std::unique_ptr<StorageLock>> lock() override;

@@ -1,0 +1,206 @@
+// 1. The caller leaves a task on the desk and waits. The worker's thread carries it out.
+// 2. While it waits, the caller lets the calls into the storage age (storage/operation_watch.h), and asks whether the
+//    save is interrupted.
+// 3. A call is older than its deadline allows: the save is given up. From now on the thread belongs to the desk alone.
+// 4. SaveFate decides whether the save may still be committed: not if the rename of `.metadata` has not begun.
+// 5. The gate of the sources is closed: copies out of the caller's tensors that are under way are waited for, and none
+//    begins any more. So the tensors may go when the caller returns. What the thread that hangs reads are buffers of
+//    its own.
+// 6. When the call returns, the thread ends its task as quickly as it can, withdraws what was not committed, and ends.
+#include "checkpointer/save_worker.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include "core/attempt.h"
+#include "os/start_thread.h"
+#include "storage/operation_watch.h"
+#include "storage/watched_storage.h"
+#include "transfer/save_progress.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+using GivenUp = transfer::SaveFate::GivenUp;
+
+constexpr std::chrono::milliseconds kLook{20};
+// After an interruption a call that has not returned for so long is not waited for any more.
+constexpr std::chrono::milliseconds kPatience{2000};
+
+SaveDeadlines impatient(const SaveDeadlines& deadlines) {
+  return {std::min(deadlines.progress, kPatience), std::min(deadlines.sync, kPatience),
+          std::min(deadlines.publish, kPatience)};
+}
+
+}  // namespace
+
+std::string not_cleaned_up(const Error& reason) {
+  return std::string("committed, but not cleaned up: ") + reason.what();
+}
+
+void StorageSide::drop() {
+  writer.reset();
+  transaction.reset();
+  storage.reset();
+}
+
+// What the caller and the worker's thread share.
+struct SaveWorker::Desk {
+  // Owned by the storage and its files too.
+  std::shared_ptr<storage::OperationWatch> operations = std::make_shared<storage::OperationWatch>();
+  StorageSide side;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  Task task;  // until it is done
+  bool closed = false;
+};
+
+SaveWorker::SaveWorker(const SaveDeadlines& deadlines) : deadlines_(deadlines), desk_(std::make_shared<Desk>()) {}
+
+SaveWorker::~SaveWorker() {
+  interrupted_ = nullptr;
+  finish();
+}
+
+void SaveWorker::work(Desk& desk) {
+  std::unique_lock lock(desk.mutex);
+  while (true) {
+    desk.changed.wait(lock, [&desk] { return desk.task || desk.closed; });
+    if (!desk.task) return;
+    lock.unlock();
+    desk.task(desk.side);
+    lock.lock();
+    desk.task = nullptr;
+    desk.changed.notify_all();
+  }
+}
+
+Result<void> SaveWorker::start() {
+  const auto body = [desk = desk_] {
+    work(*desk);
+    desk->side.drop();  // (6)
+  };
+  CAIRN_TRY_ASSIGN(thread_, os::start_thread<std::thread>("for a save", body));
+  return {};
+}
+
+Result<void> SaveWorker::open(const SaveDirectory& directory) {
+  return run("opening the directory", [directory, operations = desk_->operations](StorageSide& side) -> Result<void> {
+    const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "opening", directory.name);
+    CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> opened, directory.open());
+    side.storage = std::make_unique<storage::WatchedStorage>(std::move(opened), operations);
+    return {};
+  });
+}
+
+Result<transfer::SaveTicket> SaveWorker::claim(const transfer::SaveIdentity& identity,
+                                               const transfer::ClaimOptions& options) {
+  return run("claiming the directory", [identity, options](StorageSide& side) -> Result<transfer::SaveTicket> {
+    CAIRN_TRY_ASSIGN(side.transaction, transfer::SaveTransaction::claim(*side.storage, identity, options));
+    side.transaction->decide_by(&side.fate);
+    return side.transaction->ticket();
+  });
+}
+
+Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> writer, const SaveOptions& options) {
+  // The caller's function is asked by its own thread alone.
+  transfer::WriteOptions means{options.durability, options.thread_count, options.direct_io};
+  return run("writing the files of this rank",
+             [writer = std::move(writer), means](StorageSide& side) mutable -> Result<std::vector<WrittenFile>> {
+               means.interrupted = [&side] { return side.cancelled.load(); };
+               means.sources = &side.sources;
+               side.writer = std::move(writer);
+               return side.writer->write(*side.storage, means);
+             });
+}
+
+CommitOutcome SaveWorker::commit(std::string pickle, manifest::CommitRecord record, Durability durability) {
+  auto work = [pickle = std::move(pickle), record = std::move(record),
+               durability](StorageSide& side) mutable -> Result<CommitOutcome> {
+    // An exception must not hide that the rename has been done.
+    auto report = attempt([&] { return side.transaction->commit(pickle, std::move(record), durability); });
+    return CommitOutcome{std::move(report), side.transaction->may_have_committed()};
+  };
+  Result<CommitOutcome> outcome = run("committing", std::move(work));
+  if (outcome) return *std::move(outcome);
+  Error reason = std::move(outcome).error();
+  if (given_up_ == GivenUp::kCommitted) return {transfer::CommitReport{{not_cleaned_up(reason)}}, true};
+  if (given_up_ != GivenUp::kUnknown) return {std::move(reason), false};
+  return {std::move(reason).while_doing(
+              "renaming `.metadata`: it is unknown whether the save is or will be committed, look at the directory"),
+          true};
+}
+
+std::optional<Error> SaveWorker::carry_out(Task task, std::string_view phase) {
+  if (reason_) return *reason_;
+  if (!thread_.joinable()) {
+    if (auto started = start(); !started) return std::move(started).error();
+  }
+  desk_->operations->tick(Clock::now());  // the time before this task is no call's
+  std::unique_lock lock(desk_->mutex);
+  desk_->task = std::move(task);  // (1)
+  desk_->changed.notify_all();
+  const auto is_done = [this] { return desk_->task == nullptr; };
+  while (!desk_->changed.wait_for(lock, kLook, is_done)) {  // (2)
+    lock.unlock();
+    std::optional<Error> reason;
+    try {
+      reason = judge();
+    } catch (...) {  // out of the caller's function
+      give_up(Error(ErrorCode::kCancelled, "an exception of the caller's function has ended the save"));
+      throw;
+    }
+    lock.lock();
+    if (!reason || is_done()) continue;
+    lock.unlock();
+    give_up(std::move(*reason).while_doing(phase));
+    return *reason_;
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> SaveWorker::judge() {
+  desk_->operations->tick(Clock::now());
+  if (!interrupted_at_ && interrupted_ && interrupted_()) {
+    interrupted_at_ = Clock::now();
+    desk_->side.cancelled = true;
+  }
+  if (const auto overdue = desk_->operations->overdue(deadlines_)) return transfer::stall(*overdue, deadlines_);
+  if (!interrupted_at_ || Clock::now() - *interrupted_at_ < kPatience) return std::nullopt;
+  const auto hanging = desk_->operations->overdue(impatient(deadlines_));
+  if (!hanging) return std::nullopt;
+  return Error(ErrorCode::kCancelled, "interrupted by the caller, while " + hanging->what + " has not returned");
+}
+
+void SaveWorker::give_up(const Error& reason) {
+  reason_ = reason;  // (3)
+  thread_.detach();
+  given_up_ = desk_->side.fate.give_up();  // (4)
+  desk_->side.cancelled = true;
+  {
+    const std::lock_guard lock(desk_->mutex);
+    desk_->closed = true;
+    desk_->changed.notify_all();
+  }
+  desk_->side.sources.close();  // (5)
+}
+
+void SaveWorker::finish() {
+  if (!thread_.joinable()) return;
+  const auto dropped = run("withdrawing what the save has written", [](StorageSide& side) -> Result<void> {
+    side.drop();
+    return {};
+  });
+  if (!dropped) return;  // the storage hangs for that too: the thread does it when it can
+  {
+    const std::lock_guard lock(desk_->mutex);
+    desk_->closed = true;
+    desk_->changed.notify_all();
+  }
+  thread_.join();
+  if (!reason_) reason_ = Error(ErrorCode::kInternal, "the save has ended");
+}
+
+}  // namespace cairn::checkpointer

@@ -1,0 +1,132 @@
+// SaveWorker: the part of a synchronous save that calls the storage, on a thread of its own.
+//
+// A call that hangs in the kernel can't be cancelled. So the thread that saves never makes one: it gives tasks to the
+// worker's thread, one at a time, and waits for each. If a call lasts longer than its deadline, the save is given up
+// and the worker's thread is left alone. The steps stand at the top of save_worker.cc.
+//
+// One thread at a time.
+#pragma once
+
+#include <cairn/checkpoint.h>
+#include <cairn/result.h>
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "checkpointer/rank_writer.h"
+#include "os/gate.h"
+#include "storage/storage.h"
+#include "transfer/commit.h"
+#include "transfer/save_fate.h"
+
+namespace cairn::checkpointer {
+
+// The directory of a save.
+struct SaveDirectory {
+  std::string name;  // for errors
+  // Called on the worker's thread, so it owns all that it uses.
+  std::function<Result<std::unique_ptr<storage::Storage>>()> open;
+};
+
+// What tasks work on. Used and destroyed by the worker's thread alone, but for the first three, which are thread-safe.
+struct StorageSide {
+  transfer::SaveFate fate;
+  os::Gate sources;  // open as long as the caller's tensors may be read
+  std::atomic<bool> cancelled{false};
+  std::unique_ptr<storage::Storage> storage;               // outlives the rest
+  std::unique_ptr<transfer::SaveTransaction> transaction;  // of the coordinator
+  std::unique_ptr<RankWriter> writer;
+
+  // Destroys the last three, in this order: what was not committed is withdrawn.
+  void drop();
+};
+
+// What became of a commit.
+struct CommitOutcome {
+  Result<transfer::CommitReport> report;
+  bool may_have_committed = false;  // then no file of the save is withdrawn any more
+};
+
+// The warning of a save that is committed, but whose storage hung for the rest.
+std::string not_cleaned_up(const Error& reason);
+
+class SaveWorker {
+ public:
+  explicit SaveWorker(const SaveDeadlines& deadlines);
+  // As finish(), but nobody can interrupt it.
+  ~SaveWorker();
+  SaveWorker(const SaveWorker&) = delete;
+  SaveWorker& operator=(const SaveWorker&) = delete;
+
+  // Asked every few milliseconds, on the calling thread, while a task is under way. Once it has said true, a write
+  // fails with kCancelled, and a call that lasts longer than two seconds is given up; if it throws, the save is given
+  // up at once. Empty: nobody interrupts.
+  void heed(std::function<bool()> interrupted) { interrupted_ = std::move(interrupted); }
+
+  // The tasks of a save, in this order.
+  Result<void> open(const SaveDirectory& directory);
+  // The coordinator's. The transaction withdraws what it expects if the save fails.
+  Result<transfer::SaveTicket> claim(const transfer::SaveIdentity& identity, const transfer::ClaimOptions& options);
+  // Of `options` count durability and what changes only speed.
+  Result<std::vector<WrittenFile>> write(std::unique_ptr<RankWriter> writer, const SaveOptions& options);
+  // The coordinator's. If the storage hangs after the commit was synced, the save has succeeded.
+  CommitOutcome commit(std::string pickle, manifest::CommitRecord record, Durability durability);
+  // Ends the thread: what was not committed is withdrawn, unless the storage hangs for that too. Called again, does
+  // nothing.
+  void finish();
+
+  // Any other task: what `work(StorageSide&)`, a Result, returns; an exception comes as it is. Or why the save was
+  // given up meanwhile, or earlier: `phase` says in which step ("while ..."). Then `work` may go on for ever, so it
+  // owns all that it uses but the tensors that are read inside of `sources`.
+  template <typename Work>
+  auto run(std::string_view phase, Work work) -> std::invoke_result_t<Work, StorageSide&> {
+    struct Errand {
+      Work work;
+      std::optional<std::invoke_result_t<Work, StorageSide&>> result = {};
+      std::exception_ptr exception = {};
+    };
+    const auto errand = std::make_shared<Errand>(Errand{std::move(work)});  // owned by the worker's thread too
+    const auto task = [errand](StorageSide& side) {
+      try {
+        errand->result.emplace(errand->work(side));
+      } catch (...) {
+        errand->exception = std::current_exception();
+      }
+    };
+    if (std::optional<Error> reason = carry_out(task, phase)) return *std::move(reason);
+    if (errand->exception) std::rethrow_exception(errand->exception);
+    return *std::move(errand->result);
+  }
+
+  bool has_given_up() const { return given_up_.has_value(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Task = std::function<void(StorageSide&)>;
+  struct Desk;
+  static void work(Desk& desk);
+  Result<void> start();
+  std::optional<Error> carry_out(Task task, std::string_view phase);
+  std::optional<Error> judge();
+  void give_up(const Error& reason);
+
+  SaveDeadlines deadlines_;
+  std::function<bool()> interrupted_;
+  std::optional<Clock::time_point> interrupted_at_;
+  std::shared_ptr<Desk> desk_;  // owned by the thread too
+  std::thread thread_;          // not joinable before the first task, and after the end
+  std::optional<transfer::SaveFate::GivenUp> given_up_;
+  std::optional<Error> reason_;  // why there are no tasks any more
+};
+
+}  // namespace cairn::checkpointer
