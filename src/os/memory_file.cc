@@ -77,6 +77,12 @@ Result<void> MemoryFile::map(std::uint64_t bytes) {
   return {};
 }
 
+std::uint64_t MemoryFile::present_bytes() const noexcept {
+  constexpr std::uint64_t kBlockBytes = 512;
+  struct stat status;
+  return fstat(fd_->get(), &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * kBlockBytes : 0;
+}
+
 Result<void> MemoryFile::resize(std::uint64_t bytes) {
   const std::uint64_t whole = align_up(bytes, kPageBytes);
   if (whole == bytes_.size()) return {};

@@ -32,6 +32,9 @@ class MemoryFile {
   int fd() const noexcept { return fd_->get(); }
   std::span<std::byte> bytes() const noexcept { return bytes_; }
 
+  // Bytes of memory that its pages take, in RAM or swap. From any thread.
+  std::uint64_t present_bytes() const noexcept;
+
   // To that many bytes, rounded up to pages: what is new reads as zeros, what is cut off goes back to the system. Views
   // end. kNoSpace if the system has not so much.
   Result<void> resize(std::uint64_t bytes);
