@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -11,6 +12,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -150,10 +152,13 @@ nb::tuple progress_of(const SaveUnderWay& self) {
   return nb::make_tuple(to_str(name_of(progress.phase)), progress.bytes_written, progress.bytes_total);
 }
 
-std::unique_ptr<AsyncCheckpointer> make_checkpointer(const WriterProcess* process, std::size_t generations,
-                                                     std::size_t copy_threads, int nice) {
+// `memory`: generations, copying threads, whether memory limits are heeded
+std::unique_ptr<AsyncCheckpointer> make_checkpointer(const WriterProcess* process,
+                                                     const std::tuple<std::size_t, std::size_t, bool>& memory,
+                                                     int nice) {
   AsyncCheckpointerOptions options;
-  options.stager = CheckpointStager::make({generations, copy_threads});
+  const auto& [generations, copy_threads, heed_memory_limits] = memory;
+  options.stager = CheckpointStager::make({generations, copy_threads, heed_memory_limits});
   if (process != nullptr) options.process = process->process;
   options.overlap = true;
   options.nice = nice;
@@ -186,8 +191,7 @@ void bind_async_checkpointer(nb::module_& module) {
       .def("catalog", &catalog_of)
       .def("progress", &progress_of);
   nb::class_<AsyncCheckpointer>(module, "AsyncCheckpointer")
-      .def(nb::new_(&make_checkpointer), nb::arg("process").none(), nb::arg("generations"), nb::arg("copy_threads"),
-           nb::arg("nice"))
+      .def(nb::new_(&make_checkpointer), nb::arg("process").none(), nb::arg("memory"), nb::arg("nice"))
       .def("save", &save_state)
       .def("abandon_save", &abandon_save_with)
       .def("prepare", &prepare_for)

@@ -212,7 +212,8 @@ class AsyncSave:
 
 @final
 class AsyncCheckpointer:
-    def __init__(self, process: WriterProcess | None, generations: int, copy_threads: int, nice: int) -> None: ...
+    # memory: generations, copying threads, whether memory limits are heeded
+    def __init__(self, process: WriterProcess | None, memory: tuple[int, int, bool], nice: int) -> None: ...
     def save(
         self,
         directory: bytes,

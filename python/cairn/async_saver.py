@@ -85,7 +85,9 @@ class AsyncSaver:
     finishes what is staged, but not longer than this. `nice` (0 to 19) and `io_priority` (of a process): how far the
     writer stands back behind the training, from when the call does not wait for the copy any more.
     `torn_snapshot_alarm`: with asynchronous staging, a save fails if its tensors were written to before they were
-    copied; a write to a few elements may go unnoticed. `fail_at_exit`: the process exits with status 1, where it would
+    copied; a write to a few elements may go unnoticed. `heed_memory_limits`: before memory is taken for staged bytes,
+    the limits of the memory cgroups and of the machine are looked at; without room for another copy of the state, a
+    save waits for an earlier one, or raises NoSpace. `fail_at_exit`: the process exits with status 1, where it would
     with 0, if at its end a save has failed whose error no caller was told, or a save has not ended because Ctrl-C ended
     the waiting for it.
 
@@ -110,6 +112,7 @@ class AsyncSaver:
         io_priority: IoPriority | None = None,
         torn_snapshot_alarm: bool = True,
         fail_at_exit: bool = False,
+        heed_memory_limits: bool = True,
     ) -> None:
         check_settings(
             generations=generations,
@@ -128,7 +131,7 @@ class AsyncSaver:
         if process:
             executable = os.fsencode(writer_executable())
             self._process = _engine.WriterProcess(executable, grace_seconds, nice, io_priority or "")
-        self._native = _engine.AsyncCheckpointer(self._process, generations, copy_threads, nice)
+        self._native = _engine.AsyncCheckpointer(self._process, (generations, copy_threads, heed_memory_limits), nice)
         self._torn_snapshot_alarm = torn_snapshot_alarm
         self._fail_at_exit = fail_at_exit
         self._saves: list[PendingSave] = []  # under way, or failed and not told

@@ -137,6 +137,7 @@ def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
     io_priority: IoPriority | None = None,
     torn_snapshot_alarm: bool = True,
     fail_at_exit: bool = False,
+    heed_memory_limits: bool = True,
 ) -> None:
     """How :func:`async_save` works in this process: the options of :class:`cairn.AsyncSaver`. Waits for what runs.
 
@@ -153,6 +154,7 @@ def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
         "io_priority": io_priority,
         "torn_snapshot_alarm": torn_snapshot_alarm,
         "fail_at_exit": fail_at_exit,
+        "heed_memory_limits": heed_memory_limits,
     }
     check_settings(**settings)
     saves_under_way.wait_for()

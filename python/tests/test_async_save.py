@@ -340,7 +340,7 @@ def test_it_is_made_ready_ahead(checkpoint: Path, kind: Any) -> None:
 
 
 def test_a_saver_of_ones_own(checkpoint: Path) -> None:
-    saver = cairn.AsyncSaver(process=True, generations=1, nice=5, io_priority="idle")
+    saver = cairn.AsyncSaver(process=True, generations=1, nice=5, io_priority="idle", heed_memory_limits=False)
     save = saver.save(state_of(1), checkpoint, alone_as_rank=3)
     pid = saver.writer_pid
     assert pid is not None

@@ -124,7 +124,9 @@ struct CheckpointStager::Impl {
 };
 
 std::shared_ptr<CheckpointStager> CheckpointStager::make(const CheckpointStagerOptions& options) {
-  auto impl = std::make_unique<Impl>(Impl{staging::ArenaPool(options.generations), options.thread_count});
+  auto limits = options.heed_memory_limits ? std::make_shared<const os::MemoryLimits>() : nullptr;
+  auto impl =
+      std::make_unique<Impl>(Impl{staging::ArenaPool(options.generations, std::move(limits)), options.thread_count});
   return std::make_shared<CheckpointStager>(std::move(impl));
 }
 CheckpointStager::CheckpointStager(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -225,8 +227,7 @@ Result<void> AsyncCheckpointer::prepare(const StateDict& state, const std::funct
   CAIRN_TRY_ASSIGN(const checkpointer::SaveItems items, checkpointer::SaveItems::make(state));
   CAIRN_TRY_ASSIGN(const transfer::LaidOutFile file, transfer::FileImage::lay_out({}, items.sources()));
   CheckpointStager::Impl& stager = impl_->options.stager->impl();
-  CAIRN_TRY_ASSIGN(const std::shared_ptr<staging::Arena> arena, stager.arenas.take(interrupted));
-  CAIRN_TRY(arena->fit(file.file_bytes));
+  CAIRN_TRY_ASSIGN(const std::shared_ptr<staging::Arena> arena, stager.arenas.take(file.file_bytes, interrupted));
   CAIRN_TRY(make_all_present(*arena, stager.thread_count, interrupted));
   return impl_->writer().prepare(arena);
 }

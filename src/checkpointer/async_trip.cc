@@ -1,9 +1,9 @@
 // An asynchronous save, as far as the trainer has to do with it.
 //
 // 1. Describe. Every rank describes its state; byte items are serialised. It takes an arena, and waits for one if saves
-//    hold all of them. The coordinator has its writer claim the directory (transfer/rank_save.cc, step 1). If an
-//    earlier plan fits, every rank already lists the copies that step 5 makes, and takes its samples; the coordinator
-//    does so while its writer claims.
+//    hold all of them, or all the memory that there is. The coordinator has its writer claim the directory
+//    (transfer/rank_save.cc, step 1). If an earlier plan fits, every rank already lists the copies that step 5 makes,
+//    and takes its samples; the coordinator does so while its writer claims.
 // 2. Agree. Everybody says which of its earlier plans fits, if any; the coordinator adds the claim's ticket.
 // [all-gather]
 // 3. Plan, unless all named the same plan: as save.cc does it in its steps 1 and 2.                  [gather, scatter]
@@ -161,7 +161,8 @@ Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
   CAIRN_TRY_ASSIGN(local_plan_, encode_local_plan(items_.sources(),
                                                   {options_.save.record_paths, options_.save.file_per_item, false}));
   plan_ = means_.plans->find(local_plan_, terms());
-  CAIRN_TRY_ASSIGN(std::shared_ptr<staging::Arena> arena, means_.arenas->take(options_.save.interrupted));
+  const auto expected = plan_ ? std::optional(plan_->layout->arena_bytes) : std::nullopt;
+  CAIRN_TRY_ASSIGN(std::shared_ptr<staging::Arena> arena, means_.arenas->take(expected, options_.save.interrupted));
   auto under_way = std::make_shared<UnderWay>();
   under_way->arena = std::move(arena);
   if (ranks_.size() > 1) under_way->rank = number_of_this_rank();
@@ -275,7 +276,7 @@ Result<AsyncSave> AsyncTrip::begin() {
   UnderWay& under_way = *under_way_;
   if (listed_ != plan_) CAIRN_TRY(list_copies());
   under_way.file_bytes = plan_->file_bytes;
-  CAIRN_TRY(under_way.arena->fit(plan_->layout->arena_bytes));
+  CAIRN_TRY(means_.arenas->fit(under_way.arena, plan_->layout->arena_bytes, options_.save.interrupted));
   const SaveOptions& save = options_.save;
   writer::SaveRequest request;
   request.directory = directory_;

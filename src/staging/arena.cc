@@ -1,14 +1,35 @@
 #include "staging/arena.h"
 
-namespace cairn::staging {
+#include <string>
 
-Result<std::shared_ptr<Arena>> Arena::make() {
+#include "core/checked.h"
+
+namespace cairn::staging {
+namespace {
+
+// At most so much is taken between two looks at the limits, and no more than this share of the room: several ranks may
+// share a group, and each takes its grant without knowing of the others'.
+constexpr std::uint64_t kGrantMax = std::uint64_t{64} << 20;
+constexpr std::uint64_t kGrantShare = 16;
+
+}  // namespace
+
+Error no_room(const os::MemoryRoom& room, std::uint64_t needed) {
+  return Error(ErrorCode::kNoSpace,
+               "no memory for another copy of the state: taking it would let the kernel end this process or another "
+               "one; let fewer saves be under way at a time (generations), raise the limit, or save synchronously")
+      .expected("room for " + std::to_string(needed) + " bytes")
+      .actual(std::to_string(room.bytes) + " bytes: " + room.figures());
+}
+
+Result<std::shared_ptr<Arena>> Arena::make(std::shared_ptr<const os::MemoryLimits> limits) {
   static std::atomic<std::uint64_t> next{1};
   CAIRN_TRY_ASSIGN(os::MemoryFile memory, os::MemoryFile::create("cairn-arena"));
   CAIRN_TRY(memory.resize(os::kPageBytes));
   CAIRN_TRY(memory.populate(0, os::kPageBytes));
   auto arena = std::make_shared<Arena>(std::move(memory));
   arena->id_ = next.fetch_add(1);
+  arena->limits_ = std::move(limits);
   return arena;
 }
 
@@ -20,12 +41,39 @@ Result<std::shared_ptr<Arena>> Arena::adopt(os::MemoryFile memory) {
   return std::make_shared<Arena>(std::move(memory));
 }
 
+std::uint64_t Arena::missing_bytes(std::uint64_t bytes) const noexcept {
+  const std::uint64_t needed = os::kPageBytes + align_up(bytes, os::kPageBytes);
+  return needed - std::min(needed, present_bytes());
+}
+
 Result<void> Arena::fit(std::uint64_t bytes) {
+  wanted_ = bytes;
+  granted_ = kSmallBytes;
   const std::uint64_t room = this->bytes().size();
   const bool is_mapped = !memory_.bytes().empty();  // not after a change of size that failed half-way
   if (is_mapped && bytes <= room && bytes >= room / 2) return {};
   present_ = std::min(present_, bytes);
+  lacks_memory_ = false;
   return memory_.resize(os::kPageBytes + bytes);
+}
+
+Result<void> Arena::take_memory(std::uint64_t offset, std::uint64_t length) {
+  Result<void> taken = expect_room(length);
+  if (taken) taken = memory_.populate(os::kPageBytes + offset, length);
+  if (!taken) lacks_memory_ = true;
+  return taken;
+}
+
+// The whole need was found to fit when the arena got its size, but others take memory at the same time.
+Result<void> Arena::expect_room(std::uint64_t length) {
+  if (limits_ == nullptr) return {};
+  for (std::uint64_t granted = granted_; granted >= length;) {
+    if (granted_.compare_exchange_weak(granted, granted - length)) return {};
+  }
+  const os::MemoryRoom room = limits_->room(length + kGrantShare * kGrantMax);
+  if (room.bytes < length) return no_room(room, length);
+  granted_ = std::min(kGrantMax, (room.bytes - length) / kGrantShare);
+  return {};
 }
 
 }  // namespace cairn::staging

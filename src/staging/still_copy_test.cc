@@ -87,12 +87,12 @@ TEST(Arena, KeepsWhatFitsAndGivesBackWhatIsTwiceTooMuch) {
 
 TEST(ArenaPool, LendsAsManyAsItMayAndWaitsForTheNext) {
   ArenaPool pool(2);
-  const auto first = pool.take().value();
-  auto second = pool.take().value();
+  const auto first = pool.take({}).value();
+  auto second = pool.take({}).value();
   const std::uint64_t second_id = second->id();
   EXPECT_NE(first->id(), second->id());
-  EXPECT_EQ(pool.take([] { return true; }).error().code(), ErrorCode::kCancelled);
-  auto third = std::async(std::launch::async, [&pool] { return pool.take().value()->id(); });
+  EXPECT_EQ(pool.take({}, [] { return true; }).error().code(), ErrorCode::kCancelled);
+  auto third = std::async(std::launch::async, [&pool] { return pool.take({}).value()->id(); });
   second.reset();
   EXPECT_EQ(third.get(), second_id);
   EXPECT_EQ(pool.arena_count(), 2U);
@@ -100,12 +100,12 @@ TEST(ArenaPool, LendsAsManyAsItMayAndWaitsForTheNext) {
 
 TEST(ArenaPool, PrefersTheArenaThatWasUsedLast) {
   ArenaPool pool(2);
-  auto first = pool.take().value();
-  auto second = pool.take().value();
+  auto first = pool.take({}).value();
+  auto second = pool.take({}).value();
   const std::uint64_t first_id = first->id();
   second.reset();
   first.reset();
-  EXPECT_EQ(pool.take().value()->id(), first_id);
+  EXPECT_EQ(pool.take({}).value()->id(), first_id);
 }
 
 }  // namespace

@@ -157,13 +157,13 @@ TEST_F(Stalls, DoNotKeepTheProgramFromEnding) {
 
 TEST_F(Stalls, KeepTheirArenaUntilTheyAreOver) {
   staging::ArenaPool pool(1);
-  auto arena = pool.take().value();
+  auto arena = pool.take({}).value();
   arena->note_stuck();
-  const auto none = pool.take();
+  const auto none = pool.take({});
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code(), ErrorCode::kUnavailable);
   arena.reset();
-  EXPECT_TRUE(pool.take());
+  EXPECT_TRUE(pool.take({}));
 }
 
 }  // namespace

@@ -1,0 +1,167 @@
+// Arenas where memory is limited: by the files of a machine that is not there.
+#include "staging/arena_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+
+#include "os/testing/memory_files.h"
+
+namespace cairn::staging {
+namespace {
+
+constexpr std::uint64_t kMiB = os::MemoryFiles::kMiB;
+constexpr std::uint64_t kSize = 16 * kMiB;
+
+class LimitedArenas : public testing::Test {
+ protected:
+  LimitedArenas() {
+    files_.join_task();
+    leave(1000 * kMiB);
+  }
+
+  // Beyond the reserve.
+  void leave(std::uint64_t bytes) const {
+    files_.set_group("/job/task", std::to_string(2064 * kMiB), 2000 * kMiB - bytes);
+  }
+  static void fill(Arena& arena, std::uint64_t bytes = kSize) {
+    ASSERT_TRUE(arena.make_present(0, bytes));
+    arena.note_present(bytes);
+  }
+
+  os::MemoryFiles files_;
+  ArenaPool pool_{3, std::make_shared<const os::MemoryLimits>(files_.root())};
+};
+
+TEST_F(LimitedArenas, AreAsManyAsThereIsRoomFor) {
+  auto first = pool_.take(kSize).value();
+  auto second = pool_.take(kSize).value();
+  EXPECT_NE(first->id(), second->id());
+}
+
+TEST_F(LimitedArenas, AreWaitedForWhenThereIsNoRoomForMore) {
+  auto first = pool_.take(kSize).value();
+  fill(*first);
+  const std::uint64_t first_id = first->id();
+  leave(kSize - 1);
+  std::promise<void> waits;
+  int asked = 0;
+  const auto interrupted = [&] {
+    if (++asked == 2) waits.set_value();
+    return false;
+  };
+  auto second = std::async(std::launch::async, [&] { return pool_.take(kSize, interrupted).value()->id(); });
+  waits.get_future().get();
+  first.reset();
+  EXPECT_EQ(second.get(), first_id);
+  EXPECT_EQ(pool_.arena_count(), 1U);
+}
+
+TEST_F(LimitedArenas, AreMadeWhenRoomBecomesFreeMeanwhile) {
+  auto first = pool_.take(kSize).value();
+  fill(*first);
+  leave(kSize - 1);
+  const auto interrupted = [&] {
+    leave(2 * kSize);
+    return false;
+  };
+  EXPECT_NE(pool_.take(kSize, interrupted).value()->id(), first->id());
+}
+
+TEST_F(LimitedArenas, CountWhatIsPromisedToThoseThatAreNotFilledYet) {
+  auto first = pool_.take(kSize).value();
+  leave(kSize + kSize / 2);
+  // The first still needs its pages, so that a second does not fit beside it.
+  const auto stop = [] { return true; };
+  EXPECT_EQ(pool_.take(kSize, stop).error().code(), ErrorCode::kCancelled);
+  fill(*first);
+  EXPECT_TRUE(pool_.take(kSize, stop));
+}
+
+TEST_F(LimitedArenas, AreRefusedWhenWaitingWouldNotHelp) {
+  auto first = pool_.take(kSize).value();
+  fill(*first);
+  leave(kMiB);
+  const auto refused = pool_.take(3 * kSize);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kNoSpace);
+  const std::string what = refused.error().what();
+  for (const std::string part :
+       {"'/sys/fs/cgroup/job/task'", std::to_string(2064 * kMiB).c_str(), std::to_string(1999 * kMiB).c_str(),
+        std::to_string(3 * kSize).c_str(), "generations", "synchronously"}) {
+    EXPECT_NE(what.find(part), std::string::npos) << part << " in: " << what;
+  }
+  first.reset();
+  EXPECT_EQ(pool_.take(3 * kSize).error().code(), ErrorCode::kNoSpace);
+  EXPECT_TRUE(pool_.take(kSize + kMiB / 2));
+}
+
+TEST_F(LimitedArenas, OfFreeOnesGiveBackTheirMemoryForAnother) {
+  auto first = pool_.take(kSize).value();
+  auto second = pool_.take(kSize).value();
+  fill(*first);
+  fill(*second);
+  const std::uint64_t second_id = second->id();
+  second.reset();
+  first.reset();
+  leave(kMiB);
+  const auto refused = pool_.take(2 * kSize);  // the files do not see what became free
+  EXPECT_EQ(refused.error().code(), ErrorCode::kNoSpace);
+  const auto taken = pool_.take(kSize).value();
+  EXPECT_EQ(taken->missing_bytes(kSize), 0U);
+  const auto other = pool_.take({}).value();
+  EXPECT_TRUE(taken->id() == second_id || other->id() == second_id);
+  EXPECT_EQ(other->bytes().size(), 0U);
+}
+
+TEST_F(LimitedArenas, ThatAreFilledNeedNoRoom) {
+  auto first = pool_.take(kSize).value();
+  fill(*first);
+  first.reset();
+  leave(0);
+  auto again = pool_.take(kSize).value();
+  fill(*again);
+}
+
+TEST_F(LimitedArenas, ThatAreSmallAreNotRefused) {
+  leave(0);
+  auto arena = pool_.take(kMiB).value();
+  EXPECT_TRUE(arena->make_present(0, kMiB));
+}
+
+TEST_F(LimitedArenas, StopGrowingWhenOthersTakeTheRoomAndGiveBackWhatTheyHave) {
+  auto arena = pool_.take(kSize).value();
+  leave(kMiB);
+  ASSERT_TRUE(arena->make_present(0, 4 * kMiB));
+  const auto refused = arena->make_present(4 * kMiB, 4 * kMiB);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kNoSpace);
+  EXPECT_GE(arena->present_bytes(), 4 * kMiB);
+  const std::weak_ptr<const void> life = arena->life();
+  arena.reset();
+  const auto again = pool_.take({}).value();
+  EXPECT_FALSE(life.expired());
+  EXPECT_LT(again->present_bytes(), kMiB);
+}
+
+TEST_F(LimitedArenas, AreExchangedWhenTheSizeIsKnownLateAndDoesNotFit) {
+  auto first = pool_.take(kSize).value();
+  fill(*first);
+  auto second = pool_.take({}).value();
+  const std::uint64_t first_id = first->id();
+  leave(kMiB);
+  const auto interrupted = [&] {
+    first.reset();
+    return false;
+  };
+  ASSERT_TRUE(pool_.fit(second, kSize, interrupted));
+  EXPECT_EQ(second->id(), first_id);
+  leave(1000 * kMiB);
+  ASSERT_TRUE(pool_.fit(second, 4 * kSize));
+  EXPECT_EQ(second->id(), first_id);
+  EXPECT_EQ(second->bytes().size(), 4 * kSize);
+}
+
+}  // namespace
+}  // namespace cairn::staging
