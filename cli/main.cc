@@ -55,7 +55,8 @@ Outcome run(int count, const char* const* words) {
   CLI::App* verify = add_command("verify", "Every byte against its checksum, every chunk against its tensor");
   verify->add_flag("--json", arguments.json, "the same for programs");
   verify->add_flag("--follow-links", arguments.follow_links, "data files may be symbolic links");
-  CLI::App* status = add_command("status", "Saves under way or dead: whose, and when they last gave a sign of life");
+  CLI::App* status =
+      add_command("status", "Saves under way or dead: whose, how far, and when they last gave a sign of life");
   status->add_flag("--json", arguments.json, "the same for programs");
   try {
     tool.parse(count, words);

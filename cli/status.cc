@@ -50,6 +50,18 @@ std::string_view story_of(const SaveInFlight& save) {
   return save.is_leftover ? "died: the next save removes it" : "under way";
 }
 
+// How far it is; empty if the lease does not say.
+std::string progress_of(const SaveInFlightWriter& writer) {
+  if (!writer.is_readable) return ", its lease can't be read";
+  if (!writer.progress) return "";
+  std::string text = fmt::format(", {}, {} of {} bytes written", name_of(writer.progress->phase),
+                                 writer.progress->bytes_written, writer.progress->bytes_total);
+  if (!writer.pending_call.empty()) {
+    text += fmt::format(", {} for {:.1f} s", printable(writer.pending_call), writer.seconds_without_progress);
+  }
+  return text;
+}
+
 std::string text_of(const std::vector<Found>& found) {
   std::string text;
   const auto out = std::back_inserter(text);
@@ -59,14 +71,17 @@ std::string text_of(const std::vector<Found>& found) {
                      save.save_number, to_hex(save.job_id), story_of(save));
       for (const SaveInFlightWriter& writer : save.writers) {
         const std::string who = writer.rank ? fmt::format("rank {}", *writer.rank) : "coordinator";
-        fmt::format_to(out, "  {:<12} {:<8} host {}, pid {}, last sign of life {:.1f} s ago\n", who,
-                       text_of(writer.state), printable(writer.host), writer.pid, writer.seconds_since_sign);
+        fmt::format_to(out, "  {:<12} {:<8} host {}, pid {}, last sign of life {:.1f} s ago{}\n", who,
+                       text_of(writer.state), printable(writer.host), writer.pid, writer.seconds_since_sign,
+                       progress_of(writer));
       }
       for (const Error& failure : save.failures) fmt::format_to(out, "  failed: {}\n", printable(failure.what()));
     }
   }
   return text.empty() ? "no save is under way\n" : text;
 }
+
+std::int64_t milliseconds_of(double seconds) { return std::llround(seconds * 1e3); }
 
 void write_writer(JsonWriter& json, const SaveInFlightWriter& writer) {
   json.begin_object();
@@ -79,7 +94,20 @@ void write_writer(JsonWriter& json, const SaveInFlightWriter& writer) {
   json.key("host").text(writer.host);
   json.key("pid").number(writer.pid);
   json.key("state").text(text_of(writer.state));
-  json.key("milliseconds_since_sign").number(static_cast<std::int64_t>(std::llround(writer.seconds_since_sign * 1e3)));
+  json.key("milliseconds_since_sign").number(milliseconds_of(writer.seconds_since_sign));
+  json.key("is_readable").boolean(writer.is_readable);
+  json.key("progress");
+  if (writer.progress) {
+    json.begin_object();
+    json.key("phase").text(name_of(writer.progress->phase));
+    json.key("bytes_written").number(writer.progress->bytes_written);
+    json.key("bytes_total").number(writer.progress->bytes_total);
+    json.end_object();
+  } else {
+    json.null();
+  }
+  json.key("pending_call").text(writer.pending_call);
+  json.key("milliseconds_without_progress").number(milliseconds_of(writer.seconds_without_progress));
   json.end_object();
 }
 
@@ -91,6 +119,7 @@ void write_save(JsonWriter& json, const fs::path& directory, const SaveInFlight&
   json.key("save_number").number(save.save_number);
   json.key("verdict").text(text_of(save.verdict));
   json.key("is_leftover").boolean(save.is_leftover);
+  json.key("is_readable").boolean(save.is_readable);
   json.key("writers").begin_array();
   for (const SaveInFlightWriter& writer : save.writers) write_writer(json, writer);
   json.end_array();

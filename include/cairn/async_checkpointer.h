@@ -14,6 +14,7 @@
 #include <cairn/catalog.h>
 #include <cairn/checkpoint.h>
 #include <cairn/result.h>
+#include <cairn/save_progress.h>
 #include <cairn/state_dict.h>
 
 #include <chrono>
@@ -109,15 +110,6 @@ struct AsyncSaveReport {
 
   std::uint64_t bytes_written = 0;  // by this rank
   std::vector<std::string> warnings;
-};
-
-enum class SavePhase : std::uint8_t { kStaging, kWriting, kSyncing, kPublishing, kWaiting, kCommitting, kEnded };
-std::string_view name_of(SavePhase phase);  // "staging" and so on
-
-struct SaveProgress {
-  SavePhase phase = SavePhase::kStaging;  // kWaiting: for the other ranks
-  std::uint64_t bytes_written = 0;        // of this rank's files
-  std::uint64_t bytes_total = 0;          // 0 until it is known
 };
 
 // A save under way. Copies are the same save; dropping them does not stop it.

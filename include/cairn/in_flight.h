@@ -4,6 +4,7 @@
 #include <cairn/catalog.h>
 #include <cairn/error.h>
 #include <cairn/result.h>
+#include <cairn/save_progress.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -23,6 +24,14 @@ struct SaveInFlightWriter {
   std::int64_t pid = 0;
   State state = State::kUnknown;
   double seconds_since_sign = 0;  // since its last heartbeat, which comes every few seconds
+  bool is_readable = true;        // false: the lease can't be read, or is not complete; then nothing else is known
+
+  // As of the last heartbeat. Nullopt: the lease does not say how far the save is.
+  std::optional<SaveProgress> progress;
+  // The call into the storage that had lasted longest, "writing '__0_0.distcp'", and how long. This time is what the
+  // deadlines of a save are for. Empty and 0 if no call was under way.
+  std::string pending_call;
+  double seconds_without_progress = 0;
 };
 
 struct SaveInFlight {

@@ -54,6 +54,16 @@ nb::object verdict_of(const SaveInFlight& save) {
   return to_str(save.verdict == SaveInFlight::Verdict::kCommitted ? "committed" : "failed");
 }
 
+nb::tuple writer_of(const SaveInFlightWriter& writer) {
+  nb::object progress = nb::none();
+  if (writer.progress) {
+    progress = nb::make_tuple(to_str(name_of(writer.progress->phase)), writer.progress->bytes_written,
+                              writer.progress->bytes_total);
+  }
+  return nb::make_tuple(writer.rank, to_str(writer.host), writer.pid, text_of(writer.state), writer.seconds_since_sign,
+                        writer.is_readable, progress, to_str(writer.pending_call), writer.seconds_without_progress);
+}
+
 nb::list saves_in(const nb::bytes& directory) {
   const std::filesystem::path path = to_filesystem_path(directory);
   std::optional<Result<std::vector<SaveInFlight>>> found;
@@ -64,14 +74,11 @@ nb::list saves_in(const nb::bytes& directory) {
   nb::list saves;
   for (const SaveInFlight& save : unwrap(std::move(*found))) {
     nb::list writers;
-    for (const SaveInFlightWriter& writer : save.writers) {
-      writers.append(nb::make_tuple(writer.rank, to_str(writer.host), writer.pid, text_of(writer.state),
-                                    writer.seconds_since_sign));
-    }
+    for (const SaveInFlightWriter& writer : save.writers) writers.append(writer_of(writer));
     nb::list failures;
     for (const Error& failure : save.failures) failures.append(nb::make_tuple(failure.rank(), to_str(failure.what())));
     saves.append(nb::make_tuple(to_str(to_hex(save.save_id)), to_str(to_hex(save.job_id)), save.save_number,
-                                verdict_of(save), save.is_leftover, writers, failures));
+                                verdict_of(save), save.is_leftover, writers, failures, save.is_readable));
   }
   return saves;
 }

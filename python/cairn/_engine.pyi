@@ -233,11 +233,22 @@ def catalog_of(checkpoint: Checkpoint, /) -> Catalog: ...
 def verify(directory: bytes, thread_count: int, follow_links: bool, /) -> dict[str, Any]: ...
 def latest(root: bytes, wait_ms: int, rank: int | None, /) -> tuple[bytes | None, list[str]]: ...
 
-# Rank, host, pid, state, seconds since its last sign of life.
-_Writer = tuple[int | None, str, int, Literal["alive", "dead", "unknown"], float]
-# Save id, job id, number, verdict, is_leftover, writers, (rank, why) of the ranks that failed.
+# Rank, host, pid, state, seconds since its last sign of life, is_readable; phase, bytes written and in all; the call
+# that had lasted longest, and its seconds.
+_Writer = tuple[
+    int | None,
+    str,
+    int,
+    Literal["alive", "dead", "unknown"],
+    float,
+    bool,
+    tuple[str, int, int] | None,
+    str,
+    float,
+]
+# Save id, job id, number, verdict, is_leftover, writers, (rank, why) of the ranks that failed, is_readable.
 _SaveInFlight = tuple[
-    str, str, int, Literal["committed", "failed"] | None, bool, list[_Writer], list[tuple[int | None, str]]
+    str, str, int, Literal["committed", "failed"] | None, bool, list[_Writer], list[tuple[int | None, str]], bool
 ]
 
 def saves_in_flight(directory: bytes, /) -> list[_SaveInFlight]: ...

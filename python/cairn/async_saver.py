@@ -19,7 +19,8 @@ from cairn.errors import InvalidArgument, Replaced
 from cairn.exception_record import Reason
 from cairn.failures import as_checkpoint_exceptions
 from cairn.metadata import LazyMetadata
-from cairn.saves_under_way import PendingSave, Progress, SaveFuture
+from cairn.progress import Progress
+from cairn.saves_under_way import PendingSave, SaveFuture
 
 _PathLike = str | os.PathLike[str]
 IoPriority = Literal["low", "idle"]

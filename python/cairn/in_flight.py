@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from cairn import _engine
 from cairn.errors import InvalidArgument
 from cairn.location import existing_directory
+from cairn.progress import Progress
 
 _WAIT_MAX = 10**9
 
@@ -20,6 +21,10 @@ class SaveWriter(NamedTuple):
     pid: int
     state: Literal["alive", "dead", "unknown"]  # unknown: on another host or in another container
     seconds_since_sign: float  # of life; there is one every few seconds
+    is_readable: bool  # False: its lease can't be read, or is not complete; then nothing else is known
+    progress: Progress | None  # as of the last sign, as the following; None: the lease does not say
+    pending_call: str  # the call into the storage that had lasted longest; empty: none was under way
+    seconds_without_progress: float  # for how long that call had not returned: what the deadlines are for
 
 
 class SaveInFlight(NamedTuple):
@@ -32,6 +37,7 @@ class SaveInFlight(NamedTuple):
     is_leftover: bool  # nobody works on it any more: the next save removes it
     writers: tuple[SaveWriter, ...]  # the coordinator first
     failures: dict[int | None, str]  # by rank: why it failed
+    is_readable: bool  # False: only another user may enter its folder; then nothing but the save id is known
 
 
 def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None = None) -> str | None:
@@ -68,10 +74,13 @@ def saves_in_flight(directory: str | os.PathLike[str]) -> tuple[SaveInFlight, ..
             number,
             verdict,
             is_leftover,
-            tuple(SaveWriter(*writer) for writer in writers),
+            tuple(
+                SaveWriter(*writer[:6], Progress(*writer[6]) if writer[6] else None, *writer[7:]) for writer in writers
+            ),
             dict(failures),
+            is_readable,
         )
-        for save_id, job_id, number, verdict, is_leftover, writers, failures in _engine.saves_in_flight(
+        for save_id, job_id, number, verdict, is_leftover, writers, failures, is_readable in _engine.saves_in_flight(
             os.fsencode(existing_directory(directory))
         )
     )

@@ -14,8 +14,9 @@ import torch.distributed as dist
 
 from cairn import saves_under_way
 from cairn.failures import as_checkpoint_exceptions
+from cairn.progress import Progress
 from cairn.ranks import Ranks
-from cairn.saves_under_way import Follower, PendingSave, Progress, SaveFuture
+from cairn.saves_under_way import Follower, PendingSave, SaveFuture
 
 _GENERATIONS = 2  # saves under way at a time
 

@@ -26,20 +26,13 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from cairn import _engine
 from cairn.errors import Error, Unavailable
+from cairn.progress import Progress
 from cairn.told_future import ToldFuture
 
 _PathLike = str | os.PathLike[str]
 _log = logging.getLogger("cairn")
 
 EARLIER = "the save before this one"  # in the error of a call that reports an earlier save
-
-
-class Progress(NamedTuple):
-    """How far a save is. `phase`: staging, writing, waiting (for other ranks), committing, or ended."""
-
-    phase: str
-    bytes_written: int  # of this rank's files
-    bytes_total: int  # 0 until it is known
 
 
 class SaveFuture(ToldFuture[Metadata]):

@@ -81,13 +81,29 @@ def exit_early() -> None:
     cairn.async_save(state(2), checkpoint_id=FOLDER / "checkpoint")
 
 
+def is_seen_syncing(directory: Path) -> bool:
+    """By another process, when the heartbeat has told of it: the phase, the bytes, and the call that takes its time."""
+    (save,) = cairn.saves_in_flight(directory)
+    (writer,) = save.writers
+    assert save.is_readable and writer.is_readable and writer.state == "alive"
+    if writer.progress is None or writer.progress.phase != "syncing":
+        return False
+    assert writer.progress.bytes_written == writer.progress.bytes_total > 4_000_000
+    assert "sync" in writer.pending_call and writer.seconds_without_progress > 0
+    return True
+
+
 def long_sync() -> None:
     """An fsync that takes longer than the deadline of a write."""
     cairn.configure_async_saves(deadline_seconds=SECONDS, sync_deadline_seconds=100)
     block = hang("fsync")
     future = cairn.async_save(state(2), checkpoint_id=FOLDER / "checkpoint")
     start = time.monotonic()
-    while future.progress().phase != "syncing" or time.monotonic() < start + 2 * SECONDS:  # type: ignore[attr-defined]
+    while (
+        future.progress().phase != "syncing"  # type: ignore[attr-defined]
+        or not is_seen_syncing(FOLDER / "checkpoint")
+        or time.monotonic() < start + 2 * SECONDS
+    ):
         assert not future.done()
         time.sleep(0.01)
     block.unlink()

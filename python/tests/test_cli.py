@@ -302,6 +302,21 @@ def test_status_tells_of_saves_under_way_in_a_folder_of_checkpoints(tmp_path: Pa
     assert save["directory"] == str(tmp_path / "step-3")
     assert not save["is_leftover"]
     assert [(writer["rank"], writer["state"]) for writer in save["writers"]] == [(None, "alive")]
+    lease = tmp_path / "step-3" / f".cairn-{save['save_id']}" / "lease"
+    whole = "".join(line for line in lease.read_text().splitlines(keepends=True) if not line.startswith("progress"))
+    lease.write_text(f"{whole}progress syncing 7340032 7340032 sync 61250 syncing '__0_0.distcp'\n")
+    assert "syncing, 7340032 of 7340032 bytes written, syncing '__0_0.distcp' for 61.2 s" in text_of("status", tmp_path)
+    (save,) = json_of("status", tmp_path)["saves"]
+    (writer,) = save["writers"]
+    assert save["is_readable"]
+    assert writer["is_readable"]
+    assert writer["progress"] == {"phase": "syncing", "bytes_written": 7340032, "bytes_total": 7340032}
+    assert (writer["pending_call"], writer["milliseconds_without_progress"]) == ("syncing '__0_0.distcp'", 61250)
+    lease.write_text("garbage")
+    assert "its lease can't be read" in text_of("status", tmp_path)
+    ((writer,),) = [save["writers"] for save in json_of("status", tmp_path)["saves"]]
+    assert (writer["is_readable"], writer["progress"]) == (False, None)
+    lease.write_text(whole)
     claim.withdraw()
     assert json_of("status", tmp_path) == {"saves": []}
 

@@ -294,8 +294,36 @@ def test_a_folder_without_a_lease_that_can_be_read_is_seen_too(tmp_path: Path) -
     (tmp_path / ".cairn-not-a-save").mkdir()
     (save,) = cairn.saves_in_flight(tmp_path)
     assert save.save_id == "ab" * 16
-    assert [(writer.host, writer.state) for writer in save.writers] == [("", "unknown")]
+    assert [(writer.host, writer.state, writer.is_readable) for writer in save.writers] == [("", "unknown", False)]
+    assert (save.is_readable, save.writers[0].progress) == (True, None)
     assert not save.is_leftover
+
+
+def say_progress(folder: Path, line: str) -> None:
+    """In the lease of a save, as its heartbeat does."""
+    lease = folder / "lease"
+    lines = [text for text in lease.read_text().splitlines() if not text.startswith("progress")]
+    lease.write_text("\n".join([*lines, line]) + "\n")
+
+
+def test_a_lease_tells_how_far_the_save_is(tmp_path: Path) -> None:
+    with running(SAVER, tmp_path):
+        (save,) = cairn.saves_in_flight(tmp_path)
+        assert save.is_readable
+        assert save.writers[0].is_readable
+        folder = tmp_path / f".cairn-{save.save_id}"
+        say_progress(folder, "progress writing 1048576 4194304 write 12500 writing '__0_0.distcp'")
+        ((writer,),) = [save.writers for save in cairn.saves_in_flight(tmp_path)]
+        assert writer.progress == ("writing", 1048576, 4194304)
+        assert (writer.pending_call, writer.seconds_without_progress) == ("writing '__0_0.distcp'", 12.5)
+        say_progress(folder, "progress waiting 4194304 4194304 - 0")
+        ((writer,),) = [save.writers for save in cairn.saves_in_flight(tmp_path)]
+        assert writer.progress == ("waiting", 4194304, 4194304)
+        assert (writer.pending_call, writer.seconds_without_progress) == ("", 0)
+        for garbage in ("", "asleep 1 2 - 0", "writing -1 2 - 0", "writing 1 2 nap 5 x"):
+            say_progress(folder, f"progress {garbage}")
+            ((writer,),) = [save.writers for save in cairn.saves_in_flight(tmp_path)]
+            assert (writer.is_readable, writer.progress) == (True, None)
 
 
 def test_saves_in_flight_needs_a_directory(tmp_path: Path) -> None:

@@ -97,19 +97,6 @@ writer::ProcessWriterOptions options_of(const CheckpointProcessOptions& options)
 
 }  // namespace
 
-std::string_view name_of(SavePhase phase) {
-  switch (phase) {
-    case SavePhase::kStaging: return "staging";
-    case SavePhase::kWriting: return "writing";
-    case SavePhase::kSyncing: return "syncing";
-    case SavePhase::kPublishing: return "publishing";
-    case SavePhase::kWaiting: return "waiting";
-    case SavePhase::kCommitting: return "committing";
-    case SavePhase::kEnded: break;
-  }
-  return "ended";
-}
-
 Result<Catalog> AsyncSaveReport::catalog() const {
   if (!render_metadata) return Error(ErrorCode::kInvalidArgument, "only the coordinator has the metadata");
   const std::string pickle = render_metadata();

@@ -96,7 +96,7 @@ struct AsyncTrip::UnderWay {
   SaveProgress progress() const {
     if (const std::uint64_t bytes = bytes_written) return {SavePhase::kEnded, bytes, bytes};
     const transfer::ProgressReport report = save->progress();
-    SaveProgress progress{static_cast<SavePhase>(report.phase), report.bytes_written, report.bytes_total};
+    SaveProgress progress{report.phase, report.bytes_written, report.bytes_total};
     if (is_staged && progress.phase == SavePhase::kStaging) progress.phase = SavePhase::kWriting;
     if (progress.bytes_total == 0) progress.bytes_total = file_bytes;
     return progress;

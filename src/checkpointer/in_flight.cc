@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -33,10 +34,18 @@ std::optional<SaveInFlightWriter> writer_of(const storage::Storage& storage, con
   writer.rank = rank;
   writer.seconds_since_sign = std::max(*now - *touched_at, 0.0);  // the storage's clock may be ahead
   const auto holder = transfer::read_lease(storage, lease);
-  if (!holder || !*holder) return writer;
+  writer.is_readable = holder && *holder;
+  if (!writer.is_readable) return writer;
   writer.host = (*holder)->process.host;
   writer.pid = (*holder)->process.pid;
   writer.state = state_of((*holder)->process);
+  if (const auto& report = (*holder)->progress) {
+    writer.progress = {report->phase, report->bytes_written, report->bytes_total};
+    if (report->pending) {
+      writer.pending_call = report->pending->what;
+      writer.seconds_without_progress = std::chrono::duration<double>(report->pending->age).count();
+    }
+  }
   save.job_id = (*holder)->identity.job_id;
   save.save_number = (*holder)->identity.save_number;
   return writer;

@@ -12,8 +12,6 @@ namespace {
 
 using storage::OperationKind;
 
-constexpr std::array<std::string_view, 7> kPhaseNames{"staging", "writing",    "syncing", "publishing",
-                                                      "waiting", "committing", "ended"};
 constexpr std::array<std::string_view, 4> kKindNames{"write", "sync", "names", "heartbeat"};
 constexpr std::string_view kNoCall = "-";
 // Wide enough for every value.
@@ -31,6 +29,13 @@ void append_padded(std::string& line, std::string_view text, std::size_t width) 
   line += ' ';
   line += text.substr(0, width);
   line.append(width - std::min(width, text.size()), ' ');
+}
+
+std::optional<SavePhase> phase_of(std::string_view name) {
+  for (std::uint8_t number = 0; number <= static_cast<std::uint8_t>(SavePhase::kEnded); ++number) {
+    if (name_of(static_cast<SavePhase>(number)) == name) return static_cast<SavePhase>(number);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -56,7 +61,7 @@ ProgressReport SaveProgress::report(const storage::OperationWatch* operations) c
 
 std::string encode_progress_line(const ProgressReport& report) {
   std::string line = "progress";
-  append_padded(line, kPhaseNames[static_cast<std::size_t>(report.phase)], kNameWidth);
+  append_padded(line, name_of(report.phase), kNameWidth);
   append_padded(line, std::to_string(report.bytes_written), kNumberWidth);
   append_padded(line, std::to_string(report.bytes_total), kNumberWidth);
   const auto& pending = report.pending;
@@ -74,12 +79,12 @@ std::optional<ProgressReport> decode_progress_line(std::string_view line) {
   words >> name >> phase >> written >> total >> kind >> age;
   std::getline(words >> std::ws, what);
   what.erase(what.find_last_not_of(" \n") + 1);
-  const auto phase_number = position_of(kPhaseNames, phase);
+  const auto known_phase = phase_of(phase);
   const auto written_bytes = whole_number<std::uint64_t>(written);
   const auto total_bytes = whole_number<std::uint64_t>(total);
   const auto milliseconds = whole_number<std::uint32_t>(age);
-  if (name != "progress" || !phase_number || !written_bytes || !total_bytes || !milliseconds) return std::nullopt;
-  ProgressReport report{static_cast<SavePhase>(*phase_number), *written_bytes, *total_bytes, std::nullopt};
+  if (name != "progress" || !known_phase || !written_bytes || !total_bytes || !milliseconds) return std::nullopt;
+  ProgressReport report{*known_phase, *written_bytes, *total_bytes, std::nullopt};
   if (kind == kNoCall) return report;
   const auto kind_number = position_of(kKindNames, kind);
   if (!kind_number) return std::nullopt;

@@ -1,6 +1,8 @@
 // SaveProgress: where a save is, and whether it gets on.
 #pragma once
 
+#include <cairn/save_progress.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -11,16 +13,6 @@
 #include "storage/operation_watch.h"
 
 namespace cairn::transfer {
-
-enum class SavePhase : std::uint8_t {
-  kStaging,     // the trainer's bytes are being copied
-  kWriting,     // files are written
-  kSyncing,     // files are synced: no bytes are counted
-  kPublishing,  // files get their final names
-  kWaiting,     // for other ranks' files, or for the coordinator's verdict
-  kCommitting,  // `.metadata` is put in place, what it replaces removed
-  kEnded,
-};
 
 // A save at one moment.
 struct ProgressReport {

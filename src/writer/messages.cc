@@ -83,10 +83,10 @@ void append_report(std::string& out, const transfer::ProgressReport& report) {
 Result<transfer::ProgressReport> read_report(CodedReader& reader) {
   transfer::ProgressReport report;
   CAIRN_TRY_ASSIGN(const std::uint8_t phase, reader.byte());
-  if (phase > static_cast<std::uint8_t>(transfer::SavePhase::kEnded)) {
+  if (phase > static_cast<std::uint8_t>(SavePhase::kEnded)) {
     return reader.damaged("a save in an unknown phase");
   }
-  report.phase = static_cast<transfer::SavePhase>(phase);
+  report.phase = static_cast<SavePhase>(phase);
   CAIRN_TRY_ASSIGN(report.bytes_written, reader.varint());
   CAIRN_TRY_ASSIGN(report.bytes_total, reader.varint());
   CAIRN_TRY_ASSIGN(const bool is_pending, read_flag(reader));
