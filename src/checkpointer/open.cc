@@ -98,7 +98,7 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
   impl->catalog = std::move(decoded->catalog);
   impl->record = std::move(*record);
   impl->metadata_name = metadata_name;
-  impl->identity = identity_of({true, impl->record, bytes.size(), impl->record ? 0 : crc32(span), {}});
+  impl->identity = identity_of({true, impl->record, bytes.size(), impl->record ? 0 : crc32(span)});
   CAIRN_TRY(impl->catalog.index());
   if (impl->record) order_saves_after(*impl->record);
   return Checkpoint(std::move(impl));

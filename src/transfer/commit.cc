@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <exception>
+#include <vector>
 
 #include "core/checksum.h"
 #include "transfer/leftovers.h"
@@ -29,7 +30,8 @@
 namespace cairn::transfer {
 namespace {
 
-constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;  // far above any; keeps a mad file size from memory
+constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;  // far above any
+constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 constexpr std::string_view kSealedName = "/metadata";
 constexpr std::string_view kNoLocks =
     "the file system of the checkpoint's directory has no locks: let one job at a time save into a directory. Of two "
@@ -61,9 +63,12 @@ Result<MetadataInPlace> read_opened(const storage::ReadableFile& file) {
     return now;
   }
   if (!record && record.error().code() == ErrorCode::kNotFound) return record.error();
-  now.bytes.resize(now.size);
-  CAIRN_TRY(file.read_at(0, std::as_writable_bytes(std::span(now.bytes))));
-  now.checksum = crc32(std::as_bytes(std::span(now.bytes)));
+  std::vector<std::byte> piece(std::min(now.size, kPieceBytes));
+  for (std::uint64_t offset = 0; offset < now.size; offset += piece.size()) {
+    piece.resize(std::min(now.size - offset, kPieceBytes));
+    CAIRN_TRY(file.read_at(offset, piece));
+    now.checksum = crc32(piece, now.checksum);
+  }
   return now;
 }
 
@@ -120,7 +125,6 @@ Result<void> SaveTransaction::look_around() {
   });
   fresh_ = fresh_ && !options_.names_taken;
   CAIRN_TRY_ASSIGN(seen_, read_metadata_in_place(storage_, metadata_name_));
-  seen_.bytes = std::string();  // its checksum is enough to know it again
   return check_overwrite(seen_);
 }
 
@@ -203,7 +207,7 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
     CAIRN_TRY_ASSIGN(const MetadataInPlace old, read_metadata_in_place(storage_, metadata_name_));
     CAIRN_TRY(check_overwrite(old));
     CAIRN_TRY(check_not_superseded(old));
-    const std::vector<std::string> orphans = orphaned_files(old, record);
+    const std::vector<std::string> orphans = orphaned_files(storage_, metadata_name_, old, record);
     if (!orphans.empty()) CAIRN_TRY(write_replaced_list(storage_, folder_, orphans));
     CAIRN_TRY(rename_and_confirm(durability));
     if (fate_ != nullptr) fate_->note_committed();

@@ -29,14 +29,14 @@ std::string own_metadata_name(std::uint32_t rank);
 struct MetadataInPlace {
   bool present = false;
   std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it, or if it is damaged
-  // Only without a record, for then nothing else tells one `.metadata` from another, or the names of its files.
+  // Only without a record, for then nothing else tells one `.metadata` from another.
   std::uint64_t size = 0;
   std::uint32_t checksum = 0;
-  std::string bytes;
 
   bool same_as(const MetadataInPlace& other) const;
 };
-// Reads the commit record alone if there is one: the pickle before it is not looked at.
+// Reads the commit record alone if there is one: the pickle before it is not looked at. Without one the whole file is
+// read, a piece at a time, for its checksum.
 Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage,
                                                const std::string& name = std::string(kMetadataName));
 

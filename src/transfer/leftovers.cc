@@ -7,6 +7,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "core/checksum.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/manifest/trailer.h"
 #include "transfer/commit.h"
@@ -30,14 +31,20 @@ void warn_if_failed(const Result<void>& result, std::vector<std::string>& warnin
   if (!result) warnings.emplace_back(result.error().what());
 }
 
-// The data files that it names; nullopt if it can't be read.
-std::optional<std::vector<std::string>> names_in(const MetadataInPlace& metadata) {
+// The data files that the metadata names, which was read from the file `name`; nullopt if it can't be read, is too
+// large, or has changed since.
+std::optional<std::vector<std::string>> names_in(const storage::Storage& storage, const std::string& name,
+                                                 const MetadataInPlace& metadata) {
   if (metadata.record) {
     std::vector<std::string> names;
     for (const auto& file : metadata.record->files) names.push_back(file.name);
     return names;
   }
-  auto decoded = dcp::decode_metadata(std::as_bytes(std::span(metadata.bytes)));
+  const auto bytes = storage::read_small(storage, name, kDecodedMetadataBytesMax, true);
+  if (!bytes) return std::nullopt;
+  const auto span = std::as_bytes(std::span(*bytes));
+  if (span.size() != metadata.size || crc32(span) != metadata.checksum) return std::nullopt;
+  auto decoded = dcp::decode_metadata(span);
   if (!decoded) return std::nullopt;
   return std::move(decoded->catalog.files);
 }
@@ -63,9 +70,12 @@ std::optional<std::string> add_needed(const storage::Storage& storage, const std
   for (const storage::ListedFile& file : files) {
     if (!is_metadata_name(file.name)) continue;
     const Result<MetadataInPlace> metadata = read_metadata_in_place(storage, file.name);
-    const auto names = metadata ? names_in(*metadata) : std::nullopt;
+    const auto names = metadata ? names_in(storage, file.name, *metadata) : std::nullopt;
     if (!names) {
-      return "nothing was cleaned up: '" + file.name + "' can't be read, and so what it needs is not known";
+      return "nothing was cleaned up: the data files that '" + file.name +
+             "' needs are not known: it can't be read, or " +
+             "has no commit record and can't be decoded or is larger than " + std::to_string(kDecodedMetadataBytesMax) +
+             " bytes";
     }
     needed.insert(names->begin(), names->end());
   }
@@ -170,11 +180,12 @@ bool belongs_to(const storage::Storage& storage, const std::string& name, const 
   return save_in_trailer(storage, name) == save_id;
 }
 
-std::vector<std::string> orphaned_files(const MetadataInPlace& old, const manifest::CommitRecord& record) {
+std::vector<std::string> orphaned_files(const storage::Storage& storage, const std::string& metadata_name,
+                                        const MetadataInPlace& old, const manifest::CommitRecord& record) {
   std::unordered_set<std::string_view, SeededHash> needed;
   for (const auto& file : record.files) needed.insert(file.name);
   if (!old.present) return {};
-  std::vector<std::string> names = names_in(old).value_or(std::vector<std::string>());
+  std::vector<std::string> names = names_in(storage, metadata_name, old).value_or(std::vector<std::string>());
   std::erase_if(names, [&needed](const std::string& name) { return needed.contains(name); });
   return names;
 }

@@ -18,6 +18,8 @@ constexpr std::uint32_t kVersionWithoutJobStart = 1;
 constexpr std::size_t kFooterBytes = 40;
 // A file takes at least this much of the body.
 constexpr std::uint64_t kFileBytesMin = 6;
+// Far above any: millions of files. Every save reads the records of the checkpoints in its directory.
+constexpr std::uint64_t kBodyBytesMax = std::uint64_t{256} << 20;
 
 void append_fixed64(std::string& out, std::uint64_t value) {
   std::array<std::byte, 8> bytes;
@@ -123,6 +125,12 @@ Result<std::optional<CommitRecord>> read_only_commit_record(const ByteSource& me
         .offset(footer_offset)
         .expected(std::to_string(pickle_bytes) + " + " + std::to_string(body_bytes) + " bytes")
         .actual(std::to_string(footer_offset) + " bytes");
+  }
+  if (body_bytes > kBodyBytesMax) {
+    return Error(ErrorCode::kUnsupported, "a commit record that is larger than any")
+        .offset(footer_offset)
+        .expected("at most " + std::to_string(kBodyBytesMax) + " bytes")
+        .actual(std::to_string(body_bytes) + " bytes");
   }
   std::string body(body_bytes, '\0');
   CAIRN_TRY(metadata_file.read_at(pickle_bytes, std::as_writable_bytes(std::span(body))));
