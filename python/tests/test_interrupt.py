@@ -1,5 +1,6 @@
 """Ctrl-C during a save: KeyboardInterrupt, the old checkpoint whole, no litter."""
 
+import fcntl
 import os
 import random
 import signal
@@ -160,3 +161,51 @@ def test_a_save_in_another_thread_is_not_interrupted(checkpoint: Path) -> None:
     thread.join()
     assert len(done) == 1
     assert cairn.verify(checkpoint)
+
+
+WAITER_FOR_LOCK = """
+import signal, sys
+import torch, cairn
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+name, directory = sys.argv[1:]
+state = {"w": torch.ones(3)}
+try:
+    if name == "save":
+        cairn.save(state, checkpoint_id=directory)
+    else:
+        future = cairn.async_save(
+            state, checkpoint_id=directory, async_checkpointer_type=cairn.AsyncCheckpointerType[name]
+        )
+        future.result()
+    print("saved", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["save", "THREAD", "PROCESS"])
+def test_ctrl_c_ends_the_wait_for_the_lock_of_the_directory(name: str, checkpoint: Path) -> None:
+    """Another process holds the lock for longer than the test lasts, and less than the wait for it would."""
+    state = {"w": torch.zeros(3)}
+    cairn.save(state, checkpoint_id=checkpoint)
+    lock = os.open(checkpoint / ".cairn-lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    command = [sys.executable, "-c", WAITER_FOR_LOCK, name, str(checkpoint)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as waiter:
+        assert waiter.stdout
+        try:
+            while not list(checkpoint.glob(".cairn-*/metadata")):  # sealed: the commit is what comes next
+                assert waiter.poll() is None
+                time.sleep(0.01)
+            waiter.send_signal(signal.SIGINT)
+            assert waiter.stdout.readline() == "interrupted\n"
+        finally:
+            (checkpoint / ".cairn-lock").unlink()
+            os.close(lock)
+        waiter.communicate(timeout=60)
+    while cairn.saves_in_flight(checkpoint):  # in a process: Ctrl-C has ended the wait for the save, not the save
+        time.sleep(0.01)
+    cairn.load(state, checkpoint_id=checkpoint)
+    if name == "save":
+        assert torch.equal(state["w"], torch.zeros(3))
