@@ -26,6 +26,7 @@ from same import assert_same
 
 import cairn
 from cairn.async_saving import ASYNCHRONOUS_STAGING
+from cairn.told_future import ToldFuture
 
 
 class Job(Protocol):
@@ -59,12 +60,23 @@ def engine_calls() -> int:
 
 
 class FailedCalls(logging.Handler):
-    """Listens to what DCP and Cairn record about their calls, and keeps those that failed."""
+    """Keeps the errors of all calls of DCP and Cairn, also of those that the client hides.
+
+    Errors of a call are in the records of DCP's logger. A failure to stage has no record, as in DCP: it is in the
+    futures of an asynchronous save of Cairn's, which the client may never ask.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.found: list[str] = []
         dcp_logger._dcp_logger.addHandler(self)
+        set_exception = ToldFuture.set_exception
+
+        def keep(future: ToldFuture[Any], error: BaseException | None) -> None:
+            self.found.append(f"asynchronous save: {error}")
+            set_exception(future, error)
+
+        ToldFuture.set_exception = keep  # type: ignore[method-assign]
 
     def emit(self, record: logging.LogRecord) -> None:
         if isinstance(record.msg, dict) and record.msg.get("event") == "exception":
