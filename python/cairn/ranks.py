@@ -78,7 +78,9 @@ class Ranks:
         """For what every rank does on its own: at the end of the block all hear from all, and fail if one has failed.
 
         Raises CheckpointException with the failures by rank, which is a cairn.Error too if the first of them is one. A
-        process that is alone raises its own exception. `step` names the block in the exception.
+        process that is alone raises its own exception, and so does each rank if all have failed, unless its own is a
+        cairn.Error: torch runs such blocks outside of its driver, and its callers expect RuntimeError for a
+        checkpoint_id that no storage takes. `step` names the block in the exception.
         """
         failure: BaseException | None = None
         try:
@@ -99,6 +101,8 @@ class Ranks:
             if not failures and failure is None:  # the group itself has failed
                 raise
             if not failures or not (failure is None or isinstance(failure, Exception)):
+                return
+            if len(failures) == self.count and not isinstance(failure, Error):
                 return
             first = failures[min(failures)][0]
             if isinstance(first, Error):

@@ -336,3 +336,17 @@ def test_a_reader_that_fails_on_the_coordinator_fails_every_rank(hook: str, two:
     for failures, text in two.run(told_of_a_load, checkpoint, hook):
         assert failures == [0]
         assert f"of the caller: {hook}" in text
+
+
+def told_of_an_unknown_storage(save: bool) -> str:
+    with pytest.raises(RuntimeError, match="Cannot detect") as caught:
+        if save:
+            cairn.save(sample(), checkpoint_id="abc://abc.abc")
+        else:
+            cairn.load(blank(), checkpoint_id="abc://abc.abc")
+    return type(caught.value).__name__
+
+
+@pytest.mark.parametrize("save", [True, False])
+def test_what_fails_on_every_rank_outside_of_torchs_driver_is_raised_as_by_torch(save: bool, two: Gang) -> None:
+    assert two.run(told_of_an_unknown_storage, save) == ["RuntimeError"] * 2
