@@ -63,6 +63,10 @@ void read(std::span<const std::byte> bytes) {
     return cairn::torch_file::decode_value(source);
   }();
   if (value) check_value(*value);
+  {
+    const cairn::fuzz::DecodingBounds bounds(bytes.size());
+    (void)cairn::torch_file::describe_value(source);
+  }
   check_padding(bytes, value.has_value());
 }
 

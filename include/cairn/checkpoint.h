@@ -189,9 +189,16 @@ class Checkpoint {
 // `metadata_name`: ".metadata", or "__0.metadata" for what a rank saved alone.
 Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name = ".metadata");
 
+// How decode_value() gives the tensors of a value.
+enum class TensorForm : std::uint8_t {
+  kElements,     // an Array: row-major, of its own memory
+  kDescription,  // an Object: the call of torch._utils that the pickle names, with its storage as an Object of the
+                 // class torch.storage._load_storage whose argument is the storage's persistent id. No element is read.
+};
+
 // The native encoding of a plain value as a torch.save archive, readable by torch.load; and back. Encoding an Object
 // fails with kUnsupported.
 Result<std::string> encode_value(const Value& value);
-Result<Value> decode_value(std::span<const std::byte> archive);
+Result<Value> decode_value(std::span<const std::byte> archive, TensorForm tensors = TensorForm::kElements);
 
 }  // namespace cairn

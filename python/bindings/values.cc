@@ -255,25 +255,30 @@ class ObjectBuilder {
   std::unordered_map<std::uint64_t, nb::object> built_;  // by identity
 };
 
-Value decode(const nb::bytes& payload) {
+Value decode(const nb::bytes& payload, TensorForm tensors = TensorForm::kElements) {
   const std::span bytes(payload.c_str(), payload.size());
-  return unwrap(decode_value(std::as_bytes(bytes)));
+  return unwrap(decode_value(std::as_bytes(bytes), tensors));
+}
+
+// (object, ""), or (None, name of a class that make_object does not make). It is asked for tensors too.
+nb::tuple make_value(const Value& value, const nb::object& make_object) {
+  try {
+    return nb::make_tuple(from_value(value, make_object), to_str(""));
+  } catch (const ForeignClass& unknown) {
+    return nb::make_tuple(nb::none(), to_str(unknown.name));
+  }
 }
 
 // (object, ""), or (None, name of a class that is neither plain nor made by make_object). Tensors are left to torch.
 nb::tuple decode_plain(const nb::bytes& payload, const nb::object& make_object) {
   const Value value = decode(payload);
   const bool has_tensor = holds_tensor(value);
-  std::string foreign = has_tensor ? "torch.Tensor" : "";
-  nb::object object = nb::none();
-  if (!has_tensor || !first_unknown_class(value).empty()) {
-    try {
-      object = from_value(value, make_object);
-    } catch (const ForeignClass& unknown) {
-      foreign = unknown.name;
-    }
+  if (!has_tensor) return make_value(value, make_object);
+  if (!first_unknown_class(value).empty()) {
+    nb::tuple made = make_value(value, make_object);
+    if (!to_utf8(made[1]).empty()) return made;
   }
-  return nb::make_tuple(foreign.empty() ? object : nb::object(nb::none()), to_str(foreign));
+  return nb::make_tuple(nb::none(), to_str("torch.Tensor"));
 }
 
 }  // namespace
@@ -289,6 +294,12 @@ std::string first_foreign(const Value& value) {
 
 void bind_values(nb::module_& module) {
   module.def("decode_plain", decode_plain, nb::arg("payload"), nb::arg("make_object"));
+  module.def(
+      "decode_described",
+      [](const nb::bytes& payload, const nb::object& make_object) {
+        return make_value(decode(payload, TensorForm::kDescription), make_object);
+      },
+      nb::arg("payload"), nb::arg("make_object"));
   module.def(
       "decode_inert",
       [](const nb::bytes& payload, const nb::object& make_object) { return from_value(decode(payload), make_object); },

@@ -2,7 +2,8 @@
 
 Reading never runs code from the checkpoint unless the caller opts in. Plain data is read natively, and so are objects
 of the classes that :mod:`cairn.known_objects` lists. What else there is, is read by the rules of
-``torch.load(weights_only=True)``, which ``torch.serialization.add_safe_globals`` extends. An object that a value holds
+``torch.load(weights_only=True)``, which ``torch.serialization.add_safe_globals`` extends; and if those refuse tensors
+beside objects of the list (a deque of tensors), by :mod:`cairn.known_objects.tensors`. An object that a value holds
 twice comes back as one.
 
 Tensors inside values come back on the device that they were saved from, as DCP has it: its
@@ -13,6 +14,7 @@ fails; here they come on the CPU, with a :class:`DeviceWarning`: a checkpoint mu
 import io
 import sys
 import warnings
+import zipfile
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from cairn import _engine, known_objects
 from cairn.consent import line_that_allows
 from cairn.errors import Corrupt, Error, InvalidArgument, UnsafeContent
 from cairn.flattening import Path
+from cairn.known_objects.tensors import TensorsOfArchive
 from cairn.tensors import dtype_name
 from cairn.torch_file import check_rules_hold
 
@@ -82,6 +85,12 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
     except Exception as error:
         if isinstance(error, UnsafeContent) and not allow_pickle:
             raise
+        if not_decoded is None:
+            location = _Devices() if map_location is None else map_location
+            value, foreign = _described(payload, foreign, location)
+            if not foreign:
+                _warn_of_devices(key, location)
+                return value
         if not_decoded is not None and not allow_pickle:
             raise not_decoded.under(key) from error
         if not allow_pickle:
@@ -121,19 +130,22 @@ def warn_of_conversions(conversions: list[tuple[str, int, int]]) -> None:
 
 
 def _decoded(payload: bytes) -> tuple[Any, str]:
-    """The value in a payload; or None and the class because of which only torch can make it.
+    """The value in a payload; or None and the class because of which it can't be built. Tensors are left to torch."""
+    return _engine.decode_plain(payload, known_objects.make)
 
-    That is torch.Tensor only if nothing else is in the way: an object of the standard library that holds tensors, such
-    as a deque, is left to torch, whose ``weights_only`` rules may not allow its class.
+
+def _described(payload: bytes, foreign: str, map_location: Any) -> tuple[Any, str]:
+    """As _decoded(), for a value with tensors in it, which torch's rules refuse for the sake of its other objects.
+
+    `foreign` is what _decoded() said; `map_location` is for ``torch.load``.
     """
-    value, foreign = _engine.decode_plain(payload, known_objects.make)
-    if foreign == "torch.Tensor":
-        _, foreign = _engine.decode_plain(payload, _make_of_torch)
-    return value, foreign
-
-
-def _make_of_torch(module: str, *description: Any) -> Any:
-    return known_objects.make(module, *description) if module.partition(".")[0] == "torch" else NotImplemented
+    try:
+        restore = torch.serialization._get_restore_location(map_location)  # type: ignore[no-untyped-call]
+        return _engine.decode_described(payload, TensorsOfArchive(payload, restore).make)
+    except (torch.cuda.OutOfMemoryError, MemoryError):
+        raise
+    except (Error, RuntimeError, LookupError, ValueError, zipfile.BadZipFile):
+        return None, foreign
 
 
 class _Devices(dict[Any, Any]):
@@ -169,11 +181,15 @@ def _unpickle(key: str, payload: bytes, map_location: Any, *, weights_only: bool
     """As torch.load, but no device is missing."""
     if weights_only:
         check_rules_hold(f"the value under '{key}'", key=key)
-    if map_location is not None:
-        return torch.load(io.BytesIO(payload), map_location=map_location, weights_only=weights_only)
-    devices = _Devices()
-    value = torch.load(io.BytesIO(payload), map_location=devices, weights_only=weights_only)
-    news = devices.lacking() - _warned
+    location = _Devices() if map_location is None else map_location
+    value = torch.load(io.BytesIO(payload), map_location=location, weights_only=weights_only)
+    _warn_of_devices(key, location)
+    return value
+
+
+def _warn_of_devices(key: str, location: Any) -> None:
+    """After a load by this map_location: a DeviceWarning, if it is a _Devices and a device was missing."""
+    news = location.lacking() - _warned if isinstance(location, _Devices) else None
     if news:
         _warned.update(news)
         warnings.warn(
@@ -182,7 +198,6 @@ def _unpickle(key: str, payload: bytes, map_location: Any, *, weights_only: bool
             DeviceWarning,
             stacklevel=_level_of_the_caller(),
         )
-    return value
 
 
 def _warn_if_foreign(key: str, payload: bytes, kind: str) -> None:
@@ -197,6 +212,9 @@ def _warn_if_foreign(key: str, payload: bytes, kind: str) -> None:
         check_rules_hold(f"the value under '{key}'", key=key)  # as at the load
         torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception:
+        _, foreign = _described(payload, foreign, "cpu")
+        if not foreign or foreign in _warned:
+            return
         _warned.add(foreign)
         warnings.warn(
             f"'{key}' holds a {foreign}, which is not plain data. To load it, code from the checkpoint must be allowed "

@@ -232,9 +232,10 @@ def test_an_object_that_holds_itself_is_refused(checkpoint: Path) -> None:
 def test_a_container_of_tensors_is_refused_by_its_own_name(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by that of its tensors, which need no code."""
     monkeypatch.setattr(objects, "_warned", set())
-    with pytest.warns(cairn.PickleWarning, match=r"holds a collections\.deque"):
-        cairn.save({"h": {"dtype": torch.half, "last": deque([torch.ones(2)])}}, checkpoint_id=checkpoint)
-    with pytest.raises(cairn.UnsafeContent, match=r"holds a collections\.deque"):
+    last = deque([Point(torch.ones(2), 1)])
+    with pytest.warns(cairn.PickleWarning, match=r"holds a test_known_objects\.Point"):
+        cairn.save({"h": {"dtype": torch.half, "last": last}}, checkpoint_id=checkpoint)
+    with pytest.raises(cairn.UnsafeContent, match=r"'h\.last' holds a test_known_objects\.Point"):
         cairn.load({"h": {"dtype": None, "last": None}}, checkpoint_id=checkpoint)
 
 

@@ -173,8 +173,9 @@ Result<Value> Checkpoint::read_value(std::string_view fqn, const LoadOptions& op
 
 Result<std::string> encode_value(const Value& value) { return torch_file::encode_value(value); }
 
-Result<Value> decode_value(std::span<const std::byte> archive) {
-  return torch_file::decode_value(MemorySource(archive));
+Result<Value> decode_value(std::span<const std::byte> archive, TensorForm tensors) {
+  const MemorySource source(archive);
+  return tensors == TensorForm::kElements ? torch_file::decode_value(source) : torch_file::describe_value(source);
 }
 
 }  // namespace cairn

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cairn.known_objects import Description, Table, called_with, expect, of_types
+from cairn.known_objects import Description, Table, called_with, expect, of_numpy_random, of_types
 
 _Dtype = np.dtype[Any]
 _PLAIN = re.compile(r"[biufcSUV]\d{1,9}", re.ASCII)
@@ -127,8 +127,9 @@ _MODULES = ("numpy._core.multiarray", "numpy.core.multiarray")
 _NUMERIC = ("numpy._core.numeric", "numpy.core.numeric")
 
 TABLE = Table(
-    constants={("numpy", "ndarray"): np.ndarray},
+    constants={("numpy", "ndarray"): np.ndarray, **of_numpy_random.CONSTANTS},
     builders={
+        **of_numpy_random.BUILDERS,
         ("numpy", "dtype"): _dtype,
         **{(module, "_reconstruct"): _reconstruct for module in _MODULES},
         **{(module, "scalar"): _scalar for module in _MODULES},

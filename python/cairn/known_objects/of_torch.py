@@ -1,6 +1,6 @@
 """torch's own small values, and enums and dataclasses of torch that hold settings.
 
-Tensors are not here: torch builds them, and the values that hold them, by the rules of ``weights_only=True``.
+Tensors are not here: torch builds them by the rules of ``weights_only=True``, or :mod:`cairn.known_objects.tensors`.
 """
 
 import importlib
@@ -65,6 +65,35 @@ def _version(description: Description) -> TorchVersion:
     expect(description.by_new and not description.state and description.items is None)
     (text,) = of_types(description.arguments, str)
     return TorchVersion(text)
+
+
+def _generator(description: Description) -> torch.Generator:
+    """``Generator(device)`` with the state seed, offset (None on the CPU), state of the algorithm."""
+    expect(not description.by_new and description.items is None)
+    (device,) = of_types(description.arguments, torch.device)
+    seed, offset, state = of_types(description.state, int, (int, _NONE), torch.Tensor)
+    try:
+        made = torch.Generator(device)
+        made.manual_seed(seed)
+        if offset is not None:
+            made.set_offset(offset)
+        return made.set_state(state)
+    except RuntimeError as error:  # a device that is not here, or no state of its algorithm
+        raise ValueError from error
+
+
+def _return_type_builder(kind: Any) -> Builder:
+    """Of what functions like ``torch.max`` return: a named tuple of torch's own."""
+
+    def build(description: Description) -> Any:
+        values, further = called_with(description, tuple, dict)
+        expect(not further and len(values) == kind.n_fields)
+        return kind(values)
+
+    return build
+
+
+_RETURN_TYPES = {name: kind for name, kind in vars(torch.return_types).items() if hasattr(kind, "n_fields")}
 
 
 # --- Enums, dataclasses and placements that hold settings and nothing else.
@@ -166,6 +195,8 @@ TABLE = Table(
     builders={
         ("torch", "Size"): _size,
         ("torch", "device"): _device,
+        ("torch._C", "Generator"): _generator,
+        **{("torch.return_types", name): _return_type_builder(kind) for name, kind in _RETURN_TYPES.items()},
         ("torch.serialization", "_get_layout"): _layout,
         ("torch.torch_version", "TorchVersion"): _version,
         **{key: _enum_builder(key) for key in _ENUMS},

@@ -8,6 +8,7 @@ import argparse
 import array
 import datetime
 import io
+import ipaddress
 import pathlib
 import random
 import re
@@ -284,6 +285,20 @@ def _path_builder(kind: type[pathlib.PurePath]) -> Builder:
     return build
 
 
+_ADDRESS_TEXT_MAX = 256  # with the name of a zone behind it
+_ADDRESSES = (ipaddress.IPv4Address, ipaddress.IPv6Address)
+_NETWORKS = (ipaddress.IPv4Interface, ipaddress.IPv4Network, ipaddress.IPv6Interface, ipaddress.IPv6Network)
+
+
+def _address_builder(kind: Any, *kinds: type) -> Builder:
+    def build(description: Description) -> Any:
+        (address,) = called_with(description, kinds)
+        expect(type(address) is int or len(address) <= _ADDRESS_TEXT_MAX)
+        return kind(address)
+
+    return build
+
+
 _IS_SAFE = {kind.value: kind for kind in uuid.SafeUUID}
 
 
@@ -381,6 +396,8 @@ TABLE = Table(
                 pathlib.WindowsPath,
             )
         },
+        **{("ipaddress", kind.__name__): _address_builder(kind, int, str) for kind in _ADDRESSES},
+        **{("ipaddress", kind.__name__): _address_builder(kind, str) for kind in _NETWORKS},
         ("random", "Random"): _random,
         ("time", "struct_time"): _struct_time,
         ("types", "SimpleNamespace"): _simple_namespace,

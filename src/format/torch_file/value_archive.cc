@@ -151,6 +151,24 @@ class ArchiveWriter {
 
 // --- Decoding
 
+// Of an Object with two arguments.
+constexpr std::uint64_t kCallBytes = sizeof(Object) + 2 * sizeof(Value) + 64;
+
+// Describes storages, by their persistent ids.
+class StorageDescriber final : public pickle::Resolver {
+ public:
+  Result<std::optional<Value>> resolve(const Graph& graph, Node node, ByteBudget& budget) override {
+    if (!graph.is(node, Kind::kPersistent)) return std::optional<Value>();
+    CAIRN_TRY(budget.charge(kCallBytes));
+    auto object = std::make_unique<Object>();
+    object->module = "torch.storage";
+    object->name = "_load_storage";
+    CAIRN_TRY_ASSIGN(Value id, pickle::to_value(graph, graph.persistent_id(node), budget));
+    object->arguments = Tuple{{std::move(id)}};
+    return std::optional<Value>(std::move(object));
+  }
+};
+
 // Makes tensors of what the pickle says of them, each a row-major copy of its window: views may share a storage, and an
 // expanded tensor repeats its elements, so the budget is charged each.
 class TensorResolver final : public pickle::Resolver {
@@ -158,7 +176,8 @@ class TensorResolver final : public pickle::Resolver {
   TensorResolver(const ArchiveReader& archive, bool big_endian) : archive_(archive), big_endian_(big_endian) {}
 
   Result<std::optional<Value>> resolve(const Graph& graph, Node node, ByteBudget& budget) override {
-    if (graph.is(node, Kind::kPersistent)) return describe_storage(graph, node, budget);
+    // A storage that something unknown asks for.
+    if (graph.is(node, Kind::kPersistent)) return StorageDescriber().resolve(graph, node, budget);
     CAIRN_TRY_ASSIGN(const std::optional<TensorNode> tensor, read_tensor_node(graph, node));
     if (!tensor || is_quantized(tensor->dtype)) return std::optional<Value>();
     CAIRN_TRY_ASSIGN(Array array, read_tensor(*tensor, budget));
@@ -174,20 +193,6 @@ class TensorResolver final : public pickle::Resolver {
   }
 
  private:
-  // Of an Object with two arguments.
-  static constexpr std::uint64_t kCallBytes = sizeof(Object) + 2 * sizeof(Value) + 64;
-
-  // A storage that something unknown asks for: its persistent id, inert.
-  static Result<std::optional<Value>> describe_storage(const Graph& graph, Node node, ByteBudget& budget) {
-    CAIRN_TRY(budget.charge(kCallBytes));
-    auto object = std::make_unique<Object>();
-    object->module = "torch.storage";
-    object->name = "_load_storage";
-    CAIRN_TRY_ASSIGN(Value id, pickle::to_value(graph, graph.persistent_id(node), budget));
-    object->arguments = Tuple{{std::move(id)}};
-    return std::optional<Value>(std::move(object));
-  }
-
   Result<Array> read_tensor(const TensorNode& tensor, ByteBudget& budget) {
     Array array;
     array.kind = Array::Kind::kTensor;
@@ -272,15 +277,32 @@ Result<std::string> encode_value(const Value& value) {
   return std::move(archive).finish();
 }
 
+namespace {
+
+// The value in the pickle of `archive`, whose source has `source_bytes`.
+Result<Value> read_pickle(const ArchiveReader& archive, std::uint64_t source_bytes, pickle::Resolver& resolver) {
+  CAIRN_TRY_ASSIGN(const std::vector<std::byte> pickled, archive.read("data.pkl"));
+  CAIRN_TRY_ASSIGN(const Graph graph, pickle::parse(pickled));
+  ByteBudget budget(source_bytes);
+  CAIRN_TRY(budget.charge(graph.memory_bytes()));
+  return pickle::to_value(graph, graph.root(), budget, &resolver);
+}
+
+}  // namespace
+
 Result<Value> decode_value(const ByteSource& source) {
   CAIRN_TRY_ASSIGN(const ArchiveReader archive, ArchiveReader::open(source));
-  CAIRN_TRY_ASSIGN(const std::vector<std::byte> pickled, archive.read("data.pkl"));
   CAIRN_TRY_ASSIGN(const bool big_endian, archive.big_endian());
-  CAIRN_TRY_ASSIGN(const Graph graph, pickle::parse(pickled));
-  ByteBudget budget(source.size());
-  CAIRN_TRY(budget.charge(graph.memory_bytes()));
   TensorResolver resolver(archive, big_endian);
-  return pickle::to_value(graph, graph.root(), budget, &resolver);
+  return read_pickle(archive, source.size(), resolver);
+}
+
+Result<Value> describe_value(const ByteSource& source) {
+  CAIRN_TRY_ASSIGN(const ArchiveReader archive, ArchiveReader::open(source));
+  CAIRN_TRY_ASSIGN(const bool big_endian, archive.big_endian());
+  if (big_endian) return Error(ErrorCode::kUnsupported, "an archive of the other byte order");
+  StorageDescriber resolver;
+  return read_pickle(archive, source.size(), resolver);
 }
 
 std::uint64_t padded_length(std::uint64_t length) {

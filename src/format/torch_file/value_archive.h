@@ -22,6 +22,11 @@ Result<std::string> encode_value(const Value& value);
 // zip archive and for values that repeat so few bytes so often that they would fill the memory (ByteBudget).
 Result<Value> decode_value(const ByteSource& archive);
 
+// The same with tensors as the calls that make them: an Object of a function of torch._utils, whose storage is an
+// Object of the class torch.storage._load_storage with the storage's persistent id as its argument. Elements are not
+// read. Fails with kUnsupported for big-endian archives also.
+Result<Value> describe_value(const ByteSource& archive);
+
 // The size class of an archive: the smallest length that is at least `length` and a multiple of 1/8 of the highest
 // power of two in it, and of 256.
 std::uint64_t padded_length(std::uint64_t length);

@@ -60,6 +60,22 @@ TEST(ValueArchive, GivesBackWhatWasEncoded) {
   EXPECT_EQ(encode_value(example()).value(), archive);
 }
 
+TEST(ValueArchive, DescribesTensorsByTheCallsThatMakeThem) {
+  const std::string archive = encode_value(List{{Value(floats({2, 1}, {1, 2})), Value(3)}}).value();
+  const Value described = describe_value(MemorySource(std::as_bytes(std::span(archive)))).value();
+  const auto& items = described.get_if<List>()->items;
+  ASSERT_EQ(items.size(), 2u);
+  EXPECT_EQ(items[1], Value(3));
+  const Object* call = items[0].object();
+  ASSERT_NE(call, nullptr);
+  EXPECT_EQ(call->qualified_name(), "torch._utils._rebuild_tensor_v2");
+  const auto& arguments = call->arguments.get_if<Tuple>()->items;
+  ASSERT_EQ(arguments.size(), 6u);
+  ASSERT_NE(arguments[0].object(), nullptr);
+  EXPECT_EQ(arguments[0].object()->qualified_name(), "torch.storage._load_storage");
+  EXPECT_EQ(arguments[2], Value(Tuple{{Value(2), Value(1)}}));
+}
+
 TEST(ValueArchive, StoragesAreAligned) {
   const std::string archive = encode_value(example()).value();
   const MemorySource source(std::as_bytes(std::span(archive)));
