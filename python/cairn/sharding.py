@@ -61,6 +61,10 @@ def chunks_of_declared(key: str, tensor: torch.Tensor) -> Iterator[ShardOfMine]:
     `global_shape` is the size of the whole; for each shard, `global_offsets` says where it begins in the whole,
     `local_offsets` where it begins in the tensor, and `local_sizes` its size. The rest of the tensor is padding. Raises
     InvalidArgument if an attribute is missing, or if a shard is not within the whole and within the tensor.
+
+    The shards of all ranks make up the whole. A shard that several ranks declare, with the same offsets and sizes, is
+    stored once, as torch's planner does; the save of shards that overlap in part fails on all ranks, and the error
+    names both shards and their ranks. (torch keeps one of two shards with the same offsets, whatever their sizes.)
     """
     size, *parts = (_declared(key, tensor, name) for name in _DECLARED)
     (shape,) = _integers(key, _DECLARED[0], [size])
