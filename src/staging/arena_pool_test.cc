@@ -5,6 +5,7 @@
 
 #include <future>
 #include <string>
+#include <vector>
 
 #include "os/testing/memory_files.h"
 
@@ -87,9 +88,9 @@ TEST_F(LimitedArenas, AreRefusedWhenWaitingWouldNotHelp) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::kNoSpace);
   const std::string what = refused.error().what();
-  for (const std::string part :
-       {"'/sys/fs/cgroup/job/task'", std::to_string(2064 * kMiB).c_str(), std::to_string(1999 * kMiB).c_str(),
-        std::to_string(3 * kSize).c_str(), "generations", "synchronously"}) {
+  for (const std::string& part :
+       std::vector<std::string>{"'/sys/fs/cgroup/job/task'", std::to_string(2064 * kMiB), std::to_string(1999 * kMiB),
+                                std::to_string(3 * kSize), "generations", "synchronously"}) {
     EXPECT_NE(what.find(part), std::string::npos) << part << " in: " << what;
   }
   first.reset();
