@@ -93,13 +93,11 @@ class Coordinator {
       }
     }
     if (options_.before_commit) CAIRN_TRY(options_.before_commit());
-    const checkpointer::CommitOutcome outcome = worker_.commit(pickle_, std::move(record), options_.durability);
-    may_have_committed_ = outcome.may_have_committed;
-    if (!outcome.report) return outcome.report.error();
-    return checkpointer::encode_committed({pickle_, outcome.report->warnings});
+    CAIRN_TRY_ASSIGN(transfer::CommitReport report, worker_.commit(pickle_, std::move(record), options_.durability));
+    return checkpointer::encode_committed({pickle_, std::move(report.warnings)});
   }
 
-  bool may_have_committed() const { return may_have_committed_; }
+  bool may_have_committed() const { return worker_.may_have_committed(); }
   Catalog take_catalog() { return std::move(layout_.catalog); }
 
  private:
@@ -107,7 +105,6 @@ class Coordinator {
   const SaveOptions& options_;
   SaveLayout layout_;
   std::string pickle_;
-  bool may_have_committed_ = false;
 };
 
 class Save {

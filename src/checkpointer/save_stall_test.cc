@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -246,6 +247,28 @@ TEST_F(SaveStallsOfRanks, InTheCommitFailAllAndKeepTheFilesOfBothCheckpoints) {
     EXPECT_NE(std::string(error->what()).find("unknown"), std::string::npos) << error->what();
   }
   EXPECT_EQ(loaded_step(), 1);
+  blockade_->release();
+  await_end();
+  EXPECT_EQ(loaded_step(), 2);
+}
+
+// The rename may still happen, so no rank may withdraw files that it names.
+TEST_F(SaveStallsOfRanks, InTheCommitKeepTheFilesEvenIfTheCallersFunctionThrows) {
+  ASSERT_TRUE(save_step(1));
+  blockade_->block(Call::kReplace);
+  auto group = make_local_group(2, kGenerous);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      SaveOptions options{.collectives = group[rank].get()};
+      options.interrupted = [this, rank]() -> bool {
+        if (rank == 0 && blockade_->is_hanging()) throw std::runtime_error("mine");
+        return false;
+      };
+      EXPECT_FALSE(save_state(SampleState(2).dict(), options));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
   blockade_->release();
   await_end();
   EXPECT_EQ(loaded_step(), 2);

@@ -29,7 +29,6 @@ struct SaveClaim::Impl {
   Durability durability;
   transfer::SaveTicket ticket;
   bool ended = false;
-  bool may_have_committed = false;
   checkpointer::SaveWorker worker;
 };
 
@@ -115,17 +114,16 @@ Result<SaveClaim> SaveClaim::make(const std::filesystem::path& directory, const 
 
 std::string SaveClaim::ticket() const { return transfer::encode_ticket(impl_->ticket); }
 SaveId SaveClaim::save_id() const { return impl_->ticket.identity.save_id; }
-bool SaveClaim::may_have_committed() const { return impl_->may_have_committed; }
+bool SaveClaim::may_have_committed() const { return impl_->worker.may_have_committed(); }
 
 Result<SaveReport> SaveClaim::Impl::commit(std::string_view metadata, const std::vector<PublishedFile>& files) {
   CAIRN_TRY_ASSIGN(Catalog catalog, read_back(metadata, files));
   manifest::CommitRecord record;
   for (const PublishedFile& file : files) record.files.push_back({file.name, file.bytes, file.trailer_checksum});
-  checkpointer::CommitOutcome outcome = worker.commit(std::string(metadata), std::move(record), durability);
-  may_have_committed = outcome.may_have_committed;
-  if (!outcome.report) return std::move(outcome.report).error();
+  CAIRN_TRY_ASSIGN(transfer::CommitReport committed,
+                   worker.commit(std::string(metadata), std::move(record), durability));
   return SaveReport{ticket.identity.save_id, std::make_shared<Catalog>(std::move(catalog)), metadata.size(),
-                    std::move(outcome.report->warnings)};
+                    std::move(committed.warnings)};
 }
 
 Result<SaveReport> SaveClaim::commit(std::string_view metadata, const std::vector<PublishedFile>& files,

@@ -116,21 +116,28 @@ Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> w
              });
 }
 
-CommitOutcome SaveWorker::commit(std::string pickle, manifest::CommitRecord record, Durability durability) {
+Result<transfer::CommitReport> SaveWorker::commit(std::string pickle, manifest::CommitRecord record,
+                                                  Durability durability) {
+  struct Outcome {
+    Result<transfer::CommitReport> report;
+    bool may_have_committed;
+  };
   auto work = [pickle = std::move(pickle), record = std::move(record),
-               durability](StorageSide& side) mutable -> Result<CommitOutcome> {
+               durability](StorageSide& side) mutable -> Result<Outcome> {
     // An exception must not hide that the rename has been done.
     auto report = attempt([&] { return side.transaction->commit(pickle, std::move(record), durability); });
-    return CommitOutcome{std::move(report), side.transaction->may_have_committed()};
+    return Outcome{std::move(report), side.transaction->may_have_committed()};
   };
-  Result<CommitOutcome> outcome = run("committing", std::move(work));
-  if (outcome) return *std::move(outcome);
+  may_have_committed_ = true;  // until it is known better, also if the caller's function throws meanwhile
+  Result<Outcome> outcome = run("committing", std::move(work));
+  may_have_committed_ =
+      outcome ? outcome->may_have_committed : given_up_.value_or(GivenUp::kForGood) != GivenUp::kForGood;
+  if (outcome) return std::move(outcome->report);
   Error reason = std::move(outcome).error();
-  if (given_up_ == GivenUp::kCommitted) return {transfer::CommitReport{{not_cleaned_up(reason)}}, true};
-  if (given_up_ != GivenUp::kUnknown) return {std::move(reason), false};
-  return {std::move(reason).while_doing(
-              "renaming `.metadata`: it is unknown whether the save is or will be committed, look at the directory"),
-          true};
+  if (given_up_ == GivenUp::kCommitted) return transfer::CommitReport{{not_cleaned_up(reason)}};
+  if (given_up_ != GivenUp::kUnknown) return reason;
+  return std::move(reason).while_doing(
+      "renaming `.metadata`: it is unknown whether the save is or will be committed, look at the directory");
 }
 
 std::optional<Error> SaveWorker::carry_out(Task task, std::string_view phase) {

@@ -51,12 +51,6 @@ struct StorageSide {
   void drop();
 };
 
-// What became of a commit.
-struct CommitOutcome {
-  Result<transfer::CommitReport> report;
-  bool may_have_committed = false;  // then no file of the save is withdrawn any more
-};
-
 // The warning of a save that is committed, but whose storage hung for the rest.
 std::string not_cleaned_up(const Error& reason);
 
@@ -80,7 +74,9 @@ class SaveWorker {
   // Of `options` count durability and what changes only speed.
   Result<std::vector<WrittenFile>> write(std::unique_ptr<RankWriter> writer, const SaveOptions& options);
   // The coordinator's. If the storage hangs after the commit was synced, the save has succeeded.
-  CommitOutcome commit(std::string pickle, manifest::CommitRecord record, Durability durability);
+  Result<transfer::CommitReport> commit(std::string pickle, manifest::CommitRecord record, Durability durability);
+  // After commit(), whether it has returned or thrown: if so, no file of the save is withdrawn any more.
+  bool may_have_committed() const { return may_have_committed_; }
   // Ends the thread: what was not committed is withdrawn, unless the storage hangs for that too. Called again, does
   // nothing.
   void finish();
@@ -126,6 +122,7 @@ class SaveWorker {
   std::shared_ptr<Desk> desk_;  // owned by the thread too
   std::thread thread_;          // not joinable before the first task, and after the end
   std::optional<transfer::SaveFate::GivenUp> given_up_;
+  bool may_have_committed_ = false;
   std::optional<Error> reason_;  // why there are no tasks any more
 };
 

@@ -51,6 +51,10 @@ class Blockade {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return hanging_ != 0; });
   }
+  bool is_hanging() {
+    const std::lock_guard lock(mutex_);
+    return hanging_ != 0;
+  }
   // Waits until the calls that hung have gone on.
   void pass(Call call) {
     std::unique_lock lock(mutex_);
