@@ -107,6 +107,10 @@ void expect_stall(const Error& error) {
   EXPECT_NE(text.find("(while "), std::string::npos) << text;
 }
 
+class SaveStallsAfterTheCommit : public SaveStalls, public testing::WithParamInterface<Call> {};
+INSTANTIATE_TEST_SUITE_P(ByCall, SaveStallsAfterTheCommit, testing::Values(Call::kRemove, Call::kUnlock),
+                         [](const auto& tested) { return "Call" + std::to_string(static_cast<int>(tested.param)); });
+
 class SaveStallsIn : public SaveStalls, public testing::WithParamInterface<Call> {};
 
 TEST_P(SaveStallsIn, ACallFailTheSaveWhichNeverCommitsLater) {
@@ -142,10 +146,29 @@ TEST_F(SaveStalls, OfTheRenameThatCommitsLeaveTheOutcomeUnknownAndSaySo) {
   EXPECT_EQ(loaded_step(), 2);
 }
 
-TEST_F(SaveStalls, OfTheCleaningAreAWarning) {
+// Another save has the lock meanwhile, as if a file server had given it away.
+TEST_F(SaveStalls, OfTheRenameThatCommitsRemoveNothingLater) {
   ASSERT_TRUE(save_step(1));
-  blockade_->block(Call::kRemove);
-  const auto report = save_step(2, {.deadlines = short_for(Call::kRemove)});
+  blockade_->block(Call::kReplace);
+  ASSERT_FALSE(save_step(2, {.deadlines = short_for(Call::kReplace)}));
+  fs::remove(directory_.path() / storage::kLockName);
+  ASSERT_TRUE(save(directory_.path(), SampleState(3).dict()));
+  for (const auto& file : fs::directory_iterator(directory_.path())) {
+    fs::last_write_time(file.path(), fs::file_time_type::clock::now() - std::chrono::hours(1));
+  }
+  const std::vector<std::string> before = names();
+  auto storage = storage::PosixStorage::make_directory(directory_.path()).value();
+  const auto lock = storage->lock().value();
+  blockade_->release();
+  await_end();
+  for (const std::string& name : before) EXPECT_TRUE(fs::exists(directory_.path() / name)) << name;
+  EXPECT_TRUE(lock->is_held());
+}
+
+TEST_P(SaveStallsAfterTheCommit, AreAWarning) {
+  ASSERT_TRUE(save_step(1));
+  blockade_->block(GetParam());
+  const auto report = save_step(2, {.deadlines = short_for(GetParam())});
   ASSERT_TRUE(report) << report.error().what();
   ASSERT_EQ(report->warnings.size(), 1u);
   EXPECT_NE(report->warnings[0].find("not cleaned up"), std::string::npos) << report->warnings[0];

@@ -74,6 +74,9 @@ inline constexpr std::string_view kLockName = ".cairn-lock";
 class StorageLock {
  public:
   virtual ~StorageLock() = default;
+  // Whether the lock still excludes others. A file server may have given it to another client while this one could not
+  // be reached; false also if the file system does not answer.
+  virtual bool is_held() const = 0;
 };
 
 class Storage {

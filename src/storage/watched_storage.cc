@@ -41,6 +41,12 @@ class WatchedReadableFile final : public ReadableFile {
  public:
   WatchedReadableFile(std::unique_ptr<ReadableFile> file, std::shared_ptr<OperationWatch> watch, std::string_view name)
       : file_(std::move(file)), watch_(std::move(watch)), name_(name) {}
+  ~WatchedReadableFile() override {
+    const Call call(*watch_, Kind::kNames, "closing", name_);
+    file_.reset();
+  }
+  WatchedReadableFile(const WatchedReadableFile&) = delete;
+  WatchedReadableFile& operator=(const WatchedReadableFile&) = delete;
 
   std::uint64_t size() const override { return file_->size(); }
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) const override {
@@ -60,11 +66,37 @@ class WatchedReadableFile final : public ReadableFile {
   std::string name_;
 };
 
+class WatchedLock final : public StorageLock {
+ public:
+  WatchedLock(std::unique_ptr<StorageLock> lock, std::shared_ptr<OperationWatch> watch)
+      : lock_(std::move(lock)), watch_(std::move(watch)) {}
+  ~WatchedLock() override {
+    const Call call(*watch_, Kind::kNames, "unlocking the directory", "");
+    lock_.reset();
+  }
+  WatchedLock(const WatchedLock&) = delete;
+  WatchedLock& operator=(const WatchedLock&) = delete;
+
+  bool is_held() const override {
+    const Call call(*watch_, Kind::kNames, "looking at the lock of the directory", "");
+    return lock_->is_held();
+  }
+
+ private:
+  std::unique_ptr<StorageLock> lock_;
+  std::shared_ptr<OperationWatch> watch_;  // owned by the storage too
+};
+
 }  // namespace
 
 Result<std::unique_ptr<StorageLock>> WatchedStorage::lock() {
-  const Call call(*watch_, Kind::kNames, "locking the directory", "");
-  return storage_->lock();
+  std::unique_ptr<StorageLock> lock;
+  {
+    const Call call(*watch_, Kind::kNames, "locking the directory", "");
+    CAIRN_TRY_ASSIGN(lock, storage_->lock());
+  }
+  if (lock) lock = std::make_unique<WatchedLock>(std::move(lock), watch_);
+  return lock;
 }
 
 Result<void> WatchedStorage::make_folder(std::string_view name) {

@@ -17,6 +17,7 @@
 //    have heard.
 // 7. Clean (leftovers.cc). Remove what the replaced `.metadata` named and no metadata in the directory does any more,
 //    and what dead saves left. Under the lock also remove data files that leaked: their save has no folder any more.
+//    A save that was given up while step 5 hung removes nothing: other saves may have committed since.
 #include "transfer/commit.h"
 
 #include <algorithm>
@@ -33,6 +34,9 @@ namespace {
 constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;  // far above any
 constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 constexpr std::string_view kSealedName = "/metadata";
+constexpr std::string_view kLockLost =
+    "the lock of the directory was lost during the commit: a save of another job may have committed in between, and "
+    "this one has taken its place";
 constexpr std::string_view kNoLocks =
     "the file system of the checkpoint's directory has no locks: let one job at a time save into a directory. Of two "
     "that "
@@ -209,11 +213,18 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
     CAIRN_TRY(check_not_superseded(old));
     const std::vector<std::string> orphans = orphaned_files(storage_, metadata_name_, old, record);
     if (!orphans.empty()) CAIRN_TRY(write_replaced_list(storage_, folder_, orphans));
+    if (lock && !lock->is_held()) {
+      return Error(ErrorCode::kUnavailable,
+                   "the lock of the directory was lost before the commit; this save is withdrawn, save again");
+    }
     CAIRN_TRY(rename_and_confirm(durability));
-    if (fate_ != nullptr) fate_->note_committed();
+    // A save that was given up in the rename ends here, as if it were killed: a later save cleans up.
+    if (fate_ != nullptr && !fate_->note_committed()) return report;
     // (7) Under the same lock: a save that commits in between must not be taken for one that died.
-    report.warnings =
-        clean_up(storage_, identity_.save_id, record, orphans, lock ? LeakedFiles::kRemove : LeakedFiles::kKeep);
+    const bool excludes_others = lock && lock->is_held();
+    report.warnings = clean_up(storage_, identity_.save_id, record, orphans,
+                               excludes_others ? LeakedFiles::kRemove : LeakedFiles::kKeep);
+    if (lock && !excludes_others) report.warnings.emplace_back(kLockLost);
     // Said once in a job: its saves have numbers from 1 on.
     if (!lock && identity_.save_number == 1) report.warnings.emplace_back(kNoLocks);
   }

@@ -11,84 +11,18 @@
 #include <utility>
 
 #include "core/checksum.h"
-#include "format/manifest/trailer.h"
 #include "storage/posix/posix_storage.h"
 #include "storage/testing/model_storage.h"
 #include "storage/testing/scratch_directory.h"
 #include "storage/testing/view_storage.h"
 #include "transfer/leftovers.h"
 #include "transfer/testing/dead_lease.h"
+#include "transfer/testing/one_save.h"
 
 namespace cairn::transfer {
 namespace {
 
 using storage::ModelStorage;
-
-constexpr SaveId kJob{7, 7};
-constexpr SaveId kOtherJob{8, 8};
-
-SaveIdentity save_number(std::uint64_t number, SaveId job = kJob) { return {{job.high, number}, job, number}; }
-
-std::vector<std::string> names_in(const storage::Storage& disk) {
-  std::vector<std::string> names;
-  for (const storage::ListedFile& file : disk.list().value()) names.push_back(file.name);
-  return names;
-}
-
-bool holds(const storage::Storage& disk, const std::string& name) {
-  const auto names = names_in(disk);
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-// A data file without items: the trailer alone.
-std::string data_file_of(const SaveId& save_id) {
-  manifest::TrailerIndex index;
-  index.save_id = save_id;
-  const auto layout = manifest::TrailerLayout::make(index, 0).value();
-  std::string file(layout.file_bytes(), '\0');
-  const std::vector<std::uint32_t> checksums(layout.checksum_count());
-  layout.render(checksums, std::as_writable_bytes(std::span(file)));
-  return file;
-}
-
-// A save of one file, up to the commit.
-class OneSave {
- public:
-  OneSave(storage::Storage& disk, const SaveIdentity& identity)
-      : transaction_(SaveTransaction::claim(disk, identity).value()),
-        files_(std::in_place, disk, identity),
-        name_(data_file_name(transaction_->ticket(), 0, 0)) {
-    transaction_->expect({name_});
-    const std::string data = data_file_of(identity.save_id);
-    EXPECT_TRUE(disk.create_whole(files_->private_name(name_).value(), data, Durability::kDurable));
-  }
-
-  const std::string& name() const { return name_; }
-  Result<void> publish() { return files_->publish({name_}, Durability::kDurable); }
-  Result<CommitReport> commit() {
-    files_->hand_over();
-    manifest::CommitRecord record;
-    record.files.push_back({name_, 4, 0});
-    return transaction_->commit("pickle", record, Durability::kDurable);
-  }
-  void withdraw() {
-    files_.reset();
-    transaction_.reset();
-  }
-
- private:
-  std::unique_ptr<SaveTransaction> transaction_;
-  std::optional<RankFiles> files_;
-  std::string name_;
-};
-
-void commit_one(ModelStorage& disk, const SaveIdentity& identity) {
-  OneSave save(disk, identity);
-  ASSERT_TRUE(save.publish());
-  const auto committed = save.commit();
-  ASSERT_TRUE(committed) << committed.error().what();
-  EXPECT_TRUE(committed->warnings.empty());
-}
 
 TEST(Commit, TheFirstSaveHasTheNamesOfStockTorch) {
   ModelStorage disk;
@@ -290,88 +224,6 @@ TEST(Leftovers, OfALivingSaveStay) {
   commit_one(disk, save_number(2));
   EXPECT_TRUE(holds(disk, living.name()));
   EXPECT_TRUE(holds(disk, folder_of(save_number(1, kOtherJob).save_id)));
-}
-
-// A real directory, for the times of its files.
-class LeakedFile : public testing::Test {
- protected:
-  static constexpr SaveId kLost{9, 9};
-
-  // A data file that no metadata names, and that was written `age` ago.
-  void leave(const std::string& name, const std::string& bytes, std::chrono::seconds age = std::chrono::hours(1)) {
-    ASSERT_TRUE(disk_->create_whole(name, bytes, Durability::kBuffered));
-    const auto path = scratch_.path() / name;
-    std::filesystem::last_write_time(path, std::filesystem::last_write_time(path) - age);
-  }
-  void commit(std::uint64_t number) {
-    OneSave save(*disk_, save_number(number));
-    ASSERT_TRUE(save.publish());
-    ASSERT_TRUE(save.commit());
-  }
-
-  storage::ScratchDirectory scratch_;
-  std::unique_ptr<storage::Storage> disk_ = storage::PosixStorage::open_directory(scratch_.path()).value();
-};
-
-TEST_F(LeakedFile, IsRemovedByTheNextCommit) {
-  leave("__0_0.distcp", data_file_of(kLost));
-  leave("__12_345.distcp", data_file_of(kLost));
-  commit(1);
-  EXPECT_EQ(names_in(*disk_).size(), 2u) << testing::PrintToString(names_in(*disk_));
-}
-
-TEST_F(LeakedFile, StaysUnlessItCertainlyIsOne) {
-  leave("__0_1.distcp", data_file_of(kLost), std::chrono::seconds(200));  // young
-  leave("__0_2.distcp", "of stock torch");
-  leave("copy.distcp", data_file_of(kLost));
-  leave("__0_4.distcp.bak", data_file_of(kLost));
-  leave("__0_x.distcp", data_file_of(kLost));
-  leave("__0_5.distcp", data_file_of({9, 10}));
-  ASSERT_TRUE(disk_->make_folder(folder_of({9, 10})));  // of its save, just begun
-  ASSERT_TRUE(disk_->create_whole(folder_of({9, 10}) + "/clock", "", Durability::kBuffered));
-  const std::size_t before = names_in(*disk_).size();
-  commit(1);
-  EXPECT_EQ(names_in(*disk_).size(), before + 2) << testing::PrintToString(names_in(*disk_));
-}
-
-TEST_F(LeakedFile, StaysIfARankThatSavedAloneNeedsIt) {
-  const SaveIdentity alone{kLost, kOtherJob, 1};
-  {
-    const auto transaction = SaveTransaction::claim(*disk_, alone, {.alone_as_rank = 3}).value();
-    leave("__3_0.distcp", data_file_of(kLost));
-    manifest::CommitRecord record;
-    record.files.push_back({"__3_0.distcp", 4, 0});
-    ASSERT_TRUE(transaction->commit("pickle", record, Durability::kBuffered));
-  }
-  commit(1);
-  EXPECT_TRUE(holds(*disk_, "__3_0.distcp"));
-}
-
-TEST_F(LeakedFile, StaysIfAMetadataCannotBeRead) {
-  leave("__0_0.distcp", data_file_of(kLost));
-  leave("__7.metadata", "damaged");
-  commit(1);
-  EXPECT_TRUE(holds(*disk_, "__0_0.distcp"));
-}
-
-// A storage without locks.
-class Lockless : public storage::ViewStorage {
- public:
-  using ViewStorage::ViewStorage;
-  Result<std::unique_ptr<storage::StorageLock>> lock() override { return std::unique_ptr<storage::StorageLock>(); }
-};
-
-TEST_F(LeakedFile, StaysWithoutALockWhichIsSaidOnce) {
-  leave("__0_0.distcp", data_file_of(kLost));
-  Lockless disk(*disk_);
-  for (const std::uint64_t number : {1u, 2u}) {
-    OneSave save(disk, save_number(number));
-    ASSERT_TRUE(save.publish());
-    const auto committed = save.commit();
-    ASSERT_TRUE(committed);
-    EXPECT_EQ(committed->warnings.size(), number == 1 ? 1u : 0u);
-  }
-  EXPECT_TRUE(holds(*disk_, "__0_0.distcp"));
 }
 
 TEST(Commit, IsNotHinderedByTheLockFileOfADeadSave) {

@@ -25,10 +25,13 @@ class SaveFate {
     if (state_ == State::kOpen) state_ = State::kDecisive;
     return {};
   }
-  // The save is committed and, if durable, synced; what is left to do is to clean up.
-  void note_committed() {
+  // The save is committed and, if durable, synced. False: it was given up in its decisive step. Then other saves may
+  // have come between, and it must not clean up.
+  bool note_committed() {
     const std::lock_guard lock(mutex_);
+    if (state_ == State::kGivenUp) return false;
     state_ = State::kCommitted;
+    return true;
   }
 
   enum class GivenUp : std::uint8_t {
@@ -39,15 +42,16 @@ class SaveFate {
   GivenUp give_up() {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kCommitted) return GivenUp::kCommitted;
-    if (state_ == State::kDecisive) return GivenUp::kUnknown;
+    in_doubt_ = in_doubt_ || state_ == State::kDecisive;
     state_ = State::kGivenUp;
-    return GivenUp::kForGood;
+    return in_doubt_ ? GivenUp::kUnknown : GivenUp::kForGood;
   }
 
  private:
   enum class State : std::uint8_t { kOpen, kDecisive, kCommitted, kGivenUp };
   std::mutex mutex_;
   State state_ = State::kOpen;
+  bool in_doubt_ = false;  // it was given up in its decisive step
 };
 
 }  // namespace cairn::transfer

@@ -2,7 +2,10 @@
 // 2. Lock it with flock(2), without blocking, again and again.
 // 3. Look whether the file was retired before it was locked: it is not empty, it has no name any more, or its name has
 //    been given to another file. If so, begin again with step 1.
-// 4. Release: remove the name, make the file one byte long, unlock it.
+// 4. Release: if the lock is still held, remove the name and make the file one byte long. Unlock it.
+//
+// "Still held": a file server gives the locks of a client that it does not hear to others, who remove the name and make
+// a new file. So the question of step 3 is asked again: the name of another holder's file must stay.
 //
 // Only the holder removes the name, so two processes that hold a lock would hold it on one file: step 3 sends every
 // other one back to step 1.
@@ -129,12 +132,18 @@ class DirectoryLock final : public StorageLock {
  public:
   DirectoryLock(std::shared_ptr<const os::Fd> directory, os::Fd fd)
       : directory_(std::move(directory)), fd_(std::move(fd)) {}
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
   // Step 4.
   ~DirectoryLock() override {
-    const bool nameless = unlinkat(directory_->get(), lock_name().c_str(), 0) == 0 || errno == ENOENT;
-    if (nameless) (void)!ftruncate(fd_.get(), 1);
+    if (is_held()) {
+      const bool nameless = unlinkat(directory_->get(), lock_name().c_str(), 0) == 0 || errno == ENOENT;
+      if (nameless) (void)!ftruncate(fd_.get(), 1);
+    }
     flock(fd_.get(), LOCK_UN);
   }
+
+  bool is_held() const override { return !is_retired(directory_->get(), fd_); }
 
  private:
   std::shared_ptr<const os::Fd> directory_;
@@ -162,6 +171,20 @@ Result<Attempt> try_to_lock(const os::Fd& fd) {
   return Attempt::kLocked;
 }
 
+// After `last`, the last of many attempts.
+Error never_locked(Attempt last) {
+  if (last == Attempt::kBusy) {
+    return Error(ErrorCode::kUnavailable, "the directory is locked by another save, and nothing changes in it")
+        .file(lock_name())
+        .while_doing(
+            "locking the directory; the lock is held by another process, or by a save of this process that was given "
+            "up, until its storage answers or the process ends: end that process, and leave the lock file in place");
+  }
+  return Error(ErrorCode::kUnavailable, "the lock file in place is one that its last holder has retired")
+      .file(lock_name())
+      .while_doing("locking the directory; if no save is under way in it, remove the lock file");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd> directory,
@@ -181,11 +204,7 @@ Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd
       return std::unique_ptr<StorageLock>(std::make_unique<DirectoryLock>(std::move(directory), std::move(file->fd)));
     }
     if (attempt != Attempt::kBusy) file.reset();
-    if (progress.has_stopped()) {
-      return Error(ErrorCode::kUnavailable, "the directory is locked by another process, and nothing changes in it")
-          .file(lock_name())
-          .while_doing("locking the directory; if no save is under way in it, remove the lock file");
-    }
+    if (progress.has_stopped()) return never_locked(attempt);
     std::this_thread::sleep_for(pause);
   }
 }

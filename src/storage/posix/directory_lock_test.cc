@@ -102,6 +102,21 @@ TEST_F(DirectoryLocks, AreNotTakenOnARetiredFile) {
   EXPECT_TRUE(again && *again);
 }
 
+// As after a file server has given the lock away: the name belongs to the next holder.
+TEST_F(DirectoryLocks, ThatWereLostLeaveTheFileOfTheNextHolder) {
+  auto lost = lock_directory(directory(), 1min);
+  ASSERT_TRUE(lost && *lost);
+  EXPECT_TRUE((*lost)->is_held());
+  fs::remove(lock_file());
+  EXPECT_FALSE((*lost)->is_held());
+  const auto next = lock_directory(directory(), 1min);
+  ASSERT_TRUE(next && *next);
+  EXPECT_FALSE((*lost)->is_held());
+  lost->reset();
+  EXPECT_TRUE(fs::exists(lock_file()));
+  EXPECT_TRUE((*next)->is_held());
+}
+
 TEST_F(DirectoryLocks, OfAKilledProcessAreFree) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);

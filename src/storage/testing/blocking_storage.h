@@ -23,6 +23,7 @@ class Blockade {
   enum class Call : std::uint8_t {
     kOpenDirectory,
     kLock,
+    kUnlock,
     kMakeFolder,
     kList,
     kOpen,
@@ -94,7 +95,9 @@ class BlockingStorage final : public ViewStorage {
 
   Result<std::unique_ptr<StorageLock>> lock() override {
     blockade_->pass(Blockade::Call::kLock);
-    return ViewStorage::lock();
+    CAIRN_TRY_ASSIGN(std::unique_ptr<StorageLock> lock, ViewStorage::lock());
+    if (lock) lock = std::make_unique<Lock>(std::move(lock), blockade_);
+    return lock;
   }
   Result<void> make_folder(std::string_view name) override {
     blockade_->pass(Blockade::Call::kMakeFolder);
@@ -131,6 +134,20 @@ class BlockingStorage final : public ViewStorage {
   }
 
  private:
+  class Lock final : public StorageLock {
+   public:
+    Lock(std::unique_ptr<StorageLock> lock, std::shared_ptr<Blockade> blockade)
+        : lock_(std::move(lock)), blockade_(std::move(blockade)) {}
+    ~Lock() override { blockade_->pass(Blockade::Call::kUnlock); }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+    bool is_held() const override { return lock_->is_held(); }
+
+   private:
+    std::unique_ptr<StorageLock> lock_;
+    std::shared_ptr<Blockade> blockade_;
+  };
+
   class File final : public WritableFile {
    public:
     File(std::unique_ptr<WritableFile> file, std::shared_ptr<Blockade> blockade)

@@ -71,6 +71,7 @@ class ModelLock final : public StorageLock {
     storage_.locked_ = false;
     storage_.unlocked_.notify_one();
   }
+  bool is_held() const override { return true; }
 
  private:
   ModelStorage& storage_;
