@@ -34,7 +34,8 @@ struct CheckpointStagerOptions {
   std::size_t thread_count = 0;  // that copy; 0: one for each core that this process may use, at most 8
   // Before an arena takes memory, the limits of this process's memory cgroups, and the memory of the machine, are
   // looked at. Where they leave no room, a save waits for an earlier one to give its arena back. It fails with kNoSpace
-  // if that would not be enough. false: memory is taken until the kernel ends a process.
+  // if that would not be enough, and if other ranks or a writer wait for this rank meanwhile, also after a third of
+  // SaveDeadlines::progress. false: memory is taken until the kernel ends a process.
   bool heed_memory_limits = true;
 };
 

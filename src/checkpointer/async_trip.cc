@@ -1,13 +1,16 @@
 // An asynchronous save, as far as the trainer has to do with it.
 //
 // 1. Describe. Every rank describes its state; byte items are serialised. It takes an arena, and waits for one if saves
-//    hold all of them, or all the memory that there is. The coordinator has its writer claim the directory
+//    hold all of them, or all the memory that there is. With other ranks the wait for memory is limited: they wait in
+//    step 2, and the coordinator may have claimed the directory. The coordinator has its writer claim the directory
 //    (transfer/rank_save.cc, step 1). If an earlier plan fits, every rank already lists the copies that step 5 makes,
 //    and takes its samples; the coordinator does so while its writer claims.
 // 2. Agree. Everybody says which of its earlier plans fits, if any; the coordinator adds the claim's ticket.
 // [all-gather]
 // 3. Plan, unless all named the same plan: as save.cc does it in its steps 1 and 2.                  [gather, scatter]
-// 4. Begin. The writer takes its place among the ranks' writers: they can tell from now on whether it lives.
+// 4. Begin. The arena gets its size, if that was not known in step 1; here the wait for memory is always limited: the
+//    coordinator's writer, and the writers of other ranks, wait for this rank. The writer takes its place among the
+//    ranks' writers: they can tell from now on whether it lives.
 // 5. Stage. The tensors are copied into the arena; the writer is told and goes on alone. If the call does not wait for
 //    that, the copies are compared with samples of the tensors that are taken before it returns: a tensor that was
 //    written to meanwhile fails the save.
@@ -19,6 +22,7 @@
 #include <cairn/version.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <utility>
 
@@ -66,6 +70,16 @@ Result<Word> decode_word(std::string_view message) {
   if (has_ticket == 0) return word;
   CAIRN_TRY_ASSIGN(word.ticket, transfer::read_ticket(reader));
   return word;
+}
+
+// The coordinator's writer gives the save up if step 4 is not there one progress deadline after the claim, and so do
+// the other ranks' writers if this rank is not. One rank may wait for memory in step 1 and then another one in step 4,
+// so each wait is a third of that deadline, and a third is left for the steps between. All ranks thus get the true
+// reason.
+constexpr int kMemoryWaitShare = 3;
+
+std::chrono::milliseconds memory_wait_max(const SaveDeadlines& deadlines) {
+  return deadlines.progress / kMemoryWaitShare;
 }
 
 // Several coordinators may plan for one rank, so a mere count would not do.
@@ -162,7 +176,9 @@ Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
                                                   {options_.save.record_paths, options_.save.file_per_item, false}));
   plan_ = means_.plans->find(local_plan_, terms());
   const auto expected = plan_ ? std::optional(plan_->layout->arena_bytes) : std::nullopt;
-  CAIRN_TRY_ASSIGN(std::shared_ptr<staging::Arena> arena, means_.arenas->take(expected, options_.save.interrupted));
+  const auto wait_max = ranks_.size() > 1 ? std::optional(memory_wait_max(options_.save.deadlines)) : std::nullopt;
+  CAIRN_TRY_ASSIGN(std::shared_ptr<staging::Arena> arena,
+                   means_.arenas->take(expected, options_.save.interrupted, wait_max));
   auto under_way = std::make_shared<UnderWay>();
   under_way->arena = std::move(arena);
   if (ranks_.size() > 1) under_way->rank = number_of_this_rank();
@@ -276,7 +292,8 @@ Result<AsyncSave> AsyncTrip::begin() {
   UnderWay& under_way = *under_way_;
   if (listed_ != plan_) CAIRN_TRY(list_copies());
   under_way.file_bytes = plan_->file_bytes;
-  CAIRN_TRY(means_.arenas->fit(under_way.arena, plan_->layout->arena_bytes, options_.save.interrupted));
+  CAIRN_TRY(means_.arenas->fit(under_way.arena, plan_->layout->arena_bytes, options_.save.interrupted,
+                               memory_wait_max(options_.save.deadlines)));
   const SaveOptions& save = options_.save;
   writer::SaveRequest request;
   request.directory = directory_;

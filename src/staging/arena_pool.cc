@@ -10,6 +10,9 @@
 namespace cairn::staging {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+// Between two questions whether to stop, and two looks for an arena that is free.
 constexpr std::chrono::milliseconds kPollInterval{20};
 
 // Of arenas other than `arena`.
@@ -20,11 +23,38 @@ std::uint64_t sum_of(const Arenas& arenas, const Arena* arena, std::uint64_t (*f
   return sum;
 }
 
+// How long one save has waited for memory.
+class MemoryWait {
+ public:
+  explicit MemoryWait(std::optional<std::chrono::milliseconds> max) : max_(max) {}
+
+  // `refusal`: the kNoSpace of a look at the limits. The first one starts the wait.
+  void note(Error refusal) {
+    if (!refusal_) start_ = Clock::now();
+    refusal_ = std::move(refusal);
+  }
+  Clock::time_point end() const { return refusal_ && max_ ? start_ + *max_ : Clock::time_point::max(); }
+
+  // The last refusal, and how long the save has waited. After a note().
+  Error error() const {
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_);
+    return Error(*refusal_).while_doing(
+        "waiting " + std::to_string(waited.count()) +
+        " ms for memory that earlier saves hold; wait for their end before the next save, or raise the progress "
+        "deadline (deadline_seconds), which limits this wait");
+  }
+
+ private:
+  std::optional<std::chrono::milliseconds> max_;
+  Clock::time_point start_;
+  std::optional<Error> refusal_;
+};
+
 }  // namespace
 
 struct ArenaPool::Shelf {
-  Shelf(std::size_t count, std::shared_ptr<const os::MemoryLimits> heeded)
-      : generations(count), limits(std::move(heeded)) {
+  Shelf(std::size_t count, std::shared_ptr<const os::MemoryLimits> heeded, std::chrono::milliseconds between_looks)
+      : generations(count), limits(std::move(heeded)), look_interval(between_looks) {
     free.reserve(count);
   }
 
@@ -34,7 +64,24 @@ struct ArenaPool::Shelf {
     if (arena->lacks_memory()) (void)arena->fit(0);
     std::erase(lent, arena.get());
     free.push_back(std::move(arena));
-    changed.notify_all();
+    ++return_count;
+    returned.notify_all();
+  }
+
+  // Lends an arena with room for `bytes`, as ArenaPool::take() does.
+  Result<std::shared_ptr<Arena>> take(std::optional<std::uint64_t> bytes, const std::function<bool()>& interrupted,
+                                      MemoryWait wait) {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      std::optional<Error> refusal;
+      CAIRN_TRY_ASSIGN(std::shared_ptr<Arena> arena, pick(bytes, refusal));
+      if (arena) return arena;
+      const Clock::time_point now = Clock::now();
+      const std::chrono::milliseconds interval = refusal ? look_interval : kPollInterval;
+      if (refusal) wait.note(*std::move(refusal));
+      if (now >= wait.end()) return wait.error();
+      CAIRN_TRY(await_return(lock, std::min(now + interval, wait.end()), interrupted));
+    }
   }
 
   // The following are called under the lock.
@@ -81,8 +128,24 @@ struct ArenaPool::Shelf {
     return !is_stuck() && (mine <= returning || limits->room(mine - returning).bytes >= mine - returning);
   }
 
-  // An arena with room for `bytes`, which is then lent; null: one may come back that will do.
-  Result<std::shared_ptr<Arena>> pick(std::optional<std::uint64_t> bytes) {
+  // Waits until an arena has come back, but not beyond `end`. Unlocks meanwhile.
+  Result<void> await_return(std::unique_lock<std::mutex>& lock, Clock::time_point end,
+                            const std::function<bool()>& interrupted) {
+    const std::uint64_t seen = return_count;
+    do {
+      returned.wait_until(lock, std::min(end, Clock::now() + kPollInterval), [&] { return return_count != seen; });
+      if (!interrupted) continue;
+      lock.unlock();  // the caller's function may take its time, and locks of its own
+      const bool stop_now = interrupted();
+      lock.lock();
+      if (stop_now) return Error(ErrorCode::kCancelled, "interrupted while waiting for an earlier save");
+    } while (return_count == seen && Clock::now() < end);
+    return {};
+  }
+
+  // An arena with room for `bytes`, which is then lent. Null: an arena may come back that will do; if the reason is
+  // that the limits leave no room, `refusal` is their kNoSpace.
+  Result<std::shared_ptr<Arena>> pick(std::optional<std::uint64_t> bytes, std::optional<Error>& refusal) {
     std::shared_ptr<Arena> arena = best_free(bytes);
     if (!arena && made == generations) {
       if (!is_stuck()) return arena;
@@ -94,6 +157,7 @@ struct ArenaPool::Shelf {
     if (bytes) {
       const Result<void> room = expect_room(arena.get(), needed_for(arena.get(), *bytes));
       if (!room && room.error().code() == ErrorCode::kNoSpace && may_fit_later(arena.get(), *bytes)) {
+        refusal = room.error();
         return std::shared_ptr<Arena>();
       }
       if (!room) return room.error();
@@ -111,47 +175,47 @@ struct ArenaPool::Shelf {
 
   const std::size_t generations;
   const std::shared_ptr<const os::MemoryLimits> limits;
+  const std::chrono::milliseconds look_interval;
   std::mutex mutex;
-  std::condition_variable changed;
+  std::condition_variable returned;
+  std::uint64_t return_count = 0;  // arenas that have come back so far
   std::size_t made = 0;
   std::vector<const Arena*> lent;
   std::vector<std::shared_ptr<Arena>> free;  // the one used last at the end: its pages are the warmest
 };
 
-ArenaPool::ArenaPool(std::size_t generations, std::shared_ptr<const os::MemoryLimits> limits)
-    : shelf_(std::make_shared<Shelf>(std::max<std::size_t>(generations, 1), std::move(limits))) {}
+ArenaPool::ArenaPool(std::size_t generations, std::shared_ptr<const os::MemoryLimits> limits,
+                     std::chrono::milliseconds look_interval)
+    : shelf_(std::make_shared<Shelf>(std::max<std::size_t>(generations, 1), std::move(limits), look_interval)) {}
 
-Result<std::shared_ptr<Arena>> ArenaPool::take(std::optional<std::uint64_t> bytes,
-                                               const std::function<bool()>& interrupted) {
-  std::unique_lock lock(shelf_->mutex);
-  std::shared_ptr<Arena> arena;
-  for (;;) {
-    CAIRN_TRY_ASSIGN(arena, shelf_->pick(bytes));
-    if (arena) break;
-    shelf_->changed.wait_for(lock, kPollInterval);
-    if (!interrupted) continue;
-    lock.unlock();  // the caller's function may take its time, and locks of its own
-    const bool stop_now = interrupted();
-    lock.lock();
-    if (stop_now) return Error(ErrorCode::kCancelled, "interrupted while waiting for an earlier save");
-  }
-  lock.unlock();
-  // What the borrowers share owns the arena and, when it goes, puts it back.
+// What the borrowers share owns the arena and, when it goes, puts it back.
+std::shared_ptr<Arena> ArenaPool::lend(std::shared_ptr<Arena> arena) const {
   Arena* const lent = arena.get();
   return std::shared_ptr<Arena>(
       lent, [shelf = shelf_, arena = std::move(arena)](Arena*) mutable { shelf->put_back(std::move(arena)); });
 }
 
+Result<std::shared_ptr<Arena>> ArenaPool::take(std::optional<std::uint64_t> bytes,
+                                               const std::function<bool()>& interrupted,
+                                               std::optional<std::chrono::milliseconds> memory_wait_max) {
+  CAIRN_TRY_ASSIGN(std::shared_ptr<Arena> arena, shelf_->take(bytes, interrupted, MemoryWait(memory_wait_max)));
+  return lend(std::move(arena));
+}
+
 Result<void> ArenaPool::fit(std::shared_ptr<Arena>& arena, std::uint64_t bytes,
-                            const std::function<bool()>& interrupted) {
+                            const std::function<bool()>& interrupted,
+                            std::optional<std::chrono::milliseconds> memory_wait_max) {
+  MemoryWait wait(memory_wait_max);
   {
     const std::lock_guard lock(shelf_->mutex);
     Result<void> room = shelf_->expect_room(arena.get(), shelf_->needed_for(arena.get(), bytes));
     if (room) return arena->fit(bytes);
     if (room.error().code() != ErrorCode::kNoSpace) return room;
+    wait.note(std::move(room).error());
   }
   arena.reset();  // it may be just what is missing
-  CAIRN_TRY_ASSIGN(arena, take(bytes, interrupted));
+  CAIRN_TRY_ASSIGN(std::shared_ptr<Arena> other, shelf_->take(bytes, interrupted, std::move(wait)));
+  arena = lend(std::move(other));
   return {};
 }
 

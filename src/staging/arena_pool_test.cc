@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@ namespace {
 
 constexpr std::uint64_t kMiB = os::MemoryFiles::kMiB;
 constexpr std::uint64_t kSize = 16 * kMiB;
+constexpr std::chrono::milliseconds kShortWait{50};
+constexpr std::chrono::hours kNever{1};
 
 class LimitedArenas : public testing::Test {
  protected:
@@ -31,8 +34,20 @@ class LimitedArenas : public testing::Test {
     arena.note_present(bytes);
   }
 
+  std::shared_ptr<const os::MemoryLimits> limits() const {
+    return std::make_shared<const os::MemoryLimits>(files_.root());
+  }
+  // `error` tells the figures, the wait, and what helps.
+  static void expect_wait_in(const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kNoSpace);
+    const std::string what = error.what();
+    for (const std::string part : {"'/sys/fs/cgroup/job/task'", "waiting ", " ms for memory", "deadline_seconds"}) {
+      EXPECT_NE(what.find(part), std::string::npos) << part << " in: " << what;
+    }
+  }
+
   os::MemoryFiles files_;
-  ArenaPool pool_{3, std::make_shared<const os::MemoryLimits>(files_.root())};
+  ArenaPool pool_{3, limits()};
 };
 
 TEST_F(LimitedArenas, AreAsManyAsThereIsRoomFor) {
@@ -68,6 +83,71 @@ TEST_F(LimitedArenas, AreMadeWhenRoomBecomesFreeMeanwhile) {
     return false;
   };
   EXPECT_NE(pool_.take(kSize, interrupted).value()->id(), first->id());
+}
+
+TEST_F(LimitedArenas, AreLookedForWhenOneComesBackAndNotEachTimeTheCallerIsAsked) {
+  ArenaPool pool(3, limits(), kNever);
+  auto first = pool.take(kSize).value();
+  fill(*first);
+  const std::uint64_t first_id = first->id();
+  leave(kSize - 1);
+  int asked = 0;
+  const auto interrupted = [&] {
+    ++asked;
+    if (asked == 1) leave(2 * kSize);
+    if (asked == 5) first.reset();
+    return false;
+  };
+  EXPECT_EQ(pool.take(kSize, interrupted).value()->id(), first_id);
+  EXPECT_EQ(asked, 5);
+  EXPECT_EQ(pool.arena_count(), 1U);
+}
+
+TEST_F(LimitedArenas, AreWaitedForNoLongerThanTheCallerSays) {
+  auto first = pool_.take(kSize).value();
+  fill(*first);
+  leave(kSize - 1);
+  const auto refused = pool_.take(kSize, {}, kShortWait);
+  ASSERT_FALSE(refused);
+  expect_wait_in(refused.error());
+  first.reset();
+  EXPECT_TRUE(pool_.take(kSize, {}, kShortWait));
+}
+
+TEST_F(LimitedArenas, AreWaitedForNoLongerThanTheCallerSaysWhenTheSizeIsKnownLate) {
+  auto first = pool_.take(kSize).value();
+  fill(*first);
+  auto second = pool_.take({}).value();
+  leave(kSize - 1);
+  const auto refused = pool_.fit(second, kSize, {}, kShortWait);
+  ASSERT_FALSE(refused);
+  expect_wait_in(refused.error());
+  first.reset();
+  EXPECT_TRUE(pool_.take(kSize, {}, kShortWait));
+}
+
+TEST_F(LimitedArenas, AreLookedForOnceMoreWhenTheWaitEnds) {
+  ArenaPool pool(3, limits(), kNever);
+  auto first = pool.take(kSize).value();
+  fill(*first);
+  leave(kSize - 1);
+  const auto interrupted = [&] {
+    leave(2 * kSize);
+    return false;
+  };
+  EXPECT_NE(pool.take(kSize, interrupted, kShortWait).value()->id(), first->id());
+}
+
+TEST_F(LimitedArenas, AreWaitedForWithoutALimitWhenMemoryIsNotTheReason) {
+  ArenaPool pool(1, limits());
+  auto first = pool.take(kSize).value();
+  int asked = 0;
+  const auto interrupted = [&] {
+    if (++asked == 3) first.reset();
+    return false;
+  };
+  EXPECT_TRUE(pool.take(kSize, interrupted, std::chrono::milliseconds(0)));
+  EXPECT_EQ(asked, 3);
 }
 
 TEST_F(LimitedArenas, CountWhatIsPromisedToThoseThatAreNotFilledYet) {

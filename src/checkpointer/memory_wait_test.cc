@@ -1,0 +1,164 @@
+// Asynchronous saves that wait for memory which an earlier save holds: on a machine whose limits are files of the test.
+#include <cairn/local_group.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpointer/async_trip.h"
+#include "os/testing/memory_files.h"
+#include "storage/testing/scratch_directory.h"
+#include "writer/thread_writer.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kMiB = os::MemoryFiles::kMiB;
+constexpr std::uint64_t kStateBytes = 8 * kMiB;
+// A wait for memory is a third of it. A writer that gets no core for so long would be given up.
+constexpr std::chrono::seconds kProgress{3};
+
+// One of `count` ranks, with its part of the state and all that its saves use.
+struct SavingRank {
+  SavingRank(std::size_t rank, std::size_t count, std::shared_ptr<const os::MemoryLimits> limits)
+      : row(kStateBytes / sizeof(float), static_cast<float>(rank)), arenas(3, std::move(limits)) {
+    const auto columns = static_cast<std::int64_t>(row.size());
+    EXPECT_TRUE(state.add_chunk(Path{"rows"}, TensorView::contiguous(row.data(), DType::kFloat32, {1, columns}),
+                                {static_cast<std::int64_t>(count), columns}, {static_cast<std::int64_t>(rank), 0}));
+  }
+
+  // The failure of the call or of the write. `meanwhile` is called again and again while the call waits.
+  std::optional<Error> save(const std::filesystem::path& directory, Collectives* collectives = nullptr,
+                            const std::function<void()>& meanwhile = {}) {
+    const AsyncMeans means{&arenas, 1, &writer, &plans, {}};
+    AsyncSaveOptions options;
+    options.save.collectives = collectives;
+    options.save.durability = Durability::kBuffered;
+    options.save.deadlines.progress = kProgress;
+    options.save.interrupted = [&, end = Clock::now() + 5 * kProgress] {
+      if (meanwhile) meanwhile();
+      return Clock::now() > end;  // so that the test fails if the wait has no limit
+    };
+    const auto saved = AsyncTrip(means, directory, options).run(&state);
+    if (!saved) return saved.error();
+    const Result<AsyncSaveReport>& written = saved->write.get();
+    return written ? std::nullopt : std::optional(written.error());
+  }
+
+  // As an earlier save does whose upload takes long.
+  std::shared_ptr<staging::Arena> hold_arena() {
+    auto arena = arenas.take(kStateBytes + kMiB).value();
+    EXPECT_TRUE(arena->make_present(0, kStateBytes + kMiB));
+    arena->note_present(kStateBytes + kMiB);
+    return arena;
+  }
+
+  std::vector<float> row;
+  StateDict state;
+  staging::ArenaPool arenas;
+  StagedPlans plans;
+  writer::ThreadWriter writer;
+};
+
+class SavesWithoutMemory : public testing::Test {
+ protected:
+  SavesWithoutMemory() {
+    files_.join_task();
+    leave(1000 * kMiB);
+  }
+  // Beyond the reserve.
+  void leave(std::uint64_t bytes) const {
+    files_.set_group("/job/task", std::to_string(2064 * kMiB), 2000 * kMiB - bytes);
+  }
+  std::shared_ptr<const os::MemoryLimits> limits() const {
+    return std::make_shared<const os::MemoryLimits>(files_.root());
+  }
+
+  // Two ranks, one of which finds its memory limited.
+  void make_ranks(std::size_t limited_rank) {
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      ranks_[rank] = std::make_unique<SavingRank>(rank, 2, rank == limited_rank ? limits() : nullptr);
+    }
+  }
+  std::array<std::optional<Error>, 2> save_together() {
+    auto group = make_local_group(2, std::chrono::seconds(60));
+    std::array<std::optional<Error>, 2> failures;
+    std::vector<std::jthread> threads;
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] { failures[rank] = ranks_[rank]->save(directory_, group[rank].get()); });
+    }
+    threads.clear();
+    return failures;
+  }
+
+  static void expect_no_memory(const std::optional<Error>& failure) {
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->code(), ErrorCode::kNoSpace) << failure->what();
+    const std::string what = failure->what();
+    for (const std::string part : {"'/sys/fs/cgroup/job/task'", "waiting ", "deadline_seconds"}) {
+      EXPECT_NE(what.find(part), std::string::npos) << part << " in: " << what;
+    }
+  }
+  static void expect_success(const std::optional<Error>& failure) { EXPECT_FALSE(failure) << failure->what(); }
+
+  os::MemoryFiles files_;
+  storage::ScratchDirectory scratch_;
+  std::filesystem::path directory_ = scratch_.path() / "checkpoint";
+  std::array<std::unique_ptr<SavingRank>, 2> ranks_;
+};
+
+TEST_F(SavesWithoutMemory, FailWithThatReasonOnceTheDirectoryIsClaimed) {
+  SavingRank alone(0, 1, limits());
+  auto held = alone.hold_arena();
+  leave(kMiB);
+  expect_no_memory(alone.save(directory_));
+  held.reset();
+  expect_success(alone.save(directory_));
+}
+
+TEST_F(SavesWithoutMemory, WaitAsLongAsTheEarlierSaveBeforeTheDirectoryIsClaimed) {
+  SavingRank alone(0, 1, limits());
+  expect_success(alone.save(directory_));  // its plan is known from here on
+  auto held = alone.hold_arena();
+  leave(kMiB);
+  const auto release = [&, at = Clock::now() + 2 * kProgress / 3] {
+    if (Clock::now() > at) held.reset();
+  };
+  expect_success(alone.save(directory_, nullptr, release));
+}
+
+TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksItBeforeTheyMeet) {
+  make_ranks(1);
+  for (const auto& failure : save_together()) expect_success(failure);
+  auto held = ranks_[1]->hold_arena();
+  leave(kMiB);
+  for (const auto& failure : save_together()) {
+    expect_no_memory(failure);
+    EXPECT_EQ(failure->rank(), 1);
+  }
+  held.reset();
+  for (const auto& failure : save_together()) expect_success(failure);
+}
+
+TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksItAfterTheyHavePlanned) {
+  for (const std::size_t limited_rank : {0U, 1U}) {
+    leave(1000 * kMiB);
+    make_ranks(limited_rank);
+    auto held = ranks_[limited_rank]->hold_arena();
+    leave(kMiB);
+    for (const auto& failure : save_together()) expect_no_memory(failure);
+    held.reset();
+    for (const auto& failure : save_together()) expect_success(failure);
+  }
+}
+
+}  // namespace
+}  // namespace cairn::checkpointer
