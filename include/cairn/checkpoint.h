@@ -67,8 +67,9 @@ struct SaveOptions {
   // --- changes only speed
   std::size_t thread_count = 4;  // writers with a request in flight each
   bool direct_io = true;         // go past the page cache where the file system can
-  // Asked every few milliseconds on the calling thread; true stops the save, which fails with kCancelled and leaves
-  // what was there before. A call into the storage that hangs is then waited for no longer than two seconds.
+  // Asked every few milliseconds on the calling thread, also after it has returned true. True stops the save, which
+  // fails with kCancelled and leaves what was there before. From then on a sync that does not return is waited for 30
+  // seconds, and any other call into the storage two seconds. If it throws, the save is given up at once.
   std::function<bool()> interrupted = {};
   // --- what else is to happen
   // Called on the coordinator's calling thread when every rank has written its files, before the commit. Its error

@@ -8,7 +8,11 @@
 // Whatever fails before the rename leaves the old checkpoint as it was. A claim that is destroyed uncommitted withdraws
 // the files of all ranks that the directory shows: so every rank must be done with step 2 by then.
 //
-// A call into the storage that hangs fails its step within SaveOptions::deadlines, as in save().
+// A call into the storage that hangs fails its step within SaveOptions::deadlines, as in save(). A destructor waits for
+// such a call as after an interruption: 30 seconds for a sync, two for any other. What is then left to withdraw is
+// withdrawn by a thread in the background when the call returns.
+//
+// In a child made by fork both are of no use: steps fail with kUnavailable, and the destructors do nothing.
 //
 // Movable; one thread at a time.
 #pragma once

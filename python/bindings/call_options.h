@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -30,12 +31,12 @@ nb::list strings(const std::vector<std::string>& texts);
 template <typename Options, typename Work>
 auto without_lock(Options& options, const nb::kwargs& keywords, Work&& work) {
   Interrupt interrupt;
-  options.interrupted = interrupt.poll();
+  options.interrupted = std::is_same_v<Options, SaveOptions> ? interrupt.poll_again() : interrupt.poll();
   auto result = [&] {
     const nb::gil_scoped_release released;
     return work();
   }();
-  interrupt.rethrow();
+  interrupt.rethrow(result);
   if (options.collectives == nullptr) return unwrap(std::move(result));
   return nb::cast<PythonCollectives&>(keywords["collectives"]).unwrap(std::move(result));  // they know what was raised
 }

@@ -22,16 +22,31 @@ namespace {
 
 std::string bytes_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
-// A claim as Python holds it: none once it has been withdrawn.
-struct Claim {
-  std::optional<SaveClaim> held;
+// A claim or a share as Python holds it: none once it has been withdrawn. Destroyed with Python's lock held, and
+// releases it meanwhile, since the step's destructor may wait for the storage.
+template <typename Step>
+struct Held {
+  explicit Held(Step step) : held(std::move(step)) {}
+  Held(Held&& other) noexcept : held(std::exchange(other.held, std::nullopt)) {}
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() {
+    if (!held) return;
+    const nb::gil_scoped_release released;
+    held.reset();
+  }
+
+  std::optional<Step> held;
 };
+
+using Claim = Held<SaveClaim>;
+using Share = Held<RankShare>;
 
 // `keywords`: durable, overwrite, alone_as_rank, deadlines.
 void make_claim(Claim* place, const nb::bytes& directory, const nb::kwargs& keywords) {
   SaveOptions options = save_options_of(keywords);
   const std::filesystem::path path = to_filesystem_path(directory);
-  new (place) Claim{without_lock(options, keywords, [&] { return SaveClaim::make(path, options); })};
+  new (place) Claim(without_lock(options, keywords, [&] { return SaveClaim::make(path, options); }));
 }
 
 SaveClaim& claimed(Claim& claim) {
@@ -49,9 +64,9 @@ nb::list commit(Claim& claim, const nb::bytes& metadata, const nb::list& files) 
   Interrupt interrupt;
   Result<SaveReport> outcome = [&] {
     const nb::gil_scoped_release released;
-    return held.commit(pickle, published, interrupt.poll());
+    return held.commit(pickle, published, interrupt.poll_again());
   }();
-  interrupt.rethrow();
+  interrupt.rethrow(outcome);
   const SaveReport report = unwrap(std::move(outcome));
   nb::list warnings;
   for (const std::string& warning : report.warnings) warnings.append(to_str(warning));
@@ -64,34 +79,34 @@ void withdraw(Claim& claim) {
   Interrupt interrupt;
   {
     const nb::gil_scoped_release released;
-    taken->withdraw(interrupt.poll());
+    taken->withdraw(interrupt.poll_again());
     taken.reset();
   }
   interrupt.rethrow();
 }
 
 // `keywords`: durable, file_per_item, thread_count, deadlines.
-RankShare write_share(const nb::bytes& directory, const nb::bytes& ticket, std::uint32_t rank, const StateDict& state,
-                      const nb::kwargs& keywords) {
+Share write_share(const nb::bytes& directory, const nb::bytes& ticket, std::uint32_t rank, const StateDict& state,
+                  const nb::kwargs& keywords) {
   SaveOptions options = save_options_of(keywords);
   const std::filesystem::path path = to_filesystem_path(directory);
   const std::string bytes = bytes_of(ticket);
-  return without_lock(options, keywords, [&] { return RankShare::write(path, bytes, rank, state, options); });
+  return Share(without_lock(options, keywords, [&] { return RankShare::write(path, bytes, rank, state, options); }));
 }
 
 // [(name, size, trailer checksum)]
-nb::list files_of(const RankShare& share) {
+nb::list files_of(const Share& share) {
   nb::list files;
-  for (const PublishedFile& file : share.files()) {
+  for (const PublishedFile& file : share.held->files()) {
     files.append(nb::make_tuple(to_str(file.name), file.bytes, file.trailer_checksum));
   }
   return files;
 }
 
 // [(index into the files, offset, length)], by entry of the state
-nb::list places_of(const RankShare& share) {
+nb::list places_of(const Share& share) {
   nb::list places;
-  for (const ItemLocation& place : share.places()) {
+  for (const ItemLocation& place : share.held->places()) {
     places.append(nb::make_tuple(place.file, place.offset, place.length));
   }
   return places;
@@ -110,10 +125,10 @@ void bind_save_steps(nb::module_& module) {
                    })
       .def("commit", &commit)
       .def("withdraw", &withdraw);
-  nb::class_<RankShare>(module, "RankShare")
+  nb::class_<Share>(module, "RankShare")
       .def_prop_ro("files", &files_of)
       .def_prop_ro("places", &places_of)
-      .def("hand_over", &RankShare::hand_over);
+      .def("hand_over", [](Share& self) { self.held->hand_over(); });
   module.def("write_share", &write_share);
 }
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import preloaded
 
-# $HANG is CALL:FILE. That call waits while the file is there: pwrite and fsync of a data file, and renameat to a name
-# that ends with .metadata. All are called by their names in the engine; what the interpreter does is left alone.
+# $HANG is CALL:FILE. That call waits while the file is there: pwrite and fsync of a data file, renameat to a name
+# that ends with .metadata, and unlinkat of a data file. All are called by their names in the engine; what the
+# interpreter does is left alone.
 _SHIM = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,6 +42,13 @@ int fsync(int fd) {
   if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "fsync");
   wait_while_hanging(fd, "fsync");
   return real(fd);
+}
+int unlinkat(int folder, const char *name, int flags) {
+  static int (*real)(int, const char *, int);
+  if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "unlinkat");
+  const char *file = file_of("unlinkat");
+  while (file != NULL && strstr(name, ".distcp") != NULL && access(file, F_OK) == 0) usleep(5000);
+  return real(folder, name, flags);
 }
 int renameat(int old_folder, const char *old_name, int new_folder, const char *new_name) {
   static int (*real)(int, const char *, int, const char *);

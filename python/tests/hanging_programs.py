@@ -1,5 +1,8 @@
 """Programs for test_hanging_storage.py, which preloads the library of hanging.py. Arguments: NAME FOLDER."""
 
+import gc
+import logging
+import logging.handlers
 import os
 import signal
 import sys
@@ -242,6 +245,84 @@ def blocking_end() -> None:
 
     hang()
     stalled("pwrite", lambda: cairn.save(state(2), checkpoint_id=directory))
+
+
+def interrupted(directory: Path, step: int, *seconds: float) -> tuple[KeyboardInterrupt, float]:
+    """What a save raises that is interrupted after so many seconds, and how long it took."""
+    timers = [threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)) for after in seconds]
+    start = time.monotonic()
+    for timer in timers:
+        timer.start()
+    try:
+        cairn.save(state(step), checkpoint_id=directory)
+    except KeyboardInterrupt as error:
+        return error, time.monotonic() - start
+    finally:
+        for timer in timers:
+            timer.cancel()
+    raise AssertionError("the save was not interrupted")
+
+
+def interruptions() -> None:
+    """One rank: Ctrl-C while an fsync is slow, Ctrl-C twice while it hangs, and Ctrl-C while the rename hangs."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    directory = FOLDER / "checkpoint"
+    cairn.save(state(1), checkpoint_id=directory)
+    block = hang("fsync")
+    threading.Timer(3.5, block.unlink).start()
+    interrupted(directory, 2, 0.5)
+    assert not block.exists()
+    assert not list(directory.glob(".cairn-*")), list(directory.iterdir())
+
+    cairn.save(state(1), checkpoint_id=directory)
+    block = hang("fsync")
+    _, took = interrupted(directory, 2, 0.5, 2)
+    assert took < 25, took  # after one Ctrl-C it would be over thirty
+    go_on(block, directory)
+    assert loaded_step(directory) == 1
+
+    block = hang("renameat")
+    told = logging.handlers.BufferingHandler(10)
+    logging.getLogger("cairn").addHandler(told)
+    error, _ = interrupted(directory, 2, 0.5)
+    notes = [*getattr(error, "__notes__", ()), *(record.getMessage() for record in told.buffer)]
+    assert len(notes) == 1 and "unknown" in notes[0] and str(directory) in notes[0], notes
+    go_on(block, directory)
+    assert loaded_step(directory) == 2
+
+
+def dropped() -> None:
+    """One rank: a writer is dropped in the middle of a save, while the withdrawal of its files hangs."""
+    directory = FOLDER / "checkpoint"
+    planner = dcp.DefaultSavePlanner()
+    writer = cairn.FileSystemWriter(directory)
+    writer.set_up_storage_writer(True)
+    planner.set_up_planner(state(1), writer.storage_meta(), True)
+    plans, _ = planner.create_global_plan([writer.prepare_local_plan(planner.create_local_plan())])
+    plans = writer.prepare_global_plan(plans)
+    writer.write_data(plans[0], planner).wait()
+    block = hang("unlinkat")
+    assert list(directory.glob("*.distcp"))
+
+    ticks, stop = 0, threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not stop.wait(0.001):
+            ticks += 1
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    before = ticks
+    del writer, plans
+    gc.collect()
+    seen = ticks - before
+    stop.set()
+    ticker.join()
+    assert block.exists()
+    assert seen > 10, seen
+    go_on(block, directory)
+    assert not list(directory.iterdir()), list(directory.iterdir())
 
 
 def blocking_ranks() -> None:

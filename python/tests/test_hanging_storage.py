@@ -24,7 +24,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return hanging.library(tmp_path_factory.mktemp("hanging"))
 
 
-@pytest.mark.parametrize("name", ["third", "exit_early", "long_sync", "blocking", "blocking_end"])
+@pytest.mark.parametrize(
+    "name", ["third", "exit_early", "long_sync", "blocking", "blocking_end", "interruptions", "dropped"]
+)
 def test_one_rank(name: str, tmp_path: Path, library: Path) -> None:
     program = start(name, tmp_path, library)
     said, _ = program.communicate(timeout=SECONDS)

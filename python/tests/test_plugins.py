@@ -2,6 +2,8 @@
 
 import io
 import pickle
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -350,3 +352,35 @@ def test_each_rank_alone_without_collectives(two: Gang, checkpoint: Path) -> Non
         assert {"__0.metadata", "__1.metadata"} < set(names(checkpoint))
         assert len(names(checkpoint)) == 4
         two.run(load_alone, checkpoint, step)
+
+
+FORKING = """
+import gc, os, sys
+import torch, cairn
+from torch.distributed.checkpoint import DefaultSavePlanner
+
+state = {"w": torch.arange(5.0)}
+planner = DefaultSavePlanner()
+writer = cairn.FileSystemWriter(sys.argv[1])
+writer.set_up_storage_writer(True)
+planner.set_up_planner(state, writer.storage_meta(), True)
+plans, metadata = planner.create_global_plan([writer.prepare_local_plan(planner.create_local_plan())])
+plans = writer.prepare_global_plan(plans)
+held = []
+for step in ("claimed", "written"):
+    child = os.fork()
+    if child == 0:
+        del writer, plans, held
+        gc.collect()
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    if step == "claimed":
+        held.append(writer.write_data(plans[0], planner).wait())
+writer.finish(metadata, held)
+"""
+
+
+def test_forked_children_that_drop_a_writer_leave_the_parents_save_alone(checkpoint: Path) -> None:
+    command = [sys.executable, "-c", FORKING, str(checkpoint)]
+    subprocess.run(command, check=True, timeout=100)  # it hung for ever
+    read_all_ways(checkpoint, {"w": torch.arange(5.0)})

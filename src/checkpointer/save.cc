@@ -27,6 +27,7 @@
 #include "checkpointer/save_layout.h"
 #include "checkpointer/save_messages.h"
 #include "checkpointer/save_worker.h"
+#include "core/attempt.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 #include "format/manifest/outcome.h"
@@ -119,7 +120,11 @@ class Save {
 
   Result<SaveReport> run(const SaveDirectory& directory, const StateDict& state) {
     Result<SaveReport> report = take_steps(directory, state);
-    worker_.finish();
+    if (report) {
+      worker_.leave();  // the caller's function is not asked: its exception would hide that the save is committed
+    } else {
+      worker_.finish();
+    }
     return report;
   }
 
@@ -204,10 +209,12 @@ class Save {
     }
     CAIRN_TRY_ASSIGN(checkpointer::Committed committed, checkpointer::decode_committed(*outcome));
     if (!worker_.has_given_up()) {  // in the clean-up after the commit: that has been said
-      const Result<void> cleaned = worker_.run("removing its private folder", [](StorageSide& side) -> Result<void> {
+      const auto remove = [](StorageSide& side) -> Result<void> {
         side.writer->files().remove_own_folder();
         return {};
-      });
+      };
+      // An exception of the caller's function must not hide that the save is committed.
+      const Result<void> cleaned = attempt([&] { return worker_.run("removing its private folder", remove); });
       if (!cleaned) committed.warnings.push_back(checkpointer::not_cleaned_up(cleaned.error()));
     }
     Catalog catalog;

@@ -4,6 +4,8 @@
 #include <cairn/local_group.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -219,6 +221,63 @@ TEST_F(SaveStalls, AreLeftByAnExceptionOfTheCallersFunction) {
   EXPECT_TRUE(names().empty());
 }
 
+// A sync of many bytes takes longer than other calls may.
+TEST_F(SaveStalls, DoNotIncludeASlowSyncAfterAnInterruption) {
+  constexpr std::chrono::milliseconds kSync{2500};
+  blockade_->block(Call::kFinish);
+  std::optional<std::chrono::steady_clock::time_point> since;
+  SaveOptions options;
+  options.interrupted = [&] {
+    if (!blockade_->is_hanging()) return since.has_value();
+    if (!since) since = std::chrono::steady_clock::now();
+    if (std::chrono::steady_clock::now() - *since > kSync) blockade_->release();
+    return true;
+  };
+  const auto report = save_step(1, options);
+  EXPECT_TRUE(since);
+  if (!report) {
+    EXPECT_EQ(std::string(report.error().what()).find("has not returned"), std::string::npos) << report.error().what();
+    EXPECT_TRUE(names().empty());  // the call has withdrawn its files itself
+  }
+}
+
+TEST_F(SaveStalls, AreLeftByAnExceptionAfterAnInterruption) {
+  blockade_->block(Call::kFinish);
+  SaveOptions options;
+  options.interrupted = [asked = 0]() mutable -> bool {
+    if (++asked > 2) throw std::runtime_error("mine");
+    return asked == 2;
+  };
+  EXPECT_THROW((void)save_step(1, options), std::runtime_error);
+  blockade_->release();
+  await_end();
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_F(SaveStalls, OfTheCommitAreToldAlthoughTheCallersFunctionThrows) {
+  ASSERT_TRUE(save_step(1));
+  SaveOptions options;
+  options.interrupted = [this]() -> bool {
+    if (blockade_->is_hanging()) throw std::runtime_error("mine");
+    return false;
+  };
+  blockade_->block(Call::kRemove);
+  const auto report = save_step(2, options);
+  ASSERT_TRUE(report) << report.error().what();
+  ASSERT_EQ(report->warnings.size(), 1u);
+  EXPECT_NE(report->warnings[0].find("not cleaned up"), std::string::npos) << report->warnings[0];
+  EXPECT_EQ(loaded_step(), 2);
+  blockade_->release();
+  await_end();
+  blockade_->block(Call::kReplace);
+  const auto unknown = save_step(3, options);
+  ASSERT_FALSE(unknown);
+  EXPECT_NE(std::string(unknown.error().what()).find("unknown"), std::string::npos) << unknown.error().what();
+  blockade_->release();
+  await_end();
+  EXPECT_EQ(loaded_step(), 3);
+}
+
 // Two ranks save together; the storage of `stuck` hangs. Returns the errors, by rank.
 class SaveStallsOfRanks : public SaveStalls {
  protected:
@@ -297,6 +356,32 @@ TEST_F(SaveStallsOfRanks, InTheCommitKeepTheFilesEvenIfTheCallersFunctionThrows)
   EXPECT_EQ(loaded_step(), 2);
 }
 
+// The save is committed when a rank removes what it does not need any more.
+TEST_F(SaveStallsOfRanks, InTheCleaningAreNoFailureEvenIfTheCallersFunctionThrows) {
+  ASSERT_TRUE(save_step(1));
+  blockade_->block(Call::kRemove);
+  auto group = make_local_group(2, kGenerous);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      SampleState state(2);
+      SaveOptions options{.collectives = group[rank].get()};
+      options.interrupted = [this, rank]() -> bool {
+        if (rank == 0 && blockade_->is_hanging()) throw std::runtime_error("mine");
+        return false;
+      };
+      const auto report =
+          rank == 0 ? save_state(state.dict(), options) : cairn::save(directory_.path(), state.dict(), options);
+      EXPECT_TRUE(report) << report.error().what();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(loaded_step(), 2);
+  blockade_->release();
+  await_end();
+  EXPECT_EQ(loaded_step(), 2);
+}
+
 class SaveStepStalls : public SaveStalls {};
 
 TEST_F(SaveStepStalls, FailTheStep) {
@@ -323,6 +408,43 @@ TEST_F(SaveStepStalls, OfAClaimEndTheCall) {
     blockade_->release();
   }
   await_end();
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_F(SaveStepStalls, OfAWithdrawalEndTheDestructorToo) {
+  {
+    const auto claim = checkpointer::claim_in(directory(), {.deadlines = {kGenerous, kGenerous, kGenerous}});
+    ASSERT_TRUE(claim);
+    blockade_->block(Call::kList);
+  }
+  EXPECT_TRUE(blockade_->is_hanging());
+  blockade_->release();
+  await_end();
+  EXPECT_TRUE(names().empty());
+}
+
+// The thread of a claim is not there, and the lock that it may have held stays locked.
+TEST_F(SaveStepStalls, AreNoneInAForkedChildWhichCanOnlyDropItsClaim) {
+  std::optional<SaveClaim> claim;
+  {
+    auto made = checkpointer::claim_in(directory(), {});
+    ASSERT_TRUE(made);
+    claim.emplace(std::move(*made));
+  }
+  const pid_t child = fork();
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    alarm(60);
+    const auto report = claim->commit("", {});
+    claim->withdraw();
+    claim.reset();
+    _exit(report ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(names().size(), 1u);
+  claim.reset();
   EXPECT_TRUE(names().empty());
 }
 

@@ -133,9 +133,12 @@ Result<SaveReport> SaveClaim::commit(std::string_view metadata, const std::vecto
   }
   const Heeding heeding(impl_->worker, interrupted);
   Result<SaveReport> report = impl_->commit(metadata, files);
+  if (report) {
+    impl_->worker.leave();  // `interrupted` is not asked: its exception would hide that the save is committed
+    return report;
+  }
   impl_->worker.finish();  // what it has not committed is withdrawn before the caller hears of it
-  if (!report) return std::move(report).error().while_doing(saving_to(impl_->directory));
-  return report;
+  return std::move(report).error().while_doing(saving_to(impl_->directory));
 }
 
 void SaveClaim::withdraw(const std::function<bool()>& interrupted) {

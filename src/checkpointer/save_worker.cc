@@ -25,12 +25,23 @@ namespace {
 using GivenUp = transfer::SaveFate::GivenUp;
 
 constexpr std::chrono::milliseconds kLook{20};
-// After an interruption a call that has not returned for so long is not waited for any more.
+// After an interruption a call that has not returned for so long is not waited for any more. A sync that takes ten
+// seconds is normal: to give it up would leave files behind that the save could have withdrawn.
 constexpr std::chrono::milliseconds kPatience{2000};
+constexpr std::chrono::milliseconds kSyncPatience{30'000};
 
-SaveDeadlines impatient(const SaveDeadlines& deadlines) {
-  return {std::min(deadlines.progress, kPatience), std::min(deadlines.sync, kPatience),
-          std::min(deadlines.publish, kPatience)};
+// `waited`: since the interruption. A call that was old by then is waited for as well.
+SaveDeadlines impatient(SaveDeadlines deadlines, std::chrono::steady_clock::duration waited) {
+  if (waited >= kPatience) {
+    deadlines.progress = std::min(deadlines.progress, kPatience);
+    deadlines.publish = std::min(deadlines.publish, kPatience);
+  }
+  if (waited >= kSyncPatience) deadlines.sync = std::min(deadlines.sync, kSyncPatience);
+  return deadlines;
+}
+
+Error of_a_fork() {
+  return Error(ErrorCode::kUnavailable, "a save whose thread is in another process: this one was made by fork");
 }
 
 }  // namespace
@@ -57,11 +68,15 @@ struct SaveWorker::Desk {
   bool closed = false;
 };
 
-SaveWorker::SaveWorker(const SaveDeadlines& deadlines) : deadlines_(deadlines), desk_(std::make_shared<Desk>()) {}
+SaveWorker::SaveWorker(const SaveDeadlines& deadlines)
+    : deadlines_(deadlines), owned_(new Owned{std::make_shared<Desk>(), {}}) {}
 
 SaveWorker::~SaveWorker() {
-  interrupted_ = nullptr;
-  finish();
+  if (is_of_a_fork()) {
+    (void)owned_.release();
+    return;
+  }
+  leave();
 }
 
 void SaveWorker::work(Desk& desk) {
@@ -78,16 +93,16 @@ void SaveWorker::work(Desk& desk) {
 }
 
 Result<void> SaveWorker::start() {
-  const auto body = [desk = desk_] {
+  const auto body = [desk = owned_->desk] {
     work(*desk);
     desk->side.drop();  // (6)
   };
-  CAIRN_TRY_ASSIGN(thread_, os::start_thread<std::thread>("for a save", body));
+  CAIRN_TRY_ASSIGN(owned_->thread, os::start_thread<std::thread>("for a save", body));
   return {};
 }
 
 Result<void> SaveWorker::open(const SaveDirectory& directory) {
-  return run("opening the directory", [directory, operations = desk_->operations](StorageSide& side) -> Result<void> {
+  return run("opening the directory", [directory, operations = desk().operations](StorageSide& side) -> Result<void> {
     const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "opening", directory.name);
     CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> opened, directory.open());
     side.storage = std::make_unique<storage::WatchedStorage>(std::move(opened), operations);
@@ -128,8 +143,15 @@ Result<transfer::CommitReport> SaveWorker::commit(std::string pickle, manifest::
     auto report = attempt([&] { return side.transaction->commit(pickle, std::move(record), durability); });
     return Outcome{std::move(report), side.transaction->may_have_committed()};
   };
-  may_have_committed_ = true;  // until it is known better, also if the caller's function throws meanwhile
-  Result<Outcome> outcome = run("committing", std::move(work));
+  may_have_committed_ = true;  // until it is known better
+  Result<Outcome> outcome = Error(ErrorCode::kInternal, "the commit was not tried");
+  try {
+    outcome = run("committing", std::move(work));
+  } catch (...) {  // out of the caller's function: it must not hide that the save is, or may be, committed
+    if (given_up_ == GivenUp::kForGood) may_have_committed_ = false;
+    if (!given_up_ || given_up_ == GivenUp::kForGood) throw;
+    outcome = *reason_;
+  }
   may_have_committed_ =
       outcome ? outcome->may_have_committed : given_up_.value_or(GivenUp::kForGood) != GivenUp::kForGood;
   if (outcome) return std::move(outcome->report);
@@ -141,16 +163,17 @@ Result<transfer::CommitReport> SaveWorker::commit(std::string pickle, manifest::
 }
 
 std::optional<Error> SaveWorker::carry_out(Task task, std::string_view phase) {
+  if (is_of_a_fork()) return of_a_fork();
   if (reason_) return *reason_;
-  if (!thread_.joinable()) {
+  if (!owned_->thread.joinable()) {
     if (auto started = start(); !started) return std::move(started).error();
   }
-  desk_->operations->tick(Clock::now());  // the time before this task is no call's
-  std::unique_lock lock(desk_->mutex);
-  desk_->task = std::move(task);  // (1)
-  desk_->changed.notify_all();
-  const auto is_done = [this] { return desk_->task == nullptr; };
-  while (!desk_->changed.wait_for(lock, kLook, is_done)) {  // (2)
+  desk().operations->tick(Clock::now());  // the time before this task is no call's
+  std::unique_lock lock(desk().mutex);
+  desk().task = std::move(task);  // (1)
+  desk().changed.notify_all();
+  const auto is_done = [this] { return desk().task == nullptr; };
+  while (!desk().changed.wait_for(lock, kLook, is_done)) {  // (2)
     lock.unlock();
     std::optional<Error> reason;
     try {
@@ -169,45 +192,53 @@ std::optional<Error> SaveWorker::carry_out(Task task, std::string_view phase) {
 }
 
 std::optional<Error> SaveWorker::judge() {
-  desk_->operations->tick(Clock::now());
-  if (!interrupted_at_ && interrupted_ && interrupted_()) {
+  const storage::OperationWatch& operations = *desk().operations;
+  desk().operations->tick(Clock::now());
+  const bool interrupted = interrupted_ && interrupted_();  // asked again after it has said true: it may throw then
+  if (interrupted && !interrupted_at_) {
     interrupted_at_ = Clock::now();
-    desk_->side.cancelled = true;
+    desk().side.cancelled = true;
   }
-  if (const auto overdue = desk_->operations->overdue(deadlines_)) return transfer::stall(*overdue, deadlines_);
-  if (!interrupted_at_ || Clock::now() - *interrupted_at_ < kPatience) return std::nullopt;
-  const auto hanging = desk_->operations->overdue(impatient(deadlines_));
+  if (const auto overdue = operations.overdue(deadlines_)) return transfer::stall(*overdue, deadlines_);
+  if (!interrupted_at_) return std::nullopt;
+  const auto hanging = operations.overdue(impatient(deadlines_, Clock::now() - *interrupted_at_));
   if (!hanging) return std::nullopt;
   return Error(ErrorCode::kCancelled, "interrupted by the caller, while " + hanging->what + " has not returned");
 }
 
 void SaveWorker::give_up(const Error& reason) {
   reason_ = reason;  // (3)
-  thread_.detach();
-  given_up_ = desk_->side.fate.give_up();  // (4)
-  desk_->side.cancelled = true;
+  owned_->thread.detach();
+  given_up_ = desk().side.fate.give_up();  // (4)
+  desk().side.cancelled = true;
   {
-    const std::lock_guard lock(desk_->mutex);
-    desk_->closed = true;
-    desk_->changed.notify_all();
+    const std::lock_guard lock(desk().mutex);
+    desk().closed = true;
+    desk().changed.notify_all();
   }
-  desk_->side.sources.close();  // (5)
+  desk().side.sources.close();  // (5)
 }
 
 void SaveWorker::finish() {
-  if (!thread_.joinable()) return;
+  if (is_of_a_fork() || !owned_->thread.joinable()) return;
   const auto dropped = run("withdrawing what the save has written", [](StorageSide& side) -> Result<void> {
     side.drop();
     return {};
   });
   if (!dropped) return;  // the storage hangs for that too: the thread does it when it can
   {
-    const std::lock_guard lock(desk_->mutex);
-    desk_->closed = true;
-    desk_->changed.notify_all();
+    const std::lock_guard lock(desk().mutex);
+    desk().closed = true;
+    desk().changed.notify_all();
   }
-  thread_.join();
+  owned_->thread.join();
   if (!reason_) reason_ = Error(ErrorCode::kInternal, "the save has ended");
+}
+
+void SaveWorker::leave() {
+  interrupted_ = nullptr;
+  if (!interrupted_at_) interrupted_at_ = Clock::now();
+  finish();
 }
 
 }  // namespace cairn::checkpointer

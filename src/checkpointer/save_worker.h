@@ -4,11 +4,14 @@
 // worker's thread, one at a time, and waits for each. If a call lasts longer than its deadline, the save is given up
 // and the worker's thread is left alone. The steps stand at the top of save_worker.cc.
 //
-// One thread at a time.
+// One thread at a time. In a process made by fork the worker has no thread: every task fails with kUnavailable there,
+// and the end of the worker neither waits nor touches the storage.
 #pragma once
 
 #include <cairn/checkpoint.h>
 #include <cairn/result.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -57,14 +60,15 @@ std::string not_cleaned_up(const Error& reason);
 class SaveWorker {
  public:
   explicit SaveWorker(const SaveDeadlines& deadlines);
-  // As finish(), but nobody can interrupt it.
+  // As leave().
   ~SaveWorker();
   SaveWorker(const SaveWorker&) = delete;
   SaveWorker& operator=(const SaveWorker&) = delete;
 
   // Asked every few milliseconds, on the calling thread, while a task is under way. Once it has said true, a write
-  // fails with kCancelled, and a call that lasts longer than two seconds is given up; if it throws, the save is given
-  // up at once. Empty: nobody interrupts.
+  // fails with kCancelled. From then on a sync that does not return is waited for 30 seconds, and any other call two
+  // seconds; then the save is given up. If the function throws, the first time or later, the save is given up at once.
+  // Empty: the save can't be interrupted.
   void heed(std::function<bool()> interrupted) { interrupted_ = std::move(interrupted); }
 
   // The tasks of a save, in this order.
@@ -73,13 +77,18 @@ class SaveWorker {
   Result<transfer::SaveTicket> claim(const transfer::SaveIdentity& identity, const transfer::ClaimOptions& options);
   // Of `options` count durability and what changes only speed.
   Result<std::vector<WrittenFile>> write(std::unique_ptr<RankWriter> writer, const SaveOptions& options);
-  // The coordinator's. If the storage hangs after the commit was synced, the save has succeeded.
+  // The coordinator's. If the storage hangs after the commit was synced, the save has succeeded, with a warning. An
+  // exception of the caller's function is rethrown only if the save is not committed and will not be: otherwise it
+  // becomes that warning, or the error that says that the outcome is unknown.
   Result<transfer::CommitReport> commit(std::string pickle, manifest::CommitRecord record, Durability durability);
   // After commit(), whether it has returned or thrown: if so, no file of the save is withdrawn any more.
   bool may_have_committed() const { return may_have_committed_; }
   // Ends the thread: what was not committed is withdrawn, unless the storage hangs for that too. Called again, does
   // nothing.
   void finish();
+  // As finish(), but the caller's function is not asked, and a call that hangs is waited for as after an interruption.
+  // A thread that is left alone withdraws by itself when its call returns.
+  void leave();
 
   // Any other task: what `work(StorageSide&)`, a Result, returns; an exception comes as it is. Or why the save was
   // given up meanwhile, or earlier: `phase` says in which step ("while ..."). Then `work` may go on for ever, so it
@@ -110,6 +119,13 @@ class SaveWorker {
   using Clock = std::chrono::steady_clock;
   using Task = std::function<void(StorageSide&)>;
   struct Desk;
+  // What a process made by fork must not destroy: the thread is not there to be joined, and may have held the mutex.
+  struct Owned {
+    std::shared_ptr<Desk> desk;  // owned by the thread too
+    std::thread thread;          // not joinable before the first task, and after the end
+  };
+  bool is_of_a_fork() const { return getpid() != process_; }
+  Desk& desk() { return *owned_->desk; }
   static void work(Desk& desk);
   Result<void> start();
   std::optional<Error> carry_out(Task task, std::string_view phase);
@@ -119,8 +135,8 @@ class SaveWorker {
   SaveDeadlines deadlines_;
   std::function<bool()> interrupted_;
   std::optional<Clock::time_point> interrupted_at_;
-  std::shared_ptr<Desk> desk_;  // owned by the thread too
-  std::thread thread_;          // not joinable before the first task, and after the end
+  pid_t process_ = getpid();
+  std::unique_ptr<Owned> owned_;
   std::optional<transfer::SaveFate::GivenUp> given_up_;
   bool may_have_committed_ = false;
   std::optional<Error> reason_;  // why there are no tasks any more
