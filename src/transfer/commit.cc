@@ -17,7 +17,7 @@
 //    have heard.
 // 7. Clean (leftovers.cc). Remove what the replaced `.metadata` named and no metadata in the directory does any more,
 //    and what dead saves left. Under the lock also remove data files that leaked: their save has no folder any more.
-//    A save that was given up while step 5 hung removes nothing: other saves may have committed since.
+//    A save that was given up while step 5 hung, and has lost its lock, removes nothing: others may have committed.
 #include "transfer/commit.h"
 
 #include <algorithm>
@@ -218,10 +218,11 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
                    "the lock of the directory was lost before the commit; this save is withdrawn, save again");
     }
     CAIRN_TRY(rename_and_confirm(durability));
-    // A save that was given up in the rename ends here, as if it were killed: a later save cleans up.
-    if (fate_ != nullptr && !fate_->note_committed()) return report;
-    // (7) Under the same lock: a save that commits in between must not be taken for one that died.
+    const bool given_up = fate_ != nullptr && !fate_->note_committed();
     const bool excludes_others = lock && lock->is_held();
+    // Others may have committed since: the save ends as if it were killed here, and a later one cleans up.
+    if (given_up && !excludes_others) return report;
+    // (7) Under the same lock: a save that commits in between must not be taken for one that died.
     report.warnings = clean_up(storage_, identity_.save_id, record, orphans,
                                excludes_others ? LeakedFiles::kRemove : LeakedFiles::kKeep);
     if (lock && !excludes_others) report.warnings.emplace_back(kLockLost);

@@ -25,8 +25,8 @@ class SaveFate {
     if (state_ == State::kOpen) state_ = State::kDecisive;
     return {};
   }
-  // The save is committed and, if durable, synced. False: it was given up in its decisive step. Then other saves may
-  // have come between, and it must not clean up.
+  // The save is committed and, if durable, synced. False: it was given up in its decisive step. Then it cleans up only
+  // if it knows that no other save has committed since.
   bool note_committed() {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kGivenUp) return false;
