@@ -8,8 +8,6 @@ import gc
 import shutil
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -18,15 +16,6 @@ import cairn
 
 PAIRS = 60
 STATES = {"10,000 x 256 B": (10_000, 64), "200 x 2 MB": (200, 1 << 19), "16 x 64 MB": (16, 1 << 24)}
-
-
-@contextmanager
-def saver(kind: str, alarm: bool) -> Iterator[cairn.AsyncSaver]:
-    made = cairn.AsyncSaver(process=kind == "process", torn_snapshot_alarm=alarm)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def seconds_of_call(made: cairn.AsyncSaver, state: dict[str, torch.Tensor], directory: Path) -> float:
@@ -39,7 +28,11 @@ def seconds_of_call(made: cairn.AsyncSaver, state: dict[str, torch.Tensor], dire
 
 def pairs(state: dict[str, torch.Tensor], kind: str, scratch: Path, count: int) -> list[float]:
     found = []
-    with saver(kind, True) as guarded, saver(kind, False) as plain:
+    process = kind == "process"
+    with (
+        cairn.AsyncSaver(process=process) as guarded,
+        cairn.AsyncSaver(process=process, torn_snapshot_alarm=False) as plain,
+    ):
         for number in range(count + 1):
             turns = [(guarded, scratch / "guarded"), (plain, scratch / "plain")]
             seconds = {}

@@ -4,7 +4,7 @@ A state has a tensor in shards, one that all ranks have, an object of each rank 
 rows, and loaded are columns. Megatron writes by code of its own: only its loads are expected to reach the engine.
 """
 
-import multiprocessing
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +67,7 @@ def main() -> None:
     join_ranks()
     persistent = AsyncCallsQueue(persistent=True)
     queues = {"sync": None, "fork": AsyncCallsQueue(persistent=False), "persistent": persistent}
-
-    def end_workers() -> None:
-        persistent.close()
-        for child in multiprocessing.active_children():
-            child.terminate()
-
+    end_workers = functools.partial(trial.end_workers, persistent)
     trial.run("megatron-core", lambda seed: MegatronJob(queues, seed), native_saves=False, at_end=end_workers)
 
 

@@ -4,7 +4,7 @@ Saved are rows, and loaded are columns, by ``torch.distributed.checkpoint.load``
 own: only loads are expected to reach the engine.
 """
 
-import multiprocessing
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +64,7 @@ def main() -> None:
     join_ranks()
     persistent = AsyncCallsQueue(persistent=True)
     queues = {"fork": AsyncCallsQueue(persistent=False), "persistent": persistent}
-
-    def end_workers() -> None:
-        persistent.close()
-        for child in multiprocessing.active_children():
-            child.terminate()
-
+    end_workers = functools.partial(trial.end_workers, persistent)
     trial.run("nvidia-resiliency-ext", lambda seed: NvrxJob(queues, seed), native_saves=False, at_end=end_workers)
 
 

@@ -12,6 +12,7 @@ loads any failed, also where the client hides it: the torn-snapshot alarm is on,
 
 import json
 import logging
+import multiprocessing
 import os
 import sys
 import time
@@ -160,6 +161,13 @@ def run(
     assert not failed.found, f"calls that failed: {failed.found}"
     at_end()
     _leave(folder, distribution, calls, times)
+
+
+def end_workers(persistent: Any) -> None:
+    """Ends what queues of asynchronous calls have started; `persistent` is the queue that keeps a process."""
+    persistent.close()
+    for child in multiprocessing.active_children():
+        child.terminate()
 
 
 def _leave(folder: Path, distribution: str, calls: dict[str, int], times: Times) -> NoReturn:

@@ -60,9 +60,8 @@ def enqueue(own: Ranks, directory: str, staged: Any, follower: Follower, save: C
     def agree_and_save() -> Any:
         with as_checkpoint_exceptions() as here:
             here.rank = own.rank
-            with own.all_or_none(
-                "staging"
-            ):  # a rank that went away by itself would leave the others in the save's collectives
+            # A rank that went away by itself would leave the others in the save's collectives.
+            with own.all_or_none("staging"):
                 try:
                     state = wait_until_staged()
                 finally:

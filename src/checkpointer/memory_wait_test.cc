@@ -72,20 +72,13 @@ class SavesWithoutMemory : public testing::Test {
  protected:
   SavesWithoutMemory() {
     files_.join_task();
-    leave(1000 * kMiB);
-  }
-  // Beyond the reserve.
-  void leave(std::uint64_t bytes) const {
-    files_.set_group("/job/task", std::to_string(2064 * kMiB), 2000 * kMiB - bytes);
-  }
-  std::shared_ptr<const os::MemoryLimits> limits() const {
-    return std::make_shared<const os::MemoryLimits>(files_.root());
+    files_.leave_in_task(1000 * kMiB);
   }
 
   // Two ranks, one of which finds its memory limited.
   void make_ranks(std::size_t limited_rank) {
     for (std::size_t rank = 0; rank < 2; ++rank) {
-      ranks_[rank] = std::make_unique<SavingRank>(rank, 2, rank == limited_rank ? limits() : nullptr);
+      ranks_[rank] = std::make_unique<SavingRank>(rank, 2, rank == limited_rank ? files_.limits() : nullptr);
     }
   }
   std::array<std::optional<Error>, 2> save_together() {
@@ -116,19 +109,19 @@ class SavesWithoutMemory : public testing::Test {
 };
 
 TEST_F(SavesWithoutMemory, FailWithThatReasonOnceTheDirectoryIsClaimed) {
-  SavingRank alone(0, 1, limits());
+  SavingRank alone(0, 1, files_.limits());
   auto held = alone.hold_arena();
-  leave(kMiB);
+  files_.leave_in_task(kMiB);
   expect_no_memory(alone.save(directory_));
   held.reset();
   expect_success(alone.save(directory_));
 }
 
 TEST_F(SavesWithoutMemory, WaitAsLongAsTheEarlierSaveBeforeTheDirectoryIsClaimed) {
-  SavingRank alone(0, 1, limits());
+  SavingRank alone(0, 1, files_.limits());
   expect_success(alone.save(directory_));  // its plan is known from here on
   auto held = alone.hold_arena();
-  leave(kMiB);
+  files_.leave_in_task(kMiB);
   const auto release = [&, at = Clock::now() + 2 * kProgress / 3] {
     if (Clock::now() > at) held.reset();
   };
@@ -139,7 +132,7 @@ TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksItBeforeTheyMeet) {
   make_ranks(1);
   for (const auto& failure : save_together()) expect_success(failure);
   auto held = ranks_[1]->hold_arena();
-  leave(kMiB);
+  files_.leave_in_task(kMiB);
   for (const auto& failure : save_together()) {
     expect_no_memory(failure);
     EXPECT_EQ(failure->rank(), 1);
@@ -150,10 +143,10 @@ TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksItBeforeTheyMeet) {
 
 TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksItAfterTheyHavePlanned) {
   for (const std::size_t limited_rank : {0U, 1U}) {
-    leave(1000 * kMiB);
+    files_.leave_in_task(1000 * kMiB);
     make_ranks(limited_rank);
     auto held = ranks_[limited_rank]->hold_arena();
-    leave(kMiB);
+    files_.leave_in_task(kMiB);
     for (const auto& failure : save_together()) expect_no_memory(failure);
     held.reset();
     for (const auto& failure : save_together()) expect_success(failure);

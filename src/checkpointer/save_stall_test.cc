@@ -278,18 +278,19 @@ TEST_F(SaveStalls, OfTheCommitAreToldAlthoughTheCallersFunctionThrows) {
   EXPECT_EQ(loaded_step(), 3);
 }
 
-// Two ranks save together; the storage of `stuck` hangs. Returns the errors, by rank.
+// Two ranks save step 2 together; the storage of `stuck` hangs, and only that rank has the options `of_stuck`.
 class SaveStallsOfRanks : public SaveStalls {
  protected:
-  std::vector<std::optional<Error>> save_by_two(std::size_t stuck, Call call) const {
+  // The errors, by rank.
+  std::vector<std::optional<Error>> save_by_two(std::size_t stuck, const SaveOptions& of_stuck) const {
     auto group = make_local_group(2, std::chrono::minutes(5));
     std::vector<std::optional<Error>> errors(2);
     std::vector<std::thread> threads;
     for (std::size_t rank = 0; rank < 2; ++rank) {
       threads.emplace_back([&, rank] {
         SampleState state(2);
-        SaveOptions options{.deadlines = {kGenerous, kGenerous, kGenerous}, .collectives = group[rank].get()};
-        if (rank == stuck) options.deadlines = short_for(call);
+        SaveOptions options = rank == stuck ? of_stuck : SaveOptions{.deadlines = {kGenerous, kGenerous, kGenerous}};
+        options.collectives = group[rank].get();
         const auto report =
             rank == stuck ? save_state(state.dict(), options) : cairn::save(directory_.path(), state.dict(), options);
         if (!report) errors[rank] = report.error();
@@ -298,6 +299,15 @@ class SaveStallsOfRanks : public SaveStalls {
     for (std::thread& thread : threads) thread.join();
     return errors;
   }
+  // The caller's function throws once a call hangs.
+  SaveOptions throwing() const {
+    SaveOptions options;
+    options.interrupted = [this]() -> bool {
+      if (blockade_->is_hanging()) throw std::runtime_error("mine");
+      return false;
+    };
+    return options;
+  }
 };
 
 TEST_F(SaveStallsOfRanks, FailAll) {
@@ -305,7 +315,7 @@ TEST_F(SaveStallsOfRanks, FailAll) {
   for (const std::size_t stuck : {0u, 1u}) {
     for (const Call call : {Call::kOpenDirectory, Call::kWrite, Call::kFinish, Call::kPublish}) {
       blockade_->block(call);
-      const auto errors = save_by_two(stuck, call);
+      const auto errors = save_by_two(stuck, {.deadlines = short_for(call)});
       for (const auto& error : errors) {
         ASSERT_TRUE(error);
         expect_stall(*error);
@@ -322,7 +332,7 @@ TEST_F(SaveStallsOfRanks, FailAll) {
 TEST_F(SaveStallsOfRanks, InTheCommitFailAllAndKeepTheFilesOfBothCheckpoints) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(Call::kReplace);
-  const auto errors = save_by_two(0, Call::kReplace);
+  const auto errors = save_by_two(0, {.deadlines = short_for(Call::kReplace)});
   for (const auto& error : errors) {
     ASSERT_TRUE(error);
     expect_stall(*error);
@@ -338,19 +348,7 @@ TEST_F(SaveStallsOfRanks, InTheCommitFailAllAndKeepTheFilesOfBothCheckpoints) {
 TEST_F(SaveStallsOfRanks, InTheCommitKeepTheFilesEvenIfTheCallersFunctionThrows) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(Call::kReplace);
-  auto group = make_local_group(2, kGenerous);
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      SaveOptions options{.collectives = group[rank].get()};
-      options.interrupted = [this, rank]() -> bool {
-        if (rank == 0 && blockade_->is_hanging()) throw std::runtime_error("mine");
-        return false;
-      };
-      EXPECT_FALSE(save_state(SampleState(2).dict(), options));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  for (const auto& error : save_by_two(0, throwing())) EXPECT_TRUE(error);
   blockade_->release();
   await_end();
   EXPECT_EQ(loaded_step(), 2);
@@ -360,22 +358,7 @@ TEST_F(SaveStallsOfRanks, InTheCommitKeepTheFilesEvenIfTheCallersFunctionThrows)
 TEST_F(SaveStallsOfRanks, InTheCleaningAreNoFailureEvenIfTheCallersFunctionThrows) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(Call::kRemove);
-  auto group = make_local_group(2, kGenerous);
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      SampleState state(2);
-      SaveOptions options{.collectives = group[rank].get()};
-      options.interrupted = [this, rank]() -> bool {
-        if (rank == 0 && blockade_->is_hanging()) throw std::runtime_error("mine");
-        return false;
-      };
-      const auto report =
-          rank == 0 ? save_state(state.dict(), options) : cairn::save(directory_.path(), state.dict(), options);
-      EXPECT_TRUE(report) << report.error().what();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  for (const auto& error : save_by_two(0, throwing())) EXPECT_FALSE(error) << error->what();
   EXPECT_EQ(loaded_step(), 2);
   blockade_->release();
   await_end();

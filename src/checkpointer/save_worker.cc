@@ -66,6 +66,13 @@ struct SaveWorker::Desk {
   std::condition_variable changed;
   Task task;  // until it is done
   bool closed = false;
+
+  // The worker's thread ends when it has no task.
+  void close() {
+    const std::lock_guard lock(mutex);
+    closed = true;
+    changed.notify_all();
+  }
 };
 
 SaveWorker::SaveWorker(const SaveDeadlines& deadlines)
@@ -211,11 +218,7 @@ void SaveWorker::give_up(const Error& reason) {
   owned_->thread.detach();
   given_up_ = desk().side.fate.give_up();  // (4)
   desk().side.cancelled = true;
-  {
-    const std::lock_guard lock(desk().mutex);
-    desk().closed = true;
-    desk().changed.notify_all();
-  }
+  desk().close();
   desk().side.sources.close();  // (5)
 }
 
@@ -226,11 +229,7 @@ void SaveWorker::finish() {
     return {};
   });
   if (!dropped) return;  // the storage hangs for that too: the thread does it when it can
-  {
-    const std::lock_guard lock(desk().mutex);
-    desk().closed = true;
-    desk().changed.notify_all();
-  }
+  desk().close();
   owned_->thread.join();
   if (!reason_) reason_ = Error(ErrorCode::kInternal, "the save has ended");
 }

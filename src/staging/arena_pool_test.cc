@@ -22,21 +22,14 @@ class LimitedArenas : public testing::Test {
  protected:
   LimitedArenas() {
     files_.join_task();
-    leave(1000 * kMiB);
+    files_.leave_in_task(1000 * kMiB);
   }
 
-  // Beyond the reserve.
-  void leave(std::uint64_t bytes) const {
-    files_.set_group("/job/task", std::to_string(2064 * kMiB), 2000 * kMiB - bytes);
-  }
   static void fill(Arena& arena, std::uint64_t bytes = kSize) {
     ASSERT_TRUE(arena.make_present(0, bytes));
     arena.note_present(bytes);
   }
 
-  std::shared_ptr<const os::MemoryLimits> limits() const {
-    return std::make_shared<const os::MemoryLimits>(files_.root());
-  }
   // `error` tells the figures, the wait, and what helps.
   static void expect_wait_in(const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kNoSpace);
@@ -47,7 +40,7 @@ class LimitedArenas : public testing::Test {
   }
 
   os::MemoryFiles files_;
-  ArenaPool pool_{3, limits()};
+  ArenaPool pool_{3, files_.limits()};
 };
 
 TEST_F(LimitedArenas, AreAsManyAsThereIsRoomFor) {
@@ -60,7 +53,7 @@ TEST_F(LimitedArenas, AreWaitedForWhenThereIsNoRoomForMore) {
   auto first = pool_.take(kSize).value();
   fill(*first);
   const std::uint64_t first_id = first->id();
-  leave(kSize - 1);
+  files_.leave_in_task(kSize - 1);
   std::promise<void> waits;
   int asked = 0;
   const auto interrupted = [&] {
@@ -77,24 +70,24 @@ TEST_F(LimitedArenas, AreWaitedForWhenThereIsNoRoomForMore) {
 TEST_F(LimitedArenas, AreMadeWhenRoomBecomesFreeMeanwhile) {
   auto first = pool_.take(kSize).value();
   fill(*first);
-  leave(kSize - 1);
+  files_.leave_in_task(kSize - 1);
   const auto interrupted = [&] {
-    leave(2 * kSize);
+    files_.leave_in_task(2 * kSize);
     return false;
   };
   EXPECT_NE(pool_.take(kSize, interrupted).value()->id(), first->id());
 }
 
 TEST_F(LimitedArenas, AreLookedForWhenOneComesBackAndNotEachTimeTheCallerIsAsked) {
-  ArenaPool pool(3, limits(), kNever);
+  ArenaPool pool(3, files_.limits(), kNever);
   auto first = pool.take(kSize).value();
   fill(*first);
   const std::uint64_t first_id = first->id();
-  leave(kSize - 1);
+  files_.leave_in_task(kSize - 1);
   int asked = 0;
   const auto interrupted = [&] {
     ++asked;
-    if (asked == 1) leave(2 * kSize);
+    if (asked == 1) files_.leave_in_task(2 * kSize);
     if (asked == 5) first.reset();
     return false;
   };
@@ -106,7 +99,7 @@ TEST_F(LimitedArenas, AreLookedForWhenOneComesBackAndNotEachTimeTheCallerIsAsked
 TEST_F(LimitedArenas, AreWaitedForNoLongerThanTheCallerSays) {
   auto first = pool_.take(kSize).value();
   fill(*first);
-  leave(kSize - 1);
+  files_.leave_in_task(kSize - 1);
   const auto refused = pool_.take(kSize, {}, kShortWait);
   ASSERT_FALSE(refused);
   expect_wait_in(refused.error());
@@ -118,7 +111,7 @@ TEST_F(LimitedArenas, AreWaitedForNoLongerThanTheCallerSaysWhenTheSizeIsKnownLat
   auto first = pool_.take(kSize).value();
   fill(*first);
   auto second = pool_.take({}).value();
-  leave(kSize - 1);
+  files_.leave_in_task(kSize - 1);
   const auto refused = pool_.fit(second, kSize, {}, kShortWait);
   ASSERT_FALSE(refused);
   expect_wait_in(refused.error());
@@ -127,19 +120,19 @@ TEST_F(LimitedArenas, AreWaitedForNoLongerThanTheCallerSaysWhenTheSizeIsKnownLat
 }
 
 TEST_F(LimitedArenas, AreLookedForOnceMoreWhenTheWaitEnds) {
-  ArenaPool pool(3, limits(), kNever);
+  ArenaPool pool(3, files_.limits(), kNever);
   auto first = pool.take(kSize).value();
   fill(*first);
-  leave(kSize - 1);
+  files_.leave_in_task(kSize - 1);
   const auto interrupted = [&] {
-    leave(2 * kSize);
+    files_.leave_in_task(2 * kSize);
     return false;
   };
   EXPECT_NE(pool.take(kSize, interrupted, kShortWait).value()->id(), first->id());
 }
 
 TEST_F(LimitedArenas, AreWaitedForWithoutALimitWhenMemoryIsNotTheReason) {
-  ArenaPool pool(1, limits());
+  ArenaPool pool(1, files_.limits());
   auto first = pool.take(kSize).value();
   int asked = 0;
   const auto interrupted = [&] {
@@ -152,7 +145,7 @@ TEST_F(LimitedArenas, AreWaitedForWithoutALimitWhenMemoryIsNotTheReason) {
 
 TEST_F(LimitedArenas, CountWhatIsPromisedToThoseThatAreNotFilledYet) {
   auto first = pool_.take(kSize).value();
-  leave(kSize + kSize / 2);
+  files_.leave_in_task(kSize + kSize / 2);
   // The first still needs its pages, so that a second does not fit beside it.
   const auto stop = [] { return true; };
   EXPECT_EQ(pool_.take(kSize, stop).error().code(), ErrorCode::kCancelled);
@@ -163,7 +156,7 @@ TEST_F(LimitedArenas, CountWhatIsPromisedToThoseThatAreNotFilledYet) {
 TEST_F(LimitedArenas, AreRefusedWhenWaitingWouldNotHelp) {
   auto first = pool_.take(kSize).value();
   fill(*first);
-  leave(kMiB);
+  files_.leave_in_task(kMiB);
   const auto refused = pool_.take(3 * kSize);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::kNoSpace);
@@ -186,7 +179,7 @@ TEST_F(LimitedArenas, OfFreeOnesGiveBackTheirMemoryForAnother) {
   const std::uint64_t second_id = second->id();
   second.reset();
   first.reset();
-  leave(kMiB);
+  files_.leave_in_task(kMiB);
   const auto refused = pool_.take(2 * kSize);  // the files do not see what became free
   EXPECT_EQ(refused.error().code(), ErrorCode::kNoSpace);
   const auto taken = pool_.take(kSize).value();
@@ -200,20 +193,20 @@ TEST_F(LimitedArenas, ThatAreFilledNeedNoRoom) {
   auto first = pool_.take(kSize).value();
   fill(*first);
   first.reset();
-  leave(0);
+  files_.leave_in_task(0);
   auto again = pool_.take(kSize).value();
   fill(*again);
 }
 
 TEST_F(LimitedArenas, ThatAreSmallAreNotRefused) {
-  leave(0);
+  files_.leave_in_task(0);
   auto arena = pool_.take(kMiB).value();
   EXPECT_TRUE(arena->make_present(0, kMiB));
 }
 
 TEST_F(LimitedArenas, StopGrowingWhenOthersTakeTheRoomAndGiveBackWhatTheyHave) {
   auto arena = pool_.take(kSize).value();
-  leave(kMiB);
+  files_.leave_in_task(kMiB);
   ASSERT_TRUE(arena->make_present(0, 4 * kMiB));
   const auto refused = arena->make_present(4 * kMiB, 4 * kMiB);
   ASSERT_FALSE(refused);
@@ -231,14 +224,14 @@ TEST_F(LimitedArenas, AreExchangedWhenTheSizeIsKnownLateAndDoesNotFit) {
   fill(*first);
   auto second = pool_.take({}).value();
   const std::uint64_t first_id = first->id();
-  leave(kMiB);
+  files_.leave_in_task(kMiB);
   const auto interrupted = [&] {
     first.reset();
     return false;
   };
   ASSERT_TRUE(pool_.fit(second, kSize, interrupted));
   EXPECT_EQ(second->id(), first_id);
-  leave(1000 * kMiB);
+  files_.leave_in_task(1000 * kMiB);
   ASSERT_TRUE(pool_.fit(second, 4 * kSize));
   EXPECT_EQ(second->id(), first_id);
   EXPECT_EQ(second->bytes().size(), 4 * kSize);

@@ -29,7 +29,7 @@ class SaveFate {
   // if it knows that no other save has committed since.
   bool note_committed() {
     const std::lock_guard lock(mutex_);
-    if (state_ == State::kGivenUp) return false;
+    if (state_ == State::kInDoubt) return false;
     state_ = State::kCommitted;
     return true;
   }
@@ -42,16 +42,16 @@ class SaveFate {
   GivenUp give_up() {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kCommitted) return GivenUp::kCommitted;
-    in_doubt_ = in_doubt_ || state_ == State::kDecisive;
-    state_ = State::kGivenUp;
-    return in_doubt_ ? GivenUp::kUnknown : GivenUp::kForGood;
+    const bool has_begun = state_ == State::kDecisive || state_ == State::kInDoubt;
+    state_ = has_begun ? State::kInDoubt : State::kGivenUp;
+    return has_begun ? GivenUp::kUnknown : GivenUp::kForGood;
   }
 
  private:
-  enum class State : std::uint8_t { kOpen, kDecisive, kCommitted, kGivenUp };
+  // kInDoubt: given up in the decisive step.
+  enum class State : std::uint8_t { kOpen, kDecisive, kCommitted, kGivenUp, kInDoubt };
   std::mutex mutex_;
   State state_ = State::kOpen;
-  bool in_doubt_ = false;  // it was given up in its decisive step
 };
 
 }  // namespace cairn::transfer

@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
+
+#include "os/memory_limits.h"
 
 namespace cairn::os {
 
@@ -39,6 +42,11 @@ class MemoryFiles {
     write("/proc/self/cgroup", "0::/job/task\n");
     write("/proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
   }
+  // The group of join_task() leaves so much room beyond the reserve.
+  void leave_in_task(std::uint64_t bytes) const {
+    set_group("/job/task", std::to_string(2064 * kMiB), 2000 * kMiB - bytes);
+  }
+  std::shared_ptr<const MemoryLimits> limits() const { return std::make_shared<const MemoryLimits>(root_); }
   // A group of version 2. `limit` in digits, or "max".
   void set_group(const std::string& folder, const std::string& limit, std::uint64_t used,
                  std::uint64_t file = 0) const {
