@@ -84,6 +84,21 @@ INSTANTIATE_TEST_SUITE_P(ByCall, StallsOf,
                                          Blockade::Call::kSync),
                          [](const auto& tested) { return "Call" + std::to_string(static_cast<int>(tested.param)); });
 
+TEST_F(Stalls, AreNoticedAfterATimeWithoutSaves) {
+  const auto writer = make();
+  StagedSample good(1);
+  ASSERT_TRUE(save_now(*writer, good, directory_.path()));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the watch looks every 100 ms, and finds no save
+  blockade_->block(Blockade::Call::kWrite);
+  StagedSample sample(2);
+  End end;
+  const auto save = writer->start(end.callback()).value();
+  begin(*save, sample, short_for(Blockade::Call::kWrite));
+  EXPECT_FALSE(end.wait());
+  blockade_->release();
+  expect_only(1);
+}
+
 TEST_F(Stalls, OfTheRenameThatCommitsLeaveTheOutcomeUnknownAndSaySo) {
   const auto writer = make();
   blockade_->block(Blockade::Call::kReplace);

@@ -92,14 +92,17 @@ struct ThreadWriter::State {
     });
   }
 
+  // Whether a save is under way. Under the lock. The number of threads does not tell: a start drops those that ended.
+  bool has_save() const {
+    return std::any_of(threads.begin(), threads.end(),
+                       [](const std::shared_ptr<SaveThread>& thread) { return !thread->has_ended(); });
+  }
+
   void judge_until(const std::stop_token& stop) {
     std::unique_lock lock(mutex);
     while (!stop.stop_requested()) {
-      const bool idle = std::all_of(threads.begin(), threads.end(),
-                                    [](const std::shared_ptr<SaveThread>& thread) { return thread->has_ended(); });
-      if (idle) {
-        const std::size_t known = threads.size();
-        started.wait(lock, stop, [&] { return threads.size() != known; });
+      if (!has_save()) {
+        started.wait(lock, stop, [&] { return has_save(); });
         continue;
       }
       const std::vector<std::shared_ptr<SaveThread>> watched = threads;
