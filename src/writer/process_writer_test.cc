@@ -1,7 +1,6 @@
 // The writer process and its trainer, each killed, stopped and forked at bad moments.
 #include "writer/process_writer.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -11,9 +10,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
+#include <set>
+#include <string>
+#include <system_error>
 
 #include "os/fd.h"
 #include "os/process_descriptor.h"
@@ -27,13 +30,25 @@ using storage::ScratchDirectory;
 
 constexpr std::size_t kLarge = 16'000'000;  // 64 MB: takes a while to write
 
-// What this process has that it must not leave behind.
-std::size_t descriptor_count() {
-  std::size_t count = 0;
-  DIR* const folder = opendir("/proc/self/fd");
-  while (readdir(folder) != nullptr) ++count;
-  closedir(folder);
-  return count;
+// The open descriptors of this process, by number and by the file that each refers to.
+std::set<std::string> descriptors() {
+  std::set<std::string> open;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed_meanwhile;  // by a thread of an earlier test
+    const std::filesystem::path file = std::filesystem::read_symlink(entry, closed_meanwhile);
+    const bool is_of_the_iterator = file.filename() == "fd";
+    if (!closed_meanwhile && !is_of_the_iterator) open.insert(entry.path().filename().string() + " " + file.string());
+  }
+  return open;
+}
+// Those that are open and are not in `before`. A count would be misled by a thread of an earlier test that closes its
+// own.
+std::set<std::string> descriptors_since(const std::set<std::string>& before) {
+  std::set<std::string> since;
+  for (const std::string& descriptor : descriptors()) {
+    if (!before.contains(descriptor)) since.insert(descriptor);
+  }
+  return since;
 }
 bool has_children() { return waitpid(-1, nullptr, WNOHANG) >= 0; }
 
@@ -43,11 +58,11 @@ class ProcessWriters : public testing::Test {
   ProcessWriters() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
   ~ProcessWriters() override {
     EXPECT_FALSE(has_children());
-    EXPECT_EQ(descriptor_count(), descriptors_before_);
+    EXPECT_EQ(descriptors_since(descriptors_before_), std::set<std::string>{});
   }
 
  private:
-  std::size_t descriptors_before_ = descriptor_count();
+  std::set<std::string> descriptors_before_ = descriptors();
 };
 
 // A trainer that can be killed: a child that runs `work` with a descriptor to report to, and then hangs.
@@ -233,7 +248,7 @@ TEST_F(ProcessWriters, ThatAreKilledKeepNothingOpenThoughTheirSavesAreKept) {
   ProcessWriter writer;
   StagedSample sample(1);
   ASSERT_TRUE(save_now(writer, sample, scratch.path()));
-  const std::size_t before = descriptor_count();
+  const std::set<std::string> before = descriptors();
   std::vector<std::unique_ptr<WriterSave>> kept;
   std::uint64_t number = 2;
   for (; number <= 4; ++number) {
@@ -248,7 +263,7 @@ TEST_F(ProcessWriters, ThatAreKilledKeepNothingOpenThoughTheirSavesAreKept) {
     StagedSample next(number);
     ASSERT_TRUE(save_now(writer, next, scratch.path()));
   }
-  EXPECT_EQ(descriptor_count(), before);
+  EXPECT_EQ(descriptors().size(), before.size());  // those of the writer process that runs now
   for (const auto& save : kept) save->abandon(Error(ErrorCode::kCancelled, "too late"));  // to nobody
 }
 
@@ -256,12 +271,12 @@ TEST_F(ProcessWriters, ThatAreLostHaveNothingOpenWhenTheyTellOfIt) {
   const ScratchDirectory scratch;
   ProcessWriter writer;
   StagedSample lost(1);
-  const std::size_t before = descriptor_count();
-  std::promise<std::size_t> told;
-  const auto save = writer.start([&](const auto&) { told.set_value(descriptor_count()); }).value();
+  const std::set<std::string> before = descriptors();
+  std::promise<std::set<std::string>> told;
+  const auto save = writer.start([&](const auto&) { told.set_value(descriptors_since(before)); }).value();
   ASSERT_TRUE(begin_save(*save, lost, scratch.path()));
   ::kill(writer.process_id().value(), SIGKILL);
-  EXPECT_EQ(told.get_future().get(), before);
+  EXPECT_EQ(told.get_future().get(), std::set<std::string>{});
 }
 
 TEST_F(ProcessWriters, ThatDieFailTheOtherRanksAtOnce) {

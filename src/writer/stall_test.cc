@@ -20,11 +20,15 @@ using storage::short_for;
 
 class Stalls : public testing::Test {
  protected:
-  ~Stalls() override { blockade_->release(); }
+  ~Stalls() override {
+    blockade_->release();
+    await_end();
+  }
 
   std::unique_ptr<ThreadWriter> make() const {
-    const auto open = [blockade = blockade_](const std::string& directory, bool may_make,
-                                             mode_t umask) -> Result<std::unique_ptr<storage::Storage>> {
+    const auto open = [shared = std::weak_ptr(blockade_)](const std::string& directory, bool may_make,
+                                                          mode_t umask) -> Result<std::unique_ptr<storage::Storage>> {
+      const std::shared_ptr<Blockade> blockade = shared.lock();  // the fixture ends after the last call
       blockade->pass(Blockade::Call::kOpenDirectory);
       CAIRN_TRY_ASSIGN(auto opened, open_posix_directory(directory, may_make, umask));
       return std::unique_ptr<storage::Storage>(std::make_unique<storage::BlockingStorage>(std::move(opened), blockade));
@@ -43,17 +47,21 @@ class Stalls : public testing::Test {
     sample.stage();
     ASSERT_TRUE(save.staged());
   }
-  // That the writer is idle again: every thread that hung has gone on, and has cleaned up.
-  void expect_only(int number) const {
+  // Until every thread that hung has gone on and has cleaned up: its storage is destroyed last.
+  void await_end() const {
     const auto until = std::chrono::steady_clock::now() + kGenerous;
-    while (checkpoint_in(directory_.path()) != number && std::chrono::steady_clock::now() < until) {
+    while (blockade_.use_count() > 1) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until);
       std::this_thread::yield();
     }
+  }
+  void expect_only(int number) const {
+    await_end();
     EXPECT_EQ(checkpoint_in(directory_.path()), number);
   }
 
   ScratchDirectory directory_;
-  std::shared_ptr<Blockade> blockade_ = std::make_shared<Blockade>();  // owned by the storages too
+  std::shared_ptr<Blockade> blockade_ = std::make_shared<Blockade>();  // owned by the open storages too
 };
 
 class StallsOf : public Stalls, public testing::WithParamInterface<Blockade::Call> {};
