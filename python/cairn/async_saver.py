@@ -20,6 +20,7 @@ from cairn.exception_record import Reason
 from cairn.failures import as_checkpoint_exceptions
 from cairn.metadata import LazyMetadata
 from cairn.progress import Progress
+from cairn.real_path import real_path
 from cairn.saves_under_way import PendingSave, SaveFuture
 
 _PathLike = str | os.PathLike[str]
@@ -194,7 +195,7 @@ class AsyncSaver:
         native = self._native.save(
             os.fsencode(directory), described.native, terms, deadlines=self._deadlines, **options
         )
-        place = saves_under_way.place_of(directory)
+        place = real_path(directory)
         upload = SaveFuture(lambda: Progress(*native.progress()))
         save = PendingSave(place, Future(), upload, follower.turn, self._fail_at_exit)
         self._saves = [*filter(saves_under_way.is_of_interest, self._saves), save]

@@ -16,6 +16,7 @@ from cairn import saves_under_way
 from cairn.failures import as_checkpoint_exceptions
 from cairn.progress import Progress
 from cairn.ranks import Ranks
+from cairn.real_path import real_path
 from cairn.saves_under_way import Follower, PendingSave, SaveFuture
 
 _GENERATIONS = 2  # saves under way at a time
@@ -42,7 +43,7 @@ def stage(ranks: Ranks, own: Ranks, follower: Follower, work: Callable[[], Any])
 def enqueue(own: Ranks, directory: str, staged: Any, follower: Follower, save: Callable[[Any], Any]) -> PendingSave:
     """Step 2, by `save` with what is staged, which may be a future."""
     upload = SaveFuture(lambda: Progress(_phase_of(pending), 0, 0))
-    pending = PendingSave(saves_under_way.place_of(directory), Future(), upload, follower.turn)
+    pending = PendingSave(real_path(directory), Future(), upload, follower.turn)
     pending.staging.set_running_or_notify_cancel()
     queue = _queues[id(own.group)]
     before = queue[-1] if queue else None

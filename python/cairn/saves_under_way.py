@@ -27,6 +27,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from cairn import _engine
 from cairn.errors import Error, Unavailable
 from cairn.progress import Progress
+from cairn.real_path import real_path
 from cairn.told_future import ToldFuture
 
 _PathLike = str | os.PathLike[str]
@@ -158,7 +159,7 @@ def _do_one(given: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
 
 def wait_for(directory: _PathLike | None = None) -> None:
     """Returns when no save into `directory` (None: anywhere) is under way any more. How they ended is not told."""
-    wanted = None if directory is None else place_of(directory)
+    wanted = None if directory is None else real_path(directory)
     for save in _snapshot():
         if wanted is None or save.directory == wanted:
             await_end(save.upload)
@@ -196,11 +197,6 @@ def note_told(error: BaseException) -> None:
     for save in _snapshot():
         if save.turn.ranks and any(save.title in text for text in texts):
             save.upload.was_told = True
-
-
-def place_of(directory: _PathLike) -> str:
-    """What two names of one directory have in common."""
-    return os.path.realpath(os.fspath(directory))
 
 
 def _snapshot() -> Sequence[PendingSave]:

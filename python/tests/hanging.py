@@ -5,8 +5,8 @@ from pathlib import Path
 import preloaded
 
 # $HANG is CALL:FILE. That call waits while the file is there: pwrite and fsync of a data file, renameat to a name
-# that ends with .metadata, and unlinkat of a data file. All are called by their names in the engine; what the
-# interpreter does is left alone.
+# that ends with .metadata, unlinkat of a data file, and readlink and realpath of a name that ends with .link. The
+# engine calls all of them by their names. Of what the interpreter does, only readlink is concerned.
 _SHIM = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -56,6 +56,22 @@ int renameat(int old_folder, const char *old_name, int new_folder, const char *n
   const char *file = file_of("renameat"), *suffix = strstr(new_name, ".metadata");
   while (file != NULL && suffix != NULL && access(file, F_OK) == 0) usleep(5000);
   return real(old_folder, old_name, new_folder, new_name);
+}
+static void wait_for_link(const char *path) {
+  const char *file = file_of("readlink"), *suffix = strstr(path, ".link");
+  while (file != NULL && suffix != NULL && access(file, F_OK) == 0) usleep(5000);
+}
+ssize_t readlink(const char *path, char *target, size_t size) {
+  static ssize_t (*real)(const char *, char *, size_t);
+  if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "readlink");
+  wait_for_link(path);
+  return real(path, target, size);
+}
+char *realpath(const char *path, char *resolved) {
+  static char *(*real)(const char *, char *);
+  if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "realpath");
+  wait_for_link(path);
+  return real(path, resolved);
 }
 """
 

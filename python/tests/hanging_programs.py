@@ -21,6 +21,7 @@ import cairn.checkpointer
 
 FOLDER = Path(sys.argv[2])
 SECONDS = 1.0  # of the deadline under test
+SECONDS_FOR_A_CALL = 40.0  # that meets several deadlines, one of ten seconds among them
 PROCESS = cairn.AsyncCheckpointerType.PROCESS
 
 
@@ -75,6 +76,23 @@ def third() -> None:
     save_when_possible(directory, 5)
     assert loaded_step(directory) == 5
     assert not list(directory.glob(".cairn-*")), list(directory.iterdir())
+
+
+def link() -> None:
+    """A directory behind a link that can't be followed: the calls return, and the saves go on under the other name."""
+    (FOLDER / "checkpoint").mkdir()
+    link = FOLDER / "name.link"
+    link.symlink_to("checkpoint")
+    cairn.configure_async_saves(publish_deadline_seconds=SECONDS)
+    block = hang("readlink")
+    for kind in (cairn.AsyncCheckpointerType.THREAD, PROCESS):
+        start = time.monotonic()
+        future = cairn.async_save(state(1), checkpoint_id=link, async_checkpointer_type=kind)
+        assert time.monotonic() - start < SECONDS_FOR_A_CALL
+        future.result()
+    assert block.exists()
+    block.unlink()
+    assert loaded_step(FOLDER / "checkpoint") == 1
 
 
 def exit_early() -> None:

@@ -25,7 +25,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["third", "exit_early", "long_sync", "blocking", "blocking_end", "interruptions", "dropped"]
+    "name", ["third", "link", "exit_early", "long_sync", "blocking", "blocking_end", "interruptions", "dropped"]
 )
 def test_one_rank(name: str, tmp_path: Path, library: Path) -> None:
     program = start(name, tmp_path, library)

@@ -3,6 +3,7 @@
 
 #include <cairn/result.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -14,6 +15,8 @@
 #include "os/start_thread.h"
 
 namespace cairn::os {
+
+constexpr std::chrono::hours kCallLimitMax{24 * 365};  // a longer wait would overflow the clock
 
 // What `work` returns; nullopt if it has not returned within `limit`, or if no thread can be had. It then goes on
 // alone, so it owns all that it uses, and throws nothing.
@@ -35,7 +38,8 @@ auto call_within(std::chrono::milliseconds limit, Work work) -> std::optional<de
   if (!thread) return std::nullopt;
   thread->detach();
   std::unique_lock lock(answer->mutex);
-  answer->here.wait_for(lock, limit, [&] { return answer->value.has_value(); });
+  answer->here.wait_for(lock, std::min<std::chrono::milliseconds>(limit, kCallLimitMax),
+                        [&] { return answer->value.has_value(); });
   return std::move(answer->value);
 }
 

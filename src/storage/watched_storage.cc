@@ -92,7 +92,7 @@ class WatchedLock final : public StorageLock {
 Result<std::unique_ptr<StorageLock>> WatchedStorage::lock() {
   std::unique_ptr<StorageLock> lock;
   {
-    const Call call(*watch_, Kind::kNames, "locking the directory", "");
+    const Call call(*watch_, Kind::kNames, "locking the directory (another save may hold the lock)", "");
     CAIRN_TRY_ASSIGN(lock, storage_->lock());
   }
   if (lock) lock = std::make_unique<WatchedLock>(std::move(lock), watch_);

@@ -1,22 +1,14 @@
 #include "writer/commit_order.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
-#include "os/call_within.h"
+#include "os/real_path.h"
 
 namespace cairn::writer {
 namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{20};
-
-std::string real_path(const std::string& directory) {
-  std::error_code error;
-  const std::filesystem::path real = std::filesystem::canonical(directory, error);
-  return error ? directory : real.string();
-}
 
 }  // namespace
 
@@ -61,8 +53,7 @@ Result<void> CommitOrder::Turn::wait(const std::function<bool()>& interrupted) c
 }
 
 std::shared_ptr<CommitOrder::Turn> CommitOrder::enter(const std::string& directory, std::chrono::milliseconds limit) {
-  const auto real = os::call_within(limit, [directory] { return real_path(directory); });
-  return std::make_shared<Turn>(directories_, real.value_or(directory));
+  return std::make_shared<Turn>(directories_, os::real_path(directory, limit));
 }
 
 }  // namespace cairn::writer

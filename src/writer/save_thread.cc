@@ -307,7 +307,7 @@ Result<transfer::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
                    RankSave::claim(std::move(storage), request.identity, request.rank, request.options, operations_));
   const transfer::SaveTicket ticket = rank_save->ticket();
   set_rank_save(std::move(rank_save));
-  begin_by_ = Clock::now() + request.deadlines.progress;
+  begin_by_ = Clock::now() + std::min<std::chrono::milliseconds>(request.deadlines.progress, os::kCallLimitMax);
   return ticket;
 }
 

@@ -7,12 +7,11 @@
 
 #include <algorithm>
 #include <exception>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "core/attempt.h"
 #include "os/call_within.h"
+#include "os/real_path.h"
 #include "os/start_thread.h"
 #include "transfer/commit.h"
 #include "writer/writer_executable.h"
@@ -36,17 +35,6 @@ Error settled(const DeadSave& save, const Error& reason) {
   } catch (const std::exception&) {
     return reason;
   }
-}
-
-// The writer process stands elsewhere; and links are followed as in commit_order.cc, so that both mean the same by it.
-// The directory as it was given if the storage hangs.
-std::string real_path(const std::string& directory, milliseconds limit) {
-  const auto follow = [directory] {
-    std::error_code error;
-    const auto path = std::filesystem::weakly_canonical(std::filesystem::absolute(directory), error);
-    return error ? directory : path.string();
-  };
-  return os::call_within(limit, follow).value_or(directory);
 }
 
 }  // namespace
@@ -144,7 +132,7 @@ Result<void> WriterConnection::prepare(const std::shared_ptr<staging::Arena>& ar
 Result<transfer::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequest& request,
                                                      const std::function<void()>& meanwhile) {
   ClaimMessage message{save.number, request};
-  message.request.directory = real_path(request.directory, request.deadlines.publish);
+  message.request.directory = os::real_path(request.directory, request.deadlines.publish);
   {
     const std::lock_guard lock(mutex_);
     save.deadlines = request.deadlines;
@@ -165,7 +153,7 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
   BeginMessage message;
   message.save = save.number;
   message.request = request;
-  message.request.directory = real_path(request.directory, request.deadlines.publish);
+  message.request.directory = os::real_path(request.directory, request.deadlines.publish);
   message.request.arena.reset();
   message.request.layout.reset();
   message.arena = request.arena->id();
