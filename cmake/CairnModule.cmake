@@ -3,7 +3,7 @@ include_guard()
 
 # cairn_module(<name> [SOURCES <file>...] [TESTS <file>...] [USES <module>...] [TEST_USES <module>...])
 #
-# Makes the static library cairn_<name> and, if there are tests, the program <name>_test. Without SOURCES it takes every .cc
+# A folder that is in LAYERS uses what LAYERS says, and names no USES. Makes the static library cairn_<name> and, if there are tests, the program <name>_test. Without SOURCES it takes every .cc
 # below the folder but main.cc, without TESTS every _test.cc, so that a new file needs no edit here; a folder named testing, and
 # subfolders that call cairn_module themselves (they come first), are left out.
 function(cairn_module name)
@@ -15,6 +15,7 @@ function(cairn_module name)
   if(NOT MODULE_TESTS)
     cairn_glob(MODULE_TESTS "*_test.cc")
   endif()
+  list(APPEND MODULE_USES ${CAIRN_USES_${name}})
   set_property(GLOBAL APPEND PROPERTY CAIRN_MODULE_FOLDERS ${CMAKE_CURRENT_SOURCE_DIR})
 
   list(TRANSFORM MODULE_USES PREPEND cairn_)

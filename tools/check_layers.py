@@ -44,6 +44,7 @@ class Layers:
 def check_src(root: Path, layers: Layers) -> list[str]:
     """Problems with the includes of the files under src/."""
     problems = list(layers.problems)
+    used: dict[str, set[str]] = {folder: set() for folder in layers.uses}
     for path in sorted(p for p in (root / "src").rglob("*") if p.suffix in SOURCES):
         where = path.relative_to(root / "src")
         folder = where.parts[0]
@@ -54,6 +55,8 @@ def check_src(root: Path, layers: Layers) -> list[str]:
         for quote, name in INCLUDE.findall(path.read_text()):
             owner = layers.owner(name)
             is_ours = quote == '"' or name.startswith("cairn/")
+            if is_ours and not is_test:
+                used[folder].add(owner)
             if quote == '"' and owner not in layers.uses:
                 problems.append(f"src/{where}: '{name}' is not named from src/")
             elif is_ours and owner not in layers.uses[folder] | {folder} and not is_test:
@@ -65,6 +68,8 @@ def check_src(root: Path, layers: Layers) -> list[str]:
             for prefix, home in layers.homes.items():
                 if name.startswith(prefix) and not str(where).startswith(home + "/"):
                     problems.append(f"src/{where}: {name} belongs to {home} alone")
+    for folder, granted in layers.uses.items():
+        problems += [f"LAYERS: {folder} includes nothing of {name}" for name in sorted(granted - used[folder])]
     return problems
 
 

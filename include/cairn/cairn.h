@@ -8,13 +8,16 @@
 #include <cairn/checkpoint.h>            // IWYU pragma: export
 #include <cairn/collectives.h>           // IWYU pragma: export
 #include <cairn/dtype.h>                 // IWYU pragma: export
+#include <cairn/durability.h>            // IWYU pragma: export
 #include <cairn/error.h>                 // IWYU pragma: export
 #include <cairn/in_flight.h>             // IWYU pragma: export
 #include <cairn/latest.h>                // IWYU pragma: export
 #include <cairn/local_group.h>           // IWYU pragma: export
 #include <cairn/result.h>                // IWYU pragma: export
+#include <cairn/save_deadlines.h>        // IWYU pragma: export
 #include <cairn/save_steps.h>            // IWYU pragma: export
 #include <cairn/state_dict.h>            // IWYU pragma: export
 #include <cairn/value.h>                 // IWYU pragma: export
 #include <cairn/verify.h>                // IWYU pragma: export
+#include <cairn/verify_level.h>          // IWYU pragma: export
 #include <cairn/version.h>               // IWYU pragma: export

@@ -9,8 +9,11 @@
 #pragma once
 
 #include <cairn/catalog.h>
+#include <cairn/durability.h>
 #include <cairn/result.h>
+#include <cairn/save_deadlines.h>
 #include <cairn/state_dict.h>
+#include <cairn/verify_level.h>
 
 #include <chrono>
 #include <cstddef>
@@ -26,26 +29,6 @@
 namespace cairn {
 
 class Collectives;  // cairn/collectives.h
-
-enum class Durability : std::uint8_t {
-  kDurable,   // what is reported saved survives a power cut: files and directories are synced before the commit
-  kBuffered,  // the kernel writes it when it likes: a kill is survived, a power cut may lose the checkpoint
-};
-
-// How long a save may get nowhere before it fails, on every rank. A save that gets on is never given up, however slow
-// the storage is: each limit is for one call of the operating system, or for one sign of life. They count for every
-// save: save(), its steps (cairn/save_steps.h) and AsyncCheckpointer. A rank that waits in Collectives for a rank whose
-// storage hangs waits for these limits at most; time-outs of the Collectives should be longer.
-struct SaveDeadlines {
-  // For a write of at most 4 MiB. In asynchronous saves also for the next bytes that a trainer stages, and for a sign
-  // of life of a rank or a writer.
-  std::chrono::milliseconds progress{std::chrono::minutes(5)};
-  // For one fsync. It shows no bytes, and may have to write as much as the page cache held back.
-  std::chrono::milliseconds sync{std::chrono::minutes(30)};
-  // For one call that opens, makes, lists, renames or removes something: publishing and committing consist of these. A
-  // busy file server may keep such a call waiting behind the data of other clients.
-  std::chrono::milliseconds publish{std::chrono::minutes(10)};
-};
 
 struct SaveOptions {
   // --- changes what is stored or promised
@@ -99,12 +82,6 @@ Result<SaveReport> save(const std::filesystem::path& directory, const StateDict&
 // For a rank that could not even make its state: takes its part in a save of all ranks with `reason` instead, so that
 // the others fail too and do not wait. Returns the error that all get.
 Error abandon_save(const Error& reason, const SaveOptions& options);
-
-enum class Verify : std::uint8_t {
-  kNeeded,  // check every byte that is read; records of files without Cairn's checksums, if they are read whole
-  kFull,    // such records are read whole so that they can be checked
-  kNone,    // trust the storage
-};
 
 struct LoadOptions {
   // --- changes what is accepted

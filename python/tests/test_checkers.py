@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = """
 core:
 os: core
-transfer: core os
-cairn/api.h = transfer
+commit: core os
+cairn/api.h = commit
 isa-l/ > core
 """
 
@@ -34,8 +34,8 @@ def test_a_tree_in_order_passes(tmp_path: Path) -> None:
     files = {
         "src/core/crc.cc": "#include <isa-l/crc.h>\n#include <cairn/error.h>\n",
         "src/os/fd.cc": '#include "core/crc.h"\n#include "os/fd.h"\n',
-        "src/core/crc_test.cc": '#include "transfer/save.h"\n',
-        "src/transfer/save.cc": '#include <cairn/api.h>\n#include "os/fd.h"\n',
+        "src/core/crc_test.cc": '#include "commit/save.h"\n',
+        "src/commit/save.cc": '#include <cairn/api.h>\n#include <cairn/error.h>\n#include "os/fd.h"\n',
     }
     plant(tmp_path, files)
     assert run("check_layers.py", tmp_path) == (0, "layers ok: 3 folders\n")
@@ -51,6 +51,7 @@ def test_a_tree_in_order_passes(tmp_path: Path) -> None:
         ("src/drawer/fd.cc", "\n", "folder 'drawer' is not in LAYERS"),
         ("src/os/fd.cc", '#include "fd.h"\n', "'fd.h' is not named from src/"),
         ("src/LAYERS", "core: os\nos:\n", "core uses os, not listed above it"),
+        ("src/LAYERS", "core:\nos: core\n", "os includes nothing of core"),
         ("cli/main.cc", '#include "core/crc.h"\n', "sees public headers only"),
         ("include/cairn/api.h", '#include "core/crc.h"\n', "a public header includes"),
         ("src/os/fd.cc", '#include "os/testing/disk.h"\n', "is for tests"),

@@ -212,7 +212,7 @@ Error AsyncCheckpointer::abandon_save(const Error& reason, const AsyncSaveOption
 Result<void> AsyncCheckpointer::prepare(const StateDict& state, const std::function<bool()>& interrupted) {
   if (impl_->options.process) CAIRN_TRY(impl_->options.process->start());
   CAIRN_TRY_ASSIGN(const checkpointer::SaveItems items, checkpointer::SaveItems::make(state));
-  CAIRN_TRY_ASSIGN(const transfer::LaidOutFile file, transfer::FileImage::lay_out({}, items.sources()));
+  CAIRN_TRY_ASSIGN(const data_file::LaidOutFile file, data_file::FileImage::lay_out({}, items.sources()));
   CheckpointStager::Impl& stager = impl_->options.stager->impl();
   CAIRN_TRY_ASSIGN(const std::shared_ptr<staging::Arena> arena, stager.arenas.take(file.file_bytes, interrupted));
   CAIRN_TRY(make_all_present(*arena, stager.thread_count, interrupted));

@@ -3,7 +3,7 @@
 // 1. Describe. Every rank describes its state; byte items are serialised. It takes an arena, and waits for one if saves
 //    hold all of them, or all the memory that there is. With other ranks the wait for memory is limited: they wait in
 //    step 2, and the coordinator may have claimed the directory. The coordinator has its writer claim the directory
-//    (transfer/rank_save.cc, step 1). If an earlier plan fits, every rank already lists the copies that step 5 makes,
+//    (commit/rank_save.cc, step 1). If an earlier plan fits, every rank already lists the copies that step 5 makes,
 //    and takes its samples; the coordinator does so while its writer claims.
 // 2. Agree. Everybody says which of its earlier plans fits, if any; the coordinator adds the claim's ticket.
 // [all-gather]
@@ -39,12 +39,12 @@
 namespace cairn::checkpointer {
 namespace {
 
-using transfer::ItemSource;
+using data_file::ItemSource;
 
 // What a rank says in step 2.
 struct Word {
-  std::uint64_t plan_id = 0;                   // 0: none fits
-  std::optional<transfer::SaveTicket> ticket;  // the coordinator's
+  std::uint64_t plan_id = 0;                 // 0: none fits
+  std::optional<commit::SaveTicket> ticket;  // the coordinator's
 };
 
 std::string encode_word(const Word& word) {
@@ -52,7 +52,7 @@ std::string encode_word(const Word& word) {
   manifest::append_text(message, kVersion);
   manifest::append_varint(message, word.plan_id);
   message.push_back(word.ticket ? 1 : 0);
-  if (word.ticket) transfer::append_ticket(message, *word.ticket);
+  if (word.ticket) commit::append_ticket(message, *word.ticket);
   return message;
 }
 
@@ -68,7 +68,7 @@ Result<Word> decode_word(std::string_view message) {
   CAIRN_TRY_ASSIGN(word.plan_id, reader.varint());
   CAIRN_TRY_ASSIGN(const std::uint8_t has_ticket, reader.byte());
   if (has_ticket == 0) return word;
-  CAIRN_TRY_ASSIGN(word.ticket, transfer::read_ticket(reader));
+  CAIRN_TRY_ASSIGN(word.ticket, commit::read_ticket(reader));
   return word;
 }
 
@@ -109,14 +109,14 @@ struct AsyncTrip::UnderWay {
   // The writer may be another process, whose word is a little old and says nothing at first.
   SaveProgress progress() const {
     if (const std::uint64_t bytes = bytes_written) return {SavePhase::kEnded, bytes, bytes};
-    const transfer::ProgressReport report = save->progress();
+    const commit::ProgressReport report = save->progress();
     SaveProgress progress{report.phase, report.bytes_written, report.bytes_total};
     if (is_staged && progress.phase == SavePhase::kStaging) progress.phase = SavePhase::kWriting;
     if (progress.bytes_total == 0) progress.bytes_total = file_bytes;
     return progress;
   }
 
-  void end(Result<transfer::RankSaveReport> outcome) {
+  void end(Result<commit::RankSaveReport> outcome) {
     if (!outcome) {
       write.set_value(std::move(outcome).error());
       return;
@@ -182,8 +182,8 @@ Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
   auto under_way = std::make_shared<UnderWay>();
   under_way->arena = std::move(arena);
   if (ranks_.size() > 1) under_way->rank = number_of_this_rank();
-  auto started = means_.writer->start(
-      [under_way](Result<transfer::RankSaveReport> outcome) { under_way->end(std::move(outcome)); });
+  auto started =
+      means_.writer->start([under_way](Result<commit::RankSaveReport> outcome) { under_way->end(std::move(outcome)); });
   if (!started) return std::move(started).error();
   under_way->save = std::move(*started);
   under_way_ = std::move(under_way);
@@ -260,7 +260,7 @@ Result<std::vector<std::string>> AsyncTrip::assign(const std::vector<std::string
   catalog.save_id = uuid_text(ticket_->identity.save_id);
   catalog.checkpoint_id = checkpoint_id_;
   CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
-  commit_plan_ = std::make_shared<const transfer::CommitPlan>(std::move(metadata), std::move(layout.file_counts));
+  commit_plan_ = std::make_shared<const commit::CommitPlan>(std::move(metadata), std::move(layout.file_counts));
   const std::uint64_t plan_id = new_plan_id();
   std::vector<std::string> messages;
   for (const SaveAssignment& assignment : layout.assignments) {
@@ -303,7 +303,7 @@ Result<AsyncSave> AsyncTrip::begin() {
   request.arena = under_way.arena;
   request.layout = plan_->layout;
   for (std::size_t i = 0; i < plan_->layout->files.size(); ++i) {
-    request.names.push_back(transfer::data_file_name(*ticket_, number_of_this_rank(), static_cast<std::uint32_t>(i)));
+    request.names.push_back(commit::data_file_name(*ticket_, number_of_this_rank(), static_cast<std::uint32_t>(i)));
   }
   if (const auto& commit_plan = plan_->layout->commit_plan) {
     request.checkpoint_id = checkpoint_id_;
@@ -360,12 +360,12 @@ void AsyncTrip::stage(UnderWay& under_way, const staging::CopyOptions& options) 
 // that hangs does not keep the caller: the others then wait until the deadline.
 void AsyncTrip::leave_mark(const Error& reason) const {
   if (ranks_.size() == 1 || ranks_.is_coordinator() || !ticket_) return;
-  const transfer::RankPlace place{number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),
-                                  static_cast<std::uint32_t>(options_.save.coordinator_rank)};
+  const commit::RankPlace place{number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),
+                                static_cast<std::uint32_t>(options_.save.coordinator_rank)};
   (void)os::call_within(options_.save.deadlines.publish, [directory = directory_, ticket = *ticket_, place, reason] {
     return attempt([&]() -> Result<void> {
       CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::make_directory(directory));
-      const auto save = transfer::RankSave::join(std::move(storage), ticket);
+      const auto save = commit::RankSave::join(std::move(storage), ticket);
       CAIRN_TRY(save->enter(place));
       save->abandon(reason);
       return {};

@@ -63,9 +63,9 @@ class AsyncTrip {
   SaveItems items_;
   std::string local_plan_;
   std::shared_ptr<const StagedPlan> plan_;
-  std::shared_ptr<const StagedPlan> listed_;                 // whose copies are listed
-  std::shared_ptr<const transfer::CommitPlan> commit_plan_;  // at the coordinator, of a plan that is being made
-  std::optional<transfer::SaveTicket> ticket_;
+  std::shared_ptr<const StagedPlan> listed_;               // whose copies are listed
+  std::shared_ptr<const commit::CommitPlan> commit_plan_;  // at the coordinator, of a plan that is being made
+  std::optional<commit::SaveTicket> ticket_;
   std::shared_ptr<UnderWay> under_way_;
   bool is_with_writer_ = false;
 };

@@ -29,8 +29,8 @@ class ThrowingWriter final : public writer::SaveWriter {
   class Save final : public writer::WriterSave {
    public:
     Save(std::unique_ptr<writer::WriterSave> save, Call call) : save_(std::move(save)), call_(call) {}
-    Result<transfer::SaveTicket> claim(const writer::ClaimRequest& request,
-                                       const std::function<void()>& meanwhile) override {
+    Result<commit::SaveTicket> claim(const writer::ClaimRequest& request,
+                                     const std::function<void()>& meanwhile) override {
       return save_->claim(request, meanwhile);
     }
     Result<void> begin(const writer::SaveRequest& request) override {
@@ -42,7 +42,7 @@ class ThrowingWriter final : public writer::SaveWriter {
       return save_->staged();
     }
     void abandon(const Error& reason) override { save_->abandon(reason); }
-    transfer::ProgressReport progress() const override { return save_->progress(); }
+    commit::ProgressReport progress() const override { return save_->progress(); }
 
    private:
     std::unique_ptr<writer::WriterSave> save_;

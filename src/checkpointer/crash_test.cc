@@ -6,9 +6,9 @@
 
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/testing/sample_state.h"
+#include "commit/lease.h"
+#include "commit/testing/dead_lease.h"
 #include "storage/testing/model_storage.h"
-#include "transfer/lease.h"
-#include "transfer/testing/dead_lease.h"
 #include "writer/dead_save.h"
 
 namespace cairn {
@@ -70,9 +70,9 @@ std::optional<writer::DeadSave> save_and_be_killed(ModelStorage& disk, std::uint
   if (!disk.fault_fired()) return std::nullopt;
   disk.outlive_crash();
   for (const storage::ListedFile& file : disk.list("").value()) {
-    const auto save_id = transfer::save_id_of_folder(file.name);
+    const auto save_id = commit::save_id_of_folder(file.name);
     if (!save_id) continue;
-    transfer::leave_dead_lease(disk, file.name);
+    commit::leave_dead_lease(disk, file.name);
     return writer::DeadSave{"model", *save_id, ".metadata"};
   }
   return std::nullopt;

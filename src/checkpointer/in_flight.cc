@@ -6,9 +6,9 @@
 #include <memory>
 #include <utility>
 
+#include "commit/lease.h"
+#include "commit/save_marks.h"
 #include "storage/posix/posix_storage.h"
-#include "transfer/lease.h"
-#include "transfer/save_marks.h"
 
 namespace cairn {
 namespace {
@@ -28,12 +28,12 @@ State state_of(const os::ProcessIdentity& process) {
 std::optional<SaveInFlightWriter> writer_of(const storage::Storage& storage, const std::string& lease,
                                             std::optional<std::uint32_t> rank, SaveInFlight& save) {
   const Result<double> touched_at = storage.touched_at(lease);
-  const Result<double> now = transfer::StorageClock::of_this_host().now();
+  const Result<double> now = commit::StorageClock::of_this_host().now();
   if (!touched_at || !now) return std::nullopt;
   SaveInFlightWriter writer;
   writer.rank = rank;
   writer.seconds_since_sign = std::max(*now - *touched_at, 0.0);  // the storage's clock may be ahead
-  const auto holder = transfer::read_lease(storage, lease);
+  const auto holder = commit::read_lease(storage, lease);
   writer.is_readable = holder && *holder;
   if (!writer.is_readable) return writer;
   writer.host = (*holder)->process.host;
@@ -55,8 +55,8 @@ std::optional<SaveInFlightWriter> writer_of(const storage::Storage& storage, con
 std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& save_id) {
   SaveInFlight save;
   save.save_id = save_id;
-  const transfer::SaveMarks marks(storage, save_id);
-  Result<transfer::SaveMarks::Seen> seen = marks.look();
+  const commit::SaveMarks marks(storage, save_id);
+  Result<commit::SaveMarks::Seen> seen = marks.look();
   if (!seen && seen.error().error_number() != EACCES) return std::nullopt;
   if (!seen) {
     save.is_readable = false;
@@ -65,14 +65,14 @@ std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& sav
   const auto add = [&](const std::string& name, std::optional<std::uint32_t> rank) {
     if (auto writer = writer_of(storage, marks.path_of(name), rank, save)) save.writers.push_back(*std::move(writer));
   };
-  add(std::string(transfer::kLeaseName), std::nullopt);
-  for (const std::uint32_t rank : seen->leases) add(transfer::rank_lease_name(rank), rank);
+  add(std::string(commit::kLeaseName), std::nullopt);
+  for (const std::uint32_t rank : seen->leases) add(commit::rank_lease_name(rank), rank);
   for (auto& [rank, failure] : seen->failures) save.failures.push_back(std::move(failure));
   if (seen->verdict) {
     save.verdict = seen->verdict->failure ? SaveInFlight::Verdict::kFailed : SaveInFlight::Verdict::kCommitted;
   }
-  const auto clock = transfer::StorageClock::of_this_host();  // nothing is changed here
-  const Result<bool> run_out = transfer::lease_has_run_out(storage, marks.folder(), clock);
+  const auto clock = commit::StorageClock::of_this_host();  // nothing is changed here
+  const Result<bool> run_out = commit::lease_has_run_out(storage, marks.folder(), clock);
   save.is_leftover = run_out && *run_out;
   return save;
 }
@@ -84,7 +84,7 @@ Result<std::vector<SaveInFlight>> saves_in_flight(const std::filesystem::path& d
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage->list());
   std::vector<SaveInFlight> saves;
   for (const storage::ListedFile& file : files) {
-    const std::optional<SaveId> save_id = file.is_folder ? transfer::save_id_of_folder(file.name) : std::nullopt;
+    const std::optional<SaveId> save_id = file.is_folder ? commit::save_id_of_folder(file.name) : std::nullopt;
     if (!save_id) continue;
     if (auto save = look_at(*storage, *save_id)) saves.push_back(*std::move(save));
   }

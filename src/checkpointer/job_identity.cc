@@ -39,7 +39,7 @@ Job& this_job() {
 
 }  // namespace
 
-transfer::SaveIdentity next_save_identity() {
+commit::SaveIdentity next_save_identity() {
   Job& job = this_job();
   const std::lock_guard lock(job.mutex);
   if (job.pid != getpid()) {

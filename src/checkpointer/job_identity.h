@@ -5,14 +5,14 @@
 // checkpoint of another job starts after that job, whatever the clock says.
 #pragma once
 
+#include "commit/lease.h"
 #include "format/manifest/commit_record.h"
-#include "transfer/lease.h"
 
 namespace cairn::checkpointer {
 
 // The identity of the next save: a fresh save id, the job's id and the next number. A forked child is a job of its own.
 // Thread-safe.
-transfer::SaveIdentity next_save_identity();
+commit::SaveIdentity next_save_identity();
 
 // Later saves of this process are ordered after the saves of the job that committed `record`. Does nothing for a record
 // of this process's own job or without a start. Thread-safe.

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "checkpointer/job_identity.h"
+#include "commit/backoff.h"
+#include "commit/lease.h"
+#include "commit/save_transaction.h"
 #include "core/whole_number.h"
 #include "format/manifest/commit_record.h"
 #include "storage/posix/posix_storage.h"
-#include "transfer/backoff.h"
-#include "transfer/commit.h"
-#include "transfer/lease.h"
 
 namespace cairn {
 namespace {
@@ -38,7 +38,7 @@ Result<std::optional<Directories>> directories_of(const fs::path& root) {
   Directories found{root};
   for (const fs::directory_iterator end; !error && entry != end; entry.increment(error)) {
     std::error_code ignored;
-    const bool is_private = entry->path().filename().string().starts_with(transfer::kFolderPrefix);
+    const bool is_private = entry->path().filename().string().starts_with(commit::kFolderPrefix);
     if (!is_private && entry->is_directory(ignored)) found.push_back(entry->path());
   }
   if (error) return Error::from_errno(error.value(), "listing the checkpoints failed").file(root.string());
@@ -51,16 +51,16 @@ bool has_save_in_flight(const fs::path& directory) {
   const storage::Storage& storage = **opened;
   const auto files = storage.list();
   return files && std::any_of(files->begin(), files->end(), [&](const storage::ListedFile& file) {
-           if (!file.is_folder || !transfer::save_id_of_folder(file.name)) return false;
+           if (!file.is_folder || !commit::save_id_of_folder(file.name)) return false;
            const Result<bool> run_out =
-               transfer::lease_has_run_out(storage, file.name, transfer::StorageClock::of_this_host());
+               commit::lease_has_run_out(storage, file.name, commit::StorageClock::of_this_host());
            return run_out && !*run_out;
          });
 }
 
 Result<void> wait_for_saves(const fs::path& root, const LatestOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  for (transfer::Backoff backoff; std::chrono::steady_clock::now() - start < options.wait; backoff.pause()) {
+  for (commit::Backoff backoff; std::chrono::steady_clock::now() - start < options.wait; backoff.pause()) {
     if (options.interrupted && options.interrupted()) {
       return Error(ErrorCode::kCancelled, "interrupted while waiting for saves in flight");
     }
@@ -151,8 +151,8 @@ class Search {
   explicit Search(const LatestOptions& options) : options_(options) {}
 
   void look_at(const fs::path& directory) {
-    look_at(directory, std::string(transfer::kMetadataName));
-    if (options_.rank) look_at(directory, transfer::own_metadata_name(*options_.rank));
+    look_at(directory, std::string(commit::kMetadataName));
+    if (options_.rank) look_at(directory, commit::own_metadata_name(*options_.rank));
   }
 
   std::optional<fs::path> newest() const {

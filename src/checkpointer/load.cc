@@ -17,8 +17,8 @@
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/ranks.h"
 #include "core/conversion.h"
+#include "data_file/tensor_reader.h"
 #include "plan/read_plan.h"
-#include "transfer/tensor_reader.h"
 
 namespace cairn {
 namespace {
@@ -63,8 +63,8 @@ class Loader {
   Result<LoadReport> execute() {
     // Targets that share memory are filled one after the other, so that one of them wins whole.
     const std::size_t thread_count = targets_overlap() ? 1 : options_.thread_count;
-    const transfer::ReadOptions read_options{options_.verify, thread_count, options_.direct_io, options_.interrupted};
-    CAIRN_TRY_ASSIGN(const transfer::ReadCounts counts, transfer::read_tensors(reads_, read_options));
+    const data_file::ReadOptions read_options{options_.verify, thread_count, options_.direct_io, options_.interrupted};
+    CAIRN_TRY_ASSIGN(const data_file::ReadCounts counts, data_file::read_tensors(reads_, read_options));
     for (NewValue& value : values_) put_into_place(value);
     report_.bytes_needed = counts.bytes_needed;
     report_.bytes_read = counts.bytes_read;
@@ -123,17 +123,17 @@ class Loader {
     CAIRN_TRY(check_dtype(tensor, target.local.dtype));
     CAIRN_TRY_ASSIGN(const std::vector<plan::ReadItem> items, index_of(tensor).reads_for(target.box));
     for (const plan::ReadItem& item : items) {
-      const transfer::DataFile* file = nullptr;
+      const data_file::DataFile* file = nullptr;
       CAIRN_TRY_ASSIGN(file, impl_.file_of(tensor.locations[item.chunk], tensor.fqn, options_.follow_links));
-      CAIRN_TRY_ASSIGN(transfer::StoredTensor stored, file->tensor(tensor, item.chunk));
+      CAIRN_TRY_ASSIGN(data_file::StoredTensor stored, file->tensor(tensor, item.chunk));
       reads_.push_back(read_of(tensor, target, item, *file, std::move(stored)));
     }
     return {};
   }
 
-  static transfer::TensorRead read_of(const CatalogTensor& tensor, const TensorEntry& target,
-                                      const plan::ReadItem& item, const transfer::DataFile& file,
-                                      transfer::StoredTensor stored) {
+  static data_file::TensorRead read_of(const CatalogTensor& tensor, const TensorEntry& target,
+                                       const plan::ReadItem& item, const data_file::DataFile& file,
+                                       data_file::StoredTensor stored) {
     const Box saved = tensor.chunk(item.chunk);
     Extents in_chunk = item.overlap.offsets();
     TensorView part = target.local;
@@ -150,7 +150,7 @@ class Loader {
   // Whether any two reads may write the same bytes; views that are interleaved count too.
   bool targets_overlap() const {
     std::vector<std::pair<std::intptr_t, std::intptr_t>> ranges;
-    for (const transfer::TensorRead& read : reads_) {
+    for (const data_file::TensorRead& read : reads_) {
       const TensorView& target = read.target();
       const auto item = static_cast<std::int64_t>(item_bytes(target.dtype));
       std::intptr_t begin = reinterpret_cast<std::intptr_t>(target.data);
@@ -191,7 +191,7 @@ class Loader {
   const LoadOptions& options_;
   LoadReport report_;
   std::unordered_map<const CatalogTensor*, plan::ChunkIndex> indexes_;
-  std::vector<transfer::TensorRead> reads_;
+  std::vector<data_file::TensorRead> reads_;
   std::vector<NewValue> values_;
 };
 

@@ -6,13 +6,13 @@
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
+#include "commit/save_transaction.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
+#include "data_file/archive_check.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/torch_file/value_archive.h"
 #include "storage/posix/posix_storage.h"
-#include "transfer/archive_check.h"
-#include "transfer/commit.h"
 
 namespace cairn {
 namespace {
@@ -22,8 +22,8 @@ constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;
 
 }  // namespace
 
-Result<const transfer::DataFile*> Checkpoint::Impl::file_of(const ItemLocation& location, std::string_view fqn,
-                                                            bool follow_links) {
+Result<const data_file::DataFile*> Checkpoint::Impl::file_of(const ItemLocation& location, std::string_view fqn,
+                                                             bool follow_links) {
   if (location.length == 0) return Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn);
   if (const auto transform = catalog.transforms.find(std::string(fqn)); transform != catalog.transforms.end()) {
     return Error(ErrorCode::kUnsupported, "an item that went through a stream transform")
@@ -35,7 +35,7 @@ Result<const transfer::DataFile*> Checkpoint::Impl::file_of(const ItemLocation& 
   return opened;
 }
 
-Result<const transfer::DataFile*> Checkpoint::Impl::file(std::uint32_t index, bool follow_links) {
+Result<const data_file::DataFile*> Checkpoint::Impl::file(std::uint32_t index, bool follow_links) {
   const std::lock_guard lock(mutex_);
   if (files_.empty()) {
     files_.resize(catalog.files.size());
@@ -50,20 +50,20 @@ Result<const transfer::DataFile*> Checkpoint::Impl::file(std::uint32_t index, bo
     if (record && !known)
       return Error(ErrorCode::kCorrupt, "a data file that the commit record does not list").file(name);
     const std::optional<SaveId> save_id = record ? std::optional(record->save_id) : std::nullopt;
-    auto opened = transfer::DataFile::open(*storage, name, follow_links, known ? recorded->second : nullptr, save_id);
+    auto opened = data_file::DataFile::open(*storage, name, follow_links, known ? recorded->second : nullptr, save_id);
     if (!opened) return std::move(opened).error().file(name).while_doing("opening a data file of the checkpoint");
     files_[index] = std::move(*opened);
   }
   return files_[index].get();
 }
 
-std::string identity_of(const transfer::MetadataInPlace& metadata) {
+std::string identity_of(const commit::MetadataInPlace& metadata) {
   if (metadata.record) return "save " + to_hex(metadata.record->save_id);
   return "stock checkpoint of " + std::to_string(metadata.size) + " bytes, " + crc_text(metadata.checksum);
 }
 
 bool Checkpoint::Impl::replaced() const {
-  const auto now = transfer::read_metadata_in_place(*storage, metadata_name);
+  const auto now = commit::read_metadata_in_place(*storage, metadata_name);
   return now && now->present && identity_of(*now) != identity;
 }
 
@@ -148,18 +148,18 @@ Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOpt
         .actual(std::to_string(tensor->chunk_count()) + " chunks");
   }
   const ItemLocation& location = value != nullptr ? value->location : tensor->locations[0];
-  const transfer::DataFile* file = nullptr;
+  const data_file::DataFile* file = nullptr;
   CAIRN_TRY_ASSIGN(file, impl_->file_of(location, fqn, options.follow_links));
   if (value != nullptr && options.verify != Verify::kNone) CAIRN_TRY(file->check_value(*value));
   const auto explain = [&](Error error) {
     return std::move(error).key(fqn).file(file->name()).offset(location.offset);
   };
-  Result<transfer::DataFile::Item> item = file->read_item(location, options.verify != Verify::kNone);
+  Result<data_file::DataFile::Item> item = file->read_item(location, options.verify != Verify::kNone);
   if (!item) return explain(std::move(item).error());
   const bool is_zip = item->bytes.starts_with("PK");
   if (options.verify != Verify::kNone && !item->checked && is_zip) {
     const MemorySource archive(std::as_bytes(std::span(item->bytes)));
-    if (auto checked = transfer::check_archive(archive); !checked) return explain(std::move(checked).error());
+    if (auto checked = data_file::check_archive(archive); !checked) return explain(std::move(checked).error());
   }
   return std::move(item->bytes);
 }

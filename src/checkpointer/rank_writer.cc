@@ -6,9 +6,9 @@
 
 namespace cairn::checkpointer {
 
+using data_file::FileImage;
+using data_file::ItemSource;
 using manifest::TrailerItem;
-using transfer::FileImage;
-using transfer::ItemSource;
 
 Result<std::unique_ptr<RankWriter>> RankWriter::make(const RankPart& part, std::span<const ItemSource> sources) {
   std::unique_ptr<RankWriter> writer(new RankWriter(part));
@@ -26,25 +26,25 @@ Result<void> RankWriter::lay_out(std::span<const ItemSource> sources) {
     std::vector<ItemSource> items;
     items.reserve(file.size());
     for (const std::size_t item : file) items.push_back(sources[item]);
-    const transfer::ImageIdentity identity{part_.ticket.identity.save_id, part_.rank, number, part_.file_count};
+    const data_file::ImageIdentity identity{part_.ticket.identity.save_id, part_.rank, number, part_.file_count};
     CAIRN_TRY_ASSIGN(FileImage image, FileImage::make(identity, items));
     for (std::size_t i = 0; i < file.size(); ++i) {
       places_[file[i]] = {number, image.extent(i).item_offset, image.extent(i).item_length};
     }
     images_.push_back(std::move(image));
-    names_.push_back(transfer::data_file_name(part_.ticket, part_.rank, number));
+    names_.push_back(commit::data_file_name(part_.ticket, part_.rank, number));
   }
   return {};
 }
 
-Result<std::vector<WrittenFile>> RankWriter::write(storage::Storage& storage, const transfer::WriteOptions& options) {
+Result<std::vector<WrittenFile>> RankWriter::write(storage::Storage& storage, const data_file::WriteOptions& options) {
   files_.emplace(storage, part_.ticket.identity);
-  std::vector<transfer::ImageFile> files;
+  std::vector<data_file::ImageFile> files;
   for (std::size_t i = 0; i < images_.size(); ++i) {
     CAIRN_TRY_ASSIGN(std::string private_name, files_->private_name(names_[i]));
     files.push_back({std::move(private_name), &images_[i]});
   }
-  CAIRN_TRY_ASSIGN(const std::vector<std::uint32_t> trailers, transfer::write_images(storage, files, options));
+  CAIRN_TRY_ASSIGN(const std::vector<std::uint32_t> trailers, data_file::write_images(storage, files, options));
   // Even if the last file was written just before: a save that was given up publishes nothing.
   if (options.sources != nullptr && !os::Gate::Pass(options.sources).is_granted()) {
     return Error(ErrorCode::kCancelled, "the save was given up before its files were published");

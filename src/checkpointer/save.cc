@@ -4,7 +4,8 @@
 // 2. The coordinator claims the directory, decides who writes what (plan/global_save_plan.h), lays out every file and
 //    so knows `.metadata`. Each rank gets its assignment.                                                [scatter]
 // 3. Every rank writes its files and gives them their final names. It reports sizes and checksums.        [gather]
-// 4. The coordinator commits: one rename (transfer/commit.cc). All learn of it, and what the metadata is. [broadcast]
+// 4. The coordinator commits: one rename (commit/save_transaction.cc). All learn of it, and what the metadata is.
+// [broadcast]
 //
 // A rank that fails in a step still takes the next ones, with its error: so it reaches everybody, and nobody waits for
 // a rank that has given up. After step 3 only the coordinator withdraws: a rank that does not hear from it any more
@@ -27,12 +28,12 @@
 #include "checkpointer/save_layout.h"
 #include "checkpointer/save_messages.h"
 #include "checkpointer/save_worker.h"
+#include "commit/save_transaction.h"
 #include "core/attempt.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 #include "format/manifest/outcome.h"
 #include "storage/posix/posix_storage.h"
-#include "transfer/commit.h"
 
 namespace cairn {
 namespace {
@@ -46,7 +47,7 @@ using checkpointer::SaveLayout;
 using checkpointer::SaveWorker;
 using checkpointer::StorageSide;
 using checkpointer::WrittenFile;
-using transfer::ItemSource;
+using data_file::ItemSource;
 
 // Steps 2 and 4: what only the coordinator does.
 class Coordinator {
@@ -57,9 +58,9 @@ class Coordinator {
   Result<std::vector<std::string>> assign(const std::vector<std::string>& messages) {
     CAIRN_TRY_ASSIGN(const checkpointer::PlannedSave planned,
                      checkpointer::plan_together(messages, options_.dedup_to_lowest_rank));
-    const transfer::SaveIdentity identity = checkpointer::next_save_identity();
+    const commit::SaveIdentity identity = checkpointer::next_save_identity();
     CAIRN_TRY_ASSIGN(
-        const transfer::SaveTicket ticket,
+        const commit::SaveTicket ticket,
         worker_.claim(identity, {options_.overwrite, options_.alone_as_rank, planned.local.names_taken()}));
     const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
     CAIRN_TRY_ASSIGN(layout_, checkpointer::lay_out_save(planned.local, planned.global, ticket, first_rank));
@@ -94,7 +95,7 @@ class Coordinator {
       }
     }
     if (options_.before_commit) CAIRN_TRY(options_.before_commit());
-    CAIRN_TRY_ASSIGN(transfer::CommitReport report, worker_.commit(pickle_, std::move(record), options_.durability));
+    CAIRN_TRY_ASSIGN(commit::CommitReport report, worker_.commit(pickle_, std::move(record), options_.durability));
     return checkpointer::encode_committed({pickle_, std::move(report.warnings)});
   }
 
@@ -164,7 +165,7 @@ class Save {
       return Error(ErrorCode::kInvalidArgument, "a rank that saves alone has no part in a save of many");
     }
     CAIRN_TRY_ASSIGN(items_, SaveItems::make(state));
-    const std::string name = transfer::data_file_name({{}, true}, number_of_this_rank(), 0);
+    const std::string name = commit::data_file_name({{}, true}, number_of_this_rank(), 0);
     CAIRN_TRY_ASSIGN(const bool names_taken,
                      worker_.run("looking whether file names are free", [name](StorageSide& side) -> Result<bool> {
                        return side.storage->open(name, true).has_value();

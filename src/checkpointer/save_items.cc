@@ -7,8 +7,8 @@
 namespace cairn::checkpointer {
 namespace {
 
+using data_file::ItemSource;
 using manifest::TrailerItem;
-using transfer::ItemSource;
 
 // A growing value must not move what follows it at every save: its archive is padded to a size class.
 std::string padded(std::string archive) {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "transfer/file_image.h"
+#include "data_file/file_image.h"
 
 namespace cairn::checkpointer {
 
@@ -31,16 +31,16 @@ class SaveItems {
   static Result<SaveItems> make(const StateDict& state);
 
   // In the order of the entries.
-  const std::vector<transfer::ItemSource>& sources() const { return sources_; }
+  const std::vector<data_file::ItemSource>& sources() const { return sources_; }
 
   // The items to write. kCorrupt if an assignment names what is not there.
-  Result<std::vector<transfer::ItemSource>> take(std::span<const AssignedItem> assigned);
+  Result<std::vector<data_file::ItemSource>> take(std::span<const AssignedItem> assigned);
 
  private:
-  Result<transfer::ItemSource> item_of(const Entry& entry);
-  Result<transfer::ItemSource> part_of(const transfer::ItemSource& source, const Box& part);
+  Result<data_file::ItemSource> item_of(const Entry& entry);
+  Result<data_file::ItemSource> part_of(const data_file::ItemSource& source, const Box& part);
 
-  std::vector<transfer::ItemSource> sources_;
+  std::vector<data_file::ItemSource> sources_;
   std::deque<std::string> archives_;  // stable addresses: the sources look into them
   std::deque<TensorEntry> parts_;     // likewise
 };

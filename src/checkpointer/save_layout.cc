@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "checkpointer/catalog_builder.h"
+#include "data_file/item_placement.h"
 #include "plan/save_plan.h"
-#include "transfer/item_placement.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -14,7 +14,7 @@ constexpr std::size_t kFilesOfRankMax = 1'000'000;
 
 class LayoutMaker {
  public:
-  LayoutMaker(const LocalPlans& local, const plan::GlobalSavePlan& global, const transfer::SaveTicket& ticket)
+  LayoutMaker(const LocalPlans& local, const plan::GlobalSavePlan& global, const commit::SaveTicket& ticket)
       : local_(local), global_(global), ticket_(ticket) {}
 
   Result<SaveLayout> make(std::uint32_t first_rank) {
@@ -45,7 +45,7 @@ class LayoutMaker {
     std::vector<ItemLocation> locations(writes.size());
     for (std::size_t number = 0; number < files.size(); ++number) {
       CAIRN_TRY(place(items, writes, files[number], locations));
-      names_.push_back(transfer::data_file_name(ticket_, rank, static_cast<std::uint32_t>(number)));
+      names_.push_back(commit::data_file_name(ticket_, rank, static_cast<std::uint32_t>(number)));
     }
     layout_.file_counts.push_back(static_cast<std::uint32_t>(files.size()));
     SaveAssignment& assignment = layout_.assignments.emplace_back();
@@ -70,11 +70,11 @@ class LayoutMaker {
       const plan::LocalItem& item = items[writes[i].item];
       manifest::ItemExtent extent;
       if (item.kind == plan::LocalItem::Kind::kTensor) {
-        CAIRN_TRY_ASSIGN(const transfer::PlacedTensor placed,
-                         transfer::place_tensor({item.dtype, global_.box_of(writes[i], item).sizes()}, end));
+        CAIRN_TRY_ASSIGN(const data_file::PlacedTensor placed,
+                         data_file::place_tensor({item.dtype, global_.box_of(writes[i], item).sizes()}, end));
         extent = placed.extent;
       } else {
-        CAIRN_TRY_ASSIGN(extent, transfer::place_bytes(item.bytes, end));
+        CAIRN_TRY_ASSIGN(extent, data_file::place_bytes(item.bytes, end));
       }
       end = extent.item_offset + extent.item_length;
       locations[i] = {static_cast<std::uint32_t>(names_.size()), extent.item_offset, extent.item_length};
@@ -86,7 +86,7 @@ class LayoutMaker {
 
   const LocalPlans& local_;
   const plan::GlobalSavePlan& global_;
-  const transfer::SaveTicket& ticket_;
+  const commit::SaveTicket& ticket_;
   CatalogBuilder builder_;
   std::vector<std::string> names_;
   SaveLayout layout_;
@@ -103,7 +103,7 @@ Result<PlannedSave> plan_together(const std::vector<std::string>& local_plans, b
 }
 
 Result<SaveLayout> lay_out_save(const LocalPlans& local, const plan::GlobalSavePlan& global,
-                                const transfer::SaveTicket& ticket, std::uint32_t first_rank) {
+                                const commit::SaveTicket& ticket, std::uint32_t first_rank) {
   return LayoutMaker(local, global, ticket).make(first_rank);
 }
 

@@ -1,7 +1,7 @@
 // SaveLayout: all that the coordinator decides before the first byte is written: who writes what into which file, and
 // where each item will lie.
 //
-// Pure. Ranks that follow their assignments come to the same offsets (transfer/item_placement.h), so `.metadata` needs
+// Pure. Ranks that follow their assignments come to the same offsets (data_file/item_placement.h), so `.metadata` needs
 // nothing from them but that they are done.
 #pragma once
 
@@ -32,6 +32,6 @@ Result<PlannedSave> plan_together(const std::vector<std::string>& local_plans, b
 
 // `first_rank` is the number of the first rank: not 0 if a rank saves alone.
 Result<SaveLayout> lay_out_save(const LocalPlans& local, const plan::GlobalSavePlan& global,
-                                const transfer::SaveTicket& ticket, std::uint32_t first_rank = 0);
+                                const commit::SaveTicket& ticket, std::uint32_t first_rank = 0);
 
 }  // namespace cairn::checkpointer

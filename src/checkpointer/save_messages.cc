@@ -30,15 +30,15 @@ Result<AssignedItem> read_assigned(CodedReader& reader) {
 
 }  // namespace
 
-Result<std::string> encode_local_plan(std::span<const transfer::ItemSource> items, const LocalPlanOptions& options) {
+Result<std::string> encode_local_plan(std::span<const data_file::ItemSource> items, const LocalPlanOptions& options) {
   std::string message;
   append_text(message, kVersion);
   message.push_back(options.file_per_item ? 1 : 0);
   message.push_back(options.names_taken ? 1 : 0);
   append_varint(message, items.size());
   TrailerItem item;
-  for (const transfer::ItemSource& source : items) {
-    if (auto described = transfer::describe(source, item); !described) {
+  for (const data_file::ItemSource& source : items) {
+    if (auto described = data_file::describe(source, item); !described) {
       return std::move(described).error().key(source.entry->fqn);
     }
     if (!options.record_paths) item.path.clear();
@@ -98,7 +98,7 @@ Result<void> LocalPlans::add(std::string_view message) {
 }
 
 std::string encode_assignment(const SaveAssignment& assignment) {
-  std::string message = transfer::encode_ticket(assignment.ticket);
+  std::string message = commit::encode_ticket(assignment.ticket);
   append_varint(message, assignment.file_count);
   append_varint(message, assignment.items.size());
   for (const AssignedItem& item : assignment.items) {
@@ -114,7 +114,7 @@ std::string encode_assignment(const SaveAssignment& assignment) {
 Result<SaveAssignment> decode_assignment(std::string_view message) {
   CodedReader reader(message);
   SaveAssignment assignment;
-  CAIRN_TRY_ASSIGN(assignment.ticket, transfer::read_ticket(reader));
+  CAIRN_TRY_ASSIGN(assignment.ticket, commit::read_ticket(reader));
   CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.varint());
   if (file_count > UINT32_MAX) return reader.damaged("more files than 2^32");
   assignment.file_count = static_cast<std::uint32_t>(file_count);

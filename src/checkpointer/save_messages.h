@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "checkpointer/save_items.h"
+#include "commit/save_ticket.h"
 #include "format/manifest/varint.h"
 #include "plan/local_plan.h"
-#include "transfer/save_ticket.h"
 
 namespace cairn::checkpointer {
 
@@ -28,7 +28,7 @@ struct LocalPlanOptions {
   bool file_per_item = false;
   bool names_taken = false;  // this rank's directory, which may be another than the coordinator's, has files of its own
 };
-Result<std::string> encode_local_plan(std::span<const transfer::ItemSource> items, const LocalPlanOptions& options);
+Result<std::string> encode_local_plan(std::span<const data_file::ItemSource> items, const LocalPlanOptions& options);
 
 // The local plans of all ranks. Names are kept once, however many ranks have them.
 class LocalPlans {
@@ -55,7 +55,7 @@ class LocalPlans {
 // --- The coordinator to every rank: what it shall write, and under which names.
 
 struct SaveAssignment {
-  transfer::SaveTicket ticket;
+  commit::SaveTicket ticket;
   std::uint32_t file_count = 0;  // of the whole save
   std::vector<AssignedItem> items;
 };

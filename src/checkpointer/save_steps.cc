@@ -8,8 +8,8 @@
 #include "checkpointer/job_identity.h"
 #include "checkpointer/save_items.h"
 #include "checkpointer/save_worker.h"
+#include "commit/save_ticket.h"
 #include "format/dcp/metadata_decoder.h"
-#include "transfer/save_ticket.h"
 
 namespace cairn {
 
@@ -27,7 +27,7 @@ struct SaveClaim::Impl {
 
   std::string directory;
   Durability durability;
-  transfer::SaveTicket ticket;
+  commit::SaveTicket ticket;
   bool ended = false;
   checkpointer::SaveWorker worker;
 };
@@ -112,7 +112,7 @@ Result<SaveClaim> SaveClaim::make(const std::filesystem::path& directory, const 
   return checkpointer::claim_in(checkpointer::made_directory(directory), options);
 }
 
-std::string SaveClaim::ticket() const { return transfer::encode_ticket(impl_->ticket); }
+std::string SaveClaim::ticket() const { return commit::encode_ticket(impl_->ticket); }
 SaveId SaveClaim::save_id() const { return impl_->ticket.identity.save_id; }
 bool SaveClaim::may_have_committed() const { return impl_->worker.may_have_committed(); }
 
@@ -120,8 +120,7 @@ Result<SaveReport> SaveClaim::Impl::commit(std::string_view metadata, const std:
   CAIRN_TRY_ASSIGN(Catalog catalog, read_back(metadata, files));
   manifest::CommitRecord record;
   for (const PublishedFile& file : files) record.files.push_back({file.name, file.bytes, file.trailer_checksum});
-  CAIRN_TRY_ASSIGN(transfer::CommitReport committed,
-                   worker.commit(std::string(metadata), std::move(record), durability));
+  CAIRN_TRY_ASSIGN(commit::CommitReport committed, worker.commit(std::string(metadata), std::move(record), durability));
   return SaveReport{ticket.identity.save_id, std::make_shared<Catalog>(std::move(catalog)), metadata.size(),
                     std::move(committed.warnings)};
 }
@@ -171,7 +170,7 @@ Result<RankShare> checkpointer::write_share_in(const SaveDirectory& directory, s
   auto impl = std::make_unique<RankShare::Impl>(options);
   const Heeding heeding(impl->worker, options.interrupted);
   const auto write = [&]() -> Result<void> {
-    CAIRN_TRY_ASSIGN(const transfer::SaveTicket decoded, transfer::decode_ticket(ticket));
+    CAIRN_TRY_ASSIGN(const commit::SaveTicket decoded, commit::decode_ticket(ticket));
     return impl->write(directory, {decoded, rank, 0, options.file_per_item}, state, options);
   };
   if (auto written = write(); !written) {

@@ -13,16 +13,16 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "commit/save_progress.h"
 #include "core/attempt.h"
 #include "os/start_thread.h"
 #include "storage/operation_watch.h"
 #include "storage/watched_storage.h"
-#include "transfer/save_progress.h"
 
 namespace cairn::checkpointer {
 namespace {
 
-using GivenUp = transfer::SaveFate::GivenUp;
+using GivenUp = commit::SaveFate::GivenUp;
 
 constexpr std::chrono::milliseconds kLook{20};
 // After an interruption a call that has not returned for so long is not waited for any more. A sync that takes ten
@@ -117,10 +117,10 @@ Result<void> SaveWorker::open(const SaveDirectory& directory) {
   });
 }
 
-Result<transfer::SaveTicket> SaveWorker::claim(const transfer::SaveIdentity& identity,
-                                               const transfer::ClaimOptions& options) {
-  return run("claiming the directory", [identity, options](StorageSide& side) -> Result<transfer::SaveTicket> {
-    CAIRN_TRY_ASSIGN(side.transaction, transfer::SaveTransaction::claim(*side.storage, identity, options));
+Result<commit::SaveTicket> SaveWorker::claim(const commit::SaveIdentity& identity,
+                                             const commit::ClaimOptions& options) {
+  return run("claiming the directory", [identity, options](StorageSide& side) -> Result<commit::SaveTicket> {
+    CAIRN_TRY_ASSIGN(side.transaction, commit::SaveTransaction::claim(*side.storage, identity, options));
     side.transaction->decide_by(&side.fate);
     return side.transaction->ticket();
   });
@@ -128,7 +128,7 @@ Result<transfer::SaveTicket> SaveWorker::claim(const transfer::SaveIdentity& ide
 
 Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> writer, const SaveOptions& options) {
   // The caller's function is asked by its own thread alone.
-  transfer::WriteOptions means{options.durability, options.thread_count, options.direct_io};
+  data_file::WriteOptions means{options.durability, options.thread_count, options.direct_io};
   return run("writing the files of this rank",
              [writer = std::move(writer), means](StorageSide& side) mutable -> Result<std::vector<WrittenFile>> {
                means.interrupted = [&side] { return side.cancelled.load(); };
@@ -138,10 +138,10 @@ Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> w
              });
 }
 
-Result<transfer::CommitReport> SaveWorker::commit(std::string pickle, manifest::CommitRecord record,
-                                                  Durability durability) {
+Result<commit::CommitReport> SaveWorker::commit(std::string pickle, manifest::CommitRecord record,
+                                                Durability durability) {
   struct Outcome {
-    Result<transfer::CommitReport> report;
+    Result<commit::CommitReport> report;
     bool may_have_committed;
   };
   auto work = [pickle = std::move(pickle), record = std::move(record),
@@ -163,7 +163,7 @@ Result<transfer::CommitReport> SaveWorker::commit(std::string pickle, manifest::
       outcome ? outcome->may_have_committed : given_up_.value_or(GivenUp::kForGood) != GivenUp::kForGood;
   if (outcome) return std::move(outcome->report);
   Error reason = std::move(outcome).error();
-  if (given_up_ == GivenUp::kCommitted) return transfer::CommitReport{{not_cleaned_up(reason)}};
+  if (given_up_ == GivenUp::kCommitted) return commit::CommitReport{{not_cleaned_up(reason)}};
   if (given_up_ != GivenUp::kUnknown) return reason;
   return std::move(reason).while_doing(
       "renaming `.metadata`: it is unknown whether the save is or will be committed, look at the directory");
@@ -206,7 +206,7 @@ std::optional<Error> SaveWorker::judge() {
     interrupted_at_ = Clock::now();
     desk().side.cancelled = true;
   }
-  if (const auto overdue = operations.overdue(deadlines_)) return transfer::stall(*overdue, deadlines_);
+  if (const auto overdue = operations.overdue(deadlines_)) return commit::stall(*overdue, deadlines_);
   if (!interrupted_at_) return std::nullopt;
   const auto hanging = operations.overdue(impatient(deadlines_, Clock::now() - *interrupted_at_));
   if (!hanging) return std::nullopt;

@@ -27,10 +27,10 @@
 #include <vector>
 
 #include "checkpointer/rank_writer.h"
+#include "commit/save_fate.h"
+#include "commit/save_transaction.h"
 #include "os/gate.h"
 #include "storage/storage.h"
-#include "transfer/commit.h"
-#include "transfer/save_fate.h"
 
 namespace cairn::checkpointer {
 
@@ -43,11 +43,11 @@ struct SaveDirectory {
 
 // What tasks work on. Used and destroyed by the worker's thread alone, but for the first three, which are thread-safe.
 struct StorageSide {
-  transfer::SaveFate fate;
+  commit::SaveFate fate;
   os::Gate sources;  // open as long as the caller's tensors may be read
   std::atomic<bool> cancelled{false};
-  std::unique_ptr<storage::Storage> storage;               // outlives the rest
-  std::unique_ptr<transfer::SaveTransaction> transaction;  // of the coordinator
+  std::unique_ptr<storage::Storage> storage;             // outlives the rest
+  std::unique_ptr<commit::SaveTransaction> transaction;  // of the coordinator
   std::unique_ptr<RankWriter> writer;
 
   // Destroys the last three, in this order: what was not committed is withdrawn.
@@ -74,13 +74,13 @@ class SaveWorker {
   // The tasks of a save, in this order.
   Result<void> open(const SaveDirectory& directory);
   // The coordinator's. The transaction withdraws what it expects if the save fails.
-  Result<transfer::SaveTicket> claim(const transfer::SaveIdentity& identity, const transfer::ClaimOptions& options);
+  Result<commit::SaveTicket> claim(const commit::SaveIdentity& identity, const commit::ClaimOptions& options);
   // Of `options` count durability and what changes only speed.
   Result<std::vector<WrittenFile>> write(std::unique_ptr<RankWriter> writer, const SaveOptions& options);
   // The coordinator's. If the storage hangs after the commit was synced, the save has succeeded, with a warning. An
   // exception of the caller's function is rethrown only if the save is not committed and will not be: otherwise it
   // becomes that warning, or the error that says that the outcome is unknown.
-  Result<transfer::CommitReport> commit(std::string pickle, manifest::CommitRecord record, Durability durability);
+  Result<commit::CommitReport> commit(std::string pickle, manifest::CommitRecord record, Durability durability);
   // After commit(), whether it has returned or thrown: if so, no file of the save is withdrawn any more.
   bool may_have_committed() const { return may_have_committed_; }
   // Ends the thread: what was not committed is withdrawn, unless the storage hangs for that too. Called again, does
@@ -137,7 +137,7 @@ class SaveWorker {
   std::optional<Clock::time_point> interrupted_at_;
   pid_t process_ = getpid();
   std::unique_ptr<Owned> owned_;
-  std::optional<transfer::SaveFate::GivenUp> given_up_;
+  std::optional<commit::SaveFate::GivenUp> given_up_;
   bool may_have_committed_ = false;
   std::optional<Error> reason_;  // why there are no tasks any more
 };

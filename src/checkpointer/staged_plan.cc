@@ -21,12 +21,12 @@ std::uint64_t next_layout_id() {
 
 }  // namespace
 
-Result<void> lay_out_staged(std::span<const transfer::ItemSource> sources, const transfer::ImageIdentity& identity,
-                            bool file_per_item, std::shared_ptr<const transfer::CommitPlan> commit_plan,
+Result<void> lay_out_staged(std::span<const data_file::ItemSource> sources, const data_file::ImageIdentity& identity,
+                            bool file_per_item, std::shared_ptr<const commit::CommitPlan> commit_plan,
                             StagedPlan& plan) {
   std::vector<bool> is_value;
   is_value.reserve(sources.size());
-  for (const transfer::ItemSource& source : sources) {
+  for (const data_file::ItemSource& source : sources) {
     is_value.push_back(source.kind == manifest::TrailerItem::Kind::kValue);
   }
   auto layout = std::make_shared<writer::StagedLayout>();
@@ -36,12 +36,12 @@ Result<void> lay_out_staged(std::span<const transfer::ItemSource> sources, const
   ordered.reserve(sources.size());
   plan.places.reserve(sources.size());
   for (const std::vector<std::size_t>& file : plan::assign_files(is_value, file_per_item)) {
-    std::vector<transfer::ItemSource> items;
+    std::vector<data_file::ItemSource> items;
     items.reserve(file.size());
     for (const std::size_t item : file) items.push_back(sources[item]);
-    transfer::ImageIdentity file_identity = identity;
+    data_file::ImageIdentity file_identity = identity;
     file_identity.file_number = static_cast<std::uint32_t>(layout->files.size());
-    CAIRN_TRY_ASSIGN(transfer::LaidOutFile laid_out, transfer::FileImage::lay_out(file_identity, items));
+    CAIRN_TRY_ASSIGN(data_file::LaidOutFile laid_out, data_file::FileImage::lay_out(file_identity, items));
     for (std::size_t i = 0; i < file.size(); ++i) {
       ordered.push_back(std::move(plan.items[file[i]]));
       plan.places.push_back(layout->arena_bytes + laid_out.index.items[i].extent.payload_offset);

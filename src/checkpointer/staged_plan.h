@@ -14,7 +14,7 @@
 
 #include "checkpointer/save_items.h"
 #include "checkpointer/save_layout.h"
-#include "transfer/commit_plan.h"
+#include "commit/commit_plan.h"
 #include "writer/save_writer.h"
 
 namespace cairn::checkpointer {
@@ -31,8 +31,8 @@ struct StagedPlan {
 
 // Lays `sources`, those of plan.items, out in an arena, file behind file. Fills in layout, places and file_bytes, and
 // brings the items into the order in which they lie. `commit_plan` is the coordinator's, for the layout.
-Result<void> lay_out_staged(std::span<const transfer::ItemSource> sources, const transfer::ImageIdentity& identity,
-                            bool file_per_item, std::shared_ptr<const transfer::CommitPlan> commit_plan,
+Result<void> lay_out_staged(std::span<const data_file::ItemSource> sources, const data_file::ImageIdentity& identity,
+                            bool file_per_item, std::shared_ptr<const commit::CommitPlan> commit_plan,
                             StagedPlan& plan);
 
 // The plans of the last few saves. One thread at a time.

@@ -11,15 +11,15 @@
 #include "checkpointer/checkpoint_impl.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
+#include "data_file/archive_check.h"
+#include "data_file/range_fetch.h"
 #include "os/parallel.h"
 #include "plan/read_plan.h"
-#include "transfer/archive_check.h"
-#include "transfer/range_fetch.h"
 
 namespace cairn {
 namespace {
 
-using transfer::DataFile;
+using data_file::DataFile;
 
 // A rotten disk can have millions of bad chunks; a reader of the report has enough with these.
 constexpr std::size_t kProblemsMax = 1000;
@@ -158,7 +158,7 @@ class Verifier {
   Result<void> check_bytes() {
     return os::run_parallel(std::max<std::size_t>(options_.thread_count, 1), options_.interrupted,
                             [this](std::size_t, os::StopFlag& stop) -> Result<void> {
-                              os::PageBuffer buffer(kBatchBytes + transfer::kFetchMarginBytes);
+                              os::PageBuffer buffer(kBatchBytes + data_file::kFetchMarginBytes);
                               while (!stop.is_set()) {
                                 const std::vector<Span> batch = take_batch();
                                 if (batch.empty()) break;
@@ -269,8 +269,8 @@ class Verifier {
     if (first.length > kBatchBytes) return check_large_span(first, buffer, stop);
     const storage::ReadableFile& file = first.file->bytes();
     const std::uint64_t length = batch.back().begin + batch.back().length - first.begin;
-    const bool cached = transfer::better_from_cache(file, first.begin, length, true);
-    auto bytes = transfer::fetch_range(file, first.begin, length, cached, buffer);
+    const bool cached = data_file::better_from_cache(file, first.begin, length, true);
+    auto bytes = data_file::fetch_range(file, first.begin, length, cached, buffer);
     if (!bytes) return findings_.add(std::move(bytes).error().file(first.file->name()).offset(first.begin));
     for (const Span& span : batch) compare(span, crc32(bytes->subspan(span.begin - first.begin, span.length)));
   }
@@ -302,7 +302,7 @@ class Verifier {
     };
     const auto window = SourceWindow::make(span.file->bytes(), span.begin, span.length);
     if (!window) return findings_.add(explain(window.error()));
-    const auto coverage = transfer::check_archive(StoppableSource(*window, stop));
+    const auto coverage = data_file::check_archive(StoppableSource(*window, stop));
     if (!coverage) return findings_.add(explain(coverage.error()));
     findings_.count(coverage->bytes_checked, coverage->bytes_unchecked);
   }

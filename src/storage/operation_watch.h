@@ -10,7 +10,7 @@
 // Thread-safe.
 #pragma once
 
-#include <cairn/checkpoint.h>
+#include <cairn/save_deadlines.h>
 
 #include <chrono>
 #include <cstdint>

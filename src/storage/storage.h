@@ -4,7 +4,7 @@
 // with '/' between folders. Durability is always asked for, never guessed from a name.
 #pragma once
 
-#include <cairn/checkpoint.h>
+#include <cairn/durability.h>
 #include <cairn/result.h>
 
 #include <cstddef>

@@ -2,22 +2,22 @@
 
 #include <utility>
 
+#include "commit/leftovers.h"
+#include "commit/save_marks.h"
+#include "commit/save_transaction.h"
 #include "storage/posix/posix_storage.h"
-#include "transfer/commit.h"
-#include "transfer/leftovers.h"
-#include "transfer/save_marks.h"
 
 namespace cairn::writer {
 
 Error settle_in(storage::Storage& storage, const DeadSave& save, Error reason) {
-  const auto metadata = transfer::read_metadata_in_place(storage, save.metadata_name);
+  const auto metadata = commit::read_metadata_in_place(storage, save.metadata_name);
   const bool in_place = metadata && metadata->record && metadata->record->save_id == save.save_id;
   if (save.follows_as) {
-    transfer::SaveMarks marks(storage, save.save_id);
+    commit::SaveMarks marks(storage, save.save_id);
     if (!in_place && storage.join_folder(marks.folder())) (void)marks.leave_failure(*save.follows_as, reason);
     return in_place ? std::move(reason).actual("the checkpoint of this save is in place") : reason;
   }
-  const Result<void> synced = transfer::clean_up_after(storage, save.save_id);
+  const Result<void> synced = commit::clean_up_after(storage, save.save_id);
   if (!in_place) return reason;
   return std::move(reason).actual(
       synced ? "the checkpoint of this save is in place, and its directory is synced"

@@ -69,7 +69,7 @@ Result<SaveDeadlines> read_deadlines(CodedReader& reader) {
   return deadlines;
 }
 
-void append_report(std::string& out, const transfer::ProgressReport& report) {
+void append_report(std::string& out, const commit::ProgressReport& report) {
   out.push_back(static_cast<char>(report.phase));
   append_varint(out, report.bytes_written);
   append_varint(out, report.bytes_total);
@@ -80,8 +80,8 @@ void append_report(std::string& out, const transfer::ProgressReport& report) {
   append_text(out, report.pending->what);
 }
 
-Result<transfer::ProgressReport> read_report(CodedReader& reader) {
-  transfer::ProgressReport report;
+Result<commit::ProgressReport> read_report(CodedReader& reader) {
+  commit::ProgressReport report;
   CAIRN_TRY_ASSIGN(const std::uint8_t phase, reader.byte());
   if (phase > static_cast<std::uint8_t>(SavePhase::kEnded)) {
     return reader.damaged("a save in an unknown phase");
@@ -102,8 +102,8 @@ Result<transfer::ProgressReport> read_report(CodedReader& reader) {
   return report;
 }
 
-Result<transfer::RankPlace> read_place(CodedReader& reader) {
-  transfer::RankPlace place;
+Result<commit::RankPlace> read_place(CodedReader& reader) {
+  commit::RankPlace place;
   CAIRN_TRY_ASSIGN(place.rank, read_u32(reader));
   CAIRN_TRY_ASSIGN(place.count, read_u32(reader));
   CAIRN_TRY_ASSIGN(place.coordinator, read_u32(reader));
@@ -231,8 +231,8 @@ Result<LayoutMessage> decode_layout(std::string_view bytes) {
   }
   CAIRN_TRY_ASSIGN(const bool commits, read_flag(reader));
   if (commits) {
-    CAIRN_TRY_ASSIGN(transfer::CommitPlan commit, transfer::CommitPlan::read(reader));
-    message.layout.commit_plan = std::make_shared<const transfer::CommitPlan>(std::move(commit));
+    CAIRN_TRY_ASSIGN(commit::CommitPlan commit, commit::CommitPlan::read(reader));
+    message.layout.commit_plan = std::make_shared<const commit::CommitPlan>(std::move(commit));
   }
   CAIRN_TRY(expect_end(reader));
   return message;
@@ -242,9 +242,9 @@ std::string encode(const ClaimMessage& message) {
   std::string out;
   append_varint(out, message.save);
   append_text(out, message.request.directory);
-  transfer::append_identity(out, message.request.identity);
+  commit::append_identity(out, message.request.identity);
   append_varint(out, message.request.rank);
-  const transfer::ClaimOptions& options = message.request.options;
+  const commit::ClaimOptions& options = message.request.options;
   append_flag(out, options.overwrite);
   append_flag(out, options.names_taken);
   append_varint(out, options.alone_as_rank ? std::uint64_t{*options.alone_as_rank} + 1 : 0);
@@ -258,9 +258,9 @@ Result<ClaimMessage> decode_claim(std::string_view bytes) {
   ClaimMessage message;
   CAIRN_TRY_ASSIGN(message.save, reader.varint());
   CAIRN_TRY_ASSIGN(message.request.directory, reader.counted_text());
-  CAIRN_TRY_ASSIGN(message.request.identity, transfer::read_identity(reader));
+  CAIRN_TRY_ASSIGN(message.request.identity, commit::read_identity(reader));
   CAIRN_TRY_ASSIGN(message.request.rank, read_u32(reader));
-  transfer::ClaimOptions& options = message.request.options;
+  commit::ClaimOptions& options = message.request.options;
   CAIRN_TRY_ASSIGN(options.overwrite, read_flag(reader));
   CAIRN_TRY_ASSIGN(options.names_taken, read_flag(reader));
   constexpr std::uint64_t kRanksMax = std::uint64_t{UINT32_MAX} + 1;
@@ -277,7 +277,7 @@ std::string encode(const BeginMessage& message) {
   const SaveRequest& request = message.request;
   append_varint(out, message.save);
   append_text(out, request.directory);
-  transfer::append_ticket(out, request.ticket);
+  commit::append_ticket(out, request.ticket);
   append_varint(out, request.place.rank);
   append_varint(out, request.place.count);
   append_varint(out, request.place.coordinator);
@@ -301,7 +301,7 @@ Result<BeginMessage> decode_begin(std::string_view bytes) {
   SaveRequest& request = message.request;
   CAIRN_TRY_ASSIGN(message.save, reader.varint());
   CAIRN_TRY_ASSIGN(request.directory, reader.counted_text());
-  CAIRN_TRY_ASSIGN(request.ticket, transfer::read_ticket(reader));
+  CAIRN_TRY_ASSIGN(request.ticket, commit::read_ticket(reader));
   CAIRN_TRY_ASSIGN(request.place, read_place(reader));
   CAIRN_TRY_ASSIGN(message.arena, reader.varint());
   CAIRN_TRY_ASSIGN(message.layout_slot, read_at_most(reader, kLayoutSlots - 1, "a layout beyond the last slot"));
@@ -330,16 +330,16 @@ Result<OutcomeMessage> decode_outcome_message(std::string_view bytes) {
   return message;
 }
 
-std::string encode_report(const transfer::RankSaveReport& report) {
+std::string encode_report(const commit::RankSaveReport& report) {
   std::string out;
   append_varint(out, report.bytes_written);
   manifest::append_texts(out, report.warnings);
   return out;
 }
 
-Result<transfer::RankSaveReport> decode_report(std::string_view bytes) {
+Result<commit::RankSaveReport> decode_report(std::string_view bytes) {
   CodedReader reader(bytes);
-  transfer::RankSaveReport report;
+  commit::RankSaveReport report;
   CAIRN_TRY_ASSIGN(report.bytes_written, reader.varint());
   CAIRN_TRY_ASSIGN(report.warnings, reader.counted_texts());
   CAIRN_TRY(expect_end(reader));

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "commit/save_ticket.h"
 #include "os/priority.h"
-#include "transfer/save_ticket.h"
 #include "writer/save_writer.h"
 
 namespace cairn::writer {
@@ -89,14 +89,14 @@ struct OutcomeMessage {
 std::string encode(const OutcomeMessage& message);
 Result<OutcomeMessage> decode_outcome_message(std::string_view bytes);
 
-std::string encode_report(const transfer::RankSaveReport& report);
-Result<transfer::RankSaveReport> decode_report(std::string_view bytes);
+std::string encode_report(const commit::RankSaveReport& report);
+Result<commit::RankSaveReport> decode_report(std::string_view bytes);
 
 // Every save that has been started and has not ended; none at all is a sign of life too.
 struct ProgressMessage {
   struct OfSave {
     std::uint64_t save = 0;
-    transfer::ProgressReport report;
+    commit::ProgressReport report;
   };
   std::vector<OfSave> saves;
 };

@@ -33,7 +33,7 @@ struct Example {
 
 BeginMessage sample_begin() {
   StagedSample sample(3, 1000, {1, 3, 1});
-  const transfer::SaveTicket ticket{sample.identity(), true};
+  const commit::SaveTicket ticket{sample.identity(), true};
   BeginMessage begin{5, sample.request("/checkpoints/step 3", ticket), 6, 2};
   begin.request.arena.reset();
   begin.request.layout.reset();
@@ -53,7 +53,7 @@ std::vector<Example> examples() {
   ClaimMessage claim{4, {"/checkpoints", {{1, 2}, {3, 4}, 5}, 3, {false, 7u, true}}};
   claim.request.umask = 077;
   ProgressMessage progress;
-  progress.saves.push_back({9, {transfer::SaveProgress::Phase::kWaiting, 100, 200}});
+  progress.saves.push_back({9, {commit::SaveProgress::Phase::kWaiting, 100, 200}});
   const auto relayout = [](std::string_view bytes) -> std::optional<std::string> {
     const auto message = decode_layout(bytes);
     return message ? std::optional(encode_layout(message->slot, message->layout).value()) : std::nullopt;
@@ -68,7 +68,7 @@ std::vector<Example> examples() {
   };
   StagedSample sample(1);
   StagedSample follower(1, 1000, {1, 3, 0});
-  const transfer::SaveTicket ticket{sample.identity(), true};
+  const commit::SaveTicket ticket{sample.identity(), true};
   const auto layout = sample.request("/d", ticket).layout;
   return {
       {"hello", encode(hello), recode(decode_hello)},
@@ -113,16 +113,16 @@ TEST(Messages, SayAllThatASaveNeeds) {
 }
 
 TEST(Messages, TellTheCoordinatorsWriterWhatToCommit) {
-  const transfer::RankPlace place{1, 3, 1};
+  const commit::RankPlace place{1, 3, 1};
   StagedSample sample(3, 1000, place);
-  const transfer::SaveTicket ticket{sample.identity(), false};
+  const commit::SaveTicket ticket{sample.identity(), false};
   const auto sent = sample.request("/d", ticket).layout;
   const auto got = decode_layout(encode_layout(2, *sent).value()).value().layout.commit_plan;
   ASSERT_TRUE(got);
-  const transfer::CommitDuty duty = got->duty(ticket, place, "/somewhere");
+  const commit::CommitDuty duty = got->duty(ticket, place, "/somewhere");
   EXPECT_EQ(duty, sent->commit_plan->duty(ticket, place, "/somewhere"));
   ASSERT_EQ(duty.files.size(), 3u);
-  EXPECT_EQ(duty.files[2].at(0), transfer::data_file_name(ticket, 2, 0));
+  EXPECT_EQ(duty.files[2].at(0), commit::data_file_name(ticket, 2, 0));
   EXPECT_NE(duty.pickle.find("/somewhere"), std::string::npos);
 }
 

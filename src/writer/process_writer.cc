@@ -26,7 +26,7 @@ class ProcessSave final : public WriterSave {
   ProcessSave(const ProcessSave&) = delete;
   ProcessSave& operator=(const ProcessSave&) = delete;
 
-  Result<transfer::SaveTicket> claim(const ClaimRequest& request, const std::function<void()>& meanwhile) override {
+  Result<commit::SaveTicket> claim(const ClaimRequest& request, const std::function<void()>& meanwhile) override {
     if (is_of_a_fork()) return of_a_fork();
     return owned_->connection->claim(*owned_->save, request, meanwhile);
   }
@@ -39,8 +39,8 @@ class ProcessSave final : public WriterSave {
   void abandon(const Error& reason) override {
     if (!is_of_a_fork()) owned_->connection->abandon(*owned_->save, reason);
   }
-  transfer::ProgressReport progress() const override {
-    return is_of_a_fork() ? transfer::ProgressReport() : owned_->connection->progress(*owned_->save);
+  commit::ProgressReport progress() const override {
+    return is_of_a_fork() ? commit::ProgressReport() : owned_->connection->progress(*owned_->save);
   }
 
  private:

@@ -362,7 +362,7 @@ TEST_F(ProcessWriters, CompleteWhatIsStagedWhenTheyAreToldToEnd) {
   ASSERT_TRUE(begin_save(*half_save, half, scratch.path() / "half"));
   staged.stage();
   ASSERT_TRUE(staged_save->staged());
-  while (staged_save->progress().phase == transfer::SaveProgress::Phase::kStaging && !staged_end.is_here()) {
+  while (staged_save->progress().phase == commit::SaveProgress::Phase::kStaging && !staged_end.is_here()) {
     std::this_thread::yield();  // until the message has been taken
   }
   ::kill(writer.process_id().value(), SIGTERM);
@@ -385,7 +385,7 @@ TEST_F(ProcessWriters, WithoutGraceWithdrawWhatIsStaged) {
   ASSERT_TRUE(begin_save(*save, sample, scratch.path()));
   sample.stage();
   ASSERT_TRUE(save->staged());
-  while (save->progress().phase != transfer::SaveProgress::Phase::kWaiting) std::this_thread::yield();
+  while (save->progress().phase != commit::SaveProgress::Phase::kWaiting) std::this_thread::yield();
   ::kill(writer.process_id().value(), SIGTERM);
   EXPECT_FALSE(end.wait());
   EXPECT_EQ(checkpoint_in(scratch.path()), 0);

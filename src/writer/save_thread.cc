@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "commit/save_marks.h"
 #include "core/attempt.h"
 #include "core/checked.h"
 #include "os/call_within.h"
@@ -13,13 +14,12 @@
 #include "os/start_thread.h"
 #include "storage/posix/posix_storage.h"
 #include "storage/watched_storage.h"
-#include "transfer/save_marks.h"
 
 namespace cairn::writer {
 namespace {
 
-using transfer::RankSave;
-using Phase = transfer::SaveProgress::Phase;
+using commit::RankSave;
+using Phase = commit::SaveProgress::Phase;
 using Clock = std::chrono::steady_clock;
 
 // Between two looks at how far the arena is staged: short beside the time that a block takes to be copied.
@@ -31,27 +31,27 @@ constexpr std::chrono::milliseconds kTellingMax{1000};
 Error out_of_turn(const char* what) { return Error(ErrorCode::kInvalidArgument, what); }
 
 // The image of a file in the arena; its memory begins there, and is the rest of the arena's.
-Result<transfer::FileImage> image_of(const StagedLayout::File& file, std::span<std::byte> arena) {
+Result<data_file::FileImage> image_of(const StagedLayout::File& file, std::span<std::byte> arena) {
   if (file.arena_offset % os::kPageBytes != 0 || file.arena_offset > arena.size()) {
     return Error(ErrorCode::kInvalidArgument, "a file that does not lie in its arena")
         .expected("a page within " + std::to_string(arena.size()) + " bytes")
         .actual(std::to_string(file.arena_offset));
   }
-  return transfer::FileImage::of_staged(file.index, arena.subspan(file.arena_offset));
+  return data_file::FileImage::of_staged(file.index, arena.subspan(file.arena_offset));
 }
 
 // Leaves in the save's private folder what became of a save that this rank has given up.
-Result<void> leave_outcome(storage::Storage& storage, const SaveId& save_id, const transfer::RankPlace& place,
-                           const Error& reason, transfer::SaveFate::GivenUp how) {
-  transfer::SaveMarks marks(storage, save_id);
+Result<void> leave_outcome(storage::Storage& storage, const SaveId& save_id, const commit::RankPlace& place,
+                           const Error& reason, commit::SaveFate::GivenUp how) {
+  commit::SaveMarks marks(storage, save_id);
   CAIRN_TRY(storage.join_folder(marks.folder()));
-  if (how == transfer::SaveFate::GivenUp::kCommitted) return marks.leave_verdict({});
+  if (how == commit::SaveFate::GivenUp::kCommitted) return marks.leave_verdict({});
   if (!place.is_coordinator()) {
     CAIRN_TRY(marks.leave_failure(place.rank, reason));
     // The coordinator must not wait until this rank has heard the verdict.
-    return storage.remove(marks.path_of(transfer::rank_lease_name(place.rank)));
+    return storage.remove(marks.path_of(commit::rank_lease_name(place.rank)));
   }
-  if (how == transfer::SaveFate::GivenUp::kUnknown) return {};
+  if (how == commit::SaveFate::GivenUp::kUnknown) return {};
   return marks.leave_verdict({Error::of_ranks({Error(reason).rank(place.rank)})});
 }
 
@@ -118,7 +118,7 @@ void SaveThread::claim(ClaimRequest request, Claimed claimed) {
   answer_claim(reason.value_or(out_of_turn("a claim for a save that has ended")));
 }
 
-void SaveThread::answer_claim(Result<transfer::SaveTicket> ticket) {
+void SaveThread::answer_claim(Result<commit::SaveTicket> ticket) {
   Claimed claimed;
   {
     const std::lock_guard lock(mutex_);
@@ -165,11 +165,11 @@ void SaveThread::cancel(const Error& reason) {
   abandon(reason);
 }
 
-transfer::ProgressReport SaveThread::progress() const {
+commit::ProgressReport SaveThread::progress() const {
   const std::lock_guard lock(mutex_);
   if (!report_end_ || last_progress_.phase == Phase::kEnded) return last_progress_;
   if (!rank_save_) return {Phase::kStaging, 0, 0, operations_->oldest()};
-  transfer::ProgressReport report = rank_save_->progress();
+  commit::ProgressReport report = rank_save_->progress();
   const bool is_staging = report.phase == Phase::kWriting && !staged_;
   if (is_staging) report.phase = Phase::kStaging;
   return report;
@@ -182,11 +182,11 @@ void SaveThread::judge() {
     deadlines = deadlines_;
   }
   const std::optional<storage::PendingOperation> overdue = operations_->overdue(deadlines);
-  if (overdue) give_up(transfer::stall(*overdue, deadlines));
+  if (overdue) give_up(commit::stall(*overdue, deadlines));
 }
 
 void SaveThread::give_up(const Error& stall) {
-  using GivenUp = transfer::SaveFate::GivenUp;
+  using GivenUp = commit::SaveFate::GivenUp;
   SaveWriter::Ended report;
   std::optional<Place> place;
   Error reason = stall;
@@ -222,10 +222,10 @@ void SaveThread::give_up(const Error& stall) {
     return;
   }
   const std::string warning = std::string("committed, but not cleaned up: ") + reason.what();
-  report_end(report, transfer::RankSaveReport{last_progress_.bytes_written, {warning}});
+  report_end(report, commit::RankSaveReport{last_progress_.bytes_written, {warning}});
 }
 
-void SaveThread::tell_others(const Place& place, const Error& reason, transfer::SaveFate::GivenUp how) const {
+void SaveThread::tell_others(const Place& place, const Error& reason, commit::SaveFate::GivenUp how) const {
   const auto tell = [place, reason, how, open = open_directory_] {
     return attempt([&]() -> Result<void> {
       CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, open(place.directory, false, place.umask));
@@ -235,7 +235,7 @@ void SaveThread::tell_others(const Place& place, const Error& reason, transfer::
   (void)os::call_within(kTellingMax, tell);
 }
 
-void SaveThread::report_end(const SaveWriter::Ended& report, Result<transfer::RankSaveReport> result) {
+void SaveThread::report_end(const SaveWriter::Ended& report, Result<commit::RankSaveReport> result) {
   report(std::move(result));
   const std::lock_guard lock(mutex_);
   ended_ = true;
@@ -270,7 +270,7 @@ void SaveThread::run() {
     std::unique_lock lock(mutex_);
     run_tasks_until_told(lock);
   }
-  Result<transfer::RankSaveReport> result = attempt([this] { return end(); });
+  Result<commit::RankSaveReport> result = attempt([this] { return end(); });
   stand_back_();
   std::unique_ptr<RankSave> done;
   {
@@ -300,12 +300,12 @@ Result<std::unique_ptr<storage::Storage>> SaveThread::open_watched(const std::st
   return std::unique_ptr<storage::Storage>(std::make_unique<storage::WatchedStorage>(std::move(storage), operations_));
 }
 
-Result<transfer::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
+Result<commit::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
   if (rank_save_) return out_of_turn("a second claim for one save");
   CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, true, request.umask));
   CAIRN_TRY_ASSIGN(auto rank_save,
                    RankSave::claim(std::move(storage), request.identity, request.rank, request.options, operations_));
-  const transfer::SaveTicket ticket = rank_save->ticket();
+  const commit::SaveTicket ticket = rank_save->ticket();
   set_rank_save(std::move(rank_save));
   begin_by_ = Clock::now() + std::min<std::chrono::milliseconds>(request.deadlines.progress, os::kCallLimitMax);
   return ticket;
@@ -336,9 +336,9 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
   const std::span<std::byte> pages = arena.first(align_down(arena.size(), os::kPageBytes));
   for (std::size_t i = 0; i < request.names.size(); ++i) {
     const StagedLayout::File& file = request.layout->files[i];
-    Result<transfer::FileImage> image = image_of(file, pages);
+    Result<data_file::FileImage> image = image_of(file, pages);
     if (!image) return std::move(image).error().file(request.names[i]);
-    transfer::FileImage& placed = images_.emplace_back(std::move(*image));
+    data_file::FileImage& placed = images_.emplace_back(std::move(*image));
     placed.set_save_id(request.ticket.identity.save_id);
     const std::uint64_t room = align_up(placed.file_bytes(), os::kPageBytes);
     files_.push_back({request.names[i], &placed, pages.subspan(file.arena_offset, room),
@@ -351,7 +351,7 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
   return {};
 }
 
-Result<transfer::RankSaveReport> SaveThread::end() {
+Result<commit::RankSaveReport> SaveThread::end() {
   if (begun_) return finish();
   if (rank_save_) rank_save_->abandon(*abandoned_);
   return *abandoned_;
@@ -392,8 +392,8 @@ void SaveThread::stand_back_unless_hurried() const {
   stand_back_();
 }
 
-Result<transfer::RankSaveReport> SaveThread::finish() {
-  transfer::RankSaveOptions options;
+Result<commit::RankSaveReport> SaveThread::finish() {
+  commit::RankSaveOptions options;
   options.deadlines = request_->deadlines;
   options.fate = &fate_;
   options.write.durability = request_->durability;
@@ -403,7 +403,7 @@ Result<transfer::RankSaveReport> SaveThread::finish() {
     stand_back_unless_hurried();
     return cancelled_.load();
   };
-  std::optional<transfer::CommitDuty> duty;
+  std::optional<commit::CommitDuty> duty;
   if (const auto& commit_plan = request_->layout->commit_plan) {
     duty = commit_plan->duty(request_->ticket, request_->place, request_->checkpoint_id);
   }

@@ -21,9 +21,9 @@
 #include <thread>
 #include <vector>
 
+#include "commit/save_fate.h"
+#include "data_file/file_image.h"
 #include "storage/operation_watch.h"
-#include "transfer/file_image.h"
-#include "transfer/save_fate.h"
 #include "writer/commit_order.h"
 #include "writer/save_writer.h"
 
@@ -37,7 +37,7 @@ Result<std::unique_ptr<storage::Storage>> open_posix_directory(const std::string
 class SaveThread {
  public:
   using Clock = std::chrono::steady_clock;
-  using Claimed = std::function<void(Result<transfer::SaveTicket>)>;
+  using Claimed = std::function<void(Result<commit::SaveTicket>)>;
 
   // `order` outlives the calls of begin(). kUnavailable if the system has no more threads.
   // `stand_back` is called on every thread that works for the save, once the trainer does not wait for it any more:
@@ -66,7 +66,7 @@ class SaveThread {
   // the storage lets it within a second.
   void judge();
 
-  transfer::ProgressReport progress() const;
+  commit::ProgressReport progress() const;
   // Whether `ended` has been called and has returned.
   bool has_ended() const;
   // Waits for that; and for the thread, unless the save was given up.
@@ -77,7 +77,7 @@ class SaveThread {
   struct Place {
     std::string directory;
     SaveId save_id;
-    transfer::RankPlace ranks;
+    commit::RankPlace ranks;
     mode_t umask = 022;
   };
 
@@ -91,17 +91,17 @@ class SaveThread {
   // False after the end: the task will not run.
   bool post(std::function<void()> task);
   Result<std::unique_ptr<storage::Storage>> open_watched(const std::string& directory, bool make, mode_t umask);
-  Result<transfer::SaveTicket> do_claim(const ClaimRequest& request);
-  void answer_claim(Result<transfer::SaveTicket> ticket);
+  Result<commit::SaveTicket> do_claim(const ClaimRequest& request);
+  void answer_claim(Result<commit::SaveTicket> ticket);
   Result<void> do_begin(SaveRequest request);
-  Result<transfer::RankSaveReport> end();
-  Result<transfer::RankSaveReport> finish();
+  Result<commit::RankSaveReport> end();
+  Result<commit::RankSaveReport> finish();
   Result<void> await_staged(std::uint64_t arena_offset);
   void stand_back_unless_hurried() const;
-  void set_rank_save(std::unique_ptr<transfer::RankSave> rank_save);
+  void set_rank_save(std::unique_ptr<commit::RankSave> rank_save);
   void give_up(const Error& stall);
-  void report_end(const SaveWriter::Ended& report, Result<transfer::RankSaveReport> result);
-  void tell_others(const Place& place, const Error& reason, transfer::SaveFate::GivenUp how) const;
+  void report_end(const SaveWriter::Ended& report, Result<commit::RankSaveReport> result);
+  void tell_others(const Place& place, const Error& reason, commit::SaveFate::GivenUp how) const;
 
   CommitOrder& order_;
   OpenDirectory open_directory_;
@@ -109,7 +109,7 @@ class SaveThread {
   std::function<void()> stand_back_;
   // Owned by the storage and its files too.
   std::shared_ptr<storage::OperationWatch> operations_ = std::make_shared<storage::OperationWatch>();
-  transfer::SaveFate fate_;
+  commit::SaveFate fate_;
 
   mutable std::mutex mutex_;
   std::condition_variable told_;
@@ -123,17 +123,17 @@ class SaveThread {
   std::optional<Error> abandoned_;
   SaveDeadlines deadlines_;
   std::optional<Place> place_;
-  std::weak_ptr<staging::Arena> arena_;            // of the request, to mark it when the save is given up
-  std::shared_ptr<CommitOrder::Turn> turn_;        // owned by the thread too, while it waits
-  std::unique_ptr<transfer::RankSave> rank_save_;  // the thread's own, but for its progress
-  transfer::ProgressReport last_progress_;
+  std::weak_ptr<staging::Arena> arena_;          // of the request, to mark it when the save is given up
+  std::shared_ptr<CommitOrder::Turn> turn_;      // owned by the thread too, while it waits
+  std::unique_ptr<commit::RankSave> rank_save_;  // the thread's own, but for its progress
+  commit::ProgressReport last_progress_;
   std::atomic<bool> cancelled_{false};
 
   // The thread's own.
   std::optional<Clock::time_point> begin_by_;  // once it has claimed
   std::optional<SaveRequest> request_;
-  std::deque<transfer::FileImage> images_;
-  std::vector<transfer::ImageFile> files_;
+  std::deque<data_file::FileImage> images_;
+  std::vector<data_file::ImageFile> files_;
 
   std::thread thread_;  // not joinable once the save was given up
 };

@@ -44,9 +44,9 @@ class SaveThreads : public testing::Test {
     ASSERT_TRUE(sample_.arena()->fit(2 * kBlock));
     sample_.arena()->note_staged(kBlock + kBlock / 2);
     save_ = SaveThread::start(order_, end_.callback(), stood_back_.callback()).value();
-    std::promise<transfer::SaveTicket> claimed;
+    std::promise<commit::SaveTicket> claimed;
     save_->claim(sample_.claim_request(scratch_.path()),
-                 [&claimed](Result<transfer::SaveTicket> ticket) { claimed.set_value(std::move(ticket).value()); });
+                 [&claimed](Result<commit::SaveTicket> ticket) { claimed.set_value(std::move(ticket).value()); });
     SaveRequest request = sample_.request(scratch_.path(), claimed.get_future().get());
     request.trainer_waits = trainer_waits;
     save_->begin(std::move(request));

@@ -4,8 +4,9 @@
 // Thread-safe; calls for one save come one after another.
 #pragma once
 
-#include <cairn/checkpoint.h>
+#include <cairn/durability.h>
 #include <cairn/result.h>
+#include <cairn/save_deadlines.h>
 
 #include <sys/types.h>
 
@@ -17,19 +18,19 @@
 #include <string>
 #include <vector>
 
+#include "commit/commit_plan.h"
+#include "commit/rank_save.h"
 #include "format/manifest/trailer.h"
 #include "staging/arena.h"
-#include "transfer/commit_plan.h"
-#include "transfer/rank_save.h"
 
 namespace cairn::writer {
 
 // What the coordinator asks for before it plans.
 struct ClaimRequest {
   std::string directory;  // is made if it is not there
-  transfer::SaveIdentity identity;
+  commit::SaveIdentity identity;
   std::uint32_t rank = 0;  // the coordinator's
-  transfer::ClaimOptions options = {};
+  commit::ClaimOptions options = {};
   // The trainer goes on to begin() within `progress`: one that is stopped in between keeps others waiting.
   SaveDeadlines deadlines = {};
   mode_t umask = 022;  // the trainer's, for what is created
@@ -47,14 +48,14 @@ struct StagedLayout {
   std::uint64_t id = 0;           // never used twice in a process
   std::uint64_t arena_bytes = 0;  // that it takes
   std::vector<File> files;
-  std::shared_ptr<const transfer::CommitPlan> commit_plan;  // the coordinator's, owned by its plans too; else null
+  std::shared_ptr<const commit::CommitPlan> commit_plan;  // the coordinator's, owned by its plans too; else null
 };
 
 // What is to be saved, and by whom.
 struct SaveRequest {
   std::string directory;
-  transfer::SaveTicket ticket;
-  transfer::RankPlace place;
+  commit::SaveTicket ticket;
+  commit::RankPlace place;
   std::shared_ptr<staging::Arena> arena;  // nobody else's until the save has ended
   std::shared_ptr<const StagedLayout> layout;
   std::vector<std::string> names;  // the final ones, of the layout's files
@@ -71,9 +72,9 @@ struct SaveRequest {
 class WriterSave {
  public:
   virtual ~WriterSave() = default;
-  // Step 1 of transfer/rank_save.cc; the coordinator's alone. The calling thread runs `meanwhile`, if there is one,
+  // Step 1 of commit/rank_save.cc; the coordinator's alone. The calling thread runs `meanwhile`, if there is one,
   // while the writer claims the directory; a request that could not be sent may skip it.
-  virtual Result<transfer::SaveTicket> claim(const ClaimRequest& request, const std::function<void()>& meanwhile) = 0;
+  virtual Result<commit::SaveTicket> claim(const ClaimRequest& request, const std::function<void()>& meanwhile) = 0;
   // Step 2. Does not wait for the writer, who takes its place among the ranks' writers and begins to write what is
   // staged; what it can't do ends the save.
   virtual Result<void> begin(const SaveRequest& request) = 0;
@@ -82,7 +83,7 @@ class WriterSave {
   virtual Result<void> staged() = 0;
   // They will never be: all ranks fail with the reason. At any time before staged(), and more than once.
   virtual void abandon(const Error& reason) = 0;
-  virtual transfer::ProgressReport progress() const = 0;
+  virtual commit::ProgressReport progress() const = 0;
 };
 
 class SaveWriter {
@@ -90,7 +91,7 @@ class SaveWriter {
   virtual ~SaveWriter() = default;
   // Called once, on a thread of the writer's, when the save has ended in whatever way, also if it never began. The
   // arena is free by then.
-  using Ended = std::function<void(Result<transfer::RankSaveReport>)>;
+  using Ended = std::function<void(Result<commit::RankSaveReport>)>;
   virtual Result<std::unique_ptr<WriterSave>> start(Ended ended) = 0;
   // Gets ready for saves out of this arena, so that the first of them is as quick as any.
   virtual Result<void> prepare(const std::shared_ptr<staging::Arena>& arena) {

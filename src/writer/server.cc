@@ -177,7 +177,7 @@ Result<void> WriterServer::start_save(std::uint64_t number) {
   last_save_ = number;
   // Known before the save is told anything, and so before it ends. The thread is joined before it is dropped.
   const auto thread = std::make_shared<SaveThread*>();
-  auto tell_end = [this, number, thread](Result<transfer::RankSaveReport> result) {  // (3)
+  auto tell_end = [this, number, thread](Result<commit::RankSaveReport> result) {  // (3)
     send_at_once({{{number, (*thread)->progress()}}});  // the last that was told may be of long ago
     OutcomeMessage ended{number};
     if (result) {
@@ -208,10 +208,10 @@ Result<void> WriterServer::take_claim(const os::Message& message) {
   CAIRN_TRY_ASSIGN(ClaimMessage claim, decode_claim(message.bytes));
   SaveThread* const save = find(claim.save);
   if (save == nullptr) return {};
-  save->claim(std::move(claim.request), [this, number = claim.save](Result<transfer::SaveTicket> ticket) {
+  save->claim(std::move(claim.request), [this, number = claim.save](Result<commit::SaveTicket> ticket) {
     OutcomeMessage claimed{number};
     if (ticket) {
-      claimed.outcome = transfer::encode_ticket(*ticket);
+      claimed.outcome = commit::encode_ticket(*ticket);
     } else {
       claimed.outcome = std::move(ticket).error();
     }

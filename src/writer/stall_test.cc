@@ -39,7 +39,7 @@ class Stalls : public testing::Test {
   void begin(WriterSave& save, StagedSample& sample, const SaveDeadlines& deadlines) const {
     begin_with(save, sample, save.claim(sample.claim_request(directory_.path()), {}).value(), deadlines);
   }
-  void begin_with(WriterSave& save, StagedSample& sample, const transfer::SaveTicket& ticket,
+  void begin_with(WriterSave& save, StagedSample& sample, const commit::SaveTicket& ticket,
                   const SaveDeadlines& deadlines) const {
     SaveRequest request = sample.request(directory_.path(), ticket);
     request.deadlines = deadlines;

@@ -35,12 +35,12 @@ class ThreadSave final : public WriterSave {
   ThreadSave(const ThreadSave&) = delete;
   ThreadSave& operator=(const ThreadSave&) = delete;
 
-  Result<transfer::SaveTicket> claim(const ClaimRequest& request, const std::function<void()>& meanwhile) override {
+  Result<commit::SaveTicket> claim(const ClaimRequest& request, const std::function<void()>& meanwhile) override {
     if (is_of_a_fork()) return of_a_fork();
     // Owned by this call and by the answer, which may come when the call has returned its value already.
-    const auto answer = std::make_shared<std::promise<Result<transfer::SaveTicket>>>();
+    const auto answer = std::make_shared<std::promise<Result<commit::SaveTicket>>>();
     owned_->thread->claim(request,
-                          [answer](Result<transfer::SaveTicket> ticket) { answer->set_value(std::move(ticket)); });
+                          [answer](Result<commit::SaveTicket> ticket) { answer->set_value(std::move(ticket)); });
     if (meanwhile) meanwhile();
     return answer->get_future().get();
   }
@@ -57,8 +57,8 @@ class ThreadSave final : public WriterSave {
     if (!is_of_a_fork()) owned_->thread->abandon(reason);
   }
 
-  transfer::ProgressReport progress() const override {
-    return is_of_a_fork() ? transfer::ProgressReport() : owned_->thread->progress();
+  commit::ProgressReport progress() const override {
+    return is_of_a_fork() ? commit::ProgressReport() : owned_->thread->progress();
   }
 
  private:

@@ -9,11 +9,11 @@
 #include <exception>
 #include <utility>
 
+#include "commit/save_transaction.h"
 #include "core/attempt.h"
 #include "os/call_within.h"
 #include "os/real_path.h"
 #include "os/start_thread.h"
-#include "transfer/commit.h"
 #include "writer/writer_executable.h"
 
 namespace cairn::writer {
@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-using Phase = transfer::SaveProgress::Phase;
+using Phase = commit::SaveProgress::Phase;
 
 constexpr milliseconds kLookMax{1000};
 constexpr milliseconds kLookMin{10};
@@ -129,8 +129,8 @@ Result<void> WriterConnection::prepare(const std::shared_ptr<staging::Arena>& ar
   return sent_.send_arena(socket_, arena);
 }
 
-Result<transfer::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequest& request,
-                                                     const std::function<void()>& meanwhile) {
+Result<commit::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequest& request,
+                                                   const std::function<void()>& meanwhile) {
   ClaimMessage message{save.number, request};
   message.request.directory = os::real_path(request.directory, request.deadlines.publish);
   {
@@ -138,7 +138,7 @@ Result<transfer::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequ
     save.deadlines = request.deadlines;
     const auto& alone = request.options.alone_as_rank;
     save.place = DeadSave{message.request.directory, request.identity.save_id,
-                          alone ? transfer::own_metadata_name(*alone) : std::string(transfer::kMetadataName)};
+                          alone ? commit::own_metadata_name(*alone) : std::string(commit::kMetadataName)};
   }
   const auto send_claim = [&]() -> Result<void> {
     CAIRN_TRY(send(MessageKind::kClaim, encode(message)));
@@ -146,7 +146,7 @@ Result<transfer::SaveTicket> WriterConnection::claim(Save& save, const ClaimRequ
     return {};
   };
   CAIRN_TRY_ASSIGN(const std::string ticket, ask(save, send_claim));
-  return transfer::decode_ticket(ticket);
+  return commit::decode_ticket(ticket);
 }
 
 Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
@@ -159,7 +159,7 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
   message.arena = request.arena->id();
   std::optional<DeadSave> follows;
   if (!request.place.is_coordinator()) {
-    follows = DeadSave{message.request.directory, request.ticket.identity.save_id, std::string(transfer::kMetadataName),
+    follows = DeadSave{message.request.directory, request.ticket.identity.save_id, std::string(commit::kMetadataName),
                        request.place.rank};
   }
   std::optional<Error> lost;
@@ -208,7 +208,7 @@ void WriterConnection::abandon(Save& save, const Error& reason) {
   (void)send(MessageKind::kAbandon, encode(OutcomeMessage{save.number, reason}));
 }
 
-transfer::ProgressReport WriterConnection::progress(const Save& save) const {
+commit::ProgressReport WriterConnection::progress(const Save& save) const {
   const std::lock_guard lock(mutex_);
   return save.progress;
 }
@@ -311,7 +311,7 @@ void WriterConnection::hear_end(OutcomeMessage message) {
   }
 }
 
-void WriterConnection::end_save(Save& save, Result<transfer::RankSaveReport> result) {
+void WriterConnection::end_save(Save& save, Result<commit::RankSaveReport> result) {
   const std::shared_ptr<Save> kept = [&] {
     const std::lock_guard lock(mutex_);
     save.over = true;
@@ -334,7 +334,7 @@ std::optional<Error> WriterConnection::find_silence() {
       return Error(ErrorCode::kUnavailable, "the writer process was killed: it gave no sign of life")
           .expected("one within " + std::to_string(silence_max.count()) + " ms");
     }
-    std::optional<Error> stall = transfer::stall_in(save->progress, save->deadlines);
+    std::optional<Error> stall = commit::stall_in(save->progress, save->deadlines);
     if (!stall) continue;
     stall = std::move(*stall).while_doing("saving; the writer process was killed");
     return save->place ? std::move(*stall).file(save->place->directory) : *std::move(stall);

@@ -55,7 +55,7 @@ class WriterConnection {
     bool staged = false;
     bool over = false;
     std::optional<Error> failure;  // that it ended with
-    transfer::ProgressReport progress;
+    commit::ProgressReport progress;
     SaveDeadlines deadlines;
   };
 
@@ -63,12 +63,12 @@ class WriterConnection {
   Result<void> prepare(const std::shared_ptr<staging::Arena>& arena);
   // kUnavailable once the process is lost.
   Result<std::shared_ptr<Save>> start(SaveWriter::Ended ended);
-  Result<transfer::SaveTicket> claim(Save& save, const ClaimRequest& request, const std::function<void()>& meanwhile);
+  Result<commit::SaveTicket> claim(Save& save, const ClaimRequest& request, const std::function<void()>& meanwhile);
   Result<void> begin(Save& save, const SaveRequest& request);
   Result<void> staged(Save& save);
   // Of no effect once it is staged.
   void abandon(Save& save, const Error& reason);
-  transfer::ProgressReport progress(const Save& save) const;
+  commit::ProgressReport progress(const Save& save) const;
 
  private:
   WriterConnection(const ProcessWriterOptions& options, os::Fd socket, os::ChildProcess child)
@@ -86,7 +86,7 @@ class WriterConnection {
   Error why_it_ended(const std::optional<Error>& killed_for);
   // Ends all saves.
   void lose(const Error& reason, bool storage_may_hang);
-  void end_save(Save& save, Result<transfer::RankSaveReport> result);
+  void end_save(Save& save, Result<commit::RankSaveReport> result);
   // Sends what asks for an answer, and waits for it.
   Result<std::string> ask(Save& save, const std::function<Result<void>()>& send);
   Result<void> send(MessageKind kind, std::string_view bytes);

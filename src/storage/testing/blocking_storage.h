@@ -1,6 +1,8 @@
 // BlockingStorage: calls that hang, as on a file server that does not answer, until the test lets them go. For tests.
 #pragma once
 
+#include <cairn/save_deadlines.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>

@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "commit/save_ticket.h"
+#include "commit/save_transaction.h"
 #include "core/checked.h"
+#include "data_file/file_image.h"
 #include "format/manifest/trailer.h"
 #include "storage/posix/posix_storage.h"
-#include "transfer/commit.h"
-#include "transfer/file_image.h"
-#include "transfer/save_ticket.h"
 #include "writer/save_writer.h"
 
 namespace cairn::writer {
@@ -31,23 +31,23 @@ inline constexpr std::chrono::seconds kGenerous{120};
 class StagedSample {
  public:
   // The `number`-th save of its job, by `place.count` ranks: a tensor whose every element is that number.
-  explicit StagedSample(std::uint64_t number, std::size_t elements = 100'000, transfer::RankPlace place = {})
+  explicit StagedSample(std::uint64_t number, std::size_t elements = 100'000, commit::RankPlace place = {})
       : number_(number), elements_(elements), place_(place), arena_(staging::Arena::make().value()) {
     auto layout = std::make_shared<StagedLayout>();
     layout->id = 1000 * number + place.rank;
-    const transfer::LaidOutFile file = lay_out(place.rank);
+    const data_file::LaidOutFile file = lay_out(place.rank);
     layout->arena_bytes = align_up(file.file_bytes, 4096);
     layout->files.push_back({0, file.index});
     if (place.is_coordinator()) layout->commit_plan = commit_plan(place.count);
     layout_ = std::move(layout);
   }
 
-  transfer::SaveIdentity identity() const { return {{kSampleJob.high, number_}, kSampleJob, number_}; }
+  commit::SaveIdentity identity() const { return {{kSampleJob.high, number_}, kSampleJob, number_}; }
   ClaimRequest claim_request(const std::filesystem::path& directory) const {
     return {directory, identity(), place_.rank};
   }
 
-  SaveRequest request(const std::filesystem::path& directory, const transfer::SaveTicket& ticket) {
+  SaveRequest request(const std::filesystem::path& directory, const commit::SaveTicket& ticket) {
     EXPECT_TRUE(arena_->fit(layout_->arena_bytes));
     SaveRequest request;
     request.directory = directory;
@@ -55,7 +55,7 @@ class StagedSample {
     request.place = place_;
     request.arena = arena_;
     request.layout = layout_;
-    request.names = {transfer::data_file_name(ticket, place_.rank, 0)};
+    request.names = {commit::data_file_name(ticket, place_.rank, 0)};
     request.deadlines = {kGenerous, kGenerous, kGenerous};
     request.checkpoint_id = directory.string();
     return request;
@@ -74,28 +74,28 @@ class StagedSample {
 
  private:
   // One file of each rank.
-  static std::shared_ptr<const transfer::CommitPlan> commit_plan(std::uint32_t rank_count) {
+  static std::shared_ptr<const commit::CommitPlan> commit_plan(std::uint32_t rank_count) {
     Catalog catalog;
     for (std::uint32_t rank = 0; rank < rank_count; ++rank) catalog.files.push_back("of rank " + std::to_string(rank));
-    return std::make_shared<const transfer::CommitPlan>(dcp::MetadataTemplate::make(catalog).value(),
-                                                        std::vector<std::uint32_t>(rank_count, 1));
+    return std::make_shared<const commit::CommitPlan>(dcp::MetadataTemplate::make(catalog).value(),
+                                                      std::vector<std::uint32_t>(rank_count, 1));
   }
 
-  transfer::LaidOutFile lay_out(std::uint32_t rank) const {
+  data_file::LaidOutFile lay_out(std::uint32_t rank) const {
     StateDict state;
     const Extents sizes{static_cast<std::int64_t>(elements_)};
     const float nowhere = 0;  // the layout looks at no element
     EXPECT_TRUE(
         state.add_tensor(Path{"t", std::to_string(rank)}, TensorView::contiguous(&nowhere, DType::kFloat32, sizes)));
-    transfer::ItemSource source;
+    data_file::ItemSource source;
     source.entry = &state.entries().front();
     source.tensor = std::get_if<TensorEntry>(&source.entry->content);
-    return transfer::FileImage::lay_out({{}, rank, 0, place_.count}, std::array{source}).value();
+    return data_file::FileImage::lay_out({{}, rank, 0, place_.count}, std::array{source}).value();
   }
 
   std::uint64_t number_;
   std::size_t elements_;
-  transfer::RankPlace place_;
+  commit::RankPlace place_;
   std::shared_ptr<staging::Arena> arena_;
   std::shared_ptr<const StagedLayout> layout_;
 };
@@ -104,29 +104,29 @@ class StagedSample {
 class End {
  public:
   SaveWriter::Ended callback() {
-    return [promise = promise_](Result<transfer::RankSaveReport> result) { promise->set_value(std::move(result)); };
+    return [promise = promise_](Result<commit::RankSaveReport> result) { promise->set_value(std::move(result)); };
   }
   bool is_here() { return future_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
-  Result<transfer::RankSaveReport> wait() {
+  Result<commit::RankSaveReport> wait() {
     if (future_.wait_for(kGenerous) != std::future_status::ready) return Error(ErrorCode::kInternal, "it never ends");
     return future_.get();
   }
 
  private:
-  using Promise = std::promise<Result<transfer::RankSaveReport>>;
+  using Promise = std::promise<Result<commit::RankSaveReport>>;
   std::shared_ptr<Promise> promise_ = std::make_shared<Promise>();  // owned by the callback too
-  std::future<Result<transfer::RankSaveReport>> future_ = promise_->get_future();
+  std::future<Result<commit::RankSaveReport>> future_ = promise_->get_future();
 };
 
 // Claims and begins.
 inline Result<void> begin_save(WriterSave& save, StagedSample& sample, const std::filesystem::path& directory) {
-  CAIRN_TRY_ASSIGN(const transfer::SaveTicket ticket, save.claim(sample.claim_request(directory), {}));
+  CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket, save.claim(sample.claim_request(directory), {}));
   return save.begin(sample.request(directory, ticket));
 }
 
 // A whole save.
-inline Result<transfer::RankSaveReport> save_now(SaveWriter& writer, StagedSample& sample,
-                                                 const std::filesystem::path& directory) {
+inline Result<commit::RankSaveReport> save_now(SaveWriter& writer, StagedSample& sample,
+                                               const std::filesystem::path& directory) {
   End end;
   CAIRN_TRY_ASSIGN(const auto save, writer.start(end.callback()));
   CAIRN_TRY(begin_save(*save, sample, directory));
@@ -145,7 +145,7 @@ inline std::vector<std::string> names_in(const std::filesystem::path& directory)
 // The number of the save that is in place, its every element read; 0: none; -1: it is broken, or there is litter.
 inline int checkpoint_in(const std::filesystem::path& directory) {
   const auto storage = storage::PosixStorage::open_directory(directory).value();
-  const auto now = transfer::read_metadata_in_place(*storage).value();
+  const auto now = commit::read_metadata_in_place(*storage).value();
   if (!now.present) return names_in(directory).empty() ? 0 : -1;
   if (!now.record || names_in(directory).size() != 1 + now.record->files.size()) return -1;
   for (const auto& file : now.record->files) {

@@ -1,0 +1,162 @@
+#include "commit/lease.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include "core/whole_number.h"
+#include "os/start_thread.h"
+
+namespace cairn::commit {
+namespace {
+
+constexpr std::string_view kRankLeasePrefix = "lease-";
+constexpr std::string_view kFirstLine = "cairn-lease 1";
+constexpr std::uint64_t kLeaseBytesMax = 64 * 1024;
+constexpr std::chrono::seconds kHeartbeat{5};
+constexpr int kTriesMax = 16;
+
+std::string encode(const SaveIdentity& identity, const os::ProcessIdentity& process) {
+  std::ostringstream text;
+  text << kFirstLine << "\nsave " << to_hex(identity.save_id) << "\njob " << to_hex(identity.job_id) << "\nnumber "
+       << identity.save_number << "\nhost " << process.host << "\nboot " << process.boot_id << "\nnamespace "
+       << process.pid_namespace << "\npid " << process.pid << "\nstart " << process.start_time << "\n";
+  return text.str();
+}
+
+std::optional<SaveId> parse_id(std::string_view digits) {
+  constexpr std::size_t kHalf = 16;
+  if (digits.size() != 2 * kHalf) return std::nullopt;
+  const auto high = whole_number<std::uint64_t>(digits.substr(0, kHalf), 16);
+  const auto low = whole_number<std::uint64_t>(digits.substr(kHalf), 16);
+  if (!high || !low) return std::nullopt;
+  const SaveId id{*high, *low};
+  return to_hex(id) == digits ? std::optional(id) : std::nullopt;
+}
+
+std::optional<LeaseHolder> decode(const std::string& text) {
+  std::istringstream lines(text);
+  std::string line;
+  if (!std::getline(lines, line) || line != kFirstLine) return std::nullopt;
+  LeaseHolder holder;
+  std::optional<std::uint64_t> number = 0, pid = 0, start;
+  while (std::getline(lines, line)) {
+    const std::size_t space = line.find(' ');
+    if (space == std::string::npos) return std::nullopt;
+    const std::string name = line.substr(0, space);
+    const std::string value = line.substr(space + 1);
+    if (name == "save") holder.identity.save_id = parse_id(value).value_or(SaveId());
+    if (name == "job") holder.identity.job_id = parse_id(value).value_or(SaveId());
+    if (name == "number") number = whole_number<std::uint64_t>(value);
+    if (name == "host") holder.process.host = value;
+    if (name == "boot") holder.process.boot_id = value;
+    if (name == "namespace") holder.process.pid_namespace = value;
+    if (name == "pid") pid = whole_number<std::uint64_t>(value);
+    if (name == "progress") holder.progress = decode_progress_line(line);
+    if (name == "start" && !lines.eof()) start = whole_number<std::uint64_t>(value);
+  }
+  if (!number || !pid || !start) return std::nullopt;  // not complete
+  holder.identity.save_number = *number;
+  holder.process.pid = static_cast<std::int64_t>(*pid);
+  holder.process.start_time = *start;
+  return holder.process.pid > 0 ? std::optional(holder) : std::nullopt;
+}
+
+// What a heartbeat writes over the lease: a text of always one length.
+struct LeaseText {
+  std::string identity;
+  Lease::Progress progress;
+
+  std::string whole() const { return progress ? identity + encode_progress_line(progress()) : identity; }
+};
+
+void beat(std::stop_token stop, storage::Storage& storage, const std::string& name, const LeaseText& text) {
+  std::mutex mutex;
+  std::condition_variable_any waiting;
+  std::unique_lock lock(mutex);
+  while (!waiting.wait_for(lock, stop, kHeartbeat, [&stop] { return stop.stop_requested(); })) {
+    // A missed beat is harmless; many are what the lease is for. Where there is no room to write, the time of change
+    // still says that the process lives.
+    if (!text.progress || !storage.rewrite(name, text.whole())) (void)storage.touch(name);
+  }
+}
+
+// One lease. Without it the time of change of `if_missing` is that of the last sign of life.
+Result<bool> has_run_out(const storage::Storage& storage, const std::string& name, std::string_view if_missing,
+                         const StorageClock& clock) {
+  const Result<std::optional<LeaseHolder>> holder = read_lease(storage, name);
+  if (!holder && holder.error().code() != ErrorCode::kNotFound) return holder.error();
+  if (holder && *holder) {
+    const os::ProcessIdentity::State state = (*holder)->process.state();
+    if (state != os::ProcessIdentity::State::kElsewhere) return state == os::ProcessIdentity::State::kDead;
+  }
+  // A process of another host, or no lease yet: only time can tell.
+  CAIRN_TRY_ASSIGN(const double touched_at, storage.touched_at(holder ? std::string_view(name) : if_missing));
+  CAIRN_TRY_ASSIGN(const double now, clock.now());
+  return now - touched_at > kSilenceSeconds;
+}
+
+}  // namespace
+
+std::string folder_of(const SaveId& save_id) { return std::string(kFolderPrefix) + to_hex(save_id); }
+
+std::optional<SaveId> save_id_of_folder(std::string_view name) {
+  if (!name.starts_with(kFolderPrefix)) return std::nullopt;
+  return parse_id(name.substr(kFolderPrefix.size()));
+}
+
+std::string rank_lease_name(std::uint32_t rank) { return std::string(kRankLeasePrefix) + std::to_string(rank); }
+
+std::optional<std::uint32_t> rank_of_lease(std::string_view name) {
+  if (!name.starts_with(kRankLeasePrefix)) return std::nullopt;
+  return whole_number<std::uint32_t>(name.substr(kRankLeasePrefix.size()));
+}
+
+Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdentity& identity, Progress progress) {
+  for (int tries = 1;; ++tries) {
+    const Result<void> made = storage.make_folder(folder_of(identity.save_id));
+    Result<Lease> lease = made ? take(storage, identity, kLeaseName, progress) : Result<Lease>(made.error());
+    // Not found: somebody cleaning up took the folder, still empty, for a leftover.
+    if (lease || lease.error().code() != ErrorCode::kNotFound || tries == kTriesMax) return lease;
+  }
+}
+
+Result<Lease> Lease::take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank,
+                                  Progress progress) {
+  CAIRN_TRY(storage.join_folder(folder_of(identity.save_id)));
+  return take(storage, identity, rank_lease_name(rank), std::move(progress));
+}
+
+Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identity, std::string_view file_name,
+                          Progress progress) {
+  const std::string name = folder_of(identity.save_id) + "/" + std::string(file_name);
+  const LeaseText text{encode(identity, os::ProcessIdentity::mine()), std::move(progress)};
+  CAIRN_TRY(storage.create_whole(name, text.whole(), Durability::kBuffered));
+  const auto work = [&storage, name, text](std::stop_token stop) { beat(std::move(stop), storage, name, text); };
+  CAIRN_TRY_ASSIGN(std::jthread heartbeat, os::start_thread<std::jthread>("for the heartbeat", work));
+  return Lease(std::move(heartbeat));
+}
+
+Result<std::optional<LeaseHolder>> read_lease(const storage::Storage& storage, std::string_view name) {
+  CAIRN_TRY_ASSIGN(const std::string text, storage::read_small(storage, name, kLeaseBytesMax));
+  return decode(text);
+}
+
+Result<bool> lease_has_run_out(const storage::Storage& storage, std::string_view folder, const StorageClock& clock) {
+  const std::string prefix = std::string(folder) + "/";
+  CAIRN_TRY_ASSIGN(const bool coordinator, has_run_out(storage, prefix + std::string(kLeaseName), folder, clock));
+  if (!coordinator) return false;
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list(folder));
+  for (const storage::ListedFile& file : files) {
+    if (!rank_of_lease(file.name)) continue;
+    Result<bool> rank = has_run_out(storage, prefix + file.name, prefix + file.name, clock);
+    if (!rank && rank.error().code() == ErrorCode::kNotFound) continue;  // it has just left
+    if (!rank || !*rank) return rank;
+  }
+  return true;
+}
+
+}  // namespace cairn::commit

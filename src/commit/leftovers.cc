@@ -1,0 +1,265 @@
+#include "commit/leftovers.h"
+
+#include <cairn/seeded_hash.h>
+
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <unordered_set>
+
+#include "commit/lease.h"
+#include "commit/save_transaction.h"
+#include "core/checksum.h"
+#include "format/dcp/metadata_decoder.h"
+#include "format/manifest/trailer.h"
+
+namespace cairn::commit {
+namespace {
+
+// Names that come from files of strangers.
+using FileNames = std::unordered_set<std::string, SeededHash>;
+
+constexpr std::string_view kReplacedName = "/replaced";
+// A file that exists only while the storage's clock is read.
+constexpr std::string_view kClockName = "clock";
+constexpr std::uint64_t kReplacedBytesMax = std::uint64_t{1} << 30;
+// A rank that comes to a save which is being given up may leave a mark, or a lease, in a folder that was empty a moment
+// ago. Each rank does so once or twice, so this is enough but for a crowd; time takes what then stays.
+constexpr int kRemovalsMax = 16;
+
+void warn_if_failed(const Result<void>& result, std::vector<std::string>& warnings) {
+  if (!result) warnings.emplace_back(result.error().what());
+}
+
+// The data files that the metadata names, which was read from the file `name`; nullopt if it can't be read, is too
+// large, or has changed since.
+std::optional<std::vector<std::string>> names_in(const storage::Storage& storage, const std::string& name,
+                                                 const MetadataInPlace& metadata) {
+  if (metadata.record) {
+    std::vector<std::string> names;
+    for (const auto& file : metadata.record->files) names.push_back(file.name);
+    return names;
+  }
+  const auto bytes = storage::read_small(storage, name, kDecodedMetadataBytesMax, true);
+  if (!bytes) return std::nullopt;
+  const auto span = std::as_bytes(std::span(*bytes));
+  if (span.size() != metadata.size || crc32(span) != metadata.checksum) return std::nullopt;
+  auto decoded = dcp::decode_metadata(span);
+  if (!decoded) return std::nullopt;
+  return std::move(decoded->catalog.files);
+}
+
+std::vector<std::string> read_replaced_list(const storage::Storage& storage, std::string_view folder) {
+  std::vector<std::string> names;
+  auto text = storage::read_small(storage, std::string(folder) + std::string(kReplacedName), kReplacedBytesMax);
+  if (!text) return names;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) names.push_back(line);
+  return names;
+}
+
+// `.metadata`, and what ranks that saved alone have.
+bool is_metadata_name(std::string_view name) {
+  return name == kMetadataName || (name.starts_with("__") && name.ends_with(kMetadataName));
+}
+
+// Adds what the checkpoints in place need; or says why that can't be known.
+std::optional<std::string> add_needed(const storage::Storage& storage, const std::vector<storage::ListedFile>& files,
+                                      FileNames& needed) {
+  // A directory may hold several checkpoints: one of all ranks, and one of each rank that saved alone.
+  for (const storage::ListedFile& file : files) {
+    if (!is_metadata_name(file.name)) continue;
+    const Result<MetadataInPlace> metadata = read_metadata_in_place(storage, file.name);
+    const auto names = metadata ? names_in(storage, file.name, *metadata) : std::nullopt;
+    if (!names) {
+      return "nothing was cleaned up: the data files that '" + file.name +
+             "' needs are not known: it can't be read, or " +
+             "has no commit record and can't be decoded or is larger than " + std::to_string(kDecodedMetadataBytesMax) +
+             " bytes";
+    }
+    needed.insert(names->begin(), names->end());
+  }
+  return std::nullopt;
+}
+
+// As data_file_name() makes them: `__R_N.distcp`.
+bool is_data_file_name(std::string_view name) {
+  constexpr std::string_view kPrefix = "__", kSuffix = ".distcp";
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return false;
+  const std::string_view numbers = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
+  const std::size_t between = numbers.find('_');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return between != std::string_view::npos && is_number(numbers.substr(0, between)) &&
+         is_number(numbers.substr(between + 1));
+}
+
+// Which save wrote the data file; nullopt if the file has no trailer that can be read.
+std::optional<SaveId> save_in_trailer(const storage::Storage& storage, const std::string& name) {
+  const auto file = storage.open(name, false);
+  if (!file) return std::nullopt;
+  const auto footer = manifest::read_trailer_footer(**file);
+  if (!footer || !*footer) return std::nullopt;
+  return (*footer)->save_id;
+}
+
+class Cleaner {
+ public:
+  // `needed` files stay, whoever wrote them.
+  Cleaner(storage::Storage& storage, FileNames needed, StorageClock clock)
+      : storage_(storage), needed_(std::move(needed)), clock_(std::move(clock)) {}
+
+  void remove(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      // Names come from a metadata file that anybody may have written: only data files inside the directory go.
+      if (needed_.contains(name) || !storage::check_name(name) || !name.ends_with(".distcp")) continue;
+      const Result<void> removed = storage_.remove(name);
+      if (!removed && removed.error().code() != ErrorCode::kUnsafe) warn_if_failed(removed, warnings_);
+    }
+  }
+
+  void remove_dead_save(const std::string& folder, const SaveId& save_id,
+                        const std::vector<storage::ListedFile>& files) {
+    // Nothing in another user's folder is believed: it is left to that user's next save.
+    if (!storage_.join_folder(folder)) return;
+    const Result<bool> dead = lease_has_run_out(storage_, folder, clock_);
+    if (!dead || !*dead) {
+      (void)storage_.remove_folder(folder);  // works only on one that is still empty: its owner died, or tries again
+      return;
+    }
+    remove(read_replaced_list(storage_, folder));
+    std::vector<std::string> its_files;
+    for (const storage::ListedFile& file : files) {
+      const bool candidate = file.is_regular && file.name.ends_with(".distcp") && !needed_.contains(file.name);
+      if (candidate && belongs_to(storage_, file.name, save_id)) its_files.push_back(file.name);
+    }
+    remove(its_files);
+    remove_private_folder(storage_, folder, warnings_);
+  }
+
+  // A save makes its folder before its files, and its metadata is in the folder until it commits. So a file that no
+  // metadata names and whose save has no folder will never be needed. A network file system may show a folder late, but
+  // not by as long as a lease lasts: a file older than that had a folder that would be seen by now.
+  void remove_leaked(const SaveId& mine, const std::vector<storage::ListedFile>& files) {
+    const Result<MetadataInPlace> metadata = read_metadata_in_place(storage_);
+    if (!metadata || !metadata->record) return;
+    std::unordered_set<std::string> folders;
+    for (const storage::ListedFile& file : files) {
+      if (save_id_of_folder(file.name)) folders.insert(file.name);
+    }
+    std::vector<std::string> leaked;
+    for (const storage::ListedFile& file : files) {
+      if (!file.is_regular || needed_.contains(file.name) || !is_data_file_name(file.name)) continue;
+      const std::optional<SaveId> save_id = save_in_trailer(storage_, file.name);
+      if (!save_id || *save_id == mine || folders.contains(folder_of(*save_id))) continue;
+      if (is_old(file.name)) leaked.push_back(file.name);
+    }
+    remove(leaked);
+  }
+
+  std::vector<std::string> take_warnings() && { return std::move(warnings_); }
+
+ private:
+  bool is_old(const std::string& name) const {
+    const Result<double> touched_at = storage_.touched_at(name);
+    const Result<double> now = clock_.now();
+    return touched_at && now && *now - *touched_at > kSilenceSeconds;
+  }
+
+  storage::Storage& storage_;
+  FileNames needed_;
+  StorageClock clock_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace
+
+bool belongs_to(const storage::Storage& storage, const std::string& name, const SaveId& save_id) {
+  if (name.find(to_decimal(save_id)) != std::string::npos) return true;
+  return save_in_trailer(storage, name) == save_id;
+}
+
+std::vector<std::string> orphaned_files(const storage::Storage& storage, const std::string& metadata_name,
+                                        const MetadataInPlace& old, const manifest::CommitRecord& record) {
+  std::unordered_set<std::string_view, SeededHash> needed;
+  for (const auto& file : record.files) needed.insert(file.name);
+  if (!old.present) return {};
+  std::vector<std::string> names = names_in(storage, metadata_name, old).value_or(std::vector<std::string>());
+  std::erase_if(names, [&needed](const std::string& name) { return needed.contains(name); });
+  return names;
+}
+
+Result<void> write_replaced_list(storage::Storage& storage, std::string_view folder,
+                                 const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    if (name.find('\n') == std::string::npos) text += name + "\n";
+  }
+  // Lost in a power cut, it costs some litter and nothing else: no sync.
+  return storage.create_whole(std::string(folder) + std::string(kReplacedName), text, Durability::kBuffered);
+}
+
+std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
+                                  const std::vector<std::string>& orphans, LeakedFiles leaked) {
+  // The list comes first: whatever is in it and was committed later is named by a metadata that is read later.
+  const auto files = storage.list();
+  if (!files) return {files.error().what()};
+  FileNames needed;
+  for (const auto& file : record.files) needed.insert(file.name);
+  if (auto problem = add_needed(storage, *files, needed)) return {*std::move(problem)};
+  Cleaner cleaner(storage, std::move(needed), {storage, folder_of(mine) + "/" + std::string(kLeaseName)});
+  cleaner.remove(orphans);
+  for (const storage::ListedFile& file : *files) {
+    const std::optional<SaveId> save_id = file.is_folder ? save_id_of_folder(file.name) : std::nullopt;
+    if (save_id && *save_id != mine) cleaner.remove_dead_save(file.name, *save_id, *files);
+  }
+  if (leaked == LeakedFiles::kRemove) cleaner.remove_leaked(mine, *files);
+  return std::move(cleaner).take_warnings();
+}
+
+Result<void> clean_up_after(storage::Storage& storage, const SaveId& save_id) {
+  // What is not removed here for another reason than the sync is left to the next save.
+  const auto lock = storage.lock();
+  if (!lock) return {};
+  CAIRN_TRY(storage.sync());
+  const auto files = storage.list();
+  FileNames needed;
+  if (!files || add_needed(storage, *files, needed)) return {};
+  const std::string folder = folder_of(save_id);
+  Cleaner cleaner(storage, std::move(needed), {storage, folder + "/" + std::string(kClockName)});
+  cleaner.remove_dead_save(folder, save_id, *files);
+  return {};
+}
+
+void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings,
+                           Keep keep) {
+  for (int removals = 1;; ++removals) {
+    const auto files = storage.list(folder);
+    if (!files) {
+      if (files.error().code() != ErrorCode::kNotFound) warnings.emplace_back(files.error().what());
+      return;
+    }
+    // The lease goes last: a folder that still has files also says whose they are.
+    const auto remove = [&](const storage::ListedFile& file) {
+      warn_if_failed(storage.remove(std::string(folder) + "/" + file.name), warnings);
+    };
+    for (const storage::ListedFile& file : *files) {
+      if (file.name != kLeaseName) remove(file);
+    }
+    if (keep == Keep::kLease) return;
+    for (const storage::ListedFile& file : *files) {
+      if (file.name == kLeaseName) remove(file);
+    }
+    const Result<void> removed = storage.remove_folder(folder);
+    if (removed) return;
+    const auto late = storage.list(folder);
+    const bool again = late && !late->empty() && removals < kRemovalsMax;
+    if (!again) {
+      warn_if_failed(removed, warnings);
+      return;
+    }
+  }
+}
+
+}  // namespace cairn::commit

@@ -1,0 +1,59 @@
+#include "commit/rank_files.h"
+
+#include <cerrno>
+#include <exception>
+
+#include "commit/leftovers.h"
+
+namespace cairn::commit {
+
+void withdraw_files(storage::Storage& storage, const std::vector<std::string>& names, const SaveId& save_id) {
+  for (const std::string& name : names) {
+    // A first save uses the plain names of DCP, which somebody else may have taken: that may be why we are here.
+    if (belongs_to(storage, name, save_id)) (void)storage.remove(name);
+  }
+}
+
+RankFiles::~RankFiles() {
+  if (handed_over_) return;
+  try {
+    withdraw();
+  } catch (const std::exception&) {
+    // No memory even for names: the next save finds what is left, as after a kill.
+  }
+}
+
+Result<std::string> RankFiles::private_name(const std::string& file_name) {
+  if (!has_folder_) {
+    Result<Lease> lease = Lease::take_with_folder(storage_, identity_);
+    if (!lease && lease.error().error_number() != EEXIST) return std::move(lease).error();
+    if (!lease) CAIRN_TRY(storage_.join_folder(folder_of(identity_.save_id)));
+    if (lease) lease_ = std::move(*lease);
+    has_folder_ = true;
+  }
+  return folder_of(identity_.save_id) + "/" + file_name;
+}
+
+Result<void> RankFiles::publish(const std::vector<std::string>& file_names, Durability durability) {
+  for (const std::string& name : file_names) {  // (3)
+    published_.push_back(name);                 // first: if this fails, the file may have its name nevertheless
+    CAIRN_TRY(storage_.publish(folder_of(identity_.save_id) + "/" + name, name));
+  }
+  if (durability == Durability::kDurable) CAIRN_TRY(storage_.sync());
+  return {};
+}
+
+void RankFiles::withdraw() {
+  withdraw_files(storage_, published_, identity_.save_id);
+  published_.clear();
+  remove_own_folder();
+}
+
+void RankFiles::remove_own_folder() {
+  if (!lease_) return;
+  lease_.reset();
+  std::vector<std::string> ignored;  // the next save of somebody finds what is left
+  remove_private_folder(storage_, folder_of(identity_.save_id), ignored);
+}
+
+}  // namespace cairn::commit

@@ -1,0 +1,177 @@
+#include "commit/rank_meeting.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "commit/backoff.h"
+#include "format/manifest/trailer.h"
+
+namespace cairn::commit {
+namespace {
+
+// To look whether processes live costs more than to look at a folder.
+constexpr std::chrono::milliseconds kLifeInterval{100};
+// For ranks that are still busy when the verdict falls: later they find the folder gone, and the reason with it.
+constexpr std::chrono::seconds kHearingMax{20};
+constexpr std::chrono::seconds kHearingMaxIfInterrupted{1};
+// For ranks that have not come yet: all have planned together, a moment ago.
+constexpr std::chrono::seconds kComingMax{3};
+// Many times as long as lies between two looks at the marks.
+constexpr std::chrono::seconds kLookingMax{1};
+
+// Of a file that is there: nullopt while it is not, or not yet, the one that was expected; `problem` then says why.
+std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& storage, const std::string& name,
+                                                    const SaveId& save_id, std::optional<Error>& problem) {
+  const auto file = storage.open(name, false);
+  if (!file) {
+    problem = file.error();
+    return std::nullopt;
+  }
+  const auto footer = manifest::read_trailer_footer(**file);
+  if (!footer) {
+    problem = footer.error();
+    return std::nullopt;
+  }
+  if (!*footer || (*footer)->save_id != save_id) {
+    problem = Error(ErrorCode::kCorrupt, "a data file of another save")
+                  .file(name)
+                  .expected("save " + to_hex(save_id))
+                  .actual(*footer ? "save " + to_hex((*footer)->save_id) : "a file without a trailer");
+    return std::nullopt;
+  }
+  return manifest::CommitRecord::File{name, (*file)->size(), (*footer)->checksum};
+}
+
+}  // namespace
+
+std::vector<Error> RankMeeting::failures() const {
+  std::vector<Error> failures;
+  auto seen = marks_.look();
+  if (seen) {
+    for (auto& [rank, failure] : seen->failures) failures.push_back(std::move(failure));
+  } else if (seen.error().code() == ErrorCode::kUnsafe) {
+    failures.push_back(std::move(seen).error());  // the folder was replaced: no rank can be heard any more
+  }
+  return failures;
+}
+
+Result<std::unordered_set<std::string>> RankMeeting::names_in_directory() const {
+  // Network file systems remember what was not there; a new listing makes them look again.
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> listed, storage_.list());
+  std::unordered_set<std::string> names;
+  for (const storage::ListedFile& file : listed) names.insert(file.name);
+  return names;
+}
+
+Result<void> RankMeeting::take_files(Rank& rank, const std::unordered_set<std::string>& names) const {
+  while (!rank.is_complete()) {
+    const std::string& next = (*rank.expected)[rank.files.size()];
+    if (!names.contains(next)) return {};
+    std::optional<Error> problem;
+    if (auto file = look_at(storage_, next, save_id_, problem)) {
+      rank.files.push_back(*std::move(file));
+      rank.next_seen = false;
+      continue;
+    }
+    if (!std::exchange(rank.next_seen, true)) rank.next_since = Clock::now();
+    if (Clock::now() - rank.next_since <= deadlines_.progress) return {};
+    return std::move(*problem).rank(rank.number).while_doing("waiting for the rank's files");
+  }
+  return {};
+}
+
+std::optional<Error> RankMeeting::loss_of(Rank& rank, Clock::time_point start) const {
+  const auto lost = [&](const std::string& how) {
+    Error error(ErrorCode::kUnavailable, "the rank is lost: " + how);
+    const std::string holder = rank.lease.holder();
+    if (!holder.empty()) error = std::move(error).while_doing("waiting for what " + holder + " writes");
+    return std::move(error).rank(rank.number);
+  };
+  const LeaseWatch::Life life = rank.lease.look(deadlines_);
+  if (life != LeaseWatch::Life::kAbsent) rank.entered = true;
+  switch (life) {
+    case LeaseWatch::Life::kLives: return std::nullopt;
+    case LeaseWatch::Life::kDead: return lost("the process that writes for it has died");
+    case LeaseWatch::Life::kSilent: return lost("its writer gives no sign of life any more");
+    case LeaseWatch::Life::kStuck: return lost("its writer gets nowhere: " + std::string(rank.lease.stall()->what()));
+    case LeaseWatch::Life::kAbsent:
+      if (rank.entered) return lost("its writer has left without a word");
+      if (Clock::now() - start > deadlines_.progress) return lost("it never took part");
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+Result<void> RankMeeting::check_losses(std::vector<Rank>& ranks, Clock::time_point start) const {
+  std::vector<Error> lost;
+  for (Rank& rank : ranks) {
+    if (rank.is_complete()) continue;
+    std::optional<Error> loss = loss_of(rank, start);
+    if (!loss) continue;
+    // Its last deed may have been to complete its files, or to say why it can't: look again, now that it does nothing
+    // more.
+    CAIRN_TRY_ASSIGN(const std::unordered_set<std::string> names, names_in_directory());
+    CAIRN_TRY(take_files(rank, names));
+    if (!rank.is_complete()) lost.push_back(*std::move(loss));
+  }
+  if (lost.empty()) return {};
+  std::vector<Error> said = failures();
+  return Error::of_ranks(std::move(said.empty() ? lost : said));
+}
+
+Result<std::vector<RankMeeting::Files>> RankMeeting::wait_for_files(
+    const std::vector<std::vector<std::string>>& expected, std::uint32_t mine,
+    const std::function<bool()>& interrupted) {
+  const Clock::time_point start = Clock::now();
+  std::vector<Rank> ranks;
+  for (std::uint32_t rank = 0; rank < expected.size(); ++rank) {
+    if (rank == mine) continue;
+    ranks.push_back(
+        {rank, &expected[rank], LeaseWatch(storage_, marks_.path_of(rank_lease_name(rank))), false, {}, {}, false});
+  }
+  Backoff backoff;
+  for (Clock::time_point life_at = start;;) {
+    if (std::vector<Error> said = failures(); !said.empty()) return Error::of_ranks(std::move(said));
+    CAIRN_TRY_ASSIGN(const std::unordered_set<std::string> names, names_in_directory());
+    for (Rank& rank : ranks) CAIRN_TRY(take_files(rank, names));
+    if (std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.is_complete(); })) break;
+    if (Clock::now() >= life_at) {
+      CAIRN_TRY(check_losses(ranks, start));
+      life_at = Clock::now() + kLifeInterval;
+    }
+    if (interrupted && interrupted()) {
+      return Error(ErrorCode::kCancelled, "interrupted while waiting for the files of other ranks");
+    }
+    backoff.pause();
+  }
+  std::vector<Files> files(expected.size());
+  for (Rank& rank : ranks) files[rank.number] = std::move(rank.files);
+  return files;
+}
+
+void RankMeeting::wait_until_heard(const std::function<bool()>& interrupted, std::size_t others) const {
+  const Clock::time_point start = Clock::now();
+  std::map<std::uint32_t, LeaseWatch> watches;
+  std::set<std::uint32_t> came;
+  Backoff backoff;
+  for (;;) {
+    const auto seen = marks_.look();
+    const bool hurry = interrupted && interrupted();
+    if (!seen || Clock::now() - start > (hurry ? kHearingMaxIfInterrupted : kHearingMax)) return;
+    const bool someone_listens = std::any_of(seen->leases.begin(), seen->leases.end(), [&](std::uint32_t rank) {
+      auto [watch, added] = watches.try_emplace(rank, storage_, marks_.path_of(rank_lease_name(rank)));
+      return watch->second.look(deadlines_) == LeaseWatch::Life::kLives;
+    });
+    came.insert(seen->leases.begin(), seen->leases.end());
+    for (const auto& [rank, failure] : seen->failures) came.insert(rank);
+    const bool someone_comes = came.size() < others && !hurry && Clock::now() - start < kComingMax;
+    // No lease tells when such a rank has heard.
+    const bool someone_looks = !seen->speechless.empty() && !hurry && Clock::now() - start < kLookingMax;
+    if (!someone_listens && !someone_comes && !someone_looks) return;
+    backoff.pause();
+  }
+}
+
+}  // namespace cairn::commit

@@ -1,0 +1,49 @@
+#include "commit/rank_part.h"
+
+#include <utility>
+
+namespace cairn::commit {
+
+using Phase = SaveProgress::Phase;
+
+RankPart::RankPart(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket, Operations watched)
+    : storage(std::move(taken_storage)),
+      operations(std::move(watched)),
+      ticket(given_ticket),
+      marks(*storage, ticket.identity.save_id),
+      files(*storage, ticket.identity, RankFiles::Folder::kShared) {
+  files.hand_over();
+}
+
+Lease::Progress RankPart::report() const {
+  return [this] { return progress.report(operations.get()); };
+}
+
+// Steps 3 and 4.
+Result<std::vector<std::uint32_t>> RankPart::write(std::vector<data_file::ImageFile> images,
+                                                   const data_file::WriteOptions& options) {
+  progress.phase = Phase::kWriting;
+  for (data_file::ImageFile& image : images) {
+    names.push_back(image.name);
+    CAIRN_TRY_ASSIGN(image.name, files.private_name(image.name));
+  }
+  data_file::WriteOptions counted = options;
+  counted.bytes_written = &progress.bytes_written;
+  CAIRN_TRY_ASSIGN(std::vector<std::uint32_t> trailers, data_file::write_images(*storage, images, counted));
+  progress.phase = Phase::kPublishing;
+  // With its last file in place this rank has agreed to the commit, unless it commits itself.
+  if (!place.is_coordinator() && fate != nullptr) CAIRN_TRY(fate->begin_decisive_step());
+  CAIRN_TRY(files.publish(names, options.durability));
+  return trailers;
+}
+
+void RankPart::remove_private_files() {
+  for (const std::string& name : names) (void)storage->remove(marks.path_of(name));
+}
+
+Error RankPart::of_this_rank(Error error) const {
+  if (place.count == 1 || !error.causes().empty()) return error;
+  return Error::of_ranks({std::move(error).rank(place.rank)});
+}
+
+}  // namespace cairn::commit

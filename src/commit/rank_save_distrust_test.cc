@@ -1,0 +1,115 @@
+// Asynchronous saves by several ranks where a directory can't be synced after the commit, or another user replaces the
+// private folder.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <latch>
+
+#include "commit/save_marks.h"
+#include "commit/testing/rank_saves.h"
+#include "storage/testing/view_storage.h"
+
+namespace cairn::commit {
+namespace {
+
+// The first sync of the directory that finds the save `number` in place fails, as a kernel reports an error once.
+class UnsyncedCommit final : public storage::ViewStorage {
+ public:
+  UnsyncedCommit(std::unique_ptr<Storage> storage, int number)
+      : ViewStorage(*storage), storage_(std::move(storage)), number_(number) {}
+  Result<void> sync(std::string_view folder) override {
+    if (folder.empty() && checkpoint_in(*storage_) == number_ && !std::exchange(failed_, true)) {
+      return Error::from_errno(EIO, "syncing the directory");
+    }
+    return ViewStorage::sync(folder);
+  }
+
+ private:
+  std::unique_ptr<Storage> storage_;
+  int number_;
+  bool failed_ = false;
+};
+
+TEST_F(RankSaves, KeepBothCheckpointsIfNobodyCanSyncTheCommitOfADeadCoordinator) {
+  save_well(1);
+  const auto old_files = read_metadata_in_place(*storage_).value().record->files;
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  Process coordinator([&] {
+    Together together(dying(Moment::kAfterCommit), 3, 0);
+    together.claim(save_number(2));
+    const std::string ticket = encode_ticket(together.ticket());
+    EXPECT_EQ(write(ends[1], ticket.data(), ticket.size()), static_cast<ssize_t>(ticket.size()));
+    (void)together.run_rank(0);
+  });
+  std::string ticket(256, '\0');
+  ticket.resize(static_cast<std::size_t>(read(ends[0], ticket.data(), ticket.size())));
+  close(ends[0]);
+  close(ends[1]);
+  Together others([this] { return std::make_unique<UnsyncedCommit>(open(), 2); }, 3, 0);
+  others.come_with(decode_ticket(ticket).value());
+  const Reports reports = others.run({0});
+  EXPECT_TRUE(coordinator.was_killed());
+  for (const auto& report : reports) EXPECT_FALSE(report);
+  EXPECT_EQ(checkpoint_in(*storage_), 2);
+  for (const auto& file : old_files) EXPECT_TRUE(storage_->open(file.name, false)) << file.name;
+  save_well(3);
+  expect_only(3);
+}
+
+constexpr uid_t kOtherUser = 54321;
+
+// In place of the folder of save `number` an attacker puts another one, with a mark in it that says `committed`.
+void replace_folder_as_other_user(const std::filesystem::path& directory, std::uint64_t number) {
+  const std::string folder = folder_of(save_number(number).save_id);
+  std::filesystem::rename(directory / folder, directory / "stolen");
+  const auto storage = PosixStorage::open_directory(directory).value();
+  ASSERT_TRUE(storage->make_folder(folder));
+  ASSERT_TRUE(SaveMarks(*storage, save_number(number).save_id).leave_verdict({}));
+  ASSERT_EQ(chown((directory / folder).c_str(), kOtherUser, kOtherUser), 0);
+}
+
+TEST_F(RankSaves, FailOnAllIfAnotherUserReplacesTheFolder) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to make a folder of another user";
+  save_well(1);
+  Together together = save(2, 3);
+  std::latch entered(3);
+  std::latch replaced(1);
+  for (const std::uint32_t rank : {0u, 1u, 2u}) {
+    together.instead[rank] = [&, rank](RankSave& save) {
+      entered.arrive_and_wait();
+      if (rank == 0) {
+        replace_folder_as_other_user(directory_.path(), 2);
+        replaced.count_down();
+      }
+      replaced.wait();
+      return together.finish(save, rank);
+    };
+  }
+  const Reports reports = together.run();
+  for (const auto& report : reports) {
+    ASSERT_FALSE(report);
+    EXPECT_EQ(report.error().code(), ErrorCode::kUnsafe) << report.error().what();
+  }
+  std::filesystem::remove_all(directory_.path() / "stolen");
+  std::filesystem::remove_all(directory_.path() / folder_of(save_number(2).save_id));
+  expect_only(1);
+}
+
+TEST_F(RankSaves, LetNoRankEnterTheFolderOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to make a folder of another user";
+  const auto coordinator = RankSave::claim(open(), save_number(1), 0).value();
+  replace_folder_as_other_user(directory_.path(), 1);
+  const auto late = RankSave::join(open(), coordinator->ticket());
+  const auto entered = late->enter({1, 2, 0});
+  ASSERT_FALSE(entered);
+  EXPECT_EQ(entered.error().code(), ErrorCode::kUnsafe);
+  EXPECT_FALSE(std::filesystem::exists(directory_.path() / folder_of(save_number(1).save_id) / "lease-1"));
+}
+
+}  // namespace
+}  // namespace cairn::commit

@@ -1,0 +1,49 @@
+// SaveCoordinator: what the coordinator's writer does in an asynchronous save beside its own files: steps 5 to 7 of
+// rank_save.cc.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commit/rank_part.h"
+#include "commit/save_transaction.h"
+#include "format/manifest/outcome.h"
+
+namespace cairn::commit {
+
+// What the coordinator sees to beside its own files.
+struct CommitDuty {
+  std::string pickle;  // of `.metadata`
+  // Names, by rank; all together, they are the catalog's files in order.
+  std::vector<std::vector<std::string>> files;
+
+  friend bool operator==(const CommitDuty&, const CommitDuty&) = default;
+};
+
+class SaveCoordinator {
+ public:
+  // `part` outlives it.
+  SaveCoordinator(RankPart& part, std::unique_ptr<SaveTransaction> transaction)
+      : part_(part), transaction_(std::move(transaction)) {}
+
+  // Steps 3 to 7.
+  Result<RankSaveReport> lead(std::vector<data_file::ImageFile> images, const CommitDuty& duty,
+                              const RankSaveOptions& options, const std::function<Result<void>()>& may_commit);
+  // In place of lead(): the others hear the reason, and what they published is withdrawn.
+  void give_up_all(const Error& reason);
+
+ private:
+  Result<CommitReport> write_meet_commit(std::vector<data_file::ImageFile> images, const CommitDuty& duty,
+                                         const RankSaveOptions& options,
+                                         const std::function<Result<void>()>& may_commit);
+  Result<void> tell(const Verdict& verdict, const RankSaveOptions& options);
+
+  RankPart& part_;
+  std::unique_ptr<SaveTransaction> transaction_;
+};
+
+}  // namespace cairn::commit

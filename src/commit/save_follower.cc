@@ -1,0 +1,111 @@
+#include "commit/save_follower.h"
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "commit/backoff.h"
+#include "commit/leftovers.h"
+#include "commit/periodic.h"
+#include "core/attempt.h"
+
+namespace cairn::commit {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Phase = SaveProgress::Phase;
+
+// How long a rank that enters looks for the folder: network file systems remember for a while what was not there.
+constexpr std::chrono::seconds kFolderVisibleAfterMax{3};
+
+}  // namespace
+
+// Step 2.
+Result<void> SaveFollower::take_lease() {
+  const Clock::time_point start = Clock::now();
+  for (Backoff backoff;; backoff.pause()) {
+    Result<Lease> taken = Lease::take_as_rank(*part_.storage, part_.ticket.identity, part_.place.rank, part_.report());
+    if (taken) {
+      lease_ = std::move(*taken);
+      return {};
+    }
+    if (taken.error().code() != ErrorCode::kNotFound) return std::move(taken).error().rank(part_.place.rank);
+    if (Clock::now() - start > kFolderVisibleAfterMax) {
+      return Error(ErrorCode::kUnavailable,
+                   "the save's private folder is not there: the coordinator has given up, or this rank sees another "
+                   "directory; in an asynchronous save all ranks need one that all see")
+          .rank(part_.place.rank)
+          .file(part_.marks.folder());
+    }
+    (void)part_.storage->list();  // makes a network file system look again
+  }
+}
+
+Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> images, const RankSaveOptions& options) {
+  // A rank without files agrees to the commit by being there.
+  if (images.empty() && part_.fate != nullptr) CAIRN_TRY(part_.fate->begin_decisive_step());
+  VerdictWatch watch(*part_.storage, part_.marks,
+                     {part_.ticket.identity.save_id, part_.place.coordinator, options.write.durability},
+                     options.deadlines);
+  const auto& interrupted = options.write.interrupted;
+  Result<std::optional<Verdict>> verdict{std::optional<Verdict>()};
+  const auto is_decided = [&] { return !verdict || verdict->has_value(); };
+  Periodic news(kNewsInterval);
+  bool is_interrupted = false;
+  data_file::WriteOptions write_options = options.write;
+  write_options.interrupted = [&] {
+    if (news.is_due()) verdict = watch.look();
+    is_interrupted = interrupted && interrupted();
+    return is_interrupted || is_decided();
+  };
+  Result<std::vector<std::uint32_t>> trailers =
+      attempt([&] { return part_.write(std::move(images), write_options); });  // (3, 4)
+  if (!trailers && !is_decided()) {
+    part_.remove_private_files();
+    (void)part_.marks.leave_failure(part_.place.rank, trailers.error());
+  }
+  part_.progress.phase = Phase::kWaiting;
+  for (Backoff backoff; !is_decided() && !is_interrupted; backoff.pause()) {  // (7)
+    verdict = attempt([&] { return watch.look(); });
+    is_interrupted = interrupted && interrupted();
+  }
+  if (!is_decided()) {
+    const Error error(ErrorCode::kCancelled,
+                      "interrupted while waiting for the coordinator: unless it has committed already, the save fails");
+    if (trailers) (void)part_.marks.leave_failure(part_.place.rank, error);
+    leave();
+    return part_.of_this_rank(trailers ? error : std::move(trailers).error());
+  }
+  // Without this rank's files nothing was committed, even if nobody answers.
+  if (!verdict && !trailers) verdict = part_.of_this_rank(std::move(trailers).error());
+  return conclude(verdict, watch);
+}
+
+Result<RankSaveReport> SaveFollower::conclude(const Result<std::optional<Verdict>>& verdict, VerdictWatch& watch) {
+  if (verdict && !(*verdict)->failure && part_.fate != nullptr) part_.fate->note_committed();
+  if (verdict && (*verdict)->failure && !(*verdict)->files_stay) part_.files.withdraw();
+  leave();
+  // After a failed sync the old checkpoint may come back, so its files stay. The sync is not tried again: a second one
+  // may succeed without the data.
+  const bool both_stay = verdict && (*verdict)->files_stay;
+  if (!both_stay && watch.coordinator_is_dead()) (void)clean_up_after(*part_.storage, part_.ticket.identity.save_id);
+  if (!verdict) return part_.of_this_rank(verdict.error());
+  if ((*verdict)->failure) return *(*verdict)->failure;
+  return RankSaveReport{part_.progress.bytes_written, (*verdict)->warnings};
+}
+
+void SaveFollower::give_up(const Error& reason) {
+  if (!lease_) return;
+  (void)part_.marks.leave_failure(part_.place.rank, reason);
+  leave();
+}
+
+void SaveFollower::leave() {
+  lease_.reset();
+  // The coordinator waits for it: so once more if it fails.
+  const std::string name = part_.marks.path_of(rank_lease_name(part_.place.rank));
+  if (!part_.storage->remove(name)) (void)part_.storage->remove(name);
+}
+
+}  // namespace cairn::commit

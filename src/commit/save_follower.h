@@ -1,0 +1,37 @@
+// SaveFollower: what the writer of any rank but the coordinator's does in an asynchronous save: steps 2 to 4 of
+// rank_save.cc, and then it waits for the verdict.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <optional>
+#include <vector>
+
+#include "commit/lease.h"
+#include "commit/rank_part.h"
+#include "commit/save_marks.h"
+#include "commit/verdict_watch.h"
+
+namespace cairn::commit {
+
+class SaveFollower {
+ public:
+  // `part` outlives it.
+  explicit SaveFollower(RankPart& part) : part_(part) {}
+
+  // Step 2.
+  Result<void> take_lease();
+  // Steps 3, 4 and 7.
+  Result<RankSaveReport> follow(std::vector<data_file::ImageFile> images, const RankSaveOptions& options);
+  // In place of follow(): the others hear the reason. Nothing if it has no lease.
+  void give_up(const Error& reason);
+
+ private:
+  Result<RankSaveReport> conclude(const Result<std::optional<Verdict>>& verdict, VerdictWatch& watch);
+  void leave();
+
+  RankPart& part_;
+  std::optional<Lease> lease_;
+};
+
+}  // namespace cairn::commit

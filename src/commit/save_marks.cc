@@ -1,0 +1,117 @@
+#include "commit/save_marks.h"
+
+#include <cerrno>
+#include <span>
+#include <utility>
+
+#include "core/whole_number.h"
+#include "format/manifest/outcome.h"
+#include "format/manifest/varint.h"
+
+namespace cairn::commit {
+namespace {
+
+using manifest::CodedReader;
+
+constexpr std::string_view kFailurePrefix = "failed-";
+constexpr std::uint64_t kMarkBytesMax = std::uint64_t{1} << 28;
+
+std::string failure_name(std::uint32_t rank) { return std::string(kFailurePrefix) + std::to_string(rank); }
+
+// A mark's text has its length before it: not every file system shows a new file only when it is complete.
+std::string whole_mark(std::string_view text) {
+  std::string mark;
+  manifest::append_text(mark, text);
+  return mark;
+}
+
+// The other way; nullopt if it is not there yet, or not all of it.
+std::optional<std::string> read_mark(const storage::Storage& storage, const std::string& path) {
+  const Result<std::string> mark = storage::read_small(storage, path, kMarkBytesMax);
+  if (!mark) return std::nullopt;
+  CodedReader reader(*mark);
+  const Result<std::string_view> text = reader.counted_text();
+  return text && reader.left() == 0 ? std::optional<std::string>(*text) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::uint32_t> SaveMarks::rank_of_failure(std::string_view name) {
+  if (!name.starts_with(kFailurePrefix)) return std::nullopt;
+  return whole_number<std::uint32_t>(name.substr(kFailurePrefix.size()));
+}
+
+Result<void> SaveMarks::leave_failure(std::uint32_t rank, const Error& reason) {
+  const std::string name = path_of(failure_name(rank));
+  Result<void> left = storage_.create_whole(name, whole_mark(manifest::encode_outcome(reason)), Durability::kBuffered);
+  if (left || left.error().error_number() == EEXIST) return {};  // it has said so already
+  if (storage_.replace(path_of(rank_lease_name(rank)), name)) return {};
+  return left;
+}
+
+Result<void> SaveMarks::leave_verdict(const Verdict& verdict) {
+  std::string text(1, verdict.files_stay ? 1 : 0);
+  if (verdict.failure) {
+    text += manifest::encode_outcome(*verdict.failure);
+  } else {
+    manifest::append_texts(text, verdict.warnings);
+  }
+  const std::string_view name = verdict.failure ? kFailed : kCommitted;
+  return storage_.create_whole(path_of(name), whole_mark(text), Durability::kBuffered);
+}
+
+Result<SaveMarks::Seen> SaveMarks::look() const {
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list(folder_));
+  Seen seen;
+  for (const storage::ListedFile& file : files) {
+    if (file.name == kLeaseName) seen.coordinator = true;
+    if (const auto rank = rank_of_lease(file.name)) seen.leases.insert(*rank);
+    if (const auto rank = rank_of_failure(file.name)) {
+      bool speechless = false;
+      if (std::optional<Error> failure = read_failure(*rank, speechless)) {
+        seen.failures.emplace(*rank, *std::move(failure));
+        if (speechless) seen.speechless.insert(*rank);
+      }
+    }
+    // One that says `committed` is never wrong: it wins over what somebody else may have concluded.
+    const bool spoken = seen.verdict && !seen.verdict->failure;
+    if (!spoken && (file.name == kCommitted || file.name == kFailed)) seen.verdict = read_verdict(file.name);
+  }
+  return seen;
+}
+
+std::optional<Verdict> SaveMarks::look_for_verdict() const {
+  if (std::optional<Verdict> committed = read_verdict(kCommitted)) return committed;
+  return read_verdict(kFailed);
+}
+
+std::optional<Error> SaveMarks::read_failure(std::uint32_t rank, bool& speechless) const {
+  const std::string path = path_of(failure_name(rank));
+  const std::optional<std::string> text = read_mark(storage_, path);
+  if (text) {
+    Result<std::string> outcome = manifest::decode_outcome(*text);
+    if (!outcome) return std::move(outcome).error().rank(rank);
+  }
+  const auto lease = read_lease(storage_, path);
+  if (!lease || !*lease) return std::nullopt;
+  speechless = true;
+  return Error(ErrorCode::kUnavailable, "the rank failed, and had no room to say why").rank(rank);
+}
+
+std::optional<Verdict> SaveMarks::read_verdict(std::string_view name) const {
+  const std::optional<std::string> text = read_mark(storage_, path_of(name));
+  if (!text || text->empty()) return std::nullopt;
+  Verdict verdict;
+  verdict.files_stay = text->front() != 0;
+  const std::string_view rest = std::string_view(*text).substr(1);
+  if (name == kFailed) {
+    const Result<std::string> outcome = manifest::decode_outcome(rest);
+    if (outcome) return std::nullopt;
+    verdict.failure = outcome.error();
+  } else if (Result<std::vector<std::string>> warnings = CodedReader(rest).counted_texts()) {
+    verdict.warnings = std::move(*warnings);
+  }
+  return verdict;
+}
+
+}  // namespace cairn::commit

@@ -1,0 +1,264 @@
+// How a save becomes the checkpoint of its directory, so that a reader sees the old one or the new one, whole, whenever
+// we are killed or the power goes. One rename is the commit point.
+//
+// 1. Claim. Make `.cairn-<save id>/` with the lease, *then* list the directory: of two saves that begin together at
+//    least one sees the other. If nothing is there but files of others, DCP's own file names are free; otherwise names
+//    carry the save id, so that two saves never share one. Note the `.metadata` in place.
+// 2. Write (image_writer.cc). New files in that folder, synced.
+// 3. Publish (rank_files.cc). Rename them to their final names, never replacing; sync the directory.
+// 4. Seal. Write `.metadata` with its commit record in the folder; sync it, the folder, the directory, and the parent
+//    of every directory that was made.
+// 5. Commit. Under the directory's lock (directory_lock.cc) compare the `.metadata` in place with the one of step 1: an
+// earlier save of
+//    this job may have come between; anything else means that this save is superseded. Note which files the rename
+//    will orphan. Rename over `.metadata`, sync the directory, and read the save id back. Only now the save is durable.
+//    If the sync fails, the save has failed, but nothing is removed: both states are possible after a power cut.
+// 6. Tell. The caller tells the ranks (checkpointer/save.cc, rank_save.cc); the folder goes with step 7, or when all
+//    have heard.
+// 7. Clean (leftovers.cc). Remove what the replaced `.metadata` named and no metadata in the directory does any more,
+//    and what dead saves left. Under the lock also remove data files that leaked: their save has no folder any more.
+//    A save that was given up while step 5 hung, and has lost its lock, removes nothing: others may have committed.
+#include "commit/save_transaction.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <vector>
+
+#include "commit/leftovers.h"
+#include "core/checksum.h"
+
+namespace cairn::commit {
+namespace {
+
+constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;  // far above any
+constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
+constexpr std::string_view kSealedName = "/metadata";
+constexpr std::string_view kLockLost =
+    "the lock of the directory was lost during the commit: a save of another job may have committed in between, and "
+    "this one has taken its place";
+constexpr std::string_view kNoLocks =
+    "the file system of the checkpoint's directory has no locks: let one job at a time save into a directory. Of two "
+    "that "
+    "commit in the same instant, one may not learn that it has lost, and data files may be left behind";
+
+// Files of a checkpoint or of a save in flight, as opposed to those that trainers put beside them.
+bool belongs_to_a_checkpoint(std::string_view name) {
+  return name.starts_with(kFolderPrefix) || name.ends_with(".distcp") || name.ends_with(".metadata") ||
+         name == ".metadata.tmp";
+}
+
+// The same for what one rank saves alone: what bears its number.
+bool belongs_to_rank(std::string_view name, std::uint32_t rank) {
+  const bool is_data = name.starts_with("__" + std::to_string(rank) + "_") && name.ends_with(".distcp");
+  return is_data || name == own_metadata_name(rank);
+}
+
+// kNotFound if the file is gone although it is open, as on a network file system whose server has removed it.
+Result<MetadataInPlace> read_opened(const storage::ReadableFile& file) {
+  MetadataInPlace now;
+  now.present = true;
+  now.size = file.size();
+  if (now.size > kMetadataBytesMax) return now;
+  // A damaged record must not keep anybody from saving a good checkpoint over it.
+  Result<std::optional<manifest::CommitRecord>> record = manifest::read_only_commit_record(file);
+  if (record && *record) {
+    now.record = std::move(*record);
+    return now;
+  }
+  if (!record && record.error().code() == ErrorCode::kNotFound) return record.error();
+  std::vector<std::byte> piece(std::min(now.size, kPieceBytes));
+  for (std::uint64_t offset = 0; offset < now.size; offset += piece.size()) {
+    piece.resize(std::min(now.size - offset, kPieceBytes));
+    CAIRN_TRY(file.read_at(offset, piece));
+    now.checksum = crc32(piece, now.checksum);
+  }
+  return now;
+}
+
+}  // namespace
+
+std::string own_metadata_name(std::uint32_t rank) { return "__" + std::to_string(rank) + std::string(kMetadataName); }
+
+bool MetadataInPlace::same_as(const MetadataInPlace& other) const {
+  if (present != other.present) return false;
+  if (record && other.record) return record->save_id == other.record->save_id;
+  return record.has_value() == other.record.has_value() && size == other.size && checksum == other.checksum;
+}
+
+Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage, const std::string& name) {
+  constexpr int kTriesMax = 16;
+  for (int tries = 1;; ++tries) {
+    // A link is followed by stock readers, so it counts; the rename will replace the link and not its target.
+    const Result<std::unique_ptr<storage::ReadableFile>> file = storage.open(name, true);
+    if (!file && file.error().error_number() != ESTALE) {
+      if (file.error().code() == ErrorCode::kNotFound) return MetadataInPlace();
+      return file.error();
+    }
+    Result<MetadataInPlace> read = file ? read_opened(**file) : file.error();
+    // Not found after it was opened: it was replaced meanwhile, so there is another one to read.
+    if (read || read.error().code() != ErrorCode::kNotFound) return read;
+    if (tries == kTriesMax) {
+      return Error(ErrorCode::kUnavailable, "the file is replaced again and again while it is being read")
+          .file(name)
+          .actual(read.error().what());
+    }
+  }
+}
+
+Result<std::unique_ptr<SaveTransaction>> SaveTransaction::claim(storage::Storage& storage, const SaveIdentity& identity,
+                                                                const ClaimOptions& options, Lease::Progress progress) {
+  std::unique_ptr<SaveTransaction> transaction(new SaveTransaction(storage, identity, options));
+  CAIRN_TRY_ASSIGN(transaction->lease_, Lease::take_with_folder(storage, identity, std::move(progress)));
+  CAIRN_TRY(transaction->look_around());
+  return transaction;
+}
+
+SaveTransaction::SaveTransaction(storage::Storage& storage, const SaveIdentity& identity, const ClaimOptions& options)
+    : storage_(storage),
+      identity_(identity),
+      options_(options),
+      metadata_name_(options.alone_as_rank ? own_metadata_name(*options.alone_as_rank) : std::string(kMetadataName)),
+      folder_(folder_of(identity.save_id)) {}
+
+Result<void> SaveTransaction::look_around() {
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
+  fresh_ = std::none_of(files.begin(), files.end(), [this](const storage::ListedFile& file) {
+    if (options_.alone_as_rank) return belongs_to_rank(file.name, *options_.alone_as_rank);
+    return file.name != folder_ && file.name != storage::kLockName && belongs_to_a_checkpoint(file.name);
+  });
+  fresh_ = fresh_ && !options_.names_taken;
+  CAIRN_TRY_ASSIGN(seen_, read_metadata_in_place(storage_, metadata_name_));
+  return check_overwrite(seen_);
+}
+
+Result<void> SaveTransaction::check_overwrite(const MetadataInPlace& now) const {
+  if (!now.present || options_.overwrite) return {};
+  // In DCP's words, which its callers match.
+  return Error(ErrorCode::kInvalidArgument, "Checkpoint already exists and overwrite=False").file(metadata_name_);
+}
+
+SaveTransaction::~SaveTransaction() {
+  if (committed_) return;
+  try {
+    withdraw();
+  } catch (const std::exception&) {
+    // No memory even for names: the next save finds what is left, as after a kill.
+  }
+}
+
+Result<void> SaveTransaction::check_not_superseded(const MetadataInPlace& now) const {
+  if (now.same_as(seen_)) return {};
+  const bool earlier_of_this_job =
+      now.record && now.record->job_id == identity_.job_id && now.record->save_number < identity_.save_number;
+  if (earlier_of_this_job) return {};
+  return Error(ErrorCode::kSuperseded, "another save committed to this directory meanwhile; this one is withdrawn")
+      .file(metadata_name_)
+      .expected(seen_.record    ? "save " + to_hex(seen_.record->save_id)
+                : seen_.present ? "a stock checkpoint"
+                                : "none")
+      .actual(now.record    ? "save " + to_hex(now.record->save_id)
+              : now.present ? "a stock checkpoint"
+                            : "none");
+}
+
+Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
+  if (fate_ != nullptr) CAIRN_TRY(fate_->begin_decisive_step());
+  Result<void> renamed = storage_.replace(folder_ + std::string(kSealedName), metadata_name_);
+  if (!renamed) {
+    // Over a network a rename may have happened although its answer was lost: only looking tells.
+    const Result<MetadataInPlace> now = read_metadata_in_place(storage_, metadata_name_);
+    if (!now) {
+      committed_ = true;  // nobody knows: what may be the checkpoint is not withdrawn
+      return Error(renamed.error())
+          .while_doing("committing; it is unknown which checkpoint is in place, so both are kept");
+    }
+    if (!now->record || now->record->save_id != identity_.save_id) return renamed;
+  }
+  committed_ = true;  // visible from here on: never withdrawn
+  if (durability == Durability::kDurable) {
+    if (auto synced = storage_.sync(); !synced) {
+      return std::move(synced).error().while_doing(
+          "syncing the directory after the commit: the new checkpoint is visible, but a power cut may bring back the "
+          "old "
+          "one; the files of both are kept");
+    }
+  }
+  CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(storage_, metadata_name_));
+  if (!now.record || now.record->save_id != identity_.save_id) {
+    return Error(ErrorCode::kSuperseded, "another checkpoint is in place right after the commit").file(metadata_name_);
+  }
+  return {};
+}
+
+Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest::CommitRecord record,
+                                             Durability durability) {
+  record.save_id = identity_.save_id;
+  record.job_id = identity_.job_id;
+  record.job_start = identity_.job_start;
+  record.save_number = identity_.save_number;
+  record.pickle_bytes = pickle.size();
+  record.pickle_checksum = crc32(std::as_bytes(std::span(pickle)));
+  const std::string sealed = folder_ + std::string(kSealedName);  // (4)
+  CAIRN_TRY(storage_.create_whole(sealed, pickle + manifest::encode_commit_record(record), durability));
+  if (durability == Durability::kDurable) {
+    CAIRN_TRY(storage_.sync(folder_));
+    CAIRN_TRY(storage_.sync());
+  }
+  CommitReport report;
+  {
+    CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_.lock());  // (5)
+    CAIRN_TRY_ASSIGN(const MetadataInPlace old, read_metadata_in_place(storage_, metadata_name_));
+    CAIRN_TRY(check_overwrite(old));
+    CAIRN_TRY(check_not_superseded(old));
+    const std::vector<std::string> orphans = orphaned_files(storage_, metadata_name_, old, record);
+    if (!orphans.empty()) CAIRN_TRY(write_replaced_list(storage_, folder_, orphans));
+    if (lock && !lock->is_held()) {
+      return Error(ErrorCode::kUnavailable,
+                   "the lock of the directory was lost before the commit; this save is withdrawn, save again");
+    }
+    CAIRN_TRY(rename_and_confirm(durability));
+    const bool given_up = fate_ != nullptr && !fate_->note_committed();
+    const bool excludes_others = lock && lock->is_held();
+    // Others may have committed since: the save ends as if it were killed here, and a later one cleans up.
+    if (given_up && !excludes_others) return report;
+    // (7) Under the same lock: a save that commits in between must not be taken for one that died.
+    report.warnings = clean_up(storage_, identity_.save_id, record, orphans,
+                               excludes_others ? LeakedFiles::kRemove : LeakedFiles::kKeep);
+    if (lock && !excludes_others) report.warnings.emplace_back(kLockLost);
+    // Said once in a job: its saves have numbers from 1 on.
+    if (!lock && identity_.save_number == 1) report.warnings.emplace_back(kNoLocks);
+  }
+  if (!keeps_folder_) remove_folder(report.warnings);
+  return report;
+}
+
+void SaveTransaction::remove_folder(std::vector<std::string>& warnings) {
+  lease_.reset();
+  remove_private_folder(storage_, folder_, warnings);
+}
+
+void SaveTransaction::withdraw() {
+  std::vector<std::string> ignored;  // the failure that brought us here is the one to report
+  // The lease outlives the files, so that a kill in between leaves nothing that nobody would find.
+  remove_private_folder(storage_, folder_, ignored, Keep::kLease);
+  if (expects_any_) look_for_files();
+  withdraw_files(storage_, expected_, identity_.save_id);
+  lease_.reset();
+  remove_private_folder(storage_, folder_, ignored);
+  // Again: a rank that was late may have given a file its name before the folder went. Now none can any more.
+  withdraw_files(storage_, expected_, identity_.save_id);
+}
+
+void SaveTransaction::look_for_files() {
+  const auto files = storage_.list();
+  if (!files) return;  // the next save finds what is left, as after a kill
+  const std::string id = to_decimal(identity_.save_id);
+  for (const storage::ListedFile& file : *files) {
+    // Beside other files all of ours bear the save's id, so that those need not be opened.
+    const bool possible = file.name.ends_with(".distcp") && (fresh_ || file.name.find(id) != std::string::npos);
+    if (possible && file.is_regular) expected_.push_back(file.name);
+  }
+}
+
+}  // namespace cairn::commit

@@ -1,0 +1,443 @@
+// The commit of one save, step by step, on a model disk.
+#include "commit/save_transaction.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <utility>
+
+#include "commit/leftovers.h"
+#include "commit/testing/dead_lease.h"
+#include "commit/testing/one_save.h"
+#include "core/checksum.h"
+#include "storage/posix/posix_storage.h"
+#include "storage/testing/model_storage.h"
+#include "storage/testing/scratch_directory.h"
+#include "storage/testing/view_storage.h"
+
+namespace cairn::commit {
+namespace {
+
+using storage::ModelStorage;
+
+TEST(Commit, TheFirstSaveHasTheNamesOfStockTorch) {
+  ModelStorage disk;
+  ASSERT_TRUE(disk.create_whole("common.pt", "others", Durability::kDurable));
+  commit_one(disk, save_number(1));
+  EXPECT_EQ(names_in(disk), (std::vector<std::string>{".metadata", "__0_0.distcp", "common.pt"}));
+}
+
+TEST(Commit, ALaterSaveNeverReusesAName) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  commit_one(disk, save_number(2));
+  EXPECT_FALSE(holds(disk, "__0_0.distcp"));
+  EXPECT_EQ(names_in(disk).size(), 2u);
+  EXPECT_EQ(read_metadata_in_place(disk).value().record->save_number, 2u);
+}
+
+TEST(Commit, TwoSavesThatBeginTogetherSeeEachOther) {
+  ModelStorage disk;
+  OneSave first(disk, save_number(1));
+  OneSave second(disk, save_number(1, kOtherJob));
+  EXPECT_EQ(first.name(), "__0_0.distcp");
+  EXPECT_NE(second.name(), "__0_0.distcp");
+}
+
+TEST(Commit, TheLoserOfTwoJobsIsToldAndWithdraws) {
+  ModelStorage disk;
+  OneSave loser(disk, save_number(1));
+  commit_one(disk, save_number(1, kOtherJob));
+  ASSERT_TRUE(loser.publish());
+  const auto committed = loser.commit();
+  ASSERT_FALSE(committed);
+  EXPECT_EQ(committed.error().code(), ErrorCode::kSuperseded);
+  loser.withdraw();
+  EXPECT_EQ(names_in(disk).size(), 2u);
+  EXPECT_EQ(read_metadata_in_place(disk).value().record->job_id, kOtherJob);
+}
+
+TEST(Commit, OfAJobComeInTheirOrder) {
+  ModelStorage disk;
+  OneSave second(disk, save_number(2));
+  OneSave first(disk, save_number(1));
+  OneSave third(disk, save_number(3));
+  ASSERT_TRUE(second.publish());
+  ASSERT_TRUE(second.commit());
+  ASSERT_TRUE(first.publish());
+  EXPECT_EQ(first.commit().error().code(), ErrorCode::kSuperseded);
+  first.withdraw();
+  ASSERT_TRUE(third.publish());
+  ASSERT_TRUE(third.commit());
+  EXPECT_EQ(names_in(disk), (std::vector<std::string>{".metadata", third.name()}));
+}
+
+TEST(Commit, WithoutOverwriteTheSecondOfTwoThatBeganTogetherIsTold) {
+  ModelStorage disk;
+  auto first = SaveTransaction::claim(disk, save_number(1), {.overwrite = false}).value();
+  auto second = SaveTransaction::claim(disk, save_number(2), {.overwrite = false}).value();
+  ASSERT_TRUE(first->commit("pickle", {}, Durability::kDurable));
+  EXPECT_EQ(second->commit("pickle", {}, Durability::kDurable).error().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST(Commit, AWithdrawnSaveLeavesNothing) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  const auto before = names_in(disk);
+  OneSave save(disk, save_number(2));
+  ASSERT_TRUE(save.publish());
+  save.withdraw();
+  EXPECT_EQ(names_in(disk), before);
+}
+
+// Publishing has an outcome of its own.
+class OddPublishing : public storage::ViewStorage {
+ public:
+  using Publish = std::function<Result<void>(storage::Storage&, std::string_view from, std::string_view to)>;
+  OddPublishing(storage::Storage& storage, Publish publish)
+      : ViewStorage(storage), storage_(storage), publish_(std::move(publish)) {}
+  Result<void> publish(std::string_view from, std::string_view to) override { return publish_(storage_, from, to); }
+
+ private:
+  storage::Storage& storage_;
+  Publish publish_;
+};
+
+TEST(Commit, AFileThatWasPublishedThoughItFailedIsWithdrawn) {
+  ModelStorage disk;
+  OddPublishing odd(disk, [](storage::Storage& storage, std::string_view from, std::string_view to) -> Result<void> {
+    CAIRN_TRY(storage.publish(from, to));
+    return Error::from_errno(ETIMEDOUT, "publishing, whose answer is lost");
+  });
+  OneSave save(odd, save_number(1));
+  EXPECT_EQ(save.name(), "__0_0.distcp");
+  EXPECT_FALSE(save.publish());
+  EXPECT_TRUE(holds(disk, save.name()));
+  save.withdraw();
+  EXPECT_EQ(names_in(disk), std::vector<std::string>());
+}
+
+TEST(Commit, AFileOfAnotherSaveIsNeverWithdrawn) {
+  for (const std::string& other : {data_file_of({8, 8}), std::string("of stock torch")}) {
+    ModelStorage disk;
+    OddPublishing odd(disk, [&](storage::Storage& storage, std::string_view from, std::string_view to) {
+      EXPECT_TRUE(storage.create_whole(to, other, Durability::kDurable));  // between our look around and now
+      return storage.publish(from, to);
+    });
+    OneSave save(odd, save_number(1));
+    const auto published = save.publish();
+    ASSERT_FALSE(published);
+    EXPECT_EQ(published.error().error_number(), EEXIST);
+    save.withdraw();
+    EXPECT_EQ(names_in(disk), std::vector<std::string>{"__0_0.distcp"});
+    EXPECT_EQ(storage::read_small(disk, "__0_0.distcp", 1000).value(), other);
+  }
+}
+
+TEST(MetadataInPlace, OfOneSaveIsKnownByItsRecordAlone) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  const auto first = read_metadata_in_place(disk).value();
+  ASSERT_TRUE(first.record);
+  EXPECT_TRUE(first.same_as(read_metadata_in_place(disk).value()));
+  commit_one(disk, save_number(2));
+  EXPECT_FALSE(first.same_as(read_metadata_in_place(disk).value()));
+}
+
+TEST(MetadataInPlace, WithoutARecordIsKnownByItsBytes) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  const auto whole = read_metadata_in_place(disk).value();
+  std::string bytes = storage::read_small(disk, kMetadataName, 1000).value();
+  std::vector<MetadataInPlace> others;
+  for (const std::size_t damaged : {bytes.size() - 1, bytes.size() - 20, bytes.size() - 60}) {  // magic, footer, body
+    bytes[damaged] ^= 1;
+    ASSERT_TRUE(disk.remove(kMetadataName));
+    ASSERT_TRUE(disk.create_whole(kMetadataName, bytes, Durability::kDurable));
+    others.push_back(read_metadata_in_place(disk).value());
+    EXPECT_FALSE(others.back().record);
+    EXPECT_EQ(others.back().checksum, crc32(std::as_bytes(std::span(bytes))));
+    EXPECT_TRUE(others.back().same_as(read_metadata_in_place(disk).value()));
+    bytes[damaged] ^= 1;
+  }
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    EXPECT_FALSE(others[i].same_as(whole));
+    for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(others[i].same_as(others[j]));
+  }
+}
+
+// A folder such as a killed save leaves.
+void leave_dead_save(ModelStorage& disk, const SaveIdentity& identity, const std::string& replaced) {
+  const std::string folder = folder_of(identity.save_id);
+  ASSERT_TRUE(disk.make_folder(folder));
+  leave_dead_lease(disk, folder);
+  ASSERT_TRUE(disk.create_whole(folder + "/half.distcp", "half", Durability::kBuffered));
+  ASSERT_TRUE(disk.create_whole(folder + "/replaced", replaced, Durability::kBuffered));
+  ASSERT_TRUE(
+      disk.create_whole("__0_" + to_decimal(identity.save_id) + "000000.distcp", "published", Durability::kBuffered));
+}
+
+TEST(Leftovers, OfADeadSaveGoWithTheNextCommit) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  ASSERT_TRUE(disk.create_whole("__0_5.distcp", "of a checkpoint that the dead save replaced", Durability::kBuffered));
+  ASSERT_TRUE(disk.create_whole("common.pt", "others", Durability::kBuffered));
+  leave_dead_save(disk, save_number(9, kOtherJob), "__0_5.distcp\ncommon.pt\n../outside.distcp\n");
+  commit_one(disk, save_number(2));
+  const auto names = names_in(disk);
+  ASSERT_EQ(names.size(), 3u) << testing::PrintToString(names);
+  EXPECT_TRUE(holds(disk, "common.pt"));
+}
+
+// A storage in which a rank leaves its mark in a folder that was found empty, right before it is removed.
+class LateMark : public storage::ViewStorage {
+ public:
+  explicit LateMark(ModelStorage& disk) : ViewStorage(disk), disk_(disk) {}
+  Result<void> remove_folder(std::string_view name) override {
+    if (!std::exchange(left_, true)) {
+      EXPECT_TRUE(disk_.create_whole(std::string(name) + "/failed-1", "late", Durability::kBuffered));
+    }
+    return disk_.remove_folder(name);
+  }
+
+ private:
+  ModelStorage& disk_;
+  bool left_ = false;
+};
+
+TEST(Leftovers, OfADeadSaveGoWithAMarkThatComesLate) {
+  ModelStorage disk;
+  leave_dead_save(disk, save_number(9), "");
+  LateMark storage(disk);
+  ASSERT_TRUE(clean_up_after(storage, save_number(9).save_id));
+  EXPECT_TRUE(names_in(disk).empty()) << testing::PrintToString(names_in(disk));
+}
+
+TEST(Leftovers, OfALivingSaveStay) {
+  ModelStorage disk;
+  OneSave living(disk, save_number(1, kOtherJob));
+  ASSERT_TRUE(living.publish());
+  commit_one(disk, save_number(2));
+  EXPECT_TRUE(holds(disk, living.name()));
+  EXPECT_TRUE(holds(disk, folder_of(save_number(1, kOtherJob).save_id)));
+}
+
+TEST(Commit, IsNotHinderedByTheLockFileOfADeadSave) {
+  ModelStorage disk;
+  ASSERT_TRUE(disk.create_whole(storage::kLockName, "", Durability::kBuffered));
+  commit_one(disk, save_number(1));
+  EXPECT_EQ(names_in(disk), (std::vector<std::string>{".metadata", "__0_0.distcp"}));
+}
+
+// Each file that is opened is stale, as after its removal by another client, until `stale` of them were.
+class StaleFiles : public storage::ViewStorage {
+ public:
+  StaleFiles(storage::Storage& storage, int stale) : ViewStorage(storage), stale_(stale) {}
+  Result<std::unique_ptr<storage::ReadableFile>> open(std::string_view name, bool follow_links) const override {
+    CAIRN_TRY_ASSIGN(auto file, ViewStorage::open(name, follow_links));
+    if (stale_-- <= 0) return file;
+    return std::unique_ptr<storage::ReadableFile>(std::make_unique<Stale>(file->size()));
+  }
+
+ private:
+  class Stale final : public storage::ReadableFile {
+   public:
+    explicit Stale(std::uint64_t size) : size_(size) {}
+    std::uint64_t size() const override { return size_; }
+    Result<void> read_at(std::uint64_t, std::span<std::byte>) const override {
+      return Error::from_errno(ESTALE, "reading");
+    }
+    std::optional<DirectAlignment> direct_alignment() const override { return std::nullopt; }
+    Result<void> read_direct_at(std::uint64_t offset, std::span<std::byte> target) const override {
+      return read_at(offset, target);
+    }
+    bool is_cached(std::uint64_t, std::uint64_t) const override { return false; }
+
+   private:
+    std::uint64_t size_;
+  };
+
+  mutable int stale_;
+};
+
+TEST(MetadataInPlace, ThatGoesStaleIsReadAgain) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  const auto read = read_metadata_in_place(StaleFiles(disk, 3));
+  ASSERT_TRUE(read) << read.error().what();
+  ASSERT_TRUE(read->record);
+  EXPECT_EQ(read->record->save_number, 1u);
+  EXPECT_EQ(read_metadata_in_place(StaleFiles(disk, 1000)).error().code(), ErrorCode::kUnavailable);
+}
+
+// One file seems to be large, and to hold zeros.
+class LargeFile : public storage::ViewStorage {
+ public:
+  LargeFile(storage::Storage& storage, std::string name, std::uint64_t size)
+      : ViewStorage(storage), name_(std::move(name)), size_(size) {}
+  Result<std::unique_ptr<storage::ReadableFile>> open(std::string_view name, bool follow_links) const override {
+    if (name != name_) return ViewStorage::open(name, follow_links);
+    return std::unique_ptr<storage::ReadableFile>(std::make_unique<Zeros>(*this));
+  }
+  std::uint64_t bytes_read() const { return bytes_read_; }
+  std::uint64_t longest_read() const { return longest_read_; }
+
+ private:
+  class Zeros final : public storage::ReadableFile {
+   public:
+    explicit Zeros(const LargeFile& view) : view_(view) {}
+    std::uint64_t size() const override { return view_.size_; }
+    Result<void> read_at(std::uint64_t, std::span<std::byte> target) const override {
+      view_.bytes_read_ += target.size();
+      view_.longest_read_ = std::max<std::uint64_t>(view_.longest_read_, target.size());
+      std::fill(target.begin(), target.end(), std::byte{0});
+      return {};
+    }
+    std::optional<DirectAlignment> direct_alignment() const override { return std::nullopt; }
+    Result<void> read_direct_at(std::uint64_t offset, std::span<std::byte> target) const override {
+      return read_at(offset, target);
+    }
+    bool is_cached(std::uint64_t, std::uint64_t) const override { return false; }
+
+   private:
+    const LargeFile& view_;
+  };
+
+  const std::string name_;
+  const std::uint64_t size_;
+  mutable std::uint64_t bytes_read_ = 0;
+  mutable std::uint64_t longest_read_ = 0;
+};
+
+constexpr std::uint64_t kLargePiece = 4 << 20;  // no more of a file may be in memory at a time
+
+TEST(MetadataInPlace, WithoutARecordIsReadPieceByPiece) {
+  ModelStorage disk;
+  constexpr std::uint64_t kSize = (std::uint64_t{200} << 20) + 1;
+  const LargeFile view(disk, std::string(kMetadataName), kSize);
+  const auto read = read_metadata_in_place(view);
+  ASSERT_TRUE(read) << read.error().what();
+  EXPECT_FALSE(read->record);
+  EXPECT_EQ(read->size, kSize);
+  EXPECT_EQ(read->checksum, crc32(std::vector<std::byte>(kSize)));
+  EXPECT_GE(view.bytes_read(), kSize);
+  EXPECT_LE(view.longest_read(), kLargePiece);
+}
+
+// Both in place, where the save replaces it, and beside it, as of a rank that saved alone.
+TEST(Leftovers, BesideALargeMetadataWithoutARecordStay) {
+  for (const std::string& name : {std::string(kMetadataName), own_metadata_name(9)}) {
+    ModelStorage disk;
+    ASSERT_TRUE(disk.create_whole("__0_0.distcp", "old", Durability::kDurable));
+    ASSERT_TRUE(disk.create_whole(name, "old", Durability::kDurable));
+    LargeFile view(disk, name, kDecodedMetadataBytesMax + 1);
+    OneSave save(view, save_number(1));
+    ASSERT_TRUE(save.publish());
+    const auto committed = save.commit();
+    EXPECT_LE(view.longest_read(), kLargePiece);
+    EXPECT_TRUE(holds(disk, "__0_0.distcp"));
+    if (name == kMetadataName) continue;  // the view shows the old one after the commit, too
+    ASSERT_TRUE(committed) << committed.error().what();
+    ASSERT_EQ(committed->warnings.size(), 1U);
+    EXPECT_NE(committed->warnings[0].find("'__9.metadata'"), std::string::npos);
+  }
+}
+
+TEST(Commit, PublishesNothingFromAFolderThatWasReplaced) {
+  for (const bool published : {false, true}) {
+    ModelStorage disk;
+    commit_one(disk, save_number(1));
+    OneSave save(disk, save_number(2));
+    if (published) ASSERT_TRUE(save.publish());
+    disk.replace_folder(folder_of(save_number(2).save_id));
+    const ErrorCode code = published ? save.commit().error().code() : save.publish().error().code();
+    EXPECT_EQ(code, ErrorCode::kUnsafe);
+    save.withdraw();
+    EXPECT_EQ(read_metadata_in_place(disk).value().record->save_number, 1u);
+    EXPECT_FALSE(holds(disk, save.name()));
+  }
+}
+
+TEST(Leftovers, InAnotherUsersFolderAreNotBelieved) {
+  ModelStorage disk;
+  ASSERT_TRUE(disk.create_whole("__0_5.distcp", "not named by any metadata", Durability::kBuffered));
+  leave_dead_save(disk, save_number(9, kOtherJob), "__0_5.distcp\n");
+  const std::string folder = folder_of(save_number(9, kOtherJob).save_id);
+  disk.give_away(folder);
+  commit_one(disk, save_number(1));
+  EXPECT_TRUE(holds(disk, "__0_5.distcp"));
+  EXPECT_TRUE(holds(disk, folder));
+}
+
+// A rank that publishes its file when the coordinator has long withdrawn the save, and never hears of it.
+class LateRank {
+ public:
+  explicit LateRank(ModelStorage& disk) : disk_(disk) {
+    auto claimed = SaveTransaction::claim(disk, identity_);
+    const SaveTicket ticket = claimed.value()->ticket();
+    claimed->reset();
+    name_ = data_file_name(ticket, 1, 0);
+    files_.emplace(disk, identity_);
+    EXPECT_TRUE(
+        disk.create_whole(files_->private_name(name_).value(), data_file_of(identity_.save_id), Durability::kDurable));
+    EXPECT_TRUE(files_->publish({name_}, Durability::kDurable));
+    files_->hand_over();
+  }
+
+  RankFiles& files() { return *files_; }
+  bool has_left_a_file() const { return holds(disk_, name_); }
+  bool has_left_a_folder() const { return holds(disk_, folder()); }
+  void die() {
+    files_.reset();
+    leave_dead_lease(disk_, folder());
+  }
+
+ private:
+  std::string folder() const { return folder_of(identity_.save_id); }
+
+  ModelStorage& disk_;
+  SaveIdentity identity_ = save_number(9, kOtherJob);
+  std::string name_;
+  std::optional<RankFiles> files_;
+};
+
+TEST(Leftovers, OfARankThatCameTooLateGoWhenItsProcessIsDead) {
+  for (const bool first : {true, false}) {  // the first has the plain name of DCP, which says nothing of its save
+    ModelStorage disk;
+    if (!first) commit_one(disk, save_number(1));
+    LateRank late(disk);
+    commit_one(disk, save_number(2));
+    EXPECT_TRUE(late.has_left_a_file());
+    late.die();
+    EXPECT_TRUE(late.has_left_a_folder());
+    commit_one(disk, save_number(3));
+    EXPECT_EQ(names_in(disk).size(), 2u) << testing::PrintToString(names_in(disk));
+  }
+}
+
+TEST(Leftovers, OfARankInADirectoryOfItsOwnGoWithTheVerdict) {
+  ModelStorage disk;
+  LateRank committed(disk);
+  committed.files().remove_own_folder();
+  EXPECT_TRUE(committed.has_left_a_file());
+  EXPECT_FALSE(committed.has_left_a_folder());
+  ModelStorage other_disk;
+  LateRank failed(other_disk);
+  failed.files().withdraw();
+  EXPECT_TRUE(names_in(other_disk).empty()) << testing::PrintToString(names_in(other_disk));
+}
+
+TEST(Lease, FolderNamesAreRecognised) {
+  const SaveId id{0x0123456789abcdef, 42};
+  EXPECT_EQ(save_id_of_folder(folder_of(id)), id);
+  EXPECT_FALSE(save_id_of_folder(".cairn-"));
+  EXPECT_FALSE(save_id_of_folder(".cairn-0123456789ABCDEF000000000000002a"));
+  EXPECT_FALSE(save_id_of_folder("cairn-0123456789abcdef000000000000002a"));
+}
+
+}  // namespace
+}  // namespace cairn::commit

@@ -1,0 +1,25 @@
+// leave_dead_lease: makes a save look as if its process had been killed. For tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "commit/lease.h"
+#include "os/process_identity.h"
+#include "storage/storage.h"
+
+namespace cairn::commit {
+
+// Puts the lease of a process of this host that has ended into the private folder `folder`; a lease that is there is
+// replaced.
+inline void leave_dead_lease(storage::Storage& storage, const std::string& folder) {
+  const os::ProcessIdentity process = os::ProcessIdentity::mine();
+  const std::string lease = "cairn-lease 1\nhost " + process.host + "\nboot " + process.boot_id + "\nnamespace " +
+                            process.pid_namespace + "\npid 1\nstart 1\n";
+  const std::string name = folder + "/" + std::string(kLeaseName);
+  ASSERT_TRUE(storage.remove(name));
+  ASSERT_TRUE(storage.create_whole(name, lease, Durability::kBuffered));
+}
+
+}  // namespace cairn::commit

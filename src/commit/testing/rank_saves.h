@@ -1,0 +1,262 @@
+// RankSaves: asynchronous saves by several ranks, which meet in a real directory: as threads, and as processes that are
+// killed. For tests.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "commit/rank_save.h"
+#include "format/manifest/trailer.h"
+#include "storage/posix/posix_storage.h"
+#include "storage/testing/dying_storage.h"
+#include "storage/testing/scratch_directory.h"
+
+namespace cairn::commit {
+
+using storage::PosixStorage;
+using storage::Storage;
+
+inline constexpr SaveId kJob{7, 7};
+
+inline SaveIdentity save_number(std::uint64_t number, SaveId job = kJob) { return {{job.high, number}, job, number}; }
+
+// What a rank saves: a tensor of its own.
+class RankBytes {
+ public:
+  RankBytes(const SaveTicket& ticket, std::uint32_t rank, std::uint32_t count)
+      : values_(10'000 + 100 * rank, static_cast<float>(ticket.identity.save_number)) {
+    const auto size = static_cast<std::int64_t>(values_.size());
+    EXPECT_TRUE(state_.add_tensor(Path{"t", std::to_string(rank)},
+                                  TensorView::contiguous(values_.data(), DType::kFloat32, {size})));
+    const Entry& entry = state_.entries().front();
+    data_file::ItemSource source;
+    source.entry = &entry;
+    source.tensor = std::get_if<TensorEntry>(&entry.content);
+    image_ = data_file::FileImage::make({ticket.identity.save_id, rank, 0, count}, std::array{source}).value();
+    name_ = data_file_name(ticket, rank, 0);
+  }
+
+  std::vector<data_file::ImageFile> files() const { return {{name_, &*image_}}; }
+  const std::string& name() const { return name_; }
+
+ private:
+  std::vector<float> values_;
+  StateDict state_;
+  std::optional<data_file::FileImage> image_;
+  std::string name_;
+};
+
+inline CommitDuty duty_of(const SaveTicket& ticket, std::uint32_t count) {
+  CommitDuty duty{"pickle", {}};
+  for (std::uint32_t rank = 0; rank < count; ++rank) duty.files.push_back({RankBytes(ticket, rank, count).name()});
+  return duty;
+}
+
+// The number of the save that is in place, all of it; 0: none; -1: broken.
+inline int checkpoint_in(const Storage& storage) {
+  const auto now = read_metadata_in_place(storage);
+  if (!now || (now->present && !now->record)) return -1;
+  if (!now->present) return 0;
+  for (const auto& file : now->record->files) {
+    const auto opened = storage.open(file.name, false);
+    if (!opened || (*opened)->size() != file.size) return -1;
+    const auto trailer = manifest::read_trailer(**opened);
+    if (!trailer || !*trailer || (*trailer)->save_id() != now->record->save_id) return -1;
+    if ((*trailer)->checksum() != file.trailer_checksum) return -1;
+  }
+  return static_cast<int>(now->record->save_number);
+}
+
+inline std::size_t names_in(const Storage& storage) { return storage.list().value().size(); }
+
+using Reports = std::vector<Result<RankSaveReport>>;
+using Opening = std::function<std::unique_ptr<Storage>()>;
+
+// One save by `count` ranks. What a test is about it changes before run().
+class Together {
+ public:
+  Together(Opening opening, std::uint32_t count, std::uint32_t coordinator)
+      : opening_(std::move(opening)), count_(count), coordinator_(coordinator) {
+    options.write.thread_count = 1;
+  }
+
+  // What the coordinator's process does, and what the others are told.
+  void claim(const SaveIdentity& identity) { claim_by(opening_, identity); }
+  // The coordinator alone opens the directory in its own way.
+  void claim_by(const Opening& opening, const SaveIdentity& identity) {
+    claimed_ = RankSave::claim(opening(), identity, coordinator_).value();
+    come_with(claimed_->ticket());
+  }
+  void come_with(const SaveTicket& ticket) {
+    ticket_ = ticket;
+    duty_ = duty_of(ticket, count_);
+  }
+
+  const SaveTicket& ticket() const { return ticket_; }
+  const CommitDuty& duty() const { return duty_; }
+  const std::string& name_of(std::uint32_t rank) const { return duty_.files[rank].front(); }
+
+  // In place of what a rank would do, once it has entered; and in place of how it would open the directory.
+  using Deed = std::function<Result<RankSaveReport>(RankSave&)>;
+  std::map<std::uint32_t, Deed> instead = {};
+  std::map<std::uint32_t, Opening> opened_by = {};
+  RankSaveOptions options = {};
+  std::function<Result<void>()> may_commit = {};
+
+  Result<RankSaveReport> finish(RankSave& save, std::uint32_t rank) const {
+    const RankBytes bytes(ticket_, rank, count_);
+    if (rank != coordinator_) return save.finish(bytes.files(), std::nullopt, options);
+    return save.finish(bytes.files(), duty_, options, may_commit);
+  }
+
+  Result<RankSaveReport> run_rank(std::uint32_t rank) {
+    const Opening& opening = opened_by.contains(rank) ? opened_by[rank] : opening_;
+    auto save = rank == coordinator_ ? std::move(claimed_) : RankSave::join(opening(), ticket_);
+    CAIRN_TRY(save->enter({rank, count_, coordinator_}));
+    if (instead.contains(rank)) return instead[rank](*save);
+    Result<RankSaveReport> report = finish(*save, rank);
+    EXPECT_EQ(save->progress().phase, SaveProgress::Phase::kEnded);
+    if (report) EXPECT_EQ(save->progress().bytes_written, save->progress().bytes_total);
+    return report;
+  }
+
+  // `absent` ranks do nothing at all here.
+  Reports run(const std::vector<std::uint32_t>& absent = {}) {
+    Reports reports(count_, Error(ErrorCode::kInternal, "absent"));
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < count_; ++rank) {
+      if (std::find(absent.begin(), absent.end(), rank) != absent.end()) continue;
+      threads.emplace_back([&, rank] { reports[rank] = run_rank(rank); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::uint32_t rank : absent) reports.erase(reports.begin() + rank);
+    return reports;
+  }
+
+ private:
+  Opening opening_;
+  std::uint32_t count_;
+  std::uint32_t coordinator_;
+  std::unique_ptr<RankSave> claimed_;
+  SaveTicket ticket_;
+  CommitDuty duty_;
+};
+
+inline void expect_all_saved(const Reports& reports) {
+  for (const auto& report : reports) {
+    ASSERT_TRUE(report) << report.error().what();
+    EXPECT_TRUE(report->warnings.empty());
+    EXPECT_GT(report->bytes_written, 40'000u);
+  }
+}
+
+// All failed, with the same error, in which `rank` is the first to blame.
+inline void expect_all_failed(const Reports& reports, ErrorCode code, std::uint32_t rank) {
+  for (const auto& report : reports) {
+    ASSERT_FALSE(report);
+    EXPECT_EQ(report.error().code(), code) << report.error().what();
+    EXPECT_EQ(report.error().rank(), rank) << report.error().what();
+    EXPECT_FALSE(report.error().causes().empty());
+    EXPECT_STREQ(report.error().what(), reports.front().error().what());
+  }
+}
+
+using storage::DyingStorage;
+using Moment = DyingStorage::Moment;
+
+// A process of its own; its death is waited for.
+class Process {
+ public:
+  explicit Process(const std::function<void()>& work) : pid_(fork()) {
+    if (pid_ != 0) return;
+    work();
+    _exit(0);
+  }
+  // Whether it was killed, as opposed to came to its end.
+  bool was_killed() {
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
+    return WIFSIGNALED(status);
+  }
+
+ private:
+  pid_t pid_;
+};
+
+class RankSaves : public testing::Test {
+ protected:
+  RankSaves() : storage_(open()) {}
+  std::unique_ptr<Storage> open() const { return PosixStorage::open_directory(directory_.path()).value(); }
+  Opening opening() const {
+    return [this] { return open(); };
+  }
+  Together save(std::uint64_t number, std::uint32_t count, std::uint32_t coordinator = 0) const {
+    Together together(opening(), count, coordinator);
+    together.claim(save_number(number));
+    return together;
+  }
+  void save_well(std::uint64_t number, std::uint32_t count = 3) const { expect_all_saved(save(number, count).run()); }
+  // The checkpoint of the save is there, and nothing beside it.
+  void expect_only(int number, std::size_t files = 3) const {
+    EXPECT_EQ(checkpoint_in(*storage_), number);
+    EXPECT_EQ(names_in(*storage_), number == 0 ? 0 : files + 1);
+  }
+  Opening dying(Moment moment, int operation = -1) const {
+    return [this, moment, operation] { return std::make_unique<DyingStorage>(open(), moment, operation); };
+  }
+  // Three ranks save; that one is a process that dies at that moment, or not at all. The reports of the others.
+  Reports save_with_process(std::uint64_t number, std::uint32_t rank, const Opening& opening, bool& killed) const;
+
+  storage::ScratchDirectory directory_;
+  std::unique_ptr<Storage> storage_;
+};
+
+inline Reports RankSaves::save_with_process(std::uint64_t number, std::uint32_t rank, const Opening& opening,
+                                            bool& killed) const {
+  if (rank != 0) {
+    Together together = save(number, 3);
+    together.options.deadlines.progress = std::chrono::milliseconds(300);  // for one that dies before it has a lease
+    Process process([&] {
+      together.opened_by[rank] = opening;
+      (void)together.run_rank(rank);
+    });
+    Reports reports = together.run({rank});
+    killed = process.was_killed();
+    return reports;
+  }
+  std::array<int, 2> ends{};
+  EXPECT_EQ(pipe(ends.data()), 0);
+  Process process([&] {
+    Together together(opening, 3, 0);
+    together.claim(save_number(number));
+    const std::string ticket = encode_ticket(together.ticket());
+    EXPECT_EQ(write(ends[1], ticket.data(), ticket.size()), static_cast<ssize_t>(ticket.size()));
+    (void)together.run_rank(0);
+  });
+  close(ends[1]);
+  std::string ticket(256, '\0');
+  const ssize_t length = read(ends[0], ticket.data(), ticket.size());
+  close(ends[0]);
+  Reports reports;
+  if (length > 0) {  // else it died before anybody was asked to save
+    Together others(this->opening(), 3, 0);
+    others.come_with(decode_ticket(ticket.substr(0, static_cast<std::size_t>(length))).value());
+    reports = others.run({0});
+  }
+  killed = process.was_killed();
+  return reports;
+}
+
+}  // namespace cairn::commit

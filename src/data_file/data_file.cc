@@ -1,0 +1,172 @@
+#include "data_file/data_file.h"
+
+#include "core/byte_source.h"
+#include "core/checked.h"
+#include "core/checksum.h"
+#include "format/torch_file/tensor_reader.h"
+
+namespace cairn::data_file {
+namespace {
+
+std::string describe(DType dtype, const Extents& sizes) { return std::string(name_of(dtype)) + " " + to_string(sizes); }
+
+Error differs(std::string_view what, const std::string& expected, const std::string& actual) {
+  return Error(ErrorCode::kCorrupt, std::string(what)).expected(expected).actual(actual);
+}
+
+Result<void> check_identity(const storage::ReadableFile& bytes, const std::optional<manifest::Trailer>& trailer,
+                            const manifest::CommitRecord::File& recorded, const std::optional<SaveId>& save_id) {
+  if (bytes.size() != recorded.size) {
+    return differs("a data file of another size than was committed", std::to_string(recorded.size) + " bytes",
+                   std::to_string(bytes.size()) + " bytes");
+  }
+  if (!trailer)
+    return Error(ErrorCode::kCorrupt, "a data file whose trailer is gone").expected("a trailer").actual("none");
+  if (save_id && trailer->save_id() != *save_id) {
+    return differs("a data file of another save", "save " + to_hex(*save_id), "save " + to_hex(trailer->save_id()));
+  }
+  if (trailer->checksum() != recorded.trailer_checksum) {
+    return differs("a data file other than was committed", "trailer " + crc_text(recorded.trailer_checksum),
+                   "trailer " + crc_text(trailer->checksum()));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DataFile>> DataFile::open(const storage::Storage& storage, const std::string& name,
+                                                 bool follow_links, const manifest::CommitRecord::File* recorded,
+                                                 const std::optional<SaveId>& save_id) {
+  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::ReadableFile> bytes, storage.open(name, follow_links));
+  std::unique_ptr<DataFile> file(new DataFile(name, std::move(bytes)));
+  auto trailer = manifest::read_trailer(*file->bytes_);
+  if (!trailer) return std::move(trailer).error().file(name);
+  file->trailer_ = std::move(*trailer);
+  if (recorded != nullptr) {
+    if (auto checked = check_identity(*file->bytes_, file->trailer_, *recorded, save_id); !checked) {
+      return std::move(checked).error().file(name);
+    }
+  }
+  return file;
+}
+
+Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std::size_t chunk) const {
+  const ItemLocation& location = tensor.locations[chunk];
+  const std::optional<std::size_t> found = trailer_->item_at(location.offset);
+  if (!found) return Error(ErrorCode::kCorrupt, "no item begins where the metadata says").offset(location.offset);
+  const manifest::TrailerItem item = trailer_->item(*found);
+  const Box box = tensor.chunk(chunk);
+  if (item.kind == manifest::TrailerItem::Kind::kSerializedTensor) {
+    return Error(ErrorCode::kUnsupported, "a tensor that only torch can describe");
+  }
+  if (item.fqn != tensor.fqn) return differs("the item of another key", "'" + tensor.fqn + "'", "'" + item.fqn + "'");
+  if (item.kind != manifest::TrailerItem::Kind::kTensor || item.dtype != tensor.dtype || !(item.box == box) ||
+      item.extent.item_length != location.length) {
+    return differs(
+        "an item other than the metadata says",
+        describe(tensor.dtype, box.sizes()) + " of " + std::to_string(location.length) + " bytes",
+        describe(item.dtype, item.box.sizes()) + " of " + std::to_string(item.extent.item_length) + " bytes");
+  }
+  StoredTensor stored;
+  stored.dtype = item.dtype;
+  stored.sizes = box.sizes();
+  stored.strides = row_major_strides(box.sizes());
+  stored.record_offset = item.extent.payload_offset;
+  stored.record_bytes = item.extent.payload_length;
+  stored.chunk_crcs = trailer_->chunk_checksums(*found);
+  const auto needed =
+      checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(box.element_count()), item_bytes(item.dtype));
+  if (!needed || *needed != stored.record_bytes) {
+    return differs("a payload of another size than its shape", needed ? std::to_string(*needed) : "a countable size",
+                   std::to_string(stored.record_bytes) + " bytes");
+  }
+  return stored;
+}
+
+Result<StoredTensor> DataFile::tensor_of_stock(const CatalogTensor& tensor, std::size_t chunk) const {
+  const ItemLocation& location = tensor.locations[chunk];
+  CAIRN_TRY_ASSIGN(const SourceWindow window, SourceWindow::make(*bytes_, location.offset, location.length));
+  CAIRN_TRY_ASSIGN(const torch_file::TensorRecord record, torch_file::read_tensor_item(window));
+  const Extents sizes = tensor.chunk(chunk).sizes();
+  if (record.dtype != tensor.dtype || !(record.sizes == sizes)) {
+    return differs("a tensor other than the metadata says", describe(tensor.dtype, sizes),
+                   describe(record.dtype, record.sizes));
+  }
+  StoredTensor stored;
+  stored.dtype = record.dtype;
+  stored.sizes = record.sizes;
+  stored.strides = record.strides;
+  stored.record_offset = location.offset + record.payload_offset;
+  stored.record_bytes = record.payload_bytes;
+  stored.first_element = record.storage_offset;
+  stored.record_crc = record.crc;
+  stored.big_endian = record.big_endian;
+  stored.conjugate = record.conjugate;
+  stored.negative = record.negative;
+  return stored;
+}
+
+Result<StoredTensor> DataFile::tensor(const CatalogTensor& tensor, std::size_t chunk) const {
+  const ItemLocation& location = tensor.locations[chunk];
+  Result<StoredTensor> stored = trailer_ ? tensor_of_cairn(tensor, chunk) : tensor_of_stock(tensor, chunk);
+  if (!stored) return std::move(stored).error().key(tensor.fqn).file(name_).offset(location.offset);
+  return stored;
+}
+
+Result<void> DataFile::check_value(const CatalogValue& value) const {
+  if (!trailer_) return {};
+  const auto complain = [&](std::string_view actual) {
+    return Error(ErrorCode::kCorrupt, "an item other than the metadata says")
+        .key(value.fqn)
+        .file(name_)
+        .offset(value.location.offset)
+        .expected("the value '" + value.fqn + "'")
+        .actual(actual);
+  };
+  const std::optional<std::size_t> found = trailer_->item_at(value.location.offset);
+  if (!found) return complain("no item that begins there");
+  const manifest::TrailerItem item = trailer_->item(*found);
+  const bool is_value = item.kind == manifest::TrailerItem::Kind::kValue;
+  if (!is_value || item.fqn != value.fqn) return complain((is_value ? "the value '" : "the tensor '") + item.fqn + "'");
+  if (item.extent.item_length != value.location.length) {
+    return complain(std::to_string(item.extent.item_length) + " bytes, not " + std::to_string(value.location.length));
+  }
+  return {};
+}
+
+Result<DataFile::Item> DataFile::read_item(const ItemLocation& location, bool verify) const {
+  // Checked before memory is taken for it: the length is a claim of the metadata.
+  if (!range_within(location.offset, location.length, bytes_->size())) {
+    return Error(ErrorCode::kCorrupt, "an item beyond the end of its file")
+        .file(name_)
+        .offset(location.offset)
+        .expected(std::to_string(location.length) + " bytes")
+        .actual("a file of " + std::to_string(bytes_->size()) + " bytes");
+  }
+  Item item{std::string(location.length, '\0'), false};
+  CAIRN_TRY(bytes_->read_at(location.offset, std::as_writable_bytes(std::span(item.bytes))));
+  if (!verify || !trailer_) return item;
+  const std::optional<std::size_t> found = trailer_->item_at(location.offset);
+  if (!found || trailer_->extent(*found).item_length != location.length) {
+    return Error(ErrorCode::kCorrupt, "no item begins where the metadata says").file(name_).offset(location.offset);
+  }
+  const manifest::ItemExtent& extent = trailer_->extent(*found);
+  if (extent.payload_length != extent.item_length) return item;  // a tensor's archive: its zip checksums stand for it
+  std::uint64_t begin = 0;
+  for (const std::uint32_t expected : trailer_->chunk_checksums(*found)) {
+    const std::uint64_t length = std::min(kChecksumChunkBytes, location.length - begin);
+    const std::uint32_t actual = crc32(std::as_bytes(std::span(item.bytes)).subspan(begin, length));
+    if (actual != expected) {
+      return Error(ErrorCode::kCorrupt, "a checksum differs")
+          .file(name_)
+          .offset(location.offset + begin)
+          .expected(crc_text(expected))
+          .actual(crc_text(actual));
+    }
+    begin += length;
+  }
+  item.checked = true;
+  return item;
+}
+
+}  // namespace cairn::data_file

@@ -1,0 +1,175 @@
+#include "data_file/file_image.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "core/checked.h"
+
+namespace cairn::data_file {
+namespace {
+
+torch_file::TensorItem item_of(const TensorView& tensor) { return {tensor.dtype, tensor.sizes}; }
+
+}  // namespace
+
+Result<void> describe(const ItemSource& source, manifest::TrailerItem& item) {
+  item.fqn = source.entry->fqn;
+  item.path = source.entry->path;
+  item.kind = source.kind;
+  if (source.tensor != nullptr) {
+    item.dtype = source.tensor->local.dtype;
+    item.requires_grad = source.tensor->traits.requires_grad;
+    item.global_shape = source.tensor->global_shape;
+    item.box = source.tensor->box;
+  } else if (const auto* tensor = std::get_if<SerializedTensor>(&source.entry->content)) {
+    item.dtype = tensor->dtype;
+    item.requires_grad = tensor->requires_grad;
+    item.global_shape = tensor->shape;
+    CAIRN_TRY_ASSIGN(item.box, Box::whole(tensor->shape));
+  } else {
+    item.dtype = DType::kFloat32;
+    item.requires_grad = false;
+    item.global_shape = Extents();
+    item.box = Box();
+  }
+  return {};
+}
+
+Result<FileImage::Item> FileImage::place_bytes_item(std::string_view bytes, std::uint64_t cursor) {
+  Item item;
+  CAIRN_TRY_ASSIGN(item.extent, place_bytes(bytes.size(), cursor));
+  item.contiguous = reinterpret_cast<const std::byte*>(bytes.data());
+  return item;
+}
+
+Result<FileImage::Item> FileImage::place_tensor_item(const TensorView& tensor, std::uint64_t cursor) {
+  Item item;
+  CAIRN_TRY_ASSIGN(const PlacedTensor placed, place_tensor(item_of(tensor), cursor));
+  item.extent = placed.extent;
+  item.layout = placed.layout;
+  item.tensor = &tensor;
+  Region region(tensor.sizes, row_major_strides(tensor.sizes), tensor.strides);
+  if (region.is_linear() || item.layout.payload_bytes == 0) {
+    item.contiguous = static_cast<const std::byte*>(tensor.data);
+  } else {
+    item.region = std::move(region);
+  }
+  return item;
+}
+
+Result<void> FileImage::add(const ItemSource& source, manifest::TrailerIndex& index) {
+  const std::uint64_t cursor = items_.empty() ? 0 : items_.back().extent.item_offset + items_.back().extent.item_length;
+  Result<Item> placed = source.tensor != nullptr ? place_tensor_item(source.tensor->local, cursor)
+                                                 : place_bytes_item(source.bytes, cursor);
+  if (!placed) return std::move(placed).error().key(source.entry->fqn);
+  const Item& item = items_.emplace_back(std::move(*placed));
+  manifest::TrailerItem& described = index.items.emplace_back();
+  CAIRN_TRY(describe(source, described));
+  described.extent = item.extent;
+  return {};
+}
+
+Result<LaidOutFile> FileImage::lay_out(const ImageIdentity& identity, std::span<const ItemSource> sources) {
+  FileImage image;
+  manifest::TrailerIndex index{identity.save_id, identity.rank, identity.file_number, identity.file_count, {}};
+  for (const ItemSource& source : sources) CAIRN_TRY(image.add(source, index));
+  CAIRN_TRY(image.finish(index));
+  const std::uint64_t file_bytes = image.file_bytes();
+  return LaidOutFile{std::move(index), file_bytes};
+}
+
+Result<FileImage> FileImage::make(const ImageIdentity& identity, std::span<const ItemSource> sources) {
+  FileImage image;
+  image.items_.reserve(sources.size());
+  manifest::TrailerIndex index{identity.save_id, identity.rank, identity.file_number, identity.file_count, {}};
+  index.items.reserve(sources.size());
+  for (const ItemSource& source : sources) CAIRN_TRY(image.add(source, index));
+  CAIRN_TRY(image.finish(index));
+  return image;
+}
+
+Result<void> FileImage::finish(const manifest::TrailerIndex& index) {
+  const std::uint64_t end = items_.empty() ? 0 : items_.back().extent.item_offset + items_.back().extent.item_length;
+  CAIRN_TRY_ASSIGN(trailer_, manifest::TrailerLayout::make(index, align_up(end, kPayloadAlignment)));
+  return {};
+}
+
+Result<FileImage> FileImage::of_staged(const manifest::TrailerIndex& index, std::span<const std::byte> staged) {
+  FileImage image;
+  image.items_.reserve(index.items.size());
+  image.staged_.reserve(index.items.size());  // the items look into it
+  std::uint64_t cursor = 0;
+  for (const manifest::TrailerItem& described : index.items) {
+    const manifest::ItemExtent& extent = described.extent;
+    const auto refuse = [&](const char* what) {
+      return Error(ErrorCode::kInvalidArgument, what).key(described.fqn).offset(extent.payload_offset);
+    };
+    if (extent.payload_offset > staged.size() || extent.payload_length > staged.size() - extent.payload_offset) {
+      return refuse("an item that lies beyond the memory in which it is staged");
+    }
+    const std::byte* const payload = staged.data() + extent.payload_offset;
+    const bool is_tensor = described.kind == manifest::TrailerItem::Kind::kTensor;
+    if (is_tensor) {
+      image.staged_.push_back(
+          TensorView::contiguous(static_cast<const void*>(payload), described.dtype, described.box.sizes()));
+    }
+    const std::string_view bytes(reinterpret_cast<const char*>(payload), extent.payload_length);
+    Result<Item> item = is_tensor ? place_tensor_item(image.staged_.back(), cursor) : place_bytes_item(bytes, cursor);
+    if (!item) return std::move(item).error().key(described.fqn);
+    if (!(item->extent == extent)) return refuse("an item that lies elsewhere than it was laid out");
+    cursor = extent.item_offset + extent.item_length;
+    image.items_.push_back(std::move(*item));
+  }
+  CAIRN_TRY(image.finish(index));
+  if (image.file_bytes() > staged.size()) {
+    return Error(ErrorCode::kInvalidArgument, "a file that is larger than the memory in which it is staged");
+  }
+  return image;
+}
+
+std::size_t FileImage::first_item_beyond(std::uint64_t offset) const {
+  const auto found = std::partition_point(items_.begin(), items_.end(), [offset](const Item& item) {
+    return item.extent.payload_offset + item.extent.payload_length <= offset;
+  });
+  return static_cast<std::size_t>(found - items_.begin());
+}
+
+std::optional<std::span<const std::byte>> FileImage::view_payload(std::size_t index, std::uint64_t begin,
+                                                                  std::uint64_t length) const {
+  const Item& item = items_[index];
+  if (item.region) return std::nullopt;
+  return std::span(item.contiguous + begin, length);
+}
+
+void FileImage::read_payload(std::size_t index, std::uint64_t begin, std::span<std::byte> out) const {
+  const Item& item = items_[index];
+  if (out.empty()) return;  // of no elements there may be no memory
+  if (!item.region) {
+    std::memcpy(out.data(), item.contiguous + begin, out.size());
+    return;
+  }
+  const std::size_t item_size = item_bytes(item.tensor->dtype);
+  gather(*item.region, item_size, static_cast<const std::byte*>(item.tensor->data),
+         static_cast<std::int64_t>(begin / item_size), out);
+}
+
+void FileImage::render_frame(std::size_t frame, std::uint32_t previous_payload_crc, std::span<std::byte> out) const {
+  assert(out.size() == frame_end(frame) - frame_begin(frame));
+  std::size_t tail_bytes = 0;
+  std::size_t head_bytes = 0;
+  if (frame > 0 && items_[frame - 1].tensor != nullptr) {
+    const Item& item = items_[frame - 1];
+    tail_bytes = item.layout.tail_bytes;
+    torch_file::render_tail(item_of(*item.tensor), item.layout, previous_payload_crc, out.first(tail_bytes));
+  }
+  if (frame < items_.size() && items_[frame].tensor != nullptr) {
+    const Item& item = items_[frame];
+    head_bytes = item.layout.head_bytes;
+    torch_file::render_head(item_of(*item.tensor), item.layout, out.last(head_bytes));
+  }
+  const std::span<std::byte> gap = out.subspan(tail_bytes, out.size() - tail_bytes - head_bytes);
+  std::fill(gap.begin(), gap.end(), std::byte{0});
+}
+
+}  // namespace cairn::data_file

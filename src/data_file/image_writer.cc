@@ -1,0 +1,164 @@
+#include "data_file/image_writer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <optional>
+
+#include "core/attempt.h"
+#include "core/checked.h"
+#include "data_file/image_composer.h"
+#include "os/page_buffer.h"
+#include "os/parallel.h"
+
+namespace cairn::data_file {
+namespace {
+
+// Large enough that a device with a few of them in flight is busy, small enough that a few of them are little memory.
+constexpr std::uint64_t kBlockBytes = 4 * 1024 * 1024;
+
+// One file on its way: made when its first block is taken, finished by whoever writes its last.
+class FileJob {
+ public:
+  FileJob(const ImageFile& file, std::uint64_t block_bytes)
+      : file_(file),
+        block_bytes_(block_bytes),
+        block_count_((file.image->file_bytes() + block_bytes - 1) / block_bytes) {}
+
+  std::uint64_t block_count() const { return block_count_; }
+
+  Result<void> write_block(storage::Storage& storage, std::uint64_t block, os::PageBuffer& buffer,
+                           const WriteOptions& options) {
+    CAIRN_TRY(open(storage, options));
+    const std::uint64_t begin = composer_->block_begin(block);
+    const std::uint64_t length = composer_->block_length(block);
+    // The tail is padded to what the file wants; finish() cuts it off again.
+    const std::uint64_t padded = align_up(length, file_out_->write_alignment());
+    const std::span<std::byte> bytes =
+        file_.staged.empty() ? buffer.span().first(padded) : file_.staged.subspan(begin, padded);
+    if (file_.await_staged) {
+      if (Result<void> there = file_.await_staged(begin + length); !there) {
+        composer_->abandon();  // others may be ahead: they looked a moment later
+        return there;
+      }
+    }
+    CAIRN_TRY(compose(block, bytes.first(length), options.sources));
+    std::memset(bytes.data() + length, 0, padded - length);
+    CAIRN_TRY(file_out_->write_at(begin, bytes));
+    if (options.bytes_written != nullptr) options.bytes_written->fetch_add(length, std::memory_order_relaxed);
+    if (blocks_written_.fetch_add(1) + 1 != block_count_) return {};
+    CAIRN_TRY(file_out_->finish(file_.image->file_bytes(), options.durability));
+    trailer_checksum_ = composer_->trailer_checksum();
+    file_out_.reset();
+    composer_.reset();
+    return {};
+  }
+
+  std::uint32_t trailer_checksum() const { return trailer_checksum_; }
+
+ private:
+  Result<void> open(storage::Storage& storage, const WriteOptions& options) {
+    const std::lock_guard lock(opening_);
+    if (failure_) return *failure_;
+    if (file_out_) return {};
+    // After an exception too no other thread opens the file: the block of this thread will never be composed, and the
+    // others would wait for it.
+    Result<void> created = attempt([&] { return create(storage, options); });
+    if (!created) failure_ = created.error();
+    return created;
+  }
+
+  Result<void> create(storage::Storage& storage, const WriteOptions& options) {
+    // A file of a few pages gains nothing from going past the page cache.
+    const bool is_large = file_.image->file_bytes() >= block_bytes_;
+    CAIRN_TRY_ASSIGN(
+        std::unique_ptr<storage::WritableFile> created,
+        storage.create(file_.name, {.size = file_.image->file_bytes(),
+                                    .direct_io = is_large && options.direct_io,
+                                    .write_back = is_large && options.durability == Durability::kDurable}));
+    composer_.emplace(*file_.image, block_bytes_);
+    file_out_ = std::move(created);
+    return {};
+  }
+
+  Result<void> compose(std::uint64_t block, std::span<std::byte> bytes, os::Gate* sources) {
+    const os::Gate::Pass pass(sources);
+    if (pass.is_granted()) {
+      composer_->compose(block, bytes);
+      return {};
+    }
+    composer_->abandon();  // threads that are inside may be waiting for this block
+    return Error(ErrorCode::kCancelled, "the save was given up before its bytes were copied").file(file_.name);
+  }
+
+  const ImageFile& file_;
+  std::uint64_t block_bytes_;
+  std::uint64_t block_count_;
+  std::mutex opening_;
+  std::optional<Error> failure_;
+  std::unique_ptr<storage::WritableFile> file_out_;
+  std::optional<ImageComposer> composer_;
+  std::atomic<std::uint64_t> blocks_written_{0};
+  std::uint32_t trailer_checksum_ = 0;
+};
+
+// Hands out (file, block) pairs in ascending order, as the composer demands.
+class BlockQueue {
+ public:
+  explicit BlockQueue(std::vector<std::unique_ptr<FileJob>>& jobs) : jobs_(jobs) {}
+
+  struct Block {
+    FileJob* job;
+    std::uint64_t index;
+  };
+  std::optional<Block> take() {
+    const std::lock_guard lock(mutex_);
+    while (file_ < jobs_.size() && block_ == jobs_[file_]->block_count()) {
+      ++file_;
+      block_ = 0;
+    }
+    if (file_ == jobs_.size()) return std::nullopt;
+    return Block{jobs_[file_].get(), block_++};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<FileJob>>& jobs_;
+  std::size_t file_ = 0;
+  std::uint64_t block_ = 0;
+};
+
+}  // namespace
+
+Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const std::vector<ImageFile>& files,
+                                                const WriteOptions& options) {
+  std::vector<std::unique_ptr<FileJob>> jobs;
+  std::uint64_t block_count = 0;
+  for (const ImageFile& file : files) {
+    jobs.push_back(std::make_unique<FileJob>(file, kBlockBytes));
+    block_count += jobs.back()->block_count();
+  }
+  BlockQueue queue(jobs);
+  const std::size_t threads =
+      std::clamp<std::uint64_t>(options.thread_count, 1, std::max<std::uint64_t>(block_count, 1));
+  const bool all_staged =
+      std::none_of(files.begin(), files.end(), [](const ImageFile& file) { return file.staged.empty(); });
+  const std::size_t buffer_bytes = all_staged ? 0 : kBlockBytes;
+  const auto write_blocks = [&](std::size_t, os::StopFlag& stop) -> Result<void> {
+    os::PageBuffer buffer(buffer_bytes);
+    while (!stop.is_set()) {
+      const std::optional<BlockQueue::Block> block = queue.take();
+      if (!block) break;
+      CAIRN_TRY(block->job->write_block(storage, block->index, buffer, options));
+    }
+    return {};
+  };
+  CAIRN_TRY(os::run_parallel(threads, options.interrupted, write_blocks));
+  std::vector<std::uint32_t> checksums;
+  checksums.reserve(jobs.size());
+  for (const auto& job : jobs) checksums.push_back(job->trailer_checksum());
+  return checksums;
+}
+
+}  // namespace cairn::data_file

@@ -1,0 +1,127 @@
+#include "data_file/read_pieces.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "core/checked.h"
+#include "core/checksum.h"
+
+namespace cairn::data_file {
+namespace {
+
+// Reading this much too much costs less than another request.
+constexpr std::uint64_t kGapBytesMax = 32 * 1024;
+static_assert(kBatchBytesMax % kChecksumChunkBytes == 0);
+
+std::int64_t first_element_of(const StoredTensor& stored, const Extents& offsets) {
+  auto element = static_cast<std::int64_t>(stored.first_element);
+  for (std::size_t i = 0; i < offsets.size(); ++i) element += offsets[i] * stored.strides[i];
+  return element;
+}
+
+// Collects ranges in ascending order, widened to what can be checked, and cuts them into pieces.
+class PieceCutter {
+ public:
+  PieceCutter(std::vector<ReadPiece>& pieces, std::uint32_t read, const StoredTensor& stored)
+      : pieces_(pieces), read_(read), record_bytes_(stored.record_bytes), checked_(!stored.chunk_crcs.empty()) {}
+
+  void add(std::uint64_t begin, std::uint64_t end) {
+    if (checked_) {
+      begin = align_down(begin, kChecksumChunkBytes);
+      end = std::min(align_up(end, kChecksumChunkBytes), record_bytes_);
+    }
+    if (begin <= end_ + kGapBytesMax && end_ > begin_) {
+      end_ = std::max(end_, end);
+      return;
+    }
+    flush();
+    begin_ = begin;
+    end_ = end;
+  }
+
+  void flush() {
+    for (std::uint64_t begin = begin_; begin < end_;) {
+      // Cut on the grid of checksum chunks, so that no chunk lies in two pieces.
+      const std::uint64_t cut = std::min(align_down(begin, kChecksumChunkBytes) + kBatchBytesMax, end_);
+      pieces_.push_back({read_, begin, cut});
+      begin = cut;
+    }
+    begin_ = end_ = 0;
+  }
+
+ private:
+  std::vector<ReadPiece>& pieces_;
+  std::uint32_t read_;
+  std::uint64_t record_bytes_;
+  bool checked_;
+  std::uint64_t begin_ = 0;
+  std::uint64_t end_ = 0;
+};
+
+void cut_read(const TensorRead& read, std::uint32_t index, Verify verify, std::vector<ReadPiece>& pieces) {
+  if (read.bytes_needed() == 0) return;
+  PieceCutter cutter(pieces, index, read.stored());
+  const Region& region = read.region();
+  const bool whole = verify == Verify::kFull && read.stored().record_crc.has_value();
+  if (whole) {
+    cutter.add(0, read.stored().record_bytes);
+  } else if (region.run_count() == 1) {
+    cutter.add(read.span_begin(), read.span_end());
+  } else {
+    const std::uint64_t item = read.item_size();
+    const std::int64_t reach = (region.run_length() - 1) * region.file_step() + 1;
+    for (std::int64_t i = 0; i < region.run_count(); ++i) {
+      const std::int64_t begin = read.first_element() + region.run(i).file_offset;
+      cutter.add(static_cast<std::uint64_t>(begin) * item, static_cast<std::uint64_t>(begin + reach) * item);
+    }
+  }
+  cutter.flush();
+}
+
+}  // namespace
+
+TensorRead::TensorRead(const DataFile& file, std::string_view key, StoredTensor stored, const Extents& offsets,
+                       TensorView target)
+    : file_(&file),
+      key_(key),
+      stored_(std::move(stored)),
+      target_(std::move(target)),
+      region_(target_.sizes, stored_.strides, target_.strides),
+      first_element_(first_element_of(stored_, offsets)) {}
+
+ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify) {
+  ReadSchedule schedule;
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    cut_read(reads[i], static_cast<std::uint32_t>(i), verify, schedule.pieces);
+  }
+  const auto file_of = [&reads](const ReadPiece& piece) { return &reads[piece.read].file(); };
+  const auto offset_of = [&reads](const ReadPiece& piece) {
+    return reads[piece.read].stored().record_offset + piece.begin;
+  };
+  std::sort(schedule.pieces.begin(), schedule.pieces.end(), [&](const ReadPiece& a, const ReadPiece& b) {
+    const DataFile* file_a = file_of(a);
+    const DataFile* file_b = file_of(b);
+    if (file_a != file_b) return std::less<>()(file_a, file_b);
+    return offset_of(a) != offset_of(b) ? offset_of(a) < offset_of(b) : a.read < b.read;
+  });
+  for (std::size_t i = 0; i < schedule.pieces.size(); ++i) {
+    const ReadPiece& piece = schedule.pieces[i];
+    const std::uint64_t begin = offset_of(piece);
+    const std::uint64_t end = begin + (piece.end - piece.begin);
+    if (!schedule.batches.empty()) {
+      ReadBatch& last = schedule.batches.back();
+      // Elements that are changed in the buffer must not share it with another read of the same bytes.
+      const bool final = reads[piece.read].stored().is_final();
+      const bool near = final && last.file == file_of(piece) && begin <= last.end + kGapBytesMax;
+      if (near && std::max(last.end, end) - last.begin <= kBatchBytesMax) {
+        last.end = std::max(last.end, end);
+        ++last.piece_count;
+        continue;
+      }
+    }
+    schedule.batches.push_back({file_of(piece), begin, end, i, 1});
+  }
+  return schedule;
+}
+
+}  // namespace cairn::data_file

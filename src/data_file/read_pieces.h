@@ -1,0 +1,79 @@
+// Read pieces: which byte ranges of the files a set of tensor reads needs, cut and grouped into requests.
+//
+// Pure: nothing is read here.
+#pragma once
+
+#include <cairn/box.h>
+#include <cairn/state_dict.h>
+#include <cairn/verify_level.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/region.h"
+#include "data_file/data_file.h"
+
+namespace cairn::data_file {
+
+// A box of one saved chunk on its way to memory. The file, the key and the target outlive the read.
+class TensorRead {
+ public:
+  // `offsets` is where the wanted box begins in the saved chunk; its sizes are the target's.
+  TensorRead(const DataFile& file, std::string_view key, StoredTensor stored, const Extents& offsets,
+             TensorView target);
+
+  const DataFile& file() const { return *file_; }
+  std::string_view key() const { return key_; }
+  const StoredTensor& stored() const { return stored_; }
+  const TensorView& target() const { return target_; }
+  const Region& region() const { return region_; }
+  std::size_t item_size() const { return item_bytes(stored_.dtype); }
+  // The wanted box's first element, in elements from the record's first byte.
+  std::int64_t first_element() const { return first_element_; }
+  // The bytes of the record from the box's first element to its last.
+  std::uint64_t span_begin() const { return static_cast<std::uint64_t>(first_element_) * item_size(); }
+  std::uint64_t span_end() const {
+    return static_cast<std::uint64_t>(first_element_ + region_.file_extent()) * item_size();
+  }
+  std::uint64_t bytes_needed() const { return static_cast<std::uint64_t>(region_.element_count()) * item_size(); }
+  bool needs_whole_record() const { return bytes_needed() == stored_.record_bytes; }
+  bool converts() const { return target_.dtype != stored_.dtype; }
+  // The wanted bytes are one stretch in the file and in memory, and stay what they are.
+  bool is_plain_copy() const { return region_.is_linear() && !converts() && stored_.is_final(); }
+
+ private:
+  const DataFile* file_;
+  std::string_view key_;
+  StoredTensor stored_;
+  TensorView target_;
+  Region region_;
+  std::int64_t first_element_;
+};
+
+// The bytes [begin, end) of the record of one read. Whole checksum chunks where there are checksums.
+struct ReadPiece {
+  std::uint32_t read;
+  std::uint64_t begin;
+  std::uint64_t end;
+};
+
+// Neighbouring pieces of one file that are fetched with one request: [begin, end) of the file.
+struct ReadBatch {
+  const DataFile* file;
+  std::uint64_t begin;
+  std::uint64_t end;
+  std::size_t first_piece;
+  std::size_t piece_count;
+};
+
+// A batch never spans more bytes than this.
+inline constexpr std::uint64_t kBatchBytesMax = 4 * 1024 * 1024;
+
+struct ReadSchedule {
+  std::vector<ReadPiece> pieces;  // by file and offset
+  std::vector<ReadBatch> batches;
+};
+ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify);
+
+}  // namespace cairn::data_file

@@ -1,0 +1,213 @@
+#include "data_file/tensor_reader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "core/checked.h"
+#include "core/checksum.h"
+#include "core/conversion.h"
+#include "core/stored_elements.h"
+#include "data_file/range_fetch.h"
+#include "os/page_buffer.h"
+#include "os/parallel.h"
+
+namespace cairn::data_file {
+namespace {
+
+// Read and checked in steps of this size, so that the check finds the bytes still in the cache.
+constexpr std::uint64_t kCachedStepBytes = 4 * kChecksumChunkBytes;
+constexpr std::uint64_t kBufferBytes = kBatchBytesMax + kFetchMarginBytes;
+
+Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std::uint32_t expected,
+                       std::uint32_t actual) {
+  return Error(ErrorCode::kCorrupt, "a checksum differs; the targets are partly written")
+      .key(read.key())
+      .file(read.file().name())
+      .offset(read.stored().record_offset + record_offset)
+      .expected(crc_text(expected))
+      .actual(crc_text(actual));
+}
+
+// Checks what arrives of one record: each chunk against its own checksum, or all of them together at the end.
+class RecordCheck {
+ public:
+  RecordCheck(const TensorRead& read, Verify verify) : read_(&read) {
+    const StoredTensor& stored = read.stored();
+    if (verify == Verify::kNone) return;
+    by_chunk_ = !stored.chunk_crcs.empty();
+    whole_ = !by_chunk_ && stored.record_crc && (verify == Verify::kFull || read.needs_whole_record());
+    if (whole_) seen_.resize(checksum_chunk_count(stored.record_bytes), 0);
+  }
+
+  bool wanted() const { return by_chunk_ || whole_; }
+
+  // The CRC of the chunk that begins at this byte of the record. Each chunk is reported once, by one thread.
+  Result<void> report(std::uint64_t begin, std::uint32_t crc) {
+    const std::uint64_t chunk = begin / kChecksumChunkBytes;
+    if (whole_) seen_[chunk] = crc;
+    if (!by_chunk_) return {};
+    const std::uint32_t expected = read_->stored().chunk_crcs[chunk];
+    if (crc != expected) return checksum_differs(*read_, begin, expected, crc);
+    return {};
+  }
+
+  Result<void> finish() const {
+    if (!whole_) return {};
+    const std::uint32_t expected = *read_->stored().record_crc;
+    const std::uint32_t actual = combine_chunks(seen_, read_->stored().record_bytes);
+    if (actual != expected) return checksum_differs(*read_, 0, expected, actual);
+    return {};
+  }
+
+ private:
+  const TensorRead* read_;
+  bool by_chunk_ = false;
+  bool whole_ = false;
+  std::vector<std::uint32_t> seen_;
+};
+
+// Makes the elements what they stand for. Pieces begin and end with whole elements, but for the end of an odd record.
+void finalize(const StoredTensor& stored, std::span<std::byte> bytes) {
+  if (stored.is_final()) return;
+  bytes = bytes.first(bytes.size() - bytes.size() % item_bytes(stored.dtype));
+  if (stored.big_endian) swap_bytes(stored.dtype, bytes);
+  if (stored.negative) negate(stored.dtype, bytes);
+  if (stored.conjugate) negate_imaginary(stored.dtype, bytes);
+}
+
+class BatchReader {
+ public:
+  BatchReader(const std::vector<TensorRead>& reads, const ReadOptions& options)
+      : reads_(reads), options_(options), schedule_(schedule_reads(reads, options.verify)) {
+    checks_.reserve(reads.size());
+    for (const TensorRead& read : reads) checks_.emplace_back(read, options.verify);
+  }
+
+  std::size_t batch_count() const { return schedule_.batches.size(); }
+
+  Result<void> work(os::StopFlag& stop) {
+    os::PageBuffer buffer(kBufferBytes);
+    while (!stop.is_set()) {
+      const std::size_t next = next_batch_.fetch_add(1);
+      if (next >= schedule_.batches.size()) break;
+      CAIRN_TRY(read_batch(schedule_.batches[next], buffer));
+    }
+    return {};
+  }
+
+  Result<void> finish() const {
+    for (const RecordCheck& check : checks_) CAIRN_TRY(check.finish());
+    return {};
+  }
+
+  std::uint64_t bytes_read() const { return bytes_read_.load(); }
+
+ private:
+  Result<void> read_batch(const ReadBatch& batch, os::PageBuffer& buffer) {
+    const storage::ReadableFile& file = batch.file->bytes();
+    const std::uint64_t length = batch.end - batch.begin;
+    bytes_read_.fetch_add(length);
+    const bool cached = better_from_cache(file, batch.begin, length, options_.direct_io);
+    if (batch.piece_count == 1) {
+      const ReadPiece& piece = schedule_.pieces[batch.first_piece];
+      const TensorRead& read = reads_[piece.read];
+      const bool inside = piece.begin >= read.span_begin() && piece.end <= read.span_end();
+      if (read.is_plain_copy() && inside) return read_in_place(batch, piece, cached, buffer);
+    }
+    std::span<std::byte> bytes;
+    CAIRN_TRY_ASSIGN(bytes, fetch_range(file, batch.begin, length, cached, buffer));
+    for (std::size_t i = 0; i < batch.piece_count; ++i) {
+      const ReadPiece& piece = schedule_.pieces[batch.first_piece + i];
+      const std::uint64_t offset = reads_[piece.read].stored().record_offset + piece.begin - batch.begin;
+      CAIRN_TRY(deliver(piece, bytes.subspan(offset, piece.end - piece.begin)));
+    }
+    return {};
+  }
+
+  Result<void> deliver(const ReadPiece& piece, std::span<std::byte> bytes) {
+    const TensorRead& read = reads_[piece.read];
+    CAIRN_TRY(check(piece, bytes));
+    finalize(read.stored(), bytes);
+    const auto begin = static_cast<std::int64_t>(piece.begin / read.item_size()) - read.first_element();
+    auto* memory = static_cast<std::byte*>(read.target().data);
+    if (read.converts()) {
+      scatter_converted(read.region(), {read.stored().dtype, read.target().dtype}, bytes, begin, memory);
+    } else {
+      scatter(read.region(), read.item_size(), bytes, begin, memory);
+    }
+    return {};
+  }
+
+  // Holds bytes that are all there against their checksums. A piece that is to be checked begins on the grid.
+  Result<void> check(const ReadPiece& piece, std::span<const std::byte> bytes) {
+    RecordCheck& record = checks_[piece.read];
+    if (!record.wanted()) return {};
+    for (std::uint64_t done = 0; done < bytes.size(); done += kChecksumChunkBytes) {
+      const auto chunk = bytes.subspan(done, std::min<std::uint64_t>(kChecksumChunkBytes, bytes.size() - done));
+      CAIRN_TRY(record.report(piece.begin + done, crc32(chunk)));
+    }
+    return {};
+  }
+
+  Result<void> read_in_place(const ReadBatch& batch, const ReadPiece& piece, bool cached, os::PageBuffer& buffer) {
+    const TensorRead& read = reads_[piece.read];
+    const storage::ReadableFile& file = batch.file->bytes();
+    std::byte* memory = static_cast<std::byte*>(read.target().data) + (piece.begin - read.span_begin());
+    const std::span<std::byte> target(memory, piece.end - piece.begin);
+    const auto alignment = cached ? std::nullopt : file.direct_alignment();
+    if (!alignment) return read_through_cache(file, batch.begin, piece, target);
+    const bool aligned = reinterpret_cast<std::uintptr_t>(memory) % alignment->memory == 0 &&
+                         batch.begin % alignment->offset == 0 && target.size() % alignment->offset == 0;
+    if (aligned) {
+      CAIRN_TRY(file.read_direct_at(batch.begin, target));
+      return check(piece, target);
+    }
+    std::span<std::byte> bytes;
+    CAIRN_TRY_ASSIGN(bytes, fetch_range(file, batch.begin, target.size(), false, buffer));
+    RecordCheck& record = checks_[piece.read];
+    for (std::uint64_t done = 0; done < bytes.size(); done += kChecksumChunkBytes) {
+      const std::uint64_t length = std::min<std::uint64_t>(kChecksumChunkBytes, bytes.size() - done);
+      if (!record.wanted()) {
+        std::memcpy(target.data() + done, bytes.data() + done, length);
+        continue;
+      }
+      const std::uint32_t crc = copy_with_crc32(target.subspan(done, length), bytes.subspan(done, length));
+      CAIRN_TRY(record.report(piece.begin + done, crc));
+    }
+    return {};
+  }
+
+  Result<void> read_through_cache(const storage::ReadableFile& file, std::uint64_t offset, const ReadPiece& piece,
+                                  std::span<std::byte> target) {
+    for (std::uint64_t done = 0; done < target.size(); done += kCachedStepBytes) {
+      const auto step = target.subspan(done, std::min<std::uint64_t>(kCachedStepBytes, target.size() - done));
+      CAIRN_TRY(file.read_at(offset + done, step));
+      CAIRN_TRY(check({piece.read, piece.begin + done, piece.begin + done + step.size()}, step));
+    }
+    return {};
+  }
+
+  const std::vector<TensorRead>& reads_;
+  const ReadOptions& options_;
+  ReadSchedule schedule_;
+  std::vector<RecordCheck> checks_;
+  std::atomic<std::size_t> next_batch_{0};
+  std::atomic<std::uint64_t> bytes_read_{0};
+};
+
+}  // namespace
+
+Result<ReadCounts> read_tensors(const std::vector<TensorRead>& reads, const ReadOptions& options) {
+  BatchReader reader(reads, options);
+  const std::size_t threads =
+      std::clamp<std::size_t>(options.thread_count, 1, std::max<std::size_t>(reader.batch_count(), 1));
+  CAIRN_TRY(os::run_parallel(threads, options.interrupted,
+                             [&reader](std::size_t, os::StopFlag& stop) { return reader.work(stop); }));
+  CAIRN_TRY(reader.finish());
+  ReadCounts counts{0, reader.bytes_read()};
+  for (const TensorRead& read : reads) counts.bytes_needed += read.bytes_needed();
+  return counts;
+}
+
+}  // namespace cairn::data_file
