@@ -34,7 +34,7 @@
 #include "os/process_identity.h"
 #include "os/umask.h"
 #include "staging/still_copy.h"
-#include "storage/posix/posix_storage.h"
+#include "storage/open_directory.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -364,7 +364,7 @@ void AsyncTrip::leave_mark(const Error& reason) const {
                                 static_cast<std::uint32_t>(options_.save.coordinator_rank)};
   (void)os::call_within(options_.save.deadlines.publish, [directory = directory_, ticket = *ticket_, place, reason] {
     return attempt([&]() -> Result<void> {
-      CAIRN_TRY_ASSIGN(auto storage, storage::PosixStorage::make_directory(directory));
+      CAIRN_TRY_ASSIGN(auto storage, storage::make_directory(directory));
       const auto save = commit::RankSave::join(std::move(storage), ticket);
       CAIRN_TRY(save->enter(place));
       save->abandon(reason);

@@ -8,7 +8,7 @@
 
 #include "commit/lease.h"
 #include "commit/save_marks.h"
-#include "storage/posix/posix_storage.h"
+#include "storage/open_directory.h"
 
 namespace cairn {
 namespace {
@@ -80,7 +80,7 @@ std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& sav
 }  // namespace
 
 Result<std::vector<SaveInFlight>> saves_in_flight(const std::filesystem::path& directory) {
-  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::PosixStorage::open_directory(directory));
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(directory));
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage->list());
   std::vector<SaveInFlight> saves;
   for (const storage::ListedFile& file : files) {

@@ -17,36 +17,28 @@
 #include "commit/save_transaction.h"
 #include "core/whole_number.h"
 #include "format/manifest/commit_record.h"
-#include "storage/posix/posix_storage.h"
+#include "storage/open_directory.h"
 
 namespace cairn {
 namespace {
 
 namespace fs = std::filesystem;
-using storage::PosixStorage;
 
 using Directories = std::vector<fs::path>;
 
-// `root` and the directories in it. Nullopt if there is no `root`.
+// `root` and the directories in it that are not a save's own. Nullopt if there is no `root`.
 Result<std::optional<Directories>> directories_of(const fs::path& root) {
-  std::error_code error;
-  fs::directory_iterator entry(root, error);
-  if (error == std::errc::no_such_file_or_directory) return std::optional<Directories>();
-  if (error == std::errc::not_a_directory) {
-    return Error(ErrorCode::kInvalidArgument, "the root of the checkpoints is not a directory").file(root.string());
-  }
-  Directories found{root};
-  for (const fs::directory_iterator end; !error && entry != end; entry.increment(error)) {
-    std::error_code ignored;
-    const bool is_private = entry->path().filename().string().starts_with(commit::kFolderPrefix);
-    if (!is_private && entry->is_directory(ignored)) found.push_back(entry->path());
-  }
-  if (error) return Error::from_errno(error.value(), "listing the checkpoints failed").file(root.string());
-  return std::optional(std::move(found));
+  CAIRN_TRY_ASSIGN(std::optional<Directories> found, storage::directories_in(root));
+  if (!found) return found;
+  std::erase_if(*found, [](const fs::path& directory) {
+    return directory.filename().string().starts_with(commit::kFolderPrefix);
+  });
+  found->insert(found->begin(), root);
+  return found;
 }
 
 bool has_save_in_flight(const fs::path& directory) {
-  const auto opened = PosixStorage::open_directory(directory);
+  const auto opened = storage::open_directory(directory);
   if (!opened) return false;
   const storage::Storage& storage = **opened;
   const auto files = storage.list();
@@ -121,7 +113,7 @@ Result<std::optional<Candidate>> candidate_in(const fs::path& directory, const s
   Candidate candidate{directory, fs::last_write_time(directory / metadata_name, error), {}};
   if (error == std::errc::no_such_file_or_directory) return std::optional<Candidate>();
   if (error) return Error::from_errno(error.value(), "looking at a checkpoint failed").file(metadata_name);
-  CAIRN_TRY_ASSIGN(const auto storage, PosixStorage::open_directory(directory));
+  CAIRN_TRY_ASSIGN(const auto storage, storage::open_directory(directory));
   CAIRN_TRY_ASSIGN(const auto metadata, storage->open(metadata_name, true));
   auto record = record_in(*metadata);
   if (!record) return std::move(record).error().file(metadata_name);

@@ -12,7 +12,7 @@
 #include "data_file/archive_check.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/torch_file/value_archive.h"
-#include "storage/posix/posix_storage.h"
+#include "storage/open_directory.h"
 
 namespace cairn {
 namespace {
@@ -106,7 +106,7 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
 
 Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name) {
   const std::string where = "opening the checkpoint in '" + directory.string() + "'";
-  auto storage = storage::PosixStorage::open_directory(directory);
+  auto storage = storage::open_directory(directory);
   if (!storage) return std::move(storage).error().while_doing(where);
   Result<Checkpoint> checkpoint = checkpointer::open_in(std::move(*storage), metadata_name);
   if (!checkpoint) return std::move(checkpoint).error().while_doing(where);

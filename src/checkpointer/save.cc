@@ -33,7 +33,7 @@
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 #include "format/manifest/outcome.h"
-#include "storage/posix/posix_storage.h"
+#include "storage/open_directory.h"
 
 namespace cairn {
 namespace {
@@ -244,11 +244,7 @@ class Save {
 }  // namespace
 
 SaveDirectory checkpointer::made_directory(const std::filesystem::path& directory) {
-  const auto open = [directory]() -> Result<std::unique_ptr<storage::Storage>> {
-    CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, storage::PosixStorage::make_directory(directory));
-    return storage;
-  };
-  return {directory.string(), open};
+  return {directory.string(), [directory] { return storage::make_directory(directory); }};
 }
 
 Result<SaveReport> checkpointer::save_into(const SaveDirectory& directory, const StateDict& state,

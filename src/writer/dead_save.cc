@@ -5,7 +5,7 @@
 #include "commit/leftovers.h"
 #include "commit/save_marks.h"
 #include "commit/save_transaction.h"
-#include "storage/posix/posix_storage.h"
+#include "storage/open_directory.h"
 
 namespace cairn::writer {
 
@@ -27,7 +27,7 @@ Error settle_in(storage::Storage& storage, const DeadSave& save, Error reason) {
 }
 
 Error settle(const DeadSave& save, Error reason) {
-  const auto storage = storage::PosixStorage::open_directory(save.directory);
+  const auto storage = storage::open_directory(save.directory);
   if (!storage) return reason;
   return settle_in(**storage, save, std::move(reason));
 }

@@ -12,7 +12,7 @@
 #include "os/call_within.h"
 #include "os/page_buffer.h"
 #include "os/start_thread.h"
-#include "storage/posix/posix_storage.h"
+#include "storage/open_directory.h"
 #include "storage/watched_storage.h"
 
 namespace cairn::writer {
@@ -57,11 +57,9 @@ Result<void> leave_outcome(storage::Storage& storage, const SaveId& save_id, con
 
 }  // namespace
 
-Result<std::unique_ptr<storage::Storage>> open_posix_directory(const std::string& directory, bool make, mode_t umask) {
-  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage,
-                   make ? storage::PosixStorage::make_directory(directory, umask)
-                        : storage::PosixStorage::open_directory(directory, umask));
-  return storage;
+Result<std::unique_ptr<storage::Storage>> open_or_make_directory(const std::string& directory, bool make,
+                                                                 mode_t umask) {
+  return make ? storage::make_directory(directory, umask) : storage::open_directory(directory, umask);
 }
 
 Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, SaveWriter::Ended ended,

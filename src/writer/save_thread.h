@@ -32,7 +32,7 @@ namespace cairn::writer {
 // How a save opens its directory, which is made if it is not there and `make` is true. `umask` is for what is created.
 using OpenDirectory =
     std::function<Result<std::unique_ptr<storage::Storage>>(const std::string& directory, bool make, mode_t umask)>;
-Result<std::unique_ptr<storage::Storage>> open_posix_directory(const std::string& directory, bool make, mode_t umask);
+Result<std::unique_ptr<storage::Storage>> open_or_make_directory(const std::string& directory, bool make, mode_t umask);
 
 class SaveThread {
  public:
@@ -44,7 +44,7 @@ class SaveThread {
   // before the thread's next block, again and again, and by the end at the latest.
   static Result<std::shared_ptr<SaveThread>> start(CommitOrder& order, SaveWriter::Ended ended,
                                                    std::function<void()> stand_back,
-                                                   OpenDirectory open = open_posix_directory);
+                                                   OpenDirectory open = open_or_make_directory);
   ~SaveThread();
   SaveThread(const SaveThread&) = delete;
   SaveThread& operator=(const SaveThread&) = delete;

@@ -30,7 +30,7 @@ class Stalls : public testing::Test {
                                                           mode_t umask) -> Result<std::unique_ptr<storage::Storage>> {
       const std::shared_ptr<Blockade> blockade = shared.lock();  // the fixture ends after the last call
       blockade->pass(Blockade::Call::kOpenDirectory);
-      CAIRN_TRY_ASSIGN(auto opened, open_posix_directory(directory, may_make, umask));
+      CAIRN_TRY_ASSIGN(auto opened, open_or_make_directory(directory, may_make, umask));
       return std::unique_ptr<storage::Storage>(std::make_unique<storage::BlockingStorage>(std::move(opened), blockade));
     };
     return std::make_unique<ThreadWriter>(os::Priority{}, open);

@@ -21,7 +21,7 @@ namespace cairn::writer {
 class ThreadWriter final : public SaveWriter {
  public:
   // `priority` is that of its threads.
-  explicit ThreadWriter(const os::Priority& priority = {}, OpenDirectory open = open_posix_directory);
+  explicit ThreadWriter(const os::Priority& priority = {}, OpenDirectory open = open_or_make_directory);
   // Abandons what is not staged, and waits until what is has ended or was given up. Not from within `ended`.
   ~ThreadWriter() override;
   ThreadWriter(const ThreadWriter&) = delete;
