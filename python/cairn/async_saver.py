@@ -18,6 +18,7 @@ from cairn.described import DescribedState
 from cairn.errors import InvalidArgument, Replaced
 from cairn.exception_record import Reason
 from cairn.failures import as_checkpoint_exceptions
+from cairn.location import metadata_name
 from cairn.metadata import LazyMetadata
 from cairn.progress import Progress
 from cairn.real_path import real_path
@@ -306,8 +307,7 @@ def _wait(wait: Callable[[float], _T]) -> _T:
 
 
 def _catalog_in(directory: str, save_id: str, rank: int | None) -> _engine.Catalog:
-    name = ".metadata" if rank is None else f"__{rank}.metadata"
-    checkpoint = _engine.open(os.fsencode(directory), name)
+    checkpoint = _engine.open(os.fsencode(directory), metadata_name(rank))
     if checkpoint.save_id != save_id:
         raise Replaced("a later save has taken the place of this one, whose metadata only the coordinator has kept")
     return _engine.catalog_of(checkpoint)

@@ -30,7 +30,7 @@ from cairn import _engine, engine_use, mirror
 from cairn.claims import Claim, current_ticket, mark
 from cairn.consent import pickle_allowed
 from cairn.errors import Cancelled, InvalidArgument, NotFound
-from cairn.location import local_directory
+from cairn.location import local_directory, metadata_name
 from cairn.metadata import LazyMetadata
 from cairn.native_hooks import name_of
 from cairn.native_storages import directory_of, why_torch_reads, why_torch_writes
@@ -331,7 +331,7 @@ def _keep(reader: FileSystemReader, checkpoint: _engine.Checkpoint | None) -> No
 
 
 def _open(reader: FileSystemReader, rank: int | None) -> _engine.Checkpoint:
-    return _engine.open(os.fsencode(directory_of(reader)), ".metadata" if rank is None else f"__{rank}.metadata")
+    return _engine.open(os.fsencode(directory_of(reader)), metadata_name(rank))
 
 
 def save_options(checkpoint_id: _PathLike | None, writer: StockWriter | None) -> tuple[_PathLike, dict[str, Any]]:

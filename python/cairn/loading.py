@@ -18,6 +18,7 @@ from cairn.errors import Error, NotFound, Replaced, Unsupported
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import load_options
 from cairn.flattening import Leaf, flatten, flatten_as_2_3, top_level
+from cairn.location import metadata_name
 from cairn.metadata import LazyMetadata
 from cairn.native_storages import why_reader_is_foreign
 from cairn.objects import load_value, warn_of_conversions
@@ -280,7 +281,7 @@ class _Load:
         fresh: list[tuple[Leaf, Any]] = []  # what replaces values, and meta tensors
         step = self._given.step
         with ranks.preparing(_engine.abandon_load), dcp_records.in_step("local_step", *step):
-            checkpoint = _engine.open(directory, f"__{ranks.rank}.metadata" if alone else ".metadata")
+            checkpoint = _engine.open(directory, metadata_name(ranks.rank if alone else None))
             catalog = _engine.catalog_of(checkpoint)
             if catalog.transforms():
                 raise Unsupported(_TRANSFORMED)

@@ -24,6 +24,11 @@ def local_directory(checkpoint_id: _PathLike) -> _PathLike | None:
     return None
 
 
+def metadata_name(rank: int | None) -> str:
+    """The file with the metadata of a checkpoint; `rank`: of the one that saved alone."""
+    return ".metadata" if rank is None else f"__{rank}.metadata"
+
+
 def existing_directory(place: _PathLike) -> _PathLike:
     """As local_directory(), for functions that read directories only. Raises Unsupported for another storage."""
     directory = local_directory(place)

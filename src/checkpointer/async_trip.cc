@@ -254,12 +254,8 @@ Result<void> AsyncTrip::plan_anew() {
 Result<std::vector<std::string>> AsyncTrip::assign(const std::vector<std::string>& local_plans) {
   CAIRN_TRY_ASSIGN(const PlannedSave planned, plan_together(local_plans, options_.save.dedup_to_lowest_rank));
   CAIRN_TRY_ASSIGN(SaveLayout layout,
-                   lay_out_save(planned.local, planned.global, *ticket_, options_.save.alone_as_rank.value_or(0)));
-  Catalog& catalog = layout.catalog;
-  catalog.version = "1.0.0";
-  catalog.save_id = uuid_text(ticket_->identity.save_id);
-  catalog.checkpoint_id = checkpoint_id_;
-  CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
+                   lay_out_save(planned, *ticket_, options_.save.alone_as_rank.value_or(0), checkpoint_id_));
+  CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(layout.catalog));
   commit_plan_ = std::make_shared<const commit::CommitPlan>(std::move(metadata), std::move(layout.file_counts));
   const std::uint64_t plan_id = new_plan_id();
   std::vector<std::string> messages;

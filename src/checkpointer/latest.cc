@@ -144,7 +144,7 @@ class Search {
 
   void look_at(const fs::path& directory) {
     look_at(directory, std::string(commit::kMetadataName));
-    if (options_.rank) look_at(directory, commit::own_metadata_name(*options_.rank));
+    if (options_.rank) look_at(directory, commit::metadata_name(options_.rank));
   }
 
   std::optional<fs::path> newest() const {

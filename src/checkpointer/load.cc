@@ -18,7 +18,7 @@
 #include "checkpointer/ranks.h"
 #include "core/conversion.h"
 #include "data_file/tensor_reader.h"
-#include "plan/read_plan.h"
+#include "plan/chunk_index.h"
 
 namespace cairn {
 namespace {

@@ -2,13 +2,12 @@
 
 #include <utility>
 
-#include "plan/save_plan.h"
+#include "checkpointer/item_files.h"
 
 namespace cairn::checkpointer {
 
 using data_file::FileImage;
 using data_file::ItemSource;
-using manifest::TrailerItem;
 
 Result<std::unique_ptr<RankWriter>> RankWriter::make(const RankPart& part, std::span<const ItemSource> sources) {
   std::unique_ptr<RankWriter> writer(new RankWriter(part));
@@ -17,19 +16,13 @@ Result<std::unique_ptr<RankWriter>> RankWriter::make(const RankPart& part, std::
 }
 
 Result<void> RankWriter::lay_out(std::span<const ItemSource> sources) {
-  std::vector<bool> is_value;
-  is_value.reserve(sources.size());
-  for (const ItemSource& source : sources) is_value.push_back(source.kind == TrailerItem::Kind::kValue);
   places_.resize(sources.size());
-  for (const std::vector<std::size_t>& file : plan::assign_files(is_value, part_.file_per_item)) {
+  for (const ItemFile& file : item_files(sources, part_.file_per_item)) {
     const auto number = static_cast<std::uint32_t>(images_.size());
-    std::vector<ItemSource> items;
-    items.reserve(file.size());
-    for (const std::size_t item : file) items.push_back(sources[item]);
     const data_file::ImageIdentity identity{part_.ticket.identity.save_id, part_.rank, number, part_.file_count};
-    CAIRN_TRY_ASSIGN(FileImage image, FileImage::make(identity, items));
-    for (std::size_t i = 0; i < file.size(); ++i) {
-      places_[file[i]] = {number, image.extent(i).item_offset, image.extent(i).item_length};
+    CAIRN_TRY_ASSIGN(FileImage image, FileImage::make(identity, file.sources));
+    for (std::size_t i = 0; i < file.indices.size(); ++i) {
+      places_[file.indices[i]] = {number, image.extent(i).item_offset, image.extent(i).item_length};
     }
     images_.push_back(std::move(image));
     names_.push_back(commit::data_file_name(part_.ticket, part_.rank, number));

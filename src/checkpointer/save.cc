@@ -63,11 +63,8 @@ class Coordinator {
         const commit::SaveTicket ticket,
         worker_.claim(identity, {options_.overwrite, options_.alone_as_rank, planned.local.names_taken()}));
     const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
-    CAIRN_TRY_ASSIGN(layout_, checkpointer::lay_out_save(planned.local, planned.global, ticket, first_rank));
-    Catalog& catalog = layout_.catalog;
-    catalog.version = "1.0.0";
-    catalog.save_id = uuid_text(identity.save_id);
-    catalog.checkpoint_id = options_.checkpoint_id;
+    CAIRN_TRY_ASSIGN(layout_, checkpointer::lay_out_save(planned, ticket, first_rank, options_.checkpoint_id));
+    const Catalog& catalog = layout_.catalog;
     CAIRN_TRY(worker_.run("claiming the directory", [files = catalog.files](StorageSide& side) -> Result<void> {
       side.transaction->expect(files);
       return {};

@@ -4,7 +4,8 @@
 
 #include "checkpointer/catalog_builder.h"
 #include "data_file/item_placement.h"
-#include "plan/save_plan.h"
+#include "format/dcp/metadata_template.h"
+#include "plan/file_assignment.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -102,9 +103,13 @@ Result<PlannedSave> plan_together(const std::vector<std::string>& local_plans, b
   return planned;
 }
 
-Result<SaveLayout> lay_out_save(const LocalPlans& local, const plan::GlobalSavePlan& global,
-                                const commit::SaveTicket& ticket, std::uint32_t first_rank) {
-  return LayoutMaker(local, global, ticket).make(first_rank);
+Result<SaveLayout> lay_out_save(const PlannedSave& planned, const commit::SaveTicket& ticket, std::uint32_t first_rank,
+                                std::string checkpoint_id) {
+  CAIRN_TRY_ASSIGN(SaveLayout layout, LayoutMaker(planned.local, planned.global, ticket).make(first_rank));
+  layout.catalog.version = dcp::kMetadataVersion;
+  layout.catalog.save_id = uuid_text(ticket.identity.save_id);
+  layout.catalog.checkpoint_id = std::move(checkpoint_id);
+  return layout;
 }
 
 }  // namespace cairn::checkpointer

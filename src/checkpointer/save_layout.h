@@ -30,8 +30,9 @@ struct PlannedSave {
 };
 Result<PlannedSave> plan_together(const std::vector<std::string>& local_plans, bool dedup_to_lowest_rank);
 
-// `first_rank` is the number of the first rank: not 0 if a rank saves alone.
-Result<SaveLayout> lay_out_save(const LocalPlans& local, const plan::GlobalSavePlan& global,
-                                const commit::SaveTicket& ticket, std::uint32_t first_rank = 0);
+// The catalog is that of the save of `ticket`, and records `checkpoint_id`. `first_rank` is the number of the first
+// rank: not 0 if a rank saves alone.
+Result<SaveLayout> lay_out_save(const PlannedSave& planned, const commit::SaveTicket& ticket, std::uint32_t first_rank,
+                                std::string checkpoint_id);
 
 }  // namespace cairn::checkpointer

@@ -4,9 +4,9 @@
 #include <atomic>
 #include <utility>
 
+#include "checkpointer/item_files.h"
 #include "core/checked.h"
 #include "os/page_buffer.h"
-#include "plan/save_plan.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -24,26 +24,18 @@ std::uint64_t next_layout_id() {
 Result<void> lay_out_staged(std::span<const data_file::ItemSource> sources, const data_file::ImageIdentity& identity,
                             bool file_per_item, std::shared_ptr<const commit::CommitPlan> commit_plan,
                             StagedPlan& plan) {
-  std::vector<bool> is_value;
-  is_value.reserve(sources.size());
-  for (const data_file::ItemSource& source : sources) {
-    is_value.push_back(source.kind == manifest::TrailerItem::Kind::kValue);
-  }
   auto layout = std::make_shared<writer::StagedLayout>();
   layout->id = next_layout_id();
   layout->commit_plan = std::move(commit_plan);
   std::vector<AssignedItem> ordered;
   ordered.reserve(sources.size());
   plan.places.reserve(sources.size());
-  for (const std::vector<std::size_t>& file : plan::assign_files(is_value, file_per_item)) {
-    std::vector<data_file::ItemSource> items;
-    items.reserve(file.size());
-    for (const std::size_t item : file) items.push_back(sources[item]);
+  for (const ItemFile& file : item_files(sources, file_per_item)) {
     data_file::ImageIdentity file_identity = identity;
     file_identity.file_number = static_cast<std::uint32_t>(layout->files.size());
-    CAIRN_TRY_ASSIGN(data_file::LaidOutFile laid_out, data_file::FileImage::lay_out(file_identity, items));
-    for (std::size_t i = 0; i < file.size(); ++i) {
-      ordered.push_back(std::move(plan.items[file[i]]));
+    CAIRN_TRY_ASSIGN(data_file::LaidOutFile laid_out, data_file::FileImage::lay_out(file_identity, file.sources));
+    for (std::size_t i = 0; i < file.indices.size(); ++i) {
+      ordered.push_back(std::move(plan.items[file.indices[i]]));
       plan.places.push_back(layout->arena_bytes + laid_out.index.items[i].extent.payload_offset);
     }
     layout->files.push_back({layout->arena_bytes, std::move(laid_out.index)});

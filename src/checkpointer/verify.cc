@@ -14,7 +14,7 @@
 #include "data_file/archive_check.h"
 #include "data_file/range_fetch.h"
 #include "os/parallel.h"
-#include "plan/read_plan.h"
+#include "plan/chunk_index.h"
 
 namespace cairn {
 namespace {

@@ -51,7 +51,7 @@ bool belongs_to_a_checkpoint(std::string_view name) {
 // The same for what one rank saves alone: what bears its number.
 bool belongs_to_rank(std::string_view name, std::uint32_t rank) {
   const bool is_data = name.starts_with("__" + std::to_string(rank) + "_") && name.ends_with(".distcp");
-  return is_data || name == own_metadata_name(rank);
+  return is_data || name == metadata_name(rank);
 }
 
 // kNotFound if the file is gone although it is open, as on a network file system whose server has removed it.
@@ -78,7 +78,9 @@ Result<MetadataInPlace> read_opened(const storage::ReadableFile& file) {
 
 }  // namespace
 
-std::string own_metadata_name(std::uint32_t rank) { return "__" + std::to_string(rank) + std::string(kMetadataName); }
+std::string metadata_name(std::optional<std::uint32_t> alone_as_rank) {
+  return (alone_as_rank ? "__" + std::to_string(*alone_as_rank) : "") + std::string(kMetadataName);
+}
 
 bool MetadataInPlace::same_as(const MetadataInPlace& other) const {
   if (present != other.present) return false;
@@ -118,7 +120,7 @@ SaveTransaction::SaveTransaction(storage::Storage& storage, const SaveIdentity& 
     : storage_(storage),
       identity_(identity),
       options_(options),
-      metadata_name_(options.alone_as_rank ? own_metadata_name(*options.alone_as_rank) : std::string(kMetadataName)),
+      metadata_name_(metadata_name(options.alone_as_rank)),
       folder_(folder_of(identity.save_id)) {}
 
 Result<void> SaveTransaction::look_around() {

@@ -22,8 +22,8 @@
 namespace cairn::commit {
 
 inline constexpr std::string_view kMetadataName = ".metadata";
-// The metadata of a rank that saves alone.
-std::string own_metadata_name(std::uint32_t rank);
+// `.metadata`; `__{rank}.metadata` for a rank that saves alone.
+std::string metadata_name(std::optional<std::uint32_t> alone_as_rank);
 
 // What `.metadata` was at some moment: enough to see whether it is still the same.
 struct MetadataInPlace {

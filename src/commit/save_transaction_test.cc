@@ -330,7 +330,7 @@ TEST(MetadataInPlace, WithoutARecordIsReadPieceByPiece) {
 
 // Both in place, where the save replaces it, and beside it, as of a rank that saved alone.
 TEST(Leftovers, BesideALargeMetadataWithoutARecordStay) {
-  for (const std::string& name : {std::string(kMetadataName), own_metadata_name(9)}) {
+  for (const std::string& name : {std::string(kMetadataName), metadata_name(9)}) {
     ModelStorage disk;
     ASSERT_TRUE(disk.create_whole("__0_0.distcp", "old", Durability::kDurable));
     ASSERT_TRUE(disk.create_whole(name, "old", Durability::kDurable));

@@ -136,9 +136,8 @@ Result<commit::SaveTicket> WriterConnection::claim(Save& save, const ClaimReques
   {
     const std::lock_guard lock(mutex_);
     save.deadlines = request.deadlines;
-    const auto& alone = request.options.alone_as_rank;
     save.place = DeadSave{message.request.directory, request.identity.save_id,
-                          alone ? commit::own_metadata_name(*alone) : std::string(commit::kMetadataName)};
+                          commit::metadata_name(request.options.alone_as_rank)};
   }
   const auto send_claim = [&]() -> Result<void> {
     CAIRN_TRY(send(MessageKind::kClaim, encode(message)));

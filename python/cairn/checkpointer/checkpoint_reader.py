@@ -14,6 +14,7 @@ from cairn.checkpointer.torch_archive import TorchArchive
 from cairn.consent import pickle_allowed
 from cairn.errors import NotFound
 from cairn.loading import restarting
+from cairn.location import metadata_name
 
 
 class CheckpointReader:
@@ -78,7 +79,7 @@ class CheckpointReader:
             archive = Path(path) / f"checkpoint_{rank}.pt"
             if archive.is_file():
                 return TorchArchive(archive, reading)
-            if missing.file != f"__{rank}.metadata":
+            if missing.file != metadata_name(rank):
                 raise
             raise NotFound(
                 f"rank {rank} has no checkpoint in '{path}': neither {missing.file} nor {archive.name} is there",

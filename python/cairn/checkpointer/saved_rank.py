@@ -12,6 +12,7 @@ from cairn.checkpointer.reading import Reading
 from cairn.checkpointer.saved_tree import Branch, Leaf, tree_of_paths
 from cairn.checkpointer.selection import Slot
 from cairn.errors import Unsupported
+from cairn.location import metadata_name
 from cairn.objects import load_value
 from cairn.tensors import DTYPES, QUANTIZED, TensorTarget, dtype_name, fill, needs_payload, tensor_in_payload
 
@@ -20,7 +21,7 @@ class SavedRank:
     """A source for :class:`cairn.checkpointer.selection.Selection`. Raises NotFound if the rank has saved nothing."""
 
     def __init__(self, directory: bytes, rank: int, reading: Reading) -> None:
-        self._checkpoint = _engine.open(directory, f"__{rank}.metadata")
+        self._checkpoint = _engine.open(directory, metadata_name(rank))
         self._catalog = _engine.catalog_of(self._checkpoint)
         self._reading = reading
 

@@ -16,7 +16,6 @@ namespace {
 constexpr int kProtocol = 4;
 constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
-constexpr std::string_view kVersion = "1.0.0";
 // A guess at what a chunk and its item take.
 constexpr std::size_t kBytesPerChunk = 80;
 constexpr std::size_t kBytesPerDimension = 12;
@@ -97,7 +96,7 @@ Result<MetadataTemplate> MetadataWriter::write() && {
   writer_.shared_text("storage_meta");
   storage_meta();
   writer_.shared_text("version");
-  writer_.text(catalog_.version.value_or(std::string(kVersion)));
+  writer_.text(catalog_.version.value_or(std::string(kMetadataVersion)));
   for (const auto& [name, value] : catalog_.extra) {
     if (name == "planner_data") continue;
     writer_.shared_text(name);

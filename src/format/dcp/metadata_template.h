@@ -18,6 +18,9 @@
 
 namespace cairn::dcp {
 
+// The version that torch 2.13 writes into `.metadata`.
+inline constexpr std::string_view kMetadataVersion = "1.0.0";
+
 class MetadataTemplate {
  public:
   // Chunks whose location has no length are written without an item. The catalog's file names, save id and checkpoint

@@ -1,4 +1,4 @@
-// SavePlan: which items go into which data file, and in which order.
+// FileAssignment: which items go into which data file, and in which order.
 //
 // Pure. Tensors come first and keep their order; values come last, so that a value that grows moves nothing else.
 #pragma once

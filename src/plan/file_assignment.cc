@@ -1,4 +1,4 @@
-#include "plan/save_plan.h"
+#include "plan/file_assignment.h"
 
 namespace cairn::plan {
 

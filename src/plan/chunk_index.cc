@@ -1,4 +1,4 @@
-#include "plan/read_plan.h"
+#include "plan/chunk_index.h"
 
 #include <algorithm>
 #include <span>

@@ -1,4 +1,4 @@
-#include "plan/read_plan.h"
+#include "plan/chunk_index.h"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ CatalogTensor tensor_of(Extents shape, const std::vector<Box>& chunks) {
   return tensor;
 }
 
-TEST(ReadPlan, CoversEachElementOnceWhateverTheCuts) {
+TEST(ChunkIndex, CoversEachElementOnceWhateverTheCuts) {
   std::mt19937 random(11);
   for (int round = 0; round < 300; ++round) {
     SCOPED_TRACE(testing::Message() << "round=" << round);
@@ -43,7 +43,7 @@ TEST(ReadPlan, CoversEachElementOnceWhateverTheCuts) {
   }
 }
 
-TEST(ReadPlan, SaysWhichKeyIsNotCovered) {
+TEST(ChunkIndex, SaysWhichKeyIsNotCovered) {
   const CatalogTensor tensor = tensor_of({8}, {box({0}, {3}), box({5}, {3})});
   const auto reads = ChunkIndex(tensor).reads_for(box({0}, {8}));
   ASSERT_FALSE(reads);
@@ -52,26 +52,26 @@ TEST(ReadPlan, SaysWhichKeyIsNotCovered) {
   EXPECT_TRUE(ChunkIndex(tensor).reads_for(box({5}, {3})));
 }
 
-TEST(ReadPlan, AHoleIsNotFilledByAnOverlapElsewhere) {
+TEST(ChunkIndex, AHoleIsNotFilledByAnOverlapElsewhere) {
   const CatalogTensor tensor = tensor_of({8}, {box({0}, {4}), box({2}, {4})});
   EXPECT_FALSE(ChunkIndex(tensor).reads_for(box({0}, {8})));
 }
 
-TEST(ReadPlan, ARepeatedChunkIsReadOnce) {
+TEST(ChunkIndex, ARepeatedChunkIsReadOnce) {
   const CatalogTensor tensor = tensor_of({4}, {box({0}, {4}), box({0}, {4})});
   const auto reads = ChunkIndex(tensor).reads_for(box({1}, {2}));
   ASSERT_TRUE(reads);
   EXPECT_EQ(reads->size(), 1u);
 }
 
-TEST(ReadPlan, OfNoElementsNeedsNothing) {
+TEST(ChunkIndex, OfNoElementsNeedsNothing) {
   const CatalogTensor tensor = tensor_of({4, 0}, {});
   const auto reads = ChunkIndex(tensor).reads_for(box({0, 0}, {4, 0}));
   ASSERT_TRUE(reads);
   EXPECT_TRUE(reads->empty());
 }
 
-TEST(ReadPlan, OfAScalarNeedsItsOneChunk) {
+TEST(ChunkIndex, OfAScalarNeedsItsOneChunk) {
   const CatalogTensor tensor = tensor_of({}, {Box()});
   EXPECT_EQ(ChunkIndex(tensor).reads_for(Box()).value().size(), 1u);
   EXPECT_FALSE(ChunkIndex(tensor_of({}, {})).reads_for(Box()));

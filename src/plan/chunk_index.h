@@ -1,4 +1,4 @@
-// ReadPlan: which saved chunks a wanted box is put together from.
+// ChunkIndex: which saved chunks a wanted box is put together from.
 //
 // Pure; nothing here knows files or bytes.
 #pragma once
