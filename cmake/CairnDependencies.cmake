@@ -1,34 +1,67 @@
-# The libraries that Cairn links, each with the Debian package that brings it.
+# The compiler and the libraries that Cairn needs, each with the Debian package that brings it. One message names all
+# that are missing, so that a user installs them in one go.
 include_guard()
 
-function(cairn_require found package)
-  if(NOT ${found})
-    message(FATAL_ERROR "${package} is missing: apt-get install ${package} (or ./dev build, which does it)")
-  endif()
-endfunction()
+set(cairn_missing "")
 
+# cairn_need(<package> <header> <given>): <package> is missing if its <header> is not found, unless the variable <given>
+# says where the library is. A header is found before C++ is enabled; a library is not, because CMake does not know the
+# folder of the architecture (/usr/lib/x86_64-linux-gnu) until then.
+macro(cairn_need package header given)
+  find_path(CAIRN_HEADER_OF_${package} ${header})
+  mark_as_advanced(CAIRN_HEADER_OF_${package})
+  if(NOT CAIRN_HEADER_OF_${package} AND NOT ${given})
+    list(APPEND cairn_missing ${package})
+  endif()
+endmacro()
+
+# The names under which CMake looks for a compiler of C++, where the user names none.
+find_program(CAIRN_COMPILER NAMES c++ g++ clang++ icpx)
+mark_as_advanced(CAIRN_COMPILER)
+if(NOT CAIRN_COMPILER AND NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX})
+  list(APPEND cairn_missing g++)
+endif()
+cairn_need(libisal-dev isa-l/crc.h ISAL_INCLUDE_DIR)
+cairn_need(libfmt-dev fmt/core.h fmt_DIR)
+if(CAIRN_BUILD_CLI)
+  cairn_need(libcli11-dev CLI/CLI.hpp CLI11_DIR)
+endif()
+if(CAIRN_BUILD_TESTS)
+  cairn_need(libgtest-dev gtest/gtest.h GTest_DIR)
+endif()
+if(CAIRN_BUILD_PYTHON)
+  find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
+  execute_process(COMMAND ${Python_EXECUTABLE} -c "import sysconfig; print(sysconfig.get_path('include'))"
+                  OUTPUT_VARIABLE include_dir OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT EXISTS ${include_dir}/Python.h AND NOT Python_INCLUDE_DIR)
+    list(APPEND cairn_missing python3-dev)
+  endif()
+endif()
+if(cairn_missing)
+  list(JOIN cairn_missing " " packages)
+  message(FATAL_ERROR "Missing for this build of Cairn: ${packages}\n"
+          "Debian and Ubuntu:\n  apt-get install ${packages}\n"
+          "(`./dev build` installs them.) Elsewhere: a compiler of C++20 (GCC 12, Clang 14 or later), ISA-L 2.30, fmt 9 and "
+          "CLI11 2.1 or later, with their headers. `pip install --only-binary cairn-checkpoint cairn-checkpoint` needs none.")
+endif()
+
+enable_language(CXX)
 find_package(Threads REQUIRED)
 
-find_path(ISAL_INCLUDE_DIR isa-l/crc.h)
-find_library(ISAL_LIBRARY isal)
+find_path(ISAL_INCLUDE_DIR isa-l/crc.h REQUIRED)
+find_library(ISAL_LIBRARY isal REQUIRED)
 mark_as_advanced(ISAL_INCLUDE_DIR ISAL_LIBRARY)
-cairn_require(ISAL_INCLUDE_DIR libisal-dev)
-cairn_require(ISAL_LIBRARY libisal-dev)
 add_library(ISAL::isal UNKNOWN IMPORTED)
 set_target_properties(ISAL::isal PROPERTIES IMPORTED_LOCATION ${ISAL_LIBRARY}
                                             INTERFACE_INCLUDE_DIRECTORIES ${ISAL_INCLUDE_DIR})
 
-find_package(fmt QUIET)
-cairn_require(fmt_FOUND libfmt-dev)
-
+find_package(fmt REQUIRED)
 if(CAIRN_BUILD_TESTS)
-  find_package(GTest QUIET)
-  cairn_require(GTest_FOUND libgtest-dev)
+  find_package(GTest REQUIRED)
   enable_testing()
 endif()
 if(CAIRN_BUILD_CLI)
-  find_package(CLI11 QUIET)
-  cairn_require(CLI11_FOUND libcli11-dev)
+  find_package(CLI11 REQUIRED)
 endif()
 if(CAIRN_BUILD_PYTHON)
   find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)

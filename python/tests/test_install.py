@@ -1,9 +1,11 @@
 """What a user does: `pip install .` into an environment of their own, `cmake --install` and find_package."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -51,8 +53,9 @@ def foreign(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "CXX": "c++",
         "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count()),
     }
-    pip = [home / "bin/pip", "install", "--disable-pip-version-check", "--config-settings=build-dir=build/wheel"]
-    run(*pip, ".", cwd=clone, env=environment)
+    settings = ["build-dir=build/wheel", "cmake.define.CAIRN_WARNINGS_ARE_ERRORS=ON"]
+    pip = [home / "bin/pip", "install", "--disable-pip-version-check"]
+    run(*pip, *(f"--config-settings={setting}" for setting in settings), ".", cwd=clone, env=environment)
     return home / "bin"
 
 
@@ -79,8 +82,28 @@ class TestPipInstall:
         assert not any(name in linked for name in ("torch", "libpython", "libcuda"))
 
     def test_the_wheel_is_tagged_for_every_python_from_3_10(self, foreign: Path) -> None:
-        (tags,) = foreign.parent.glob(f"lib/python3.*/site-packages/cairn-{VERSION}.dist-info/WHEEL")
+        (tags,) = foreign.parent.glob(f"lib/python3.*/site-packages/cairn_checkpoint-{VERSION}.dist-info/WHEEL")
         assert "Tag: cp310-abi3-" in tags.read_text()
+
+    def test_the_metadata_is_what_pypi_shows(self, foreign: Path) -> None:
+        (info,) = foreign.parent.glob(f"lib/python3.*/site-packages/cairn_checkpoint-{VERSION}.dist-info")
+        metadata = Parser().parsestr((info / "METADATA").read_text())
+        assert (metadata["Name"], metadata["Version"]) == ("cairn-checkpoint", VERSION)
+        assert metadata["License-Expression"] == "BSD-3-Clause"
+        assert {path.name for path in (info / "licenses").iterdir()} == {"LICENSE", "LICENSE-THIRD-PARTY"}
+        urls = dict(url.split(", ") for url in metadata.get_all("Project-URL", []))
+        assert {"Homepage", "Documentation", "Repository", "Issues", "Changelog"} <= set(urls)
+        for python in ("3.10", "3.11", "3.12", "3.13"):
+            assert f"Programming Language :: Python :: {python}" in metadata.get_all("Classifier", [])
+        readme = str(metadata.get_payload())
+        links = re.findall(r"\]\(([^)]+)\)", readme) + re.findall(r'(?:src|srcset)="([^"]+)"', readme)
+        assert links
+        assert all(link.startswith(("https://", "#")) for link in links), "PyPI shows the README without its neighbours"
+        beside = [link for link in links if link.startswith(urls["Repository"])]
+        for link in beside:
+            assert (
+                ROOT / re.sub(r"^(blob|raw)/main/|#.*", "", link.removeprefix(urls["Repository"] + "/"))
+            ).exists(), link
 
     def test_the_clone_stays_as_it_was(self, clone: Path, foreign: Path) -> None:
         assert foreign.is_dir()
@@ -94,7 +117,7 @@ class TestPipInstall:
 def test_a_source_distribution_has_what_a_build_needs(clone: Path, tmp_path: Path) -> None:
     program = f"import scikit_build_core.build as build; print(build.build_sdist({str(tmp_path)!r}))"
     run(sys.executable, "-c", program, cwd=clone)
-    archive = tmp_path / f"cairn-{VERSION}.tar.gz"
+    archive = tmp_path / f"cairn_checkpoint-{VERSION}.tar.gz"
     names = run("tar", "-tzf", archive, cwd=tmp_path)
     for needed in (
         "CMakeLists.txt",
@@ -102,8 +125,50 @@ def test_a_source_distribution_has_what_a_build_needs(clone: Path, tmp_path: Pat
         "src/core/error.cc",
         "python/cairn/__init__.py",
         "LICENSE",
+        "LICENSE-THIRD-PARTY",
     ):
-        assert f"cairn-{VERSION}/{needed}\n" in names
+        assert f"cairn_checkpoint-{VERSION}/{needed}\n" in names
+
+
+class TestConfigure:
+    """`cmake` as `pip install` runs it on a user's machine, without the presets."""
+
+    def configure(self, folder: Path, *options: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        ninja = shutil.which("ninja")
+        python = [f"-DPython_EXECUTABLE={sys.executable}", "-DCAIRN_BUILD_PYTHON=ON", "-DCAIRN_BUILD_TESTS=OFF"]
+        command = [shutil.which("cmake") or "cmake", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", *python, *options]
+        return subprocess.run(
+            [*command, "-S", ROOT, "-B", folder],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**{name: value for name, value in os.environ.items() if name != "CXX"}, **variables},
+        )
+
+    def test_a_warning_is_no_error(self, tmp_path: Path) -> None:
+        done = self.configure(tmp_path, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")
+        assert done.returncode == 0, done.stderr
+        commands = (tmp_path / "compile_commands.json").read_text()
+        assert "-Wall" in commands
+        assert "-Werror" not in commands
+
+    def test_the_code_is_for_every_processor_of_its_architecture(self, tmp_path: Path) -> None:
+        done = self.configure(tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert not re.findall(r" -m(?:arch|cpu|tune|avx|sse)\S*", (tmp_path / "compile_commands.json").read_text())
+
+    def test_all_that_is_missing_is_named_at_once(self, tmp_path: Path) -> None:
+        empty = tmp_path / "bin"
+        empty.mkdir()
+        done = self.configure(tmp_path / "build", "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF", PATH=str(empty))
+        assert done.returncode != 0
+        assert done.stderr.count("CMake Error") == 1, done.stderr
+        assert "apt-get install g++ libisal-dev libfmt-dev libcli11-dev\n" in done.stderr
+
+    def test_only_what_is_missing_is_named(self, tmp_path: Path) -> None:
+        done = self.configure(tmp_path, "-DCMAKE_IGNORE_PATH=/usr/include")
+        assert done.returncode != 0
+        assert "apt-get install libisal-dev libfmt-dev libcli11-dev\n" in done.stderr
 
 
 def test_cmake_finds_the_installed_library(tmp_path: Path) -> None:
