@@ -1,0 +1,67 @@
+// Reads any bytes as each file of a save's private folder that another process may read: leases, the marks of failed
+// ranks, the verdict, and the list of replaced files, which a later save removes. The last must never remove a file
+// that is not a data file, nor one that the checkpoint in place needs.
+#include <cairn/durability.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "commit/lease.h"
+#include "commit/leftovers.h"
+#include "commit/save_marks.h"
+#include "decoding_bounds.h"
+#include "format/manifest/commit_record.h"
+#include "storage/testing/model_storage.h"
+
+namespace {
+
+using cairn::storage::ModelStorage;
+
+constexpr cairn::SaveId kDeadSave{1, 2};
+constexpr std::string_view kNeeded = "__0_0.distcp";
+constexpr std::string_view kOfOthers = "notes.txt";
+
+void make(ModelStorage& disk, std::string_view name, std::string_view bytes) {
+  if (!disk.create_whole(name, bytes, cairn::Durability::kBuffered)) std::abort();
+}
+
+bool holds(const ModelStorage& disk, std::string_view name) { return disk.open(name, false).has_value(); }
+
+// A checkpoint, and the folder of a save that died, with these files in it.
+void fill(ModelStorage& disk, std::string_view input) {
+  cairn::manifest::CommitRecord record;
+  record.files.push_back({std::string(kNeeded), 1, 0});
+  make(disk, ".metadata", cairn::manifest::encode_commit_record(record));
+  make(disk, kNeeded, "x");
+  make(disk, kOfOthers, "x");
+  const std::string folder = cairn::commit::folder_of(kDeadSave);
+  if (!disk.make_folder(folder)) std::abort();
+  for (const char* const name : {"lease", "lease-1", "failed-2", "failed", "committed", "replaced"}) {
+    make(disk, folder + "/" + name, input);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  ModelStorage disk;
+  fill(disk, {reinterpret_cast<const char*>(data), size});
+  const std::string folder = cairn::commit::folder_of(kDeadSave);
+  cairn::commit::SaveMarks marks(disk, kDeadSave);
+  {
+    const cairn::fuzz::DecodingBounds bounds(6 * size);
+    (void)cairn::commit::read_lease(disk, folder + "/lease");
+    (void)marks.look();
+    (void)marks.look_for_verdict();
+  }
+  {
+    const cairn::fuzz::DecodingBounds bounds(6 * size);
+    (void)cairn::commit::clean_up_after(disk, kDeadSave);
+  }
+  if (!holds(disk, ".metadata") || !holds(disk, kNeeded) || !holds(disk, kOfOthers)) std::abort();
+  return 0;
+}
