@@ -1,5 +1,6 @@
 """The programs that hold the tree against its rules find what is planted for them, and nothing in the tree itself."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,40 @@ def test_a_wrong_shape_is_found(tmp_path: Path, file: str, text: str, complaint:
     code, output = run("check_tree.py", plant(tmp_path, {file: text}))
     assert code == 1
     assert complaint in output
+
+
+CLEAR = "Each thread clears the flag, and a second clearing of the flag is harmless. " * 20
+VAGUE = "It is what they do if one of them sees that it has not done so, or another has. " * 20
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after"),
+    [
+        ("docs/page.md", "# Page\n\n", "\n"),
+        ("src/core/crc.cc", "// ", "\nint crc;\n"),
+        ("tools/crc.py", '"""', '"""\n'),
+        ("tools/crc.py", "# ", "\n"),
+    ],
+)
+def test_prose_that_hides_its_subjects_is_found(tmp_path: Path, file: str, before: str, after: str) -> None:
+    group = file if file.endswith(".md") else "comments"
+    plant(tmp_path, {file: before + CLEAR + after, "tools/prose_limits.txt": "# limits\n"})
+    assert run("check_prose.py", tmp_path) == (0, "prose ok: 1 groups\n")
+    plant(tmp_path, {file: before + VAGUE + after})
+    code, output = run("check_prose.py", tmp_path)
+    assert code == 1
+    found = re.search(rf"^{re.escape(group)}: ([\d.]+) % of the words stand for another word", output, re.MULTILINE)
+    assert found and float(found[1]) > 40
+    plant(tmp_path, {"tools/prose_limits.txt": f"{float(found[1]) + 0.1} {group}\n"})
+    assert run("check_prose.py", tmp_path)[0] == 0
+
+
+def test_a_limit_of_prose_follows_the_text(tmp_path: Path) -> None:
+    plant(tmp_path, {"docs/page.md": CLEAR, "tools/prose_limits.txt": "9.0 docs/page.md\n5.0 docs/gone.md\n"})
+    code, output = run("check_prose.py", tmp_path)
+    assert code == 1
+    assert "the limit of docs/page.md is 9.0, and 5.0 is enough now" in output
+    assert "docs/gone.md is no page" in output
 
 
 def test_the_count_tells_failed_crashed_and_skipped_tests_apart(tmp_path: Path) -> None:

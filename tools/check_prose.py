@@ -1,0 +1,181 @@
+"""Fails when comments or pages hold more words that stand for another word than tools/prose_limits.txt allows.
+
+Such words (it, that, what, one, other, so, there) hide the subject of a sentence. Code bases whose comments are easy to
+read have 2.4 to 4.8 % of them. A limit falls with the text: a limit that is more than half a percent above the measured
+share fails too, with the number to write into the file. The goal is 5 % everywhere.
+
+usage: check_prose.py [ROOT] [--worst N] [--write]
+"""
+
+import argparse
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from check_tree import listed_files
+
+STAND_IN = re.compile(
+    r"it|its|that|those|these|this|what|whatever|who|whoever|whose|whom|one|ones|they|them|their|somebody|nobody|other"
+    r"|others|another|so|such|same|there|else",
+    re.IGNORECASE,
+)
+WORD = re.compile(r"[A-Za-z']+")
+SENTENCE_END = re.compile(r"(?<=[.;:])\s+")
+LIMITS = Path("tools/prose_limits.txt")
+GOAL = 5.0
+SLACK = 0.5
+PAGE_WORDS_MIN = 200  # the share of a shorter page says little
+SENTENCE_WORDS_MIN = 14
+COMMENTS = "comments"
+
+
+class Text(NamedTuple):
+    """A comment, docstring or paragraph."""
+
+    group: str  # a page's path, or COMMENTS
+    place: str
+    words: str
+
+
+def comments_of_python(path: Path) -> Iterator[tuple[int, str]]:
+    """Comments, neighbouring lines together, and docstrings."""
+    block: list[str] = []
+    begin = last = 0
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                if block and token.start[0] != last + 1:
+                    yield begin, " ".join(block)
+                    block = []
+                begin = begin if block else token.start[0]
+                last = token.start[0]
+                block.append(token.string.lstrip("# "))
+            elif token.type == tokenize.STRING and token.string.startswith('"""'):
+                yield token.start[0], token.string.strip('"')
+    if block:
+        yield begin, " ".join(block)
+
+
+def comments_of_cpp(path: Path) -> Iterator[tuple[int, str]]:
+    """Comments, neighbouring lines together."""
+    block: list[str] = []
+    begin = 0
+    for number, line in enumerate([*path.read_text().splitlines(), ""], 1):
+        code, slashes, comment = line.partition("//")
+        if slashes and not code.strip():
+            begin = begin if block else number
+            block.append(comment)
+            continue
+        if block:
+            yield begin, " ".join(block)
+            block = []
+        if slashes and code.count('"') % 2 == 0:
+            yield number, comment
+
+
+def paragraphs_of_page(path: Path) -> Iterator[tuple[int, str]]:
+    """Paragraphs, without code."""
+    block: list[str] = []
+    begin = 0
+    is_code = False
+    for number, line in enumerate([*path.read_text().splitlines(), ""], 1):
+        if line.startswith("```"):
+            is_code = not is_code
+        if is_code or not line.strip() or line.startswith("```"):
+            if block:
+                yield begin, re.sub(r"`[^`]*`", "", " ".join(block))
+            block = []
+            continue
+        begin = begin if block else number
+        block.append(line)
+
+
+READERS = {
+    ".py": comments_of_python,
+    ".h": comments_of_cpp,
+    ".cc": comments_of_cpp,
+    ".md": paragraphs_of_page,
+}
+
+
+def texts_of(root: Path) -> Iterator[Text]:
+    """Of all files of the tree."""
+    for file in listed_files(root):
+        name, path = str(file), root / file
+        reader = READERS.get(path.suffix)
+        if reader is None:
+            continue
+        group = name if path.suffix == ".md" else COMMENTS
+        for line, words in reader(path):
+            yield Text(group, f"{name}:{line}", words)
+
+
+def share_of(text: str) -> tuple[int, int]:
+    """The words that stand for another word, and all words."""
+    words = WORD.findall(text)
+    return sum(STAND_IN.fullmatch(word) is not None for word in words), len(words)
+
+
+def measured(texts: list[Text]) -> dict[str, float]:
+    """In percent, of the comments and of each page that is long enough."""
+    sums: dict[str, tuple[int, int]] = {}
+    for text in texts:
+        stand_ins, words = share_of(text.words)
+        before = sums.get(text.group, (0, 0))
+        sums[text.group] = (before[0] + stand_ins, before[1] + words)
+    return {group: 100 * stand_ins / words for group, (stand_ins, words) in sums.items() if words >= PAGE_WORDS_MIN}
+
+
+def read_limits(file: Path) -> dict[str, float]:
+    """By group, in percent."""
+    pairs = (line.split() for line in file.read_text().splitlines() if line and not line.startswith("#"))
+    return {group: float(limit) for limit, group in pairs}
+
+
+def problems_of(shares: dict[str, float], limits: dict[str, float]) -> list[str]:
+    """Shares above their limits, and limits that do not follow the text."""
+    problems = [f"{LIMITS}: {group} is no page of {PAGE_WORDS_MIN} words" for group in limits if group not in shares]
+    for group, share in sorted(shares.items()):
+        limit = limits.get(group, GOAL)
+        if share > limit:
+            problems.append(f"{group}: {share:.1f} % of the words stand for another word, at most {limit:.1f} %")
+        elif limit > GOAL and share < limit - SLACK:
+            lower = max(GOAL, share)
+            problems.append(f"{LIMITS}: the limit of {group} is {limit:.1f}, and {lower:.1f} is enough now: lower it")
+    return problems
+
+
+def sentences_of(texts: list[Text]) -> list[tuple[float, str, str]]:
+    """The share, place and words of each long sentence, the greatest share first."""
+    found = []
+    for text in texts:
+        for sentence in SENTENCE_END.split(" ".join(text.words.split())):
+            stand_ins, words = share_of(sentence)
+            if words >= SENTENCE_WORDS_MIN:
+                found.append((100 * stand_ins / words, text.place, sentence))
+    return sorted(found, reverse=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", nargs="?", type=Path, default=Path())
+    parser.add_argument("--worst", type=int, default=0, metavar="N", help="print the N sentences to mend first")
+    parser.add_argument("--write", action="store_true", help="write limits that the text keeps now")
+    options = parser.parse_args()
+    texts = list(texts_of(options.root))
+    shares = measured(texts)
+    for share, place, sentence in sentences_of(texts)[: options.worst]:
+        print(f"{share:5.1f} %  {place}  {sentence[:160]}")
+    if options.write:
+        lines = [f"{max(GOAL, share + 0.05):4.1f} {group}\n" for group, share in sorted(shares.items()) if share > GOAL]
+        head = "# The greatest share of words that stand for another word, in percent; 5.0 where nothing is said.\n"
+        (options.root / LIMITS).write_text(head + "".join(lines))
+    problems = problems_of(shares, read_limits(options.root / LIMITS))
+    print("\n".join(problems) or f"prose ok: {len(shares)} groups")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
