@@ -3,12 +3,10 @@
 #include <cairn/in_flight.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -17,13 +15,6 @@
 
 namespace cairn::cli {
 namespace {
-
-namespace fs = std::filesystem;
-
-struct Found {
-  fs::path directory;
-  std::vector<SaveInFlight> saves;
-};
 
 std::string_view text_of(SaveInFlightWriter::State state) {
   switch (state) {
@@ -62,21 +53,19 @@ std::string progress_of(const SaveInFlightWriter& writer) {
   return text;
 }
 
-std::string text_of(const std::vector<Found>& found) {
+std::string text_of(const std::vector<SaveInFlight>& saves) {
   std::string text;
   const auto out = std::back_inserter(text);
-  for (const auto& [directory, saves] : found) {
-    for (const SaveInFlight& save : saves) {
-      fmt::format_to(out, "{}: save {}, number {} of job {}: {}\n", printable(directory.string()), to_hex(save.save_id),
-                     save.save_number, to_hex(save.job_id), story_of(save));
-      for (const SaveInFlightWriter& writer : save.writers) {
-        const std::string who = writer.rank ? fmt::format("rank {}", *writer.rank) : "coordinator";
-        fmt::format_to(out, "  {:<12} {:<8} host {}, pid {}, last sign of life {:.1f} s ago{}\n", who,
-                       text_of(writer.state), printable(writer.host), writer.pid, writer.seconds_since_sign,
-                       progress_of(writer));
-      }
-      for (const Error& failure : save.failures) fmt::format_to(out, "  failed: {}\n", printable(failure.what()));
+  for (const SaveInFlight& save : saves) {
+    fmt::format_to(out, "{}: save {}, number {} of job {}: {}\n", printable(save.directory.string()),
+                   to_hex(save.save_id), save.save_number, to_hex(save.job_id), story_of(save));
+    for (const SaveInFlightWriter& writer : save.writers) {
+      const std::string who = writer.rank ? fmt::format("rank {}", *writer.rank) : "coordinator";
+      fmt::format_to(out, "  {:<12} {:<8} host {}, pid {}, last sign of life {:.1f} s ago{}\n", who,
+                     text_of(writer.state), printable(writer.host), writer.pid, writer.seconds_since_sign,
+                     progress_of(writer));
     }
+    for (const Error& failure : save.failures) fmt::format_to(out, "  failed: {}\n", printable(failure.what()));
   }
   return text.empty() ? "no save is under way\n" : text;
 }
@@ -111,9 +100,9 @@ void write_writer(JsonWriter& json, const SaveInFlightWriter& writer) {
   json.end_object();
 }
 
-void write_save(JsonWriter& json, const fs::path& directory, const SaveInFlight& save) {
+void write_save(JsonWriter& json, const SaveInFlight& save) {
   json.begin_object();
-  json.key("directory").text(directory.string());
+  json.key("directory").text(save.directory.string());
   json.key("save_id").text(to_hex(save.save_id));
   json.key("job_id").text(to_hex(save.job_id));
   json.key("save_number").number(save.save_number);
@@ -129,40 +118,22 @@ void write_save(JsonWriter& json, const fs::path& directory, const SaveInFlight&
   json.end_object();
 }
 
-std::string json_of(const std::vector<Found>& found) {
+std::string json_of(const std::vector<SaveInFlight>& saves) {
   JsonWriter json;
   json.begin_object();
   json.key("saves").begin_array();
-  for (const auto& [directory, saves] : found) {
-    for (const SaveInFlight& save : saves) write_save(json, directory, save);
-  }
+  for (const SaveInFlight& save : saves) write_save(json, save);
   json.end_array();
   json.end_object();
   return std::move(json).take();
 }
 
-std::vector<fs::path> directories_in(const fs::path& directory) {
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
-    std::error_code ignored;
-    if (entry->is_directory(ignored)) found.push_back(entry->path());
-  }
-  std::sort(found.begin(), found.end());
-  return found;
-}
-
 }  // namespace
 
-Outcome status(const fs::path& directory, bool as_json) {
-  Result<std::vector<SaveInFlight>> saves = saves_in_flight(directory);
+Outcome status(const std::filesystem::path& root, bool as_json) {
+  const Result<std::vector<SaveInFlight>> saves = saves_in_flight(root);
   if (!saves) return {{}, message_of(saves.error()), ExitCode::kUnreadable};
-  std::vector<Found> found{{directory, std::move(*saves)}};
-  for (fs::path& inner : directories_in(directory)) {
-    // One that is gone by now, or closed to us, has nothing to say.
-    if (auto inside = saves_in_flight(inner)) found.push_back({std::move(inner), std::move(*inside)});
-  }
-  return {as_json ? json_of(found) : text_of(found), {}, ExitCode::kOk};
+  return {as_json ? json_of(*saves) : text_of(*saves), {}, ExitCode::kOk};
 }
 
 }  // namespace cairn::cli

@@ -7,7 +7,7 @@
 
 namespace cairn::cli {
 
-// Of a checkpoint, or of a folder of checkpoints: the directories in it are looked at too.
-Outcome status(const std::filesystem::path& directory, bool as_json);
+// As cairn::saves_in_flight(): `root` is a checkpoint or a folder of checkpoints.
+Outcome status(const std::filesystem::path& root, bool as_json);
 
 }  // namespace cairn::cli

@@ -1,4 +1,4 @@
-// Saves in flight: what the private folders in a directory tell of saves that are under way there, or that died.
+// Saves in flight: the saves that are under way in a directory or in the directories in it, and those that died there.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -47,9 +47,12 @@ struct SaveInFlight {
   bool is_leftover = false;  // nobody works on it any more: the next save removes it
   // False if its folder may be entered by another user only: then nothing but the save id is known.
   bool is_readable = true;
+  std::filesystem::path directory;  // of the checkpoint: `root`, or a directory in it
 };
 
-// Those whose folder is in `directory` itself, by number. Nothing is changed. kNotFound if there is no such directory.
-Result<std::vector<SaveInFlight>> saves_in_flight(const std::filesystem::path& directory);
+// The saves in `root` itself by number, then those in each directory in `root`, in the order of the directories' names:
+// `root` may be a checkpoint or a folder of checkpoints, as for latest(). Nothing is changed. kNotFound if there is no
+// such directory. A directory in `root` that can't be read is left out, and so is a link to a directory in `root`.
+Result<std::vector<SaveInFlight>> saves_in_flight(const std::filesystem::path& root);
 
 }  // namespace cairn

@@ -64,8 +64,8 @@ nb::tuple writer_of(const SaveInFlightWriter& writer) {
                         writer.is_readable, progress, to_str(writer.pending_call), writer.seconds_without_progress);
 }
 
-nb::list saves_in(const nb::bytes& directory) {
-  const std::filesystem::path path = to_filesystem_path(directory);
+nb::list saves_below(const nb::bytes& root) {
+  const std::filesystem::path path = to_filesystem_path(root);
   std::optional<Result<std::vector<SaveInFlight>>> found;
   {
     const nb::gil_scoped_release released;
@@ -77,8 +77,10 @@ nb::list saves_in(const nb::bytes& directory) {
     for (const SaveInFlightWriter& writer : save.writers) writers.append(writer_of(writer));
     nb::list failures;
     for (const Error& failure : save.failures) failures.append(nb::make_tuple(failure.rank(), to_str(failure.what())));
+    const std::string& directory = save.directory.native();
     saves.append(nb::make_tuple(to_str(to_hex(save.save_id)), to_str(to_hex(save.job_id)), save.save_number,
-                                verdict_of(save), save.is_leftover, writers, failures, save.is_readable));
+                                verdict_of(save), save.is_leftover, writers, failures, save.is_readable,
+                                nb::bytes(directory.data(), directory.size())));
   }
   return saves;
 }
@@ -87,7 +89,7 @@ nb::list saves_in(const nb::bytes& directory) {
 
 void bind_in_flight(nb::module_& module) {
   module.def("latest", &latest_of, nb::arg(), nb::arg(), nb::arg().none());
-  module.def("saves_in_flight", &saves_in);
+  module.def("saves_in_flight", &saves_below);
 }
 
 }  // namespace cairn::python

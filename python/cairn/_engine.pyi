@@ -246,12 +246,20 @@ _Writer = tuple[
     str,
     float,
 ]
-# Save id, job id, number, verdict, is_leftover, writers, (rank, why) of the ranks that failed, is_readable.
+# Save id, job id, number, verdict, is_leftover, writers, (rank, why) of the ranks that failed, is_readable, directory.
 _SaveInFlight = tuple[
-    str, str, int, Literal["committed", "failed"] | None, bool, list[_Writer], list[tuple[int | None, str]], bool
+    str,
+    str,
+    int,
+    Literal["committed", "failed"] | None,
+    bool,
+    list[_Writer],
+    list[tuple[int | None, str]],
+    bool,
+    bytes,
 ]
 
-def saves_in_flight(directory: bytes, /) -> list[_SaveInFlight]: ...
+def saves_in_flight(root: bytes, /) -> list[_SaveInFlight]: ...
 
 # From now on this process exits with `status` (1 to 255) where it would exit with 0.
 def fail_exit(status: int, /) -> None: ...

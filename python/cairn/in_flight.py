@@ -38,6 +38,7 @@ class SaveInFlight(NamedTuple):
     writers: tuple[SaveWriter, ...]  # the coordinator first
     failures: dict[int | None, str]  # by rank: why it failed
     is_readable: bool  # False: only another user may enter its folder; then nothing but the save id is known
+    directory: str  # of the checkpoint: the one that was asked for, or one in it
 
 
 def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None = None) -> str | None:
@@ -65,8 +66,13 @@ def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None 
     return None if found is None else os.fsdecode(found)
 
 
-def saves_in_flight(directory: str | os.PathLike[str]) -> tuple[SaveInFlight, ...]:
-    """The saves that are under way in `directory`, and those that died there, by number. Nothing is changed."""
+def saves_in_flight(root: str | os.PathLike[str]) -> tuple[SaveInFlight, ...]:
+    """The saves that are under way in `root` or in the directories in it, and those that died there.
+
+    `root` is a checkpoint or a folder of checkpoints, as for :func:`latest` and for ``cairn status``. Those in `root`
+    itself come first, by number, then those of each directory in `root`, in the order of the directories' names.
+    Nothing is changed. NotFound if there is no `root`. A directory in `root` that can't be read is left out.
+    """
     return tuple(
         SaveInFlight(
             save_id,
@@ -79,8 +85,17 @@ def saves_in_flight(directory: str | os.PathLike[str]) -> tuple[SaveInFlight, ..
             ),
             dict(failures),
             is_readable,
+            os.fsdecode(directory),
         )
-        for save_id, job_id, number, verdict, is_leftover, writers, failures, is_readable in _engine.saves_in_flight(
-            os.fsencode(existing_directory(directory))
-        )
+        for (
+            save_id,
+            job_id,
+            number,
+            verdict,
+            is_leftover,
+            writers,
+            failures,
+            is_readable,
+            directory,
+        ) in _engine.saves_in_flight(os.fsencode(existing_directory(root)))
     )

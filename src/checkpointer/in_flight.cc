@@ -3,15 +3,21 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <iterator>
 #include <memory>
+#include <set>
+#include <system_error>
 #include <utility>
 
+#include "checkpointer/checkpoint_directories.h"
 #include "commit/lease.h"
 #include "commit/save_marks.h"
 #include "storage/open_directory.h"
 
 namespace cairn {
 namespace {
+
+namespace fs = std::filesystem;
 
 using State = SaveInFlightWriter::State;
 
@@ -77,19 +83,52 @@ std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& sav
   return save;
 }
 
-}  // namespace
-
-Result<std::vector<SaveInFlight>> saves_in_flight(const std::filesystem::path& directory) {
+Result<std::vector<SaveInFlight>> saves_in(const fs::path& directory) {
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(directory));
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage->list());
   std::vector<SaveInFlight> saves;
   for (const storage::ListedFile& file : files) {
     const std::optional<SaveId> save_id = file.is_folder ? commit::save_id_of_folder(file.name) : std::nullopt;
     if (!save_id) continue;
-    if (auto save = look_at(*storage, *save_id)) saves.push_back(*std::move(save));
+    auto save = look_at(*storage, *save_id);
+    if (!save) continue;
+    save->directory = directory;
+    saves.push_back(*std::move(save));
   }
   std::stable_sort(saves.begin(), saves.end(),
                    [](const SaveInFlight& a, const SaveInFlight& b) { return a.save_number < b.save_number; });
+  return saves;
+}
+
+// `root` first, then the directories in it by name; links to directories that are among these are left out.
+Result<std::vector<fs::path>> directories_below(const fs::path& root) {
+  CAIRN_TRY_ASSIGN(auto found, checkpointer::checkpoint_directories(root));
+  if (!found) return Error(ErrorCode::kNotFound, "no such directory").file(root.string());
+  std::sort(found->begin() + 1, found->end());
+  std::error_code ignored;
+  std::stable_partition(found->begin() + 1, found->end(),
+                        [&](const fs::path& path) { return !fs::is_symlink(fs::symlink_status(path, ignored)); });
+  std::set<fs::path> real_paths;
+  std::vector<fs::path> directories;
+  for (fs::path& path : *found) {
+    std::error_code error;
+    const fs::path real = fs::canonical(path, error);
+    if (!error && real_paths.insert(real).second) directories.push_back(std::move(path));
+  }
+  return directories;
+}
+
+}  // namespace
+
+Result<std::vector<SaveInFlight>> saves_in_flight(const fs::path& root) {
+  CAIRN_TRY_ASSIGN(std::vector<SaveInFlight> saves, saves_in(root));
+  CAIRN_TRY_ASSIGN(const std::vector<fs::path> directories, directories_below(root));
+  for (const fs::path& directory : directories) {
+    if (directory == root) continue;
+    // A directory that has gone since, or that this user may not enter, shows no saves.
+    auto inside = saves_in(directory);
+    if (inside) std::move(inside->begin(), inside->end(), std::back_inserter(saves));
+  }
   return saves;
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpointer/checkpoint_directories.h"
 #include "checkpointer/job_identity.h"
 #include "commit/backoff.h"
 #include "commit/lease.h"
@@ -23,19 +24,8 @@ namespace cairn {
 namespace {
 
 namespace fs = std::filesystem;
-
-using Directories = std::vector<fs::path>;
-
-// `root` and the directories in it that are not a save's own. Nullopt if there is no `root`.
-Result<std::optional<Directories>> directories_of(const fs::path& root) {
-  CAIRN_TRY_ASSIGN(std::optional<Directories> found, storage::directories_in(root));
-  if (!found) return found;
-  std::erase_if(*found, [](const fs::path& directory) {
-    return directory.filename().string().starts_with(commit::kFolderPrefix);
-  });
-  found->insert(found->begin(), root);
-  return found;
-}
+using checkpointer::checkpoint_directories;
+using checkpointer::CheckpointDirectories;
 
 bool has_save_in_flight(const fs::path& directory) {
   const auto opened = storage::open_directory(directory);
@@ -56,7 +46,7 @@ Result<void> wait_for_saves(const fs::path& root, const LatestOptions& options) 
     if (options.interrupted && options.interrupted()) {
       return Error(ErrorCode::kCancelled, "interrupted while waiting for saves in flight");
     }
-    CAIRN_TRY_ASSIGN(const std::optional<Directories> directories, directories_of(root));
+    CAIRN_TRY_ASSIGN(const std::optional<CheckpointDirectories> directories, checkpoint_directories(root));
     if (!directories || std::none_of(directories->begin(), directories->end(), has_save_in_flight)) break;
   }
   return {};
@@ -192,7 +182,7 @@ class Search {
 
 Result<std::optional<fs::path>> latest(const fs::path& root, const LatestOptions& options) {
   CAIRN_TRY(wait_for_saves(root, options));
-  CAIRN_TRY_ASSIGN(const std::optional<Directories> directories, directories_of(root));
+  CAIRN_TRY_ASSIGN(const std::optional<CheckpointDirectories> directories, checkpoint_directories(root));
   if (!directories) {
     const Error missing = Error(ErrorCode::kNotFound, "no such directory: there is no checkpoint").file(root.string());
     if (options.passed_over) options.passed_over(missing);
