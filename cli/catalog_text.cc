@@ -22,12 +22,11 @@ std::uint64_t tensor_bytes(const CatalogTensor& tensor) {
 
 std::uint64_t tensor_bytes(const Catalog& catalog) {
   std::uint64_t sum = 0;
-  for (const CatalogTensor& tensor : catalog.tensors) {
-    const std::uint64_t bytes = tensor_bytes(tensor);
-    sum = bytes > kBytesMax - sum ? kBytesMax : sum + bytes;
-  }
+  for (const CatalogTensor& tensor : catalog.tensors) sum = sum_of_bytes(sum, tensor_bytes(tensor));
   return sum;
 }
+
+std::uint64_t sum_of_bytes(std::uint64_t a, std::uint64_t b) { return b > kBytesMax - a ? kBytesMax : a + b; }
 
 std::string kind_text(const CatalogTensor& tensor) {
   return fmt::format("{} {}", name_of(tensor.dtype), to_string(tensor.shape));

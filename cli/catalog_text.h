@@ -14,6 +14,9 @@ std::uint64_t tensor_bytes(const CatalogTensor& tensor);
 // Of all tensors.
 std::uint64_t tensor_bytes(const Catalog& catalog);
 
+// The sum of both. Saturates.
+std::uint64_t sum_of_bytes(std::uint64_t a, std::uint64_t b);
+
 // "float32 [2, 3]"
 std::string kind_text(const CatalogTensor& tensor);
 

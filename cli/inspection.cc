@@ -15,6 +15,7 @@
 
 #include "catalog_text.h"
 #include "json_writer.h"
+#include "key_pattern.h"
 #include "key_tree.h"
 #include "printable.h"
 
@@ -31,8 +32,19 @@ constexpr std::size_t kNameColumnMax = 48;
 
 class Inspection {
  public:
-  Inspection(const Checkpoint& checkpoint, fs::path directory, Outcome& outcome)
-      : checkpoint_(checkpoint), catalog_(checkpoint.catalog()), directory_(std::move(directory)), outcome_(outcome) {}
+  // All of them outlive the inspection.
+  Inspection(const Checkpoint& checkpoint, const fs::path& directory, const InspectionOptions& options,
+             Outcome& outcome)
+      : checkpoint_(checkpoint),
+        catalog_(checkpoint.catalog()),
+        directory_(directory),
+        options_(options),
+        outcome_(outcome) {
+    for (std::size_t i = 0; i < catalog_.keys.size(); ++i) {
+      if (is_selected(name_of_key(i))) selected_.push_back(i);
+    }
+    report_unmatched();
+  }
 
   std::string text() {
     std::string text;
@@ -40,9 +52,12 @@ class Inspection {
     fmt::format_to(out, "{}\n  {}\n", printable(directory_.string()), summary_of(catalog_));
     fmt::format_to(out, "  {}\n", origin());
     for (const std::string& file : catalog_.files) fmt::format_to(out, "  {}  {}\n", printable(file), size_text(file));
+    if (!options_.patterns.empty()) {
+      fmt::format_to(out, "  {} of {} shown\n", selected_.size(), counted(catalog_.keys.size(), "key"));
+    }
     text += "\n";
     KeyTree tree;
-    for (std::size_t i = 0; i < catalog_.keys.size(); ++i) tree.add(name_of_key(i), i);
+    for (const std::size_t i : selected_) tree.add(name_of_key(i), i);
     append_tree(tree.lines(), text);
     return text;
   }
@@ -61,7 +76,7 @@ class Inspection {
     json.key("keys").begin_array();
     std::unordered_map<std::string_view, const Path*, SeededHash> paths;
     for (const auto& [name, path] : catalog_.paths) paths.emplace(name, &path);
-    for (std::size_t i = 0; i < catalog_.keys.size(); ++i) {
+    for (const std::size_t i : selected_) {
       const auto path = paths.find(name_of_key(i));
       write_key(json, i, path == paths.end() ? nullptr : path->second);
     }
@@ -74,6 +89,21 @@ class Inspection {
   const std::string& name_of_key(std::size_t index) const {
     const Catalog::KeyRef& key = catalog_.keys[index];
     return key.is_tensor ? catalog_.tensors[key.index].fqn : catalog_.values[key.index].fqn;
+  }
+
+  bool is_selected(std::string_view key) const {
+    return options_.patterns.empty() || std::any_of(options_.patterns.begin(), options_.patterns.end(),
+                                                    [key](const auto& pattern) { return matches_key(pattern, key); });
+  }
+
+  void report_unmatched() {
+    for (const std::string& pattern : options_.patterns) {
+      const bool is_matched = std::any_of(selected_.begin(), selected_.end(),
+                                          [&](std::size_t index) { return matches_key(pattern, name_of_key(index)); });
+      if (is_matched) continue;
+      outcome_.messages += fmt::format("cairn: no key matches '{}'\n", printable(pattern));
+      outcome_.exit_code = ExitCode::kCheckFailed;
+    }
   }
 
   std::optional<std::string> save_id() const {
@@ -94,19 +124,49 @@ class Inspection {
     return bytes.error().code() == ErrorCode::kUnsafe ? "not a regular file in the directory" : "unreadable";
   }
 
+  // A line of the tree, and the keys below it that the depth hides.
+  struct ShownLine {
+    const TreeLine* line;
+    std::size_t hidden = 0;
+    std::uint64_t hidden_bytes = 0;  // of tensors
+  };
+
+  std::vector<ShownLine> shown_of(const std::vector<TreeLine>& lines) const {
+    std::vector<ShownLine> shown;
+    for (const TreeLine& line : lines) {
+      if (!options_.depth || line.depth < *options_.depth) {
+        shown.push_back({&line});
+      } else if (line.key && !shown.empty()) {
+        ++shown.back().hidden;
+        const Catalog::KeyRef& key = catalog_.keys[*line.key];
+        if (key.is_tensor) {
+          shown.back().hidden_bytes =
+              sum_of_bytes(shown.back().hidden_bytes, tensor_bytes(catalog_.tensors[key.index]));
+        }
+      }
+    }
+    return shown;
+  }
+
   static std::size_t name_width(const TreeLine& line) { return 2 * line.depth + line.name.size(); }
 
   void append_tree(const std::vector<TreeLine>& lines, std::string& text) {
+    const std::vector<ShownLine> shown = shown_of(lines);
     std::size_t width = 0;
-    for (const TreeLine& line : lines) {
-      if (line.key) width = std::max(width, std::min(name_width(line), kNameColumnMax));
+    for (const auto& [line, hidden, bytes] : shown) {
+      if (line->key || hidden != 0) width = std::max(width, std::min(name_width(*line), kNameColumnMax));
     }
-    for (const TreeLine& line : lines) {
-      const std::string name = std::string(2 * line.depth, ' ') + printable(line.name);
-      if (line.key) {
-        fmt::format_to(std::back_inserter(text), "{:<{}}  {}\n", name, width, describe(*line.key));
-      } else {
+    for (const auto& [line, hidden, bytes] : shown) {
+      const std::string name = std::string(2 * line->depth, ' ') + printable(line->name);
+      std::string said = line->key ? describe(*line->key) : std::string();
+      if (hidden != 0) {
+        said +=
+            fmt::format("{}{} below, {} of tensors", line->key ? "; " : "", counted(hidden, "key"), byte_text(bytes));
+      }
+      if (said.empty()) {
         text += name + "\n";
+      } else {
+        fmt::format_to(std::back_inserter(text), "{:<{}}  {}\n", name, width, said);
       }
     }
   }
@@ -215,18 +275,20 @@ class Inspection {
 
   const Checkpoint& checkpoint_;
   const Catalog& catalog_;
-  fs::path directory_;
+  const fs::path& directory_;
+  const InspectionOptions& options_;
   Outcome& outcome_;
+  std::vector<std::size_t> selected_;  // of catalog_.keys
 };
 
 }  // namespace
 
-Outcome inspect(const fs::path& directory, bool json) {
+Outcome inspect(const fs::path& directory, const InspectionOptions& options) {
   const Result<Checkpoint> checkpoint = open(directory);
   if (!checkpoint) return {{}, message_of(checkpoint.error()), ExitCode::kUnreadable};
   Outcome outcome;
-  Inspection inspection(*checkpoint, directory, outcome);
-  outcome.data = json ? inspection.json() : inspection.text();
+  Inspection inspection(*checkpoint, directory, options, outcome);
+  outcome.data = options.json ? inspection.json() : inspection.text();
   return outcome;
 }
 

@@ -1,13 +1,24 @@
 // `cairn inspect`: what a checkpoint holds: its keys with shape, dtype, bytes, chunks and files, and its short values.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "outcome.h"
 
 namespace cairn::cli {
 
-// A value that can't be read is shown as such; the rest is shown all the same, and the exit code is kUnreadable.
-Outcome inspect(const std::filesystem::path& directory, bool json);
+struct InspectionOptions {
+  bool json = false;
+  std::vector<std::string> patterns = {};  // shows the keys that one of them matches (key_pattern.h); empty: every key
+  std::optional<std::size_t> depth = {};   // levels of the tree; a line counts the keys below it. Not with `json`
+};
+
+// A value that can't be read is shown as unreadable; the rest is shown all the same, and the exit code is kUnreadable.
+// The exit code is kCheckFailed if a pattern matches no key.
+Outcome inspect(const std::filesystem::path& directory, const InspectionOptions& options);
 
 }  // namespace cairn::cli

@@ -3,13 +3,13 @@
 #include <cairn/checkpoint.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <iterator>
 #include <string>
-#include <system_error>
-#include <vector>
+#include <utility>
 
 #include "catalog_text.h"
+#include "folder_listing.h"
+#include "json_writer.h"
 #include "printable.h"
 
 namespace cairn::cli {
@@ -17,78 +17,57 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool has_metadata(const fs::path& directory) {
-  std::error_code ignored;
-  return fs::exists(fs::symlink_status(directory / ".metadata", ignored));
-}
-
-// Whether a save began here: data files, or the private folder of one.
-bool has_pieces(const fs::path& directory) {
-  std::error_code error;
-  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (name.starts_with(".cairn-") || name.ends_with(".distcp")) return true;
-  }
-  return false;
-}
-
-Outcome list_keys(const fs::path& directory) {
-  const Result<Checkpoint> checkpoint = open(directory);
-  if (!checkpoint) return {{}, message_of(checkpoint.error()), ExitCode::kUnreadable};
-  const Catalog& catalog = checkpoint->catalog();
-  Outcome outcome;
+std::string text_of(const Catalog& catalog) {
+  std::string text;
   for (const Catalog::KeyRef& key : catalog.keys) {
     if (key.is_tensor) {
       const CatalogTensor& tensor = catalog.tensors[key.index];
-      fmt::format_to(std::back_inserter(outcome.data), "{:<28} {:>10}  {}\n", kind_text(tensor),
+      fmt::format_to(std::back_inserter(text), "{:<28} {:>10}  {}\n", kind_text(tensor),
                      byte_text(tensor_bytes(tensor)), printable(tensor.fqn));
     } else {
-      fmt::format_to(std::back_inserter(outcome.data), "{:<28} {:>10}  {}\n", "value", "",
+      fmt::format_to(std::back_inserter(text), "{:<28} {:>10}  {}\n", "value", "",
                      printable(catalog.values[key.index].fqn));
     }
   }
-  return outcome;
+  return text;
 }
 
-void list_checkpoint(const fs::path& directory, Outcome& outcome) {
-  const std::string name = printable(directory.filename().string());
-  std::string text = "incomplete: no .metadata";
-  if (has_metadata(directory)) {
-    if (const Result<Checkpoint> checkpoint = open(directory)) {
-      text = summary_of(checkpoint->catalog());
+// As `cairn inspect --json` has them, without chunks and values.
+std::string json_of(const Catalog& catalog, const fs::path& directory) {
+  JsonWriter json;
+  json.begin_object();
+  json.key("directory").text(directory.string());
+  json.key("keys").begin_array();
+  for (const Catalog::KeyRef& key : catalog.keys) {
+    json.begin_object();
+    if (key.is_tensor) {
+      const CatalogTensor& tensor = catalog.tensors[key.index];
+      json.key("key").text(tensor.fqn);
+      json.key("kind").text("tensor");
+      json.key("dtype").text(name_of(tensor.dtype));
+      json.key("shape").begin_array();
+      for (const std::int64_t size : tensor.shape.span()) json.number(size);
+      json.end_array();
+      json.key("bytes").number(tensor_bytes(tensor));
     } else {
-      text = "unreadable";
-      outcome.messages += message_of(checkpoint.error());
-      outcome.exit_code = ExitCode::kUnreadable;
+      json.key("key").text(catalog.values[key.index].fqn);
+      json.key("kind").text("value");
     }
+    json.end_object();
   }
-  fmt::format_to(std::back_inserter(outcome.data), "{:<24} {}\n", name, text);
-}
-
-Outcome list_checkpoints(const fs::path& folder) {
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    std::error_code ignored;
-    if (!entry->is_directory(ignored)) continue;
-    if (has_metadata(entry->path()) || has_pieces(entry->path())) found.push_back(entry->path());
-  }
-  const auto failed = [&folder](Error problem) {
-    Error whole = std::move(problem).while_doing("listing '" + folder.string() + "'");
-    return Outcome{{}, message_of(whole), ExitCode::kUnreadable};
-  };
-  if (error) return failed(Error::from_errno(error.value(), error.message()));
-  if (found.empty()) return failed(Error(ErrorCode::kNotFound, "neither a checkpoint nor a folder of checkpoints"));
-  std::sort(found.begin(), found.end());
-  Outcome outcome;
-  for (const fs::path& directory : found) list_checkpoint(directory, outcome);
-  return outcome;
+  json.end_array();
+  json.end_object();
+  return std::move(json).take();
 }
 
 }  // namespace
 
-Outcome list(const fs::path& directory) {
-  return has_metadata(directory) ? list_keys(directory) : list_checkpoints(directory);
+Outcome list(const fs::path& directory, bool json) {
+  if (!has_metadata(directory)) return list_folder(directory, json);
+  const Result<Checkpoint> checkpoint = open(directory);
+  if (!checkpoint) return {{}, message_of(checkpoint.error()), ExitCode::kUnreadable};
+  const Catalog& catalog = checkpoint->catalog();
+  return {json ? json_of(catalog, directory) : text_of(catalog), {}, ExitCode::kOk};
 }
 
 }  // namespace cairn::cli

@@ -7,8 +7,7 @@
 
 namespace cairn::cli {
 
-// A directory with `.metadata` is a checkpoint. Any other is a folder, whose checkpoints are looked for one level down;
-// a directory with data files but no `.metadata` is listed as incomplete.
-Outcome list(const std::filesystem::path& directory);
+// A directory with `.metadata` is a checkpoint. Any other directory is a folder of checkpoints (folder_listing.h).
+Outcome list(const std::filesystem::path& directory, bool json);
 
 }  // namespace cairn::cli

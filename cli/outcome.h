@@ -10,7 +10,7 @@ namespace cairn::cli {
 // The whole list. Scripts rely on it.
 enum class ExitCode : int {
   kOk = 0,
-  kCheckFailed = 1,  // `verify` looked and found something wrong
+  kCheckFailed = 1,  // `verify` found something wrong, or no key matches a pattern of `inspect`
   kUsage = 2,        // the command line makes no sense
   kUnreadable = 3,   // no checkpoint there, or the system or its metadata keep us from reading it
 };

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,32 +11,12 @@ from typing import Any
 import pytest
 import stock
 import torch
+from tool import CHECK_FAILED, OK, UNREADABLE, USAGE, json_of, run, text_of, tool
 
 import cairn
 from cairn import _engine
 
-OK, CHECK_FAILED, USAGE, UNREADABLE = range(4)
 WEIGHT = "model.layers.0.weight"
-
-
-def tool() -> str:
-    found = shutil.which("cairn")
-    assert found is not None, "the tool is not on PATH: run the tests through ./dev"
-    return found
-
-
-def run(*words: str | Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([tool(), *map(str, words)], capture_output=True, env=environment, check=False, timeout=60)
-
-
-def text_of(*words: str | Path) -> str:
-    done = run(*words)
-    assert (done.returncode, done.stderr) == (OK, b"")
-    return done.stdout.decode()
-
-
-def json_of(*words: str | Path) -> Any:
-    return json.loads(text_of(*words, "--json"))
 
 
 def state() -> dict[str, Any]:
@@ -96,18 +75,6 @@ def test_ls_prints_a_line_per_key(checkpoint: Path) -> None:
     assert lines.keys() == set(stock.metadata_of(checkpoint).state_dict_metadata)
     assert lines[WEIGHT].split() == ["float32", "[300,", "100]", "117.2", "KiB", WEIGHT]
     assert lines["step"].split() == ["value", "step"]
-
-
-def test_ls_of_a_folder_lists_its_checkpoints(tmp_path: Path) -> None:
-    save_with_torch(tmp_path / "step-1")
-    save_with_cairn(tmp_path / "step-2")
-    (tmp_path / "step-3").mkdir()
-    (tmp_path / "step-3" / "__0_0.distcp").write_bytes(b"half")
-    (tmp_path / "logs").mkdir()
-    lines = [line.split(maxsplit=1) for line in text_of("ls", tmp_path).splitlines()]
-    assert [name for name, _ in lines] == ["step-1", "step-2", "step-3"]
-    assert lines[0][1] == lines[1][1] == "6 keys (3 tensors, 3 values), 117.2 KiB of tensors"
-    assert lines[2][1].startswith("incomplete")
 
 
 def test_ls_of_a_folder_with_a_broken_checkpoint_shows_the_others(tmp_path: Path) -> None:

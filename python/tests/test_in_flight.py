@@ -15,6 +15,7 @@ from pathlib import Path
 import preloaded
 import pytest
 import torch
+from tool import json_of
 from torch.distributed.checkpoint.metadata import Metadata
 
 import cairn
@@ -329,3 +330,25 @@ def test_a_lease_tells_how_far_the_save_is(tmp_path: Path) -> None:
 def test_saves_in_flight_needs_a_directory(tmp_path: Path) -> None:
     with pytest.raises(cairn.NotFound):
         cairn.saves_in_flight(tmp_path / "missing")
+
+
+def test_saves_in_a_folder_of_checkpoints_are_those_that_the_tool_shows(tmp_path: Path) -> None:
+    claims = [
+        _engine.SaveClaim(os.fsencode(directory), overwrite=True, durable=True)
+        for directory in (tmp_path / "step-2", tmp_path / "step-1", tmp_path)
+    ]
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "newest").symlink_to("step-2")
+    saves = cairn.saves_in_flight(tmp_path)
+    assert [save.directory for save in saves] == [os.fspath(tmp_path / name) for name in ("", "step-1", "step-2")]
+    shown = json_of("status", tmp_path)["saves"]
+    assert [(save["directory"], save["save_id"]) for save in shown] == [
+        (save.directory, save.save_id) for save in saves
+    ]
+    (alone,) = cairn.saves_in_flight(tmp_path / "newest")
+    assert (alone.save_id, alone.directory) == (saves[2].save_id, os.fspath(tmp_path / "newest"))
+    (shown,) = json_of("status", tmp_path / "newest")["saves"]
+    assert (shown["save_id"], shown["directory"]) == (alone.save_id, alone.directory)
+    for claim in claims:
+        claim.withdraw()
+    assert cairn.saves_in_flight(tmp_path) == ()

@@ -1,0 +1,131 @@
+#include "command_line.h"
+
+#include <cairn/version.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "nearest_word.h"
+#include "printable.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr const char* kExitCodes =
+    "Exit codes: 0 ok, 1 the check failed or no key matches, 2 usage, 3 no checkpoint there, or it can't be read.";
+
+std::string hint_at(const std::optional<std::string>& nearest) {
+  return nearest ? fmt::format("; did you mean '{}'?", *nearest) : std::string();
+}
+
+// Of "--depth=3" the name; empty if the word is no option. "-3" is a number.
+std::string option_in(const std::string& word) {
+  if (word.size() < 2 || word[0] != '-' || word == "--") return {};
+  if (word[1] != '-' && std::isalpha(static_cast<unsigned char>(word[1])) == 0) return {};
+  return word.substr(0, word.find('='));
+}
+
+}  // namespace
+
+std::vector<std::string> command_names(const CLI::App& tool) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : tool.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.distributed.checkpoint.", "cairn") {
+  tool_.footer(kExitCodes);
+  tool_.set_version_flag("--version", "cairn " + std::string(kVersion), "Print the version and exit");
+  tool_.require_subcommand(1);
+  constexpr const char* kForPrograms = "the same for programs";
+  CLI::App* ls = add_command_on_directory(
+      "ls", "A line per key; of a folder of checkpoints, a line per checkpoint: time, size, contents, the newest",
+      "the checkpoint, or the folder of checkpoints");
+  ls->add_flag("--json", arguments_.json, kForPrograms);
+  CLI::App* inspect = add_command_on_directory(
+      "inspect", "Tree of keys with dtype, shape, bytes, chunks, files; short values", "the checkpoint");
+  inspect->add_option("keys", arguments_.patterns, "only these keys and those below them: *, ? and [a-z] are wildcards")
+      ->type_name("KEY");
+  CLI::Option* json = inspect->add_flag("--json", arguments_.json, "everything the metadata says, for programs");
+  inspect->add_option("--depth", arguments_.depth, "levels of the tree to show; deeper keys are counted")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber)
+      ->excludes(json);
+  CLI::App* verify = add_command_on_directory(
+      "verify", "Every byte against its checksum, every chunk against its tensor", "the checkpoint");
+  verify->add_flag("--json", arguments_.json, kForPrograms);
+  verify->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
+  CLI::App* status = add_command_on_directory(
+      "status", "Saves under way or dead: whose, how far, and when they last gave a sign of life",
+      "the checkpoint, or the folder of checkpoints");
+  status->add_flag("--json", arguments_.json, kForPrograms);
+  CLI::App* completion = add_command("completion", "Prints a script that completes this tool's words in a shell");
+  completion->add_option("shell", arguments_.shell, "bash, zsh or fish")
+      ->required()
+      ->type_name("SHELL")
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+}
+
+CLI::App* CommandLine::add_command(const char* name, const char* description) {
+  CLI::App* command = tool_.add_subcommand(name, description);
+  command->footer(kExitCodes);
+  return command;
+}
+
+CLI::App* CommandLine::add_command_on_directory(const char* name, const char* description, const char* directory) {
+  CLI::App* command = add_command(name, description);
+  command->add_option("directory", arguments_.directory, directory)->required()->type_name("DIR");
+  return command;
+}
+
+std::optional<Outcome> CommandLine::parse(const std::vector<std::string>& words) {
+  std::vector<const char*> pointers;
+  pointers.reserve(words.size());
+  for (const std::string& word : words) pointers.push_back(word.c_str());
+  try {
+    tool_.parse(static_cast<int>(pointers.size()), pointers.data());
+  } catch (const CLI::ParseError& error) {
+    const auto commands = tool_.get_subcommands();
+    if (error.get_exit_code() != 0) return Outcome{{}, complaint_about(words, error), ExitCode::kUsage};
+    const bool is_version = dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr;
+    if (is_version) return Outcome{std::string(error.what()) + "\n", {}, ExitCode::kOk};
+    return Outcome{commands.empty() ? tool_.help() : commands.front()->help(tool_.get_name()), {}, ExitCode::kOk};
+  }
+  command_ = tool_.get_subcommands().front()->get_name();
+  return std::nullopt;
+}
+
+std::string CommandLine::complaint_about(const std::vector<std::string>& words, const CLI::ParseError& error) const {
+  const std::vector<std::string> commands = command_names(tool_);
+  const CLI::App* scope = &tool_;
+  std::string complaint;
+  for (std::size_t i = 1; i < words.size() && complaint.empty() && words[i] != "--"; ++i) {
+    const std::string option = option_in(words[i]);
+    const bool is_command = option.empty() && scope == &tool_;
+    if (is_command && std::find(commands.begin(), commands.end(), words[i]) != commands.end()) {
+      scope = tool_.get_subcommand(words[i]);
+    } else if (is_command) {
+      complaint = fmt::format("no command '{}'{}", printable(words[i]), hint_at(nearest_word(words[i], commands)));
+    } else if (!option.empty() && scope->get_option_no_throw(option) == nullptr) {
+      complaint =
+          fmt::format("no option '{}'{}", printable(option), hint_at(nearest_word(option, option_names(*scope))));
+    }
+  }
+  if (complaint.empty() && scope == &tool_)
+    complaint = fmt::format("a command is needed: {}", fmt::join(commands, ", "));
+  if (complaint.empty()) complaint = printable(error.what());
+  const std::string asked = scope == &tool_ ? "cairn" : "cairn " + scope->get_name();
+  return fmt::format("cairn: {}\nTry '{} --help'.\n", complaint, asked);
+}
+
+}  // namespace cairn::cli

@@ -1,0 +1,55 @@
+// CommandLine: the commands of the tool, their options, and what the user gave.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "outcome.h"
+
+namespace cairn::cli {
+
+struct Arguments {
+  std::filesystem::path directory;
+  bool json = false;
+  bool follow_links = false;
+  std::vector<std::string> patterns = {};
+  std::optional<std::size_t> depth = {};
+  std::string shell = {};
+};
+
+// One thread at a time. Not movable: CLI11 keeps pointers to the arguments.
+class CommandLine {
+ public:
+  CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  // `words` begins with the name of the program. Fills command() and arguments(). An outcome, kUsage or the answer to
+  // --help and --version, if there is nothing to run.
+  std::optional<Outcome> parse(const std::vector<std::string>& words);
+
+  const std::string& command() const { return command_; }
+  const Arguments& arguments() const { return arguments_; }
+  const CLI::App& tool() const { return tool_; }
+
+ private:
+  CLI::App* add_command(const char* name, const char* description);
+  CLI::App* add_command_on_directory(const char* name, const char* description, const char* directory);
+  // Why the words make no sense.
+  std::string complaint_about(const std::vector<std::string>& words, const CLI::ParseError& error) const;
+
+  CLI::App tool_;
+  Arguments arguments_;
+  std::string command_;
+};
+
+// The names of the commands, in the order of --help.
+std::vector<std::string> command_names(const CLI::App& tool);
+// The options of a command, or of the tool itself, with their dashes: "--json".
+std::vector<std::string> option_names(const CLI::App& command);
+
+}  // namespace cairn::cli

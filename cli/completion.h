@@ -1,0 +1,13 @@
+// `cairn completion`: scripts that complete the words of the tool in a shell.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace cairn::cli {
+
+// Completes commands, options and directories. `shell` is "bash", "zsh" or "fish". The script is made of the commands
+// and options that `tool` has, so it fits this version of the tool.
+std::string completion_script(const CLI::App& tool, const std::string& shell);
+
+}  // namespace cairn::cli
