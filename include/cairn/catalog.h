@@ -77,6 +77,9 @@ struct Catalog {
   Result<void> index();
   const CatalogTensor* find_tensor(std::string_view fqn) const;
   const CatalogValue* find_value(std::string_view fqn) const;
+  // At most `count_max` keys whose names are like `fqn`, the nearest first; empty if none is. For error messages: the
+  // work is bounded (about 0.1 s), so that of very many keys some may be left out.
+  std::vector<std::string> nearest_keys(std::string_view fqn, std::size_t count_max) const;
 
   std::vector<CatalogTensor> tensors;  // in the order of the metadata
   std::vector<CatalogValue> values;

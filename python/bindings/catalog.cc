@@ -1,6 +1,7 @@
 #include "catalog.h"
 
 #include "bound.h"
+#include "call_options.h"
 #include "errors.h"
 #include "text.h"
 #include "values.h"
@@ -74,6 +75,10 @@ void bind_catalog(nb::module_& module) {
            [](const SharedCatalog& self, const nb::str& fqn) -> nb::object {
              const CatalogValue* value = self.catalog->find_value(to_utf8(fqn));
              return value == nullptr ? nb::object(nb::none()) : place_of(*self.catalog, value->location);
+           })
+      .def("nearest_keys",
+           [](const SharedCatalog& self, const nb::str& fqn, std::size_t count_max) {
+             return strings(self.catalog->nearest_keys(to_utf8(fqn), count_max));
            })
       .def("paths",
            [](const SharedCatalog& self) {

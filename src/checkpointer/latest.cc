@@ -13,10 +13,10 @@
 
 #include "checkpointer/checkpoint_directories.h"
 #include "checkpointer/job_identity.h"
+#include "checkpointer/step_in_name.h"
 #include "commit/backoff.h"
 #include "commit/lease.h"
 #include "commit/save_transaction.h"
-#include "core/whole_number.h"
 #include "format/manifest/commit_record.h"
 #include "storage/open_directory.h"
 
@@ -52,19 +52,6 @@ Result<void> wait_for_saves(const fs::path& root, const LatestOptions& options) 
   return {};
 }
 
-// The last number in the name of a directory: 120 of `step-120`. Zero if there is none, or if it has over 18 digits.
-std::uint64_t step_in_name(const fs::path& directory) {
-  constexpr std::size_t kDigitsMax = 18;
-  constexpr std::string_view kDigits = "0123456789";
-  const std::string name = directory.filename().string();
-  const std::size_t last = name.find_last_of(kDigits);
-  if (last == std::string::npos) return 0;
-  const std::size_t before = name.find_last_not_of(kDigits, last);
-  const std::size_t first = before == std::string::npos ? 0 : before + 1;
-  const std::size_t count = last + 1 - first;
-  return count > kDigitsMax ? 0 : whole_number<std::uint64_t>(std::string_view(name).substr(first, count)).value_or(0);
-}
-
 // A checkpoint that may be the newest.
 struct Candidate {
   fs::path directory;
@@ -80,7 +67,7 @@ bool is_newer(const Candidate& a, const Candidate& b) {
     const std::uint64_t save_number = candidate.record ? candidate.record->save_number : 0;
     const std::uint64_t job_start = candidate.has_job_start() ? candidate.record->job_start : 0;
     const auto time = candidate.has_job_start() ? fs::file_time_type::min() : candidate.time;
-    return std::tuple(job_start, time, save_number, step_in_name(candidate.directory));
+    return std::tuple(job_start, time, save_number, checkpointer::step_in_name(candidate.directory));
   };
   const auto key_a = key_of(a), key_b = key_of(b);
   return key_a != key_b ? key_a > key_b : a.directory < b.directory;

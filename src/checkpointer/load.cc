@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "checkpointer/checkpoint_impl.h"
+#include "checkpointer/missing_keys.h"
 #include "checkpointer/ranks.h"
 #include "core/conversion.h"
 #include "data_file/tensor_reader.h"
@@ -33,19 +34,19 @@ class Loader {
   Loader(const Checkpoint& checkpoint, Checkpoint::Impl& impl, StateDict& state, const LoadOptions& options)
       : checkpoint_(checkpoint), impl_(impl), state_(state), options_(options) {}
 
-  // Plans every read and opens every file; writes to no target. Callers of DCP match the texts of its errors, so a
-  // missing key and another size are reported in DCP's words.
+  // Plans every read and opens every file; writes to no target. Callers of DCP match the texts of its errors, so
+  // missing keys and another size are reported in DCP's words. After the first missing key only missing keys are looked
+  // for.
   Result<void> prepare() {
     for (std::size_t i = 0; i < state_.entries().size(); ++i) {
       Entry& entry = state_.entries()[i];
       const CatalogTensor* tensor = impl_.catalog.find_tensor(entry.fqn);
       const CatalogValue* value = impl_.catalog.find_value(entry.fqn);
       if (tensor == nullptr && value == nullptr) {
-        if (!options_.allow_partial)
-          return Error(ErrorCode::kMissingKey, "Missing key in checkpoint state_dict: " + entry.fqn).key(entry.fqn);
         report_.missing.push_back(entry.fqn);
         continue;
       }
+      if (!options_.allow_partial && !report_.missing.empty()) continue;
       if (auto target = std::get_if<TensorEntry>(&entry.content)) {
         if (tensor == nullptr) return kind_differs(entry, "a tensor", "a value");
         CAIRN_TRY(plan_tensor(*tensor, *target));
@@ -55,6 +56,9 @@ class Loader {
         if (!wants_tensor && value == nullptr) return kind_differs(entry, "a value", "a tensor");
         values_.push_back({i, {}, {}});
       }
+    }
+    if (!options_.allow_partial && !report_.missing.empty()) {
+      return checkpointer::missing_keys(impl_.catalog, report_.missing);
     }
     for (NewValue& value : values_) CAIRN_TRY(read_value(value));
     return {};

@@ -6,6 +6,7 @@
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
+#include "checkpointer/missing_checkpoint.h"
 #include "commit/save_transaction.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
@@ -105,11 +106,16 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
 }
 
 Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name) {
-  const std::string where = "opening the checkpoint in '" + directory.string() + "'";
+  const auto explain = [&](Error error) {
+    if (checkpointer::means_no_checkpoint(error, directory, metadata_name)) {
+      return checkpointer::missing_checkpoint(error, directory, metadata_name);
+    }
+    return std::move(error).while_doing("opening the checkpoint in '" + directory.string() + "'");
+  };
   auto storage = storage::open_directory(directory);
-  if (!storage) return std::move(storage).error().while_doing(where);
+  if (!storage) return explain(std::move(storage).error());
   Result<Checkpoint> checkpoint = checkpointer::open_in(std::move(*storage), metadata_name);
-  if (!checkpoint) return std::move(checkpoint).error().while_doing(where);
+  if (!checkpoint) return explain(std::move(checkpoint).error());
   return checkpoint;
 }
 

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "core/nearest_names.h"
+
 namespace cairn {
 namespace {
 __extension__ using UInt128 = unsigned __int128;
@@ -45,6 +47,12 @@ const CatalogTensor* Catalog::find_tensor(std::string_view fqn) const {
 const CatalogValue* Catalog::find_value(std::string_view fqn) const {
   const auto found = by_fqn_.find(fqn);
   return found != by_fqn_.end() && !found->second.is_tensor ? &values[found->second.index] : nullptr;
+}
+
+std::vector<std::string> Catalog::nearest_keys(std::string_view fqn, std::size_t count_max) const {
+  NearestNames nearest(fqn, count_max);
+  for (const KeyRef& key : keys) nearest.consider(key.is_tensor ? tensors[key.index].fqn : values[key.index].fqn);
+  return std::move(nearest).take();
 }
 
 Result<void> Catalog::index() {

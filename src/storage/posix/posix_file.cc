@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,6 +26,20 @@ constexpr std::uint64_t kWriteBackWindow = std::uint64_t{64} << 20;
 
 Error failed(std::string_view action, std::string_view name) {
   return Error::from_errno(errno, std::string(action) + " failed").file(name);
+}
+
+bool is_lack_of_space(int error_number) { return error_number == ENOSPC || error_number == EDQUOT; }
+
+// After a lack of space (errno): how much was needed, and how much the file system has. A quota may leave less.
+Error no_space(std::string_view action, int fd, std::string_view name, std::uint64_t bytes_needed) {
+  const int reason = errno;
+  Error error = Error::from_errno(reason, std::string(action) + " failed").file(name);
+  error = std::move(error).expected("room for " + std::to_string(bytes_needed) + " bytes");
+  struct statvfs space {};
+  if (fstatvfs(fd, &space) != 0) return error;
+  const std::string_view of =
+      reason == EDQUOT ? " bytes free in the file system, but the quota is used up" : " bytes free in the file system";
+  return std::move(error).actual(std::to_string(std::uint64_t{space.f_bavail} * space.f_frsize) + std::string(of));
 }
 
 // What tells a file from every other one, and from itself before a change.
@@ -82,7 +97,7 @@ std::optional<ReadableFile::DirectAlignment> direct_alignment_of(int fd) {
   return ReadableFile::DirectAlignment{status.stx_dio_mem_align, status.stx_dio_offset_align};
 }
 
-// Nobody turns back, so several threads may find out at once that they must.
+// Several threads may see the EINVAL at the same time; each clears O_DIRECT, and clearing it twice is harmless.
 bool turn_to_page_cache(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   return flags >= 0 && fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0;
@@ -102,6 +117,7 @@ class PosixWritableFile final : public WritableFile {
       const ssize_t written = pwrite(fd_.get(), data.data(), request, static_cast<off_t>(offset));
       if (written < 0) {
         if (errno == EINTR) continue;
+        if (is_lack_of_space(errno)) return no_space("writing", fd_.get(), name_, data.size()).offset(offset);
         if (errno != EINVAL || !std::exchange(was_direct, false)) return failed("writing", name_).offset(offset);
         CAIRN_TRY(leave_direct());
         continue;
@@ -289,8 +305,13 @@ Result<std::unique_ptr<WritableFile>> create_posix_file(const NameInFolder& plac
   }
   if (options.size != 0 && fallocate(fd.get(), 0, 0, static_cast<off_t>(options.size)) != 0) {
     // Not every file system can reserve; only a lack of space is an answer.
-    if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-      return failed("reserving space", name).expected(std::to_string(options.size) + " bytes");
+    const int reason = errno;
+    if (reason == EFBIG) return failed("reserving space", name).expected(std::to_string(options.size) + " bytes");
+    if (is_lack_of_space(reason)) {
+      // Some file systems keep the part that they could reserve: it counts as free.
+      [[maybe_unused]] const int ignored = ftruncate(fd.get(), 0);
+      errno = reason;
+      return no_space("reserving space", fd.get(), name, options.size);
     }
   }
   return std::unique_ptr<WritableFile>(

@@ -1,0 +1,100 @@
+#include "checkpointer/missing_checkpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "checkpointer/step_in_name.h"
+#include "commit/lease.h"
+#include "storage/open_directory.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kLookedAtMax = 1000;  // directories
+constexpr std::size_t kNamedMax = 5;
+
+bool is_private(const fs::path& directory) { return directory.filename().string().starts_with(commit::kFolderPrefix); }
+
+bool holds_checkpoint(const fs::path& directory, const std::string& metadata_name) {
+  const auto storage = storage::open_directory(directory);
+  return storage && (*storage)->open(metadata_name, true);
+}
+
+std::vector<fs::path> directories_in(const fs::path& root) {
+  auto directories = storage::directories_in(root);
+  if (!directories || !*directories) return {};
+  std::sort((*directories)->begin(), (*directories)->end(), [](const fs::path& a, const fs::path& b) {
+    return std::tuple(step_in_name(a), a) < std::tuple(step_in_name(b), b);
+  });
+  return std::move(**directories);
+}
+
+// "step-10, step-20 and 3 more"; empty if none of the directories holds a checkpoint.
+std::string checkpoints_among(const std::vector<fs::path>& directories, const std::string& metadata_name) {
+  std::string text;
+  std::size_t count = 0;
+  // Of too many directories the last ones: they are the newest.
+  const std::size_t first = directories.size() - std::min(directories.size(), kLookedAtMax);
+  for (std::size_t i = first; i < directories.size(); ++i) {
+    if (is_private(directories[i]) || !holds_checkpoint(directories[i], metadata_name)) continue;
+    if (++count > kNamedMax) continue;
+    text += (count == 1 ? "" : ", ") + directories[i].filename().string();
+  }
+  if (count > kNamedMax) text += " and " + std::to_string(count - kNamedMax) + " more";
+  return text;
+}
+
+// The directory in which `directory` lies.
+fs::path parent_of(const fs::path& directory) {
+  const fs::path parent = (directory.has_filename() ? directory : directory.parent_path()).parent_path();
+  return parent.empty() ? fs::path(".") : parent;
+}
+
+// What the user may have meant instead of a directory that does not exist.
+std::string beside(const fs::path& directory, const std::string& metadata_name) {
+  const fs::path parent = parent_of(directory);
+  const std::string found = checkpoints_among(directories_in(parent), metadata_name);
+  return found.empty() ? "" : ". '" + parent.string() + "' holds " + found;
+}
+
+std::string instead_of_file(const fs::path& file, const std::string& metadata_name) {
+  const fs::path parent = parent_of(file);
+  return holds_checkpoint(parent, metadata_name) ? ". The checkpoint is '" + parent.string() + "'" : "";
+}
+
+}  // namespace
+
+bool means_no_checkpoint(const Error& error, const fs::path& directory, const std::string& metadata_name) {
+  if (error.error_number() == ENOENT && error.file() == metadata_name) return true;
+  const bool is_missing = error.error_number() == ENOENT || error.error_number() == ENOTDIR;
+  return is_missing && error.file() == directory.string();
+}
+
+Error missing_checkpoint(const Error& error, const fs::path& directory, const std::string& metadata_name) {
+  const std::string none = "no checkpoint in '" + directory.string() + "'";
+  const auto not_found = [&](std::string text, const std::string& file) {
+    return Error(ErrorCode::kNotFound, std::move(text)).file(file).error_number(error.error_number());
+  };
+  if (error.error_number() == ENOTDIR) {
+    return not_found(none + ": it is not a directory" + instead_of_file(directory, metadata_name), directory.string());
+  }
+  if (error.file() != metadata_name) {
+    return not_found(none + ": there is no such directory" + beside(directory, metadata_name), directory.string());
+  }
+  const std::vector<fs::path> directories = directories_in(directory);
+  const std::string found = checkpoints_among(directories, metadata_name);
+  if (!found.empty()) {
+    return not_found(none + " (no " + metadata_name + "), but directories in it hold one", metadata_name).actual(found);
+  }
+  const bool has_save = std::any_of(directories.begin(), directories.end(), is_private);
+  const std::string_view save = has_save ? ". A save into it has not been committed" : "";
+  return not_found(none + " (no " + metadata_name + ")" + std::string(save), metadata_name);
+}
+
+}  // namespace cairn::checkpointer

@@ -1,0 +1,12 @@
+// step_in_name: the number of the training step in the name of a checkpoint's directory.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace cairn::checkpointer {
+
+// The last number in the name: 120 of `step-120`. Zero if there is none, or if it has over 18 digits.
+std::uint64_t step_in_name(const std::filesystem::path& directory);
+
+}  // namespace cairn::checkpointer
