@@ -10,6 +10,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from cairn import _engine, dcp_records
 from cairn.flattening import Rules
 from cairn.objects import add_value
+from cairn.state_argument import check_state_dict
 from cairn.tensors import TensorSource
 
 
@@ -18,6 +19,7 @@ class DescribedState:
 
     def __init__(self, state_dict: Mapping[Any, Any], *, record_paths: bool = True) -> None:
         """Raises Unsupported, PickleWarning and so on as cairn.save does."""
+        check_state_dict(state_dict)
         self.native = _engine.StateDict()
         self._tensors = TensorSource(self.native)
         rules = Rules.TORCH_2_4 if record_paths else Rules.TOP_LEVEL
@@ -30,6 +32,7 @@ class DescribedState:
 
 def states_of(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """The entries, of Statefuls their ``state_dict()``. Recorded as torch's function of this purpose is."""
+    check_state_dict(state_dict)
     if not dcp_records.is_heard():
         return {key: _state_of(value) for key, value in state_dict.items()}
     states = {}

@@ -30,11 +30,12 @@ from cairn import _engine, engine_use, mirror
 from cairn.claims import Claim, current_ticket, mark
 from cairn.consent import pickle_allowed
 from cairn.errors import Cancelled, InvalidArgument, NotFound
-from cairn.location import local_directory, metadata_name
+from cairn.location import local_directory
 from cairn.metadata import LazyMetadata
 from cairn.native_hooks import name_of
 from cairn.native_storages import directory_of, why_torch_reads, why_torch_writes
 from cairn.objects import warn_of_conversions
+from cairn.opening import open_checkpoint
 from cairn.read_items import ItemReader, PlannerWithoutCode
 from cairn.torch_file import check_rules_hold
 from cairn.transformed_items import TransformedItems
@@ -235,7 +236,7 @@ class FileSystemReader(StockReader):
         with tempfile.TemporaryDirectory(prefix="cairn-metadata-") as copy:
             with self.fs.create_stream(self._get_metadata_path(rank), "rb") as stream:
                 (Path(copy) / ".metadata").write_bytes(stream.read())
-            return LazyMetadata(_engine.catalog_of(_engine.open(os.fsencode(copy))), self.load_id)
+            return LazyMetadata(_engine.catalog_of(open_checkpoint(copy)), self.load_id)
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         """Has the planner's tensors filled and its values loaded. The future is done."""
@@ -331,7 +332,7 @@ def _keep(reader: FileSystemReader, checkpoint: _engine.Checkpoint | None) -> No
 
 
 def _open(reader: FileSystemReader, rank: int | None) -> _engine.Checkpoint:
-    return _engine.open(os.fsencode(directory_of(reader)), metadata_name(rank))
+    return open_checkpoint(directory_of(reader), rank)
 
 
 def save_options(checkpoint_id: _PathLike | None, writer: StockWriter | None) -> tuple[_PathLike, dict[str, Any]]:

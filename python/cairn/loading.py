@@ -14,7 +14,7 @@ from cairn import _engine, dcp_records, engine_use, mirror
 from cairn.checkpoint import Verify, check_verify
 from cairn.consent import pickle_allowed
 from cairn.driver_state import fill_load_planner, fill_reader
-from cairn.errors import Error, NotFound, Replaced, Unsupported
+from cairn.errors import Error, MissingKey, NotFound, Replaced, Unsupported
 from cairn.failures import as_checkpoint_exceptions
 from cairn.filesystem import load_options
 from cairn.flattening import Leaf, flatten, flatten_as_2_3, top_level
@@ -22,10 +22,12 @@ from cairn.location import metadata_name
 from cairn.metadata import LazyMetadata
 from cairn.native_storages import why_reader_is_foreign
 from cairn.objects import load_value, warn_of_conversions
+from cairn.opening import open_checkpoint
 from cairn.planning import load_planner_options, why_load_planner_is_foreign
 from cairn.protocol import load_by_protocol
 from cairn.ranks import Ranks
 from cairn.second_argument import takes_storage_second
+from cairn.state_argument import check_state_dict
 from cairn.tensors import (
     TensorTarget,
     add_payload_target,
@@ -209,6 +211,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
             options["allow_partial"] = allow_partial
             given = _Given(planner, storage_reader, (directory, process_group))
             states = make_states()
+            check_state_dict(states)
             run = _Load(states, flattens, options, pickle_allowed(allow_pickle), given)
         try:
             conversions = _with_restarts(os.fsencode(directory), run, ranks)
@@ -231,6 +234,7 @@ class _Entries:
 
     def resolve(self) -> dict[str, Any]:
         """What is to be filled, in the order of the keys."""
+        check_state_dict(self._state_dict)
         for key in sorted(self._state_dict, key=str):
             value = self._state_dict[key]
             if type(value) not in (torch.Tensor, torch.nn.Parameter, dict) and isinstance(value, Stateful):
@@ -281,7 +285,7 @@ class _Load:
         fresh: list[tuple[Leaf, Any]] = []  # what replaces values, and meta tensors
         step = self._given.step
         with ranks.preparing(_engine.abandon_load), dcp_records.in_step("local_step", *step):
-            checkpoint = _engine.open(directory, metadata_name(ranks.rank if alone else None))
+            checkpoint = open_checkpoint(directory, ranks.rank if alone else None)
             catalog = _engine.catalog_of(checkpoint)
             if catalog.transforms():
                 raise Unsupported(_TRANSFORMED)
@@ -290,7 +294,11 @@ class _Load:
             fill_load_planner(self._given.planner, self._state_dict, leaves, metadata, ranks.rank)
             fill_reader(self._given.reader, metadata, ranks.rank, use_collectives=not alone)
             payloads = [leaf for leaf in leaves if not _is_tensor(leaf.value) or needs_payload(leaf.value)]
-            read = self._read_payloads(checkpoint, payloads)
+            try:
+                read = self._read_payloads(checkpoint, payloads)
+            except MissingKey:  # of values: the error is to name the tensors too
+                self._read_payloads(checkpoint, [leaf for leaf in leaves if leaf.fqn not in catalog])
+                raise
             opaque: list[tuple[torch.Tensor, torch.Tensor]] = []  # targets that only torch can fill, and from what
             for leaf, payload in read:
                 if isinstance(leaf.value, torch.Tensor):
@@ -367,16 +375,22 @@ def _with_restarts(directory: bytes, run: _Load, ranks: Ranks) -> list[tuple[str
         return restarting(lambda: run.run(directory, ranks, alone=False))
     except NotFound as missing:
         # As in DCP, what the ranks have saved alone will do where there is nothing else.
-        if not _is_metadata_missing(missing, ranks):
+        if not _is_metadata_missing(missing, ranks, lambda rank: metadata_name(None)):
             raise
-    return restarting(lambda: run.run(directory, ranks, alone=True))
+        try:
+            return restarting(lambda: run.run(directory, ranks, alone=True))
+        except NotFound as own:
+            if _is_metadata_missing(own, ranks, metadata_name):
+                raise missing from None  # the user is told of the file that every checkpoint has
+            raise
 
 
-def _is_metadata_missing(error: Error, ranks: Ranks) -> bool:
-    """Whether no rank sees a checkpoint of all."""
+def _is_metadata_missing(error: Error, ranks: Ranks, name_of: Callable[[int], str]) -> bool:
+    """Whether no rank sees its metadata file. `name_of` gives the file's name on a rank."""
     failures = [cause for cause, _ in error.causes] or [error]
     return len(failures) == ranks.count and all(
-        isinstance(failure, NotFound) and failure.file == ".metadata" for failure in failures
+        isinstance(failure, NotFound) and failure.file == name_of(ranks.rank if failure.rank is None else failure.rank)
+        for failure in failures
     )
 
 

@@ -1,0 +1,137 @@
+"""What errors tell the user to do next."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cairn
+
+STATE = {"model": {"weight": torch.ones(2), "bias": torch.zeros(2)}, "step": 3}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder `e` of checkpoints, named relative to the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("step-100", "step-20", "step-3"):
+        cairn.save({"step": 0}, checkpoint_id=f"e/{name}")
+    return Path("e")
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "open": cairn.open,
+    "verify": cairn.verify,
+    "load": lambda path: cairn.load({"step": 0}, checkpoint_id=path),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_folder_of_checkpoints_names_them_and_the_call_that_finds_the_newest(reader: str, run: Path) -> None:
+    with pytest.raises(cairn.NotFound) as caught:
+        READERS[reader](run)
+    assert str(caught.value) == (
+        "no checkpoint in 'e' (no .metadata). It holds step-3, step-20, step-100: did you mean cairn.latest('e')?"
+    )
+    assert caught.value.file == ".metadata"
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_directory_that_does_not_exist_and_a_file(reader: str, run: Path) -> None:
+    with pytest.raises(cairn.NotFound, match=r"^no checkpoint in 'e/step-4': there is no such directory\.") as caught:
+        READERS[reader](run / "step-4")
+    assert "'e' holds step-3, step-20, step-100" in str(caught.value)
+    with pytest.raises(cairn.NotFound, match=r"it is not a directory\. The checkpoint is 'e/step-3'"):
+        READERS[reader](run / "step-3" / ".metadata")
+
+
+def test_a_directory_with_nothing_names_the_file_that_is_missing(tmp_path: Path) -> None:
+    for read in READERS.values():
+        with pytest.raises(cairn.NotFound) as caught:
+            read(tmp_path)
+        assert str(caught.value).startswith(f"no checkpoint in '{tmp_path}' (no .metadata)")
+        assert "__0.metadata" not in str(caught.value)
+
+
+def test_missing_keys_are_all_named_values_and_tensors(checkpoint: Path) -> None:
+    cairn.save(STATE, checkpoint_id=checkpoint)
+    wanted = {"model": {"weihgt": torch.ones(2), "bias": torch.zeros(2)}, "stpe": 0, "other_thing": 1}
+    with pytest.raises(cairn.MissingKey) as caught:
+        cairn.load(wanted, checkpoint_id=checkpoint)
+    text = str(caught.value)
+    assert text.startswith("Missing key in checkpoint state_dict: model.weihgt (nearest: model.weight)"), text
+    assert "stpe (nearest: step)" in text
+    assert "other_thing" in text
+    assert caught.value.key == "model.weihgt"
+
+
+def test_many_missing_keys_are_counted(checkpoint: Path) -> None:
+    cairn.save({f"layers.{i}.attention.weight": 0 for i in range(200)}, checkpoint_id=checkpoint)
+    with pytest.raises(cairn.MissingKey) as caught:
+        cairn.load({f"layers.{i}.attentoin.weight": 0 for i in range(200)}, checkpoint_id=checkpoint)
+    assert "layers.0.attentoin.weight (nearest: layers.0.attention.weight, " in str(caught.value)
+    assert str(caught.value).count("attentoin") == 9, "eight names, and the key"
+    assert "and 192 more" in str(caught.value)
+
+
+@pytest.mark.parametrize(("saved", "loaded", "hint"), [("module.", "", "with"), ("", "module.", "without")])
+def test_the_prefix_of_a_wrapper_is_named(saved: str, loaded: str, hint: str, checkpoint: Path) -> None:
+    def state(prefix: str) -> dict[str, Any]:
+        return {"model": {f"{prefix}{i}.weight": torch.ones(1) for i in range(3)}, "step": 1}
+
+    cairn.save(state(saved), checkpoint_id=checkpoint)
+    with pytest.raises(cairn.MissingKey, match=f"All 3 are in the checkpoint {hint} the prefix 'module.'") as caught:
+        cairn.load(state(loaded), checkpoint_id=checkpoint)
+    assert "DistributedDataParallel" in str(caught.value)
+
+
+def test_a_key_of_an_open_checkpoint_that_is_missing(checkpoint: Path) -> None:
+    cairn.save(STATE, checkpoint_id=checkpoint)
+    with pytest.raises(KeyError) as caught:
+        cairn.open(checkpoint)["model.weihgt"]
+    assert str(caught.value) == "no such key in the checkpoint: 'model.weihgt' (nearest: 'model.weight')"
+
+
+SAVERS: dict[str, Callable[[Any, Path], Any]] = {
+    "save": lambda state, path: cairn.save(state, checkpoint_id=path),
+    "async_save": lambda state, path: cairn.async_save(state, checkpoint_id=path),
+    "load": lambda state, path: cairn.load(state, checkpoint_id=path),
+    "AsyncSaver.save": lambda state, path: cairn.AsyncSaver(process=False).save(state, path),
+}
+
+
+@pytest.mark.parametrize("call", SAVERS)
+def test_a_state_dict_is_a_dict(call: str, checkpoint: Path) -> None:
+    cairn.save(STATE, checkpoint_id=checkpoint)
+    before = (checkpoint / ".metadata").read_bytes()
+    for given, text in [
+        ([torch.ones(1)], "state_dict must be a dict, got list"),
+        (None, "state_dict must be a dict, got NoneType"),
+        (torch.nn.Linear(1, 1), "state_dict must be a dict, got Linear; pass what its state_dict() returns"),
+        (str(checkpoint), "state_dict must be a dict, got str; the directory is the argument checkpoint_id"),
+    ]:
+        with pytest.raises(cairn.InvalidArgument) as caught:
+            SAVERS[call](given, checkpoint)
+        assert str(caught.value).startswith(text)
+    assert (checkpoint / ".metadata").read_bytes() == before
+
+
+def test_swapped_arguments_say_so(tmp_path: Path) -> None:
+    place = str(tmp_path / "c")
+    for path in (place, Path(place)):
+        for call in (cairn.save, cairn.load):
+            name = call.__name__
+            with pytest.raises(cairn.InvalidArgument) as caught:
+                call(path, STATE)
+            right = f"{name}(state_dict, checkpoint_id='{place}')"
+            assert str(caught.value) == f"the arguments of {name}() are swapped: call {right}"
+            with pytest.raises(cairn.InvalidArgument) as caught:
+                call(STATE, path)
+            assert str(caught.value) == f"{name}() takes the directory as checkpoint_id: call {right}"
+        with pytest.raises(cairn.InvalidArgument) as caught:
+            cairn.AsyncSaver(process=False).save(path, STATE)
+        right = f"AsyncSaver.save(state_dict, '{place}')"
+        assert str(caught.value) == f"the arguments of AsyncSaver.save() are swapped: call {right}"
+    assert not Path(place).exists()
