@@ -41,6 +41,7 @@ from cairn.errors import (
     Unsupported,
 )
 from cairn.in_flight import SaveInFlight, SaveWriter, latest, saves_in_flight
+from cairn.progress import Progress
 
 __all__ = [
     "AsyncCheckpointerType",
@@ -70,9 +71,11 @@ __all__ = [
     "NoSpace",
     "NotFound",
     "PickleWarning",
+    "Progress",
     "QuantizedHuggingFaceStorageReader",
     "ReadItem",
     "Replaced",
+    "SaveFuture",
     "SaveInFlight",
     "SavePlan",
     "SavePlanner",
@@ -117,6 +120,7 @@ _LATE = {
     "ConversionWarning": "cairn.objects",
     "DeviceWarning": "cairn.objects",
     "PickleWarning": "cairn.objects",
+    "SaveFuture": "cairn.saves_under_way",
     "Stateful": "torch.distributed.checkpoint.stateful",
     "configure_async_saves": "cairn.async_saving",
     "configure_saves": "cairn.save_deadlines",

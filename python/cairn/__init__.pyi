@@ -72,7 +72,9 @@ from cairn.loading import load_state_dict as load_state_dict
 from cairn.objects import ConversionWarning as ConversionWarning
 from cairn.objects import DeviceWarning as DeviceWarning
 from cairn.objects import PickleWarning as PickleWarning
+from cairn.progress import Progress as Progress
 from cairn.save_deadlines import configure_saves as configure_saves
+from cairn.saves_under_way import SaveFuture as SaveFuture
 from cairn.saving import save as save
 from cairn.saving import save_state_dict as save_state_dict
 from cairn.staging import staging_fence as staging_fence

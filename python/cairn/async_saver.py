@@ -18,11 +18,12 @@ from cairn.described import DescribedState
 from cairn.errors import InvalidArgument, Replaced
 from cairn.exception_record import Reason
 from cairn.failures import as_checkpoint_exceptions
-from cairn.location import metadata_name
 from cairn.metadata import LazyMetadata
+from cairn.opening import open_checkpoint
 from cairn.progress import Progress
 from cairn.real_path import real_path
 from cairn.saves_under_way import PendingSave, SaveFuture
+from cairn.state_argument import check_order
 
 _PathLike = str | os.PathLike[str]
 IoPriority = Literal["low", "idle"]
@@ -172,6 +173,7 @@ class AsyncSaver:
         Returns when the state may change again; with `asynchronous_staging` at once, and then the state must stay as it
         is until the staging future is done. Raises what fails until then; what fails later is in the upload future.
         """
+        check_order("AsyncSaver.save", state_dict, directory, directory_argument="")
         described = DescribedState(state_dict)
         with saves_under_way.Follower() as follower:
             follower.start()
@@ -307,7 +309,7 @@ def _wait(wait: Callable[[float], _T]) -> _T:
 
 
 def _catalog_in(directory: str, save_id: str, rank: int | None) -> _engine.Catalog:
-    checkpoint = _engine.open(os.fsencode(directory), metadata_name(rank))
+    checkpoint = open_checkpoint(directory, rank)
     if checkpoint.save_id != save_id:
         raise Replaced("a later save has taken the place of this one, whose metadata only the coordinator has kept")
     return _engine.catalog_of(checkpoint)

@@ -13,7 +13,8 @@ import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
 
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.metadata import Metadata
@@ -34,7 +35,7 @@ from cairn.native_hooks import hooks_of, name_of, why_not_native
 from cairn.native_storages import why_writer_is_foreign
 from cairn.planning import save_planning, why_save_planner_is_foreign
 from cairn.ranks import Ranks
-from cairn.saves_under_way import Follower, PendingSave
+from cairn.saves_under_way import Follower, PendingSave, SaveFuture
 from cairn.saving import save_now
 from cairn.staging import BlockingAsyncStager, DefaultStager
 
@@ -50,6 +51,44 @@ _savers: dict[bool, AsyncSaver] = {}  # by whether a process writes
 _settings: dict[str, Any] = {}
 
 
+@dataclass
+class SaveResponse(AsyncSaveResponse):
+    """What async_save returns where the state is staged later: torch's class, with the type of its second future."""
+
+    staging_completion: "Future[None]"  # done when the state may change again
+    upload_completion: SaveFuture  # type: ignore[assignment] # of the Metadata, where torch's annotation says None
+
+
+@overload
+def async_save(
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: _PathLike | None = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    async_checkpointer_type: AsyncCheckpointerType = AsyncCheckpointerType.THREAD,
+    async_stager: None = None,
+    no_dist: bool = False,
+    use_collectives: bool = True,
+) -> SaveFuture: ...
+
+
+@overload
+def async_save(
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: _PathLike | None = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    async_checkpointer_type: AsyncCheckpointerType = AsyncCheckpointerType.THREAD,
+    async_stager: AsyncStager,
+    no_dist: bool = False,
+    use_collectives: bool = True,
+) -> SaveFuture | SaveResponse: ...
+
+
 def async_save(  # noqa: PLR0913 - the signature is DCP's
     state_dict: dict[str, Any],
     *,
@@ -58,18 +97,19 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     planner: Any = None,
     process_group: Any = None,
     async_checkpointer_type: AsyncCheckpointerType = AsyncCheckpointerType.THREAD,
-    async_stager: Any = None,
+    async_stager: AsyncStager | None = None,
     no_dist: bool = False,
     use_collectives: bool = True,
-) -> "Future[Metadata] | AsyncSaveResponse":
+) -> SaveFuture | SaveResponse:
     """Saves `state_dict` as :func:`cairn.save` does, but returns as soon as its bytes are copied.
 
     The signature is that of ``torch.distributed.checkpoint.async_save``, and so is what it returns: a future of the
-    Metadata, which is done when the checkpoint is durable and in place; or, with a stager that stages asynchronously
-    (``DefaultStager`` with ``use_async_staging``), an AsyncSaveResponse whose ``staging_completion`` tells when the
-    state may change again (see :func:`cairn.staging_fence`). A tensor that is written to before it is copied fails the
-    save, and its key is named. ``AsyncCheckpointerType.PROCESS`` finishes what is staged
-    even if this process is killed; its directory must be one that all ranks see, and so with THREAD.
+    Metadata (:class:`cairn.SaveFuture`, whose ``progress()`` tells how far the save is), which is done when the
+    checkpoint is durable and in place; or, with a stager that stages asynchronously (``DefaultStager`` with
+    ``use_async_staging``), an AsyncSaveResponse with that future as ``upload_completion``, whose
+    ``staging_completion`` tells when the state may change again (see :func:`cairn.staging_fence`). A tensor that is
+    written to before it is copied fails the save, and its key is named. ``AsyncCheckpointerType.PROCESS`` finishes what
+    is staged even if this process is killed; its directory must be one that all ranks see, and so with THREAD.
 
     At most two saves are under way at a time (:func:`cairn.configure_async_saves`); one more waits for the oldest.
     Saves into one directory commit in their order. Raises what fails before the save has begun, on every rank; what
@@ -99,7 +139,7 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
 
 def _begin(
     state_dict: dict[str, Any], call: "_Call", async_checkpointer_type: AsyncCheckpointerType, stager: Any
-) -> "Future[Metadata] | AsyncSaveResponse":
+) -> SaveFuture | SaveResponse:
     if stager is None and isinstance(call.storage_writer, AsyncStager):
         stager = call.storage_writer
     process = (_type_for_all or async_checkpointer_type) is AsyncCheckpointerType.PROCESS
@@ -273,7 +313,7 @@ def _members(ranks: Ranks, call: _Call) -> tuple[int, ...]:
 
 def _save_what_is_staged(
     state: Callable[[], dict[str, Any]], stager: Any, call: _Call, process: bool, foreign: str
-) -> "Future[Metadata] | AsyncSaveResponse":
+) -> SaveFuture | SaveResponse:
     """With a stager of the caller's own, or a `foreign` planner or storage, which the engine does not know.
 
     What is staged at once, for the engine, is copied once more: the stager may use its memory for the next save.
@@ -327,8 +367,8 @@ def _staged(stager: Any, state: dict[str, Any]) -> Any:
     return staged
 
 
-def _response(staging: "Future[None]", upload: "Future[Any]") -> AsyncSaveResponse:
-    return AsyncSaveResponse(staging_completion=staging, upload_completion=upload)
+def _response(staging: "Future[None]", upload: SaveFuture) -> SaveResponse:
+    return SaveResponse(staging_completion=staging, upload_completion=upload)
 
 
 def _forget() -> None:  # in a forked child: none of them is its own

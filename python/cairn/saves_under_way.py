@@ -37,12 +37,16 @@ EARLIER = "the save before this one"  # in the error of a call that reports an e
 
 
 class SaveFuture(ToldFuture[Metadata]):
-    """The end of a save. ``progress()`` says how far it is."""
+    """The end of an asynchronous save: a ``concurrent.futures.Future`` of the checkpoint's Metadata."""
 
     def __init__(self, progress: Callable[[], Progress]) -> None:
         super().__init__()
-        self.progress = progress
+        self._progress = progress
         self._process = os.getpid()
+
+    def progress(self) -> Progress:
+        """How far this rank's part of the save is."""
+        return self._progress()
 
     def result(self, timeout: float | None = None) -> Metadata:
         """As of every Future."""

@@ -12,7 +12,7 @@ import torch
 from torch.distributed._state_dict_utils import _copy_state_dict, _create_cpu_state_dict
 from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlockingStager
 from torch.distributed.checkpoint.staging import DefaultStager as StockDefaultStager
-from torch.distributed.checkpoint.staging import StagingOptions
+from torch.distributed.checkpoint.staging import StagingOptions as StagingOptions  # noqa: PLC0414 - from here too
 
 from cairn import mirror, saves_under_way
 
