@@ -175,7 +175,7 @@ struct ForeignClass {
 // decoders, which bound the nesting of Values.
 class ObjectBuilder {
  public:
-  explicit ObjectBuilder(nb::handle make_object) : make_object_(make_object) {}
+  ObjectBuilder(nb::handle make_object, std::string_view tensors) : make_object_(make_object), tensors_(tensors) {}
 
   nb::object build(const Value& value) {
     if (value.identity() == 0) return build_anew(value);
@@ -228,7 +228,8 @@ class ObjectBuilder {
     const nb::object make = nb::module_::import_("cairn.arrays").attr("from_bytes");
     const nb::bytes bytes(array->data.data(), array->data.size());
     return make(to_str(name_of(array->dtype)), from_extents(array->shape.data(), array->shape.size()), bytes,
-                array->kind == Array::Kind::kNumpyScalar);
+                array->kind == Array::Kind::kNumpyScalar,
+                to_str(array->kind == Array::Kind::kTensor ? tensors_ : "numpy"));
   }
   nb::object build_one(const std::unique_ptr<Object>& object) {
     const nb::object arguments = build(object->arguments);
@@ -252,6 +253,7 @@ class ObjectBuilder {
   }
 
   nb::handle make_object_;
+  std::string tensors_;
   std::unordered_map<std::uint64_t, nb::object> built_;  // by identity
 };
 
@@ -285,7 +287,9 @@ nb::tuple decode_plain(const nb::bytes& payload, const nb::object& make_object) 
 
 std::optional<Value> to_value(nb::handle object) { return ValueBuilder().build(object, 0); }
 
-nb::object from_value(const Value& value, nb::handle make_object) { return ObjectBuilder(make_object).build(value); }
+nb::object from_value(const Value& value, nb::handle make_object, std::string_view tensors) {
+  return ObjectBuilder(make_object, tensors).build(value);
+}
 
 std::string first_foreign(const Value& value) {
   std::string name = first_unknown_class(value);
@@ -302,8 +306,10 @@ void bind_values(nb::module_& module) {
       nb::arg("payload"), nb::arg("make_object"));
   module.def(
       "decode_inert",
-      [](const nb::bytes& payload, const nb::object& make_object) { return from_value(decode(payload), make_object); },
-      nb::arg("payload"), nb::arg("make_object"));
+      [](const nb::bytes& payload, const nb::object& make_object, const nb::str& tensors) {
+        return from_value(decode(payload), make_object, to_utf8(tensors));
+      },
+      nb::arg("payload"), nb::arg("make_object"), nb::arg("tensors"));
   module.def(
       "encode_plain",
       [](const nb::object& object) -> nb::object {

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <optional>
+#include <string_view>
 
 namespace nb = nanobind;
 
@@ -18,7 +19,8 @@ std::optional<Value> to_value(nb::handle object);
 
 // The other way. `make_object(module, name, by_new, arguments, state, items)` makes what an Object describes, of parts
 // that have been made already. Where it returns NotImplemented, from_value() throws a type of its own.
-nb::object from_value(const Value& value, nb::handle make_object);
+// `tensors` is the Form (cairn/arrays.py) that tensors come in; by default no dtype is refused.
+nb::object from_value(const Value& value, nb::handle make_object, std::string_view tensors = "integers");
 
 // "" if from_value() gives back what was saved without any help: no unknown class and no tensor in it.
 std::string first_foreign(const Value& value);

@@ -1,54 +1,99 @@
-"""Elements of a checkpoint as NumPy arrays.
+"""Elements of a checkpoint as NumPy arrays, or as torch tensors.
 
-Dtypes that NumPy lacks (bfloat16, the float8 kinds) are those of ml_dtypes if it is installed; otherwise, and for those
-that ml_dtypes lacks too (complex32, float4, bits), the elements come as unsigned integers of the same width.
+Dtypes that NumPy lacks (bfloat16, the float8 kinds) are those of ml_dtypes, which is optional. Without it, and for
+dtypes that ml_dtypes lacks too (complex32, float4, bits), there is no array: integers would be taken for the numbers
+that they encode. A caller who asks for integers gets them.
 """
 
-from typing import TYPE_CHECKING, Any
+import ctypes
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cairn import _engine
+from cairn.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
     import numpy as np
 
-    NDArray = np.ndarray[Any, np.dtype[Any]]
+#: What tensors are read into. "integers": NumPy arrays, of unsigned integers where NumPy lacks the dtype.
+Form: TypeAlias = Literal["numpy", "torch", "integers"]
 
 _PLAIN = "float16 float32 float64 complex64 complex128 bool int8 int16 int32 int64 uint8 uint16 uint32 uint64"
 _NUMPY_NAMES = frozenset(_PLAIN.split())
+# A float4 pair, which ml_dtypes has as well, is two elements there and one in torch.
+_ML_DTYPES = "bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
+_ML_DTYPES_NAMES = frozenset(_ML_DTYPES.split())
 _ITEM_BYTES = dict(zip(_engine.DTYPE_NAMES, _engine.DTYPE_ITEM_BYTES, strict=True))
+_QUANTISED = frozenset({"quint8", "qint8", "qint32", "quint4x2", "quint2x4"})
+_OTHER_FORMS = "cairn.open(directory, tensors='torch') reads torch tensors, and tensors='integers' the bits"
+
+
+def check_form(tensors: str) -> Form:
+    """`tensors` if it is a Form."""
+    if tensors in ("numpy", "torch", "integers"):
+        return tensors  # type: ignore[return-value]
+    raise InvalidArgument("tensors is 'numpy', 'torch' or 'integers'", actual=repr(tensors))
 
 
 def numpy_dtype(name: str) -> "np.dtype[Any]":
-    """NumPy's dtype for torch's dtype of that name (without ``torch.``)."""
+    """NumPy's dtype, or that of ml_dtypes, for torch's dtype of that name (without ``torch.``).
+
+    Raises Unsupported, with the next step, if there is none.
+    """
     import numpy as np
 
     if name in _NUMPY_NAMES:
         return np.dtype(name)
-    # A float4 pair is two elements to ml_dtypes, one to torch.
-    if name != "float4_e2m1fn_x2":
-        try:
-            import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
-        except ModuleNotFoundError:
-            pass
-        else:
-            scalar = getattr(ml_dtypes, name, None)
-            if scalar is not None:
-                named: np.dtype[Any] = np.dtype(scalar)
-                return named
-    unsigned: np.dtype[Any] = np.dtype(f"uint{8 * _ITEM_BYTES[name]}")
-    return unsigned
+    if name not in _ML_DTYPES_NAMES:
+        raise Unsupported(f"NumPy has no dtype {name}; {_OTHER_FORMS}", actual=name)
+    try:
+        import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+    except ModuleNotFoundError:
+        raise Unsupported(
+            f"NumPy has the dtype {name} only with ml_dtypes: pip install 'cairn-checkpoint[ml-dtypes]'; or "
+            f"{_OTHER_FORMS}",
+            actual=name,
+        ) from None
+    if not hasattr(ml_dtypes, name):
+        raise Unsupported(f"ml_dtypes {ml_dtypes.__version__} has no dtype {name}: upgrade it; or {_OTHER_FORMS}")
+    named: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return named
 
 
-def empty(name: str, shape: tuple[int, ...]) -> "NDArray":
-    """A new row-major array for elements of torch's dtype of that name."""
+def empty(name: str, shape: tuple[int, ...], form: Form) -> tuple[Any, int]:
+    """A new row-major array or tensor for elements of torch's dtype of that name, and the address of its first byte."""
+    if form == "torch" and name not in _QUANTISED:
+        torch = _torch()
+        tensor = torch.empty(shape, dtype=getattr(torch, name))
+        return tensor, tensor.data_ptr()
     import numpy as np
 
-    return np.empty(shape, numpy_dtype(name))
+    array = np.empty(shape, _dtype(name, "integers" if name in _QUANTISED else form))  # the engine reads no quantised
+    return array, array.ctypes.data
 
 
-def from_bytes(name: str, shape: tuple[int, ...], data: bytes, is_scalar: bool) -> Any:
-    """A writable array with these row-major bytes, or the scalar that they hold."""
+def from_bytes(name: str, shape: tuple[int, ...], data: bytes, is_scalar: bool, form: Form) -> Any:
+    """A writable array or tensor with these row-major bytes, or the scalar that they hold."""
+    if form == "torch":
+        tensor, address = empty(name, shape, form)
+        ctypes.memmove(address, data, len(data))
+        return tensor
     import numpy as np
 
-    array = np.frombuffer(bytearray(data), numpy_dtype(name)).reshape(shape)
+    array = np.frombuffer(bytearray(data), _dtype(name, form)).reshape(shape)
     return array[()] if is_scalar else array
+
+
+def _dtype(name: str, form: Form) -> "np.dtype[Any]":
+    import numpy as np
+
+    if form == "integers" and name not in _NUMPY_NAMES:
+        return np.dtype(f"uint{8 * _ITEM_BYTES[name]}")
+    return numpy_dtype(name)
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("tensors='torch' needs torch, which is not installed", name=error.name) from error
+    return torch

@@ -4,16 +4,15 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 from cairn import _engine, arrays, known_objects
 from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey
 from cairn.location import existing_directory
-
-if TYPE_CHECKING:
-    from cairn.arrays import NDArray
+from cairn.opening import naming_latest, open_checkpoint
 
 Verify: TypeAlias = Literal["needed", "full", "none"]
+_NEAREST_KEYS_MAX = 3  # in the error about a key that is missing
 Index: TypeAlias = "SupportsIndex | slice | tuple[SupportsIndex | slice | Any, ...]"  # Any: an ellipsis
 
 
@@ -110,14 +109,17 @@ class Checkpoint(Mapping[str, Any]):
     """A read-only mapping from keys to arrays and values, read from disk when they are asked for.
 
     Objects of the classes of Python and NumPy that :mod:`cairn.known_objects` lists are built; others, torch's among
-    them, come back as :class:`UnknownObject`: nothing in a checkpoint is ever run. Tensors are NumPy arrays;
-    :mod:`cairn.arrays` says what becomes of dtypes that NumPy lacks.
+    them, come back as :class:`UnknownObject`: nothing in a checkpoint is ever run. Tensors, also those inside values,
+    are NumPy arrays, or what :func:`open` was asked for with `tensors`.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, follow_links: bool = False) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], *, follow_links: bool = False, tensors: arrays.Form = "numpy"
+    ) -> None:
         self.directory = os.fspath(existing_directory(directory))
         self._follow_links = follow_links
-        self._native = _engine.open(os.fsencode(self.directory))
+        self._form = arrays.check_form(tensors)
+        self._native = open_checkpoint(self.directory)
         self._catalog = _engine.catalog_of(self._native)
 
     @property
@@ -142,6 +144,9 @@ class Checkpoint(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         return self.read(key)
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
     def __repr__(self) -> str:
         tensors = [info for key in self if isinstance(info := self.info(key), TensorInfo)]
         size = sum(info.nbytes for info in tensors)
@@ -160,14 +165,16 @@ class Checkpoint(Mapping[str, Any]):
             return TensorInfo(key, shape, name, requires_grad, tuple(Chunk(*chunk) for chunk in chunks))
         value = self._catalog.value(key)
         if value is None:
-            raise MissingKey(f"no such key in the checkpoint: '{key}'", key=key)
+            nearest = ", ".join(f"'{name}'" for name in self._catalog.nearest_keys(key, _NEAREST_KEYS_MAX))
+            hint = f" (nearest: {nearest})" if nearest else ""
+            raise MissingKey(f"no such key in the checkpoint: '{key}'{hint}", key=key)
         return ValueInfo(key, *value)
 
     def read(self, key: str, index: "Index | None" = None, *, verify: Verify = "needed") -> Any:
-        """The tensor under `key`, or the box of it that `index` selects, as a NumPy array; or the value under `key`.
+        """The tensor under `key`, or the box of it that `index` selects, as an array; or the value under `key`.
 
         `index` is as for an array, of integers, slices with step 1 and an ellipsis: only what it selects is read.
-        Quantised tensors can't be read this way (Unsupported).
+        Unsupported if the tensor is quantised, or if NumPy lacks its dtype (see :func:`open`).
         """
         info = self.info(key)
         check_verify(verify)
@@ -177,17 +184,20 @@ class Checkpoint(Mapping[str, Any]):
             raise InvalidArgument(f"'{key}' is not a tensor: it has no part to read", key=key)
         payload = self._native.read_payload(key, verify=verify, follow_links=self._follow_links)
         try:
-            return _engine.decode_inert(payload, _known_or_unknown)
+            return _engine.decode_inert(payload, _known_or_unknown, self._form)
         except Error as error:
             raise error.under(key) from None
 
-    def _read_tensor(self, info: TensorInfo, index: "Index", verify: str) -> "NDArray":
+    def _read_tensor(self, info: TensorInfo, index: "Index", verify: str) -> Any:
         offsets, sizes, kept = _box_of(info, index)
         if math.prod(sizes) > sum(chunk.length for chunk in info.chunks):  # no memory for what can't be there
             raise Corrupt(f"the chunks of '{info.key}' hold less than its shape {info.shape}", key=info.key)
-        array = arrays.empty(info.dtype, sizes)
+        try:
+            array, address = arrays.empty(info.dtype, sizes, self._form)
+        except Error as error:
+            raise error.under(info.key) from None
         options = {"verify": verify, "follow_links": self._follow_links}
-        self._native.read_box(info.key, (offsets, sizes), array.ctypes.data, **options)
+        self._native.read_box(info.key, (offsets, sizes), address, **options)
         return array.reshape(tuple(sizes[d] for d in kept))
 
 
@@ -218,13 +228,23 @@ def _box_of(info: TensorInfo, index: "Index") -> tuple[tuple[int, ...], tuple[in
     return tuple(offsets), tuple(sizes), kept
 
 
-def open(directory: str | os.PathLike[str], *, follow_links: bool = False) -> Checkpoint:
+def open(
+    directory: str | os.PathLike[str], *, follow_links: bool = False, tensors: arrays.Form = "numpy"
+) -> Checkpoint:
     """Opens the checkpoint in `directory`, whoever wrote it: Cairn or ``torch.distributed.checkpoint``.
 
-    `follow_links` allows data files that are symbolic links. Raises NotFound if there is no checkpoint, Corrupt if its
-    metadata is damaged, Unsupported if `directory` is the URL of another storage.
+    `follow_links` allows data files that are symbolic links. `tensors` says what tensors are read into:
+
+    - ``"numpy"``: NumPy arrays. bfloat16 and the float8 kinds are those of ml_dtypes (``pip install
+      'cairn-checkpoint[ml-dtypes]'``); without it, and for the dtypes that NumPy and ml_dtypes lack (complex32, float4,
+      bits), reading such a tensor raises Unsupported.
+    - ``"torch"``: torch tensors, of every dtype but the quantised ones, on the CPU.
+    - ``"integers"``: NumPy arrays, of unsigned integers of the same width where NumPy itself lacks the dtype.
+
+    Raises NotFound if there is no checkpoint, Corrupt if its metadata is damaged, Unsupported if `directory` is the URL
+    of another storage.
     """
-    return Checkpoint(directory, follow_links=follow_links)
+    return Checkpoint(directory, follow_links=follow_links, tensors=tensors)
 
 
 def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_links: bool = False) -> VerifyReport:
@@ -234,5 +254,7 @@ def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_l
     that went through stream transforms (compression) can't be checked: ``unchecked_keys`` names them. Raises only if
     there is no checkpoint to look at, or its metadata can't be read at all. Ctrl-C ends it at once.
     """
-    found = _engine.verify(os.fsencode(existing_directory(directory)), thread_count, follow_links)
+    place = existing_directory(directory)
+    with naming_latest(place):
+        found = _engine.verify(os.fsencode(place), thread_count, follow_links)
     return VerifyReport(**{**found, "problems": tuple(found["problems"])})

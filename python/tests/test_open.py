@@ -1,5 +1,6 @@
 """Looking into a checkpoint with NumPy."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from same import assert_same, bits
+from torch.distributed.checkpoint import DefaultSavePlanner
 
 import cairn
 from cairn.checkpoint import TensorInfo, _box_of
@@ -54,12 +56,88 @@ def test_reads_tensors(opened: cairn.Checkpoint) -> None:
     assert_same(opened["c"], STATE["c"].numpy())
 
 
-def test_dtypes_that_numpy_lacks_keep_their_bits(opened: cairn.Checkpoint) -> None:
-    for key in ("half", "eight"):
+NUMPY_LACKS = {
+    "half": torch.rand(7).bfloat16(),
+    "eight": torch.rand(2, 2).to(torch.float8_e4m3fn),
+    "scaled": torch.rand(3).to(torch.float8_e5m2),
+    "complex": torch.rand(3, dtype=torch.complex64).to(torch.complex32),
+    "in a value": {"bfloat16": (torch.rand(3).bfloat16(),)},
+}
+FOUR = torch.tensor([[1, 2]], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+
+
+@pytest.fixture
+def without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)  # as if it were not installed
+
+
+def test_dtypes_that_numpy_lacks_are_those_of_ml_dtypes(opened: cairn.Checkpoint) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for key, kind in [("half", ml_dtypes.bfloat16), ("eight", ml_dtypes.float8_e4m3fn)]:
         array = opened[key]
-        assert array.dtype.itemsize == STATE[key].element_size()
+        assert array.dtype == np.dtype(kind)
         assert array.shape == STATE[key].shape
         assert array.tobytes() == bits(STATE[key])
+        assert array.astype(np.float32).tolist() == STATE[key].float().tolist()
+
+
+@pytest.mark.usefixtures("without_ml_dtypes")
+def test_without_ml_dtypes_the_error_names_the_extra(opened: cairn.Checkpoint) -> None:
+    for key in ("half", "eight"):
+        with pytest.raises(cairn.Unsupported, match=r"pip install 'cairn-checkpoint\[ml-dtypes\]'") as caught:
+            opened[key]
+        assert caught.value.key == key
+        assert "tensors='torch'" in str(caught.value)
+    assert_same(opened["w"], STATE["w"].numpy())
+
+
+def test_what_ml_dtypes_lacks_too_is_no_array_of_integers(checkpoint: Path) -> None:
+    cairn.save(NUMPY_LACKS | {"four": FOUR}, checkpoint_id=checkpoint)
+    for key in ("complex", "four"):
+        with pytest.raises(cairn.Unsupported, match="tensors='torch'") as caught:
+            cairn.open(checkpoint)[key]
+        assert caught.value.key == key
+
+
+@pytest.mark.usefixtures("without_ml_dtypes")
+def test_tensors_of_every_dtype_as_torch_tensors_or_as_integers(checkpoint: Path) -> None:
+    cairn.save(STATE | NUMPY_LACKS | {"four": FOUR, "empty": torch.empty(0, 3)}, checkpoint_id=checkpoint)
+    by_torch = cairn.open(checkpoint, tensors="torch")
+    by_numpy = cairn.open(checkpoint, tensors="integers")
+    for key in ("w", "half", "eight", "scaled", "complex", "four", "flag", "c", "empty"):
+        saved = {**STATE, **NUMPY_LACKS, "four": FOUR, "empty": torch.empty(0, 3)}[key]
+        tensor = by_torch[key]
+        assert isinstance(tensor, torch.Tensor)
+        assert (tensor.dtype, tensor.shape) == (saved.dtype, saved.shape)
+        assert bits(tensor) == bits(saved)
+        array = by_numpy[key]
+        assert isinstance(array, np.ndarray | np.generic)
+        assert array.shape == saved.shape
+        assert array.tobytes() == bits(saved)
+    assert by_numpy["half"].dtype == np.uint16
+    part = by_torch.read("w", np.s_[1, ..., 2:4])
+    assert part.tolist() == STATE["w"][1, ..., 2:4].tolist()
+    with pytest.raises(cairn.InvalidArgument, match="tensors is"):
+        cairn.open(checkpoint, tensors="jax")  # type: ignore[arg-type]
+
+
+def test_tensors_inside_values_come_in_the_same_form(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = NUMPY_LACKS["in a value"]["bfloat16"][0]
+    stock.save({"value": (saved, [torch.ones(2)])}, checkpoint, planner=DefaultSavePlanner(flatten_state_dict=False))
+    half, (ones,) = cairn.open(checkpoint, tensors="torch")["value"]
+    assert torch.equal(half, saved)
+    assert torch.equal(ones, torch.ones(2))
+    half, (ones,) = cairn.open(checkpoint, tensors="integers")["value"]
+    assert half.dtype == np.uint16
+    assert ones.dtype == np.float32
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(cairn.Unsupported, match="ml-dtypes") as caught:
+        cairn.open(checkpoint)["value"]
+    assert caught.value.key == "value"
+
+
+def test_keys_complete_in_ipython(opened: cairn.Checkpoint) -> None:
+    assert opened._ipython_key_completions_() == list(opened)
 
 
 @pytest.mark.parametrize(
