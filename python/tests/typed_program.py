@@ -1,4 +1,4 @@
-"""A user's program that uses what README.md and docs/ describe. test_typed_program.py has mypy check it; it is never run."""
+"""A user's program that uses what README.md and docs/ describe: mypy checks it in test_typed_program.py."""
 
 from typing import assert_type
 
