@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,12 @@ def test_full_disk(first: str, small_disk: Path) -> None:
             cairn.save(LARGE, checkpoint_id=directory)
         assert caught.value.errno == errno.ENOSPC
         assert caught.value.file
+        assert f"saving to '{directory}'" in str(caught.value)
+        needed = re.fullmatch(r"room for (\d+) bytes", caught.value.expected or "")
+        free = re.fullmatch(r"(\d+) bytes free in the file system", caught.value.actual or "")
+        assert needed, str(caught.value)
+        assert free, str(caught.value)
+        assert int(needed[1]) > int(free[1]) > 0
         assert_old_state(directory, before)
     assert shutil.disk_usage(small_disk).free > 7 << 20
 
