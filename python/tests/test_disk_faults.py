@@ -62,10 +62,11 @@ def test_full_disk(first: str, small_disk: Path) -> None:
         assert caught.value.file
         assert f"saving to '{directory}'" in str(caught.value)
         needed = re.fullmatch(r"room for (\d+) bytes", caught.value.expected or "")
-        free = re.fullmatch(r"(\d+) bytes free in the file system", caught.value.actual or "")
+        free = re.fullmatch(r"(\d+) bytes free in the file system of '(.+)'", caught.value.actual or "")
         assert needed, str(caught.value)
         assert free, str(caught.value)
         assert int(needed[1]) > int(free[1]) > 0
+        assert Path(free[2]).parent == directory, "the save's own folder, also where no text names the directory"
         assert_old_state(directory, before)
     assert shutil.disk_usage(small_disk).free > 7 << 20
 

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <utility>
 
@@ -37,9 +38,12 @@ Error no_space(std::string_view action, int fd, std::string_view name, std::uint
   error = std::move(error).expected("room for " + std::to_string(bytes_needed) + " bytes");
   struct statvfs space {};
   if (fstatvfs(fd, &space) != 0) return error;
-  const std::string_view of =
-      reason == EDQUOT ? " bytes free in the file system, but the quota is used up" : " bytes free in the file system";
-  return std::move(error).actual(std::to_string(std::uint64_t{space.f_bavail} * space.f_frsize) + std::string(of));
+  std::error_code ignored;  // without /proc only the file's own name is told
+  const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored);
+  const std::string where = path.empty() ? "" : " of '" + path.parent_path().string() + "'";
+  const std::string quota = reason == EDQUOT ? ", but the quota is used up" : "";
+  const std::uint64_t bytes_free = std::uint64_t{space.f_bavail} * space.f_frsize;
+  return std::move(error).actual(std::to_string(bytes_free) + " bytes free in the file system" + where + quota);
 }
 
 // What tells a file from every other one, and from itself before a change.
