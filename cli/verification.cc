@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <optional>
 #include <string>
 
 #include "json_writer.h"
 #include "printable.h"
+#include "progress_bar.h"
 
 namespace cairn::cli {
 namespace {
@@ -79,7 +81,11 @@ std::string json_of(const VerifyReport& report, const std::string& directory) {
 }  // namespace
 
 Outcome verify(const std::filesystem::path& directory, bool json, bool follow_links) {
-  Result<VerifyReport> report = cairn::verify(directory, {.follow_links = follow_links});
+  VerifyOptions options{.follow_links = follow_links};
+  auto bar = std::make_optional<ProgressBar>();
+  options.progress = [&bar](const VerifyProgress& progress) { bar->show(progress.bytes_read, progress.bytes_total); };
+  Result<VerifyReport> report = cairn::verify(directory, options);
+  bar.reset();  // before anything else is printed
   if (!report) {
     const ErrorCode code = report.error().code();
     const bool is_damage = code == ErrorCode::kCorrupt || code == ErrorCode::kUnsafe;

@@ -26,11 +26,18 @@ struct VerifyReport {
   bool has_commit_record = false;  // Cairn wrote it; otherwise only the zip checksums of stock torch vouch for it
 };
 
+struct VerifyProgress {
+  std::uint64_t bytes_read = 0;   // of the data files
+  std::uint64_t bytes_total = 0;  // to be read; 0 until the data files are open
+};
+
 struct VerifyOptions {
   std::size_t thread_count = 4;
   bool follow_links = false;  // allows data files that are symbolic links
-  // Asked often, on the calling thread; once it says true the result is kCancelled.
+  // Both are called every few milliseconds, on the calling thread. Once `interrupted` says true the result is
+  // kCancelled, within a second: a call into the storage that has not returned by then is left alone.
   std::function<bool()> interrupted = {};
+  std::function<void(const VerifyProgress&)> progress = {};
 };
 
 // Fails only if there is no checkpoint to look at (kNotFound) or its metadata can't be read at all, or if it was

@@ -252,7 +252,8 @@ def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_l
 
     The report is true if nothing is wrong; otherwise ``problems`` holds errors that name file, offset and key. Keys
     that went through stream transforms (compression) can't be checked: ``unchecked_keys`` names them. Raises only if
-    there is no checkpoint to look at, or its metadata can't be read at all. Ctrl-C ends it at once.
+    there is no checkpoint to look at, or its metadata can't be read at all. Ctrl-C ends it within a second, also where
+    the storage hangs: the read is then left alone.
     """
     place = existing_directory(directory)
     with naming_latest(place):

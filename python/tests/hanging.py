@@ -1,15 +1,17 @@
-"""A library that makes writes hang in the processes that preload it, while a file is there."""
+"""A library that makes reads and writes hang in the processes that preload it, while a file is there."""
 
 from pathlib import Path
 
 import preloaded
 
-# $HANG is CALL:FILE. That call waits while the file is there: pwrite and fsync of a data file, renameat to a name
-# that ends with .metadata, unlinkat of a data file, and readlink and realpath of a name that ends with .link. The
-# engine calls all of them by their names. Of what the interpreter does, only readlink is concerned.
+# $HANG is CALL:FILE. That call waits while the file is there: pread (which then makes FILE.reached), pwrite and fsync
+# of a data file, renameat to a name that ends with .metadata, unlinkat of a data file, and readlink and realpath of a
+# name that ends with .link. The engine calls all of them by their names. Of what the interpreter does, only readlink is
+# concerned.
 _SHIM = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +30,19 @@ static void wait_while_hanging(int fd, const char *call) {
   if (length < 0) return;
   path[length] = 0;
   if (strstr(path, ".distcp") == NULL) return;
+  if (strcmp(call, "pread") == 0 && access(file, F_OK) == 0) {
+    snprintf(path, sizeof path, "%s.reached", file);
+    close(open(path, O_WRONLY | O_CREAT, 0600));
+  }
   while (access(file, F_OK) == 0) usleep(5000);
 }
+ssize_t pread(int fd, void *data, size_t length, off_t offset) {
+  static ssize_t (*real)(int, void *, size_t, off_t);
+  if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "pread");
+  wait_while_hanging(fd, "pread");
+  return real(fd, data, length, offset);
+}
+ssize_t pread64(int fd, void *data, size_t length, off_t offset) { return pread(fd, data, length, offset); }
 ssize_t pwrite(int fd, const void *data, size_t length, off_t offset) {
   static ssize_t (*real)(int, const void *, size_t, off_t);
   if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "pwrite");

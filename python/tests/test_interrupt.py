@@ -110,8 +110,8 @@ def test_ctrl_c_ends_a_verification_of_stock_files_too(tmp_path: Path) -> None:
     program = f"""
 import signal, sys, cairn
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     while True:
         cairn.verify({os.fspath(tmp_path / "stock")!r})
 except KeyboardInterrupt:

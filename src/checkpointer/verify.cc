@@ -4,8 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpointer/checkpoint_impl.h"
@@ -13,6 +18,7 @@
 #include "core/checksum.h"
 #include "data_file/archive_check.h"
 #include "data_file/range_fetch.h"
+#include "os/call_within.h"
 #include "os/parallel.h"
 #include "plan/chunk_index.h"
 
@@ -24,8 +30,8 @@ using data_file::DataFile;
 // A rotten disk can have millions of bad chunks; a reader of the report has enough with these.
 constexpr std::size_t kProblemsMax = 1000;
 constexpr std::uint64_t kBatchBytes = 4 * 1024 * 1024;
-// To ask whether the caller was interrupted may cost a wait for Python's lock.
-constexpr std::uint64_t kEntriesPerQuestion = 256;
+// How long a caller that was interrupted waits for the threads that verify.
+constexpr std::chrono::milliseconds kGrace{500};
 
 // Bytes of one file that one checksum, or one zip archive, vouches for.
 struct Span {
@@ -102,25 +108,47 @@ class SpanWalk {
   std::size_t part_ = 0;  // 0: the frame itself
 };
 
-// Refuses to read once `stop` is set, so that the check of a large archive ends early. Both outlive it.
-class StoppableSource final : public ByteSource {
+// What the calling thread and the thread that verifies tell each other. Owned by both.
+struct Watch {
+  os::StopFlag stop;  // the caller was interrupted
+  std::atomic<std::uint64_t> bytes_read{0};
+  std::atomic<std::uint64_t> bytes_total{0};
+};
+
+// Refuses to read once the caller was interrupted, so that the check of a large archive ends early, and counts what it
+// has read, up to its size. The source and the watch outlive it.
+class WatchedSource final : public ByteSource {
  public:
-  StoppableSource(const ByteSource& source, const os::StopFlag& stop) : source_(source), stop_(stop) {}
+  WatchedSource(const ByteSource& source, Watch& watch) : source_(source), watch_(watch) {}
+  // Counts the bytes that were never read, too.
+  ~WatchedSource() override { count(source_.size()); }
+  WatchedSource(const WatchedSource&) = delete;
+  WatchedSource& operator=(const WatchedSource&) = delete;
   std::uint64_t size() const override { return source_.size(); }
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) const override {
-    if (stop_.is_set()) return Error(ErrorCode::kCancelled, "the check was interrupted");
+    if (watch_.stop.is_set()) return Error(ErrorCode::kCancelled, "the check was interrupted");
+    count(target.size());
     return source_.read_at(offset, target);
   }
 
  private:
+  void count(std::uint64_t bytes) const {
+    bytes = std::min(bytes, source_.size() - counted_);
+    counted_ += bytes;
+    watch_.bytes_read.fetch_add(bytes, std::memory_order_relaxed);
+  }
+
   const ByteSource& source_;
-  const os::StopFlag& stop_;
+  Watch& watch_;
+  mutable std::uint64_t counted_ = 0;  // one thread reads
 };
+
+Error interrupted_error() { return {ErrorCode::kCancelled, "interrupted while the checkpoint was verified"}; }
 
 class Verifier {
  public:
-  Verifier(Checkpoint::Impl& impl, const VerifyOptions& options, VerifyReport& report)
-      : impl_(impl), options_(options), report_(report), findings_(report) {}
+  Verifier(Checkpoint::Impl& impl, const VerifyOptions& options, VerifyReport& report, Watch& watch)
+      : impl_(impl), options_(options), report_(report), watch_(watch), findings_(report) {}
 
   Result<void> open_files() {
     const Catalog& catalog = impl_.catalog;
@@ -134,20 +162,21 @@ class Verifier {
       }
       ++report_.files;
       // A trailer was held against its own checksum when it was read.
-      if (const auto& trailer = (*file)->trailer())
+      if (const auto& trailer = (*file)->trailer()) {
         findings_.count((*file)->bytes().size() - trailer->trailer_offset(), 0);
+        watch_.bytes_total += trailer->trailer_offset();
+      }
     }
     return {};
   }
 
   Result<void> check_entries() {
-    std::uint64_t looked = 0;
     for (const CatalogTensor& tensor : impl_.catalog.tensors) {
-      if (looked++ % kEntriesPerQuestion == 0) CAIRN_TRY(check_not_interrupted());
+      CAIRN_TRY(check_not_interrupted());
       check_tensor(tensor);
     }
     for (const CatalogValue& value : impl_.catalog.values) {
-      if (looked++ % kEntriesPerQuestion == 0) CAIRN_TRY(check_not_interrupted());
+      CAIRN_TRY(check_not_interrupted());
       check_value(value);
     }
     report_.tensors = impl_.catalog.tensors.size();
@@ -156,22 +185,24 @@ class Verifier {
   }
 
   Result<void> check_bytes() {
-    return os::run_parallel(std::max<std::size_t>(options_.thread_count, 1), options_.interrupted,
-                            [this](std::size_t, os::StopFlag& stop) -> Result<void> {
-                              os::PageBuffer buffer(kBatchBytes + data_file::kFetchMarginBytes);
-                              while (!stop.is_set()) {
-                                const std::vector<Span> batch = take_batch();
-                                if (batch.empty()) break;
-                                check_batch(batch, buffer, stop);
-                              }
-                              return {};
-                            });
+    for (const Span& archive : archives_) watch_.bytes_total += archive.length;
+    return os::run_parallel(
+        std::max<std::size_t>(options_.thread_count, 1), [this] { return watch_.stop.is_set(); },
+        [this](std::size_t, os::StopFlag& stop) -> Result<void> {
+          os::PageBuffer buffer(kBatchBytes + data_file::kFetchMarginBytes);
+          while (!stop.is_set()) {
+            const std::vector<Span> batch = take_batch();
+            if (batch.empty()) break;
+            check_batch(batch, buffer, stop);
+          }
+          return {};
+        });
   }
 
  private:
   Result<void> check_not_interrupted() const {
-    if (!options_.interrupted || !options_.interrupted()) return {};
-    return Error(ErrorCode::kCancelled, "interrupted while the checkpoint was verified");
+    if (!watch_.stop.is_set()) return {};
+    return interrupted_error();
   }
 
   void check_tensor(const CatalogTensor& tensor) {
@@ -265,10 +296,11 @@ class Verifier {
 
   void check_batch(std::span<const Span> batch, os::PageBuffer& buffer, const os::StopFlag& stop) {
     const Span& first = batch.front();
-    if (first.is_archive) return check_archive_span(first, stop);
+    if (first.is_archive) return check_archive_span(first);
     if (first.length > kBatchBytes) return check_large_span(first, buffer, stop);
     const storage::ReadableFile& file = first.file->bytes();
     const std::uint64_t length = batch.back().begin + batch.back().length - first.begin;
+    watch_.bytes_read += length;
     const bool cached = data_file::better_from_cache(file, first.begin, length, true);
     auto bytes = data_file::fetch_range(file, first.begin, length, cached, buffer);
     if (!bytes) return findings_.add(std::move(bytes).error().file(first.file->name()).offset(first.begin));
@@ -285,11 +317,12 @@ class Verifier {
       }
       crc = crc32(piece, crc);
       done += piece.size();
+      watch_.bytes_read += piece.size();
     }
     compare(span, crc);
   }
 
-  void check_archive_span(const Span& span, const os::StopFlag& stop) {
+  void check_archive_span(const Span& span) {
     const auto explain = [&](Error error) {
       const std::uint64_t inside = error.offset().value_or(0);
       Error located(error.code(), error.message());
@@ -302,7 +335,7 @@ class Verifier {
     };
     const auto window = SourceWindow::make(span.file->bytes(), span.begin, span.length);
     if (!window) return findings_.add(explain(window.error()));
-    const auto coverage = data_file::check_archive(StoppableSource(*window, stop));
+    const auto coverage = data_file::check_archive(WatchedSource(*window, watch_));
     if (!coverage) return findings_.add(explain(coverage.error()));
     findings_.count(coverage->bytes_checked, coverage->bytes_unchecked);
   }
@@ -328,6 +361,7 @@ class Verifier {
   Checkpoint::Impl& impl_;
   const VerifyOptions& options_;
   VerifyReport& report_;
+  Watch& watch_;
   Findings findings_;
   std::vector<const DataFile*> files_;
   std::vector<Span> archives_;  // of stock files
@@ -337,17 +371,61 @@ class Verifier {
   std::size_t next_archive_ = 0;
 };
 
-}  // namespace
-
-Result<VerifyReport> verify(const std::filesystem::path& directory, const VerifyOptions& options) {
+// On the thread that verifies. Of `options` neither function counts.
+Result<VerifyReport> verify_watched(const std::filesystem::path& directory, const VerifyOptions& options,
+                                    Watch& watch) {
   CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, open(directory));
   VerifyReport report;
   report.has_commit_record = checkpoint.save_id().has_value();
-  Verifier verifier(checkpoint.impl(), options, report);
+  Verifier verifier(checkpoint.impl(), options, report, watch);
   CAIRN_TRY(verifier.open_files());
   CAIRN_TRY(verifier.check_entries());
   CAIRN_TRY(verifier.check_bytes());
   return report;
+}
+
+// Stops the thread that verifies, also if a function of the caller throws.
+class StopAtExit {
+ public:
+  explicit StopAtExit(Watch& watch) : watch_(watch) {}
+  ~StopAtExit() { watch_.stop.set(); }
+  StopAtExit(const StopAtExit&) = delete;
+  StopAtExit& operator=(const StopAtExit&) = delete;
+
+ private:
+  Watch& watch_;
+};
+
+}  // namespace
+
+// 1. A thread of its own opens the checkpoint and verifies it: a call into the storage may hang, and the metadata of a
+//    large checkpoint takes seconds to read.
+// 2. The calling thread waits. It reports the progress and asks for an interruption every few milliseconds.
+// 3. Once interrupted, it sets the flag that the threads heed between two pieces of work, and waits for kGrace.
+// 4. After that it returns, and the threads end alone as soon as the storage answers.
+Result<VerifyReport> verify(const std::filesystem::path& directory, const VerifyOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  const auto watch = std::make_shared<Watch>();  // owned by the thread that verifies, too
+  const StopAtExit stop_at_exit(*watch);
+  const VerifyOptions copied{options.thread_count, options.follow_links, {}, {}};
+  auto work = [watch, directory, copied]() -> Result<VerifyReport> {
+    try {
+      return verify_watched(directory, copied, *watch);
+    } catch (const std::exception& exception) {
+      return Error(ErrorCode::kInternal, std::string("the check failed: ") + exception.what());
+    }
+  };
+  std::optional<Clock::time_point> interrupted_at;
+  const auto keep_waiting = [&] {
+    if (options.progress) options.progress({watch->bytes_read, watch->bytes_total});
+    if (!interrupted_at && options.interrupted && options.interrupted()) {
+      interrupted_at = Clock::now();
+      watch->stop.set();
+    }
+    return !interrupted_at || Clock::now() - *interrupted_at < kGrace;
+  };
+  CAIRN_TRY_ASSIGN(auto verified, os::call_while(keep_waiting, std::move(work)));  // steps 1 to 4
+  return verified ? std::move(*verified) : interrupted_error();
 }
 
 }  // namespace cairn

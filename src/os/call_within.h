@@ -1,4 +1,5 @@
-// A call that may hang in the kernel, made on a thread of its own, for which the caller waits a limited time.
+// A call that may hang in the kernel, made on a thread of its own. The caller waits for a limited time, or until it has
+// another reason to stop waiting.
 #pragma once
 
 #include <cairn/result.h>
@@ -18,28 +19,52 @@ namespace cairn::os {
 
 constexpr std::chrono::hours kCallLimitMax{24 * 365};  // a longer wait would overflow the clock
 
-// What `work` returns; nullopt if it has not returned within `limit`, or if no thread can be had. It then goes on
-// alone, so it owns all that it uses, and throws nothing.
+// Where a call leaves its value. Owned by the caller and by the thread that makes the call.
+template <typename Value>
+struct CallAnswer {
+  std::mutex mutex;
+  std::condition_variable here;
+  std::optional<Value> value;
+};
+
+// Calls `work`, which owns all that it uses and throws nothing, on a thread that nothing waits for.
 template <typename Work>
-auto call_within(std::chrono::milliseconds limit, Work work) -> std::optional<decltype(work())> {
-  struct Answer {
-    std::mutex mutex;
-    std::condition_variable here;
-    std::optional<decltype(work())> value;
-  };
-  const auto answer = std::make_shared<Answer>();  // owned by the thread too
+auto start_call(Work work) -> Result<std::shared_ptr<CallAnswer<decltype(work())>>> {
+  const auto answer = std::make_shared<CallAnswer<decltype(work())>>();
   auto body = [answer, work = std::move(work)]() mutable {
     auto value = work();
     const std::lock_guard lock(answer->mutex);
     answer->value.emplace(std::move(value));
     answer->here.notify_all();
   };
-  Result<std::thread> thread = start_thread<std::thread>("for a call that may hang", std::move(body));
-  if (!thread) return std::nullopt;
-  thread->detach();
-  std::unique_lock lock(answer->mutex);
-  answer->here.wait_for(lock, std::min<std::chrono::milliseconds>(limit, kCallLimitMax),
-                        [&] { return answer->value.has_value(); });
+  CAIRN_TRY_ASSIGN(std::thread thread, start_thread<std::thread>("for a call that may hang", std::move(body)));
+  thread.detach();
+  return answer;
+}
+
+// What `work` returns; nullopt if it has not returned within `limit`, or if no thread can be had. It then goes on
+// alone, so it owns all that it uses, and throws nothing.
+template <typename Work>
+auto call_within(std::chrono::milliseconds limit, Work work) -> std::optional<decltype(work())> {
+  const auto answer = start_call(std::move(work));
+  if (!answer) return std::nullopt;
+  std::unique_lock lock((*answer)->mutex);
+  (*answer)->here.wait_for(lock, std::min<std::chrono::milliseconds>(limit, kCallLimitMax),
+                           [&] { return (*answer)->value.has_value(); });
+  return std::move((*answer)->value);
+}
+
+// What `work` returns; nullopt if `keep_waiting`, which is asked on the calling thread before the wait and then every
+// 20 ms, has said false or thrown; `work` then goes on alone, as above. kUnavailable if no thread can be had.
+template <typename Work, typename KeepWaiting>
+auto call_while(const KeepWaiting& keep_waiting, Work work) -> Result<std::optional<decltype(work())>> {
+  constexpr std::chrono::milliseconds kInterval{20};
+  CAIRN_TRY_ASSIGN(const auto answer, start_call(std::move(work)));
+  while (keep_waiting()) {
+    std::unique_lock lock(answer->mutex);
+    if (answer->here.wait_for(lock, kInterval, [&] { return answer->value.has_value(); })) break;
+  }
+  const std::lock_guard lock(answer->mutex);
   return std::move(answer->value);
 }
 

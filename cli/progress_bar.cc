@@ -1,0 +1,83 @@
+#include "progress_bar.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstddef>
+#include <cstdlib>
+#include <string_view>
+
+#include "printable.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr std::string_view kRemoveLine = "\r\x1b[K";  // to the first column, then erase to the end of the line
+constexpr int kEndingSignals[] = {SIGINT, SIGTERM};
+constexpr std::chrono::milliseconds kInterval{100};
+constexpr std::size_t kColumnsDefault = 80;
+
+// Also called by a signal handler. A terminal that is gone needs no drawing.
+void write_to_terminal(std::string_view text) { (void)!::write(STDERR_FILENO, text.data(), text.size()); }
+
+// SA_RESETHAND has put back the default action, so the signal that is raised again ends the process.
+void remove_line_and_end(int number) {
+  write_to_terminal(kRemoveLine);
+  (void)std::raise(number);
+}
+
+bool can_draw_on_stderr() {
+  const char* const terminal = std::getenv("TERM");  // NOLINT(concurrency-mt-unsafe): no thread writes the environment
+  return ::isatty(STDERR_FILENO) == 1 && terminal != nullptr && std::string_view(terminal) != "dumb";
+}
+
+std::size_t columns_of_stderr() {
+  winsize size{};
+  const bool is_known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col != 0;
+  return is_known ? size.ws_col : kColumnsDefault;
+}
+
+// A signal that is ignored (nohup) stays so.
+void handle(int number, void (*handler)(int)) {
+  struct sigaction current {};
+  if (::sigaction(number, nullptr, &current) != 0 || current.sa_handler == SIG_IGN) return;
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = handler == SIG_DFL ? 0 : static_cast<int>(SA_RESETHAND | SA_NODEFER);
+  ::sigaction(number, &action, nullptr);
+}
+
+}  // namespace
+
+std::string bar_text(std::uint64_t done, std::uint64_t total, std::size_t columns) {
+  constexpr std::size_t kWidth = 30;
+  const double share = total == 0 ? 0 : std::min(static_cast<double>(done) / static_cast<double>(total), 1.0);
+  const auto filled = static_cast<std::size_t>(share * kWidth);
+  std::string text = fmt::format("verifying [{:.<{}}] {:>3}%  {} of {}", std::string(filled, '#'), kWidth,
+                                 static_cast<int>(share * 100), byte_text(std::min(done, total)), byte_text(total));
+  if (text.size() >= columns) text.resize(columns == 0 ? 0 : columns - 1);
+  return text;
+}
+
+ProgressBar::ProgressBar() : can_draw_(can_draw_on_stderr()) {
+  if (!can_draw_) return;
+  for (const int number : kEndingSignals) handle(number, remove_line_and_end);
+}
+
+ProgressBar::~ProgressBar() {
+  if (!can_draw_) return;
+  for (const int number : kEndingSignals) handle(number, SIG_DFL);
+  write_to_terminal(kRemoveLine);
+}
+
+void ProgressBar::show(std::uint64_t done, std::uint64_t total) {
+  const Clock::time_point now = Clock::now();
+  if (!can_draw_ || now < next_) return;
+  next_ = now + kInterval;
+  write_to_terminal("\r" + bar_text(done, total, columns_of_stderr()) + "\x1b[K");
+}
+
+}  // namespace cairn::cli

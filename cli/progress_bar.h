@@ -1,0 +1,33 @@
+// ProgressBar: how far a command is, in one line of the terminal.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace cairn::cli {
+
+// "verifying [#####.....]  50%  1.0 GiB of 2.0 GiB", cut to fewer than `columns` characters. Without a known total (0)
+// the bar is empty.
+std::string bar_text(std::uint64_t done, std::uint64_t total, std::size_t columns);
+
+// Draws on stderr if that is a terminal that can move its cursor, and otherwise does nothing. One at a time in a
+// process: while it lives, SIGINT and SIGTERM remove the line from the terminal, and then end the process as they do by
+// default. The destructor removes the line.
+class ProgressBar {
+ public:
+  ProgressBar();
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  // Draws at most ten times a second.
+  void show(std::uint64_t done, std::uint64_t total);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool can_draw_ = false;
+  Clock::time_point next_ = Clock::time_point::min();
+};
+
+}  // namespace cairn::cli

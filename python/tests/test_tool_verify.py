@@ -1,0 +1,109 @@
+"""`cairn verify` on a terminal; Ctrl-C during a verification by the tool and from Python, on storage that hangs."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import hanging
+import pytest
+import torch
+from tool import OK, run, tool
+
+import cairn
+
+VERIFIER = """
+import signal, sys, cairn
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
+try:
+    cairn.verify(sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    cairn.save({"w": torch.ones(1000)}, checkpoint_id=tmp_path / "small", no_dist=True)
+    return tmp_path / "small"
+
+
+def on_terminal(command: list[str], environment: dict[str, str]) -> "tuple[subprocess.Popen[bytes], int]":
+    """The program with a terminal as its stderr, and our end of it."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment)
+    os.close(theirs)
+    return process, ours
+
+
+def read_all(terminal: int) -> bytes:
+    text = b""
+    try:
+        while piece := os.read(terminal, 4096):
+            text += piece
+    except OSError:  # Linux: the other end is closed
+        pass
+    os.close(terminal)
+    return text
+
+
+def test_verify_draws_a_bar_on_a_terminal_and_removes_it(small: Path) -> None:
+    process, terminal = on_terminal([tool(), "verify", str(small)], {**os.environ, "TERM": "xterm"})
+    drawn = read_all(terminal)
+    assert process.communicate(timeout=60)[0].decode().startswith(f"{small}: ok\n")
+    assert process.returncode == OK
+    assert drawn.startswith(b"\rverifying [")
+    assert drawn.endswith(b"\r\x1b[K")
+
+
+@pytest.mark.parametrize("terminal", ["dumb", None])
+def test_verify_draws_no_bar_where_it_cannot(small: Path, terminal: str | None) -> None:
+    assert run("verify", small).stderr == b""
+    environment = {name: value for name, value in os.environ.items() if name != "TERM"}
+    process, ours = on_terminal(
+        [tool(), "verify", str(small)], {**environment, **({"TERM": terminal} if terminal else {})}
+    )
+    assert read_all(ours) == b""
+    assert process.wait(timeout=60) == OK
+
+
+def hang(tmp_path: Path) -> tuple[dict[str, str], Path]:
+    """An environment in which reads of data files hang, and the file that appears when one does."""
+    switch = tmp_path / "hang"
+    switch.touch()
+    library = hanging.library(tmp_path)
+    return {**os.environ, "LD_PRELOAD": str(library), "HANG": f"pread:{switch}", "TERM": "xterm"}, Path(
+        f"{switch}.reached"
+    )
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_ctrl_c_ends_the_tool_and_removes_the_bar_though_the_storage_hangs(small: Path, tmp_path: Path) -> None:
+    environment, reached = hang(tmp_path)
+    process, terminal = on_terminal([tool(), "verify", str(small)], environment)
+    wait_for(reached)
+    process.send_signal(signal.SIGINT)
+    drawn = read_all(terminal)
+    assert process.wait(timeout=60) == -signal.SIGINT
+    assert drawn.endswith(b"\r\x1b[K")
+
+
+def test_ctrl_c_ends_a_verification_from_python_though_the_storage_hangs(small: Path, tmp_path: Path) -> None:
+    environment, reached = hang(tmp_path)
+    command = [sys.executable, "-c", VERIFIER, str(small)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            wait_for(reached)
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=30)[0] == "interrupted\n"
+        finally:
+            process.kill()
