@@ -19,7 +19,8 @@ enum class ErrorCode : std::uint8_t {
   kMissingKey,       // the checkpoint lacks a key that was asked for: allow a partial load, or fix the state dict
   kNotFound,         // no checkpoint, or a file of it is gone: pick another checkpoint
   kCorrupt,          // bytes are not what was saved: never retry, fall back to another checkpoint
-  kUnsafe,           // reading on would run code or leave the directory: opt in, or distrust the checkpoint
+  kUnsafe,           // reading on would run code, leave the directory, or take memory or time out of proportion to
+                     // the input: opt in, or distrust the checkpoint
   kUnsupported,      // well-formed, but not something that this version reads or writes
   kUnavailable,      // the system refused an operation (I/O error, permission): repair, then retry
   kNoSpace,          // the device or the quota is full: free space, then retry

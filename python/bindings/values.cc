@@ -10,6 +10,7 @@
 
 #include "bound.h"
 #include "errors.h"
+#include "key_hashes.h"
 #include "text.h"
 
 namespace cairn::python {
@@ -214,13 +215,20 @@ class ObjectBuilder {
   nb::object build_one(const Complex& number) { return checked(PyComplex_FromDoubles(number.real, number.imaginary)); }
   nb::object build_one(const List& list) { return build_list(list.items); }
   nb::object build_one(const Tuple& tuple) { return checked(PyList_AsTuple(build_list(tuple.items).ptr())); }
-  nb::object build_one(const Set& set) { return checked(PySet_New(build_keys(set.items).ptr())); }
+  nb::object build_one(const Set& set) {
+    nb::list members;
+    for (const nb::object& member : build_keys(set.items, [](const Value& item) { return &item; })) {
+      members.append(member);
+    }
+    return checked(PySet_New(members.ptr()));
+  }
   nb::object build_one(const Dict& dict) {
     nb::object result =
         dict.ordered ? nb::module_::import_("collections").attr("OrderedDict")() : nb::object(nb::dict());
-    for (const auto& [key, value] : dict.items) {
-      const nb::object python_key = build_key(key);
-      if (PyObject_SetItem(result.ptr(), python_key.ptr(), build(value).ptr()) != 0) throw nb::python_error();
+    const std::vector<nb::object> keys = build_keys(dict.items, [](const auto& item) { return &item.first; });
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const nb::object value = build(dict.items[i].second);
+      if (PyObject_SetItem(result.ptr(), keys[i].ptr(), value.ptr()) != 0) throw nb::python_error();
     }
     return result;
   }
@@ -246,10 +254,14 @@ class ObjectBuilder {
     for (const Value& item : items) list.append(build(item));
     return list;
   }
-  nb::object build_keys(const std::vector<Value>& items) {
-    nb::list list;
-    for (const Value& item : items) list.append(build_key(item));
-    return list;
+  // The keys of a dict, or the members of a set. `key_of` points to that of an item.
+  template <typename Items, typename KeyOf>
+  std::vector<nb::object> build_keys(const Items& items, const KeyOf& key_of) {
+    std::vector<nb::object> keys;
+    keys.reserve(items.size());
+    for (const auto& item : items) keys.push_back(build_key(*key_of(item)));
+    check_key_hashes(keys);
+    return keys;
   }
 
   nb::handle make_object_;
@@ -297,6 +309,15 @@ std::string first_foreign(const Value& value) {
 }
 
 void bind_values(nb::module_& module) {
+  module.def(
+      "check_key_hashes",
+      [](const nb::list& keys) {
+        std::vector<nb::object> held;
+        held.reserve(nb::len(keys));
+        for (const nb::handle key : keys) held.push_back(nb::borrow(key));
+        check_key_hashes(held);
+      },
+      nb::arg());
   module.def("decode_plain", decode_plain, nb::arg("payload"), nb::arg("make_object"));
   module.def(
       "decode_described",

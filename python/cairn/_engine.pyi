@@ -268,6 +268,9 @@ def fail_exit(status: int, /) -> None: ...
 # Makes an object of module, name, whether by __new__, arguments, state and items.
 _MakeObject = Callable[[str, str, bool, Any, Any, Any], Any]
 
+# Raises UnsafeContent if a dict or set of these keys would take time out of proportion to their number.
+def check_key_hashes(keys: list[Any], /) -> None: ...
+
 # The value and ""; or None and a class that is not plain, and for which make_object returned NotImplemented.
 def decode_plain(payload: bytes, make_object: _MakeObject) -> tuple[Any, str]: ...
 

@@ -118,7 +118,8 @@ class Corrupt(Error, ValueError):
 
 
 class UnsafeContent(Error, ValueError):
-    """To read on would mean running code from the checkpoint, or leaving its directory."""
+    """To read on would mean running code from the checkpoint, leaving its directory, or using memory or time out of
+    proportion to its size."""
 
     code = "kUnsafe"
 

@@ -70,8 +70,8 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
         value, foreign = _decoded(payload)
         if not foreign:
             return value
-    except Corrupt as error:
-        # torch would not look at what is wrong, such as records that share bytes.
+    except (Corrupt, UnsafeContent) as error:
+        # torch would not notice records that share bytes, nor parts that are repeated by reference.
         if not allow_pickle:
             raise error.under(key) from None
         not_decoded = error

@@ -117,6 +117,37 @@ def shared_chunk_list(size: int) -> bytes:
     return a.metadata(a.dict_(name(0), tensor, many(size // 2 // len(shell), lambda i: name(i + 1) + shell)))
 
 
+def repeated_argument(module: str, name: str, *arguments: bytes) -> Callable[[int], bytes]:
+    """A list of objects, each made by a call of its own with the same large arguments."""
+
+    def payload(size: int) -> bytes:
+        a = Assembler()
+        function, same_function = a.keep(a.class_(module, name))
+        given, same_given = a.keep(a.tuple_(*arguments))
+        first = a.list_(function + given + b"R", (same_function + same_given + b"R") * (size // 10))
+        return archive(b"\x80\x02" + first + b".")
+
+    return payload
+
+
+def colliding_numbers(size: int) -> list[bytes]:
+    """Whole numbers to which Python gives one hash."""
+    return [Assembler.integer(number * ((1 << 61) - 1)) for number in range(1, size // 13)]
+
+
+def colliding_dict(size: int) -> bytes:
+    """A dict whose keys share a hash."""
+    pairs = [number + b"N" for number in colliding_numbers(size)]
+    return archive(b"\x80\x02" + Assembler.dict_(*pairs) + b".")
+
+
+def colliding_members(size: int) -> bytes:
+    """A frozenset whose members share a hash."""
+    a = Assembler()
+    members = a.list_(*colliding_numbers(size))
+    return archive(b"\x80\x02" + a.call("builtins", "frozenset", members) + b".")
+
+
 def repeated_key(size: int) -> bytes:
     """One long key, again and again."""
     a = Assembler()

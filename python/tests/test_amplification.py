@@ -64,6 +64,53 @@ def test_overlapping_records_do_not_reach_torch(checkpoint: Path) -> None:
         cairn.load({"0": None}, checkpoint_id=checkpoint)
 
 
+NUMBERS = [amplifiers.Assembler.integer(number) for number in range(10_000)]
+REPEATED = {
+    "bytearray": (
+        "builtins",
+        "bytearray",
+        amplifiers.Assembler.text("a" * 50_000),
+        amplifiers.Assembler.text("latin-1"),
+    ),
+    "encode": ("_codecs", "encode", amplifiers.Assembler.text("a" * 50_000), amplifiers.Assembler.text("latin1")),
+    "size": ("torch", "Size", amplifiers.Assembler.tuple_(*NUMBERS)),
+    "set": ("__builtin__", "set", amplifiers.Assembler.list_(*NUMBERS)),
+    "ordered_dict": (
+        "collections",
+        "OrderedDict",
+        amplifiers.Assembler.list_(*(amplifiers.Assembler.tuple_(number, number) for number in NUMBERS)),
+    ),
+}
+FOR_PYTHON = {
+    **{name: amplifiers.repeated_argument(*call) for name, call in REPEATED.items()},
+    "keys": amplifiers.colliding_dict,
+    "members": amplifiers.colliding_members,
+}
+LOAD_VALUE = """
+import resource, sys, cairn
+cairn.load({}, checkpoint_id=sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF)
+try:
+    cairn.load({"0": None}, checkpoint_id=sys.argv[1])
+except cairn.UnsafeContent:
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    print(after.ru_maxrss - before.ru_maxrss, after.ru_utime - before.ru_utime)
+"""
+
+
+@pytest.mark.parametrize("attack", FOR_PYTHON)
+def test_a_value_that_python_builds(attack: str, checkpoint: Path) -> None:
+    """The engine's refusal is final: torch would build the value."""
+    payload = FOR_PYTHON[attack](600_000)
+    checkpoint.mkdir()
+    (checkpoint / ".metadata").write_bytes(amplifiers.shared_payload(1, len(payload)))
+    (checkpoint / "__0_0.distcp").write_bytes(payload)
+    done = subprocess.run([sys.executable, "-c", LOAD_VALUE, checkpoint], capture_output=True, check=True, timeout=100)
+    kilobytes, seconds = map(float, done.stdout.split())
+    assert kilobytes * 1024 < BYTES_MIN + BYTES_PER_INPUT_BYTE * len(payload)
+    assert seconds < SECONDS_MAX / 10
+
+
 LOAD = """
 import sys, torch, cairn
 try:

@@ -30,7 +30,7 @@ class ByteBudget {
       : left_(checked_add(checked_multiply(input_bytes, kBytesPerInputByte).value_or(kUnlimited), kBytesMin)
                   .value_or(kUnlimited)) {}
 
-  // Takes that many bytes off. kUnsupported if they are not left; the budget then stays as it is.
+  // Takes that many bytes off. kUnsafe if they are not left; the budget then stays as it is.
   Result<void> charge(std::uint64_t bytes) {
     if (bytes > left_) return exceeded(bytes);
     left_ -= bytes;
@@ -46,7 +46,7 @@ class ByteBudget {
  private:
   static constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
   [[gnu::cold]] Error exceeded(std::uint64_t bytes) const {
-    return Error(ErrorCode::kUnsupported,
+    return Error(ErrorCode::kUnsafe,
                  "decoded, this would be far larger than the input: it repeats what it holds by reference")
         .expected("at most " + std::to_string(left_) + " bytes more")
         .actual(bytes == kUnlimited ? std::string("more than 2^64") : std::to_string(bytes) + " bytes");

@@ -18,7 +18,7 @@ TEST(ByteBudget, RefusesWhatIsNotLeftAndStaysAsItIs) {
   ASSERT_TRUE(budget.charge(ByteBudget::kBytesMin - 10));
   const auto refused = budget.charge(11);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kUnsafe);
   EXPECT_EQ(budget.left(), 10u);
   EXPECT_TRUE(budget.charge(10));
 }

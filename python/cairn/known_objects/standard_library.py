@@ -21,6 +21,7 @@ from enum import Enum, EnumMeta
 from fractions import Fraction
 from typing import Any
 
+from cairn import _engine
 from cairn.known_objects import Builder, Description, Table, Unfit, attributes, called_with, expect, of_types
 
 # --- Dates and times: their state is a byte string.
@@ -160,7 +161,9 @@ def _bytearray(description: Description) -> bytearray:
 
 
 def _frozenset(description: Description) -> frozenset[Any]:
-    return frozenset(*called_with(description, list))
+    (members,) = called_with(description, list)
+    _engine.check_key_hashes(members)
+    return frozenset(members)
 
 
 def _range(description: Description) -> range:
