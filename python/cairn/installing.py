@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cairn import consent, mirror
+from cairn import casts, consent, mirror
 from cairn.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ _explicit: set[tuple[str, str]] | None = None  # who held Cairn's objects before
 
 
 def install(
-    *, async_checkpointer_type: "AsyncCheckpointerType | None" = None, allow_pickle: bool | None = None
+    *,
+    async_checkpointer_type: "AsyncCheckpointerType | None" = None,
+    allow_pickle: bool | None = None,
+    allow_cast: bool | None = None,
 ) -> None:
     """Lets programs that use ``torch.distributed.checkpoint`` use Cairn.
 
@@ -34,20 +37,24 @@ def install(
 
     `async_checkpointer_type` takes the place of the one that each ``async_save`` asks for: frameworks ask for DCP's
     default, THREAD; with PROCESS their saves survive the trainer. `allow_pickle` is for all loads that do not say: True
-    lets checkpoints run code (:mod:`cairn.consent`). None leaves what an earlier call said.
+    lets checkpoints run code (:mod:`cairn.consent`). `allow_cast`: False refuses a load that changes a dtype in other
+    ways than float to float (:mod:`cairn.casts`); by default such loads convert, as DCP's do, and a ConversionWarning
+    names the keys. None leaves an earlier call's value in force.
 
     May be called again, and then reaches what has got hold of torch's objects since. Safe to call from any thread; what
     another thread imports at the same moment may be missed. ModuleNotFoundError without torch, InvalidArgument for a
     wrong argument; nothing is changed then.
     """
     global _explicit  # noqa: PLW0603
-    if allow_pickle is not None and not isinstance(allow_pickle, bool):
-        raise InvalidArgument("allow_pickle is True, False or None", actual=repr(allow_pickle))
+    for name, value in (("allow_pickle", allow_pickle), ("allow_cast", allow_cast)):
+        if value is not None and not isinstance(value, bool):
+            raise InvalidArgument(f"{name} is True, False or None", actual=repr(value))
     async_saving = importlib.import_module("cairn.async_saving")  # imports torch
     with _lock:
         if async_checkpointer_type is not None:
             async_saving.use_checkpointer_type(async_checkpointer_type)
         consent.note_installation(allow_pickle)
+        casts.note_installation(allow_cast)
         pairs = [(theirs, mirror.own(key)) for key, theirs in mirror.originals().items()]
         _load_subclasses()
         if _explicit is None:
@@ -73,6 +80,7 @@ def uninstall() -> None:
         _replace({id(mirror.own(key)): theirs for key, theirs in originals.items()}, _explicit)
         importlib.import_module("cairn.async_saving").use_checkpointer_type(None)
         consent.note_removal()
+        casts.note_removal()
         for theirs in originals.values():
             copyreg.dispatch_table.pop(theirs, None)
         _explicit = None

@@ -11,6 +11,7 @@ from torch.distributed.checkpoint.planner_helpers import _init_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn import _engine, dcp_records, engine_use, mirror
+from cairn.casts import cast_allowed
 from cairn.checkpoint import Verify, check_verify
 from cairn.consent import pickle_allowed
 from cairn.driver_state import fill_load_planner, fill_reader
@@ -54,7 +55,7 @@ def load(  # noqa: PLR0913 - DCP has six of them
     process_group: Any = None,
     no_dist: bool = False,
     allow_pickle: bool | None = None,
-    allow_cast: bool = False,
+    allow_cast: bool | None = None,
     verify: Verify = "needed",
     follow_links: bool = False,
 ) -> None:
@@ -69,7 +70,8 @@ def load(  # noqa: PLR0913 - DCP has six of them
     `allow_pickle` lets values run the code that their pickles name (None: as :mod:`cairn.consent` says). Without it no
     code from the checkpoint runs; but a `storage_reader` of torch's for another file system, or of the caller's, and a
     planner that overrides ``load_bytes`` unpickle as they like (SECURITY.md).
-    `allow_cast` allows any change of dtype; without it only floats become other floats, with a ConversionWarning.
+    `allow_cast` allows any change of dtype, with a ConversionWarning; False allows only float to float (None: False,
+    and True under ``cairn.install``, as :mod:`cairn.casts` says).
     `verify`: "needed" checks what is read where there are checksums for it, "full" reads whole what can be checked only
     whole, "none" trusts the storage. `follow_links` allows data files that are symbolic links.
 
@@ -172,7 +174,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
     no_dist: bool = False,
     coordinator_rank: int = 0,
     allow_pickle: bool | None = None,
-    allow_cast: bool = False,
+    allow_cast: bool | None = None,
     verify: Verify = "needed",
     follow_links: bool = False,
     call: str = "load",
@@ -193,7 +195,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
             coordinator_rank=coordinator_rank,
             allow_pickle=pickle_allowed(allow_pickle),
             verify=check_verify(verify),
-            allow_cast=allow_cast,
+            allow_cast=cast_allowed(allow_cast),
             follow_links=follow_links,
             call=call,
         )
@@ -207,7 +209,11 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
         with ranks.preparing(_engine.abandon_load):
             flattens, allow_partial = load_planner_options(planner)
             directory, options = load_options(checkpoint_id, storage_reader)
-            options |= {"verify": check_verify(verify), "allow_cast": allow_cast, "follow_links": follow_links}
+            options |= {
+                "verify": check_verify(verify),
+                "allow_cast": cast_allowed(allow_cast),
+                "follow_links": follow_links,
+            }
             options["allow_partial"] = allow_partial
             given = _Given(planner, storage_reader, (directory, process_group))
             states = make_states()

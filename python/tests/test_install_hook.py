@@ -338,3 +338,46 @@ else:
     raise AssertionError("loaded")
 """
     run_job(program, tmp_path)
+
+
+def test_a_framework_resumes_into_another_dtype_as_with_stock_torch(tmp_path: Path) -> None:
+    program = """
+import warnings
+
+warnings.simplefilter("ignore", UserWarning)  # stock torch warns that there are no ranks
+pairs = [
+    (torch.int64, torch.float32), (torch.float32, torch.int64), (torch.int32, torch.int64), (torch.uint8, torch.bool),
+    (torch.bool, torch.float32), (torch.float64, torch.float16),
+]
+saved = {str(i): torch.tensor([0, 1, 2, 3]).to(source) for i, (source, _) in enumerate(pairs)}
+fresh = lambda: {str(i): torch.zeros(4, dtype=target) for i, (_, target) in enumerate(pairs)}
+dcp.save(saved, checkpoint_id=where + "/saved", no_dist=True)
+expected, found = fresh(), fresh()
+dcp.load(expected, checkpoint_id=where + "/saved", no_dist=True)
+
+def refusal(**options):
+    try:
+        dcp.load(fresh(), checkpoint_id=where + "/saved", no_dist=True, **options)
+    except cairn.InvalidArgument as error:
+        return str(error)
+    return ""
+
+cairn.install()
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    dcp.load(found, checkpoint_id=where + "/saved", no_dist=True)
+assert all(torch.equal(expected[key], found[key]) for key in expected)
+(warning,) = [entry for entry in seen if entry.category is cairn.ConversionWarning]
+assert "'0' from torch.int64 to torch.float32" in str(warning.message), warning.message
+assert "allow_cast" in refusal(allow_cast=False)
+cairn.install(allow_cast=False)
+assert "allow_cast" in refusal() and not refusal(allow_cast=True)
+cairn.uninstall()
+try:
+    cairn.load(fresh(), checkpoint_id=where + "/saved", no_dist=True)
+except cairn.InvalidArgument:
+    pass
+else:
+    raise AssertionError("converted without consent")
+"""
+    run_job(program, tmp_path)
