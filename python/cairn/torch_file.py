@@ -5,6 +5,7 @@ torch can read needs the caller's consent.
 """
 
 import pickle
+import stat
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -38,17 +39,20 @@ def check_rules_hold(what: str, key: str | None = None, file: str | None = None)
 def load_torch_file(file: Path, allow_pickle: bool) -> Any:
     """What is in a file of ``torch.save``: on the CPU, and mapped into memory where the file's format allows that.
 
-    Raises UnsafeContent for what can't be read without running code, unless `allow_pickle`; Corrupt; NotFound.
+    Raises UnsafeContent for a file that can't be read without running code, unless `allow_pickle`, and for a pipe or a
+    device; Corrupt; NotFound.
     """
     name = file.name
     if not allow_pickle:
         check_rules_hold(name, file=name)
     try:
+        if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for its writer
+            raise UnsafeContent(f"'{file}' is not a regular file", file=name)
         is_archive = zipfile.is_zipfile(file)
         return torch.load(file, map_location="cpu", weights_only=not allow_pickle, mmap=is_archive or None)
     except FileNotFoundError as error:
         raise NotFound(f"there is no file '{file}'", file=name) from error
-    except (OSError, MemoryError):
+    except (OSError, MemoryError, UnsafeContent):
         raise
     except pickle.UnpicklingError as error:
         if allow_pickle:

@@ -77,6 +77,14 @@ def test_neither_way_runs_code(checkpoint: Path, tmp_path: Path, monkeypatch: py
     assert folder.exists()
 
 
+def test_a_pipe_is_refused_at_once(checkpoint: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.pt")
+    for allow_pickle in (False, True):
+        with pytest.raises(cairn.UnsafeContent, match=r"'.*pipe\.pt' is not a regular file"):
+            format_utils.torch_save_to_dcp(tmp_path / "pipe.pt", checkpoint, allow_pickle=allow_pickle)
+    assert not checkpoint.exists()
+
+
 def test_hostile_metadata_runs_no_code(checkpoint: Path, tmp_path: Path) -> None:
     folder = tmp_path / "code ran"
     stock.save(state(), checkpoint)
