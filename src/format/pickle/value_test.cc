@@ -185,7 +185,7 @@ TEST(Value, RefusesSharingThatWouldGrowWithoutBound) {
   for (char level = 0; level < 40; ++level) pickle += "0](h"s + level + "h" + level + "e\x94";
   const auto value = read(pickle + ".");
   ASSERT_FALSE(value.has_value());
-  EXPECT_EQ(value.error().code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(value.error().code(), ErrorCode::kUnsafe);
 }
 
 TEST(Value, ReachesTheDepthThatIsPromisedAndNoFurther) {

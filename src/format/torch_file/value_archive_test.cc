@@ -162,7 +162,7 @@ TEST(ValueArchive, ExpandedTensorsDoNotFillTheMemory) {
   archive.erase(archive.find("q\x06", size), 2);
   const auto value = decode(archive);
   ASSERT_FALSE(value);
-  EXPECT_EQ(value.error().code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(value.error().code(), ErrorCode::kUnsafe);
 }
 
 TEST(Padding, ClassesGrowWithTheLength) {
