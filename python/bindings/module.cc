@@ -23,9 +23,9 @@ void bind_dtypes(nb::module_& module) {
 }  // namespace cairn::python
 
 NB_MODULE(_engine, module) {
-  // An interpreter that ends after Ctrl-C may keep frames, and with them a save: no news for the user's terminal.
-  nanobind::set_leak_warnings(false);
   module.attr("__version__") = cairn::python::to_str(cairn::kVersion);
+  // A forked child has lost the threads of its parent, and what they held can't be given back.
+  (void)pthread_atfork(nullptr, nullptr, [] { nanobind::set_leak_warnings(false); });
   cairn::python::register_error_translator();
   cairn::python::bind_dtypes(module);
   cairn::python::bind_values(module);

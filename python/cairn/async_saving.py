@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.metadata import Metadata
@@ -59,34 +59,35 @@ class SaveResponse(AsyncSaveResponse):
     upload_completion: SaveFuture  # type: ignore[assignment] # of the Metadata, where torch's annotation says None
 
 
-@overload
-def async_save(
-    state_dict: dict[str, Any],
-    *,
-    checkpoint_id: _PathLike | None = None,
-    storage_writer: Any = None,
-    planner: Any = None,
-    process_group: Any = None,
-    async_checkpointer_type: AsyncCheckpointerType = AsyncCheckpointerType.THREAD,
-    async_stager: None = None,
-    no_dist: bool = False,
-    use_collectives: bool = True,
-) -> SaveFuture: ...
+if TYPE_CHECKING:
+    # Not at run time: typing would keep these functions, and with their globals the savers, past the interpreter's end.
+    @overload
+    def async_save(
+        state_dict: dict[str, Any],
+        *,
+        checkpoint_id: _PathLike | None = None,
+        storage_writer: Any = None,
+        planner: Any = None,
+        process_group: Any = None,
+        async_checkpointer_type: AsyncCheckpointerType = AsyncCheckpointerType.THREAD,
+        async_stager: None = None,
+        no_dist: bool = False,
+        use_collectives: bool = True,
+    ) -> SaveFuture: ...
 
-
-@overload
-def async_save(
-    state_dict: dict[str, Any],
-    *,
-    checkpoint_id: _PathLike | None = None,
-    storage_writer: Any = None,
-    planner: Any = None,
-    process_group: Any = None,
-    async_checkpointer_type: AsyncCheckpointerType = AsyncCheckpointerType.THREAD,
-    async_stager: AsyncStager,
-    no_dist: bool = False,
-    use_collectives: bool = True,
-) -> SaveFuture | SaveResponse: ...
+    @overload
+    def async_save(
+        state_dict: dict[str, Any],
+        *,
+        checkpoint_id: _PathLike | None = None,
+        storage_writer: Any = None,
+        planner: Any = None,
+        process_group: Any = None,
+        async_checkpointer_type: AsyncCheckpointerType = AsyncCheckpointerType.THREAD,
+        async_stager: AsyncStager,
+        no_dist: bool = False,
+        use_collectives: bool = True,
+    ) -> SaveFuture | SaveResponse: ...
 
 
 def async_save(  # noqa: PLR0913 - the signature is DCP's
