@@ -34,6 +34,8 @@ def small(tmp_path: Path) -> Path:
 def on_terminal(command: list[str], environment: dict[str, str]) -> "tuple[subprocess.Popen[bytes], int]":
     """The program with a terminal as its stderr, and our end of it."""
     ours, theirs = pty.openpty()
+    # Tests that were started in the background have SIGINT ignored, and so would the program.
+    command = ["env", "--default-signal=INT", *command]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment)
     os.close(theirs)
     return process, ours
