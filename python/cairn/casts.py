@@ -5,26 +5,13 @@ and a program that resumes under DCP has to resume under Cairn. Without ``instal
 named in a ConversionWarning.
 """
 
-_is_installed = False
-_installed: bool | None = None
+from cairn.installed_switch import InstalledSwitch
+
+installed = InstalledSwitch()
 
 
 def cast_allowed(allow_cast: bool | None) -> bool:
     """Whether any cast is allowed, where a call says `allow_cast`."""
     if allow_cast is not None:
         return allow_cast
-    return _is_installed if _installed is None else _installed
-
-
-def note_installation(allow_cast: bool | None) -> None:
-    """For ``cairn.install``: for all calls with None; None leaves an earlier value in force."""
-    global _installed, _is_installed  # noqa: PLW0603
-    _is_installed = True
-    _installed = _installed if allow_cast is None else allow_cast
-
-
-def note_removal() -> None:
-    """For ``cairn.uninstall``."""
-    global _installed, _is_installed  # noqa: PLW0603
-    _is_installed = False
-    _installed = None
+    return installed.is_installed if installed.value is None else installed.value

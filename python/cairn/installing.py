@@ -53,8 +53,8 @@ def install(
     with _lock:
         if async_checkpointer_type is not None:
             async_saving.use_checkpointer_type(async_checkpointer_type)
-        consent.note_installation(allow_pickle)
-        casts.note_installation(allow_cast)
+        consent.installed.note_installation(allow_pickle)
+        casts.installed.note_installation(allow_cast)
         pairs = [(theirs, mirror.own(key)) for key, theirs in mirror.originals().items()]
         _load_subclasses()
         if _explicit is None:
@@ -79,8 +79,8 @@ def uninstall() -> None:
         originals = mirror.originals()
         _replace({id(mirror.own(key)): theirs for key, theirs in originals.items()}, _explicit)
         importlib.import_module("cairn.async_saving").use_checkpointer_type(None)
-        consent.note_removal()
-        casts.note_removal()
+        consent.installed.note_removal()
+        casts.installed.note_removal()
         for theirs in originals.values():
             copyreg.dispatch_table.pop(theirs, None)
         _explicit = None
