@@ -36,9 +36,9 @@ using Phase = SaveProgress::Phase;
 
 struct RankSave::Impl {
   Impl(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket, Operations watched)
-      : part(std::move(storage), ticket, std::move(watched)) {}
+      : member(std::move(storage), ticket, std::move(watched)) {}
 
-  RankPart part;
+  SaveMember member;
   bool entered = false;
   bool ended = false;
   // One of the two.
@@ -57,37 +57,39 @@ RankSave::~RankSave() {
   }
 }
 
-const SaveTicket& RankSave::ticket() const { return impl_->part.ticket; }
-ProgressReport RankSave::progress() const { return impl_->part.report()(); }
+const SaveTicket& RankSave::ticket() const { return impl_->member.ticket; }
+ProgressReport RankSave::progress() const { return impl_->member.report()(); }
 
 Result<std::unique_ptr<RankSave>> RankSave::claim(std::unique_ptr<storage::Storage> storage,
                                                   const SaveIdentity& identity, std::uint32_t rank,
                                                   const ClaimOptions& options, Operations operations) {
   auto impl = std::make_unique<Impl>(std::move(storage), SaveTicket{identity, false}, std::move(operations));
-  RankPart& part = impl->part;
-  CAIRN_TRY_ASSIGN(auto transaction, SaveTransaction::claim(*part.storage, identity, options, part.report()));  // (1)
+  SaveMember& member = impl->member;
+  CAIRN_TRY_ASSIGN(auto transaction,
+                   SaveTransaction::claim(*member.storage, identity, options, member.report()));  // (1)
   transaction->keep_folder();
-  part.place.rank = rank;
-  part.ticket = transaction->ticket();
-  impl->coordinator.emplace(part, std::move(transaction));
+  member.place.rank = rank;
+  member.ticket = transaction->ticket();
+  impl->coordinator.emplace(member, std::move(transaction));
   return std::unique_ptr<RankSave>(new RankSave(std::move(impl)));
 }
 
 std::unique_ptr<RankSave> RankSave::join(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket,
                                          Operations operations) {
   auto impl = std::make_unique<Impl>(std::move(storage), ticket, std::move(operations));
-  impl->follower.emplace(impl->part);
+  impl->follower.emplace(impl->member);
   return std::unique_ptr<RankSave>(new RankSave(std::move(impl)));
 }
 
 Result<void> RankSave::enter(const RankPlace& place) {
   if (impl_->entered) return {};
   assert(impl_->coordinator.has_value() == place.is_coordinator());
-  impl_->part.place = place;
+  impl_->member.place = place;
   if (impl_->follower) {
     if (auto taken = impl_->follower->take_lease(); !taken) {  // (2)
       // A folder that is not this user's is not the coordinator's: no rank would read the mark.
-      if (taken.error().code() != ErrorCode::kUnsafe) (void)impl_->part.marks.leave_failure(place.rank, taken.error());
+      if (taken.error().code() != ErrorCode::kUnsafe)
+        (void)impl_->member.marks.leave_failure(place.rank, taken.error());
       return taken;
     }
   }
@@ -101,8 +103,8 @@ Result<RankSaveReport> RankSave::finish(std::vector<data_file::ImageFile> files,
   assert(impl_->entered && !impl_->ended);
   std::uint64_t bytes = 0;
   for (const data_file::ImageFile& file : files) bytes += file.image->file_bytes();
-  impl_->part.progress.bytes_total = bytes;
-  impl_->part.fate = options.fate;
+  impl_->member.progress.bytes_total = bytes;
+  impl_->member.fate = options.fate;
   Result<RankSaveReport> report = Error(ErrorCode::kInternal, "the coordinator was not told what to commit");
   if (impl_->follower) {
     report = impl_->follower->follow(std::move(files), options);
@@ -112,7 +114,7 @@ Result<RankSaveReport> RankSave::finish(std::vector<data_file::ImageFile> files,
     impl_->coordinator->give_up_all(report.error());
   }
   impl_->ended = true;
-  impl_->part.progress.phase = Phase::kEnded;
+  impl_->member.progress.phase = Phase::kEnded;
   return report;
 }
 
@@ -120,7 +122,7 @@ void RankSave::abandon(const Error& reason) {
   if (std::exchange(impl_->ended, true)) return;
   if (impl_->coordinator) impl_->coordinator->give_up_all(reason);
   if (impl_->follower) impl_->follower->give_up(reason);
-  impl_->part.progress.phase = Phase::kEnded;
+  impl_->member.progress.phase = Phase::kEnded;
 }
 
 }  // namespace cairn::commit

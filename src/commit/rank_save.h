@@ -13,8 +13,8 @@
 #include <optional>
 #include <vector>
 
-#include "commit/rank_part.h"
 #include "commit/save_coordinator.h"
+#include "commit/save_member.h"
 #include "commit/save_ticket.h"
 #include "commit/save_transaction.h"
 #include "data_file/image_writer.h"
@@ -24,7 +24,7 @@ namespace cairn::commit {
 
 class RankSave {
  public:
-  using Operations = RankPart::Operations;
+  using Operations = SaveMember::Operations;
   // Step 1, by the coordinator, whose number is `rank`: before anything is planned. The storage is taken over.
   static Result<std::unique_ptr<RankSave>> claim(std::unique_ptr<storage::Storage> storage,
                                                  const SaveIdentity& identity, std::uint32_t rank,

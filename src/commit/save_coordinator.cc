@@ -34,12 +34,12 @@ Result<RankSaveReport> SaveCoordinator::lead(std::vector<data_file::ImageFile> i
   if (committed) {
     verdict.warnings = committed->warnings;
   } else {
-    verdict.failure = part_.of_this_rank(std::move(committed).error());
+    verdict.failure = member_.of_this_rank(std::move(committed).error());
     verdict.files_stay = transaction_->may_have_committed();
   }
   // What is decided stays so whatever is thrown from here on: who is not told looks at what is in place, once the
   // folder is gone.
-  const bool told = part_.place.count == 1 || attempt([&] { return tell(verdict, options); });
+  const bool told = member_.place.count == 1 || attempt([&] { return tell(verdict, options); });
   if (!verdict.failure || (verdict.files_stay && !told)) {
     (void)attempt([&]() -> Result<void> {
       transaction_->remove_folder(verdict.warnings);
@@ -48,47 +48,47 @@ Result<RankSaveReport> SaveCoordinator::lead(std::vector<data_file::ImageFile> i
   }
   transaction_.reset();  // withdraws what did not come to a commit
   if (verdict.failure) return *std::move(verdict.failure);
-  return RankSaveReport{part_.progress.bytes_written + duty.pickle.size(), std::move(verdict.warnings)};
+  return RankSaveReport{member_.progress.bytes_written + duty.pickle.size(), std::move(verdict.warnings)};
 }
 
 Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::ImageFile> images,
                                                         const CommitDuty& duty, const RankSaveOptions& options,
                                                         const std::function<Result<void>()>& may_commit) {
-  const std::uint32_t mine = part_.place.count == 1 ? 0 : part_.place.rank;
+  const std::uint32_t mine = member_.place.count == 1 ? 0 : member_.place.rank;
   RankMeeting::Files own;
   own.reserve(images.size());
   for (const data_file::ImageFile& image : images) own.push_back({image.name, image.image->file_bytes(), 0});
   const auto has_name = [](const manifest::CommitRecord::File& file, const std::string& name) {
     return file.name == name;
   };
-  if (duty.files.size() != part_.place.count ||
+  if (duty.files.size() != member_.place.count ||
       !std::equal(own.begin(), own.end(), duty.files[mine].begin(), duty.files[mine].end(), has_name)) {
     return Error(ErrorCode::kInternal, "the files to commit are not those that the ranks were to write");
   }
-  RankMeeting meeting(*part_.storage, part_.marks, part_.ticket.identity.save_id, options.deadlines);
+  RankMeeting meeting(*member_.storage, member_.marks, member_.ticket.identity.save_id, options.deadlines);
   const auto& interrupted = options.write.interrupted;
   std::vector<Error> failures;
   Periodic news(kNewsInterval);
   data_file::WriteOptions write_options = options.write;
   write_options.interrupted = [&] {
-    if (part_.place.count > 1 && news.is_due()) failures = meeting.failures();
+    if (member_.place.count > 1 && news.is_due()) failures = meeting.failures();
     return !failures.empty() || (interrupted && interrupted());
   };
   Result<std::vector<std::uint32_t>> trailers =
-      attempt([&] { return part_.write(std::move(images), write_options); });  // (3, 4)
+      attempt([&] { return member_.write(std::move(images), write_options); });  // (3, 4)
   if (!failures.empty()) return Error::of_ranks(std::move(failures));
   if (!trailers) {
-    part_.remove_private_files();
-    if (part_.place.count == 1) return std::move(trailers).error();
+    member_.remove_private_files();
+    if (member_.place.count == 1) return std::move(trailers).error();
     failures = meeting.failures();
-    failures.push_back(std::move(trailers).error().rank(part_.place.rank));
+    failures.push_back(std::move(trailers).error().rank(member_.place.rank));
     return Error::of_ranks(std::move(failures));
   }
-  part_.progress.phase = Phase::kWaiting;
+  member_.progress.phase = Phase::kWaiting;
   CAIRN_TRY_ASSIGN(std::vector<RankMeeting::Files> all, meeting.wait_for_files(duty.files, mine, interrupted));  // (5)
   for (std::size_t i = 0; i < own.size(); ++i) own[i].trailer_checksum = (*trailers)[i];
   all[mine] = std::move(own);
-  part_.progress.phase = Phase::kCommitting;
+  member_.progress.phase = Phase::kCommitting;
   if (may_commit) CAIRN_TRY(may_commit());  // (6)
   failures = meeting.failures();
   if (!failures.empty()) return Error::of_ranks(std::move(failures));
@@ -97,34 +97,34 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
   for (RankMeeting::Files& of_rank : all) {
     record.files.insert(record.files.end(), of_rank.begin(), of_rank.end());
   }
-  transaction_->decide_by(part_.fate);
+  transaction_->decide_by(member_.fate);
   return transaction_->commit(duty.pickle, std::move(record), options.write.durability);
 }
 
 // Step 7.
 Result<void> SaveCoordinator::tell(const Verdict& verdict, const RankSaveOptions& options) {
-  part_.progress.phase = Phase::kWaiting;  // whatever others do now, this rank does not hang
+  member_.progress.phase = Phase::kWaiting;  // whatever others do now, this rank does not hang
   const Clock::time_point start = Clock::now();
   for (Backoff backoff;; backoff.pause()) {
-    Result<void> left = part_.marks.leave_verdict(verdict);
+    Result<void> left = member_.marks.leave_verdict(verdict);
     if (left) break;
     if (left.error().code() != ErrorCode::kNoSpace || Clock::now() - start > kRoomForVerdictMax) return left;
   }
-  const RankMeeting meeting(*part_.storage, part_.marks, part_.ticket.identity.save_id, options.deadlines);
-  meeting.wait_until_heard(options.write.interrupted, verdict.failure ? part_.place.count - 1 : 0);
+  const RankMeeting meeting(*member_.storage, member_.marks, member_.ticket.identity.save_id, options.deadlines);
+  meeting.wait_until_heard(options.write.interrupted, verdict.failure ? member_.place.count - 1 : 0);
   return {};
 }
 
 void SaveCoordinator::give_up_all(const Error& reason) {
   transaction_->expect_any();  // ranks may have published before anybody could say what
-  const Result<SaveMarks::Seen> seen = part_.marks.look();
+  const Result<SaveMarks::Seen> seen = member_.marks.look();
   if (seen && !seen->leases.empty()) {
-    RankMeeting meeting(*part_.storage, part_.marks, part_.ticket.identity.save_id, SaveDeadlines());
+    RankMeeting meeting(*member_.storage, member_.marks, member_.ticket.identity.save_id, SaveDeadlines());
     std::vector<Error> failures = meeting.failures();
-    failures.push_back(Error(reason).rank(part_.place.rank));
+    failures.push_back(Error(reason).rank(member_.place.rank));
     // Even after a commit one comes here, if memory ran out in finish().
     const Verdict verdict{Error::of_ranks(std::move(failures)), transaction_->may_have_committed()};
-    if (part_.marks.leave_verdict(verdict)) meeting.wait_until_heard({});
+    if (member_.marks.leave_verdict(verdict)) meeting.wait_until_heard({});
   }
   transaction_.reset();
 }

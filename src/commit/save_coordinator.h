@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "commit/rank_part.h"
+#include "commit/save_member.h"
 #include "commit/save_transaction.h"
 #include "format/manifest/outcome.h"
 
@@ -26,9 +26,9 @@ struct CommitDuty {
 
 class SaveCoordinator {
  public:
-  // `part` outlives it.
-  SaveCoordinator(RankPart& part, std::unique_ptr<SaveTransaction> transaction)
-      : part_(part), transaction_(std::move(transaction)) {}
+  // `member` outlives it.
+  SaveCoordinator(SaveMember& member, std::unique_ptr<SaveTransaction> transaction)
+      : member_(member), transaction_(std::move(transaction)) {}
 
   // Steps 3 to 7.
   Result<RankSaveReport> lead(std::vector<data_file::ImageFile> images, const CommitDuty& duty,
@@ -42,7 +42,7 @@ class SaveCoordinator {
                                          const std::function<Result<void>()>& may_commit);
   Result<void> tell(const Verdict& verdict, const RankSaveOptions& options);
 
-  RankPart& part_;
+  SaveMember& member_;
   std::unique_ptr<SaveTransaction> transaction_;
 };
 

@@ -25,28 +25,29 @@ constexpr std::chrono::seconds kFolderVisibleAfterMax{3};
 Result<void> SaveFollower::take_lease() {
   const Clock::time_point start = Clock::now();
   for (Backoff backoff;; backoff.pause()) {
-    Result<Lease> taken = Lease::take_as_rank(*part_.storage, part_.ticket.identity, part_.place.rank, part_.report());
+    Result<Lease> taken =
+        Lease::take_as_rank(*member_.storage, member_.ticket.identity, member_.place.rank, member_.report());
     if (taken) {
       lease_ = std::move(*taken);
       return {};
     }
-    if (taken.error().code() != ErrorCode::kNotFound) return std::move(taken).error().rank(part_.place.rank);
+    if (taken.error().code() != ErrorCode::kNotFound) return std::move(taken).error().rank(member_.place.rank);
     if (Clock::now() - start > kFolderVisibleAfterMax) {
       return Error(ErrorCode::kUnavailable,
                    "the save's private folder is not there: the coordinator has given up, or this rank sees another "
                    "directory; in an asynchronous save all ranks need one that all see")
-          .rank(part_.place.rank)
-          .file(part_.marks.folder());
+          .rank(member_.place.rank)
+          .file(member_.marks.folder());
     }
-    (void)part_.storage->list();  // makes a network file system look again
+    (void)member_.storage->list();  // makes a network file system look again
   }
 }
 
 Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> images, const RankSaveOptions& options) {
   // A rank without files agrees to the commit by being there.
-  if (images.empty() && part_.fate != nullptr) CAIRN_TRY(part_.fate->begin_decisive_step());
-  VerdictWatch watch(*part_.storage, part_.marks,
-                     {part_.ticket.identity.save_id, part_.place.coordinator, options.write.durability},
+  if (images.empty() && member_.fate != nullptr) CAIRN_TRY(member_.fate->begin_decisive_step());
+  VerdictWatch watch(*member_.storage, member_.marks,
+                     {member_.ticket.identity.save_id, member_.place.coordinator, options.write.durability},
                      options.deadlines);
   const auto& interrupted = options.write.interrupted;
   Result<std::optional<Verdict>> verdict{std::optional<Verdict>()};
@@ -60,12 +61,12 @@ Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> im
     return is_interrupted || is_decided();
   };
   Result<std::vector<std::uint32_t>> trailers =
-      attempt([&] { return part_.write(std::move(images), write_options); });  // (3, 4)
+      attempt([&] { return member_.write(std::move(images), write_options); });  // (3, 4)
   if (!trailers && !is_decided()) {
-    part_.remove_private_files();
-    (void)part_.marks.leave_failure(part_.place.rank, trailers.error());
+    member_.remove_private_files();
+    (void)member_.marks.leave_failure(member_.place.rank, trailers.error());
   }
-  part_.progress.phase = Phase::kWaiting;
+  member_.progress.phase = Phase::kWaiting;
   for (Backoff backoff; !is_decided() && !is_interrupted; backoff.pause()) {  // (7)
     verdict = attempt([&] { return watch.look(); });
     is_interrupted = interrupted && interrupted();
@@ -73,39 +74,40 @@ Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> im
   if (!is_decided()) {
     const Error error(ErrorCode::kCancelled,
                       "interrupted while waiting for the coordinator: unless it has committed already, the save fails");
-    if (trailers) (void)part_.marks.leave_failure(part_.place.rank, error);
+    if (trailers) (void)member_.marks.leave_failure(member_.place.rank, error);
     leave();
-    return part_.of_this_rank(trailers ? error : std::move(trailers).error());
+    return member_.of_this_rank(trailers ? error : std::move(trailers).error());
   }
   // Without this rank's files nothing was committed, even if nobody answers.
-  if (!verdict && !trailers) verdict = part_.of_this_rank(std::move(trailers).error());
+  if (!verdict && !trailers) verdict = member_.of_this_rank(std::move(trailers).error());
   return conclude(verdict, watch);
 }
 
 Result<RankSaveReport> SaveFollower::conclude(const Result<std::optional<Verdict>>& verdict, VerdictWatch& watch) {
-  if (verdict && !(*verdict)->failure && part_.fate != nullptr) part_.fate->note_committed();
-  if (verdict && (*verdict)->failure && !(*verdict)->files_stay) part_.files.withdraw();
+  if (verdict && !(*verdict)->failure && member_.fate != nullptr) member_.fate->note_committed();
+  if (verdict && (*verdict)->failure && !(*verdict)->files_stay) member_.files.withdraw();
   leave();
   // After a failed sync the old checkpoint may come back, so its files stay. The sync is not tried again: a second one
   // may succeed without the data.
   const bool both_stay = verdict && (*verdict)->files_stay;
-  if (!both_stay && watch.coordinator_is_dead()) (void)clean_up_after(*part_.storage, part_.ticket.identity.save_id);
-  if (!verdict) return part_.of_this_rank(verdict.error());
+  if (!both_stay && watch.coordinator_is_dead())
+    (void)clean_up_after(*member_.storage, member_.ticket.identity.save_id);
+  if (!verdict) return member_.of_this_rank(verdict.error());
   if ((*verdict)->failure) return *(*verdict)->failure;
-  return RankSaveReport{part_.progress.bytes_written, (*verdict)->warnings};
+  return RankSaveReport{member_.progress.bytes_written, (*verdict)->warnings};
 }
 
 void SaveFollower::give_up(const Error& reason) {
   if (!lease_) return;
-  (void)part_.marks.leave_failure(part_.place.rank, reason);
+  (void)member_.marks.leave_failure(member_.place.rank, reason);
   leave();
 }
 
 void SaveFollower::leave() {
   lease_.reset();
   // The coordinator waits for it: so once more if it fails.
-  const std::string name = part_.marks.path_of(rank_lease_name(part_.place.rank));
-  if (!part_.storage->remove(name)) (void)part_.storage->remove(name);
+  const std::string name = member_.marks.path_of(rank_lease_name(member_.place.rank));
+  if (!member_.storage->remove(name)) (void)member_.storage->remove(name);
 }
 
 }  // namespace cairn::commit

@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "commit/lease.h"
-#include "commit/rank_part.h"
 #include "commit/save_marks.h"
+#include "commit/save_member.h"
 #include "commit/verdict_watch.h"
 
 namespace cairn::commit {
 
 class SaveFollower {
  public:
-  // `part` outlives it.
-  explicit SaveFollower(RankPart& part) : part_(part) {}
+  // `member` outlives it.
+  explicit SaveFollower(SaveMember& member) : member_(member) {}
 
   // Step 2.
   Result<void> take_lease();
@@ -30,7 +30,7 @@ class SaveFollower {
   Result<RankSaveReport> conclude(const Result<std::optional<Verdict>>& verdict, VerdictWatch& watch);
   void leave();
 
-  RankPart& part_;
+  SaveMember& member_;
   std::optional<Lease> lease_;
 };
 

@@ -1,4 +1,4 @@
-#include "commit/rank_part.h"
+#include "commit/save_member.h"
 
 #include <utility>
 
@@ -6,7 +6,8 @@ namespace cairn::commit {
 
 using Phase = SaveProgress::Phase;
 
-RankPart::RankPart(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket, Operations watched)
+SaveMember::SaveMember(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket,
+                       Operations watched)
     : storage(std::move(taken_storage)),
       operations(std::move(watched)),
       ticket(given_ticket),
@@ -15,13 +16,13 @@ RankPart::RankPart(std::unique_ptr<storage::Storage> taken_storage, const SaveTi
   files.hand_over();
 }
 
-Lease::Progress RankPart::report() const {
+Lease::Progress SaveMember::report() const {
   return [this] { return progress.report(operations.get()); };
 }
 
 // Steps 3 and 4.
-Result<std::vector<std::uint32_t>> RankPart::write(std::vector<data_file::ImageFile> images,
-                                                   const data_file::WriteOptions& options) {
+Result<std::vector<std::uint32_t>> SaveMember::write(std::vector<data_file::ImageFile> images,
+                                                     const data_file::WriteOptions& options) {
   progress.phase = Phase::kWriting;
   for (data_file::ImageFile& image : images) {
     names.push_back(image.name);
@@ -37,11 +38,11 @@ Result<std::vector<std::uint32_t>> RankPart::write(std::vector<data_file::ImageF
   return trailers;
 }
 
-void RankPart::remove_private_files() {
+void SaveMember::remove_private_files() {
   for (const std::string& name : names) (void)storage->remove(marks.path_of(name));
 }
 
-Error RankPart::of_this_rank(Error error) const {
+Error SaveMember::of_this_rank(Error error) const {
   if (place.count == 1 || !error.causes().empty()) return error;
   return Error::of_ranks({std::move(error).rank(place.rank)});
 }

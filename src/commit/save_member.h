@@ -1,4 +1,4 @@
-// RankPart: what a rank has in an asynchronous save, whether it coordinates or follows: the storage, its place, its
+// SaveMember: what a rank has in an asynchronous save, whether it coordinates or follows: the storage, its place, its
 // marks, its progress, and its files with steps 3 and 4 of rank_save.cc.
 //
 // One thread at a time, but for report().
@@ -51,12 +51,12 @@ struct RankSaveReport {
 // While a rank writes, it looks this often whether the save has failed elsewhere.
 inline constexpr std::chrono::milliseconds kNewsInterval{100};
 
-// Its members are the coordinator's or the follower's, which outlives no part.
-struct RankPart {
+// For the rank's SaveCoordinator or SaveFollower, which it outlives.
+struct SaveMember {
   // The calls into the save's storage, which its lease tells of; null: nobody watches them. Owned by the caller too.
   using Operations = std::shared_ptr<const storage::OperationWatch>;
 
-  RankPart(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket, Operations watched);
+  SaveMember(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket, Operations watched);
 
   // For a lease, which goes before this object.
   Lease::Progress report() const;
