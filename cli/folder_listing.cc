@@ -172,14 +172,6 @@ std::string text_of(const std::vector<Entry>& entries) {
   return text;
 }
 
-void write_number_or_null(JsonWriter& json, const std::optional<std::uint64_t>& number) {
-  if (number) {
-    json.number(*number);
-  } else {
-    json.null();
-  }
-}
-
 void write_entry(JsonWriter& json, const Entry& entry) {
   using std::chrono::milliseconds;
   json.begin_object();
@@ -193,10 +185,8 @@ void write_entry(JsonWriter& json, const Entry& entry) {
   } else {
     json.null();
   }
-  json.key("bytes");
-  write_number_or_null(json, entry.bytes);
-  json.key("keys");
-  write_number_or_null(json, entry.keys);
+  json.key("bytes").number_or_null(entry.bytes);
+  json.key("keys").number_or_null(entry.keys);
   json.key("save_id").text_or_null(entry.save_id);
   json.end_object();
 }

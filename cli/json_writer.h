@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace cairn::cli {
 
@@ -28,6 +29,16 @@ class JsonWriter {
   void null();
   // The text, or null if there is none.
   void text_or_null(const std::optional<std::string>& text);
+  // The number, or null if there is none.
+  template <typename Number>
+  void number_or_null(const std::optional<Number>& number) {
+    using Widest = std::conditional_t<std::is_signed_v<Number>, std::int64_t, std::uint64_t>;
+    if (number) {
+      this->number(static_cast<Widest>(*number));
+    } else {
+      null();
+    }
+  }
 
   std::string take() &&;
 

@@ -74,12 +74,7 @@ std::int64_t milliseconds_of(double seconds) { return std::llround(seconds * 1e3
 
 void write_writer(JsonWriter& json, const SaveInFlightWriter& writer) {
   json.begin_object();
-  json.key("rank");
-  if (writer.rank) {
-    json.number(std::uint64_t{*writer.rank});
-  } else {
-    json.null();
-  }
+  json.key("rank").number_or_null(writer.rank);
   json.key("host").text(writer.host);
   json.key("pid").number(writer.pid);
   json.key("state").text(text_of(writer.state));

@@ -41,12 +41,7 @@ void write_problem(JsonWriter& json, const Error& problem) {
   json.key("message").text(problem.message());
   json.key("key").text_or_null(problem.key());
   json.key("file").text_or_null(problem.file());
-  json.key("offset");
-  if (problem.offset()) {
-    json.number(*problem.offset());
-  } else {
-    json.null();
-  }
+  json.key("offset").number_or_null(problem.offset());
   json.key("expected").text_or_null(problem.expected());
   json.key("actual").text_or_null(problem.actual());
   json.end_object();
