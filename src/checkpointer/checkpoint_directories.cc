@@ -5,12 +5,14 @@
 
 namespace cairn::checkpointer {
 
+bool is_private_folder(const std::filesystem::path& path) {
+  return path.filename().string().starts_with(commit::kFolderPrefix);
+}
+
 Result<std::optional<CheckpointDirectories>> checkpoint_directories(const std::filesystem::path& root) {
   CAIRN_TRY_ASSIGN(std::optional<CheckpointDirectories> found, storage::directories_in(root));
   if (!found) return found;
-  std::erase_if(*found, [](const std::filesystem::path& directory) {
-    return directory.filename().string().starts_with(commit::kFolderPrefix);
-  });
+  std::erase_if(*found, is_private_folder);
   found->insert(found->begin(), root);
   return found;
 }

@@ -9,6 +9,9 @@
 
 namespace cairn::checkpointer {
 
+// Whether the directory has the name of a private folder, in which a save works.
+bool is_private_folder(const std::filesystem::path& path);
+
 using CheckpointDirectories = std::vector<std::filesystem::path>;
 
 // `root` first, then the directories in it, and the links to directories, in no order. The private folders of saves are

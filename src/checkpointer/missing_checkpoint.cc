@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "checkpointer/checkpoint_directories.h"
 #include "checkpointer/step_in_name.h"
-#include "commit/lease.h"
 #include "storage/open_directory.h"
 
 namespace cairn::checkpointer {
@@ -18,8 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLookedAtMax = 1000;  // directories
 constexpr std::size_t kNamedMax = 5;
-
-bool is_private(const fs::path& directory) { return directory.filename().string().starts_with(commit::kFolderPrefix); }
 
 bool holds_checkpoint(const fs::path& directory, const std::string& metadata_name) {
   const auto storage = storage::open_directory(directory);
@@ -42,7 +40,7 @@ std::string checkpoints_among(const std::vector<fs::path>& directories, const st
   // Of too many directories the last ones: they are the newest.
   const std::size_t first = directories.size() - std::min(directories.size(), kLookedAtMax);
   for (std::size_t i = first; i < directories.size(); ++i) {
-    if (is_private(directories[i]) || !holds_checkpoint(directories[i], metadata_name)) continue;
+    if (is_private_folder(directories[i]) || !holds_checkpoint(directories[i], metadata_name)) continue;
     if (++count > kNamedMax) continue;
     text += (count == 1 ? "" : ", ") + directories[i].filename().string();
   }
@@ -92,7 +90,7 @@ Error missing_checkpoint(const Error& error, const fs::path& directory, const st
   if (!found.empty()) {
     return not_found(none + " (no " + metadata_name + "), but directories in it hold one", metadata_name).actual(found);
   }
-  const bool has_save = std::any_of(directories.begin(), directories.end(), is_private);
+  const bool has_save = std::any_of(directories.begin(), directories.end(), is_private_folder);
   const std::string_view save = has_save ? ". A save into it has not been committed" : "";
   return not_found(none + " (no " + metadata_name + ")" + std::string(save), metadata_name);
 }
