@@ -1,4 +1,5 @@
-// The directories that a storage can be opened on, and the only place that knows which kind of storage that is.
+// Opening and making the directory of a checkpoint. Only open_directory.cc names the kind of storage behind a
+// directory.
 #pragma once
 
 #include <cairn/result.h>
@@ -13,16 +14,16 @@
 
 namespace cairn::storage {
 
-// Opens `directory` (a link to one is followed); kNotFound if it is missing. Files follow `umask`, or that of the
-// process.
+// Opens `directory`, following links; kNotFound if `directory` is missing. New files follow `umask`; nullopt: the umask
+// of the process.
 Result<std::unique_ptr<Storage>> open_directory(const std::filesystem::path& directory,
                                                 std::optional<mode_t> umask = std::nullopt);
-// The same, making it and its parents if need be.
+// As open_directory, after making `directory` and its parents if they are missing.
 Result<std::unique_ptr<Storage>> make_directory(const std::filesystem::path& directory,
                                                 std::optional<mode_t> umask = std::nullopt);
 
-// The directories in `root`, links to directories among them. Nullopt if there is no `root`; kInvalidArgument if it is
-// not a directory.
+// The directories in `root`, including links to directories. Nullopt if `root` is missing; kInvalidArgument if `root`
+// is not a directory.
 Result<std::optional<std::vector<std::filesystem::path>>> directories_in(const std::filesystem::path& root);
 
 }  // namespace cairn::storage

@@ -36,7 +36,7 @@ void OperationWatch::tick(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   if (!last_tick_) last_tick_ = now;
   const auto interval = std::chrono::duration_cast<std::chrono::milliseconds>(now - *last_tick_);
-  *last_tick_ += interval;  // less than a millisecond is left for the next time
+  *last_tick_ += interval;  // the remainder below a millisecond counts in the next tick
   for (PendingOperation& call : calls_) {
     if (ages(call.kind)) call.age += std::min(interval, kIntervalMax);
   }

@@ -1,11 +1,11 @@
-// OperationWatch: the calls into a storage that are under way, and for how long each has not returned.
+// OperationWatch: the pending calls into a storage, and the age of each.
 //
-// A call that hangs in the kernel can't be cancelled, and the thread that made it can't judge it. Another thread calls
-// tick() at regular intervals, at least every two seconds, and asks overdue(). The ages are sums of these intervals: an
-// interval counts with two seconds at most, so that the time in which this process was itself stopped is left out.
+// Cairn can't cancel a call that hangs in the kernel, and the calling thread can't watch its own call. A second thread
+// calls tick() at least every two seconds and asks overdue(). An age is the sum of the intervals between the ticks. An
+// interval counts for at most two seconds: time for which the process was stopped does not count.
 //
-// A storage that syncs may keep every other call waiting. So while a sync is under way only syncs age, and the calls of
-// a heartbeat age only while there is no other call.
+// A storage that syncs may delay all calls. While a sync is pending, only syncs age. Heartbeats age only while no call
+// of another kind is pending.
 //
 // Thread-safe.
 #pragma once
@@ -25,11 +25,11 @@ namespace cairn::storage {
 enum class OperationKind : std::uint8_t {
   kWrite,      // of a part of a data file
   kSync,       // of a file or a directory
-  kNames,      // opens, makes, lists, reads, renames or removes something
+  kNames,      // opens, makes, lists, reads, renames or removes a file or folder, or takes a lock
   kHeartbeat,  // of a lease
 };
 
-// How long one call of this kind may take.
+// The time that one call of the kind may take.
 std::chrono::milliseconds limit_of(OperationKind kind, const SaveDeadlines& deadlines);
 
 struct PendingOperation {
@@ -42,7 +42,7 @@ class OperationWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // The call returns when this is destroyed. The watch outlives it.
+  // A pending call, from construction to destruction. The watch outlives the call.
   class Call {
    public:
     Call(OperationWatch& watch, OperationKind kind, std::string_view action, std::string_view name);
@@ -56,14 +56,14 @@ class OperationWatch {
   };
 
   void tick(Clock::time_point now);
-  // The call that has aged most; nullopt if none is under way.
+  // The call of the greatest age; nullopt if no call is pending.
   std::optional<PendingOperation> oldest() const;
-  // One that is older than its limit.
+  // A call older than the limit of its kind; nullopt if no call is too old.
   std::optional<PendingOperation> overdue(const SaveDeadlines& deadlines) const;
   bool is_syncing() const;
 
  private:
-  // Whether calls of this kind age now. Under the lock.
+  // Whether calls of `kind` age now. The caller holds mutex_.
   bool ages(OperationKind kind) const;
   bool has(OperationKind kind) const;
 

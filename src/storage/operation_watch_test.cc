@@ -1,4 +1,4 @@
-// Which calls into a storage are taken for hanging, and which are merely slow. The time is the test's own.
+// Which calls into a storage count as hanging, and which count as slow. The tests pass the time themselves.
 #include "storage/operation_watch.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ constexpr SaveDeadlines kDeadlines{10s, 60s, 20s};
 
 class OperationWatches : public testing::Test {
  protected:
-  // Lets the time pass as the thread does that judges.
+  // Advances the time in steps of 100 ms, as the judging thread ticks.
   void pass(std::chrono::milliseconds time) {
     for (; time > 0ms; time -= 100ms) watch_.tick(now_ += 100ms);
   }
@@ -52,7 +52,7 @@ TEST_F(OperationWatches, GiveASyncItsOwnLimitAndLetOtherCallsWaitForIt) {
   EXPECT_FALSE(is_overdue());
   EXPECT_EQ(watch_.oldest()->what, "syncing 'a'");
   sync.reset();
-  EXPECT_FALSE(is_overdue());  // what waited behind the sync has its time yet
+  EXPECT_FALSE(is_overdue());  // the call behind the sync did not age during the sync
   pass(19s);
   EXPECT_FALSE(is_overdue());
   pass(2s);

@@ -1,4 +1,4 @@
-// What every Storage promises, tried on each of them; and what only a real directory can show.
+// The promises of Storage, tested on every kind of storage, and the promises that only a real directory can keep.
 #include <fcntl.h>
 #include <grp.h>
 #include <gtest/gtest.h>
@@ -157,7 +157,7 @@ TEST(PosixStorage, DirectReadsGiveTheSameBytes) {
   EXPECT_FALSE(file->read_direct_at(8 * os::kPageBytes, buffer.span()));
 }
 
-// What a file system, a kernel or a container may lack, one after the other.
+// Features that a file system, kernel or container may lack, one set of refused calls per case.
 struct Poorer {
   const char* what;
   std::vector<RefusedCall> refused;
@@ -176,7 +176,7 @@ std::vector<Poorer> poorer_places() {
   return places;
 }
 
-// Runs `work` in each of them.
+// Runs `work` once per case of poorer_places().
 void in_poorer_places(const std::function<void(PosixStorage&, const fs::path&)>& work) {
   for (const Poorer& place : poorer_places()) {
     SCOPED_TRACE(std::string(place.what) + ": " + std::strerror(place.refused.front().error));
@@ -238,7 +238,7 @@ TEST(PosixStorage, PublishesThoughTheAnswerWasLost) {
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   ASSERT_TRUE(storage->make_folder("mine"));
   ASSERT_TRUE(storage->create_whole("mine/file", "1", Durability::kDurable));
-  // What a network file system leaves whose first call did its work, while the second one finds the name taken.
+  // The state after a network file system has run the first call, lost the answer and sent the call again.
   fs::create_hard_link(scratch.path() / "mine/file", scratch.path() / "final");
   const auto published = storage->publish("mine/file", "final");
   ASSERT_TRUE(published) << published.error().what();
@@ -278,7 +278,7 @@ TEST(PosixStorage, ListsNothingIfAFileCannotBeLookedAt) {
     const RefusedCall refused{SYS_newfstatat, error, kFlags, AT_SYMLINK_NOFOLLOW};
     const bool ran = run_with_refused({refused}, [&] { listed = storage->list(""); });
     if (!ran) GTEST_SKIP() << "no seccomp here";
-    if (error == ENOENT) {  // it went after its name was read
+    if (error == ENOENT) {  // the file was removed after its name had been read
       ASSERT_TRUE(listed) << listed.error().what();
       EXPECT_TRUE(listed->empty());
     } else {
@@ -288,8 +288,8 @@ TEST(PosixStorage, ListsNothingIfAFileCannotBeLookedAt) {
   }
 }
 
-// Runs `work` in a child process, in mounts of its own, with a new file system at /proc/fs; false if that can't be. The
-// work says whether all went well.
+// Runs `work` in a child process with private mounts and a new file system at /proc/fs. `work` returns whether all went
+// well. False if the process may not mount.
 bool run_in_mount_below_proc(const std::function<bool(const fs::path&)>& work) {
   constexpr int kNoMounts = 99;
   const pid_t child = fork();
@@ -309,7 +309,7 @@ bool run_in_mount_below_proc(const std::function<bool(const fs::path&)>& work) {
 TEST(PosixStorage, SyncsAMountPointBelowAFileSystemThatCannotSync) {
   const bool ran = run_in_mount_below_proc([](const fs::path& place) {
     const os::Fd above(::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fsync(above.get()) == 0) return false;  // the test would show nothing
+    if (fsync(above.get()) == 0) return false;  // the test would prove nothing
     return PosixStorage::open_directory(place).value()->sync("").has_value();
   });
   if (!ran) GTEST_SKIP() << "needs the right to mount";
@@ -317,7 +317,7 @@ TEST(PosixStorage, SyncsAMountPointBelowAFileSystemThatCannotSync) {
 
 constexpr uid_t kOtherUser = 54321;
 
-// Runs `work` as another user in a child process; it says whether all went well.
+// Runs `work` as another user in a child process. `work` returns whether all went well.
 bool run_as_other_user(const std::function<bool()>& work) {
   const pid_t child = fork();
   if (child == 0)
@@ -329,7 +329,7 @@ bool run_as_other_user(const std::function<bool()>& work) {
   return waitpid(child, &status, 0) == child && status == 0;
 }
 
-// A directory that everybody may write to, and another user in it.
+// A world-writable directory, and a second user with access.
 class SharedDirectory : public testing::Test {
  protected:
   SharedDirectory() : directory_(::open(scratch_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
@@ -339,7 +339,7 @@ class SharedDirectory : public testing::Test {
     if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   }
   std::unique_ptr<PosixStorage> open() const { return PosixStorage::open_directory(scratch_.path()).value(); }
-  // The other user renames the folder and puts one in its place, with a file in it.
+  // The second user renames the folder and makes a new folder of the old name, with a file inside.
   void replace(const std::string& folder) const {
     ASSERT_TRUE(run_as_other_user([&] {
       const int directory = directory_.get();
@@ -375,7 +375,7 @@ TEST_F(SharedDirectory, KeepsTheGroupOfItsFiles) {
   constexpr gid_t kGroup = 4321;
   ASSERT_EQ(fchown(directory_.get(), 0, kGroup), 0);
   ASSERT_EQ(fchmod(directory_.get(), 02775), 0);
-  const mode_t before = umask(0277);  // so that the mode of the folder has to be mended
+  const mode_t before = umask(0277);  // a mode of 0500 after mkdir: make_folder must repair the mode
   const auto storage = open();
   const auto made = storage->make_folder("folder");
   umask(before);
@@ -400,7 +400,7 @@ TEST_F(SharedDirectory, NoticesThatAFolderWasReplaced) {
   EXPECT_EQ(storage->replace("folder/file", "final").error().code(), ErrorCode::kUnsafe);
   EXPECT_EQ(storage->remove_folder("folder").error().code(), ErrorCode::kUnsafe);
   EXPECT_FALSE(fs::exists(scratch_.path() / "final"));
-  // Names in the folder are still those of the old one.
+  // Names below "folder" still lead to the held folder.
   EXPECT_EQ(storage->open("folder/planted", false).error().code(), ErrorCode::kNotFound);
   EXPECT_EQ(read_all(*storage, "folder/file"), "1");
   ASSERT_TRUE(storage->create_whole("folder/mark", "2", Durability::kDurable));
@@ -416,7 +416,7 @@ TEST_F(SharedDirectory, LetsNobodyJoinTheFolderOfAnotherUser) {
   EXPECT_EQ(joined.error().code(), ErrorCode::kUnsafe);
   EXPECT_EQ(joined.error().file(), "folder");
   EXPECT_TRUE(fs::exists(scratch_.path() / "folder/planted"));
-  // A link to a folder of one's own is no better.
+  // A link to a folder of the current user is refused too.
   fs::create_directory_symlink("stolen", scratch_.path() / "link");
   EXPECT_EQ(open()->join_folder("link").error().code(), ErrorCode::kUnsafe);
 }

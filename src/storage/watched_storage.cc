@@ -12,7 +12,7 @@ class WatchedWritableFile final : public WritableFile {
  public:
   WatchedWritableFile(std::unique_ptr<WritableFile> file, std::shared_ptr<OperationWatch> watch, std::string_view name)
       : file_(std::move(file)), watch_(std::move(watch)), name_(name) {}
-  // Closing may wait too: a network file system then sends what it holds back.
+  // Closing may take long: on close, a network file system sends the data that it has cached.
   ~WatchedWritableFile() override {
     const Call call(*watch_, Kind::kNames, "closing", name_);
     file_.reset();
@@ -33,7 +33,7 @@ class WatchedWritableFile final : public WritableFile {
 
  private:
   std::unique_ptr<WritableFile> file_;
-  std::shared_ptr<OperationWatch> watch_;  // owned by the storage too
+  std::shared_ptr<OperationWatch> watch_;  // shared with the storage
   std::string name_;
 };
 
@@ -62,7 +62,7 @@ class WatchedReadableFile final : public ReadableFile {
 
  private:
   std::unique_ptr<ReadableFile> file_;
-  std::shared_ptr<OperationWatch> watch_;  // owned by the storage too
+  std::shared_ptr<OperationWatch> watch_;  // shared with the storage
   std::string name_;
 };
 
@@ -84,7 +84,7 @@ class WatchedLock final : public StorageLock {
 
  private:
   std::unique_ptr<StorageLock> lock_;
-  std::shared_ptr<OperationWatch> watch_;  // owned by the storage too
+  std::shared_ptr<OperationWatch> watch_;  // shared with the storage
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// WatchedStorage: hands every call on to another storage, and tells an OperationWatch when it begins and returns.
+// WatchedStorage: forwards every call to a storage, and reports begin and return of the call to an OperationWatch.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace cairn::storage {
 
 class WatchedStorage final : public Storage {
  public:
-  // The watch is owned by whoever judges the calls too, and by the files that are given out.
+  // The watch is also owned by the judge of the calls and by the opened files.
   WatchedStorage(std::unique_ptr<Storage> storage, std::shared_ptr<OperationWatch> watch)
       : storage_(std::move(storage)), watch_(std::move(watch)) {}
 

@@ -1,9 +1,9 @@
-// CreationMask: the permissions of new files and folders, by the umask of the process that asked for them.
+// CreationMask: the permissions of new files and folders, by the umask of the saving process.
 //
-// A writer process creates files for a trainer whose umask may have changed since the writer was started, and a thread
-// of the trainer may create them after the trainer has changed its umask. A umask belongs to a whole process, in which
-// other saves create files meanwhile; so it is not changed. Files are created with the bits that both umasks leave, and
-// then get the others. Immutable.
+// A writer process creates files for a trainer. The trainer's umask may have changed since the writer was started. A
+// thread of the trainer may also create files after the trainer has changed its umask. The umask belongs to the whole
+// process, and concurrent saves create files in the process: CreationMask never changes the umask. Cairn creates a file
+// with the bits that both umasks allow, and adds the missing bits afterwards. Immutable.
 #pragma once
 
 #include <sys/types.h>
@@ -14,15 +14,16 @@ namespace cairn::storage {
 
 class CreationMask {
  public:
-  // The umask of this process at the time of the creation.
+  // Uses the umask of the current process at the time of the creation.
   CreationMask() = default;
-  // `umask`, in the open directory and below it; but the default ACL of the directory if it has one, as for open(2).
+  // Uses `umask` for files in and below the open `directory`. If the directory has a default ACL, the ACL replaces
+  // `umask`, as in open(2).
   CreationMask(std::optional<mode_t> umask, int directory);
 
-  // `bits` for open(2) and mkdir(2).
+  // `bits` for open(2) and mkdir(2), minus the mask.
   mode_t bits_for(mode_t bits) const { return umask_ ? bits & ~*umask_ : bits; }
-  // After them: gives what was created, open as `fd`, the bits that the umask of this process has taken. A file system
-  // without permissions refuses that, and nothing comes of it.
+  // Adds the bits removed by the umask of the current process to the new file or folder open as `fd`. File systems
+  // without permissions refuse the change; restore ignores the refusal.
   void restore(int fd, mode_t bits) const;
 
  private:

@@ -9,14 +9,14 @@
 namespace cairn::storage {
 namespace {
 
-// The rest is for the caller, for other storages, and for what they open meanwhile.
+// The remaining descriptors are for the caller, for further storages and for the files that they open.
 constexpr rlim_t kShareOfProcess = 4;
 constexpr rlim_t kOpenMin = 8;
-constexpr rlim_t kOpenMax = 65536;  // where the process has no limit
+constexpr rlim_t kOpenMax = 65536;  // for a process without a limit
 
 }  // namespace
 
-// A slot while it is being opened without the lock; ends with the lock held, also when opening throws.
+// A slot being opened without the lock. The destructor takes the lock, also after an exception.
 class DescriptorCache::Opening {
  public:
   Opening(DescriptorCache& cache, Slot& slot, std::unique_lock<std::mutex>& lock)
@@ -43,7 +43,7 @@ DescriptorCache::Pin::~Pin() {
   if (slot_ != nullptr) slot_->cache_->unpin(*slot_);
 }
 
-// A pinned descriptor is changed by nobody: no lock.
+// Needs no lock: a pinned descriptor does not change.
 int DescriptorCache::Pin::fd() const noexcept { return slot_->fd_.get(); }
 
 DescriptorCache::Slot::Slot(std::shared_ptr<DescriptorCache> cache, Open open)
@@ -67,7 +67,7 @@ std::size_t DescriptorCache::share_of_process() {
 
 Result<DescriptorCache::Pin> DescriptorCache::pin(Slot& slot) {
   std::unique_lock lock(mutex_);
-  // Until it is open, or may be opened by us.
+  // Wait until the slot is open, or until the calling thread may open the slot.
   changed_.wait(lock, [&] { return slot.fd_ || (!slot.opening_ && (open_count_ < open_max_ || !idle_.empty())); });
   if (!slot.fd_) return open(slot, lock);
   if (slot.pins_++ == 0) slot.node_.splice(slot.node_.end(), idle_, slot.place_);
@@ -79,7 +79,7 @@ Result<DescriptorCache::Pin> DescriptorCache::open(Slot& slot, std::unique_lock<
   if (open_count_ >= open_max_) closing = take_idle();
   const Opening opening(*this, slot, lock);
   for (;;) {
-    // Neither call is waited for under the lock: over a network each takes its time.
+    // Closing and opening happen without the lock: on a network file system each may take long.
     lock.unlock();
     closing = os::Fd();
     Result<os::Fd> fd = slot.open_();
@@ -89,7 +89,7 @@ Result<DescriptorCache::Pin> DescriptorCache::open(Slot& slot, std::unique_lock<
       slot.pins_ = 1;
       return Pin(slot);
     }
-    // Others have used up what the process may have open: make do with less.
+    // The rest of the process has used up the descriptors: close one of ours and try again.
     const bool exhausted = fd.error().error_number() == EMFILE || fd.error().error_number() == ENFILE;
     if (!exhausted || idle_.empty()) return std::move(fd).error();
     closing = take_idle();

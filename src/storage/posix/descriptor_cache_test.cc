@@ -1,4 +1,5 @@
-// Thousands of files read with few descriptors, and what is said when one is no longer what it was.
+// Thousands of files read with few descriptors, and the errors for files that changed while their descriptor was
+// closed.
 #include "storage/posix/descriptor_cache.h"
 
 #include <fcntl.h>
@@ -23,10 +24,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The least that a storage makes do with.
+// The smallest share of descriptors of a storage.
 constexpr std::size_t kHandful = 8;
 
-// Lowers what the process may have open, for the length of a test.
+// Lowers the limit of open descriptors for the length of a test.
 class DescriptorLimit {
  public:
   explicit DescriptorLimit(rlim_t limit) {
@@ -56,7 +57,7 @@ void write_file(const fs::path& path, const std::string& text) {
 
 using Files = std::vector<std::unique_ptr<ReadableFile>>;
 
-// Opens `count` files, each of which holds its number.
+// Makes and opens `count` files, each with its number as content.
 Files open_numbered(const PosixStorage& storage, const fs::path& directory, std::size_t count) {
   Files files;
   for (std::size_t i = 0; i < count; ++i) {
@@ -73,7 +74,7 @@ Result<std::string> read_text(const ReadableFile& file) {
   return text;
 }
 
-// What is wrong with numbered file `n`, read both ways.
+// The complaint about numbered file `n`, read both past and through the page cache; empty if the file is right.
 std::string complaint_about(const ReadableFile& file, std::size_t n) {
   const std::string expected = std::to_string(100'000 + n);
   os::PageBuffer buffer(os::kPageBytes);
@@ -87,7 +88,7 @@ std::string complaint_about(const ReadableFile& file, std::size_t n) {
 
 TEST(DescriptorCache, ReadsThousandsOfFilesInManyThreads) {
   constexpr std::size_t kCount = 3000;
-  constexpr std::size_t kThreads = 24;  // more than there are descriptors: some have to wait
+  constexpr std::size_t kThreads = 24;  // more than the descriptors: some threads have to wait
   constexpr int kReads = 500;
   const ScratchDirectory scratch;
   const std::size_t before = open_descriptors();
@@ -117,7 +118,7 @@ TEST(DescriptorCache, GivesBackWhatOthersNeed) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   const Files files = open_numbered(*storage, scratch.path(), 40);
-  std::vector<os::Fd> others;  // all that the process may have, but for those that the storage can close
+  std::vector<os::Fd> others;  // all descriptors of the process, except those that the storage can close
   const DescriptorLimit limit(open_descriptors() + 20);
   for (;;) {
     os::Fd other(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -138,7 +139,7 @@ TEST(DescriptorCache, FilesOutliveTheirStorage) {
   EXPECT_EQ(read_text(*files[0]).value(), "100000");
 }
 
-// One file, opened and then closed again because others were needed more.
+// A file that was opened, and closed again by the cache to open further files.
 class ClosedFile : public testing::Test {
  protected:
   ClosedFile() {
@@ -184,7 +185,7 @@ TEST_F(ClosedFile, ThatWasChangedInPlaceIsNeverRead) {
   struct stat before {};
   ASSERT_EQ(stat(path_.c_str(), &before), 0);
   write_file(path_, "FIRST");
-  // The same size and time of modification: the time of change tells.
+  // Size and modification time are as before: only the time of the inode change differs.
   const timespec times[] = {before.st_atim, before.st_mtim};
   ASSERT_EQ(utimensat(AT_FDCWD, path_.c_str(), times, 0), 0);
   EXPECT_EQ(read_text(*file_).error().code(), ErrorCode::kUnavailable);

@@ -1,28 +1,30 @@
-// 1. Open the lock file for writing; make it if it is missing.
-// 2. Lock it with flock(2), without blocking, again and again.
-// 3. Look whether the file was retired before it was locked: it is not empty, it has no name any more, or its name has
-//    been given to another file. If so, begin again with step 1.
-// 4. Release: if the lock is still held, remove the name and make the file one byte long. Unlock it.
+// 1. Open the lock file for writing; make the file if it is missing.
+// 2. Lock the file with flock(2), without blocking, and repeat until flock succeeds.
+// 3. Check whether a holder retired the file before the lock was granted. A file is retired if it is not empty, has no
+//    name, or lost its name to a different file. If the file is retired, begin again with step 1.
+// 4. Release: if the lock is still held, remove the name and make the file one byte long. Then unlock the file.
 //
-// "Still held": a file server gives the locks of a client that it does not hear to others, who remove the name and make
-// a new file. So the question of step 3 is asked again: the name of another holder's file must stay.
+// "Still held": a file server may give the locks of an unreachable client to a second client. The second client then
+// removes the name and makes a new file. Step 4 therefore repeats the check of step 3: the first client must not remove
+// the name of the second client's file.
 //
-// Only the holder removes the name, so two processes that hold a lock would hold it on one file: step 3 sends every
-// other one back to step 1.
+// Only the holder removes the name. Two processes can therefore hold the lock only on one and the same file; step 3
+// sends the process with a retired file back to step 1.
 //
-// Why a regular file that is open for writing: an NFS client asks the server for such a lock only. A lock on a
-// directory stays on the client, and excludes no process of another client.
+// Why a regular file open for writing: an NFS client asks the server only for the locks of such files. A lock on a
+// directory stays on the client and excludes no process of a second client.
 //
-// Why the length: after a lock is granted, an NFS client reads the attributes of the file anew, but a name may still
-// come from its cache. A removed file also keeps a name on the server for as long as its remover has it open
-// (`.nfs...`). The length tells the truth in both cases. The name goes first: if the holder is killed in between, a
-// file that is still empty has no name, and the next process makes a new one. In the other order a retired file would
-// keep the name, and no process could ever lock.
+// Why the length: when a lock is granted, an NFS client rereads the attributes of the file, but a name may still come
+// from the client's cache. On the server, a removed file also keeps a name (`.nfs...`) while its remover has the file
+// open. The length is right in both cases. Step 4 removes the name before setting the length: if the holder is killed
+// in between, an empty file without a name remains, and the next process makes a new file. In the reverse order a
+// retired file would keep the name, and no process could ever lock the directory.
 //
-// Why flock and not fcntl(F_OFD_SETLK): both belong to the open file, so that threads of one process exclude each other
-// and closing another descriptor of the file releases nothing; both reach the server of NFS. flock is known to more
-// kernels, sandboxes and FUSE file systems. A mixture of the two would exclude nothing on a local file system. A child
-// that is forked meanwhile shares the open file, so the lock is released by LOCK_UN and not by closing alone.
+// Why flock and not fcntl(F_OFD_SETLK): both locks belong to the open file. Threads of one process therefore exclude
+// each other, and closing a second descriptor of the file releases nothing. Both locks reach an NFS server. More
+// kernels, sandboxes and FUSE file systems support flock. On a local file system the two kinds of lock do not exclude
+// each other: Cairn uses only flock. A child forked while the lock is held shares the open file: the release calls
+// LOCK_UN, because closing alone would not unlock.
 #include "storage/posix/directory_lock.h"
 
 #include <fcntl.h>
@@ -43,9 +45,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr mode_t kLockMode = 0666;  // less the umask
+constexpr mode_t kLockMode = 0666;  // minus the umask
 constexpr std::chrono::milliseconds kRetryMin{2};
-constexpr std::chrono::milliseconds kRetryMax{250};  // each attempt is a question to the server
+constexpr std::chrono::milliseconds kRetryMax{250};  // each attempt is a request to the server
 constexpr std::chrono::milliseconds kProgressInterval{1000};
 
 const std::string& lock_name() {
@@ -65,7 +67,7 @@ struct OpenedLockFile {
 // Step 1.
 Result<OpenedLockFile> open_lock_file(int directory) {
   constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  constexpr int kTriesMax = 1000;  // others make and remove the file all the time
+  constexpr int kTriesMax = 1000;  // concurrent processes may make and remove the file repeatedly
   for (int tries = 0; tries < kTriesMax; ++tries) {
     OpenedLockFile file{os::Fd(openat(directory, lock_name().c_str(), kFlags)), false};
     if (!file.fd && errno == ENOENT) {
@@ -86,7 +88,7 @@ Result<OpenedLockFile> open_lock_file(int directory) {
   return Error(ErrorCode::kUnavailable, "the lock file is made and removed again and again").file(lock_name());
 }
 
-// Step 3. The attributes of the locked file come from the server, even where the client believes that it knows them.
+// Step 3. The forced sync fetches the attributes of the locked file from the server, past the client's cache.
 bool is_retired(int directory, const os::Fd& fd) {
   struct statx locked {};
   constexpr int kFlags = AT_EMPTY_PATH | AT_STATX_FORCE_SYNC;
@@ -98,8 +100,8 @@ bool is_retired(int directory, const os::Fd& fd) {
          locked.stx_dev_minor != named.stx_dev_minor;
 }
 
-// Whether those who hold the lock get on: a rename, a removal, and the making of a file change the directory's time,
-// and so does each new holder, who makes a lock file of its own.
+// Whether the holders of the lock make progress. A rename, a removal and a creation change the directory's time; each
+// new holder changes the time by making a lock file.
 class Progress {
  public:
   Progress(int directory, std::chrono::milliseconds patience) : directory_(directory), patience_(patience) {}

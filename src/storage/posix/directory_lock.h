@@ -11,10 +11,10 @@
 
 namespace cairn::storage {
 
-// Locks kLockName in the directory. The file is made if it is missing, and removed when the lock is released. Null
-// where the file system has no locks. kUnavailable if others have held the lock for `patience` and nothing has changed
-// in the directory meanwhile; kUnsafe if the name belongs to something else than a regular file. The lock shares the
-// descriptor of the directory.
+// Locks kLockName in the directory. Makes the file if the file is missing; the release removes the file. Null if the
+// file system has no locks. kUnavailable if another process or thread has held the lock for `patience` without a change
+// in the directory; kUnsafe if the name belongs to a file that is not regular. The lock shares the descriptor of the
+// directory.
 Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd> directory,
                                                     std::chrono::milliseconds patience);
 

@@ -45,7 +45,7 @@ TEST_F(DirectoryLocks, LeaveNoFile) {
   EXPECT_TRUE(is_empty());
 }
 
-// A counter that is only right if each holder is alone.
+// The counter is right only if the lock excludes all threads and processes.
 TEST_F(DirectoryLocks, ExcludeThreadsAndProcesses) {
   constexpr int kProcesses = 2;
   constexpr int kThreads = 3;
@@ -83,26 +83,26 @@ TEST_F(DirectoryLocks, ExcludeThreadsAndProcesses) {
   EXPECT_FALSE(fs::exists(lock_file()));
 }
 
-// A waiter has the file open when its holder retires it: the waiter's lock is then worth nothing.
+// A waiter has the file open when the holder retires the file: the waiter's lock is worthless.
 TEST_F(DirectoryLocks, AreNotTakenOnARetiredFile) {
   auto lock = lock_directory(directory(), 1min);
   ASSERT_TRUE(lock && *lock);
   const os::Fd waiter(::open(lock_file().c_str(), O_RDWR | O_CLOEXEC));
-  // A client whose cache still has the old name sees the file under it.
+  // The second name stands for the cache of an NFS client, where the file still has the lock name.
   fs::create_hard_link(lock_file(), scratch_.path() / "cached");
   lock->reset();
   EXPECT_EQ(flock(waiter.get(), LOCK_EX | LOCK_NB), 0);
   EXPECT_EQ(flock(waiter.get(), LOCK_UN), 0);
   fs::rename(scratch_.path() / "cached", lock_file());
   const auto next = lock_directory(directory(), 300ms);
-  ASSERT_FALSE(next);  // the length of the retired file tells, though it has the name
+  ASSERT_FALSE(next);  // the name is right, but the length shows that the file is retired
   EXPECT_EQ(next.error().code(), ErrorCode::kUnavailable);
   fs::remove(lock_file());
   const auto again = lock_directory(directory(), 1min);
   EXPECT_TRUE(again && *again);
 }
 
-// As after a file server has given the lock away: the name belongs to the next holder.
+// The state after a file server gave the lock away: the name belongs to the next holder.
 TEST_F(DirectoryLocks, ThatWereLostLeaveTheFileOfTheNextHolder) {
   auto lost = lock_directory(directory(), 1min);
   ASSERT_TRUE(lost && *lost);
@@ -148,7 +148,7 @@ TEST_F(DirectoryLocks, OfAForkedHolderAreReleasedByIt) {
   if (child == 0) {
     close(hold[1]);
     char byte = 0;
-    (void)!read(hold[0], &byte, 1);  // lives on with the open file of the lock
+    (void)!read(hold[0], &byte, 1);  // keeps the open file of the lock alive
     _exit(0);
   }
   lock->reset();

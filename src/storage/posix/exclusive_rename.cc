@@ -1,16 +1,16 @@
-// Three ways to a name that must be free, the best first. A call that the file system or a filter of system calls does
-// not know leads to the next one.
+// Three ways to move a file to a free name, the best first. If the file system or a filter of system calls refuses a
+// call as unknown, the next way is tried.
 //
-// 1. renameat2 with RENAME_NOREPLACE.
-// 2. A hard link, which never replaces either. The old name goes then; if it can't be removed, it is left to whoever
-//    owns the folder that it is in: the file has its name, so nothing has failed.
-// 3. The name is taken with an empty file, and the file renamed over that one. The empty file was created exclusively,
-//    so it is ours, and nobody else replaces or removes a name that is not his: what the rename replaces is ours. A
-//    kill in between leaves an empty file that no metadata names.
+// 1. Call renameat2 with RENAME_NOREPLACE.
+// 2. Make a hard link; linkat never replaces a file. Then remove the old name. If the removal fails, the call still
+//    succeeds, because the file has its new name. The owner of the folder removes the old name later.
+// 3. Create an empty file under the new name with O_EXCL, then rename the file over the empty file. Cairn made the
+//    empty file, and no process replaces or removes names of another process: the rename replaces only our own empty
+//    file. A kill between creation and rename leaves an empty file that no metadata names.
 //
-// Over a network an answer may be lost and the call made again: that one then finds the name taken, or the old name
-// gone, because the first one did its work. So after a failure the file under the name is looked at before it is
-// believed.
+// A network file system may lose the answer to a call and send the call again. The repeated call finds the new name
+// taken or the old name gone, because the first call succeeded. After a failure, unless_done() therefore looks at the
+// file under the new name.
 #include "storage/posix/exclusive_rename.h"
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@
 namespace cairn::storage {
 namespace {
 
-// EPERM is what some file systems say of links, and some filters of any call that they do not know.
+// Some file systems refuse links with EPERM, and some filters refuse unknown calls with EPERM.
 bool means_not_here(int error) {
   return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == ENOTSUP || error == EPERM;
 }

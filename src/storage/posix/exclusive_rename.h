@@ -1,4 +1,4 @@
-// rename_exclusively: gives a file a name that must be free, with whatever the file system has for that.
+// rename_exclusively: moves a file to a free name, by the best call of the file system.
 #pragma once
 
 #include <cairn/result.h>
@@ -7,8 +7,8 @@
 
 namespace cairn::storage {
 
-// EEXIST if the name is taken, unless it is this very file that has it.
-// Where the name can't be moved but only be given, `from` may be left as a second one of the file.
+// Fails with EEXIST if the name `to` is taken by a different file. On a file system that can't move a name without
+// overwriting, `from` may stay as a second name of the file.
 Result<void> rename_exclusively(const NameInFolder& from, const NameInFolder& to);
 
 }  // namespace cairn::storage

@@ -32,7 +32,7 @@ std::string inode_in_words(const struct stat& status) {
   return "inode " + std::to_string(status.st_ino) + " of user " + std::to_string(status.st_uid);
 }
 
-// Who owns a file that this process makes in the folder; nullopt if it can't make one.
+// The owner of files that this process makes in the folder; nullopt if the process can't make a file in the folder.
 std::optional<uid_t> owner_of_new_file(const os::Fd& folder) {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -73,7 +73,7 @@ Result<void> HeldFolders::hold(const std::string& name, bool is_new) {
     errno = error;
     return failed("opening a folder", name);
   }
-  // Where a file system keeps no modes this changes nothing, and who may write is up to the mount.
+  // On a file system without modes the fchmod changes nothing, and the mount options decide about write access.
   const bool is_open_to_others = (status.st_mode & kPermissions) != kPrivate;
   if (is_open_to_others) (void)!fchmod(folder->get(), kPrivate | (status.st_mode & kAllOfMode & ~kPermissions));
   held_.insert_or_assign(name, std::move(folder));

@@ -1,5 +1,5 @@
-// HeldFolders: the folders of a directory that this process made or joined, each held by a descriptor, so that another
-// user who may write to the directory can't put a folder of their own in the place of one.
+// HeldFolders: the folders made or joined by this process below one directory. Each folder is held by a descriptor: a
+// user with write access to the directory can't divert operations by replacing a folder.
 //
 // Thread-safe. The directory's descriptor is shared and outlives the object.
 #pragma once
@@ -22,17 +22,19 @@ class HeldFolders {
  public:
   explicit HeldFolders(std::shared_ptr<const os::Fd> directory) : directory_(std::move(directory)) {}
 
-  // Makes a folder that only this user may enter, and holds it. Its mode is 0700 whatever the umask is; a set-group-ID
-  // bit and default ACLs that it inherits stay, for the files that are renamed out of it. kUnsafe if the folder was
-  // replaced by another user's before it could be opened.
+  // Makes a folder with access for the current user only, and holds the folder. The mode is 0700 under every umask. An
+  // inherited set-group-ID bit and inherited default ACLs stay in force: files renamed out of the folder keep the group
+  // and ACLs of the directory. kUnsafe if another user replaced the folder before the folder was opened.
   Result<void> make(const std::string& name);
-  // Holds a folder that is there. kNotFound if it is missing; kUnsafe if another user owns it, or it is a link.
+  // Holds an existing folder. kNotFound if the folder is missing; kUnsafe if the name is a link or another user's
+  // folder.
   Result<void> join(const std::string& name);
-  // Its descriptor; null if it is not held.
+  // The descriptor of a held folder; null if the folder is not held.
   std::shared_ptr<const os::Fd> find(std::string_view name) const;
-  // Of a folder that is held: kNotFound if the name is gone, kUnsafe if another folder has it. Others pass.
+  // For a held folder: kNotFound if the name is gone, kUnsafe if the name belongs to a different folder. A folder that
+  // is not held passes.
   Result<void> check(const std::string& name) const;
-  // The same for a folder of this name that `fd` has open.
+  // As check, for the folder that is open as `fd`.
   Result<void> check_opened(const std::string& name, int fd) const;
   void forget(const std::string& name);
 
@@ -40,11 +42,12 @@ class HeldFolders {
   Result<void> hold(const std::string& name, bool is_new);
   Result<void> check_owner(const os::Fd& folder, const std::string& name, uid_t owner, bool is_new);
 
-  std::shared_ptr<const os::Fd> directory_;  // owned by the storage, its files, and this
+  std::shared_ptr<const os::Fd> directory_;  // owned by the storage, its files, and this object
   mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const os::Fd>, std::less<>> held_;  // owned by this and calls under way
-  // Who owns what this process makes here. Not always the process's own user: the server of a network file system may
-  // map users (root squash), or a mount may give all files to one.
+  std::map<std::string, std::shared_ptr<const os::Fd>, std::less<>>
+      held_;  // each owned by this object and by pending calls
+  // The owner of files that this process makes below the directory. May differ from the user of the process: an NFS
+  // server may map users (root squash), and a mount may give all files to one user.
   std::optional<uid_t> own_user_;
 };
 

@@ -1,4 +1,4 @@
-// NameInFolder: a name directly below a folder that a descriptor has open, as the calls of the *at family take it.
+// NameInFolder: a name in an open folder, for the calls of the *at family.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@
 namespace cairn::storage {
 namespace {
 
-// Part by part, each of them refused if it is a link.
+// Opens the parts of the name one by one, and refuses links.
 int open_by_parts(int directory, const std::string& name, int flags) {
   os::Fd folder;
   std::size_t begin = 0;
@@ -43,7 +43,7 @@ int open_beneath(int directory, const std::string& name, int flags) {
   how.flags = static_cast<std::uint64_t>(flags);
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
   const long fd = syscall(SYS_openat2, directory, name.c_str(), &how, sizeof how);
-  // Before Linux 5.6 there is no such call, and the filter of a container may refuse what it does not know.
+  // Linux before 5.6 has no openat2, and container filters may refuse unknown calls.
   const bool unknown = fd < 0 && (errno == ENOSYS || errno == EPERM);
   return unknown ? open_by_parts(directory, name, flags) : static_cast<int>(fd);
 }

@@ -19,10 +19,10 @@
 namespace cairn::storage {
 namespace {
 
-// One system call moves at most this much; Linux itself stops a little above.
+// The most bytes per system call. Linux itself moves slightly less than 2 GiB per call.
 constexpr std::size_t kRequestBytesMax = std::size_t{1} << 30;
-// Of a file that is written back as it comes, so much may wait for the device: enough to keep it busy, and written in
-// seconds even by a slow one.
+// With write_back, the most bytes that may wait for the device: enough to keep the device busy, and few enough for a
+// slow device to write in seconds.
 constexpr std::uint64_t kWriteBackWindow = std::uint64_t{64} << 20;
 
 Error failed(std::string_view action, std::string_view name) {
@@ -31,14 +31,15 @@ Error failed(std::string_view action, std::string_view name) {
 
 bool is_lack_of_space(int error_number) { return error_number == ENOSPC || error_number == EDQUOT; }
 
-// After a lack of space (errno): how much was needed, and how much the file system has. A quota may leave less.
+// The error for a lack of space (errno): the bytes needed, and the bytes free in the file system. A quota may leave
+// fewer.
 Error no_space(std::string_view action, int fd, std::string_view name, std::uint64_t bytes_needed) {
   const int reason = errno;
   Error error = Error::from_errno(reason, std::string(action) + " failed").file(name);
   error = std::move(error).expected("room for " + std::to_string(bytes_needed) + " bytes");
   struct statvfs space {};
   if (fstatvfs(fd, &space) != 0) return error;
-  std::error_code ignored;  // without /proc only the file's own name is told
+  std::error_code ignored;  // without /proc the error names only the file
   const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored);
   const std::string where = path.empty() ? "" : " of '" + path.parent_path().string() + "'";
   const std::string quota = reason == EDQUOT ? ", but the quota is used up" : "";
@@ -46,7 +47,7 @@ Error no_space(std::string_view action, int fd, std::string_view name, std::uint
   return std::move(error).actual(std::to_string(bytes_free) + " bytes free in the file system" + where + quota);
 }
 
-// What tells a file from every other one, and from itself before a change.
+// Identifies a file, and changes when the file changes.
 struct Identity {
   dev_t device;
   ino_t inode;
@@ -92,7 +93,7 @@ Result<struct stat> status_of_regular(int fd, const std::string& name) {
                                          : "a device or socket");
 }
 
-// What direct I/O asks of this descriptor; nullopt where the file system does not do it.
+// The alignment for direct I/O on the descriptor; nullopt if the file system has no direct I/O.
 std::optional<ReadableFile::DirectAlignment> direct_alignment_of(int fd) {
   struct statx status {};
   if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return std::nullopt;
@@ -101,7 +102,7 @@ std::optional<ReadableFile::DirectAlignment> direct_alignment_of(int fd) {
   return ReadableFile::DirectAlignment{status.stx_dio_mem_align, status.stx_dio_offset_align};
 }
 
-// Several threads may see the EINVAL at the same time; each clears O_DIRECT, and clearing it twice is harmless.
+// Several threads may see the EINVAL at the same time; each clears O_DIRECT, and clearing the flag twice is harmless.
 bool turn_to_page_cache(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   return flags >= 0 && fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0;
@@ -129,7 +130,7 @@ class PosixWritableFile final : public WritableFile {
       if (write_back_ && cached_) CAIRN_TRY(write_back(offset, static_cast<std::uint64_t>(written)));
       data = data.subspan(static_cast<std::size_t>(written));
       offset += static_cast<std::uint64_t>(written);
-      // After a short write the rest may be unaligned: only the page cache takes it.
+      // After a short write the rest may be unaligned, and only the page cache takes unaligned writes.
       if (static_cast<std::size_t>(written) != request && written % static_cast<ssize_t>(os::kPageBytes) != 0) {
         CAIRN_TRY(leave_direct());
       }
@@ -145,23 +146,24 @@ class PosixWritableFile final : public WritableFile {
   }
 
  private:
-  // Starts it for this range, and waits for what lies a window before. Callers write in roughly ascending order.
+  // Starts the write-back of the range, and waits for the range one window earlier. Callers write in roughly ascending
+  // order.
   Result<void> write_back(std::uint64_t offset, std::uint64_t length) {
     const auto bytes = static_cast<off_t>(length);
     if (sync_file_range(fd_.get(), static_cast<off_t>(offset), bytes, SYNC_FILE_RANGE_WRITE) != 0) {
       if (errno != ENOSYS && errno != EPERM) return failed("starting to write back", name_).offset(offset);
-      write_back_ = false;  // a sandbox without the call; fsync at the end does it all
+      write_back_ = false;  // the sandbox has no sync_file_range; the fsync at the end writes everything
       return {};
     }
     if (offset < kWriteBackWindow) return {};
     offset -= kWriteBackWindow;
     constexpr unsigned kWait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
     if (sync_file_range(fd_.get(), static_cast<off_t>(offset), bytes, kWait) == 0) return {};
-    // Whatever it is: the kernel says once that bytes were lost, and fsync would succeed without them.
+    // Every error is final: the kernel reports lost bytes once, and the later fsync would succeed without the bytes.
     return failed("writing back", name_).offset(offset);
   }
 
-  // Some file systems accept O_DIRECT at open and refuse it at the write.
+  // Some file systems accept O_DIRECT in open and refuse it in write.
   Result<void> leave_direct() {
     cached_ = true;
     if (!turn_to_page_cache(fd_.get())) return failed("turning to the page cache", name_);
@@ -170,12 +172,12 @@ class PosixWritableFile final : public WritableFile {
 
   os::Fd fd_;
   std::string name_;
-  bool direct_;  // as created: the alignment that callers keep to
+  bool direct_;  // as created; callers keep to the alignment
   std::atomic<bool> cached_;
   std::atomic<bool> write_back_;
 };
 
-// Two descriptors of one file, one of them past the page cache; either may be closed while nobody reads through it.
+// Two descriptors of one file; direct_ bypasses the page cache. Either may be closed while no thread reads through it.
 class PosixReadableFile final : public ReadableFile {
  public:
   PosixReadableFile(const std::shared_ptr<DescriptorCache>& descriptors, OpenForReading open, std::string name)
@@ -184,7 +186,7 @@ class PosixReadableFile final : public ReadableFile {
         buffered_(descriptors, [this] { return reopen(0); }),
         direct_(descriptors, [this] { return reopen(O_DIRECT); }) {}
 
-  // The first time, before anybody else knows of this object: notes which file it is.
+  // Opens the file for the first time and records its identity, before any second thread has the object.
   Result<void> open() {
     CAIRN_TRY_ASSIGN(const DescriptorCache::Pin pin, buffered_.pin());
     return {};
@@ -200,7 +202,7 @@ class PosixReadableFile final : public ReadableFile {
       const ssize_t got = pread(pin.fd(), target.data(), request, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return failed("reading", name_).offset(offset);
-      if (got == 0) return short_file(offset, target.size());  // it was cut while we read
+      if (got == 0) return short_file(offset, target.size());  // the file was cut during the read
       target = target.subspan(static_cast<std::size_t>(got));
       offset += static_cast<std::uint64_t>(got);
     }
@@ -219,12 +221,13 @@ class PosixReadableFile final : public ReadableFile {
     target = target.first(std::min<std::uint64_t>(target.size(), align_up(size() - offset, os::kPageBytes)));
     const std::uint64_t wanted = std::min<std::uint64_t>(target.size(), size() - offset);
     const std::uint64_t done = direct_alignment() ? read_past_cache(offset, target, wanted) : 0;
-    // What a direct read could not do (it was refused, or stopped off a block) goes through the page cache.
+    // The page cache serves the bytes that the direct read left: a direct read may be refused, or may stop inside a
+    // block.
     return done == wanted ? Result<void>() : read_at(offset + done, target.subspan(done, wanted - done));
   }
 
   bool is_cached(std::uint64_t offset, std::uint64_t length) const override {
-    // The numbers of cachestat(2), Linux 6.5; glibc has neither call nor structures.
+    // The number and structures of cachestat(2), Linux 6.5; glibc has neither.
     constexpr long kCachestat = 451;
     struct {
       std::uint64_t offset, length;
@@ -232,7 +235,7 @@ class PosixReadableFile final : public ReadableFile {
     struct {
       std::uint64_t cached, dirty, writeback, evicted, recently_evicted;
     } pages{};
-    // Where it can't be asked, the page cache is the way that is never much slower.
+    // If cachestat fails, report the range as cached: reading through the page cache is never much slower.
     const auto pin = buffered_.pin();
     if (!pin || syscall(kCachestat, pin->fd(), &range, &pages, 0) != 0) return true;
     return pages.cached * os::kPageBytes * 2 >= length;
@@ -247,7 +250,7 @@ class PosixReadableFile final : public ReadableFile {
         .actual("a file of " + std::to_string(size()) + " bytes");
   }
 
-  // How much of the first `wanted` bytes of `target` a direct read could fill.
+  // The bytes filled by direct reads, of the first `wanted` bytes of `target`.
   std::uint64_t read_past_cache(std::uint64_t offset, std::span<std::byte> target, std::uint64_t wanted) const {
     const auto pin = direct_.pin();
     std::uint64_t done = 0;
@@ -298,7 +301,7 @@ Result<std::unique_ptr<WritableFile>> create_posix_file(const NameInFolder& plac
   if (direct) fd = os::Fd(openat(place.folder, place.name.c_str(), flags | O_DIRECT, mode));
   if (direct && !fd && errno == EINVAL) {
     direct = false;
-    unlinkat(place.folder, place.name.c_str(), 0);  // some kernels leave the file behind when they refuse the flag
+    unlinkat(place.folder, place.name.c_str(), 0);  // some kernels create the file although they refuse the flag
   }
   if (!direct) fd = os::Fd(openat(place.folder, place.name.c_str(), flags, mode));
   if (!fd) return failed("creating", name);
@@ -308,11 +311,11 @@ Result<std::unique_ptr<WritableFile>> create_posix_file(const NameInFolder& plac
     direct = false;
   }
   if (options.size != 0 && fallocate(fd.get(), 0, 0, static_cast<off_t>(options.size)) != 0) {
-    // Not every file system can reserve; only a lack of space is an answer.
+    // Some file systems can't reserve space, and their errors are ignored. ENOSPC, EDQUOT and EFBIG are reported.
     const int reason = errno;
     if (reason == EFBIG) return failed("reserving space", name).expected(std::to_string(options.size) + " bytes");
     if (is_lack_of_space(reason)) {
-      // Some file systems keep the part that they could reserve: it counts as free.
+      // Some file systems keep a partial reservation: release the blocks, to count them as free.
       [[maybe_unused]] const int ignored = ftruncate(fd.get(), 0);
       errno = reason;
       return no_space("reserving space", fd.get(), name, options.size);

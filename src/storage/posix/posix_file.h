@@ -20,16 +20,17 @@ struct Permissions {
   CreationMask mask;
 };
 
-// A new file. Where direct I/O is refused it goes through the page cache. Errors call it `name`.
+// Creates a file. If direct I/O is refused, writes go through the page cache. Errors report the file as `name`.
 Result<std::unique_ptr<WritableFile>> create_posix_file(const NameInFolder& place, const std::string& name,
                                                         const Permissions& permissions, const CreateOptions& options);
 
-// Opens the file of one name for reading, with more flags of open(2) if need be; called again whenever its descriptor
-// was closed meanwhile.
+// Opens a file by name for reading; `more_flags` are added to the flags of open(2). Called again for each reopening
+// after the descriptor was closed.
 using OpenForReading = std::function<Result<os::Fd>(int more_flags)>;
 
-// A file that is opened now, and again when `descriptors` closed it: then it must be the very same file, unchanged
-// (device, inode, size, times), or reading fails with kUnavailable. Refuses (kUnsafe) what is not a regular file.
+// A file opened at once, and reopened after `descriptors` has closed its descriptor. The reopened file must have the
+// device, inode, size and times of the first opening; if not, reading fails with kUnavailable. A file that is not
+// regular is refused with kUnsafe.
 Result<std::unique_ptr<ReadableFile>> open_posix_file(const std::shared_ptr<DescriptorCache>& descriptors,
                                                       OpenForReading open, const std::string& name);
 

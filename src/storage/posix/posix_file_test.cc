@@ -1,4 +1,4 @@
-// What a file that is written through the page cache leaves to be written back at the end.
+// How a file written through the page cache is written back, and how lost bytes are reported.
 #include "storage/posix/posix_file.h"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1 << 20;
 
-// cachestat(2), which the headers of older systems lack.
+// cachestat(2), for systems with older headers.
 constexpr long kCachestat = 451;
 struct CacheRange {
   std::uint64_t offset;
@@ -62,14 +62,14 @@ TEST(PosixFile, IsWrittenBackAsItComes) {
   EXPECT_TRUE(file->finish(kFileBytes, Durability::kDurable));
 }
 
-// A new file, all of it through the page cache.
+// Writes a new file through the page cache.
 Result<void> write_and_sync(PosixStorage& storage) {
   CAIRN_TRY_ASSIGN(const auto file, storage.create("file", {.size = kFileBytes, .write_back = true}));
   CAIRN_TRY(write_all(*file));
   return file->finish(kFileBytes, Durability::kDurable);
 }
 
-// The kernel tells of lost bytes once: what is told here, fsync does not tell.
+// The kernel reports lost bytes once: after sync_file_range has reported them, fsync succeeds.
 TEST(PosixFile, FailsIfBytesWereLostOnTheirWay) {
   constexpr unsigned kFlags = 3;
   for (const std::uint32_t when : {SYNC_FILE_RANGE_WRITE, SYNC_FILE_RANGE_WAIT_AFTER}) {
@@ -99,7 +99,7 @@ TEST(PosixFile, IsSyncedAtTheEndWhereItCanNotBeWrittenBackBefore) {
   }
 }
 
-// O_DIRECT is refused when several threads write at once.
+// Four threads write at once, and each write is refused with O_DIRECT.
 TEST(PosixFile, GoesThroughThePageCacheWhereDirectWritesAreRefused) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
@@ -108,7 +108,7 @@ TEST(PosixFile, GoesThroughThePageCacheWhereDirectWritesAreRefused) {
   const std::vector<std::byte> block(kMiB + 1, std::byte{7});
   std::vector<std::jthread> threads;
   for (std::uint64_t number = 0; number < 4; ++number) {
-    threads.emplace_back([&, number] {  // an address that direct writes refuse
+    threads.emplace_back([&, number] {  // the address is unaligned: direct writes refuse it
       const auto written = file->write_at(number * kMiB, std::span(block).subspan(1));
       EXPECT_TRUE(written) << written.error().what();
     });

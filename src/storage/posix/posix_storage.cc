@@ -18,16 +18,16 @@
 namespace cairn::storage {
 namespace {
 
-// A server takes the locks of a client that has crashed for its own again after a minute or two.
+// A file server releases the locks of a crashed client after one or two minutes.
 constexpr std::chrono::minutes kLockPatience{3};
-constexpr mode_t kFileMode = 0666;    // less the umask
-constexpr mode_t kFolderMode = 0777;  // less the umask
+constexpr mode_t kFileMode = 0666;    // minus the umask
+constexpr mode_t kFolderMode = 0777;  // minus the umask
 
 Error failed(std::string_view action, std::string_view name) {
   return Error::from_errno(errno, std::string(action) + " failed").file(name);
 }
 
-// Writes a new small file, all of it.
+// Writes `bytes` to the start of the file, and syncs the file if durable.
 Result<void> fill(const os::Fd& fd, std::string_view name, std::string_view bytes, Durability durability) {
   for (std::size_t done = 0; done < bytes.size();) {
     const ssize_t written = pwrite(fd.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
@@ -39,12 +39,13 @@ Result<void> fill(const os::Fd& fd, std::string_view name, std::string_view byte
   return {};
 }
 
-// Gives a file that was opened with O_TMPFILE its name; as linkat(2).
+// Names a file that was opened with O_TMPFILE. Returns as linkat(2).
 int name_nameless(const os::Fd& fd, int directory, const std::string& path) {
   const std::string self = "/proc/self/fd/" + std::to_string(fd.get());
   const int named = linkat(AT_FDCWD, self.c_str(), directory, path.c_str(), AT_SYMLINK_FOLLOW);
   if (named == 0 || errno == EEXIST) return named;
-  return linkat(fd.get(), "", directory, path.c_str(), AT_EMPTY_PATH);  // needs no /proc, but often a capability
+  return linkat(fd.get(), "", directory, path.c_str(),
+                AT_EMPTY_PATH);  // works without /proc, but often needs a capability
 }
 
 Result<os::Fd> open_directory_fd(const std::filesystem::path& directory) {
@@ -53,8 +54,9 @@ Result<os::Fd> open_directory_fd(const std::filesystem::path& directory) {
   return fd;
 }
 
-// Makes a network file system ask its server for the attributes of a folder. If they have changed, it forgets what it
-// remembers of the names in the folder, those included that were not there; otherwise it may believe them for a minute.
+// Makes a network file system fetch the attributes of the folder from the server. If the attributes have changed, the
+// client drops its cached names of the folder, including the names cached as missing. Without the call the client may
+// use its cache for a minute.
 Result<void> refresh(int folder, const std::string& name) {
   struct statx status {};
   const bool asked = statx(folder, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_BASIC_STATS, &status) == 0;
@@ -62,8 +64,9 @@ Result<void> refresh(int folder, const std::string& name) {
   return failed("listing", name);
 }
 
-// The name of the directory must last too, whoever made it. Not ours to sync is a parent that we may not open, that
-// lies in another file system (the directory is a mount point), or whose file system can't sync a directory.
+// Syncs the parent, for the name of the directory to survive a power cut, whichever process made the directory. Skips a
+// parent that this process may not open, a parent in a different file system (the directory is a mount point), and a
+// parent whose file system can't sync directories.
 Result<void> sync_parent(const os::Fd& directory) {
   const os::Fd parent(openat(directory.get(), "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!parent) return {};
@@ -75,7 +78,7 @@ Result<void> sync_parent(const os::Fd& directory) {
   return failed("syncing a parent directory", "..");
 }
 
-// False, and errno, if it was not made.
+// Returns false and sets errno on failure.
 bool make_masked_folder(int directory, const std::string& name, const CreationMask& mask) {
   if (mkdirat(directory, name.c_str(), mask.bits_for(kFolderMode)) != 0) return false;
   const os::Fd made(openat(directory, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -158,7 +161,8 @@ Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_view name
 Result<void> PosixStorage::create_whole(std::string_view name, std::string_view bytes, Durability durability) {
   CAIRN_TRY_ASSIGN(const Place place, place_of(name));
   const int folder = place.folder->get();
-  // A file without a name is filled first and then given one. Where that can't be, it is filled under its name.
+  // Fill a nameless file first, then name the file. If the file system has no nameless files, create the name first and
+  // fill the file afterwards.
   os::Fd fd(openat(folder, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, mask_.bits_for(kFileMode)));
   bool named = false;
   if (fd) {
@@ -188,7 +192,7 @@ Result<std::unique_ptr<ReadableFile>> PosixStorage::open(std::string_view name, 
   const auto held = slash == std::string::npos ? nullptr : folders_.find(path.substr(0, slash));
   const auto open_for_reading = [directory = held ? held : directory_, below = held ? path.substr(slash + 1) : path,
                                  path, follow_links](int more_flags) -> Result<os::Fd> {
-    // Without O_NONBLOCK the opening of a pipe waits for its other end.
+    // Without O_NONBLOCK, opening a pipe waits for a process at the far end.
     const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | more_flags;
     os::Fd fd(follow_links ? openat(directory->get(), below.c_str(), flags)
                            : open_beneath(directory->get(), below, flags));
@@ -222,7 +226,8 @@ Result<std::vector<ListedFile>> PosixStorage::list(std::string_view folder) cons
     if (name == "." || name == "..") continue;
     struct stat status {};
     const bool seen = fstatat(fd, item->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0;
-    // Gone meanwhile. After any other error the file may be there: callers would take its name for free.
+    // ENOENT: the file was removed after readdir. After any different error the file may exist, and a list without the
+    // file would make callers treat its name as free.
     if (!seen && errno != ENOENT)
       return failed("looking at", path == "." ? std::string(name) : path + "/" + item->d_name);
     if (seen) files.push_back({std::string(name), S_ISDIR(status.st_mode), S_ISREG(status.st_mode)});
@@ -290,7 +295,7 @@ Result<void> PosixStorage::sync(std::string_view folder) {
 
 Result<void> PosixStorage::rewrite(std::string_view name, std::string_view bytes) {
   CAIRN_TRY_ASSIGN(const Place place, place_of(name));
-  // Without O_NONBLOCK the opening of a pipe waits for its other end.
+  // Without O_NONBLOCK, opening a pipe waits for a process at the far end.
   constexpr int kFlags = O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   os::Fd fd(openat(place.folder->get(), place.name.c_str(), kFlags));
   if (!fd) return failed("opening", name);
@@ -312,7 +317,7 @@ Result<void> PosixStorage::touch(std::string_view name) {
 
 Result<double> PosixStorage::touched_at(std::string_view name) const {
   CAIRN_TRY_ASSIGN(const Place place, place_of(name));
-  // Past what the host of a network file system remembers: the heartbeat of another host is seen when it comes.
+  // The forced sync bypasses the attribute cache of the NFS client: a heartbeat of another host is seen at once.
   struct statx status {};
   constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC;
   if (statx(place.folder->get(), place.name.c_str(), kFlags, STATX_MTIME, &status) != 0) {

@@ -17,15 +17,15 @@
 
 namespace cairn::storage {
 
-// What it makes follows the umask that it was given, or that of the process. The directory is held open: renaming it
-// meanwhile does no harm. Of the files open for reading no more than a quarter of the process's descriptors is in use
-// at a time.
+// New files and folders follow the given umask, or the umask of the process. The storage holds the directory open, and
+// the directory may be renamed while the storage is in use. The files open for reading use at most a quarter of the
+// process's descriptors at a time.
 class PosixStorage final : public Storage {
  public:
-  // Opens `directory` (a link to one is followed); kNotFound if it is missing.
+  // Opens `directory`, following links; kNotFound if `directory` is missing.
   static Result<std::unique_ptr<PosixStorage>> open_directory(const std::filesystem::path& directory,
                                                               std::optional<mode_t> umask = std::nullopt);
-  // The same, making it and its parents if need be.
+  // As open_directory, after making `directory` and its parents if they are missing.
   static Result<std::unique_ptr<PosixStorage>> make_directory(const std::filesystem::path& directory,
                                                               std::optional<mode_t> umask = std::nullopt);
 
@@ -51,23 +51,24 @@ class PosixStorage final : public Storage {
         mask_(umask, directory_->get()),
         parents_of_made_(std::move(parents)) {}
 
-  // A name, and the folder that it is directly below.
+  // A name, and its parent folder.
   struct Place {
-    std::shared_ptr<const os::Fd> folder;  // owned by the storage too if it is the directory, or held
+    std::shared_ptr<const os::Fd> folder;  // also owned by the storage if the folder is the directory itself or is held
     std::string name;
   };
-  // Through no link.
+  // Finds the folder of `name`. Follows no links.
   Result<Place> place_of(std::string_view name) const;
-  // The same, of a file that gets another name: an error if its folder is held and was replaced.
+  // As place_of, for a file about to be renamed: fails if its folder is held and was replaced.
   Result<Place> place_to_move_from(std::string_view name) const;
 
-  // Both owned by the storage and by every file that it gave out for reading, which may have to open itself again.
+  // directory_ and descriptors_ are owned by the storage and by every file opened for reading: a file may have to
+  // reopen itself. directory_ is also owned by the lock and by folders_.
   std::shared_ptr<const os::Fd> directory_;
   CreationMask mask_;
   std::shared_ptr<DescriptorCache> descriptors_ =
       std::make_shared<DescriptorCache>(DescriptorCache::share_of_process());
   HeldFolders folders_{directory_};
-  std::vector<os::Fd> parents_of_made_;  // each holds a directory that make_directory made
+  std::vector<os::Fd> parents_of_made_;  // the parents of the directories made by make_directory, to be synced
   bool parent_synced_ = false;
 };
 

@@ -1,4 +1,4 @@
-// BlockingStorage: calls that hang, as on a file server that does not answer, until the test lets them go. For tests.
+// BlockingStorage: calls that hang like calls to an unresponsive file server, until the test releases them. For tests.
 #pragma once
 
 #include <cairn/save_deadlines.h>
@@ -19,7 +19,7 @@
 
 namespace cairn::storage {
 
-// Which calls hang. Shared by a test and its storages; thread-safe.
+// The set of hanging calls. Shared by a test and its storages; thread-safe.
 class Blockade {
  public:
   enum class Call : std::uint8_t {
@@ -38,12 +38,12 @@ class Blockade {
     kSync,
   };
 
-  // Calls of this kind hang from now on.
+  // From now on, calls of the kind hang.
   void block(Call call) {
     const std::lock_guard lock(mutex_);
     blocked_.insert(call);
   }
-  // They go on, and later ones do not hang.
+  // Releases the hanging calls; later calls do not hang.
   void release() {
     const std::lock_guard lock(mutex_);
     blocked_.clear();
@@ -58,7 +58,7 @@ class Blockade {
     const std::lock_guard lock(mutex_);
     return hanging_ != 0;
   }
-  // Waits until the calls that hung have gone on.
+  // Hangs while calls of the kind are blocked.
   void pass(Call call) {
     std::unique_lock lock(mutex_);
     if (!blocked_.contains(call)) return;
@@ -75,7 +75,8 @@ class Blockade {
   int hanging_ = 0;
 };
 
-// Deadlines for a test that blocks such calls: others have all the time that a busy machine may need.
+// Deadlines for a test that blocks `blocked`: a short deadline for the blocked call, and long deadlines for the rest,
+// which may be slow on a busy machine.
 inline SaveDeadlines short_for(Blockade::Call blocked) {
   constexpr std::chrono::milliseconds kShort{500};
   constexpr std::chrono::minutes kGenerous{2};
@@ -91,7 +92,7 @@ inline SaveDeadlines short_for(Blockade::Call blocked) {
 
 class BlockingStorage final : public ViewStorage {
  public:
-  // The blockade is owned by the test too.
+  // The blockade is shared with the test.
   BlockingStorage(std::unique_ptr<Storage> storage, std::shared_ptr<Blockade> blockade)
       : ViewStorage(*storage), storage_(std::move(storage)), blockade_(std::move(blockade)) {}
 

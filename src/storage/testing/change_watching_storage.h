@@ -1,4 +1,5 @@
-// ChangeWatchingStorage: asks its heir before every operation that changes something. For tests.
+// ChangeWatchingStorage: calls a method of the derived class before every operation that changes the directory. For
+// tests.
 #pragma once
 
 #include <memory>

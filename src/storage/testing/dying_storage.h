@@ -1,4 +1,4 @@
-// DyingStorage: kills its process when that is about to publish or commit, or has just done it. For tests.
+// DyingStorage: kills its process right before or right after a publish or a commit. For tests.
 #pragma once
 
 #include <signal.h>
@@ -17,7 +17,7 @@ namespace cairn::storage {
 class DyingStorage final : public ChangeWatchingStorage {
  public:
   enum class Moment : std::uint8_t { kBeforePublish, kAfterPublish, kBeforeCommit, kAfterCommit, kAtOperation };
-  // kAtOperation: `operation` more operations that change something are done, the next is not.
+  // kAtOperation: `operation` changing operations succeed, and the process dies at the next changing operation.
   DyingStorage(std::unique_ptr<Storage> storage, Moment moment, int operation = -1)
       : ChangeWatchingStorage(std::move(storage)), moment_(moment), operations_left_(operation) {}
 

@@ -1,5 +1,5 @@
-// FullStorage and StorageThatGetsRoom: where the marks of an asynchronous save find no room, ever or at first. For
-// tests.
+// FullStorage and StorageThatGetsRoom: storages without room for the marks of an asynchronous save, for good or at
+// first. For tests.
 #pragma once
 
 #include <cerrno>
@@ -11,7 +11,7 @@
 
 namespace cairn::storage {
 
-// On a full disk: files can't be made, not even the mark that says so.
+// A full disk: creating a data file fails, and so does creating the mark of the failure.
 class FullStorage final : public ViewStorage {
  public:
   explicit FullStorage(std::unique_ptr<Storage> storage) : ViewStorage(*storage), storage_(std::move(storage)) {}
@@ -27,7 +27,7 @@ class FullStorage final : public ViewStorage {
   std::unique_ptr<Storage> storage_;
 };
 
-// Where the first verdict finds no room.
+// A disk without room for the first mark of a failure; the second attempt succeeds.
 class StorageThatGetsRoom final : public ViewStorage {
  public:
   explicit StorageThatGetsRoom(std::unique_ptr<Storage> storage)

@@ -137,7 +137,7 @@ void ModelStorage::lose_power(std::uint64_t seed) {
     const Names& from = random() % 2 == 0 ? names_ : synced_names_;
     if (const auto found = from.find(name); found != from.end()) left.insert(*found);
   }
-  // Without its folder a file can't be found.
+  // A file without its folder is unreachable.
   std::erase_if(left, [&left](const auto& item) {
     const std::string folder = folder_part(item.first);
     return !folder.empty() && !left.contains(folder);

@@ -1,7 +1,7 @@
-// ModelStorage: a directory in memory that forgets what was not synced, and fails when it is told to. For tests.
+// ModelStorage: a directory in memory that loses unsynced changes in a power cut and fails on request. For tests.
 //
-// Stricter than real ones: what was not synced may be lost in any part and any order. A test drives one save through
-// it, then cuts the power, then looks at what is left.
+// Stricter than real file systems: a power cut may lose any part of the unsynced changes, in any order. A test runs one
+// save on the storage, cuts the power, and checks the remaining files.
 #pragma once
 
 #include <condition_variable>
@@ -21,34 +21,34 @@ namespace cairn::storage {
 
 class ModelStorage final : public Storage {
  public:
-  // Operations that change something are numbered from 0.
+  // The number of changing operations. Operations are numbered from 0.
   std::uint64_t operation_count() const;
-  // Operation `number` fails with `error`; nothing else does.
+  // Operation `number` fails with `error`; all further operations succeed.
   void fail_at(std::uint64_t number, Error error);
-  // Operation `number` and all after it fail, until lose_power() or outlive_crash().
+  // Operation `number` and all later operations fail, until lose_power() or outlive_crash().
   void crash_at(std::uint64_t number);
   bool fault_fired() const;
-  // Ends a crash without a power cut: the process that the crash stood for was killed, and another one goes on.
+  // Ends a crash without a power cut: the crashed process was killed, and a new process continues.
   void outlive_crash();
 
-  // Cuts the power and starts again: of every name and every content that was not synced it depends on the seed whether
-  // the old or the new one is found; unsynced contents may also be garbage. No fault is set any more.
+  // Cuts the power and restarts. For every unsynced name and content, `seed` decides between the old and the new state;
+  // unsynced contents may also become garbage. All faults are cleared.
   void lose_power(std::uint64_t seed);
 
-  // Another user renames the folder and puts one of their own, which is empty, in its place. Whatever is done to names
-  // in it then fails if the folder was held; a real storage would still reach the old one.
+  // Another user renames the folder and puts an empty folder in its place. If the folder was held, operations on names
+  // in the folder then fail; a real storage would still reach the renamed folder.
   void replace_folder(const std::string& name);
-  // The folder belongs to another user from now on, and nobody here holds it.
+  // From now on, the folder belongs to another user and is not held.
   void give_away(const std::string& name);
 
-  // Another handle to the same directory, for what takes a Storage over.
+  // A second handle to the directory, for callers that take ownership of a Storage.
   static std::unique_ptr<Storage> view_of(ModelStorage& storage);
-  // The same, for what opens a directory by a function.
+  // A function that returns view_of(storage), for callers that open a directory by a function.
   static std::function<Result<std::unique_ptr<Storage>>()> opening(ModelStorage& storage) {
     return [&storage]() -> Result<std::unique_ptr<Storage>> { return view_of(storage); };
   }
 
-  // Makes and removes the lock file as operations; waits for another thread without a limit.
+  // Making and removing the lock file count as operations. Waits without a limit while the lock is held.
   Result<std::unique_ptr<StorageLock>> lock() override;
   Result<void> make_folder(std::string_view name) override;
   Result<void> join_folder(std::string_view name) override;
@@ -65,7 +65,7 @@ class ModelStorage final : public Storage {
   Result<void> touch(std::string_view name) override;
   Result<double> touched_at(std::string_view name) const override;
 
-  // The bytes of a file, shared by its names. `synced` is what survives a power cut; nullopt: nobody knows what does.
+  // The content of a file, shared by its names. `synced` is the content after a power cut; nullopt: undefined.
   struct File {
     std::string bytes;
     std::optional<std::string> synced;
@@ -77,7 +77,7 @@ class ModelStorage final : public Storage {
   friend class ModelWritableFile;
   friend class ModelLock;
   using Names = std::map<std::string, std::shared_ptr<File>, std::less<>>;
-  Result<void> step();  // counts an operation and fails it if that is its lot
+  Result<void> step();  // counts one operation, and returns the error set for its number
   Result<void> check_held(std::string_view folder) const;
   Result<void> rename(std::string_view from, std::string_view to);
 

@@ -15,7 +15,7 @@ constexpr std::uint32_t kArgumentBytes = 8;
 
 sock_filter load(std::size_t offset) { return BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(offset)); }
 
-// A program for the kernel's filter; jumps count the instructions that they skip if true, if false.
+// The seccomp program for `calls`. A jump states how many instructions to skip if true and if false.
 std::vector<sock_filter> program_of(const std::vector<RefusedCall>& calls) {
   std::vector<sock_filter> program;
   for (const RefusedCall& call : calls) {
@@ -39,7 +39,7 @@ bool run_with_refused(const std::vector<RefusedCall>& calls, const std::function
   std::vector<sock_filter> filters = program_of(calls);
   const sock_fprog program{static_cast<unsigned short>(filters.size()), filters.data()};
   bool filtered = false;
-  // A filter is for the thread that asks for it, and for good.
+  // A filter applies to its thread, and can't be removed.
   std::jthread([&] {
     filtered = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
     if (filtered) work();

@@ -1,4 +1,4 @@
-// Refused system calls: what a file system, a kernel or the filter of a container does not know. For tests.
+// Refused system calls: simulates a file system, kernel or container filter without certain calls. For tests.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,13 @@ namespace cairn::storage {
 
 struct RefusedCall {
   long number = 0;  // of the system call
-  int error = 0;    // errno that it ends with
-  // Only if this argument (0 to 5) has one of these bits; nullopt: always.
+  int error = 0;    // errno of the refused call
+  // Refuse only calls with one of `bits` in the argument of the given index (0 to 5); nullopt: refuse all calls.
   std::optional<unsigned> argument = std::nullopt;
   std::uint32_t bits = UINT32_MAX;
 };
 
-// Runs `work` on a thread of its own in which these calls are refused by the kernel. False if there are no filters
-// here.
+// Runs `work` on a new thread; the kernel refuses the thread's listed calls. False if the kernel has no filters.
 bool run_with_refused(const std::vector<RefusedCall>& calls, const std::function<void()>& work);
 
 }  // namespace cairn::storage

@@ -1,4 +1,4 @@
-// ScratchDirectory: a directory of its own for each test, in the folder where the tests run: a disk, not a tmpfs.
+// ScratchDirectory: a new directory per test below the working directory of the tests, on a disk and not on a tmpfs.
 #pragma once
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// ThrowingStorage: memory runs out once, at an operation that a test chooses. For tests.
+// ThrowingStorage: throws bad_alloc once, at the operation chosen by the test. For tests.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace cairn::storage {
 
 class ThrowingStorage final : public ChangeWatchingStorage {
  public:
-  // `operations_left` outlives it, and is counted down.
+  // `operations_left` outlives the storage; every operation decrements the counter.
   ThrowingStorage(std::unique_ptr<Storage> storage, std::atomic<int>& operations_left)
       : ChangeWatchingStorage(std::move(storage)), operations_left_(operations_left) {}
 

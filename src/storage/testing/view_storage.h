@@ -1,4 +1,4 @@
-// ViewStorage: hands everything on to another storage, which outlives it; a test changes the call that it is about.
+// ViewStorage: forwards every call to a storage that outlives the view. A test overrides the call under test.
 #pragma once
 
 #include "storage/storage.h"
