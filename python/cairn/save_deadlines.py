@@ -22,6 +22,9 @@ def configure_saves(
     :class:`cairn.FileSystemWriter` that torch drives, also where torch drives it in the background. The saves of
     ``async_save`` have those of :func:`cairn.configure_async_saves`, and :class:`cairn.AsyncSaver` has its own. Other
     ranks wait in the process group for a rank whose storage hangs: its time-out should be longer than these.
+
+    A :class:`cairn.checkpointer.CheckpointProcess` with a writer of the caller's own passes them to its Python process,
+    and kills that process when it has used no CPU time and moved no byte for the longest of them.
     """
     global _seconds  # noqa: PLW0603
     check_settings(

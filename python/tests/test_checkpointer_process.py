@@ -4,7 +4,9 @@ import functools
 import gc
 import os
 import signal
+import subprocess
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,6 +38,7 @@ from cairn.checkpointer import (
     wrap_future,
 )
 from cairn.checkpointer.builder import default_subprocess_init_fn, default_writer_init_fn
+from cairn.checkpointer.process_activity import ProcessActivity
 from cairn.checkpointer.worker_messages import SharedState
 
 RANK = RankInfo(global_rank=0, global_world_size=1)
@@ -376,6 +379,49 @@ def test_a_wrapped_future_keeps_no_state() -> None:
     gc.collect()
     assert wrapped.done()
     assert watched() is None
+
+
+@pytest.fixture
+def one_second() -> Iterator[None]:
+    """The deadlines of blocking saves."""
+    cairn.configure_saves(deadline_seconds=1, sync_deadline_seconds=1, publish_deadline_seconds=1)
+    yield
+    cairn.configure_saves()
+
+
+@pytest.mark.usefixtures("one_second")
+def test_a_writer_that_hangs_is_given_up(process: CheckpointProcess, checkpoint: Path, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    with pytest.raises(TimeoutError, match=r"rank 0 used no CPU time and moved no byte for 1 s .*configure_saves"):
+        result(process.write({"step": 1}, str(checkpoint), gate=gate.name))
+    result(process.write({"step": 2}, str(checkpoint)))
+    assert alone().load(str(checkpoint)) == {"step": 2}
+
+
+@pytest.mark.usefixtures("one_second")
+def test_a_stopped_process_is_given_up(process: CheckpointProcess, checkpoint: Path) -> None:
+    result(process.write({"step": 1}, str(checkpoint)))
+    os.kill(process.process.pid, signal.SIGSTOP)
+    more_than_a_pipe_holds = "x" * (1 << 22)
+    with pytest.raises(TimeoutError, match="used no CPU time"):
+        result(process.write({"step": 2}, str(checkpoint), answer=more_than_a_pipe_holds))
+    assert alone().load(str(checkpoint)) == {"step": 1}
+
+
+def test_the_work_of_descendants_counts() -> None:
+    # The shell waits for a child that works until it is killed.
+    busy = subprocess.Popen(["sh", "-c", "(while :; do :; done) & wait"], start_new_session=True)
+    try:
+        activity = ProcessActivity(busy.pid)
+        assert activity.idle_seconds() == 0, "the first look"
+        while activity.idle_seconds() > 0:  # until the counters have changed
+            time.sleep(0.01)
+        os.killpg(busy.pid, signal.SIGSTOP)
+        while activity.idle_seconds() < 0.5:
+            time.sleep(0.01)
+    finally:
+        os.killpg(busy.pid, signal.SIGKILL)
+        busy.wait()
 
 
 # --- the native process

@@ -108,8 +108,9 @@ class CheckpointProcess:
         """Begins to save a staged state, or one that is being staged: it must not change until the future is done.
 
         `kwargs` go to the writer of the caller's own, and by it to its hook. The future raises what failed: a
-        ProcessFailure (a RuntimeError) with the writer's own exception as its cause, a ProcessTimeout (a TimeoutError),
-        and with the native process cairn.Error.
+        ProcessFailure (a RuntimeError) with the writer's own exception as its cause, a ProcessTimeout (a TimeoutError)
+        when the Python process was not ready in time or stopped working (:func:`cairn.configure_saves`), and with the
+        native process cairn.Error.
         """
         path, state_dict = path_and_state(path, state_dict)
         return self._thread.submit(self._write, state_dict, path, kwargs)

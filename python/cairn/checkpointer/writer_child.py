@@ -2,19 +2,30 @@
 
 It is spawned: a fresh interpreter, which imports torch. A write that fails is reported, with its exception, and the
 child is ready for the next; a child that died is replaced by a new one at the next write. It ends with its parent.
+
+Every wait for the child has a deadline. To get ready and to end have fixed ones. A write runs the caller's code, which
+reports no progress: the child is given up when its process has done no work (:mod:`process_activity`) for the longest
+of the deadlines of :func:`cairn.configure_saves`. A child that is given up is killed. Inside the child those deadlines
+count for each call of Cairn's own writer into the storage.
 """
 
 import contextlib
+import functools
 import multiprocessing.connection
 import signal
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch.multiprocessing as mp
 
+from cairn import save_deadlines
+from cairn.checkpointer.process_activity import ProcessActivity
 from cairn.checkpointer.rank_info import RankInfo
 from cairn.checkpointer.worker_messages import (
     RESPONSE_BYTES_MAX,
@@ -25,6 +36,9 @@ from cairn.checkpointer.worker_messages import (
 )
 from cairn.errors import Error
 
+_LOOK_SECONDS = 1.0  # at a child that has not answered
+_KILL_SECONDS = 10.0  # a killed process ends at once, unless the kernel waits for its storage
+
 
 class ProcessFailure(Error, RuntimeError):
     """The checkpoint process has died, or could not do what it was asked to; the cause, if it is known, is chained."""
@@ -33,7 +47,7 @@ class ProcessFailure(Error, RuntimeError):
 
 
 class ProcessTimeout(ProcessFailure, TimeoutError):
-    """The checkpoint process did not get ready in time."""
+    """The checkpoint process did not get ready in time, or stopped working on a write; it was killed."""
 
 
 class WriterChild:
@@ -57,38 +71,45 @@ class WriterChild:
         self.process.start()
         theirs.close()  # so that the child's death ends what comes through the pipe
         try:
-            self._ask(RequestType.PING, {}, timeout_secs)
+            self._ask(RequestType.PING, {}, _until(timeout_secs, "was not ready within"))
         except BaseException:
             self._drop()
             raise
 
     def write(self, state: Any, path: str, kwargs: dict[str, Any]) -> None:
-        """Returns when the child's writer has. Raises ProcessFailure."""
+        """Returns when the child's writer has. Raises ProcessFailure; ProcessTimeout if the child stopped working."""
+        assert self.process is not None
         shared = SharedState.of(state)  # lives until the child is done with it
-        self._ask(RequestType.WRITE_CHECKPOINT, {"state_dict": shared, "path": path, "kwargs": kwargs}, None)
+        deadlines = save_deadlines.current()
+        payload = {"state_dict": shared, "path": path, "kwargs": kwargs, "deadlines": deadlines}
+        activity = ProcessActivity(self.process.pid)
+        expired = functools.partial(_has_stopped, activity, max(deadlines))
+        self._ask(RequestType.WRITE_CHECKPOINT, payload, expired)
 
     def stop(self, timeout_secs: float) -> None:
         """Lets the child end, and kills it if that takes longer."""
         if self.process is not None and self.process.is_alive():
             with contextlib.suppress(ProcessFailure):
-                self._ask(RequestType.TERMINATE_PROCESS, {}, timeout_secs)
+                self._ask(RequestType.TERMINATE_PROCESS, {}, _until(timeout_secs, "did not end within"))
                 self.process.join(timeout_secs)
         self._drop()
 
-    def _ask(self, request: RequestType, payload: dict[str, Any], timeout_secs: float | None) -> None:
+    def _ask(self, request: RequestType, payload: dict[str, Any], expired: Callable[[], str]) -> None:
+        """`expired` says why the child is given up, and is empty until then."""
         assert self._pipe is not None
         try:
-            self._pipe.send(WorkerRequest(request, payload))
-            ready = multiprocessing.connection.wait([self._pipe, self.process.sentinel], timeout_secs)
-            if not ready:
-                raise ProcessTimeout(
-                    f"Timed out: the checkpoint process was not ready within {timeout_secs:g} s ({request.value})",
-                    rank=self._rank,
-                )
-            # What it said before it died is there still.
+            self._send(self._pipe, WorkerRequest(request, payload))
+            while not multiprocessing.connection.wait([self._pipe, self.process.sentinel], _LOOK_SECONDS):
+                if reason := expired():
+                    self._drop()
+                    raise ProcessTimeout(
+                        f"Timed out: the checkpoint process of rank {self._rank} {reason} ({request.value})",
+                        rank=self._rank,
+                    )
+            # The answer of a child that has died since is still in the pipe.
             response = WorkerResponse.decode(self._pipe.recv_bytes(RESPONSE_BYTES_MAX))
         except (EOFError, ConnectionError) as error:
-            self.process.join()
+            self.process.join(_KILL_SECONDS)
             raise ProcessFailure(
                 f"Child process terminated unexpectedly (exit code {self.process.exitcode}) during "
                 f"'{request.value}' of rank {self._rank}",
@@ -101,14 +122,41 @@ class WriterChild:
                 rank=self._rank,
             ) from (response.payload or {}).get("exception")
 
+    @staticmethod
+    def _send(pipe: Connection, request: WorkerRequest) -> None:
+        """Raises if `request` can't be pickled. A thread sends it: a child that reads nothing blocks its sender."""
+        message = ForkingPickler.dumps(request)
+
+        def send() -> None:
+            with contextlib.suppress(OSError, TypeError):  # the child is gone, or given up: the pipe is closed
+                pipe.send_bytes(message)
+
+        threading.Thread(target=send, name="cairn-request", daemon=True).start()
+
     def _drop(self) -> None:
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
         if self.process is not None:
             if self.process.is_alive():
                 self.process.kill()
-            self.process.join()
+            self.process.join(_KILL_SECONDS)
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+
+def _until(timeout_secs: float, failing: str) -> Callable[[], str]:
+    """For WriterChild._ask: expired `timeout_secs` from now."""
+    end = time.monotonic() + timeout_secs
+    return lambda: f"{failing} {timeout_secs:g} s" if time.monotonic() >= end else ""
+
+
+def _has_stopped(activity: ProcessActivity, seconds: float) -> str:
+    """For WriterChild._ask: expired when the process has done no work for `seconds`."""
+    if activity.idle_seconds() < seconds:
+        return ""
+    return (
+        f"used no CPU time and moved no byte for {seconds:g} s (the longest deadline of cairn.configure_saves) and was "
+        f"killed: its writer, or the storage, hangs; the next write starts a new process"
+    )
 
 
 def _serve(
@@ -142,7 +190,13 @@ def _serve(
             pipe.send_bytes(response)
 
 
-def _write(writer: Any, state_dict: SharedState, path: str, kwargs: dict[str, Any]) -> None:
+def _write(
+    writer: Any, state_dict: SharedState, path: str, kwargs: dict[str, Any], deadlines: tuple[float, float, float]
+) -> None:
+    progress, sync, publish = deadlines
+    save_deadlines.configure_saves(
+        deadline_seconds=progress, sync_deadline_seconds=sync, publish_deadline_seconds=publish
+    )
     written = writer.write(path=path, state_dict=state_dict.restored(), **kwargs)
     if isinstance(written, Future):
         written.result()

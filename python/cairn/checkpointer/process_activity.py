@@ -1,0 +1,54 @@
+"""The work of another process, as the kernel counts it: CPU time, and bytes read and written."""
+
+import time
+from pathlib import Path
+
+_COUNTERS_OF_IO = ("rchar", "wchar", "read_bytes", "write_bytes")
+_PROC = Path("/proc")
+
+
+class ProcessActivity:
+    """Measures for how long a process and its descendants have done no work. One thread at a time.
+
+    Work is CPU time in steps of a clock tick (10 ms), or a byte that a system call has moved. A process that is
+    stopped, or whose every thread sleeps or waits in one call into the storage, does no work. A process that only polls
+    does: it uses CPU time.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._counters: frozenset[tuple[int, ...]] = frozenset()
+        self._last_change = time.monotonic()
+
+    def idle_seconds(self) -> float:
+        """Since the first call that saw the counters at their present values."""
+        counters = frozenset(_counters_of(pid) for pid in _with_descendants(self._pid))
+        now = time.monotonic()
+        if counters != self._counters:
+            self._counters = counters
+            self._last_change = now
+        return now - self._last_change
+
+
+def _with_descendants(pid: int) -> list[int]:
+    found = [pid]
+    for parent in found:  # grows in the loop: the children of the children follow
+        try:
+            tasks = list((_PROC / str(parent) / "task").iterdir())
+            children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        except OSError:  # the process has ended, or this kernel does not list children
+            continue
+        found += [child for child in children if child not in found]
+    return found
+
+
+def _counters_of(pid: int) -> tuple[int, ...]:
+    try:
+        # The command may hold spaces and brackets; the state is the first field after its last bracket.
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        user_ticks, system_ticks = int(fields[11]), int(fields[12])
+        lines = (_PROC / str(pid) / "io").read_text().splitlines()
+    except OSError:  # the process has ended, or belongs to another user now
+        return (pid,)
+    counts = dict(line.split(": ") for line in lines)
+    return (pid, user_ticks, system_ticks, *(int(counts[name]) for name in _COUNTERS_OF_IO))
