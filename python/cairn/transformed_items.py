@@ -6,6 +6,7 @@ held against their checksums. A transform carries no checksum of its own, so a v
 ``torch.save`` goes unchecked.
 """
 
+import errno
 import io
 import math
 import os
@@ -143,15 +144,16 @@ class TransformedItems:
         return payload
 
     def _stored(self, key: str, file: str, offset: int, length: int) -> bytes:
-        """What lies at one place of a regular file in the directory. Links are followed if the options say so."""
+        """The bytes at one place of a regular file in the directory. Links are followed if the options say so."""
         relative = PurePosixPath(file)
-        inside = not relative.is_absolute() and ".." not in relative.parts
-        path = self._directory / relative
-        real = Path(os.path.realpath(path))
-        is_link = real != Path(os.path.realpath(self._directory)) / relative
-        if not inside or (is_link and not self._options.get("follow_links")):
-            raise Corrupt("a data file outside the directory, or a symbolic link (follow_links)", key=key, file=file)
-        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+            raise Corrupt("a data file outside the directory", key=key, file=file)
+        try:
+            descriptor = _open_below(self._directory, relative, bool(self._options.get("follow_links")))
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            raise Corrupt("a data file behind a symbolic link (follow_links)", key=key, file=file) from error
         with os.fdopen(descriptor, "rb") as stream:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -167,6 +169,25 @@ class TransformedItems:
                 )
             stream.seek(offset)
             return stream.read(length)
+
+
+def _open_below(directory: Path, relative: PurePosixPath, follow_links: bool) -> int:
+    """A descriptor for reading.
+
+    Without `follow_links` each folder is opened from the descriptor of the folder above it, so a link that takes a
+    folder's place meanwhile is refused as well. Raises OSError: ELOOP or ENOTDIR for a link.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    if follow_links:
+        return os.open(directory / relative, flags)
+    opened = os.open(directory, flags | os.O_DIRECTORY)
+    try:
+        for folder in relative.parts[:-1]:
+            above, opened = opened, os.open(folder, flags | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
+            os.close(above)
+        return os.open(relative.name, flags | os.O_NOFOLLOW, dir_fd=opened)
+    finally:
+        os.close(opened)
 
 
 def _check_archive(payload: bytes) -> None:

@@ -1,11 +1,14 @@
 """Checkpoints whose items went through stream transforms: torch's ZStandard, and transforms that nobody knows."""
 
+import contextlib
 import io
 import json
+import os
 import pickle
 import shutil
 import subprocess
-from pathlib import Path
+import threading
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import pytest
@@ -230,6 +233,36 @@ def test_a_data_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
     state = blank()
     cairn.load(state, checkpoint_id=directory, follow_links=True)
     assert_same(state)
+
+
+def test_a_link_that_takes_the_place_of_a_folder_meanwhile_is_refused(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "file").write_text(folder.name)
+    name = tmp_path / "name"
+    is_done = threading.Event()
+
+    def swap() -> None:
+        while not is_done.is_set():
+            inside.rename(name)
+            name.rename(inside)
+            name.symlink_to(outside)
+            name.unlink()
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        opened = 0
+        while opened < 50:
+            with contextlib.suppress(OSError):
+                descriptor = transformed_items._open_below(tmp_path, PurePosixPath("name/file"), follow_links=False)
+                with os.fdopen(descriptor) as stream:
+                    assert stream.read() == "inside"
+                opened += 1
+    finally:
+        is_done.set()
+        swapping.join()
 
 
 def load_on_two_ranks(directory: Path) -> None:
