@@ -1,5 +1,5 @@
-// A call that may hang in the kernel, made on a thread of its own. The caller waits for a limited time, or until it has
-// another reason to stop waiting.
+// Calls that may hang in the kernel, made on a separate thread. The caller waits for a limited time, or until its
+// condition for waiting ends.
 #pragma once
 
 #include <cairn/result.h>
@@ -19,7 +19,7 @@ namespace cairn::os {
 
 constexpr std::chrono::hours kCallLimitMax{24 * 365};  // a longer wait would overflow the clock
 
-// Where a call leaves its value. Owned by the caller and by the thread that makes the call.
+// The place for the value of a call. Owned by the caller and by the thread of the call.
 template <typename Value>
 struct CallAnswer {
   std::mutex mutex;
@@ -27,7 +27,7 @@ struct CallAnswer {
   std::optional<Value> value;
 };
 
-// Calls `work`, which owns all that it uses and throws nothing, on a thread that nothing waits for.
+// Calls `work` on a detached thread. `work` must own everything that it uses, and must not throw.
 template <typename Work>
 auto start_call(Work work) -> Result<std::shared_ptr<CallAnswer<decltype(work())>>> {
   const auto answer = std::make_shared<CallAnswer<decltype(work())>>();
@@ -42,8 +42,8 @@ auto start_call(Work work) -> Result<std::shared_ptr<CallAnswer<decltype(work())
   return answer;
 }
 
-// What `work` returns; nullopt if it has not returned within `limit`, or if no thread can be had. It then goes on
-// alone, so it owns all that it uses, and throws nothing.
+// Returns the value of `work`; nullopt if `work` has not returned within `limit`, or if no thread can be started. After
+// the limit `work` runs on. `work` must own everything that it uses, and must not throw.
 template <typename Work>
 auto call_within(std::chrono::milliseconds limit, Work work) -> std::optional<decltype(work())> {
   const auto answer = start_call(std::move(work));
@@ -54,8 +54,9 @@ auto call_within(std::chrono::milliseconds limit, Work work) -> std::optional<de
   return std::move((*answer)->value);
 }
 
-// What `work` returns; nullopt if `keep_waiting`, which is asked on the calling thread before the wait and then every
-// 20 ms, has said false or thrown; `work` then goes on alone, as above. kUnavailable if no thread can be had.
+// Returns the value of `work`. Calls `keep_waiting` on the calling thread, first before the wait and then every 20 ms.
+// When `keep_waiting` returns false, call_while returns nullopt and `work` runs on; if `keep_waiting` throws, `work`
+// runs on too. kUnavailable if no thread can be started. `work` as for call_within.
 template <typename Work, typename KeepWaiting>
 auto call_while(const KeepWaiting& keep_waiting, Work work) -> Result<std::optional<decltype(work())>> {
   constexpr std::chrono::milliseconds kInterval{20};

@@ -18,7 +18,7 @@
 namespace cairn::os {
 namespace {
 
-constexpr std::chrono::milliseconds kPollInterval{5};  // where the kernel has no process descriptors
+constexpr std::chrono::milliseconds kPollInterval{5};  // for kernels without process descriptors
 
 class SpawnActions {
  public:
@@ -27,7 +27,8 @@ class SpawnActions {
   SpawnActions(const SpawnActions&) = delete;
   SpawnActions& operator=(const SpawnActions&) = delete;
 
-  // `given` first: it may have one of the numbers of the standard streams. All else of ours is closed by exec, or here.
+  // `given` is duplicated first: its number may be 0, 1 or 2, and the standard streams overwrite these numbers. All
+  // further descriptors are closed by exec or by closefrom.
   bool fill(int given) {
     int failed = posix_spawn_file_actions_adddup2(&actions_, given, ChildProcess::kGivenDescriptor);
     for (int stream = 0; stream < ChildProcess::kGivenDescriptor; ++stream) {
@@ -112,7 +113,7 @@ std::optional<ProcessEnd> ChildProcess::reap() {
     ended = waitpid(id_, &status, WNOHANG);
   } while (ended < 0 && errno == EINTR);
   if (ended == id_) end_ = ProcessEnd{status};
-  // Not ours to wait for: whoever runs in this process waited for any child, or ignores SIGCHLD.
+  // ECHILD: the status is lost. Code elsewhere in the process waited for any child, or ignores SIGCHLD.
   if (ended < 0) end_ = ProcessEnd{};
   if (end_) process_ = Fd();
   return end_;

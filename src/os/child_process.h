@@ -1,6 +1,6 @@
-// ChildProcess: a program that this process started, and how it ended.
+// ChildProcess: a program started by this process, and the end of the program.
 //
-// One thread at a time, but for id() and kill(). After a fork the child must not touch it.
+// One thread at a time, except id() and kill(). After a fork the child must not use the object.
 #pragma once
 
 #include <cairn/result.h>
@@ -15,7 +15,7 @@
 
 namespace cairn::os {
 
-// How a process ended, as wait() reports it; nullopt inside if somebody else of this process asked first.
+// How a process ended, as wait() reports it. `status` is nullopt if a wait() elsewhere in this process took the status.
 struct ProcessEnd {
   std::optional<int> status;
 
@@ -25,23 +25,25 @@ struct ProcessEnd {
 
 class ChildProcess {
  public:
-  // Where the program finds the descriptor that it was given.
+  // The number of the given descriptor in the new program.
   static constexpr int kGivenDescriptor = 3;
 
-  // Starts `executable`, in a session of its own, with `given` and nothing else of ours: its standard streams are
-  // /dev/null, no signal is blocked or ignored. No code of this process runs in the child, so other threads and their
-  // locks do not matter. The environment and the current directory are ours. kNotFound, kUnavailable.
+  // Starts `executable` in a new session. The program inherits only the descriptor `given`, the environment and the
+  // current directory. Its standard streams are /dev/null, and all signals are unblocked and have their default
+  // actions. No code of this process runs in the child: locks held by further threads do not matter. kNotFound,
+  // kUnavailable.
   static Result<ChildProcess> start(const std::string& executable, const std::vector<std::string>& arguments,
                                     int given);
 
   ChildProcess(ChildProcess&& other) noexcept;
-  // A process that still runs is left to itself.
+  // Does not end a running process.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   pid_t id() const noexcept { return id_; }
-  // Waits that long for its end; nullopt if it still runs. Its process table entry is then gone.
+  // Waits up to `time` for the end of the process; nullopt if the process still runs. After the end, the entry in the
+  // process table is gone.
   std::optional<ProcessEnd> wait_for(std::chrono::milliseconds time);
   void kill(int signal) const noexcept;
 
@@ -50,7 +52,7 @@ class ChildProcess {
   std::optional<ProcessEnd> reap();
 
   pid_t id_;
-  Fd process_;  // a descriptor of the process; empty where the kernel has none
+  Fd process_;  // a process descriptor; empty if the kernel has none
   std::optional<ProcessEnd> end_;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::chrono::seconds kGenerous{60};
 
-// A pipe; the child gets the end that is written to.
+// A pipe; the child gets the write end.
 struct Pipe {
   Pipe() {
     int ends[2];
@@ -38,7 +38,7 @@ struct Pipe {
   Fd write_end;
 };
 
-// What a shell says to descriptor 3.
+// The output of a shell script to descriptor 3.
 std::string output_of(const std::string& script) {
   Pipe pipe;
   auto child = ChildProcess::start("/bin/sh", {"-c", script}, pipe.write_end.get());
@@ -50,11 +50,11 @@ std::string output_of(const std::string& script) {
 }
 
 TEST(ChildProcess, GetsTheDescriptorAndNoOther) {
-  const Fd inherited(open("/dev/zero", O_RDONLY));  // not closed by exec
+  const Fd inherited(open("/dev/zero", O_RDONLY));  // without close-on-exec
   const Fd high(fcntl(inherited.get(), F_DUPFD, 200));
   Pipe pipe;
   auto child = ChildProcess::start("/bin/sh", {"-c", "kill -STOP $$"}, pipe.write_end.get()).value();
-  siginfo_t stopped;  // it opens nothing any more
+  siginfo_t stopped;  // once stopped, the child opens no more files
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child.id()), &stopped, WSTOPPED), 0);
   const std::string folder = "/proc/" + std::to_string(child.id()) + "/fd";
   std::map<std::string, std::string> open_in_child;

@@ -8,7 +8,7 @@ namespace cairn::os {
 
 Result<void> Fd::close() && {
   const int fd = std::exchange(fd_, -1);
-  // Linux frees the descriptor even if close() is interrupted: never call it again.
+  // Linux frees the descriptor even if close() is interrupted: never call close() again.
   if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) return Error::from_errno(errno, "close failed");
   return {};
 }

@@ -7,7 +7,7 @@
 
 namespace cairn::os {
 
-// Closes on destruction; close() for the path on which a failure to close matters. One thread at a time.
+// Closes on destruction; close() reports an error of closing. One thread at a time.
 class Fd {
  public:
   Fd() = default;
@@ -26,9 +26,9 @@ class Fd {
 
   int get() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
-  // The caller's from now on.
+  // The caller owns the returned descriptor.
   int release() && noexcept { return std::exchange(fd_, -1); }
-  // Some file systems report a failed write only here.
+  // Some file systems report a failed write only at the close.
   Result<void> close() &&;
 
  private:

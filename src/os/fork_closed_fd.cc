@@ -8,11 +8,12 @@
 
 namespace cairn::os {
 
-// All that there are. Forking is a matter of the whole process, so this is too: the one list that no object can own.
+// The list of all ForkClosedFd objects. A fork copies the whole process: the list must cover the whole process too, and
+// no single object can own the list.
 class ForkClosedFds {
  public:
   static ForkClosedFds& all() {
-    // Never destroyed: others may close their descriptors when the process ends.
+    // Never destroyed: descriptors may be closed during the exit of the process.
     static auto& fds = *new ForkClosedFds;
     return fds;
   }
@@ -27,7 +28,7 @@ class ForkClosedFds {
   }
 
  private:
-  // A fork in the middle of add() would leave the child half a list: it waits.
+  // The fork handlers hold the mutex during a fork: the child never sees a half-changed list.
   ForkClosedFds() {
     pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); }, [] { all().close_in_child(); });
   }

@@ -1,7 +1,7 @@
-// ForkClosedFd: an owned file descriptor that a child made by fork does not keep: there it is closed and get() is -1.
+// ForkClosedFd: an owned file descriptor that is closed in a child made by fork; in the child, get() is -1.
 //
-// For what ends when its last holder closes it: a child that lives on would keep it open unawares. Thread-safe are
-// get() and the forks; the rest is for one thread.
+// For a descriptor whose last close has an effect, such as a socket's end of stream: a child with a copy would delay
+// the effect. get() may be called from any thread, also during a fork. All further calls are for one thread at a time.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Gate: lets threads into a region until it is closed; closing waits for the threads that are inside.
+// Gate: admits threads to a region until the gate is closed; close() waits for the threads in the region.
 //
 // Thread-safe.
 #pragma once
@@ -11,10 +11,10 @@ namespace cairn::os {
 
 class Gate {
  public:
-  // A thread is inside the region while it has a Pass that was granted.
+  // A thread is in the region while it has a granted Pass.
   class Pass {
    public:
-    // Of a null gate every pass is granted. The gate outlives the pass.
+    // A null gate grants every pass. The gate outlives the pass.
     explicit Pass(Gate* gate) : gate_(gate), granted_(gate == nullptr || gate->enter()) {}
     ~Pass() {
       if (gate_ != nullptr && granted_) gate_->leave();
@@ -29,7 +29,7 @@ class Gate {
     bool granted_;
   };
 
-  // No pass is granted from now on. Returns when no thread is inside any more. Not called from inside.
+  // Refuses all later passes, and returns when no thread is in the region. Must not be called from the region.
   void close() {
     std::unique_lock lock(mutex_);
     closed_ = true;

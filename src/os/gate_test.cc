@@ -28,7 +28,7 @@ TEST(Gate, IsClosedOnlyWhenNoThreadIsInside) {
     gate.close();
     return has_left.load();
   });
-  while (Gate::Pass(&gate).is_granted()) std::this_thread::yield();  // until it closes
+  while (Gate::Pass(&gate).is_granted()) std::this_thread::yield();  // until the gate is closed
   has_left = true;
   inside.reset();
   EXPECT_TRUE(closed.get());

@@ -17,7 +17,7 @@
 namespace cairn::os {
 namespace {
 
-// Absent from the headers of older systems; a kernel that lacks it says EINVAL.
+// Missing in the headers of older systems; a kernel without the advice returns EINVAL.
 constexpr int kPopulateForWriting = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 
 Error memory_error(int error_number, const char* doing, std::uint64_t bytes) {
@@ -37,7 +37,7 @@ Result<MemoryFile> MemoryFile::create(const char* name) {
 Result<MemoryFile> MemoryFile::adopt(Fd fd) {
   struct stat status;
   if (fstat(fd.get(), &status) != 0) return Error::from_errno(errno, "can't look at shared memory");
-  // Only memory files have seals to ask for.
+  // Only memory files have seals.
   if (!S_ISREG(status.st_mode) || fcntl(fd.get(), F_GET_SEALS) < 0) {
     return Error(ErrorCode::kInvalidArgument, "a descriptor that is not of shared memory");
   }
@@ -61,7 +61,7 @@ MemoryFile& MemoryFile::operator=(MemoryFile&& other) noexcept {
 MemoryFile::~MemoryFile() { unmap(); }
 
 void MemoryFile::unmap() noexcept {
-  // In a child made by fork somebody else's memory may be there by now.
+  // In a child made by fork the address range may hold an unrelated mapping.
   const bool is_mine = fd_ != nullptr && fd_->get() >= 0;
   if (!bytes_.empty() && is_mine) munmap(bytes_.data(), bytes_.size());
   bytes_ = {};
@@ -104,12 +104,12 @@ Result<void> MemoryFile::populate(std::uint64_t offset, std::uint64_t length) co
   const std::uint64_t begin = offset / kPageBytes * kPageBytes;
   const std::uint64_t end = std::min<std::uint64_t>(align_up(offset + length, kPageBytes), bytes_.size());
   if (begin >= end) return {};
-  // Pages that can't be had fail here; touched without it, they would kill the process.
+  // If no pages are left, fallocate fails. Without fallocate, touching the pages would kill the process.
   if (fallocate(fd_->get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin), static_cast<off_t>(end - begin)) != 0 &&
       errno != EOPNOTSUPP) {
     return memory_error(errno, "can't have shared memory", end - begin);
   }
-  (void)madvise(bytes_.data() + begin, end - begin, kPopulateForWriting);  // merely saves the faults
+  (void)madvise(bytes_.data() + begin, end - begin, kPopulateForWriting);  // only saves page faults
   return {};
 }
 

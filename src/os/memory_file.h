@@ -1,8 +1,8 @@
-// MemoryFile: anonymous memory that has a descriptor, so that another process can be given it and it outlives the one
-// that made it. Mapped shared as long as the object lives.
+// MemoryFile: anonymous shared memory with a descriptor. The descriptor can be sent to a second process, and the memory
+// then outlives the creator. The memory is mapped while the object lives.
 //
-// Movable; one thread at a time changes its size. A child made by fork has neither the mapping nor the descriptor: one
-// that lives long would keep the memory.
+// Movable; only one thread at a time may change the size. A child made by fork has neither the mapping nor the
+// descriptor: a long-lived child must not keep the memory.
 #pragma once
 
 #include <cairn/result.h>
@@ -19,9 +19,9 @@ namespace cairn::os {
 
 class MemoryFile {
  public:
-  // `name` is what /proc shows.
+  // `name` appears in /proc.
   static Result<MemoryFile> create(const char* name);
-  // One that another process made and sent. kInvalidArgument if it is not of that kind.
+  // Takes over a memory file made and sent by another process. kInvalidArgument if `fd` is not a memory file.
   static Result<MemoryFile> adopt(Fd fd);
 
   MemoryFile(MemoryFile&& other) noexcept;
@@ -32,15 +32,15 @@ class MemoryFile {
   int fd() const noexcept { return fd_->get(); }
   std::span<std::byte> bytes() const noexcept { return bytes_; }
 
-  // Bytes of memory that its pages take, in RAM or swap. From any thread.
+  // Bytes of memory taken by the pages of the file, in RAM or swap. From any thread.
   std::uint64_t present_bytes() const noexcept;
 
-  // To that many bytes, rounded up to pages: what is new reads as zeros, what is cut off goes back to the system. Views
-  // end. kNoSpace if the system has not so much.
+  // Changes the size to `bytes`, rounded up to pages. New bytes read as zeros; the pages cut off are freed. Earlier
+  // spans become invalid. kNoSpace if the system lacks the memory.
   Result<void> resize(std::uint64_t bytes);
-  // Makes the pages of [offset, offset + length) be there, so that writing to them finds them. kNoSpace.
+  // Allocates the pages of [offset, offset + length): later writes cause no page faults. kNoSpace.
   Result<void> populate(std::uint64_t offset, std::uint64_t length) const;
-  // Maps anew what another process resized.
+  // Maps the file again, after another process has resized it.
   Result<void> remap();
 
  private:

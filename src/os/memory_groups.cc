@@ -9,10 +9,10 @@
 namespace cairn::os {
 namespace {
 
-// Version 1 shows the largest number of whole pages where there is no limit; its size depends on the page size.
+// Without a limit, version 1 shows the largest number of whole pages. The number depends on the page size.
 constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;
 
-// Cuts the text before `end` off `rest`.
+// Cuts the text up to and including `end` off `rest`, and returns the text before `end`.
 std::string_view take_until(std::string_view& rest, char end) {
   const std::size_t length = std::min(rest.find(end), rest.size());
   const std::string_view taken = rest.substr(0, length);
@@ -27,7 +27,7 @@ bool has_word(std::string_view list, std::string_view word) {
   return false;
 }
 
-// The kernel writes spaces, tabs, newlines and backslashes of a path as three octal digits.
+// In a path, the kernel writes spaces, tabs, newlines and backslashes as three octal digits.
 std::string unescape(std::string_view text) {
   constexpr std::size_t kDigits = 3;
   std::string result;
@@ -43,11 +43,11 @@ std::string unescape(std::string_view text) {
 
 struct Mount {
   CgroupVersion version = CgroupVersion::kTwo;
-  std::string root;  // the group that is mounted
+  std::string root;  // the mounted group
   std::string point;
 };
 
-// A line is "id parent device root point options [tags...] - type source super-options".
+// Parses a line: "id parent device root point options [tags...] - type source super-options".
 std::optional<Mount> mount_in(std::string_view line) {
   for (int skipped = 0; skipped < 3; ++skipped) take_until(line, ' ');
   const std::string_view root = take_until(line, ' ');
@@ -69,18 +69,18 @@ std::vector<Mount> mounts_in(std::string_view text) {
   return mounts;
 }
 
-// `path` below `root`, without the slash in front; nullopt if it is not there.
+// `path` below `root`, without the slash in front; nullopt if `path` is not below `root`.
 std::optional<std::string_view> below(std::string_view path, std::string_view root) {
   if (root == "/") root = "";
   if (!path.starts_with(root)) return std::nullopt;
   path.remove_prefix(root.size());
   if (!path.empty() && path.front() != '/') return std::nullopt;
   path.remove_prefix(path.find_first_not_of('/') == std::string_view::npos ? path.size() : 1);
-  // A group outside the process's namespace is shown by the way up to it.
+  // The kernel shows a group outside the process's namespace with a path of "..".
   return path == ".." || path.starts_with("../") ? std::nullopt : std::optional(path);
 }
 
-// Adds the group that has this path, and all above it that are visible.
+// Adds the group of the path and its visible ancestors.
 void add_groups(std::string_view path, CgroupVersion version, const std::vector<Mount>& mounts,
                 std::vector<MemoryGroup>& groups) {
   const Mount* chosen = nullptr;
@@ -88,7 +88,7 @@ void add_groups(std::string_view path, CgroupVersion version, const std::vector<
   for (const Mount& mount : mounts) {
     if (mount.version != version) continue;
     const auto inside = below(path, mount.root);
-    // The mount that shows most of the ancestors.
+    // Choose the mount with the most ancestors.
     const bool is_better = inside && (!rest || inside->size() > rest->size());
     if (chosen != nullptr && !is_better) continue;
     chosen = &mount;
@@ -141,8 +141,8 @@ std::optional<std::uint64_t> group_bytes_in(std::string_view text) {
 }
 
 std::uint64_t reclaimable_bytes_in(CgroupVersion version, std::string_view memory_stat) {
-  // The figures of version 1 without "total_" leave out the groups below. The lists of files hold no shared memory: its
-  // pages are in the lists of anonymous memory.
+  // In version 1, only the "total_" figures include child groups. The file lists contain no shared memory: pages of
+  // shared memory are in the anonymous lists.
   const bool is_one = version == CgroupVersion::kOne;
   std::uint64_t bytes = 0;
   for_each_number(memory_stat, ' ', [&](std::string_view name, std::uint64_t number) {

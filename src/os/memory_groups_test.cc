@@ -48,7 +48,8 @@ TEST(MemoryGroups, OfAContainerAreThoseThatItsMountShows) {
   EXPECT_EQ(memory_groups_of("4:memory:/docker/abc\n", docker), (Groups{{kOne, "/sys/fs/cgroup/memory"}}));
   EXPECT_EQ(memory_groups_of("4:memory:/docker/abc/job\n", docker),
             (Groups{{kOne, "/sys/fs/cgroup/memory/job"}, {kOne, "/sys/fs/cgroup/memory"}}));
-  // A name that merely begins alike, a group elsewhere, and one outside the namespace: the mount is all that is known.
+  // A name with the same beginning, a group elsewhere, and a group outside the namespace: only the mount itself is
+  // found.
   for (const std::string path : {"/docker/abcdef", "/elsewhere", "/", "/../other", "/..", "/docker/abc/../x"}) {
     const Groups groups = memory_groups_of("4:memory:" + path + "\n", docker);
     ASSERT_FALSE(groups.empty()) << path;

@@ -13,14 +13,13 @@
 namespace cairn::os {
 namespace {
 
-// A text that is longer is not one of the kernel's that we know.
+// The kernel's texts are shorter; a longer text is treated as unreadable.
 constexpr std::size_t kTextBytesMax = 4 * 1024 * 1024;
 
-// What stays free. Between one look at the limits and the next, memory is taken by the program's own heap, by the
-// writer's buffers, and by other ranks of the same group for their arenas. 64 MiB are enough for one rank in a small
-// group; of a group that has less than 512 MiB, an eighth. Large groups hold more ranks, so the reserve is 1 % of the
-// limit there. Above 100 GiB it grows no more: a node has some ten ranks, and each takes at most 64 MiB for its arena
-// between two looks (staging/arena.cc).
+// The reserve stays free. Between two checks of the limits, the program's heap, the writer's buffers, and the arenas of
+// ranks in the same group take memory. 64 MiB are enough for one rank in a small group. A group below 512 MiB keeps an
+// eighth free. Large groups hold more ranks: the reserve is 1 % of the limit, at most 1 GiB. 1 GiB is enough for a node
+// with some ten ranks: each rank takes at most 64 MiB for its arena between two checks (staging/arena.cc).
 constexpr std::uint64_t kReserveMin = std::uint64_t{64} << 20;
 constexpr std::uint64_t kReserveMax = std::uint64_t{1} << 30;
 constexpr std::uint64_t kReserveShare = 100;
@@ -30,10 +29,10 @@ std::uint64_t reserve_of(std::uint64_t limit) {
   return std::min(std::clamp(limit / kReserveShare, kReserveMin, kReserveMax), limit / kSmallReserveShare);
 }
 
-// The numbers are below 2^60 (memory_groups.cc), so that their sums are numbers of 64 bits.
+// The numbers are below 2^60 (memory_groups.cc): sums of a few numbers fit into 64 bits.
 std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a - std::min(a, b); }
 
-// Empty if it can't be read.
+// The content of the file; empty if the file can't be read.
 std::string text_of(const std::string& path) {
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
@@ -95,7 +94,7 @@ std::uint64_t MemoryLimits::reclaimable_in(const MemoryGroup& group) const {
   return reclaimable_bytes_in(group.version, text_of(root_ + group.folder + "/memory.stat"));
 }
 
-// Pages of memory files can be swapped out. What a group may swap is limited by each group above it as well.
+// Pages of memory files can be swapped out. Each ancestor of a group also limits the group's swap.
 std::uint64_t MemoryLimits::open_swap(const std::vector<MemoryGroup>& groups, std::uint64_t free_swap) const {
   for (const MemoryGroup& group : groups) {
     if (free_swap == 0) break;
@@ -122,7 +121,7 @@ std::optional<MemoryRoom> MemoryLimits::room_in(const MemoryGroup& group, std::u
   return room;
 }
 
-// Version 1 limits the sum of memory and swap.
+// Version 1 also limits the sum of memory and swap.
 std::optional<MemoryRoom> MemoryLimits::room_with_swap_in(const MemoryGroup& group) const {
   if (group.version != CgroupVersion::kOne) return std::nullopt;
   const auto limit = bytes_in(group, "memory.memsw.limit_in_bytes");
@@ -141,11 +140,11 @@ MemoryRoom MemoryLimits::room(std::uint64_t enough) const {
   MemoryRoom tightest;
   if (machine) {
     tightest = room_of("this machine", machine->total_bytes, machine->total_bytes - machine->available_bytes);
-    add(tightest, 0, machine->free_swap_bytes);  // what can be reclaimed is available already
+    add(tightest, 0, machine->free_swap_bytes);  // available_bytes already includes reclaimable memory
   }
   for (const MemoryGroup& group : groups) {
     const bool is_one = group.version == CgroupVersion::kOne;
-    // Without "use_hierarchy" a group of version 1 limits its own processes only, so the groups below are not its part.
+    // Without "use_hierarchy", a version 1 group limits only its own processes, and not its child groups.
     const bool is_above = &group != groups.data() && (&group)[-1].version == group.version;
     if (is_one && is_above && bytes_in(group, "memory.use_hierarchy") == std::uint64_t{0}) continue;
     keep_tighter(tightest, room_in(group, free_swap, enough));

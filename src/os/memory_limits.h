@@ -1,11 +1,11 @@
-// MemoryLimits: how much memory this process may still take before the kernel ends a process for want of memory.
+// MemoryLimits: how much more memory this process may take before the OOM killer of the kernel ends a process.
 //
-// The memory of a memory file is charged to the cgroup of the process that makes its pages present. Where a limit of
-// that group or of one above it leaves no room, the kernel does not refuse the pages; its OOM killer ends a process. So
-// the limits are looked at before. Looked at are the memory cgroups of versions 1 and 2, and the machine as a whole.
-// memory.high is not looked at: above it a process is slowed down, not ended.
+// The kernel charges the pages of a memory file to the cgroup of the process that first writes them. If the limit of
+// the group or of an ancestor leaves no room, the kernel does not refuse the pages; its OOM killer ends a process.
+// Cairn therefore checks the limits first: the memory cgroups of versions 1 and 2, and the memory of the whole machine.
+// Cairn does not check memory.high: above memory.high the kernel slows a process down, but does not end the process.
 //
-// Thread-safe. Limits that can't be read, or are not as expected, do not count; nothing here fails.
+// Thread-safe. Limits that can't be read or have an unexpected form are ignored; no function fails.
 #pragma once
 
 #include <cstdint>
@@ -19,25 +19,26 @@
 
 namespace cairn::os {
 
-// What the tightest limit leaves.
+// The room under the tightest limit.
 struct MemoryRoom {
-  std::uint64_t bytes = std::numeric_limits<std::uint64_t>::max();  // that may be taken; the reserve is left out
-  std::string limited_by;                                           // "cgroup '/sys/fs/...'"; empty if nothing limits
+  std::uint64_t bytes = std::numeric_limits<std::uint64_t>::max();  // may be taken; the reserve is already subtracted
+  std::string limited_by;                                           // "cgroup '/sys/fs/...'"; empty without a limit
   std::uint64_t limit_bytes = 0;
-  std::uint64_t used_bytes = 0;         // of the limit, with what can be reclaimed
-  std::uint64_t reclaimable_bytes = 0;  // page cache; shared memory is none
-  std::uint64_t swap_bytes = 0;         // free, and open to this group
-  std::uint64_t reserve_bytes = 0;      // that stay free for the program itself
+  std::uint64_t used_bytes = 0;         // counted against the limit, including reclaimable bytes
+  std::uint64_t reclaimable_bytes = 0;  // page cache, without shared memory
+  std::uint64_t swap_bytes = 0;         // free swap that the group may use
+  std::uint64_t reserve_bytes = 0;      // kept free for the program itself
 
   std::string figures() const;  // in words, for an error
 };
 
 class MemoryLimits {
  public:
-  // `root` is put in front of every path that is read: for tests.
+  // `root` is prepended to every path: for tests.
   explicit MemoryLimits(std::string root = "") : root_(std::move(root)) {}
 
-  // The tightest limit; one that leaves `enough` or more need not be looked at closely. A few small files are read.
+  // The tightest limit. If a limit leaves `enough` bytes or more, its reclaimable memory is not read. Reads a few small
+  // files.
   MemoryRoom room(std::uint64_t enough = std::numeric_limits<std::uint64_t>::max()) const;
 
  private:
@@ -50,7 +51,7 @@ class MemoryLimits {
 
   const std::string root_;
   mutable std::mutex mutex_;
-  mutable std::string membership_;  // of which these are the groups: a process may be moved
+  mutable std::string membership_;  // groups_ belongs to this text: a process may move between groups
   mutable std::vector<MemoryGroup> groups_;
 };
 

@@ -1,4 +1,4 @@
-// Limits on a folder of files that looks like the root of another machine.
+// Limits read from a folder with the files of a simulated machine.
 #include "os/memory_limits.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ TEST_F(Limits, AreNoneWhereNothingCanBeRead) {
   files_.join_task();
   EXPECT_EQ(limits_.room().bytes, kUnlimited);
   files_.write("/sys/fs/cgroup/job/task/memory.max", "many\n");
-  files_.write("/sys/fs/cgroup/job/memory.max", "1000000\n");  // what is used can't be read
+  files_.write("/sys/fs/cgroup/job/memory.max", "1000000\n");  // the used bytes can't be read
   files_.write("/proc/meminfo", "none of your business\n");
   EXPECT_EQ(limits_.room().bytes, kUnlimited);
 }
@@ -98,7 +98,7 @@ TEST_F(Limits, OfVersion1CountMemoryWithSwapToo) {
   EXPECT_EQ(limits_.room().bytes, (1024 - 900 + 100 + 5000 - 64) * kMiB);
   files_.write("/cg/a/b/memory.swappiness", "0\n");
   EXPECT_EQ(limits_.room().bytes, (1024 - 900 + 100 - 64) * kMiB);
-  // A group that is not hierarchical does not limit those below.
+  // A group without use_hierarchy does not limit its child groups.
   files_.write("/cg/a/memory.limit_in_bytes", digits(10 * kMiB) + "\n");
   files_.write("/cg/a/memory.usage_in_bytes", "0\n");
   files_.write("/cg/a/memory.use_hierarchy", "0\n");
@@ -123,7 +123,7 @@ TEST_F(Limits, AreThoseOfTheGroupInWhichTheProcessIsNow) {
   EXPECT_EQ(limits_.room().limit_bytes, 512 * kMiB);
 }
 
-// A number of files that is small, each once: memory.stat of a large group takes the kernel long.
+// memory.stat is read only if the limit is tight: in a large group the kernel takes long to compute memory.stat.
 TEST_F(Limits, AreNotLookedAtCloselyWhereTheyLeaveEnough) {
   files_.join_task();
   files_.set_group("/job/task", digits(1024 * kMiB), 100 * kMiB, 100 * kMiB);

@@ -13,14 +13,14 @@ namespace cairn::os {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x314E5243;  // "CRN1"
-// Memory is taken as bytes arrive, not as a header promises them.
+// Memory grows with the received bytes, and not by the length in the header: a wrong length takes no memory.
 constexpr std::size_t kReceiveBytes = 1024 * 1024;
 
 Error gone(int error_number) {
   return Error::from_errno(error_number, "the other process can't be reached: its end of the socket is closed");
 }
 
-// At most one descriptor travels with a message. Room for more, so that none stays open unseen.
+// A message carries at most one descriptor. The buffer has room for more: surplus descriptors are received and closed.
 constexpr std::size_t kDescriptorsMax = 4;
 union Control {
   cmsghdr align;
@@ -37,7 +37,7 @@ void attach(msghdr& message, Control& control, int fd) {
   std::memcpy(CMSG_DATA(part), &fd, sizeof fd);
 }
 
-// Takes all descriptors that came; the last one into `fd`. How many there were.
+// Takes all received descriptors; keeps the last in `fd` and closes the rest. Returns the number of descriptors.
 std::size_t take_descriptors(msghdr& message, Fd& fd) {
   std::size_t count = 0;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
@@ -143,7 +143,7 @@ Result<MessageSocket::Step> MessageSocket::receive_into(std::byte* to, std::size
     received = recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   } while (received < 0 && errno == EINTR);
   if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Step::kNothing;
-  // Reset: it closed without having read all that we sent. Nothing more can come either way.
+  // ECONNRESET: the peer closed its end without reading all of our bytes. No more bytes can pass in either direction.
   if (received == 0 || (received < 0 && errno == ECONNRESET)) return Step::kEnd;
   if (received < 0) return Error::from_errno(errno, "can't receive from the other process");
   const bool had_one = static_cast<bool>(arriving_.fd);

@@ -1,7 +1,8 @@
-// MessageSocket: one end of a connected pair of stream sockets between two processes of a machine. It carries messages:
-// a kind, bytes, and perhaps a file descriptor.
+// MessageSocket: one end of a connected pair of stream sockets between two processes of a machine. A message is a kind,
+// bytes, and optionally a file descriptor.
 //
-// Any thread sends; one thread receives. SIGPIPE is never raised. A child made by fork does not keep the socket.
+// Any thread may send; only one thread may receive. Never raises SIGPIPE. A child made by fork does not keep the
+// socket.
 #pragma once
 
 #include <cairn/result.h>
@@ -21,38 +22,39 @@
 
 namespace cairn::os {
 
-// What is longer is refused on both sides.
+// The longest message; both sides refuse longer messages.
 inline constexpr std::uint64_t kMessageBytesMax = std::uint64_t{1} << 30;
 
 struct Message {
   std::uint32_t kind = 0;
   std::string bytes;
-  Fd fd;  // of the receiver; empty if none was sent
+  Fd fd;  // owned by the receiver; empty if the message has no descriptor
 };
 
 class MessageSocket {
  public:
-  // Both ends, closed by exec.
+  // Both ends, close-on-exec.
   static Result<std::pair<Fd, Fd>> make_pair();
   explicit MessageSocket(Fd socket) : socket_(std::move(socket)) {}
 
-  // For poll(): readable when receive() has something to say.
+  // For poll(): readable when receive() will return a message, the end or an error.
   int fd() const noexcept { return socket_.get(); }
 
-  // Waits until all of it is sent. kUnavailable if the other side is gone; what was sent of the message is then lost,
-  // and every later call fails too. `fd` stays the caller's.
+  // Waits until the whole message is sent. kUnavailable if the peer is gone: the sent part of the message is then lost,
+  // and every later call fails too. The caller keeps `fd`.
   Result<void> send(std::uint32_t kind, std::string_view bytes, int fd = -1);
-  // The same if nobody has to wait for it; false if nothing was sent.
+  // As send, without waiting for a second sender or for space in the socket; false if the message was not sent.
   bool send_at_once(std::uint32_t kind, std::string_view bytes);
 
-  // The next message, if all of it has arrived; never waits. nullopt with has_ended(): the other side closed, after its
-  // last message. kCorrupt if it sends what is no message, kUnavailable if it ended in the middle of one.
+  // The next message, if the message has arrived completely; never waits. nullopt with has_ended(): the peer has closed
+  // its end after its last message. kCorrupt if the bytes are not a message, kUnavailable if the stream ended inside a
+  // message.
   Result<std::optional<Message>> receive();
   bool has_ended() const noexcept { return ended_; }
 
-  // Ends the connection for both sides, and whoever waits in send(). By any thread.
+  // Ends the connection for both sides, and ends waiting calls of send(). From any thread.
   void shut_down() noexcept;
-  // Gives the descriptor back. By whoever receives; whoever sends is told that the other side is gone.
+  // Closes the descriptor. Only for the receiving thread; in sending threads, send() then fails with kUnavailable.
   void close() noexcept;
 
  private:
@@ -67,10 +69,10 @@ class MessageSocket {
 
   ForkClosedFd socket_;
   std::mutex sending_;
-  std::mutex closing_;   // else the descriptor's number could be another's by the time it is shut down
+  std::mutex closing_;   // guards shutdown against a close, after which the number may belong to a new descriptor
   bool broken_ = false;  // a message was sent in part
   bool ended_ = false;
-  // What has arrived of the next message.
+  // The received part of the next message.
   Header header_{};
   std::size_t header_got_ = 0;
   std::uint64_t length_ = 0;

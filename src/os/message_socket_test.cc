@@ -111,7 +111,7 @@ TEST(MessageSocket, TellsTheEndFromAnError) {
   EXPECT_EQ(next(socket).value()->bytes, "the last one");
   EXPECT_FALSE(next(socket).value());
   EXPECT_TRUE(socket.has_ended());
-  const auto sent = socket.send(1, "too late");  // and no SIGPIPE
+  const auto sent = socket.send(1, "too late");  // and raises no SIGPIPE
   ASSERT_FALSE(sent);
   EXPECT_EQ(sent.error().code(), ErrorCode::kUnavailable);
   EXPECT_FALSE(socket.send_at_once(1, "too late"));
@@ -188,12 +188,12 @@ TEST(MessageSocket, IsNotKeptByAChildMadeByFork) {
   if (child == 0) {
     char byte;
     ::close(hold[1]);
-    (void)!read(hold[0], &byte, 1);  // as long as the parent likes
+    (void)!read(hold[0], &byte, 1);  // until the parent closes its end
     _exit(other->fd() == -1 && !other->send(1, "from the child") ? 0 : 1);
   }
   ::close(hold[0]);
   other.reset();
-  EXPECT_FALSE(next(kept).value());  // though the child lives
+  EXPECT_FALSE(next(kept).value());  // although the child lives
   EXPECT_TRUE(kept.has_ended());
   ::close(hold[1]);
   int status = -1;

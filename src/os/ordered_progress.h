@@ -1,4 +1,4 @@
-// OrderedProgress: counts things that are done in whatever order, and lets others wait for the first N to be.
+// OrderedProgress: counts numbered tasks that finish in any order; threads can wait until the first N are done.
 //
 // Thread-safe.
 #pragma once
@@ -13,11 +13,11 @@ namespace cairn::os {
 class OrderedProgress {
  public:
   explicit OrderedProgress(std::uint64_t count) : done_(count, false) {}
-  // Returns how many of the first are done without a gap.
+  // Marks a task as done. Returns the number of done tasks before the first open task.
   std::uint64_t mark(std::uint64_t index);
-  // Returns once all of [0, count) are marked, or somebody gave up.
+  // Returns when all tasks of [0, count) are done, or after abandon().
   void wait_for_first(std::uint64_t count);
-  // Nobody shall wait any more: one of them will never be done.
+  // Ends all waits: a task will never be done.
   void abandon();
 
  private:

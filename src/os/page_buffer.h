@@ -1,4 +1,4 @@
-// PageBuffer: page-aligned memory for requests that go past the page cache.
+// PageBuffer: page-aligned memory for requests that bypass the page cache.
 #pragma once
 
 #include <sys/mman.h>
@@ -12,10 +12,10 @@
 
 namespace cairn::os {
 
-// Enough for every device's direct I/O.
+// An alignment that suffices for direct I/O on every device.
 inline constexpr std::size_t kPageBytes = 4096;
-// A large buffer lies in huge pages where the system has them: a request is then a few segments for the device instead
-// of a thousand, which makes direct I/O two to three times as fast.
+// A large buffer uses huge pages where the system has them. A request then has a few segments for the device instead of
+// a thousand, and direct I/O is two to three times as fast.
 inline constexpr std::size_t kHugePageBytes = 2 * 1024 * 1024;
 
 class PageBuffer {
@@ -26,7 +26,7 @@ class PageBuffer {
     const std::size_t allocated = rounded(bytes_ == 0 ? 1 : bytes_, unit);
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(unit, allocated)));
     if (!memory_) throw std::bad_alloc();
-    if (unit == kHugePageBytes) madvise(memory_.get(), allocated, MADV_HUGEPAGE);  // a wish: refusal does no harm
+    if (unit == kHugePageBytes) madvise(memory_.get(), allocated, MADV_HUGEPAGE);  // only a hint: a refusal is ignored
   }
   std::span<std::byte> span() const noexcept { return {memory_.get(), bytes_}; }
   std::byte* data() const noexcept { return memory_.get(); }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{20};
 
-// What the workers and the caller share.
+// The state shared by the workers and the caller.
 class Crew {
  public:
   explicit Crew(std::size_t size) : running_(size) {}
@@ -41,7 +41,7 @@ class Crew {
         continue;
       }
       changed_.wait_for(lock, kPollInterval);
-      lock.unlock();  // the caller's function may take its time, and locks of its own
+      lock.unlock();  // the caller's function may take long and may take locks
       const bool stop_now = interrupted();
       lock.lock();
       if (stop_now) {
@@ -82,7 +82,7 @@ void start_workers(Crew& crew, std::size_t thread_count,
     Result<std::jthread> started = start_thread<std::jthread>("to work", body);
     if (started) {
       threads.push_back(std::move(*started));
-    } else {  // no more threads: those that run can do the work
+    } else {  // no more threads: the running threads can do the work
       crew.finish(threads.empty() ? Result<void>(std::move(started).error()) : Result<void>());
     }
   }

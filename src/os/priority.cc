@@ -21,7 +21,7 @@ void set_priority(const Priority& priority) noexcept {
     const int nice = std::min(getpriority(PRIO_PROCESS, process) + priority.nice, kNiceMax);
     if (getpriority(PRIO_PROCESS, 0) < nice) (void)setpriority(PRIO_PROCESS, 0, nice);
     const sched_param no_parameters{};
-    // Another policy than the ordinary one is somebody's choice; SCHED_IDLE is even less.
+    // A policy other than SCHED_OTHER is a choice of the user, and SCHED_IDLE has an even lower priority.
     if (sched_getscheduler(0) == SCHED_OTHER) (void)sched_setscheduler(0, SCHED_BATCH, &no_parameters);
   }
   if (priority.io_class == IoClass::kUnchanged) return;

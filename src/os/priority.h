@@ -1,5 +1,5 @@
-// How much of the processor and the disk this process takes, beside others. For threads started later: a thread has the
-// priority of the one that starts it.
+// CPU and disk priority of threads. A new thread inherits the priority of its creator: set the priority before starting
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,29 @@ namespace cairn::os {
 enum class IoClass : std::uint8_t { kUnchanged = 0, kRealTime = 1, kBestEffort = 2, kIdle = 3 };
 
 struct Priority {
-  // Is added to what the process's first thread has: 1 to 19 is less of the processor. A thread of the ordinary policy
-  // then has SCHED_BATCH: waking up, it does not interrupt who computes.
+  // Added to the niceness of the process's first thread: 1 to 19 lowers the CPU priority. A thread with the policy
+  // SCHED_OTHER also gets SCHED_BATCH: on waking, a SCHED_BATCH thread does not preempt a computing thread.
   int nice = 0;
   IoClass io_class = IoClass::kUnchanged;
-  std::uint8_t io_level = 4;  // within its class, 0 (first) to 7
+  std::uint8_t io_level = 4;  // 0 (first) to 7, within the class
 
   friend bool operator==(const Priority&, const Priority&) = default;
 };
 
-// Of this thread, and those that it starts. A wish: what the system refuses is left as it is. Said again, it changes
-// nothing more; a thread that stands back further stays there.
+// Sets the priority of the calling thread and of threads that it starts later. If the system refuses a part, the part
+// stays as it is. Repeated calls change nothing more. Never lowers the niceness of a thread.
 void set_priority(const Priority& priority) noexcept;
 
-// Of a process that is a session of its own: where the kernel shares the processor out among sessions ("autogroup"),
-// the niceness of threads counts only within one. One thread at a time.
+// The niceness of a process that leads its own session. If the kernel schedules by session ("autogroup"), the niceness
+// of a thread counts only within its session. One thread at a time.
 class SessionNiceness {
  public:
-  // 0 to 19. A wish, and one that the kernel hears from most processes only once in a tenth of a second: to be said
-  // again.
+  // Sets the niceness, 0 to 19. The kernel accepts at most ten changes per second from an unprivileged process, and
+  // set() ignores a refusal: callers repeat the call.
   void set(int nice) noexcept;
 
  private:
-  int nice_ = 0;  // as the kernel has it
+  int nice_ = 0;  // as accepted by the kernel
 };
 
 }  // namespace cairn::os

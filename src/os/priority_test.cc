@@ -20,7 +20,7 @@ struct Standing {
   int policy = 0;
 };
 
-// Of a thread that began with `policy`, after set_priority().
+// The state of a thread with the initial `policy`, after set_priority().
 Standing standing_after(int policy, const Priority& priority) {
   Standing standing;
   std::thread([&] {
@@ -38,7 +38,7 @@ TEST(Priority, StandsBackWithoutInterrupting) {
   const Standing standing = standing_after(SCHED_OTHER, {.nice = 1});
   EXPECT_EQ(standing.niceness, before < 19 ? before + 1 : 19);
   EXPECT_EQ(standing.policy, SCHED_BATCH);
-  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), before);  // it is the thread's alone
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), before);  // the call changed only its own thread
 }
 
 TEST(Priority, ThatIsNotAskedForChangesNothing) {
@@ -59,7 +59,7 @@ TEST(SessionNiceness, IsThatOfTheSession) {
     const auto reads = [](const char* end) {
       std::ifstream file("/proc/self/autogroup");
       std::string group;
-      return !std::getline(file, group) || group.ends_with(end);  // nothing: it is in no such group
+      return !std::getline(file, group) || group.ends_with(end);  // an empty file: the process is in no autogroup
     };
     SessionNiceness niceness;
     bool good = reads(" nice 0");

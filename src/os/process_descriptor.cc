@@ -6,7 +6,7 @@
 namespace cairn::os {
 namespace {
 
-// The same on every architecture; absent from the headers of older systems.
+// Equal on every architecture; missing in the headers of older systems.
 constexpr long kPidfdSendSignal = 424;
 constexpr long kPidfdOpen = 434;
 

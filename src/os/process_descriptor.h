@@ -1,4 +1,5 @@
-// Descriptors of processes: readable once the process has ended; they never mean a later process with the same id.
+// Process descriptors: readable once the process has ended. A descriptor never refers to a later process with a reused
+// id.
 #pragma once
 
 #include <sys/types.h>
@@ -7,9 +8,9 @@
 
 namespace cairn::os {
 
-// Empty if there is no such process, or if the kernel (before Linux 5.3) or a sandbox has none.
+// Empty if the process does not exist, or if the kernel (before Linux 5.3) or a sandbox lacks process descriptors.
 Fd open_process(pid_t id) noexcept;
-// As kill(2) for the process behind `process`.
+// As kill(2), for the process of the descriptor.
 bool signal_process(const Fd& process, int signal) noexcept;
 
 }  // namespace cairn::os

@@ -39,15 +39,15 @@ std::string current_pid_namespace() {
 
 std::string current_boot_id() { return first_line("/proc/sys/kernel/random/boot_id"); }
 
-// What /proc/PID/stat says.
+// The fields read from /proc/PID/stat.
 struct ProcessStat {
-  bool has_ended = false;  // a zombie: it does nothing any more, but nobody has asked for its exit status yet
+  bool has_ended = false;  // a zombie: has ended, but its parent has not yet read the exit status
   std::uint64_t start_time = 0;
 };
 
 std::optional<ProcessStat> stat_of(std::int64_t pid) {
   const std::string line = first_line("/proc/" + std::to_string(pid) + "/stat");
-  // Fields are counted after the command name, which may hold spaces and parentheses.
+  // Fields are counted after the command name, which may contain spaces and parentheses.
   const std::size_t after_name = line.rfind(')');
   if (after_name == std::string::npos) return std::nullopt;
   std::istringstream text(line.substr(after_name + 1));
@@ -60,7 +60,7 @@ std::optional<ProcessStat> stat_of(std::int64_t pid) {
   const auto start_time = whole_number<std::uint64_t>(fields[kStartTime]);
   if (!start_time) return std::nullopt;
   stat.start_time = *start_time;
-  // The first thread may be a zombie while others are still at work, or on their way out of a system call.
+  // The first thread may be a zombie while further threads still run, or are about to leave a system call.
   stat.has_ended = fields[kState] == "X" ||
                    (fields[kState] == "Z" && fields[kThreadCount].size() == 1 && fields[kThreadCount].front() <= '1');
   return stat;
@@ -76,12 +76,12 @@ ProcessIdentity ProcessIdentity::mine() {
 
 ProcessIdentity::State ProcessIdentity::state() const {
   if (host != host_name()) return State::kElsewhere;
-  // Two machines may share a name, so another boot need not be an earlier one of this machine.
+  // Two machines may share a host name: a different boot id may belong to a second machine.
   if (boot_id.empty() || boot_id != current_boot_id()) return State::kElsewhere;
   if (pid_namespace != current_pid_namespace()) return State::kElsewhere;
   const std::optional<ProcessStat> stat = stat_of(pid);
   if (stat) return stat->start_time == start_time && !stat->has_ended ? State::kAlive : State::kDead;
-  // Not in /proc: gone, unless /proc hides other users' processes from us.
+  // The process is not in /proc: dead, unless /proc hides the processes of other users.
   return kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM ? State::kElsewhere : State::kDead;
 }
 

@@ -1,4 +1,4 @@
-// ProcessIdentity: names a running process so that others can tell later whether it still lives.
+// ProcessIdentity: identifies a running process. Any process can later check whether the process is still alive.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,18 @@ namespace cairn::os {
 
 struct ProcessIdentity {
   std::string host;
-  std::string boot_id;        // of the kernel: a new one after each start of the machine
-  std::string pid_namespace;  // pids of another container on the host mean nothing here
+  std::string boot_id;        // of the kernel; a new id after each boot
+  std::string pid_namespace;  // a pid means nothing outside its namespace
   std::int64_t pid = 0;
-  std::uint64_t start_time = 0;  // clock ticks since boot: tells a process from a later one with its pid
+  std::uint64_t start_time = 0;  // clock ticks since boot: distinguishes processes with a reused pid
 
   static ProcessIdentity mine();
 
-  enum class State : std::uint8_t { kAlive, kDead, kElsewhere };  // kElsewhere: another host or container: can't tell
+  enum class State : std::uint8_t {
+    kAlive,
+    kDead,
+    kElsewhere
+  };  // kElsewhere: on another host or in another container, state unknown
   State state() const;
 };
 

@@ -41,12 +41,12 @@ TEST(ProcessIdentity, OfAZombieIsDead) {
   EXPECT_EQ(zombie.state(), State::kAlive);
   kill(child, SIGKILL);
   siginfo_t info{};
-  waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);  // it has ended, and stays a zombie
+  waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);  // the child has ended, and stays a zombie
   EXPECT_EQ(zombie.state(), State::kDead);
   waitpid(child, nullptr, 0);
 }
 
-// As when a process is killed while one of its threads is in the middle of a system call.
+// The state of a killed process with one thread inside a system call.
 TEST(ProcessIdentity, IsAliveWhileAnyOfItsThreadsIs) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
@@ -64,7 +64,7 @@ TEST(ProcessIdentity, IsAliveWhileAnyOfItsThreadsIs) {
       if (write(ready[1], &alive, 1) != 1) _exit(1);
       _exit(0);
     }).detach();
-    syscall(SYS_exit, 0);  // of this thread alone
+    syscall(SYS_exit, 0);  // ends only the first thread
   }
   char alive = '?';
   EXPECT_EQ(read(ready[0], &alive, 1), 1);

@@ -1,4 +1,4 @@
-// What the names of one file have in common.
+// real_path: a path without links, equal for most names of one file.
 #pragma once
 
 #include <chrono>
@@ -6,8 +6,8 @@
 
 namespace cairn::os {
 
-// The absolute path of `path` without links, "." and "..". Its last parts need not exist. If the storage does not
-// answer within `limit`, or refuses to: the absolute path as it was given.
+// The absolute path of `path` without links, "." and "..". The last parts need not exist. If the storage does not
+// answer within `limit` or fails, returns the absolute form of `path` with its links.
 std::string real_path(const std::string& path, std::chrono::milliseconds limit);
 
 }  // namespace cairn::os

@@ -1,4 +1,4 @@
-// SignalMask: keeps signals away from threads that are started while it lives.
+// SignalMask: blocks all signals in the calling thread, and in the threads started while the object lives.
 #pragma once
 
 #include <pthread.h>
@@ -6,8 +6,8 @@
 
 namespace cairn::os {
 
-// A thread inherits the mask of the one that starts it. A library's threads must not be handed the program's signals: a
-// Ctrl-C is for the program's own.
+// A thread inherits the signal mask of its creator. The threads of a library must not receive the program's signals: a
+// Ctrl-C must reach a thread of the program.
 class SignalMask {
  public:
   SignalMask() {

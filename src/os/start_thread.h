@@ -1,4 +1,4 @@
-// A thread that no signal reaches, or why there is none.
+// Starts a thread with all signals blocked, or returns the reason of the failure.
 #pragma once
 
 #include <cairn/result.h>
@@ -11,7 +11,7 @@
 
 namespace cairn::os {
 
-// `Thread` is std::thread or std::jthread. kUnavailable if none can be had; `purpose` completes "no thread".
+// `Thread` is std::thread or std::jthread. kUnavailable if no thread can be started; `purpose` completes "no thread".
 template <typename Thread, typename Work>
 Result<Thread> start_thread(const char* purpose, Work&& work) {
   const SignalMask no_signals;

@@ -20,7 +20,7 @@ constexpr mode_t kUmaskMax = 0777;
 
 mode_t current_umask() noexcept {
   constexpr std::string_view kField = "\nUmask:\t";
-  std::array<char, 512> text{};  // the field is the second one
+  std::array<char, 512> text{};  // "Umask" is the second field
   const Fd status(open("/proc/thread-self/status", O_RDONLY | O_CLOEXEC));
   const ssize_t bytes = status ? read(status.get(), text.data(), text.size() - 1) : 0;
   const std::string_view shown(text.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0);

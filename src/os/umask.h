@@ -5,8 +5,8 @@
 
 namespace cairn::os {
 
-// Read without changing it where the system shows it (/proc/thread-self/status of Linux 4.7 and later). Elsewhere it is
-// set to 077 for a moment: a file that another thread creates in that moment is private.
+// Reads the umask from /proc/thread-self/status (Linux 4.7 and later) without changing the umask. Without the file,
+// sets the umask to 077 for a moment: a file created by a concurrent thread in the moment is private.
 mode_t current_umask() noexcept;
 
 }  // namespace cairn::os

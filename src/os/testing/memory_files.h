@@ -1,5 +1,5 @@
-// MemoryFiles: a folder that looks like the root of a machine whose memory is limited: /proc/self/cgroup, mountinfo,
-// /proc/meminfo and the files of groups. For MemoryLimits(root).
+// MemoryFiles: a folder with the memory files of a simulated machine: /proc/self/cgroup, mountinfo, /proc/meminfo and
+// the files of the cgroups. For MemoryLimits(root).
 #pragma once
 
 #include <stdlib.h>
@@ -31,23 +31,23 @@ class MemoryFiles {
     std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << text;
   }
-  // The machine.
+  // Sets the memory of the machine.
   void set_machine(std::uint64_t total, std::uint64_t available, std::uint64_t free_swap) const {
     write("/proc/meminfo", "MemTotal:       " + std::to_string(total / 1024) +
                                " kB\nMemFree:        1 kB\nMemAvailable:   " + std::to_string(available / 1024) +
                                " kB\nSwapFree:       " + std::to_string(free_swap / 1024) + " kB\n");
   }
-  // This process is in /job/task of a hierarchy of version 2.
+  // Puts this process into /job/task of a version 2 hierarchy.
   void join_task() const {
     write("/proc/self/cgroup", "0::/job/task\n");
     write("/proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
   }
-  // The group of join_task() leaves so much room beyond the reserve.
+  // Leaves `bytes` of room in the group of join_task(), beyond the reserve.
   void leave_in_task(std::uint64_t bytes) const {
     set_group("/job/task", std::to_string(2064 * kMiB), 2000 * kMiB - bytes);
   }
   std::shared_ptr<const MemoryLimits> limits() const { return std::make_shared<const MemoryLimits>(root_); }
-  // A group of version 2. `limit` in digits, or "max".
+  // Writes a version 2 group. `limit` is a decimal number, or "max".
   void set_group(const std::string& folder, const std::string& limit, std::uint64_t used,
                  std::uint64_t file = 0) const {
     const std::string group = "/sys/fs/cgroup" + folder;

@@ -1,4 +1,5 @@
-// ScratchMemoryGroup: a memory cgroup of its own for a test, below that of this process, with a limit and no swap.
+// ScratchMemoryGroup: a new memory cgroup for one test, below the cgroup of this process, with a limit and without
+// swap.
 #pragma once
 
 #include <unistd.h>
@@ -19,7 +20,7 @@ namespace cairn::os {
 
 class ScratchMemoryGroup {
  public:
-  // why_not() says so if it can't be made: no controller, or not allowed.
+  // If the group can't be made (no memory controller, no permission), why_not() gives the reason.
   explicit ScratchMemoryGroup(std::uint64_t limit_bytes) {
     const std::string name = "cairn-test-" + std::to_string(getpid());
     for (const MemoryGroup& group : memory_groups_of(text_of("/proc/self/cgroup"), text_of("/proc/self/mountinfo"))) {
@@ -40,7 +41,7 @@ class ScratchMemoryGroup {
   }
   ScratchMemoryGroup(const ScratchMemoryGroup&) = delete;
   ScratchMemoryGroup& operator=(const ScratchMemoryGroup&) = delete;
-  // A process that was just waited for may still be listed for a moment.
+  // Retries: the kernel may list a process for a moment after its wait().
   ~ScratchMemoryGroup() {
     std::error_code error;
     for (int tries = 0; !folder_.empty() && tries < 500 && !std::filesystem::remove(folder_, error) && error; ++tries) {
@@ -50,7 +51,7 @@ class ScratchMemoryGroup {
 
   const std::string& why_not() const { return why_not_; }
   const std::filesystem::path& folder() const { return folder_; }
-  // Moves the calling process into it: what it takes from now on counts.
+  // Moves the calling process into the group; memory taken from now on counts.
   bool join() const { return write(folder_ / "cgroup.procs", "0"); }
 
  private:
