@@ -7,7 +7,7 @@
 namespace cairn::dcp {
 namespace {
 
-// Marks a chunk that has no place yet.
+// Marks a chunk without a location.
 constexpr std::uint32_t kNoFile = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
@@ -71,7 +71,7 @@ void LocationJoin::assign(const Target& target, std::optional<std::span<const st
         const auto own = offsets_of(tensor, chunk);
         return std::lexicographical_compare(own.begin(), own.end(), wanted.begin(), wanted.end());
       });
-  // The first of several equal ones; finish() sees to the others.
+  // The first of several chunks with equal offsets. finish() sets the rest.
   if (first != order.end() && begins_at(tensor, *first, *offsets)) tensor.locations[*first] = location;
 }
 

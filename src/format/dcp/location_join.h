@@ -1,6 +1,6 @@
-// LocationJoin: gives each chunk and value of a catalog the place of its bytes, out of DCP's storage_data.
+// LocationJoin: gives each chunk and value of a catalog the location of its bytes, from DCP's storage_data.
 //
-// One thread at a time; borrows the catalog, whose tensors and values must be complete and indexed.
+// One thread at a time. Borrows the catalog, whose tensors and values must be complete and indexed.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -20,7 +20,7 @@ class LocationJoin {
  public:
   explicit LocationJoin(Catalog& catalog);
 
-  // Whose item it is.
+  // The tensor or value to which an item belongs.
   struct Target {
     enum class Kind : std::uint8_t { kNothing, kTensor, kValue };
     Kind kind = Kind::kNothing;
@@ -28,20 +28,21 @@ class LocationJoin {
   };
   Target find(std::string_view fqn) const;
 
-  // The item lies at `location`; of a tensor, it is that of the chunks which begin at `offsets`. `hint` is the position
-  // of the chunk if the writer was right. An item that belongs to nothing is passed over.
+  // Sets the location of a target's item to `location`. For a tensor, the item is the chunk that begins at `offsets`.
+  // `hint` is the chunk's position according to the writer, and is verified. An item whose target is kNothing is
+  // ignored.
   void assign(const Target& target, std::optional<std::span<const std::int64_t>> offsets,
               std::optional<std::int64_t> hint, const ItemLocation& location);
 
-  // Equal chunks share an item, and the storage names only one of them: the others get its place here. kCorrupt if two
-  // values share bytes of a file: each is decoded into memory of its own, so a small file could name one large value
-  // under many keys.
+  // Gives a location to chunks without one: chunks that begin at equal offsets share an item, and storage_data names
+  // only one of the chunks. kCorrupt if two values share bytes of a file: each value is decoded into its own memory,
+  // and a small file could otherwise name one large value under many keys.
   Result<void> finish();
 
  private:
   std::span<const std::int64_t> offsets_of(const CatalogTensor& tensor, std::size_t chunk) const;
   bool begins_at(const CatalogTensor& tensor, std::size_t chunk, std::span<const std::int64_t> offsets) const;
-  // The tensor's chunks by their offsets, sorted when first asked for.
+  // The tensor's chunks ordered by their offsets; sorted at the first call.
   const std::vector<std::uint32_t>& sorted_chunks(std::size_t tensor);
   Result<void> check_values() const;
 

@@ -24,13 +24,14 @@ using pickle::Graph;
 using pickle::Kind;
 using pickle::Node;
 
-// What the budget is charged: a vector or text that grows has old and new in memory for a moment, and room to grow.
+// Factor in charges to the budget: a growing vector or text holds its old and new memory for a moment, and spare
+// capacity afterwards.
 constexpr std::uint64_t kGrowth = 3;
-// Of a key: its entry in the catalog, the look-up by name, the look-up of its items.
+// Charge for a key: the entry in the catalog, in the index by name, and in the index of its items.
 constexpr std::uint64_t kKeyBytes = kGrowth * sizeof(CatalogTensor) + 96;
-// Of a chunk beside its numbers: its location, and its place among the sorted ones.
+// Charge for a chunk, without its offsets and sizes: the location, and the position among the sorted chunks.
 constexpr std::uint64_t kChunkBytes = sizeof(ItemLocation) + 2 * sizeof(std::uint32_t);
-// Of an item of storage_data: an entry in the tables of names and files.
+// Charge for an item of storage_data: an entry in the tables of names and files.
 constexpr std::uint64_t kItemBytes = 128;
 // PATH_MAX of Linux.
 constexpr std::size_t kFileNameBytesMax = 4096;
@@ -47,18 +48,18 @@ std::string name_of_kind(const Graph& graph, Node node) {
   return std::string(kNames[static_cast<std::size_t>(graph.kind(node))]);
 }
 
-// Whether `node` is an object of a class of this name, in whatever module: the classes have moved in the course of
-// time.
+// Whether `node` is an object of a class of this name, in any module: torch has moved the classes between modules.
 bool is_object_of(const Graph& graph, Node node, std::string_view name) {
   if (!graph.is(node, Kind::kInstance) && !graph.is(node, Kind::kCall)) return false;
   return graph.is(graph.callable(node), Kind::kGlobal) && graph.name(graph.callable(node)) == name;
 }
 
-// Far more than torch's classes have. An object that thousands of others share may not have thousands of attributes:
-// each of them would look through all.
+// Far more attributes than torch's classes have. Thousands of nodes may refer to one object, and each look-up scans the
+// object's attributes: without the limit, a small file could cost quadratic time.
 constexpr std::size_t kAttributesMax = 64;
 
-// An attribute of an object whose state is a dict; unset if it has none of this name, or more than kAttributesMax.
+// An attribute of an object whose state is a dict. Unset if the object has no attribute of this name, or more than
+// kAttributesMax.
 Node attribute(const Graph& graph, Node object, std::string_view name) {
   if (!graph.is(object, Kind::kInstance) && !graph.is(object, Kind::kCall)) return {};
   const Node state = graph.state(object);
@@ -73,7 +74,7 @@ Node attribute(const Graph& graph, Node object, std::string_view name) {
   return {};
 }
 
-// A torch.Size, or a plain tuple or list of integers, as some producers have it.
+// A torch.Size, or a plain tuple or list of integers, as some producers write.
 std::optional<std::vector<std::int64_t>> integers_of(const Graph& graph, Node node) {
   if (graph.makes(node, "torch", "Size")) {
     const pickle::Elements arguments = graph.elements(graph.arguments(node));
@@ -92,8 +93,8 @@ std::optional<std::vector<std::int64_t>> integers_of(const Graph& graph, Node no
   return numbers;
 }
 
-// The text of a path that was pickled as an object, as pathlib of Python up to 3.12 (parts) and since (one text) does
-// it. Nullopt if it is no path.
+// The text of a path that was pickled as a pathlib object: by its parts (Python up to 3.12) or as one text (since
+// 3.13). Nullopt if `node` is not a path.
 Result<std::optional<std::string>> path_text(const Graph& graph, Node node, ByteBudget& budget) {
   using Maybe = std::optional<std::string>;
   if (const auto text = graph.text_if(node)) return Maybe(*text);
@@ -347,7 +348,7 @@ Result<void> MetadataDecoder::read_item(LocationJoin& join, Node index, Node inf
   return {};
 }
 
-// `is_known` is cleared for what other storages keep here: the chunk then has no bytes for us.
+// Clears `is_known` for an object of another storage writer's class: the chunk then has no location in the catalog.
 Result<LocationRecord> MetadataDecoder::read_location(std::string_view fqn, Node info, bool& is_known) {
   if (const std::optional<LocationRecord> folded = folder_.location(graph_, info)) return *folded;
   LocationRecord record;
@@ -381,13 +382,13 @@ Result<LocationRecord> MetadataDecoder::read_location(std::string_view fqn, Node
   return record;
 }
 
-// Only files of items count, though the folder may have seen names of others.
+// Only names of items' files enter the catalog. The folder may have seen names of further files.
 Result<std::uint32_t> MetadataDecoder::file_number(std::uint32_t path) {
   if (path >= files_.size()) files_.resize(path + std::size_t{1});
   std::optional<std::uint32_t>& file = files_[path];
   if (!file) {
     const std::string_view name = folder_.paths()[path];
-    // What lists chunks names the file of each.
+    // Listings of chunks repeat the file's name for each chunk.
     if (name.size() > kFileNameBytesMax) {
       return corrupt("a data file whose name is longer than any path")
           .expected("at most " + std::to_string(kFileNameBytesMax) + " bytes")

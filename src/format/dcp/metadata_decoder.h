@@ -1,7 +1,7 @@
 // decode_metadata: the `.metadata` file of a DCP checkpoint as a Catalog.
 //
-// Pure; never runs anything that the file says. Reads what torch 2.2 and later write, and what other producers make of
-// the same classes; attributes that it does not know are kept. Memory is proportional to the file.
+// Pure; never runs code named by the file. Reads the metadata of torch 2.2 and later, and other producers' variants of
+// the classes. Unknown attributes are kept. Memory is proportional to the file.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -17,9 +17,9 @@ struct DecodedMetadata {
   std::size_t pickle_bytes = 0;  // up to and including the pickle's STOP; a commit record may follow
 };
 
-// kCorrupt if `bytes` is not such a pickle, a chunk does not lie in its tensor, or a size, offset or length is negative
-// or too large; kUnsupported for a dtype that we do not know. Names of files are given as they are found: whoever opens
-// one checks it first. Errors name the key, or the offset in the pickle.
+// kCorrupt if `bytes` is not a pickled Metadata, if a chunk does not lie in its tensor, or if a size, offset or length
+// is negative or too large. kUnsupported for an unknown dtype. Names of files are not checked: the caller checks a name
+// before opening the file. Errors name the key, or the offset in the pickle.
 Result<DecodedMetadata> decode_metadata(std::span<const std::byte> bytes);
 
 }  // namespace cairn::dcp

@@ -20,7 +20,8 @@ constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.fil
 constexpr std::array<std::string_view, 7> kFieldNames = {"offsets", "sizes",         "fqn",   "offset",
                                                          "index",   "relative_path", "length"};
 
-// A folded number: two bits say what it is. A chunk's rest is a range, the others' the number of a record.
+// A folded number: the low two bits are the Folded kind. The remaining bits are a range of numbers_ for a chunk, and
+// the number of a record for an index or a location.
 enum class Folded : std::uint64_t { kChunk, kIndex, kLocation };
 constexpr unsigned kFoldedBits = 2;
 constexpr std::uint64_t make_folded(Folded what, std::uint64_t rest) {
@@ -28,7 +29,7 @@ constexpr std::uint64_t make_folded(Folded what, std::uint64_t rest) {
 }
 constexpr Folded what_is(std::uint64_t folded) { return static_cast<Folded>(folded & ((1u << kFoldedBits) - 1)); }
 
-// A range of numbers: where it begins, and its length in the low bits.
+// A range of numbers_: the begin in the high bits, the length in the low bits.
 constexpr unsigned kRangeBits = 8;
 constexpr std::uint64_t kNoRange = ~std::uint64_t{0};
 constexpr std::uint32_t kNoHint = std::numeric_limits<std::uint32_t>::max();
@@ -37,7 +38,7 @@ constexpr std::uint64_t make_range(std::size_t begin, std::size_t count) {
   return (std::uint64_t{begin} << kRangeBits) | count;
 }
 
-// torch takes this many bytes at least for a chunk and its item: a guess at how many of them will come.
+// The least bytes that torch's pickle takes for a chunk and its item: estimates the number of chunks.
 constexpr std::size_t kBytesPerChunk = 128;
 
 }  // namespace
@@ -98,7 +99,7 @@ std::optional<std::uint64_t> MetadataFolder::fold(const Graph& graph, Node insta
   return fold_location(graph, fields);
 }
 
-// Leaves nothing behind if it fails.
+// On failure numbers_ is unchanged.
 bool MetadataFolder::append_shape(const Graph& graph, Node node) {
   const std::optional<std::span<const Node>> shape = graph.shape(node);
   if (!shape || shape->size() > kDimensionsFoldedMax) return false;
@@ -128,7 +129,7 @@ std::optional<std::uint64_t> MetadataFolder::fold_chunk(const Graph& graph, cons
 }
 
 std::optional<std::uint64_t> MetadataFolder::fold_index(const Graph& graph, const pickle::Elements& state) {
-  std::array<Node, 3> all;  // of a tensor
+  std::array<Node, 3> all;  // the three fields of a tensor's index
   std::array<Node, 2> two;
   const bool is_tensor = take_fields(graph, state, std::array{Field::kFqn, Field::kIndex, Field::kOffset}, all);
   if (!is_tensor) {
@@ -166,7 +167,7 @@ std::optional<std::uint64_t> MetadataFolder::fold_location(const Graph& graph, c
 
 namespace {
 
-// Takes a text off the front, if one is there.
+// Takes a text off the front of `fillings`, if the first filling is a text.
 std::optional<std::string_view> take_text(std::span<const Filling>& fillings) {
   if (fillings.empty() || !fillings.front().is_text) return std::nullopt;
   const std::string_view text = fillings.front().text;
@@ -184,15 +185,16 @@ bool are_all_numbers(std::span<const Filling> fillings) {
   return std::none_of(fillings.begin(), fillings.end(), [](const Filling& filling) { return filling.is_text; });
 }
 
-// A text that could as well be the name of a field tells nothing.
+// A text that equals a field's name proves nothing: the text may be the field's key, not its value.
 bool is_value(std::string_view text, std::string_view expected) {
   return text == expected && std::find(kFieldNames.begin(), kFieldNames.end(), text) == kFieldNames.end();
 }
 
 }  // namespace
 
-// Every number and every text of an opcode ends up in the object, which has no other numbers than these. So if the
-// counts agree, each is told. A name may be missing: then it is a reference to an earlier text, the same one each time.
+// Every number and every text of the object's opcodes ends up in the object, and the object has no further numbers. If
+// the counts agree, the fillings therefore hold all of the object's numbers. A name may be missing from the fillings:
+// then the name is a reference to an earlier text, and equal in every object that the stencil matches.
 bool MetadataFolder::is_told_by(std::uint64_t folded, std::span<const Filling> fillings) const {
   const std::uint64_t rest = folded >> kFoldedBits;
   if (what_is(folded) == Folded::kChunk) return are_numbers(fillings, numbers_at(rest));
@@ -231,7 +233,7 @@ std::optional<std::uint64_t> MetadataFolder::fold_like(std::uint64_t folded, std
 
 std::optional<std::uint64_t> MetadataFolder::fold_index_like(StoredIndex earlier, std::span<const Filling> fillings) {
   const std::optional<std::string_view> text = take_text(fillings);
-  // A hole takes a number as well as a text, so a text may be missing, and a number too many.
+  // A hole matches a number as well as a text: a text may be missing and a number be surplus.
   if (fillings.size() != 1 + numbers_at(earlier.offsets).size() || !are_all_numbers(fillings)) return std::nullopt;
   const std::int64_t hint = fillings[0].number;
   if (hint < 0 || hint >= kNoHint) return std::nullopt;

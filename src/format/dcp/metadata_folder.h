@@ -1,8 +1,8 @@
-// MetadataFolder: the small objects of which `.metadata` has one per chunk, as records: they are folded while the
-// pickle is being read, so that no graph of half a million of them ever lies in memory.
+// MetadataFolder: the small objects of `.metadata` (a few per chunk) as compact records. Objects are folded while the
+// pickle is being read: a graph of half a million objects never lies in memory.
 //
-// One thread at a time. Only objects that look exactly as torch writes them are folded; all others stay in the graph,
-// for the decoder to look at with patience.
+// One thread at a time. Folds only objects in exactly torch's form. All other objects stay in the graph, and
+// MetadataDecoder reads them there.
 #pragma once
 
 #include <array>
@@ -20,39 +20,41 @@
 
 namespace cairn::dcp {
 
-// A ChunkStorageMetadata: its offsets, then its sizes, the same number of each.
+// A ChunkStorageMetadata: the offsets, then the sizes, equally many.
 using ChunkNumbers = std::span<const std::int64_t>;
 
-// A MetadataIndex: which item.
+// A MetadataIndex: names an item.
 struct IndexRecord {
-  std::uint32_t name = 0;                                // in names()
-  std::optional<std::span<const std::int64_t>> offsets;  // none for a non-tensor
-  std::optional<std::int64_t> hint;  // position among the chunks of its tensor, if the writer knew it
+  std::uint32_t name = 0;                                // index into names()
+  std::optional<std::span<const std::int64_t>> offsets;  // nullopt for a value that is not a tensor
+  std::optional<std::int64_t> hint;  // position among the chunks of the tensor, if the writer stored a position
 };
 
-// A _StorageInfo: where its bytes are.
+// A _StorageInfo: the place of an item's bytes.
 struct LocationRecord {
-  std::uint32_t path = 0;  // in paths()
+  std::uint32_t path = 0;  // index into paths()
   std::int64_t offset = 0;
   std::int64_t length = 0;
 };
 
 class MetadataFolder final : public pickle::Folder, public pickle::Resolver {
  public:
-  // `input_bytes` is the size of the pickle, for a guess at how much will come.
+  // `input_bytes` is the size of the pickle: reserves memory for the expected number of records.
   explicit MetadataFolder(std::size_t input_bytes);
 
   std::optional<std::uint64_t> fold(const pickle::Graph& graph, pickle::Node instance) override;
   bool is_told_by(std::uint64_t folded, std::span<const pickle::Filling> fillings) const override;
   std::optional<std::uint64_t> fold_like(std::uint64_t folded, std::span<const pickle::Filling> fillings) override;
-  // Gives a folded object back as what it was, where it turns up in something that we only keep.
+  // Turns a folded object back into its Value, for a folded object inside an attribute of the metadata that the catalog
+  // keeps as is.
   Result<std::optional<Value>> resolve(const pickle::Graph& graph, pickle::Node node, ByteBudget& budget) override;
 
-  // The names of items, and those of files.
+  // The names of items, and the names of files.
   NameTable& names() noexcept { return names_; }
   NameTable& paths() noexcept { return paths_; }
 
-  // What `node` was folded to; nullopt if it was not, or to something else. The spans live as long as the folder.
+  // The record to which `node` was folded; nullopt if `node` was not folded, or to a record of another kind. The spans
+  // live as long as the folder.
   std::optional<ChunkNumbers> chunk(const pickle::Graph& graph, pickle::Node node) const;
   std::optional<IndexRecord> index(const pickle::Graph& graph, pickle::Node node) const;
   std::optional<LocationRecord> location(const pickle::Graph& graph, pickle::Node node) const;
@@ -63,13 +65,13 @@ class MetadataFolder final : public pickle::Folder, public pickle::Resolver {
   static constexpr std::size_t kFieldCount = 7;
   struct StoredIndex {
     std::uint32_t name;
-    std::uint32_t hint;     // or kNoHint
+    std::uint32_t hint;     // kNoHint if the index has none
     std::uint64_t offsets;  // a range of numbers_, or kNoRange
   };
 
   Class class_of(const pickle::Graph& graph, pickle::Node callable);
   bool is_field(const pickle::Graph& graph, pickle::Node key, Field field);
-  // Whether the keys of `state` are `fields`, in this order; what belongs to them is then in `values`.
+  // Whether the keys of `state` are `fields`, in order. If true, `values` holds the values of the fields.
   template <std::size_t Count>
   bool take_fields(const pickle::Graph& graph, const pickle::Elements& state, const std::array<Field, Count>& fields,
                    std::array<pickle::Node, Count>& values);
@@ -79,11 +81,12 @@ class MetadataFolder final : public pickle::Folder, public pickle::Resolver {
   std::optional<std::uint64_t> fold_index(const pickle::Graph& graph, const pickle::Elements& state);
   std::optional<std::uint64_t> fold_location(const pickle::Graph& graph, const pickle::Elements& state);
   std::optional<std::uint64_t> fold_index_like(StoredIndex earlier, std::span<const pickle::Filling> fillings);
-  std::uint64_t append_numbers(std::span<const pickle::Filling> fillings);  // gives their range
+  std::uint64_t append_numbers(std::span<const pickle::Filling> fillings);  // returns the range of the appended numbers
   std::span<const std::int64_t> numbers_at(std::uint64_t range) const;
 
-  std::vector<Class> classes_;                           // by number of the global
-  std::array<pickle::Node, kFieldCount> field_nodes_{};  // where each field's name was seen last
+  std::vector<Class> classes_;  // by number of the global
+  // For each field: the node in which the field's name was last seen.
+  std::array<pickle::Node, kFieldCount> field_nodes_{};
   NameTable names_;
   NameTable paths_;
   std::vector<std::int64_t> numbers_;

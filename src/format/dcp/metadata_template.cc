@@ -16,7 +16,7 @@ namespace {
 constexpr int kProtocol = 4;
 constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
-// A guess at what a chunk and its item take.
+// Estimated bytes of a chunk and its item.
 constexpr std::size_t kBytesPerChunk = 80;
 constexpr std::size_t kBytesPerDimension = 12;
 
@@ -39,8 +39,8 @@ class MetadataWriter {
  private:
   using Slot = MetadataTemplate::Slot;
 
-  // Opcodes that come again and again. The first time they define names in the memo; from then on they are the same
-  // bytes.
+  // A recurring run of opcodes. The first time, the opcodes define names in the memo. From the second time on, the
+  // bytes are always equal and are copied.
   struct Phrase {
     std::string bytes;
     int times = 0;
@@ -204,7 +204,7 @@ void MetadataWriter::properties(const CatalogTensor& tensor) {
     writer_.reference(*memory_format_memo_);
   } else {
     writer_.global(kMetadataModule, "_MEM_FORMAT_ENCODING");
-    writer_.integer(0);  // contiguous: what torch always says
+    writer_.integer(0);  // contiguous: the only memory format that torch stores
     writer_.tuple(1);
     writer_.reduce();
     memory_format_memo_ = writer_.memoize();
@@ -266,7 +266,7 @@ void MetadataWriter::file(std::uint32_t number) {
   file_memos_[number] = writer_.memoize();
 }
 
-// They are known by key as "first, second".
+// The catalog holds a key's transforms as text: "first, second".
 void MetadataWriter::transforms(const std::string& fqn) {
   const auto found = catalog_.transforms.find(fqn);
   if (found == catalog_.transforms.end()) return;
@@ -364,7 +364,7 @@ Result<MetadataTemplate> MetadataTemplate::read(manifest::CodedReader& reader) {
   MetadataTemplate metadata;
   CAIRN_TRY_ASSIGN(metadata.opcodes_, reader.counted_text());
   CAIRN_TRY_ASSIGN(metadata.file_count_, reader.varint());
-  // Whoever renders it makes a name for each.
+  // The process that renders the template makes a name for each file.
   if (metadata.file_count_ > metadata.opcodes_.size()) return reader.damaged("more files than metadata");
   CAIRN_TRY_ASSIGN(const std::uint64_t slot_count, reader.count());
   std::size_t done = 0;

@@ -1,7 +1,7 @@
-// MetadataTemplate: the pickle of `.metadata` for a catalog, with slots for what differs from save to save.
+// MetadataTemplate: the pickle of `.metadata` for a catalog, with slots for the texts that differ from save to save.
 //
-// Immutable: safe to render from several threads. What it renders is a Metadata object of stock torch's classes
-// (protocol 4), each name of a key or file written once and referred to afterwards.
+// Immutable: safe to render from several threads. The rendered pickle (protocol 4) is a Metadata object of stock
+// torch's classes. Each name of a key or file is written once and referred to afterwards.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -18,23 +18,24 @@
 
 namespace cairn::dcp {
 
-// The version that torch 2.13 writes into `.metadata`.
+// The value of `Metadata.version` in torch 2.13.
 inline constexpr std::string_view kMetadataVersion = "1.0.0";
 
 class MetadataTemplate {
  public:
-  // Chunks whose location has no length are written without an item. The catalog's file names, save id and checkpoint
-  // id do not matter here; the numbers of its files do. Fails with kUnsupported if something in `extra` cannot be
-  // pickled.
+  // Chunks whose location has length 0 are written without an item. The template depends on the numbers of the
+  // catalog's files, but not on the file names, the save id or the checkpoint id. Fails with kUnsupported if a value in
+  // `extra` cannot be pickled.
   static Result<MetadataTemplate> make(const Catalog& catalog);
 
-  // `files` are the names of the catalog's files, in its order; `save_id` a UUID in text: uuid_text().
+  // `files` are the names of the catalog's files, in the catalog's order. `save_id` is a UUID as text: uuid_text().
   std::string render(std::string_view save_id, std::string_view checkpoint_id,
                      std::span<const std::string> files) const;
 
   std::size_t file_count() const noexcept { return file_count_; }
 
-  // For a message to whoever renders it elsewhere. What was not appended by append_to() fails with kCorrupt.
+  // Encodes the template for a process that renders the pickle elsewhere. read() fails with kCorrupt for bytes that
+  // append_to() cannot have written.
   void append_to(std::string& out) const;
   static Result<MetadataTemplate> read(manifest::CodedReader& reader);
 
@@ -42,14 +43,14 @@ class MetadataTemplate {
   friend class MetadataWriter;
   struct Slot {
     enum class Kind : std::uint8_t { kSaveId, kCheckpointId, kFile };
-    std::size_t place = 0;  // in opcodes_: the text goes before that byte
+    std::size_t place = 0;  // offset in opcodes_: the slot's text goes before the byte at this offset
     Kind kind = Kind::kFile;
     std::uint32_t file = 0;
   };
   MetadataTemplate() = default;
 
   std::string opcodes_;
-  std::vector<Slot> slots_;  // by place
+  std::vector<Slot> slots_;  // ascending by place
   std::size_t file_count_ = 0;
 };
 

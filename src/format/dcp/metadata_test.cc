@@ -58,7 +58,7 @@ const std::string kFromTorch =
 
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
 
-// A `.metadata` of one tensor "t" of shape {4, 4}, each part of which a test may replace.
+// A `.metadata` of one tensor "t" of shape {4, 4}. A test may replace each part.
 struct Handmade {
   using Part = std::function<void(Writer&)>;
 
@@ -322,14 +322,14 @@ TEST(Metadata, EqualChunksShareTheirItem) {
   handmade.items = [](Writer& w) {
     Handmade::item(w, {4, 0}, Handmade::number(2), 100, 50);
     Handmade::item(w, {0, 0}, Handmade::number(1), 200, 50);
-    Handmade::item(w, {1, 1}, Handmade::number(1), 300, 50);  // belongs to nothing
+    Handmade::item(w, {1, 1}, Handmade::number(1), 300, 50);  // begins at no chunk
   };
   const auto decoded = handmade.decode();
   ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
   EXPECT_EQ(places(decoded->catalog.tensors[0]), (std::vector<std::uint64_t>{100, 200, 100, 200}));
 }
 
-// Most of them take the short way, for objects that are written like the last one; numbers of every length take part.
+// Most objects are recognised by a stencil of the preceding object. The numbers cover every encoded length.
 TEST(Metadata, OfManyChunksIsReadRight) {
   std::vector<std::int64_t> rows = {0};
   for (std::int64_t row = 1; row < (std::int64_t{1} << 60); row = row * 3 + 1) rows.push_back(row);

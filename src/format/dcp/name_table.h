@@ -1,7 +1,7 @@
-// NameTable: numbers for names that come again and again, mostly in the order in which they came first.
+// NameTable: numbers for repeated names, fast when the names recur in the order of their first occurrence.
 //
-// One thread at a time. It keeps views: the text must outlive it. Linear time: a long name is compared and hashed once
-// for each place of the text, however often it comes from there.
+// One thread at a time. Keeps views: the caller's text must outlive the table. Linear time: a long name is compared and
+// hashed once for each place of the text, however often the place is looked up.
 #pragma once
 
 #include <cairn/seeded_hash.h>
@@ -40,7 +40,7 @@ class NameTable {
   }
 
   [[gnu::noinline]] std::uint32_t known_by_place(std::string_view name) {
-    const auto place = reinterpret_cast<std::uintptr_t>(name.data());  // texts that overlap begin at other places
+    const auto place = reinterpret_cast<std::uintptr_t>(name.data());  // overlapping texts begin at different places
     const auto known = places_.find(place);
     if (known != places_.end()) return known->second;
     const std::uint32_t number = compared(name);

@@ -12,7 +12,7 @@ using pickle::Graph;
 using pickle::Kind;
 using pickle::Node;
 
-// Of the mapping, which has room for as many again while it grows, and of the set of keys.
+// Bytes of an entry: in the mapping, whose capacity may be twice its size while growing, and in the set of keys.
 constexpr std::uint64_t kEntryBytes = 2 * sizeof(FlatMapping::value_type) + 64;
 
 Result<std::optional<Path>> read_path(const Graph& graph, Node node, ByteBudget& budget) {
@@ -35,7 +35,7 @@ Result<std::optional<Path>> read_path(const Graph& graph, Node node, ByteBudget&
   return Maybe(std::move(path));
 }
 
-// The dicts, the one whose entries win first.
+// The dicts of the mapping, in order of precedence: the first dict's entries win.
 std::optional<std::vector<Node>> maps_of(const Graph& graph, Node node) {
   if (graph.is(node, Kind::kDict)) return std::vector<Node>{node};
   if (!graph.makes(node, "collections", "ChainMap")) return std::nullopt;
@@ -63,7 +63,7 @@ Result<std::optional<FlatMapping>> read_flat_mapping(const Graph& graph, Node no
   using Maybe = std::optional<FlatMapping>;
   const std::optional<std::vector<Node>> maps = maps_of(graph, node);
   if (!maps) return Maybe();
-  // A pickle from a stranger may name one large dict again and again.
+  // A hostile pickle may name a large dict many times.
   std::unordered_set<std::uint64_t, SeededHash> seen_maps;
   std::unordered_set<std::string_view, SeededHash> seen_keys;
   FlatMapping mapping;

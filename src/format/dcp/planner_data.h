@@ -1,4 +1,4 @@
-// FlatMapping: the default planner's planner_data: where each flat key sits in the nested state dict.
+// FlatMapping: the default planner's planner_data: the path in the nested state dict for each flat key.
 //
 // Pure.
 #pragma once
@@ -18,8 +18,8 @@ namespace cairn::dcp {
 
 using FlatMapping = std::vector<std::pair<std::string, Path>>;
 
-// From a dict, or a ChainMap of dicts (torch before 2.3), from texts to tuples of texts and integers. Nullopt for
-// whatever else a planner may keep there. Fails if `budget` does not have what the mapping takes.
+// Reads a dict, or a ChainMap of dicts (torch before 2.3), from texts to tuples of texts and integers. Nullopt for any
+// other planner_data. Fails if `budget` does not have the mapping's bytes.
 Result<std::optional<FlatMapping>> read_flat_mapping(const pickle::Graph& graph, pickle::Node node, ByteBudget& budget);
 
 }  // namespace cairn::dcp

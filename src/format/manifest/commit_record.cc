@@ -16,9 +16,9 @@ constexpr std::string_view kMagic = "CAIRNCMT";
 constexpr std::uint32_t kVersion = 2;
 constexpr std::uint32_t kVersionWithoutJobStart = 1;
 constexpr std::size_t kFooterBytes = 40;
-// A file takes at least this much of the body.
+// The least bytes of a file's entry in the body.
 constexpr std::uint64_t kFileBytesMin = 6;
-// Far above any: millions of files. Every save reads the records of the checkpoints in its directory.
+// Far above the record of millions of files. Every save reads the commit records of the checkpoints in its directory.
 constexpr std::uint64_t kBodyBytesMax = std::uint64_t{256} << 20;
 
 void append_fixed64(std::string& out, std::uint64_t value) {

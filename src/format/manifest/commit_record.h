@@ -1,7 +1,8 @@
-// CommitRecord: what Cairn puts behind the pickle in `.metadata`: which save this is, and which files make it up.
+// CommitRecord: the bytes that Cairn appends to the pickle in `.metadata`: the identity of the save, and the list of
+// its files.
 //
-// A value; pure functions. Stock torch stops reading at the end of the pickle and never sees it. docs/format.md has the
-// bytes.
+// A value; pure functions. Stock torch stops reading at the end of the pickle and ignores the record. docs/format.md
+// has the bytes.
 #pragma once
 
 #include "core/byte_source.h"
@@ -20,8 +21,9 @@ namespace cairn::manifest {
 
 struct CommitRecord {
   SaveId save_id;
-  SaveId job_id;                  // the same for all saves of one job
-  std::uint64_t job_start = 0;    // orders jobs: nanoseconds since 1970; 0 in a record of version 1, which lacks it
+  SaveId job_id;  // equal for all saves of a job
+  // Orders jobs: nanoseconds since 1970. 0 in a record of version 1, which has no such field.
+  std::uint64_t job_start = 0;
   std::uint64_t save_number = 0;  // counts the saves of a job
   struct File {
     std::string name;  // relative to the checkpoint's directory
@@ -31,21 +33,22 @@ struct CommitRecord {
   };
   std::vector<File> files;
   std::uint64_t pickle_bytes = 0;     // from the start of `.metadata`
-  std::uint32_t pickle_checksum = 0;  // CRC-32 of those bytes
+  std::uint32_t pickle_checksum = 0;  // CRC-32 of the first pickle_bytes bytes
   friend bool operator==(const CommitRecord&, const CommitRecord&) = default;
 };
 
 // The bytes to append to the pickle.
 std::string encode_commit_record(const CommitRecord& record);
 
-// The greatest start of a job. A decoder refuses a later one, so adding 1 to a start that was read never wraps around.
+// The greatest start of a job. The decoder refuses a later start: adding 1 to a decoded start never wraps around.
 inline constexpr std::uint64_t kJobStartMax = INT64_MAX;
 
-// The record at the end of a whole `.metadata` file; nullopt if it has none (stock torch wrote it). The pickle before
-// it is held against its checksum. kCorrupt if either is damaged, kUnsupported if a later version wrote it.
+// The record at the end of a whole `.metadata` file, and a check of the pickle's CRC. Nullopt if the file has no
+// record: stock torch wrote the file. kCorrupt if the record or the pickle is damaged, kUnsupported if a later version
+// of Cairn wrote the record.
 Result<std::optional<CommitRecord>> read_commit_record(std::span<const std::byte> metadata_file);
 
-// The same, but the record alone is read: nothing is said of the pickle.
+// Like read_commit_record(), but reads only the record: the pickle is not checked.
 Result<std::optional<CommitRecord>> read_only_commit_record(const ByteSource& metadata_file);
 
 }  // namespace cairn::manifest

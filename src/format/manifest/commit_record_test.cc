@@ -75,7 +75,7 @@ std::string replaced_footer_checksum(std::string file) {
   return file.replace(file.size() - 40, 4, reinterpret_cast<const char*>(&checksum), 4);
 }
 
-// Footer and body as version 1 has them: without the eight bytes of the start behind the two ids.
+// Footer and body of version 1: without the eight bytes of the job's start behind the two ids.
 TEST(CommitRecord, OfVersion1HasNoStartOfTheJob) {
   const std::string written = encode_commit_record(example());
   constexpr std::size_t kIdBytes = 32, kStartBytes = 8, kFooterBytes = 40;

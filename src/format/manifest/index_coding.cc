@@ -10,10 +10,10 @@
 namespace cairn::manifest {
 namespace {
 
-// How an item's path is written down.
+// The form in which an item's path is encoded.
 enum class PathForm : std::uint8_t {
-  kNone = 0,      // it has none
-  kJoined = 1,    // its elements, joined by dots, are the flat name: only their lengths are written
+  kNone = 0,      // the item has no path
+  kJoined = 1,    // the elements, joined by dots, are the flat name: only the elements' lengths are written
   kExplicit = 2,  // the elements' text follows their lengths
 };
 
@@ -21,10 +21,10 @@ constexpr unsigned kKindMask = 0b11;
 constexpr unsigned kRequiresGradBit = 1 << 2;
 constexpr unsigned kPathFormShift = 3;
 constexpr unsigned kPathFormMask = 0b11;
-constexpr unsigned kWholeBit = 1 << 5;  // the box is the whole tensor
+constexpr unsigned kWholeBit = 1 << 5;  // the box covers the whole tensor
 constexpr unsigned kAllBits = (1 << 6) - 1;
 
-// The text of a path's element; an integer's is made in `buffer`.
+// The text of a path's element. An integer's text is rendered into `buffer`.
 using TextBuffer = std::array<char, std::numeric_limits<std::int64_t>::digits10 + 2>;
 std::string_view text_of(const PathElement& element, TextBuffer& buffer) {
   if (const std::string* text = std::get_if<std::string>(&element)) return *text;
@@ -32,7 +32,7 @@ std::string_view text_of(const PathElement& element, TextBuffer& buffer) {
   return {buffer.data(), static_cast<std::size_t>(written.ptr - buffer.data())};
 }
 
-// Whether fqn_of() the path is the name.
+// Whether fqn_of(path) == fqn.
 bool joins_to(const Path& path, std::string_view fqn) {
   TextBuffer buffer;
   for (const PathElement& element : path) {
@@ -69,7 +69,7 @@ void append_path(std::string& out, const Path& path, PathForm form) {
   }
 }
 
-// One element of a path, from its text.
+// Sets an element of a path from its text.
 Result<void> set_element(PathElement& element, std::string_view text, bool is_integer, const CodedReader& reader) {
   if (!is_integer) {
     element.emplace<std::string>(text);

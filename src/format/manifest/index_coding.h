@@ -1,4 +1,4 @@
-// The coding of one item in a trailer's index; docs/format.md has the bytes.
+// The coding of an item in a trailer's index. docs/format.md has the bytes.
 #pragma once
 
 #include "format/manifest/trailer.h"
@@ -8,19 +8,19 @@
 
 namespace cairn::manifest {
 
-// Integers, one varint each; how many is told elsewhere.
+// The extents as varints. The number of dimensions is not written: the caller of read_extents() passes the number.
 void append_extents(std::string& out, const Extents& extents);
 Result<Extents> read_extents(CodedReader& reader, std::uint64_t dimensions);
 
-// Fails with kInvalidArgument if the item contradicts itself: payload outside the item, a tensor's payload of another
-// length than its box has, box outside the global shape.
+// Fails with kInvalidArgument if the item contradicts itself: a payload outside the item, a tensor's payload that is
+// longer or shorter than the elements of its box, or a box outside the global shape.
 Result<void> check_item(const TrailerItem& item);
 
-// Appends the item; the one before it ended at `previous_end`, which is at most the item's offset.
+// Appends the item. `previous_end` is the end of the preceding item, at most the item's own offset.
 void append_item(std::string& out, const TrailerItem& item, std::uint64_t previous_end);
 
-// Reads one item into `item`, whose memory is used again. Fails with kCorrupt; all that it returns went through
-// check_item.
+// Reads one item into `item` and reuses the memory of `item`. Every returned item has passed check_item(). Fails with
+// kCorrupt for bytes that do not decode, and like check_item().
 Result<void> read_item(CodedReader& reader, std::uint64_t previous_end, TrailerItem& item);
 
 }  // namespace cairn::manifest

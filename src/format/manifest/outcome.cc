@@ -24,13 +24,13 @@ void append_optional(std::string& out, const std::optional<Integer>& number) {
   if (number) append_varint(out, static_cast<std::uint64_t>(*number));
 }
 
-// All but its causes and its exception.
+// Every field of `error` except the causes and the exception.
 void append_error(std::string& out, const Error& error) {
   append_varint(out, static_cast<std::uint64_t>(error.code()));
   append_varint(out, static_cast<std::uint64_t>(error.error_number()));
   append_text(out, error.message());
   append_text(out, error.doing());
-  append_text(out, {});  // unused: held a pickled exception, which no version reads any more
+  append_text(out, {});  // unused: older versions put a pickled exception here, which no version reads any more
   append_optional(out, error.key());
   append_optional(out, error.file());
   append_optional(out, error.expected());
@@ -53,7 +53,8 @@ Result<std::optional<std::uint64_t>> read_optional_number(CodedReader& reader) {
   return std::optional(number);
 }
 
-// An error without its causes and its exception. (A Result<Error> could not tell which of the two it holds.)
+// Appends an error without its causes and its exception. (Result<Error> is not possible: value and error would have one
+// type.)
 Result<void> read_one_error(CodedReader& reader, std::vector<Error>& errors) {
   CAIRN_TRY_ASSIGN(const std::uint64_t code, reader.varint());
   if (code > static_cast<std::uint64_t>(ErrorCode::kInternal)) return reader.damaged("an error of an unknown kind");
@@ -63,7 +64,7 @@ Result<void> read_one_error(CodedReader& reader, std::vector<Error>& errors) {
   error = std::move(error).error_number(static_cast<int>(error_number));
   CAIRN_TRY_ASSIGN(const std::string_view doing, reader.counted_text());
   if (!doing.empty()) error = std::move(error).while_doing(doing);
-  CAIRN_TRY(reader.counted_text());  // unused, whatever it holds
+  CAIRN_TRY(reader.counted_text());  // unused field, of any content
   CAIRN_TRY_ASSIGN(const auto key, read_optional_text(reader));
   if (key) error = std::move(error).key(*key);
   CAIRN_TRY_ASSIGN(const auto file, read_optional_text(reader));
@@ -110,7 +111,7 @@ Result<ExceptionRecord> read_exception(CodedReader& reader) {
   return record;
 }
 
-// The exceptions of `errors`, in their order: of each a byte 0, or 1 and the record.
+// The exceptions of `errors`, in order: for each error a byte 0, or a byte 1 and the record.
 void append_exceptions(std::string& out, std::span<const Error> errors) {
   std::size_t bytes_left = kExceptionsBytesMax;
   for (const Error& error : errors) {
@@ -126,7 +127,7 @@ void append_exceptions(std::string& out, std::span<const Error> errors) {
 }
 
 Result<void> read_exceptions(CodedReader& reader, std::span<Error> errors) {
-  if (reader.left() == 0) return {};  // an older version wrote the outcome
+  if (reader.left() == 0) return {};  // an older version of Cairn wrote the outcome
   for (Error& error : errors) {
     CAIRN_TRY_ASSIGN(const std::uint8_t present, reader.byte());
     if (present == 0) continue;
@@ -156,7 +157,7 @@ Result<std::string> decode_outcome(std::string_view message) {
   std::vector<Error> errors;
   CAIRN_TRY(read_one_error(reader, errors));
   CAIRN_TRY_ASSIGN(const std::uint64_t cause_count, reader.varint());
-  if (cause_count != 0) errors.clear();  // it is made anew from its causes
+  if (cause_count != 0) errors.clear();  // Error::of_ranks() builds the outer error from the causes
   for (std::uint64_t i = 0; i < cause_count; ++i) CAIRN_TRY(read_one_error(reader, errors));
   CAIRN_TRY(read_exceptions(reader, errors));
   if (cause_count == 0) return errors.front();

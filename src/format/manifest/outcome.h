@@ -1,8 +1,9 @@
-// Outcome: what one process tells others of a step: the bytes that it has for them, or why it failed, with all that an
-// Error holds.
+// Outcome: the result of a step, sent from one process to the others: the step's bytes, or the Error with all its
+// fields.
 //
-// The coding stays within one job, whose processes run the same Cairn, but it also lies in the marks of a save, which
-// are files that another user may have planted. Everything in it is plain data, and what is read is checked.
+// The processes of one job exchange outcomes and run one version of Cairn. But a save's marks hold outcomes too, and
+// the marks are files: another user may have planted them. An outcome is plain data, and the decoder checks every
+// field.
 #pragma once
 
 #include <cairn/result.h>
@@ -13,14 +14,17 @@
 
 namespace cairn::manifest {
 
-// Exception records that would make an outcome longer than this are left out of it.
+// The most bytes of exception records in an outcome. encode_outcome() leaves out a record for which the bytes do not
+// suffice.
 inline constexpr std::size_t kExceptionsBytesMax = std::size_t{1} << 20;
-// A record with more frames is left out of an outcome, and refused by the decoder.
+// The most frames of an exception record. encode_outcome() leaves out a record with more frames, and the decoder
+// refuses a message with more.
 inline constexpr std::size_t kExceptionFramesMax = 64;
 
 std::string encode_outcome(const Result<std::string>& outcome);
 
-// The outcome that came from elsewhere: its bytes, or its error. kCorrupt if the message is none of ours.
+// The outcome in a message from another process: the bytes, or the error. kCorrupt if the message is not an encoded
+// outcome.
 Result<std::string> decode_outcome(std::string_view message);
 
 }  // namespace cairn::manifest

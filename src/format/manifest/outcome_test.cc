@@ -40,7 +40,7 @@ TEST(Outcome, OfOneProcessCarriesItsException) {
   EXPECT_EQ(got.exception()->text, "the disk is tired");
 }
 
-// Older versions put a pickle between the action and the key, and ended with the causes.
+// Older versions put a pickle between the action and the key, and ended the message after the causes.
 std::string outcome_of_an_older_version(std::string_view pickle) {
   std::string message = "n";
   for (const int number : {0, 0}) append_varint(message, static_cast<std::uint64_t>(number));  // code, errno

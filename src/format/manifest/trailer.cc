@@ -18,12 +18,12 @@ namespace {
 constexpr std::string_view kMagic = "CAIRNTRL";
 constexpr std::uint32_t kVersion = 1;
 constexpr std::uint64_t kFooterBytes = 64;
-// An item takes at least this much of an index.
+// The least bytes of an item in an index.
 constexpr std::uint64_t kItemBytesMin = 4;
 
-// The last bytes of the file. Its own checksum covers all of it but itself, and with the body's checksum the whole
-// trailer; so it is what the commit record holds. (The checksum of bytes that end in their own checksum would be a
-// constant.)
+// The last bytes of the file. The footer's checksum covers the rest of the footer, including the body's checksum, and
+// therefore vouches for the whole trailer. The commit record holds the footer's checksum. (A checksum over the whole
+// trailer would be useless: the CRC of bytes that end in their own CRC is a constant.)
 struct Footer {
   std::uint32_t checksum = 0;       // of the 60 bytes behind it
   std::uint32_t body_checksum = 0;  // of index and table
@@ -35,7 +35,7 @@ struct Footer {
   std::uint32_t version = kVersion;
 };
 
-// Fills in the footer's own checksum, too.
+// Fills in footer.checksum and writes the footer to `out`.
 void render_footer(Footer& footer, std::span<std::byte> out) {
   assert(out.size() == kFooterBytes);
   std::byte* to = store_little_endian(out.data() + 4, footer.body_checksum);
@@ -150,7 +150,7 @@ std::uint32_t TrailerLayout::render(std::span<const std::uint32_t> checksums, st
   return footer.checksum;
 }
 
-// Builds a Trailer from bytes whose checksums are right.
+// Builds a Trailer from index and table, after their checksums have been compared.
 class TrailerReader {
  public:
   static Result<Trailer> read(const ByteSource& file, const Footer& footer) {
@@ -214,7 +214,7 @@ class TrailerReader {
     return static_cast<std::uint32_t>(value);
   }
 
-  // A box that is none is an argument error to whoever makes one, but damage here.
+  // An invalid box in an index is kInvalidArgument for a writer of the index and kCorrupt for a reader of the file.
   static Error as_corrupt(Error error, const Footer& footer) {
     Error corrupt(ErrorCode::kCorrupt, "the trailer's index contradicts itself: " + error.message());
     if (error.key()) corrupt = std::move(corrupt).key(*error.key());
@@ -228,7 +228,7 @@ TrailerItem Trailer::item(std::size_t item) const {
   CodedReader reader(as_bytes(index_).subspan(item_places_[item]), trailer_offset_);
   const std::uint64_t previous_end = item == 0 ? 0 : extents_[item - 1].item_offset + extents_[item - 1].item_length;
   TrailerItem decoded;
-  read_item(reader, previous_end, decoded).value();  // it was read once before, so it can't fail
+  read_item(reader, previous_end, decoded).value();  // parse_index() decoded the item before: no failure is possible
   return decoded;
 }
 

@@ -1,7 +1,8 @@
-// Trailer: the end of a data file that Cairn wrote: an index of its items and a checksum for every byte before it.
+// Trailer: the end of a data file written by Cairn: an index of the file's items, and a checksum for every byte before
+// the trailer.
 //
-// Values; safe to read from several threads. docs/format.md has the bytes. What is read is checked against its own
-// checksums and against the file's size before it is returned.
+// Values; safe to read from several threads. docs/format.md has the bytes. A trailer is checked against its own
+// checksums and against the file's size before the caller gets the trailer.
 #pragma once
 
 #include "core/byte_source.h"
@@ -21,7 +22,7 @@
 
 namespace cairn::manifest {
 
-// Where an item lies, in bytes from the start of the file.
+// The place of an item, in bytes from the start of the file.
 struct ItemExtent {
   std::uint64_t item_offset = 0;
   std::uint64_t item_length = 0;
@@ -36,7 +37,7 @@ struct TrailerItem {
   std::string fqn;
   Path path;  // empty if the state dict was flat
   Kind kind = Kind::kTensor;
-  // The next four say nothing if it is a value.
+  // Without meaning for a value: dtype, requires_grad, global_shape and box.
   DType dtype = DType::kFloat32;
   bool requires_grad = false;
   Extents global_shape;
@@ -48,13 +49,14 @@ struct TrailerIndex {
   SaveId save_id;
   std::uint32_t rank = 0;
   std::uint32_t file_number = 0;   // among the rank's files of this save
-  std::uint32_t file_count = 0;    // of the whole save; 0 if nobody knew when this file was written
+  std::uint32_t file_count = 0;    // number of files of the whole save; 0 if unknown when the file was written
   std::vector<TrailerItem> items;  // ascending by offset, not overlapping
 };
 
-// Which checksum of the table covers what. Per item, in order, one for each 64 KiB chunk of its payload; then one for
-// each frame: frame i is what lies between the payloads of items i-1 and i, the first begins at 0, the last ends at the
-// trailer. So every byte before the trailer is covered by exactly one.
+// Which bytes each checksum of the table covers. First, item by item, a checksum for each 64 KiB chunk of the payload.
+// Then a checksum for each frame: frame i is the bytes between the payloads of items i-1 and i, the first frame begins
+// at offset 0, and the last frame ends at the trailer. Every byte before the trailer is covered by exactly one
+// checksum.
 class ChecksumSlots {
  public:
   ChecksumSlots() = default;
@@ -64,18 +66,18 @@ class ChecksumSlots {
   std::uint64_t frame(std::size_t frame) const { return first_chunks_.back() + frame; }
   std::uint64_t count() const { return first_chunks_.back() + first_chunks_.size(); }
   std::size_t item_count() const { return first_chunks_.size() - 1; }
-  // Takes the items in order.
+  // Appends the slots of the next item. Call once per item, in file order.
   void append(std::uint64_t payload_length);
 
  private:
   std::vector<std::uint64_t> first_chunks_{0};  // per item, and the end of the last
 };
 
-// The trailer of a file that is yet to be written: all but the checksums.
+// The trailer of a file to be written, without the checksums.
 class TrailerLayout {
  public:
-  // `trailer_offset` is where the trailer begins: at or behind the last item's end. Fails with kInvalidArgument if
-  // items are out of order, overlap, or do not fit before the trailer.
+  // `trailer_offset` is the offset of the trailer: the last item's end, or later. Fails with kInvalidArgument if items
+  // are out of order, overlap, or reach beyond `trailer_offset`.
   static Result<TrailerLayout> make(const TrailerIndex& index, std::uint64_t trailer_offset);
 
   std::uint64_t trailer_offset() const { return trailer_offset_; }
@@ -83,10 +85,11 @@ class TrailerLayout {
   std::uint64_t file_bytes() const { return trailer_offset_ + trailer_bytes(); }
   const ChecksumSlots& slots() const { return slots_; }
   std::uint64_t checksum_count() const { return slots_.count(); }
-  // The index does not hold the save id, so a layout serves many saves.
+  // The index does not hold the save id: a layout serves many saves.
   void set_save_id(SaveId save_id) { save_id_ = save_id; }
 
-  // `checksums` has checksum_count() values, `out` trailer_bytes(). Returns the checksum that the commit record holds.
+  // `checksums` has checksum_count() values, `out` has trailer_bytes() bytes. Returns the trailer checksum, which the
+  // commit record holds.
   std::uint32_t render(std::span<const std::uint32_t> checksums, std::span<std::byte> out) const;
 
  private:
@@ -97,7 +100,7 @@ class TrailerLayout {
   ChecksumSlots slots_;
 };
 
-// The trailer of a file that was read. Keeps the index encoded; an item costs 48 bytes and its encoding.
+// The trailer of an existing file. Keeps the index encoded: an item costs 48 bytes and its encoding.
 class Trailer {
  public:
   SaveId save_id() const { return save_id_; }
@@ -105,22 +108,22 @@ class Trailer {
   std::uint32_t file_number() const { return file_number_; }
   std::uint32_t file_count() const { return file_count_; }
   std::uint64_t trailer_offset() const { return trailer_offset_; }
-  // What the commit record holds for this file: it covers the whole trailer.
+  // The checksum of the whole trailer. The commit record holds this value for the file.
   std::uint32_t checksum() const { return checksum_; }
 
   std::size_t item_count() const { return extents_.size(); }
   const ItemExtent& extent(std::size_t item) const { return extents_[item]; }
   // Decodes item `item` of the index.
   TrailerItem item(std::size_t item) const;
-  // The item that begins at this offset of the file.
+  // The index of the item at offset `item_offset` of the file; nullopt if no item begins at `item_offset`.
   std::optional<std::size_t> item_at(std::uint64_t item_offset) const;
 
   const ChecksumSlots& slots() const { return slots_; }
   std::span<const std::uint32_t> checksums() const { return checksums_; }
-  // One for each 64 KiB of the item's payload.
+  // A checksum for each 64 KiB chunk of the item's payload.
   std::span<const std::uint32_t> chunk_checksums(std::size_t item) const;
-  // Of the bytes from the end of payload frame-1 (0 for the first) to the start of payload `frame` (the trailer for the
-  // last).
+  // The CRC of the bytes [frame_begin(frame), frame_end(frame)): from the end of payload frame-1 (0 for the first
+  // frame) to the start of payload `frame` (the trailer for the last frame).
   std::uint32_t frame_checksum(std::size_t frame) const { return checksums_[slots_.frame(frame)]; }
   std::uint64_t frame_begin(std::size_t frame) const;
   std::uint64_t frame_end(std::size_t frame) const;
@@ -140,11 +143,12 @@ class Trailer {
   std::vector<std::uint32_t> checksums_;
 };
 
-// Nullopt if the file does not end in a trailer (stock torch wrote it). kCorrupt if the trailer is damaged or
-// contradicts the file's size, kUnsupported if a later version wrote it.
+// Nullopt if the file does not end in a trailer: stock torch wrote the file. kCorrupt if the trailer is damaged or
+// contradicts the file's size, kUnsupported if a later version of Cairn wrote the trailer.
 Result<std::optional<Trailer>> read_trailer(const ByteSource& file);
 
-// What the last 64 bytes of a file say by themselves. Same errors, but only these bytes are read and checked.
+// The contents of the footer, the last 64 bytes of a file. read_trailer_footer() reads and checks only these 64 bytes,
+// with the errors of read_trailer().
 struct TrailerFooter {
   SaveId save_id;
   std::uint32_t rank = 0;

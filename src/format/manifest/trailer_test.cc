@@ -54,7 +54,7 @@ TrailerIndex example() {
   return index;
 }
 
-// A whole file: bytes that we do not look into, and the trailer.
+// A whole file: zero bytes in place of the items, and the trailer.
 std::string file_with(const TrailerLayout& layout) {
   std::string file(layout.file_bytes(), '\0');
   std::vector<std::uint32_t> checksums(layout.checksum_count());

@@ -1,7 +1,7 @@
-// Varints and the cursor that reads them: the coding of indexes and commit records.
+// Varints, and CodedReader, which reads varints, fixed-size integers and texts from a trailer index or a commit record.
 //
-// An unsigned integer in groups of seven bits, lowest first, the top bit set on all bytes but the last; at most ten
-// bytes.
+// A varint is an unsigned integer in groups of seven bits, lowest group first. The top bit is set on all bytes but the
+// last. A varint has at most ten bytes.
 #pragma once
 
 #include "core/little_endian.h"
@@ -22,25 +22,26 @@ inline void append_varint(std::string& out, std::uint64_t value) {
   out.push_back(static_cast<char>(value));
 }
 
-// A text with its length before it.
+// The length of `text` as a varint, then `text`.
 inline void append_text(std::string& out, std::string_view text) {
   append_varint(out, text.size());
   out += text;
 }
 
-// A list of texts with their number before them.
+// The number of texts as a varint, then each text by append_text().
 inline void append_texts(std::string& out, std::span<const std::string> texts) {
   append_varint(out, texts.size());
   for (const std::string& text : texts) append_text(out, text);
 }
 
-// Reads forward through bytes that somebody else owns; every step is checked and fails with kCorrupt.
+// Reads forward through the caller's bytes, which must outlive the reader. Every step is checked and fails with
+// kCorrupt.
 class CodedReader {
  public:
-  // `bytes` begin at `base` of the file, which errors then name.
+  // `base` is the offset of `bytes` in their file. Errors name offsets in the file.
   CodedReader(std::span<const std::byte> bytes, std::uint64_t base) : bytes_(bytes), base_(base) {}
 
-  // A message, which is no part of a file.
+  // For a message between processes: errors name offsets in the message.
   explicit CodedReader(std::string_view message) : CodedReader(std::as_bytes(std::span(message)), 0) {}
 
   std::size_t position() const { return position_; }
@@ -78,20 +79,21 @@ class CodedReader {
     return view;
   }
 
-  // What append_text() wrote; a view into the bytes.
+  // A text written by append_text(), as a view into the bytes.
   Result<std::string_view> counted_text() {
     CAIRN_TRY_ASSIGN(const std::uint64_t length, varint());
     return text(length);
   }
 
-  // How many of something follow, each of at least one byte: so memory stays in proportion to the bytes.
+  // The number of parts to follow. Each part takes at least one byte: a larger count than the bytes left is refused,
+  // which keeps the caller's memory in proportion to the input.
   Result<std::uint64_t> count() {
     CAIRN_TRY_ASSIGN(const std::uint64_t count, varint());
     if (count > left()) return damaged("more parts than bytes");
     return count;
   }
 
-  // What append_texts() wrote.
+  // The texts written by append_texts().
   Result<std::vector<std::string>> counted_texts() {
     CAIRN_TRY_ASSIGN(const std::uint64_t number, count());
     std::vector<std::string> texts;

@@ -1,6 +1,6 @@
-// GlobalTable: the classes and functions that a pickle names, numbered from 0; equal names have equal numbers.
+// GlobalTable: the classes and functions that a pickle names, numbered from 0. Equal names have equal numbers.
 //
-// One thread at a time while it grows. It keeps views: the text must outlive it.
+// One thread at a time while the table grows. Keeps views: the pickle's text must outlive the table.
 #pragma once
 
 #include <cairn/seeded_hash.h>

@@ -10,7 +10,7 @@
 namespace cairn::pickle {
 namespace {
 
-// The bytes of a counted opcode (text, bytes) at `offset`. The scan has checked that they lie inside.
+// The bytes of a counted opcode (text, bytes) at `offset`. The scan has checked that the bytes lie inside the input.
 std::span<const std::byte> counted_bytes(std::span<const std::byte> input, std::uint64_t offset) {
   const std::span<const std::byte> operand = input.subspan(offset + 1);
   switch (std::to_integer<std::uint8_t>(input[offset])) {

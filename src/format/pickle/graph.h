@@ -1,8 +1,8 @@
-// Graph: what a pickle describes, as inert nodes: the values, and the calls that Python would have made.
+// Graph: the contents of a pickle as inert nodes: the values, and the calls that Python would have made.
 //
-// Nothing is imported or called. A Graph is immutable and safe to read from several threads. It holds views into the
-// pickle's bytes, which must outlive it. A graph from a stranger may share nodes and contain cycles: whoever walks it
-// needs a bound of their own (to_value() in value_reader.h has one).
+// Nothing is imported or called. A Graph is immutable and safe to read from several threads. Holds views into the
+// pickle's bytes, which must outlive the graph. A hostile pickle's graph may share nodes and contain cycles: a caller
+// that walks the graph needs its own bound on the walk (to_value() in value_reader.h has a bound).
 #pragma once
 
 #include <bit>
@@ -66,14 +66,14 @@ class Elements {
     return first;
   }
   Iterator end() const { return {}; }
-  Node front() const { return *begin(); }  // of a range that is not empty
+  Node front() const { return *begin(); }  // requires a range that is not empty
 
  private:
   friend class Graph;
   Elements() = default;
-  Node single_;                  // set if that is all there is
-  const Node* run_ = nullptr;    // else the elements in one run, if set
-  const Node* arena_ = nullptr;  // else a chain of segments that starts at `segment_`
+  Node single_;                  // if set: the only element
+  const Node* run_ = nullptr;    // otherwise, if set: all elements in one run
+  const Node* arena_ = nullptr;  // otherwise: a chain of segments that starts at `segment_`
   std::uint64_t segment_ = 0;
   std::size_t count_ = 0;
 };
@@ -84,10 +84,10 @@ class Graph {
   Graph& operator=(Graph&&) noexcept = default;
 
   Node root() const noexcept { return root_; }
-  // Bytes of the input up to and including its STOP; what follows was not looked at.
+  // Bytes of the input up to and including STOP. The machine does not look at later bytes.
   std::size_t bytes_consumed() const noexcept { return bytes_consumed_; }
   std::span<const std::byte> input() const noexcept { return input_; }
-  // What the nodes take.
+  // Bytes of memory of the nodes.
   std::size_t memory_bytes() const noexcept { return arena_.capacity() * sizeof(Node); }
 
   Kind kind(Node node) const {
@@ -96,7 +96,7 @@ class Graph {
   }
   bool is(Node node, Kind expected) const { return kind(node) == expected; }
 
-  // Each needs a node of the kind that it names: ask kind() first.
+  // Each accessor requires a node of the accessor's kind: check kind() first.
   bool boolean(Node node) const;
   std::int64_t integer(Node node) const {
     if (node.tag() == Node::Tag::kInteger) return std::bit_cast<std::int64_t>(node.bits()) >> Node::kTagBits;
@@ -105,7 +105,7 @@ class Graph {
   double real(Node node) const;
   std::string_view text(Node node) const;
   std::span<const std::byte> bytes(Node node) const;  // kBytes, kByteArray, kBigInteger
-  // kTuple, kFrozenSet, kList, kSet, kDict. A range outlives its iterators.
+  // kTuple, kFrozenSet, kList, kSet, kDict. A range must outlive its iterators.
   Elements elements(Node node) const {
     Elements range;
     range.arena_ = arena_.data();
@@ -124,24 +124,24 @@ class Graph {
   std::string_view module(Node node) const;                                         // kGlobal
   std::string_view name(Node node) const;                                           // kGlobal
   bool is_global(Node node, std::string_view module, std::string_view name) const;  // any kind
-  // Equal names have equal numbers, which count from 0: for tables indexed by global.
+  // Numbers from 0, for tables indexed by global. Equal names have equal numbers.
   std::size_t global_index(Node node) const;  // kGlobal
-  Node callable(Node node) const;             // kCall and kInstance; a global, or what a stranger put there
+  Node callable(Node node) const;             // kCall and kInstance; a global, or any node in a hostile pickle
   Node arguments(Node node) const;            // kCall and kInstance; always a tuple
-  Node state(Node node) const;                // kCall and kInstance; unset if none was set
-  Node items(Node node) const;                // kCall and kInstance: what was appended (kList), added (kSet) or
-                                              // set by key (kDict) on the result; unset if nothing was
-  Node persistent_id(Node node) const;        // kPersistent
+  Node state(Node node) const;                // kCall and kInstance; unset if the pickle set no state
+  Node items(Node node) const;  // kCall and kInstance: the elements appended to (kList), added to (kSet) or set by key
+                                // on (kDict) the result; unset if there are none
+  Node persistent_id(Node node) const;                           // kPersistent
   std::uint64_t folded(Node node) const { return node.rest(); }  // kFolded
 
   // Whether `node` is a call or instance of a global of this name.
   bool makes(Node node, std::string_view module, std::string_view name) const;
-  // If `node` is torch.Size of a tuple: the elements of that tuple.
+  // If `node` is torch.Size of a tuple: the elements of the tuple.
   std::optional<std::span<const Node>> shape(Node node) const {
     if (node.tag() != Node::Tag::kShape) return std::nullopt;
     return std::span(arena_.data() + node.offset(), node.count());
   }
-  // An integer of 64 bits, if it is one.
+  // The integer, if `node` is an integer of at most 64 bits.
   std::optional<std::int64_t> integer_if(Node node) const {
     if (node.tag() == Node::Tag::kInteger || kind(node) == Kind::kInteger) return integer(node);
     return std::nullopt;
@@ -154,7 +154,7 @@ class Graph {
   std::int64_t long_integer(Node node) const;
   Kind kind_in_input(Node node) const;
 
-  // By tag. Where the input decides, the rarer of two kinds stands here.
+  // By tag. For a tag whose kind depends on the input: the rarer of the two kinds.
   static constexpr Kind kKinds[] = {
       Kind::kNone,  Kind::kNone,      Kind::kBool,   Kind::kBool,      Kind::kInteger,    Kind::kReal,
       Kind::kText,  Kind::kByteArray, Kind::kGlobal, Kind::kFolded,    Kind::kInteger,    Kind::kBigInteger,
@@ -166,7 +166,7 @@ class Graph {
   std::span<const std::byte> input_;
   NodeBuffer arena_;
   GlobalTable globals_;
-  Node shape_class_;  // the global torch.Size, if there is one
+  Node shape_class_;  // the global torch.Size, if the pickle names torch.Size
   Node root_;
   std::size_t bytes_consumed_ = 0;
 };

@@ -1,4 +1,4 @@
-// LongInteger: the bytes of pickle's LONG opcodes: two's complement, little endian, as long as the writer liked.
+// LongInteger: the bytes of pickle's LONG opcodes: two's complement, little endian, of any length.
 //
 // Pure.
 #pragma once
@@ -12,8 +12,8 @@
 
 namespace cairn::pickle {
 
-// The number without the bytes that only repeat its sign. Linear: done once for each opcode, however often its result
-// is asked for.
+// The number without bytes that only repeat the sign. Linear in the number's length: called once for each opcode, not
+// for each use of the number.
 inline std::span<const std::byte> shortest(std::span<const std::byte> number) {
   while (number.size() > 1) {
     const auto last = std::to_integer<unsigned>(number.back());
@@ -24,7 +24,7 @@ inline std::span<const std::byte> shortest(std::span<const std::byte> number) {
   return number;
 }
 
-// Of at most eight bytes; none is 0.
+// `number` has at most eight bytes; an empty number is 0.
 inline std::int64_t small_integer(std::span<const std::byte> number) {
   assert(number.size() <= sizeof(std::int64_t));
   const bool negative = !number.empty() && (number.back() & std::byte{0x80}) != std::byte{0};

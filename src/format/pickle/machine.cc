@@ -1,14 +1,13 @@
-// How it is fast, for metadata of half a million chunks:
-// - OpcodeScan goes first, so that no operand needs a check here, and of all that the pickle memoises (almost
-//   everything) only what it asks for again is kept.
-// - A node is a word. Numbers are in it, text stays in the input, `torch.Size((a, b))` is its inner tuple under another
-//   name.
-// - The arena only grows, so an instance that a Folder consumes takes all that was made for it away by moving the
-//   arena's end back. Nothing else may refer to what lies behind that end. `pinned_` guards this: it is moved up
-//   whenever a reference is made that the stack does not show (memo, DUP), or when an old container comes back from the
-//   memo and could be given something new.
-// - An object that is written like an earlier one that was folded is recognised by a Stencil and folded without a
-// graph.
+// Why the machine is fast, for metadata of half a million chunks:
+// - OpcodeScan runs first. The machine then needs no bounds check for operands, and the memo keeps only the entries
+//   that the pickle reads again: a pickle memoises almost every object.
+// - A node is a word. The word holds a number; a text stays in the input; `torch.Size((a, b))` is the inner tuple under
+//   another tag.
+// - The arena allocates only at its end. When a Folder consumes an instance, the machine frees all nodes of the
+//   instance by moving the arena's end back. Nothing else may then refer to words behind the new end. `pinned_` guards
+//   the words: the machine moves `pinned_` up when making a reference that the stack does not show (memo, DUP), and
+//   when pushing an old container from the memo, to which the pickle may add elements.
+// - An object written like an earlier, folded object is recognised by a Stencil and folded without a graph.
 
 #include "format/pickle/machine.h"
 
@@ -28,7 +27,7 @@ namespace cairn::pickle {
 namespace {
 
 constexpr std::size_t kArenaWordsMax = std::size_t{1} << 32;  // an offset has 32 bits
-constexpr std::size_t kTupleCountMax = std::size_t{1} << 26;  // a count has 27
+constexpr std::size_t kTupleCountMax = std::size_t{1} << 26;  // a count has 27 bits
 constexpr const char* kTooLarge = "a pickle that needs more memory than allowed";
 constexpr const char* kTooFew = "a pickle that takes more from its stack than is there";
 
@@ -46,14 +45,14 @@ class Machine {
  private:
   using Tag = Node::Tag;
 
-  // Each says whether to go on. Those that take Registers are inlined; the others work on `saved_`.
+  // Each returns whether to go on. Functions that take Registers are inlined; the other functions work on `saved_`.
   bool execute();
   bool execute_rare();
   bool execute_stack(Registers& r, std::uint8_t opcode);
   template <typename Slow>
   bool spilled(Registers& r, Slow slow);
 
-  // Notes why, and gives false.
+  // Records the failure and returns false.
   [[gnu::noinline, gnu::cold]] bool fail(const std::byte* at, const char* message,
                                          ErrorCode code = ErrorCode::kCorrupt);
   Error error() const {
@@ -77,7 +76,7 @@ class Machine {
   bool memoize(Registers& r);
   void numbered_put(std::size_t memo, Node node);
 
-  // Opcodes, and runs of them that Python's pickler writes again and again.
+  // Opcodes, and runs of opcodes that Python's pickler writes frequently.
   bool tuple(Registers& r, std::size_t count, Tag tag);
   bool container(Registers& r, Tag tag);
   bool extend(Registers& r, Tag target, std::size_t count);
@@ -96,13 +95,13 @@ class Machine {
   Limits limits_;
   Folder* folder_;
   std::size_t arena_end_ = 1;  // 0 means "none" in links
-  std::size_t pinned_ = 0;     // only instances that lie at this word of the arena or behind it may be folded
+  std::size_t pinned_ = 0;     // only instances at this word of the arena or behind may be folded
 
   NodeBuffer stack_;
   Node* stack_end_ = nullptr;
   std::vector<std::size_t> fences_;
 
-  OpcodeScan scan_;  // of nothing, until run() makes it
+  OpcodeScan scan_;  // empty until run() makes the scan
   ZeroedArray<Node> memo_;
   std::size_t memoized_ = 0;
   bool numbered_memo_ = false;
@@ -110,7 +109,7 @@ class Machine {
   Recogniser recogniser_;
 
   Registers saved_{};
-  const std::byte* idioms_end_ = nullptr;  // from here on eight bytes cannot be loaded at once
+  const std::byte* idioms_end_ = nullptr;  // from here on, eight bytes cannot be loaded at once
 
   const char* failure_ = nullptr;
   ErrorCode failure_code_ = ErrorCode::kCorrupt;
@@ -124,7 +123,7 @@ bool Machine::fail(const std::byte* at, const char* message, ErrorCode code) {
   return false;
 }
 
-// Carries out something that is not inlined, without ever giving away the address of `r`.
+// Runs a function that is not inlined, without taking the address of `r`.
 template <typename Slow>
 [[gnu::always_inline]] inline bool Machine::spilled(Registers& r, Slow slow) {
   saved_.at = r.at;
@@ -160,7 +159,7 @@ bool Machine::grow_stack() {
   r.fence = r.top;
 }
 
-// The things since the last mark now belong to the one before it; depth() before this call counts them.
+// The objects since the last mark now belong to the previous mark. Before the call, depth() counts the objects.
 [[gnu::always_inline]] inline bool Machine::close_mark(Registers& r) {
   if (fences_.empty()) return fail(r.at, "a pickle that looks for a mark that is not there");
   r.fence = stack_.data() + fences_.back();
@@ -183,9 +182,9 @@ bool Machine::grow_arena(std::size_t words) {
 }
 
 [[gnu::always_inline]] inline bool Machine::get(Registers& r, std::size_t memo) {
-  const Node node = memo_[memo];  // the scan has seen to it that the entry exists
+  const Node node = memo_[memo];  // the scan has sized the memo for every entry that is read
   if (!node.is_set()) return fail(r.at, "a pickle that asks its memo for what is not there");
-  // It may get new elements now, which a fold must not take away.
+  // The pickle may now add elements to the container, and a fold must not discard the elements.
   if (node.may_change()) pinned_ = arena_end_;
   return push(r, node);
 }
@@ -223,8 +222,8 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   return push(r, Node::at_place(tag, place, count));
 }
 
-// A list, set or dict: a word with the places of its first and last segment, and a word with the count of elements. A
-// segment is a word with the place of the next one and its own count, then the elements.
+// A list, set or dict is two words: the places of its first and last segment, and the count of elements. A segment is a
+// word with the place of the next segment and the segment's count, then the elements.
 [[gnu::always_inline]] inline bool Machine::container(Registers& r, Tag tag) {
   const std::uint64_t place = allocate(r, 2);
   if (place == 0) return false;
@@ -233,7 +232,8 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   return push(r, Node::at_place(tag, place));
 }
 
-// Moves the top `count` things into the container below them; for a call or an instance, into the items set on it.
+// Moves the top `count` objects into the container below. If a call or an instance lies below, moves the objects into
+// the items of the call or instance.
 [[gnu::always_inline]] inline bool Machine::extend(Registers& r, Tag target, std::size_t count) {
   if (r.depth() < count + 1) return fail(r.at, kTooFew);
   if (target == Tag::kDict && count % 2 != 0) return fail(r.at, "a pickle that sets a key without a value");
@@ -323,7 +323,8 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   return r.at < idioms_end_ && idiom.is_at(r.at);
 }
 
-// A tuple is on top; if torch.Size lies below and the opcodes come that call it with the tuple, that is done here.
+// A tuple is on top of the stack. If torch.Size lies below and the following opcodes call torch.Size with the tuple,
+// carries out the opcodes here.
 [[gnu::always_inline]] inline bool Machine::shape(Registers& r) {
   const bool is_memoized = next_is(r, kIntoCall);
   if ((!is_memoized && !next_is(r, kIntoCallBare)) || numbered_memo_ || r.depth() < 2) return true;
@@ -341,8 +342,8 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   return true;
 }
 
-// An empty tuple is due; if a class is on top and the opcodes come that make an instance of it and open a dict for its
-// state, all that is done here.
+// Carries out EMPTY_TUPLE. If a class is on top of the stack and the following opcodes make an instance of the class
+// and open a dict for its state, carries out the opcodes too.
 [[gnu::always_inline]] inline bool Machine::new_with_dict(Registers& r) {
   if (r.depth() > 0 && !numbered_memo_) {
     const std::byte* at = r.at;
@@ -381,7 +382,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
 }
 
 bool Machine::global(Registers& r, std::string_view module, std::string_view name) {
-  constexpr std::size_t kBytesMax = 1024;  // each object of the class copies them, and each mention hashes them
+  constexpr std::size_t kBytesMax = 1024;  // each object copies the names, and each mention hashes the names
   if (std::max(module.size(), name.size()) > kBytesMax) {
     return fail(r.at, "a pickle that names a class by more than 1024 bytes", ErrorCode::kUnsupported);
   }
@@ -393,7 +394,7 @@ bool Machine::global(Registers& r, std::string_view module, std::string_view nam
 bool Machine::global_line(Registers& r) {
   const auto line = [this, &r] {
     const char* begin = reinterpret_cast<const char*>(r.at);
-    // The scan found its end; not strchr, which a zero byte in the name would stop before it.
+    // The scan found the line's end. memchr(), because strchr() would stop at a zero byte in the name.
     const auto left = static_cast<std::size_t>(graph_.input_.data() + graph_.input_.size() - r.at);
     const char* end = static_cast<const char*>(std::memchr(begin, '\n', left));
     const std::string_view text(begin, static_cast<std::size_t>(end - begin));
@@ -432,7 +433,7 @@ bool Machine::stack_global(Registers& r) {
   return push(r, Node::at_place(is_big ? Tag::kBigInteger : Tag::kLong, place));
 }
 
-// What metadata consists of.
+// The opcodes of which metadata mostly consists.
 bool Machine::execute() {
   const std::byte* const input = graph_.input_.data();
   Registers r{saved_.at, saved_.top, saved_.fence};
@@ -532,11 +533,11 @@ bool Machine::execute_rare() {
   return ok;
 }
 
-// Opcodes that need something on the stack, and seldom come.
+// Rare opcodes that need an object on the stack.
 bool Machine::execute_stack(Registers& r, std::uint8_t opcode) {
   const std::size_t count = r.depth();
   if (opcode == kFrozenSet) return close_mark(r) && tuple(r, count, Tag::kFrozenSet);
-  if (opcode == kPopMark || (opcode == kPop && count == 0 && !fences_.empty())) {  // Python's POP may take a mark, too
+  if (opcode == kPopMark || (opcode == kPop && count == 0 && !fences_.empty())) {  // Python's POP may remove a mark
     r.top -= count;
     return close_mark(r);
   }
@@ -544,7 +545,7 @@ bool Machine::execute_stack(Registers& r, std::uint8_t opcode) {
   switch (opcode) {
     case kPop: r.top -= 1; return true;
     case kDup:
-      pinned_ = arena_end_;  // two of the stack's things are one
+      pinned_ = arena_end_;  // two entries of the stack are one object
       return push(r, r.top[-1]);
     case kBinPut:
       numbered_put(load_little_endian<std::uint8_t>(r.at), r.top[-1]);

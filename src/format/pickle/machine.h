@@ -1,8 +1,8 @@
-// The pickle machine: bytes to Graph. It imports nothing, calls nothing and knows no class.
+// The pickle machine: turns a pickle's bytes into a Graph. Imports nothing, calls nothing and knows no class.
 //
-// Protocols 0 to 5; the opcodes that Python's pickler and torch write for data, except text opcodes of protocol 0,
-// extension codes, old-style instances and out-of-band buffers, which it refuses by name and offset. Pure; no
-// recursion; memory is at most some 50 bytes for each byte of input.
+// Protocols 0 to 5: the opcodes that Python's pickler and torch write for data. Refused, by name and offset: text
+// opcodes of protocol 0, extension codes, old-style instances and out-of-band buffers. Pure; no recursion; memory is at
+// most some 50 bytes for each byte of input.
 #pragma once
 
 #include <cairn/result.h>
@@ -22,25 +22,28 @@ struct Limits {
   std::size_t memory_bytes_max = std::size_t{1} << 36;
 };
 
-// Turns finished instances into a number of the consumer's while the pickle is being read, so that a graph of millions
-// of equal small objects never lies in memory.
+// Turns finished instances into a number chosen by the consumer while the pickle is being read: a graph of millions of
+// equal small objects never lies in memory.
 class Folder {
  public:
   virtual ~Folder() = default;
-  // Called when a state is set on an instance of a global that nothing else refers to. Returns what folded() shall give
-  // (59 bits), or nullopt to leave the instance as it is. Nodes within `instance` that lie in the arena (not text,
-  // small numbers or globals) are gone after a fold.
+  // Called when a state is set on an instance of a global, if nothing else refers to the instance. Returns the number
+  // for folded() (59 bits), or nullopt to keep the instance in the graph. A fold discards all nodes within `instance`
+  // that lie in the arena (all but text, small numbers and globals).
   virtual std::optional<std::uint64_t> fold(const Graph& graph, Node instance) = 0;
 
-  // The same without a graph, for objects that are written like an earlier one. First it is asked whether `fillings`,
-  // the small numbers and short texts in the opcodes of the object that it just folded to `folded`, in their order,
-  // tell all that makes the object another one than the next; then, for objects that differ from it in nothing else,
-  // for the fold.
+  // Folding without a graph, for objects whose opcodes equal an earlier object's opcodes except for the holes of a
+  // stencil.
+  //   1. is_told_by(): the earlier object has just been folded to `folded`. `fillings` are the small numbers and short
+  //      texts in its opcodes, in order. Returns whether `fillings` determine everything in which a following object
+  //      can differ from the earlier one.
+  //   2. fold_like(): folds an object that differs from the earlier object only in `fillings`.
   virtual bool is_told_by(std::uint64_t folded, std::span<const Filling> fillings) const = 0;
   virtual std::optional<std::uint64_t> fold_like(std::uint64_t folded, std::span<const Filling> fillings) = 0;
 };
 
-// Reads the pickle at the start of `input`, which must outlive the graph. kCorrupt or kUnsupported with the offset.
+// Reads the pickle at the start of `input`, which must outlive the graph. Errors: kCorrupt or kUnsupported, with the
+// offset.
 Result<Graph> parse(std::span<const std::byte> input, const Limits& limits = {}, Folder* folder = nullptr);
 
 }  // namespace cairn::pickle

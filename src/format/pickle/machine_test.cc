@@ -167,7 +167,7 @@ TEST(Machine, KeepsToItsMemoryLimit) {
   EXPECT_EQ(graph.error().code(), ErrorCode::kUnsupported);
 }
 
-// Folds instances of m.C to the integer in their state's first value.
+// Folds instances of m.C to the integer in the first value of the instance's state.
 class FirstNumber final : public Folder {
  public:
   std::optional<std::uint64_t> fold(const Graph& graph, Node instance) override {
@@ -204,7 +204,8 @@ TEST(Folder, SeesEachFinishedInstanceAndTakesItsPlace) {
   }
 }
 
-// Objects m.C whose state has the key "k", both referred to by number: entry 0 is the class, entry 1 the key.
+// Objects m.C whose state has the key "k". The pickle refers to class and key by number: entry 0 is the class, entry 1
+// the key.
 std::string alike(const std::vector<std::string>& numbers) {
   std::string pickle =
       "cm\nC\n\x94"
@@ -228,7 +229,7 @@ TEST(Folder, IsGivenObjectsThatAreWrittenAlikeWithoutAGraph) {
 }
 
 TEST(Folder, IsNotGivenAnObjectWrittenAlikeThatIsReferredToAgain) {
-  // Entries 2 and 3 are the first object and its state, 4 and 5 the second one and its.
+  // Entries 2 and 3 are the first object and its state, 4 and 5 the second object and its state.
   for (const char entry : {'\x02', '\x03', '\x04', '\x05', '\x06', '\x07'}) {
     SCOPED_TRACE(static_cast<int>(entry));
     std::string pickle = alike({"K\x01", "K\x02", "K\x03"});
@@ -273,7 +274,8 @@ TEST(Folder, IsNotAskedAboutAnInstanceThatIsReferredToAgain) {
   }
 }
 
-// The state's list is put into an older list while the instance is still being made: folding would leave it dangling.
+// The state's list is put into an older list before the instance is finished: a fold would leave the older list with a
+// dangling element.
 TEST(Folder, IsNotAskedWhileSomethingOlderMayHoldAPartOfTheInstance) {
   const std::string pickle =
       "]\x94(cm\nC\n)\x81}(X\x01\x00\x00\x00kK\x07X\x01\x00\x00\x00lh\x00(K\x01K\x02\x86"

@@ -1,4 +1,4 @@
-// Node: a handle to one thing that a pickle describes, in eight bytes.
+// Node: a handle to an object of a pickle's graph, in eight bytes.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ enum class Kind : std::uint8_t {
   kNone,
   kBool,
   kInteger,     // fits into 64 bits
-  kBigInteger,  // does not; bytes() has it in two's complement, little endian
+  kBigInteger,  // exceeds 64 bits; bytes() returns two's complement, little endian
   kReal,
   kText,  // UTF-8 as found: not validated
   kBytes,
@@ -19,22 +19,22 @@ enum class Kind : std::uint8_t {
   kFrozenSet,
   kList,
   kSet,
-  kDict,        // its elements are key, value, key, value, ...
+  kDict,        // elements are key, value, key, value, ...
   kGlobal,      // a name: module() and name()
   kCall,        // callable(*arguments), then perhaps a state and items set on the result
-  kInstance,    // the same for a class: callable.__new__(callable, *arguments)
-  kPersistent,  // persistent_id(): what the container of the pickle knows by this id
-  kFolded,      // what a Folder made of an instance: folded()
+  kInstance,    // callable.__new__(callable, *arguments), then perhaps a state and items
+  kPersistent,  // persistent_id(): the container's id of an object stored outside the pickle
+  kFolded,      // the number that a Folder made of an instance: folded()
 };
 
 class Graph;
 class Machine;
 
-// A handle to a node of one graph, eight bytes. Comparing handles tells whether they are the same node; two equal
-// strings at different places of the input are not.
+// A handle to a node of a graph, eight bytes. Two handles are equal if both refer to one node. Two equal strings at
+// different places of the input are different nodes.
 class Node {
  public:
-  constexpr Node() = default;  // refers to nothing; only good for being assigned to
+  constexpr Node() = default;  // refers to nothing; may only be assigned to
   constexpr bool is_set() const noexcept { return word_ != 0; }
   friend constexpr bool operator==(Node a, Node b) { return a.word_ == b.word_; }
   // For hash tables keyed by node.
@@ -43,8 +43,8 @@ class Node {
  private:
   friend class Graph;
   friend class Machine;
-  // The low five bits say what the rest is: a number; a place in the input; or a place in the arena (32 bits) and a
-  // count.
+  // The low five bits are the tag. The remaining bits are a number, a place in the input, or a place in the arena (32
+  // bits) and a count.
   enum class Tag : std::uint8_t {
     kUnset,
     kNone,
@@ -56,16 +56,16 @@ class Node {
     kBytes,
     kGlobal,
     kFolded,
-    // In the arena, unchanging:
-    kLong,        // an integer of 64 bits that does not fit into a node: a word with it, and one more
-    kBigInteger,  // a longer one: where its bytes begin in the input, and how many there are without those that repeat
+    // In the arena, never changed:
+    kLong,        // a 64-bit integer that does not fit into a node: a word with the integer, and an unused word
+    kBigInteger,  // a longer integer: its first byte in the input, and the number of bytes without bytes that repeat
                   // the sign
     kTuple,
-    kTupleInTuple,  // (x,) where x is the tuple that the rest says: takes no memory
-    kShape,         // torch.Size(x), likewise
+    kTupleInTuple,  // (x,) where x is the tuple at the node's place: takes no memory
+    kShape,         // torch.Size(x), where x is the tuple at the node's place: takes no memory
     kFrozenSet,
     kPersistent,
-    // In the arena, and may be given more later:
+    // In the arena; elements, items or a state may be added later:
     kList,
     kSet,
     kDict,
@@ -87,7 +87,7 @@ class Node {
   constexpr std::uint64_t rest() const noexcept { return word_ >> kTagBits; }
   constexpr std::uint32_t offset() const noexcept { return static_cast<std::uint32_t>(rest()); }
   constexpr std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(rest() >> kOffsetBits); }
-  // The same place under another name.
+  // A node with another tag and an equal place.
   constexpr Node as(Tag other) const noexcept { return make(other, rest()); }
 
   std::uint64_t word_ = 0;

@@ -1,4 +1,4 @@
-// NodeBuffer: memory for nodes that grows; what is in it stays, and the rest is not touched.
+// NodeBuffer: growing memory for nodes. Growing keeps the nodes and does not initialise the new memory.
 //
 // One thread at a time. Growing moves the nodes.
 #pragma once
@@ -21,7 +21,8 @@ class NodeBuffer {
   const Node& operator[](std::size_t index) const noexcept { return nodes_[index]; }
   std::size_t capacity() const noexcept { return capacity_; }
 
-  // Makes room for at least `least` nodes and mostly for many more. False if there would have to be more than `most`.
+  // Grows to at least `least` nodes, and at least doubles the capacity. False if the new capacity would exceed `most`
+  // nodes.
   bool grow(std::size_t least, std::size_t most) {
     constexpr std::size_t kFirst = 512;
     const std::size_t capacity = std::max({kFirst, 2 * capacity_, least});
@@ -35,7 +36,7 @@ class NodeBuffer {
     return true;
   }
 
-  // Gives back what lies behind the first `count` nodes.
+  // Frees the memory behind the first `count` nodes.
   void shrink(std::size_t count) {
     if (count >= capacity_ || count == 0) return;
     void* memory = std::realloc(static_cast<void*>(nodes_.get()), count * sizeof(Node));

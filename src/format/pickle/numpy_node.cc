@@ -23,7 +23,8 @@ constexpr std::array kNumpyNames = {
     NumpyName{"c8", DType::kComplex64}, NumpyName{"c16", DType::kComplex128},
 };
 
-// The name that is written: NumPy before 1.26 knows no other, and NumPy 2 takes it for pickles, without a warning.
+// The module name that Cairn writes. NumPy before 1.26 knows no other name, and NumPy 2 accepts the name in pickles
+// without a warning.
 constexpr std::string_view kMultiarray = "numpy.core.multiarray";
 
 bool is_multiarray(std::string_view module) { return module == kMultiarray || module == "numpy._core.multiarray"; }
@@ -81,7 +82,7 @@ std::optional<Extents> read_extents(const Graph& graph, Node node) {
   return shape;
 }
 
-// The same elements, given in column-major order, in row-major order.
+// Copies column-major elements into row-major order.
 std::string row_major(const std::string& column_major, const Extents& shape, std::size_t item) {
   std::string out(column_major.size(), '\0');
   std::vector<std::int64_t> index(shape.size(), 0);
@@ -100,14 +101,14 @@ std::string row_major(const std::string& column_major, const Extents& shape, std
 
 using MaybeArray = std::optional<Array>;
 
-// How the elements of an array lie in its bytes.
+// The layout of an array's elements in its bytes.
 struct ElementOrder {
   DType dtype;
   Extents shape;
   bool is_column_major = false;
 };
 
-// The array whose bytes `data_node` stands for, if they are as many as it needs.
+// The array with the bytes of `data_node`; nullopt if the number of bytes does not fit the shape.
 Result<MaybeArray> make_array(ElementOrder order, const Graph& graph, Node data_node, ByteBudget& budget) {
   auto& [dtype, shape, is_column_major] = order;
   const Result<std::int64_t> count = element_count(shape);
@@ -160,7 +161,7 @@ Result<MaybeArray> read_scalar(const Graph& graph, Node node, ByteBudget& budget
   return scalar;
 }
 
-// UTF-8 whose characters are all below 256, as one byte each.
+// Converts UTF-8 to Latin-1, a byte per character. Nullopt if a character is above 255.
 std::optional<std::string> latin1_of(std::string_view utf8) {
   std::string out;
   out.reserve(utf8.size());

@@ -1,4 +1,4 @@
-// Opcode: the instructions of Python's pickle machine that we know, by Python's names.
+// Opcode: the supported instructions of Python's pickle machine, by Python's names.
 #pragma once
 
 #include <cstddef>
@@ -67,12 +67,12 @@ enum Opcode : std::uint8_t {
 
 inline constexpr int kProtocolMax = 5;
 
-// Opcodes without operands that Python's pickler writes in a row, again and again, and those that we write for the same
-// thing. Recognised at once, for speed only.
+// A frequent run of opcodes without operands, as written by Python's pickler (with MEMOIZE) and by Cairn (without). The
+// run is recognised by one comparison, for speed only.
 struct Idiom {
-  std::uint64_t opcodes;                      // the first one lowest
+  std::uint64_t opcodes;                      // the first opcode in the lowest byte
   std::size_t length;                         // at most 7
-  bool is_at(const std::byte* place) const {  // eight bytes can be loaded
+  bool is_at(const std::byte* place) const {  // requires that eight bytes can be loaded at `place`
     return ((load_little_endian<std::uint64_t>(place) ^ opcodes) << (64 - 8 * length)) == 0;
   }
 };
@@ -81,7 +81,7 @@ inline constexpr Idiom kIntoCallBare{0x52'85, 2};           // TUPLE1 REDUCE
 inline constexpr Idiom kIntoInstance{0x28'94'7d'94'81, 5};  // NEWOBJ MEMOIZE EMPTY_DICT MEMOIZE MARK
 inline constexpr Idiom kIntoInstanceBare{0x28'7d'81, 3};    // NEWOBJ EMPTY_DICT MARK
 
-// Places of `input` from here on are too near to its end for Idiom::is_at.
+// The first place of `input` that is too near to the end for Idiom::is_at().
 inline const std::byte* idioms_end(std::span<const std::byte> input) {
   return input.data() + (input.size() < sizeof(std::uint64_t) ? 0 : input.size() - sizeof(std::uint64_t));
 }

@@ -12,7 +12,7 @@
 namespace cairn::pickle {
 namespace {
 
-// What follows an opcode.
+// The operand of an opcode.
 enum class Operand : std::uint8_t {
   kUnknown,
   kNothing,
@@ -44,7 +44,7 @@ constexpr std::array<Operand, 256> make_operands() {
 }
 constexpr std::array<Operand, 256> kOperands = make_operands();
 
-// Where a scan stands. Small enough to live in registers: nothing keeps its address.
+// The position of a scan. Small enough for registers: no code takes the cursor's address.
 struct Cursor {
   const std::byte* at;
   const std::byte* end;
@@ -57,7 +57,7 @@ struct Cursor {
     return true;
   }
 
-  // Skips a length of type T and as many bytes as it says.
+  // Skips a length of type T and `length` bytes.
   template <typename T>
   [[gnu::always_inline]] bool skip_counted() {
     if (left() < sizeof(T)) return false;
@@ -95,10 +95,11 @@ struct Cursor {
   }
 };
 
-// Objects that look like one of the last ones are skipped as a whole.
+// Skips objects whose opcodes equal a recent object's opcodes except for the holes.
 class ObjectStencils {
  public:
-  // `use` is told which entries of the memo are asked for, where these are not the same as in the earlier object.
+  // Calls `use` for each memo entry read by a reference in a hole. References outside holes equal the earlier object's
+  // references, whose entries are already marked as used.
   template <typename Use>
   [[gnu::always_inline]] bool skip_object(Cursor& cursor, Use use) {
     const auto skip = [use, end = cursor.end](const std::byte*& at, Hole hole) {
@@ -156,7 +157,7 @@ Result<OpcodeScan> OpcodeScan::make(std::span<const std::byte> input) {
 }
 
 [[gnu::always_inline]] inline bool OpcodeScan::use(std::size_t memo, std::size_t input_bytes) {
-  if (memo >= input_bytes) return false;  // more entries than bytes to make them
+  if (memo >= input_bytes) return false;  // more entries than bytes that could make entries
   std::uint64_t& word = used_[memo / 64];
   const std::uint64_t bit = std::uint64_t{1} << (memo % 64);
   if ((word & bit) == 0) {
@@ -166,7 +167,7 @@ Result<OpcodeScan> OpcodeScan::make(std::span<const std::byte> input) {
   return true;
 }
 
-// What metadata consists of has a case of its own: a branch that is foreseen costs less than a look into a table.
+// Opcodes that are frequent in metadata have their own case: a predicted branch costs less than a table look-up.
 Result<void> OpcodeScan::run(std::span<const std::byte> input) {
   used_ = ZeroedArray<std::uint64_t>(input.size() / 64 + 2);
   Cursor cursor{input.data(), input.data() + input.size()};

@@ -1,5 +1,6 @@
-// OpcodeScan: a first pass over a pickle: every operand lies inside the input, every opcode is known, and which memo
-// entries are ever asked for. The machine then runs without a bounds check and remembers only those.
+// OpcodeScan: the first pass over a pickle. Checks that every operand lies inside the input and that every opcode is
+// known, and records which memo entries are read. The machine then runs without bounds checks and keeps only the
+// recorded entries.
 #pragma once
 
 #include <cairn/result.h>
@@ -14,7 +15,7 @@
 
 namespace cairn::pickle {
 
-// An array of zeros whose pages come into being when they are first written: sparse use costs little.
+// An array of zeros. The kernel allocates a page at the first write to the page: sparse use costs little.
 template <typename T>
 class ZeroedArray {
  public:
@@ -35,17 +36,17 @@ class ZeroedArray {
 
 class OpcodeScan {
  public:
-  OpcodeScan() = default;  // of nothing
+  OpcodeScan() = default;  // empty
   static Result<OpcodeScan> make(std::span<const std::byte> input);
 
   // Bytes up to and including STOP.
   std::size_t bytes_consumed() const noexcept { return bytes_consumed_; }
-  // One more than the highest memo entry that is asked for.
+  // The highest memo entry that is read, plus one.
   std::size_t memo_count() const noexcept { return memo_count_; }
   bool is_used(std::size_t memo) const noexcept {
     return memo < memo_count_ && (used_[memo / 64] >> (memo % 64) & 1) != 0;
   }
-  // Whether one of `count` entries (at most 64) from `memo` on is asked for.
+  // Whether one of the `count` entries (at most 64) from `memo` on is read.
   bool is_any_used(std::size_t memo, std::size_t count) const noexcept {
     if (memo >= memo_count_ || count == 0) return false;
     const std::size_t shift = memo % 64;

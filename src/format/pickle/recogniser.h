@@ -1,6 +1,7 @@
-// Recogniser: folds objects that are written like one that was folded before, without a graph.
+// Recogniser: folds objects whose opcodes equal an earlier, folded object's opcodes except for the holes of a stencil;
+// needs no graph of the objects.
 //
-// One thread at a time; borrows all that it is given.
+// One thread at a time. Borrows all constructor arguments.
 #pragma once
 
 #include <array>
@@ -18,17 +19,19 @@ namespace cairn::pickle {
 
 class Recogniser {
  public:
-  // Without a folder it knows nothing.
+  // Without a folder the recogniser learns nothing and finds nothing.
   Recogniser(const Graph& graph, const OpcodeScan& scan, const ZeroedArray<Node>& memo, Folder* folder)
       : graph_(graph), scan_(scan), memo_(memo), folder_(folder) {}
 
-  // An object is begun: its place in the arena and in the input, and how much was memoised before it.
+  // The opcodes of an object begin at `at`. `place` is the object's place in the arena, `memoized` the number of memo
+  // entries before the object.
   void begin(std::size_t place, const std::byte* at, std::size_t memoized) {
     place_ = place;
     begin_ = at;
     memoized_before_ = memoized;
   }
-  // The object at `place` has been folded; its opcodes end at `end`. Learns it if it is the one that was begun last.
+  // The object at `place` has been folded. Its opcodes end at `end`. Learns the object if begin() was last called for
+  // the object.
   void end(std::size_t place, const std::byte* end, std::size_t memoized, Node callable, std::uint64_t folded) {
     if (place == place_) learn(end, memoized - memoized_before_, callable, folded);
     place_ = 0;
@@ -38,8 +41,8 @@ class Recogniser {
     std::uint64_t folded;
     std::size_t memoized;  // entries of the memo that the object takes
   };
-  // The object of `callable` that begins at `at`, if it is like a known one and nothing refers to its parts. Then moves
-  // `at` behind it.
+  // Folds the object of `callable` that begins at `at`, if a stencil matches and nothing refers to the object's parts.
+  // Then moves `at` behind the object.
   [[gnu::always_inline]] std::optional<Found> find(const std::byte*& at, Node callable, std::size_t memoized) {
     std::optional<std::uint64_t> folded;
     const std::byte* place = at;
@@ -63,7 +66,7 @@ class Recogniser {
   };
 
   [[gnu::noinline]] void learn(const std::byte* end, std::size_t memoized, Node callable, std::uint64_t folded) {
-    constexpr std::size_t kMemoizedMax = 64;  // that the scan can be asked about
+    constexpr std::size_t kMemoizedMax = 64;  // the most entries that OpcodeScan::is_any_used() takes
     if (memoized > kMemoizedMax) return;
     const auto is_alike = [&](const Earlier& earlier) {
       return earlier.callable == callable && earlier.memoized == memoized;
@@ -82,7 +85,8 @@ class Recogniser {
       if (hole == Hole::kValue) return Stencil::take(place, input_end(), next++);
       const std::optional<std::size_t> memo = Stencil::take_reference(place);
       if (!memo) return false;
-      const std::optional<std::string_view> text = graph_.text_if(memo_[*memo]);  // the scan has seen that it exists
+      // The scan has checked that the memo has the entry.
+      const std::optional<std::string_view> text = graph_.text_if(memo_[*memo]);
       *next++ = {true, 0, text.value_or("")};
       return text.has_value();
     });

@@ -1,4 +1,5 @@
-// Registers: where the pickle machine stands. They live in registers of the processor: nothing takes their address.
+// Registers: the position of the pickle machine. Kept in the processor's registers: no code takes the address of a
+// Registers.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +8,12 @@
 
 namespace cairn::pickle {
 
-// Not side by side in memory: compilers would then keep two of them in one vector register, and be slow at it.
+// The alignment keeps the members apart in memory: compilers would otherwise keep two members in one vector register,
+// which is slow.
 struct Registers {
-  alignas(16) const std::byte* at;  // behind the opcode that is being carried out
-  alignas(16) Node* top;            // behind the last thing on the stack
-  alignas(16) Node* fence;          // what lies below belongs to an older mark
+  alignas(16) const std::byte* at;  // behind the current opcode
+  alignas(16) Node* top;            // behind the top object of the stack
+  alignas(16) Node* fence;          // objects below belong to an older mark
   std::size_t depth() const { return static_cast<std::size_t>(top - fence); }
 };
 

@@ -5,7 +5,7 @@
 namespace cairn::pickle {
 namespace {
 
-// Bytes of an opcode that a stencil keeps as it is; 0 for one that it does not take.
+// Bytes of an opcode that a stencil keeps as fixed bytes; 0 for an opcode that becomes a hole or ends the stencil.
 std::size_t fixed_bytes(std::uint8_t opcode) {
   switch (opcode) {
     case kBinGet: return 2;
@@ -36,7 +36,7 @@ std::optional<Stencil> Stencil::make(const std::byte* begin, const std::byte* en
                                      const std::byte* earlier) {
   Stencil stencil;
   const std::byte* at = begin;
-  const std::byte* fixed = at;  // from here to `at` lie bytes that no step has yet
+  const std::byte* fixed = at;  // the bytes from here to `at` are in no step yet
   const auto add_step = [&](std::size_t length, Hole hole) {
     if (stencil.step_count_ == kStepsMax) return false;
     Step& step = stencil.steps_[stencil.step_count_++];
@@ -63,7 +63,7 @@ std::optional<Stencil> Stencil::make(const std::byte* begin, const std::byte* en
     }
     const Hole hole = bytes == 0 ? Hole::kValue : Hole::kReference;
     if (stencil.filling_count_ == kFillingsMax || !flush(hole)) return std::nullopt;
-    // The scan has seen that operands lie inside; a wide load may still not.
+    // The scan has checked that operands lie inside the input. A wide load may still reach beyond the input.
     const auto take_one = [&](const std::byte*& place) {
       if (input_end - place < kReach) return false;
       return hole == Hole::kReference ? take_reference(place).has_value() : take(place, input_end, nullptr);

@@ -1,8 +1,8 @@
-// Stencil: the opcodes of an object that was read, with holes where objects of its kind differ: the next one is
-// recognised by it at once. Holes are small numbers, short texts, and those references to the memo that were seen to
-// differ.
+// Stencil: the opcodes of an object that was read before, with holes at the places where objects of its kind differ. A
+// following object of the kind is recognised by a comparison with the stencil. A hole is a small number, a short text,
+// or a reference to the memo that differed between two objects.
 //
-// Pure. For speed only: whatever does not fit a stencil is read opcode by opcode.
+// Pure. Only for speed: an object that matches no stencil is read opcode by opcode.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace cairn::pickle {
 
-// What filled a hole.
+// The content of a hole.
 struct Filling {
   bool is_text = false;
   std::int64_t number = 0;
@@ -30,14 +30,16 @@ class Stencil {
  public:
   static constexpr std::size_t kFillingsMax = 24;
 
-  // Of the whole opcodes from `begin` to `end`, in an input that reaches to `input_end`. If there is an `earlier`
-  // object, of which the same is known, its references may differ. Nullopt if it differs in more, or if there are too
-  // many opcodes, or one that a stencil cannot have.
+  // Makes a stencil of the whole opcodes from `begin` to `end`, in an input that ends at `input_end`. `earlier`, if not
+  // null, is an earlier object with an equal stencil except for references to the memo: the differing references become
+  // holes. Nullopt if the two objects differ in more than references, if there are too many opcodes, or if an opcode
+  // cannot be in a stencil.
   static std::optional<Stencil> make(const std::byte* begin, const std::byte* end, const std::byte* input_end,
                                      const std::byte* earlier);
 
-  // Whether the opcodes at `at` are the same but for what fills the holes; then `at` is moved behind them. At each
-  // hole, `fill` is given its place to move it on, and may refuse.
+  // Whether the opcodes at `at` equal the stencil except for the holes. If true, moves `at` behind the opcodes. At each
+  // hole, `fill` gets a reference to the place, moves the place behind the hole's content, and may refuse by returning
+  // false.
   template <typename Fill>
   [[gnu::always_inline]] bool match(const std::byte*& at, const std::byte* end, Fill fill) const {
     const std::byte* place = at;
@@ -53,7 +55,7 @@ class Stencil {
   }
   std::size_t filling_count() const noexcept { return filling_count_; }
 
-  // Skips a reference, of which five bytes are there; gives the entry of the memo.
+  // Skips a reference and returns the number of its memo entry. At least five bytes can be read at `at`.
   [[gnu::always_inline]] static std::optional<std::size_t> take_reference(const std::byte*& at) {
     const std::byte* operand = at + 1;
     if (*at == std::byte{kBinGet}) {
@@ -65,7 +67,8 @@ class Stencil {
     return load_little_endian<std::uint32_t>(operand);
   }
 
-  // Skips a number or text, of which ten bytes are there; gives it in `filling`, if that is not null.
+  // Skips a number or text and stores the content in `filling`, if `filling` is not null. At least ten bytes can be
+  // read at `at`.
   [[gnu::always_inline]] static bool take(const std::byte*& at, const std::byte* end, Filling* filling) {
     const std::byte* operand = at + 1;
     std::int64_t number = 0;
@@ -105,7 +108,7 @@ class Stencil {
   }
 
  private:
-  // Up to eight bytes that stay, then perhaps a hole.
+  // Up to eight fixed bytes, then perhaps a hole.
   struct Step {
     std::uint64_t opcodes = 0;
     std::uint64_t mask = 0;
@@ -113,24 +116,25 @@ class Stencil {
     Hole hole = Hole::kNone;
   };
   static constexpr std::size_t kStepsMax = 32;
-  static constexpr std::ptrdiff_t kReach = 8 + 2 + 8;  // a step's bytes, and a number of eight bytes
+  // The eight bytes of a step, then opcode, length and eight bytes of a number.
+  static constexpr std::ptrdiff_t kReach = 8 + 2 + 8;
 
   std::array<Step, kStepsMax> steps_;
   std::size_t step_count_ = 0;
   std::size_t filling_count_ = 0;
 };
 
-// The stencils that were made last, each with what its maker wants to know of it.
+// The most recent stencils, each with a note of the stencil's owner.
 template <typename Note>
 class StencilSet {
  public:
   struct Entry {
     Stencil stencil;
     Note note;
-    const std::byte* begin = nullptr;  // of the object that it was made from
+    const std::byte* begin = nullptr;  // of the object from which the stencil was made
   };
-  // An entry of which `fits` is true, or null. Objects come in turns: it tries first what came after the last one
-  // before.
+  // An entry for which `fits` returns true, or null. Kinds of objects alternate: the first entry tried is the entry
+  // that last followed the previous match.
   template <typename Fits>
   [[gnu::always_inline]] const Entry* find(Fits fits) {
     if (count_ == 0) return nullptr;
@@ -148,8 +152,9 @@ class StencilSet {
     return nullptr;
   }
 
-  // A stencil for the object from `begin` to `end` and, if it differs only in references from one whose note is
-  // `is_alike`, for that one, too. Gives it to `accept` and keeps it, with the note that it gets from there, if any.
+  // Makes a stencil for the object from `begin` to `end`. If the object differs only in references from the object of
+  // an entry whose note satisfies `is_alike`, makes one stencil for both objects and replaces the entry. `accept` gets
+  // the stencil and returns the note to store with the stencil, or nullopt to drop the stencil.
   template <typename IsAlike, typename Accept>
   void learn(const std::byte* begin, const std::byte* end, const std::byte* input_end, IsAlike is_alike,
              Accept accept) {
@@ -172,7 +177,7 @@ class StencilSet {
  private:
   static constexpr std::size_t kEntriesMax = 8;
   std::array<Entry, kEntriesMax> entries_;
-  std::array<std::size_t, kEntriesMax> followers_{};  // by entry: which one came after it
+  std::array<std::size_t, kEntriesMax> followers_{};  // by entry: the entry that followed it last
   std::size_t count_ = 0;
   std::size_t next_ = 0;
   std::size_t last_ = 0;

@@ -12,7 +12,7 @@ namespace {
 
 bool is_builtin(std::string_view module) { return module == "builtins" || module == "__builtin__"; }
 
-// Protocol 2 uses the names of Python 2, which Python translates while it reads. Values have the names of today.
+// Protocol 2 uses the names of Python 2, which Python 3 translates while reading. Values hold the names of Python 3.
 struct Renamed {
   std::string_view old_module;
   std::string_view module;
@@ -42,7 +42,8 @@ class ValueReader {
   ValueReader(const Graph& graph, ByteBudget& budget, Resolver* resolver)
       : graph_(graph), budget_(budget), resolver_(resolver) {}
 
-  // Goes no deeper than kValueDepthMax. Whoever keeps a Value has charged its place; this charges what is beside it.
+  // Nests at most kValueDepthMax deep. The caller has charged the budget for the Value itself; read() charges for
+  // memory beside the Value.
   Result<Value> read(Node node, std::size_t depth);
 
  private:
@@ -112,7 +113,8 @@ Result<Value> ValueReader::read_dict(Node node, bool ordered, std::size_t depth)
   return Value(std::move(dict));
 }
 
-// Whether it matters to Python that two are one object: they may change, or hold what may.
+// Whether Python can tell one shared object from two equal objects: mutable objects, and containers that may hold
+// mutable objects.
 bool has_identity(Kind kind) {
   switch (kind) {
     case Kind::kByteArray:
@@ -200,7 +202,7 @@ Result<Value> ValueReader::read_call(Node node, std::size_t depth) {
   return read_object(node, depth);
 }
 
-// What has a plain value of its own.
+// The plain value of a call with a known name; nullopt for all other calls.
 Result<std::optional<Value>> ValueReader::read_known_call(Node node, std::size_t depth) {
   using Maybe = std::optional<Value>;
   const Node callable = graph_.callable(node);
@@ -239,7 +241,7 @@ Result<Value> ValueReader::read_object(Node node, std::size_t depth) {
   CAIRN_TRY_ASSIGN(std::unique_ptr<Object> object, make_object(is_named ? graph_.module(callable) : std::string_view(),
                                                                is_named ? graph_.name(callable) : std::string_view()));
   CAIRN_TRY_ASSIGN(object->arguments, read(graph_.arguments(node), depth + 1));
-  if (!is_named) {  // what is called is made by a call itself
+  if (!is_named) {  // the callable is itself the result of a call
     CAIRN_TRY(budget_.charge(2, sizeof(Value)));
     CAIRN_TRY_ASSIGN(Value what, read(callable, depth + 1));
     Tuple call;

@@ -11,20 +11,21 @@
 
 namespace cairn::pickle {
 
-// Gives what only the container of a pickle can: the tensors that it stores beside the pickle.
+// Supplies the objects that a pickle's container stores outside the pickle, for example tensors.
 class Resolver {
  public:
   virtual ~Resolver() = default;
-  // Asked about every call, instance and persistent id before anything else. nullopt: not for me. What it makes beside
-  // the Value itself it charges to `budget`.
+  // Called for every call, instance and persistent id before any other interpretation. Nullopt: the resolver does not
+  // handle the node. Charges `budget` for all memory beyond the Value itself.
   virtual Result<std::optional<Value>> resolve(const Graph& graph, Node node, ByteBudget& budget) = 0;
 };
 
-// Containers nested deeper than this are refused.
+// Containers nested deeper than this limit are refused.
 inline constexpr std::size_t kValueDepthMax = 200;
 
-// `budget` is charged all that the value takes: kUnsupported if that is more. What the pickle says twice by reference
-// is copied, with the same Value::identity(). kUnsupported also for cycles.
+// Charges `budget` for the whole value: kUnsafe if the budget does not suffice. An object that the pickle refers to
+// more than once is copied; the copies have one Value::identity(). kUnsupported for cycles, and for nesting beyond
+// kValueDepthMax.
 //
 // Known names become plain values: OrderedDict, set, frozenset, complex, bytearray and `_codecs.encode` (Bytes), NumPy
 // arrays and scalars of plain dtypes. Every other call becomes an inert Object.

@@ -1,4 +1,4 @@
-// Values to pickles and back, and pickles of Python's as values.
+// Values to pickles and back, and Python's pickles as values.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -163,7 +163,7 @@ TEST(Value, RefusesWhatContainsItself) {
 }
 
 TEST(Value, SaysWhatWasOneObject) {
-  // ([1], the same again, ([1],))
+  // ([1], the first list again, ([1],))
   const std::string pickle =
       "\x80\x02(]K\x01"
       "aq\x00h\x00]K\x01"

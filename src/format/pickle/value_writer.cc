@@ -9,13 +9,13 @@
 namespace cairn::pickle {
 namespace {
 
-constexpr int kFirstModernProtocol = 4;  // has sets, and names that are texts
+constexpr int kFirstModernProtocol = 4;  // has opcodes for sets, and takes a global's name from texts
 
 class ValueWriter {
  public:
   ValueWriter(Writer& writer, TensorWriter* tensors) : writer_(writer), tensors_(tensors) {}
 
-  // Goes no deeper than kValueDepthMax.
+  // Nests at most kValueDepthMax deep.
   Result<void> write(const Value& value, std::size_t depth) {
     if (depth > kValueDepthMax) {
       return Error(ErrorCode::kUnsupported, "a value that nests deeper than allowed")
@@ -90,7 +90,8 @@ class ValueWriter {
   }
 
   Result<void> write_one(const std::unique_ptr<Object>& object, std::size_t depth) {
-    if (object->module.empty() && object->name.empty()) {  // see to_value(): the callable is made by a call itself
+    // The callable is itself the result of a call: see to_value().
+    if (object->module.empty() && object->name.empty()) {
       const auto* call = object->arguments.get_if<Tuple>();
       if (call == nullptr || call->items.size() != 2)
         return Error(ErrorCode::kUnsupported, "an object without a class");
@@ -118,7 +119,7 @@ class ValueWriter {
     return {};
   }
 
-  // Each puts items into what is on top of the stack.
+  // Each adds items to the object on top of the stack.
   Result<void> write_items(const List& list, std::size_t depth) { return write_elements(list.items, depth); }
   Result<void> write_items(const Set& set, std::size_t depth) {
     if (set.items.empty()) return {};
@@ -145,7 +146,7 @@ class ValueWriter {
     return {};
   }
 
-  // Protocol 2 is Python 2's, and says so in its names; Python 3 and torch translate them.
+  // Protocol 2 is Python 2's protocol and uses Python 2's names; Python 3 and torch translate the names.
   std::string_view builtins() const { return writer_.protocol() >= 3 ? "builtins" : "__builtin__"; }
 
   Writer& writer_;

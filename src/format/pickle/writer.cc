@@ -14,7 +14,7 @@ constexpr int kFirstProtocolWithShortText = 4;
 constexpr std::size_t kShortMax = std::numeric_limits<std::uint8_t>::max();
 constexpr std::size_t kMediumMax = std::numeric_limits<std::uint32_t>::max();
 
-// Appends an opcode and its operand.
+// Appends an opcode and the opcode's operand.
 template <typename T>
 void put_opcode(std::string& out, std::uint8_t opcode, T operand) {
   std::array<char, 1 + sizeof(T)> bytes;
@@ -35,7 +35,7 @@ void Writer::integer(std::int64_t value) {
   } else if (value >= std::numeric_limits<std::int32_t>::min() && value <= std::numeric_limits<std::int32_t>::max()) {
     put_opcode(out_, kBinInt, static_cast<std::int32_t>(value));
   } else {
-    std::size_t bytes = sizeof value;  // as few as keep the sign
+    std::size_t bytes = sizeof value;  // the fewest bytes that keep the sign
     while (bytes > 1 && value >> (8 * (bytes - 1) - 1) == (value < 0 ? -1 : 0)) --bytes;
     put_opcode(out_, kLong1, static_cast<std::uint8_t>(bytes));
     out_.append(reinterpret_cast<const char*>(&value), bytes);

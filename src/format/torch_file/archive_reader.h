@@ -1,6 +1,6 @@
 // ArchiveReader: the records of a torch.save archive by name.
 //
-// Borrows its source. Not thread-safe. Records are checked against their CRC where they are read whole.
+// Borrows its source. Not thread-safe. read() checks a record against its CRC.
 #pragma once
 
 #include <cairn/result.h>
@@ -17,16 +17,16 @@ namespace cairn::torch_file {
 
 class ArchiveReader {
  public:
-  // Fails with kUnsupported if `archive`, which must outlive the reader, is no torch.save archive.
+  // Fails with kUnsupported if `archive` is not a torch.save archive. `archive` must outlive the reader.
   static Result<ArchiveReader> open(const ByteSource& archive);
 
   const ByteSource& archive() const { return *archive_; }
   const zip::Directory& directory() const { return directory_; }
-  // The whole of a record. Fails with kCorrupt if there is none of that name, or if its CRC is another.
+  // The whole record. Fails with kCorrupt if no record has the name, or if the CRC differs.
   Result<std::vector<std::byte>> read(std::string_view name) const;
-  // Fails like read().
+  // The directory entry of a record. Fails with kCorrupt if no record has the name.
   Result<const zip::DirectoryEntry*> require(std::string_view name) const;
-  // Whether the numbers in the storages have the other byte order.
+  // Whether the numbers in the storages are in big-endian byte order.
   Result<bool> big_endian() const;
 
  private:

@@ -1,6 +1,6 @@
-// StorageClass: the name that a torch.save pickle gives the storage of a tensor of some dtype.
+// StorageClass: the class name that a torch.save pickle gives to the storage of a tensor of a dtype.
 //
-// Classic dtypes have a class of their own, newer ones share one that counts bytes. Pure look-ups.
+// Each classic dtype has its own class; newer dtypes share a class that counts bytes. Pure look-ups.
 #pragma once
 
 #include <cairn/dtype.h>
@@ -13,7 +13,7 @@ namespace cairn::torch_file {
 struct StorageClass {
   std::string_view module;
   std::string_view name;
-  bool untyped = false;  // counts bytes, and the tensor's own pickle names the dtype
+  bool untyped = false;  // counts bytes; the tensor's pickle names the dtype
 };
 
 StorageClass storage_class_of(DType dtype);

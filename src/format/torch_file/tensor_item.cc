@@ -20,10 +20,10 @@ constexpr std::string_view kVersionName = "archive/version";
 constexpr std::string_view kPayloadName = "archive/data/0";
 constexpr std::string_view kVersionText = "3\n";
 
-// The pickle of a tensor with the most dimensions and the widest numbers takes less.
+// More than the pickle of a tensor with the most dimensions and the widest numbers.
 constexpr std::size_t kPickleBytesMax = 2048;
 
-// A pickle written into a fixed buffer: protocol 2, no memo, as short as each integer allows.
+// A pickle in a fixed buffer: protocol 2, no memo, each integer in its shortest opcode.
 class FixedPickle {
  public:
   explicit FixedPickle(const TensorItem& item) {
@@ -36,7 +36,7 @@ class FixedPickle {
     text("0");
     text("cpu");
     std::int64_t elements = 1;
-    for (const std::int64_t size : item.sizes) elements *= size;  // checked when the item was laid out
+    for (const std::int64_t size : item.sizes) elements *= size;  // layout_tensor_item() has checked the product
     integer(storage.untyped ? elements * static_cast<std::int64_t>(item_bytes(item.dtype)) : elements);
     op("tQ");
     integer(0);
@@ -73,7 +73,7 @@ class FixedPickle {
     little_endian(text.size(), 4);
     op(text);
   }
-  // Not negative.
+  // `value` is not negative.
   void integer(std::int64_t value) {
     const auto number = static_cast<std::uint64_t>(value);
     if (number < 0x100) {
@@ -105,7 +105,7 @@ class FixedPickle {
   std::array<char, kPickleBytesMax> buffer_;
 };
 
-// The records of an item in the order in which they lie in it.
+// The records of an item, in the item's order.
 struct Records {
   zip::Record pickle;
   zip::Record version;

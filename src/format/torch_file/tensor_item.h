@@ -1,8 +1,8 @@
-// TensorItem: one tensor as a torch.save archive whose only unknown parts are the payload and its checksum.
+// TensorItem: a tensor as a torch.save archive in which only the payload and its checksum are unknown in advance.
 //
-// Pure and deterministic: head and tail depend on nothing but dtype, sizes and the payload's CRC, and are rendered into
-// the caller's memory without allocation. An item is head, payload, tail, in this order and without gaps. torch 2.2 and
-// later read it with torch.load, weights_only or not, mmap or not.
+// Pure and deterministic: head and tail depend only on dtype, sizes and the payload's CRC, and are rendered into the
+// caller's memory without allocation. An item is head, payload, tail, in order and without gaps. torch 2.2 and later
+// read an item by torch.load, with or without weights_only, with or without mmap.
 #pragma once
 
 #include <cairn/box.h>
@@ -15,7 +15,7 @@
 
 namespace cairn::torch_file {
 
-// A row-major tensor that owns the whole of its storage.
+// A row-major tensor that owns its whole storage.
 struct TensorItem {
   DType dtype = DType::kFloat32;
   Extents sizes;
@@ -29,11 +29,11 @@ struct TensorItemLayout {
   std::uint64_t total() const { return head_bytes + payload_bytes + tail_bytes; }
 };
 
-// Fails with kUnsupported for quantised dtypes, and with kInvalidArgument if the sizes are no shape or the item would
-// not fit into 2^63 - 1 bytes.
+// Fails with kUnsupported for quantised dtypes, and with kInvalidArgument if the sizes are not a shape or if the item
+// would exceed 2^63 - 1 bytes.
 Result<TensorItemLayout> layout_tensor_item(const TensorItem& item);
 
-// `layout` is that of `item`, `out.size()` its head_bytes or tail_bytes.
+// `layout` is the layout of `item`. `out.size()` is head_bytes for the head, tail_bytes for the tail.
 void render_head(const TensorItem& item, const TensorItemLayout& layout, std::span<std::byte> out);
 void render_tail(const TensorItem& item, const TensorItemLayout& layout, std::uint32_t payload_crc,
                  std::span<std::byte> out);

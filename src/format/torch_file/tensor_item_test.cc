@@ -13,7 +13,7 @@
 namespace cairn::torch_file {
 namespace {
 
-// The whole item around these bytes.
+// A whole item with `payload`.
 std::vector<std::byte> make_item(const TensorItem& item, std::span<const std::byte> payload) {
   const TensorItemLayout layout = layout_tensor_item(item).value();
   EXPECT_EQ(layout.payload_bytes, payload.size());
@@ -50,7 +50,7 @@ TEST(TensorItem, IsReadBackInEveryDTypeAndShape) {
   }
 }
 
-// These bytes were loaded by torch 2.13 in every mode. A change here is a change of the format.
+// torch 2.13 loaded these bytes in every mode. A change of the bytes is a change of the format.
 TEST(TensorItem, HasTheBytesOfTheFormat) {
   const std::vector<float> numbers{1, 2};
   const std::vector<std::byte> bytes = make_item({DType::kFloat32, {2}}, std::as_bytes(std::span(numbers)));
@@ -69,7 +69,7 @@ TEST(TensorItem, HasTheBytesOfTheFormat) {
   EXPECT_EQ(text.substr(version + 30, 17), "archive/version3\n");
   const std::size_t payload = version + 47;
   EXPECT_EQ(text.substr(payload, 8), "PK\x03\x04\x0A\0\x08\x08"s);
-  EXPECT_EQ(text.substr(payload + 14, 12), std::string(12, '\0'));  // CRC and sizes come later
+  EXPECT_EQ(text.substr(payload + 14, 12), std::string(12, '\0'));  // CRC and sizes follow in the descriptor
   EXPECT_EQ(text.substr(payload + 30, 14), "archive/data/0");
   EXPECT_EQ(text.substr(payload + 52, 4), "PK\x07\x08");
   EXPECT_EQ(text.substr(payload + 60, 8), "\x08\0\0\0\x08\0\0\0"s);

@@ -15,12 +15,12 @@ using pickle::Kind;
 using pickle::Node;
 
 constexpr std::string_view kUtils = "torch._utils";
-// What a rebuild function takes: storage, offset, size, stride, requires_grad, hooks, dtype, metadata.
+// The arguments of a rebuild function: storage, offset, size, stride, requires_grad, hooks, dtype, metadata.
 constexpr std::size_t kArgumentsMax = 8;
 
 Error damaged(const char* what) { return Error(ErrorCode::kCorrupt, what); }
 
-// The arguments of a call, if there are not too many.
+// The arguments of a call; nullopt if there are more than kArgumentsMax.
 struct Arguments {
   std::array<Node, kArgumentsMax> nodes;
   std::size_t count = 0;
@@ -51,8 +51,8 @@ Result<Extents> read_extents(const Graph& graph, Node node) {
 
 bool read_bool(const Graph& graph, Node node) { return graph.is(node, Kind::kBool) && graph.boolean(node); }
 
-// The storage: ('storage', class, key, location, element count). Sets key, bytes and, for classes that have one, the
-// dtype.
+// Reads a storage: ('storage', class, key, location, element count). Sets key and bytes, and the dtype if the class has
+// a dtype.
 Result<void> read_storage(const Graph& graph, Node node, bool dtype_follows, TensorNode& tensor) {
   if (!graph.is(node, Kind::kPersistent)) return damaged("a tensor without a storage");
   const Node id = graph.persistent_id(node);
@@ -61,7 +61,7 @@ Result<void> read_storage(const Graph& graph, Node node, bool dtype_follows, Ten
   if (!graph.is(id, Kind::kTuple)) return damaged("a storage that is not described by a tuple");
   for (const Node part : graph.elements(id)) {
     parts[count++] = part;
-    if (count == parts.size()) break;  // torch before 1.12 has a sixth, None
+    if (count == parts.size()) break;  // torch before 1.12 has a sixth part, None
   }
   if (count < parts.size() || graph.text_if(parts[0]) != "storage" || !graph.is(parts[1], Kind::kGlobal)) {
     return damaged("a storage that is not described as one");
@@ -115,7 +115,7 @@ Result<void> read_view_flags(const Graph& graph, Node node, TensorNode& tensor) 
   return {};
 }
 
-// Whether the last element that the sizes and strides reach lies in the storage.
+// Whether the last element reached by sizes and strides lies in the storage.
 Result<void> check_window(TensorNode& tensor) {
   const auto refuse = [&](const char* what) {
     return damaged(what)
@@ -127,7 +127,7 @@ Result<void> check_window(TensorNode& tensor) {
   auto elements = element_count(tensor.sizes);
   if (!elements) return refuse("a tensor whose sizes are none");
   if (*elements == 0) {
-    tensor.storage_offset = 0;  // nobody needs it, and an offset that nobody checked must not go on
+    tensor.storage_offset = 0;  // an empty tensor needs no offset, and this offset has not been checked
     return {};
   }
   std::optional<std::uint64_t> end = checked_add<std::uint64_t>(tensor.storage_offset, 1);

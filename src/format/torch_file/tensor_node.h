@@ -1,6 +1,6 @@
-// TensorNode: what the pickle of a torch file says of one tensor: a window of a storage that it names.
+// TensorNode: the description of a tensor in a torch file's pickle: a window of a named storage.
 //
-// Pure; nothing here looks at the storage itself. The window lies in a storage of `storage_bytes`: checked.
+// Pure; never reads the storage. read_tensor_node() has checked that the window lies in `storage_bytes` bytes.
 #pragma once
 
 #include <cairn/box.h>
@@ -17,7 +17,7 @@ namespace cairn::torch_file {
 
 struct TensorNode {
   std::string_view storage_key;     // the record is data/<key>; a view into the pickle
-  std::uint64_t storage_bytes = 0;  // that the record must have
+  std::uint64_t storage_bytes = 0;  // the record must have this size
   DType dtype = DType::kFloat32;
   Extents sizes;
   Extents strides;                   // in elements
@@ -29,12 +29,12 @@ struct TensorNode {
   std::uint64_t element_bytes() const { return item_bytes(dtype); }
 };
 
-// Nullopt if `node` is not the making of a plain strided tensor (torch._utils._rebuild_tensor, _v2 or _v3). kCorrupt if
-// it is one but makes no sense: sizes that are none, a window that does not lie in its storage.
+// Nullopt if `node` is not a call that makes a plain strided tensor (torch._utils._rebuild_tensor, _v2 or _v3).
+// kCorrupt if the call's arguments are invalid: impossible sizes, or a window that does not lie in its storage.
 Result<std::optional<TensorNode>> read_tensor_node(const pickle::Graph& graph, pickle::Node node);
 
-// If `node` makes a torch.nn.Parameter without further state: the node of its tensor, and whether it requires a
-// gradient.
+// If `node` makes a torch.nn.Parameter without further state: the node of the parameter's tensor, and whether the
+// parameter requires a gradient.
 struct ParameterNode {
   pickle::Node tensor;
   bool requires_grad = false;

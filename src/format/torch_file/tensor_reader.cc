@@ -18,7 +18,8 @@ using pickle::Graph;
 using pickle::Kind;
 using pickle::Node;
 
-// Headers and pickle of a tensor item lie in its first bytes, so one read serves them all.
+// Headers and pickle of a tensor item lie in the item's first bytes: a single read of the item serves all reads of the
+// parser.
 class HeadSource final : public ByteSource {
  public:
   explicit HeadSource(const ByteSource& item) : item_(item) {}
@@ -46,7 +47,7 @@ Error not_plain(std::string_view what) {
   return Error(ErrorCode::kUnsupported, "not a plain tensor").expected("a strided tensor").actual(what);
 }
 
-// What the root of the pickle is, for the error that refuses it.
+// The root of the pickle in words, for the error that refuses the root.
 std::string describe(const Graph& graph, Node node) {
   const bool made = graph.is(node, Kind::kCall) || graph.is(node, Kind::kInstance);
   if (!made) return "a value that is no tensor";

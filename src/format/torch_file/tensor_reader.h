@@ -1,7 +1,8 @@
-// read_tensor_item: finds out what a torch.save archive of one tensor holds and where its bytes lie.
+// read_tensor_item: the tensor in a torch.save archive, and the place of the tensor's bytes.
 //
-// Pure and inert. Reads what stock torch (1.6 and later) and Cairn write; only directory, headers and pickle are read,
-// never the payload. Errors are kCorrupt for damage and kUnsupported for archives of anything but one strided tensor.
+// Pure and inert. Reads archives of stock torch (1.6 and later) and of Cairn. Reads only directory, headers and pickle,
+// never the payload. Errors are kCorrupt for damage, and kUnsupported for archives that hold anything but one strided
+// tensor.
 #pragma once
 
 #include "core/byte_source.h"
@@ -15,7 +16,7 @@
 
 namespace cairn::torch_file {
 
-// A tensor as a window of a storage record. The window lies in the record: checked when it was read.
+// A tensor as a window of a storage record. read_tensor_item() has checked that the window lies in the record.
 struct TensorRecord {
   DType dtype = DType::kFloat32;
   Extents sizes;
@@ -23,13 +24,13 @@ struct TensorRecord {
   std::uint64_t storage_offset = 0;  // of the first element in the record, in elements
   std::uint64_t payload_offset = 0;  // of the record's first byte, from the start of the item
   std::uint64_t payload_bytes = 0;   // of the whole record
-  std::optional<std::uint32_t> crc;  // of the whole record; nullopt if the writer did not compute it
-  bool big_endian = false;           // the record's elements have the other byte order
-  bool conjugate = false;            // the tensor is the complex conjugate of what is stored
-  bool negative = false;             // the tensor is the negative of what is stored
+  std::optional<std::uint32_t> crc;  // of the whole record; nullopt if the writer did not compute the CRC
+  bool big_endian = false;           // the record's elements are in big-endian byte order
+  bool conjugate = false;            // the tensor is the complex conjugate of the stored elements
+  bool negative = false;             // the tensor is the negative of the stored elements
   bool requires_grad = false;
 
-  // Whether the elements lie row-major and without gaps from storage_offset on.
+  // Whether the elements are row-major and without gaps from storage_offset on.
   bool contiguous() const;
 };
 

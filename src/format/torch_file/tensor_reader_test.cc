@@ -12,7 +12,7 @@
 namespace cairn::torch_file {
 namespace {
 
-// The seeds of the fuzz target were written by torch 2.13; tests run in the root of the repository.
+// The seeds of the fuzz target, which torch 2.13 wrote. Tests run in the root of the repository.
 std::string golden(const std::string& name) {
   std::ifstream file("fuzz/corpus/torch_file/" + name, std::ios::binary);
   EXPECT_TRUE(file) << name;
@@ -92,8 +92,8 @@ TEST(TensorReader, NamesWhatIsNoPlainTensor) {
   refusal("legacy.pt");
 }
 
-// Every byte of an item, changed in three ways: an error, or a window inside the item. The pickle's CRC finds what is
-// in it.
+// Changes every byte of an item in three ways. The result must be an error, or a window inside the item. The pickle's
+// CRC finds changes in the pickle.
 TEST(TensorReader, NeverLeavesTheItem) {
   const std::string good = golden("stock_transposed.pt");
   for (std::size_t i = 0; i < good.size(); ++i) {
@@ -109,7 +109,7 @@ TEST(TensorReader, NeverLeavesTheItem) {
 }
 
 TEST(TensorReader, RefusesAWindowBeyondItsStorage) {
-  // The pickle's CRC is set to 0, "not computed", so that a lie in it gets through.
+  // The pickle's CRC is set to 0, "not computed": the reader then does not find the change in the pickle.
   std::string item = golden("stock_float32_2d.pt");
   const std::uint64_t directory = zip::read_directory(MemorySource(std::as_bytes(std::span(item)))).value().offset;
   item.replace(directory + 16, 4, 4, '\0');

@@ -35,15 +35,15 @@ using pickle::Kind;
 using pickle::Node;
 
 constexpr std::string_view kPrefix = "archive/";
-// Storages start at multiples of this, counted from the start of the archive, as torch.load(mmap=True) likes it.
+// Storages begin at multiples of this number of bytes from the start of the archive, as torch.load(mmap=True) prefers.
 constexpr std::uint64_t kStorageAlignment = 64;
 
 // --- Encoding
 
-// Pickles tensors as windows of storages, which it numbers and collects.
+// Pickles tensors as windows of storages. Numbers and collects the storages.
 class StorageCollector final : public pickle::TensorWriter {
  public:
-  // In the order of their numbers; they live as long as the value that is being written.
+  // In the order of the storages' numbers. The pointers are valid while the caller's value lives.
   const std::vector<const std::string*>& storages() const { return storages_; }
 
   Result<void> write_tensor(pickle::Writer& writer, const Array& tensor) override {
@@ -97,10 +97,10 @@ class StorageCollector final : public pickle::TensorWriter {
   std::vector<const std::string*> storages_;
 };
 
-// Puts records one behind the other into a string, and the directory behind them.
+// Appends records to a string, and the directory behind the last record.
 class ArchiveWriter {
  public:
-  // `alignment` of the bytes, from the start of the archive; 1 for none.
+  // `alignment` of `bytes`, from the start of the archive; 1 for none.
   void add(std::string name, std::string_view bytes, std::uint64_t alignment = 1) {
     Entry& entry = entries_.emplace_back();
     entry.name = std::move(name);
@@ -154,7 +154,7 @@ class ArchiveWriter {
 // Of an Object with two arguments.
 constexpr std::uint64_t kCallBytes = sizeof(Object) + 2 * sizeof(Value) + 64;
 
-// Describes storages, by their persistent ids.
+// Describes storages by their persistent ids.
 class StorageDescriber final : public pickle::Resolver {
  public:
   Result<std::optional<Value>> resolve(const Graph& graph, Node node, ByteBudget& budget) override {
@@ -169,21 +169,22 @@ class StorageDescriber final : public pickle::Resolver {
   }
 };
 
-// Makes tensors of what the pickle says of them, each a row-major copy of its window: views may share a storage, and an
-// expanded tensor repeats its elements, so the budget is charged each.
+// Makes each tensor a row-major copy of its window. Views may share a storage, and an expanded tensor repeats elements:
+// the budget is charged for each copy.
 class TensorResolver final : public pickle::Resolver {
  public:
   TensorResolver(const ArchiveReader& archive, bool big_endian) : archive_(archive), big_endian_(big_endian) {}
 
   Result<std::optional<Value>> resolve(const Graph& graph, Node node, ByteBudget& budget) override {
-    // A storage that something unknown asks for.
+    // A storage that an unknown call takes as an argument.
     if (graph.is(node, Kind::kPersistent)) return StorageDescriber().resolve(graph, node, budget);
     CAIRN_TRY_ASSIGN(const std::optional<TensorNode> tensor, read_tensor_node(graph, node));
     if (!tensor || is_quantized(tensor->dtype)) return std::optional<Value>();
     CAIRN_TRY_ASSIGN(Array array, read_tensor(*tensor, budget));
     if (!tensor->requires_grad) return std::optional<Value>(std::move(array));
     CAIRN_TRY(budget.charge(kCallBytes));
-    // An Array can't say that it wants a gradient, and a resumed training must not lose that in silence.
+    // An Array has no requires_grad. The Object keeps the flag: a resumed training must not lose requires_grad
+    // silently.
     const Node callable = graph.callable(node);
     auto object = std::make_unique<Object>();
     object->module = graph.module(callable);
@@ -217,7 +218,7 @@ class TensorResolver final : public pickle::Resolver {
     return array;
   }
 
-  // Each storage is read and checked once, however many views there are of it.
+  // Reads and checks each storage once, however many tensors are views of the storage.
   Result<const std::vector<std::byte>*> storage_of(const TensorNode& tensor) {
     const auto known = storages_.find(tensor.storage_key);
     if (known != storages_.end()) return check_size(tensor, known->second);
@@ -240,7 +241,8 @@ class TensorResolver final : public pickle::Resolver {
   std::unordered_map<std::string_view, std::vector<std::byte>, SeededHash> storages_;  // by keys in the pickle
 };
 
-// Adds to a 32-bit offset unless that says that the zip64 record has the value.
+// Adds `shift` to a 32-bit offset, unless the offset says that the zip64 record holds the value. False if the sum does
+// not fit.
 bool shift_old_offset(std::byte* field, std::uint64_t shift) {
   const std::uint64_t value = load_little_endian<std::uint32_t>(field);
   if (value == 0xFFFFFFFF) return true;
@@ -279,7 +281,7 @@ Result<std::string> encode_value(const Value& value) {
 
 namespace {
 
-// The value in the pickle of `archive`, whose source has `source_bytes`.
+// The value in the pickle of `archive`. `source_bytes` is the size of the archive's source.
 Result<Value> read_pickle(const ArchiveReader& archive, std::uint64_t source_bytes, pickle::Resolver& resolver) {
   CAIRN_TRY_ASSIGN(const std::vector<std::byte> pickled, archive.read("data.pkl"));
   CAIRN_TRY_ASSIGN(const Graph graph, pickle::parse(pickled));

@@ -1,6 +1,6 @@
 // Value archives: any nest of plain values, NumPy arrays and tensors as a torch.save archive, and back.
 //
-// Pure and inert: a class that we do not know comes back as an Object that says what the pickle said.
+// Pure and inert: an object of an unknown class becomes an Object with the pickle's description of the object.
 #pragma once
 
 #include "core/byte_source.h"
@@ -13,26 +13,26 @@
 
 namespace cairn::torch_file {
 
-// An archive that torch.load reads; deterministic. Fails with kUnsupported if there is an Object in `value`, naming its
-// class.
+// An archive that torch.load reads; deterministic. Fails with kUnsupported if `value` contains an Object, and names the
+// Object's class.
 Result<std::string> encode_value(const Value& value);
 
-// The value that torch.save, or encode_value, was given. Tensors come back row-major, whatever their strides were. The
-// CRCs of the records that are read are checked. Fails with kCorrupt for damage, and with kUnsupported for what is no
-// zip archive and for values that repeat so few bytes so often that they would fill the memory (ByteBudget).
+// The value of an archive of torch.save or encode_value(). Tensors are returned row-major, whatever strides the archive
+// holds. Checks the CRC of every record read. Fails with kCorrupt for damage, with kUnsupported if `archive` is not a
+// zip archive, and with kUnsafe for a value that repeats a few bytes until the value exceeds the archive's ByteBudget.
 Result<Value> decode_value(const ByteSource& archive);
 
-// The same with tensors as the calls that make them: an Object of a function of torch._utils, whose storage is an
-// Object of the class torch.storage._load_storage with the storage's persistent id as its argument. Elements are not
-// read. Fails with kUnsupported for big-endian archives also.
+// Like decode_value(), but a tensor is returned as the call that makes the tensor: an Object of a function of
+// torch._utils, whose storage is an Object of the class torch.storage._load_storage with the storage's persistent id as
+// the argument. Elements are not read. Fails with kUnsupported also for big-endian archives.
 Result<Value> describe_value(const ByteSource& archive);
 
-// The size class of an archive: the smallest length that is at least `length` and a multiple of 1/8 of the highest
-// power of two in it, and of 256.
+// The size class of an archive: the smallest multiple of 256, and of 1/8 of the highest power of two in `length`, that
+// is at least `length`.
 std::uint64_t padded_length(std::uint64_t length);
 
-// Makes the archive `length` bytes long, which is not less than what it has, with zeros between its last record and its
-// directory. Fails with kUnsupported if it is no zip archive.
+// Lengthens the archive to `length` bytes by zeros between the last record and the directory. `length` is at least the
+// archive's size. Fails with kUnsupported if `archive` is not a zip archive.
 Result<std::string> pad_archive(std::string archive, std::uint64_t length);
 
 }  // namespace cairn::torch_file

@@ -157,7 +157,7 @@ TEST(ValueArchive, ExpandedTensorsDoNotFillTheMemory) {
   const std::size_t size = archive.find("M\xE8\x03\x85");
   ASSERT_NE(size, std::string::npos);
   EXPECT_TRUE(decode(archive));
-  // Two bytes more for the size, and a memo mark of two bytes less that nothing refers to.
+  // The size takes two more bytes. In exchange, removes a memo opcode of two bytes to which nothing refers.
   archive.replace(size, 3, "J\xFF\xFF\xFF\x7F", 5);
   archive.erase(archive.find("q\x06", size), 2);
   const auto value = decode(archive);

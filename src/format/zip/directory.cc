@@ -30,11 +30,12 @@ constexpr std::uint16_t kDescriptorFlag = 8;
 constexpr std::uint32_t kSee64 = 0xFFFFFFFF;
 constexpr std::uint16_t kSee64Short = 0xFFFF;
 
-// The end record may be followed by a comment, but stock torch wants it within the archive's last 4 KiB.
+// The end record is searched only within the archive's last 4 KiB: an archive with a longer comment is refused.
+// torch.save and Cairn write no comment.
 constexpr std::uint64_t kTailBytes = 4096;
-// Far above any archive that torch can read in reasonable time; keeps a lie about the size from filling the memory.
+// Far above any archive that torch can read in reasonable time: a false size cannot fill the memory.
 constexpr std::uint64_t kDirectoryBytesMax = 256 << 20;
-// Below this a look through all entries is faster than a sorted index.
+// Up to this number, a scan of all entries is faster than a sorted index.
 constexpr std::size_t kLinearEntriesMax = 16;
 
 std::uint16_t u16(const std::byte* from) { return load_little_endian<std::uint16_t>(from); }
@@ -44,7 +45,7 @@ std::uint64_t u64(const std::byte* from) { return load_little_endian<std::uint64
 Error not_a_zip(const char* reason) { return Error(ErrorCode::kUnsupported, reason); }
 Error damaged(const char* what, std::uint64_t offset) { return Error(ErrorCode::kCorrupt, what).offset(offset); }
 
-// The last bytes of the archive, which are read once and usually hold all that is asked for.
+// The last bytes of the archive, read once. The tail usually contains all end records and the directory.
 class Tail {
  public:
   explicit Tail(const ByteSource& archive) : archive_(archive) {}
@@ -59,7 +60,7 @@ class Tail {
   const std::byte* at(std::uint64_t offset) const { return buffer_.data() + (offset - begin_); }
   bool holds(std::uint64_t offset) const { return offset >= begin_; }
 
-  // The caller knows that the range lies inside the archive.
+  // The caller has checked that the range lies inside the archive.
   Result<void> copy(std::uint64_t offset, std::span<std::byte> target) const {
     if (!holds(offset)) return archive_.read_at(offset, target);
     std::memcpy(target.data(), at(offset), target.size());
@@ -73,7 +74,7 @@ class Tail {
   std::array<std::byte, kTailBytes> buffer_;
 };
 
-// Where the directory is, as the end records say.
+// The place of the directory according to the end records.
 struct Bounds {
   std::uint64_t count = 0;
   std::uint64_t offset = 0;
@@ -85,7 +86,7 @@ struct Bounds {
   std::uint64_t limit() const { return zip64_end_offset.value_or(end_offset); }
 };
 
-// The end record nearest to the archive's end whose comment fits.
+// The end record nearest to the archive's end whose comment fits into the archive.
 std::optional<std::uint64_t> find_end(const Tail& tail, std::uint64_t archive_bytes) {
   for (std::uint64_t offset = archive_bytes - kEndBytes;; --offset) {
     const std::byte* record = tail.at(offset);
@@ -94,7 +95,8 @@ std::optional<std::uint64_t> find_end(const Tail& tail, std::uint64_t archive_by
   }
 }
 
-// A value of the old end record must be the new one's, or say that it does not fit.
+// A value of the old end record must equal the zip64 record's value, or be the placeholder for a value that does not
+// fit.
 bool agrees(std::uint64_t old_value, std::uint64_t placeholder, std::uint64_t value) {
   return old_value == placeholder || old_value == value;
 }
@@ -151,7 +153,7 @@ Result<Bounds> read_bounds(const Tail& tail, std::uint64_t archive_bytes) {
   return bounds;
 }
 
-// Replaces the values that did not fit into 32 bits by those of the zip64 field.
+// Replaces values that did not fit into 32 bits by the values of the zip64 field.
 Result<void> read_zip64_field(std::span<const std::byte> extra, std::span<std::uint64_t* const> wanted,
                               std::uint64_t offset) {
   while (extra.size() >= 4) {
@@ -170,13 +172,13 @@ Result<void> read_zip64_field(std::span<const std::byte> extra, std::span<std::u
   return damaged("zip entry without the 64-bit sizes that it announces", offset);
 }
 
-// One entry as it stands in the directory, its name still with the prefix.
+// An entry of the directory; the name includes the prefix.
 struct RawEntry {
   std::string_view name;
   DirectoryEntry entry;
 };
 
-// Reads the entry at the front of `bytes` and drops it from there.
+// Reads the entry at the front of `bytes` and removes the entry from `bytes`.
 Result<RawEntry> take_entry(std::span<const std::byte>& bytes, std::uint64_t offset) {
   if (bytes.size() < kDirectoryEntryBytes || u32(bytes.data()) != kDirectoryEntrySignature) {
     return damaged("no zip directory entry where one should be", offset);
@@ -229,7 +231,7 @@ Result<void> parse_entries(std::span<const std::byte> bytes, std::uint64_t count
     if (i == 0) {
       CAIRN_TRY_ASSIGN(directory.prefix, prefix_of(raw.name));
     }
-    // Nobody can ask for records outside the prefix, so torch does not see them either.
+    // torch's reader prepends the prefix to every name: records outside the prefix are invisible to torch, too.
     if (raw.name.substr(0, directory.prefix.size()) != directory.prefix) continue;
     DirectoryEntry& entry = raw.entry;
     const std::uint64_t header_bytes = kLocalHeaderBytes + entry.full_name_bytes;
@@ -247,7 +249,7 @@ Result<void> parse_entries(std::span<const std::byte> bytes, std::uint64_t count
   return {};
 }
 
-// Sets end_max of each entry. Records that share bytes would make a small archive a large one.
+// Sets end_max of each entry. Records must not share bytes: a small archive could otherwise expand to a large one.
 Result<void> check_apart(Directory& directory) {
   std::vector<DirectoryEntry*> entries;
   entries.reserve(directory.entries.size());
@@ -262,7 +264,8 @@ Result<void> check_apart(Directory& directory) {
     DirectoryEntry& entry = *entries[i];
     entry.end_max = i + 1 < entries.size() ? entries[i + 1]->local_header_offset : directory.offset;
     const std::uint64_t header_bytes = kLocalHeaderBytes + entry.full_name_bytes;
-    const std::uint64_t stored = entry.method == 0 ? entry.size : 0;  // others are refused where they are read
+    // Compressed entries are refused by payload_offset().
+    const std::uint64_t stored = entry.method == 0 ? entry.size : 0;
     if (!range_within(header_bytes, stored, entry.end_max - entry.local_header_offset)) {
       return damaged("two zip records that share bytes", entry.local_header_offset)
           .expected("an end of '" + entry.name + "' at or before " + std::to_string(entry.end_max))
@@ -340,7 +343,7 @@ Result<std::uint64_t> payload_offset(const ByteSource& archive, const DirectoryE
   }
   std::array<std::byte, 512> buffer;
   const std::uint64_t wanted = kLocalHeaderBytes + entry.full_name_bytes;
-  // A name too long for the buffer is not compared; nobody gives a record such a name.
+  // A name longer than the buffer is not compared; neither torch nor Cairn writes such a name.
   const std::span<std::byte> header = std::span(buffer).first(std::min<std::uint64_t>(wanted, buffer.size()));
   CAIRN_TRY(archive.read_at(offset, header));
   if (u32(header.data()) != kLocalHeaderSignature) {

@@ -115,8 +115,7 @@ TEST(Directory, CrcZeroOfBytesMeansNotComputed) {
   EXPECT_TRUE(read_directory(MemorySource(bytes_of(make_archive({{"a/empty", ""}})))).value().entries[0].crc);
 }
 
-// Damage in the directory must be an error or leave a directory whose ranges lie inside the archive; never more than
-// that.
+// Damage in the directory must cause an error, or leave a directory whose ranges lie inside the archive.
 TEST(Directory, StaysInsideTheArchiveWhateverItSays) {
   const std::string good = make_archive(kThreeRecords);
   const std::uint64_t begin = read_directory(MemorySource(bytes_of(good))).value().offset;
@@ -148,7 +147,7 @@ TEST(Directory, RefusesSizesAndPlacesBeyondTheArchive) {
   };
   EXPECT_EQ(with(directory.offset + 24, 1000000), ErrorCode::kCorrupt);        // size
   EXPECT_EQ(with(directory.offset + 42, 1000000), ErrorCode::kCorrupt);        // place of the local header
-  EXPECT_EQ(with(directory.offset + 42, 0xFFFFFFFF), ErrorCode::kCorrupt);     // announces a field that is not there
+  EXPECT_EQ(with(directory.offset + 42, 0xFFFFFFFF), ErrorCode::kCorrupt);     // announces a field that is missing
   EXPECT_EQ(with(directory.end_offset + 12, 1000000), ErrorCode::kCorrupt);    // bytes of the directory
   EXPECT_EQ(with(directory.end_offset + 16, 1000000), ErrorCode::kCorrupt);    // place of the directory
   EXPECT_EQ(with(directory.end_offset + 8, 0xFFFEFFFE), ErrorCode::kCorrupt);  // number of entries
@@ -165,10 +164,10 @@ TEST(LocalHeader, MustBelongToTheEntry) {
   };
   EXPECT_EQ(code_with(8, 0), std::nullopt);
   EXPECT_EQ(code_with(0, 'X'), ErrorCode::kCorrupt);   // signature
-  EXPECT_EQ(code_with(8, 8), ErrorCode::kCorrupt);     // deflated, says the local header only
-  EXPECT_EQ(code_with(22, 99), ErrorCode::kCorrupt);   // another size
+  EXPECT_EQ(code_with(8, 8), ErrorCode::kCorrupt);     // deflated, according to the local header only
+  EXPECT_EQ(code_with(22, 99), ErrorCode::kCorrupt);   // wrong size
   EXPECT_EQ(code_with(26, 9), ErrorCode::kCorrupt);    // length of the name
-  EXPECT_EQ(code_with(40, 'Q'), ErrorCode::kCorrupt);  // another name
+  EXPECT_EQ(code_with(40, 'Q'), ErrorCode::kCorrupt);  // wrong name
 }
 
 TEST(LocalHeader, OfACompressedRecordIsUnsupported) {
@@ -181,7 +180,7 @@ TEST(LocalHeader, OfACompressedRecordIsUnsupported) {
   EXPECT_EQ(payload.error().code(), ErrorCode::kUnsupported);
 }
 
-// An archive of more than 4 GiB of which only the ends are in memory; what lies between is zeros.
+// An archive of more than 4 GiB. Only the archive's ends are in memory; the bytes between are zeros.
 class SparseSource final : public ByteSource {
  public:
   void put(std::uint64_t offset, std::string bytes) {

@@ -18,11 +18,11 @@ constexpr std::uint32_t kSee64 = 0xFFFFFFFF;
 constexpr std::uint16_t kSee64Short = 0xFFFF;
 constexpr std::uint16_t kDescriptorFlag = 0x0008;
 constexpr std::uint16_t kUtf8Flag = 0x0800;
-constexpr std::uint16_t kFirstDay = 0x0021;  // 1 January 1980: the date that says nothing
+constexpr std::uint16_t kFirstDay = 0x0021;  // 1 January 1980, the least date of zip: stands for "no date"
 constexpr std::uint16_t kPlainVersion = 10;
 constexpr std::uint16_t kZip64Version = 45;
 
-// Values of this and above go into a zip64 field.
+// Values of 0xFFFFFFFF and above go into a zip64 field.
 constexpr bool needs_64_bits(std::uint64_t value) { return value >= kSee64; }
 constexpr std::uint32_t low_part(std::uint64_t value) {
   return needs_64_bits(value) ? kSee64 : static_cast<std::uint32_t>(value);
@@ -59,7 +59,7 @@ std::uint16_t flags_of(const Record& record) {
   return static_cast<std::uint16_t>(kUtf8Flag | (record.has_descriptor() ? kDescriptorFlag : 0));
 }
 
-// Of the zip64 field; the local header has no use for the offset.
+// Bytes of the zip64 field. The local header's field does not hold the offset.
 std::uint32_t local_zip64_bytes(const Record& record) { return needs_64_bits(record.size) ? 4 + 16 : 0; }
 std::uint32_t directory_zip64_bytes(const Record& record) {
   const std::uint32_t body = (needs_64_bits(record.size) ? 16u : 0) + (needs_64_bits(record.header_offset) ? 8u : 0);
