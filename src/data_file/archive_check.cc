@@ -40,7 +40,8 @@ Result<ArchiveCoverage> check_archive(const ByteSource& archive) {
     }
     coverage.bytes_checked += entry.size;
   }
-  // Records of a hostile archive may share bytes, and then count twice.
+  // zip::read_directory() refuses records that share bytes, and the sum is therefore at most the archive's size. The
+  // minimum keeps the difference from wrapping around in any case.
   coverage.bytes_unchecked -= std::min(coverage.bytes_checked, coverage.bytes_unchecked);
   return coverage;
 }

@@ -135,7 +135,7 @@ Result<void> DataFile::check_value(const CatalogValue& value) const {
 }
 
 Result<DataFile::Item> DataFile::read_item(const ItemLocation& location, bool verify) const {
-  // Checked before memory is taken for it: the length is a claim of the metadata.
+  // Checked before the allocation: the metadata may claim any length.
   if (!range_within(location.offset, location.length, bytes_->size())) {
     return Error(ErrorCode::kCorrupt, "an item beyond the end of its file")
         .file(name_)
@@ -151,7 +151,8 @@ Result<DataFile::Item> DataFile::read_item(const ItemLocation& location, bool ve
     return Error(ErrorCode::kCorrupt, "no item begins where the metadata says").file(name_).offset(location.offset);
   }
   const manifest::ItemExtent& extent = trailer_->extent(*found);
-  if (extent.payload_length != extent.item_length) return item;  // a tensor's archive: its zip checksums stand for it
+  // A tensor's archive: the caller checks the archive's own CRCs.
+  if (extent.payload_length != extent.item_length) return item;
   std::uint64_t begin = 0;
   for (const std::uint32_t expected : trailer_->chunk_checksums(*found)) {
     const std::uint64_t length = std::min(kChecksumChunkBytes, location.length - begin);

@@ -1,4 +1,4 @@
-// DataFile: a data file open for reading, with its trailer if Cairn wrote it; knows where each item's bytes lie.
+// DataFile: a data file open for reading, with its trailer if Cairn wrote the file. Finds the bytes of each item.
 //
 // Thread-safe once open.
 #pragma once
@@ -18,17 +18,17 @@
 
 namespace cairn::data_file {
 
-// The elements of one saved chunk, as they lie in a file.
+// The elements of a saved chunk in a data file.
 struct StoredTensor {
   DType dtype = DType::kFloat32;
   Extents sizes;
   Extents strides;                  // in elements
-  std::uint64_t record_offset = 0;  // bytes, in the file: where the checksums begin to count
+  std::uint64_t record_offset = 0;  // in bytes from the start of the file; checksums count from here
   std::uint64_t record_bytes = 0;
-  std::uint64_t first_element = 0;            // elements, from record_offset
-  std::span<const std::uint32_t> chunk_crcs;  // of each 64 KiB of the record, if Cairn wrote it
-  std::optional<std::uint32_t> record_crc;    // of the whole record, if stock torch did and took it
-  // What must be done to the elements as they are stored; only stock files ever ask for it.
+  std::uint64_t first_element = 0;            // in elements, from record_offset
+  std::span<const std::uint32_t> chunk_crcs;  // for each 64 KiB of the record, if Cairn wrote the file
+  std::optional<std::uint32_t> record_crc;    // of the whole record, if stock torch wrote the file and computed the CRC
+  // Conversions that the stored elements need. Only files of stock torch need any.
   bool big_endian = false;
   bool conjugate = false;
   bool negative = false;
@@ -37,8 +37,8 @@ struct StoredTensor {
 
 class DataFile {
  public:
-  // Opens the file and reads its trailer. With a commit record entry (`recorded`) the file must be the one that it
-  // names: kCorrupt if size, save id or trailer differ, as they do for a file of another step.
+  // Opens the file and reads its trailer. If `recorded`, the file's entry in the commit record, is given, the file must
+  // match the entry and `save_id`: kCorrupt if size, save id or trailer checksum differ, as in a file of another step.
   static Result<std::unique_ptr<DataFile>> open(const storage::Storage& storage, const std::string& name,
                                                 bool follow_links, const manifest::CommitRecord::File* recorded,
                                                 const std::optional<SaveId>& save_id);
@@ -47,15 +47,16 @@ class DataFile {
   const storage::ReadableFile& bytes() const { return *bytes_; }
   const std::optional<manifest::Trailer>& trailer() const { return trailer_; }
 
-  // The saved chunk `chunk` of `tensor`. kCorrupt if the file says otherwise than the catalog; kUnsupported if the item
-  // is not a plain strided tensor.
+  // The saved chunk `chunk` of `tensor`. kCorrupt if the file contradicts the catalog; kUnsupported if the item is not
+  // a plain strided tensor.
   Result<StoredTensor> tensor(const CatalogTensor& tensor, std::size_t chunk) const;
 
-  // Whether the value lies where the catalog says: kCorrupt if the trailer says otherwise. Without a trailer nobody
-  // knows.
+  // Checks that the trailer has the value at the catalog's location: kCorrupt otherwise. A file without a trailer
+  // passes unchecked.
   Result<void> check_value(const CatalogValue& value) const;
 
-  // A whole item as stored. `checked` says whether a checksum of Cairn's vouched for it; without one the caller checks.
+  // A whole stored item. `checked`: the item's bytes matched a checksum of the trailer. If false, the caller checks the
+  // item.
   struct Item {
     std::string bytes;
     bool checked = false;

@@ -98,7 +98,7 @@ Result<void> FileImage::finish(const manifest::TrailerIndex& index) {
 Result<FileImage> FileImage::of_staged(const manifest::TrailerIndex& index, std::span<const std::byte> staged) {
   FileImage image;
   image.items_.reserve(index.items.size());
-  image.staged_.reserve(index.items.size());  // the items look into it
+  image.staged_.reserve(index.items.size());  // items hold pointers into the vector, which must not reallocate
   std::uint64_t cursor = 0;
   for (const manifest::TrailerItem& described : index.items) {
     const manifest::ItemExtent& extent = described.extent;
@@ -144,7 +144,7 @@ std::optional<std::span<const std::byte>> FileImage::view_payload(std::size_t in
 
 void FileImage::read_payload(std::size_t index, std::uint64_t begin, std::span<std::byte> out) const {
   const Item& item = items_[index];
-  if (out.empty()) return;  // of no elements there may be no memory
+  if (out.empty()) return;  // a payload without elements may have no memory
   if (!item.region) {
     std::memcpy(out.data(), item.contiguous + begin, out.size());
     return;

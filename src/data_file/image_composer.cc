@@ -63,7 +63,7 @@ void ImageComposer::copy_payloads(const Window& window) {
 void ImageComposer::copy_payload(const Window& window, std::size_t item) {
   const manifest::ItemExtent& extent = image_.extent(item);
   const std::uint64_t payload_end = extent.payload_offset + extent.payload_length;
-  // In bytes of the payload: what of it lies in the block.
+  // The part of the payload that lies in the block, in bytes from the payload's begin.
   const std::uint64_t from = std::max(window.begin, extent.payload_offset) - extent.payload_offset;
   const std::uint64_t to = std::min(window.end(), payload_end) - extent.payload_offset;
   const std::uint64_t first_slot = image_.trailer().slots().first_chunk(item);
@@ -83,7 +83,7 @@ void ImageComposer::copy_payload(const Window& window, std::size_t item) {
         checksum = crc32(*source);
       } else if (begins_here) {
         checksum = copy_with_crc32(out, source->first(out.size()));
-        checksum = crc32(source->subspan(out.size()), checksum);  // the part that the next block will copy
+        checksum = crc32(source->subspan(out.size()), checksum);  // the part that the next block copies
       } else if (!in_place) {
         std::memcpy(out.data(), source->data(), out.size());
       }

@@ -14,7 +14,7 @@
 namespace cairn::data_file {
 namespace {
 
-// A state of tensors of many sizes, some of them strided, with their memory.
+// A state of tensors of many sizes, some of them strided. Owns the tensors' memory.
 class SampleState {
  public:
   SampleState() {
@@ -47,7 +47,7 @@ class SampleState {
     EXPECT_TRUE(state_.add_serialized(Path{"bytes", number}, SerializedValue{std::move(bytes)}));
   }
 
-  // The elements in row-major order, as they must be in the file.
+  // The elements in row-major order: the expected payload in the file.
   static std::vector<float> elements(const TensorEntry& tensor) {
     const auto count = static_cast<std::size_t>(tensor.box.element_count());
     std::vector<float> result(count);

@@ -15,10 +15,11 @@
 namespace cairn::data_file {
 namespace {
 
-// Large enough that a device with a few of them in flight is busy, small enough that a few of them are little memory.
+// Large enough to keep a device busy with a few blocks in flight, small enough for a few blocks to take little memory.
 constexpr std::uint64_t kBlockBytes = 4 * 1024 * 1024;
 
-// One file on its way: made when its first block is taken, finished by whoever writes its last.
+// The state of a file being written. The thread that takes the first block creates the file; the thread that writes the
+// last block finishes the file.
 class FileJob {
  public:
   FileJob(const ImageFile& file, std::uint64_t block_bytes)
@@ -33,13 +34,13 @@ class FileJob {
     CAIRN_TRY(open(storage, options));
     const std::uint64_t begin = composer_->block_begin(block);
     const std::uint64_t length = composer_->block_length(block);
-    // The tail is padded to what the file wants; finish() cuts it off again.
+    // Pads the file's tail to the file's write alignment. finish() truncates the padding.
     const std::uint64_t padded = align_up(length, file_out_->write_alignment());
     const std::span<std::byte> bytes =
         file_.staged.empty() ? buffer.span().first(padded) : file_.staged.subspan(begin, padded);
     if (file_.await_staged) {
       if (Result<void> there = file_.await_staged(begin + length); !there) {
-        composer_->abandon();  // others may be ahead: they looked a moment later
+        composer_->abandon();  // other threads may be inside compose() and wait for this block
         return there;
       }
     }
@@ -62,15 +63,15 @@ class FileJob {
     const std::lock_guard lock(opening_);
     if (failure_) return *failure_;
     if (file_out_) return {};
-    // After an exception too no other thread opens the file: the block of this thread will never be composed, and the
-    // others would wait for it.
+    // Also after an exception no other thread creates the file: the block of this thread will never be composed, and
+    // threads with later blocks would wait for the block.
     Result<void> created = attempt([&] { return create(storage, options); });
     if (!created) failure_ = created.error();
     return created;
   }
 
   Result<void> create(storage::Storage& storage, const WriteOptions& options) {
-    // A file of a few pages gains nothing from going past the page cache.
+    // Direct I/O gives a file of a few pages no advantage.
     const bool is_large = file_.image->file_bytes() >= block_bytes_;
     CAIRN_TRY_ASSIGN(
         std::unique_ptr<storage::WritableFile> created,
@@ -88,7 +89,7 @@ class FileJob {
       composer_->compose(block, bytes);
       return {};
     }
-    composer_->abandon();  // threads that are inside may be waiting for this block
+    composer_->abandon();  // threads inside compose() may be waiting for this block
     return Error(ErrorCode::kCancelled, "the save was given up before its bytes were copied").file(file_.name);
   }
 
@@ -103,7 +104,7 @@ class FileJob {
   std::uint32_t trailer_checksum_ = 0;
 };
 
-// Hands out (file, block) pairs in ascending order, as the composer demands.
+// Hands out (file, block) pairs in ascending order, as ImageComposer requires.
 class BlockQueue {
  public:
   explicit BlockQueue(std::vector<std::unique_ptr<FileJob>>& jobs) : jobs_(jobs) {}

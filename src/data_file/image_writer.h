@@ -1,5 +1,5 @@
-// ImageWriter: writes file images to storage: composed in blocks, several requests in flight, each byte once and in
-// order.
+// ImageWriter: writes file images to storage: composes blocks, keeps several requests in flight, and writes each byte
+// once. Blocks are started in file order.
 #pragma once
 
 #include <cairn/durability.h>
@@ -20,13 +20,15 @@
 namespace cairn::data_file {
 
 struct ImageFile {
-  std::string name;  // under which it is created: must be free
+  std::string name;  // name of the file to create; must be unused
   const FileImage* image;
-  // Where the payloads lie already as they will lie in the file: page-aligned, the file's bytes rounded up to pages.
-  // The file is then completed and written from there. Empty: composed in small buffers.
+  // Memory that holds the payloads at their places in the file: page-aligned, the file's bytes rounded up to pages. The
+  // writer completes the file in this memory and writes the file from here. Empty: the file is composed in small
+  // buffers.
   std::span<std::byte> staged = {};
-  // While they are still being staged: returns once all before `end` (in the file) are there, or why they never will
-  // be; never an error for what is there. Called from several threads.
+  // Set if the payloads are still being staged. Returns once all bytes before `end` (in the file) are staged, or
+  // returns the error that stopped the staging. Never returns an error for bytes already staged. Called from several
+  // threads.
   std::function<Result<void>(std::uint64_t end)> await_staged = {};
 };
 
@@ -35,14 +37,15 @@ struct WriteOptions {
   std::size_t thread_count = 4;
   bool direct_io = true;
   std::function<bool()> interrupted = {};
-  std::atomic<std::uint64_t>* bytes_written = nullptr;  // if given, it is counted up while files are written
-  // If given: what the images view is read only inside of it. Once it is closed the files fail with kCancelled, and the
-  // memory of the images' sources may go, whether or not the call has returned.
+  std::atomic<std::uint64_t>* bytes_written = nullptr;  // if set: counts the written bytes
+  // If set: the writer reads the images' sources only while holding a pass of this gate. Once the gate is closed, the
+  // files fail with kCancelled, and the caller may free the sources' memory even before write_images() returns.
   os::Gate* sources = nullptr;
 };
 
-// Creates, writes and (if durable) syncs every file. Returns the checksum of each file's trailer, in order. Memory: one
-// block of 4 MiB for each thread. On failure some files may exist, unfinished: the caller removes them.
+// Creates and writes every file, and syncs every file if durable. Returns the trailer checksums in the order of
+// `files`. Memory: a block of 4 MiB for each thread. On failure some files may exist, unfinished: the caller removes
+// the files.
 Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const std::vector<ImageFile>& files,
                                                 const WriteOptions& options);
 

@@ -7,7 +7,7 @@
 namespace cairn::data_file {
 namespace {
 
-// Far beyond any device, and far enough from 2^64 that sums of a few offsets cannot overflow.
+// Far larger than any device, and far enough below 2^64 to add a few offsets without overflow.
 constexpr std::uint64_t kFileBytesMax = std::uint64_t{1} << 62;
 
 Result<void> check_room(std::uint64_t length, std::uint64_t previous_end) {

@@ -1,7 +1,7 @@
-// Item placement: where an item goes in a data file, given where the one before it ends.
+// Item placement: the offset of an item in a data file, given the end of the preceding item.
 //
-// Pure, and the only place that decides it: whoever plans a save and whoever writes it come to the same offsets without
-// a word between them.
+// Pure. All code that decides offsets is here: the planner of a save and the writer of a file compute equal offsets
+// without communication.
 #pragma once
 
 #include <cairn/result.h>
@@ -13,10 +13,11 @@
 
 namespace cairn::data_file {
 
-// Payloads of this size and more begin at a page of the file, so that they can be read straight into aligned memory.
+// Payloads of at least this size begin at a page of the file: readers can read the payload directly into aligned
+// memory.
 inline constexpr std::uint64_t kPageAlignedPayloadBytes = 256 * 1024;
 inline constexpr std::uint64_t kPayloadPageBytes = 4096;
-// All others begin at a multiple of this, so that no dtype is ever torn.
+// All smaller payloads begin at a multiple of 64 bytes: no element of any dtype crosses an alignment boundary.
 inline constexpr std::uint64_t kPayloadAlignment = 64;
 
 struct PlacedTensor {
@@ -24,11 +25,11 @@ struct PlacedTensor {
   torch_file::TensorItemLayout layout;
 };
 
-// A tensor whose elements are to be written. Fails with kInvalidArgument if the file would exceed 2^62 bytes, and as
-// layout_tensor_item() does.
+// Places a tensor whose elements are to be written. Fails with kInvalidArgument if the file would exceed 2^62 bytes,
+// and like layout_tensor_item().
 Result<PlacedTensor> place_tensor(const torch_file::TensorItem& item, std::uint64_t previous_end);
 
-// `length` bytes that are the whole item. Same error.
+// Places an item of `length` ready bytes. Fails with kInvalidArgument if the file would exceed 2^62 bytes.
 Result<manifest::ItemExtent> place_bytes(std::uint64_t length, std::uint64_t previous_end);
 
 }  // namespace cairn::data_file

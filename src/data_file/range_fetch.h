@@ -1,5 +1,5 @@
-// Range fetch: bytes of a file in a buffer, by whichever way is faster: the page cache if they are in it, past it if
-// not.
+// Range fetch: reads a range of a file into a buffer by the faster way: through the page cache if the cache holds the
+// range, by direct I/O otherwise.
 #pragma once
 
 #include <cairn/result.h>
@@ -13,7 +13,7 @@
 
 namespace cairn::data_file {
 
-// What a buffer needs beyond the range, for the alignment of both of its ends.
+// The bytes that a buffer needs beyond the range, to align both ends of the range.
 inline constexpr std::uint64_t kFetchMarginBytes = 2 * os::kPageBytes;
 
 inline bool better_from_cache(const storage::ReadableFile& file, std::uint64_t begin, std::uint64_t length,
@@ -21,7 +21,8 @@ inline bool better_from_cache(const storage::ReadableFile& file, std::uint64_t b
   return !direct_io || length < os::kPageBytes || file.is_cached(begin, length) || !file.direct_alignment();
 }
 
-// The bytes [begin, begin + length), somewhere in `buffer`, which is larger than that by the margin.
+// Reads the bytes [begin, begin + length) and returns their place in `buffer`. `buffer` has at least length +
+// kFetchMarginBytes bytes.
 Result<std::span<std::byte>> fetch_range(const storage::ReadableFile& file, std::uint64_t begin, std::uint64_t length,
                                          bool from_cache, os::PageBuffer& buffer);
 

@@ -9,7 +9,7 @@
 namespace cairn::data_file {
 namespace {
 
-// Reading this much too much costs less than another request.
+// Reading this many unneeded bytes costs less than a second request.
 constexpr std::uint64_t kGapBytesMax = 32 * 1024;
 static_assert(kBatchBytesMax % kChecksumChunkBytes == 0);
 
@@ -19,7 +19,7 @@ std::int64_t first_element_of(const StoredTensor& stored, const Extents& offsets
   return element;
 }
 
-// Collects ranges in ascending order, widened to what can be checked, and cuts them into pieces.
+// Takes ranges in ascending order, widens the ranges to whole checksum chunks, and cuts the result into pieces.
 class PieceCutter {
  public:
   PieceCutter(std::vector<ReadPiece>& pieces, std::uint32_t read, const StoredTensor& stored)
@@ -41,7 +41,7 @@ class PieceCutter {
 
   void flush() {
     for (std::uint64_t begin = begin_; begin < end_;) {
-      // Cut on the grid of checksum chunks, so that no chunk lies in two pieces.
+      // Cuts at multiples of the checksum chunk's size: every chunk lies in exactly one piece.
       const std::uint64_t cut = std::min(align_down(begin, kChecksumChunkBytes) + kBatchBytesMax, end_);
       pieces_.push_back({read_, begin, cut});
       begin = cut;
@@ -110,7 +110,8 @@ ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify)
     const std::uint64_t end = begin + (piece.end - piece.begin);
     if (!schedule.batches.empty()) {
       ReadBatch& last = schedule.batches.back();
-      // Elements that are changed in the buffer must not share it with another read of the same bytes.
+      // Elements that need a conversion are converted inside the buffer. No further read of the file may share the
+      // buffer.
       const bool final = reads[piece.read].stored().is_final();
       const bool near = final && last.file == file_of(piece) && begin <= last.end + kGapBytesMax;
       if (near && std::max(last.end, end) - last.begin <= kBatchBytesMax) {

@@ -1,6 +1,6 @@
-// Read pieces: which byte ranges of the files a set of tensor reads needs, cut and grouped into requests.
+// Read pieces: the byte ranges of data files needed for a set of tensor reads, cut and grouped into requests.
 //
-// Pure: nothing is read here.
+// Pure: no file is read here.
 #pragma once
 
 #include <cairn/box.h>
@@ -16,10 +16,10 @@
 
 namespace cairn::data_file {
 
-// A box of one saved chunk on its way to memory. The file, the key and the target outlive the read.
+// The read of a box of a saved chunk into memory. File, key and target must outlive the read.
 class TensorRead {
  public:
-  // `offsets` is where the wanted box begins in the saved chunk; its sizes are the target's.
+  // `offsets` is the begin of the requested box in the saved chunk. The box has the sizes of `target`.
   TensorRead(const DataFile& file, std::string_view key, StoredTensor stored, const Extents& offsets,
              TensorView target);
 
@@ -29,9 +29,9 @@ class TensorRead {
   const TensorView& target() const { return target_; }
   const Region& region() const { return region_; }
   std::size_t item_size() const { return item_bytes(stored_.dtype); }
-  // The wanted box's first element, in elements from the record's first byte.
+  // The requested box's first element, in elements from the record's first byte.
   std::int64_t first_element() const { return first_element_; }
-  // The bytes of the record from the box's first element to its last.
+  // The bytes of the record from the box's first element to the box's last element.
   std::uint64_t span_begin() const { return static_cast<std::uint64_t>(first_element_) * item_size(); }
   std::uint64_t span_end() const {
     return static_cast<std::uint64_t>(first_element_ + region_.file_extent()) * item_size();
@@ -39,7 +39,7 @@ class TensorRead {
   std::uint64_t bytes_needed() const { return static_cast<std::uint64_t>(region_.element_count()) * item_size(); }
   bool needs_whole_record() const { return bytes_needed() == stored_.record_bytes; }
   bool converts() const { return target_.dtype != stored_.dtype; }
-  // The wanted bytes are one stretch in the file and in memory, and stay what they are.
+  // Whether the requested bytes are contiguous both in the file and in memory, and need no conversion.
   bool is_plain_copy() const { return region_.is_linear() && !converts() && stored_.is_final(); }
 
  private:
@@ -51,14 +51,15 @@ class TensorRead {
   std::int64_t first_element_;
 };
 
-// The bytes [begin, end) of the record of one read. Whole checksum chunks where there are checksums.
+// The bytes [begin, end) of the record of a read. If the record has checksums per chunk, a piece consists of whole
+// checksum chunks.
 struct ReadPiece {
   std::uint32_t read;
   std::uint64_t begin;
   std::uint64_t end;
 };
 
-// Neighbouring pieces of one file that are fetched with one request: [begin, end) of the file.
+// Neighbouring pieces of a file that a single request fetches: [begin, end) of the file.
 struct ReadBatch {
   const DataFile* file;
   std::uint64_t begin;
@@ -67,11 +68,11 @@ struct ReadBatch {
   std::size_t piece_count;
 };
 
-// A batch never spans more bytes than this.
+// The most bytes that a batch spans.
 inline constexpr std::uint64_t kBatchBytesMax = 4 * 1024 * 1024;
 
 struct ReadSchedule {
-  std::vector<ReadPiece> pieces;  // by file and offset
+  std::vector<ReadPiece> pieces;  // ordered by file and offset
   std::vector<ReadBatch> batches;
 };
 ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify);

@@ -15,7 +15,7 @@
 namespace cairn::data_file {
 namespace {
 
-// Read and checked in steps of this size, so that the check finds the bytes still in the cache.
+// Bytes are read and checked in steps of this size: the check then finds the bytes in the processor's cache.
 constexpr std::uint64_t kCachedStepBytes = 4 * kChecksumChunkBytes;
 constexpr std::uint64_t kBufferBytes = kBatchBytesMax + kFetchMarginBytes;
 
@@ -29,7 +29,8 @@ Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std:
       .actual(crc_text(actual));
 }
 
-// Checks what arrives of one record: each chunk against its own checksum, or all of them together at the end.
+// Checks the bytes read from a record: each chunk against the chunk's checksum, or the whole record against the
+// record's checksum at the end.
 class RecordCheck {
  public:
   RecordCheck(const TensorRead& read, Verify verify) : read_(&read) {
@@ -42,7 +43,7 @@ class RecordCheck {
 
   bool wanted() const { return by_chunk_ || whole_; }
 
-  // The CRC of the chunk that begins at this byte of the record. Each chunk is reported once, by one thread.
+  // Reports the CRC of the chunk at offset `begin` of the record. Each chunk is reported once, by one thread.
   Result<void> report(std::uint64_t begin, std::uint32_t crc) {
     const std::uint64_t chunk = begin / kChecksumChunkBytes;
     if (whole_) seen_[chunk] = crc;
@@ -67,7 +68,8 @@ class RecordCheck {
   std::vector<std::uint32_t> seen_;
 };
 
-// Makes the elements what they stand for. Pieces begin and end with whole elements, but for the end of an odd record.
+// Converts stored elements into the elements that the caller gets. Pieces begin and end with whole elements, except at
+// the end of a record that is not a multiple of the element size.
 void finalize(const StoredTensor& stored, std::span<std::byte> bytes) {
   if (stored.is_final()) return;
   bytes = bytes.first(bytes.size() - bytes.size() % item_bytes(stored.dtype));
@@ -139,7 +141,8 @@ class BatchReader {
     return {};
   }
 
-  // Holds bytes that are all there against their checksums. A piece that is to be checked begins on the grid.
+  // Compares the complete bytes of a piece with the record's checksums. A piece to be checked begins at a multiple of
+  // the checksum chunk's size.
   Result<void> check(const ReadPiece& piece, std::span<const std::byte> bytes) {
     RecordCheck& record = checks_[piece.read];
     if (!record.wanted()) return {};

@@ -1,5 +1,5 @@
-// TensorReader: carries out tensor reads: few large requests on several threads, every byte checked, straight into the
-// target where file and memory are aligned for it, through a small buffer otherwise.
+// TensorReader: carries out tensor reads by few large requests on several threads. Checks every byte. Reads directly
+// into the target where file and memory are aligned, and through a small buffer otherwise.
 #pragma once
 
 #include <cairn/result.h>
