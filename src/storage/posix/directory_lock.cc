@@ -35,9 +35,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <ctime>
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 namespace cairn::storage {
@@ -49,6 +51,7 @@ constexpr mode_t kLockMode = 0666;  // minus the umask
 constexpr std::chrono::milliseconds kRetryMin{2};
 constexpr std::chrono::milliseconds kRetryMax{250};  // each attempt is a request to the server
 constexpr std::chrono::milliseconds kProgressInterval{1000};
+constexpr int kHolderPatience = 20;  // a holder renames and removes at most the files of two checkpoints
 
 const std::string& lock_name() {
   static const std::string name(kLockName);
@@ -101,10 +104,21 @@ bool is_retired(int directory, const os::Fd& fd) {
 }
 
 // Whether the holders of the lock make progress. A rename, a removal and a creation change the directory's time; each
-// new holder changes the time by making a lock file.
+// new holder changes the time by making a lock file. Processes that do not hold the lock change the directory's time
+// too, so a single holder has kHolderPatience times the patience and no more.
 class Progress {
  public:
   Progress(int directory, std::chrono::milliseconds patience) : directory_(directory), patience_(patience) {}
+
+  // After each opening of the lock file. A file that was not noted last belongs to a new holder; a retired file that
+  // keeps its name does not.
+  void note_lock_file(const os::Fd& fd) {
+    struct stat status {};
+    if (fstat(fd.get(), &status) != 0) return;
+    const std::tuple file(status.st_dev, status.st_ino, status.st_ctim.tv_sec, status.st_ctim.tv_nsec);
+    if (file != lock_file_) holder_since_ = Clock::now();
+    lock_file_ = file;
+  }
 
   bool has_stopped() {
     const Clock::time_point now = Clock::now();
@@ -118,14 +132,16 @@ class Progress {
       seconds_ = seen.stx_mtime.tv_sec;
       nanoseconds_ = seen.stx_mtime.tv_nsec;
     }
-    return now - last_change_ > patience_;
+    return now - last_change_ > patience_ || now - holder_since_ > kHolderPatience * patience_;
   }
 
  private:
   int directory_;
   std::chrono::milliseconds patience_;
   Clock::time_point last_change_ = Clock::now();
+  Clock::time_point holder_since_ = Clock::now();
   Clock::time_point next_look_{};
+  std::tuple<dev_t, ino_t, std::time_t, long> lock_file_{};
   std::int64_t seconds_ = 0;
   std::uint32_t nanoseconds_ = 0;
 };
@@ -176,7 +192,7 @@ Result<Attempt> try_to_lock(const os::Fd& fd) {
 // After `last`, the last of many attempts.
 Error never_locked(Attempt last) {
   if (last == Attempt::kBusy) {
-    return Error(ErrorCode::kUnavailable, "the directory is locked by another save, and nothing changes in it")
+    return Error(ErrorCode::kUnavailable, "the directory is locked by another save that makes no progress")
         .file(lock_name())
         .while_doing(
             "locking the directory; the lock is held by another process, or by a save of this process that was given "
@@ -196,6 +212,7 @@ Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd
   for (std::chrono::milliseconds pause = kRetryMin;; pause = std::min(pause * 2, kRetryMax)) {
     if (!file) {  // (1)
       CAIRN_TRY_ASSIGN(file, open_lock_file(directory->get()));
+      progress.note_lock_file(file->fd);
     }
     CAIRN_TRY_ASSIGN(const Attempt attempt, try_to_lock(file->fd));  // (2)
     if (attempt == Attempt::kNoLocks) {

@@ -13,8 +13,8 @@ namespace cairn::storage {
 
 // Locks kLockName in the directory. Makes the file if the file is missing; the release removes the file. Null if the
 // file system has no locks. kUnavailable if another process or thread has held the lock for `patience` without a change
-// in the directory; kUnsafe if the name belongs to a file that is not regular. The lock shares the descriptor of the
-// directory.
+// in the directory, or for twenty times as long; kUnsafe if the name belongs to a file that is not regular. The lock
+// shares the descriptor of the directory.
 Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd> directory,
                                                     std::chrono::milliseconds patience);
 

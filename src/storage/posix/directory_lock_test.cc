@@ -102,6 +102,30 @@ TEST_F(DirectoryLocks, AreNotTakenOnARetiredFile) {
   EXPECT_TRUE(again && *again);
 }
 
+// Files of processes that do not hold the lock appear in the directory all the time.
+TEST_F(DirectoryLocks, OfOneHolderAreNotWaitedForWithoutEndThoughTheDirectoryChanges) {
+  const auto held = lock_directory(directory(), 1min);
+  ASSERT_TRUE(held && *held);
+  std::atomic<bool> has_ended = false;
+  std::atomic<bool> changes = true;
+  std::thread neighbour([&] {
+    const auto end = std::chrono::steady_clock::now() + 30s;
+    const fs::path file = scratch_.path() / "file";
+    while (!has_ended && std::chrono::steady_clock::now() < end) {
+      std::ofstream(file).close();
+      fs::remove(file);
+      std::this_thread::sleep_for(1ms);
+    }
+    changes = false;
+  });
+  const auto next = lock_directory(directory(), 100ms);
+  EXPECT_TRUE(changes);
+  has_ended = true;
+  neighbour.join();
+  ASSERT_FALSE(next);
+  EXPECT_EQ(next.error().code(), ErrorCode::kUnavailable);
+}
+
 // The state after a file server gave the lock away: the name belongs to the next holder.
 TEST_F(DirectoryLocks, ThatWereLostLeaveTheFileOfTheNextHolder) {
   auto lost = lock_directory(directory(), 1min);
