@@ -1,7 +1,9 @@
-"""Small files that claim to be large: what a decoder without a bound turns into gigabytes or minutes.
+"""Small files with large declared contents.
 
-Each function returns the bytes of a `.metadata`, or of a value's payload. The pickles are written opcode by opcode,
-because no pickler writes what they hold: one part that is named a thousand times.
+A decoder without bounds spends gigabytes of memory or minutes on each file.
+
+Each function returns the bytes of a `.metadata` file or of a value's payload. The pickles are assembled opcode by
+opcode, because a pickler cannot write the contents, for example a dict with thousands of equal keys.
 """
 
 import io
@@ -15,13 +17,13 @@ FILESYSTEM = "torch.distributed.checkpoint.filesystem"
 
 
 class Assembler:
-    """Writes a pickle of protocol 4; each method gives the opcodes of one thing."""
+    """Assembles a pickle of protocol 4. Each method returns the opcodes of a single value."""
 
     def __init__(self) -> None:
         self.memoized = 0
 
     def keep(self, opcodes: bytes) -> tuple[bytes, bytes]:
-        """The opcodes with a memo entry for their result, and the opcodes that fetch it from there."""
+        """Returns the opcodes with a memo entry for their result, and the opcodes to fetch the result from the memo."""
         number = self.memoized
         self.memoized += 1
         get = b"h" + bytes([number]) if number < 256 else b"j" + struct.pack("<I", number)
@@ -106,7 +108,7 @@ def numbered_texts(count: int) -> Callable[[int], bytes]:
 
 
 def shared_chunk_list(size: int) -> bytes:
-    """Tensors that have one list of chunks, in which one chunk lies again and again."""
+    """Tensors with a shared list of chunks. The list holds a single chunk thousands of times."""
     a = Assembler()
     chunk, same_chunk = a.keep(a.chunk([0], [1]))
     chunks, same_chunks = a.keep(a.list_(chunk, same_chunk * (size // 4)))
@@ -118,7 +120,7 @@ def shared_chunk_list(size: int) -> bytes:
 
 
 def repeated_argument(module: str, name: str, *arguments: bytes) -> Callable[[int], bytes]:
-    """A list of objects, each made by a call of its own with the same large arguments."""
+    """A list of objects. A separate call with the large `arguments` makes each object."""
 
     def payload(size: int) -> bytes:
         a = Assembler()
@@ -131,25 +133,25 @@ def repeated_argument(module: str, name: str, *arguments: bytes) -> Callable[[in
 
 
 def colliding_numbers(size: int) -> list[bytes]:
-    """Whole numbers to which Python gives one hash."""
+    """Integers with equal hashes in Python."""
     return [Assembler.integer(number * ((1 << 61) - 1)) for number in range(1, size // 13)]
 
 
 def colliding_dict(size: int) -> bytes:
-    """A dict whose keys share a hash."""
+    """A dict with keys of equal hash."""
     pairs = [number + b"N" for number in colliding_numbers(size)]
     return archive(b"\x80\x02" + Assembler.dict_(*pairs) + b".")
 
 
 def colliding_members(size: int) -> bytes:
-    """A frozenset whose members share a hash."""
+    """A frozenset with members of equal hash."""
     a = Assembler()
     members = a.list_(*colliding_numbers(size))
     return archive(b"\x80\x02" + a.call("builtins", "frozenset", members) + b".")
 
 
 def repeated_key(size: int) -> bytes:
-    """One long key, again and again."""
+    """A dict that lists a single long key thousands of times."""
     a = Assembler()
     key, same_key = a.keep(a.text("k" * (size // 2)))
     value, same_value = a.keep(a.value())
@@ -157,7 +159,7 @@ def repeated_key(size: int) -> bytes:
 
 
 def path_parts(size: int) -> bytes:
-    """A path whose parts are one long text."""
+    """A path with thousands of parts, all a single long text."""
     a = Assembler()
     part, same_part = a.keep(a.text("p" * (size // 2)))
     path = a.call("pathlib", "PosixPath", part, same_part * (size // 4))
@@ -165,7 +167,7 @@ def path_parts(size: int) -> bytes:
 
 
 def planner_data(size: int) -> bytes:
-    """Places in the state dict whose elements are one long text."""
+    """Planner data with thousands of paths. Each element of each path is a single long text."""
     a = Assembler()
     element, same_element = a.keep(a.text("e" * (size // 2)))
     name = numbered_texts(size)
@@ -175,7 +177,7 @@ def planner_data(size: int) -> bytes:
 
 
 def shared_transforms(size: int) -> bytes:
-    """Items that have one list of transforms."""
+    """Items with a shared list of transforms."""
     a = Assembler()
     transforms, same = a.keep(a.list_(a.text("t" * 30) * (size // 2 // 35)))
     name = numbered_texts(size)
@@ -191,14 +193,14 @@ def shared_transforms(size: int) -> bytes:
 
 
 def padded_integer(size: int) -> bytes:
-    """An integer with a long tail of sign bytes, which many chunks name."""
+    """An integer with a long tail of sign bytes, and a list that refers to the integer thousands of times."""
     a = Assembler()
     padded, same = a.keep(b"\x8b" + struct.pack("<I", size // 2) + b"\x01" * 9 + bytes(size // 2 - 9))
     return a.metadata(b"}", padded=a.list_(padded, same * (size // 4)))
 
 
 def many_attributes(size: int) -> bytes:
-    """An object with many attributes, as the place of many items."""
+    """An object with many attributes, used as the storage info of many items."""
     a = Assembler()
     attributes = many(size // 2 // 8, lambda i: a.text(f"{i:x}") + b"N")
     info, same_info = a.keep(a.class_(FILESYSTEM, "_StorageInfo") + b")\x81" + b"}(" + attributes + b"ub")
@@ -209,7 +211,7 @@ def many_attributes(size: int) -> bytes:
 
 
 def colliding_keys(size: int) -> bytes:
-    """Keys that are equal to the hash of strings of libstdc++."""
+    """Keys with equal hashes in libstdc++'s `std::hash<std::string>`."""
     a = Assembler()
     multiplier, ones = 0xC6A4A7935BD1E995, (1 << 64) - 1
     inverse = pow(multiplier, -1, 1 << 64)
@@ -235,14 +237,14 @@ def colliding_keys(size: int) -> bytes:
 
 
 def long_class_name(size: int) -> bytes:
-    """A class whose name is long, named again and again."""
+    """A long class name, and thousands of references to the name."""
     a = Assembler()
     name, same_name = a.keep(a.text("n" * (size // 2)))
     return a.metadata(b"}", more=a.list_(name + same_name + b"\x93", (same_name * 2 + b"\x93") * (size // 10)))
 
 
 def many_dimensions(size: int) -> bytes:
-    """A tensor that is cut along twenty dimensions, each chunk along others; the chunks fit together."""
+    """A tensor cut along twenty dimensions, each chunk along random dimensions. The chunks fit together."""
     generator = random.Random(20)
     dimensions, extent = 20, 2
     blocks = [([0] * dimensions, [extent] * dimensions)]
@@ -266,7 +268,7 @@ def many_dimensions(size: int) -> bytes:
 
 
 def shared_payload(keys: int, length: int) -> bytes:
-    """Values that lie in the same bytes of `__0_0.distcp`."""
+    """Values with a shared range of bytes in `__0_0.distcp`."""
     a = Assembler()
     value, same_value = a.keep(a.value())
     name = numbered_texts(keys)
@@ -306,17 +308,17 @@ def byte_tensor(a: Assembler, key: str, count: int) -> bytes:
 
 
 def overlapping_records(size: int) -> bytes:
-    """Storages that lie in the same bytes of the archive: the directory has many entries for one record."""
+    """Storages with a shared range of bytes: the archive's directory has many entries for a single record."""
     count, storage = size // 2 // 300, bytes(size // 2)
     a = Assembler()
     whole = archive(b"\x80\x02" + a.list_(*(byte_tensor(a, str(i), len(storage)) for i in range(count))) + b".")
-    # zipfile refuses to write such a directory: the entries are appended to one that it wrote.
+    # zipfile refuses to write entries that overlap: the entries are appended to a directory written by zipfile.
     with zipfile.ZipFile(io.BytesIO(whole)) as records:
         begin = records.start_dir
         entries = whole[begin : whole.rindex(b"PK\5\6")]
     body = whole[:begin]
     names = [f"archive/data/{i}".encode() for i in range(count)]
-    # Each entry has a local header of its own, and an extra field in it that reaches up to the shared bytes.
+    # Each entry has its own local header. The header's extra field reaches up to the shared bytes.
     left = sum(30 + len(name) for name in names)
     assert left < 65536
     headers = b""
@@ -335,14 +337,14 @@ def overlapping_records(size: int) -> bytes:
 
 
 def shared_bytes(size: int) -> bytes:
-    """A list in which one bytes object lies again and again."""
+    """A list with thousands of references to a single bytes object."""
     a = Assembler()
     data, same = a.keep(b"B" + struct.pack("<I", size // 2) + bytes(size // 2))
     return archive(b"\x80\x04" + a.list_(data, same * (size // 4)) + b".")
 
 
 def shared_persistent_id(size: int) -> bytes:
-    """Persistent ids that are one long text."""
+    """Thousands of persistent ids, all a single long text."""
     a = Assembler()
     text, same = a.keep(a.text("i" * (size // 2)))
     return archive(b"\x80\x04" + a.list_(text + b"Q", (same + b"Q") * (size // 8)) + b".")

@@ -1,4 +1,4 @@
-"""Fixtures of the Python tests. A test that compares with stock torch has `torch` imported by its own module."""
+"""Fixtures of the Python tests. A test module imports `torch` if its tests compare with stock torch."""
 
 import os
 import time
@@ -13,24 +13,28 @@ if TYPE_CHECKING:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests that need gigabytes run only where somebody asks for them."""
+    """Skips tests that need gigabytes, unless CAIRN_HUGE=1 asks for them."""
     if item.get_closest_marker("huge") and os.environ.get("CAIRN_HUGE") != "1":
         pytest.skip("needs gigabytes of memory and disk: CAIRN_HUGE=1")
 
 
-# An asynchronous save that fails in its call is withdrawn by the writer, which the call does not wait for.
+# After an asynchronous save fails in its call, the writer withdraws the save's files. The call does not wait for the
+# withdrawal.
 _WITHDRAWAL_SECONDS = 20.0
 
 
 @pytest.fixture(autouse=True)
 def no_opt_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the environment of whoever runs the tests allows must not decide them."""
+    """Removes CAIRN_ALLOW_PICKLE: the variable, set in the developer's environment, must not decide a test."""
     monkeypatch.delenv("CAIRN_ALLOW_PICKLE", raising=False)
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Iterator[Path]:
-    """A directory for a checkpoint, not yet made. Soon after the test it must hold no litter of a save."""
+    """A directory for a checkpoint, not yet made.
+
+    Soon after the test the directory must hold no private file of a save.
+    """
     directory = tmp_path / "checkpoint"
     yield directory
     if not directory.is_dir() or directory.is_symlink():
@@ -43,7 +47,7 @@ def checkpoint(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def fresh_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``cairn.report()`` counts only the calls of this test, which are warned of as if they were the first."""
+    """``cairn.report()`` counts only the calls of the running test, and each first call warns again."""
     monkeypatch.setattr("cairn.engine_use._counts", {})
 
 
@@ -62,11 +66,11 @@ def four() -> Iterator["Gang"]:
 
 @pytest.fixture(scope="module")
 def three() -> Iterator["Gang"]:
-    """Three ranks of another one."""
+    """Three ranks of a second gloo group."""
     yield from ranks_of(3)
 
 
 @pytest.fixture(scope="module")
 def two() -> Iterator["Gang"]:
-    """Two ranks of a third one."""
+    """Two ranks of a third gloo group."""
     yield from ranks_of(2)

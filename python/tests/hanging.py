@@ -1,13 +1,13 @@
-"""A library that makes reads and writes hang in the processes that preload it, while a file is there."""
+"""A library for LD_PRELOAD. Reads and writes hang in the processes that load the library, while a given file exists."""
 
 from pathlib import Path
 
 import preloaded
 
-# $HANG is CALL:FILE. That call waits while the file is there: pread (which then makes FILE.reached), pwrite and fsync
-# of a data file, renameat to a name that ends with .metadata, unlinkat of a data file, and readlink and realpath of a
-# name that ends with .link. The engine calls all of them by their names. Of what the interpreter does, only readlink is
-# concerned.
+# $HANG is CALL:FILE. CALL waits while FILE exists. CALL is pread (which also makes FILE.reached), pwrite or fsync of a
+# data file, renameat to a name that ends with .metadata, unlinkat of a data file, or readlink or realpath of a name
+# that ends with .link. The engine makes all of these calls through the dynamic symbols. Of the interpreter's own calls
+# only readlink is affected.
 _SHIM = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -90,5 +90,5 @@ char *realpath(const char *path, char *resolved) {
 
 
 def library(folder: Path) -> Path:
-    """Builds it."""
+    """Builds the library in `folder` and returns its path."""
     return preloaded.library(_SHIM, folder)

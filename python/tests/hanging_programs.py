@@ -21,12 +21,12 @@ import cairn.checkpointer
 
 FOLDER = Path(sys.argv[2])
 SECONDS = 1.0  # of the deadline under test
-SECONDS_FOR_A_CALL = 40.0  # that meets several deadlines, one of ten seconds among them
+SECONDS_FOR_A_CALL = 40.0  # a call may meet several deadlines, the longest of ten seconds
 PROCESS = cairn.AsyncCheckpointerType.PROCESS
 
 
 def hang(call: str = "pwrite") -> Path:
-    """Lets that call of this process, and of a writer that it starts later, hang until the file is removed."""
+    """Makes `call` hang in this process, and in writers started later, until the returned file is removed."""
     block = FOLDER / f"hang-{os.environ.get('RANK', '0')}"
     block.touch()
     os.environ["HANG"] = f"{call}:{block}"
@@ -45,7 +45,7 @@ def loaded_step(directory: Path) -> int:
 
 
 def save_when_possible(directory: Path, step: int) -> None:
-    """The threads that hung give their memory back as soon as they come round."""
+    """Saves as soon as a hung thread has returned and released its memory."""
     for _ in range(1000):
         try:
             cairn.async_save(state(step), checkpoint_id=directory).result()
@@ -57,7 +57,7 @@ def save_when_possible(directory: Path, step: int) -> None:
 
 
 def third() -> None:
-    """One rank, threads: the call that waits for memory which hangs raises, and later saves work."""
+    """One rank, threads: a third save waits for memory held by hung saves and raises; later saves work."""
     cairn.configure_async_saves(deadline_seconds=SECONDS)
     directory = FOLDER / "checkpoint"
     cairn.async_save(state(1), checkpoint_id=directory).result()
@@ -79,7 +79,7 @@ def third() -> None:
 
 
 def link() -> None:
-    """A directory behind a link that can't be followed: the calls return, and the saves go on under the other name."""
+    """A directory behind a hanging link: the calls return, and the saves continue under the unresolved name."""
     (FOLDER / "checkpoint").mkdir()
     link = FOLDER / "name.link"
     link.symlink_to("checkpoint")
@@ -103,7 +103,7 @@ def exit_early() -> None:
 
 
 def is_seen_syncing(directory: Path) -> bool:
-    """By another process, when the heartbeat has told of it: the phase, the bytes, and the call that takes its time."""
+    """Whether `saves_in_flight` reports the sync after a heartbeat: the phase, the bytes and the pending call."""
     (save,) = cairn.saves_in_flight(directory)
     (writer,) = save.writers
     assert save.is_readable and writer.is_readable and writer.state == "alive"
@@ -133,7 +133,7 @@ def long_sync() -> None:
 
 
 def ranks() -> None:
-    """Two ranks: one's writes hang."""
+    """Two ranks: the writes of each rank hang in turn."""
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", init_method=f"file://{FOLDER / 'store'}", rank=rank, world_size=2)
     cairn.configure_async_saves(deadline_seconds=SECONDS)
@@ -151,7 +151,7 @@ def ranks() -> None:
             block.unlink()
         dist.barrier()
         os.environ.pop("HANG", None)
-    for _ in range(1000):  # until the memory is back
+    for _ in range(1000):  # until the hung threads release their memory
         try:
             cairn.async_save(mine(3), checkpoint_id=directory).result()
         except cairn.Unavailable:
@@ -164,7 +164,7 @@ def ranks() -> None:
 
 
 def orphan(rank: int, directory: Path) -> None:
-    """A writer process hangs whose trainer is dead: the other rank hears of it, and the writer ends."""
+    """A writer process hangs after its trainer died: the surviving rank gets the error, and the writer ends."""
     dist.barrier()
     block = hang() if rank == 1 else None
     future = cairn.async_save(mine(4), checkpoint_id=directory, async_checkpointer_type=PROCESS)
@@ -190,7 +190,7 @@ def step_of_mine(directory: Path, rank: int) -> int:
 
 
 def stalled(call: str, save: Callable[[], object]) -> cairn.Unavailable:
-    """What a save raises in which `call` hangs. Other calls have all the time that a busy machine may need."""
+    """Returns the error of a save in which `call` hangs. All calls but `call` have deadlines for a busy machine."""
     seconds = {"pwrite": "deadline_seconds", "fsync": "sync_deadline_seconds", "renameat": "publish_deadline_seconds"}
     cairn.configure_saves(**{name: SECONDS / 2 if name == seconds[call] else 100.0 for name in seconds.values()})
     try:
@@ -203,7 +203,7 @@ def stalled(call: str, save: Callable[[], object]) -> cairn.Unavailable:
 
 
 def go_on(block: Path, directory: Path) -> None:
-    """Lets the call go on, and waits until the thread that hung has cleaned up."""
+    """Releases the hung call, and waits until the hung thread has removed its files."""
     block.unlink()
     for _ in range(2000):
         if not list(directory.glob(".cairn-*")):
@@ -213,7 +213,7 @@ def go_on(block: Path, directory: Path) -> None:
 
 
 def blocking() -> None:
-    """One rank: each call that can hang in each save that blocks."""
+    """One rank: in each kind of blocking save, each call that can hang."""
     directory, alone = FOLDER / "checkpoint", FOLDER / "alone"
     checkpointer = cairn.checkpointer.make_sync_checkpointer()
 
@@ -239,7 +239,7 @@ def blocking() -> None:
 
 
 def blocking_end() -> None:
-    """One rank: an fsync that is slow and no more; Ctrl-C while a write hangs; the end of the interpreter meanwhile."""
+    """One rank: a slow fsync; Ctrl-C while a write hangs; the end of the interpreter while a write hangs."""
     directory = FOLDER / "checkpoint"
     cairn.configure_saves(deadline_seconds=SECONDS / 2, sync_deadline_seconds=100)
     block = hang("fsync")
@@ -266,7 +266,7 @@ def blocking_end() -> None:
 
 
 def interrupted(directory: Path, step: int, *seconds: float) -> tuple[KeyboardInterrupt, float]:
-    """What a save raises that is interrupted after so many seconds, and how long it took."""
+    """Interrupts a save after each of `seconds`. Returns the exception and the duration in seconds."""
     timers = [threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)) for after in seconds]
     start = time.monotonic()
     for timer in timers:
@@ -282,7 +282,7 @@ def interrupted(directory: Path, step: int, *seconds: float) -> tuple[KeyboardIn
 
 
 def interruptions() -> None:
-    """One rank: Ctrl-C while an fsync is slow, Ctrl-C twice while it hangs, and Ctrl-C while the rename hangs."""
+    """One rank: Ctrl-C while an fsync is slow, Ctrl-C twice while an fsync hangs, and Ctrl-C while the rename hangs."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     directory = FOLDER / "checkpoint"
     cairn.save(state(1), checkpoint_id=directory)
@@ -295,7 +295,7 @@ def interruptions() -> None:
     cairn.save(state(1), checkpoint_id=directory)
     block = hang("fsync")
     _, took = interrupted(directory, 2, 0.5, 2)
-    assert took < 25, took  # after one Ctrl-C it would be over thirty
+    assert took < 25, took  # with a single Ctrl-C the save would take over thirty seconds
     go_on(block, directory)
     assert loaded_step(directory) == 1
 
@@ -310,7 +310,7 @@ def interruptions() -> None:
 
 
 def dropped() -> None:
-    """One rank: a writer is dropped in the middle of a save, while the withdrawal of its files hangs."""
+    """One rank: the program drops a writer in the middle of a save, while the withdrawal of the save's files hangs."""
     directory = FOLDER / "checkpoint"
     planner = dcp.DefaultSavePlanner()
     writer = cairn.FileSystemWriter(directory)
@@ -344,7 +344,7 @@ def dropped() -> None:
 
 
 def blocking_ranks() -> None:
-    """Two ranks: a call of one hangs. Saved by the engine, and by torch with the engine's storage."""
+    """Two ranks: a call of one rank hangs, in saves by the engine and in saves by torch with the engine's storage."""
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", init_method=f"file://{FOLDER / 'store'}", rank=rank, world_size=2)
     directory = FOLDER / "checkpoint"

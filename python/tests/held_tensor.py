@@ -1,4 +1,4 @@
-"""A tensor whose copy stops half-way until the test says so: half of it lies in a page that is not there yet."""
+"""A tensor that stops its reader half-way until the test releases it: half of the tensor lies in a missing page."""
 
 import contextlib
 import ctypes
@@ -15,17 +15,17 @@ import torch
 
 _PAGE = mmap.PAGESIZE
 _SYSTEM_CALL = {"x86_64": 323, "aarch64": 282}.get(platform.machine())  # userfaultfd(2)
-_USER_MODE_ONLY = 1  # faults of the process itself, which an unprivileged one may handle too
+_USER_MODE_ONLY = 1  # faults in user mode; an unprivileged process may handle only these
 _API, _REGISTER, _COPY = 0xC018AA3F, 0xC020AA00, 0xC028AA03
 _REGISTER_MISSING = 1
 _SECONDS_MAX = 60
 _COUNT = (
-    15  # elements: the last 28 bytes are in the missing page, and the samples of so small a tensor are of the first
+    15  # elements: the last 28 bytes are in the missing page; the samples of a small tensor come from the first page
 )
 
 
 class HeldTensor:
-    """`tensor` holds zeros. Whoever reads the end of it waits for :meth:`release`."""
+    """`tensor` holds zeros. A thread that reads its last elements waits for :meth:`release`."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -37,7 +37,7 @@ class HeldTensor:
         self._faults = descriptor
         fcntl.ioctl(descriptor, _API, bytearray(struct.pack("QQQ", 0xAA, 0, 0)))
         memory = mmap.mmap(-1, 2 * _PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory[0] = 0  # the first page is there
+        memory[0] = 0  # makes the first page present
         self._missing = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + _PAGE
         registration = struct.pack("QQQQ", self._missing, _PAGE, _REGISTER_MISSING, 0)
         fcntl.ioctl(descriptor, _REGISTER, bytearray(registration))
@@ -49,7 +49,7 @@ class HeldTensor:
         assert ready, "nobody copies the tensor"
 
     def release(self) -> None:
-        """Brings the page; more than once if need be."""
+        """Provides the missing page. May be called again."""
         zeros = ctypes.create_string_buffer(_PAGE)
         with contextlib.suppress(FileExistsError):
             fcntl.ioctl(
@@ -59,14 +59,14 @@ class HeldTensor:
             )
 
     def close(self) -> None:
-        """Releases it, and gives the descriptor back."""
+        """Releases the waiting reader and closes the descriptor."""
         self.release()
         os.close(self._faults)
 
 
 @pytest.fixture
 def held() -> Iterator[HeldTensor]:
-    """Released after the test at the latest."""
+    """A held tensor, released at the end of the test at the latest."""
     tensor = HeldTensor()
     yield tensor
     tensor.close()

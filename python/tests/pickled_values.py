@@ -1,7 +1,7 @@
-"""Values of the standard library. `recorded_pickles.json` has what several versions of Python pickle them to.
+"""Values of the standard library. `recorded_pickles.json` holds their pickles from several versions of Python.
 
-`python/tests/pickled_values.py`, run by another version of Python, adds that one. So this file must run on Python 3.8,
-without other packages.
+Running `python/tests/pickled_values.py` with a new version of Python adds the pickles of the new version. The file must
+therefore run on Python 3.8 without installed packages.
 """
 
 import argparse
@@ -101,7 +101,7 @@ VALUES = {
 
 
 def _record(file):
-    """Adds what this Python pickles the values to; what it recorded earlier must have been removed."""
+    """Adds this Python's pickles of the values. Pickles recorded earlier by an equal version must be removed first."""
     recorded = json.loads(file.read_text()) if file.exists() else {}
     for name, value in VALUES.items():
         for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):

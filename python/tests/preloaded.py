@@ -1,4 +1,4 @@
-"""Libraries that are loaded before libc's functions and take the place of some of them."""
+"""Libraries for LD_PRELOAD that replace functions of libc."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 
 def library(source: str, folder: Path) -> Path:
-    """Compiles `source`, in C, into a library for LD_PRELOAD. Skips the test where there is no C compiler."""
+    """Compiles the C `source` into a library for LD_PRELOAD. Skips the test where no C compiler is installed."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs a C compiler for a library that replaces system calls")

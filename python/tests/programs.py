@@ -1,10 +1,10 @@
-"""Programs that need a Python of their own: nothing imported yet, or not to be changed for the other tests."""
+"""Programs for a fresh Python process: nothing is imported yet, and changes do not reach the remaining tests."""
 
 import subprocess
 import sys
 import textwrap
 
-# Put before a program: torch can't be imported.
+# Prefix of a program in which `import torch` fails.
 WITHOUT_TORCH = """
 import sys
 
@@ -18,7 +18,10 @@ sys.meta_path.insert(0, Refuse())
 
 
 def run(program: str, *arguments: object) -> str:
-    """What a Python program prints, in a process of its own, where warnings are errors. It must succeed."""
+    """Runs a Python program, with warnings as errors, in a new process, and returns its output.
+
+    Fails unless the program succeeds.
+    """
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
-"""Real processes that form a gloo group and do what a test tells them.
+"""Real processes that form a gloo group and run the tasks of a test.
 
-They are forked from a server that has imported torch already: a group is there in a fraction of a second, and lives as
-long as the tests that share it.
+The processes are forked from a server that has already imported torch: a group starts in a fraction of a second, and
+lives as long as the tests that share the group.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-_HANG_SECONDS = 60  # a task that takes longer has hung
-_FOLLOW_SECONDS = 5  # how long the others may go on when a rank has failed
+_HANG_SECONDS = 60  # a longer task counts as hung
+_FOLLOW_SECONDS = 5  # after a rank failed, the remaining ranks have this long to return
 _MODULES = [
     "cairn.loading",
     "cairn.process_group",
@@ -43,12 +43,12 @@ context.set_forkserver_preload(_MODULES)  # type: ignore[attr-defined]
 
 
 def start(worker: Callable[..., None], ranks: int, folder: Path, *arguments: Any) -> None:
-    """Runs `worker(rank, ranks, folder, ...)` in a process for each rank; fails if one of them does."""
+    """Runs `worker(rank, ranks, folder, ...)` in a process for each rank; fails if a worker fails."""
     mp.start_processes(worker, (ranks, folder, *arguments), nprocs=ranks, start_method="forkserver")
 
 
 def run_program(program: Path, ranks: int, *arguments: object) -> str:
-    """What rank 0 of a program prints that is started as torchrun starts it, by the same variables."""
+    """Runs `program` on each rank with torchrun's environment variables, and returns the output of rank 0."""
     with tempfile.TemporaryDirectory(prefix="cairn-ranks-") as name, socket.socket() as taken:
         taken.bind(("localhost", 0))
         port = taken.getsockname()[1]
@@ -68,7 +68,7 @@ def _run_program(rank: int, ranks: int, folder: Path, port: int, program: Path, 
 
 
 def init(rank: int, ranks: int, folder: Path, timeout_seconds: float = 60) -> None:
-    """Makes this process a rank of the group whose ranks meet in `folder`."""
+    """Makes this process a rank of the group whose store lies in `folder`."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -81,16 +81,16 @@ def init(rank: int, ranks: int, folder: Path, timeout_seconds: float = 60) -> No
 
 
 class Gang:
-    """So many ranks, until :meth:`close`. After a task that failed the next one finds new processes."""
+    """Processes for `size` ranks, until :meth:`close`. After a failed task the next task starts new processes."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None  # where they meet, for each new group once more
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of the group's store, new for each new group
 
     def run(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What `task(*arguments)` returns on each rank. Fails if it raises on one, or does not return on all."""
+        """Returns the results of `task(*arguments)`, by rank. Fails if a task raises or does not return."""
         if not self._processes:
             self._start()
         for pipe in self._pipes:
@@ -151,7 +151,7 @@ class Gang:
 
 @contextlib.contextmanager
 def gang(size: int) -> Iterator[Gang]:
-    """A Gang that ends with the block."""
+    """A Gang for the duration of the block."""
     ranks = Gang(size)
     try:
         yield ranks

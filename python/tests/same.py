@@ -1,4 +1,4 @@
-"""Whether two states are the same, bit by bit."""
+"""Bitwise comparison of two states."""
 
 import struct
 from collections import OrderedDict
@@ -18,7 +18,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def assert_same(actual: Any, expected: Any, where: str = "state") -> None:
-    """Fails, naming the place, unless both hold the same types, shapes and bits. A Parameter counts as a Tensor."""
+    """Fails, naming the place, unless both states hold equal types, shapes and bits. A Parameter counts as a Tensor."""
     if isinstance(expected, torch.Tensor):
         assert isinstance(actual, torch.Tensor), f"{where}: {type(actual)} is no tensor"
         assert actual.dtype == expected.dtype, where
@@ -52,7 +52,7 @@ def assert_same(actual: Any, expected: Any, where: str = "state") -> None:
 
 
 def blank(state: Any) -> Any:
-    """A template of the same structure: tensors of ones, everything else None. Containers are copied."""
+    """Returns a template of equal structure: tensors of ones, and None for all other values. Containers are copied."""
     if isinstance(state, torch.Tensor):
         size = state.element_size()
         raw = torch.ones((*state.shape, size), dtype=torch.uint8)

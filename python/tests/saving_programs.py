@@ -1,4 +1,4 @@
-"""Programs of their own that save in the background, and how a test watches them live and end."""
+"""Programs that save in the background in separate processes, and the means of a test to watch the programs."""
 
 import contextlib
 import fcntl
@@ -57,13 +57,16 @@ MAIN = """
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
 """
-# The last thing that a program does before the interpreter waits for its threads.
+# A program's last statement before the interpreter waits for its threads.
 SAYS_WHEN_IT_WAITS = "threading._register_atexit(say, 'waits')"
 PATIENCE_SECONDS = 120
 
 
 class Program:
-    """A Python program in a process group of its own, which says things and is told to go on."""
+    """A Python program in its own process group.
+
+    The program prints lines (`said`) and reads a line to continue (`tell`).
+    """
 
     def __init__(self, folder: Path, body: str, *arguments: object, functions: str = "") -> None:
         script = folder / "program.py"
@@ -93,14 +96,14 @@ class Program:
         self.process.stdin.flush()
 
     def press_ctrl_c(self) -> None:
-        """As a terminal does: all in the foreground get the signal."""
+        """Sends SIGINT to the whole process group, as a terminal does."""
         os.killpg(self.process.pid, signal.SIGINT)
 
     def wait(self) -> int:
         return self.process.wait()
 
     def kill(self) -> None:
-        """The program and its children, but not its writer; what it says ends then."""
+        """Kills the program and its children, but not its writer; `said` then meets the end of the output."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -124,28 +127,31 @@ def running(folder: Path, body: str, *arguments: object, functions: str = "") ->
 
 @contextlib.contextmanager
 def no_commit_in(directory: Path) -> Iterator[None]:
-    """Saves into it get no further than to their commit: they stay under way."""
+    """Saves into `directory` stop before their commit and stay in flight for the duration of the block."""
     directory.mkdir(exist_ok=True)
     lock = directory / ".cairn-lock"
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
         yield
-    finally:  # as the engine releases it: the name goes first, then the length tells that the file is retired
+    finally:  # in the engine's order: the unlink comes first, then the length marks the file as retired
         lock.unlink()
         os.ftruncate(descriptor, 1)
         os.close(descriptor)
 
 
 class Watched:
-    """A process that is nobody's child here, or not ours."""
+    """A process that need not be a child of the test."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._descriptor = os.pidfd_open(pid)
 
     def terminate(self) -> None:
-        """Sends it SIGTERM, and returns when it has heard of it: a signal that it reads stays pending until then."""
+        """Sends SIGTERM, and returns when the process has taken the signal.
+
+        For a process that reads signals from a signalfd the signal stays pending until read.
+        """
         os.kill(self._pid, signal.SIGTERM)
         bit = 1 << (signal.SIGTERM - 1)
         while not self.has_ended():
@@ -166,5 +172,5 @@ def is_there(directory: Path, step: int) -> bool:
 
 
 def appears(directory: Path, step: int) -> bool:
-    """Waits for saves whose program does not wait any more."""
+    """Whether the checkpoint of `step` appears, for saves of a program that has ended."""
     return cairn.latest(directory, wait=PATIENCE_SECONDS) == str(directory) and is_there(directory, step)

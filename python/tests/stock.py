@@ -1,4 +1,4 @@
-"""The stock implementation that Cairn is held against: torch.distributed.checkpoint, without its chatter."""
+"""The stock implementation, torch.distributed.checkpoint, with its warnings silenced: the reference for Cairn."""
 
 import os
 import pickle
@@ -28,10 +28,10 @@ def load(state: dict[str, Any], directory: str | os.PathLike[str], **options: An
 
 
 def metadata_of(directory: Path) -> Metadata:
-    """`.metadata` as Python's pickle reads it."""
+    """Returns `.metadata`, read by Python's pickle."""
     return pickle.loads((directory / ".metadata").read_bytes())
 
 
 def rewrite_metadata(directory: Path, metadata: Metadata) -> None:
-    """Puts another `.metadata` in place, as stock torch writes it."""
+    """Replaces `.metadata`, as stock torch writes the file."""
     (directory / ".metadata").write_bytes(pickle.dumps(metadata))

@@ -1,4 +1,4 @@
-"""Small files that claim to be large: decoding takes memory and time in proportion to the file."""
+"""Small files with large declared contents: the decoder's memory and time are proportional to the size of the file."""
 
 import shutil
 import subprocess
@@ -12,13 +12,14 @@ import cairn
 
 BYTES_PER_INPUT_BYTE = 64
 BYTES_MIN = 16 << 20
-BASE_BYTES = 24 << 20  # of the tool itself: its code, and the libraries that it loads
-SECONDS_MAX = 20  # of processor time; each takes well below one
+BASE_BYTES = 24 << 20  # of the tool itself: code and libraries
+SECONDS_MAX = 20  # of processor time; each case takes well below a second
 
 
 def run(bytes_max: int, *words: str | Path) -> int:
-    """Runs a program that may take so much memory; returns its exit status (negative: a signal)."""
-    # The shell sets the limits: the memory that a child of pytest is reported to have held is that of pytest.
+    """Runs a program with at most `bytes_max` of memory; returns its exit status (negative: a signal)."""
+    # The shell sets the limits: the peak memory that the system reports for a child of pytest includes pytest's own
+    # memory.
     limited = ["sh", "-c", 'ulimit -d "$0" -t "$1"; shift; exec "$@"', str(bytes_max // 1024), str(SECONDS_MAX)]
     done = subprocess.run([*limited, *map(str, words)], capture_output=True, check=False, timeout=120)
     assert b"bad_alloc" not in done.stderr, f"it takes more than {bytes_max} bytes"
@@ -100,7 +101,7 @@ except cairn.UnsafeContent:
 
 @pytest.mark.parametrize("attack", FOR_PYTHON)
 def test_a_value_that_python_builds(attack: str, checkpoint: Path) -> None:
-    """The engine's refusal is final: torch would build the value."""
+    """The engine's refusal is final: Cairn does not fall back to torch, which would build the value."""
     payload = FOR_PYTHON[attack](600_000)
     checkpoint.mkdir()
     (checkpoint / ".metadata").write_bytes(amplifiers.shared_payload(1, len(payload)))
@@ -121,7 +122,7 @@ except cairn.NotFound:
 
 
 def test_chunks_of_many_dimensions(checkpoint: Path) -> None:
-    """Whether 4,000 chunks that are cut along 20 dimensions fit together is known in time that is linear in them."""
+    """The check of whether 4,000 chunks, cut along 20 dimensions, fit together takes linear time."""
     checkpoint.mkdir()
     (checkpoint / ".metadata").write_bytes(amplifiers.many_dimensions(3_000_000))
     assert run(4 << 30, sys.executable, "-c", LOAD, checkpoint) == 7  # only the data file is missing

@@ -1,5 +1,7 @@
-"""A sample of what `./dev faults async` tries: trainers and writers killed and hanging, storage that fails, while saves
-go on in the background (docs/faults.md)."""
+"""A sample of `./dev faults async`: kills, hangs and failing storage while saves run in the background.
+
+docs/faults.md describes the whole series.
+"""
 
 import json
 import os
@@ -12,7 +14,7 @@ import pytest
 
 PROGRAM = Path(__file__).resolve().parents[2] / "faults/faults.py"
 
-# What must have been met for the sample to have tried anything: a kill that always comes too early proves little.
+# Situations that the sample must meet: a sample in which each kill comes too early proves little.
 MET = {
     "async-trainer": ["new", "staged when trainers died", "of a first save"],
     "async-writer": ["old", "of a first save"],
@@ -25,7 +27,10 @@ MET = {
 
 @pytest.fixture(scope="module")
 def tallies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the program found, by fault. It is a process of its own: it forks ranks, and must have no threads."""
+    """The program's findings by fault.
+
+    The program runs in its own process, because it forks ranks and must have no threads.
+    """
     folder = tmp_path_factory.mktemp("faults")
     names = [name for name in MET if name != "async-disk" or os.geteuid() == 0]  # it mounts a small disk
     command = [sys.executable, str(PROGRAM), *names]

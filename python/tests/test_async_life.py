@@ -1,4 +1,4 @@
-"""What becomes of a save in the background when its program ends, is interrupted, forks, or turns into another one."""
+"""A background save while its program ends, is interrupted, forks, or executes a different program."""
 
 import os
 import re
@@ -62,7 +62,7 @@ FAILED_CALLS = {
 @both
 @pytest.mark.parametrize("call", FAILED_CALLS)
 def test_the_program_ends_after_a_call_that_failed(tmp_path: Path, kind: str, call: str) -> None:
-    """An exception that is kept, by the interpreter too if nobody catches it, keeps the frames of the call."""
+    """An exception, kept by the program or (if uncaught) by the interpreter, keeps the frames of the failed call."""
     functions = """
     class Stager(cairn.staging.BlockingAsyncStager):
         def stage(self, _):
@@ -189,7 +189,10 @@ def test_ctrl_c_while_a_save_waits_for_those_before(checkpoint: Path, tmp_path: 
 
 @both
 def test_ctrl_c_while_bytes_are_copied(checkpoint: Path, tmp_path: Path, kind: str) -> None:
-    """At some moment of each call, or right after it: the save is made or it is not, and the next one works."""
+    """Ctrl-C arrives at a random moment of each call, or right after the call.
+
+    The save is made or not; the next save works.
+    """
     body = """
     import random, time
 

@@ -1,4 +1,4 @@
-"""cairn.async_save: the state at the call becomes the checkpoint, by threads and by the writer process alike."""
+"""cairn.async_save: the state at the call becomes the checkpoint, with saver threads and with the writer process."""
 
 import contextlib
 import threading
@@ -164,7 +164,7 @@ def test_a_remark_that_is_an_error_does_not_keep_the_future_from_its_end(checkpo
 
 
 def failing_save(checkpoint: Path, kind: Any) -> "Future[Any]":
-    """A save that notes the checkpoint in place at the call, and finds another one when it is to commit."""
+    """Starts a save over a checkpoint; a stock checkpoint replaces it before the commit. Returns the future."""
     with no_commit_in(checkpoint):
         future = cairn.async_save(state_of(2), checkpoint_id=checkpoint, async_checkpointer_type=kind)
         stock.save({"of": "another"}, checkpoint)
@@ -226,7 +226,7 @@ def test_one_stager_serves_overlapping_saves(tmp_path: Path, kind: Any, stager: 
 
 
 class Doubling(AsyncStager):
-    """A stager of the user's own: what is saved is twice the state."""
+    """A user-defined stager. The saved state is twice the given state."""
 
     def __init__(self, later: bool) -> None:
         self.later = later
@@ -262,7 +262,7 @@ def test_a_stager_of_the_users_own(checkpoint: Path, kind: Any, later: bool) -> 
 
 
 class Late(AsyncStager):
-    """A stager that fills its buffers in the background, and has filled them when it is synchronised."""
+    """A stager that starts to fill its buffers in `stage` and has filled the buffers after `synchronize_staging`."""
 
     def __init__(self) -> None:
         self.work: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -283,7 +283,7 @@ class Late(AsyncStager):
 @pytest.mark.parametrize("planner", [None, DefaultSavePlanner], ids=["native", "torch's planning"])
 def test_a_stager_that_finishes_when_it_is_synchronised(checkpoint: Path, kind: Any, planner: Any) -> None:
     class Mine(DefaultSavePlanner):
-        """A planner that drives the save by torch's protocol."""
+        """A planner that makes Cairn follow torch's planning protocol."""
 
         def create_local_plan(self) -> Any:
             return super().create_local_plan()
@@ -345,11 +345,11 @@ def test_a_saver_of_ones_own(checkpoint: Path) -> None:
     pid = saver.writer_pid
     assert pid is not None
     assert save.upload.result().state_dict_metadata
-    group = Path(f"/proc/{pid}/autogroup")  # not every kernel has it
+    group = Path(f"/proc/{pid}/autogroup")  # some kernels lack the file
     until = time.monotonic() + 60
     while group.exists() and group.read_text() and not group.read_text().endswith(" nice 5\n"):
         assert time.monotonic() < until, group.read_text()
-        saver.save(state_of(2), checkpoint, alone_as_rank=3).upload.result()  # most may change it only now and then
+        saver.save(state_of(2), checkpoint, alone_as_rank=3).upload.result()  # the kernel limits how often nice changes
     assert (checkpoint / "__3.metadata").exists()
     saver.close()
     assert not Path(f"/proc/{pid}").exists()
@@ -359,7 +359,7 @@ def test_a_saver_of_ones_own(checkpoint: Path) -> None:
 
 
 def save_shards(directory: Path, kind: Any, steps: int) -> list[bool]:
-    """Saves rows of one table; what the ranks then have of the metadata."""
+    """Saves rows of a table. Returns whether this rank has the metadata of each of the last two saves."""
     rank, size = dist.get_rank(), dist.get_world_size()
     mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
     futures = []
@@ -411,7 +411,7 @@ def test_a_rank_without_a_state_fails_the_call_of_all(three: Gang, checkpoint: P
 
 
 def save_into_what_is_taken_away(directory: Path, kind: Any) -> tuple[list[int], str]:
-    """Every rank's files are ready, but meanwhile another job has committed; the next call says so on every rank."""
+    """Every rank's files are ready, but a foreign save commits first. The next call raises the error on every rank."""
     state = {"t": torch.ones(30), "own": {dist.get_rank(): torch.ones(5)}}
     cairn.async_save(state, checkpoint_id=directory, async_checkpointer_type=kind).result()
     with no_commit_in(directory) if dist.get_rank() == 0 else contextlib.nullcontext():
@@ -439,7 +439,7 @@ def test_a_failure_is_raised_by_the_next_call_of_every_rank(three: Gang, checkpo
 
 
 class Planner(cairn.DefaultSavePlanner):
-    """A class of the caller's own, with a hook of its own: torch plans."""
+    """A subclass of the caller's with its own hook: torch's planning runs."""
 
     def finish_plan(self, new_plan: Any) -> Any:
         return super().finish_plan(new_plan)
@@ -506,7 +506,7 @@ class FailingLater(Doubling):
 
 
 def save_by_a_stager_that_fails_later(directory: Path, kind: Any) -> list[tuple[str, str, list[int]]]:
-    """Of two saves that fail: how staging ended here, and how the save. A third one is made."""
+    """Two saves fail; a third succeeds. Returns, for each failed save, how staging and the save ended on this rank."""
     state = {"t": torch.ones(3), f"own{dist.get_rank()}": torch.ones(2)}
     told = []
     for stager in (FailingLater(True), FailingLater(True), Doubling(True)):
@@ -532,7 +532,7 @@ def test_a_stager_that_fails_on_one_rank_later_fails_the_futures_of_all(
 
 
 def fail_together_and_alone(directory: Path, kind: Any, alone_first: bool) -> list[tuple[bool, bool]]:
-    """A save of rank 0 alone and one of all ranks fail, one after the other. Which of them each later call reports."""
+    """A save of rank 0 alone and a save of all ranks fail. Returns the saves that each later call reports."""
     joint, private = directory, directory.with_name("private")
     rank = dist.get_rank()
     state = {"t": torch.ones(3), "own": {rank: torch.ones(2)}}
@@ -562,7 +562,9 @@ def fail_together_and_alone(directory: Path, kind: Any, alone_first: bool) -> li
 
 
 def what_a_save_reports(state: dict[str, Any], directory: Path, kind: Any) -> tuple[bool, bool]:
-    """Whether the save of rank 0 alone, and whether that of all."""
+    """Whether a save reports the failure of rank 0's private save, and whether it reports the failure of the joint
+    save.
+    """
     try:
         cairn.async_save(state, checkpoint_id=directory, async_checkpointer_type=kind).result()
     except CheckpointException as error:

@@ -1,4 +1,4 @@
-"""Settings of saves: those that can't be are refused, and change nothing."""
+"""Settings of saves: invalid settings are refused and change nothing."""
 
 from pathlib import Path
 from typing import Any

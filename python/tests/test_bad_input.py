@@ -1,4 +1,4 @@
-"""Checkpoints that are not what they should be: each gives an error that says where, and changes nothing."""
+"""Damaged checkpoints: each gives an error that names the place, and changes nothing."""
 
 import dataclasses
 import os
@@ -47,7 +47,7 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 
 def load_fails(directory: Path, state: dict[str, Any] | None = None, **options: Any) -> cairn.Error:
-    """Loads, which has to fail and to leave the state and the directory as they were; returns the error."""
+    """Loads, must fail, and must leave the state and the directory unchanged; returns the error."""
     wanted = zeros() if state is None else state
     before = {path: value.clone() for path, value in tensors_of(wanted)}
     files = files_of(directory)
@@ -188,7 +188,7 @@ def edit(directory: Path, change: Callable[[Metadata], None]) -> None:
 
 
 def set_chunks(*chunks: tuple[list[int], list[int]]) -> Callable[[Metadata], None]:
-    """Gives "model.w" other chunks, each with the bytes of the true one."""
+    """Replaces the chunks of "model.w". Each new chunk points to the bytes of the original chunk."""
 
     def change(metadata: Metadata) -> None:
         place = metadata.storage_data.pop(MetadataIndex("model.w", [0, 0]))
@@ -208,7 +208,7 @@ def set_size(*size: int) -> Callable[[Metadata], None]:
 
 
 def place(key: str, **changes: Any) -> Callable[[Metadata], None]:
-    """Changes where the item of a key is said to lie."""
+    """Changes the recorded place of the key's item."""
 
     def change(metadata: Metadata) -> None:
         for index, info in metadata.storage_data.items():
@@ -267,7 +267,7 @@ def test_metadata_that_lies(writer: str, lie: str, checkpoint: Path) -> None:
             outcome = attempt()
         except cairn.Error:
             continue
-        # In a stock file nothing but the metadata says whether an archive with a tensor in it was saved as a value.
+        # In a stock file only the metadata says whether an archive that holds a tensor was saved as a value.
         if isinstance(outcome, cairn.VerifyReport) and (writer, lie) != ("torch", "kind"):
             assert not outcome, "verify found nothing"
 
@@ -318,7 +318,7 @@ def test_a_file_instead_of_the_directory(tmp_path: Path) -> None:
 
 
 class TestOutsideTheDirectory:
-    """Paths that lead elsewhere, links, and what is no file."""
+    """Paths that lead outside, links, and files that are not regular."""
 
     @pytest.mark.parametrize(
         "name", ["../secret/data", "{root}/secret/data", "sub/../../secret/data", "./../secret/data"]

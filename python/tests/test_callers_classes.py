@@ -1,4 +1,4 @@
-"""Classes of the caller's that derive from DCP's: their comparisons, slots and attributes are their own."""
+"""Classes of the caller's that derive from DCP's: Cairn leaves their comparisons, slots and attributes alone."""
 
 import pickle
 import threading
@@ -35,7 +35,7 @@ def blank() -> dict[str, Any]:
 
 
 class Equal:
-    """All of its instances are equal."""
+    """All instances are equal."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -52,7 +52,7 @@ class Unhashable:
 
 
 class Slots:
-    """No attributes, nor weak references, but those of the classes beside it."""
+    """No attributes and no weak references, except those of the remaining classes of the instance."""
 
     __slots__ = ("_a_slot",)
 
@@ -75,7 +75,7 @@ KINDS = pytest.mark.parametrize("kind", [Equal, Unhashable, Slots])
 @pytest.mark.parametrize("storage", [cairn, dcp], ids=["of cairn", "of torch"])
 @pytest.mark.parametrize("mixed_in", [(), (PlansAsTorch,)], ids=["by the engine", "by torch's driver"])
 def test_two_of_them_share_nothing(kind: type, storage: Any, mixed_in: Any, tmp_path: Path) -> None:
-    """Both writers are there before the first save, and both save twice, in turn; so do the others."""
+    """Both writers exist before the first save; the writers save twice, in turn. The readers load twice, in turn."""
     writers = [made(kind, storage.FileSystemWriter)(tmp_path / str(i)) for i in range(2)]
     planners = [made(kind, *mixed_in, DefaultSavePlanner)() for _ in range(2)]
     for step in (1, 2):
@@ -107,13 +107,13 @@ def test_two_asynchronous_saves_share_nothing(kind: type, tmp_path: Path) -> Non
 
 # --- attributes whose names Cairn might have taken
 
-# What Cairn's classes call, or called, their own; those of torch are torch's.
+# Attribute names that Cairn's classes use or used. Attributes of torch's classes belong to torch.
 NAMES = ("_allow_pickle", "_checkpoint", "_claim", "_is_alone", "_open", "_options", "_read_by_torch", "_threads_min")
 TAKEN = {name: f"the caller's {name}" for name in (*NAMES, "check_committed", "done_reading", "give_up", "reading")}
 
 
 def own_storages(module: Any, on_class: bool) -> tuple[Any, Any]:
-    """A writer's and a reader's class that override a hook, and have attributes of those names."""
+    """A writer's and a reader's class that override a hook and have attributes named as in TAKEN."""
 
     class OwnWriter(module.FileSystemWriter):  # type: ignore[misc]
         def __init__(self, path: Path) -> None:
@@ -152,7 +152,7 @@ def test_names_of_the_callers_are_left_alone(storage: Any, on_class: bool, check
 
 
 class Pickles(dcp.FileSystemWriter):
-    """Pickles itself while it is at work, as a writer does that is sent to a process of its own."""
+    """Pickles itself during a save, as a writer does that is sent to a different process."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -178,13 +178,13 @@ def test_names_of_the_callers_are_pickled(checkpoint: Path) -> None:
 
 @dataclass
 class Config:
-    """Needs code to be loaded."""
+    """Needs a class of the caller's to load."""
 
     depth: int = 3
 
 
 class Meets(cairn.FileSystemReader):
-    """Two loads are in it at the same time."""
+    """A reader in which two loads run at the same time."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -219,7 +219,7 @@ def test_consent_is_not_that_of_another_thread_with_the_same_reader(denied: bool
 
 
 class Delegates(cairn.FileSystemReader):
-    """Loads another checkpoint, by another reader, while it is asked for this one."""
+    """Loads its checkpoint a second time, by an inner reader, in the middle of a load."""
 
     def read_data(self, plan: Any, planner: Any) -> Any:
         self.inner: dict[str, Any] = {"config": None}
@@ -240,7 +240,7 @@ def test_consent_is_not_for_another_reader(checkpoint: Path) -> None:
 
 
 class FailsOnRank0:
-    """Before a storage of Cairn: its hook of the given name raises on the coordinator alone."""
+    """A mixin before a storage class of Cairn: the hook of the given name raises on the coordinator alone."""
 
     def __init__(self, path: Path, hook: str) -> None:
         super().__init__(path)  # type: ignore[call-arg]
@@ -256,7 +256,7 @@ class FailsOnRank0:
 
 
 class WriterFailsOnRank0(FailsOnRank0, cairn.FileSystemWriter):
-    """With "no finish" it returns without super().finish()."""
+    """With "no finish", `finish` returns without a call of super().finish()."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *arguments: Any, **kwargs: Any) -> None:
         self._act("set_up_storage_writer")

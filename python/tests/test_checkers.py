@@ -1,4 +1,4 @@
-"""The programs that hold the tree against its rules find what is planted for them, and nothing in the tree itself."""
+"""The checkers of the tree find planted violations, and report nothing in a tree in order."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Checkpointers of one rank each: what they save is this rank's alone, and comes back as it was."""
+"""Checkpointers of single ranks: each rank saves its own checkpoint and loads equal values."""
 
 import os
 import socket
@@ -111,7 +111,7 @@ def test_the_two_arguments_come_in_either_order(checkpoint: Path) -> None:
 
 
 def save_and_load_alone(directory: Path) -> None:
-    """Every rank has other values under the same keys, and a key of its own."""
+    """The ranks have unequal values under equal keys, and each rank has its own key."""
     rank = dist.get_rank()
     state = {"w": torch.full((4,), float(rank)), "only": {str(rank): rank}, "shape": torch.zeros(rank + 1)}
     checkpointer = make_sync_checkpointer(CheckpointerConfig(barrier_config=BarrierConfig("dist_barrier")))
@@ -124,7 +124,7 @@ def save_and_load_alone(directory: Path) -> None:
 
 
 def test_each_rank_gets_back_what_it_saved(two: Gang, checkpoint: Path) -> None:
-    for _ in range(2):  # the second time over the first
+    for _ in range(2):  # the second round overwrites the first
         two.run(save_and_load_alone, checkpoint)
     names = {path.name for path in checkpoint.iterdir()}
     assert {"__0.metadata", "__1.metadata"} <= names
@@ -157,7 +157,7 @@ def test_of_a_distributed_tensor_each_rank_has_its_part(two: Gang, checkpoint: P
 
 
 class Hook(WriterHook):
-    """Notes what it is called with, and what it finds."""
+    """Notes the arguments of each call, and the step on disk at the time of the call."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.calls: list[tuple[str, str, dict[str, Any]]] = []
@@ -204,7 +204,7 @@ def test_a_hook_that_raises_before_the_commit_leaves_the_old_checkpoint(
 
 
 def save_one_after_the_other(directory: Path) -> None:
-    """Rank 1 begins when rank 0 has committed: only the barrier keeps rank 0 from going on."""
+    """Rank 1 begins after rank 0's commit: only the barrier keeps rank 0 waiting."""
     both = [directory / f"__{rank}.metadata" for rank in range(2)]
     seen: list[bool] = []
 
@@ -238,7 +238,7 @@ def free_port() -> int:
 
 
 def store_barriers(port: int, count: int = 2, **options: Any) -> list[TCPStoreBarrier]:
-    """Those of all ranks, in one process."""
+    """Makes the barriers of all ranks in a single process."""
     arguments = {
         "global_world_size": count,
         "barrier_prefix": "test",
@@ -370,7 +370,7 @@ def test_a_barrier_of_torchs_class_is_reached_after_the_commit(checkpoint: Path)
             seen.append((checkpoint / "__0.metadata").exists())
 
     only = RankInfo(global_rank=0, global_world_size=1)
-    mock = MagicMock()  # has a method of every name
+    mock = MagicMock()  # answers every method name
     for barrier in (Theirs(), mock):
         writer = CheckpointWriter(CheckpointWriterConfig(), only, barrier)
         assert writer.write(str(checkpoint), {"step": 1}) is None

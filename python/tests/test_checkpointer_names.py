@@ -1,4 +1,4 @@
-"""cairn.checkpointer has the names of torch's rank-local checkpointers, by module, with the same parameters."""
+"""cairn.checkpointer has the names of torch's rank-local checkpointers, by module, with equal parameters."""
 
 import dataclasses
 import enum
@@ -14,12 +14,12 @@ from programs import run
 
 import cairn.checkpointer
 
-experimental = pytest.importorskip("torch.distributed.checkpoint._experimental")  # torch 2.8, until it is removed
+experimental = pytest.importorskip("torch.distributed.checkpoint._experimental")  # in torch since 2.8
 MODULES = [found.name for found in pkgutil.iter_modules(experimental.__path__)]
 
 
 def defined_in(module: ModuleType) -> dict[str, Any]:
-    """The classes and functions that a module makes public itself, and two more."""
+    """The public classes and functions that a module defines, and two public constants."""
     named = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     own = {
         name: value
@@ -30,7 +30,7 @@ def defined_in(module: ModuleType) -> dict[str, Any]:
 
 
 def assert_takes_the_same(ours: Any, theirs: Any, where: str) -> None:
-    """All parameters of torch's, by position and by name; ours may have more that need not be given."""
+    """Ours takes all parameters of torch's, by position and by name; further parameters of ours have defaults."""
     mine = inspect.signature(ours).parameters
     for parameter in inspect.signature(theirs).parameters.values():
         assert parameter.name in mine, f"{where} lacks {parameter.name}"
@@ -60,7 +60,7 @@ def test_every_module_has_what_torchs_has(module: str) -> None:
         own = getattr(ours, name)
         assert own is not value or name == "STATE_DICT"
         if dataclasses.is_dataclass(value):
-            # Defaults that are classes of the package differ in nothing but their class.
+            # Defaults that are classes of the package differ only in their class.
             assert [field.name for field in dataclasses.fields(own)] == [f.name for f in dataclasses.fields(value)]
             assert [field.default for field in dataclasses.fields(own)] == [
                 f.default for f in dataclasses.fields(value)
@@ -111,7 +111,7 @@ def test_a_module_may_be_the_first_thing_that_a_program_imports(program: str) ->
     ],
 )
 def test_the_experimental_package_is_cairns_own(program: str) -> None:
-    """Also where torch has none."""
+    """Also with a torch that lacks the package."""
     without = "import sys; sys.modules['torch.distributed.checkpoint._experimental'] = None"
     check = """
 import importlib, pkgutil, cairn.checkpointer

@@ -1,4 +1,4 @@
-"""Asynchronous saves of one rank each: by a Python process that runs the caller's writer, and by the native one."""
+"""Asynchronous saves of single ranks: by a Python process that runs the caller's writer, and by the native process."""
 
 import functools
 import gc
@@ -47,7 +47,7 @@ RANK = RankInfo(global_rank=0, global_world_size=1)
 
 
 class Note(WriterHook):
-    """Writes beside the checkpoint who saved it, and fails or dies if it is told to."""
+    """Writes the saving process's id beside the checkpoint. Fails or kills its process if ordered."""
 
     def pre_commit(self, path: str, *, order: str = "", gate: str = "", **kwargs: Any) -> None:
         if gate:
@@ -82,7 +82,7 @@ def refuse() -> None:
 
 
 class Gate:
-    """Holds the process's writer back until it is opened."""
+    """Blocks the process's writer until the test opens the gate."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -98,7 +98,7 @@ def python_process(init: Callable[..., None] = set_note, arguments: tuple[Any, .
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[CheckpointProcess]:
-    """One for all that leave it as it was, or replace it: a new Python takes seconds."""
+    """A process shared by the tests that leave it unchanged or replace it: a new Python takes seconds."""
     made: CheckpointProcess = python_process()
     yield made
     made.close()
@@ -190,7 +190,7 @@ def test_close_waits_for_what_is_being_written(checkpoint: Path, tmp_path: Path)
     assert written.done()
     result(written)
     assert process.process.exitcode == 0
-    process.close()  # once more
+    process.close()  # a second close is harmless
 
 
 def test_a_state_of_many_tensors_goes_in_one_piece() -> None:
@@ -267,7 +267,7 @@ def test_the_default_stager_works_without_an_accelerator() -> None:
 
 
 class Doubling(CheckpointStager):
-    """A caller's own: stages something else than it is given, to be seen in the file."""
+    """A caller's stager: stages twice the given values, which shows in the file."""
 
     def __init__(self, asynchronous: bool) -> None:
         self.keywords: list[dict[str, Any]] = []
@@ -306,7 +306,7 @@ def test_a_save_waits_for_the_one_before(process: CheckpointProcess, checkpoint:
     w = torch.ones(3)
     staged, first = checkpointer.save(str(checkpoint), {"w": w}, gate=gate.name)
     staged.result()
-    w.fill_(2)  # what was staged does not change
+    w.fill_(2)  # staged values do not change
     assert not first.done()
     with ThreadPoolExecutor(1) as thread:
         second = thread.submit(checkpointer.save, str(checkpoint) + "-2", {"w": w})
@@ -343,7 +343,7 @@ def test_it_is_made_with_functions_of_ones_own(checkpoint: Path) -> None:
 
 
 class Failing(CheckpointProcess):
-    """Fails at every write."""
+    """Every write fails."""
 
     def __init__(self) -> None:
         pass
@@ -461,7 +461,7 @@ def test_the_native_process_writes_what_is_staged(native: AsyncCheckpointer, che
 
 
 def save_beside_others(directory: Path) -> None:
-    """As this rank, with the others' keys."""
+    """Saves and loads the rank's own state, under keys that the second rank uses too."""
     checkpointer = make_async_checkpointer()
     for step in range(2):
         state = {"w": torch.full((100,), dist.get_rank() + 10.0 * step), "only": {dist.get_rank(): step}}

@@ -1,4 +1,4 @@
-"""Loads of one rank's checkpoint: whole, by a template, to other devices; and files of torch's own checkpointers."""
+"""Loads of a rank's checkpoint: whole, by a template, to chosen devices; and of files of torch's own checkpointers."""
 
 import importlib
 import pickle
@@ -31,7 +31,7 @@ def by_torch(directory: Path, state: dict[str, Any]) -> None:
 
 @pytest.fixture(params=[by_cairn, by_torch])
 def save(request: pytest.FixtureRequest) -> Save:
-    """Either library's writer."""
+    """The writer of each library in turn."""
     writer: Save = request.param
     return writer
 
@@ -211,7 +211,7 @@ def test_damage_is_found(checkpoint: Path) -> None:
 
 
 class Odd:
-    """Not plain data."""
+    """A class that is not plain data."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -260,7 +260,7 @@ def test_a_file_that_is_none_of_torchs(content: bytes, checkpoint: Path) -> None
 
 
 def test_of_a_file_of_torchs_only_what_is_wanted_is_read(checkpoint: Path) -> None:
-    """The elements of the others may be damaged."""
+    """The elements of unwanted tensors may be damaged."""
     by_torch(checkpoint, {"good": torch.arange(1000.0), "bad": torch.full((1 << 20,), 7.5)})
     file = checkpoint / "checkpoint_0.pt"
     content = file.read_bytes()

@@ -1,4 +1,4 @@
-"""The tool `cairn`, as a user runs it: output, exit codes, and what it says about damage."""
+"""The tool `cairn`, as a user runs the tool: output, exit codes, and reports of damage."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def save_with_cairn(directory: Path, what: dict[str, Any] | None = None) -> None
 
 @pytest.fixture(params=[save_with_torch, save_with_cairn], ids=["torch", "cairn"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The same state, written by either."""
+    """A checkpoint of `state()`, written by each library in turn."""
     request.param(tmp_path / "checkpoint")
     return tmp_path / "checkpoint"
 
@@ -251,7 +251,7 @@ def test_output_that_cannot_be_written_is_an_error(checkpoint: Path) -> None:
 
 
 def test_it_is_a_program_of_its_own(checkpoint: Path) -> None:
-    """No Python, no torch, no environment."""
+    """The tool needs no Python, no torch and no environment."""
     assert Path(tool()).resolve().read_bytes()[:4] == b"\x7fELF"
     linked = subprocess.run(["ldd", tool()], capture_output=True, text=True, check=True).stdout
     assert "python" not in linked

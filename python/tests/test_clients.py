@@ -1,7 +1,8 @@
-"""Programs that call torch.distributed.checkpoint themselves save and resume through Cairn, by one line of their user.
+"""Programs that call torch.distributed.checkpoint save and resume through Cairn, switched by one line of their user.
 
-Torchrun runs each client by two ranks and then by three, through the phases of `clients/scenario.py`. What is looked at
-here is its state in each of them, its files, and what reached Cairn's engine: a client that never does has failed.
+Torchrun runs each client with two ranks and then with three, through the phases of `clients/scenario.py`. The tests
+compare the client's state in each phase, its files, and the directories that reached Cairn's engine. A client whose
+calls never reach the engine fails.
 """
 
 import json
@@ -23,7 +24,7 @@ from test_cli import tool
 import cairn
 
 PROGRAMS = Path(__file__).parent / "clients"
-HANG_SECONDS = 240  # ranks that wait for each other wait for ever
+HANG_SECONDS = 240  # ranks that wait for each other never end
 pytestmark = pytest.mark.slow
 
 Calls = Mapping[str, tuple[list[str], list[str]]]
@@ -31,28 +32,28 @@ Calls = Mapping[str, tuple[list[str], list[str]]]
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """A program of `clients/`, and what it makes of a path that it is told to save to."""
+    """A program of `clients/`, and the layout of its checkpoints."""
 
     name: str
-    #: DCP's directories under that path; by their keys, what the states of `training.full_state` have as "model" or
-    #: "optimizer".
+    #: DCP's directories below the client's path. Each maps a key of the directory to "model" or "optimizer", the key of
+    #: the equal state in `training.full_state`.
     contents: Mapping[str, Mapping[str, str]]
-    #: In each phase, which directories the engine saves to and which it loads from. Merging is for rank 0 alone.
+    #: In each phase, the directories of the engine's saves and loads. Only rank 0 merges.
     calls: Calls
-    #: Of the client, beside DCP's in their directory.
+    #: The client's own files in DCP's directories.
     own_files: frozenset[str] = frozenset()
-    #: The phase that ends as the checkpoint was that three ranks resume.
+    #: The phase that ends with the state that three ranks resume.
     resharded: str = "saved"
-    #: Phases in which only some of Cairn's objects are in the place of DCP's, each with directories to itself.
+    #: Phases in which Cairn replaces only some of DCP's objects. Each phase has its own directories.
     swaps: tuple[str, ...] = ()
 
     def merge(self, path: Path, into: Path) -> Any:
-        """One file from sharded ones by the client's own tool, which has never heard of Cairn."""
+        """Merges sharded files into a single file by the client's own tool, in a process without Cairn."""
         if self.name == "accelerate":
             run("-m", "accelerate.commands.accelerate_cli", "merge-weights", path, into)
             return load_file(into / "model.safetensors")
         run("-m", "lightning.fabric.utilities.consolidate_checkpoint", path, "--output_file", into)
-        return torch.load(into, weights_only=False)  # the Trainer's own entries are objects of its own
+        return torch.load(into, weights_only=False)  # the Trainer's own entries are objects of its classes
 
 
 FABRIC = Client(
@@ -102,17 +103,17 @@ ACCELERATE = Client(
 
 @dataclass(frozen=True)
 class Played:
-    """A client that has gone through all phases, and the folder that it worked in."""
+    """A client after all phases, and the client's folder."""
 
     client: Client
     folder: Path
 
     def state(self, phase: str) -> dict[str, Any]:
-        """The whole state at the end of a phase, or the weights that the client merged."""
+        """Returns the whole state at the end of a phase, or the weights that the client merged."""
         return torch.load(self.folder / f"{phase}.state", weights_only=False)
 
     def saves(self) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """The directories of DCP that are left, each with what it should hold."""
+        """Yields each remaining directory of DCP with the state that the directory should hold."""
         swapped = [(swap, swap) for swap in self.client.swaps]
         for name, phase in (("ours", "saved"), ("stock", "resharded"), *swapped):
             state = self.state(phase)
@@ -132,7 +133,11 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def run(*arguments: object) -> None:
-    """A Python program that must succeed. Told to end, torchrun ends its ranks; killed, it would leave them."""
+    """Runs a Python program that must succeed.
+
+    On a timeout the program gets SIGTERM: torchrun then ends its ranks; a killed torchrun would leave the ranks
+    running.
+    """
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *map(str, arguments)]
     pipe, join = subprocess.PIPE, subprocess.STDOUT
@@ -147,7 +152,7 @@ def run(*arguments: object) -> None:
 
 
 def in_order(value: Any) -> Any:
-    """With the keys of mappings in order: DCP does not keep theirs."""
+    """Sorts the keys of mappings: DCP does not keep their order."""
     if isinstance(value, Mapping):
         return {key: in_order(value[key]) for key in sorted(value)}
     return [in_order(entry) for entry in value] if type(value) is list else value
@@ -156,7 +161,7 @@ def in_order(value: Any) -> Any:
 def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(played: Played) -> None:
     assert_same(played.state("resumed"), played.state("saved"))
     assert_same(played.state("continued"), played.state("uninterrupted"))
-    with pytest.raises(AssertionError):  # there was something to resume
+    with pytest.raises(AssertionError):  # the training changed the state after the save
         assert_same(played.state("uninterrupted"), played.state("saved"))
 
 

@@ -1,13 +1,13 @@
-"""Loads that change the dtype, held against torch's ``copy_`` bit by bit, for every pair of dtypes.
+"""Loads that change the dtype, compared bit by bit with torch's ``copy_``, for every pair of dtypes.
 
-Left out of that, because torch itself leaves the outcome to the machine:
+Not compared, because torch leaves the result to the machine:
 
-* real numbers outside the range of an integer dtype, infinities and NaN included: C++ promises nothing for them, and
-  x86 and ARM differ. uint8 is the exception: torch goes there by way of int64, so what fits into an int64 is compared.
-* which NaN comes out as bfloat16: torch's loops over contiguous and over strided memory differ.
-* which NaN comes out as any float on a processor for which torch has no half-precision instructions.
+* Real numbers outside the range of an integer dtype, infinities and NaN included: in C++ the conversion is undefined,
+  and x86 and ARM differ. For uint8 torch converts through int64: values within the range of int64 are compared.
+* The bits of a NaN in bfloat16: torch's loops over contiguous and over strided memory differ.
+* The bits of a NaN in any float dtype, on processors for which torch has no half-precision instructions.
 
-What Cairn does with the first two is the same everywhere, and tested here too.
+Cairn's results for the first two are equal on all machines, and tested here too.
 """
 
 import warnings
@@ -29,7 +29,7 @@ INTEGERS = [
 ]  # fmt: skip
 PART_OF_COMPLEX = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 NUMBERS = [*REAL_FLOATS, *INTEGERS, *PART_OF_COMPLEX, torch.bool]
-OTHERS = [torch.float4_e2m1fn_x2]  # has no copy_ from or to another dtype
+OTHERS = [torch.float4_e2m1fn_x2]  # lacks a copy_ between the dtype and any of NUMBERS
 
 pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values", "ignore:ComplexHalf support")
 
@@ -46,14 +46,14 @@ def random_bits(dtype: torch.dtype, count: int) -> torch.Tensor:
 
 
 def every_code(dtype: torch.dtype) -> torch.Tensor:
-    """Every element that a dtype of one or two bytes has."""
+    """Returns every element of a dtype of one or two bytes."""
     codes = torch.arange(256**dtype.itemsize, dtype=torch.int32)
     return codes.to(torch.uint8 if dtype.itemsize == 1 else torch.uint16).view(dtype)
 
 
 @cache
 def numbers_of(dtype: torch.dtype) -> torch.Tensor:
-    """Elements that are hard to convert, with bits that repeat from call to call."""
+    """Returns elements that are hard to convert. Each call returns equal bits."""
     if dtype is torch.bool:
         return torch.tensor([False, True])
     if dtype in PART_OF_COMPLEX:
@@ -70,7 +70,8 @@ def numbers_of(dtype: torch.dtype) -> torch.Tensor:
         return torch.cat([random_bits(dtype, 2000), torch.tensor([*near_powers, *beyond_float], dtype=dtype)])
     parts = [random_bits(dtype, 2000)]
     for small in REAL_FLOATS[2:]:
-        # What the small float has, what lies in the middle between two, and the neighbours of both.
+        # The values of the small float, the midpoints between its neighbouring values, and the nearest neighbours of
+        # all these.
         exact = every_code(small).double()
         exact = exact[exact.isfinite()].sort().values
         exact = torch.cat([exact, (exact[1:] + exact[:-1]) / 2])
@@ -82,7 +83,7 @@ def numbers_of(dtype: torch.dtype) -> torch.Tensor:
     parts.append(
         torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -0.0, 5e-324, 3.4028235677973366e38], dtype=dtype)
     )
-    # Signalling NaNs, and payloads at either end.
+    # Signalling NaNs, and the smallest and the largest payload.
     nans = {
         4: [0x7F800001, 0xFF800001, 0x7FBFFFFF, 0x7FFFFFFF, 0x7FA00000],
         8: [0x7FF0000000000001, 0x7FFFFFFFFFFFFFFF],
@@ -96,7 +97,7 @@ def _unsigned(dtype: torch.dtype) -> torch.dtype:
 
 
 def outside(source: torch.Tensor, target: torch.dtype) -> torch.Tensor:
-    """Where torch leaves to the machine which integer it becomes."""
+    """Marks the elements for which torch leaves the resulting integer to the machine."""
     if target not in INTEGERS or not (source.is_floating_point() or source.is_complex()):
         return torch.zeros(len(source), dtype=torch.bool)
     value = (source.real if source.is_complex() else source).double().trunc()
@@ -114,7 +115,7 @@ def load_as(target: torch.dtype, checkpoint: Path, sources: dict[str, torch.Tens
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with the numbers of every dtype under its name."""
+    """A checkpoint with the numbers of every dtype under the dtype's name."""
     directory = tmp_path_factory.mktemp("numbers") / "checkpoint"
     cairn.save({name(dtype): numbers_of(dtype) for dtype in NUMBERS}, checkpoint_id=directory)
     return directory

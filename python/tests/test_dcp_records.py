@@ -1,4 +1,4 @@
-"""Cairn's calls give DCP's logger the records that stock torch gives it: the same functions, events and keys."""
+"""Cairn's calls give DCP's logger the records of stock torch: equal functions, events and keys."""
 
 import contextlib
 import logging
@@ -24,7 +24,7 @@ CHANGING = {"uuid", "time", "times_spent"}
 
 
 class Model:
-    """A Stateful."""
+    """A Stateful object."""
 
     def __init__(self) -> None:
         self.w = torch.arange(4.0)
@@ -42,7 +42,7 @@ def state() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def heard() -> Iterator[list[dict[str, Any]]]:
-    """What DCP's logger is given."""
+    """Collects the records that DCP's logger gets."""
     records: list[dict[str, Any]] = []
 
     class Keeps(logging.Handler):
@@ -59,7 +59,7 @@ def heard() -> Iterator[list[dict[str, Any]]]:
 
 
 def comparable(records: list[dict[str, Any]], directory: Path) -> list[dict[str, Any]]:
-    """The records in the order of their starts, each function's apart, with what differs from run to run left out."""
+    """Returns the records by thread and start, without the values that differ from run to run."""
     starts = {record["uuid"]: i for i, record in reversed(list(enumerate(records)))}
     kept = []
     for record in sorted(records, key=lambda record: (thread_of(record), starts[record["uuid"]])):
@@ -71,7 +71,10 @@ def comparable(records: list[dict[str, Any]], directory: Path) -> list[dict[str,
 
 
 def thread_of(record: dict[str, Any]) -> bool:
-    """Whether a record is of the thread that begins an asynchronous save: its order to the others is by chance."""
+    """Whether a record comes from the thread that begins an asynchronous save.
+
+    The order between this thread's records and the remaining records is random.
+    """
     return record["func_name"] in ("async_save", "maybe_synchronize_staging", "stage_state_dict")
 
 
@@ -116,7 +119,7 @@ def load(module: Any, directory: Path) -> None:
 
 
 def older_calls(module: Any, directory: Path) -> None:
-    """These are not recorded as calls, only their steps."""
+    """The older calls are not recorded as calls; only their steps are."""
     saver, loader = module.state_dict_saver, module.state_dict_loader
     plain = {"w": torch.ones(3), "step": 3}
     saver.save_state_dict(plain, module.FileSystemWriter(directory), no_dist=True)
@@ -166,7 +169,7 @@ def async_save_by_protocol(module: Any, directory: Path) -> None:
 
 @pytest.mark.parametrize("call", [async_save, async_save_by_writer, async_save_by_stager, async_save_by_protocol])
 def test_asynchronous_saves_are_recorded_as_stock_records_them(call: Any, two: Gang, tmp_path: Path) -> None:
-    """On the ranks of a group, for stock torch needs one."""
+    """Runs on the ranks of a group, because stock torch needs a group."""
     two.run(_same_on_each_rank, call, tmp_path)
 
 
@@ -211,9 +214,9 @@ def load_of_nothing(module: Any, directory: Path) -> None:
 def test_failures_are_recorded_as_stock_records_them(call: Any, tmp_path: Path) -> None:
     events: dict[str, list[tuple[str, str, list[str]]]] = {}
     for name, module in (("stock", stock.dcp), ("cairn", cairn)):
-        with heard() as records, pytest.raises(BaseException):  # noqa: B017 - of each kind
+        with heard() as records, pytest.raises(BaseException):  # noqa: B017 - each case raises a different class
             call(module, tmp_path / name)
-        # A lacking key fails stock's local_step, and the engine's call, which is read_data.
+        # A missing key fails local_step in stock torch, but read_data, the engine's call, in Cairn.
         steps = ("local_step", "global_step", "read_data") if call is load_that_lacks_a_key else ()
         events[name] = [(r["func_name"], r["event"], sorted(r)) for r in records if r["func_name"] not in steps]
         failed = [record for record in records if record["event"] == "exception"]
@@ -238,7 +241,7 @@ def test_without_a_listener_nothing_is_computed(checkpoint: Path, monkeypatch: p
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("computed a record")
 
-    for handler in list(_dcp_logger.handlers):  # pytest listens
+    for handler in list(_dcp_logger.handlers):  # pytest adds a handler
         if not isinstance(handler, logging.NullHandler):
             monkeypatch.setattr(_dcp_logger, "handlers", [logging.NullHandler()])
     monkeypatch.setattr("torch.distributed.checkpoint.logger._get_msg_dict", fail)

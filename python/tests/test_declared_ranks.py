@@ -1,4 +1,4 @@
-"""Two ranks that declare by attributes which shards of one tensor they hold (torch 2.14's CheckpointableTensor)."""
+"""Two ranks whose tensors declare by attributes the shards that they hold (torch 2.14's CheckpointableTensor)."""
 
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ WHOLE = torch.arange(8.0 * 6).reshape(8, 6)
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets and sizes in the whole
 
 ROWS: list[list[Box]] = [[((0, 0), (3, 6))], [((3, 0), (5, 6))]]
-# Rank 0 has two shards, and the four quarters are of different sizes.
+# Rank 0 has two shards, and the sizes of the four quarters differ.
 QUARTERS: list[list[Box]] = [[((0, 0), (5, 2)), ((5, 2), (3, 4))], [((0, 2), (5, 4)), ((5, 0), (3, 2))]]
 ALL_ON_RANK_1: list[list[Box]] = [[], [((0, 0), (8, 6))]]
 LAYOUTS = {"rows": ROWS, "quarters": QUARTERS, "all on rank 1": ALL_ON_RANK_1}
 
 
 def declaring(boxes: list[Box]) -> torch.Tensor:
-    """A tensor with room for these shards one above the other, each with a row and a column of padding before it."""
+    """A tensor with room for the shards, stacked by rows. A row and a column of padding precede each shard."""
     rows = sum(sizes[0] + 1 for _, sizes in boxes)
     tensor: Any = torch.full((rows, 7), -1.0)
     tensor.global_shape = tuple(WHOLE.shape)
@@ -40,7 +40,7 @@ def declaring(boxes: list[Box]) -> torch.Tensor:
 
 
 def windows(tensor: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Each shard, and the part of the whole that it is of."""
+    """Pairs of each shard and the equal part of the whole."""
     return [
         (
             tensor[tuple(slice(at, at + count) for at, count in zip(inside, sizes, strict=True))],
@@ -71,7 +71,7 @@ def save(directory: Path, layout: list[list[Box]], asynchronous: bool = False) -
 
 
 def load(directory: Path, layout: list[list[Box]]) -> bool:
-    """Whether all shards of this rank, and nothing of its padding, were filled."""
+    """Whether the load filled all shards of this rank and left the padding unchanged."""
     table = declaring(mine(layout))
     cairn.load({"table": table}, checkpoint_id=directory)
     return torch.equal(table, filled(mine(layout)))
@@ -101,7 +101,7 @@ REPLICATED: list[list[Box]] = [[((0, 0), (3, 6)), ((3, 0), (5, 6))], [((3, 0), (
 
 
 def test_a_box_that_both_ranks_declare_is_stored_once(two: Gang, checkpoint: Path) -> None:
-    """As torch does, whose planner keeps one of the items that have the same key and offsets."""
+    """As in torch: torch's planner keeps only the first of the items with equal key and offsets."""
     two.run(save, checkpoint, REPLICATED)
     chunks = cairn.open(checkpoint).info("table").chunks
     assert len(chunks) == 2

@@ -1,4 +1,4 @@
-"""Plain tensors that declare by attributes which shards of a larger tensor they hold (torch 2.14)."""
+"""Plain tensors that declare by attributes the shards of a larger tensor that they hold (torch 2.14)."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def with_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def holding(value: float, kind: type = torch.Tensor, **changes: Any) -> torch.Tensor:
-    """A tensor with room for the last rows, and below them, with padding around, for the first."""
+    """A tensor with room for the last rows at the top, and for the first rows, surrounded by padding, below."""
     tensor = torch.full((8, 6), value)
     if kind is torch.nn.Parameter:
         tensor = torch.nn.Parameter(tensor)
@@ -109,7 +109,7 @@ def test_what_is_declared_wrongly_is_refused(changes: dict[str, Any], checkpoint
 def test_a_torch_without_the_protocol_saves_the_tensor_as_it_is(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As that torch does: to it the attributes mean nothing."""
+    """A torch without the protocol ignores the attributes and saves the whole tensor."""
     monkeypatch.setattr(tensors, "_TORCH_HAS_DECLARED_SHARDS", False)
     cairn.save({"table": filled()}, checkpoint_id=checkpoint)
     assert cairn.open(checkpoint).info("table").shape == (8, 6)

@@ -1,4 +1,4 @@
-"""What a save makes of each leaf of a nested state, however it gets to the engine."""
+"""Each kind of leaf of a nested state is saved alike on every path to the engine."""
 
 import gc
 import weakref
@@ -90,7 +90,7 @@ def test_no_two_leaves_share_a_name(values: tuple[Any, Any], checkpoint: Path) -
 
 
 class Lazy(Mapping[str, Any]):
-    """Makes its tensors anew each time, and knows which are still alive."""
+    """Makes new tensors at each access, and keeps weak references to the tensors."""
 
     def __init__(self) -> None:
         self.made: list[weakref.ref[torch.Tensor]] = []
@@ -154,4 +154,4 @@ def test_a_warning_names_the_line_that_saved(checkpoint: Path) -> None:
 
 
 class Labels:
-    """Of no other test: each class is warned about once."""
+    """Used by a single test, because Cairn warns only once about each class."""

@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or failing: the old checkpoint stays, nothing is left behind, the cause is named."""
+"""Full, read-only and failing disks: the old checkpoint stays, no new file stays, the error names the cause."""
 
 import errno
 import os
@@ -111,7 +111,7 @@ except OSError as error:
 
 
 def errno_of_failed_save(directory: Path, what: str, **environment: str) -> int:
-    """The errno with which a save fails in a process of its own."""
+    """Returns the errno of a save that fails in its own process."""
     command = [sys.executable, "-c", CHILD, str(directory), what]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -136,7 +136,7 @@ def test_directory_of_somebody_else(checkpoint: Path) -> None:
     assert_old_state(checkpoint, before)
 
 
-# Makes one system call fail once the process says so; %s is its name and arguments.
+# fsync, fdatasync and sync_file_range fail with EIO while FAIL_NOW is set.
 SHIM = """
 #define _GNU_SOURCE
 #include <errno.h>

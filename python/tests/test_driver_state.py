@@ -1,4 +1,4 @@
-"""Planners, writers and readers given to a save or a load hold afterwards what torch's driver sets on them."""
+"""After a save or load, the given planners, writers and readers have the attributes that torch's driver sets."""
 
 import pickle
 from pathlib import Path
@@ -26,7 +26,7 @@ def blank(**more: Any) -> dict[str, Any]:
 
 
 def described(planner: Any) -> dict[str, Any]:
-    """What can be compared of a planner's attributes."""
+    """Returns the comparable attributes of a planner."""
     return {
         "mappings": planner.mappings,
         "keys": sorted(planner.state_dict),
@@ -90,7 +90,7 @@ def test_a_reader_holds_what_stock_leaves_in_it(reader: Any, checkpoint: Path) -
 
 
 def save_ids(directory: Path, name: str = ".metadata") -> tuple[str, str]:
-    """The id that DCP's metadata gives, and that of the engine's commit record."""
+    """Returns the save id in DCP's metadata, and the save id in the engine's commit record."""
     written = pickle.loads((directory / name).read_bytes()).storage_meta.save_id
     return written, cairn._engine.open(str(directory).encode(), name).save_id or ""
 
@@ -146,7 +146,7 @@ def test_two_ranks_hold_one_save_id_if_they_save_together(two: Gang, tmp_path: P
 
 
 def stock_text(call: Any) -> str:
-    """The text of what the first rank of a stock call raised."""
+    """Returns the text of the error that the first failed rank of a stock call raised."""
     with pytest.raises(dcp.CheckpointException) as caught:
         call()
     return str(caught.value.failures[0][0])

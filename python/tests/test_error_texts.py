@@ -1,4 +1,4 @@
-"""What errors tell the user to do next."""
+"""The texts of errors name the user's next step."""
 
 from collections.abc import Callable
 from pathlib import Path

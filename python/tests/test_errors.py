@@ -1,4 +1,4 @@
-"""The exceptions: what catches them, what they say, and that they travel between processes."""
+"""The exceptions: their base classes, their texts, and their pickles."""
 
 import errno
 import pickle

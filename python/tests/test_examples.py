@@ -1,4 +1,4 @@
-"""The examples run as their first lines say."""
+"""The examples run as their first lines describe."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_python_saves_in_the_background_and_goes_on(tmp_path: Path) -> None:
 
 
 def train(folder: Path, directory: str, losses: str, steps: int, *launcher: str) -> dict[str, str]:
-    """The losses of the trainer that the demo starts, by step."""
+    """Runs the demo's trainer and returns its losses by step."""
     options = ["--steps", str(steps), "--save-every", "2"]
     script = EXAMPLES / "train_characters.py"
     command = [sys.executable, *launcher, script, "--directory", folder / directory, "--losses", folder / losses]
@@ -101,7 +101,7 @@ def train(folder: Path, directory: str, losses: str, steps: int, *launcher: str)
 
 @pytest.mark.slow
 def test_the_trainer_resumes_bit_for_bit(tmp_path: Path) -> None:
-    """The core of the demo, small: one process goes on where one, or two ranks, have stopped."""
+    """The core of the demo, small: one process resumes a training that one or two ranks stopped."""
     whole = train(tmp_path, "whole", "losses-whole", 4)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     for number, launcher in enumerate([(), torchrun]):
@@ -129,13 +129,13 @@ MANY_RANKS = EXAMPLES / "03_train_on_many_ranks.py"
 
 
 def torchrun(program: Path, ranks: int, *arguments: object) -> str:
-    """As a user does it."""
+    """Launches a program by torchrun, as a user does."""
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", program]
     return run(*words, *map(str, arguments))
 
 
 class Story:
-    """What a run of the program 03 told."""
+    """The losses and models that a run of program 03 printed."""
 
     def __init__(self, told: str) -> None:
         self.losses = {int(step): float(loss) for step, loss in re.findall(r"step (\d+), loss (\S+)", told)}
@@ -143,12 +143,15 @@ class Story:
 
 
 def trained(ranks: int, directory: Path, layout: str, start: Callable[..., str] = run_program) -> Story:
-    """Six steps, with a save after the third, or on from there if a save is in the directory."""
+    """Trains to step six, with a save after step three.
+
+    If the directory holds a save, the training resumes from the save.
+    """
     return Story(start(MANY_RANKS, ranks, directory, "--layout", layout, "--steps", 6, "--save-at", 3))
 
 
 def assert_goes_on(story: Story, whole: Story) -> None:
-    """With every bit of the model, and the same losses up to the order in which ranks add."""
+    """The resumed run starts with every bit of the model. Its losses are equal up to the order in which ranks add."""
     assert story.models[0][0] == whole.models[0][1] != ""
     assert list(story.losses) == [4, 5, 6]
     for step, loss in story.losses.items():
@@ -156,7 +159,7 @@ def assert_goes_on(story: Story, whole: Story) -> None:
 
 
 def assert_everybody_reads(directory: Path, reader: Path) -> None:
-    """A single process with Cairn and with stock torch, C++, and the tool."""
+    """Reads the checkpoint by a single process with Cairn and with stock torch, by C++, and by the tool."""
     tensors = [name for name in cairn.open(directory) if name.startswith("model.")]
     assert len(tensors) == 12
     opened = cairn.open(directory)
@@ -183,7 +186,7 @@ def assert_everybody_reads(directory: Path, reader: Path) -> None:
 
 @pytest.fixture(scope="module")
 def fsdp(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Story]:
-    """What four ranks with FSDP2 have saved half-way, and told up to the end."""
+    """The checkpoint that four ranks with FSDP2 saved half-way, and the output of the whole run."""
     directory = tmp_path_factory.mktemp("many") / "fsdp"
     return directory, trained(4, directory, "fsdp", torchrun)
 

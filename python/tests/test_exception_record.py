@@ -1,4 +1,4 @@
-"""Exceptions as plain data: what comes back, and that nothing that a record names is run."""
+"""Exceptions as plain data: records restore the known classes, and no name in a record is executed."""
 
 import errno
 import json
@@ -25,7 +25,7 @@ def raised(error: BaseException) -> BaseException:
 
 
 class OddError(Exception):
-    """Of a trainer."""
+    """A class of a trainer."""
 
 
 class Unprintable(Exception):

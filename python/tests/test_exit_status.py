@@ -1,4 +1,4 @@
-"""The exit status of a program whose last save in the background has failed, and no code asked how the save ended."""
+"""The exit status of a program whose last background save failed, while no code retrieved the failure."""
 
 import subprocess
 import sys
@@ -13,7 +13,8 @@ from saving_programs import SAYS_WHEN_IT_WAITS, Program, no_commit_in, running
 
 import cairn
 
-# A last save that fails when the interpreter waits for it: another save takes its place in the directory.
+# The last save of these programs fails while the interpreter waits: a stock checkpoint replaces the directory's
+# content.
 both = pytest.mark.parametrize("kind", ["THREAD", "PROCESS"])
 ON = "cairn.configure_async_saves(fail_at_exit=True)"
 FAILING_PLANNER = """
@@ -25,7 +26,7 @@ SAVES = f"{SAYS_WHEN_IT_WAITS}\nsave(2)"
 
 
 def ends_after_a_failed_save(program: Program, checkpoint: Path) -> int:
-    """The status of a program whose save into a checkpoint of step 1 fails while the interpreter waits for it."""
+    """Returns the status of a program whose save over step 1 fails while the interpreter waits for the save."""
     with no_commit_in(checkpoint):
         assert program.said() == "waits", program.errors()
         stock.save({"step": 3}, checkpoint)
@@ -60,7 +61,10 @@ def test_a_failure_that_was_not_told_changes_it_from_0_to_1(
 
 
 def test_all_exit_callbacks_run_and_all_streams_are_flushed(replaced: Path, tmp_path: Path) -> None:
-    """Callbacks of Python that run before and after Cairn's, and one of C. Forked children keep their status."""
+    """Python callbacks run before and after Cairn's callback, and a C callback runs last.
+
+    Forked children keep their status.
+    """
     functions = f"""
     import atexit, ctypes
     {FAILING_PLANNER}
@@ -102,7 +106,7 @@ def test_ctrl_c_that_ends_the_waiting_fails_the_program(replaced: Path, tmp_path
         program.press_ctrl_c()
         assert program.wait() == 1
         assert "the program ends before its save" in program.errors()
-    cairn.save({"step": 3}, checkpoint_id=replaced)  # removes what the other left
+    cairn.save({"step": 3}, checkpoint_id=replaced)  # removes the leftovers of the interrupted save
 
 
 def test_it_is_0_if_the_program_was_told(replaced: Path, tmp_path: Path) -> None:
@@ -119,7 +123,7 @@ def test_it_is_0_if_the_program_was_told(replaced: Path, tmp_path: Path) -> None
 
 
 def test_torchrun_reports_the_rank_whose_last_save_failed(tmp_path: Path) -> None:
-    """A save by a planner of the caller's, which torch's driver carries out in a thread."""
+    """A planner of the caller's saves by torch's driver, in a thread."""
     program = tmp_path / "program.py"
     program.write_text(f"""
 import os, sys

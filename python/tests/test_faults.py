@@ -1,4 +1,4 @@
-"""A sample of what `./dev faults waiting` tries: ranks killed, stopped, and crossed by other jobs (docs/faults.md)."""
+"""A sample of `./dev faults waiting`: ranks are killed, stopped, and crossed by a second job (docs/faults.md)."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = Path(__file__).resolve().parents[2] / "faults/faults.py"
 
-# What must have been met for the sample to have tried anything: a kill that always comes too early proves little.
+# Situations that the sample must meet: a sample in which each kill comes too early proves little.
 MET = {
     "kill": ["old", "new", "with litter"],
     "kill-places": ["old", "new", "with litter", "with a rank told"],
@@ -24,7 +24,10 @@ MET = {
 
 @pytest.fixture(scope="module")
 def tallies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the program found, by fault. It is a process of its own: it forks ranks, and must have no threads."""
+    """The program's findings by fault.
+
+    The program runs in its own process, because it forks ranks and must have no threads.
+    """
     folder = tmp_path_factory.mktemp("faults")
     command = [sys.executable, str(PROGRAM), "waiting", "--sample"]
     command += ["--scratch", str(folder), "--json", str(folder / "found.json")]

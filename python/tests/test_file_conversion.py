@@ -1,4 +1,4 @@
-"""``cairn.format_utils``: what torch's functions convert, without the code that they run."""
+"""``cairn.format_utils``: the conversions of torch's functions, without running code from the files."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from cairn import format_utils
 
 
 class MakesAFolder:
-    """When it is unpickled."""
+    """Makes a folder when unpickled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -172,7 +172,7 @@ def test_the_program(checkpoint: Path, tmp_path: Path) -> None:
 
 
 class ReaderOfAnotherFileSystem(cairn.FileSystemReader):
-    """As a subclass for an object store would be: its `fs` is not torch's."""
+    """A reader with its own `fs`, as a subclass for an object store would have."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

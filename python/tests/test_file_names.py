@@ -1,4 +1,4 @@
-"""Names of data files: DCP's in a directory that held no checkpoint, and in an overwrite names of the save alone."""
+"""Names of data files: DCP's in a directory without a checkpoint; in an overwrite, names unique to the save."""
 
 import re
 from pathlib import Path

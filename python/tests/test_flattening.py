@@ -1,4 +1,4 @@
-"""Our traversal names what torch's names, in the same order."""
+"""Cairn's traversal gives the names of torch's traversal, in the order of torch's."""
 
 from collections import OrderedDict
 from types import MappingProxyType
@@ -41,7 +41,7 @@ often = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def torch_flattens(state: dict[Any, Any], version: str | None) -> list[tuple[str, tuple[Any, ...], int]] | None:
-    """torch's flat names, paths and values; None if it finds a name twice."""
+    """Returns torch's flat names, paths and values; None if torch finds a duplicate name."""
     _version._derived_version = version
     try:
         values, paths = flatten_state_dict(state)

@@ -1,4 +1,4 @@
-"""Every byte of a small checkpoint is damaged once: no load ever gives a wrong value, and verify finds what counts."""
+"""Damage to every byte of a small checkpoint: no load returns a wrong value, and verify finds the damage."""
 
 import shutil
 from pathlib import Path
@@ -23,7 +23,7 @@ def zeros() -> dict[str, Any]:
 
 
 def outcome(directory: Path, verify: Any = "needed") -> str:
-    """'right' or 'error'. A wrong value, or any exception that is not ours, fails the test."""
+    """Returns 'right' or 'error'. A wrong value, or an exception of a class not Cairn's, fails the test."""
     state = zeros()
     try:
         cairn.load(state, checkpoint_id=directory, verify=verify)
@@ -35,7 +35,10 @@ def outcome(directory: Path, verify: Any = "needed") -> str:
 
 
 def flips(path: Path) -> Any:
-    """Damages one byte after the other, in another bit each, and mends it again; yields its offset."""
+    """Flips a bit of each byte in turn; yields the offset, then restores the byte.
+
+    The position of the bit changes with the offset.
+    """
     data = path.read_bytes()
     with path.open("r+b", buffering=0) as file:
         for offset, byte in enumerate(data):
@@ -74,7 +77,7 @@ def test_bytes_of_a_stock_data_file(checkpoint: Path) -> None:
 
 
 def test_bytes_of_stock_metadata(checkpoint: Path) -> None:
-    """Stock torch has no checksum for it: what can't be seen may be believed, but it must do no harm."""
+    """Stock metadata has no checksum: a load may return damaged values, but must not fail internally."""
     stock.save(STATE, checkpoint)
     for _ in flips(checkpoint / ".metadata"):
         try:

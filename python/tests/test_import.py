@@ -1,4 +1,4 @@
-"""`import cairn` is quick and needs no torch; what needs it says so."""
+"""`import cairn` is quick and needs no torch; the functions that need torch raise an error that names torch."""
 
 from pathlib import Path
 

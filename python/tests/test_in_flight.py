@@ -1,4 +1,4 @@
-"""What `cairn.latest` and `cairn.saves_in_flight` see of saves of this process, of others, and of the dead."""
+"""`cairn.latest` and `cairn.saves_in_flight` with saves of this process, of living processes, and of dead processes."""
 
 import os
 import pickle
@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 import cairn
 from cairn import _engine
 
-# Claims a directory, says so, and commits a checkpoint of nothing when it is told to.
+# Claims a directory, prints "claimed", and commits an empty checkpoint after a line of input.
 SAVER = """
 import os, pickle, sys
 from cairn import _engine
@@ -58,7 +58,7 @@ def touch(directory: Path, time: int) -> None:
 
 @contextmanager
 def running(program: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
-    """The program, once it has said its first word."""
+    """Runs the program; the block starts after the program's first line of output."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -114,7 +114,7 @@ def test_latest_fails_where_it_cannot_list_the_root(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     save(closed / "step-1")
     closed.chmod(0o700)
-    for directory in tmp_path.parents:  # up to the folder of all tests, which only root may enter
+    for directory in tmp_path.parents:  # up to pytest's base folder, which only root may enter
         if directory.stat().st_uid == 0 and directory.stat().st_mode & 0o7 == 0:
             directory.chmod(0o711)
     os.setegid(65534)
@@ -301,7 +301,7 @@ def test_a_folder_without_a_lease_that_can_be_read_is_seen_too(tmp_path: Path) -
 
 
 def say_progress(folder: Path, line: str) -> None:
-    """In the lease of a save, as its heartbeat does."""
+    """Replaces the progress line in the lease of a save, as the save's heartbeat does."""
     lease = folder / "lease"
     lines = [text for text in lease.read_text().splitlines() if not text.startswith("progress")]
     lease.write_text("\n".join([*lines, line]) + "\n")

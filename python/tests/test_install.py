@@ -1,4 +1,4 @@
-"""What a user does: `pip install .` into an environment of their own, `cmake --install` and find_package."""
+"""Installation as by a user: `pip install .` into a fresh environment, `cmake --install` and find_package."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> s
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that a clone would have, edits included, and nothing that a build left behind."""
+    """The files of a clone, with local edits and without build outputs."""
     target = tmp_path_factory.mktemp("clone") / "cairn"
     for name in run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=ROOT).split("\0"):
         if name and (ROOT / name).is_file():
@@ -43,10 +43,10 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def foreign(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment that has nothing but `pip install .`."""
+    """The bin folder of an environment that holds only `pip install .`."""
     home = tmp_path_factory.mktemp("foreign")
     run(sys.executable, "-m", "venv", home, cwd=home)
-    # Objects of the release build serve again: same sources, compiler and flags, a folder of the same depth.
+    # ccache reuses the objects of the release build: equal sources, compiler and flags, and a folder of equal depth.
     environment = {
         "CCACHE_BASEDIR": str(clone),
         "CCACHE_NOHASHDIR": "1",
@@ -131,7 +131,7 @@ def test_a_source_distribution_has_what_a_build_needs(clone: Path, tmp_path: Pat
 
 
 class TestConfigure:
-    """`cmake` as `pip install` runs it on a user's machine, without the presets."""
+    """`cmake` as `pip install` runs the configuration on a user's machine, without the presets."""
 
     def configure(self, folder: Path, *options: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         ninja = shutil.which("ninja")

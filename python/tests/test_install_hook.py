@@ -1,10 +1,10 @@
-"""cairn.install(): programs that import torch.distributed.checkpoint use Cairn, whatever came first."""
+"""cairn.install(): programs that import torch.distributed.checkpoint use Cairn, in any order of imports."""
 
 from pathlib import Path
 
 from programs import run
 
-# A job's own module, and what every program below starts with.
+# A module of a job, and the first lines of every program below.
 JOB = """
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, save

@@ -1,4 +1,4 @@
-"""What Cairn writes, stock torch reads; what stock torch writes, Cairn reads: the same bits."""
+"""Stock torch reads Cairn's checkpoints, and Cairn reads stock torch's: the bits are equal."""
 
 import warnings
 from collections import OrderedDict
@@ -171,7 +171,7 @@ def test_values(save: Save, load: Load, name: str, checkpoint: Path) -> None:
 
 
 def test_every_numpy_knows_the_names_that_are_written(checkpoint: Path) -> None:
-    """NumPy before 1.26 has no ``numpy._core``; NumPy 2 has the old names for the sake of pickles."""
+    """NumPy before 1.26 lacks ``numpy._core``; NumPy 2 keeps the older names to read old pickles."""
     cairn.save({"v": (np.arange(3.0), np.float64(1))}, checkpoint_id=checkpoint)
     written = b"".join(path.read_bytes() for path in checkpoint.glob("*.distcp"))
     assert b"numpy.core.multiarray\n_reconstruct\n" in written
@@ -197,7 +197,7 @@ def test_nesting(save: Save, load: Load, checkpoint: Path) -> None:
 
 
 def test_an_empty_mapping_in_a_list(checkpoint: Path) -> None:
-    """Stock torch can't load the list either, because it loses the mapping when it takes sharded tensors apart."""
+    """Stock torch can't load the list: flattening of sharded tensors loses the empty mapping."""
     cairn.save({"list": [{}, 1]}, checkpoint_id=checkpoint)
     state: dict[str, Any] = {"list": [{}, None]}
     cairn.load(state, checkpoint_id=checkpoint)
@@ -238,7 +238,7 @@ def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer, Any]:
 @both_ways
 def test_model_optimizer_and_scheduler(save: Save, load: Load, checkpoint: Path) -> None:
     model, optimizer, scheduler = trained()
-    # The state of an optimizer has integers as keys; its values other than tensors would come back under text.
+    # The optimizer's state has integer keys. Values in it that are not tensors would come back under text keys.
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
     save(state, checkpoint)
     other_model, other_optimizer, other_scheduler = trained()
@@ -296,7 +296,7 @@ def test_a_checkpoint_holds_only_what_dcp_would_write(checkpoint: Path) -> None:
 @both_ways
 def test_a_hundred_thousand_keys(save: Save, load: Load, checkpoint: Path) -> None:
     if save is stock.save and load is cairn_load:
-        state: dict[str, Any] = {f"layer.{i}.weight": torch.tensor([i]) for i in range(5000)}  # torch is slow at this
+        state: dict[str, Any] = {f"layer.{i}.weight": torch.tensor([i]) for i in range(5000)}  # torch is slow here
     else:
         values = torch.arange(100_000)
         state = {f"layer.{i}.weight": values[i] for i in range(100_000)}

@@ -1,4 +1,4 @@
-"""Ctrl-C during a save: KeyboardInterrupt, the old checkpoint whole, no litter."""
+"""Ctrl-C during a save: KeyboardInterrupt, a whole old checkpoint, and no leftover files."""
 
 import fcntl
 import os
@@ -46,7 +46,7 @@ for i in range(rounds):
 
 
 def one_of_both(directory: Path) -> int:
-    """Which of the two states the checkpoint holds; fails if it is neither."""
+    """Returns the step of the loaded state; fails unless the state is step 1 or step 2, whole."""
     state = {"w": torch.zeros(32 << 20), "step": 0}
     cairn.load(state, checkpoint_id=directory)
     assert state["step"] in (1, 2)
@@ -125,7 +125,7 @@ except KeyboardInterrupt:
 
 
 def test_other_threads_go_on_during_a_save(checkpoint: Path) -> None:
-    """The engine works without Python's lock."""
+    """The engine works without Python's global interpreter lock."""
     ticks = 0
     stop = threading.Event()
 
@@ -186,7 +186,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("name", ["save", "THREAD", "PROCESS"])
 def test_ctrl_c_ends_the_wait_for_the_lock_of_the_directory(name: str, checkpoint: Path) -> None:
-    """Another process holds the lock for longer than the test lasts, and less than the wait for it would."""
+    """A foreign process holds the lock for longer than the test lasts. A save would wait even longer for the lock."""
     state = {"w": torch.zeros(3)}
     cairn.save(state, checkpoint_id=checkpoint)
     lock = os.open(checkpoint / ".cairn-lock", os.O_RDWR | os.O_CREAT)
@@ -195,7 +195,7 @@ def test_ctrl_c_ends_the_wait_for_the_lock_of_the_directory(name: str, checkpoin
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as waiter:
         assert waiter.stdout
         try:
-            while not list(checkpoint.glob(".cairn-*/metadata")):  # sealed: the commit is what comes next
+            while not list(checkpoint.glob(".cairn-*/metadata")):  # sealed: the commit is the next step
                 assert waiter.poll() is None
                 time.sleep(0.01)
             waiter.send_signal(signal.SIGINT)
@@ -204,7 +204,7 @@ def test_ctrl_c_ends_the_wait_for_the_lock_of_the_directory(name: str, checkpoin
             (checkpoint / ".cairn-lock").unlink()
             os.close(lock)
         waiter.communicate(timeout=60)
-    while cairn.saves_in_flight(checkpoint):  # in a process: Ctrl-C has ended the wait for the save, not the save
+    while cairn.saves_in_flight(checkpoint):  # PROCESS: Ctrl-C has ended the wait for the save, not the save
         time.sleep(0.01)
     cairn.load(state, checkpoint_id=checkpoint)
     if name == "save":

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments of an overwrite: the old or the new state, bit by bit, and the next save tidies up."""
+"""SIGKILL at random moments of an overwrite: the old or the new state, bit by bit; the next save removes leftovers."""
 
 import os
 import random
@@ -29,7 +29,7 @@ OLD, NEW = state_of(1), state_of(2)
 
 
 def start_trainer(directory: Path) -> tuple[int, int]:
-    """Forks a process that overwrites the checkpoint once; returns its pid and a pipe that tells when it begins."""
+    """Forks a process that overwrites the checkpoint once; returns its pid and a pipe that gets a byte at the begin."""
     begin, begun = os.pipe()
     pid = os.fork()
     if pid == 0:

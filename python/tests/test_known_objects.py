@@ -1,4 +1,7 @@
-"""Values of classes that need no code: built without unpickling, whichever Python wrote them. All else is refused."""
+"""Values of the known classes are built without unpickling, from the pickles of every Python.
+
+Unknown classes are refused.
+"""
 
 import array
 import base64
@@ -80,7 +83,7 @@ OF_TORCH = {
 
 
 def _archive(pickled: bytes) -> bytes:
-    """A pickle as torch.save would wrap it."""
+    """Wraps a pickle as torch.save does."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("archive/data.pkl", pickled)
@@ -93,7 +96,7 @@ def _decode(pickled: bytes) -> tuple[Any, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Something that compares as the value does, where its class compares by identity."""
+    """Returns a substitute that compares by value, for classes that compare by identity."""
     if isinstance(value, tuple):
         return type(value), tuple(map(_plain, value))
     if isinstance(value, (io.BytesIO, io.StringIO)):
@@ -132,9 +135,9 @@ def test_every_python_pickles_it_so_that_it_is_built(name: str) -> None:
 @pytest.mark.parametrize("protocol", range(2, 6))
 def test_numpy_pickles_it_so_that_it_is_built(name: str, protocol: int) -> None:
     value = OF_NUMPY[name]
-    for module in (b"numpy._core", b"numpy.core"):  # the latter: NumPy 1
+    for module in (b"numpy._core", b"numpy.core"):  # numpy.core: the name in NumPy 1
         pickled = pickle.dumps(value, protocol)
-        if protocol < 4:  # without lengths in front of names
+        if protocol < 4:  # in these protocols no length precedes a name
             pickled = pickled.replace(b"numpy._core", module)
         decoded, foreign = _decode(pickled)
         assert not foreign
@@ -159,7 +162,7 @@ def test_memory_formats_that_protocol_4_can_write() -> None:
 
 
 def test_a_fold_in_time_is_kept() -> None:
-    """Only protocol 4 and later write it."""
+    """Only protocol 4 and later write the fold."""
     value = datetime.datetime(2024, 10, 27, 2, 30, fold=1)
     assert _decode(pickle.dumps(value, 4))[0].fold == 1
     assert _decode(pickle.dumps(value.time(), 4))[0].fold == 1
@@ -181,7 +184,7 @@ STATE = {
 def test_a_state_of_such_values_goes_both_ways(
     writer: str, reader: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without consent, and without a warning that consent would be needed."""
+    """No consent is given, and no warning asks for consent."""
     monkeypatch.setattr(objects, "_warned", set())
     monkeypatch.delenv("CAIRN_ALLOW_PICKLE", raising=False)
     with warnings.catch_warnings():
@@ -217,7 +220,7 @@ def test_what_one_value_holds_twice_is_one_object() -> None:
 
 
 def test_an_object_that_holds_itself_is_refused(checkpoint: Path) -> None:
-    """The error names the key; with consent it is loaded as it was."""
+    """The error names the key. With consent the object loads unchanged."""
     loop: deque[Any] = deque([1])
     loop.append(loop)
     stock.save({"loop": loop}, checkpoint)
@@ -230,7 +233,7 @@ def test_an_object_that_holds_itself_is_refused(checkpoint: Path) -> None:
 
 
 def test_a_container_of_tensors_is_refused_by_its_own_name(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by that of its tensors, which need no code."""
+    """The refusal names the container's class, not the class of the tensors inside, which need no code."""
     monkeypatch.setattr(objects, "_warned", set())
     last = deque([Point(torch.ones(2), 1)])
     with pytest.warns(cairn.PickleWarning, match=r"holds a test_known_objects\.Point"):
@@ -248,13 +251,13 @@ def test_the_tool_shows_them(checkpoint: Path) -> None:
     assert "<_io.BytesIO(), (<4 bytes>, 2, " in shown
 
 
-# --- What is not in the tables, or not as they say.
+# --- Classes outside the tables, and calls that differ from the tables.
 
 Point = namedtuple("Point", "x y")
 
 
 class Bucket(dict):
-    """A subclass of the user's."""
+    """A user's subclass."""
 
 
 FOREIGN = {
@@ -282,7 +285,7 @@ def test_everything_else_is_refused_by_name(name: str, protocol: int) -> None:
 
 
 class Call:
-    """Pickles as any call, with any state and items."""
+    """Pickles as a call of `function`, with the given state and items."""
 
     def __init__(self, function: Any, *arguments: Any, state: Any = None, items: Any = None) -> None:
         self.parts = (function, arguments, state, items)
@@ -350,7 +353,7 @@ def test_arguments_that_no_pickle_of_the_class_has_are_refused(call: Call) -> No
 
 
 def _new(kind: bytes, state: Any) -> bytes:
-    """A pickle of ``kind.__new__(kind)`` and a state."""
+    """Returns a pickle of ``kind.__new__(kind)`` and a state."""
     return b"\x80\x02c" + kind + b"\n)\x81" + pickle.dumps(state, 2)[2:-1] + b"b."
 
 
@@ -380,7 +383,7 @@ def test_a_state_that_no_pickle_of_the_class_has_is_refused(kind: bytes, state: 
 
 
 def test_no_name_of_a_file_is_imported() -> None:
-    """Nor the name of a class of the user, nor that of a module of the standard library that is in no table."""
+    """Neither the name of a user's class nor of a standard module outside the tables is imported."""
     for module in ("antigravity", "torch.utils.tensorboard", "numpy.f2py", "zoneinfo"):
         sys.modules.pop(module, None)
         decoded, foreign = _decode(b"\x80\x02c" + module.encode() + b"\nX\n)R.")
@@ -396,7 +399,7 @@ def test_a_path_of_another_system_is_refused() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_changed_pickles_are_built_as_python_does_or_refused(data: st.DataObject) -> None:
-    """A few bytes of a good pickle changed: what is built pickles again, and no other error than Cairn's is raised."""
+    """A few bytes of a good pickle change: a built value can be pickled again, and only Cairn's errors are raised."""
     name = data.draw(st.sampled_from(sorted(set(VALUES) - {"Random"})))
     pickled = bytearray(pickle.dumps(VALUES[name], data.draw(st.integers(2, 5))))
     for _ in range(data.draw(st.integers(1, 3))):

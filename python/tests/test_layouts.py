@@ -1,4 +1,4 @@
-"""How tensors lie across ranks: what four save, four, three, two and one load, with Cairn and with stock torch."""
+"""Layouts of tensors across ranks: four ranks save; four, three, two and one load, with Cairn and with stock torch."""
 
 import functools
 import math
@@ -58,14 +58,15 @@ LAYOUTS = {
     "bool": Layout((2, 2), [Shard(0), Shard(1)], (5, 5), torch.bool),
     "int64": Layout((2, 2), [Replicate(), Shard(1)], (5, 5), torch.int64),
 }
-# Several stripes on a rank. Stock DCP takes them for one box at the first one's place, and saves a wrong checkpoint.
+# Several stripes on a rank. Stock DCP saves all stripes of a rank as a single box at the place of the first stripe: the
+# checkpoint is wrong.
 STRIPES = {
     "stripes of rows": Layout((2, 2), [_StridedShard(0, split_factor=4), Replicate()], (16, 3)),
     "stripes of columns": Layout((4,), [_StridedShard(1, split_factor=2)], (3, 16)),
     "stripes and columns": Layout((2, 2), [_StridedShard(0, split_factor=4), Shard(1)], (16, 5)),
     "stripes of stripes": Layout((2, 2), [_StridedShard(0, split_factor=2), _StridedShard(1, split_factor=2)], (8, 8)),
 }
-# Where they are loaded: by the number of ranks.
+# The layouts of the loading ranks, by the number of ranks.
 TARGETS = {
     4: [((2, 2), [Shard(0), Shard(0)]), ((2, 2), [Replicate(), Shard(0)])],
     3: [((3,), [Shard(0)]), ((3,), [Replicate()])],
@@ -79,7 +80,7 @@ def mesh_of(shape: tuple[int, ...]) -> DeviceMesh:
 
 
 def whole(layout: Layout) -> torch.Tensor:
-    """Every element has bits of its own, as far as there are that many."""
+    """Every element has unique bits, as far as the dtype has enough values."""
     count = math.prod(layout.shape)
     if layout.dtype is torch.bool:
         return (torch.arange(count) % 3 == 0).reshape(layout.shape)
@@ -89,14 +90,14 @@ def whole(layout: Layout) -> torch.Tensor:
 
 
 def part_of(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """The elements with these row-major indices, of any dtype."""
+    """Returns the elements with the given row-major indices, for any dtype."""
     size = tensor.element_size()
     elements = tensor.reshape(-1).view(torch.uint8).reshape(-1, size)[indices.reshape(-1)]
     return elements.reshape(-1).view(tensor.dtype).reshape(indices.shape)
 
 
 def spread(tensor: torch.Tensor, mesh: tuple[int, ...], placements: list[Any]) -> DTensor:
-    """`tensor` over a mesh. Torch itself says which element goes where."""
+    """Returns `tensor` over a mesh. Torch itself decides the place of each element."""
     count = tensor.numel()
     indices = distribute_tensor(torch.arange(count).reshape(tensor.shape), mesh_of(mesh), placements)
     local = part_of(tensor, indices.to_local())
@@ -112,7 +113,7 @@ def save_all(library: str, directory: Path) -> None:
 
 
 def load_one(library: str, directory: Path, name: str) -> None:
-    """On all ranks there are, in every layout for so many; as it was saved too, if there are enough."""
+    """Loads in every layout for the number of ranks, and on four ranks in the saved layout too."""
     layout = (LAYOUTS | STRIPES)[name]
     targets = list(TARGETS[dist.get_world_size()])
     if dist.get_world_size() == 4 and (library == "cairn" or name in LAYOUTS):
@@ -128,7 +129,7 @@ def load_one(library: str, directory: Path, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def saved(four: Gang, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What four ranks save, by library."""
+    """The checkpoint of four ranks, by library."""
     folder = tmp_path_factory.mktemp("saved")
     for library in LIBRARIES:
         four.run(save_all, library, folder / library)
@@ -156,7 +157,7 @@ def test_several_stripes_on_a_rank(name: str, saved: Path, four: Gang, three: Ga
 
 
 def test_the_chunks_are_those_of_stock_torch(saved: Path) -> None:
-    """Where nothing is cut and nobody holds stripes."""
+    """Compared for tensors that Cairn does not cut; tensors with stripes are left out."""
     ours, theirs = (stock.metadata_of(saved / library).state_dict_metadata for library in LIBRARIES)
     for name in LAYOUTS:
         mine, other = ours[name], theirs[name]
@@ -167,7 +168,10 @@ def test_the_chunks_are_those_of_stock_torch(saved: Path) -> None:
 
 
 def test_large_copies_are_cut(saved: Path) -> None:
-    """So that the ranks that have them share the work; else the tests above would not see cuts."""
+    """Cairn cuts large copies to share the work among the ranks that hold copies.
+
+    Without cuts the tests above would not cover cuts.
+    """
     ours, theirs = (stock.metadata_of(saved / library).state_dict_metadata for library in LIBRARIES)
     for name in (name for name in LAYOUTS if "cut" in name):
         assert len(ours[name].chunks) > len(theirs[name].chunks), name

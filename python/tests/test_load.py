@@ -1,4 +1,4 @@
-"""cairn.load in one process: DCP's semantics, and what Cairn adds to them."""
+"""cairn.load in a single process: DCP's semantics, and Cairn's additions."""
 
 import copy
 import io
@@ -17,7 +17,7 @@ import cairn
 
 
 class Counter:
-    """A Stateful that notes what is done to it."""
+    """A Stateful that notes its calls."""
 
     def __init__(self, **state: Any) -> None:
         self.state = state
@@ -109,7 +109,7 @@ def test_unflattened_states(checkpoint: Path, tmp_path: Path) -> None:
     for directory in (checkpoint, tmp_path / "stock"):
         for load in (stock.load, lambda state, path, **more: cairn.load(state, checkpoint_id=path, **more)):
             loaded = {"w": torch.zeros(2), "config": None}
-            # With flatten_sharded_tensors stock torch loads values into a dict of its own and forgets them.
+            # With flatten_sharded_tensors stock torch loads values into an internal dict and drops the dict.
             planner = cairn.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
             load(loaded, directory, planner=planner)
             assert_same(loaded, state)
@@ -174,7 +174,7 @@ def test_conversions_are_those_of_torch(saved: torch.dtype, target: torch.dtype,
     expected = torch.zeros(510, dtype=target).copy_(source)
     if not torch.isnan(expected.double()).any():
         assert_same(state["x"], expected)
-    else:  # which NaN it is differs between machines
+    else:  # the bits of a NaN differ between machines
         assert torch.equal(torch.isnan(state["x"].double()), torch.isnan(expected.double()))
         assert torch.equal(state["x"].double().nan_to_num(7), expected.double().nan_to_num(7))
 
@@ -271,7 +271,7 @@ def test_without_a_checkpoint_id(checkpoint: Path) -> None:
 
 
 def test_loads_from_checkpoints_of_several_ranks(checkpoint: Path) -> None:
-    """Chunks in the files of several ranks, as a world of two leaves them."""
+    """Chunks in the files of several ranks, as two ranks write the files."""
     stock.save({"w": torch.arange(12.0).reshape(4, 3)}, checkpoint)
     metadata = stock.metadata_of(checkpoint)
     parts = {0: torch.arange(6.0).reshape(2, 3), 2: torch.arange(6.0, 12.0).reshape(2, 3)}

@@ -1,4 +1,4 @@
-"""Checkpoints of more data files than a process may have open."""
+"""Checkpoints with more data files than a process may have open."""
 
 import resource
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 import cairn
 
 FILE_COUNT = 3000
-DESCRIPTORS = 256  # the soft limit of macOS, and of many a container
+DESCRIPTORS = 256  # the soft limit of macOS, and of many containers
 
 
 @pytest.fixture(params=["cairn", "torch"])
@@ -34,7 +34,7 @@ def many_files(request: pytest.FixtureRequest, checkpoint: Path) -> Path:
 
 @pytest.fixture
 def few_descriptors(many_files: Path) -> Iterator[Path]:
-    """The checkpoint, in a process that may have few files open."""
+    """The checkpoint, in a process with a low limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
     yield many_files

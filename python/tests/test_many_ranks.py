@@ -1,4 +1,4 @@
-"""Saves and loads by many ranks: who has what, who is told, and that all fail together or not at all."""
+"""Saves and loads by many ranks: the parts of each rank, the errors on each rank, and joint success or failure."""
 
 import functools
 import os
@@ -31,7 +31,7 @@ TABLE = torch.arange(24.0 * 5).reshape(24, 5)
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """Every file; folders may not be there."""
+    """Returns every file by name. Fails if the directory holds a folder."""
     assert [path.name for path in directory.iterdir() if path.is_dir()] == []
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
@@ -40,7 +40,7 @@ def tree(directory: Path) -> dict[str, bytes]:
 
 
 class Rows:
-    """No tensor, but speaks DCP's protocol for one: `local` lies at row `first` of a tensor of size `size`."""
+    """Not a tensor, but follows DCP's protocol for tensors: `local` lies at row `first` of a tensor of size `size`."""
 
     def __init__(self, local: torch.Tensor, first: int, size: torch.Size) -> None:
         self.local = local
@@ -60,7 +60,7 @@ class Rows:
 
 
 def my_rows(table: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """This rank's part of the rows, and where it begins."""
+    """Returns this rank's part of the rows, and the first row's index."""
     step = len(table) // dist.get_world_size()
     first = step * dist.get_rank()
     return table[first : first + step].clone(), first
@@ -76,14 +76,14 @@ def everybody() -> DeviceMesh:
 
 
 def pipeline() -> dict[str, Any]:
-    """Each rank has layers of its own; all have the name."""
+    """Each rank has its own layers; all ranks have the name."""
     mine = range(dist.get_rank(), 8, dist.get_world_size())
     layers = {i: {"weight": TABLE + i, "kind": f"layer {i}"} for i in mine}
     return {"layers": layers, "name": "a pipeline"}
 
 
 def experts() -> dict[str, Any]:
-    """Each expert lies on a mesh of half of the ranks; to the others its tensors are DTensors without elements."""
+    """Each expert lies on a mesh of half of the ranks. On the second half its tensors are DTensors without elements."""
     half = dist.get_world_size() // 2
     meshes = [mesh_of(*range(half)), mesh_of(*range(half, 2 * half))]
     state: dict[str, Any] = {"router": distribute_tensor(TABLE, everybody(), [Replicate()])}
@@ -113,7 +113,7 @@ def objects() -> dict[str, Any]:
 
 
 def wrapped_shards() -> dict[str, Any]:
-    """A DTensor whose local tensor is a subclass that holds two chunks."""
+    """A DTensor with a local tensor of a subclass that holds two chunks."""
     local, first = my_rows(TABLE)
     parts = [local[:, :2].contiguous(), local[:, 2:].contiguous()]
     wrapper = LocalShardsWrapper(parts, [(first, 0), (first, 2)])
@@ -124,14 +124,14 @@ def wrapped_shards() -> dict[str, Any]:
 
 
 def whole_on_one() -> dict[str, Any]:
-    """A plain tensor on the last rank of those who save; shards on those who load."""
+    """A plain tensor on the last of the saving ranks; shards on the loading ranks."""
     if dist.get_world_size() == 4:
         return {"table": TABLE.clone()} if dist.get_rank() == 3 else {}
     return {"table": distribute_tensor(TABLE, everybody(), [Shard(1)])}
 
 
 def shards_to_whole() -> dict[str, Any]:
-    """The other way round."""
+    """Shards on the saving ranks; a plain tensor on the last of the loading ranks."""
     if dist.get_world_size() == 4:
         return {"table": distribute_tensor(TABLE, everybody(), [Shard(1)])}
     return {"table": TABLE.clone()} if dist.get_rank() == 1 else {}
@@ -141,7 +141,7 @@ STATES = (pipeline, experts, sharded_tensors, wrapped_shards, whole_on_one, shar
 
 
 def parts_of(value: Any) -> list[torch.Tensor]:
-    """The memory behind what may be in a state; none for a plain value."""
+    """Returns the memory behind a value of a state; no memory for a plain value."""
     if isinstance(value, dict):
         return [part for item in value.values() for part in parts_of(item)]
     if isinstance(value, list):
@@ -181,7 +181,10 @@ def test_who_has_what(make: Callable[[], dict[str, Any]], four: Gang, two: Gang,
 
 
 def test_objects_that_are_no_tensors(four: Gang, two: Gang, checkpoint: Path) -> None:
-    """Stock DCP plans them, but looks up tensors only when it writes or reads; in the files they are tensors."""
+    """Stock DCP plans the objects, but looks up only tensors when writing or reading.
+
+    In the files the objects are tensors.
+    """
     four.run(save_state, "cairn", objects, checkpoint)
     two.run(load_state, "cairn", objects, checkpoint)
     state = {"rows": torch.zeros_like(TABLE), "nested": [{"rows": torch.zeros_like(TABLE)}]}
@@ -275,7 +278,7 @@ def save_with_another_coordinator(directory: Path) -> None:
 
 
 def save_alone(library: str, directory: Path) -> None:
-    """Every rank has the same keys and another state."""
+    """Every rank has equal keys and a different state."""
     rank = dist.get_rank()
     state = {"w": torch.full((5,), float(rank)), "only": {str(rank): rank}}
     LIBRARIES[library].save(state, checkpoint_id=directory, use_collectives=False)
@@ -302,11 +305,11 @@ def test_without_collectives(four: Gang, tmp_path: Path) -> None:
 
 
 class OddError(Exception):
-    """Of a trainer."""
+    """A class of a trainer."""
 
 
 class Broken:
-    """A Stateful that can't say what its state is."""
+    """A Stateful whose state_dict raises."""
 
     def state_dict(self) -> dict[str, Any]:
         raise OddError("no state today")
@@ -316,7 +319,7 @@ class Broken:
 
 
 def fails_with(kind: type[cairn.Error], failures: dict[int, type], call: Callable[[], Any]) -> cairn.Error:
-    """What `call` raises, here as on every rank."""
+    """Returns the error that `call` raises on this rank and on every rank."""
     with pytest.raises(kind) as caught:
         call()
     error = caught.value
@@ -378,7 +381,7 @@ def save_shapes_that_differ(directory: Path) -> None:
 
 
 def save_over_a_limit(directory: Path) -> None:
-    """Rank 3 can't write files of more than 1 MiB; the signal that comes with it is ignored by Python."""
+    """Rank 3 can't write files of more than 1 MiB; Python ignores the SIGXFSZ signal."""
     state = {f"w{dist.get_rank()}": torch.zeros(1 << 20)}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     if dist.get_rank() == 3:
@@ -455,7 +458,7 @@ def save_as(job: int, directory: Path) -> str:
 
 
 def test_two_jobs_in_one_directory(four: Gang, two: Gang, checkpoint: Path) -> None:
-    """One whole state is there after each round, and whoever was not told otherwise has saved."""
+    """After each round the directory holds a whole state, and each job either saved or raised Superseded."""
     jobs = (four, two)
     with ThreadPoolExecutor(2) as both:
         for _ in range(10):

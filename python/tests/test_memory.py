@@ -1,4 +1,4 @@
-"""Whose memory the engine reads and writes: what lives only while it is asked for, and what two keys share."""
+"""The memory that the engine reads and writes: tensors made on access, and tensors shared by two keys."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ import cairn
 
 
 class Lazy(Mapping[str, torch.Tensor]):
-    """Makes its tensors when it is asked for them, and keeps none."""
+    """Makes a new tensor at each access, and keeps no tensor."""
 
     def __len__(self) -> int:
         return 500

@@ -1,4 +1,4 @@
-"""Every name that torch.distributed.checkpoint has is Cairn's too: as Cairn's own object or as torch's."""
+"""Every name of torch.distributed.checkpoint exists in Cairn too: as Cairn's own object or as torch's."""
 
 import ast
 import importlib
@@ -29,7 +29,7 @@ MODULES = [
     ),
 ]
 
-# Written out again, so that a row that gets lost is missed.
+# A second copy of mirror.OURS: a lost row fails the comparison.
 OWN = {
     ("filesystem", "FileSystemReader"): "cairn.filesystem",
     ("filesystem", "FileSystemWriter"): "cairn.filesystem",
@@ -58,7 +58,7 @@ def names_of(module: ModuleType) -> dict[str, Any]:
 
 
 def expected(value: Any) -> Any:
-    """What Cairn should have where torch has `value`."""
+    """Returns the object that Cairn should have for torch's `value`."""
     if isinstance(value, ModuleType) and value.__name__ in (*MODULES, EXPERIMENTAL):
         return sys.modules[cairns(value.__name__)]
     for (module, name), home in OWN.items():
@@ -193,7 +193,7 @@ def test_a_user_type_checks_every_import(tmp_path: Path) -> None:
         "from cairn._experimental.checkpointer import Checkpointer\n"
         "from cairn.filesystem import FileSystemWriter, _StoragePrefix\n"
         "from cairn.state_dict import get_model_state_dict\n"
-        "plan: int = SavePlan([])\n"  # the one mistake: torch's types arrive
+        "plan: int = SavePlan([])\n"  # the only mistake: torch's types arrive
     )
     command = [
         sys.executable,

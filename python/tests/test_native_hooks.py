@@ -1,4 +1,4 @@
-"""Subclasses of torch's planners, storages and stagers: Cairn carries out those hooks that they inherit."""
+"""Subclasses of torch's planners, storages and stagers: Cairn carries out the hooks that the subclass inherits."""
 
 import dataclasses
 import pickle
@@ -47,7 +47,7 @@ def is_cairns(directory: Path) -> bool:
 
 
 class OwnSavePlanner(DefaultSavePlanner):
-    """As NeMo's: only its own __init__."""
+    """Overrides only __init__, as NeMo's planner does."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -115,7 +115,7 @@ def test_a_stager_without_hooks_of_its_own_is_native(stager: Any, checkpoint: Pa
 
 
 class StagesNothing(AsyncStager):
-    """As abstract as torch's."""
+    """As abstract as torch's class."""
 
 
 def test_a_stager_of_the_bare_protocol_fails_as_torchs_does(checkpoint: Path) -> None:
@@ -188,7 +188,7 @@ def test_what_reads_directories_says_why_it_cant_read_a_url(call: Any) -> None:
 
 
 class StoresItself(cairn.FileSystemWriter):
-    """As the writers of Megatron and NVRx under ``cairn.install()``: they never call prepare_global_plan()."""
+    """Never calls prepare_global_plan(), as the writers of Megatron and NVRx under ``cairn.install()``."""
 
     def prepare_local_plan(self, plan: Any) -> Any:
         super().prepare_local_plan(plan)
@@ -215,7 +215,7 @@ class StoresItself(cairn.FileSystemWriter):
 
 
 class Checks(StoresItself):
-    """One whose global plan torch's driver asks for."""
+    """A writer for which torch's driver calls prepare_global_plan()."""
 
     def save(self, state: dict[str, Any]) -> None:
         stock.dcp.save(state, storage_writer=self, no_dist=True)
@@ -244,7 +244,7 @@ def test_a_writer_that_writes_by_itself_works_as_with_torchs_class(
 
 
 class Finishes(cairn.FileSystemWriter):
-    """Adds to what is native."""
+    """Overrides finish and calls super()."""
 
     finished = 0
 
@@ -254,7 +254,7 @@ class Finishes(cairn.FileSystemWriter):
 
 
 class StockFinishes(dcp.FileSystemWriter):
-    """The same, defined before ``cairn.install()``."""
+    """`Finishes`, defined before ``cairn.install()``."""
 
     finished = 0
 
@@ -280,7 +280,7 @@ def test_a_writer_that_overrides_one_hook_is_native_for_the_others(kind: Any, ch
 
 
 class RemembersMetadata(cairn.FileSystemReader):
-    """As Megatron's."""
+    """Counts its reads of the metadata, as Megatron's reader does."""
 
     reads = 0
 
@@ -326,7 +326,7 @@ def test_a_reader_with_metadata_from_elsewhere_reads_as_torchs(checkpoint: Path)
     assert not cairn.report().calls[-1].engine
 
 
-# --- overrides that Cairn's code does not reach, and classes that can't be combined with Cairn's
+# --- overrides outside the reach of Cairn's code, and classes that Cairn's classes can't be combined with
 
 
 class StockOwnFinish(dcp.FileSystemWriter):
@@ -388,7 +388,7 @@ def test_attributes_in_slots_are_seen(checkpoint: Path) -> None:
 
 
 class Registered(dcp.FileSystemWriter):
-    """A framework's, that knows its subclasses by name."""
+    """A framework's writer that registers its subclasses by name."""
 
     known: dict[str, type] = {}  # noqa: RUF012
 
@@ -417,7 +417,7 @@ def test_a_combined_class_is_not_seen_by_registries_and_pickles(checkpoint: Path
 
 
 class NamesLikeCairns(dcp.FileSystemReader):
-    """Its attributes have names that Cairn's class has too."""
+    """Some attributes have the names of attributes of Cairn's class."""
 
     reading = False
     done_reading = False

@@ -1,4 +1,4 @@
-"""Values of classes: what may be read, who is told, and that nothing runs without consent."""
+"""Values of classes: the values that load, the warnings at saving, and no code without consent."""
 
 import io
 import os
@@ -113,7 +113,7 @@ def test_safe_globals_count(checkpoint: Path) -> None:
 
 
 class Trap:
-    """Pickles as a call that leaves a mark."""
+    """Pickles as a call that makes the file `mark`."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -176,7 +176,7 @@ def test_raw_bytes_of_other_planners_are_an_error_that_names_the_key(checkpoint:
 
 
 def _archive(pickled: bytes) -> bytes:
-    """A pickle as torch.save would wrap it."""
+    """Wraps a pickle as torch.save does."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("archive/data.pkl", pickled)
@@ -185,7 +185,7 @@ def _archive(pickled: bytes) -> bytes:
 
 
 def _save_payloads(payloads: dict[str, bytes], directory: Path) -> None:
-    """A checkpoint by stock torch with these bytes as its values."""
+    """Saves a checkpoint by stock torch. The given bytes replace its values."""
 
     class Planner(dcp.DefaultSavePlanner):
         def transform_object(self, write_item: Any, object: Any) -> io.BytesIO:
@@ -202,7 +202,7 @@ def test_a_dict_that_no_pickler_writes(checkpoint: Path) -> None:
 
 
 def test_looking_at_a_dict_that_no_pickler_writes(checkpoint: Path) -> None:
-    """cairn.open says the same of it, for a key of a dict and for a member of a set."""
+    """cairn.open raises an error too, for a key of a dict and for a member of a set."""
     payloads = {"dict": b"}]K\x01s.", "set": b"c__builtin__\nset\n](]K\x01ae\x85R."}
     _save_payloads({key: _archive(b"\x80\x02" + opcodes) for key, opcodes in payloads.items()}, checkpoint)
     for key in payloads:
@@ -219,7 +219,7 @@ def test_looking_at_damage_names_the_key(checkpoint: Path) -> None:
 
 
 def test_looking_at_a_dict_by_tensor(checkpoint: Path) -> None:
-    """Only torch's tensors have a hash: cairn.open can't show the dict, but nothing is wrong with it."""
+    """Only torch's tensors have a hash: cairn.open can't build the dict, but the checkpoint is not damaged."""
     tensor = torch.ones(1)
     stock.save({"value": ({tensor: 1},)}, checkpoint)
     state: dict[str, Any] = {"value": None}
@@ -233,7 +233,7 @@ def test_looking_at_a_dict_by_tensor(checkpoint: Path) -> None:
 
 
 class Elsewhere:
-    """A device that torch knows only while it is `present`: storages go there in name."""
+    """A device that torch knows only while `present`: storages keep their memory and get the device's name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.present = True
@@ -296,7 +296,7 @@ def test_meta_tensors_in_values_stay_meta(checkpoint: Path) -> None:
 
 
 def test_no_cuda_is_no_failure(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A payload whose storage says cuda:0, where torch has no CUDA."""
+    """A payload with a storage on cuda:0, loaded by a torch without CUDA."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     stream = io.BytesIO()
     with monkeypatch.context() as patch:
@@ -335,7 +335,7 @@ SHARED = {
 
 
 def _sharing(value: Any) -> list[int]:
-    """For each container, depth first, the place of its first occurrence."""
+    """Returns, for each container depth first, the position of its first occurrence."""
     found: list[Any] = []
 
     def visit(part: Any) -> Any:
@@ -366,7 +366,7 @@ def test_an_object_that_a_value_holds_twice_comes_back_as_one(name: str, save: A
 
 @given(st.data())
 def test_sharing_is_that_of_torch(data: st.DataObject) -> None:
-    """Containers made of earlier ones, some of them several times."""
+    """Builds containers of earlier containers. Some containers occur several times."""
     made: list[Any] = [1, "text", np.arange(2)]
     for _ in range(data.draw(st.integers(1, 6))):
         items = [made[i] for i in data.draw(st.lists(st.integers(0, len(made) - 1), max_size=4))]

@@ -1,4 +1,4 @@
-"""Looking into a checkpoint with NumPy."""
+"""Reading a checkpoint into NumPy arrays."""
 
 import sys
 from pathlib import Path
@@ -68,7 +68,7 @@ FOUR = torch.tensor([[1, 2]], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
 
 @pytest.fixture
 def without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)  # an import of ml_dtypes fails now
 
 
 def test_dtypes_that_numpy_lacks_are_those_of_ml_dtypes(opened: cairn.Checkpoint) -> None:

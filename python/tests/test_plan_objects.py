@@ -1,4 +1,4 @@
-"""Plans that other writers keep in the metadata come back as torch's objects, and no code of the checkpoint is run."""
+"""Plans that foreign writers keep in the metadata load as torch's objects. No code of the checkpoint runs."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Planners and storages of others through cairn.save and cairn.load, held against what stock torch makes of them."""
+"""Users' planners and storages with cairn.save and cairn.load, compared with stock torch's results."""
 
 import dataclasses
 import io
@@ -45,14 +45,14 @@ def blank() -> dict[str, Any]:
 
 
 def contents(directory: Path) -> dict[str, Any]:
-    """All that stock torch finds there."""
+    """Returns the whole state that stock torch finds in the directory."""
     state: dict[str, Any] = {}
     planner = _EmptyStateDictLoadPlanner()
     _load_state_dict(state, dcp.FileSystemReader(directory), no_dist=True, planner=planner)
     return state
 
 
-# --- save planners: each changes one thing that can be seen in the checkpoint
+# --- save planners: each changes a single fact that is visible in the checkpoint
 
 
 class RenamesKeys(DefaultSavePlanner):
@@ -139,7 +139,7 @@ def test_a_save_planner_that_converts(save: Save, checkpoint: Path) -> None:
     save(sample(), checkpoint, Halves())
     assert not cairn.verify(checkpoint).problems
     saved = stock.metadata_of(checkpoint).state_dict_metadata["model.w"]
-    assert saved.properties.dtype is torch.bfloat16  # the metadata says what there is
+    assert saved.properties.dtype is torch.bfloat16  # the metadata names the converted dtype
     expected = sample()
     expected["model"]["w"] = expected["model"]["w"].to(torch.bfloat16).float()
     for load in (stock.load, cairn.load):
@@ -185,7 +185,7 @@ def test_a_hook_that_raises_leaves_the_old_checkpoint(hook: str, checkpoint: Pat
     assert_same(state, sample())
 
 
-# --- load planners: each changes one thing that can be seen in the state
+# --- load planners: each changes a single fact that is visible in the state
 
 
 class FillsRenamed(DefaultLoadPlanner):
@@ -213,7 +213,7 @@ class SkipsAtLast(DefaultLoadPlanner):
 
 
 class HasOneBuffer(DefaultLoadPlanner):
-    """Whatever is read goes through the same memory."""
+    """All reads go through a single buffer."""
 
     buffer = torch.empty(4_000, dtype=torch.float64)
 
@@ -294,7 +294,7 @@ def test_a_load_planner_that_breaks_its_word_is_told_the_key(checkpoint: Path) -
 
 
 class Mine:
-    """A class whose pickle is no plain data."""
+    """A class with a pickle that is not plain data."""
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Mine
@@ -303,7 +303,7 @@ class Mine:
 
 
 class Inherits(DefaultLoadPlanner):
-    """A planner that torch's driver has to call, and that plans as torch's does."""
+    """A planner that torch's driver has to call. The planner plans as torch's planner does."""
 
     def finish_plan(self, new_plan: Any) -> Any:
         return super().finish_plan(new_plan)
@@ -331,7 +331,7 @@ def test_options_of_a_load_reach_the_reader(checkpoint: Path) -> None:
     assert target["w"].tolist() == [0, 1, 2, 3, 4]
 
 
-# --- storages of others
+# --- storages of users
 
 
 class InMemory(StorageWriter, StorageReader):
@@ -394,7 +394,7 @@ def done(result: Any) -> Any:
 
 
 class Counts:
-    """A Stateful."""
+    """A Stateful object."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -444,7 +444,7 @@ def test_stock_storage_with_a_planner_of_ones_own_becomes_cairns(checkpoint: Pat
 
 
 class Deflate(StreamTransformExtension):
-    """Compresses, which makes lengths unknown."""
+    """Compresses: the stored lengths are unknown in advance."""
 
     @staticmethod
     def registry_name() -> str:
@@ -560,7 +560,7 @@ def test_two_ranks(two: Gang, checkpoint: Path) -> None:
 
 
 class Refuses(DefaultSavePlanner):
-    """Rank 1 fails in one hook."""
+    """Rank 1 fails in the given hook."""
 
     def __init__(self, hook: str) -> None:
         super().__init__()

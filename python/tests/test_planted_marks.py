@@ -1,4 +1,4 @@
-"""What another user leaves in the folder of a save runs no code, whatever it is."""
+"""Files that a foreign user plants in the folder of a save run no code."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from cairn.exception_record import ExceptionRecord
 
 
 class MakesAFolder:
-    """When it is unpickled."""
+    """Makes a folder when unpickled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,10 @@ def text(content: bytes) -> bytes:
 
 
 def mark(attachment: bytes, tail: bytes = b"") -> bytes:
-    """A mark ``failed-<rank>``: an error kInvalidArgument without causes. Older versions wrote the attachment."""
+    """Returns a mark ``failed-<rank>``: an error kInvalidArgument without causes.
+
+    Only older versions of Cairn wrote the attachment.
+    """
     error = bytes([0, 0]) + text(b"planted") + text(b"") + text(attachment) + bytes(6)
     return text(b"n" + error + varint(0) + tail)
 
@@ -52,7 +55,7 @@ def record(class_name: str, argument: str) -> bytes:
 
 
 def save_beside(directory: Path, planted: bytes) -> tuple[str, dict[int, tuple[str, str]]]:
-    """The text and the failures of a save in which `planted` lies as rank 1's mark before that rank has said a word."""
+    """Plants rank 1's mark before rank 1 writes a mark. Returns the text and the failures of the save's error."""
     state = {f"w{dist.get_rank()}": torch.ones(4)}
     kind = cairn.AsyncCheckpointerType.PROCESS
 
@@ -88,7 +91,7 @@ def test_a_planted_mark_runs_no_code(form: str, two: Gang, checkpoint: Path, tmp
     folder = tmp_path / "code ran"
     attachment = pickle.dumps((MakesAFolder(folder), None))
     planted = mark(attachment) if form != "record" else mark(b"", record("posix.mkdir", str(folder)))
-    told, failures = two.run(save_beside, checkpoint, planted)[0]  # rank 1 finds the folder gone
+    told, failures = two.run(save_beside, checkpoint, planted)[0]  # rank 1 finds the folder removed
     assert "planted" in told
     assert set(failures) == {1}
     name, said = failures[1]
@@ -98,7 +101,7 @@ def test_a_planted_mark_runs_no_code(form: str, two: Gang, checkpoint: Path, tmp
 
 
 class Deceiver(Exception):
-    """An exception that runs code where it is unpickled."""
+    """An exception that runs code when unpickled."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("deceived")
@@ -148,7 +151,7 @@ def save_well(directory: Path) -> None:
 
 
 def send_a_pickle(folder: Path) -> str:
-    """Rank 1 sends in place of its answer what an older version would have unpickled."""
+    """Rank 1 sends a pickle, which an older version would have unpickled, in place of its answer."""
     from cairn.failures import as_checkpoint_exceptions
     from cairn.ranks import Ranks
 

@@ -64,7 +64,7 @@ def names(directory: Path) -> list[str]:
 
 
 def read_all_ways(directory: Path, expected: dict[str, Any]) -> None:
-    """By stock torch alone, by stock torch with Cairn's reader, and by Cairn."""
+    """Loads by stock torch alone, by stock torch with Cairn's reader, and by Cairn."""
     for read in (
         lambda state: load(state, dcp.FileSystemReader(directory), no_dist=True),
         lambda state: load(state, cairn.FileSystemReader(directory), no_dist=True),
@@ -89,7 +89,7 @@ def test_stock_save_writes_natively(single_file: bool, flatten: bool, checkpoint
         read_all_ways(checkpoint, state)
     else:
         back = {"w": torch.zeros(5), "nested": None}
-        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)  # or values go nowhere
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)  # else values are lost
         load(back, cairn.FileSystemReader(checkpoint), planner=planner, no_dist=True)
         assert_same(back, state)
 
@@ -132,7 +132,7 @@ def test_a_failed_save_leaves_the_old_checkpoint_and_no_litter(checkpoint: Path)
     with pytest.raises(CheckpointException):
         save(sample(2), writer, planner=Failing(), no_dist=True)
     assert names(checkpoint) == before
-    save(sample(3), writer, no_dist=True)  # the writer can be used again
+    save(sample(3), writer, no_dist=True)  # the writer is reusable
     read_all_ways(checkpoint, sample(3))
 
 
@@ -173,7 +173,7 @@ def test_a_planner_that_caches_plans_saves_each_time_anew(checkpoint: Path) -> N
 def test_an_asynchronous_save(checkpoint: Path) -> None:
     state = sample()
     future = dcp.async_save(state, storage_writer=cairn.FileSystemWriter(checkpoint))
-    state["model"]["w"].zero_()  # it has been staged
+    state["model"]["w"].zero_()  # the state has been staged
     future.result()
     assert_clean(checkpoint)
     read_all_ways(checkpoint, sample())
@@ -213,7 +213,7 @@ def test_a_cast_is_what_torch_does_and_warned_of(checkpoint: Path) -> None:
 
 
 class Renaming(cairn.FileSystemReader):
-    """Keys get another name in the metadata, as programs do that load old checkpoints into new models."""
+    """Renames the metadata's keys, as programs do that load old checkpoints into new models."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
         metadata = super().read_metadata(*args, **kwargs)
@@ -254,7 +254,7 @@ def two() -> Iterator[Gang]:
 
 
 def sharded(step: int) -> dict[str, Any]:
-    """A DTensor that both ranks have half of, a tensor and a value that both have, and a tensor of each one's own."""
+    """A DTensor split between the ranks, a replicated tensor and value, and a tensor of each rank."""
     mesh = init_device_mesh("cpu", (2,))
     whole = torch.arange(40_000.0).reshape(200, 200) * step
     rank = dist.get_rank()
@@ -312,7 +312,7 @@ def test_two_ranks_with_cached_plans(two: Gang, checkpoint: Path) -> None:
 
 
 def fail_together(directory: Path, rank: int, error: BaseException) -> tuple[list[int], list[str]]:
-    """The ranks that failed; and what is in the directory while everybody still holds writer and exception."""
+    """Returns the failed ranks, and the directory's files while every rank still holds the writer and the exception."""
     writer = cairn.FileSystemWriter(directory)
     try:
         save(sharded(9), writer, planner=Failing(rank, error))
@@ -382,5 +382,5 @@ writer.finish(metadata, held)
 
 def test_forked_children_that_drop_a_writer_leave_the_parents_save_alone(checkpoint: Path) -> None:
     command = [sys.executable, "-c", FORKING, str(checkpoint)]
-    subprocess.run(command, check=True, timeout=100)  # it hung for ever
+    subprocess.run(command, check=True, timeout=100)  # a regression test: the child hung for ever
     read_all_ways(checkpoint, {"w": torch.arange(5.0)})

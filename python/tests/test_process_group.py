@@ -25,12 +25,12 @@ from cairn.process_group import GroupCalls, collectives_of
 
 
 def message_of(rank: int, number: int) -> bytes:
-    """Differs in length and content for each rank and number; some are empty, most hold zeros."""
+    """Length and content differ for each rank and number; some messages are empty, most hold zeros."""
     return bytes(i % 3 * (rank + number) % 256 for i in range(rank * 37 + number % 11))
 
 
 def check_calls(ranks: _engine.Collectives, root: int, messages: list[bytes]) -> None:
-    """Each call once, with one message for each rank."""
+    """Makes each call, with a message for each rank."""
     mine, is_root = messages[ranks.rank], ranks.rank == root
     assert ranks.gather(mine, root) == (messages if is_root else [])
     assert ranks.scatter(messages if is_root else [], root) == mine
@@ -40,7 +40,7 @@ def check_calls(ranks: _engine.Collectives, root: int, messages: list[bytes]) ->
 
 
 def check_conformance(group: dist.ProcessGroup | None) -> None:
-    """What src/coordination/collectives_conformance_test.cc asks of every engine, of one over `group`."""
+    """Runs the checks of src/coordination/collectives_conformance_test.cc over `group`."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ranks = collectives_of(group)
@@ -54,7 +54,7 @@ def check_conformance(group: dist.ProcessGroup | None) -> None:
         if size < 4:
             check_calls(ranks, size - 1, [bytes([rank]) * (10_000_000 + rank) for rank in range(size)])
 
-        chance = random.Random(5)  # the same calls on every rank
+        chance = random.Random(5)  # equal calls on every rank
         for number in range(100):
             root = chance.randrange(size)
             messages = [message_of(rank, number) for rank in range(size)]
@@ -131,12 +131,12 @@ def conform_in_groups(rank: int, ranks: int, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_groups_of_a_job(tmp_path: Path) -> None:
-    """All ranks, some of them, several devices, a backend that can't gather."""
+    """All ranks, some of the ranks, several devices, and a backend without gather."""
     start(conform_in_groups, 4, tmp_path)
 
 
 class Dies(GroupCalls):
-    """Killed in the middle of a gather: after the lengths, before the bytes."""
+    """Dies in the middle of a gather: after the lengths, before the bytes."""
 
     def _gather_equal(self, mine: torch.Tensor, root: int) -> list[torch.Tensor]:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -149,12 +149,12 @@ def lose_a_rank(rank: int, ranks: int, folder: Path) -> None:
     with pytest.raises(cairn.Unavailable) as caught:
         group.gather(b"x", 0)
         assert rank != 0
-        group.barrier()  # the other senders may have been done before
+        group.barrier()  # the send of a rank that is not the root may succeed
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert str(caught.value.__cause__) in str(caught.value)
     with pytest.raises(cairn.Unavailable, match="not usable"):
         group.barrier()
-    os._exit(0)  # torch's own farewell needs all ranks
+    os._exit(0)  # torch's own shutdown needs all ranks
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ def test_ctrl_c_is_heard_while_others_are_waited_for(tmp_path: Path) -> None:
 
 
 class Alone:
-    """The calls of a single rank, one of which may be told to raise."""
+    """The calls of a single rank. `barrier` raises `failure` if given."""
 
     rank = 0
     size = 1
@@ -266,7 +266,10 @@ def test_interrupts_come_through_as_they_are(kind: type[BaseException]) -> None:
 
 
 def test_an_exception_that_leads_back_is_no_leak() -> None:
-    """The exception knows the frame, the frame knows the collectives, and they know who raised."""
+    """A reference cycle is collected.
+
+    The exception holds the frame, the frame the collectives, the collectives the calls, and the calls the exception.
+    """
     watched = []
 
     def fail() -> None:
@@ -303,7 +306,7 @@ def test_results_of_a_wrong_kind_are_errors() -> None:
 
 
 def test_the_engine_waits_without_the_lock() -> None:
-    """Ranks in two threads of one process, whose calls wait for each other."""
+    """Ranks in two threads of the process. Their calls wait for each other."""
     meeting = threading.Barrier(2)
 
     class Meets(Alone):

@@ -1,4 +1,4 @@
-"""The programs of README.md run as they stand there."""
+"""The programs of README.md run unchanged."""
 
 import os
 import re

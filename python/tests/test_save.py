@@ -1,4 +1,4 @@
-"""cairn.save in one process: DCP's semantics, storage writers, and the Metadata that it returns."""
+"""cairn.save in a single process: DCP's semantics, storage writers, and the returned Metadata."""
 
 import copy
 import dataclasses
@@ -149,7 +149,7 @@ def test_the_directory_may_be_a_link(checkpoint: Path, tmp_path: Path) -> None:
 
 
 class TestWriters:
-    """FileSystemWriter and FileSystemReader, ours and torch's."""
+    """FileSystemWriter and FileSystemReader, Cairn's and torch's."""
 
     def test_are_torchs(self, tmp_path: Path) -> None:
         writer, reader = cairn.FileSystemWriter(tmp_path), cairn.FileSystemReader(tmp_path)
@@ -211,7 +211,7 @@ class TestWriters:
 
 
 def test_without_collectives(checkpoint: Path, tmp_path: Path) -> None:
-    """Many ranks do this in test_many_ranks.py."""
+    """test_many_ranks.py covers many ranks."""
     metadata = cairn.save(STATE, checkpoint_id=checkpoint, use_collectives=False)
     names = {path.name for path in checkpoint.iterdir()}
     assert names == {"__0.metadata", "__0_0.distcp"}
@@ -253,7 +253,7 @@ def test_a_world_of_one(checkpoint: Path, tmp_path: Path) -> None:
 
 
 class TestOverwrite:
-    """An old checkpoint makes room for the new one; files of others stay."""
+    """The new checkpoint replaces the old checkpoint; foreign files stay."""
 
     @pytest.mark.parametrize("first", ["cairn", "torch", "torch with many files"])
     def test_replaces_it_whole(self, first: str, checkpoint: Path) -> None:

@@ -1,4 +1,4 @@
-"""The signatures of Cairn's functions and classes, compared with those that they replace in torch."""
+"""The signatures of Cairn's functions and classes, compared with torch's signatures."""
 
 import inspect
 import warnings

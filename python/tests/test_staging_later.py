@@ -1,4 +1,4 @@
-"""Asynchronous staging while the trainer goes on: memory that it drops stays, memory that it writes to is noticed."""
+"""Asynchronous staging while the trainer runs: dropped memory stays alive, and writes to the memory are detected."""
 
 import gc
 import threading
@@ -81,12 +81,12 @@ def test_an_optimizer_step_before_the_copy_fails_the_save(checkpoint: Path, kind
     for key in model.state_dict():
         assert f"'model.{key}'" in str(failure.value)
     assert "'held'" not in str(failure.value)
-    assert "held" not in cairn.open(checkpoint)  # the one before is in place
+    assert "held" not in cairn.open(checkpoint)  # the previous checkpoint is in place
     save_later({"model": model.state_dict()}, checkpoint, kind).upload_completion.result()
 
 
 def save_a_form_that_changes(directory: Path, kind: Any) -> list[str]:
-    """At the third save rank 0 lists its copies by a plan that fits, and then writes "same" too: rank 1 has grown."""
+    """Rank 1's state grows at the third save: rank 0's earlier plan fits its own state, but "same" moves to rank 0."""
     rank, wrong = dist.get_rank(), []
     small = COUNT if rank == 0 else 512
     for step, count in enumerate([small, small, COUNT if rank == 0 else 4 * COUNT, small]):
@@ -133,7 +133,7 @@ def test_bytes_are_compared_and_not_numbers(checkpoint: Path, kind: Any) -> None
 
 
 def test_a_storage_that_is_resized_fails_the_save(checkpoint: Path, kind: Any, held: HeldTensor) -> None:
-    small = torch.arange(8.0)  # its memory stays the allocator's: reading it is no fault
+    small = torch.arange(8.0)  # the allocator keeps the memory: reading the memory is no fault
     response = save_later({"held": held.tensor, "small": small}, checkpoint, kind)
     held.wait_until_reached()
     small.untyped_storage().resize_(0)
@@ -143,7 +143,7 @@ def test_a_storage_that_is_resized_fails_the_save(checkpoint: Path, kind: Any, h
 
 
 def test_what_is_read_outlives_a_save_that_nobody_follows(checkpoint: Path, held: HeldTensor) -> None:
-    """As after Ctrl-C between the engine's call and the thread that is to follow the save."""
+    """The state after a Ctrl-C between the engine's call and the start of the thread that follows the save."""
     saver = cairn.AsyncSaver(process=False)
     described = DescribedState({"held": held.tensor, "weight": torch.rand(COUNT)})
     terms = (True, True, described)
@@ -163,17 +163,17 @@ def test_a_load_tells_that_its_target_was_given_other_memory(checkpoint: Path) -
     state = _engine.StateDict()
     targets = TensorTarget(state)
     targets.add(("weight",), target)
-    target.data = torch.zeros(COUNT)  # another thread
+    target.data = torch.zeros(COUNT)  # as a second thread might
     _engine.open(str(checkpoint).encode()).load(state)
     with pytest.raises(cairn.InvalidArgument, match="'weight' was given other memory"):
         targets.finish(set())
 
 
 def test_copies_of_a_stager_hold_what_the_state_was_at_the_call() -> None:
-    """cairn.checkpointer's stager for writers of somebody else's copies in a thread, by torch."""
+    """cairn.checkpointer's stager, which copies by torch in a thread for a user's writer."""
     stager = RankStager(CheckpointStagerConfig(use_async_staging=True))
     entered, go_on = threading.Event(), threading.Event()
-    first = stager.stage({})  # the thread is there
+    first = stager.stage({})  # starts the thread
     assert isinstance(first, Future)
     first.result()
     assert stager._thread is not None

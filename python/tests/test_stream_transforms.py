@@ -1,4 +1,4 @@
-"""Checkpoints whose items went through stream transforms: torch's ZStandard, and transforms that nobody knows."""
+"""Checkpoints with stream-transformed items: torch's ZStandard, and transforms unknown to the reader."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ def shown_by_verify(*words: str | Path) -> str:
 
 
 class Opaque:
-    """A class that no rule for plain data lets in."""
+    """A class that every rule for plain data refuses."""
 
     called = False
 
@@ -45,7 +45,7 @@ def _run() -> str:
 
 
 class Plain(StreamTransformExtension):
-    """Changes nothing, under a name that no registry has unless a test adds it."""
+    """An identity transform. Its name is in no registry unless a test adds the name."""
 
     @staticmethod
     def registry_name() -> str:
@@ -92,7 +92,7 @@ def save(directory: Path, state: dict[str, Any], extension: StreamTransformExten
 
 
 def stored(directory: Path, key: str) -> tuple[Path, int, int]:
-    """File, offset and length of the item under a key."""
+    """Returns the file, offset and length of the key's item."""
     metadata = pickle.loads((directory / ".metadata").read_bytes())
     info = next(info for index, info in metadata.storage_data.items() if index.fqn == key)
     return directory / info.relative_path, info.offset, info.length

@@ -1,4 +1,4 @@
-"""`cairn ls` and `cairn inspect`: the order and the columns of checkpoints, and the keys that are shown."""
+"""`cairn ls` and `cairn inspect`: the order and the columns of checkpoints, and the selection of keys."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def names_of(text: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Checkpoints whose names, times and jobs disagree about the order; step-9 was saved last."""
+    """Checkpoints with names, times and jobs that disagree about the order; step-9 was saved last."""
     for name in ("step-10", "step-1", "step-100", "step-2", "step-9"):
         save(tmp_path / name)
     os.utime(tmp_path / "step-100" / ".metadata", (9_000_000_000, 9_000_000_000))

@@ -32,9 +32,9 @@ def small(tmp_path: Path) -> Path:
 
 
 def on_terminal(command: list[str], environment: dict[str, str]) -> "tuple[subprocess.Popen[bytes], int]":
-    """The program with a terminal as its stderr, and our end of it."""
+    """Starts the program with a terminal as stderr; returns the process and the test's end of the terminal."""
     ours, theirs = pty.openpty()
-    # Tests that were started in the background have SIGINT ignored, and so would the program.
+    # A background job ignores SIGINT. Children inherit the ignored signal, and env restores the default.
     command = ["env", "--default-signal=INT", *command]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment)
     os.close(theirs)
@@ -46,7 +46,7 @@ def read_all(terminal: int) -> bytes:
     try:
         while piece := os.read(terminal, 4096):
             text += piece
-    except OSError:  # Linux: the other end is closed
+    except OSError:  # Linux: the program's end is closed
         pass
     os.close(terminal)
     return text
@@ -73,7 +73,7 @@ def test_verify_draws_no_bar_where_it_cannot(small: Path, terminal: str | None) 
 
 
 def hang(tmp_path: Path) -> tuple[dict[str, str], Path]:
-    """An environment in which reads of data files hang, and the file that appears when one does."""
+    """Returns an environment in which reads of data files hang, and the file that the first hanging read makes."""
     switch = tmp_path / "hang"
     switch.touch()
     library = hanging.library(tmp_path)

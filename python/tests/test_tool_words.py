@@ -1,4 +1,4 @@
-"""The tool's words: misspelled ones, their completion in shells, and `python -m cairn`."""
+"""The tool's words: misspelled words, completion in shells, and `python -m cairn`."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ def test_a_wrong_word_names_the_near_one(words: list[str], said: str) -> None:
 
 
 def completed_by_bash(words: list[str], folder: Path) -> list[str]:
-    """What bash offers for the last word."""
+    """Returns bash's completions of the last word."""
     program = 'eval "$(cairn completion bash)"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _cairn; '
     program += '[[ ${#COMPREPLY[@]} == 0 ]] || printf "%s\\n" "${COMPREPLY[@]}"'
     environment = {**os.environ, "PATH": f"{Path(tool()).parent}:{os.environ['PATH']}"}
@@ -123,7 +123,7 @@ def test_python_m_cairn_without_the_tool_says_where_it_looked(tmp_path: Path) ->
     (package / "__init__.py").touch()
     shutil.copy(Path(cairn.__file__).parent / "__main__.py", package)
     home = tmp_path / "home"
-    # An environment whose bin has a python and no tool.
+    # A virtual environment whose bin has a python and no tool.
     (home / "bin").mkdir(parents=True)
     (home / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
     (home / "bin" / "python").symlink_to(Path(sys.executable).resolve())

@@ -1,4 +1,4 @@
-"""What trainers keep beside their tensors: saved by stock torch, it loads without consent, or is refused by name."""
+"""Trainers' values that are not tensors: saved by stock torch, each loads without consent or is refused by name."""
 
 import dataclasses
 import datetime
@@ -47,7 +47,7 @@ def seeds() -> np.random.SeedSequence:
 
 
 def drawn(kind: Any) -> Any:
-    """A generator that is in the middle of its stream."""
+    """Returns a generator in the middle of its stream."""
     made = np.random.Generator(kind(seeds()))
     made.random(3)
     made.integers(5, dtype=np.uint32)
@@ -62,7 +62,7 @@ def torch_generator() -> torch.Generator:
 
 def random_state() -> np.random.RandomState:
     made = np.random.RandomState(5)
-    made.standard_normal()  # keeps the other one of a pair
+    made.standard_normal()  # the generator caches the second value of the pair
     return made
 
 
@@ -159,7 +159,7 @@ def assert_alike(loaded: Any, saved: Any) -> None:
 
 @pytest.mark.parametrize("name", LOADED)
 def test_it_is_loaded_without_consent(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a save by Cairn does not warn of it."""
+    """Cairn's save does not warn about the value either."""
     monkeypatch.setattr(objects, "_warned", set())
     stock.save({"v": LOADED[name]()}, tmp_path / "stock")
     with warnings.catch_warnings():
@@ -199,7 +199,7 @@ def test_tensors_that_share_a_storage_share_it_again(checkpoint: Path) -> None:
 
 
 class Call:
-    """Pickles as any call with any state."""
+    """Pickles as a call of `function`, with the given state."""
 
     def __init__(self, function: Any, *arguments: Any, state: Any = None) -> None:
         self.parts = (function, arguments, state)

@@ -1,13 +1,13 @@
-"""Type checkers accept the uses that the documentation shows."""
+"""Type checkers accept the documented uses."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 PROGRAM = Path(__file__).with_name("typed_program.py")
-PACKAGES = Path(__file__).parents[1]  # for mypy the package is its sources: the stub beside __init__.py
+PACKAGES = Path(__file__).parents[1]  # mypy checks the package's sources: the stub beside __init__.py
 
-# torch's own types are Any: to check torch would take a minute. Errors inside cairn are not told to its users.
+# torch's own types are Any: checking torch would take a minute. A user does not see errors inside cairn.
 CONFIGURATION = f"""
 [mypy]
 strict = True

@@ -1,4 +1,4 @@
-"""The permissions of what an asynchronous save creates: by the umask of the trainer at the time of the call."""
+"""The permissions of an asynchronous save's files follow the trainer's umask at the time of the call."""
 
 import os
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def umask(mask: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", list(cairn.AsyncCheckpointerType))
 def test_the_umask_of_each_call_counts(kind: cairn.AsyncCheckpointerType, tmp_path: Path) -> None:
-    """The writer process was started under another umask; and the trainer changes its own while saves go on."""
+    """The writer process started under a different umask, and the trainer changes its umask while saves run."""
     state = {"w": torch.ones(1 << 16)}
     saves = []
     for number, mask in enumerate((0o022, 0o077, 0o002)):

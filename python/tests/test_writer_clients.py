@@ -1,8 +1,8 @@
 """Megatron-core and NVIDIA's resiliency extension, switched to Cairn by one line.
 
-Their writers derive from ``FileSystemWriter``, write in processes of their own and never call prepare_global_plan():
-torch's code and theirs save, and Cairn's engine loads. Two ranks run each program of ``clients/``, which compares every
-bit that it loads. The tests look at its files and at what ``cairn.report()`` said on each rank.
+Their writers derive from ``FileSystemWriter``, write in separate processes and never call prepare_global_plan(): the
+client's code and torch's save, and Cairn's engine loads. Two ranks run each program of ``clients/``; the program
+compares every loaded bit. The tests compare its files, and the calls that ``cairn.report()`` counted on each rank.
 """
 
 import json
@@ -38,7 +38,7 @@ def nvrx(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def calls(folder: Path, phase: str) -> list[tuple[str, bool, int]]:
-    """What was counted in a phase, the same on all ranks: the function or storage, whether by the engine, how often."""
+    """Returns a phase's calls, equal on all ranks: function or storage, whether by the engine, count."""
     told: list[list[Any]] = [json.loads((folder / f"{phase}-{rank}.json").read_text()) for rank in range(RANKS)]
     of_ranks = [[(entry["call"], entry["engine"], entry["count"]) for entry in entries] for entries in told]
     assert of_ranks[0] == of_ranks[1]

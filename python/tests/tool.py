@@ -1,4 +1,4 @@
-"""The tool `cairn`, run as a user runs it."""
+"""The tool `cairn`, run as a user runs the tool."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A user's program that uses what README.md and docs/ describe: mypy checks it in test_typed_program.py."""
+"""A user's program with the uses of README.md and docs/: mypy checks the program in test_typed_program.py."""
 
 from typing import assert_type
 

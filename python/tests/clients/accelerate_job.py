@@ -1,6 +1,7 @@
 """Accelerate with FSDP2 and sharded checkpoints, switched to Cairn by one line; run by torchrun, see `scenario`.
 
-It calls functions and makes objects of classes. After the scenario each of them alone is swapped for Cairn's.
+Accelerate uses functions and classes of DCP. After the scenario the functions alone are replaced by Cairn's, and then
+the classes alone.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ class AccelerateJob:
 
     def __init__(self, accelerator: Accelerator, seed: int) -> None:
         self._accelerator = accelerator
-        # Those of an earlier job would be saved as well.
+        # Without this call Accelerate would also save the models of earlier jobs.
         accelerator.free_memory()
         net = make_net(seed)
         self._net, self._optimizer = accelerator.prepare(net, make_optimizer(net))
@@ -51,7 +52,7 @@ class AccelerateJob:
 
 
 def make_accelerator() -> Accelerator:
-    # Without this line Accelerate takes ranks on CPUs for DDP, whatever the plugin says, and never saves in shards.
+    # Without this line Accelerate uses DDP for ranks on CPUs, despite the plugin, and never saves in shards.
     PartialState(cpu=True)
     PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
     plugin = FullyShardedDataParallelPlugin(
@@ -68,7 +69,7 @@ SWAPS = {"functions": ("save", "load"), "classes": ("FileSystemWriter", "FileSys
 
 @contextmanager
 def swapped(names: tuple[str, ...]) -> Iterator[None]:
-    """Cairn's objects of these names, and no others, in the package where Accelerate looks for them."""
+    """Replaces only the named objects by Cairn's, in the package where Accelerate looks up the names."""
     cairn.uninstall()
     stock = {name: getattr(dcp, name) for name in names}
     for name in names:

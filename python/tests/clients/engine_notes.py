@@ -1,4 +1,4 @@
-"""What ``cairn.report()`` said between two points of a client's program, written down for the tests."""
+"""The calls that ``cairn.report()`` counts between two points of a client's program, written to files for the tests."""
 
 import json
 import os
@@ -15,12 +15,12 @@ _seen: dict[tuple[str, bool, str], int] = {}
 
 
 def start() -> None:
-    """Makes this process a rank, as torchrun says."""
+    """Makes the process a rank of a gloo group. The environment, set by torchrun, gives rank and address."""
     dist.init_process_group("gloo")
 
 
 def note(folder: Path, phase: str) -> None:
-    """Writes the calls since the last note of this rank to `folder`."""
+    """Writes the calls since this rank's last note to `folder`."""
     news = []
     for entry in cairn.report().calls:
         key = (entry.call, entry.engine, entry.how)
@@ -31,7 +31,7 @@ def note(folder: Path, phase: str) -> None:
 
 
 def leave() -> NoReturn:
-    """Ends the process. One that ends by itself is aborted at times: gloo has threads."""
+    """Ends the process by `os._exit`: gloo's threads sometimes abort a process that exits normally."""
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()

@@ -1,8 +1,9 @@
 """Megatron-core's ``dist_checkpointing``, switched to Cairn by one line; run by torchrun.
 
-It saves by rows, synchronously, by a forked and by a persistent process, and loads by columns: with Cairn, without, and
-again with Cairn what it saved without. A state has a tensor in shards, one that both ranks have, an object of each rank
-and Megatron's common state.
+The program saves by rows (synchronously, by a forked process and by a persistent process) and loads by columns. Then
+Cairn is uninstalled: stock Megatron loads the synchronous checkpoint and saves. Cairn, installed again, loads the stock
+checkpoint. The state holds a sharded tensor, a tensor replicated on both ranks, an object of each rank, and Megatron's
+common state.
 """
 
 import multiprocessing
@@ -40,7 +41,7 @@ def save(directory: Path, mode: int, queue: AsyncCallsQueue | None) -> None:
 
 
 def load(directory: Path, mode: int) -> None:
-    """By columns. Fails if a bit differs."""
+    """Loads by columns. Fails if a bit differs."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     target = sharded(torch.zeros(ROWS, COLUMNS), 1, torch.zeros(3), None)
     loaded = dist_checkpointing.load(target, str(directory))

@@ -1,6 +1,6 @@
-"""A state in Megatron-core's shards, and its ways to save one: synchronously, by a forked or a persistent process.
+"""A state in Megatron-core's shards, saved synchronously, by a forked process or by a persistent process.
 
-Imported when Cairn is installed, or not, as the program likes.
+The importing program decides whether Cairn is installed before the import.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQu
 
 
 def sharded(tensor: torch.Tensor, axis: int, both: torch.Tensor, own: Any) -> dict[str, Any]:
-    """`tensor` in as many parts as there are ranks, `both` as all ranks have it, and an object of this rank's own."""
+    """Returns `tensor` in one part per rank, `both` replicated on all ranks, and this rank's object `own`."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     part = tensor.chunk(ranks, axis)[rank].contiguous()
     return {
@@ -28,7 +28,7 @@ def sharded(tensor: torch.Tensor, axis: int, both: torch.Tensor, own: Any) -> di
 
 
 def save_by(queue: AsyncCallsQueue | None, state: dict[str, Any], directory: Path) -> None:
-    """Saves into a new directory; without a queue synchronously. Returns when the checkpoint is complete."""
+    """Saves into a new directory; synchronously if there is no queue. Returns when the checkpoint is complete."""
     if dist.get_rank() == 0:
         directory.mkdir(parents=True)
     dist.barrier()

@@ -1,7 +1,7 @@
 """NVIDIA's resiliency extension, asynchronous saves in three steps, switched to Cairn by one line; run by torchrun.
 
-Each of its two callers, a forked and a persistent process, saves three times with its cache of plans and metadata. What
-was saved by rows is loaded by columns by ``torch.distributed.checkpoint.load``.
+A forked and a persistent process each save three times with the extension's cache of plans and metadata.
+``torch.distributed.checkpoint.load`` loads by columns the checkpoints saved by rows.
 """
 
 import multiprocessing
@@ -39,7 +39,7 @@ def state(step: int, axis: int) -> dict[str, Any]:
 
 
 def load(directory: Path, step: int) -> None:
-    """By columns. Fails if a bit differs."""
+    """Loads by columns. Fails if a bit differs."""
     target = state(0, 1)
     dcp.load(target, checkpoint_id=directory)
     assert torch.equal(target["w"].to_local(), state(step, 1)["w"].to_local()), target

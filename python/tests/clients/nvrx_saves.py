@@ -1,6 +1,6 @@
-"""A save by NVIDIA's resiliency extension: plan, write in another process, finalize.
+"""A save by NVIDIA's resiliency extension: plan, write in a second process, finalize.
 
-Imported when Cairn is installed, or not, as the program likes.
+The importing program decides whether Cairn is installed before the import.
 """
 
 from pathlib import Path

@@ -1,13 +1,13 @@
-"""What the clients are put through, where they leave the training loop to their user.
+"""The phases of a client's test, for clients that leave the training loop to the user.
 
-Phases, with the states that are kept under their names:
+`Witness` keeps a state under the name of each phase:
 
-"saved"     two saves, one over the other, after the first of which the training goes on
-"resumed"   another start loads them; both train on to "uninterrupted" and "continued"
-"merged"    the client makes one file of it
-"without"   Cairn is uninstalled: the client by itself loads what was saved, and saves it as "stock"
-"switched"  Cairn is installed: that is loaded, and saved over it
-"resharded" another number of ranks loads what was saved first, and saves over what was saved last
+"saved"     the job saves twice into a single directory and trains between the saves
+"resumed"   a new job loads the checkpoint; both jobs train on, to "uninterrupted" and "continued"
+"merged"    the client merges the checkpoint into a single file
+"without"   Cairn is uninstalled: the stock client loads Cairn's checkpoint and saves the state as "stock"
+"switched"  Cairn is installed: the job loads "stock" and saves over "stock"
+"resharded" a different number of ranks loads Cairn's checkpoint and saves over "stock"
 """
 
 import sys
@@ -35,7 +35,10 @@ Act = Callable[[MakeJob, Path, Witness], None]
 
 
 def play(make_job: MakeJob, *more: Act) -> None:
-    """``program.py start FOLDER``, with what there is `more`; then ``program.py reshard FOLDER`` by other ranks."""
+    """Runs ``program.py start FOLDER``, with the acts `more`, or ``program.py reshard FOLDER``.
+
+    The reshard runs with a different number of ranks.
+    """
     folder = Path(sys.argv[2])
     witness = Witness(folder)
     acts: dict[str, tuple[Act, ...]] = {"start": (start, *more), "reshard": (reshard,)}

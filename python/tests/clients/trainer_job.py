@@ -1,7 +1,7 @@
 """Lightning's Trainer with FSDP2, switched to Cairn by one line; run by torchrun.
 
-``trainer_job.py start|reshard FOLDER``: the phases of `scenario`, but the Trainer trains and its ModelCheckpoint saves,
-after each step: to step=N.ckpt, over it if that step is taken again, with a link to the last one.
+``trainer_job.py start|reshard FOLDER`` runs the phases of `scenario`, but the Trainer trains, and its ModelCheckpoint
+saves after each step to step=N.ckpt. A repeated step overwrites the file. A link names the last checkpoint.
 """
 
 import os
@@ -47,7 +47,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
 
 
 class Notes(Callback):
-    """Notes the state after step `at`, or before the first one."""
+    """Notes the state after step `at`, or before the first step."""
 
     def __init__(self, witness: Witness, phase: str, at: int) -> None:
         self._witness, self._phase, self._at = witness, phase, at
@@ -64,7 +64,7 @@ class Notes(Callback):
 
 
 def fit(folder: Path, seed: int, max_steps: int, checkpoint: Path | None = None, *callbacks: Callback) -> Trainer:
-    """A run of the Trainer that saves to `folder`."""
+    """Runs a Trainer that saves to `folder`."""
     ranks = int(os.environ["WORLD_SIZE"])
     each_step = ModelCheckpoint(
         folder,
@@ -97,7 +97,7 @@ def start(folder: Path, witness: Witness) -> None:
     merged = _load_distributed_checkpoint(ours / "step=3.ckpt") if trainer.global_rank == 0 else {}
     witness.note("merged", merged)
 
-    # Nothing is left to train.
+    # Both runs below start at their last step: they train nothing.
     cairn.uninstall()
     trainer = fit(stock, 2, 3, ours / "step=3.ckpt")
     trainer.save_checkpoint(stock / "step=3.ckpt")

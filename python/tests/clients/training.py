@@ -1,4 +1,4 @@
-"""A small model, and a training that goes the same way each time: what a client saves and resumes."""
+"""A small model with deterministic training: the state that a client saves and resumes."""
 
 import copy
 from typing import Any
@@ -8,7 +8,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 
 class Net(torch.nn.Module):
-    """Of its rows two and three ranks get different shares, and the last of three gets none of `out`."""
+    """Two and three ranks get unequal shares of the rows; the last of three ranks gets no row of `out`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,28 +23,34 @@ class Net(torch.nn.Module):
 
 
 def make_net(seed: int) -> Net:
-    """Other weights for each seed, the same on every rank."""
+    """Returns a net with weights that depend on the seed alone, not on the rank."""
     torch.manual_seed(seed)
     return Net()
 
 
 def make_optimizer(net: torch.nn.Module) -> torch.optim.Optimizer:
-    """With moments, a step that is a tensor, and a value in its groups."""
+    """Returns AdamW: its state has moments, a step as a tensor, and numbers in the parameter groups."""
     return torch.optim.AdamW(net.parameters(), lr=0.01)
 
 
 def loss_of(net: torch.nn.Module, rank: int) -> torch.Tensor:
-    """Of a batch that only the rank and the steps behind the net decide: a resumed run gets the same ones."""
+    """Returns the loss of a batch.
+
+    The rank and the number of past steps alone determine the batch: a resumed run gets equal batches.
+    """
     chance = torch.Generator().manual_seed(1000 * rank + int(net.seen))
     tokens = torch.randint(0, 11, (4, 3), generator=chance)
     return net(tokens).square().mean()
 
 
 def full_state(net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """All of the model and its optimizer as a copy on rank 0, gathered without Cairn; the other ranks get nothing."""
+    """Returns a copy of the whole model and optimizer on rank 0, gathered without Cairn.
+
+    All ranks but 0 get empty states.
+    """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     state = {
         "model": get_model_state_dict(net, options=options),
         "optimizer": get_optimizer_state_dict(net, optimizer, options=options),
     }
-    return copy.deepcopy(state)  # what is not sharded is still the training's own
+    return copy.deepcopy(state)  # unsharded tensors still alias the training's tensors

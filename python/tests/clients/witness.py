@@ -1,6 +1,7 @@
-"""What a client's program did, written down in its own processes for the tests to look at.
+"""The calls and states of a client's program, written to files by its processes for the tests.
 
-The engine's calls are wrapped, not Cairn's own functions: those stay what `cairn.install` and a client find.
+The witness wraps the engine's calls, not Cairn's own functions: `cairn.install` and the client must find Cairn's own
+functions unchanged.
 """
 
 import json
@@ -17,7 +18,7 @@ from cairn import _engine
 _saved: list[str] = []
 _loaded: list[str] = []
 _save, _write_share, _open, _load = _engine.save, _engine.write_share, _engine.open, _engine.Checkpoint.load
-_opened: list[tuple[_engine.Checkpoint, str]] = []  # not loaded from; held, so that none is taken for another
+_opened: list[tuple[_engine.Checkpoint, str]] = []  # not yet loaded from; the references prevent a reused id
 
 
 def _watched_save(directory: bytes, *arguments: Any, **options: Any) -> Any:
@@ -27,7 +28,7 @@ def _watched_save(directory: bytes, *arguments: Any, **options: Any) -> Any:
 
 
 def _watched_write_share(directory: bytes, *arguments: Any, **options: Any) -> Any:
-    """What a rank writes of a save that torch drives."""
+    """Notes the directory of a rank's share of a save driven by torch."""
     result = _write_share(directory, *arguments, **options)
     _saved.append(os.fsdecode(directory))
     return result
@@ -42,7 +43,7 @@ def _watched_open(directory: bytes, *arguments: Any, **options: Any) -> _engine.
 def _watched_load(checkpoint: _engine.Checkpoint, *arguments: Any, **options: Any) -> Any:
     result = _load(checkpoint, *arguments, **options)
     for at, (opened, directory) in enumerate(_opened):
-        if opened is checkpoint:  # the first of the calls that make a load
+        if opened is checkpoint:  # only the first engine call of a load is noted
             _loaded.append(directory)
             del _opened[at]
             break
@@ -50,7 +51,7 @@ def _watched_load(checkpoint: _engine.Checkpoint, *arguments: Any, **options: An
 
 
 class Witness:
-    """Takes notes in `folder`. Made before anything is saved or loaded."""
+    """Takes notes in `folder`. A program makes its witness before the first save or load."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -59,9 +60,9 @@ class Witness:
         _engine.Checkpoint.load = _watched_load  # type: ignore[method-assign, assignment]
 
     def note(self, phase: str, state: Any) -> None:
-        """What rank 0 has as `state`; on each rank, where to the engine saved and where from it loaded since the last.
+        """Writes rank 0's `state`, and notes each rank's saves and loads since the last note.
 
-        Directories are noted relative to the folder.
+        Noted are the directories given to the engine, relative to the folder.
         """
         if dist.get_rank() == 0:
             torch.save(state, self._folder / f"{phase}.state")
@@ -70,7 +71,10 @@ class Witness:
         _loaded.clear()
 
     def leave(self) -> NoReturn:
-        """Writes the notes down and ends the process. One that ends by itself is aborted at times: gloo has threads."""
+        """Writes the notes and ends the process by `os._exit`.
+
+        Gloo's threads sometimes abort a process that exits normally.
+        """
         rank, ranks = dist.get_rank(), dist.get_world_size()
         (self._folder / f"calls-{rank}-of-{ranks}.json").write_text(json.dumps(self._calls))
         dist.barrier()
