@@ -1,27 +1,27 @@
 // A segment tree that is never built, after Edelsbrunner and Zomorodian, "Fast software for box intersections".
 //
-// Two intervals meet exactly if one of them begins inside the other. So the search asks, one axis after the other, for
-// pairs (i, p) of which p begins inside i. With the boxes numbered by where they begin, ties broken by their place in
-// the list, each begin is a number of its own in 0..n-1, each end is the count of begins before it, and all comparisons
-// stay what they were. On one axis:
+// Two intervals overlap exactly if either interval begins inside the other. The search handles the axes in turn, and
+// looks for pairs (i, p) in which p begins inside i. On each axis the boxes are numbered by their begins, with ties
+// broken by the place in the list. Each begin is then a unique number in 0..n-1, each end is the count of begins before
+// the end, and all comparisons keep their results. On one axis:
 //
-//  1. Look at a segment [low, high) of begins, at the points P that begin in it and at the intervals I that reach into
-//     it; at first the segment is [0, n).
-//  2. An interval that holds the whole segment holds every point of P: these pairs meet on this axis, and go on to the
-//     next one. There either may begin inside the other, so both ways are asked for.
-//  3. The other intervals have an end of theirs inside the segment. Both halves of it are searched in the same way. A
-//     segment of one begin has none of these, so the search ends.
-//  4. On the last axis the lists are in the order of begins, for steps 2 and 3 keep the order: one merge sees whether
-//  an
-//     interval holds the point that follows its own begin.
+// 1. Take a segment [low, high) of begins, the points P with a begin in the segment, and the intervals I that reach
+//    into the segment; the first segment is [0, n).
+// 2. An interval that covers the whole segment contains every point of P: these pairs overlap on this axis and continue
+//    on the next axis. On the next axis either box may begin inside the other: both orders of each pair are searched.
+// 3. Each remaining interval has an end inside the segment. Both halves of the segment are searched in the same way. In
+//    a segment with a single begin no interval remains, and the search ends.
+// 4. On the last axis the lists are in the order of begins, because steps 2 and 3 keep the order. A merge compares each
+//    interval with the first point after the interval's begin.
 //
-// It is right: a pair that meets on an axis is met with in exactly one segment, the uppermost on the way to p's begin
-// that lies within i; and only pairs that met on all axes before get to a further one, so what the merge sees is an
-// overlap.
+// Correctness: a pair with an overlap on an axis is found in exactly one segment: the uppermost segment within i on the
+// path to p's begin. Only pairs with an overlap on all earlier axes reach the next axis: a pair found by the merge
+// overlaps on every axis.
 //
-// It is fast: at each of the log2(n) levels of segments a point is in one segment, and an interval ends in at most two,
-// so that step 2 takes it at most twice. One axis costs n log n and hands lists of n log n boxes in all to the next;
-// the merge is linear and stops at the first pair. With d axes: the sorting, n log n, and n log^(d-1) n for the rest.
+// Cost: at each of the log2(n) levels of segments, a point is in one segment and an interval has its ends in at most
+// two segments. Step 2 therefore takes an interval at most twice per level. An axis costs n log n steps and passes
+// lists of n log n boxes in total to the next axis. The merge is linear and stops at the first pair. With d axes, the
+// sum is n log n for the sorting, and n log^(d-1) n for the rest.
 #include "plan/box_overlap.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ class OverlapSearch {
     std::uint32_t begin;
     std::uint32_t end;
   };
-  static constexpr std::size_t kFewPairs = 64;  // that many are compared as fast as they are split further
+  static constexpr std::size_t kFewPairs = 64;  // comparing so few pairs directly is as fast as splitting further
 
   std::int64_t offset(std::size_t place, std::size_t d) const { return boxes_[place * 2 * dimensions_ + d]; }
   std::int64_t size(std::size_t place, std::size_t d) const { return boxes_[(place * 2 + 1) * dimensions_ + d]; }
@@ -73,7 +73,8 @@ class OverlapSearch {
     });
   }
 
-  // Numbers the begins of dimension `d`. The first axis numbers the boxes as well: their order is what step 4 needs.
+  // Numbers the begins of dimension `d`. The first axis also numbers the boxes: step 4 needs the boxes in the order of
+  // the first axis.
   void add_axis(std::size_t d) {
     const auto begins_before = [&](std::uint32_t a, std::uint32_t b) { return offset(a, d) < offset(b, d); };
     if (axes_.empty()) sort(places_, begins_before);
@@ -85,7 +86,7 @@ class OverlapSearch {
       const std::uint32_t place = places_[order[begin]];
       const std::int64_t end = offset(place, d) + size(place, d);
       const auto begins_inside = [&](std::uint32_t box) { return offset(places_[box], d) < end; };
-      // Few begins lie inside, mostly: the search starts near.
+      // Mostly few begins lie inside the interval: the search starts near its begin.
       std::size_t reach = 1;
       while (begin + reach < order.size() && begins_inside(order[begin + reach])) reach *= 2;
       const auto from = order.begin() + static_cast<std::ptrdiff_t>(begin + reach / 2);
@@ -95,13 +96,14 @@ class OverlapSearch {
     }
   }
 
-  // Stable. Chunks are in order already, mostly.
+  // Stable. Chunks are mostly sorted already.
   template <typename Before>
   static void sort(BoxList& boxes, const Before& before) {
     if (!std::is_sorted(boxes.begin(), boxes.end(), before)) std::stable_sort(boxes.begin(), boxes.end(), before);
   }
 
-  // A pair of `intervals` and `points` that meets on this axis, with the point's begin in `segment`, and on all below.
+  // Finds a pair of `intervals` and `points` that overlaps on this axis and on all lower axes, with the point's begin
+  // in `segment`.
   std::optional<BoxPair> find(const BoxList& intervals, const BoxList& points, Interval segment, std::size_t axis) {
     if (intervals.empty() || points.empty()) return std::nullopt;
     const std::size_t steps = intervals.size() + points.size();
@@ -136,7 +138,8 @@ class OverlapSearch {
     auto point = points.begin();
     for (const std::uint32_t interval : intervals) {
       while (point != points.end() && *point < interval) ++point;
-      const auto next = point != points.end() && *point == interval ? point + 1 : point;  // a box is no pair
+      const auto next =
+          point != points.end() && *point == interval ? point + 1 : point;  // a box is not a pair with itself
       if (next != points.end() && *next < axes_[0][interval].end) return pair_of(interval, *next);
     }
     return std::nullopt;
@@ -151,7 +154,7 @@ class OverlapSearch {
     return std::nullopt;
   }
 
-  // On this axis and all below.
+  // Whether `a` and `b` overlap on this axis and on all lower axes.
   bool meet(std::uint32_t a, std::uint32_t b, std::size_t axis) const {
     for (std::size_t i = 0; i <= axis; ++i) {
       if (axes_[i][a].begin >= axes_[i][b].end || axes_[i][b].begin >= axes_[i][a].end) return false;
@@ -167,9 +170,9 @@ class OverlapSearch {
   std::size_t dimensions_;
   std::span<const std::int64_t> boxes_;
   std::size_t steps_left_;
-  BoxList places_;  // in `boxes_`, by box number
+  BoxList places_;  // indices into `boxes_`, by box number
   std::vector<std::vector<Interval>>
-      axes_;  // one for each dimension in which boxes differ: its intervals, by box number
+      axes_;  // the intervals by box number; one axis per dimension in which the boxes differ
 };
 
 }  // namespace

@@ -32,7 +32,7 @@ void expect_the_truth(const std::vector<Box>& boxes, bool overlaps) {
   EXPECT_TRUE(intersection(boxes[found->first], boxes[found->second]));
 }
 
-// Moves or stretches a box, or takes its elements away.
+// Moves or stretches a box, or removes its elements.
 Box disturbed(const Box& whole, std::mt19937& random) {
   Extents offsets = whole.offsets();
   Extents sizes = whole.sizes();
@@ -112,7 +112,7 @@ std::vector<Box> uneven_grid(const std::vector<std::size_t>& counts) {
   return boxes;
 }
 
-// So many chunks that comparing all pairs takes far longer: whoever makes the search quadratic will notice.
+// With so many chunks, comparing all pairs would take far longer: a quadratic search would be noticed by its duration.
 TEST(BoxOverlap, OfManyChunksIsFoundWhateverTheCut) {
   std::mt19937 random(7);
   for (const std::vector<std::size_t>& counts : {std::vector<std::size_t>{40000},
@@ -131,7 +131,7 @@ TEST(BoxOverlap, OfManyChunksIsFoundWhateverTheCut) {
   }
 }
 
-// Half of the tensor is cut into rows, the other into columns; a diagonal of ever longer chunks.
+// Half of the tensor is cut into rows, half into columns; the lengths of the chunks grow along a diagonal.
 TEST(BoxOverlap, OfManyChunksIsFoundWhereTheyAreNoGrid) {
   constexpr std::int64_t kCount = 30000;
   std::vector<Box> boxes;

@@ -1,13 +1,13 @@
 // A test of an identity of polynomials, after Schwartz and Zippel.
 //
-// On one axis, write the interval [begin, end) as X(end) - X(begin), where each X(place) is a variable of its own:
-// equal sums of intervals cover each place equally often, and no others are equal. In d dimensions a box is the product
-// of its intervals, with variables of their own for each dimension. So the boxes make up the block exactly if the sum
-// of their products is, as a polynomial, the product of the block.
+// On one axis, write the interval [begin, end) as X(end) - X(begin), with one variable X(place) per place. Two sums of
+// intervals are equal exactly if they cover each place equally often. In d dimensions a box is the product of its
+// intervals, with separate variables for each dimension. The boxes therefore tile the block exactly if the sum of their
+// products equals, as a polynomial, the product of the block.
 //
-// Two different polynomials of degree d agree on a random point of a field of p elements with a chance of d / p at
-// most. Here p is 2^61 - 1, d at most 64, and the random value of a variable is the seeded hash of its place.
-// Coefficients are counts of boxes, below p, so none that differ become equal.
+// Two different polynomials of degree d agree on a random point of a field of p elements with a probability of at most
+// d / p. Here p is 2^61 - 1, d is at most 64, and the random value of a variable is the seeded hash of its place.
+// Coefficients are counts of boxes and below p: different coefficients stay different in the field.
 #include "plan/box_tiling.h"
 
 #include <cairn/seeded_hash.h>
@@ -47,7 +47,7 @@ std::uint64_t product(std::span<const std::int64_t> offsets, std::span<const std
 
 bool is_tiling(const Box& block, std::span<const std::int64_t> boxes) {
   const std::size_t dimensions = block.dimensions();
-  if (dimensions == 0) return true;  // a block of one element; whoever has boxes without numbers counts them
+  if (dimensions == 0) return true;  // a block of one element; a caller with boxes without numbers must count the boxes
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < boxes.size(); i += 2 * dimensions) {
     sum = add(sum, product(boxes.subspan(i, dimensions), boxes.subspan(i + dimensions, dimensions)));

@@ -13,7 +13,7 @@ using Boxes = std::vector<std::int64_t>;
 
 Box block_of(const Extents& offsets, const Extents& sizes) { return Box::make(offsets, sizes).value(); }
 
-// Cuts a block at random places until there are so many boxes.
+// Cuts a block at random places into `count` boxes.
 Boxes cut(const Box& block, std::size_t count, std::mt19937& random) {
   std::vector<Box> boxes{block};
   while (boxes.size() < count) {
@@ -55,7 +55,7 @@ TEST(BoxTiling, FailsForAHoleAnOverlapAndBothOfOneSize) {
   EXPECT_FALSE(is_tiling(block, Boxes{0, 0, 4, 2, 0, 2, 4, 1}));              // a hole
   EXPECT_FALSE(is_tiling(block, Boxes{0, 0, 4, 3, 0, 2, 4, 2}));              // an overlap
   EXPECT_FALSE(is_tiling(block, Boxes{0, 0, 4, 2, 0, 1, 4, 2}));              // as many elements as the block
-  EXPECT_FALSE(is_tiling(block, Boxes{0, 0, 4, 2, 0, 2, 4, 2, 1, 1, 1, 1}));  // one too many
+  EXPECT_FALSE(is_tiling(block, Boxes{0, 0, 4, 2, 0, 2, 4, 2, 1, 1, 1, 1}));  // a surplus box
   EXPECT_FALSE(is_tiling(block, Boxes{}));
   EXPECT_TRUE(is_tiling(block, Boxes{0, 0, 4, 4, 2, 2, 0, 1}));  // a box without elements covers none
 }

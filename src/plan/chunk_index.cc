@@ -48,7 +48,7 @@ ChunkIndex::ChunkIndex(const CatalogTensor& tensor) : tensor_(tensor) {
     const std::int64_t begin = begin_of(tensor, chunk, dimension_);
     intervals_.push_back({begin, begin + size_of(tensor, chunk, dimension_), chunk});
   }
-  // By the whole box where they begin alike, so that chunks that are repeated are neighbours.
+  // At equal begins, sort by the whole box: repeated chunks are then neighbours.
   std::stable_sort(intervals_.begin(), intervals_.end(), [&tensor](const Interval& a, const Interval& b) {
     if (a.begin != b.begin) return a.begin < b.begin;
     const auto box_a = box_numbers(tensor, a.chunk);
@@ -61,7 +61,7 @@ ChunkIndex::ChunkIndex(const CatalogTensor& tensor) : tensor_(tensor) {
 
 std::vector<ReadItem> ChunkIndex::overlaps_with(const Box& wanted) const {
   std::vector<ReadItem> items;
-  if (tensor_.shape.empty()) {  // a 0-d tensor: its one element is in any chunk
+  if (tensor_.shape.empty()) {  // a 0-d tensor: every chunk holds its one element
     if (tensor_.chunk_count() > 0) items.push_back({0, Box()});
     return items;
   }
@@ -93,7 +93,7 @@ Result<std::vector<ReadItem>> ChunkIndex::reads_for(const Box& wanted) const {
     boxes.insert(boxes.end(), item.overlap.sizes().begin(), item.overlap.sizes().end());
   }
   if (items.size() <= 1 ? covered == wanted.element_count() : is_tiling(wanted, boxes)) return items;
-  // The rest is only to say what is wrong, so it may give up early.
+  // The read will fail. The rest only determines the error text, and may give up early.
   constexpr std::size_t kStepsPerChunk = 1000;
   const auto clash = find_overlap(wanted.dimensions(), boxes, items.size(), kStepsPerChunk * items.size());
   if (clash || covered == wanted.element_count()) {

@@ -1,5 +1,5 @@
-// Chunks that lie within the tensor, do not overlap, and have as many elements as it, make it up: so no search for
-// holes is needed.
+// Chunks that lie within the tensor, do not overlap, and have as many elements as the tensor, cover the tensor. No
+// search for holes is needed.
 #include "plan/chunk_validation.h"
 
 #include <string>
@@ -39,7 +39,7 @@ class Validation {
 
   Result<void> check_volume() const {
     const std::int64_t expected = element_count(chunks_.shape).value();
-    std::int64_t covered = 0;  // cannot overflow: the chunks lie within the tensor, and none overlaps another
+    std::int64_t covered = 0;  // cannot overflow: the chunks lie within the tensor and do not overlap
     for (std::size_t chunk = 0; chunk < count_; ++chunk) {
       std::int64_t elements = 1;
       for (const std::int64_t size : sizes(chunk)) elements *= size;

@@ -89,7 +89,7 @@ TEST(ChunkValidation, ChunksWithoutElementsAreInNobodysWay) {
 
 TEST(ChunkValidation, OfAScalarHasNothingToSay) { EXPECT_TRUE(validate({}, {Box(), Box()})); }
 
-// The sum of sizes beyond what 64 bits hold must not pass for the right one.
+// A sum of sizes that overflows 64 bits must not pass for the right sum.
 TEST(ChunkValidation, CountsHugeTensors) {
   constexpr std::int64_t kHalf = std::int64_t{1} << 62;
   EXPECT_TRUE(validate({kHalf}, {box({0}, {kHalf / 2}), box({kHalf / 2}, {kHalf / 2})}));

@@ -1,6 +1,6 @@
-// FileAssignment: which items go into which data file, and in which order.
+// FileAssignment: the data file of each item, and the order of the items in a file.
 //
-// Pure. Tensors come first and keep their order; values come last, so that a value that grows moves nothing else.
+// Pure. Tensors come first and keep their order. Values come last: a value that grows moves no tensor.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace cairn::plan {
 
-// Indices into the items, per file. No items: no file.
+// Indices into the items, per file. Without items, no file.
 using FileAssignment = std::vector<std::vector<std::size_t>>;
 
-// `is_value[i]` tells a value from a tensor. One file for all, or one for each.
+// `is_value[i]` is true if item i is a value, false if it is a tensor. One file for all items, or one file per item.
 FileAssignment assign_files(const std::vector<bool>& is_value, bool file_per_item);
 
 }  // namespace cairn::plan

@@ -1,6 +1,6 @@
-// GlobalSavePlan: which rank writes what, when many ranks save one state.
+// GlobalSavePlan: the writes of each rank, for many ranks that save one state.
 //
-// Pure, and a function of its arguments alone: the same local plans give the same plan, on any machine.
+// Pure: equal local plans give equal global plans, on any machine.
 #pragma once
 
 #include <cairn/result.h>
@@ -20,7 +20,7 @@ struct WriteItem {
   static constexpr std::uint32_t kWhole = std::numeric_limits<std::uint32_t>::max();
 
   std::uint32_t item = 0;      // index into the rank's LocalPlan
-  std::uint32_t cut = kWhole;  // index into GlobalSavePlan::cuts, for a replica that several ranks write together
+  std::uint32_t cut = kWhole;  // index into GlobalSavePlan::cuts, for a replica written by several ranks
 
   friend bool operator==(const WriteItem&, const WriteItem&) = default;
 };
@@ -29,29 +29,30 @@ struct GlobalSavePlan {
   std::vector<std::vector<WriteItem>> ranks;  // by rank; in the order of its LocalPlan, each item at most once
   std::vector<Box> cuts;                      // parts of items' boxes, in the coordinates of the whole tensor
 
-  // The chunk that is written: `item` is the one that `write` names. For tensors only.
+  // The chunk of a write; `item` is the rank's item with index `write.item`. For tensors only.
   const Box& box_of(const WriteItem& write, const LocalItem& item) const {
     return write.cut == WriteItem::kWhole ? item.box : cuts[write.cut];
   }
 };
 
 struct SavePlanOptions {
-  // Every duplicate goes to the lowest rank that has it, and nothing is cut: DCP's `dedup_save_to_lowest_rank`.
+  // The lowest rank that has a duplicate writes the duplicate, and nothing is cut: DCP's `dedup_save_to_lowest_rank`.
   bool to_lowest_rank = false;
-  // kPart: the ranks need not hold all of every tensor. DCP does without when a single process saves.
+  // kPart: the ranks need not hold every element of every tensor. DCP skips the check when a single process saves.
   Coverage coverage = Coverage::kWhole;
 };
 
-// Decides who writes what. Items with equal key and box are duplicates: one of the ranks that have it writes it, so
-// that the ranks' bytes come out even. A tensor that all who have it declare `replicated` is cut between them where it
-// is too large for one; the cuts tile it. Plain tensors never are: equal keys of different ranks may hold different
-// values, and a mixture of them is worth nothing.
+// Assigns each item to a writing rank. Items with equal key and box are duplicates: one holder writes the item, and the
+// choice evens out the bytes of the ranks. A tensor declared `replicated` by all of its ranks is cut between the ranks
+// if a single rank would take too long; the cuts tile the tensor. Plain tensors are never cut: equal keys of different
+// ranks may hold different values, and a mixture of the values would be wrong.
 //
-// A chunk without elements that begins where another begins is left out: DCP names a chunk by key and offsets.
+// A chunk without elements is left out if a second chunk begins at its offsets: DCP names a chunk by key and offsets.
 //
-// Fails with kInvalidArgument, naming key and ranks, if ranks disagree about the kind, dtype or shape of a key, a rank
-// lists an item twice, the chunks of a tensor do not fit together (see validate_chunks()), or the bytes of all items
-// exceed 2^63 - 1. That ranks disagree about `requires_grad` is none: in DCP, too, the first one is recorded.
+// Fails with kInvalidArgument, naming key and ranks, if ranks disagree about the kind, dtype or shape of a key, if a
+// rank lists an item twice, if the chunks of a tensor do not fit together (see validate_chunks()), or if the bytes of
+// all items exceed 2^63 - 1. Different values of `requires_grad` are no error: like DCP, the plan records the first
+// rank's value.
 Result<GlobalSavePlan> plan_save(std::span<const LocalPlan> ranks, const SavePlanOptions& options = {});
 
 }  // namespace cairn::plan

@@ -16,13 +16,13 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-// The local plans of a job. An element of a tensor weighs one MiB, unless a test says otherwise.
+// The local plans of a job. An element of a tensor takes one MiB, unless a test sets the bytes.
 struct Job {
   explicit Job(std::size_t rank_count) : plans(rank_count) {}
 
   LocalItem& add(std::size_t rank, const std::string& fqn, const Extents& shape, const Box& chunk) {
     LocalItem item;
-    item.fqn = names.emplace_back(fqn);  // each rank has names of its own
+    item.fqn = names.emplace_back(fqn);  // each rank has separate memory for its names
     item.shape = shape;
     item.box = chunk;
     item.bytes = static_cast<std::uint64_t>(chunk.element_count()) * kMiB;
@@ -37,7 +37,7 @@ struct Job {
     item.bytes = bytes;
     return item;
   }
-  // On all these ranks.
+  // Adds the replicated item on all of `ranks`.
   void replicate(const std::vector<std::size_t>& ranks, const std::string& fqn, const Extents& shape,
                  const Box& chunk) {
     for (const std::size_t rank : ranks) add(rank, fqn, shape, chunk).replicated = true;
@@ -81,7 +81,7 @@ void expect_even(const std::vector<std::uint64_t>& loads) {
   }
 }
 
-// How often each element of each key occurs; what is no tensor has one.
+// How often each element of each key occurs; an item that is not a tensor counts as one element.
 using Counts = std::unordered_map<std::string_view, std::vector<int>>;
 
 void count(const LocalItem& item, const Box& chunk, Counts& counts) {
@@ -103,7 +103,7 @@ void count(const LocalItem& item, const Box& chunk, Counts& counts) {
   }
 }
 
-// Each element of each key that a rank has is written once, by a rank that has it.
+// Each element of each key that a rank has is written once, by a rank that has the element.
 void expect_all_written_once(const Job& job, const GlobalSavePlan& plan) {
   Counts held;
   for (const LocalPlan& local : job.plans) {
@@ -133,7 +133,7 @@ std::vector<std::size_t> all_ranks(std::size_t count) {
   return ranks;
 }
 
-// A random chunk of the job: sharded, replicated, both, plain duplicates, values.
+// Adds a random key: sharded, replicated, both, plain duplicates, or a value.
 void add_random_key(Job& job, const std::string& fqn, std::mt19937& random) {
   std::vector<std::size_t> ranks = all_ranks(job.plans.size());
   std::shuffle(ranks.begin(), ranks.end(), random);
@@ -221,7 +221,7 @@ TEST(GlobalSavePlan, DependsOnWhatRanksSayAlone) {
     return job.plan();
   };
   const GlobalSavePlan first = plan_of();
-  const std::string in_the_way(5000, ' ');  // the names lie elsewhere now
+  const std::string in_the_way(5000, ' ');  // moves the names to different addresses
   const GlobalSavePlan second = plan_of();
   EXPECT_EQ(first.ranks, second.ranks);
   EXPECT_EQ(first.cuts, second.cuts);
@@ -229,7 +229,7 @@ TEST(GlobalSavePlan, DependsOnWhatRanksSayAlone) {
 
 // --- balance
 
-// A transformer: an embedding that outweighs a rank's fair share, and layers. In MiB.
+// A transformer: an embedding larger than a rank's fair share, and layers. In MiB.
 void add_model(const std::function<void(const std::string&, const Extents&)>& add) {
   add("embedding", {4000, 1});
   for (int layer = 0; layer < 24; ++layer) {
@@ -252,7 +252,7 @@ TEST(GlobalSavePlan, SpreadsReplicasEvenly) {
   }
 }
 
-// Undeclared ones cannot be cut: the embedding is one rank's whole load, and the others share the rest.
+// Plain tensors cannot be cut: the embedding is the whole load of one rank, and the remaining ranks share the rest.
 TEST(GlobalSavePlan, SpreadsPlainTensorsButNeverCutsThem) {
   constexpr std::size_t kRanks = 8;
   Job job(kRanks);
@@ -268,7 +268,7 @@ TEST(GlobalSavePlan, SpreadsPlainTensorsButNeverCutsThem) {
   expect_even(loads);
 }
 
-// Shards over the ranks of a row, replicas of them down the columns; and each rank has a shard that no other has.
+// Shards over the ranks of a row, replicated down the columns; each rank also has a shard of its own.
 TEST(GlobalSavePlan, SpreadsShardsThatAreReplicatedInGroups) {
   constexpr std::size_t kRows = 4;
   constexpr std::size_t kColumns = 8;
@@ -287,7 +287,7 @@ TEST(GlobalSavePlan, SpreadsShardsThatAreReplicatedInGroups) {
   expect_even(loads_of(job, plan));
 }
 
-// Whoever has more to write of its own takes less of what is shared.
+// A rank with more bytes of its own takes fewer of the shared bytes.
 TEST(GlobalSavePlan, EvensOutWhatRanksHaveOfTheirOwn) {
   std::mt19937 random(29);
   for (int round = 0; round < 50; ++round) {
@@ -307,7 +307,7 @@ TEST(GlobalSavePlan, EvensOutWhatRanksHaveOfTheirOwn) {
   }
 }
 
-// What few ranks have leaves no choice; what all have evens it out.
+// Items of few ranks are placed first; items of all ranks then even out the loads.
 TEST(GlobalSavePlan, PlacesFirstWhatFewRanksHave) {
   Job job(4);
   job.replicate("all", {400});
@@ -323,7 +323,7 @@ TEST(GlobalSavePlan, DoesNotCutWhatComesOutEvenWhole) {
   EXPECT_EQ(loads_of(job, plan), std::vector<std::uint64_t>(4, 200 * kMiB));
 }
 
-// Two ranks share little, the others write much: a cut would not make the save any faster.
+// Two ranks share little, and the third writes much: a cut would not make the save faster.
 TEST(GlobalSavePlan, DoesNotCutWhereOthersSetThePace) {
   Job job(3);
   job.replicate({0, 1}, "w", {100}, box({0}, {100}));

@@ -1,10 +1,9 @@
 // Steps:
 //
-//  1. Rank by rank, each item is held against the first one of its key, and handed to the key: who has it, and its box
-//  as
-//     plain numbers. From here on the ranks' plans are left alone.
-//  2. Each key's items are sorted by box, unless they are already. Equal ones are neighbours now: a group.
-//  3. One box per group remains: these chunks are validated.
+// 1. Rank by rank, compare each item with the first item of its key, and add to the key: the holder, and the box as
+//    plain numbers. The later steps read only the first item of each key, except for error texts.
+// 2. Sort each key's items by box, unless they are sorted. Equal boxes are then neighbours and form a group.
+// 3. Keep one box per group. Validate these chunks.
 #include "plan/item_groups.h"
 
 #include <algorithm>
@@ -22,7 +21,7 @@ using Kind = LocalItem::Kind;
 
 constexpr std::uint64_t kBytesMax = std::numeric_limits<std::int64_t>::max();
 
-// The items of all ranks that share a name.
+// The items of all ranks with one name.
 struct Key {
   const LocalItem* first;
   std::uint32_t rank;  // of `first`
@@ -30,7 +29,7 @@ struct Key {
   std::vector<Holder> holders = {};
   std::vector<std::int64_t> boxes = {};  // per holder, as in CatalogTensor
 
-  // Numbers that tell its chunks apart, per chunk. Items that are written whole or not at all have none.
+  // The count of numbers per chunk that distinguish the key's chunks. Zero for a key that is written whole.
   std::size_t box_numbers() const { return first->kind == Kind::kTensor ? 2 * first->shape.size() : 0; }
 };
 
@@ -64,11 +63,11 @@ Result<void> check_dimensions(const LocalItem& item) {
       .actual(to_string(item.box));
 }
 
-// Finds keys by name. Ranks list mostly the same keys in the same order, so the name that followed last time is looked
-// at before the table is asked.
+// Finds keys by name. Ranks mostly list equal keys in equal order: key_of() first tries the key that followed the
+// previous key last time, and then the table.
 class KeyTable {
  public:
-  // A new rank begins.
+  // Begins a new rank.
   void rewind() { previous_ = kNone; }
 
   Key& key_of(const LocalItem& item, std::uint32_t rank) {
@@ -79,7 +78,7 @@ class KeyTable {
       if (fresh) keys_.push_back({&item, rank});
     }
     previous_ = next;
-    followers_.resize(keys_.size(), kNone);  // what `next` looks into may move here
+    followers_.resize(keys_.size(), kNone);  // may move the element that `next` refers to
     return keys_[previous_];
   }
 
@@ -107,7 +106,7 @@ class Grouping {
         CAIRN_TRY(validate_chunks({key.first->fqn, key.first->shape, key.boxes, chunk_ranks_}, coverage));
       }
       result_.holders.insert(result_.holders.end(), key.holders.begin(), key.holders.end());
-      key.holders = std::vector<Holder>();  // so that memory does not hold them twice
+      key.holders = std::vector<Holder>();  // freed now: two copies at a time are never in memory
       key.boxes = std::vector<std::int64_t>();
     }
     return std::move(result_);
@@ -149,7 +148,7 @@ class Grouping {
     return {};
   }
 
-  // Step 2. Boxes by offsets, those without elements last: so they follow one with elements that begins alike.
+  // Step 2. The order is by offsets. At equal offsets, a box with elements comes before a box without elements.
   static bool before(std::span<const std::int64_t> a, std::span<const std::int64_t> b) {
     const std::size_t dimensions = a.size() / 2;
     for (std::size_t d = 0; d < dimensions; ++d) {
@@ -184,7 +183,7 @@ class Grouping {
     key.boxes = std::move(boxes);
   }
 
-  // Leaves one box per group in the key, and its lowest rank in `chunk_ranks_`.
+  // Step 3. Leaves one box per group in key.boxes, and the lowest rank of each group in `chunk_ranks_`.
   Result<void> group(Key& key) {
     const std::size_t width = key.box_numbers();
     const bool replicated = key.replicated && key.first->kind == Kind::kTensor;
@@ -209,14 +208,14 @@ class Grouping {
                                 static_cast<std::uint32_t>(end - begin), replicated});
     }
     key.boxes.resize(chunk_ranks_.size() * width);
-    // A cut must not begin where a chunk without elements does, either. Rare: no cuts, then.
+    // A cut must not begin where a chunk without elements begins. Such chunks are rare: the whole key is not cut then.
     for (std::size_t i = first_group; !all_have_elements && i < result_.groups.size(); ++i) {
       result_.groups[i].replicated = false;
     }
     return {};
   }
 
-  // The holders of one group, by rank.
+  // Checks the holders of one group, in the order of ranks.
   Result<void> check_listed_once(const Key& key, std::span<const Holder> holders) const {
     const auto twice = std::ranges::adjacent_find(holders, {}, &Holder::rank);
     if (twice == holders.end()) return {};

@@ -1,6 +1,7 @@
-// ItemGroups: the items of many ranks, duplicates brought together.
+// ItemGroups: the items of many ranks, grouped by key and box.
 //
-// Pure. Linear in the items where ranks list the same keys in the same order and chunks come in order, n log n else.
+// Pure. Linear in the number of items if all ranks list equal keys in equal order and the chunks in order of their
+// offsets; otherwise n log n.
 #pragma once
 
 #include <cairn/result.h>
@@ -18,27 +19,27 @@ namespace cairn::plan {
 struct Holder {
   std::uint32_t rank;
   std::uint32_t item;   // index into the rank's LocalPlan
-  std::uint64_t bytes;  // archives of equal values may differ in length
+  std::uint64_t bytes;  // may differ between ranks: archives of equal values may differ in length
 };
 
-// Items with equal key and box, of one rank or more: to be written once.
+// Items of one or more ranks with equal key and box: to be written once.
 struct ItemGroup {
-  std::uint32_t first_holder;  // index into ItemGroups::holders; they ascend by rank
+  std::uint32_t first_holder;  // index into ItemGroups::holders; the holders ascend by rank
   std::uint32_t holder_count;
-  bool replicated;  // a tensor, and all that have the key declare it equal
+  bool replicated;  // a tensor, declared replicated by all ranks that have the key
 };
 
 struct ItemGroups {
   std::vector<Holder> holders;
-  std::vector<ItemGroup> groups;  // keys in the order in which they are first seen, chunks of a key by their offsets
+  std::vector<ItemGroup> groups;  // keys in the order of their first occurrence, chunks of a key by their offsets
 
   std::span<const Holder> holders_of(const ItemGroup& group) const {
     return std::span(holders).subspan(group.first_holder, group.holder_count);
   }
 };
 
-// Groups the items and makes sure that they fit together; see plan_save() for the errors. Later sums of the items'
-// bytes cannot overflow.
+// Groups the items, and checks that they fit together; plan_save() lists the errors. After the check, sums of the
+// items' bytes cannot overflow.
 Result<ItemGroups> group_items(std::span<const LocalPlan> ranks, Coverage coverage);
 
 }  // namespace cairn::plan

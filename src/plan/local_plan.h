@@ -1,6 +1,6 @@
-// LocalPlan: what one rank could write of a state that many ranks save together.
+// LocalPlan: the items of one rank, for a state that many ranks save together.
 //
-// A value; names are views, so the plan lives no longer than the memory that they look into.
+// A value. The names are views: the memory of the names must outlive the plan.
 #pragma once
 
 #include <cairn/box.h>
@@ -22,13 +22,13 @@ struct LocalItem {
 
   std::string_view fqn;  // memory of the caller
   Kind kind = Kind::kTensor;
-  DType dtype = DType::kFloat32;  // not looked at for a value
-  bool requires_grad = false;     // may differ from rank to rank; DCP records what the lowest rank that writes says
-  // Declared equal on every rank that has it (DTensor's Replicate, HSDP): several ranks may each write a part of it.
+  DType dtype = DType::kFloat32;  // ignored for a value
+  bool requires_grad = false;     // may differ between ranks; DCP records the value of the lowest writing rank
+  // Declared equal on every rank that has the tensor (DTensor's Replicate, HSDP): several ranks may each write a part.
   bool replicated = false;
   std::uint64_t bytes = 0;  // payload
-  Extents shape;            // of the whole tensor; not looked at for a value
-  Box box;                  // of a chunk: its place in the tensor; not looked at for the other kinds
+  Extents shape;            // of the whole tensor; ignored for a value
+  Box box;                  // of a chunk: its place in the tensor; ignored for archives
 };
 
 // In the rank's own order.

@@ -1,14 +1,14 @@
-// The less choice an item leaves, the earlier it is placed:
+// Items with few possible writers are placed first:
 //
-//  1. Items that one rank has are that rank's load.
-//  2. Duplicates that stay whole go, largest first, to the least loaded rank that has them.
-//  3. Replicas that may be cut come in families: those which the same ranks have, small families first. A family's
-//  *level*
-//     is the load that all its ranks would have, were it spread like water over what they carry already; where that is
-//     less than the mean of all ranks, the mean, for then others set the pace. Largest first, a replica goes whole to
-//     the least loaded rank if that stays near the level; else it is cut: each rank, least loaded first, takes what it
-//     lacks to the level. So a family of n ranks has about n cuts at most, and none where sizes come out even by
-//     themselves.
+// 1. An item of a single rank adds to the load of its rank.
+// 2. Duplicates that must stay whole are placed by size, largest first, each on its least loaded holder.
+// 3. Replicas that may be cut are grouped into families: the replicas with equal sets of holders. Families with few
+//    holders come first. The *level* of a family is the load at which all of its ranks would end if the family's bytes
+//    filled up the ranks' present loads like water; if the mean load of all ranks is higher, the level is the mean,
+//    because ranks outside the family then determine the duration of the save. The replicas are placed largest first. A
+//    replica goes whole to the least loaded rank if the load stays near the level. If not, the replica is cut: each
+//    rank, least loaded first, takes its missing bytes up to the level. A family of n ranks therefore has at most about
+//    n cuts, and no cut if whole replicas come out even.
 #include "plan/write_balance.h"
 
 #include <algorithm>
@@ -17,10 +17,10 @@
 namespace cairn::plan {
 namespace {
 
-// What a rank may carry above the level before a replica is cut.
+// The excess over the level that a rank may carry before a replica is cut.
 std::uint64_t slack_of(std::uint64_t level) { return std::max(kPartBytesMin, level / 32); }
 
-// The load at which all of `loads` end if `bytes` are poured over them.
+// The load at which all of `loads` end if `bytes` fill up the lowest loads first.
 std::uint64_t water_level(std::vector<std::uint64_t> loads, std::uint64_t bytes) {
   std::sort(loads.begin(), loads.end());
   std::uint64_t under_water = bytes;
@@ -31,8 +31,9 @@ std::uint64_t water_level(std::vector<std::uint64_t> loads, std::uint64_t bytes)
   }
 }
 
-// The dimension along which to cut a box of `bytes` into parts of about `share` bytes: the outermost one whose steps
-// come near to that, for its parts are contiguous in memory; or else the one with the finest steps.
+// The dimension for cutting a box of `bytes` into parts of about `share` bytes: the outermost dimension with steps
+// close to `share`, because parts of an outer dimension are contiguous in memory; if no dimension is close, the longest
+// dimension.
 std::size_t dimension_to_cut(const Extents& sizes, std::uint64_t bytes, std::uint64_t share) {
   std::size_t finest = 0;
   for (std::size_t d = 0; d < sizes.size(); ++d) {
@@ -106,7 +107,7 @@ class Balance {
 
   void give_whole(const Holder& holder) {
     plan_.ranks[holder.rank].push_back({holder.item});
-    loads_[holder.rank] += std::max<std::uint64_t>(holder.bytes, 1);  // what holds nothing costs something, too
+    loads_[holder.rank] += std::max<std::uint64_t>(holder.bytes, 1);  // an item without bytes has a cost too
   }
 
   // Step 3, for the replicas of one family.
@@ -133,7 +134,7 @@ class Balance {
     std::stable_sort(takers.begin(), takers.end(), [&](auto& a, auto& b) { return load_of(a) < load_of(b); });
     const std::uint64_t bytes = bytes_of(group);
     const Box& box = ranks_[takers[0].rank][takers[0].item].box;
-    // What a rank lacks to the level, or a little more: the parts must not get too small.
+    // The bytes that a rank lacks to the level, and at least the smallest size of a part.
     const auto share_of = [&](const Holder& holder) {
       return std::max(level - std::min(level, load_of(holder)), kPartBytesMin);
     };
@@ -141,7 +142,7 @@ class Balance {
     const auto step_count = static_cast<std::uint64_t>(box.sizes()[dimension]);
     const std::uint64_t step = std::max<std::uint64_t>(bytes / step_count, 1);
 
-    std::uint64_t wanted = 0;  // bytes up to the end of this taker's part, before they are rounded to steps
+    std::uint64_t wanted = 0;  // bytes up to the end of this taker's part, before rounding to steps
     std::uint64_t begin = 0;   // in steps, as `end`
     for (std::size_t i = 0; i < takers.size() && begin < step_count; ++i) {
       wanted += std::min(share_of(takers[i]), bytes - wanted);
@@ -155,7 +156,7 @@ class Balance {
     }
   }
 
-  // The elements of a box from step `begin` to `end` along a dimension.
+  // The elements of a box from step `begin` to step `end` along one dimension.
   struct Slab {
     std::size_t dimension;
     std::uint64_t begin;
@@ -173,7 +174,7 @@ class Balance {
   std::span<const LocalPlan> ranks_;
   const ItemGroups& items_;
   std::vector<std::uint64_t> loads_;  // bytes, by rank
-  std::uint64_t mean_ = 0;            // of the loads at the end
+  std::uint64_t mean_ = 0;            // of the final loads
   GlobalSavePlan plan_;
 };
 

@@ -1,4 +1,4 @@
-// WriteBalance: which of the ranks that have an item writes it, so that the ranks' bytes come out even.
+// WriteBalance: chooses the writing rank of each item, and evens out the bytes of the ranks.
 //
 // Pure and deterministic: ties go to the lowest rank.
 #pragma once
@@ -11,14 +11,14 @@
 
 namespace cairn::plan {
 
-// A part of a replica is at least this big: below, a further chunk costs more than it spreads.
+// The smallest part of a replica: a smaller part would cost more as an extra chunk than its spreading gains.
 inline constexpr std::uint64_t kPartBytesMin = std::uint64_t{1} << 20;
 
-// Each group is written once: whole by one of its holders or, if it is replicated, in parts that tile it. In the result
-// a rank's items are in no order.
+// Every group is written once. A holder writes the whole group; a replicated group may also be written in parts, which
+// tile the box. The items of a rank are in no particular order in the result.
 GlobalSavePlan balance_writes(std::span<const LocalPlan> ranks, const ItemGroups& items);
 
-// The lowest rank that has an item writes it.
+// The lowest rank that has an item writes the item.
 GlobalSavePlan write_at_lowest_rank(std::size_t rank_count, const ItemGroups& items);
 
 }  // namespace cairn::plan

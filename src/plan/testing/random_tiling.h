@@ -1,4 +1,4 @@
-// Tilings of a tensor for tests: random ones, of which no two chunks overlap.
+// Random tilings of a tensor for tests; no two chunks of a tiling overlap.
 #pragma once
 
 #include <cairn/box.h>
@@ -11,7 +11,7 @@ namespace cairn::plan {
 
 inline Box box(Extents offsets, Extents sizes) { return Box::make(std::move(offsets), std::move(sizes)).value(); }
 
-// Cuts a box at random places, again and again.
+// Cuts a box at random places, repeatedly.
 inline void shatter(const Box& whole, int depth, std::mt19937& random, std::vector<Box>& out) {
   const std::size_t d = whole.dimensions() == 0 ? 0 : random() % whole.dimensions();
   if (depth == 0 || whole.dimensions() == 0 || whole.sizes()[d] < 2) {
