@@ -7,8 +7,8 @@
 namespace cairn::staging {
 namespace {
 
-// At most so much is taken between two looks at the limits, and no more than this share of the room: several ranks may
-// share a group, and each takes its grant without knowing of the others'.
+// The most bytes taken between two checks of the limits, and the largest share of the room: several ranks may share a
+// group, and a rank does not know the grants of the remaining ranks.
 constexpr std::uint64_t kGrantMax = std::uint64_t{64} << 20;
 constexpr std::uint64_t kGrantShare = 16;
 
@@ -50,7 +50,7 @@ Result<void> Arena::fit(std::uint64_t bytes) {
   wanted_ = bytes;
   granted_ = kSmallBytes;
   const std::uint64_t room = this->bytes().size();
-  const bool is_mapped = !memory_.bytes().empty();  // not after a change of size that failed half-way
+  const bool is_mapped = !memory_.bytes().empty();  // false if an earlier change of size failed half-way
   if (is_mapped && bytes <= room && bytes >= room / 2) return {};
   present_ = std::min(present_, bytes);
   lacks_memory_ = false;
@@ -64,7 +64,7 @@ Result<void> Arena::take_memory(std::uint64_t offset, std::uint64_t length) {
   return taken;
 }
 
-// The whole need was found to fit when the arena got its size, but others take memory at the same time.
+// fit() found room for the whole arena, but concurrent processes take memory too: the room is checked again.
 Result<void> Arena::expect_room(std::uint64_t length) {
   if (limits_ == nullptr) return {};
   for (std::uint64_t granted = granted_; granted >= length;) {

@@ -12,10 +12,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Between two questions whether to stop, and two looks for an arena that is free.
+// The interval between two calls of `interrupted`, and between two searches for a free arena.
 constexpr std::chrono::milliseconds kPollInterval{20};
 
-// Of arenas other than `arena`.
+// The sum of `figure` over `arenas`, without `arena`.
 template <typename Arenas>
 std::uint64_t sum_of(const Arenas& arenas, const Arena* arena, std::uint64_t (*figure)(const Arena&)) {
   std::uint64_t sum = 0;
@@ -23,19 +23,19 @@ std::uint64_t sum_of(const Arenas& arenas, const Arena* arena, std::uint64_t (*f
   return sum;
 }
 
-// How long one save has waited for memory.
+// The time that one save has waited for memory.
 class MemoryWait {
  public:
   explicit MemoryWait(std::optional<std::chrono::milliseconds> max) : max_(max) {}
 
-  // `refusal`: the kNoSpace of a look at the limits. The first one starts the wait.
+  // `refusal` is the kNoSpace of a check of the limits. The first refusal starts the wait.
   void note(Error refusal) {
     if (!refusal_) start_ = Clock::now();
     refusal_ = std::move(refusal);
   }
   Clock::time_point end() const { return refusal_ && max_ ? start_ + *max_ : Clock::time_point::max(); }
 
-  // The last refusal, and how long the save has waited. After a note().
+  // The last refusal, with the duration of the wait. Only after a note().
   Error error() const {
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_);
     return Error(*refusal_).while_doing(
@@ -84,14 +84,15 @@ struct ArenaPool::Shelf {
     }
   }
 
-  // The following are called under the lock.
+  // The functions below are called under the lock.
 
-  // Whether no arena will come back before a call into the storage returns that hangs.
+  // Whether every lent arena is stuck: no arena can return before a hanging call into the storage returns.
   bool is_stuck() const {
     return std::all_of(lent.begin(), lent.end(), [](const Arena* arena) { return arena->is_stuck(); });
   }
 
-  // The free arena that lacks least for `bytes`, of several the one used last; null if none is free.
+  // The free arena with the fewest missing bytes for `bytes`, among equals the most recently used; null if none is
+  // free.
   std::shared_ptr<Arena> best_free(std::optional<std::uint64_t> bytes) const {
     std::shared_ptr<Arena> best;
     for (const auto& arena : free) {
@@ -100,14 +101,16 @@ struct ArenaPool::Shelf {
     return best;
   }
 
-  // What is to be taken until `arena`, null for a new one, has `bytes`, and the lent ones have what they are promised.
+  // The bytes to be allocated until `arena` (null: a new arena) has `bytes`, and the lent arenas have their promised
+  // bytes.
   std::uint64_t needed_for(const Arena* arena, std::uint64_t bytes) const {
     const std::uint64_t mine = arena != nullptr ? arena->missing_bytes(bytes) : bytes;
     return mine <= Arena::kSmallBytes ? 0
                                       : mine + sum_of(lent, arena, [](const Arena& a) { return a.missing_bytes(); });
   }
 
-  // kNoSpace if the limits do not leave that much room. Free arenas but `arena` lose their memory if that helps.
+  // kNoSpace if the limits leave less room than `needed`. Frees the memory of the free arenas except `arena` if
+  // necessary.
   Result<void> expect_room(const Arena* arena, std::uint64_t needed) {
     if (limits == nullptr || needed == 0) return {};
     os::MemoryRoom room = limits->room(needed);
@@ -121,21 +124,21 @@ struct ArenaPool::Shelf {
     return no_room(room, needed);
   }
 
-  // Whether `bytes` would fit if every lent arena came back.
+  // Whether `bytes` would fit after the return of every lent arena.
   bool may_fit_later(const Arena* arena, std::uint64_t bytes) const {
     const std::uint64_t returning = sum_of(lent, arena, [](const Arena& a) { return a.present_bytes(); });
     const std::uint64_t mine = arena != nullptr ? arena->missing_bytes(bytes) : bytes;
     return !is_stuck() && (mine <= returning || limits->room(mine - returning).bytes >= mine - returning);
   }
 
-  // Waits until an arena has come back, but not beyond `end`. Unlocks meanwhile.
+  // Waits until an arena returns, at most until `end`. Releases the lock while waiting.
   Result<void> await_return(std::unique_lock<std::mutex>& lock, Clock::time_point end,
                             const std::function<bool()>& interrupted) {
     const std::uint64_t seen = return_count;
     do {
       returned.wait_until(lock, std::min(end, Clock::now() + kPollInterval), [&] { return return_count != seen; });
       if (!interrupted) continue;
-      lock.unlock();  // the caller's function may take its time, and locks of its own
+      lock.unlock();  // the caller's function may take long and may take locks
       const bool stop_now = interrupted();
       lock.lock();
       if (stop_now) return Error(ErrorCode::kCancelled, "interrupted while waiting for an earlier save");
@@ -143,8 +146,8 @@ struct ArenaPool::Shelf {
     return {};
   }
 
-  // An arena with room for `bytes`, which is then lent. Null: an arena may come back that will do; if the reason is
-  // that the limits leave no room, `refusal` is their kNoSpace.
+  // Lends an arena with room for `bytes`. Null: a suitable arena may return later; if the limits leave no room now,
+  // `refusal` holds their kNoSpace.
   Result<std::shared_ptr<Arena>> pick(std::optional<std::uint64_t> bytes, std::optional<Error>& refusal) {
     std::shared_ptr<Arena> arena = best_free(bytes);
     if (!arena && made == generations) {
@@ -178,17 +181,17 @@ struct ArenaPool::Shelf {
   const std::chrono::milliseconds look_interval;
   std::mutex mutex;
   std::condition_variable returned;
-  std::uint64_t return_count = 0;  // arenas that have come back so far
+  std::uint64_t return_count = 0;  // the number of returns so far
   std::size_t made = 0;
   std::vector<const Arena*> lent;
-  std::vector<std::shared_ptr<Arena>> free;  // the one used last at the end: its pages are the warmest
+  std::vector<std::shared_ptr<Arena>> free;  // the most recently used last: its pages are likely still in the caches
 };
 
 ArenaPool::ArenaPool(std::size_t generations, std::shared_ptr<const os::MemoryLimits> limits,
                      std::chrono::milliseconds look_interval)
     : shelf_(std::make_shared<Shelf>(std::max<std::size_t>(generations, 1), std::move(limits), look_interval)) {}
 
-// What the borrowers share owns the arena and, when it goes, puts it back.
+// The deleter of the borrowers' pointer owns the arena; the last borrower's release returns the arena to the shelf.
 std::shared_ptr<Arena> ArenaPool::lend(std::shared_ptr<Arena> arena) const {
   Arena* const lent = arena.get();
   return std::shared_ptr<Arena>(
@@ -213,7 +216,7 @@ Result<void> ArenaPool::fit(std::shared_ptr<Arena>& arena, std::uint64_t bytes,
     if (room.error().code() != ErrorCode::kNoSpace) return room;
     wait.note(std::move(room).error());
   }
-  arena.reset();  // it may be just what is missing
+  arena.reset();  // the memory of the returned arena may suffice
   CAIRN_TRY_ASSIGN(std::shared_ptr<Arena> other, shelf_->take(bytes, interrupted, std::move(wait)));
   arena = lend(std::move(other));
   return {};

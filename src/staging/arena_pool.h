@@ -1,9 +1,9 @@
-// ArenaPool: the arenas of one rank, lent to one save at a time and used again from save to save.
+// ArenaPool: the arenas of one rank. Each arena is lent to one save at a time and reused by later saves.
 //
-// An arena gets more memory only if the limits leave room for it (os/memory_limits.h). Otherwise the pool first gives
-// back what its free arenas have, then waits for a lent one to come back; it fails if that would not be enough either.
-// While a save waits for memory, the pool looks at the limits again when an arena has come back, and at intervals, for
-// a program other than this one may have given memory back.
+// An arena gets more memory only if the memory limits leave room (os/memory_limits.h). If they do not, the pool first
+// frees the memory of its free arenas, and then waits for the return of a lent arena. If all lent memory would not
+// suffice either, the pool fails. While a save waits for memory, the pool checks the limits after each return of an
+// arena, and also at intervals, because a different program may have freed memory.
 //
 // Thread-safe.
 #pragma once
@@ -24,27 +24,28 @@ namespace cairn::staging {
 
 class ArenaPool {
  public:
-  // At most `generations` arenas: so many saves can be under way at a time. `limits` null: none are looked at.
+  // At most `generations` arenas, for as many concurrent saves. `limits` null: no check of memory limits.
   explicit ArenaPool(std::size_t generations, std::shared_ptr<const os::MemoryLimits> limits = nullptr,
                      std::chrono::milliseconds look_interval = std::chrono::seconds(1));
 
-  // An arena that no save uses, with room for `bytes`; nullopt: that is not known yet, fit() makes it. Waits for one if
-  // need be. It comes back when the last copy of the pointer is gone, also after the pool itself.
+  // Lends a free arena with room for `bytes`. With nullopt the size is not known yet, and fit() makes the room later.
+  // Waits for a free arena if necessary. The arena returns to the pool when the last copy of the pointer is destroyed,
+  // even if the pool is destroyed earlier.
   //
-  // kCancelled once `interrupted`, asked every few milliseconds without a lock of the pool, says true. kUnavailable if
-  // saves that were given up hold all of the arenas. kNoSpace if there is not so much memory, with what is lent counted
-  // as free; also if there would be so much, but no arena that brings it has come back within `memory_wait_max`
-  // (nullopt: that wait has no limit) from the first look at the limits that found too little. A wait for one of the
-  // `generations` alone is not limited.
+  // take() calls `interrupted` every few milliseconds, without holding a lock of the pool; kCancelled when
+  // `interrupted` returns true. kUnavailable if abandoned saves hold all of the arenas. kNoSpace if the memory does not
+  // suffice even after the return of all lent arenas. kNoSpace also if the memory would suffice then, but no suitable
+  // arena has returned within `memory_wait_max` (nullopt: no limit). The wait starts with the first check of the limits
+  // that finds too little room. A wait for one of the `generations` alone has no limit.
   Result<std::shared_ptr<Arena>> take(std::optional<std::uint64_t> bytes, const std::function<bool()>& interrupted = {},
                                       std::optional<std::chrono::milliseconds> memory_wait_max = {});
-  // Makes room for `bytes` in an arena of this pool that only the caller has. If there is no memory for it, the arena
-  // is put back and another one taken as take() does; all of that wait counts as one for memory. After an error `arena`
-  // may be null.
+  // Makes room for `bytes` in an arena of this pool that only the caller holds. If the memory does not suffice, returns
+  // the arena to the pool and takes an arena as take() does; the whole wait counts as a wait for memory. After an error
+  // `arena` may be null.
   Result<void> fit(std::shared_ptr<Arena>& arena, std::uint64_t bytes, const std::function<bool()>& interrupted = {},
                    std::optional<std::chrono::milliseconds> memory_wait_max = {});
 
-  // Arenas that there are.
+  // The number of arenas, free and lent.
   std::size_t arena_count() const;
 
  private:

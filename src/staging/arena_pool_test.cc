@@ -1,4 +1,4 @@
-// Arenas where memory is limited: by the files of a machine that is not there.
+// Arenas under memory limits, which the tests set through the files of a simulated machine.
 #include "staging/arena_pool.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class LimitedArenas : public testing::Test {
     arena.note_present(bytes);
   }
 
-  // `error` tells the figures, the wait, and what helps.
+  // `error` contains the figures, the duration of the wait, and advice.
   static void expect_wait_in(const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kNoSpace);
     const std::string what = error.what();
@@ -146,7 +146,7 @@ TEST_F(LimitedArenas, AreWaitedForWithoutALimitWhenMemoryIsNotTheReason) {
 TEST_F(LimitedArenas, CountWhatIsPromisedToThoseThatAreNotFilledYet) {
   auto first = pool_.take(kSize).value();
   files_.leave_in_task(kSize + kSize / 2);
-  // The first still needs its pages, so that a second does not fit beside it.
+  // The first arena still needs its pages: a second arena does not fit.
   const auto stop = [] { return true; };
   EXPECT_EQ(pool_.take(kSize, stop).error().code(), ErrorCode::kCancelled);
   fill(*first);
@@ -180,7 +180,7 @@ TEST_F(LimitedArenas, OfFreeOnesGiveBackTheirMemoryForAnother) {
   second.reset();
   first.reset();
   files_.leave_in_task(kMiB);
-  const auto refused = pool_.take(2 * kSize);  // the files do not see what became free
+  const auto refused = pool_.take(2 * kSize);  // the simulated files do not show the freed memory
   EXPECT_EQ(refused.error().code(), ErrorCode::kNoSpace);
   const auto taken = pool_.take(kSize).value();
   EXPECT_EQ(taken->missing_bytes(kSize), 0U);

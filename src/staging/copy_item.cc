@@ -9,7 +9,7 @@ CopyForm form_of(const CopyItem& item) {
   if (item.tensor == nullptr) return {item.bytes.size(), true};
   const TensorView& tensor = *item.tensor;
   CopyForm form{item_bytes(tensor.dtype), true};
-  std::int64_t step = 1;  // in elements, of the dimension that comes next
+  std::int64_t step = 1;  // in elements, of the next dimension
   for (std::size_t i = tensor.sizes.size(); i-- > 0;) {
     const std::int64_t size = tensor.sizes[i];
     if (size != 1 && tensor.strides[i] != step) form.is_one_stretch = false;

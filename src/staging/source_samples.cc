@@ -6,21 +6,22 @@
 namespace cairn::staging {
 namespace {
 
-constexpr std::uint64_t kStratumBytes = 1024 * 1024;  // that has one sample
-constexpr std::uint64_t kEndSampledFrom = 64 * 1024;  // a tensor above it has a sample of its end too
-constexpr std::size_t kReadAhead = 16;                // samples whose memory is on its way to the cache
+constexpr std::uint64_t kStratumBytes = 1024 * 1024;  // the length of a range with one sample
+constexpr std::uint64_t kEndSampledFrom = 64 * 1024;  // a tensor with more bytes has a sample at its end too
+constexpr std::size_t kReadAhead = 16;                // samples being prefetched into the cache
 
 std::uint64_t strata_of(std::uint64_t bytes) { return (bytes + kStratumBytes - 1) / kStratumBytes; }
 std::uint64_t count_of(std::uint64_t bytes) { return strata_of(bytes) + (bytes > kEndSampledFrom ? 1 : 0); }
 
-// The finaliser of SplitMix64: numbers that follow each other become numbers that look random.
+// The finaliser of SplitMix64: turns consecutive numbers into pseudorandom numbers.
 std::uint64_t mixed(std::uint64_t number) {
   number = (number ^ (number >> 30)) * 0xbf58476d1ce4e5b9;
   number = (number ^ (number >> 27)) * 0x94d049bb133111eb;
   return number ^ (number >> 31);
 }
 
-// Reads samples out of memory that is seldom in the cache: each is asked for some samples before it is read.
+// Reads samples from memory that is rarely in the cache: prefetches each sample, and reads the sample a few samples
+// later.
 class SampleReader {
  public:
   void read(const std::byte* source, std::byte* target, std::size_t length) {
@@ -47,9 +48,9 @@ class SampleReader {
 
 }  // namespace
 
-// A sample begins at a multiple of its size, so that it lies in one cache line and in one part of a copy.
+// A sample begins at a multiple of its size: the sample lies in one cache line and in one part of a copy.
 std::uint64_t SourceSamples::place_of(std::size_t index, std::uint64_t number, std::uint64_t bytes) const {
-  if (number == strata_of(bytes)) return (bytes - 1) / kSampleBytes * kSampleBytes;  // the end
+  if (number == strata_of(bytes)) return (bytes - 1) / kSampleBytes * kSampleBytes;  // the sample at the end
   const std::uint64_t begin = number * kStratumBytes;
   const std::uint64_t length = std::min(kStratumBytes, bytes - begin);
   const std::uint64_t places = std::max<std::uint64_t>(length / kSampleBytes, 1);

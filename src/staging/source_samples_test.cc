@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1024 * 1024;
 
-// Tensors of one dimension of bytes, one behind another in an arena.
+// One-dimensional tensors of bytes, placed one after another in an arena.
 class SourceSamplesOf : public testing::Test {
  protected:
   void add(std::uint64_t bytes, std::string key) {
@@ -91,7 +91,8 @@ TEST_F(SourceSamplesOf, NoticeAWriteToAllOfATensorAndNameItsKey) {
   }
 }
 
-// Part of a tensor is copied before it is written to, the rest afterwards: whichever MiB the write has reached.
+// A part of the tensor is copied before the write, the rest after the write, for every MiB at which the write may
+// arrive.
 TEST_F(SourceSamplesOf, NoticeAWriteThatOvertakesTheCopy) {
   add(6 * kMiB, "large");
   for (std::uint64_t first = 0; first < 6; ++first) {
@@ -115,7 +116,8 @@ TEST_F(SourceSamplesOf, NameAllKeysThatWereWrittenTo) {
   EXPECT_NE(longer.find(" and 8 more;"), std::string::npos) << longer;
 }
 
-// The first tensor is written to as soon as the arena tells that it is staged, while others are copied.
+// The trainer writes to the first tensor as soon as the staged mark covers the tensor; later tensors are still being
+// copied.
 TEST_F(SourceSamplesOf, DoNotMindAWriteAfterTheCopy) {
   for (int i = 0; i < 8; ++i) add(4 * kMiB, "t");
   const auto all = items();
@@ -144,8 +146,8 @@ TEST(SourceSamples, CompareBytesOfStridedTensorsAndOfNaNs) {
     const SourceSamples samples = SourceSamples::take(items, seed);
     const CopyOptions options{.arena_bytes = 6'002'000, .thread_count = 2, .samples = &samples};
     ASSERT_TRUE(copy_into(*arena, items, options));
-    for (float& element : memory) element = -element;                        // a NaN too: its sign
-    EXPECT_EQ(copy_into(*arena, items, options).error().key(), "repeated");  // the first of both in the alphabet
+    for (float& element : memory) element = -element;                        // changes the sign of a NaN too
+    EXPECT_EQ(copy_into(*arena, items, options).error().key(), "repeated");  // the first key in alphabetical order
   }
 }
 

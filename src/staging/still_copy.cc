@@ -14,23 +14,24 @@
 namespace cairn::staging {
 namespace {
 
-// What a thread takes at a time: large enough to be worth the taking, small enough that all end together.
+// The work of a thread per step: large enough to outweigh the cost of a step, small enough for all threads to end
+// together.
 constexpr std::uint64_t kPortionBytes = 4 * 1024 * 1024;
 constexpr std::size_t kPortionItems = 1024;
 
 constexpr std::size_t kKeysNamedMax = 32;  // in an error
 
-// Some items, whole; or a part of one.
+// Several whole items, or a part of one item.
 struct Portion {
   std::size_t first = 0;
   std::size_t last = 0;     // one past
-  std::uint64_t begin = 0;  // in bytes of the item, if it is one
+  std::uint64_t begin = 0;  // in bytes of the item, for a portion of one item
   std::uint64_t end = 0;
 };
 
 std::vector<Portion> portions_of(std::span<const CopyItem> items) {
   std::vector<Portion> portions;
-  Portion small;  // that is being gathered
+  Portion small;  // the portion being gathered
   const auto close = [&](std::size_t next) {
     if (small.first < small.last) portions.push_back(small);
     small = {next, next, 0, 0};
@@ -59,7 +60,7 @@ class TornItems {
     const std::lock_guard lock(mutex_);
     indices_.insert(index);
   }
-  // Fails if there are any. Once no thread adds any more.
+  // Fails if an item was added. Must not run concurrently with add().
   Result<void> expect_none(std::span<const CopyItem> items) const {
     if (indices_.empty()) return {};
     std::set<std::string_view> keys;  // chunks of one tensor have one key
@@ -82,13 +83,13 @@ class TornItems {
   std::set<std::size_t> indices_;
 };
 
-// In the arena.
+// The offset of the portion in the arena.
 std::uint64_t begin_of(std::span<const CopyItem> items, const Portion& portion) {
   const bool is_one = portion.last - portion.first == 1;
   return items[portion.first].arena_offset + (is_one ? portion.begin : 0);
 }
 
-// One call's copying: what all of its threads see.
+// The copying of one call, shared by all of its threads.
 class StillCopy {
  public:
   StillCopy(Arena& arena, std::span<const CopyItem> items, const SourceSamples* samples)
@@ -129,7 +130,7 @@ std::size_t threads_for(const CopyOptions& options, std::size_t portions) {
 Result<void> copy_into(Arena& arena, std::span<const CopyItem> items, const CopyOptions& options) {
   const std::vector<Portion> portions = portions_of(items);
   os::OrderedProgress progress(portions.size());
-  // A portion's part of the arena reaches to the next portion: frames lie in between, which the writer fills in.
+  // The arena range of a portion reaches to the next portion: the frames in between are filled in by the writer.
   const auto begin_at = [&](std::size_t index) {
     if (index == 0) return std::uint64_t{0};
     return index < portions.size() ? begin_of(items, portions[index]) : options.arena_bytes;

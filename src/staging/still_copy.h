@@ -1,6 +1,6 @@
-// Still copy: live tensors, copied into an arena so that they may change again.
+// Still copy: copies live tensors into an arena; the tensors may change after the copy.
 //
-// The tensors' memory stays the caller's and must not change until the call returns. A change may be noticed
+// The caller owns the tensors' memory, and must not change the memory until the call returns. A change may be detected
 // (source_samples.h).
 #pragma once
 
@@ -18,19 +18,19 @@
 namespace cairn::staging {
 
 struct CopyOptions {
-  std::uint64_t arena_bytes = 0;           // that the save takes: all of its pages are there afterwards
-  std::size_t thread_count = 0;            // 0: one for each core that this process may use, at most 8
-  std::function<bool()> interrupted = {};  // asked every few milliseconds on the calling thread
-  const SourceSamples* samples = nullptr;  // of the items, to be compared with their copies
-  // Asked when everything is copied and before the arena says so: an error is that of the call.
+  std::uint64_t arena_bytes = 0;           // of the save; copy_into allocates all pages
+  std::size_t thread_count = 0;            // 0: the number of cores available to the process, at most 8
+  std::function<bool()> interrupted = {};  // called every few milliseconds on the calling thread
+  const SourceSamples* samples = nullptr;  // of the items, for comparison with the copies
+  // Called after the last copy and before the arena is marked as staged; its error becomes the error of the call.
   std::function<Result<void>()> confirm = {};
 };
 
-// Copies all items, which lie in the arena in their order. Large ones are shared out among threads. The arena tells
-// meanwhile how far it is staged, and at the end that all is.
+// Copies all items; the items lie in the arena in their order. Large items are divided among threads. The staged mark
+// grows during the copy, and is kAll at the end.
 //
-// After an error the copy is worth nothing. kNoSpace: the arena's pages can't be had. kCancelled: interrupted.
-// kInvalidArgument: copies differ from their samples; the error names their keys.
+// After an error the copy is unusable. kNoSpace: the arena's pages can't be allocated. kCancelled: interrupted.
+// kInvalidArgument: copies differ from their samples; the error names the keys.
 Result<void> copy_into(Arena& arena, std::span<const CopyItem> items, const CopyOptions& options);
 
 }  // namespace cairn::staging

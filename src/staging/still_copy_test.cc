@@ -62,7 +62,7 @@ TEST(StillCopy, StopsWhenInterrupted) {
   const std::vector<CopyItem> items(1, {&view, {}, 0});
   const auto arena = Arena::make().value();
   ASSERT_TRUE(arena->fit(values.size() * 4));
-  // Asked only while the copy runs: if that is faster than the first question, it is done.
+  // A copy may end before the first call of `interrupted`, and then succeeds.
   const Result<void> copied = copy_into(
       *arena, items, {.arena_bytes = values.size() * 4, .thread_count = 2, .interrupted = [] { return true; }});
   if (!copied) {
