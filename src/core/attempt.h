@@ -1,4 +1,4 @@
-// Attempt: work whose exceptions are errors like any other, for those who must not leave in the middle.
+// Attempt: turns exceptions of work into errors, for callers that must run on to their end.
 #pragma once
 
 #include <cairn/result.h>
@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// What `work` returns, a Result; or the error that an exception out of it (memory ran out, most likely) comes to.
+// The result of `work`, which is a Result. An exception of `work` (most likely bad_alloc) becomes an error.
 template <typename Work>
 auto attempt(Work&& work) -> decltype(work()) {
   try {

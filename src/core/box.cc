@@ -43,7 +43,7 @@ Result<std::int64_t> element_count(const Extents& shape) {
   for (const std::int64_t size : shape) {
     if (size < 0) return Error(ErrorCode::kInvalidArgument, "a negative size").actual(to_string(shape));
     if (size == 0) {
-      none = true;  // and go on: a negative size may follow
+      none = true;  // continue: a negative size may follow
       continue;
     }
     const std::optional<std::int64_t> product = checked_multiply(count, size);
@@ -58,7 +58,7 @@ Result<std::int64_t> element_count(const Extents& shape) {
 Extents row_major_strides(const Extents& shape) {
   Extents strides(shape.size(), 1);
   for (std::size_t i = shape.size(); i-- > 1;) {
-    // A shape that was never checked must not overflow here either; such strides are refused where they are used.
+    // Must not overflow for an unchecked shape either; the user of the strides refuses such strides.
     if (__builtin_mul_overflow(strides[i], std::max<std::int64_t>(shape[i], 1), &strides[i - 1])) strides[i - 1] = 0;
   }
   return strides;
@@ -89,7 +89,7 @@ Result<Box> Box::whole(Extents shape) {
 bool Box::within(const Extents& shape) const noexcept {
   if (shape.size() != dimensions()) return false;
   for (std::size_t i = 0; i < dimensions(); ++i) {
-    if (offsets_[i] + sizes_[i] > shape[i]) return false;  // no overflow: make() refused it
+    if (offsets_[i] + sizes_[i] > shape[i]) return false;  // no overflow: make() refused overflowing boxes
   }
   return true;
 }

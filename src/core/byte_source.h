@@ -1,4 +1,4 @@
-// ByteSource: bytes that can be read at an offset: what decoders see of a file or of memory.
+// ByteSource: bytes that can be read at an offset. Decoders read files and memory through a ByteSource.
 #pragma once
 
 #include <cairn/result.h>
@@ -14,7 +14,7 @@ class ByteSource {
  public:
   virtual ~ByteSource() = default;
   virtual std::uint64_t size() const = 0;
-  // Fills all of `target` from `offset` on, or fails; never a short read. kCorrupt if that is beyond size().
+  // Fills all of `target` from `offset` on, or fails; never a short read. kCorrupt if the range is not within size().
   virtual Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) const = 0;
 
  protected:
@@ -22,7 +22,7 @@ class ByteSource {
   bool holds(std::uint64_t offset, std::uint64_t length) const { return length <= size() && offset <= size() - length; }
 };
 
-// Bytes in memory that somebody else owns.
+// Bytes in memory, not owned.
 class MemorySource final : public ByteSource {
  public:
   explicit MemorySource(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -33,7 +33,7 @@ class MemorySource final : public ByteSource {
   std::span<const std::byte> bytes_;
 };
 
-// A part of another source, which must outlive it.
+// A part of a second source; the second source must outlive the window.
 class SourceWindow final : public ByteSource {
  public:
   // Fails with kCorrupt if the window does not lie inside `source`.

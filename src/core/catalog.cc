@@ -25,7 +25,7 @@ std::string uuid_text(const SaveId& id) {
 }
 
 std::string to_decimal(const SaveId& id) {
-  constexpr std::size_t kDigitCount = 39;  // 2^128 - 1 has that many
+  constexpr std::size_t kDigitCount = 39;  // of 2^128 - 1
   UInt128 number = (static_cast<UInt128>(id.high) << 64) | id.low;
   std::string text(kDigitCount, '0');
   for (std::size_t i = kDigitCount; i-- > 0; number /= 10)

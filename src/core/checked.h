@@ -1,4 +1,4 @@
-// Checked arithmetic on sizes and offsets: the one place where numbers from a file are added and multiplied.
+// Checked arithmetic on sizes and offsets: numbers from a file are added and multiplied only by these functions.
 #pragma once
 
 #include <concepts>
@@ -27,7 +27,7 @@ constexpr bool range_within(std::uint64_t offset, std::uint64_t length, std::uin
   return length <= size && offset <= size - length;
 }
 
-// The smallest multiple of `alignment` (a power of two) that is >= value. The caller knows that it fits.
+// The smallest multiple of `alignment` (a power of two) that is >= value. The caller ensures that the result fits.
 constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);
 }

@@ -29,7 +29,7 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   return product;
 }
 
-// x^(8 * 2^i) for each i: shifting a CRC over 2^i bytes is a multiplication by it.
+// x^(8 * 2^i) for each i: multiplying by x^(8 * 2^i) shifts a CRC over 2^i bytes.
 constexpr std::array<std::uint32_t, 64> kShiftByPowers = [] {
   std::array<std::uint32_t, 64> powers{};
   powers[0] = kOne >> 8;
@@ -47,10 +47,10 @@ constexpr std::uint32_t shift_operator(std::uint64_t length) {
 
 constexpr std::uint32_t kShiftByChunk = shift_operator(kChecksumChunkBytes);
 
-// Small enough that a piece is still in the first-level cache when it is copied after its CRC was taken.
+// Small enough for a piece to stay in the first-level cache between its CRC and its copy.
 constexpr std::size_t kCopyPieceBytes = 4 * 1024;
 
-// Copies past the cache where the processor can: what is written here is next read by a device, or much later.
+// Copies past the cache if the processor can: the target is next read by a device, or much later.
 void stream_copy(std::byte* target, const std::byte* source, std::size_t length) {
 #if defined(__SSE2__)
   constexpr std::size_t kLine = 64;
@@ -69,7 +69,7 @@ void stream_copy(std::byte* target, const std::byte* source, std::size_t length)
 
 void finish_streaming() {
 #if defined(__SSE2__)
-  _mm_sfence();  // other threads, and devices, see the bytes in order
+  _mm_sfence();  // devices and all threads see the bytes in order
 #endif
 }
 

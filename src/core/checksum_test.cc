@@ -16,7 +16,7 @@ std::vector<std::byte> noise(std::size_t count) {
 }
 
 TEST(Checksum, IsTheOneOfZipFiles) {
-  constexpr std::string_view kCheckString = "123456789";  // the published check value of this CRC
+  constexpr std::string_view kCheckString = "123456789";  // the published check value of the CRC
   EXPECT_EQ(crc32(std::as_bytes(std::span(kCheckString))), 0xCBF43926u);
   EXPECT_EQ(crc32({}), 0u);
 }

@@ -12,8 +12,8 @@
 namespace cairn {
 namespace {
 
-// Every real dtype is read as one of these four, without loss: a float of up to 32 bits stays one, because making it a
-// double would change the bits of a signalling NaN.
+// Every real dtype is read as one of four kinds, without loss. A float of up to 32 bits stays a float, because
+// conversion to double would change the bits of a signalling NaN.
 struct Number {
   enum class Kind : std::uint8_t { kSingle, kDouble, kSigned, kUnsigned } kind;
   float single = 0;
@@ -75,7 +75,7 @@ double as_double(const Number& number) {
   }
 }
 
-// As torch does it: a small float is rounded from float, also when the number was a double.
+// As in torch, a small float is always rounded from float, even if the number was a double.
 float as_float(const Number& number) {
   switch (number.kind) {
     case Number::Kind::kSingle: return number.single;
@@ -85,8 +85,8 @@ float as_float(const Number& number) {
   }
 }
 
-// Integers wrap as in C, and so do real numbers on their way to a byte, which torch makes an int64 first. Any other
-// real number outside the range, for which C promises nothing, becomes the nearest; what is none becomes 0.
+// Integers wrap as in C. A real number wraps on conversion to a byte, because torch converts through int64. Any further
+// real number outside the range is undefined in C, and becomes the nearest integer here; NaN becomes 0.
 template <typename T>
 T as_integer(const Number& number) {
   if (number.kind == Number::Kind::kSigned) return static_cast<T>(number.integer);
@@ -139,12 +139,12 @@ void write_number(DType dtype, std::byte* to, const Number& number) {
   }
 }
 
-// Whether each element is one number, real or complex.
+// Whether each element is a single real or complex number.
 bool is_number(DType dtype) {
   return static_cast<std::uint8_t>(dtype) <= static_cast<std::uint8_t>(DType::kFloat8E8M0FNU);
 }
 
-// The dtype of the two parts of a complex one.
+// The dtype of the two parts of a complex dtype.
 std::optional<DType> part_of_complex(DType dtype) {
   if (dtype == DType::kComplex32) return DType::kFloat16;
   if (dtype == DType::kComplex64) return DType::kFloat32;
@@ -166,7 +166,7 @@ void convert(DType from, DType to, const ConversionSide& side, std::int64_t coun
   for (std::int64_t i = 0; i < count; ++i) {
     const std::byte* source = side.from + i * side.from_step * from_bytes;
     std::byte* target = side.to + i * side.to_step * to_bytes;
-    if (from_part == to) {  // the real part as it is, with whatever NaN it holds
+    if (from_part == to) {  // the unchanged real part, including NaN payloads
       std::memcpy(target, source, item_bytes(to));
       continue;
     }

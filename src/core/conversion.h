@@ -1,8 +1,8 @@
-// Conversion: elements of one dtype as those of another, with the results of torch's copy_, NaN payloads included.
+// Conversion: converts elements between dtypes, with the results of torch's copy_, including NaN payloads.
 //
-// Complex numbers lose their imaginary part on the way to real ones; as bool they are true unless both parts are 0.
-// Where torch leaves the outcome to the machine this is the same everywhere: real numbers outside an integer's range
-// become the nearest integer, NaN becomes 0, and NaN as bfloat16 is 0x7FC0.
+// A complex number loses its imaginary part when converted to a real dtype. As bool, a complex number is true unless
+// both parts are 0. In torch some results depend on the machine; here the results are fixed: a real number outside an
+// integer's range becomes the nearest integer, NaN becomes 0, and NaN as bfloat16 is 0x7FC0.
 //
 // Pure functions.
 #pragma once
@@ -16,8 +16,7 @@
 
 namespace cairn {
 
-// Whether convert() knows the pair: numbers of every kind, real or complex; not the sub-byte, bits and quantised
-// dtypes.
+// Whether convert() supports the pair: all real and complex numbers, without the sub-byte, bits and quantised dtypes.
 bool is_convertible(DType from, DType to);
 
 // `count` elements, `from_step` and `to_step` elements apart.
@@ -29,7 +28,7 @@ struct ConversionSide {
 };
 void convert(DType from, DType to, const ConversionSide& side, std::int64_t count);
 
-// As scatter(), with a change of dtype on the way.
+// As scatter(), with a conversion of the dtype.
 struct DTypeChange {
   DType from;
   DType to;

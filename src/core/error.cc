@@ -38,7 +38,7 @@ struct Error::Detail {
   std::optional<std::string> actual;
   std::shared_ptr<const ExceptionRecord> exception;  // shared by copies of the error
   std::vector<Error> causes;
-  std::string text;  // what what() returns
+  std::string text;  // the text returned by what()
 
   void compose() {
     text = message;
@@ -63,7 +63,7 @@ Error::Error(ErrorCode code, std::string message) : detail_(std::make_shared<Det
 
 Error Error::from_errno(int error_number, std::string message) {
   ErrorCode code = ErrorCode::kUnavailable;
-  // ESTALE: on a network file system the file, or its folder, was removed or replaced since it was opened.
+  // ESTALE: on a network file system, the file or its folder was removed or replaced after the open.
   if (error_number == ENOENT || error_number == ESTALE) code = ErrorCode::kNotFound;
   if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG) code = ErrorCode::kNoSpace;
   Error error(code, std::move(message) + ": " + std::strerror(error_number));
@@ -87,7 +87,7 @@ Error::Detail& Error::edit() {
 
 namespace {
 
-// The innermost caller knows best: what is set stays.
+// Fields already set are kept: the innermost caller has the most exact value.
 template <typename T, typename U>
 void set_once(std::optional<T>& field, U&& value) {
   if (!field) field = T(std::forward<U>(value));

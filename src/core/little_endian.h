@@ -1,4 +1,4 @@
-// Little-endian integers in byte buffers: what every format here is made of. The caller has checked the bounds.
+// Little-endian integers in byte buffers, for all of Cairn's formats. The caller must have checked the bounds.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,7 @@ T load_little_endian(const std::byte* from) {
   return value;
 }
 
-// Returns the place behind what it wrote.
+// Returns the address after the stored value.
 template <std::unsigned_integral T>
 std::byte* store_little_endian(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof value);

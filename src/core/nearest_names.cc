@@ -18,7 +18,7 @@ std::optional<NameComponents> added_components(std::string_view shorter, std::st
   const auto differ = std::mismatch(shorter.begin(), shorter.end(), longer.begin()).first;
   auto offset = static_cast<std::size_t>(differ - shorter.begin());
   if (longer.substr(offset + count) != shorter.substr(offset)) return std::nullopt;
-  // What was added may begin earlier as well ("mod" + "ule.mod" + "el" is "" + "module." + "model").
+  // The added text may also begin earlier ("mod" + "ule.mod" + "el" is "" + "module." + "model").
   for (;; --offset) {
     const bool whole = (offset == 0 || longer[offset - 1] == '.') && longer[offset + count - 1] == '.';
     if (whole) return NameComponents{offset, longer.substr(offset, count)};
@@ -69,7 +69,8 @@ std::size_t NearestNames::distance_below(std::size_t limit, std::string_view a, 
   if (a.size() > b.size()) std::swap(a, b);
   if (b.size() - a.size() >= limit) return limit;
   if (a.empty()) return b.size();
-  // Only cells less than `limit` off the diagonal can be below it. Three rows: a swap looks two rows back.
+  // Only cells at most `limit` - 1 off the diagonal can be below `limit`. Three rows: a swap uses the row before the
+  // last.
   constexpr std::size_t kWidth = 2 * (kDistanceMax + 1) + 3;
   const std::size_t reach = limit - 1, centre = reach + 1;
   std::array<std::array<std::size_t, kWidth>, 3> rows{};
@@ -78,7 +79,7 @@ std::size_t NearestNames::distance_below(std::size_t limit, std::string_view a, 
   for (std::size_t i = 1; i <= a.size(); ++i) {
     auto& row = rows[i % 3];
     const auto& above = rows[(i - 1) % 3];
-    const auto& before = rows[(i - 2 + 3) % 3];  // of i - 2; its cells are `limit` for i = 1
+    const auto& before = rows[(i - 2 + 3) % 3];  // row i - 2; its cells are `limit` for i = 1
     row.fill(limit);
     std::size_t least = limit;
     const std::size_t first = i > reach ? i - reach : 0, last = std::min(b.size(), i + reach);

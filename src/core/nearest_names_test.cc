@@ -43,7 +43,7 @@ TEST(NearestNames, TheWorkIsBounded) {
   const std::string wanted(std::size_t{1} << 20, 'a');
   NearestNames found(wanted, 3);
   std::string name = wanted;
-  for (int i = 0; i < 100'000; ++i) {  // a terabyte of cells without the bound
+  for (int i = 0; i < 100'000; ++i) {  // 10^12 cells without the bound
     name[static_cast<std::size_t>(i)] = 'b';
     found.consider(name);
   }

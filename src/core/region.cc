@@ -8,7 +8,7 @@
 namespace cairn {
 namespace {
 
-// Copies `count` items of Bytes each between places that are that many bytes apart.
+// Copies `count` items of `Bytes` bytes each; consecutive items are `target_step` and `source_step` bytes apart.
 template <std::size_t Bytes>
 void copy_steps(std::byte* target, std::ptrdiff_t target_step, const std::byte* source, std::ptrdiff_t source_step,
                 std::int64_t count) {
@@ -60,7 +60,7 @@ Region::Region(const Extents& sizes, const Extents& file_strides, const Extents&
                    [](const Dimension& a, const Dimension& b) { return a.file_stride > b.file_stride; });
   for (const Dimension& next : dimensions) {
     file_extent_ += (next.size - 1) * next.file_stride;
-    // A dimension that both layouts step through as one stretch with the one before it is the same dimension.
+    // If both layouts continue a dimension without a gap into the next dimension, the two dimensions are merged.
     if (!outer_.empty()) {
       Dimension& last = outer_.back();
       if (last.file_stride == next.file_stride * next.size && last.memory_stride == next.memory_stride * next.size) {
@@ -107,7 +107,7 @@ std::int64_t Region::first_run_beyond(std::int64_t file_offset) const {
 void Region::clip(Run& run, std::int64_t begin, std::int64_t end) const {
   const std::int64_t step = inner_.file_stride;
   if (step == 0) return;                               // a run of one element
-  const auto steps_up_to = [&](std::int64_t offset) {  // elements of the run that lie before `offset`
+  const auto steps_up_to = [&](std::int64_t offset) {  // elements of the run before `offset`
     return offset <= run.file_offset ? 0 : std::min(run.count, (offset - run.file_offset + step - 1) / step);
   };
   const std::int64_t skipped = steps_up_to(begin);

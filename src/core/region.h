@@ -1,7 +1,7 @@
-// Region: the same block of elements seen in two layouts, a file's and the memory's, walked in the file's order.
+// Region: a block of elements in two layouts, the file's and the memory's, traversed in the file's order.
 //
-// A value; pure. Offsets and lengths count elements from the block's first one. Every load scatters and every save of a
-// non-contiguous tensor gathers through this.
+// A value; pure. Offsets and lengths count elements from the block's first element. Every load scatters through a
+// Region, and every save of a non-contiguous tensor gathers through a Region.
 #pragma once
 
 #include <cairn/box.h>
@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-// Elements in a row: `count` of them, `file_step` apart in the file and `memory_step` apart in memory.
+// `count` elements in a row, `file_step` apart in the file and `memory_step` apart in memory.
 struct Run {
   std::int64_t file_offset;
   std::int64_t memory_offset;
@@ -22,8 +22,8 @@ struct Run {
 
 class Region {
  public:
-  // `file_strides` must not be negative and must not let two elements share a place; nothing is asked of
-  // `memory_strides`.
+  // `file_strides` must not be negative, and no two elements may have the same file offset. `memory_strides` may be any
+  // numbers.
   Region(const Extents& sizes, const Extents& file_strides, const Extents& memory_strides);
 
   // Runs ascend in file_offset.
@@ -32,16 +32,16 @@ class Region {
   std::int64_t file_step() const noexcept { return inner_.file_stride; }
   std::int64_t memory_step() const noexcept { return inner_.memory_stride; }
   std::int64_t element_count() const noexcept { return run_count_ * inner_.size; }
-  // One past the last file offset that belongs to the block.
+  // One past the last file offset of the block.
   std::int64_t file_extent() const noexcept { return file_extent_; }
-  // Both layouts are one stretch: a single copy moves all.
+  // Whether both layouts are contiguous: a single copy moves the whole block.
   bool is_linear() const noexcept { return run_count_ <= 1 && file_step() == 1 && memory_step() == 1; }
 
   Run run(std::int64_t index) const;
-  // The first run that ends beyond this file offset; run_count() if there is none.
+  // The first run that ends beyond `file_offset`; run_count() if no run does.
   std::int64_t first_run_beyond(std::int64_t file_offset) const;
 
-  // The runs, clipped to file offsets in [begin, end).
+  // Visits the runs, clipped to file offsets in [begin, end).
   template <typename Visit>
   void for_runs(std::int64_t begin, std::int64_t end, Visit&& visit) const {
     for (std::int64_t index = first_run_beyond(begin); index < run_count_; ++index) {
@@ -66,8 +66,8 @@ class Region {
   std::int64_t file_extent_ = 0;
 };
 
-// Moves the elements of [begin, end) of the file's side. `file_bytes` holds exactly that range. `memory` points at the
-// block's first element.
+// Moves the elements with file offsets in [begin, end). `file_bytes` holds exactly these elements. `memory` points at
+// the block's first element.
 void gather(const Region& region, std::size_t item_bytes, const std::byte* memory, std::int64_t begin,
             std::span<std::byte> file_bytes);
 void scatter(const Region& region, std::size_t item_bytes, std::span<const std::byte> file_bytes, std::int64_t begin,

@@ -26,7 +26,7 @@ std::int64_t dot(const Extents& a, const Extents& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), std::int64_t{0});
 }
 
-// Strides of a tensor whose dimensions were shuffled, so that no two elements share a place.
+// Strides of a tensor with shuffled dimensions; no two elements have the same offset.
 Extents shuffled_strides(const Extents& sizes, std::mt19937& random) {
   std::vector<std::size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -56,7 +56,7 @@ TEST(Region, GathersAndScattersLikeTheDefinition) {
     for (std::size_t i = 0; i < indices.size(); ++i) {
       file[static_cast<std::size_t>(dot(indices[i], file_strides))] = static_cast<std::int32_t>(i);
     }
-    // In three windows, cut anywhere: what is outside a window must stay.
+    // Scatters in three windows with arbitrary cuts: elements outside a window must not change.
     const auto end = static_cast<std::int64_t>(file.size());
     const std::int64_t cuts[] = {0, end / 3, end / 3 + (end - end / 3) / 2, end};
     for (std::size_t w = 0; w < 3; ++w) {

@@ -1,6 +1,6 @@
-// SipHash-1-3, after Aumasson and Bernstein, "SipHash: a fast short-input PRF": one round for each eight bytes, three
-// at the end, as the hash tables of Rust and Python have it. Unlike the hashes of most standard libraries it has no
-// inputs that meet whatever the seed is.
+// SipHash-1-3, after Aumasson and Bernstein, "SipHash: a fast short-input PRF": one round per eight bytes and three at
+// the end, as in the hash tables of Rust and Python. Unlike the hashes of most standard libraries, SipHash has no
+// inputs that collide under every seed.
 #include <cairn/seeded_hash.h>
 
 #include <array>

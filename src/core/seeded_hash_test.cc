@@ -21,7 +21,7 @@ TEST(SeededHash, IsTheSameForEqualTextsAndTellsOthersApart) {
   }
 }
 
-// Two blocks for which MurmurHash64A, the hash of libstdc++, ends in one state, whatever the first of them is.
+// For any first block, a second block exists that brings MurmurHash64A, the hash of libstdc++, to one fixed state.
 TEST(SeededHash, TellsApartWhatCollidesForTheStandardLibrary) {
   constexpr std::uint64_t kMultiplier = 0xC6A4A7935BD1E995;
   std::uint64_t inverse = kMultiplier;  // of an odd number, by Newton's method

@@ -11,7 +11,7 @@ constexpr std::uint32_t kFloatBias = 127;
 constexpr std::uint32_t kFloatInfinity = 0x7F800000u;
 constexpr std::uint32_t kFloatMantissaMask = (1u << kFloatMantissaBits) - 1;
 constexpr std::uint32_t kFloatQuietBit = 1u << (kFloatMantissaBits - 1);
-// What torch makes of the one NaN of kinds that have no infinities and no sign for it.
+// Torch's NaN for the kinds with a single NaN, without infinities and without a sign for NaN.
 constexpr std::uint32_t kFloatOfOnlyNaN = kFloatInfinity | 1;
 
 // An IEEE-like encoding of up to 16 bits.
@@ -20,13 +20,13 @@ struct Encoding {
   std::uint32_t mantissa_bits;
   std::uint32_t bias;
   std::uint32_t largest;   // code of the largest finite number
-  std::uint32_t overflow;  // code for what is larger, infinities included
+  std::uint32_t overflow;  // code for larger numbers, including infinities
   std::uint32_t nan;       // code for not-a-number
-  bool signed_specials;    // the sign bit also goes with zero, overflow and nan
+  bool signed_specials;    // zero, overflow and nan have a sign bit
 };
 
 constexpr Encoding kHalf{5, 10, 15, 0x7BFF, 0x7C00, 0x7E00, true};
-constexpr Encoding kE4M3FN{4, 3, 7, 0x7E, 0x7E, 0x7F, true};  // saturates, infinities too (torch 2.13)
+constexpr Encoding kE4M3FN{4, 3, 7, 0x7E, 0x7E, 0x7F, true};  // saturates, also for infinities (torch 2.13)
 constexpr Encoding kE5M2{5, 2, 15, 0x7B, 0x7C, 0x7F, true};
 constexpr Encoding kE4M3FNUZ{4, 3, 8, 0x7F, 0x80, 0x80, false};
 constexpr Encoding kE5M2FNUZ{5, 2, 16, 0x7F, 0x80, 0x80, false};
@@ -47,10 +47,10 @@ std::uint32_t round_magnitude(const Encoding& encoding, std::uint32_t magnitude_
   const auto float_exponent = static_cast<std::int32_t>(magnitude_bits >> kFloatMantissaBits);
   std::int32_t exponent =
       float_exponent - static_cast<std::int32_t>(kFloatBias) + static_cast<std::int32_t>(encoding.bias);
-  if (float_exponent == 0) return 0;  // far below the smallest of any of these encodings
+  if (float_exponent == 0) return 0;  // far below the smallest number of all encodings
   mantissa |= 1u << kFloatMantissaBits;
   std::uint32_t shift = dropped;
-  if (exponent <= 0) {  // subnormal here: the leading one moves into the mantissa
+  if (exponent <= 0) {  // subnormal in the encoding: the leading 1 moves into the mantissa
     shift += static_cast<std::uint32_t>(1 - exponent);
     if (shift > kFloatMantissaBits + 1) return 0;
     exponent = 0;
@@ -62,7 +62,7 @@ std::uint32_t round_magnitude(const Encoding& encoding, std::uint32_t magnitude_
   const std::uint32_t half = 1u << (shift - 1);
   const std::uint32_t code = (static_cast<std::uint32_t>(exponent) << encoding.mantissa_bits) + kept;
   const bool up = rest > half || (rest == half && (code & 1) != 0);
-  return code + (up ? 1 : 0);  // a carry into the exponent is just right
+  return code + (up ? 1 : 0);  // a carry into the exponent gives the right code
 }
 
 std::uint32_t encode(const Encoding& encoding, float value) {
@@ -83,7 +83,7 @@ float decode(const Encoding& encoding, std::uint32_t bits) {
   const std::uint32_t mantissa = magnitude & ((1u << encoding.mantissa_bits) - 1);
   if (!encoding.signed_specials && bits == encoding.nan) return std::bit_cast<float>(kFloatOfOnlyNaN);
   if (magnitude > encoding.largest) {
-    // Codes above: an infinity where there is one, else not-a-number, whose payload is kept.
+    // Codes above `largest`: an infinity if the encoding has infinities; otherwise not-a-number, with its payload.
     const bool infinity = magnitude == encoding.overflow && encoding.overflow != encoding.nan;
     const std::uint32_t payload = mantissa << (kFloatMantissaBits - encoding.mantissa_bits);
     const std::uint32_t special = kFloatInfinity | (infinity ? 0 : kFloatQuietBit | payload);
@@ -97,7 +97,7 @@ float decode(const Encoding& encoding, std::uint32_t bits) {
   return negative ? -value : value;
 }
 
-// Only an exponent, the code being 2 to the power of itself less 127; 255 is not-a-number.
+// The code is an exponent: the value is 2^(code - 127). The code 255 is not-a-number.
 constexpr std::uint8_t kE8M0NaN = 0xFF;
 
 std::uint8_t encode_e8m0(float value) {
@@ -107,7 +107,7 @@ std::uint8_t encode_e8m0(float value) {
   const std::uint32_t half = 1u << (kFloatMantissaBits - 1);
   const bool guard = (bits & half) != 0;
   const bool rest = (bits & (half - 1)) != 0;
-  const bool odd = exponent > 0;  // the hidden one is the last bit that is kept
+  const bool odd = exponent > 0;  // the hidden 1 is the last kept bit
   return static_cast<std::uint8_t>(exponent + (guard && (odd || rest) ? 1 : 0));
 }
 
@@ -123,7 +123,7 @@ std::uint16_t half_from_float(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t code = encode(kHalf, value);
   if ((bits & ~(1u << 31)) <= kFloatInfinity) return static_cast<std::uint16_t>(code);
-  // As processors do it, and torch with them: the payload goes along as far as there is room.
+  // Like processors and torch: the payload is kept as far as the mantissa has room.
   return static_cast<std::uint16_t>(code | ((bits & kFloatMantissaMask) >> (kFloatMantissaBits - kHalf.mantissa_bits)));
 }
 

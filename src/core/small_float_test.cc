@@ -36,8 +36,8 @@ TEST(SmallFloat, EveryFloat8IsItselfAgain) {
 }
 
 TEST(SmallFloat, RoundsToNearestAndTiesToEven) {
-  EXPECT_EQ(half_from_float(1.0F + 0x1p-11F), 0x3C00);      // a tie: down to the even one
-  EXPECT_EQ(half_from_float(1.0F + 3 * 0x1p-11F), 0x3C02);  // a tie: up to the even one
+  EXPECT_EQ(half_from_float(1.0F + 0x1p-11F), 0x3C00);      // a tie: down to even
+  EXPECT_EQ(half_from_float(1.0F + 3 * 0x1p-11F), 0x3C02);  // a tie: up to even
   EXPECT_EQ(half_from_float(1.0F + 0x1.01p-11F), 0x3C01);
   EXPECT_EQ(half_from_float(65519.0F), 0x7BFF);
   EXPECT_EQ(half_from_float(65520.0F), 0x7C00);

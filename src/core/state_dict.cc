@@ -13,7 +13,8 @@ constexpr std::size_t kSlotsMin = 16;
 
 std::size_t hash_of(std::string_view fqn) { return SeededHash()(fqn); }
 
-// Strides must belong to the sizes, and the extent that they span must be countable in bytes.
+// Checks that sizes and strides have equal dimensions, that the bytes of the elements are countable, and that the
+// elements have memory.
 Result<void> check_view(const TensorView& view) {
   if (view.strides.size() != view.sizes.size()) {
     return Error(ErrorCode::kInvalidArgument, "sizes and strides differ in dimensions")
@@ -30,7 +31,7 @@ Result<void> check_view(const TensorView& view) {
   return {};
 }
 
-// A chunk beside the first entry of its name.
+// Checks a chunk against the first entry of its name.
 Result<void> check_fits(const Entry& first, DType dtype, const Extents& global_shape) {
   const auto* tensor = std::get_if<TensorEntry>(&first.content);
   if (tensor == nullptr) return Error(ErrorCode::kInvalidArgument, "a key that was added twice").key(first.fqn);
@@ -78,14 +79,14 @@ void StateDict::grow_slots(std::size_t count) {
   for (const Slot& taken : old) {
     if (taken.entry == kNoEntry) continue;
     std::size_t slot = taken.hash & mask;
-    while (slots_[slot].entry != kNoEntry) slot = (slot + 1) & mask;  // names differ: there is nothing to compare
+    while (slots_[slot].entry != kNoEntry) slot = (slot + 1) & mask;  // the names differ: no comparison is needed
     slots_[slot] = taken;
   }
 }
 
 void StateDict::reserve(std::size_t more) {
   const std::size_t count = entries_.size() + more;
-  // Never by a little: many small steps would move all entries each time.
+  // Always at least doubles the capacity: many small steps would move all entries at each step.
   if (count > entries_.capacity()) entries_.reserve(std::max(count, 2 * entries_.capacity()));
   if (2 * count > slots_.size()) grow_slots(2 * count);
 }

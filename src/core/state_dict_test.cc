@@ -20,7 +20,7 @@ TEST(Fqn, JoinsKeysAndPositions) {
 TEST(StateDict, FindsEveryEntryByItsName) {
   constexpr int kCount = 5000;
   StateDict state;
-  state.reserve(100);  // some in time, the rest as they come
+  state.reserve(100);  // for some entries; the table grows for the rest
   for (int i = 0; i < kCount; ++i) {
     ASSERT_TRUE(state.add_tensor(Path{"layers", std::int64_t{i}}, view_of({2, 2})));
     ASSERT_EQ(state.find("layers." + std::to_string(i + 1)), nullptr);

@@ -9,10 +9,10 @@ bool is_complex(DType dtype) {
   return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
 }
 
-// A complex number is two numbers in memory.
+// The bytes of a number; a complex number consists of two numbers in memory.
 std::size_t number_bytes(DType dtype) { return is_complex(dtype) ? item_bytes(dtype) / 2 : item_bytes(dtype); }
 
-// A little-endian number's sign is the top bit of its last byte.
+// The sign of a little-endian number is the top bit of its last byte.
 void flip_sign(std::byte* number, std::size_t bytes) { number[bytes - 1] ^= std::byte{0x80}; }
 
 // Two's complement: flip all bits and add one.

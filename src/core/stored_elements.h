@@ -1,4 +1,4 @@
-// Stored elements: the byte changes that elements of a stock file may ask for before they are what they stand for.
+// Stored elements: the changes of bytes that turn the stored elements of a torch file into their values.
 //
 // Pure; in place. `elements` holds whole elements.
 #pragma once
@@ -10,12 +10,12 @@
 
 namespace cairn {
 
-// Turns the byte order of each number round.
+// Reverses the byte order of each number.
 void swap_bytes(DType dtype, std::span<std::byte> elements);
 
-// Turns the sign of each number round; of complex ones both parts.
+// Negates each number, and both parts of a complex number.
 void negate(DType dtype, std::span<std::byte> elements);
-// Of complex numbers the imaginary part alone; leaves others as they are.
+// Negates the imaginary parts of complex numbers; leaves real numbers unchanged.
 void negate_imaginary(DType dtype, std::span<std::byte> elements);
 
 }  // namespace cairn

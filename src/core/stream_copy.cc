@@ -11,12 +11,12 @@
 namespace cairn {
 namespace {
 
-// Below, the caches win.
+// Below this size, copying through the caches is faster.
 constexpr std::size_t kStreamedBytesMin = 256 * 1024;
 constexpr std::size_t kLineBytes = 64;
 
 #if defined(__SSE2__)
-// Whole lines to an aligned target.
+// Copies whole lines to an aligned target.
 void stream_lines(std::byte* target, const std::byte* source, std::size_t lines) {
   constexpr std::size_t kParts = kLineBytes / sizeof(__m128i);
   for (; lines != 0; --lines, target += kLineBytes, source += kLineBytes) {

@@ -1,7 +1,7 @@
-// Stream copy: moves much memory past the processor's cache, for whoever reads it next is another thread, or the
+// Stream copy: copies large memory past the processor's cache, for data that is next read by a second thread or a
 // device.
 //
-// Pure. On x86-64 about a third quicker than memcpy, which first reads the lines that it is going to overwrite.
+// Pure. On x86-64 about a third faster than memcpy, which first reads the target's cache lines.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace cairn {
 
-// Copies `source` to `target`, of the same size; they don't overlap. All of it is visible to other threads once they
-// have synchronised with the caller, as after memcpy.
+// Copies `source` to `target`, of equal size and without overlap. The bytes become visible as after memcpy: to every
+// thread that has synchronised with the caller.
 void stream_copy(std::span<std::byte> target, std::span<const std::byte> source);
 
 }  // namespace cairn

@@ -6,7 +6,7 @@
 namespace cairn {
 namespace {
 
-// Deep values are made by decoders that bound the nesting; this bound keeps text of hand-made ones finite.
+// Decoders bound the depth of values; this bound limits the text of values built by a caller.
 constexpr int kTextDepthMax = 32;
 
 // The state of a datetime.date, datetime.time or datetime.datetime: year (two bytes), month, day, hour, minute, second,
@@ -111,7 +111,7 @@ class Printer {
     text_ += name_of(array->dtype);
     text_ += " " + to_string(array->shape) + ">";
   }
-  // As the call that the pickle describes: "<collections.deque((), 3), [1, 2]>".
+  // Printed as the call in the pickle: "<collections.deque((), 3), [1, 2]>".
   void print_one(const std::unique_ptr<Object>& object) {
     const int depth = depth_;
     text_ += "<" + object->qualified_name();
@@ -195,7 +195,7 @@ bool operator==(const Value& a, const Value& b) {
 }
 
 std::string first_unknown_class(const Value& value) {
-  std::vector<const Value*> open{&value};  // no recursion: the depth is the input's
+  std::vector<const Value*> open{&value};  // no recursion: the input determines the depth
   while (!open.empty()) {
     const Value& next = *open.back();
     open.pop_back();

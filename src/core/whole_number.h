@@ -1,4 +1,4 @@
-// A whole number from its digits.
+// Parses a whole number.
 #pragma once
 
 #include <charconv>
@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// nullopt unless `digits` are a number of that type and nothing else: no space, no plus.
+// nullopt unless `digits` is a number within the range of T and contains nothing further: no space, no plus sign.
 template <std::integral T>
 std::optional<T> whole_number(std::string_view digits, int radix = 10) {
   T number = 0;
