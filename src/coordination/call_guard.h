@@ -1,4 +1,4 @@
-// CallGuard: what every Collectives does around its calls: checks the root, and refuses all after the first failure.
+// CallGuard: checks common to all Collectives: refuses a wrong root, and refuses every call after the first failure.
 #pragma once
 
 #include <cairn/result.h>
@@ -10,14 +10,15 @@
 
 namespace cairn::coordination {
 
-// kInvalidArgument: the root of a scatter must have one message for each rank.
+// kInvalidArgument: the root of a scatter must have one message per rank.
 Error wrong_message_count(std::size_t expected, std::size_t actual);
 
 class CallGuard {
  public:
   explicit CallGuard(std::size_t size) : size_(size) {}
 
-  // The result of `work`, a function without arguments that returns a Result, or the reason why it was not run.
+  // Returns the result of `work`, a function without arguments that returns a Result. Does not run `work` after an
+  // earlier failure or with a wrong root; returns the reason instead.
   template <typename Work>
   auto run(std::size_t root, Work&& work) -> decltype(work()) {
     if (failure_) {

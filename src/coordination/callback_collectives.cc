@@ -42,7 +42,7 @@ class CallbackCollectives final : public Collectives {
   }
 
  private:
-  // The work under the guard; what it throws becomes an error.
+  // Runs the work under the guard; an exception of the work becomes an error.
   template <typename Work>
   auto run(const char* name, std::size_t root, Work&& work) -> decltype(work()) {
     return guard_.run(root, [&]() -> decltype(work()) {
@@ -56,7 +56,7 @@ class CallbackCollectives final : public Collectives {
     });
   }
 
-  // The functions are somebody else's: what they return is not taken on trust.
+  // Checks the result of a function of the caller, which may be wrong.
   static Result<Messages> checked(Messages messages, std::size_t count) {
     if (messages.size() == count) return messages;
     return Error(ErrorCode::kInvalidArgument, "the function returned a wrong number of messages")

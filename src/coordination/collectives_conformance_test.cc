@@ -1,4 +1,4 @@
-// What every Collectives promises, tried on each of them with a thread per rank; and what a local group adds.
+// The promises of Collectives, tested on every kind with one thread per rank, and further promises of a local group.
 #include <cairn/callback_collectives.h>
 #include <cairn/local_group.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ CollectiveCalls calls_of(std::shared_ptr<Collectives> inner) {
       .barrier = [inner] { return inner->barrier(); }};
 }
 
-// Functions that call a local group.
+// Callback collectives; the functions call a local group.
 Group make_callback(std::size_t rank_count) {
   Group group;
   for (auto& inner : make_local_group(rank_count)) {
@@ -43,13 +43,13 @@ Group make_callback(std::size_t rank_count) {
 
 using Body = std::function<void(std::unique_ptr<Collectives>)>;
 
-// `body` on a thread for each rank; it may let go of its rank early.
+// Runs `body` on one thread per rank; `body` may destroy its rank early.
 void run_ranks(Group group, const Body& body) {
   std::vector<std::jthread> threads;
   for (auto& rank : group) threads.emplace_back([&body, own = std::move(rank)]() mutable { body(std::move(own)); });
 }
 
-// Differs in length and content for each rank and number; some are empty, all hold zeros.
+// Differs in length and content between ranks and numbers; some messages are empty, and the rest contain zeros.
 std::string message_of(std::size_t rank, std::size_t number) {
   std::string bytes;
   for (std::size_t i = 0; i < rank * 37 + number % 11; ++i) bytes.push_back(static_cast<char>(i % 3 * (rank + number)));
@@ -124,7 +124,7 @@ TEST_P(CollectivesConformance, StaysInStepOverALongMixedSequence) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   run_ranks(make(7), [seed](std::unique_ptr<Collectives> ranks) {
-    std::mt19937 chance(seed);  // the same calls on every rank
+    std::mt19937 chance(seed);  // equal calls on every rank
     for (std::size_t number = 0; number < 2000; ++number) {
       const std::size_t root = chance() % ranks->size();
       switch (chance() % 5) {
@@ -220,7 +220,7 @@ TEST(LocalGroup, GivesUpWaitingAfterTheTimeout) {
   EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
   EXPECT_EQ(error.rank(), 1);
   EXPECT_FALSE(group[1]->barrier());
-  EXPECT_TRUE(group[2]->barrier());  // every rank has called it
+  EXPECT_TRUE(group[2]->barrier());  // every rank has called barrier()
   EXPECT_FALSE(group[2]->barrier());
 }
 

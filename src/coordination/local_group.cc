@@ -1,12 +1,12 @@
-// How the ranks of a local group meet:
+// How the ranks of a local group exchange messages:
 //
-// 1. The n-th call of each rank belongs to round n. The first rank to come opens the round; the others must make the
-//    same call with the same root.
+// 1. The n-th call of each rank belongs to round n. The first rank opens the round; all later ranks must make an equal
+//    call with an equal root.
 // 2. A rank gives its messages to the round.
-// 3. It waits for what its call needs: the messages of the root, of every rank, or none. It fails instead if a rank has
-//    left that gave nothing to this round: the round can never be whole.
-// 4. It takes its result. When every rank has done so the round is gone.
-// 5. A rank leaves when its object is destroyed or a call of it fails, and wakes those that wait.
+// 3. The rank waits for the messages needed by the call: from the root, from every rank, or none. The call fails if a
+//    rank left the group without giving messages to the round: the round can never be complete.
+// 4. The rank takes its result. The last rank to take a result removes the round.
+// 5. A rank leaves the group when its LocalRank is destroyed or a call fails. Leaving wakes the waiting ranks.
 #include <cairn/local_group.h>
 
 #include <fmt/core.h>
@@ -76,7 +76,7 @@ struct Round {
   }
 };
 
-// Where the ranks meet. Thread-safe.
+// The shared state of the group. Thread-safe.
 class MeetingPlace {
  public:
   MeetingPlace(std::size_t size, std::optional<std::chrono::milliseconds> timeout)
@@ -111,8 +111,8 @@ class MeetingPlace {
 
  private:
   struct Member {
-    std::uint64_t given_count = 0;    // rounds that it gave messages to
-    std::optional<std::string> left;  // why
+    std::uint64_t given_count = 0;    // the number of rounds with messages of the rank
+    std::optional<std::string> left;  // the reason
   };
 
   Result<void> wait(std::unique_lock<std::mutex>& lock, const Round& round, std::uint64_t number, std::size_t rank) {
@@ -131,7 +131,7 @@ class MeetingPlace {
     }
   }
 
-  // A rank that will never give to the round.
+  // A rank that has left and will never give messages to the round.
   std::optional<std::size_t> find_gone(std::uint64_t number) const {
     for (std::size_t rank = 0; rank < size(); ++rank) {
       if (members_[rank].left && members_[rank].given_count <= number) return rank;
@@ -150,7 +150,7 @@ class MeetingPlace {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Member> members_;            // by rank
-  std::map<std::uint64_t, Round> rounds_;  // those that some rank has still to finish
+  std::map<std::uint64_t, Round> rounds_;  // the rounds that at least one rank has not finished
 };
 
 class LocalRank final : public Collectives {
