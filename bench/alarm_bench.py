@@ -1,7 +1,7 @@
-"""The torn-snapshot alarm: how much longer a call that stages asynchronously lasts with it than without it.
+"""The cost of the torn-snapshot alarm: the duration of an asynchronously staging call with and without the alarm.
 
-Saves with and without the alarm take turns in one process. The figure of a pair is the quotient of the two calls' wall
-times; the one of a state is the median of its pairs.
+Saves with and without the alarm take turns in a single process. The figure of a pair is the quotient of the two calls'
+wall times; the figure of a state is the median of its pairs.
 """
 
 import gc
@@ -38,13 +38,13 @@ def pairs(state: dict[str, torch.Tensor], kind: str, scratch: Path, count: int) 
             seconds = {}
             for made, directory in turns if number % 2 else reversed(turns):
                 seconds[directory.name] = seconds_of_call(made, state, directory)
-            if number > 0:  # the first one plans, and makes the arenas
+            if number > 0:  # the first pair plans, and allocates the arenas
                 found.append(seconds["guarded"] / seconds["plain"])
     return found
 
 
 def measure_alarm(scratch: Path) -> dict[str, dict[str, float]]:
-    """By state and kind of writer."""
+    """Returns the figures by state and kind of writer."""
     figures: dict[str, dict[str, float]] = {}
     for name, (count, elements) in STATES.items():
         state = {f"layers.{number}.weight": torch.rand(elements) for number in range(count)}

@@ -1,7 +1,7 @@
-"""Asynchronous saves: how long the trainer waits, what the writing takes from it, and when the checkpoint is durable.
+"""Asynchronous saves: the trainer's wait, the training's slowdown during the write, and the time until durability.
 
-Every measurement is made in a process of its own, that of one library after that of the other. Run as a program this is
-one round; imported, it starts that program and gives its figures. docs/performance.md says what each figure means.
+Every measurement runs in its own process; the libraries take turns. Run as a program, the module measures a single
+round; imported, the module starts the program and returns its figures. docs/performance.md defines each figure.
 """
 
 import argparse
@@ -33,23 +33,23 @@ from training_rate import TrainingLoop, on_one_core
 FIRST_MB = 100
 MANY_TENSORS = 100_000
 DESCRIPTORS = 256
-SECONDS_MAX = 180  # for one measurement; a library that hangs is left out
-SECONDS_TO_END = 20  # for a process that has told what it found
+SECONDS_MAX = 180  # for a single measurement; a library that hangs is left out
+SECONDS_TO_END = 20  # for a process that has reported its figures
 DURABLE_SAVES = 3
-SETTLE_SECONDS = 0.2  # of training before it is watched
-DRAIN_SECONDS = 2.0  # how long it is watched while saves drain, at least
+SETTLE_SECONDS = 0.2  # of training before the measured steps
+DRAIN_SECONDS = 2.0  # the least total time of training measured during drains
 DRAINS_MIN, DRAINS_MAX = 3, 40
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 Figures = dict[str, list[float]]
 
 
-# --- one measurement, in a process of its own
+# --- a single measurement, in its own process
 
 
 @dataclass
 class Trial:
-    """One library in this process, and a place for its checkpoints."""
+    """A library in this process, and a place for its checkpoints."""
 
     peer: AsyncPeer
     scratch: Path
@@ -60,7 +60,7 @@ class Trial:
         self.figures[figure].append(value)
 
     def blocked(self, state: State, directory: Path) -> tuple[float, Pending]:
-        """How long the trainer waits for a save, in seconds."""
+        """Returns the seconds that the trainer waits for a save, and the save."""
         with no_garbage():
             start = time.perf_counter()
             pending = self.peer.save(state, directory)
@@ -68,7 +68,10 @@ class Trial:
 
     @contextlib.contextmanager
     def directory(self, state: State, name: str = "checkpoint") -> Iterator[Path]:
-        """An empty directory for a checkpoint of `state`, which is there at the end; the device has come to rest."""
+        """Yields an empty directory for a checkpoint of `state`, after a sync of the device.
+
+        At the end the checkpoint must be there, and the directory is removed.
+        """
         path = self.scratch / name
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
@@ -80,7 +83,7 @@ class Trial:
         shutil.rmtree(path)
 
     def raw_rate(self, size: int) -> float:
-        """What the device takes now, in bytes per second, from a program that does nothing but write."""
+        """Returns the device's write rate now, in bytes per second, measured by a program that only writes."""
         path = self.scratch / "raw"
         path.mkdir(parents=True, exist_ok=True)
         os.sync()
@@ -90,7 +93,7 @@ class Trial:
 
 @contextlib.contextmanager
 def no_garbage() -> Iterator[None]:
-    """Python collects its garbage before, and not inside: that takes as long as a save."""
+    """Python collects garbage before the block and not inside: a collection takes as long as a save."""
     gc.collect()
     gc.disable()
     try:
@@ -100,7 +103,7 @@ def no_garbage() -> Iterator[None]:
 
 
 class Copy:
-    """What the trainer must wait for at least: one thread copies the state into memory that has been used before."""
+    """The least wait of a trainer: a single thread copies the state into memory that was used before."""
 
     def __init__(self, state: State) -> None:
         self.sources = list(tensors_of(state).values())
@@ -123,7 +126,7 @@ class Copy:
 
 
 def cpu_seconds() -> float:
-    """Of this process and those that it started. What the kernel's own threads write back is not in it."""
+    """CPU seconds of this process and its descendants. Write-back by the kernel's own threads is not included."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     total = usage.ru_utime + usage.ru_stime
     for pid in processes_under(os.getpid()) - {os.getpid()}:
@@ -134,7 +137,7 @@ def cpu_seconds() -> float:
 
 
 def measure_large(trial: Trial, arguments: argparse.Namespace) -> None:
-    """The first save, prepared ahead; then saves like all later ones."""
+    """Measures the first save, prepared ahead, and then the later saves."""
     state = transformer_with_adam(arguments.state_mib)
     copy = Copy(state)
     trial.peer.prepare(state)
@@ -155,7 +158,10 @@ def measure_large(trial: Trial, arguments: argparse.Namespace) -> None:
 
 
 def measure_durable(trial: Trial, state: State, copy: Copy) -> None:
-    """Whole saves, each between two looks at the raw device, whose rate changes from second to second."""
+    """Measures whole saves.
+
+    The rate of the raw device, which changes from second to second, is measured before and after.
+    """
     size = bytes_of(state)
     raw_before = trial.raw_rate(size)
     for _ in range(DURABLE_SAVES):
@@ -177,11 +183,12 @@ def measure_durable(trial: Trial, state: State, copy: Copy) -> None:
 
 
 def measure_training(trial: Trial, state: State, copy: Copy, figure: str) -> list[float]:
-    """How many steps a second there are while saves drain, as a share of those without. Gives the seconds blocked.
+    """Measures the rate of training steps while saves drain, as a share of the rate without saves.
 
-    A drain can be over in a few steps, so there are as many saves as it takes to see some training; each beside a
-    window of its length without a save, before it and behind it by turns. Such a window begins as a drain does, right
-    after the state was copied: the first steps after any copy find nothing of theirs in the caches.
+    Returns the seconds blocked of each save. A drain can end after a few steps; the measurement therefore repeats saves
+    until the drains are long enough in total. Each drain is paired with a window of equal length without a save, in
+    turn before and after the drain. Both begin right after a copy of the state: the first steps after a copy find none
+    of their data in the caches.
     """
     training = TrainingLoop()
     blocked: list[float] = []
@@ -191,7 +198,8 @@ def measure_training(trial: Trial, state: State, copy: Copy, figure: str) -> lis
         with trial.directory(state) as directory:
             with on_one_core():
                 training.rate_for(SETTLE_SECONDS)
-            # The call is made on all cores, so that what it starts is not confined to the trainer's.
+            # The call runs on all cores: processes and threads started by the call must not be confined to the
+            # trainer's core.
             waited, pending = trial.blocked(state, directory)
             blocked.append(waited)
             with on_one_core():
@@ -208,7 +216,7 @@ def measure_training(trial: Trial, state: State, copy: Copy, figure: str) -> lis
             alone.add(*training.steps_while(lambda: time.perf_counter() < end))
 
     drain()
-    draining, blocked = Steps(draining.last_seconds), []  # it told how long one takes
+    draining, blocked = Steps(draining.last_seconds), []  # the first drain gives the length of the windows
     while len(blocked) < DRAINS_MIN or (draining.seconds < DRAIN_SECONDS and len(blocked) < DRAINS_MAX):
         for part in (drain, train_alone) if len(blocked) % 2 else (train_alone, drain):
             part()
@@ -218,7 +226,7 @@ def measure_training(trial: Trial, state: State, copy: Copy, figure: str) -> lis
 
 @dataclass
 class Steps:
-    """Training, as far as it was watched."""
+    """The count and the duration of the measured training steps."""
 
     last_seconds: float = 0.0
     count: int = 0
@@ -234,7 +242,10 @@ class Steps:
 
 
 def lost_when_staged_later(trial: Trial, state: State, directory: Path, step_seconds: float) -> float:
-    """Seconds of call and fence together, with a training step between them that is longer than the copy."""
+    """Returns the seconds of call and fence in sum.
+
+    The training step between call and fence is longer than the copy.
+    """
     training = TrainingLoop()
     start = time.perf_counter()
     pending = trial.peer.save(state, directory, stage_later=True)
@@ -251,7 +262,7 @@ def lost_when_staged_later(trial: Trial, state: State, directory: Path, step_sec
 
 
 def measure_small(trial: Trial, arguments: argparse.Namespace) -> None:
-    """Very many small tensors: what counts is the time that each costs."""
+    """Measures very many small tensors: the figure is the time per tensor."""
     count = arguments.small_count
     state = {"model": small_tensors(count)}
     trial.peer.prepare(state)
@@ -262,7 +273,7 @@ def measure_small(trial: Trial, arguments: argparse.Namespace) -> None:
 
 
 def measure_first(trial: Trial, _: argparse.Namespace) -> None:
-    """The first save of a process that has prepared nothing."""
+    """Measures the first save of a process without preparation."""
     state = {"model": {f"layers.{index}": torch.rand(1_000_000) for index in range(FIRST_MB // 4)}}
     with trial.directory(state) as directory:
         start = time.perf_counter()
@@ -271,7 +282,7 @@ def measure_first(trial: Trial, _: argparse.Namespace) -> None:
 
 
 def measure_memory(trial: Trial, arguments: argparse.Namespace) -> None:
-    """What trainer and writer have together, beyond what the trainer has before its first save."""
+    """Measures the memory of trainer and writer in sum, beyond the trainer's memory before its first save."""
     state = transformer_with_adam(arguments.state_mib)
     gc.collect()
     before = mib_together({os.getpid()})
@@ -289,7 +300,7 @@ def measure_memory(trial: Trial, arguments: argparse.Namespace) -> None:
 
 
 def measure_many(trial: Trial, _: argparse.Namespace) -> None:
-    """More tensors than there may be open files."""
+    """Measures more tensors than the limit of open files."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     values = torch.rand(MANY_TENSORS, 64)
     state = {"model": {f"t.{index:06}": values[index].clone() for index in range(MANY_TENSORS)}}
@@ -302,10 +313,10 @@ def measure_many(trial: Trial, _: argparse.Namespace) -> None:
 @dataclass(frozen=True)
 class Measurement:
     run: Callable[[Trial, argparse.Namespace], None]
-    must_give: tuple[str, ...]  # figures that every library gives, or it has failed
-    start_method: str = "fork"  # torch is imported once; nothing else has been done with it by then
+    must_give: tuple[str, ...]  # figures that every library gives unless the measurement failed
+    start_method: str = "fork"  # torch is imported once; the parent has only imported torch
     every_round: bool = True
-    without: tuple[str, ...] = ()  # whose figure would be that of another
+    without: tuple[str, ...] = ()  # libraries with the figure of a different library
 
 
 MEASUREMENTS = {
@@ -315,14 +326,14 @@ MEASUREMENTS = {
     ),
     "small": Measurement(measure_small, ("async training, small", "async small blocked")),
     "first": Measurement(measure_first, ("async first durable",), without=("dcp cached",)),
-    # Pages shared with a parent would count less, so here the process is a new one.
+    # Pages shared with a parent would count only in part: the process is spawned.
     "memory": Measurement(measure_memory, ("async memory",), start_method="spawn", every_round=False),
     "many": Measurement(measure_many, ("async many",), every_round=False, without=("dcp cached",)),
 }
 
 
 def run_trial(what: str, name: str, arguments: argparse.Namespace, report: Connection) -> None:
-    """In the process of its own."""
+    """Runs in the process of the measurement."""
     trace = bool(os.environ.get("CAIRN_BENCH_TRACE"))
     if not trace:  # warnings and log lines of libraries and their processes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
@@ -346,7 +357,7 @@ def run_trial(what: str, name: str, arguments: argparse.Namespace, report: Conne
 
 
 def trial_in_process(what: str, name: str, arguments: argparse.Namespace) -> tuple[Figures, str | None]:
-    """The figures, and what went wrong."""
+    """Returns the figures, and the error if the measurement failed."""
     context = multiprocessing.get_context(MEASUREMENTS[what].start_method)
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=run_trial, args=(what, name, arguments, sending))
@@ -401,7 +412,10 @@ def main() -> int:
 def measure_async(
     scratch: Path, raw_device: Path, number: int, options: argparse.Namespace
 ) -> dict[str, dict[str, list[float]]]:
-    """Figures of round `number`, by library; each a list, for some are measured more than once in a round."""
+    """Returns the figures of round `number`, by library.
+
+    Each figure is a list: a round may measure a figure several times.
+    """
     command = [sys.executable, __file__, str(scratch), "--raw-device", str(raw_device), "--round", str(number)]
     command += ["--state-mib", str(options.state_mib), "--small-count", str(options.small_count)]
     output = subprocess.run(

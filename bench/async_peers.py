@@ -1,6 +1,6 @@
-"""The libraries whose asynchronous saves are compared, each with the durability that Cairn gives.
+"""The compared libraries' asynchronous saves, each with Cairn's durability.
 
-A library is imported when its peer is made, so that one does not pay for another, neither in time nor in memory.
+A library is imported when its peer is made: the time and memory of an import do not burden the remaining libraries.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,10 @@ LATER = StagingOptions(
 
 @dataclass(frozen=True)
 class Pending:
-    """A save under way. `fence` returns when the state may change again, `wait` when the checkpoint is durable."""
+    """A save under way.
+
+    `fence` returns when the state may change again, `wait` when the checkpoint is durable.
+    """
 
     fence: Callable[[], Any]
     wait: Callable[[], Any]
@@ -34,9 +37,9 @@ class Pending:
 
 
 class AsyncPeer:
-    """A library, set up in this process. What it keeps from save to save, it keeps until `close`."""
+    """A library, set up in this process. A peer keeps its resources until `close`."""
 
-    can_overlap = True  # whether a save may start while another is under way
+    can_overlap = True  # whether saves may overlap
     can_stage_later = True
 
     def save(self, state: State, directory: Path, *, stage_later: bool = False) -> Pending:
@@ -44,14 +47,17 @@ class AsyncPeer:
         raise NotImplementedError
 
     def prepare(self, state: State) -> None:
-        """Makes ready for saves of such a state, as far as the library can, and returns when it is."""
+        """Prepares for saves of states like `state`, as far as the library can.
+
+        Returns when the preparation is complete.
+        """
 
     def close(self) -> None:
-        """Frees what is kept, and ends processes."""
+        """Frees the kept resources, and ends processes."""
 
 
 def pending(started: "Future[Any] | AsyncSaveResponse", after: Callable[[], None] = lambda: None) -> Pending:
-    """Of what async_save returned; `after` is done when the future is."""
+    """Wraps the result of async_save; `wait` calls `after` when the upload is complete."""
     later = isinstance(started, AsyncSaveResponse)
     upload: Future[Any] = started.upload_completion if later else started
 
@@ -89,15 +95,19 @@ class CairnPeer(AsyncPeer):
 
 
 class DcpPeer(AsyncPeer):
-    """Stock DCP. `cached`: one DefaultStager for all saves, which keeps its memory, as FileSystemWriter's
-    cache_staged_state_dict does where there is CUDA."""
+    """Stock DCP.
+
+    `cached`: a single DefaultStager with kept memory serves all saves, as FileSystemWriter's cache_staged_state_dict
+    does where CUDA is available.
+    """
 
     def __init__(self, kind: AsyncCheckpointerType, *, cached: bool = False) -> None:
         self.kind = kind
         self.blocking = DefaultStager(BLOCKING) if cached else None  # the default copies into new memory every time
         self.later = DefaultStager(LATER) if cached else None
         self.can_stage_later = cached
-        # Cached, a second save would overwrite what the first still writes; in the process, both read from one pipe.
+        # Cached, a second save would overwrite the memory of the first; in the process, both would read from a single
+        # pipe.
         self.can_overlap = not cached and kind is AsyncCheckpointerType.THREAD
         if kind is AsyncCheckpointerType.PROCESS:
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -113,7 +123,7 @@ class DcpPeer(AsyncPeer):
         return pending(started, after=lambda: sync(directory))
 
     def prepare(self, state: State) -> None:
-        """Only the stager that stages later, which is measured with warm memory; DCP has nothing for a first save."""
+        """Prepares the stager that stages later, which is measured with warm memory. DCP can't prepare a first save."""
         if self.later is not None:
             self.later.stage(state).result()
 
@@ -124,9 +134,9 @@ class DcpPeer(AsyncPeer):
 
 
 class TorchCheckpointingPeer(AsyncPeer):
-    """The successor of DCP: staged into shared memory behind a lock, always later, and written by its process."""
+    """The successor of DCP: stages into shared memory behind a lock, always later; its process writes."""
 
-    can_overlap = False  # one save waits for the other
+    can_overlap = False  # a save waits for the previous save
 
     def __init__(self) -> None:
         from synced_storage import SyncedStorageConfig, sync_checkpoint
@@ -153,7 +163,7 @@ class TorchCheckpointingPeer(AsyncPeer):
 
     def prepare(self, state: State) -> None:
         self.checkpoints.prewarm_staging(state)
-        # It waits for what has been staged itself; the save that follows is not to wait for it.
+        # The manager itself waits for its staging; the measured save must not wait for the staging.
         if self.checkpoints._prewarm_staging_future is not None:
             self.checkpoints._prewarm_staging_future.result()
 

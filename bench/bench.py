@@ -1,7 +1,7 @@
-"""Measures Cairn beside torch.distributed.checkpoint, torch.save, safetensors and the raw device, in one run.
+"""Measures Cairn beside torch.distributed.checkpoint, torch.save, safetensors and the raw device, in a single run.
 
-Peers take turns (A B C A B C ...), all sync file and directory, and the table shows medians. Shares are of the best
-that the raw device gave in the same run.
+Peers take turns (A B C A B C ...), all sync file and directory, and the table shows medians. Shares are relative to the
+raw device's best rate in the run.
 """
 
 import argparse
@@ -40,7 +40,7 @@ FIGURES = ("large", "small", "memory", "metadata", "local_plan", "planning", "ra
 
 @dataclass
 class Samples:
-    """What was measured: figure, then peer, then one number per round."""
+    """Samples: figure, then peer, then a number per round."""
 
     by_figure: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
@@ -53,13 +53,13 @@ class Samples:
 
 
 def cpu_seconds() -> float:
-    """User and system time of this process, all threads. What the kernel's own threads write back is not in it."""
+    """User and system time of this process, all threads. Write-back by the kernel's own threads is not included."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def seconds_of(action: Callable[[], Any]) -> tuple[float, float]:
-    """Wall and CPU seconds of one call; what it returns is freed outside of the measurement."""
+    """Returns wall and CPU seconds of a call. The call's result is freed outside the measurement."""
     gc.collect()
     gc.disable()
     cpu, start = cpu_seconds(), time.perf_counter()
@@ -93,7 +93,7 @@ def remember(directory: Path) -> None:
 
 @contextlib.contextmanager
 def empty_directory(path: Path) -> Iterator[Path]:
-    """A new directory; what an earlier round left there is gone, and the device has come to rest."""
+    """Yields a new directory, after removing an earlier round's files and a sync of the device."""
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     os.sync()
@@ -129,7 +129,7 @@ class Bench:
                     wall, cpu = seconds_of(lambda peer=peer, directory=directory: peer.save(state, directory))
                 self.samples.add("save rate", peer.name, size / wall)
                 self.samples.add("save cpu", peer.name, cpu / (size / 1e9))
-            self.measure_raw_device(raw_device, size)  # again: others may have the device for a while
+            self.measure_raw_device(raw_device, size)  # again: foreign load may slow the device for a while
             for temperature, prepare in (("cold", forget), ("warm", remember)):
                 for peer in self.peers:
                     directory = self.scratch / peer.name
@@ -212,7 +212,7 @@ class Bench:
                     self.samples.add(f"alarm: {state}", kind, quotient)
 
     def warm_up(self) -> None:
-        """Imports and thread pools come at the first call; they are not what is measured."""
+        """Makes the first calls unmeasured: imports and thread pools are not part of a figure."""
         state = transformer_with_adam(0)
         for peer in self.peers:
             with empty_directory(self.scratch / "warm-up") as directory:
@@ -220,11 +220,11 @@ class Bench:
                 peer.load(state, directory)
 
 
-# --- peak memory, in a process of its own
+# --- peak memory, in its own process
 
 
 def measure_peak(peer: Peer, action: str, directory: Path, state_mib: int) -> float:
-    """MiB that one call adds to the resident memory at its peak. Pages of mapped files count while they are mapped."""
+    """Returns the peak of resident memory added by a call, in MiB. Pages of mapped files count while mapped."""
     small = transformer_with_adam(0)
     with empty_directory(directory.with_name("small")) as other:
         peer.save(small, other)
@@ -247,7 +247,7 @@ def output_of(*command: str) -> str:
 
 
 def build_program(name: str) -> Path:
-    """A C++ program of this folder, built beside the release."""
+    """Builds a C++ program of this folder, beside the release build."""
     for command in (
         ("cmake", "--preset", "release", "-DCAIRN_BUILD_BENCH=ON"),
         ("cmake", "--build", "--preset", "release", "--target", f"bench_{name}"),
@@ -297,7 +297,10 @@ class Table:
             self.lines.append(f"{f'local plan of {LOCAL_TENSORS:,} tensors':34}    {text}")
 
     def async_rows(self) -> None:
-        """Targets stand at the end; those that depend on another library are of what it took in this run."""
+        """Adds the rows with their targets.
+
+        A target relative to another library uses the library's figure of this run.
+        """
 
         def target(part: float, figure: str, peer: str) -> str:
             value = self.samples.median(figure, peer)
@@ -346,7 +349,7 @@ class Table:
         self.lines.append(f"{title:34}    {cells[0]}, torch {cells[1]}: 1/{share:.0f}")
 
     def raw_rate(self, direction: str) -> float | None:
-        """The best way to use the device, by its median."""
+        """Returns the better rate of direct and buffered I/O, by its median."""
         rates = [self.samples.median(f"raw {direction}_{way}", "device") for way in ("direct", "buffered")]
         return max((rate for rate in rates if rate is not None), default=None)
 

@@ -1,11 +1,11 @@
-"""What a save does last, where a library does not: its names are made durable."""
+"""The last step of a durable save, for libraries that lack the step: syncing the names."""
 
 import os
 from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """Of a directory: the names in it."""
+    """Makes the names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-// How long one rank takes to make the bytes of its local plan from a filled state dict, and how long filling one takes
-// without Python.
+// The time of a rank to encode its local plan from a filled state dict, and to fill a state dict without Python.
 //
 //   bench_local_plan TENSORS ROUNDS
 //
+// Prints the seconds of the best round as JSON.
 // Prints the seconds of the best round as JSON.
 #include <cairn/state_dict.h>
 
@@ -26,7 +26,7 @@ using cairn::TensorView;
 
 float memory[16];
 
-// As planning_bench.py names them.
+// Names as in planning_bench.py.
 Result<StateDict> state_of(int tensor_count) {
   StateDict state;
   state.reserve(static_cast<std::size_t>(tensor_count));
@@ -42,7 +42,7 @@ Result<std::string> plan_of(const StateDict& state) {
   return cairn::checkpointer::encode_local_plan(items.sources(), {});
 }
 
-// The shorter of `best` and how long the call takes; what it returns stays in `result`.
+// Returns the lesser of `best` and the seconds of the call. Stores the call's result in `result`.
 template <typename T, typename Call>
 double best_of(double best, Result<T>& result, const Call& call) {
   const auto start = std::chrono::steady_clock::now();

@@ -1,6 +1,6 @@
-// How long the codec of `.metadata` takes.
+// The speed of the `.metadata` codec.
 //
-//   bench_metadata FILE OUTPUT      reads FILE, writes the same graph to OUTPUT, prints seconds as JSON
+//   bench_metadata FILE OUTPUT      reads FILE, writes an equal graph to OUTPUT, prints seconds as JSON
 #include <chrono>
 #include <cstdio>
 #include <fstream>

@@ -1,4 +1,4 @@
-"""`.metadata` of a large job: how long Cairn and Python's pickle take to read and to write the same graph."""
+"""`.metadata` of a large job: the time of Cairn and of Python's pickle to read and to write an equal graph."""
 
 import gc
 import json
@@ -26,7 +26,7 @@ ROWS = 8  # of each tensor, on each rank
 
 
 def metadata_of_large_job() -> Metadata:
-    """Every tensor is cut into one chunk per rank, every rank has one file."""
+    """Returns metadata in which every tensor has a chunk per rank, and every rank a file."""
     tensors: dict[str, Any] = {}
     storage: dict[MetadataIndex, _StorageInfo] = {}
     length = ROWS * 1024 * 4 + 1577
@@ -55,7 +55,10 @@ def timed(action: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def measure_metadata(program: Path, scratch: Path) -> dict[str, dict[str, float]]:
-    """Seconds by figure and peer; `program` is the C++ side, which reads the file and writes what it has read."""
+    """Returns seconds by figure and peer.
+
+    `program` is the C++ side: the program reads the file and writes an equal graph.
+    """
     metadata = metadata_of_large_job()
     write_seconds, pickled = timed(lambda: pickle.dumps(metadata))
     read_seconds, _ = timed(lambda: pickle.loads(pickled))

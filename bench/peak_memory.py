@@ -1,8 +1,8 @@
-"""How much memory something takes at its peak.
+"""Peak memory of a call, or of a process and its descendants.
 
-Run as a program, `peak_memory.py PID` watches a process and those that it started until its own input ends, and prints
-the most that they had together, in MiB. Memory that they share counts once. They stand still while they are looked at:
-what goes from one to the other meanwhile would count twice, or not at all.
+Run as a program, `peak_memory.py PID` watches a process and its descendants until the end of its own input, and prints
+their peak memory in sum, in MiB. Shared memory counts once. The watched processes are stopped during each sample:
+memory that moves between running processes would count twice or not at all.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ SAMPLE_SECONDS = 0.02
 
 
 def kibibytes(name: str) -> int:
-    """A line of /proc/self/status."""
+    """Returns the value of a line of /proc/self/status, in KiB."""
     lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
     return next(int(words[1]) for words in lines if words[0] == f"{name}:")
 
@@ -28,14 +28,14 @@ class PeakMemory:
 
     def __init__(self) -> None:
         self.before = kibibytes("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5\n")  # the high-water mark starts again from here
+        Path("/proc/self/clear_refs").write_text("5\n")  # resets the high-water mark
 
     def mib(self) -> float:
         return (kibibytes("VmHWM") - self.before) / 1024
 
 
 def processes_under(pid: int) -> set[int]:
-    """`pid`, and the processes that it started, and theirs."""
+    """Returns `pid` and its descendants."""
     found = {pid}
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -45,7 +45,7 @@ def processes_under(pid: int) -> set[int]:
 
 
 def proportional_kibibytes(pid: int) -> int:
-    """Of a process: its own memory, and of what n processes share 1/n. 0 if it has gone."""
+    """Returns the process's own memory plus 1/n of the memory shared by n processes; 0 if the process is gone."""
     with contextlib.suppress(OSError):
         lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines())
         return next((int(words[1]) for words in lines if words[0] == "Pss:"), 0)
@@ -57,19 +57,19 @@ def mib_together(pids: set[int]) -> float:
 
 
 class PeakTogether:
-    """Counts from its creation: the most that this process and those that it started have together.
+    """Counts from its creation: the peak memory of this process and its descendants in sum.
 
-    Another process looks, and makes them stand still for that: time nothing meanwhile.
+    A watcher process stops all of them for each sample: time nothing meanwhile.
     """
 
     def __init__(self) -> None:
         command = [sys.executable, __file__, str(os.getpid())]
         self.watcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.watcher.stdout is not None
-        self.watcher.stdout.readline()  # it is ready
+        self.watcher.stdout.readline()  # the watcher is ready
 
     def mib(self) -> float:
-        """The peak until now; ends the watch."""
+        """Returns the peak until now, and ends the watch."""
         return float(self.watcher.communicate()[0])
 
 

@@ -1,4 +1,4 @@
-"""The libraries that are compared, each with the durability that Cairn gives: file and directory are synced."""
+"""The compared libraries' saves and loads, each with Cairn's durability: file and directory are synced."""
 
 import os
 import warnings
@@ -18,10 +18,10 @@ import cairn
 
 @dataclass(frozen=True)
 class Peer:
-    """`save` writes a state into an empty directory; `load` brings it back into memory of its own.
+    """`save` writes a state into an empty directory; `load` reads the state back into memory.
 
-    Cairn and DCP fill the tensors of `state`; torch.load makes new ones. What is merely mapped is copied into `state`,
-    for until then nothing has been read.
+    Cairn and DCP fill the tensors of `state`; torch.load makes new tensors. Mapped files are copied into `state`,
+    because mapping alone reads nothing.
     """
 
     name: str
@@ -93,6 +93,6 @@ PEERS = {
     )
 }
 
-# Both say at every call that there is one process.
+# Both libraries warn at every call that only a single process saves.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 warnings.filterwarnings("ignore", message="Detected an existing checkpoint")

@@ -1,9 +1,9 @@
-// How long the coordinator takes to decide who writes what, and how much memory that takes.
+// The time and memory of the coordinator to decide the ranks' writes.
 //
 //   bench_planning RANKS SHARDED REPLICATED VALUES
 //
 // Each rank lists its slice of SHARDED tensors, cut along the first dimension, and REPLICATED small tensors and VALUES
-// that all ranks have. Prints seconds, MiB and the written items as JSON.
+// of all ranks. Prints seconds, MiB and the written items as JSON.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -24,7 +24,7 @@ using cairn::plan::LocalPlan;
 constexpr std::int64_t kRows = 8;  // of each sharded tensor, on each rank
 constexpr std::int64_t kColumns = 1024;
 
-// What arrived from a rank: its items, and the one piece of memory that their names are in.
+// The plan of a rank: its items, and the memory of their names.
 struct RankPlan {
   std::string names;
   LocalPlan items;
@@ -68,7 +68,7 @@ RankPlan plan_of(std::int64_t rank, std::int64_t ranks, const std::vector<int>& 
   return plan;
 }
 
-// A line of /proc/self/status that counts KiB, in MiB.
+// Returns a line of /proc/self/status that counts KiB, in MiB.
 double status_mib(const std::string& name) {
   std::ifstream status("/proc/self/status");
   std::string word;
@@ -86,7 +86,7 @@ cairn::Result<void> measure(std::int64_t rank_count, const std::vector<int>& cou
   for (RankPlan& plan : arrived) ranks.push_back(std::move(plan.items));
 
   const double before = status_mib("VmRSS:");
-  std::ofstream("/proc/self/clear_refs") << "5\n";  // the high-water mark starts again from here
+  std::ofstream("/proc/self/clear_refs") << "5\n";  // resets the high-water mark
   const auto start = std::chrono::steady_clock::now();
   CAIRN_TRY_ASSIGN(const auto plan, cairn::plan::plan_save(ranks));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -1,11 +1,11 @@
-"""The plans of a save: how long Cairn and torch take to list what a rank has, and to decide who writes what.
+"""The plans of a save: the time of Cairn and torch to list a rank's items, and to decide the ranks' writes.
 
-A local plan: torch's part is what its planner makes of a state dict. Cairn's goes further, up to the bytes that a rank
-sends to the coordinator; torch pickles its plan for that, which is not counted.
+A local plan: torch's part is its planner's plan of a state dict. Cairn's part goes further, up to the bytes that a rank
+sends to the coordinator; torch would still pickle its plan, which is not counted.
 
-The coordinator's plan: torch's part is what its planner does with the gathered plans: drop duplicates, make the global
-plan and the metadata, validate the chunks. Cairn's makes and validates the plan; its `.metadata` is measured by the
-figure `metadata`.
+The coordinator's plan: torch's part is its planner's work on the gathered plans: drop duplicates, make the global plan
+and the metadata, validate the chunks. Cairn's part makes and validates the plan; the figure `metadata` covers the
+encoding of `.metadata`.
 """
 
 import gc
@@ -33,14 +33,14 @@ from cairn.flattening import Rules
 from cairn.tensors import TensorSource
 
 RANK_COUNTS = (64, 256, 1024)
-SHARDED = 450  # parameters of which each rank has a slice
-REPLICATED = 10  # small tensors that all ranks have
+SHARDED = 450  # parameters, each sliced over all ranks
+REPLICATED = 10  # small tensors on all ranks
 VALUES = 10
 ROWS, COLUMNS = 8, 1024  # of a slice, as in planning.cc
 
 LOCAL_TENSORS = 10_000
-LOCAL_REPEATS = 10  # in turns, and the best counts: it is a matter of milliseconds, and others use the machine too
-LOCAL_TRIES = 5  # of Cairn's in each turn, as many as last about as long as torch's
+LOCAL_REPEATS = 10  # in turns; the best counts, because foreign load disturbs milliseconds
+LOCAL_TRIES = 5  # of Cairn's in each turn, together about as long as torch's
 
 
 def item_of_tensor(fqn: str, size: torch.Size, chunk: ChunkStorageMetadata) -> WriteItem:
@@ -53,7 +53,10 @@ def name_of(kind: str, number: int) -> str:
 
 
 def plan_of(rank: int, ranks: int) -> SavePlan:
-    """What one rank sends to the coordinator; nothing is shared with other ranks' plans, as after unpickling."""
+    """Returns a rank's plan as sent to the coordinator.
+
+    Plans of different ranks share no objects, as after unpickling.
+    """
     items = []
     for number in range(SHARDED):
         chunk = ChunkStorageMetadata(torch.Size((rank * ROWS, 0)), torch.Size((ROWS, COLUMNS)))
@@ -104,7 +107,7 @@ def measure_planning(program: Path) -> dict[str, dict[str, float]]:
 
 
 def describe_with_cairn(state_dict: dict[str, Any]) -> Any:
-    """As cairn.save does it."""
+    """Describes the state as cairn.save does."""
     state = _engine.StateDict()
     tensors = TensorSource(state)
     tensors.add_leaves(state_dict, Rules.TORCH_2_4, refuse_value)
@@ -122,7 +125,7 @@ def plan_locally_with_torch(state_dict: dict[str, Any]) -> Any:
 
 
 def seconds_of(action: Callable[[], Any]) -> float:
-    """Of one call; what it returns is freed outside of the measurement."""
+    """Returns the seconds of a call. The call's result is freed outside the measurement."""
     start = time.perf_counter()
     result = action()
     seconds = time.perf_counter() - start
@@ -131,8 +134,8 @@ def seconds_of(action: Callable[[], Any]) -> float:
 
 
 def measure_local_plan(program: Path) -> dict[str, dict[str, float]]:
-    """Seconds by figure and peer, for one rank's plan of many small tensors."""
-    # As local_plan.cc names and shapes them.
+    """Returns seconds by figure and peer, for a rank's plan of many small tensors."""
+    # Names and shapes as in local_plan.cc.
     state_dict = {"model": {f"layers.{i}.weight": torch.zeros(4, 4) for i in range(LOCAL_TENSORS)}}
     command = [str(program), str(LOCAL_TENSORS), str(LOCAL_TRIES)]
     described, encoded, stock = [], [], []

@@ -1,7 +1,7 @@
 """Saves and loads by several ranks: Cairn beside torch.distributed.checkpoint, in turn, in the same processes.
 
-Run as a program under torchrun it is one of the ranks; imported, it starts them and reads what rank 0 found. Both
-libraries sync what they write. Times are from one barrier to the next, so the slowest rank counts.
+Run as a program under torchrun, the module is a rank; imported, the module starts the ranks and returns rank 0's
+figures. Both libraries sync their writes. Times run from barrier to barrier: the slowest rank counts.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from torch.distributed.tensor import DTensor, Placement, Shard, distribute_tenso
 import cairn
 
 TENSORS = 16
-COLUMNS = 8192  # float32: a row cut in two is a run of 16 KiB, a row of a 2-D cut by 2 as well; see `WIDE`
-WIDE = 131072  # columns whose halves are runs of 256 KiB
+COLUMNS = 8192  # float32: half a row is a run of 16 KiB; see `WIDE`
+WIDE = 131072  # half a row is a run of 256 KiB
 
 Call = Callable[[dict[str, Any], Path], Any]
 
@@ -52,7 +52,7 @@ LIBRARIES: dict[str, tuple[Call, Call]] = {"cairn": (cairn_save, cairn_load), "d
 
 
 def state_of(mesh: DeviceMesh, placement: Placement, mebibytes: int, columns: int) -> dict[str, Any]:
-    """Tensors of that size in sum, each rank holding a part; the same numbers whatever the mesh."""
+    """Returns tensors of `mebibytes` in sum, sharded over the ranks, with equal numbers for every mesh."""
     rows = mebibytes * 2**20 // (4 * columns * TENSORS)
     generator = torch.Generator().manual_seed(1)
     state: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def state_of(mesh: DeviceMesh, placement: Placement, mebibytes: int, columns: in
 
 
 def bytes_read() -> int:
-    """All that this process has asked of files so far, as the kernel counts."""
+    """Returns the bytes that this process has read from files, as counted by the kernel."""
     lines = (line.split() for line in Path("/proc/self/io").read_text().splitlines())
     return next(int(words[1]) for words in lines if words[0] == "rchar:")
 
@@ -140,7 +140,7 @@ def main() -> int:
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     measure = measure_saves if arguments.action == "save" else measure_loads
-    # Once without counting: imports, threads and connections come at the first call.
+    # An unmeasured first round: imports, threads and connections come at the first call.
     small = argparse.Namespace(**{**vars(arguments), "mib": 8, "directory": arguments.directory / "small"})
     if dist.get_rank() == 0:
         small.directory.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,10 @@ def run_ranks(count: int, action: str, directory: Path, *options: str) -> dict[s
 
 
 def measure_ranks(scratch: Path, mebibytes: int) -> dict[str, dict[str, float]]:
-    """Figures by library: 2 ranks save and load; what 4 saved, 2 load, cut the same way and the other way."""
+    """Returns figures by library.
+
+    2 ranks save and load; 2 ranks load a save of 4 ranks, cut along the dimension of the save and along the second.
+    """
     figures: dict[str, dict[str, float]] = {}
 
     def take(prefix: str, found: dict[str, float]) -> None:

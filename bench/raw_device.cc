@@ -1,10 +1,11 @@
-// What the device under a directory can do: a file written and read in several ways, each with four requests in flight.
+// The rates of the device under a directory: a file written and read in several ways, each with four requests in
+// flight.
 //
-//   bench_raw_device DIR BYTES              prints bytes per second as JSON
-//   bench_raw_device DIR BYTES write_direct    only this one
+//   bench_raw_device DIR BYTES                 prints bytes per second as JSON
+//   bench_raw_device DIR BYTES write_direct    measures only write_direct
 //
 // Writes end with fsync of file and directory; reads start from a cold cache. Nothing is checksummed or copied. Buffers
-// lie in huge pages, which a device takes in fewer pieces.
+// lie in huge pages, which a device transfers in fewer pieces.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -48,7 +49,7 @@ class File {
   int fd_;
 };
 
-// One aligned buffer per thread, filled with noise so that no layer below can shrink it.
+// An aligned buffer per thread, filled with noise: no lower layer can compress the buffer.
 class Buffers {
  public:
   Buffers() {
@@ -56,7 +57,7 @@ class Buffers {
     for (auto*& buffer : buffers_) {
       buffer = static_cast<unsigned char*>(std::aligned_alloc(kAlignment, kRequestBytes));
       require(buffer != nullptr, "aligned_alloc");
-      ::madvise(buffer, kRequestBytes, MADV_HUGEPAGE);  // a wish: refusal does no harm
+      ::madvise(buffer, kRequestBytes, MADV_HUGEPAGE);  // a hint: refusal does no harm
       for (std::size_t i = 0; i < kRequestBytes; i += sizeof(std::uint64_t)) {
         const std::uint64_t noise = random();
         std::memcpy(buffer + i, &noise, sizeof noise);

@@ -1,4 +1,4 @@
-"""The states that are saved and loaded: a transformer with its optimizer, and very many small tensors."""
+"""The measured states: a transformer with its optimizer, and very many small tensors."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ BYTES_PER_PARAMETER = 12  # float32, and two moments of Adam
 
 
 def transformer_with_adam(mebibytes: int) -> State:
-    """Weights and Adam moments of a GPT of about that size, nested as trainers nest them."""
+    """Returns weights and Adam moments of a GPT of about `mebibytes`, nested as trainers nest their states."""
     shapes = {"embedding.weight": (VOCABULARY, WIDTH)}
     layer_shapes = {
         "norm_1.weight": (WIDTH,),
@@ -51,7 +51,7 @@ def small_tensors(count: int) -> State:
 
 
 def tensors_of(state: Any, prefix: str = "") -> dict[str, torch.Tensor]:
-    """The tensors of a nested state under flat names."""
+    """Returns the tensors of a nested state under flat names."""
     if isinstance(state, torch.Tensor):
         return {prefix: state}
     items = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()

@@ -1,6 +1,6 @@
-"""A storage for torch_checkpointing that syncs what it writes, as the other libraries do.
+"""A storage for torch_checkpointing that syncs its writes, as the remaining libraries do.
 
-It works in the process that writes, so its time and its CPU count where they arise.
+The storage works in the writing process: its time and CPU count there.
 """
 
 import os
@@ -33,11 +33,11 @@ class SyncedStorage(LocalFileSystemStorage):
 @dataclass
 class SyncedStorageConfig(StorageConfig):
     def create_storage(self) -> SyncedStorage:
-        # O_DIRECT is the library's default, and fails: what torch.save writes is not aligned.
+        # The library's default, O_DIRECT, fails: torch.save's writes are not aligned.
         return SyncedStorage(LocalFileSystemStorageConfig(use_direct_io=False))
 
 
 def sync_checkpoint(path: str, _: Any) -> None:
-    """The last step of a save: the names of its files, and its own."""
+    """Runs as the last step of a save: makes the names of its files durable, and its own name."""
     sync(Path(path))
     sync(Path(path).parent)

@@ -1,4 +1,4 @@
-"""A small training loop on one core, and how many steps a second it makes."""
+"""A small training loop on a single core, and its rate in steps per second."""
 
 import contextlib
 import os
@@ -13,7 +13,10 @@ BATCH = 16
 
 
 class TrainingLoop:
-    """Steps of a millisecond or so, most of it Python: it shows when somebody else holds Python's lock."""
+    """Steps of about a millisecond, mostly Python.
+
+    The rate falls when a second thread holds Python's interpreter lock.
+    """
 
     def __init__(self) -> None:
         layers = [torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU()) for _ in range(LAYERS)]
@@ -22,7 +25,7 @@ class TrainingLoop:
         self.batch = torch.randn(BATCH, WIDTH)
 
     def accumulate(self) -> None:
-        """Forward and backward, which leave the parameters as they are."""
+        """Runs forward and backward. The parameters do not change."""
         self.model(self.batch).square().mean().backward()
 
     def step(self) -> None:
@@ -31,7 +34,7 @@ class TrainingLoop:
         self.optimizer.zero_grad()
 
     def steps_while(self, going: Callable[[], bool]) -> tuple[int, float]:
-        """Steps from now until `going` is seen to be over, at least one, and the seconds that they took."""
+        """Trains while `going()` is true, at least a single step. Returns the number of steps and their seconds."""
         count, start = 0, time.perf_counter()
         while count == 0 or going():
             self.step()
@@ -39,7 +42,7 @@ class TrainingLoop:
         return count, time.perf_counter() - start
 
     def rate_for(self, seconds: float) -> float:
-        """Steps per second, from now on for so long."""
+        """Returns the steps per second over the next `seconds`."""
         end = time.perf_counter() + seconds
         count, taken = self.steps_while(lambda: time.perf_counter() < end)
         return count / taken
@@ -47,9 +50,9 @@ class TrainingLoop:
 
 @contextlib.contextmanager
 def on_one_core() -> Iterator[None]:
-    """The calling thread computes on one core, the first; threads that run already, or come later, on any.
+    """Confines the calling thread to the first core. Threads that run already, or start outside, use any core.
 
-    What is started inside inherits the one core: start nothing there.
+    A process or thread started inside the block inherits the single core: start nothing inside.
     """
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
     torch.set_num_threads(1)
