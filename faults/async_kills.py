@@ -1,9 +1,9 @@
-"""SIGKILL of trainers and writers while a save goes on in the background.
+"""SIGKILL of trainers and writers while a save runs in the background.
 
-Whatever is killed when: the directory then holds the old or the new checkpoint, whole; the new one if any rank was told
-so, or if only trainers died, with a writer process, and all of them had heard that their state was staged. A rank that
-lives on gets an error of Cairn's, from the future or from its next call, and the save after that works. Nothing is
-left: no process, nothing open, no private folder.
+After each kill the directory holds the old or the new checkpoint, whole. It holds the new checkpoint if any rank
+received success, or if only trainers with writer processes died after all ranks had reported their state as staged. A
+surviving rank gets an error of Cairn's, from the future or from its next call, and its next save works. No process, no
+open file and no private folder is left.
 """
 
 import random
@@ -25,16 +25,19 @@ from trial import Trial
 
 import cairn
 
-TIMEOUT_SECONDS = 30.0  # of a process group: more than the deadline of its saves, after which they fail on all ranks
-_LATEST_SECONDS = 60.0  # a surviving writer has long finished by then
+TIMEOUT_SECONDS = 30.0  # of a process group: longer than the deadline of its saves, which then fail on all ranks
+_LATEST_SECONDS = 60.0  # longer than a surviving writer needs
 _CLOSING_SECONDS = 20.0
-# The calls by which the ranks plan: in the first save of a job, and after it, when the plan still fits.
+# The collectives of the ranks' planning: in the first save of a job, and in later saves that reuse the plan.
 PLANNING_CALLS, REUSE_CALLS = ["all_gather", "gather", "scatter"], ["all_gather"]
 
 
 @dataclass(frozen=True)
 class AtPlanning:
-    """Before or after one of the calls by which ranks plan, or so long after the last: while the state is staged."""
+    """Before or after a collective of the planning, or `seconds` later.
+
+    After the last collective the state is being staged.
+    """
 
     call: int
     after: bool
@@ -47,7 +50,7 @@ class AtPlanning:
 
 @dataclass(frozen=True)
 class AtReturn:
-    """So long after async_save has returned, on each rank by itself."""
+    """`seconds` after async_save has returned, on each rank separately."""
 
     seconds: float
 
@@ -60,7 +63,7 @@ AsyncMoment = After | AtSight | AtPlanning | AtReturn
 
 @dataclass(frozen=True)
 class AsyncKill:
-    """What is to happen: after some whole saves of a new job, one save more, in which the victims die."""
+    """A kill: after `whole_saves` undisturbed saves of a new job the victims die during a further save."""
 
     how: AsyncSave
     ranks: int
@@ -71,7 +74,7 @@ class AsyncKill:
 
     @property
     def survivors(self) -> list[int]:
-        """The ranks whose trainers live on."""
+        """The ranks with surviving trainers."""
         return [rank for rank in range(self.ranks) if self.whom == "writer" or rank not in self.victims]
 
     def __str__(self) -> str:
@@ -81,7 +84,7 @@ class AsyncKill:
 
 
 def draw(chance: random.Random, how: AsyncSave, whom: Whom, typical_seconds: float) -> AsyncKill:
-    """A third of them in a first save; one rank or all of one or two."""
+    """Draws a kill. A third strike a first save; the victims are a single rank or all ranks of a job of one or two."""
     ranks = chance.choice([1, 2, 2])
     victims = chance.choice([(rank,) for rank in range(ranks)] + [tuple(range(ranks))])
     whole_saves = chance.choice([0, 1, 2])
@@ -102,7 +105,7 @@ def draw(chance: random.Random, how: AsyncSave, whom: Whom, typical_seconds: flo
 
 
 def certain(how: AsyncSave, whom: Whom) -> list[AsyncKill]:
-    """How every run begins, whatever the machine: one that comes too early for its save, and one too late."""
+    """The first kills of every run, on every machine: a kill too early for its save, and a kill too late."""
     return [
         AsyncKill(how, 2, (1,), whom, AtPlanning(0, after=False), whole_saves=1),
         AsyncKill(how, 1, (0,), whom, AtSight("committed", 0.0), whole_saves=1),
@@ -111,13 +114,13 @@ def certain(how: AsyncSave, whom: Whom) -> list[AsyncKill]:
 
 @dataclass
 class AsyncKiller:
-    """Carries kills out in one directory, one after the other."""
+    """Carries out kills in a directory, one after the other."""
 
     trial: Trial
     tally: Tally
 
     def carry_out(self, kill: AsyncKill, which: str) -> None:
-        """`which` says how to find this kill again if it brings a problem."""
+        """Carries out a kill. `which` tells in a problem's text how to repeat the kill."""
         self.tally.tried += 1
         try:
             self._carry_out(kill)
@@ -145,7 +148,11 @@ class AsyncKiller:
             descendants.await_none()
 
     def _strike(self, job: Job, kill: AsyncKill) -> bool:
-        """Whether the new checkpoint must be there: somebody was told so, or all was staged, and can be written."""
+        """Strikes, and returns whether the new checkpoint must be there.
+
+        The new checkpoint must be there if a rank received success, or if a surviving writer process has the whole
+        staged state.
+        """
         old = self.trial.in_place
         job.start("save", self.trial.directory, self.trial.next_step(), _strikes(kill))
         if isinstance(kill.moment, After | AtSight):
@@ -171,7 +178,7 @@ class AsyncKiller:
         return told or outlived
 
     def _look_for_the_newest(self, must_be_new: bool) -> int | None:
-        """The step that a job which starts now goes on from."""
+        """Returns the step from which a job that starts now would resume."""
         old, new = self.trial.in_place, self.trial.step
         latest = cairn.latest(self.trial.directory, wait=_LATEST_SECONDS)
         allowed: Collection[int | None] = {new} if must_be_new else {old, new}
@@ -182,7 +189,7 @@ class AsyncKiller:
         return which
 
     def _require_clean(self, kill: AsyncKill, must_be_new: bool) -> None:
-        """Where whoever can clean up lives on, nothing waits for the next save."""
+        """Requires that no private folder is left, if a process survived to remove the folder."""
         litter = self.trial.litter()
         self.tally.found["with litter"] += bool(litter)
         alone = kill.whom == "writer" and kill.ranks == 1
@@ -203,13 +210,16 @@ def _strikes(kill: AsyncKill) -> dict[int, Strike]:
 
 
 def _await_writers(job: Job, ranks: Collection[int]) -> None:
-    """Returns when there is somebody to kill, or nothing more to be killed for."""
+    """Returns when each rank has a writer to kill, or has already reported the end of its save."""
     while not all(job.writers(rank) or job.has_news(rank) for rank in ranks):
         time.sleep(20e-6)
 
 
 def require_as_before(job: Job, rank: int, before: Mapping[str, int]) -> None:
-    """The trainer has no more open than before, at most one writer and two arenas. Threads may still be ending."""
+    """Requires that the trainer holds no more open files than before, at most a writer and two arenas.
+
+    The check is repeated, because threads may still be ending.
+    """
     until = time.monotonic() + _CLOSING_SECONDS
     while True:
         now, writers = job.open_files(rank), job.writers(rank)
@@ -222,7 +232,7 @@ def require_as_before(job: Job, rank: int, before: Mapping[str, int]) -> None:
 
 
 def _typical_seconds(trial: Trial, how: AsyncSave) -> float:
-    """How long a save takes here, first saves of a job included."""
+    """Returns the typical seconds of a save on this machine, first saves of a job included."""
     with Job(2, TIMEOUT_SECONDS, how) as job:
         replies = [reply for _ in range(5) for reply in trial.save(job)]
     calls = [PLANNING_CALLS] * len(job.ranks) + [REUSE_CALLS] * 4 * len(job.ranks)
@@ -249,14 +259,14 @@ def _random(
 
 
 def trainers(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """The trainer of one rank or of all; the writer processes live on."""
+    """Kills the trainer of a single rank or of all; the writer processes survive."""
     _random(
         folder, tally, seed, indices, lambda chance: (AsyncSave(True, staged_later=chance.random() < 0.3), "trainer")
     )
 
 
 def writers(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """The writer process of one rank or of all; the trainers live on, and go on saving."""
+    """Kills the writer process of a single rank or of all; the trainers survive, and continue to save."""
     _random(
         folder,
         tally,
@@ -267,10 +277,10 @@ def writers(folder: Path, tally: Tally, seed: int, indices: range) -> None:
 
 
 def both(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """The trainer and the writer process of one rank or of all."""
+    """Kills the trainer and the writer process of a single rank or of all."""
     _random(folder, tally, seed, indices, lambda chance: (AsyncSave(True, chance.random() < 0.3), "both"))
 
 
 def threads(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """The trainer of one rank or of all, and with it the threads that write."""
+    """Kills the trainer of a single rank or of all, and with the trainer its writing threads."""
     _random(folder, tally, seed, indices, lambda chance: (AsyncSave(False, chance.random() < 0.3), "trainer"))

@@ -1,7 +1,7 @@
-"""Storage that fails, and processes that hang, while a save goes on in the background.
+"""Failing storage, and hanging processes, while a save runs in the background.
 
-The error reaches every rank with its cause, in the future or in the next call; the old checkpoint is what is loaded;
-the same ranks go on, and their next save works once the trouble is over.
+Every rank gets the error with its cause, in the future or in the next call. The old checkpoint is loaded. The ranks
+continue, and their next save works after the fault.
 """
 
 import itertools
@@ -26,15 +26,15 @@ from tally import Problem, Tally
 from trial import Trial
 
 _DISK_BYTES = 16 << 20
-_FREE_BYTES = 1 << 20  # of a full disk: less than any rank writes
-_LIMIT_BYTES = 256 << 10  # of a file of a rank whose writes fail: less than a file of a save
-_DEADLINE_SECONDS = 2.0  # of the saves in which somebody hangs: each takes that long
+_FREE_BYTES = 1 << 20  # free bytes of a full disk: less than any rank writes
+_LIMIT_BYTES = 256 << 10  # size limit of a file on the rank whose writes fail: less than a file of a save
+_DEADLINE_SECONDS = 2.0  # of the saves with a hanging process: each takes as long
 _HOW = [AsyncSave(process, asks=asks) for process in (True, False) for asks in (True, False)]
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """What goes wrong with the storage, and the error that every rank must report, in a word of each."""
+    """A fault of the storage, and words that every rank's error must contain."""
 
     name: str
     starts: Callable[[Job, Path], AbstractContextManager[None]]
@@ -53,7 +53,7 @@ def _full_disk(_job: Job, directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _failing_write(job: Job, _directory: Path) -> Iterator[None]:
-    """Of the last rank alone."""
+    """Fails the writes of the last rank alone."""
     writer = job.who_writes(job.ranks[-1])
     before = resource.prlimit(writer, resource.RLIMIT_FSIZE)
     resource.prlimit(writer, resource.RLIMIT_FSIZE, (_LIMIT_BYTES, before[1]))
@@ -76,7 +76,7 @@ _TROUBLES = (
 
 
 def disks(folder: Path, tally: Tally, seed: int, count: int) -> None:
-    """Each trouble, with each type of save, on one rank and on two, in an order of the seed's."""
+    """Tries each fault with each type of save, on a single rank and on two, in an order drawn from the seed."""
     ways = list(itertools.product(_HOW, (1, 2)))
     random.Random(seed).shuffle(ways)
     trials = [(trouble, how, ranks) for how, ranks in ways for trouble in _TROUBLES]
@@ -119,7 +119,7 @@ def _go_through(trouble: Trouble, trial: Trial, how: AsyncSave, ranks: int, tall
         tally.found[trouble.name] += 1
     descendants.await_none()
     for path in trial.directory.iterdir():
-        path.unlink()  # the disk is small
+        path.unlink()  # the small disk needs the space
 
 
 def _require_cause(reply: Reply, cause: str, tally: Tally) -> None:
@@ -130,7 +130,10 @@ def _require_cause(reply: Reply, cause: str, tally: Tally) -> None:
 
 @dataclass(frozen=True)
 class Hang:
-    """`whom` of a rank is stopped. A writer is killed by its trainer for that; a trainer goes on later."""
+    """A stop of a rank's trainer or writer.
+
+    The trainer kills a stopped writer; a stopped trainer is continued later.
+    """
 
     whom: str  # "trainer" or "writer"
     ranks: int
@@ -146,8 +149,8 @@ class Hang:
 def _draw(chance: random.Random, number: int) -> Hang:
     later, asks = chance.random() < 0.3, chance.random() < 0.6
     if number % 3 == 0:
-        # The process group would notice a rank that is stopped before it has planned.
-        # The first at once, so that every run has one that comes before its bytes are staged.
+        # The process group would notice a rank that stops before its planning. The first hang of a run stops at once:
+        # every run contains a stop before the bytes are staged.
         planned = Strike(0, True, signal.SIGSTOP, chance.uniform(0, 0.001) if number else 0.0)
         return Hang("trainer", 2, chance.randrange(2), planned, AsyncSave(True, later, True, _DEADLINE_SECONDS))
     ranks = chance.choice([1, 2])
@@ -158,7 +161,7 @@ def _draw(chance: random.Random, number: int) -> Hang:
 
 
 def hangs(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """A writer, or a trainer that stages, is stopped for longer than the deadline of its saves."""
+    """Stops a writer, or a trainer that stages, for longer than the deadline of its saves."""
     trial = Trial(folder / "checkpoint")
     for index in indices:
         hang = _draw(random.Random(f"{seed} {index}"), index)
@@ -170,8 +173,11 @@ def hangs(folder: Path, tally: Tally, seed: int, indices: range) -> None:
 
 
 def _was_planning(hang: Hang, replies: list[Reply]) -> bool:
-    """Whether the ranks had to plan anew, and so were still talking when the trainer stopped, a moment after their
-    first call: their process group, which gave up first, is of no use any more."""
+    """Whether the ranks were still planning anew when the trainer stopped.
+
+    The trainer stops shortly after the first collective. If the ranks were planning, their process group timed out
+    first and is unusable.
+    """
     return hang.whom == "trainer" and any(
         "the process group failed" in reply.text and len(reply.calls) > len(REUSE_CALLS) for reply in replies
     )
@@ -204,7 +210,7 @@ def _carry_out(hang: Hang, trial: Trial, tally: Tally) -> None:
         which = trial.look({new} if told else {old, new}, f"after the hang, a rank told: {told}")
         tally.found["new" if which == new else "old"] += 1
         tally.found["with a rank told"] += told
-        for rank in job.ranks:  # a writer may have been stopped when it had nothing left to do
+        for rank in job.ranks:  # a writer may have been stopped without remaining work
             job.signal(rank, signal.SIGCONT, "writer")
         if not (was_planning := _was_planning(hang, replies)):
             trial.save(job)

@@ -1,4 +1,4 @@
-"""Jobs that cross each other in one directory: two that save at once, and one that loads what another overwrites."""
+"""Jobs that cross in a directory: two jobs save at once, and a job loads while a second overwrites."""
 
 import random
 from pathlib import Path
@@ -10,8 +10,11 @@ from trial import Trial
 
 
 def savers(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """Two jobs save into one directory at once: one wins, whole, and the other is told, or they came one after the
-    other. Both ranks of a job hear the same."""
+    """Two jobs save into a directory at once.
+
+    Either a single job wins, whole, and the losing job gets an error, or the saves follow each other. Both ranks of a
+    job get equal outcomes.
+    """
     for index in indices:
         chance = random.Random(f"{seed} {index}")
         trial = Trial(folder / f"checkpoint-{index}", exists=chance.random() < 0.5)
@@ -25,7 +28,7 @@ def savers(folder: Path, tally: Tally, seed: int, indices: range) -> None:
 def _save_at_once(trial: Trial, tally: Tally, chance: random.Random) -> None:
     with Job(RANKS) as one, Job(RANKS) as other:
         if chance.random() < 0.7:
-            trial.save(one)  # the first save into a directory is another case than an overwrite
+            trial.save(one)  # a first save into a directory differs from an overwrite
         winners: set[int | None] = set()
         jobs = [one, other] if chance.random() < 0.5 else [other, one]
         for job in jobs:
@@ -52,7 +55,7 @@ def _said(replies: list[Reply]) -> list[str]:
 
 
 def loaders(folder: Path, tally: Tally, saves: int) -> None:
-    """Two ranks load while two others overwrite: every load is of one whole step, the same one on both ranks."""
+    """Two ranks load while a second job overwrites: every load returns a whole step, equal on both ranks."""
     trial = Trial(folder / "checkpoint")
     with Job(RANKS) as saver, Job(RANKS) as loader:
         trial.save(saver)

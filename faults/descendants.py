@@ -1,7 +1,7 @@
-"""The processes that come of this program: ranks, which it forks, and their writers, which outlive them.
+"""The descendants of this program: forked ranks, and their writers, which outlive the ranks.
 
-A writer whose trainer is dead becomes a child of this program. So nothing that was started gets out of sight, whatever
-was killed.
+A writer becomes a child of this program when its trainer dies. The program therefore sees every process that it
+started, whichever process was killed.
 """
 
 import ctypes
@@ -15,17 +15,17 @@ from tally import Problem
 
 _PR_SET_CHILD_SUBREAPER = 36
 _WRITER = "cairn-writer"
-_END_SECONDS = 60.0  # a writer has been told to go, or has finished what was staged, by then
+_END_SECONDS = 60.0  # within this time a writer has exited, or has finished its staged saves
 
 
 def adopt_orphans() -> None:
-    """From now on the processes below this one become its children when their parents die."""
+    """Makes this process the parent of every orphaned descendant from now on."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 def writers_of(trainer: int) -> list[int]:
-    """The writer processes that a trainer has started, and that run."""
+    """Returns the running writer processes that the trainer has started."""
     return [pid for pid in _children(trainer) if _name(pid) == _WRITER]
 
 
@@ -39,7 +39,7 @@ def strike(trainer: int, number: int, whom: str) -> None:
 
 
 def await_none() -> None:
-    """Returns when this program has no child any more. One that stays is a Problem, and killed."""
+    """Returns when this program has no child. Kills the children that stay, and raises Problem."""
     until = time.monotonic() + _END_SECONDS
     while True:
         try:
@@ -56,14 +56,14 @@ def await_none() -> None:
 
 
 def end_all() -> None:
-    """Kills what is left after a Problem; a process may be stopped, and would stay for ever."""
+    """Kills the remaining processes after a Problem; a stopped process would stay for ever."""
     for pid in _children(os.getpid()):
         os.kill(pid, signal.SIGKILL)
     await_none()
 
 
 def open_files(pid: int) -> Counter[str]:
-    """What a process has open: how many of each kind."""
+    """Counts the open files of a process by kind."""
     kinds: Counter[str] = Counter()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -80,7 +80,7 @@ def _children(parent: int) -> list[int]:
         for thread in Path(f"/proc/{parent}/task").iterdir():
             found += map(int, (thread / "children").read_text().split())
     except (FileNotFoundError, ProcessLookupError):
-        pass  # gone, or a thread of it
+        pass  # the process, or a thread, is gone
     return found
 
 

@@ -1,4 +1,4 @@
-"""A library, loaded into this program and into whatever it starts, by which fsync can be made to fail."""
+"""A library, loaded into this program and its descendants, with a switch that makes fsync fail."""
 
 import os
 import shutil
@@ -30,12 +30,12 @@ SYNC(fdatasync)
 
 
 def switch() -> Path:
-    """While this file exists, every sync fails."""
+    """While the returned file exists, every sync fails."""
     return Path(os.environ[_SWITCH])
 
 
 def load() -> None:
-    """Starts this program once more, with the library, if it was started without."""
+    """Executes this program again with the library, unless the library is already loaded."""
     if _SWITCH in os.environ:
         return
     folder = Path(tempfile.mkdtemp(prefix="cairn-faults-"))
@@ -48,6 +48,6 @@ def load() -> None:
 
 
 def unload() -> None:
-    """Removes what load() has made, at the end."""
+    """Removes the files that load() made, at the end."""
     if _SWITCH in os.environ:
         shutil.rmtree(switch().parent)

@@ -1,11 +1,11 @@
-"""Kills, stops and crosses the ranks of saves and loads, and looks at what is left. See docs/faults.md.
+"""Kills, stops and crosses the ranks of saves and loads, and checks the remaining files. See docs/faults.md.
 
 Prints a line per kind of fault; the exit code is 0 only if every promise held.
 """
 
 import os
 
-os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before torch: forked ranks want no threads
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before torch: forked ranks have no threads
 
 import argparse
 import json
@@ -33,16 +33,16 @@ import cairn
 
 @dataclass(frozen=True)
 class Counts:
-    """How often the faults that are random are tried."""
+    """The numbers of tries of the random faults."""
 
     kills: int
     others: int
     async_kills: int
-    async_disks: int  # each trouble with each way to save is 24
+    async_disks: int  # each fault with each way to save makes 24
     async_hangs: int
 
 
-STOCK, ASYNC, WAITING = "stock", "async", "waiting"  # how names begin, and all others: each names a group
+STOCK, ASYNC, WAITING = "stock", "async", "waiting"  # name prefixes, and all other names: each names a group
 SAMPLE = Counts(kills=60, others=8, async_kills=12, async_disks=9, async_hangs=4)
 ALL = Counts(kills=300, others=40, async_kills=300, async_disks=24, async_hangs=300)
 
@@ -73,7 +73,7 @@ def faults(arguments: argparse.Namespace) -> dict[str, Callable[[Path, Tally], N
 
 
 def group_of(name: str) -> str:
-    """What names the fault together with its like."""
+    """Returns the group of the fault, from its name."""
     prefix = name.partition("-")[0]
     return prefix if prefix in (STOCK, ASYNC) else WAITING
 
@@ -111,7 +111,7 @@ def main() -> int:
     if arguments.seed < 0:
         arguments.seed = random.SystemRandom().randrange(2**32)
     known = faults(arguments)
-    wanted = arguments.names or [WAITING, ASYNC]  # not what is done to stock torch: it says nothing about Cairn
+    wanted = arguments.names or [WAITING, ASYNC]  # STOCK is left out: its results say nothing about Cairn
     if unknown := set(wanted) - known.keys() - {WAITING, ASYNC, STOCK}:
         parser.error(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if any(name in wanted or group_of(name) in wanted for name in known if name == "async-disk"):

@@ -1,6 +1,6 @@
-"""A job: the forked ranks of one process group, and the means to tell, hear, stop and kill them.
+"""A job: the forked ranks of a process group, and the means to command, hear, stop and kill the ranks.
 
-Whoever forks has imported torch and Cairn and uses neither a process group nor a thread: so a rank starts in
+The forking process has imported torch and Cairn, and uses neither a process group nor a thread: a rank starts in
 milliseconds, where importing torch takes seconds.
 """
 
@@ -23,41 +23,41 @@ import rank as rank_process
 from orders import AsyncSave, Strike, Whom
 from tally import Problem
 
-TIMEOUT_SECONDS = 5.0  # of a job's process group, unless it says another
+TIMEOUT_SECONDS = 5.0  # of a job's process group, by default
 
-_HANG_SECONDS = 60.0  # beyond the time-out of the group: a rank that says nothing for so long hangs
+_HANG_SECONDS = 60.0  # beyond the timeout of the group: a rank without a message for this long hangs
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a rank says of one save or load. Times are those of the monotonic clock, which all processes share."""
+    """A rank's report of a save or load. Times are from the monotonic clock, which all processes share."""
 
     ok: bool
     step: int = -1
-    kind: str = ""  # of the error: its class
+    kind: str = ""  # the class of the error
     text: str = ""
-    is_cairns: bool = False  # a cairn.Error, and so an error that the engine has reported
+    is_cairns: bool = False  # the error is a cairn.Error
     begun: float = 0.0
     ended: float = 0.0
     calls: list[str] = field(default_factory=list)
 
 
 class Job:
-    """Ranks that live until the `with` ends or something kills them."""
+    """Ranks that live until the end of the `with` block or a kill."""
 
-    _links: set[socket.socket] = set()  # noqa: RUF012 - our ends, of all jobs: no rank may keep another's link open
+    _links: set[socket.socket] = set()  # noqa: RUF012 - ends in this process: no rank may hold a foreign link
 
     def __init__(self, ranks: int = 2, timeout_seconds: float = TIMEOUT_SECONDS, how: AsyncSave | None = None) -> None:
-        """`how`: its saves are asynchronous."""
+        """With `how`, the job's saves are asynchronous."""
         _require_no_threads()
         self.timeout_seconds = timeout_seconds
         self.ranks = range(ranks)
         self.how = how
-        self.staged: set[int] = set()  # the ranks that have said that their asynchronous save is staged
+        self.staged: set[int] = set()  # the ranks that reported their asynchronous save as staged
         self._scratch = Path(tempfile.mkdtemp(prefix="cairn-faults-"))
         self._pids: list[int] = []
         self._mine: list[socket.socket] = []
-        self._exits: dict[int, int] = {}  # by rank: the status of those that are gone
+        self._exits: dict[int, int] = {}  # the wait statuses of the ranks that are gone
         self._unread: list[bytes] = [b""] * ranks
         for number in range(ranks):
             self._fork(number)
@@ -90,7 +90,7 @@ class Job:
         self._mine.append(mine)
 
     def start(self, do: str, directory: Path, step: int = 0, strikes: dict[int, Strike] | None = None) -> None:
-        """Has every rank save, or load into, the state of a step; returns when all are at the door."""
+        """Makes every rank save, or load into, the state of `step`. Returns when all ranks are about to begin."""
         self.staged.clear()
         for rank, link in enumerate(self._mine):
             strike = (strikes or {}).get(rank)
@@ -100,7 +100,7 @@ class Job:
             self._read(rank)
 
     def has_news(self, rank: int) -> bool:
-        """Whether a reply can be read, or the rank is gone. That its save is staged is noted, and no news."""
+        """Whether a reply can be read, or the rank is gone. A report of staging is noted and is not a reply."""
         while True:
             line, end, rest = self._unread[rank].partition(b"\n")
             if end and "staged" not in json.loads(line):
@@ -117,7 +117,10 @@ class Job:
             self._unread[rank] += data
 
     def await_reply(self, rank: int) -> Reply | None:
-        """What it says of what it was told; None if it was killed before. A rank that hangs is a Problem."""
+        """Returns the rank's reply to its command; None if the rank was killed before.
+
+        Raises Problem if the rank hangs.
+        """
         message = self._read(rank)
         return None if message is None else Reply(**message)
 
@@ -135,7 +138,7 @@ class Job:
         return message
 
     def await_all(self) -> list[Reply]:
-        """A reply of every rank: none may be gone."""
+        """Returns a reply of every rank. Raises Problem if a rank is gone."""
         replies = [self.await_reply(rank) for rank in self.ranks]
         whole = [reply for reply in replies if reply is not None]
         if len(whole) < len(replies):
@@ -154,15 +157,15 @@ class Job:
             descendants.strike(self._pids[rank], number, whom)
 
     def writers(self, rank: int) -> list[int]:
-        """The writer processes of a rank."""
+        """Returns the writer processes of a rank."""
         return descendants.writers_of(self._pids[rank])
 
     def who_writes(self, rank: int) -> int:
-        """The process that writes a rank's files."""
+        """Returns the process that writes a rank's files."""
         return next(iter(self.writers(rank)), self._pids[rank])
 
     def open_files(self, rank: int) -> Counter[str]:
-        """What a rank that lives has open, by kind."""
+        """Counts the open files of a living rank by kind."""
         return descendants.open_files(self._pids[rank])
 
     def kill(self, rank: int) -> None:
@@ -179,7 +182,7 @@ class Job:
 
 
 def _require_no_threads() -> None:
-    """Threads that have been joined leave the kernel's list only a moment later."""
+    """Joined threads leave the kernel's list of threads with a short delay: waits until a single thread is left."""
     until = time.monotonic() + _HANG_SECONDS
     while len(list(Path("/proc/self/task").iterdir())) > 1:
         if time.monotonic() > until:

@@ -1,8 +1,8 @@
 """SIGKILL during a save, at random and at chosen moments.
 
-Whatever is killed when: the directory then holds the old or the new checkpoint, whole, and the new one if any rank was
-told so; the ranks that live on report an error of Cairn's within the time-out of their group, or that they were told;
-and the next save leaves nothing behind.
+After each kill the directory holds the old or the new checkpoint, whole, and the new checkpoint if any rank received
+success. The surviving ranks report success, or an error of Cairn's within the timeout of their group. The next save
+leaves no private files behind.
 """
 
 import random
@@ -20,24 +20,24 @@ from tally import Problem, Tally
 from trial import Trial
 
 RANKS = 2
-_LATE_SECONDS = 2.0  # what a busy machine may add to a time-out
+_LATE_SECONDS = 2.0  # a busy machine may exceed a timeout by this
 
 
 @dataclass(frozen=True)
 class Kill:
-    """What is to happen: after some whole saves of a new job, one save more, in which `victims` die."""
+    """A kill: after `whole_saves` undisturbed saves of a new job the `victims` die during a further save."""
 
     victims: tuple[int, ...]
     moment: Moment
     whole_saves: int = 1
-    must_be: str = ""  # "old" or "new" where the moment leaves no choice
+    must_be: str = ""  # "old" or "new" if the moment determines the checkpoint
 
     def __str__(self) -> str:
         return f"rank {' and '.join(map(str, self.victims))} {self.moment}, {self.whole_saves} whole saves before"
 
 
 def typical_seconds(trial: Trial) -> float:
-    """How long a save takes here. Its calls must be those that the moments are named after."""
+    """Returns the typical seconds of a save on this machine. Requires the collectives that name the moments."""
     with Job(RANKS) as job:
         replies = [reply for _ in range(5) for reply in trial.save(job)]
     for reply in replies:
@@ -47,7 +47,7 @@ def typical_seconds(trial: Trial) -> float:
 
 
 def judge(tally: Tally, reply: Reply, struck_at: float, timeout_seconds: float) -> None:
-    """Notes the error of a rank that lives on; it is Cairn's, and comes within the time-out of the group."""
+    """Notes the error of a surviving rank. The error must be Cairn's, and come within the timeout of the group."""
     seconds = max(reply.ended - struck_at, 0)
     tally.error(reply.kind, seconds)
     if not reply.is_cairns:
@@ -58,13 +58,13 @@ def judge(tally: Tally, reply: Reply, struck_at: float, timeout_seconds: float) 
 
 @dataclass
 class Killer:
-    """Carries kills out in one directory, one after the other."""
+    """Carries out kills in a directory, one after the other."""
 
     trial: Trial
     tally: Tally
 
     def carry_out(self, kill: Kill, which: str = "") -> None:
-        """`which` says how to find this kill again if it brings a problem."""
+        """Carries out a kill. `which` tells in a problem's text how to repeat the kill."""
         self.tally.tried += 1
         try:
             self._carry_out(kill)
@@ -83,7 +83,7 @@ class Killer:
         self.tally.found["with litter"] += bool(self.trial.litter())
 
     def _strike(self, job: Job, kill: Kill) -> bool:
-        """Whether any rank reports that the new checkpoint is committed."""
+        """Strikes, and returns whether any rank reports that the new checkpoint is committed."""
         moment, strikes = kill.moment, {}
         if isinstance(moment, AtCall):
             strikes = dict.fromkeys(kill.victims, moment.strike(signal.SIGKILL))
@@ -109,7 +109,7 @@ class Killer:
         return told
 
     def tidy(self) -> None:
-        """The save after the last kill."""
+        """Saves once more after the last kill."""
         with Job(RANKS) as job:
             self.trial.save(job)
 
@@ -121,7 +121,7 @@ def random_kill(seed: int, index: int, typical_seconds: float) -> Kill:
 
 
 def overwrites(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """A random rank at a random moment of an overwrite."""
+    """Kills a random rank at a random moment of an overwrite."""
     killer = Killer(Trial(folder / "checkpoint"), tally)
     typical = typical_seconds(killer.trial)
     for index in indices:
@@ -130,7 +130,7 @@ def overwrites(folder: Path, tally: Tally, seed: int, indices: range) -> None:
 
 
 def chosen_kills() -> Iterator[Kill]:
-    """Each place between two steps of the protocol, and what must be there then."""
+    """Yields a kill for each place between two steps of the protocol, with the checkpoint that must then be there."""
     coordinator, other = 0, 1
     for call in range(len(moments.CALLS)):
         for after in (False, True):
@@ -144,7 +144,7 @@ def chosen_kills() -> Iterator[Kill]:
 
 
 def places(folder: Path, tally: Tally) -> None:
-    """Each rank, and both, before and after each call: the coordinator between publishing and commit, and so on."""
+    """Kills each rank, and both ranks, before and after each collective, for example between publishing and commit."""
     killer = Killer(Trial(folder / "checkpoint"), tally)
     typical_seconds(killer.trial)
     for kill in chosen_kills():
@@ -153,7 +153,7 @@ def places(folder: Path, tally: Tally) -> None:
 
 
 def both(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """Both ranks in the same moment of an overwrite, as when a whole job is killed."""
+    """Kills both ranks at a random moment of an overwrite, as when a whole job is killed."""
     killer = Killer(Trial(folder / "checkpoint"), tally)
     typical = typical_seconds(killer.trial)
     for index in indices:
@@ -163,7 +163,10 @@ def both(folder: Path, tally: Tally, seed: int, indices: range) -> None:
 
 
 def firsts(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """A random rank at a random moment of the first save into a directory: nothing or the whole is there then."""
+    """Kills a random rank at a random moment of the first save into a directory.
+
+    The directory then holds no checkpoint or a whole checkpoint.
+    """
     typical = typical_seconds(Trial(folder / "measured"))
     for index in indices:
         killer = Killer(Trial(folder / f"checkpoint-{index}", exists=index % 2 == 0), tally)

@@ -1,4 +1,4 @@
-"""When a fault strikes a save: at an exact place of its protocol, at a sight of its directory, or after a while."""
+"""Moments of a fault: an exact place in the protocol of a save, a visible step in its directory, or a delay."""
 
 import random
 import time
@@ -9,16 +9,15 @@ from pathlib import Path
 from job import Job
 from orders import Strike
 
-# How the ranks of a save talk to each other (the top of src/checkpointer/save.cc): who plans what, who writes what,
-# what was written, whether it is committed. A save that makes other calls is another protocol: these places mean
-# nothing then.
+# The collectives of a save (the top of src/checkpointer/save.cc): the local plans, the assignments, the results of the
+# writes, the verdict. If a save makes other calls, its protocol has changed, and these places mean nothing.
 CALLS = ["gather", "scatter", "gather", "broadcast"]
 GATHER_PLANS, SCATTER_ASSIGNMENTS, GATHER_WRITTEN, BROADCAST_VERDICT = range(4)
 
 
 @dataclass(frozen=True)
 class AtCall:
-    """The rank strikes itself, before or after one of these calls."""
+    """The rank strikes itself before or after a collective."""
 
     call: int
     after: bool
@@ -32,7 +31,7 @@ class AtCall:
 
 @dataclass(frozen=True)
 class After:
-    """So long after the save began."""
+    """`seconds` after the begin of the save."""
 
     seconds: float
 
@@ -45,7 +44,10 @@ class After:
 
 @dataclass(frozen=True)
 class AtSight:
-    """So long after the directory shows a step of the save; at the save's end, if it was too quick to be seen."""
+    """`seconds` after the directory shows a step of the save.
+
+    If the step is too quick to be seen, the moment comes after the save's end.
+    """
 
     sign: str
     seconds: float
@@ -64,7 +66,7 @@ Moment = AtCall | After | AtSight
 
 
 class _Sight:
-    """What a directory shows at some moment."""
+    """The names in a directory at some moment."""
 
     def __init__(self, directory: Path) -> None:
         self.names = set(_names(directory))
@@ -78,12 +80,12 @@ class _Sight:
         return {name for name in self.names if name.endswith(".distcp")}
 
     def new_private(self, before: "_Sight") -> set[str]:
-        """Names in private folders that were not there before."""
+        """Returns the names in private folders that are new since `before`."""
         return {name for folder in self.private.keys() - before.private.keys() for name in self.private[folder]}
 
 
 def _is_private(name: str) -> bool:
-    """Whether this is the private folder of a save. The lock of the directory begins with the same letters."""
+    """Whether the name belongs to the private folder of a save. The directory's lock has an equal prefix."""
     return name.startswith(".cairn-") and name != ".cairn-lock"
 
 
@@ -106,7 +108,10 @@ SIGNS: dict[str, Callable[[_Sight, _Sight], bool]] = {
 
 
 def draw(chance: random.Random, typical_seconds: float) -> Moment:
-    """A moment of a save, which usually takes `typical_seconds`. Half of them are anywhere in it."""
+    """Draws a moment of a save that usually takes `typical_seconds`.
+
+    Half of the moments are spread over the whole save.
+    """
     match chance.randrange(4):
         case 0:
             return AtCall(chance.randrange(len(CALLS)), chance.random() < 0.5)

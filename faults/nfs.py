@@ -1,8 +1,8 @@
-"""Saves through two mounts of one NFS export, in a guest with a server and clients of its own. See docs/faults.md.
+"""Saves through two mounts of an NFS export, in a guest with its own server and clients. See docs/faults.md.
 
-The guest is a QEMU machine with Debian's kernel and an initramfs that is made here. On this machine packages are
-installed (qemu-system-x86, busybox-static) or fetched (the kernel, NFS's programs), which needs apt, and root or sudo.
-The exit code is 0 only if every trial went well.
+The guest is a QEMU machine with Debian's kernel and an initramfs built by this program. On the host the program
+installs packages (qemu-system-x86, busybox-static) or fetches packages (the kernel, NFS's programs), which needs apt,
+and root or sudo. The exit code is 0 only if every trial passed.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def _output(*words: str, cwd: Path | None = None) -> str:
 
 
 def fetch(folder: Path) -> Path:
-    """The kernel and NFS's programs, unpacked in a folder."""
+    """Returns the folder of the unpacked kernel and NFS programs."""
     unpacked = folder / "root"
     if unpacked.is_dir():
         return unpacked
@@ -56,12 +56,12 @@ def _is_installed(package: str) -> bool:
 
 
 def modules_in_order(unpacked: Path) -> Iterator[Path]:
-    """The files of MODULES and all that these need, each after what it needs itself."""
+    """Yields the files of MODULES and of their dependencies, dependencies first."""
     files = {path.stem.replace("-", "_"): path for path in unpacked.glob("lib/modules/*/kernel/**/*.ko")}
     done: set[str] = set()
 
     def visit(name: str) -> Iterator[Path]:
-        if name in done or name not in files:  # one that is not there is part of the kernel
+        if name in done or name not in files:  # a missing module is built into the kernel
             return
         done.add(name)
         needed = re.search(rb"\0depends=([^\0]*)\0", b"\0" + files[name].read_bytes())
@@ -74,7 +74,7 @@ def modules_in_order(unpacked: Path) -> Iterator[Path]:
 
 
 def copy_with_libraries(program: Path, target: Path, libraries: Path, unpacked: Path) -> None:
-    """Copies a program, and to where the loader looks for them the libraries that it needs."""
+    """Copies a program, and its libraries into the loader's search path."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(program, target)
     search = f"{unpacked}/usr/lib/x86_64-linux-gnu:{unpacked}/lib/x86_64-linux-gnu"

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# /init of the guest that nfs.py boots: an NFS server, two mounts of its export that share no cache, and saves through both.
-# Prints a line per trial and at the end "guest: 0" if all went well. COUNT saves by each client.
+# /init of the guest booted by nfs.py: an NFS server, two mounts of its export without a shared cache, and saves through both
+# mounts. Each client saves COUNT times. Prints a line per trial, and at the end "guest: 0" if every trial passed.
 export PATH=/bin:/usr/sbin:/sbin
 /bin/busybox mkdir -p /proc /sys /dev /run /srv /mnt/a /mnt/b /var/lib/nfs/v4recovery /tmp /etc
 /bin/busybox --install -s /bin
@@ -22,8 +22,8 @@ printf 'root:x:0:0:root:/:/bin/sh\n_rpc:x:101:0::/run/rpcbind:/bin/false\n' > /e
 ln -s /run /var/run
 mkdir -p /run/rpcbind /run/sendsigs.omit.d
 exportfs -o rw,sync,no_root_squash,no_subtree_check,insecure,fsid=0 127.0.0.1:/srv
-# Without delegations: the server knows the two mounts for one client, whom it would let keep attributes that the other mount
-# changes. Between two hosts it calls a delegation back.
+# Delegations are off. The server takes the two mounts for a single client: with a delegation the client could keep attributes
+# in one mount that the second mount changes. Between two hosts the server recalls a delegation.
 echo 0 > /proc/sys/fs/leases-enable
 rpcbind -r -f &
 sleep 1
@@ -31,7 +31,7 @@ rpc.mountd
 rpc.nfsd --grace-time 10 --lease-time 10 4
 failed=0
 
-# trial WORDS: COMMAND...: says what happened to it.
+# trial WORDS COMMAND...: runs COMMAND, and prints WORDS and the outcome.
 trial() {
   what=$1
   shift

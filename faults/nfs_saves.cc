@@ -1,9 +1,9 @@
-// What a client of a network file system does in `./dev faults nfs`: saves again and again into a directory that
-// another client uses too, and looks at what is left.
+// A client of a network file system in `./dev faults nfs`: saves again and again into a directory that a second client
+// uses too, and checks the remaining files.
 //
-//   nfs_saves save DIR COUNT         saves, and prints how many of them were committed, superseded, or failed otherwise
-//   nfs_saves ranks DIR DIR COUNT    asynchronous saves by two ranks, which see one directory through two mounts
-//   nfs_saves check DIR              loads the checkpoint, and fails if anything else lies about
+//   nfs_saves save DIR COUNT         saves, and prints the numbers of committed, superseded and failed saves
+//   nfs_saves ranks DIR DIR COUNT    asynchronous saves by two ranks, which see a single directory through two mounts
+//   nfs_saves check DIR              loads the checkpoint, and fails if the directory holds any further file
 #include <cairn/cairn.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-"""One rank of a job: a forked process that saves or loads when it is told to, and reports how that went.
+"""A rank of a job: a forked process that saves or loads on command, and reports the outcome.
 
-It may be told to send itself a signal at an exact place of the protocol: before or after one of the calls by which the
-ranks of a save talk to each other.
+A command may order the rank to signal itself at an exact place of the protocol: before or after a collective of the
+save.
 """
 
 import copy
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import descendants
 import state
-import torch._dynamo  # noqa: F401 - what else would be imported by every rank: once, before they are forked
+import torch._dynamo  # noqa: F401 - imported before the fork, not by every rank
 import torch.distributed as dist
 from orders import AT_RETURN, AsyncSave, Strike
 from torch.distributed.checkpoint import state_dict_saver as stock
@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.staging import StagingOptions
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import cairn
-import cairn.sharding  # the same
+import cairn.sharding  # imported before the fork, too
 from cairn import AsyncCheckpointerType, loading, process_group, saves_under_way, saving
 from cairn.staging import DefaultStager
 
@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 
 class StruckCalls(process_group.GroupCalls):
-    """The collectives of the engine, which strike this process when the chosen call comes."""
+    """The collectives of the engine. Signals this process at the chosen call."""
 
-    names: list[str] = []  # noqa: RUF012 - of the calls of this save so far
+    names: list[str] = []  # noqa: RUF012 - the calls of the current save
     strike: Strike | None = None
 
     def gather(self, message: bytes, root: int) -> list[bytes]:
@@ -64,7 +64,7 @@ class StruckCalls(process_group.GroupCalls):
 
     @classmethod
     def strike_at(cls, number: int, after: bool) -> None:
-        """If this is the place that was chosen."""
+        """Strikes if the place is the chosen place."""
         strike = cls.strike
         if strike is None or strike[:2] != (number, after):
             return
@@ -76,16 +76,16 @@ class StruckCalls(process_group.GroupCalls):
 
 
 class Place(NamedTuple):
-    """Of a rank in its job."""
+    """The place of a rank in its job."""
 
     rank: int
     ranks: int
-    store: Path  # where the ranks of a process group find each other
+    store: Path  # the file through which the ranks of a process group meet
     timeout_seconds: float
 
 
 def serve(link: socket.socket, place: Place, how: AsyncSave | None) -> NoReturn:
-    """What a rank does from its fork on. It leaves without torch's farewell, which would need all ranks."""
+    """The main function of a rank. Exits without torch's shutdown, which would need all ranks."""
     try:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         warnings.filterwarnings("ignore", message="Detected an existing checkpoint")  # stock torch, at every overwrite
@@ -113,7 +113,7 @@ def serve(link: socket.socket, place: Place, how: AsyncSave | None) -> NoReturn:
 
             gc.collect()
     except ConnectionError:
-        pass  # nobody wants to know any more
+        pass  # the parent is gone
     except BaseException:
         traceback.print_exc()
     finally:
@@ -131,7 +131,7 @@ def _obey(
         ended = time.monotonic()
         loads = command["do"] == "load"
         reply: dict[str, Any] = {"ok": True, "step": state.step_of(state_dict, mesh) if loads else command["step"]}
-    except (Exception, CheckpointException) as error:  # stock torch's is no Exception
+    except (Exception, CheckpointException) as error:  # stock torch's exception does not derive from Exception
         ended = time.monotonic()
         kind = type(error).__name__
         reply = {"ok": False, "kind": kind, "text": str(error), "is_cairns": isinstance(error, cairn.Error)}
@@ -139,9 +139,9 @@ def _obey(
 
 
 class AsyncDeed:
-    """A save in the background, as a trainer makes it: the state changes as soon as it may.
+    """A save in the background, as by a trainer: the state changes as soon as permitted.
 
-    If nobody asks the future, then another save, of the same state, hears how the first one went.
+    If the rank does not ask the future, a second save of an equal state must raise the first save's error.
     """
 
     _stager = DefaultStager(StagingOptions(use_async_staging=True))
@@ -163,7 +163,7 @@ class AsyncDeed:
         upload.result()
 
     def _save(self, state_dict: state.State, checkpoint_id: str) -> "Future[Any]":
-        """Returns when the state may change."""
+        """Saves, and returns when the state may change."""
         stager = self._stager if self._how.staged_later else None
         told = cairn.async_save(
             state_dict, checkpoint_id=checkpoint_id, async_checkpointer_type=self._type, async_stager=stager

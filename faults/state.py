@@ -1,4 +1,4 @@
-"""The state that is saved while things go wrong. Every element says of which step it is, so no mixture looks whole."""
+"""The state that is saved during faults. Every element encodes its step: a mixture of steps never looks whole."""
 
 from typing import Any
 
@@ -11,11 +11,14 @@ State = dict[str, Any]
 
 _SHAPES = {"sharded": (333, 512), "sharded_too": (41, 7, 11), "replicated": (128, 512), "plain": (300, 512)}
 _PLACEMENTS: dict[str, Placement] = {"sharded": Shard(0), "sharded_too": Shard(0), "replicated": Replicate()}
-_STEP_SHIFT, _TENSOR_SHIFT = 32, 24  # above them the step, between them which tensor, below them which element
+_STEP_SHIFT, _TENSOR_SHIFT = 32, 24  # bits of an element: the step above, the tensor's number between, the index below
 
 
 def whole(step: int) -> State:
-    """The state of a step as one process holds it: 4 MB of tensors, and values of which one changes its size."""
+    """Returns the state of a step in a single process: 4 MB of tensors, and values.
+
+    The size of a value changes with the step.
+    """
     tensors = {}
     for number, (name, shape) in enumerate(_SHAPES.items()):
         count = torch.Size(shape).numel()
@@ -25,7 +28,7 @@ def whole(step: int) -> State:
 
 
 def of_rank(step: int, mesh: DeviceMesh) -> State:
-    """The same as one rank holds it."""
+    """Returns a rank's part of the state of a step."""
     state = whole(step)
     for name, placement in _PLACEMENTS.items():
         full = state["model"][name]
@@ -37,7 +40,7 @@ def of_rank(step: int, mesh: DeviceMesh) -> State:
 
 
 def spoil(state: State) -> None:
-    """As the next step of a training does: what was to be saved is not there any more."""
+    """Overwrites the state, as the next step of a training does: the saved values are gone from memory."""
     for tensor in state["model"].values():
         (tensor.to_local() if isinstance(tensor, DTensor) else tensor).fill_(-1)
     state["progress"].clear()
@@ -48,7 +51,10 @@ def _local(full: torch.Tensor, placement: Placement, mesh: DeviceMesh) -> torch.
 
 
 def step_of(state: State, mesh: DeviceMesh | None = None) -> int:
-    """Which step a loaded state is of; of a rank's state if there is a mesh. Raises Problem if it is of none, whole."""
+    """Returns the step of a loaded state, or of a rank's state if a mesh is given.
+
+    Raises Problem for a mixture of steps.
+    """
     step: int = state["progress"]["step"]
     expected = whole(step)
     if state["progress"] != expected["progress"]:

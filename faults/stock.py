@@ -1,6 +1,6 @@
-"""The same kill of an overwrite with stock torch.distributed.checkpoint, to see what Cairn spares its users.
+"""Kills during an overwrite by stock torch.distributed.checkpoint, for comparison.
 
-Nothing that is found here is a problem of Cairn's.
+A result of this module is never a problem of Cairn's.
 """
 
 import random
@@ -18,7 +18,7 @@ _SAVE = "save with torch"
 
 
 def overwrites(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """A random rank at a random moment of an overwrite by stock torch, on the same state, as Cairn's are killed."""
+    """Kills a random rank at a random moment of an overwrite by stock torch, with the state of Cairn's kills."""
     typical = _typical_seconds(folder / "measured")
     for index in indices:
         tally.tried += 1
@@ -39,7 +39,7 @@ def overwrites(folder: Path, tally: Tally, seed: int, indices: range) -> None:
 
 
 def _typical_seconds(directory: Path) -> float:
-    """Of an overwrite, by a job that has saved before."""
+    """Returns the typical seconds of an overwrite, by a job that has saved before."""
     seconds = []
     with Job(RANKS) as job:
         for step in range(1, 7):

@@ -1,7 +1,7 @@
-"""SIGSTOP during a save: a rank that hangs without dying, as behind a dead disk or a debugger, and comes back later.
+"""SIGSTOP during a save: a rank that hangs without dying, as with a dead disk or a debugger, and continues later.
 
-The others report an error within the time-out of their group. When the stopped rank goes on, long after, it ends with
-an error too, or has been the one to commit; it damages nothing, even if another job has saved meanwhile.
+The remaining ranks report an error within the timeout of their group. The stopped rank, continued long after, ends with
+an error too, or was the rank that committed. It damages nothing, even if a second job has saved meanwhile.
 """
 
 import signal
@@ -16,18 +16,18 @@ from moments import BROADCAST_VERDICT, GATHER_PLANS, GATHER_WRITTEN, SCATTER_ASS
 from tally import Problem, Tally
 from trial import Trial
 
-_TIMEOUT_SECONDS = 1.0  # of the jobs whose ranks stop: each stop takes that long
+_TIMEOUT_SECONDS = 1.0  # of the jobs with stopped ranks: each stop takes as long
 _COORDINATOR, _OTHER = 0, 1
 
 
 @dataclass(frozen=True)
 class Stop:
-    """`overtaken`: another job saves while the rank is stopped. Otherwise the next save comes when it is over."""
+    """With `overtaken`, a second job saves while the rank is stopped. Otherwise the next save follows the stop."""
 
     victim: int
     moment: AtCall
     overtaken: bool
-    first: bool = False  # the save is the first into its directory
+    first: bool = False  # a first save into the directory
 
     def __str__(self) -> str:
         overtaken = ", another job saves meanwhile" if self.overtaken else ""
@@ -36,7 +36,7 @@ class Stop:
 
 
 def chosen_stops(sample: bool) -> Iterator[Stop]:
-    """The places where most is at stake in a sample; otherwise every place, in an overwrite and in a first save."""
+    """Yields the most critical places in a sample; otherwise every place, in an overwrite and in a first save."""
     if sample:
         yield Stop(_OTHER, AtCall(SCATTER_ASSIGNMENTS, True), overtaken=False)
         yield Stop(_OTHER, AtCall(SCATTER_ASSIGNMENTS, True), overtaken=True)
@@ -54,7 +54,7 @@ def chosen_stops(sample: bool) -> Iterator[Stop]:
 
 
 def stops(folder: Path, tally: Tally, sample: bool) -> None:
-    """Each rank, stopped at places of the protocol."""
+    """Stops each rank, at places of the protocol."""
     for number, stop in enumerate(chosen_stops(sample)):
         tally.tried += 1
         trial = Trial(folder / f"checkpoint-{number}")
@@ -94,7 +94,7 @@ def _carry_out(stop: Stop, trial: Trial, tally: Tally) -> None:
 
 
 def _hear(job: Job, ranks: set[int], tally: Tally) -> bool:
-    """Whether a rank of those that are not stopped was told that the save is committed."""
+    """Whether a rank that is not stopped received success."""
     stopped_at = time.monotonic()
     told = False
     for rank in ranks:

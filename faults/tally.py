@@ -1,4 +1,4 @@
-"""What a program of faults has tried and found."""
+"""The tries and findings of a program of faults."""
 
 import time
 from collections import Counter
@@ -12,19 +12,19 @@ class Problem(Exception):
 
 @dataclass
 class Tally:
-    """One kind of fault: how often it was tried, what came of it, and which promises did not hold."""
+    """A kind of fault: the number of tries, the findings, and the broken promises."""
 
     name: str
     tried: int = 0
     found: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)  # what the ranks that lived on reported
+    errors: Counter[str] = field(default_factory=Counter)  # reported by the surviving ranks, by class
     slowest_error_seconds: float = 0.0  # from the fault to the last report of an error
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
     _started: float = field(default_factory=time.monotonic)
 
     def error(self, kind: str, seconds: float) -> None:
-        """A rank reported an error so long after the fault."""
+        """Counts a rank's error, reported `seconds` after the fault."""
         self.errors[kind] += 1
         self.slowest_error_seconds = max(self.slowest_error_seconds, seconds)
 

@@ -1,4 +1,4 @@
-"""A directory that is saved to while things go wrong, and what must be true of it at any time."""
+"""A directory with saves during faults, and the promises that must hold for the directory at any time."""
 
 import warnings
 from collections.abc import Callable, Collection
@@ -17,32 +17,32 @@ _OTHERS = {"common.pt": b"of the trainer", "notes.distcp.txt": b"of nobody"}
 
 
 class Trial:
-    """Steps go up with every save that is tried, so that no two saves ever write the same."""
+    """Steps increase with every attempted save: no two saves write equal content."""
 
     def __init__(self, directory: Path, exists: bool = True) -> None:
-        """`exists`: a directory with files of others, and no checkpoint yet; else not even the directory."""
+        """With `exists`, makes the directory with foreign files; otherwise the directory does not exist."""
         self.directory = directory
         self._others = _OTHERS if exists else {}
         if exists:
             directory.mkdir()
         for name, data in self._others.items():
             (directory / name).write_bytes(data)
-        self.step = 0  # of the last save that was tried
-        self.in_place: int | None = None  # the step that the directory held when it was last looked at
+        self.step = 0  # of the last attempted save
+        self.in_place: int | None = None  # the step found by the last `look`
 
     def next_step(self) -> int:
         self.step += 1
         return self.step
 
     def save(self, job: Job) -> list[Reply]:
-        """A save that nothing disturbs: it succeeds, is what is loaded then, and leaves no litter of earlier ones."""
+        """Saves undisturbed: the save must succeed and be loaded, and leave no private files of earlier saves."""
         replies = self.save_beside(job)
         if self.litter():
             raise Problem(f"a save that nothing disturbs leaves litter: {self._litter_in_detail()}")
         return replies
 
     def save_beside(self, job: Job) -> list[Reply]:
-        """The same while ranks of another save are still there, or may be: what they have left may stay."""
+        """Saves undisturbed while ranks of a foreign save may still live: files of the foreign save may stay."""
         job.start("save", self.directory, self.next_step())
         replies = job.await_all()
         require_success(replies, "a save that nothing disturbs")
@@ -50,7 +50,7 @@ class Trial:
         return replies
 
     def look(self, allowed: Collection[int | None], when: str) -> int | None:
-        """Loads with Cairn and with stock torch, and returns the step, None if nothing was ever saved."""
+        """Loads with Cairn and with stock torch, and returns the step; None if no checkpoint was ever saved."""
         by_cairn, by_torch = self._step(_load_with_cairn), self._step(load_with_torch)
         if by_cairn != by_torch:
             raise Problem(f"{when}: Cairn loads step {by_cairn}, stock torch {by_torch}")
@@ -72,7 +72,7 @@ class Trial:
         return step_of(state)
 
     def litter(self) -> set[str]:
-        """What lies in the directory beyond the checkpoint and the files of others."""
+        """Returns the names in the directory beyond the checkpoint and the foreign files."""
         names = {path.name for path in self.directory.iterdir()} if self.directory.exists() else set()
         names -= self._others.keys()
         if ".metadata" in names:
@@ -89,10 +89,10 @@ def _load_with_cairn(state: State, directory: Path) -> None:
 
 
 def load_with_torch(state: State, directory: Path) -> None:
-    """In one process, without the warning that it is one."""
+    """Loads in a single process, without the warning about a single process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             state_dict_loader.load(state, checkpoint_id=directory, no_dist=True)
-        except CheckpointException as error:  # which is no Exception
+        except CheckpointException as error:  # not derived from Exception
             raise Problem(f"stock torch can't load: {error}") from None
