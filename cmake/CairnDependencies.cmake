@@ -1,12 +1,12 @@
-# The compiler and the libraries that Cairn needs, each with the Debian package that brings it. One message names all
-# that are missing, so that a user installs them in one go.
+# The compiler and the libraries that Cairn needs, each with its Debian package. A single message names all missing
+# packages, for a single installation.
 include_guard()
 
 set(cairn_missing "")
 
-# cairn_need(<package> <header> <given>): <package> is missing if its <header> is not found, unless the variable <given>
-# says where the library is. A header is found before C++ is enabled; a library is not, because CMake does not know the
-# folder of the architecture (/usr/lib/x86_64-linux-gnu) until then.
+# cairn_need(<package> <header> <given>): notes <package> as missing if <header> is not found, unless the variable <given>
+# gives the library's place. CMake finds headers before C++ is enabled, but not libraries: until then the folder of the
+# architecture (/usr/lib/x86_64-linux-gnu) is unknown.
 macro(cairn_need package header given)
   find_path(CAIRN_HEADER_OF_${package} ${header})
   mark_as_advanced(CAIRN_HEADER_OF_${package})
@@ -15,7 +15,7 @@ macro(cairn_need package header given)
   endif()
 endmacro()
 
-# The names under which CMake looks for a compiler of C++, where the user names none.
+# CMake's names of C++ compilers, for a user who names no compiler.
 find_program(CAIRN_COMPILER NAMES c++ g++ clang++ icpx)
 mark_as_advanced(CAIRN_COMPILER)
 if(NOT CAIRN_COMPILER AND NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX})

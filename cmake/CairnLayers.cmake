@@ -1,7 +1,7 @@
-# src/LAYERS, as CMake reads it.
+# Reads src/LAYERS.
 include_guard()
 
-# Sets <folders> to the folders in their order, and CAIRN_USES_<folder> to those that each uses.
+# Sets <folders> to the folders in the order of the file, and CAIRN_USES_<folder> to the folders used by each.
 macro(cairn_read_layers folders)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/LAYERS)
   file(STRINGS ${PROJECT_SOURCE_DIR}/src/LAYERS cairn_layer_lines REGEX "^[a-z_]+:")

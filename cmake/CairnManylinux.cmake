@@ -1,9 +1,9 @@
-# CAIRN_MANYLINUX: programs that need no symbol of libstdc++ after GLIBCXX_3.4.29 (GCC 11), the last that manylinux_2_34
-# allows.
+# CAIRN_MANYLINUX: programs without symbols of libstdc++ after GLIBCXX_3.4.29 (GCC 11), the last version allowed by
+# manylinux_2_34.
 #
-# GCC 12 gave std::condition_variable::wait a new version, GLIBCXX_3.4.30. That symbol alone would raise the tag of the
-# wheel to manylinux_2_35. The object of libstdc++.a that defines it is linked in; it has no state of its own. All else of
-# libstdc++ stays shared: the extension and nanobind's backend pass exceptions to each other, so both must use one libstdc++.
+# GCC 12 gave std::condition_variable::wait a new version, GLIBCXX_3.4.30. The symbol alone would raise the tag of the wheel
+# to manylinux_2_35. The object of libstdc++.a with the symbol is linked statically; the object has no state. The rest of
+# libstdc++ stays shared: the extension and nanobind's backend pass exceptions to each other, and must share libstdc++.
 include_guard()
 if(NOT CAIRN_MANYLINUX)
   return()
@@ -20,4 +20,4 @@ execute_process(COMMAND ${CMAKE_AR} x ${whole} condition_variable.o WORKING_DIRE
 execute_process(COMMAND ${CMAKE_AR} rcs libcairn_libstdcxx.a condition_variable.o WORKING_DIRECTORY ${folder}
                 COMMAND_ERROR_IS_FATAL ANY)
 link_libraries(${folder}/libcairn_libstdcxx.a)
-add_link_options(-Wl,--exclude-libs,ALL)  # the symbols of this archive, and of ISA-L's, stay inside
+add_link_options(-Wl,--exclude-libs,ALL)  # the symbols of this archive and of ISA-L stay local

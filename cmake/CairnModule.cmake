@@ -1,11 +1,12 @@
-# How a folder of src/ becomes a library and a test program.
+# Makes a library and a test program of a folder of src/.
 include_guard()
 
-# cairn_module(<name> [SOURCES <file>...] [TESTS <file>...] [USES <module>...] [TEST_USES <module>...])
+# cairn_module(<name> [TEST_ONLY] [SOURCES <file>...] [TESTS <file>...] [USES <module>...] [TEST_USES <module>...])
 #
-# A folder that is in LAYERS uses what LAYERS says, and names no USES. Makes the static library cairn_<name> and, if there are tests, the program <name>_test. Without SOURCES it takes every .cc
-# below the folder but main.cc, without TESTS every _test.cc, so that a new file needs no edit here; a folder named testing, and
-# subfolders that call cairn_module themselves (they come first), are left out.
+# Makes the static library cairn_<name> and, if the folder has tests, the program <name>_test. A folder in LAYERS uses the
+# folders listed in LAYERS and gives no USES. SOURCES is by default every .cc below the folder except main.cc, TESTS every
+# _test.cc: a new file needs no edit here. Subfolders that call cairn_module, for example testing/, are left out; their calls
+# come first. A TEST_ONLY module is not part of the library cairn.
 function(cairn_module name)
   cmake_parse_arguments(PARSE_ARGV 1 MODULE "TEST_ONLY" "" "SOURCES;TESTS;USES;TEST_USES")
   if(NOT MODULE_SOURCES)
@@ -38,7 +39,7 @@ function(cairn_module name)
   endif()
 endfunction()
 
-# The files of this folder that no module below it has taken.
+# The files of this folder that belong to no module below the folder.
 function(cairn_glob result pattern)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${pattern})
   get_property(taken GLOBAL PROPERTY CAIRN_MODULE_FOLDERS)
@@ -51,7 +52,7 @@ function(cairn_glob result pattern)
   set(${result} ${files} PARENT_SCOPE)
 endfunction()
 
-# cairn_test(<name> SOURCES <file>... USES <target>...): one GoogleTest program, one ctest.
+# cairn_test(<name> SOURCES <file>... USES <target>...): makes a GoogleTest program and a ctest.
 function(cairn_test name)
   cmake_parse_arguments(PARSE_ARGV 1 TEST "" "" "SOURCES;USES")
   add_executable(${name} ${TEST_SOURCES})
@@ -62,7 +63,7 @@ function(cairn_test name)
   set_property(GLOBAL APPEND PROPERTY CAIRN_TEST_FILES ${TEST_SOURCES})
 endfunction()
 
-# A test on disk that no target builds is worse than none: it looks like coverage.
+# Fails for a test file that no target builds: the file would look like coverage.
 function(cairn_refuse_unbuilt_tests)
   get_property(built GLOBAL PROPERTY CAIRN_TEST_FILES)
   file(GLOB_RECURSE present CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*_test.cc ${PROJECT_SOURCE_DIR}/cli/*_test.cc

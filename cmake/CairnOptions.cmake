@@ -1,4 +1,4 @@
-# What is built, and how strictly. Every option is ON or OFF: two machines never build different things in silence.
+# The built parts and the warnings. Every option is ON or OFF, never detected: two machines build equal parts.
 include_guard()
 
 option(CAIRN_BUILD_TESTS "Unit tests, the compiled examples and the replay of the fuzz corpora" ON)
@@ -7,7 +7,7 @@ option(CAIRN_BUILD_PYTHON "The Python extension (needs nanobind)" OFF)
 option(CAIRN_BUILD_FUZZ "libFuzzer targets (needs Clang)" OFF)
 option(CAIRN_BUILD_BENCH "C++ benchmark programs" OFF)
 option(CAIRN_MANYLINUX "Programs that run with the libstdc++ of GCC 11: for wheels" OFF)
-# OFF, because a compiler that is newer than those of the presets may warn of more; the presets turn it on.
+# OFF by default, because a compiler newer than the presets' may warn more; the presets turn the option on.
 option(CAIRN_WARNINGS_ARE_ERRORS "Refuse to build code with warnings" OFF)
 set(CAIRN_SANITIZE "" CACHE STRING "Comma-separated list for -fsanitize=; empty for none")
 
