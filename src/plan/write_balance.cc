@@ -31,9 +31,9 @@ std::uint64_t water_level(std::vector<std::uint64_t> loads, std::uint64_t bytes)
   }
 }
 
-// The dimension for cutting a box of `bytes` into parts of about `share` bytes: the outermost dimension with steps
-// close to `share`, because parts of an outer dimension are contiguous in memory; if no dimension is close, the longest
-// dimension.
+// The dimension for cutting a box of `bytes` into parts of about `share` bytes: the outermost dimension in which whole
+// steps add up to about `share`, because parts of an outer dimension are contiguous in memory. If no dimension
+// qualifies, the dimension with the most steps.
 std::size_t dimension_to_cut(const Extents& sizes, std::uint64_t bytes, std::uint64_t share) {
   std::size_t finest = 0;
   for (std::size_t d = 0; d < sizes.size(); ++d) {

@@ -87,12 +87,13 @@ class Storage {
   virtual ~Storage() = default;
 
   // The exclusive lock of the directory, on the file kLockName; null if the file system has no locks. kUnavailable if
-  // another process or thread holds the lock and the directory has not changed for some minutes.
+  // another process or thread holds the lock and the directory has not changed for some minutes, or if a single holder
+  // keeps the lock for an hour.
   virtual Result<std::unique_ptr<StorageLock>> lock() = 0;
 
   // Makes a new folder with access for the current user only, and holds the folder. All later operations on names in
-  // the folder reach the held folder, even if another user puts a different folder in its place. Then list, publish,
-  // replace, sync and remove_folder fail with kUnsafe; if the name is gone, they fail with kNotFound.
+  // the folder reach the held folder, even if another user puts a different folder in its place. After a replacement,
+  // list, publish, replace, sync and remove_folder fail with kUnsafe; if the name is gone, they fail with kNotFound.
   virtual Result<void> make_folder(std::string_view name) = 0;
   // Holds a folder made by another process of the current user: kNotFound if the folder is missing, kUnsafe if the
   // folder belongs to a different user.
