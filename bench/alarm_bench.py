@@ -1,6 +1,6 @@
 """The cost of the torn-snapshot alarm: the duration of an asynchronously staging call with and without the alarm.
 
-Saves with and without the alarm take turns in a single process. The figure of a pair is the quotient of the two calls'
+Saves with and without the alarm take turns in one process. The figure of a pair is the quotient of the two calls'
 wall times; the figure of a state is the median of its pairs.
 """
 

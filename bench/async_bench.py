@@ -33,7 +33,7 @@ from training_rate import TrainingLoop, on_one_core
 FIRST_MB = 100
 MANY_TENSORS = 100_000
 DESCRIPTORS = 256
-SECONDS_MAX = 180  # for a single measurement; a library that hangs is left out
+SECONDS_MAX = 180  # for one measurement; a library that hangs is left out
 SECONDS_TO_END = 20  # for a process that has reported its figures
 DURABLE_SAVES = 3
 SETTLE_SECONDS = 0.2  # of training before the measured steps
@@ -44,7 +44,7 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 Figures = dict[str, list[float]]
 
 
-# --- a single measurement, in its own process
+# --- one measurement, in its own process
 
 
 @dataclass
@@ -103,7 +103,7 @@ def no_garbage() -> Iterator[None]:
 
 
 class Copy:
-    """The least wait of a trainer: a single thread copies the state into memory that was used before."""
+    """The least wait of a trainer: one thread copies the state into memory that was used before."""
 
     def __init__(self, state: State) -> None:
         self.sources = list(tensors_of(state).values())

@@ -1,6 +1,6 @@
 """The compared libraries' asynchronous saves, each with Cairn's durability.
 
-A library is imported when its peer is made: the time and memory of an import do not burden the remaining libraries.
+A library is imported when its peer is made: the time and memory of an import do not burden other libraries.
 """
 
 from collections.abc import Callable
@@ -97,7 +97,7 @@ class CairnPeer(AsyncPeer):
 class DcpPeer(AsyncPeer):
     """Stock DCP.
 
-    `cached`: a single DefaultStager with kept memory serves all saves, as FileSystemWriter's cache_staged_state_dict
+    `cached`: one DefaultStager with kept memory serves all saves, as FileSystemWriter's cache_staged_state_dict
     does where CUDA is available.
     """
 
@@ -106,7 +106,7 @@ class DcpPeer(AsyncPeer):
         self.blocking = DefaultStager(BLOCKING) if cached else None  # the default copies into new memory every time
         self.later = DefaultStager(LATER) if cached else None
         self.can_stage_later = cached
-        # Cached, a second save would overwrite the memory of the first; in the process, both would read from a single
+        # Cached, a second save would overwrite the memory of the first; in the process, both would read from one
         # pipe.
         self.can_overlap = not cached and kind is AsyncCheckpointerType.THREAD
         if kind is AsyncCheckpointerType.PROCESS:

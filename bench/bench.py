@@ -1,4 +1,4 @@
-"""Measures Cairn beside torch.distributed.checkpoint, torch.save, safetensors and the raw device, in a single run.
+"""Measures Cairn beside torch.distributed.checkpoint, torch.save, safetensors and the raw device, in one run.
 
 Peers take turns (A B C A B C ...), all sync file and directory, and the table shows medians. Shares are relative to the
 raw device's best rate in the run.

@@ -93,6 +93,6 @@ PEERS = {
     )
 }
 
-# Both libraries warn at every call that only a single process saves.
+# Both libraries warn at every call that only one process saves.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 warnings.filterwarnings("ignore", message="Detected an existing checkpoint")

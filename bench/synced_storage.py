@@ -1,4 +1,4 @@
-"""A storage for torch_checkpointing that syncs its writes, as the remaining libraries do.
+"""A storage for torch_checkpointing that syncs its writes, as the other libraries do.
 
 The storage works in the writing process: its time and CPU count there.
 """

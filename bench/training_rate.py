@@ -1,4 +1,4 @@
-"""A small training loop on a single core, and its rate in steps per second."""
+"""A small training loop on one core, and its rate in steps per second."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ class TrainingLoop:
         self.optimizer.zero_grad()
 
     def steps_while(self, going: Callable[[], bool]) -> tuple[int, float]:
-        """Trains while `going()` is true, at least a single step. Returns the number of steps and their seconds."""
+        """Trains while `going()` is true, at least one step. Returns the number of steps and their seconds."""
         count, start = 0, time.perf_counter()
         while count == 0 or going():
             self.step()
@@ -52,7 +52,7 @@ class TrainingLoop:
 def on_one_core() -> Iterator[None]:
     """Confines the calling thread to the first core. Threads that run already, or start outside, use any core.
 
-    A process or thread started inside the block inherits the single core: start nothing inside.
+    A process or thread started inside the block inherits the core restriction: start nothing inside.
     """
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-// What commands say about the entries of a catalog.
+// Texts of the commands about the entries of a catalog.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -8,13 +8,13 @@
 
 namespace cairn::cli {
 
-// Bytes of all elements. Saturates on a shape that no memory could hold.
+// Bytes of all elements. Saturates for a shape larger than any memory.
 std::uint64_t tensor_bytes(const CatalogTensor& tensor);
 
-// Of all tensors.
+// Bytes of all tensors. Saturates.
 std::uint64_t tensor_bytes(const Catalog& catalog);
 
-// The sum of both. Saturates.
+// The sum of both arguments. Saturates.
 std::uint64_t sum_of_bytes(std::uint64_t a, std::uint64_t b);
 
 // "float32 [2, 3]"

@@ -20,7 +20,7 @@ std::string hint_at(const std::optional<std::string>& nearest) {
   return nearest ? fmt::format("; did you mean '{}'?", *nearest) : std::string();
 }
 
-// Of "--depth=3" the name; empty if the word is no option. "-3" is a number.
+// The option's name, "--depth" for "--depth=3"; empty if the word is not an option. "-3" is a number.
 std::string option_in(const std::string& word) {
   if (word.size() < 2 || word[0] != '-' || word == "--") return {};
   if (word[1] != '-' && std::isalpha(static_cast<unsigned char>(word[1])) == 0) return {};

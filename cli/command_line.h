@@ -1,4 +1,4 @@
-// CommandLine: the commands of the tool, their options, and what the user gave.
+// CommandLine: the commands of the tool, their options, and the user's arguments.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -28,8 +28,8 @@ class CommandLine {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  // `words` begins with the name of the program. Fills command() and arguments(). An outcome, kUsage or the answer to
-  // --help and --version, if there is nothing to run.
+  // `words` begins with the name of the program. Fills command() and arguments(). Returns an outcome if no command is
+  // to run: kUsage, or the answer to --help and --version.
   std::optional<Outcome> parse(const std::vector<std::string>& words);
 
   const std::string& command() const { return command_; }
@@ -39,7 +39,7 @@ class CommandLine {
  private:
   CLI::App* add_command(const char* name, const char* description);
   CLI::App* add_command_on_directory(const char* name, const char* description, const char* directory);
-  // Why the words make no sense.
+  // The complaint about a wrong word or option, with a hint.
   std::string complaint_about(const std::vector<std::string>& words, const CLI::ParseError& error) const;
 
   CLI::App tool_;

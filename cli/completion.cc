@@ -12,14 +12,14 @@
 namespace cairn::cli {
 namespace {
 
-// Within single quotes of bash and zsh.
+// Escapes text within single quotes of bash and zsh.
 std::string in_single_quotes(std::string_view text) {
   std::string result;
   for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
   return result;
 }
 
-// Within single quotes of fish, which has other escapes there.
+// Escapes text within single quotes of fish. The escapes of fish differ from bash's.
 std::string quoted_for_fish(std::string_view text) {
   std::string result;
   for (const char c : text) {
@@ -29,7 +29,7 @@ std::string quoted_for_fish(std::string_view text) {
   return result;
 }
 
-// Of _arguments and _describe, for which brackets and colons have a meaning.
+// Escapes text for _arguments and _describe, where brackets and colons have a meaning.
 std::string quoted_for_zsh(std::string_view text) {
   std::string result;
   for (const char c : text) {

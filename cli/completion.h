@@ -6,8 +6,8 @@
 
 namespace cairn::cli {
 
-// Completes commands, options and directories. `shell` is "bash", "zsh" or "fish". The script is made of the commands
-// and options that `tool` has, so it fits this version of the tool.
+// Completes commands, options and directories. `shell` is "bash", "zsh" or "fish". The script lists the commands and
+// options of `tool`, and fits this version of the tool.
 std::string completion_script(const CLI::App& tool, const std::string& shell);
 
 }  // namespace cairn::cli

@@ -28,13 +28,13 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::system_clock;
 
-// Longer names do not push the columns off the screen.
+// A longer name does not widen the column.
 constexpr std::size_t kNameColumnMax = 48;
 
 struct Entry {
   fs::path directory;
   std::string_view state;  // "complete", "incomplete", "unreadable"
-  std::string text;        // contents, or what is wrong
+  std::string text;        // contents, or the problem
   std::optional<Clock::time_point> time = {};
   std::optional<std::uint64_t> bytes = {};
   std::optional<std::string> save_id = {};
@@ -45,7 +45,7 @@ struct Entry {
 bool is_data_file(const std::string& name) { return name.ends_with(".distcp"); }
 bool is_private_folder(const std::string& name) { return name.starts_with(".cairn-"); }
 
-// Calls `visit` with each entry, until it returns false. The error, if the directory can't be read.
+// Calls `visit` with each entry until `visit` returns false. Returns the error if the directory can't be read.
 template <typename Visit>
 std::error_code for_each_in(const fs::path& directory, const Visit& visit) {
   std::error_code error;
@@ -55,7 +55,7 @@ std::error_code for_each_in(const fs::path& directory, const Visit& visit) {
   return error;
 }
 
-// Whether a save began here: data files, or the private folder of a save.
+// Whether a save began in the directory: data files, or the private folder of a save.
 bool has_pieces(const fs::path& directory) {
   bool found = false;
   for_each_in(directory, [&](const fs::directory_entry& entry) {
@@ -66,7 +66,7 @@ bool has_pieces(const fs::path& directory) {
   return found;
 }
 
-// Zero for a link, and for a file that has gone.
+// The file's size; zero for a link and for a file that is gone.
 std::uint64_t bytes_of(const fs::directory_entry& entry) {
   std::error_code error;
   if (!fs::is_regular_file(entry.symlink_status(error))) return 0;
@@ -74,7 +74,7 @@ std::uint64_t bytes_of(const fs::directory_entry& entry) {
   return error ? 0 : bytes;
 }
 
-// Of the data files in the directory and in the private folders of saves.
+// Bytes of the data files in the directory and in the private folders of saves.
 std::uint64_t bytes_of_pieces(const fs::path& directory) {
   std::uint64_t bytes = 0;
   for_each_in(directory, [&](const fs::directory_entry& entry) {
@@ -97,7 +97,7 @@ std::optional<Clock::time_point> time_of(const fs::path& path) {
   return std::chrono::time_point_cast<Clock::duration>(std::chrono::file_clock::to_sys(time));
 }
 
-// Of `.metadata` and the data files that it names; an incomplete checkpoint names the first that is missing.
+// Sets the bytes of `.metadata` and its data files. For an incomplete checkpoint, names the first missing file.
 void look_at_files(const Checkpoint& checkpoint, Entry& entry) {
   std::uint64_t bytes = bytes_of(fs::directory_entry(entry.directory / ".metadata"));
   for (const std::string& file : checkpoint.catalog().files) {
@@ -136,7 +136,7 @@ Entry entry_of(const fs::path& directory, Outcome& outcome) {
   return entry;
 }
 
-// A link and the directory behind it are both the newest.
+// A link to the newest checkpoint is marked as newest too.
 void mark_newest(const fs::path& folder, std::vector<Entry>& entries) {
   const Result<std::optional<fs::path>> newest = latest(folder);
   if (!newest || !*newest) return;
@@ -146,7 +146,7 @@ void mark_newest(const fs::path& folder, std::vector<Entry>& entries) {
   }
 }
 
-// Of this machine's time zone: "2026-01-31 23:59:59".
+// Local time: "2026-01-31 23:59:59".
 std::string time_text(const std::optional<Clock::time_point>& time) {
   if (!time) return "-";
   const std::time_t seconds = Clock::to_time_t(*time);

@@ -25,14 +25,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kValueCharactersMax = 60;
-// Larger values (a data loader's state, say) are not worth reading for a line of text.
+// Larger values, for example a data loader's state, are not read for a line of text.
 constexpr std::uint64_t kValueBytesMax = 16 * 1024 * 1024;
-// Long names do not push the columns off the screen.
+// A longer name does not widen the column.
 constexpr std::size_t kNameColumnMax = 48;
 
 class Inspection {
  public:
-  // All of them outlive the inspection.
+  // All arguments outlive the inspection.
   Inspection(const Checkpoint& checkpoint, const fs::path& directory, const InspectionOptions& options,
              Outcome& outcome)
       : checkpoint_(checkpoint),
@@ -124,7 +124,7 @@ class Inspection {
     return bytes.error().code() == ErrorCode::kUnsafe ? "not a regular file in the directory" : "unreadable";
   }
 
-  // A line of the tree, and the keys below it that the depth hides.
+  // A line of the tree, and the keys below the line that the depth hides.
   struct ShownLine {
     const TreeLine* line;
     std::size_t hidden = 0;
@@ -182,19 +182,19 @@ class Inspection {
                                    counted(tensor.chunk_count(), "chunk"));
     std::set<std::uint32_t> files;
     for (const ItemLocation& location : tensor.locations) {
-      if (location.length != 0) files.insert(location.file);  // of others storage has no bytes, and so no file
+      if (location.length != 0) files.insert(location.file);  // a chunk without bytes has no file
     }
     if (files.size() > 1) return text + "  in " + counted(files.size(), "file");
     if (files.size() == 1) text += "  " + printable(catalog_.files[*files.begin()]);
     return text;
   }
 
-  // As Python would print it; nullopt, and a message, if it can't be read.
+  // The value as Python would print it; nullopt and a message if the value can't be read.
   std::optional<std::string> value_text(const CatalogValue& value) {
     if (value.location.length > kValueBytesMax) return "<" + byte_text(value.location.length) + ">";
     const Result<Value> read = checkpoint_.read_value(value.fqn);
     if (read) return to_string(*read, kValueCharactersMax);
-    // A payload of a framework's own making is no damage.
+    // A payload in a framework's own format is not damage.
     if (read.error().code() == ErrorCode::kUnsupported) return "<" + byte_text(value.location.length) + ">";
     outcome_.messages += message_of(read.error());
     outcome_.exit_code = ExitCode::kUnreadable;
@@ -267,7 +267,7 @@ class Inspection {
   }
 
   void write_location(JsonWriter& json, const ItemLocation& location) const {
-    if (location.length == 0) return;  // storage has no bytes for it
+    if (location.length == 0) return;  // the item has no bytes in a file
     json.key("file").text(catalog_.files[location.file]);
     json.key("offset").number(location.offset);
     json.key("length").number(location.length);
@@ -278,7 +278,7 @@ class Inspection {
   const fs::path& directory_;
   const InspectionOptions& options_;
   Outcome& outcome_;
-  std::vector<std::size_t> selected_;  // of catalog_.keys
+  std::vector<std::size_t> selected_;  // indices into catalog_.keys
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// JsonWriter: JSON text, one element per line down to a depth, the rest inline.
+// JsonWriter: JSON text, an element per line down to a depth, deeper elements inline.
 //
-// One thread at a time. The caller closes what it opens; a key comes before every value inside an object.
+// One thread at a time. The caller closes every opened object and array; inside an object a key precedes every value.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +20,16 @@ class JsonWriter {
   void end_array() { close(']'); }
   JsonWriter& key(std::string_view name);
 
-  // Any bytes make valid JSON: one that is not UTF-8 becomes \udc80 to \udcff, as Python's surrogateescape has it. What
-  // is not visible (visible.h) is escaped: JSON that is shown on a terminal must not act on it.
+  // Any bytes make valid JSON: a byte that is not UTF-8 becomes \udc80 to \udcff, as by Python's surrogateescape.
+  // Invisible characters (visible.h) are escaped: JSON shown on a terminal must not control the terminal.
   void text(std::string_view text);
   void number(std::uint64_t number);
   void number(std::int64_t number);
   void boolean(bool flag);
   void null();
-  // The text, or null if there is none.
+  // Writes the text, or null if the text is missing.
   void text_or_null(const std::optional<std::string>& text);
-  // The number, or null if there is none.
+  // Writes the number, or null if the number is missing.
   template <typename Number>
   void number_or_null(const std::optional<Number>& number) {
     using Widest = std::conditional_t<std::is_signed_v<Number>, std::int64_t, std::uint64_t>;
@@ -52,7 +52,7 @@ class JsonWriter {
   std::string json_;
   std::size_t depth_ = 0;
   bool is_first_ = true;    // of the innermost array or object
-  bool after_key_ = false;  // the value stands on its key's line
+  bool after_key_ = false;  // the next value follows its key on the line
 };
 
 }  // namespace cairn::cli

@@ -9,10 +9,10 @@
 namespace cairn::cli {
 namespace {
 
-// A byte that begins no character of UTF-8 counts as one above all code points.
+// A byte that begins no UTF-8 character counts as a character above all code points.
 constexpr std::uint32_t kBytes = 0x110000;
 
-// The next character of `text`, which is not empty, and removes it.
+// Removes the next character of `text`, which is not empty, and returns its code point.
 std::uint32_t take_character(std::string_view& text) {
   const auto byte = static_cast<unsigned char>(text.front());
   const auto character = first_character(text).value_or(Utf8Character{kBytes + byte, 1});
@@ -20,8 +20,8 @@ std::uint32_t take_character(std::string_view& text) {
   return character.code_point;
 }
 
-// A set in brackets, without its '['. Nullopt if there is no ']', otherwise whether `point` is in the set, which is
-// removed from `pattern`.
+// Removes a set in brackets, after its '[', from `pattern`, and returns whether `point` is in the set. Nullopt if the
+// ']' is missing.
 std::optional<bool> take_set(std::string_view& pattern, std::uint32_t point) {
   std::string_view rest = pattern;
   const bool is_negated = !rest.empty() && rest.front() == '!';
@@ -43,8 +43,8 @@ std::optional<bool> take_set(std::string_view& pattern, std::uint32_t point) {
   return std::nullopt;
 }
 
-// Whether the first element of `pattern`, which is not empty and not a star, takes the first character of `key`. Both
-// are removed if so.
+// Whether the first element of `pattern`, which is not empty and not a star, matches the first character of `key`.
+// Removes both if they match.
 bool take_both(std::string_view& pattern, std::string_view& key) {
   if (key.empty()) return false;
   std::string_view pattern_rest = pattern, key_rest = key;
@@ -69,7 +69,7 @@ bool take_both(std::string_view& pattern, std::string_view& key) {
 }  // namespace
 
 bool matches_key(std::string_view pattern, std::string_view key) {
-  // Only the last star is tried again with a longer run: an earlier one gains nothing by taking more.
+  // Only the last star is retried with a longer run: a longer run for an earlier star cannot match more.
   std::optional<std::string_view> after_star;
   std::string_view key_of_star;
   while (true) {

@@ -5,7 +5,7 @@
 namespace cairn::cli {
 namespace {
 
-// The rest of a deeper name stays in one piece: names come from files, and nobody reads a thousand levels.
+// The rest of a deeper name stays unsplit: names come from files, and deeper levels help no reader.
 constexpr std::size_t kDepthMax = 32;
 
 }  // namespace

@@ -1,6 +1,6 @@
 // KeyTree: the keys of a checkpoint as an indented tree, split at the dots of their names.
 //
-// A folder that holds one thing only is joined with it ("model.embedding.weight"), so that depth says something.
+// A folder with one child is joined with the child ("model.embedding.weight").
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ namespace cairn::cli {
 
 struct TreeLine {
   std::size_t depth = 0;
-  std::string name;                // without the folders above it
-  std::optional<std::size_t> key;  // the number that add() was given; nullopt for a mere folder
+  std::string name;                // without the folders above
+  std::optional<std::size_t> key;  // the number given to add(); nullopt for a folder that is not a key
 };
 
 class KeyTree {
  public:
   void add(std::string_view fqn, std::size_t key);
-  // In the order of add(), but what shares a folder stands together.
+  // The lines in the order of add(), but the keys of a folder stay together.
   std::vector<TreeLine> lines() const;
 
  private:
@@ -30,7 +30,7 @@ class KeyTree {
     std::string name;
     std::optional<std::size_t> key;
     std::map<std::string, std::size_t, std::less<>> child_by_name;
-    std::vector<std::size_t> children;  // in the order they came
+    std::vector<std::size_t> children;  // in the order of add()
   };
   std::size_t child(std::size_t parent, std::string_view name);
 

@@ -32,7 +32,7 @@ std::string text_of(const Catalog& catalog) {
   return text;
 }
 
-// As `cairn inspect --json` has them, without chunks and values.
+// The keys as in `cairn inspect --json`, without chunks and values.
 std::string json_of(const Catalog& catalog, const fs::path& directory) {
   JsonWriter json;
   json.begin_object();

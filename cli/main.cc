@@ -36,7 +36,7 @@ int main(int count, char** words) {
   Outcome outcome;
   try {
     outcome = run({words, words + count});
-  } catch (const std::exception& error) {  // out of memory, or our bug
+  } catch (const std::exception& error) {  // out of memory, or a bug of the tool
     outcome = {{}, std::string("cairn: ") + error.what() + "\n", ExitCode::kUnreadable};
   }
   std::fwrite(outcome.data.data(), 1, outcome.data.size(), stdout);

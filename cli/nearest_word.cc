@@ -8,7 +8,7 @@
 namespace cairn::cli {
 namespace {
 
-// A longer word is no misspelled command; the bound also keeps the quadratic cost of the distance small.
+// A longer word is not a misspelled command; the bound also limits the quadratic cost of the distance.
 constexpr std::size_t kWordMax = 64;
 
 // Optimal string alignment: three rows of the table of prefixes.

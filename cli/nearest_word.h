@@ -1,4 +1,4 @@
-// nearest_word: the known word that a misspelled one probably stands for.
+// nearest_word: the known word that a misspelled word probably stands for.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,10 @@
 
 namespace cairn::cli {
 
-// The first known word that `word` begins (two characters at least), else the first of those with the smallest edit
-// distance: insertions, deletions and replacements of a character, and exchanges of two neighbours. Nullopt if more
-// than a third of the longer word would change (of words of up to five characters: more than one character).
+// Returns the first known word that begins with `word` (at least two characters), otherwise the first known word with
+// the smallest edit distance: insertions, deletions and replacements of a character, and exchanges of two neighbours.
+// Nullopt if more than a third of the longer word would change (for words of up to five characters: more than one
+// character).
 std::optional<std::string> nearest_word(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace cairn::cli

@@ -1,4 +1,4 @@
-// Outcome: what a command has to say, and the exit code that says it to a script.
+// Outcome: the output of a command, and the exit code for scripts.
 #pragma once
 
 #include <cairn/error.h>
@@ -7,12 +7,12 @@
 
 namespace cairn::cli {
 
-// The whole list. Scripts rely on it.
+// The complete list. Scripts rely on the values.
 enum class ExitCode : int {
   kOk = 0,
-  kCheckFailed = 1,  // `verify` found something wrong, or no key matches a pattern of `inspect`
-  kUsage = 2,        // the command line makes no sense
-  kUnreadable = 3,   // no checkpoint there, or the system or its metadata keep us from reading it
+  kCheckFailed = 1,  // `verify` found a problem, or no key matches a pattern of `inspect`
+  kUsage = 2,        // the command line is not valid
+  kUnreadable = 3,   // no checkpoint, or the system or damaged metadata prevents reading
 };
 
 // Commands print nothing: main does.
@@ -22,7 +22,7 @@ struct Outcome {
   ExitCode exit_code = ExitCode::kOk;
 };
 
-// "cairn: " and the whole story of the error, made printable.
+// "cairn: " and the error's whole text, made printable.
 std::string message_of(const Error& error);
 
 }  // namespace cairn::cli

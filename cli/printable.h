@@ -1,4 +1,4 @@
-// Text for a terminal: names as they are where that is harmless, numbers in units that people read.
+// Text for a terminal: harmless characters of names unchanged, numbers in readable units.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace cairn::cli {
 
-// `text` with everything escaped that is not visible (visible.h), bytes that are not UTF-8, and the backslash that
-// marks the escapes: "\n", "\x1b", "\u202e", "\U000e0041".
+// Returns `text` with escapes for invisible characters (visible.h), for bytes that are not UTF-8, and for the
+// backslash, which marks the escapes: "\n", "\x1b", "\u202e", "\U000e0041".
 std::string printable(std::string_view text);
 
 // "1 key", "2 keys".

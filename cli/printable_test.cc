@@ -14,7 +14,7 @@ TEST(Printable, WhatActsOnATerminalIsEscaped) {
   EXPECT_EQ(printable("a\nb"), "a\\nb");
   EXPECT_EQ(printable("\x1b[31mred"), "\\x1b[31mred");
   EXPECT_EQ(printable(std::string_view("\0\x7f", 2)), "\\x00\\x7f");
-  EXPECT_EQ(printable("\xc2\x9b"), "\\x9b");  // CSI in one character
+  EXPECT_EQ(printable("\xc2\x9b"), "\\x9b");  // CSI as one character
   EXPECT_EQ(printable("abc\u202etxt"), "abc\\u202etxt");
 }
 
@@ -34,7 +34,7 @@ TEST(Printable, BytesThatAreNotUtf8AreEscapedOneByOne) {
   EXPECT_EQ(printable("a\xff\xfe"), "a\\xff\\xfe");
   EXPECT_EQ(printable("\xe2\x82"), "\\xe2\\x82");        // cut off
   EXPECT_EQ(printable("\xc0\xaf"), "\\xc0\\xaf");        // overlong
-  EXPECT_EQ(printable("\xed\xa0\x80"), "\\ud800");       // half a pair, as Python writes it
+  EXPECT_EQ(printable("\xed\xa0\x80"), "\\ud800");       // half of a surrogate pair, as Python writes it
   EXPECT_EQ(printable("\xf4\x90\x80\x80").size(), 16U);  // beyond Unicode
 }
 

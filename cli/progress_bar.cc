@@ -20,10 +20,10 @@ constexpr int kEndingSignals[] = {SIGINT, SIGTERM};
 constexpr std::chrono::milliseconds kInterval{100};
 constexpr std::size_t kColumnsDefault = 80;
 
-// Also called by a signal handler. A terminal that is gone needs no drawing.
+// Also called by a signal handler. A failed write, to a terminal that is gone, is ignored.
 void write_to_terminal(std::string_view text) { (void)!::write(STDERR_FILENO, text.data(), text.size()); }
 
-// SA_RESETHAND has put back the default action, so the signal that is raised again ends the process.
+// SA_RESETHAND has restored the default action: the signal, raised again, ends the process.
 void remove_line_and_end(int number) {
   write_to_terminal(kRemoveLine);
   (void)std::raise(number);
@@ -40,7 +40,7 @@ std::size_t columns_of_stderr() {
   return is_known ? size.ws_col : kColumnsDefault;
 }
 
-// A signal that is ignored (nohup) stays so.
+// A signal that the process ignores (nohup) stays ignored.
 void handle(int number, void (*handler)(int)) {
   struct sigaction current {};
   if (::sigaction(number, nullptr, &current) != 0 || current.sa_handler == SIG_IGN) return;

@@ -1,4 +1,4 @@
-// ProgressBar: how far a command is, in one line of the terminal.
+// ProgressBar: a command's progress in a line of the terminal.
 #pragma once
 
 #include <chrono>
@@ -11,9 +11,9 @@ namespace cairn::cli {
 // the bar is empty.
 std::string bar_text(std::uint64_t done, std::uint64_t total, std::size_t columns);
 
-// Draws on stderr if that is a terminal that can move its cursor, and otherwise does nothing. One at a time in a
-// process: while it lives, SIGINT and SIGTERM remove the line from the terminal, and then end the process as they do by
-// default. The destructor removes the line.
+// Draws on stderr if stderr is a terminal with a movable cursor, and otherwise does nothing. A process has at most one
+// ProgressBar at a time: during its life, SIGINT and SIGTERM remove the line from the terminal and then end the
+// process, as by default. The destructor removes the line.
 class ProgressBar {
  public:
   ProgressBar();

@@ -41,7 +41,7 @@ std::string_view story_of(const SaveInFlight& save) {
   return save.is_leftover ? "died: the next save removes it" : "under way";
 }
 
-// How far it is; empty if the lease does not say.
+// The writer's progress; empty if the lease has no progress.
 std::string progress_of(const SaveInFlightWriter& writer) {
   if (!writer.is_readable) return ", its lease can't be read";
   if (!writer.progress) return "";

@@ -1,4 +1,4 @@
-// `cairn status`: the saves that are under way in a directory, and those that died there.
+// `cairn status`: the running saves in a directory, and the saves that died there.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 namespace cairn::cli {
 
-// As cairn::saves_in_flight(): `root` is a checkpoint or a folder of checkpoints.
+// Like cairn::saves_in_flight(): `root` is a checkpoint or a folder of checkpoints.
 Outcome status(const std::filesystem::path& root, bool as_json);
 
 }  // namespace cairn::cli

@@ -3,7 +3,7 @@
 namespace cairn::cli {
 namespace {
 
-// By number of bytes: what the first byte looks like, and the smallest code point that needs so many.
+// By number of bytes: the bits of the first byte, and the smallest code point of the length.
 struct Form {
   std::uint8_t mask;
   std::uint8_t mark;

@@ -1,4 +1,4 @@
-// One character of text that claims to be UTF-8 and may not be.
+// Decodes the first character of text that may not be valid UTF-8.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ struct Utf8Character {
   std::size_t bytes = 1;
 };
 
-// The character that `text`, which is not empty, begins with; nullopt if its first byte begins none. Python writes half
-// a surrogate pair like any other character (surrogatepass), so such halves are characters here too.
+// Returns the first character of `text`, which is not empty; nullopt if the first byte begins no character. Half of a
+// surrogate pair counts as a character, because Python writes such halves (surrogatepass).
 std::optional<Utf8Character> first_character(std::string_view text);
 
 }  // namespace cairn::cli

@@ -80,7 +80,7 @@ Outcome verify(const std::filesystem::path& directory, bool json, bool follow_li
   auto bar = std::make_optional<ProgressBar>();
   options.progress = [&bar](const VerifyProgress& progress) { bar->show(progress.bytes_read, progress.bytes_total); };
   Result<VerifyReport> report = cairn::verify(directory, options);
-  bar.reset();  // before anything else is printed
+  bar.reset();  // before any output
   if (!report) {
     const ErrorCode code = report.error().code();
     const bool is_damage = code == ErrorCode::kCorrupt || code == ErrorCode::kUnsafe;

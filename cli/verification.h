@@ -7,8 +7,8 @@
 
 namespace cairn::cli {
 
-// kCheckFailed if anything is wrong with what is there, damaged metadata included. Draws a progress bar if
-// stderr is a terminal; Ctrl-C ends the process at once.
+// Returns kCheckFailed if the checkpoint is damaged, metadata included. Draws a progress bar if stderr is a terminal;
+// Ctrl-C ends the process at once.
 Outcome verify(const std::filesystem::path& directory, bool json, bool follow_links);
 
 }  // namespace cairn::cli

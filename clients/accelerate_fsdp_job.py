@@ -9,7 +9,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 
 class AccelerateFsdpJob(AccelerateJob):
-    """A model in training. Its state is what each rank holds of it."""
+    """A model in training. The state holds the rank's part of the model."""
 
     def state(self) -> dict[str, Any]:
         optimizer = get_optimizer_state_dict(self._net, self._optimizer.optimizer)

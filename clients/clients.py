@@ -1,11 +1,11 @@
-"""Tries the clients of torch.distributed.checkpoint that are too large for the test suite, each in packages of its own.
+"""Tries clients of torch.distributed.checkpoint that are too large for the test suite, each with its own packages.
 
 usage: ./dev clients [NAME...]      (all, without a name; docs/clients.md has the results)
 
-`NAME_job.py` is run by torchrun with two ranks, on CPUs over gloo; it plays `trial.run`. `NAME.txt` lists the packages
-of PyPI that the client needs beside those of tools/requirements.txt, and `NAME_alone.txt` those that are installed
-without what they ask for, which may be another torch. They go to build/clients/NAME, an environment that sees the
-packages of .venv too, so torch is there once.
+Torchrun runs `NAME_job.py` with two ranks, on CPUs over gloo; the job plays `trial.run`. `NAME.txt` lists the client's
+packages of PyPI beyond tools/requirements.txt. `NAME_alone.txt` lists packages to install without dependencies, which
+could include a different torch. The packages go to build/clients/NAME, an environment on top of .venv: the environments
+share the torch of .venv.
 """
 
 import argparse
@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 ENVIRONMENTS = ROOT / "build" / "clients"
 RANKS = 2
-HANG_SECONDS = 600  # ranks that wait for each other wait for ever
+HANG_SECONDS = 600  # ranks that wait for each other never end
 
 
 def names() -> list[str]:
@@ -33,7 +33,7 @@ def names() -> list[str]:
 
 
 def environment_of(name: str) -> Path:
-    """The Python of the client's environment; makes it if the list of packages changed."""
+    """Returns the Python of the client's environment. Makes the environment anew if the list of packages changed."""
     folder = ENVIRONMENTS / name
     lists = {
         path: [] if path.stem == name else ["--no-deps"] for path in (HERE / f"{name}.txt", HERE / f"{name}_alone.txt")
@@ -47,7 +47,8 @@ def environment_of(name: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=False, symlinks=True)
     site = next((folder / "lib").glob("python*/site-packages"))
-    # The packages of .venv come after the client's own, and with them cairn-dev.pth, which names the build.
+    # The packages of .venv come after the client's own packages, and with .venv its cairn-dev.pth, which names the
+    # build.
     outer = sysconfig.get_path("purelib")
     (site / "outer.pth").write_text(f"import site; site.addsitedir({outer!r})\n")
     (folder / "constraints.txt").write_text(f"torch=={_version_of('torch')}\n")
@@ -59,7 +60,7 @@ def environment_of(name: str) -> Path:
 
 
 def _listed(packages: Path) -> str:
-    """A list of packages, with those that it names by ``-r``."""
+    """Returns a list of packages, with the lists named by ``-r`` included."""
     lines = packages.read_text().splitlines()
     return "".join(_listed(HERE / line[3:]) if line.startswith("-r ") else f"{line}\n" for line in lines)
 
@@ -71,7 +72,7 @@ def _version_of(distribution: str) -> str:
 
 
 def try_client(name: str) -> dict[str, Any]:
-    """What rank 0 found. Raises CalledProcessError or TimeoutExpired if the trial failed."""
+    """Returns rank 0's findings. Raises CalledProcessError or TimeoutExpired if the trial failed."""
     python = environment_of(name)
     folder = ENVIRONMENTS / f"{name}.trial"
     shutil.rmtree(folder, ignore_errors=True)

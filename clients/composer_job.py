@@ -1,7 +1,7 @@
 """Composer's Trainer with FSDP2 and sharded checkpoints; see `trial`.
 
-Composer imports torchvision, whose packages of PyPI do not fit torch's CPU build. Nothing of it is used here, so empty
-modules stand for it.
+Composer imports torchvision. The packages of torchvision on PyPI do not fit torch's CPU build. The trial uses nothing
+of torchvision: empty modules replace the package.
 """
 
 import importlib.abc
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class EmptyTorchvision(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds torchvision and all that is in it as modules in which every name is an empty class."""
+    """Finds torchvision and all its submodules as modules in which every name is an empty class."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -52,7 +52,7 @@ from training import loss_of, make_net, make_optimizer  # noqa: E402
 
 
 class Model(ComposerModel):
-    """The net of `training`; a batch is only a number."""
+    """The net of `training`; the batch is only a number."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The net of `training`, sharded by FSDP2 over all ranks: for clients that take a model that is sharded already."""
+"""The net of `training`, sharded by FSDP2 over all ranks, for clients that expect a sharded model."""
 
 from typing import Any
 
@@ -33,14 +33,14 @@ class Training:
             self.optimizer.step()
 
     def state(self) -> dict[str, Any]:
-        """Copies of what this rank holds of the net and the optimizer."""
+        """Returns copies of this rank's part of the net and the optimizer."""
         return local_copies(
             {"model": self.net.state_dict(), "optimizer": get_optimizer_state_dict(self.net, self.optimizer)}
         )
 
 
 def local_copies(state: Any) -> Any:
-    """`state`, with mappings in the order of their keys, and each tensor as a copy of this rank's part."""
+    """Returns `state` with sorted mappings, and with each tensor as a copy of this rank's part."""
     if isinstance(state, DTensor):
         return state.to_local().detach().clone()
     if isinstance(state, torch.Tensor):

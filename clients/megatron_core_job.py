@@ -1,7 +1,7 @@
-"""Megatron-core's ``dist_checkpointing``, in its three ways to save one after the other; see `trial`.
+"""Megatron-core's ``dist_checkpointing``: each of its three ways to save, in turn; see `trial`.
 
-A state has a tensor in shards, one that all ranks have, an object of each rank and Megatron's common state. Saved are
-rows, and loaded are columns. Megatron writes by code of its own: only its loads are expected to reach the engine.
+The state holds a sharded tensor, a tensor replicated on all ranks, an object of each rank, and Megatron's common state.
+Megatron saves rows and loads columns. Megatron writes by its own code: only its loads are expected to reach the engine.
 """
 
 import functools
@@ -21,7 +21,7 @@ ROWS, COLUMNS = 6, 8
 
 
 class MegatronJob:
-    """A state that changes as if it were trained; each rank has all of it."""
+    """A state that changes as if trained; each rank has the whole state."""
 
     def __init__(self, queues: dict[str, AsyncCallsQueue | None], seed: int) -> None:
         self._queues = queues

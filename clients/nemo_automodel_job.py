@@ -1,6 +1,6 @@
 """NeMo Automodel's Checkpointer with model_save_format="torch_save": model and optimizer through DCP; see `trial`.
 
-Its asynchronous mode makes a stager of torch's that asks for an accelerator, so it has not been tried.
+The asynchronous mode is not tried: its stager, torch's, needs an accelerator.
 """
 
 from pathlib import Path

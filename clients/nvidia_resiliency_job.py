@@ -1,7 +1,7 @@
 """NVIDIA's resiliency extension, asynchronous saves by a forked and by a persistent process; see `trial`.
 
-Saved are rows, and loaded are columns, by ``torch.distributed.checkpoint.load``. The extension writes by code of its
-own: only loads are expected to reach the engine.
+The extension saves rows; ``torch.distributed.checkpoint.load`` loads columns. The extension writes by its own code:
+only loads are expected to reach the engine.
 """
 
 import functools
@@ -24,7 +24,7 @@ ROWS, COLUMNS = 6, 8
 
 
 class NvrxJob:
-    """A state that changes as if it were trained; each rank has all of it."""
+    """A state that changes as if trained; each rank has the whole state."""
 
     def __init__(self, queues: dict[str, AsyncCallsQueue], seed: int) -> None:
         self._queues = queues

@@ -1,7 +1,7 @@
 """OLMo-core's checkpoints of model and optimizer; see `trial`.
 
-OLMo-core has a storage writer and reader of its own for local and remote folders alike. Its user puts Cairn's in their
-place by the two lines of `switch`.
+OLMo-core has its own storage writer and reader for local and remote folders. The user replaces both by Cairn's with the
+two lines in `switch`.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""torchtitan's CheckpointManager, in its three modes one after the other; see `trial`.
+"""torchtitan's CheckpointManager, in each of its three modes in turn; see `trial`.
 
-The user of the pinned mode on CPUs adds one line: the manager's own stager asks for an accelerator.
+For the pinned mode on CPUs the user adds a line: the manager's own stager needs an accelerator.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class Optimizers:
-    """What torchtitan's container of optimizers is to its manager: a flat state by names of parameters."""
+    """Replaces torchtitan's container of optimizers: a flat state by names of parameters."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
@@ -34,7 +34,7 @@ class Optimizers:
 
 
 class Progress:
-    """A part of the job's state: the data loader's, the schedule's and the trainer's."""
+    """A part of the job's state: of the data loader, the schedule or the trainer."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -47,7 +47,7 @@ class Progress:
 
 
 class TitanJob:
-    """A model in training, saved in each mode to a folder of its own."""
+    """A model in training, saved in each mode to a separate folder."""
 
     def __init__(self, seed: int) -> None:
         self._training = Training(seed)

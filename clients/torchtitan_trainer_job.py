@@ -1,8 +1,8 @@
 """torchtitan's Trainer, from its data loader to its CheckpointManager, in the manager's three modes; see `trial`.
 
-The Trainer is made for accelerators. Before it is imported, what it asks of one is answered for the CPU
-(`CpuDevice`). Its configuration is that of its Llama for debugging, in float32 and with torch's own attention, because
-its default attention has no gradient on CPUs.
+The Trainer needs an accelerator. `CpuDevice`, installed before the import, answers the accelerator's calls for the CPU.
+The configuration is torchtitan's debug Llama, in float32 and with torch's own attention, because the default attention
+has no gradient on CPUs.
 """
 
 import functools
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 
 class CpuDevice(types.ModuleType):
-    """Stands for `torch.cuda` of a machine that has only CPUs."""
+    """Replaces `torch.cuda` on a machine with CPUs only."""
 
     def __init__(self) -> None:
         super().__init__("cpu_device")
@@ -48,7 +48,7 @@ class CpuDevice(types.ModuleType):
 
 torch._utils._get_available_device_type = lambda: "cpu"
 torch._utils._get_device_module = lambda _: CpuDevice()
-# The kernels of one way to dispatch experts; they import triton, which torch's CPU build lacks. No expert is here.
+# The kernels for a kind of expert dispatch import triton, which torch's CPU build lacks. The model has no experts.
 kernels = types.ModuleType("torchtitan.distributed.minimal_async_ep.kernels")
 kernels.__dict__["__getattr__"] = lambda name: None
 sys.modules[kernels.__name__] = kernels
@@ -70,7 +70,7 @@ WORDS = [f"w{number}" for number in range(64)]
 
 
 def make_assets(folder: Path) -> None:
-    """A tokenizer and sentences, as torchtitan looks for them in its assets."""
+    """Writes a tokenizer and sentences where torchtitan looks up its assets."""
     folder.mkdir()
     vocabulary = {word: number for number, word in enumerate(["[UNK]", "<s>", "</s>", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -112,12 +112,12 @@ def configuration(assets: Path, output: Path, mode: str, steps: int, seed: int) 
 
 
 class TrainerJob:
-    """torchtitan's Llama for debugging in training. The Trainer saves after each step and loads when it begins."""
+    """torchtitan's debug Llama in training. The Trainer saves after each step and loads at its start."""
 
     def __init__(self, assets: Path, seed: int) -> None:
         self._assets = assets
         self._seed = seed
-        self._steps = 0  # that the job has been told to train
+        self._steps = 0  # the steps that the job was ordered to train
         self._resume: Path | None = None
         self._trained = -1
         self._state: Any = None
@@ -128,9 +128,9 @@ class TrainerJob:
         trainer = Trainer(config)
         for part in trainer.model_parts[0].modules():
             if isinstance(part, FSDPModule):
-                part.set_force_sum_reduction_for_comms(True)  # gloo can't scale while it sums
+                part.set_force_sum_reduction_for_comms(True)  # gloo can't scale in a reduction
         if mode == "async_with_pinned_mem" and output:
-            # The manager's own stager asks for an accelerator.
+            # The manager's own stager needs an accelerator.
             trainer.checkpointer.stager = DefaultStager(StagingOptions(False, True, True, False))
         trainer.train()
         trainer.checkpointer.maybe_wait_for_staging()
@@ -152,7 +152,7 @@ class TrainerJob:
         )
 
     def train(self, steps: int) -> None:
-        self._steps += 2 * steps  # so that several saves are followed by training
+        self._steps += 2 * steps  # training continues after some of the saves
 
     def save(self, path: Path) -> None:
         for mode in MODES:
@@ -182,9 +182,9 @@ def main() -> None:
         make_assets(folder / "assets")
     dist.barrier()
     os.chdir(folder)
-    # It names devices by numbers, and calls what a later torch has.
+    # The stock function names devices by numbers, and calls functions of a later torch.
     torchtitan.trainer.dist_utils.set_pg_timeouts = lambda **_: None
-    # At the end of each training rank 0 sleeps for two seconds; the times are to be those of the checkpoints.
+    # At the end of each training rank 0 sleeps for two seconds. The measured times must be the checkpoints' times.
     clock = types.SimpleNamespace(perf_counter=time.perf_counter, sleep=lambda _: None)
     torchtitan.trainer.time = clock  # type: ignore[assignment]
     trial.run("torchtitan", functools.partial(TrainerJob, folder / "assets"))

@@ -15,7 +15,7 @@ from training import loss_of
 
 
 class Unit(TrainUnit[int]):
-    """What torchtnt trains and saves: the modules and optimizers among its attributes."""
+    """The unit that torchtnt trains and saves: the modules and optimizers among its attributes."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Unit(TrainUnit[int]):
 
 
 class TorchtntJob:
-    """A model in training. The saver is called at the end of an epoch, which is a step."""
+    """A model in training. The saver runs at the end of an epoch, which is one step."""
 
     def __init__(self, seed: int) -> None:
         self._training = Training(seed)

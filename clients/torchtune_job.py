@@ -15,7 +15,7 @@ from torchtune.training.checkpointing import DistributedCheckpointer
 
 
 class TorchtuneJob:
-    """A model in training, saved as epoch 0 at once and as epoch 1 in the background."""
+    """A model in training, saved synchronously as epoch 0 and in the background as epoch 1."""
 
     def __init__(self, seed: int) -> None:
         self._training = Training(seed)

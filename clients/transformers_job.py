@@ -15,7 +15,7 @@ TOKENS = 16
 
 
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Sentences of random tokens, the same in every run."""
+    """Sentences of random tokens, equal in every run."""
 
     def __len__(self) -> int:
         return 64
@@ -27,7 +27,7 @@ class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 class Snapshot(TrainerCallback):
-    """The state with which the training begins: what was loaded."""
+    """Keeps the state at the start of the training: the loaded state."""
 
     def __init__(self, job: "TransformersJob") -> None:
         self._job = job
@@ -37,13 +37,13 @@ class Snapshot(TrainerCallback):
 
 
 class TransformersJob:
-    """A small Llama in training. The Trainer saves while it trains and loads when it begins."""
+    """A small Llama in training. The Trainer saves during the training and loads when the training starts."""
 
     arguments_class: type[TrainingArguments] = TrainingArguments
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._steps = 0  # that the job has been told to train
+        self._steps = 0  # the steps that the job was ordered to train
         self._resume: Path | None = None
         self._trainer: Trainer | None = None
         self.loaded: Any = None
@@ -76,7 +76,7 @@ class TransformersJob:
             fsdp="full_shard",
             fsdp_config={"version": 2, "state_dict_type": "SHARDED_STATE_DICT", "auto_wrap_policy": "NO_WRAP"},
         )
-        # Accelerate takes ranks on CPUs for DDP, whatever the plugin says, and then never saves in shards.
+        # Accelerate uses DDP for ranks on CPUs, despite the plugin, and then never saves in shards.
         assert arguments.device.type == "cpu"  # makes the state that the next line changes
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
         self._trainer = self.make_trainer(model, arguments, [Snapshot(self)])

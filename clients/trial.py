@@ -1,13 +1,13 @@
-"""One client's trial: its saves and loads by stock torch and through Cairn, side by side, on every rank.
+"""A client's trial: its saves and loads by stock torch and through Cairn, side by side, on every rank.
 
-1. Stock: a job trains, saves, and another job loads.
-2. Cairn: ``cairn.install()``; the same; both jobs train on and must stay equal.
-3. Stock again: ``cairn.uninstall()``; a job loads what was saved through Cairn.
-4. Cairn again: a job loads what stock torch saved.
+1. Stock: a job trains and saves; a second job loads.
+2. Cairn: ``cairn.install()``; a job trains and saves; a second job loads; both train on and must stay equal.
+3. Stock again: ``cairn.uninstall()``; a job loads Cairn's checkpoint.
+4. Cairn again: a job loads stock torch's checkpoint.
 
-After each load the state must be the saved one, bit by bit. The engine must have carried out the saves and loads of
-steps 2 and 4 on every rank; a client that never reaches the engine fails its trial. So does one of whose saves and
-loads any failed, also where the client hides it: the torn-snapshot alarm is on, and it must not go off.
+After each load the state must equal the saved state, bit by bit. The engine must have carried out the saves and loads
+of steps 2 and 4 on every rank; the trial of a client that never reaches the engine fails. A failed save or load fails
+the trial too, even if the client hides the failure: the torn-snapshot alarm is on, and must not go off.
 """
 
 import json
@@ -31,7 +31,7 @@ from cairn.told_future import ToldFuture
 
 
 class Job(Protocol):
-    """A model in training, of one client."""
+    """A model in training, of a client."""
 
     def train(self, steps: int) -> None: ...
     def save(self, path: Path) -> None: ...
@@ -39,7 +39,7 @@ class Job(Protocol):
     def state(self) -> Any: ...
 
 
-MakeJob = Callable[[int], Job]  # from a seed: other weights for each
+MakeJob = Callable[[int], Job]  # from a seed: the weights depend on the seed
 
 
 class Times:
@@ -61,10 +61,10 @@ def engine_calls() -> int:
 
 
 class FailedCalls(logging.Handler):
-    """Keeps the errors of all calls of DCP and Cairn, also of those that the client hides.
+    """Keeps the errors of all calls of DCP and Cairn, including errors hidden by the client.
 
-    Errors of a call are in the records of DCP's logger. A failure to stage has no record, as in DCP: it is in the
-    futures of an asynchronous save of Cairn's, which the client may never ask.
+    DCP's logger has records of failed calls. A failure to stage has no record, as in DCP: the error is in the futures
+    of Cairn's asynchronous save, which the client may never retrieve.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class FailedCalls(logging.Handler):
 
 
 def saves_with_alarm() -> int:
-    """How many saves the torn-snapshot alarm watched: those that staged while the client went on."""
+    """Returns the number of saves watched by the torn-snapshot alarm: saves that staged while the client continued."""
     return sum(entry.count for entry in cairn.report().calls if ASYNCHRONOUS_STAGING in entry.how)
 
 
@@ -96,7 +96,7 @@ def trained(make_job: MakeJob, seed: int) -> Job:
 
 
 def install_or_not(to_cairn: bool) -> None:
-    """The one line of a client's user."""
+    """The line that a client's user adds."""
     if to_cairn:
         cairn.install()
     else:
@@ -111,11 +111,11 @@ def run(
     native_saves: bool = True,
     at_end: Callable[[], None] = lambda: None,
 ) -> None:
-    """Plays the trial in the folder that the command line names, and writes down what came of it.
+    """Plays the trial in the folder given on the command line, and writes the findings to files.
 
-    `switch` puts Cairn in the place of stock torch, or stock torch back. `native_saves`: whether the client's saves are
-    expected to reach the engine (Megatron's and NVRx's write by themselves). `make_job` is called with stock torch and
-    with Cairn in its place. `at_end` ends the processes that the client has started.
+    `switch` replaces stock torch by Cairn, or restores stock torch. `native_saves`: whether the client's saves are
+    expected to reach the engine (Megatron and NVRx write by their own code). `make_job` is called with stock torch and
+    with Cairn installed. `at_end` ends the processes that the client has started.
     """
     folder = Path(sys.argv[1])
     times = Times()
@@ -124,7 +124,7 @@ def run(
 
     job = trained(make_job, 0)
     times.measure("stock save", job.save, folder / "stock")
-    saved = job.state()  # a client that saves while it trains has trained until now
+    saved = job.state()  # a client that saves in training has finished its training here
     job = make_job(1)
     times.measure("stock load", job.load, folder / "stock")
     assert_same(job.state(), saved, "stock")
@@ -164,14 +164,14 @@ def run(
 
 
 def end_workers(persistent: Any) -> None:
-    """Ends what queues of asynchronous calls have started; `persistent` is the queue that keeps a process."""
+    """Ends the processes of queues of asynchronous calls; `persistent` is the queue that keeps a process."""
     persistent.close()
     for child in multiprocessing.active_children():
         child.terminate()
 
 
 def _leave(folder: Path, distribution: str, calls: dict[str, int], times: Times) -> NoReturn:
-    """Writes the findings of this rank down and ends the process. One that ends by itself is aborted at times."""
+    """Writes the findings of this rank and ends the process by `os._exit`, because a normal exit sometimes aborts."""
     findings = {
         "client": f"{distribution} {version(distribution)}",
         "engine calls": calls,

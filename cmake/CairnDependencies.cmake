@@ -1,5 +1,5 @@
-# The compiler and the libraries that Cairn needs, each with its Debian package. A single message names all missing
-# packages, for a single installation.
+# The compiler and the libraries that Cairn needs, each with its Debian package. One message names all missing
+# packages: one installation suffices.
 include_guard()
 
 set(cairn_missing "")

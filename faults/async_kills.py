@@ -84,7 +84,7 @@ class AsyncKill:
 
 
 def draw(chance: random.Random, how: AsyncSave, whom: Whom, typical_seconds: float) -> AsyncKill:
-    """Draws a kill. A third strike a first save; the victims are a single rank or all ranks of a job of one or two."""
+    """Draws a kill. A third strike a first save; the victims are one rank or all ranks of a job of one or two."""
     ranks = chance.choice([1, 2, 2])
     victims = chance.choice([(rank,) for rank in range(ranks)] + [tuple(range(ranks))])
     whole_saves = chance.choice([0, 1, 2])
@@ -259,14 +259,14 @@ def _random(
 
 
 def trainers(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """Kills the trainer of a single rank or of all; the writer processes survive."""
+    """Kills the trainer of one rank or of all; the writer processes survive."""
     _random(
         folder, tally, seed, indices, lambda chance: (AsyncSave(True, staged_later=chance.random() < 0.3), "trainer")
     )
 
 
 def writers(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """Kills the writer process of a single rank or of all; the trainers survive, and continue to save."""
+    """Kills the writer process of one rank or of all; the trainers survive, and continue to save."""
     _random(
         folder,
         tally,
@@ -277,10 +277,10 @@ def writers(folder: Path, tally: Tally, seed: int, indices: range) -> None:
 
 
 def both(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """Kills the trainer and the writer process of a single rank or of all."""
+    """Kills the trainer and the writer process of one rank or of all."""
     _random(folder, tally, seed, indices, lambda chance: (AsyncSave(True, chance.random() < 0.3), "both"))
 
 
 def threads(folder: Path, tally: Tally, seed: int, indices: range) -> None:
-    """Kills the trainer of a single rank or of all, and with the trainer its writing threads."""
+    """Kills the trainer of one rank or of all, and with the trainer its writing threads."""
     _random(folder, tally, seed, indices, lambda chance: (AsyncSave(False, chance.random() < 0.3), "trainer"))

@@ -76,7 +76,7 @@ _TROUBLES = (
 
 
 def disks(folder: Path, tally: Tally, seed: int, count: int) -> None:
-    """Tries each fault with each type of save, on a single rank and on two, in an order drawn from the seed."""
+    """Tries each fault with each type of save, on one rank and on two, in an order drawn from the seed."""
     ways = list(itertools.product(_HOW, (1, 2)))
     random.Random(seed).shuffle(ways)
     trials = [(trouble, how, ranks) for how, ranks in ways for trouble in _TROUBLES]

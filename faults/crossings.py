@@ -12,7 +12,7 @@ from trial import Trial
 def savers(folder: Path, tally: Tally, seed: int, indices: range) -> None:
     """Two jobs save into a directory at once.
 
-    Either a single job wins, whole, and the losing job gets an error, or the saves follow each other. Both ranks of a
+    Either one job wins, whole, and the losing job gets an error, or the saves follow each other. Both ranks of a
     job get equal outcomes.
     """
     for index in indices:

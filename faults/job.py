@@ -182,7 +182,7 @@ class Job:
 
 
 def _require_no_threads() -> None:
-    """Joined threads leave the kernel's list of threads with a short delay: waits until a single thread is left."""
+    """Joined threads leave the kernel's list of threads with a short delay: waits until one thread is left."""
     until = time.monotonic() + _HANG_SECONDS
     while len(list(Path("/proc/self/task").iterdir())) > 1:
         if time.monotonic() > until:

@@ -31,7 +31,7 @@ class AtCall:
 
 @dataclass(frozen=True)
 class After:
-    """`seconds` after the begin of the save."""
+    """`seconds` after the start of the save."""
 
     seconds: float
 

@@ -22,7 +22,7 @@ printf 'root:x:0:0:root:/:/bin/sh\n_rpc:x:101:0::/run/rpcbind:/bin/false\n' > /e
 ln -s /run /var/run
 mkdir -p /run/rpcbind /run/sendsigs.omit.d
 exportfs -o rw,sync,no_root_squash,no_subtree_check,insecure,fsid=0 127.0.0.1:/srv
-# Delegations are off. The server takes the two mounts for a single client: with a delegation the client could keep attributes
+# Delegations are off. The server takes the two mounts for one client: with a delegation the client could keep attributes
 # in one mount that the second mount changes. Between two hosts the server recalls a delegation.
 echo 0 > /proc/sys/fs/leases-enable
 rpcbind -r -f &

@@ -2,7 +2,7 @@
 // uses too, and checks the remaining files.
 //
 //   nfs_saves save DIR COUNT         saves, and prints the numbers of committed, superseded and failed saves
-//   nfs_saves ranks DIR DIR COUNT    asynchronous saves by two ranks, which see a single directory through two mounts
+//   nfs_saves ranks DIR DIR COUNT    asynchronous saves by two ranks, which see one directory through two mounts
 //   nfs_saves check DIR              loads the checkpoint, and fails if the directory holds any further file
 #include <cairn/cairn.h>
 

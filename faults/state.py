@@ -15,7 +15,7 @@ _STEP_SHIFT, _TENSOR_SHIFT = 32, 24  # bits of an element: the step above, the t
 
 
 def whole(step: int) -> State:
-    """Returns the state of a step in a single process: 4 MB of tensors, and values.
+    """Returns the state of a step in one process: 4 MB of tensors, and values.
 
     The size of a value changes with the step.
     """

@@ -89,7 +89,7 @@ def _load_with_cairn(state: State, directory: Path) -> None:
 
 
 def load_with_torch(state: State, directory: Path) -> None:
-    """Loads in a single process, without the warning about a single process."""
+    """Loads in one process, without the warning about one process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

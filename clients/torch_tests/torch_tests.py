@@ -2,18 +2,19 @@
 
 usage: ./dev torch-tests [--suite SUITE | --source FOLDER] [--keep] [FILE...]
 
-1. The source package of pytorch is fetched from Debian by apt (`--suite`, trixie by default, which has torch 2.6), or
-   is there already (`--source`, a checkout of pytorch). Its test/distributed/checkpoint is copied to
-   build/torch-tests/SUITE/tests. The files are torch's; nothing of them is kept in this repository.
-2. The copy is changed so that the tests run on CPUs over gloo: names of devices and backends in the text, and the rest
-   when Python starts (site/adaptation.py). Both runs get the same changes.
-3. Each test file runs by pytest, once as it is and once with Cairn. A test counts as lost if it passes with stock torch
-   and not with Cairn. Each process of a run with Cairn leaves the number of its calls that reached the engine.
+1. apt fetches the source package of pytorch from Debian (`--suite`, trixie by default, which has torch 2.6), unless
+   `--source` names a checkout of pytorch. Its test/distributed/checkpoint is copied to build/torch-tests/SUITE/tests.
+   The files are torch's; this repository keeps none of the files.
+2. The copy is changed to run on CPUs over gloo: names of devices and backends in the text, and the rest when Python
+   starts (site/adaptation.py). Both runs get equal changes.
+3. pytest runs each test file, once with stock torch and once with Cairn. A test counts as lost if the test passes with
+   stock torch and not with Cairn. Each process of a run with Cairn reports the number of its calls that reached the
+   engine.
 4. The reports stay beside the tests, in the folders stock and cairn. With `--keep` a file that has a report there
-   is not run again, so that a run that was interrupted goes on.
+   is not run again: an interrupted run continues.
 
 Prints both counts, the calls that reached Cairn's engine, and each lost test with the first line of its error. Exits
-with 1 if a test is lost that is not in known.txt, or if no call reached the engine.
+with 1 if a lost test is not in known.txt, or if no call reached the engine.
 """
 
 import argparse
@@ -31,11 +32,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "torch-tests"
 FOLDER = "test/distributed/checkpoint"
-PACKAGES = ["expecttest==0.3.0", "zstandard==0.25.0"]  # what torch's tests import
-SECONDS_MAX = 1800  # for one file
-DEVICES = {"e2e/test_fsdp_ep.py": 8}  # that the tests of a file are told of, as many as they have ranks; others 4
+PACKAGES = ["expecttest==0.3.0", "zstandard==0.25.0"]  # imported by torch's tests
+SECONDS_MAX = 1800  # for a file
+DEVICES = {"e2e/test_fsdp_ep.py": 8}  # the device count told to a file's tests, equal to their ranks; otherwise 4
 
-# Step 2, in this order: what a test says of devices and backends, and what it is to say.
+# Step 2, in this order: a pattern of devices or backends in a test, and the replacement.
 REWRITES = [
     (r"cpu:gloo,cuda:nccl", "gloo"),
     (r"(rank:\{?\w+\}?)/cuda:\{?\w+\}?", r"\1/cpu"),
@@ -49,7 +50,10 @@ Outcome = dict[str, str]  # by test: "passed", "skipped", or the first line of t
 
 
 def fetch(suite: str) -> Path:
-    """Step 1, by apt with lists of its own: the machine's are left alone. Returns the archive of the sources."""
+    """Step 1, by apt with separate package lists: the machine's lists stay unchanged.
+
+    Returns the archive of the sources.
+    """
     folder = BUILD / suite
     found = sorted(folder.glob("pytorch_*.orig.tar.*"))
     if found:
@@ -72,7 +76,7 @@ def fetch(suite: str) -> Path:
 
 
 def unpack(source: Path, into: Path) -> None:
-    """Copies the folder of tests from an archive or a checkout, and rewrites it."""
+    """Copies the folder of tests from an archive or a checkout, and rewrites the tests."""
     shutil.rmtree(into, ignore_errors=True)
     if source.is_dir():
         shutil.copytree(source / FOLDER, into)
@@ -94,12 +98,12 @@ def unpack(source: Path, into: Path) -> None:
 
 
 def report_of(folder: Path, file: Path, mode: str) -> Path:
-    """Where the report of a file is or will be; `mode` is "stock" or "cairn"."""
+    """Returns the path of the report of a file; `mode` is "stock" or "cairn"."""
     return folder / mode / f"{'.'.join(file.with_suffix('').parts)}.xml"
 
 
 def run(folder: Path, file: Path, mode: str, *, keep: bool) -> Outcome:
-    """Step 3, for one file and one mode, "stock" or "cairn"."""
+    """Step 3, for a file and a mode, "stock" or "cairn"."""
     report = report_of(folder, file, mode)
     if keep and report.exists():
         return dict(outcomes(file, report))
@@ -133,13 +137,13 @@ def run(folder: Path, file: Path, mode: str, *, keep: bool) -> Outcome:
 
 
 def engine_calls(folder: Path, file: Path) -> int:
-    """How many calls of all processes of the run with Cairn reached the engine."""
+    """Returns the number of engine calls of all processes of the run with Cairn."""
     calls = report_of(folder, file, "cairn").with_suffix(".calls")
     return sum(map(int, calls.read_text().split())) if calls.exists() else 0
 
 
 def outcomes(file: Path, report: Path) -> Iterator[tuple[str, str]]:
-    """The tests of a report, by file, class and name."""
+    """Yields the tests of a report, by file, class and name, with their outcomes."""
     for case in ET.parse(report).iter("testcase"):
         name = f"{file}::{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
         failure = next((child for child in case if child.tag in ("failure", "error")), None)
@@ -150,14 +154,14 @@ def outcomes(file: Path, report: Path) -> Iterator[tuple[str, str]]:
 
 
 def _error_in(failure: ET.Element) -> str:
-    """The line that says what went wrong: the last one that names an exception."""
+    """Returns the last line that names an exception."""
     pattern = r"^(?:E\s+)?((?:\w+\.)*\w*(?:Error|Exception|Unsupported|Mismatch|UnsafeContent)\b.*)"
     lines = re.findall(pattern, failure.text or "", re.MULTILINE)
     return lines[-1][:200] if lines else (failure.get("message") or "failed").partition("\n")[0][:200]
 
 
 def known() -> set[str]:
-    """The tests that may be lost. docs/clients.md gives the reason of each."""
+    """Returns the tests that may be lost. docs/clients.md gives the reason of each."""
     lines = (HERE / "known.txt").read_text().splitlines()
     return {line for line in lines if line and not line.startswith("#")}
 

@@ -17,7 +17,7 @@ FILESYSTEM = "torch.distributed.checkpoint.filesystem"
 
 
 class Assembler:
-    """Assembles a pickle of protocol 4. Each method returns the opcodes of a single value."""
+    """Assembles a pickle of protocol 4. Each method returns the opcodes of one value."""
 
     def __init__(self) -> None:
         self.memoized = 0
@@ -108,7 +108,7 @@ def numbered_texts(count: int) -> Callable[[int], bytes]:
 
 
 def shared_chunk_list(size: int) -> bytes:
-    """Tensors with a shared list of chunks. The list holds a single chunk thousands of times."""
+    """Tensors with a shared list of chunks. The list holds one chunk thousands of times."""
     a = Assembler()
     chunk, same_chunk = a.keep(a.chunk([0], [1]))
     chunks, same_chunks = a.keep(a.list_(chunk, same_chunk * (size // 4)))
@@ -151,7 +151,7 @@ def colliding_members(size: int) -> bytes:
 
 
 def repeated_key(size: int) -> bytes:
-    """A dict that lists a single long key thousands of times."""
+    """A dict that lists one long key thousands of times."""
     a = Assembler()
     key, same_key = a.keep(a.text("k" * (size // 2)))
     value, same_value = a.keep(a.value())
@@ -159,7 +159,7 @@ def repeated_key(size: int) -> bytes:
 
 
 def path_parts(size: int) -> bytes:
-    """A path with thousands of parts, all a single long text."""
+    """A path with thousands of parts, all one long text."""
     a = Assembler()
     part, same_part = a.keep(a.text("p" * (size // 2)))
     path = a.call("pathlib", "PosixPath", part, same_part * (size // 4))
@@ -167,7 +167,7 @@ def path_parts(size: int) -> bytes:
 
 
 def planner_data(size: int) -> bytes:
-    """Planner data with thousands of paths. Each element of each path is a single long text."""
+    """Planner data with thousands of paths. Each element of each path is one long text."""
     a = Assembler()
     element, same_element = a.keep(a.text("e" * (size // 2)))
     name = numbered_texts(size)
@@ -308,7 +308,7 @@ def byte_tensor(a: Assembler, key: str, count: int) -> bytes:
 
 
 def overlapping_records(size: int) -> bytes:
-    """Storages with a shared range of bytes: the archive's directory has many entries for a single record."""
+    """Storages with a shared range of bytes: the archive's directory has many entries for one record."""
     count, storage = size // 2 // 300, bytes(size // 2)
     a = Assembler()
     whole = archive(b"\x80\x02" + a.list_(*(byte_tensor(a, str(i), len(storage)) for i in range(count))) + b".")
@@ -337,14 +337,14 @@ def overlapping_records(size: int) -> bytes:
 
 
 def shared_bytes(size: int) -> bytes:
-    """A list with thousands of references to a single bytes object."""
+    """A list with thousands of references to one bytes object."""
     a = Assembler()
     data, same = a.keep(b"B" + struct.pack("<I", size // 2) + bytes(size // 2))
     return archive(b"\x80\x04" + a.list_(data, same * (size // 4)) + b".")
 
 
 def shared_persistent_id(size: int) -> bytes:
-    """Thousands of persistent ids, all a single long text."""
+    """Thousands of persistent ids, all one long text."""
     a = Assembler()
     text, same = a.keep(a.text("i" * (size // 2)))
     return archive(b"\x80\x04" + a.list_(text + b"Q", (same + b"Q") * (size // 8)) + b".")

@@ -295,7 +295,7 @@ def interruptions() -> None:
     cairn.save(state(1), checkpoint_id=directory)
     block = hang("fsync")
     _, took = interrupted(directory, 2, 0.5, 2)
-    assert took < 25, took  # with a single Ctrl-C the save would take over thirty seconds
+    assert took < 25, took  # with one Ctrl-C the save would take over thirty seconds
     go_on(block, directory)
     assert loaded_step(directory) == 1
 

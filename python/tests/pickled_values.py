@@ -101,7 +101,7 @@ VALUES = {
 
 
 def _record(file):
-    """Adds this Python's pickles of the values. Pickles recorded earlier by an equal version must be removed first."""
+    """Adds this Python's pickles of the values. Pickles recorded earlier by the same version must be removed first."""
     recorded = json.loads(file.read_text()) if file.exists() else {}
     for name, value in VALUES.items():
         for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):

@@ -1,4 +1,4 @@
-"""Programs for a fresh Python process: nothing is imported yet, and changes do not reach the remaining tests."""
+"""Programs for a fresh Python process: nothing is imported yet, and changes do not reach other tests."""
 
 import subprocess
 import sys

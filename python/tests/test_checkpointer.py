@@ -1,4 +1,4 @@
-"""Checkpointers of single ranks: each rank saves its own checkpoint and loads equal values."""
+"""Checkpointers of one rank each: every rank saves its own checkpoint and loads equal values."""
 
 import os
 import socket
@@ -238,7 +238,7 @@ def free_port() -> int:
 
 
 def store_barriers(port: int, count: int = 2, **options: Any) -> list[TCPStoreBarrier]:
-    """Makes the barriers of all ranks in a single process."""
+    """Makes the barriers of all ranks in one process."""
     arguments = {
         "global_world_size": count,
         "barrier_prefix": "test",

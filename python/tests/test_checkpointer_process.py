@@ -1,4 +1,4 @@
-"""Asynchronous saves of single ranks: by a Python process that runs the caller's writer, and by the native process."""
+"""Asynchronous saves of one rank each: by a Python process that runs the caller's writer, and by the native process."""
 
 import functools
 import gc

@@ -48,7 +48,7 @@ class Client:
     swaps: tuple[str, ...] = ()
 
     def merge(self, path: Path, into: Path) -> Any:
-        """Merges sharded files into a single file by the client's own tool, in a process without Cairn."""
+        """Merges sharded files into one file by the client's own tool, in a process without Cairn."""
         if self.name == "accelerate":
             run("-m", "accelerate.commands.accelerate_cli", "merge-weights", path, into)
             return load_file(into / "model.safetensors")

@@ -70,8 +70,7 @@ def numbers_of(dtype: torch.dtype) -> torch.Tensor:
         return torch.cat([random_bits(dtype, 2000), torch.tensor([*near_powers, *beyond_float], dtype=dtype)])
     parts = [random_bits(dtype, 2000)]
     for small in REAL_FLOATS[2:]:
-        # The values of the small float, the midpoints between its neighbouring values, and the nearest neighbours of
-        # all these.
+        # The small float's values, the midpoints between neighbouring values, and the neighbours of both in `dtype`.
         exact = every_code(small).double()
         exact = exact[exact.isfinite()].sort().values
         exact = torch.cat([exact, (exact[1:] + exact[:-1]) / 2])

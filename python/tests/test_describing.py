@@ -154,4 +154,4 @@ def test_a_warning_names_the_line_that_saved(checkpoint: Path) -> None:
 
 
 class Labels:
-    """Used by a single test, because Cairn warns only once about each class."""
+    """Used by one test only, because Cairn warns only once about each class."""

@@ -159,7 +159,7 @@ def assert_goes_on(story: Story, whole: Story) -> None:
 
 
 def assert_everybody_reads(directory: Path, reader: Path) -> None:
-    """Reads the checkpoint by a single process with Cairn and with stock torch, by C++, and by the tool."""
+    """Reads the checkpoint by one process with Cairn and with stock torch, by C++, and by the tool."""
     tensors = [name for name in cairn.open(directory) if name.startswith("model.")]
     assert len(tensors) == 12
     opened = cairn.open(directory)

@@ -29,7 +29,7 @@ OLD, NEW = state_of(1), state_of(2)
 
 
 def start_trainer(directory: Path) -> tuple[int, int]:
-    """Forks a process that overwrites the checkpoint once; returns its pid and a pipe that gets a byte at the begin."""
+    """Forks a process that overwrites the checkpoint once; returns its pid and a pipe: the save begins with a byte."""
     begin, begun = os.pipe()
     pid = os.fork()
     if pid == 0:

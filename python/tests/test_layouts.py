@@ -58,7 +58,7 @@ LAYOUTS = {
     "bool": Layout((2, 2), [Shard(0), Shard(1)], (5, 5), torch.bool),
     "int64": Layout((2, 2), [Replicate(), Shard(1)], (5, 5), torch.int64),
 }
-# Several stripes on a rank. Stock DCP saves all stripes of a rank as a single box at the place of the first stripe: the
+# Several stripes on a rank. Stock DCP saves all stripes of a rank as one box at the place of the first stripe: the
 # checkpoint is wrong.
 STRIPES = {
     "stripes of rows": Layout((2, 2), [_StridedShard(0, split_factor=4), Replicate()], (16, 3)),

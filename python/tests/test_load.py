@@ -1,4 +1,4 @@
-"""cairn.load in a single process: DCP's semantics, and Cairn's additions."""
+"""cairn.load in one process: DCP's semantics, and Cairn's additions."""
 
 import copy
 import io

@@ -38,7 +38,7 @@ scalars = st.one_of(
     st.binary(),
 )
 hashable = st.one_of(st.booleans(), st.integers(), st.text(), st.binary(), st.tuples(st.integers(), st.text()))
-# A tuple is a single value, whatever the tuple holds; a list without tensors and mappings is a single value too.
+# A tuple is one value, whatever the tuple holds; a list without tensors and mappings is one value too.
 wholes = st.recursive(
     scalars,
     lambda inner: st.one_of(

@@ -52,7 +52,7 @@ def contents(directory: Path) -> dict[str, Any]:
     return state
 
 
-# --- save planners: each changes a single fact that is visible in the checkpoint
+# --- save planners: each changes one fact that is visible in the checkpoint
 
 
 class RenamesKeys(DefaultSavePlanner):
@@ -185,7 +185,7 @@ def test_a_hook_that_raises_leaves_the_old_checkpoint(hook: str, checkpoint: Pat
     assert_same(state, sample())
 
 
-# --- load planners: each changes a single fact that is visible in the state
+# --- load planners: each changes one fact that is visible in the state
 
 
 class FillsRenamed(DefaultLoadPlanner):
@@ -213,7 +213,7 @@ class SkipsAtLast(DefaultLoadPlanner):
 
 
 class HasOneBuffer(DefaultLoadPlanner):
-    """All reads go through a single buffer."""
+    """All reads go through one buffer."""
 
     buffer = torch.empty(4_000, dtype=torch.float64)
 

@@ -217,7 +217,7 @@ def test_ctrl_c_is_heard_while_others_are_waited_for(tmp_path: Path) -> None:
 
 
 class Alone:
-    """The calls of a single rank. `barrier` raises `failure` if given."""
+    """The calls of one rank. `barrier` raises `failure` if given."""
 
     rank = 0
     size = 1

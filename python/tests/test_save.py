@@ -1,4 +1,4 @@
-"""cairn.save in a single process: DCP's semantics, storage writers, and the returned Metadata."""
+"""cairn.save in one process: DCP's semantics, storage writers, and the returned Metadata."""
 
 import copy
 import dataclasses

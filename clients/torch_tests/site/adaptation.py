@@ -1,4 +1,4 @@
-"""Lets torch's tests that ask for GPUs run on CPUs over gloo, with stock torch and with Cairn alike."""
+"""Makes torch's tests for GPUs run on CPUs over gloo, with stock torch and with Cairn alike."""
 
 import atexit
 import functools
@@ -17,7 +17,7 @@ from torch.testing._internal.distributed._tensor import common_dtensor
 
 
 def _unchanged(*arguments: Any, **keywords: Any) -> Any:
-    """Stands for a decorator that skips a test, with arguments or without."""
+    """Replaces a decorator that skips a test. The decorator may be used with or without arguments."""
     if len(arguments) == 1 and callable(arguments[0]) and not keywords:
         return arguments[0]
     return lambda function: function
@@ -31,7 +31,7 @@ def _with_comms(function: Callable[..., Any] | None = None, init_rpc: bool = Tru
 
 
 def _init_fsdp(self: Any, module: Any, *arguments: Any, **keywords: Any) -> None:
-    if len(arguments) < 8:  # it may be given by position too
+    if len(arguments) < 8:  # may be given by position too
         keywords.setdefault("device_id", torch.device("cpu"))
     _stock_init_fsdp(self, module, *arguments, **keywords)
 
@@ -41,7 +41,10 @@ def _barrier(*arguments: Any, device_ids: object = None, **keywords: Any) -> Any
 
 
 def _start_ranks_from_a_server(self: Any) -> None:
-    """Starts the ranks of a test as forks of a process that has imported what they need; stock's each import it."""
+    """Forks a test's ranks from a process that has already imported their modules.
+
+    In stock torch each rank imports anew.
+    """
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["adaptation", "torch._dynamo", type(self).__module__])
     self._start_processes(context.Process)
@@ -54,7 +57,7 @@ def _leave_engine_calls() -> None:
 
 
 def _leave_engine_calls_at_exit(_: object) -> None:
-    """For a process of multiprocessing, which does not run what `atexit` knows."""
+    """Registers the count in a process of multiprocessing, which does not run the callbacks of `atexit`."""
     util.Finalize(None, _leave_engine_calls, exitpriority=0)
 
 

@@ -1,10 +1,10 @@
-"""Runs at the start of every Python process of torch's tests: those that pytest starts, and those that tests spawn."""
+"""Runs at the start of every Python process of torch's tests, both of pytest and of tests that spawn."""
 
 import os
 import sys
 
-# Parts of the command lines of processes that run no test: of multiprocessing and of torch's compiler. The whole words
-# of pip's are compared, because the ranks that multiprocessing spawns have an argument `pipe_handle`.
+# Parts of the command lines of processes without tests: of multiprocessing and of torch's compiler. For pip whole words
+# are compared, because the ranks spawned by multiprocessing have an argument `pipe_handle`.
 _HELPERS = ("resource_tracker", "torch._inductor", "torch/_inductor")
 
 

@@ -48,7 +48,7 @@ class FabricJob:
     def merge(self, path: Path, into: Path) -> dict[str, Any]:
         return (
             _load_distributed_checkpoint(path) if self._fabric.global_rank == 0 else {}
-        )  # as Fabric's consolidation tool does in a single process
+        )  # as Fabric's consolidation tool does in one process
 
     def state(self) -> dict[str, Any]:
         return {**full_state(self._net.module, self._optimizer.optimizer), "step": self._step}

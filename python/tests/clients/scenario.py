@@ -2,9 +2,9 @@
 
 `Witness` keeps a state under the name of each phase:
 
-"saved"     the job saves twice into a single directory and trains between the saves
+"saved"     the job saves twice into one directory and trains between the saves
 "resumed"   a new job loads the checkpoint; both jobs train on, to "uninterrupted" and "continued"
-"merged"    the client merges the checkpoint into a single file
+"merged"    the client merges the checkpoint into one file
 "without"   Cairn is uninstalled: the stock client loads Cairn's checkpoint and saves the state as "stock"
 "switched"  Cairn is installed: the job loads "stock" and saves over "stock"
 "resharded" a different number of ranks loads Cairn's checkpoint and saves over "stock"
