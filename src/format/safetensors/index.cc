@@ -1,0 +1,64 @@
+#include "format/safetensors/index.h"
+
+#include "format/json/json_reader.h"
+#include "format/json/json_string.h"
+
+#include <cairn/seeded_hash.h>
+
+#include <optional>
+#include <unordered_set>
+
+namespace cairn::safetensors {
+namespace {
+
+Result<void> read_files(json::JsonReader& reader, Index& index) {
+  CAIRN_TRY(reader.begin_object());
+  std::unordered_set<std::string, SeededHash> names;
+  while (true) {
+    CAIRN_TRY_ASSIGN(std::optional<std::string> name, reader.next_name());
+    if (!name) return {};
+    if (!names.insert(*name).second) return reader.damaged("each tensor once").key(*name);
+    CAIRN_TRY_ASSIGN(std::string file, reader.read_string());
+    index.files.emplace_back(*std::move(name), std::move(file));
+  }
+}
+
+}  // namespace
+
+Result<Index> read_index(std::string_view text) {
+  json::JsonReader reader(text, 0);
+  Index index;
+  bool has_files = false;
+  CAIRN_TRY(reader.begin_object());
+  while (true) {
+    CAIRN_TRY_ASSIGN(const std::optional<std::string> name, reader.next_name());
+    if (!name) break;
+    if (*name != "weight_map") {
+      CAIRN_TRY(reader.skip_value());
+      continue;
+    }
+    if (has_files) return reader.damaged("weight_map once");
+    CAIRN_TRY(read_files(reader, index));
+    has_files = true;
+  }
+  CAIRN_TRY(reader.end());
+  if (!has_files) return reader.damaged("a member weight_map");
+  return index;
+}
+
+Result<std::string> render_index(const Index& index, std::uint64_t tensor_bytes) {
+  std::string out = "{\n  \"metadata\": {\n    \"total_size\": " + std::to_string(tensor_bytes) + "\n  },\n";
+  out += "  \"weight_map\": {";
+  bool is_first = true;
+  for (const auto& [name, file] : index.files) {
+    out += is_first ? "\n    " : ",\n    ";
+    is_first = false;
+    CAIRN_TRY(json::append_json_string(out, name));
+    out += ": ";
+    CAIRN_TRY(json::append_json_string(out, file));
+  }
+  out += is_first ? "}\n}\n" : "\n  }\n}\n";
+  return out;
+}
+
+}  // namespace cairn::safetensors

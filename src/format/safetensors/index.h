@@ -1,0 +1,30 @@
+// Index: model.safetensors.index.json, which names the file of each tensor of a model in several safetensors files.
+//
+// Values and pure functions, safe from any thread. An index is untrusted: the files that it names may be missing, may
+// lack the tensor, or may be names that leave the directory.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace cairn::safetensors {
+
+inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
+
+struct Index {
+  std::vector<std::pair<std::string, std::string>> files;  // by tensor, in the index's order: each tensor once
+};
+
+// Reads "weight_map" and skips all other members. kCorrupt for a text that is not JSON, lacks "weight_map", or names a
+// tensor twice.
+Result<Index> read_index(std::string_view text);
+
+// As Hugging Face's writers render it, with "metadata": {"total_size": `tensor_bytes`}.
+Result<std::string> render_index(const Index& index, std::uint64_t tensor_bytes);
+
+}  // namespace cairn::safetensors

@@ -1,0 +1,36 @@
+#include "format/safetensors/index.h"
+
+#include <gtest/gtest.h>
+
+namespace cairn::safetensors {
+namespace {
+
+TEST(SafetensorsIndex, IsRenderedAsItIsRead) {
+  Index index;
+  index.files = {{"a \"b\"", "model-00001-of-00002.safetensors"}, {"c", "model-00002-of-00002.safetensors"}};
+  const Result<std::string> text = render_index(index, 12);
+  ASSERT_TRUE(text);
+  EXPECT_NE(text->find("\"total_size\": 12"), std::string::npos);
+  const Result<Index> again = read_index(*text);
+  ASSERT_TRUE(again) << again.error().what();
+  EXPECT_EQ(again->files, index.files);
+  EXPECT_TRUE(read_index(*render_index({}, 0)));
+}
+
+TEST(SafetensorsIndex, MayHoldMore) {
+  const Result<Index> index = read_index(R"({"metadata": {"x": [1.5, null]}, "weight_map": {"a": "f"}, "more": true})");
+  ASSERT_TRUE(index);
+  EXPECT_EQ(index->files.size(), 1U);
+}
+
+TEST(SafetensorsIndex, IsRefusedIfItIsDamaged) {
+  for (const std::string_view text :
+       {"", "[]", "{}", R"({"weight_map": []})", R"({"weight_map": {"a": 1}})",
+        R"({"weight_map": {"a": "f", "a": "g"}})", R"({"weight_map": {}, "weight_map": {}})",
+        R"({"weight_map": {"a": "f"}} x)", R"({"weight_map": {"a": "f"})"}) {
+    EXPECT_FALSE(read_index(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace cairn::safetensors
