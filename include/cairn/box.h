@@ -17,7 +17,7 @@ namespace cairn {
 // More dimensions than any tensor that torch can make.
 inline constexpr std::size_t kDimensionsMax = 64;
 
-// A short list of integers, one per dimension: a shape, an offset or strides. Up to four live inside the object.
+// A short list of integers, one per dimension: a shape, an offset or strides. Up to four integers are stored inline.
 class Extents {
  public:
   Extents() = default;
@@ -62,22 +62,22 @@ Result<std::int64_t> element_count(const Extents& shape);
 // Strides, in elements, of a row-major tensor of this shape (sizes of 0 count as 1, as in torch).
 Extents row_major_strides(const Extents& shape);
 
-// An axis-aligned block of a tensor. A value that exists is valid: no negative number, and neither an end nor the
-// element count exceeds 2^63 - 1.
+// An axis-aligned block of a tensor. Every Box is valid: no negative number, and neither an end nor the element count
+// exceeds 2^63 - 1.
 class Box {
  public:
-  Box() = default;  // the one element of a 0-d tensor
+  Box() = default;  // the only element of a 0-d tensor
 
   // Fails with kInvalidArgument if the lists differ in length or break the rules above.
   static Result<Box> make(Extents offsets, Extents sizes);
-  // The whole of a tensor. Same rules.
+  // The box of a whole tensor. Fails like make().
   static Result<Box> whole(Extents shape);
 
   std::size_t dimensions() const noexcept { return offsets_.size(); }
   const Extents& offsets() const noexcept { return offsets_; }
   const Extents& sizes() const noexcept { return sizes_; }
   std::int64_t element_count() const noexcept { return element_count_; }
-  // Whether it lies within a tensor of this shape.
+  // Whether the box lies within a tensor of this shape.
   bool within(const Extents& shape) const noexcept;
 
   friend bool operator==(const Box& a, const Box& b) { return a.offsets_ == b.offsets_ && a.sizes_ == b.sizes_; }
@@ -90,7 +90,8 @@ class Box {
   std::int64_t element_count_ = 1;
 };
 
-// The elements in common; nullopt if there are none or the boxes differ in dimensions. Two 0-d boxes always meet.
+// The common elements of two boxes. Nullopt if no element is common, or if the boxes differ in dimensions. Two 0-d
+// boxes always meet.
 std::optional<Box> intersection(const Box& a, const Box& b);
 
 // "[0, 4) x [8, 16)"

@@ -1,4 +1,4 @@
-// Collectives made of functions: how a caller lends the engine what it has (a process group, MPI).
+// Collectives made of functions: the caller lends the engine its own transport (a process group, MPI).
 #pragma once
 
 #include <cairn/collectives.h>
@@ -11,9 +11,9 @@
 
 namespace cairn {
 
-// One function for each call of Collectives, with the same arguments, results and errors. They are never called again
-// after a failure, nor with a root that is no rank. A function may throw: that becomes kUnavailable. A scatter whose
-// root has a wrong number of messages must reach the other ranks as an error, which is left to `scatter`.
+// A function for each call of Collectives, with the arguments, results and errors of the call. Never called after a
+// failure, nor with a root that is no rank. An exception from a function becomes kUnavailable. If the root of a scatter
+// has a wrong number of messages, `scatter` itself must pass an error to the remaining ranks.
 struct CollectiveCalls {
   std::size_t rank = 0;
   std::size_t size = 1;

@@ -1,11 +1,12 @@
-// save, load, open: a checkpoint in one directory, of one process or of many ranks together.
+// save, load, open: a checkpoint in a directory, by a single process or by many ranks together.
 //
-// Thread-safe: calls share nothing but the directory, and saves into one directory are safe against each other. Nothing
-// here prints, exits, or touches signals.
+// Thread-safe: calls share only the directory, and saves into a directory are safe against each other. No function
+// prints, exits, or touches signals.
 //
-// Many ranks: each calls with its own state and its own Collectives, in the same order. What fails on one rank fails on
-// all, with the error of each failed rank in causes(); nobody waits for a rank that has given up. If the collectives
-// themselves fail (a rank was killed), the error is theirs (kUnavailable).
+// Many ranks: each rank calls with its own state and its own Collectives, and all ranks make their calls in the same
+// order. A call that fails on a rank fails on all ranks, with the error of each failed rank in causes(). No rank waits
+// for a rank that has given up. If the collectives fail (a rank was killed), the call returns the error of the
+// collectives (kUnavailable).
 #pragma once
 
 #include <cairn/catalog.h>
@@ -31,74 +32,77 @@ namespace cairn {
 class Collectives;  // cairn/collectives.h
 
 struct SaveOptions {
-  // --- changes what is stored or promised
+  // --- options that change the stored bytes or the promises
   Durability durability = Durability::kDurable;
-  bool overwrite = true;       // false: an existing checkpoint is an error (kInvalidArgument) instead of being replaced
+  bool overwrite = true;       // false: an existing checkpoint is an error (kInvalidArgument) and is not replaced
   bool file_per_item = false;  // one data file per item instead of one per rank
   bool record_paths = true;    // false: no nested places in `.metadata`, as DCP does for an unflattened state dict
-  // Where several ranks have the same item, the lowest writes it; otherwise they share it out by bytes.
+  // true: the lowest of the ranks with an item writes the item. false: items of several ranks are distributed over the
+  // ranks by bytes.
   bool dedup_to_lowest_rank = false;
-  // The state is that of one rank and nobody else's, equal keys of different ranks included: files
-  // `__{rank}_{n}.distcp` and a metadata file of its own, `__{rank}.metadata`. Not with collectives.
+  // The state belongs to this rank alone, and equal keys of different ranks stay apart: the save writes files
+  // `__{rank}_{n}.distcp` and the rank's own metadata file `__{rank}.metadata`. Excludes collectives.
   std::optional<std::uint32_t> alone_as_rank = {};
-  std::string checkpoint_id = {};  // what `.metadata` records as the checkpoint's id; empty: the directory
-  // --- when it fails
-  // A save whose storage hangs fails with kUnavailable, and never becomes the checkpoint later. Its state is not read
-  // any more when save() has returned, although the thread that hangs is left alone, with at most 4 MiB for each of
-  // `thread_count`. Only if the rename of the commit itself hangs the outcome is unknown: the error says so.
+  std::string checkpoint_id = {};  // the checkpoint's id in `.metadata`; empty: the directory
+  // --- when the save fails
+  // If the storage hangs, the save fails with kUnavailable and never becomes the checkpoint later. After save() has
+  // returned, no thread reads the state. The hanging thread keeps at most 4 MiB for each of `thread_count`. Only if the
+  // rename of the commit itself hangs, the outcome is unknown, and the error says so.
   SaveDeadlines deadlines = {};
-  // --- changes only speed
-  std::size_t thread_count = 4;  // writers with a request in flight each
-  bool direct_io = true;         // go past the page cache where the file system can
-  // Asked every few milliseconds on the calling thread, also after it has returned true. True stops the save, which
-  // fails with kCancelled and leaves what was there before. From then on a sync that does not return is waited for 30
-  // seconds, and any other call into the storage two seconds. If it throws, the save is given up at once.
+  // --- options that change only speed
+  std::size_t thread_count = 4;  // writing threads, each with a request in flight
+  bool direct_io = true;         // writes past the page cache if the file system supports direct I/O
+  // Called every few milliseconds on the calling thread, also after a first true. True stops the save: the save fails
+  // with kCancelled, and the old checkpoint stays in place. From then on save() waits at most 30 seconds for a sync,
+  // and at most two seconds for any further call into the storage. If `interrupted` throws, the save is given up at
+  // once.
   std::function<bool()> interrupted = {};
-  // --- what else is to happen
-  // Called on the coordinator's calling thread when every rank has written its files, before the commit. Its error
-  // becomes that of the save, which leaves what was there before.
+  // --- a step of the caller's
+  // Called on the coordinator's calling thread when every rank has written its files, before the commit. An error of
+  // `before_commit` becomes the error of the save, and the old checkpoint stays in place.
   std::function<Result<void>()> before_commit = {};
-  // --- who takes part
+  // --- ranks
   Collectives* collectives = nullptr;  // null: this process alone. Outlives the call
-  std::size_t coordinator_rank = 0;    // who plans and commits; the same on every rank
+  std::size_t coordinator_rank = 0;    // the rank that plans and commits; equal on every rank
 };
 
 struct SaveReport {
   SaveId save_id;
-  std::shared_ptr<const Catalog> catalog;  // what `.metadata` now says
+  std::shared_ptr<const Catalog> catalog;  // the content of the new `.metadata`
   std::uint64_t bytes_written = 0;         // by this rank
   std::vector<std::string> warnings;       // for example: leftovers that could not be removed
 };
 
-// Saves `state` as the checkpoint in `directory`, which is made if need be. Until the last step the old checkpoint
-// stays in place, whole; files of others in the directory are never touched. kSuperseded: another job committed there
-// meanwhile.
+// Saves `state` as the checkpoint in `directory`. Makes the directory if `directory` does not exist. Until the commit
+// the old checkpoint stays in place, whole. Foreign files in the directory are never touched. kSuperseded: a second job
+// committed into the directory meanwhile.
 //
-// Many ranks save one state together: chunks of a tensor must make it up whole (kInvalidArgument), and what several
-// have is written once. Ranks disagree at their own risk about durability, which each sees to for its files.
+// Many ranks save a common state: the chunks of a tensor must cover the tensor (kInvalidArgument), and an item of
+// several ranks is written once. `durability` should be equal on all ranks: each rank applies its own value to its own
+// files.
 Result<SaveReport> save(const std::filesystem::path& directory, const StateDict& state,
                         const SaveOptions& options = {});
 
-// For a rank that could not even make its state: takes its part in a save of all ranks with `reason` instead, so that
-// the others fail too and do not wait. Returns the error that all get.
+// For a rank that has failed before save(): takes part in the save of all ranks with `reason` in place of a state. All
+// ranks then fail, and no rank waits. Returns the error of all ranks.
 Error abandon_save(const Error& reason, const SaveOptions& options);
 
 struct LoadOptions {
-  // --- changes what is accepted
+  // --- options that change which checkpoints are accepted
   Verify verify = Verify::kNeeded;
-  bool allow_partial = false;  // keys that the checkpoint lacks keep what they have
-  bool allow_cast = false;     // any change of dtype; without it only float to float
+  bool allow_partial = false;  // a key that the checkpoint lacks keeps its content
+  bool allow_cast = false;     // any change of dtype; false: only float to float
   bool follow_links = false;   // data files may be symbolic links
-  // --- changes only speed
+  // --- options that change only speed
   std::size_t thread_count = 4;
-  bool direct_io = true;                   // what is not in the page cache is read past it
+  bool direct_io = true;                   // reads bytes outside the page cache past the page cache
   std::function<bool()> interrupted = {};  // as in SaveOptions; targets are then partly written
-  // --- who takes part: all ranks load from one checkpoint, or none does
+  // --- ranks: all ranks load from a common checkpoint, or no rank loads
   Collectives* collectives = nullptr;  // null: this process alone. Outlives the call
-  bool own_checkpoint = false;         // each rank loads what it saved alone: they need not look at the same one
+  bool own_checkpoint = false;         // each rank loads its own save (alone_as_rank): the checkpoints may differ
 };
 
-// A float-to-float conversion, or an allowed cast, that a load did.
+// A float-to-float conversion, or an allowed cast, of a load.
 struct Conversion {
   std::string fqn;
   DType saved;
@@ -112,44 +116,44 @@ struct LoadReport {
   std::uint64_t bytes_read = 0;
 };
 
-// Fills `state` in place: tensors through their pointers, values by replacing them; a SerializedValue or
-// SerializedTensor entry is replaced by the payload as stored. All that the metadata can tell (missing keys, shapes,
-// dtypes, coverage, missing or short files) is checked before the first byte of a target changes; a checksum that fails
-// later is an error that names key, file and offset, and the targets are then partly written. So is a file that an
-// overwrite removed meanwhile, if there are more than a quarter of the descriptors that the process may have: `load`
-// then starts again with the new checkpoint.
+// Fills `state` in place. Tensors are filled through their pointers, and values are replaced. In a SerializedValue or
+// SerializedTensor entry the stored payload replaces the payload. Before the first byte of a target changes, the load
+// checks keys, shapes, dtypes, coverage, and the presence and size of the files. A checksum that fails later is an
+// error with key, file and offset, and the targets are then partly written. A load keeps
+// at most a quarter of the process's descriptors open. If a load needs more files, an overwrite may remove a closed
+// file meanwhile: the load, with targets partly written, then starts again with the new checkpoint.
 //
-// Many ranks: all of them fill their states from one checkpoint; a mixture of two never comes out, even if a save
-// replaces it meanwhile. If one finds in its metadata what it can't take, no target on any rank changes.
+// Many ranks: all ranks fill their states from a common checkpoint, never from a mixture of two checkpoints, even if a
+// save replaces the checkpoint meanwhile. If a rank can't load by its metadata, no target changes on any rank.
 Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {});
 
-// For a rank that could not even say what it wants: takes its part in a load of all ranks with `reason` instead.
-// Returns the error that all get.
+// For a rank that has failed before load(): takes part in the load of all ranks with `reason` in place of a state.
+// Returns the error of all ranks.
 Error abandon_load(const Error& reason, const LoadOptions& options);
 
-// For work that each rank does on its own: tells the other ranks how it went on this one. Fails on every rank if it
-// went wrong on one. Of `options` only `collectives` counts; without them this rank is alone.
+// For work of each rank on its own: exchanges the results of all ranks. Fails on every rank if `mine` is an error on
+// any rank. Of `options` only `collectives` counts; without collectives this rank is alone.
 Result<void> agree(const Result<void>& mine, const LoadOptions& options);
 
-// A checkpoint opened for looking and reading. Movable; reads are thread-safe.
+// An open checkpoint, for inspection and reads. Movable; reads are thread-safe.
 class Checkpoint {
  public:
   const Catalog& catalog() const noexcept;
   // Save id of the commit record; nullopt if stock torch wrote the checkpoint.
   std::optional<SaveId> save_id() const noexcept;
-  // The size of one of catalog().files. Nothing outside the directory is looked at: kUnsafe for a link, and for a name
+  // The size of a file in catalog().files. Never opens a file outside the directory: kUnsafe for a link, and for a name
   // that leaves the directory.
   Result<std::uint64_t> file_bytes(std::string_view file) const;
 
   // Reads the elements of `box` of tensor `fqn` into `target`, whose sizes are the box's.
   Result<void> read(std::string_view fqn, const Box& box, const TensorView& target,
                     const LoadOptions& options = {}) const;
-  // The bytes of a non-tensor as stored (usually a torch.save archive), or of a tensor's only chunk.
+  // The stored bytes of a non-tensor (usually a torch.save archive), or of the only chunk of a tensor.
   Result<std::string> read_payload(std::string_view fqn, const LoadOptions& options = {}) const;
-  // A non-tensor, decoded without running anything: what is not plain comes back as Object.
+  // A non-tensor, decoded without running code: a value that is not plain comes back as Object.
   Result<Value> read_value(std::string_view fqn, const LoadOptions& options = {}) const;
-  // As the free function, from this checkpoint. kReplaced if files are gone because a save has taken its place, or if
-  // other ranks look at another one: open it again.
+  // As the free function, from this checkpoint. kReplaced if a save has replaced this checkpoint and removed its files,
+  // or if the ranks have opened different checkpoints: open the directory again.
   Result<LoadReport> load(StateDict& state, const LoadOptions& options = {}) const;
 
   Checkpoint(Checkpoint&&) noexcept;
@@ -164,18 +168,18 @@ class Checkpoint {
   std::unique_ptr<Impl> impl_;
 };
 
-// `metadata_name`: ".metadata", or "__0.metadata" for what a rank saved alone.
+// `metadata_name`: ".metadata", or "__0.metadata" for the save of a rank alone.
 Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name = ".metadata");
 
-// How decode_value() gives the tensors of a value.
+// The form of tensors inside a value from decode_value().
 enum class TensorForm : std::uint8_t {
-  kElements,     // an Array: row-major, of its own memory
-  kDescription,  // an Object: the call of torch._utils that the pickle names, with its storage as an Object of the
-                 // class torch.storage._load_storage whose argument is the storage's persistent id. No element is read.
+  kElements,     // an Array: row-major, in memory of its own
+  kDescription,  // an Object: the call of torch._utils in the pickle. The storage is an Object of the class
+                 // torch.storage._load_storage with the storage's persistent id as argument. No element is read.
 };
 
-// The native encoding of a plain value as a torch.save archive, readable by torch.load; and back. Encoding an Object
-// fails with kUnsupported.
+// encode_value() encodes a plain value as a torch.save archive for torch.load; decode_value() is the inverse. Encoding
+// an Object fails with kUnsupported.
 Result<std::string> encode_value(const Value& value);
 Result<Value> decode_value(std::span<const std::byte> archive, TensorForm tensors = TensorForm::kElements);
 

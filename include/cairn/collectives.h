@@ -1,12 +1,12 @@
-// Collectives: how the ranks of one save or load pass each other a few bytes; the engine below is the caller's.
+// Collectives: exchange of small messages among the ranks of a save or load. The caller implements the transport.
 //
-// Threads: one at a time per object. All ranks make the same calls in the same order, with the same roots. Calls block
-// until the caller's part is done; one may succeed on a rank and fail on another, and returning from gather, scatter or
-// broadcast does not mean that the other ranks have come that far.
+// Threads: one at a time per object. All ranks make equal calls in equal order, with equal roots. A call blocks until
+// the caller's part is done. A call may succeed on a rank and fail on a second rank. A return from gather, scatter or
+// broadcast does not mean that the remaining ranks have returned or entered the call.
 //
-// Errors: kUnavailable for what the engine below reports: a rank that is gone, a time-out. kInvalidArgument for a root
-// that is no rank, or a wrong number of messages; the ranks whose call was right then fail with kUnavailable. After an
-// error the ranks are no longer in step: the object must not be used again, and refuses every later call.
+// Errors: kUnavailable for errors of the transport: a rank is gone, a time-out. kInvalidArgument for a root that is no
+// rank, or a wrong number of messages; the ranks with a correct call then fail with kUnavailable. After an error the
+// ranks are out of step: the object is unusable and refuses every later call.
 #pragma once
 
 #include <cairn/result.h>
@@ -17,23 +17,24 @@
 
 namespace cairn {
 
-// Messages are any bytes of any length, another one on each rank.
+// Messages are any bytes of any length, and differ from rank to rank.
 class Collectives {
  public:
   virtual ~Collectives() = default;
 
   virtual std::size_t rank() const = 0;  // in [0, size())
-  virtual std::size_t size() const = 0;  // ranks that take part, at least one
+  virtual std::size_t size() const = 0;  // number of ranks, at least 1
 
-  // The message of every rank, by rank, at `root`; empty elsewhere.
+  // At `root`, returns the message of every rank, by rank; on the remaining ranks, an empty list.
   virtual Result<std::vector<std::string>> gather(std::string bytes, std::size_t root) = 0;
-  // The message that `root` has for this rank. `bytes`: one for each rank, by rank, at `root`; ignored elsewhere.
+  // Returns the message from `root` for this rank. `bytes` at `root`: a message for each rank, by rank; ignored on the
+  // remaining ranks.
   virtual Result<std::string> scatter(std::vector<std::string> bytes, std::size_t root) = 0;
-  // The message of `root`. `bytes` is ignored elsewhere.
+  // Returns the message of `root`. `bytes` is ignored on the remaining ranks.
   virtual Result<std::string> broadcast(std::string bytes, std::size_t root) = 0;
-  // The message of every rank, by rank, on every rank.
+  // Returns the message of every rank, by rank, on every rank.
   virtual Result<std::vector<std::string>> all_gather(std::string bytes) = 0;
-  // Returns when every rank has called it.
+  // Returns when every rank has called barrier().
   virtual Result<void> barrier() = 0;
 };
 

@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// The numbers are part of the format (docs/format.md): never reuse or renumber one.
+// The numbers are part of the format (docs/format.md): never reuse or change a number.
 enum class DType : std::uint8_t {
   kFloat32 = 0,
   kFloat64 = 1,
@@ -50,10 +50,10 @@ std::string_view name_of(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
 std::optional<DType> dtype_from_code(std::uint8_t code);
 
-// Bytes of one element as torch counts elements.
+// Bytes of an element, as torch counts elements.
 std::size_t item_bytes(DType dtype);
 
-// Real floating point, the kinds that DCP converts into one another on load. Complex types are not.
+// Real floating-point types, which DCP converts among each other on load. False for complex types.
 bool is_floating_point(DType dtype);
 bool is_quantized(DType dtype);
 

@@ -1,4 +1,4 @@
-// Whether a save waits until its bytes survive a power cut.
+// Durability: whether a save waits until its bytes survive a power cut.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 namespace cairn {
 
 enum class Durability : std::uint8_t {
-  kDurable,   // what is reported saved survives a power cut: files and directories are synced before the commit
-  kBuffered,  // the kernel writes it when it likes: a kill is survived, a power cut may lose the checkpoint
+  kDurable,   // a reported save survives a power cut: files and directories are synced before the commit
+  kBuffered,  // no syncs: the checkpoint survives a kill, and a power cut may lose or damage the checkpoint
 };
 
 }  // namespace cairn

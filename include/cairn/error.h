@@ -1,4 +1,4 @@
-// Error: what went wrong, while doing what, and where. The one error type of the library.
+// Error: a failure with its code, message, place, and the operation that failed. The only error type of the library.
 //
 // Immutable once thrown or returned; copying is cheap and does not throw.
 #pragma once
@@ -13,28 +13,29 @@
 
 namespace cairn {
 
-// A code exists because a caller reacts differently to it; this is the whole list.
+// A code exists because a caller reacts differently to the code. The list is complete.
 enum class ErrorCode : std::uint8_t {
   kInvalidArgument,  // fix the call: a shape, a dtype or an option does not fit
-  kMissingKey,       // the checkpoint lacks a key that was asked for: allow a partial load, or fix the state dict
-  kNotFound,         // no checkpoint, or a file of it is gone: pick another checkpoint
-  kCorrupt,          // bytes are not what was saved: never retry, fall back to another checkpoint
-  kUnsafe,           // reading on would run code, leave the directory, or take memory or time out of proportion to
-                     // the input: opt in, or distrust the checkpoint
-  kUnsupported,      // well-formed, but not something that this version reads or writes
+  kMissingKey,       // the checkpoint lacks a requested key: allow a partial load, or fix the state dict
+  kNotFound,         // no checkpoint, or a file of the checkpoint is gone: choose a different checkpoint
+  kCorrupt,          // bytes differ from the saved bytes: never retry, use an older checkpoint
+  kUnsafe,           // further reading would run code, leave the directory, or take memory or time out of proportion
+                     // to the input: opt in, or distrust the checkpoint
+  kUnsupported,      // well-formed, but not read or written by this version
   kUnavailable,      // the system refused an operation (I/O error, permission): repair, then retry
   kNoSpace,          // the device or the quota is full: free space, then retry
-  kSuperseded,       // another save committed first: this one withdrew its files
-  kReplaced,         // the checkpoint was replaced while it was being read: open it again
+  kSuperseded,       // a second save committed first: this save withdrew its files
+  kReplaced,         // a save replaced the checkpoint during a read: open the directory again
   kCancelled,        // the caller asked to stop
-  kInternal,         // our bug: report it
+  kInternal,         // a bug of Cairn: report the bug
 };
 
 // "kCorrupt" and so on.
 std::string_view name_of(ErrorCode code);
 
-// An exception of another language, as plain data: the bindings make one of a Python exception. It travels with an
-// Error to the other ranks, where the bindings make an exception of it again without running any of its code.
+// An exception of a foreign language, as plain data. The bindings make a record of a Python exception. The record
+// travels with an Error to the remaining ranks. There the bindings make an exception of the record, without running any
+// code of the exception's class.
 struct ExceptionRecord {
   struct Frame {
     std::string file;
@@ -44,7 +45,7 @@ struct ExceptionRecord {
   };
   std::string class_name;     // with the module: "builtins.OSError"
   std::string text;           // the exception's message
-  std::vector<Frame> frames;  // where it was raised, the outermost call first
+  std::vector<Frame> frames;  // the place of the raise, the outermost call first
 };
 
 class [[nodiscard]] Error : public std::exception {
@@ -53,19 +54,19 @@ class [[nodiscard]] Error : public std::exception {
 
   // From an errno of a failed system call: ENOENT becomes kNotFound, ENOSPC and EDQUOT kNoSpace, the rest kUnavailable.
   static Error from_errno(int error_number, std::string message);
-  // What several ranks did together and some of them failed at: the first failure, with all of them as causes(). Each
-  // has its rank; there is at least one.
+  // The error of a common operation of several ranks: the first of `failures`, with all failures as causes(). Each
+  // failure has its rank; `failures` is not empty.
   static Error of_ranks(std::vector<Error> failures);
 
-  // Where it happened. Each fills in one field and returns *this, so that they chain; the innermost caller wins: a
-  // field that is already set is left alone.
+  // Setters of the place. Each sets a field and returns *this, for chains. The innermost caller wins: a field that is
+  // already set stays.
   Error&& key(std::string_view key) &&;
   Error&& rank(std::int64_t rank) &&;
   Error&& file(std::string_view file) &&;
   Error&& offset(std::uint64_t offset) &&;  // bytes, in `file`
   Error&& expected(std::string_view text) &&;
   Error&& actual(std::string_view text) &&;
-  // Adds what was being done, outermost last.
+  // Adds the operation that failed, outermost last.
   Error&& while_doing(std::string_view action) &&;
   Error&& error_number(int number) &&;
   // The exception of the caller's language for which this error stands.
@@ -80,18 +81,18 @@ class [[nodiscard]] Error : public std::exception {
   const std::optional<std::uint64_t>& offset() const noexcept;
   const std::optional<std::string>& expected() const noexcept;
   const std::optional<std::string>& actual() const noexcept;
-  const std::string& doing() const noexcept;          // empty if nobody said
-  const ExceptionRecord* exception() const noexcept;  // null if there is none; valid while this error lives unchanged
+  const std::string& doing() const noexcept;          // empty if no caller set the operation
+  const ExceptionRecord* exception() const noexcept;  // may be null; valid while this error lives unchanged
   const std::vector<Error>& causes() const noexcept;  // of of_ranks(); empty otherwise
 
-  // The whole story in one line: message, key, file, offset, expected, actual, and what was being done. Of of_ranks():
-  // one line for each failure.
+  // All fields in a line: message, key, file, offset, expected, actual, and the operation. For an error of of_ranks():
+  // a line for each failure.
   const char* what() const noexcept override;
 
  private:
   struct Detail;
-  Detail& edit();                   // a private copy if it is shared
-  std::shared_ptr<Detail> detail_;  // shared by copies of one error only; never null
+  Detail& edit();                   // a private copy if the detail is shared
+  std::shared_ptr<Detail> detail_;  // owned by the copies of a single error; never null
 };
 
 }  // namespace cairn

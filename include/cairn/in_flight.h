@@ -1,4 +1,4 @@
-// Saves in flight: the saves that are under way in a directory or in the directories in it, and those that died there.
+// Saves in flight: saves under way, and dead saves, in a directory and in the directories of the directory.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -14,45 +14,45 @@
 
 namespace cairn {
 
-// A process that writes for a save, as its lease names it.
+// A writing process of a save, by the process's lease.
 struct SaveInFlightWriter {
-  // kUnknown: another host or container, of whose processes nobody can tell here: the heartbeat says more.
+  // kUnknown: the process runs on a different host or in a different container; only the heartbeat shows its state.
   enum class State : std::uint8_t { kAlive, kDead, kUnknown };
 
-  std::optional<std::uint32_t> rank;  // none: the coordinator, or the only rank
+  std::optional<std::uint32_t> rank;  // nullopt: the coordinator, or the only rank
   std::string host;                   // empty if the lease can't be read
   std::int64_t pid = 0;
   State state = State::kUnknown;
-  double seconds_since_sign = 0;  // since its last heartbeat, which comes every few seconds
-  bool is_readable = true;        // false: the lease can't be read, or is not complete; then nothing else is known
+  double seconds_since_sign = 0;  // since the last heartbeat; heartbeats come every five seconds
+  bool is_readable = true;        // false: the lease can't be read, or is incomplete; all further fields are unknown
 
-  // As of the last heartbeat. Nullopt: the lease does not say how far the save is.
+  // As of the last heartbeat. Nullopt: the lease has no progress.
   std::optional<SaveProgress> progress;
-  // The call into the storage that had lasted longest, "writing '__0_0.distcp'", and how long. This time is what the
-  // deadlines of a save are for. Empty and 0 if no call was under way.
+  // The longest call into the storage at the last heartbeat, for example "writing '__0_0.distcp'", and its duration.
+  // The deadlines of a save limit the duration. Empty and 0 if no call was under way.
   std::string pending_call;
   double seconds_without_progress = 0;
 };
 
 struct SaveInFlight {
-  // What it has come to, as its writers have told each other.
+  // The result of the save, by the marks in its private folder.
   enum class Verdict : std::uint8_t { kNone, kCommitted, kFailed };
 
   SaveId save_id;
-  SaveId job_id;                            // zero if the lease can't be read, as is the number
+  SaveId job_id;                            // zero if the lease can't be read; save_number too
   std::uint64_t save_number = 0;            // counts the saves of a job
   std::vector<SaveInFlightWriter> writers;  // the coordinator first
-  std::vector<Error> failures;              // of ranks that have failed; each has its rank
+  std::vector<Error> failures;              // of failed ranks; each error has its rank
   Verdict verdict = Verdict::kNone;
-  bool is_leftover = false;  // nobody works on it any more: the next save removes it
-  // False if its folder may be entered by another user only: then nothing but the save id is known.
+  bool is_leftover = false;  // the leases have run out: the next save removes the files
+  // False if only a different user may enter the private folder: then only the save id is known.
   bool is_readable = true;
-  std::filesystem::path directory;  // of the checkpoint: `root`, or a directory in it
+  std::filesystem::path directory;  // of the checkpoint: `root`, or a directory in `root`
 };
 
-// The saves in `root` itself by number, then those in each directory in `root`, in the order of the directories' names:
-// `root` may be a checkpoint or a folder of checkpoints, as for latest(). Nothing is changed. kNotFound if there is no
-// such directory. A directory in `root` that can't be read is left out, and so is a link to a directory in `root`.
+// The saves in `root` itself by number, then the saves in each directory in `root`, in the order of the directories'
+// names: `root` may be a checkpoint or a folder of checkpoints, as for latest(). Changes nothing on disk. kNotFound if
+// `root` is no directory. Leaves out directories in `root` that can't be read, and links to directories.
 Result<std::vector<SaveInFlight>> saves_in_flight(const std::filesystem::path& root);
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// Local group: threads of one process as the ranks of a save or load.
+// Local group: threads of a process as the ranks of a save or load.
 #pragma once
 
 #include <cairn/collectives.h>
@@ -11,11 +11,13 @@
 
 namespace cairn {
 
-// One Collectives for each of `rank_count` ranks, by rank; each thread takes its own. They may outlive one another.
+// Returns a Collectives for each of `rank_count` ranks, by rank, for a thread each. The objects have independent
+// lifetimes.
 //
-// A rank leaves when its object is destroyed or a call of it fails. The others can then finish the calls that it has
-// made; whatever needs a call that it never made fails at once, also where somebody waits already. So a thread that
-// gives up need only let go of its object. `timeout` is how long one call may wait for the other ranks.
+// A rank leaves the group when its object is destroyed, or when a call of the object fails. The remaining ranks can
+// finish the calls that the rank has made. A call that needs a missing call of the rank fails at once, also if threads
+// already wait in the call. A thread that gives up therefore only destroys its object. `timeout` is the longest wait of
+// a call for the remaining ranks.
 std::vector<std::unique_ptr<Collectives>> make_local_group(
     std::size_t rank_count, std::optional<std::chrono::milliseconds> timeout = std::nullopt);
 

@@ -1,6 +1,6 @@
-// Result<T>: a value, or the Error that kept us from it.
+// Result<T>: a value, or an Error.
 //
-// Member names are a subset of std::expected's, so that it can take over one day. value() on a failure throws the
+// Member names are a subset of std::expected's: std::expected can replace Result later. value() on a failure throws the
 // Error.
 #pragma once
 
@@ -26,10 +26,10 @@ class [[nodiscard]] Result {
 
   T& value() & { return throw_if_error(), std::get<0>(state_); }
   const T& value() const& { return throw_if_error(), std::get<0>(state_); }
-  // By value: a loop over a part of a temporary Result must not outlive it.
+  // By value: a loop over a part of a temporary Result must not outlive the Result.
   T value() && { return throw_if_error(), std::get<0>(std::move(state_)); }
 
-  // Without a check: the caller has looked.
+  // Without a check: the caller has checked has_value().
   T& operator*() & noexcept { return *std::get_if<0>(&state_); }
   const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
   T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
@@ -68,13 +68,13 @@ class [[nodiscard]] Result<void> {
 
 }  // namespace cairn
 
-// Leaves the function with the error of `expression`, if it has one. These two are all the macros that there are.
+// Returns the error of `expression` from the function, if `expression` failed. Cairn has only these two macros.
 #define CAIRN_TRY(expression)                                                           \
   do {                                                                                  \
     if (auto cairn_try = (expression); !cairn_try) return std::move(cairn_try).error(); \
   } while (false)
 
-// Declares or assigns `target` from the value of `expression`, or leaves the function with its error.
+// Declares or assigns `target` from the value of `expression`, or returns the error of `expression` from the function.
 #define CAIRN_TRY_ASSIGN(target, expression) CAIRN_TRY_ASSIGN_AT(target, expression, __LINE__)
 #define CAIRN_TRY_ASSIGN_AT(target, expression, line) \
   CAIRN_TRY_ASSIGN_AS(target, expression, CAIRN_TRY_JOIN(cairn_try_, line))

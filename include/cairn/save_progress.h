@@ -1,4 +1,4 @@
-// SaveProgress: how far one rank's part of a save is.
+// SaveProgress: the phase and the bytes of a rank's part of a save.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 namespace cairn {
 
 enum class SavePhase : std::uint8_t {
-  kStaging,     // the trainer's bytes are being copied
+  kStaging,     // the trainer copies its bytes
   kWriting,     // files are written
   kSyncing,     // files are synced: no bytes are counted
   kPublishing,  // files get their final names
-  kWaiting,     // for other ranks' files, or for the coordinator's verdict
-  kCommitting,  // `.metadata` is put in place, what it replaces removed
+  kWaiting,     // for the files of the remaining ranks, or for the coordinator's verdict
+  kCommitting,  // `.metadata` is renamed into place, and replaced files are removed
   kEnded,
 };
 std::string_view name_of(SavePhase phase);  // "staging" and so on
@@ -20,7 +20,7 @@ std::string_view name_of(SavePhase phase);  // "staging" and so on
 struct SaveProgress {
   SavePhase phase = SavePhase::kStaging;
   std::uint64_t bytes_written = 0;  // of this rank's files
-  std::uint64_t bytes_total = 0;    // 0 until it is known
+  std::uint64_t bytes_total = 0;    // 0 while unknown
 };
 
 }  // namespace cairn

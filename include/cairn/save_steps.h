@@ -1,18 +1,18 @@
-// SaveClaim, RankShare: the steps of a save, one by one, for callers who coordinate their ranks by means of their own:
-// plug-ins of another framework, MPI programs. Whoever has Collectives calls save() (cairn/checkpoint.h) instead.
+// SaveClaim, RankShare: the steps of a save as separate calls, for callers with their own coordination of the ranks:
+// plug-ins of a framework, MPI programs. A caller with Collectives calls save() (cairn/checkpoint.h) instead.
 //
-// 1. One rank, the coordinator, claims the directory and gives every rank the claim's ticket.
-// 2. Every rank writes its share under that ticket and sends the coordinator what came of it: files and places.
-// 3. The coordinator commits: one rename over `.metadata`, as save() does it.
+// 1. The coordinator, a rank chosen by the caller, claims the directory and gives every rank the claim's ticket.
+// 2. Every rank writes its share under the ticket and sends the coordinator the share's files and places.
+// 3. The coordinator commits with a rename over `.metadata`, as save() does.
 //
-// Whatever fails before the rename leaves the old checkpoint as it was. A claim that is destroyed uncommitted withdraws
-// the files of all ranks that the directory shows: so every rank must be done with step 2 by then.
+// A failure before the rename leaves the old checkpoint unchanged. A claim that is destroyed uncommitted withdraws all
+// files of the save in the directory: every rank must have finished step 2 by then.
 //
 // A call into the storage that hangs fails its step within SaveOptions::deadlines, as in save(). A destructor waits for
-// such a call as after an interruption: 30 seconds for a sync, two for any other. What is then left to withdraw is
-// withdrawn by a thread in the background when the call returns.
+// a hanging call as after an interruption: at most 30 seconds for a sync, and two seconds for any further call. A
+// thread in the background withdraws the remaining files when the call returns.
 //
-// In a child made by fork both are of no use: steps fail with kUnavailable, and the destructors do nothing.
+// In a child made by fork, the steps of both classes fail with kUnavailable, and the destructors do nothing.
 //
 // Movable; one thread at a time.
 #pragma once
@@ -32,7 +32,7 @@
 
 namespace cairn {
 
-// A data file that a rank has published.
+// A published data file of a rank.
 struct PublishedFile {
   std::string name;         // within the checkpoint's directory
   std::uint64_t bytes = 0;  // its size
@@ -41,23 +41,23 @@ struct PublishedFile {
 
 class SaveClaim {
  public:
-  // Step 1. Makes the directory if need be. Of `options` count overwrite (kInvalidArgument), alone_as_rank,
-  // interrupted, and, for the commit too, durability and deadlines.
+  // Step 1. Makes the directory if `directory` does not exist. Of `options`, make() uses overwrite (kInvalidArgument),
+  // alone_as_rank and interrupted; make() and commit() use durability and deadlines.
   static Result<SaveClaim> make(const std::filesystem::path& directory, const SaveOptions& options = {});
 
-  // Bytes for the ranks of this save. They mean something to the same version of Cairn only.
+  // Bytes for RankShare::write() on the ranks of this save. All ranks need an equal version of Cairn.
   std::string ticket() const;
   SaveId save_id() const;
 
-  // Step 3. `metadata` is DCP's pickled Metadata, which names items by the places that the ranks gave; `files` are
-  // those of all ranks. kInvalidArgument if Cairn could not read that metadata back, or if it names other files.
-  // After a failure the files have been withdrawn, unless may_have_committed(), or unless the storage hangs. Call it
-  // once. `interrupted` is as in SaveOptions, but it only ends the waiting for a storage that hangs.
+  // Step 3. `metadata` is DCP's pickled Metadata, with items at the places returned by the ranks; `files` has the files
+  // of all ranks. kInvalidArgument if Cairn can't read `metadata` back, or if `metadata` names files outside `files`.
+  // A failed commit withdraws the files, unless may_have_committed(), or unless the storage hangs. At most one call per
+  // claim. `interrupted` is as in SaveOptions, but only ends the wait for a storage that hangs.
   Result<SaveReport> commit(std::string_view metadata, const std::vector<PublishedFile>& files,
                             const std::function<bool()>& interrupted = {});
-  // Whether the rename has been done, or nobody knows: then no rank may withdraw anything.
+  // Whether the rename was done, or has an unknown outcome: then no rank may withdraw a file.
   bool may_have_committed() const;
-  // In place of the commit: as the destructor, but it can be interrupted.
+  // In place of the commit: as the destructor, with an interruptible wait.
   void withdraw(const std::function<bool()>& interrupted = {});
 
   SaveClaim(SaveClaim&&) noexcept;
@@ -71,23 +71,24 @@ class SaveClaim {
   std::unique_ptr<Impl> impl_;
 };
 
-// What one rank wrote. Until hand_over(), its destruction withdraws the files.
+// The files of a rank. Until hand_over(), the destructor withdraws the files.
 class RankShare {
  public:
-  // Step 2. Writes all of `state` under final names, synced if durable. `rank` tells the ranks of the save apart. Of
-  // `options` count durability, file_per_item, deadlines, interrupted, and those that change only speed. kNotFound, or
-  // a file that another rank has written, may come of a ticket whose claim is gone; kCorrupt if the ticket is none.
+  // Step 2. Writes all of `state` into files with final names, synced if durable. `rank` is the number of this rank in
+  // the save. Of `options`, write() uses durability, file_per_item, deadlines, interrupted, and the options that change
+  // only speed. If the ticket's claim is gone, write() may fail with kNotFound, or because a rank of a later save has
+  // a file under the name. kCorrupt if `ticket` is no ticket.
   static Result<RankShare> write(const std::filesystem::path& directory, std::string_view ticket, std::uint32_t rank,
                                  const StateDict& state, const SaveOptions& options = {});
 
   const std::vector<PublishedFile>& files() const;
-  // Where each entry of the state lies, in their order; `file` counts in files().
+  // The place of each entry of the state, in the order of the entries; `file` is an index into files().
   const std::vector<ItemLocation>& places() const;
 
-  // The coordinator knows of the files: from now on it decides what becomes of them. A rank that merely does not hear
-  // from it any more must not withdraw them: they may be the checkpoint.
+  // The coordinator has received the list of files: from now on the coordinator commits or withdraws the files. A rank
+  // that loses contact with the coordinator must not withdraw the files, which may belong to the new checkpoint.
   void hand_over();
-  // The coordinator said that the save has failed, and that it may not have committed.
+  // For a save that has failed on the coordinator without may_have_committed().
   void withdraw(const std::function<bool()>& interrupted = {});
 
   RankShare(RankShare&&) noexcept;

@@ -1,7 +1,7 @@
 // SeededHash: a hash of text for tables whose keys come from files.
 //
-// Every process draws its own seed, so nobody can choose keys that meet in one place of a table and make each look-up
-// walk through all of them. Pure but for the seed; safe from any thread. Hashes must not leave the process.
+// Every process draws its own seed. An attacker therefore can't choose keys with equal hashes, which would make each
+// look-up walk through all keys. Pure except for the seed; safe from any thread. Hashes must not leave the process.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
-// StateDict: what is to be saved, or filled by a load: tensors by pointer, values by value, each under its path.
+// StateDict: the state to save, or to fill by a load: tensors by pointer, values by value, each under its path.
 //
-// One thread at a time. It owns its values and serialised payloads; the memory behind tensors stays the caller's and
-// must live, unchanged, until the call that was given the StateDict returns.
+// One thread at a time. A StateDict owns its values and serialised payloads. The memory of tensors belongs to the
+// caller and must live, unchanged, until the call with the StateDict returns.
 #pragma once
 
 #include <cairn/box.h>
@@ -19,14 +19,14 @@
 
 namespace cairn {
 
-// Where an entry sits in the nested state: a key of a mapping, or a position in a list.
+// A step to an entry in the nested state: a key of a mapping, or a position in a list.
 using PathElement = std::variant<std::string, std::int64_t>;
 using Path = std::vector<PathElement>;
 
 // The flat name of a path: its elements joined by dots (the rule of DCP).
 std::string fqn_of(const Path& path);
 
-// Live memory of a tensor, or of one rank's part of it. `strides` count elements and may be 0 or negative.
+// Live memory of a tensor, or of a rank's part of a tensor. `strides` count elements and may be 0 or negative.
 struct TensorView {
   void* data = nullptr;  // the element at index 0, ..., 0; may be null if there are no elements
   DType dtype = DType::kFloat32;
@@ -42,15 +42,15 @@ struct TensorView {
   }
 };
 
-// What is known of a tensor beside its elements.
+// Properties of a tensor beside its elements.
 struct TensorTraits {
   bool requires_grad = false;
-  // Other ranks hold the same chunk with the same elements (DTensor's Replicate, HSDP): they may share the writing of
-  // it. A chunk that is equal by name alone is written whole by one rank.
+  // Several ranks hold this chunk with equal elements (DTensor's Replicate, HSDP): the ranks may share the writing of
+  // the chunk. If a chunk of several ranks is not declared `replicated`, a single rank writes the whole chunk.
   bool replicated = false;
 };
 
-// One chunk of one tensor: `local` holds the elements of `box` of the tensor `global_shape`.
+// A chunk of a tensor: `local` holds the elements of `box`, in a tensor of shape `global_shape`.
 struct TensorEntry {
   TensorView local;
   Extents global_shape;
@@ -58,9 +58,9 @@ struct TensorEntry {
   TensorTraits traits = {};
 };
 
-// Bytes that the caller has serialised: stored as they are.
+// Bytes serialised by the caller, stored unchanged.
 struct SerializedValue {
-  std::string payload;  // as torch.save writes it, if stock readers are to understand it
+  std::string payload;  // in the format of torch.save, if stock readers read the checkpoint
 };
 // A whole tensor that only its framework can describe (quantised, subclass), as a torch.save payload.
 struct SerializedTensor {
@@ -78,49 +78,48 @@ struct Entry {
 
 class StateDict {
  public:
-  // Makes room for that many more entries at once; without it, room is made as they come.
+  // Allocates room for `more` further entries at once; otherwise the room grows with the entries.
   void reserve(std::size_t more);
 
-  // A whole tensor. All fail with kInvalidArgument if the flat name is taken (chunks may share one, all of one dtype
-  // and global shape) or if shape, strides or offsets do not fit together; nothing is added then.
+  // Adds a whole tensor. All add functions fail with kInvalidArgument, and add nothing, if the flat name is taken, or
+  // if shape, strides or offsets do not fit together. Chunks of equal dtype and global shape may share a flat name.
   Result<void> add_tensor(Path path, TensorView tensor, TensorTraits traits = {});
   Result<void> add_tensor(std::string fqn, TensorView tensor, TensorTraits traits = {});
-  // A chunk of a larger tensor: the elements from `offsets` on, as many as `local.sizes` says.
+  // Adds a chunk of a larger tensor: the box at `offsets` with the sizes `local.sizes`.
   Result<void> add_chunk(Path path, TensorView local, Extents global_shape, Extents offsets, TensorTraits traits = {});
   Result<void> add_chunk(std::string fqn, TensorView local, Extents global_shape, Extents offsets);
-  // A plain value. For a load: the value that stays if the checkpoint does not have the key and a partial load is
-  // allowed.
+  // Adds a plain value. For a load: the value that stays if the checkpoint lacks the key and a partial load is allowed.
   Result<void> add_value(Path path, Value value);
   Result<void> add_value(std::string fqn, Value value);
   Result<void> add_serialized(Path path, SerializedValue value);
   Result<void> add_serialized(Path path, SerializedTensor tensor);
 
   const std::vector<Entry>& entries() const noexcept { return entries_; }
-  // To be filled; names, and how many entries there are, stay as they are.
+  // For filling. The caller must not change the names or the number of entries.
   std::vector<Entry>& entries() noexcept { return entries_; }
-  // The first entry of that name, or null.
+  // The first entry with the flat name, or null.
   const Entry* find(std::string_view fqn) const;
-  // The value under `fqn`, or null if there is none or it is a tensor.
+  // The value under `fqn`; null if `fqn` is missing or a tensor.
   const Value* value(std::string_view fqn) const;
 
  private:
-  // A place of the table of names: the first entry of one of them.
+  // A slot of the hash table of names: the first entry with a name.
   struct Slot {
     std::size_t hash = 0;
     std::size_t entry = kNoEntry;
   };
   static constexpr std::size_t kNoEntry = static_cast<std::size_t>(-1);
 
-  Result<void> add(Entry&& entry);  // one that shares its name with no other
+  Result<void> add(Entry&& entry);  // an entry with a new name
   void append(Entry&& entry, std::size_t hash);
-  // Where the name is, or where it would be. There are slots.
+  // The slot of the name, or the free slot for the name. `slots_` is not empty.
   std::size_t slot_of(std::string_view fqn, std::size_t hash) const;
   const Entry* find(std::string_view fqn, std::size_t hash) const;
-  void grow_slots(std::size_t count);  // to so many at least
+  void grow_slots(std::size_t count);  // to at least `count`
 
   std::vector<Entry> entries_;  // in the order added
-  // The names by hash, with linear probing, at most half of it used: each name is held once, by its entry.
-  std::vector<Slot> slots_;  // as many as a power of two, or none
+  // Hash table of the names, with linear probing, at most half full. The entry, not the slot, stores the name.
+  std::vector<Slot> slots_;  // a power of two, or empty
 };
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// Value: a plain Python value: what a checkpoint holds besides tensors. Inert: it never refers to code.
+// Value: a plain Python value. A checkpoint holds tensors and values. Inert: a Value never refers to code.
 #pragma once
 
 #include <cairn/box.h>
@@ -64,18 +64,19 @@ struct Array {
   friend bool operator==(const Array&, const Array&) = default;
 };
 
-// A value of a class that we do not know, kept as what its pickle said and never acted on: the call
-// `module.name(*arguments)`, the items that would be put into its result, and the state that would be set on it.
+// A value of an unknown class, kept as the content of its pickle and never executed: the call
+// `module.name(*arguments)`, the items for the call's result, and the state for the call's result.
 struct Object;
 
 class Value {
  public:
-  // The large ones lie beside the Value, which so takes 48 bytes: of small ones there may be millions.
+  // Large alternatives are allocated apart, and a Value then takes 48 bytes: a checkpoint may hold millions of small
+  // values.
   using Variant = std::variant<None, bool, std::int64_t, double, std::string, Bytes, BigInt, Complex, List, Tuple, Set,
                                Dict, std::unique_ptr<Array>, std::unique_ptr<Object>>;
 
   Value() = default;  // None
-  // From any of the alternatives, and from what spells one of them: meant to be implicit.
+  // From any alternative, and from types that convert to an alternative. Implicit on purpose.
   // NOLINTBEGIN(google-explicit-constructor)
   template <typename T>
   requires(std::is_constructible_v<Variant, T> && !std::is_same_v<std::remove_cvref_t<T>, Value>) Value(T&& alternative)
@@ -105,11 +106,12 @@ class Value {
   T* get_if() noexcept {
     return const_cast<T*>(std::as_const(*this).get_if<T>());
   }
-  const Object* object() const noexcept;  // null if it is not one
+  const Object* object() const noexcept;  // null if the value is no Object
   const Variant& variant() const noexcept { return variant_; }
 
-  // Values are trees: what a pickle refers to twice is there twice. Two parts of one decoded value whose numbers are
-  // equal, and not 0, were one object to Python. Copies keep the number; comparisons do not look at it.
+  // Values are trees: an object with two references in a pickle becomes two equal parts. Two parts of a decoded value
+  // with equal identities other than 0 were a single object in Python. Copies keep the identity; comparisons ignore the
+  // identity.
   std::uint64_t identity() const noexcept { return identity_; }
   void set_identity(std::uint64_t identity) noexcept { identity_ = identity; }
 
@@ -124,13 +126,13 @@ struct Object {
   std::string module;
   std::string name;
   Value arguments;      // a Tuple, or None if the value is the class or function itself
-  Value state;          // None if nothing was set
-  Value items;          // a List, Set or Dict; None if nothing was put in
+  Value state;          // None if the pickle sets no state
+  Value items;          // a List, Set or Dict; None if the pickle adds no items
   bool by_new = false;  // the call is module.name.__new__(module.name, *arguments)
   std::string qualified_name() const { return module + "." + name; }
 };
 
-// The qualified name of the first Object in `value`, or an empty string: then it is plain all through.
+// The qualified name of the first Object in `value`; empty if all parts of `value` are plain.
 std::string first_unknown_class(const Value& value);
 
 // Python's repr, shortened to about `characters_max` characters.

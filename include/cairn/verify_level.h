@@ -1,4 +1,4 @@
-// Which of the bytes that a load reads are checked.
+// Verify: the bytes that a load checks.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 namespace cairn {
 
 enum class Verify : std::uint8_t {
-  kNeeded,  // check every byte that is read; records of files without Cairn's checksums, if they are read whole
-  kFull,    // such records are read whole so that they can be checked
+  kNeeded,  // check every byte read; in files without Cairn's checksums, only records that are read whole
+  kFull,    // check every byte; in files without Cairn's checksums, read records whole to check them
   kNone,    // trust the storage
 };
 
