@@ -1,4 +1,4 @@
-// Saves a model's state, loads it back in place, and reads one box of one tensor without loading the rest.
+// Saves a model's state, loads the state in place, and reads a box of a tensor without loading the rest.
 //
 //   01_save_and_load DIR
 #include <cairn/cairn.h>
@@ -18,7 +18,7 @@ struct Model {
   std::vector<double> bottom = std::vector<double>(4 * 8);  // rows 4 to 7
 };
 
-// Says what is to be saved, or filled: tensors by pointer, values by value.
+// Describes the state to save or to fill: tensors by pointer, values by value.
 cairn::Result<cairn::StateDict> describe(Model& model, std::int64_t step) {
   cairn::StateDict state;
   CAIRN_TRY(state.add_tensor("model.weight", TensorView::contiguous(model.weight.data(), DType::kFloat32, {64, 32})));
@@ -27,7 +27,7 @@ cairn::Result<cairn::StateDict> describe(Model& model, std::int64_t step) {
   };
   CAIRN_TRY(state.add_chunk("model.table", half(model.top), {8, 8}, {0, 0}));
   CAIRN_TRY(state.add_chunk("model.table", half(model.bottom), {8, 8}, {4, 0}));
-  // A path keeps its place in the nested state: a reader in Python gets {"trainer": {"step": ..., "note": ...}}.
+  // A path keeps the value's place in the nested state: Python reads {"trainer": {"step": ..., "note": ...}}.
   CAIRN_TRY(state.add_value(cairn::Path{"trainer", "step"}, step));
   CAIRN_TRY(state.add_value(cairn::Path{"trainer", "note"}, "first try"));
   return state;
@@ -51,7 +51,7 @@ cairn::Result<bool> run(const std::filesystem::path& directory) {
               to_string(*state.value("trainer.step")).c_str());
 
   CAIRN_TRY_ASSIGN(const cairn::Checkpoint checkpoint, cairn::open(directory));
-  CAIRN_TRY_ASSIGN(const cairn::Box box, cairn::Box::make({3, 2}, {2, 3}));  // it lies across both chunks
+  CAIRN_TRY_ASSIGN(const cairn::Box box, cairn::Box::make({3, 2}, {2, 3}));  // the box lies across both chunks
   std::vector<double> part(6);
   CAIRN_TRY(checkpoint.read("model.table", box, TensorView::contiguous(part.data(), DType::kFloat64, box.sizes())));
   const bool right_part = part == std::vector<double>{26, 27, 28, 34, 35, 36};

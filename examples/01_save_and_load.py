@@ -1,4 +1,4 @@
-"""Saves a training state, loads it in place, reads it with stock torch, and looks into it without torch.
+"""Saves a training state, loads the state in place, loads with stock torch, and reads a tensor without torch.
 
 python 01_save_and_load.py DIR
 """
@@ -12,7 +12,7 @@ import cairn
 
 
 def make_state() -> dict:
-    """A model and an optimizer that has taken one step, as a trainer holds them."""
+    """Returns the state of a trainer: a model, and an optimizer after one step."""
     model = torch.nn.Linear(8, 4)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(2, 8)).sum().backward()
@@ -30,12 +30,12 @@ def main(directory: str) -> None:
     assert torch.equal(state["model"]["weight"], saved["model"]["weight"])
     assert state["step"] == 1000
 
-    # The same files for stock torch.
+    # Stock torch reads the same files.
     state = make_state() | {"step": 0}
     dcp.load(state, checkpoint_id=directory, no_dist=True)
     assert torch.equal(state["model"]["weight"], saved["model"]["weight"])
 
-    # One tensor, or a box of it, as a NumPy array; this part needs no torch.
+    # A tensor, or a box of a tensor, as a NumPy array. Reading by cairn.open needs no torch.
     checkpoint = cairn.open(directory)
     assert (checkpoint.read("model.weight") == saved["model"]["weight"].numpy()).all()
     print("\n".join(checkpoint))

@@ -1,5 +1,5 @@
-// Prints the keys of any checkpoint, also one that stock torch.distributed.checkpoint wrote, with the first numbers of
-// each float32 tensor. No torch and no Python needed.
+// Prints the keys of a checkpoint, of Cairn or of stock torch.distributed.checkpoint, with the first numbers of each
+// float32 tensor. Needs no torch and no Python.
 //
 //   02_read_torch_checkpoint DIR
 #include <cairn/cairn.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kShown = 4;
 
-// The box that holds the first few elements of the tensor's last dimension.
+// Returns the box of the first few elements in the tensor's last dimension.
 cairn::Result<cairn::Box> first_numbers(const cairn::CatalogTensor& tensor) {
   cairn::Extents offsets(tensor.shape.size(), 0);
   cairn::Extents sizes(tensor.shape.size(), 1);
@@ -29,7 +29,7 @@ cairn::Result<void> print_tensor(const cairn::Checkpoint& checkpoint, const cair
     CAIRN_TRY_ASSIGN(const cairn::Box box, first_numbers(tensor));
     std::vector<float> numbers(static_cast<std::size_t>(box.element_count()));
     const auto target = cairn::TensorView::contiguous(numbers.data(), tensor.dtype, box.sizes());
-    CAIRN_TRY(checkpoint.read(tensor.fqn, box, target));  // reads, and checks, only what it needs
+    CAIRN_TRY(checkpoint.read(tensor.fqn, box, target));  // reads and checks only the bytes of the box
     for (const float number : numbers) std::printf(" %g", static_cast<double>(number));
   }
   std::printf("\n");
@@ -40,7 +40,7 @@ cairn::Result<void> print(const std::filesystem::path& directory) {
   CAIRN_TRY_ASSIGN(const cairn::Checkpoint checkpoint, cairn::open(directory));
   for (const cairn::CatalogTensor& tensor : checkpoint.catalog().tensors) CAIRN_TRY(print_tensor(checkpoint, tensor));
   for (const cairn::CatalogValue& entry : checkpoint.catalog().values) {
-    // An object of a class that Cairn does not know comes back as a description: code from the file is never run.
+    // An object of an unknown class is returned as a description: Cairn never runs code from the file.
     CAIRN_TRY_ASSIGN(const cairn::Value value, checkpoint.read_value(entry.fqn));
     std::printf("%s: %s\n", entry.fqn.c_str(), to_string(value).c_str());
   }

@@ -1,10 +1,11 @@
-"""Trains on many ranks, saves, and goes on with another number of ranks and another way to split the model.
+"""Trains on many ranks, saves, and resumes with a different number of ranks and a different layout of the model.
 
 torchrun --nproc-per-node 4 03_train_on_many_ranks.py DIR --layout fsdp --steps 6 --save-at 3
 torchrun --nproc-per-node 3 03_train_on_many_ranks.py DIR --layout fsdp --steps 6
 
-The layouts: ddp (each rank has all), fsdp (FSDP2: each has a part), hsdp (two copies, each of them split), tensor
-(tensor parallel in pairs, FSDP2 across them). What saves and loads is the same for all, and so is what is saved.
+The layouts: ddp (each rank has the whole model), fsdp (FSDP2: each rank has a part), hsdp (two copies, both split),
+tensor (tensor parallel in pairs, FSDP2 across the pairs). The code that saves and loads is the same for all layouts,
+and so is the saved state.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import cairn as dcp
 
 WIDTH = 96
-BATCH = 24  # of all ranks together; 2, 3 and 4 ranks share it evenly
+BATCH = 24  # of all ranks in sum; 2, 3 and 4 ranks share the batch evenly
 
 
 class Block(nn.Module):
@@ -39,7 +40,7 @@ class Block(nn.Module):
 
 
 class Job:
-    """A model over all ranks, and what trains it. `part` of `parts` is the share of each batch that this rank sees."""
+    """A model over all ranks, and its optimizer. This rank trains on share `part` of `parts` of each batch."""
 
     def __init__(self, layout: str) -> None:
         torch.manual_seed(1)
@@ -79,7 +80,7 @@ class Job:
         self.step = state["step"]
 
     def take_step(self) -> float:
-        """The loss over the whole batch, which depends on the step alone."""
+        """Takes a step and returns the loss over the whole batch. The batch depends only on the step."""
         self.step += 1
         batch = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(self.step))
         mine = batch.chunk(self.parts)[self.part]
@@ -92,7 +93,7 @@ class Job:
         return total.item() / dist.get_world_size()
 
     def fingerprint(self) -> str:
-        """Of every bit of the model, wherever it lies."""
+        """Returns a digest of every bit of the model, gathered from all ranks."""
         whole = get_model_state_dict(self.model, options=StateDictOptions(full_state_dict=True))
         digest = hashlib.sha256()
         for name in sorted(whole):
@@ -108,7 +109,7 @@ def main() -> None:
     parser.add_argument("--save-at", type=int, help="save after this step, then go on")
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
-    torch.set_num_threads(1)  # sums of the same numbers in the same order: equal bits in every run
+    torch.set_num_threads(1)  # the same order of additions: the same bits in every run
     say = print if dist.get_rank() == 0 else lambda *_, **__: None
     job = Job(arguments.layout)
     if (arguments.directory / ".metadata").exists():
@@ -120,7 +121,7 @@ def main() -> None:
         if job.step == arguments.save_at:
             job.save(arguments.directory)
             say(f"saved step {job.step}, model {job.fingerprint()}", flush=True)
-    dist.barrier()  # nobody leaves while others talk, and gloo's threads have let go of tensors when Python ends
+    dist.barrier()  # no rank leaves early, and gloo's threads release their tensors before Python ends
     dist.destroy_process_group()
 
 

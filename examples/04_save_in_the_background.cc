@@ -1,9 +1,9 @@
-// Computes on while a process of its own, cairn-writer, writes what was copied; loads what it has written.
+// Computes while a separate process, cairn-writer, writes the copied state. Loads the written checkpoint.
 //
 //   04_save_in_the_background DIR
 //
-// The program cairn-writer is found beside this one or beside the library; the environment's CAIRN_WRITER names
-// another.
+// The program cairn-writer is found beside this program or beside the library; the environment variable CAIRN_WRITER
+// names a different program.
 #include <cairn/cairn.h>
 
 #include <chrono>
@@ -43,7 +43,7 @@ void tell(int step, const cairn::SaveProgress& progress) {
 }
 
 cairn::Result<bool> run(const std::filesystem::path& directory) {
-  // 1. The process is started ahead: if there is no cairn-writer, it is said now.
+  // 1. The process starts ahead: a missing cairn-writer is reported here.
   const auto process = cairn::CheckpointProcess::make();
   CAIRN_TRY(process->start());
   cairn::AsyncCheckpointerOptions options;
@@ -57,12 +57,13 @@ cairn::Result<bool> run(const std::filesystem::path& directory) {
   for (int step = 1; step <= kSteps; ++step) {
     train(model);
     CAIRN_TRY_ASSIGN(const cairn::StateDict state, describe(model, step));
-    // 2. It returns before the bytes are copied. A save waits for the one before, and fails if that has failed.
+    // 2. The call returns before the bytes are copied. A save waits for the previous save, and fails if the previous
+    //    save failed.
     newest = directory / ("step-" + std::to_string(step));
     CAIRN_TRY_ASSIGN(const cairn::AsyncSave save, checkpointer.save(newest, state, save_options));
-    // Here is time for everything that only reads the model.
+    // Here the program may do all work that only reads the model.
     if (const auto& staged = save.staging.get(); !staged) return staged.error();
-    // 3. From here on the model may change, and this program may even be killed: the checkpoint is made.
+    // 3. From here on the model may change. Even if this program is killed, the writer completes the checkpoint.
     while (save.write.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) tell(step, save.progress());
     if (const auto& written = save.write.get(); !written) return written.error();
     tell(step, save.progress());

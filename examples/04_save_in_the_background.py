@@ -1,10 +1,10 @@
-"""Trains while a process of its own writes the checkpoints, and goes on from the newest one.
+"""Trains while a separate process writes the checkpoints, and resumes from the newest checkpoint.
 
 python 04_save_in_the_background.py DIR --steps 8 --save-every 2
 python 04_save_in_the_background.py DIR --steps 12 --save-every 2    # resumes at step 8
 
-Even the copy is made in the background: the next step's forward and backward, which only read the parameters, run
-meanwhile, and the optimizer waits for it. What is copied becomes a checkpoint, even if the trainer is killed.
+Even the copy is made in the background. Meanwhile the next step's forward and backward run, which only read the
+parameters, and the optimizer waits for the copy. A copied state becomes a checkpoint, even if the trainer is killed.
 """
 
 import argparse
@@ -29,7 +29,7 @@ class Trainer:
         torch.manual_seed(1)
         self.model = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        dcp.staging_fence(self.optimizer)  # optimizer.step() waits until what is being saved has been copied
+        dcp.staging_fence(self.optimizer)  # optimizer.step() waits until the saved tensors are copied
         self.step = 0
 
     def state(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def main() -> None:
     arguments.directory.mkdir(parents=True, exist_ok=True)
 
     trainer = Trainer()
-    # A trainer that was killed may have left its writer behind, which is about to finish.
+    # The writer of a killed trainer may still be about to finish its checkpoint.
     newest = dcp.latest(arguments.directory, wait=60)
     if newest is not None:
         trainer.load(newest)
@@ -83,7 +83,7 @@ def main() -> None:
             )
     stager.close()
     if save is not None:
-        save.upload_completion.result()  # raises what failed; without it, the interpreter would wait and log it
+        save.upload_completion.result()  # raises the save's error; otherwise the interpreter waits and logs the error
         print(f"{save.upload_completion.progress().bytes_written} bytes of step {trainer.step} are written")
 
 

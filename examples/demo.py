@@ -1,9 +1,9 @@
-"""The whole story: train, die in the middle of a save, resume bit for bit, read with stock torch, find a flipped bit.
+"""Demonstration: train, die in the middle of a save, resume bit for bit, read with stock torch, find a flipped bit.
 
-A trainer whose saves are in the background dies too, and its save is finished without it. Two ranks with FSDP2 die, and
-one process resumes what they have trained.
+A trainer with background saves dies too, and its writer process finishes the save. Two ranks with FSDP2 die, and one
+process resumes their training.
 
-Prints a report; the exit code is 0 only if every claim in it holds.
+Prints a report; the exit code is 0 only if every claim in the report holds.
 """
 
 import argparse
@@ -27,14 +27,14 @@ import cairn
 
 STEPS = 60
 SAVE_EVERY = 10
-KILL_AFTER_SAVES = 2  # the save after these is the one that is killed
-LATEST_SECONDS = 60  # a writer that outlived its trainer has finished long before
-ATTEMPTS_MAX = 10  # a kill can come too late: then the save was whole, and the next one is tried
+KILL_AFTER_SAVES = 2  # the kill comes in the next save
+LATEST_SECONDS = 60  # a writer that outlived its trainer needs much less
+ATTEMPTS_MAX = 10  # a kill can come too late, after the save; then the demo tries again
 FLIPPED_KEY = "model.layers.layers.0.linear1.weight"
 
 
 class Report:
-    """Prints claims as they are tried, and remembers whether all held."""
+    """Prints claims as they are tried, and counts the claims that failed."""
 
     def __init__(self) -> None:
         self.failed = 0
@@ -63,14 +63,14 @@ def start_trainer(
     script = Path(__file__).with_name("train_characters.py")
     command = [sys.executable, *launcher, str(script), "--directory", str(directory), "--losses", str(losses)]
     command += ["--steps", str(STEPS), "--save-every", str(SAVE_EVERY), *options]
-    # What a launcher and the ranks have to say about a killed rank is long, and expected.
+    # The launcher's and the ranks' messages about a killed rank are long, and expected.
     errors = subprocess.DEVNULL if launcher else None
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
 
 
 def train(directory: Path, losses: Path, *options: str) -> str:
-    """Trains to the end; what the trainer said."""
+    """Trains to the end, and returns the trainer's output."""
     trainer = start_trainer(directory, losses, *options)
     output, _ = trainer.communicate()
     if trainer.returncode != 0:
@@ -84,7 +84,10 @@ def losses_of(file: Path) -> dict[int, str]:
 
 
 def kill_in_a_save(directory: Path, losses: Path) -> Path | None:
-    """Trains, and kills the trainer while a data file is being written. The private folder of the save that died."""
+    """Trains, and kills the trainer during the write of a data file.
+
+    Returns the private folder of the dead save; None if the save was finished.
+    """
     trainer = start_trainer(directory, losses)
     assert trainer.stdout is not None
     saves = 0
@@ -95,13 +98,13 @@ def kill_in_a_save(directory: Path, losses: Path) -> Path | None:
         seen = list(directory.glob(".cairn-*/*.distcp"))
     trainer.kill()
     trainer.communicate()
-    # A save that goes on gives its file another name: one that is still there was not finished.
+    # A save that continues renames its file: a file still in its place was not finished.
     left = [file.parent for file in seen if file.exists()]
     return left[0] if left else None
 
 
 def kill_a_rank_in_a_save(directory: Path, losses: Path) -> bool:
-    """Trains on two ranks, and kills one while a data file is being written. True if that save did not commit."""
+    """Trains on two ranks, and kills one during the write of a data file. Returns whether the save did not commit."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     trainer = start_trainer(directory, losses, launcher=launcher)
     assert trainer.stdout is not None
@@ -114,7 +117,7 @@ def kill_a_rank_in_a_save(directory: Path, losses: Path) -> bool:
         pass
     if trainer.poll() is None:
         os.kill(victim, signal.SIGKILL)
-    trainer.communicate()  # the launcher ends the other rank, too
+    trainer.communicate()  # the launcher ends the second rank, too
     return trainer.returncode != 0 and step_of(directory) < max(losses_of(losses))
 
 
@@ -123,13 +126,13 @@ def step_of(directory: Path) -> int:
 
 
 def tell_of_the_kill(report: Report, directory: Path, scratch: Path) -> int:
-    """The second and third chapter's beginning: the step of the checkpoint that is there after the kill."""
+    """Chapter 2: kills in a save, and returns the step of the remaining checkpoint."""
     folder = None
     for attempt in range(ATTEMPTS_MAX):
         folder = kill_in_a_save(directory, scratch / f"losses-killed-{attempt}")
         if folder is not None:
             break
-        shutil.rmtree(directory)  # the kill came too late: once more from the beginning
+        shutil.rmtree(directory)  # the kill came too late: start again
     if folder is None:
         raise SystemExit(f"no kill in {ATTEMPTS_MAX} met a save")
     last_step = max(losses_of(scratch / f"losses-killed-{attempt}"))
@@ -190,7 +193,7 @@ def tell_of_the_killed_rank(report: Report, scratch: Path, losses: dict[int, str
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal bit for bit, also NaNs and signs of zeros."""
+    """Whether both are equal bit for bit, including NaNs and signs of zeros."""
     if isinstance(one, torch.Tensor):
         return (
             one.dtype == other.dtype
@@ -201,7 +204,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def flat(state: Any, prefix: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
-    """Every leaf of a nested state under its path."""
+    """Returns every leaf of a nested state by its path."""
     items = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else None
     if items is None:
         return {prefix: state}
@@ -209,7 +212,7 @@ def flat(state: Any, prefix: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]
 
 
 def loaded(load: Callable[..., Any], directory: Path) -> dict[tuple[Any, ...], Any]:
-    """The leaves of a fresh trainer's state, filled from a checkpoint."""
+    """Returns the leaves of a fresh trainer's state, filled from a checkpoint."""
     state = Trainer(torch.zeros(1, dtype=torch.int64)).state()
     load(state, checkpoint_id=directory, no_dist=True)
     return flat(state)
@@ -236,7 +239,7 @@ def run_verify(directory: Path) -> tuple[int, str]:
 def tell_of_the_flipped_bit(report: Report, directory: Path, copy: Path) -> None:
     shutil.copytree(directory, copy)
     chunk = cairn.open(copy).info(FLIPPED_KEY).chunks[0]
-    place = chunk.offset + chunk.length // 2 | 3  # a last byte of a little-endian float: sign and exponent
+    place = chunk.offset + chunk.length // 2 | 3  # the last byte of a little-endian float: sign and exponent
     with (copy / chunk.file).open("r+b") as file:
         file.seek(place)
         byte = file.read(1)[0]
@@ -264,7 +267,7 @@ def tell_of_the_flipped_bit(report: Report, directory: Path, copy: Path) -> None
 
 
 def loaded_by_torch(directory: Path) -> torch.Tensor:
-    """The tensor as stock torch loads it."""
+    """Returns the tensor as loaded by stock torch."""
     shape = cairn.open(directory).info(FLIPPED_KEY).shape
     state = {FLIPPED_KEY: torch.zeros(shape)}
     dcp.load(state, checkpoint_id=directory, no_dist=True)

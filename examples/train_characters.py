@@ -1,13 +1,13 @@
-"""Trains a small character transformer on Python's own library, saves through Cairn, and goes on where it stopped.
+"""Trains a small character transformer on Python's own library, saves through Cairn, and resumes.
 
 python train_characters.py --directory DIR --losses FILE [--steps N] [--save-every N] [--in-background]
-torchrun --nproc-per-node 2 train_characters.py ...    # the same with FSDP2
+torchrun --nproc-per-node 2 train_characters.py ...    # with FSDP2
 
-Every save overwrites the one checkpoint in DIR, and training waits for it; with --in-background it goes on as soon as
-the state is copied, and a process of its own writes. A loss is written to FILE bit for bit, as a hexadecimal float.
+Every save overwrites the checkpoint in DIR, and training waits for the save; with --in-background training continues
+after the state is copied, and a separate process writes. Losses are written to FILE bit for bit, as hexadecimal floats.
 
-Ranks of one job share the model and its optimizer, and all take the same batches: so their losses are, bit for bit,
-those of one process, and each number of ranks can go on where another has stopped.
+Ranks of a job share the model and its optimizer, and all take the same batches: their losses equal the losses of one
+process bit for bit, and any number of ranks can resume any job.
 """
 
 import argparse
@@ -52,14 +52,14 @@ class Transformer(nn.Module):
 
 
 def library_text() -> Tensor:
-    """The sources of Python's library: real text that is on every machine that runs this."""
+    """Returns the sources of Python's library: real text on every machine with Python."""
     folder = Path(os.__file__).parent
     text = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py"))[:60])
     return torch.tensor([byte for byte in text if byte < CHARACTERS])
 
 
 class Trainer:
-    """Everything that a run is made of. Two trainers with equal states take equal steps."""
+    """The state and the steps of a run. Two trainers with equal states take equal steps."""
 
     def __init__(self, text: Tensor) -> None:
         torch.manual_seed(1)
@@ -76,7 +76,7 @@ class Trainer:
         self.step = 0
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds. The random states are in it: batches and dropout are drawn from them."""
+        """Returns the state for a checkpoint. It includes the random states, because batches and dropout are random."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         return {
             "model": model,
@@ -89,7 +89,7 @@ class Trainer:
     def save(self, directory: Path, *, in_background: bool) -> None:
         if in_background:
             process = cairn.AsyncCheckpointerType.PROCESS
-            # What fails later is raised by the next save, or logged when Python ends.
+            # The next save raises the error of a failed save; at the end Python logs the error.
             cairn.async_save(self.state(), checkpoint_id=directory, async_checkpointer_type=process)
         else:
             cairn.save(self.state(), checkpoint_id=directory)
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--in-background", action="store_true", help="save by a process of its own")
     parser.add_argument("--die-at", type=int, help="kill this trainer when the call that saves this step has returned")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # the order of additions, and so every bit, is always the same
+    torch.set_num_threads(1)  # the order of additions, and with the order every bit, is always the same
     torch.use_deterministic_algorithms(True)
     if dist.is_torchelastic_launched():
         dist.init_process_group("gloo")

@@ -1,5 +1,6 @@
-// Reads any bytes as a `.metadata` file with a commit record; and, because checksums would refuse nearly all of them,
-// as the body of a record with a true footer. What is accepted must encode to a record that reads the same.
+// Reads any bytes as a `.metadata` file with a commit record. Because checksums would refuse nearly every input, also
+// reads the bytes as the body of a record with a true footer. An accepted record must encode to a record that reads
+// equal.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

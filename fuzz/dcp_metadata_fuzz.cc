@@ -1,4 +1,5 @@
-// Any bytes as a `.metadata`: every chunk of the catalog lies in its tensor, and what we write of it reads as the same.
+// Reads any bytes as a `.metadata`: every chunk of the catalog must lie in its tensor, and the catalog, written by
+// Cairn, must read equal.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -50,7 +51,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string pickle = layout->render("save", "checkpoint", first->catalog.files);
   const auto second = decode(std::as_bytes(std::span(pickle)));
   if (!second) {
-    // What is kept by reference in the first pickle is written out, or as a reference to an equal part, in the second.
+    // Parts kept by reference in the first pickle are written out, or as references to equal parts, in the second
+    // pickle.
     require(second.error().code() == cairn::ErrorCode::kUnsupported);
     return 0;
   }

@@ -1,5 +1,6 @@
-// Under a sanitizer, its runtime calls a hook for each allocation. Without one, malloc and its like are those below,
-// which count and call those of glibc; there the C library's own operator new and realloc arrive, too.
+// Under a sanitizer, the sanitizer's runtime calls a hook for each allocation. Otherwise the allocation functions below
+// replace malloc and its relatives: they count, and call glibc's functions. Calls from inside the C library, and from
+// its operator new, then reach the functions below too.
 #include "decoding_bounds.h"
 
 #include <malloc.h>
@@ -23,7 +24,7 @@
 namespace cairn::fuzz {
 namespace {
 
-// Plain numbers: they are touched while memory is being allocated.
+// Plain numbers, because the count changes during an allocation.
 struct Count {
   bool is_on;
   std::int64_t live;
@@ -76,7 +77,7 @@ const int installed = 1;
 #endif
 
 DecodingBounds::DecodingBounds(std::size_t input_bytes) : input_bytes_(input_bytes), began_(processor_time()) {
-  if (installed == 0) std::abort();  // nothing would be counted
+  if (installed == 0) std::abort();  // the hooks would count nothing
   count = {true, 0, 0};
 }
 

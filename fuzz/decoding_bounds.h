@@ -1,8 +1,9 @@
-// DecodingBounds: what decoding an input may cost: SECURITY.md's promise, held by every fuzz target and replay.
+// DecodingBounds: the bounds on the cost of decoding an input that SECURITY.md promises. Every fuzz target and replay
+// checks the bounds.
 //
-// From its making to its end it counts what this thread allocates and how much processor time it takes; beyond the
-// bounds it aborts, so that a fuzzer keeps the input. One at a time per thread. The peak of live bytes counts, not what
-// the processor has really touched.
+// From construction to destruction a DecodingBounds counts the allocations and the processor time of its thread. Beyond
+// the bounds the destructor aborts, and a fuzzer keeps the input. A thread has at most one DecodingBounds at a time.
+// The peak of allocated bytes counts, not the memory that was touched.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +15,8 @@ class DecodingBounds {
  public:
   static constexpr std::uint64_t kBytesPerInputByte = 64;
   static constexpr std::uint64_t kBytesMin = std::uint64_t{16} << 20;
-  // Honest inputs take some 10 to 100 ns for a byte, under the sanitizers ten times that. What is quadratic takes more
-  // than this from some 10 KiB on.
+  // Honest inputs take some 10 to 100 ns per byte, under the sanitizers ten times as long. A quadratic decoder exceeds
+  // the bound from some 10 KiB on.
   static constexpr std::uint64_t kNanosecondsPerInputByte = 20'000;
   static constexpr std::uint64_t kNanosecondsMin = 500'000'000;
 
@@ -26,7 +27,7 @@ class DecodingBounds {
 
  private:
   std::uint64_t input_bytes_;
-  std::uint64_t began_;  // in nanoseconds of this thread's processor time
+  std::uint64_t began_;  // in nanoseconds of the thread's processor time
 };
 
 }  // namespace cairn::fuzz

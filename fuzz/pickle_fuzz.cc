@@ -1,4 +1,4 @@
-// Any bytes as a pickle: the machine, the values, and back: what we write of a value reads as the same value.
+// Reads any bytes as a pickle: the machine, the values, and back. A value written by Cairn must read equal.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -26,7 +26,7 @@ cairn::Result<cairn::Value> read(std::span<const std::byte> input) {
   return pickle::to_value(graph, graph.root(), budget);
 }
 
-// Two NaNs are not equal as values, but are as bytes.
+// Compares NaNs by their bytes: as values two NaNs are unequal.
 std::string written(const cairn::Value& value, int protocol, bool& is_writable) {
   cairn::pickle::Writer writer(protocol);
   is_writable = cairn::pickle::write_value(writer, value).has_value();
@@ -45,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!is_writable) continue;
     require(cairn::pickle::parse(std::as_bytes(std::span(first))).has_value());
     const auto same = read(std::as_bytes(std::span(first)));
-    if (!same) continue;  // what was deep already may be too deep, once sets are calls
+    if (!same) continue;  // a deep value may be too deep when sets are written as calls
     require(written(*same, protocol, is_writable) == first);
   }
   return 0;

@@ -1,6 +1,6 @@
-// Reads any bytes as each file of a save's private folder that another process may read: leases, the marks of failed
-// ranks, the verdict, and the list of replaced files, which a later save removes. The last must never remove a file
-// that is not a data file, nor one that the checkpoint in place needs.
+// Reads any bytes as each file in a save's private folder that a foreign process may read: leases, the marks of failed
+// ranks, the verdict, and the list of replaced files, which a later save removes. The removal must never remove a file
+// that is not a data file, nor a file that the checkpoint in place needs.
 #include <cairn/durability.h>
 
 #include <cstddef>
@@ -31,7 +31,7 @@ void make(ModelStorage& disk, std::string_view name, std::string_view bytes) {
 
 bool holds(const ModelStorage& disk, std::string_view name) { return disk.open(name, false).has_value(); }
 
-// A checkpoint, and the folder of a save that died, with these files in it.
+// Makes a checkpoint, and the private folder of a dead save with `input` as each of its files.
 void fill(ModelStorage& disk, std::string_view input) {
   cairn::manifest::CommitRecord record;
   record.files.push_back({std::string(kNeeded), 1, 0});

@@ -1,5 +1,5 @@
-// Feeds every file of the folders named on the command line to the fuzz target it is linked with. A folder that is
-// missing or empty is a failure: a replay of nothing would look like a pass.
+// Feeds every file of the folders named on the command line to the linked fuzz target. A missing or empty folder is a
+// failure: a replay without inputs would look like a pass.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
       if (!entry.is_regular_file()) continue;
       std::ifstream file(entry.path(), std::ios::binary);
       const std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-      // Named before it is run: if this input crashes, the last line says which one it was.
+      // Printed before the run: after a crash, the last line names the input.
       std::printf("%s\n", entry.path().c_str());
       std::fflush(stdout);
       LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());

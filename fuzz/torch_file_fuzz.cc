@@ -1,5 +1,5 @@
-// Reads any bytes as a tensor item and as a value archive. A tensor's window must lie in its record; a value that is
-// plain must come back the same from our own encoding; a padded archive must say what the original said.
+// Reads any bytes as a tensor item and as a value archive. A tensor's window must lie in its record. A plain value must
+// survive Cairn's own encoding. A readable archive must be readable after padding.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -31,7 +31,7 @@ void check_tensor(const cairn::torch_file::TensorRecord& tensor, std::size_t siz
   static_cast<void>(tensor.contiguous());
 }
 
-// Comparing encodings takes NaN for what it is.
+// Compares encodings, because NaNs are unequal as values.
 void check_value(const Value& value) {
   const Result<std::string> encoded = cairn::torch_file::encode_value(value);
   if (!encoded) return;
@@ -70,7 +70,7 @@ void read(std::span<const std::byte> bytes) {
   check_padding(bytes, value.has_value());
 }
 
-// An archive with this pickle, whose CRC is "not computed", and storages 0 and 1 of 24 bytes.
+// Returns an archive with the given pickle, a CRC that says "not computed", and storages 0 and 1 of 24 bytes.
 std::string archive_around(std::span<const std::byte> pickle) {
   const std::string storage(24, '\x3F');
   const std::string_view text(reinterpret_cast<const char*>(pickle.data()), pickle.size());

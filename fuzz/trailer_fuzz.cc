@@ -1,6 +1,6 @@
-// Reads any bytes as a data file with a trailer. The checksums of a changed trailer would never fit, so the bytes are
-// also taken as index and table, given a true footer, and then read: what is accepted must cover the file and encode
-// the same.
+// Reads any bytes as a data file with a trailer. Because checksums would refuse nearly every changed trailer, also
+// reads the bytes as index and table with a true footer. An accepted trailer must cover the file and encode to an equal
+// trailer.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -56,7 +56,7 @@ void read(std::span<const std::byte> file) {
   if (trailer && footer && footer->has_value() != trailer->has_value()) std::abort();
 }
 
-// The first two bytes say how long the part before the trailer is, the next how many checksums there are.
+// The first two bytes give the length before the trailer in units of 16 bytes, the third byte the number of checksums.
 void read_with_true_footer(std::span<const std::byte> bytes) {
   if (bytes.size() < 3) return;
   const std::size_t before = cairn::load_little_endian<std::uint16_t>(bytes.data()) * std::size_t{16};

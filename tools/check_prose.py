@@ -1,8 +1,8 @@
 """Fails when comments or pages hold more words that stand for another word than tools/prose_limits.txt allows.
 
-Such words (it, that, what, one, other, so, there) hide the subject of a sentence. Code bases whose comments are easy to
-read have 2.4 to 4.8 % of them. A limit falls with the text: a limit that is more than half a percent above the measured
-share fails too, with the number to write into the file. The goal is 5 % everywhere.
+The counted words (it, that, what, one, other, so, there) hide the subject of a sentence. Code bases with comments that
+are easy to read have 2.4 to 4.8 % of these words. A limit falls with the text: a limit of more than half a percent
+above the measured share fails too, with the number to write into the file. The goal is 5 % everywhere.
 
 usage: check_prose.py [ROOT] [--worst N] [--write]
 """
@@ -26,7 +26,7 @@ SENTENCE_END = re.compile(r"(?<=[.;:])\s+")
 LIMITS = Path("tools/prose_limits.txt")
 GOAL = 5.0
 SLACK = 0.5
-PAGE_WORDS_MIN = 200  # the share of a shorter page says little
+PAGE_WORDS_MIN = 200  # the share of a shorter page has little meaning
 SENTENCE_WORDS_MIN = 14
 COMMENTS = "comments"
 
@@ -40,7 +40,7 @@ class Text(NamedTuple):
 
 
 def comments_of_python(path: Path) -> Iterator[tuple[int, str]]:
-    """Comments, neighbouring lines together, and docstrings."""
+    """Yields the comments, neighbouring lines joined, and the docstrings."""
     block: list[str] = []
     begin = last = 0
     with path.open("rb") as file:
@@ -59,7 +59,7 @@ def comments_of_python(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def comments_of_cpp(path: Path) -> Iterator[tuple[int, str]]:
-    """Comments, neighbouring lines together."""
+    """Yields the comments, neighbouring lines joined."""
     block: list[str] = []
     begin = 0
     for number, line in enumerate([*path.read_text().splitlines(), ""], 1):
@@ -76,7 +76,7 @@ def comments_of_cpp(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def paragraphs_of_page(path: Path) -> Iterator[tuple[int, str]]:
-    """Paragraphs, without code."""
+    """Yields the paragraphs, without code."""
     block: list[str] = []
     begin = 0
     is_code = False
@@ -101,7 +101,7 @@ READERS = {
 
 
 def texts_of(root: Path) -> Iterator[Text]:
-    """Of all files of the tree."""
+    """Yields the texts of all files of the tree."""
     for file in listed_files(root):
         name, path = str(file), root / file
         reader = READERS.get(path.suffix)
@@ -113,13 +113,13 @@ def texts_of(root: Path) -> Iterator[Text]:
 
 
 def share_of(text: str) -> tuple[int, int]:
-    """The words that stand for another word, and all words."""
+    """Returns the number of stand-in words, and the number of all words."""
     words = WORD.findall(text)
     return sum(STAND_IN.fullmatch(word) is not None for word in words), len(words)
 
 
 def measured(texts: list[Text]) -> dict[str, float]:
-    """In percent, of the comments and of each page that is long enough."""
+    """Returns the shares in percent, of the comments and of each page that is long enough."""
     sums: dict[str, tuple[int, int]] = {}
     for text in texts:
         stand_ins, words = share_of(text.words)
@@ -129,13 +129,13 @@ def measured(texts: list[Text]) -> dict[str, float]:
 
 
 def read_limits(file: Path) -> dict[str, float]:
-    """By group, in percent."""
+    """Returns the limits in percent, by group."""
     pairs = (line.split() for line in file.read_text().splitlines() if line and not line.startswith("#"))
     return {group: float(limit) for limit, group in pairs}
 
 
 def problems_of(shares: dict[str, float], limits: dict[str, float]) -> list[str]:
-    """Shares above their limits, and limits that do not follow the text."""
+    """Returns the shares above their limits, and the limits that do not follow the text."""
     problems = [f"{LIMITS}: {group} is no page of {PAGE_WORDS_MIN} words" for group in limits if group not in shares]
     for group, share in sorted(shares.items()):
         limit = limits.get(group, GOAL)
@@ -148,7 +148,7 @@ def problems_of(shares: dict[str, float], limits: dict[str, float]) -> list[str]
 
 
 def sentences_of(texts: list[Text]) -> list[tuple[float, str, str]]:
-    """The share, place and words of each long sentence, the greatest share first."""
+    """Returns the share, place and words of each long sentence, the greatest share first."""
     found = []
     for text in texts:
         for sentence in SENTENCE_END.split(" ".join(text.words.split())):

@@ -9,10 +9,10 @@ DRAWERS = {"utils", "util", "common", "helpers", "helper", "misc", "base", "type
 HEADER_LINES_MAX = 300
 SOURCE_LINES_MAX = 600
 SOURCE_DEPTH_MAX = 4  # src/<folder>/<part>/<file>
-# Places that exist on one machine only, and words that say nothing about Cairn.
+# Paths that exist only on one machine.
 STRAY = re.compile(rb"/work/(main|shared)|/tmp/w/|/root/")
 TEXT_SUFFIXES = {".h", ".cc", ".py", ".pyi", ".md", ".txt", ".cmake", ".toml", ".json", ""}
-# The mark of a decoder: a function that turns bytes into values.
+# Recognises a decoder: a function that turns bytes into values.
 DECODER = re.compile(
     r"^(?:static )?Result<.*> (?:read|parse|decode|open)\w*\((?:const ByteSource&|std::span<const std::byte>)",
     re.MULTILINE,
@@ -20,7 +20,7 @@ DECODER = re.compile(
 
 
 def listed_files(root: Path) -> list[Path]:
-    """The files that git tracks or would track, relative to the root; without git, all that are there."""
+    """Returns the files that git tracks or would track, relative to the root; without git, all files."""
     command = ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard", "-z"]
     try:
         names = subprocess.run(command, check=True, capture_output=True).stdout.decode().split("\0")
@@ -30,7 +30,7 @@ def listed_files(root: Path) -> list[Path]:
 
 
 def check_name(file: Path) -> list[str]:
-    """No drawers: a folder or file is named after the one idea in it."""
+    """Refuses drawers: a folder or file is named after its one concept."""
     words = {word for part in (*file.parts[:-1], file.stem) for word in re.split(r"[_\-.]", part.lower())}
     problems = [f"{file}: '{word}' names nothing; what is the idea called?" for word in sorted(words & DRAWERS)]
     if file.suffix in {".h", ".cc", ".py"} and not re.fullmatch(r"[a-z0-9_]+", file.stem):
@@ -41,7 +41,7 @@ def check_name(file: Path) -> list[str]:
 
 
 def check_size(root: Path, file: Path) -> list[str]:
-    """Headers and sources that a reader can take in at one sitting."""
+    """Limits headers and sources to a size that a reader can take in at one sitting."""
     limit = {".h": HEADER_LINES_MAX, ".cc": SOURCE_LINES_MAX, ".py": SOURCE_LINES_MAX}.get(file.suffix)
     if limit is None:
         return []
@@ -50,7 +50,7 @@ def check_size(root: Path, file: Path) -> list[str]:
 
 
 def check_text(root: Path, file: Path) -> list[str]:
-    """No paths of somebody's machine; headers open with a sentence and #pragma once."""
+    """Refuses paths of one machine. Headers must open with a sentence and #pragma once."""
     if file.suffix not in TEXT_SUFFIXES or "corpus" in file.parts or file == Path("tools/check_tree.py"):
         return []
     content = (root / file).read_bytes()
@@ -64,7 +64,7 @@ def check_text(root: Path, file: Path) -> list[str]:
 
 
 def check_fuzz(root: Path, files: list[Path]) -> list[str]:
-    """Every decoder under src/format is called by a fuzz target, and every fuzz target has a seed corpus."""
+    """Requires that a fuzz target includes each decoder's header in src/format, and that each target has seeds."""
     problems = []
     targets = [file for file in files if file.parts[0] == "fuzz" and file.name.endswith("_fuzz.cc")]
     included = {
@@ -83,7 +83,7 @@ def check_fuzz(root: Path, files: list[Path]) -> list[str]:
 
 
 def check(root: Path) -> list[str]:
-    """All problems of the tree at `root`."""
+    """Returns all problems of the tree at `root`."""
     files = listed_files(root)
     problems = check_fuzz(root, files)
     for file in files:

@@ -1,4 +1,4 @@
-"""Adds up the reports of a test run and says in one line how many tests passed, failed and were skipped."""
+"""Adds up the reports of a test run, and prints in one line the numbers of passed, failed and skipped tests."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 
 def cases(report: Path) -> list[str]:
-    """The outcome of each test case of a JUnit report, of GoogleTest, ctest or pytest."""
+    """Returns the outcome of each test case of a JUnit report of GoogleTest, ctest or pytest."""
     outcomes = []
     for case in ElementTree.parse(report).iter("testcase"):
         if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
@@ -23,7 +23,7 @@ def main() -> int:
     outcomes: list[str] = []
     for report in sorted(reports.glob("*/*.xml")) + sorted(reports.glob("pytest.xml")):
         outcomes += cases(report)
-    # A GoogleTest program counts by its cases; it counts itself only if it died before it could write a report.
+    # A GoogleTest program counts by its cases. The program itself counts only if it died before writing a report.
     for report in sorted(reports.glob("ctest-*.xml")):
         written = {path.stem for path in (reports / report.stem.removeprefix("ctest-")).glob("*.xml")}
         for case in ElementTree.parse(report).iter("testcase"):

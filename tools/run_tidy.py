@@ -1,7 +1,7 @@
 """Runs clang-tidy on the compile units that changed since they last passed.
 
-A unit is known by a hash of its text, of every project header that it includes, of its flags and of .clang-tidy; the
-hashes of units that passed are kept in the build folder. Tests are left out: their macros are not ours.
+A unit is identified by a hash of its text, of every included project header, of its flags and of .clang-tidy. The build
+folder keeps the hashes of units that passed. Tests are left out, because GoogleTest's macros cause findings.
 """
 
 import argparse
@@ -18,7 +18,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
 def included_files(source: Path) -> list[Path]:
-    """`source` and the project's headers that it reaches."""
+    """Returns `source` and the project's headers that `source` includes, directly or not."""
     seen: dict[Path, None] = {source: None}
     waiting = [source]
     while waiting:
@@ -33,7 +33,7 @@ def included_files(source: Path) -> list[Path]:
 
 
 def fingerprint(unit: dict[str, str]) -> str:
-    """The hash that says whether a unit has to be looked at again."""
+    """Returns the hash that decides whether the unit must be checked again."""
     digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes())
     digest.update(re.sub(r"\S*/(ccache|c\+\+)\b", "", unit["command"]).replace(str(ROOT), "").encode())
     for file in included_files(Path(unit["file"])):
@@ -42,14 +42,14 @@ def fingerprint(unit: dict[str, str]) -> str:
 
 
 def tidy(build: Path, unit: dict[str, str]) -> tuple[bool, str]:
-    """Whether the unit is clean, and what clang-tidy said."""
+    """Returns whether the unit is clean, and clang-tidy's output."""
     command = ["clang-tidy", "--quiet", "-p", str(build), unit["file"]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode == 0, done.stdout or done.stderr
 
 
 def wanted(unit: dict[str, str], seen: set[str]) -> bool:
-    """Whether it is a source of ours, not a test, and not yet in the list."""
+    """Whether the unit is a source of the project, not a test, and not yet in `seen`."""
     file = Path(unit["file"])
     if file.as_posix() in seen or not file.is_relative_to(ROOT) or file.is_relative_to(ROOT / "build"):
         return False
