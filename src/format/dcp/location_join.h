@@ -28,15 +28,14 @@ class LocationJoin {
   };
   Target find(std::string_view fqn) const;
 
-  // Sets the location of a target's item to `location`. For a tensor, the item is the chunk that begins at `offsets`.
-  // `hint` is the chunk's position according to the writer, and is verified. An item whose target is kNothing is
-  // ignored.
+  // Sets the location of a target's item to `location`. For a tensor, the item is the chunk at `offsets`. `hint` is the
+  // chunk's position according to the writer, and is verified. An item with the target kNothing is ignored.
   void assign(const Target& target, std::optional<std::span<const std::int64_t>> offsets,
               std::optional<std::int64_t> hint, const ItemLocation& location);
 
-  // Gives a location to chunks without one: chunks that begin at equal offsets share an item, and storage_data names
-  // only one of the chunks. kCorrupt if two values share bytes of a file: each value is decoded into its own memory,
-  // and a small file could otherwise name one large value under many keys.
+  // Gives a location to the remaining chunks: chunks at equal offsets share an item, and storage_data names only the
+  // first of the chunks. kCorrupt if two values share bytes of a file: the decoder gives each value separate memory,
+  // and a small file could otherwise name a large value under many keys.
   Result<void> finish();
 
  private:

@@ -1,9 +1,8 @@
-// Outcome: the result of a step, sent from one process to the others: the step's bytes, or the Error with all its
-// fields.
+// Outcome: the result of a step, sent from one process to the others: the step's bytes, or the Error with fields,
+// causes and exception records.
 //
-// The processes of one job exchange outcomes and run one version of Cairn. But a save's marks hold outcomes too, and
-// the marks are files: another user may have planted them. An outcome is plain data, and the decoder checks every
-// field.
+// The processes of one job exchange outcomes and run one version of Cairn. But a save's marks hold outcomes too, and a
+// mark is a file, possibly planted by another user. An outcome is plain data, and the decoder checks every field.
 #pragma once
 
 #include <cairn/result.h>
