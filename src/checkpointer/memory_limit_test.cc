@@ -25,6 +25,9 @@ constexpr std::int64_t kElements = 70 * kMiB / sizeof(float);
 class InASmallGroup : public testing::Test {
  protected:
   void SetUp() override {
+#ifdef __SANITIZE_THREAD__
+    GTEST_SKIP() << "the thread sanitizer needs several times the memory that the group has";
+#endif
     if (!group_.why_not().empty()) GTEST_SKIP() << group_.why_not();
   }
 

@@ -37,21 +37,17 @@ class UnsyncedCommit final : public storage::ViewStorage {
 TEST_F(RankSaves, KeepBothCheckpointsIfNobodyCanSyncTheCommitOfADeadCoordinator) {
   save_well(1);
   const auto old_files = read_metadata_in_place(*storage_).value().record->files;
-  std::array<int, 2> ends{};
-  ASSERT_EQ(pipe(ends.data()), 0);
+  TicketPipe tickets;
   Process coordinator([&] {
     Together together(dying(Moment::kAfterCommit), 3, 0);
     together.claim(save_number(2));
-    const std::string ticket = encode_ticket(together.ticket());
-    EXPECT_EQ(write(ends[1], ticket.data(), ticket.size()), static_cast<ssize_t>(ticket.size()));
+    tickets.send(together.ticket());
     (void)together.run_rank(0);
   });
-  std::string ticket(256, '\0');
-  ticket.resize(static_cast<std::size_t>(read(ends[0], ticket.data(), ticket.size())));
-  close(ends[0]);
-  close(ends[1]);
+  const std::optional<SaveTicket> ticket = tickets.receive();
+  ASSERT_TRUE(ticket);
   Together others([this] { return std::make_unique<UnsyncedCommit>(open(), 2); }, 3, 0);
-  others.come_with(decode_ticket(ticket).value());
+  others.come_with(*ticket);
   const Reports reports = others.run({0});
   EXPECT_TRUE(coordinator.was_killed());
   for (const auto& report : reports) EXPECT_FALSE(report);

@@ -223,36 +223,67 @@ class RankSaves : public testing::Test {
   std::unique_ptr<Storage> storage_;
 };
 
+// A pipe for one ticket between two processes.
+class TicketPipe {
+ public:
+  TicketPipe() { EXPECT_EQ(pipe(ends_.data()), 0); }
+  TicketPipe(const TicketPipe&) = delete;
+  TicketPipe& operator=(const TicketPipe&) = delete;
+  ~TicketPipe() {
+    close(ends_[0]);
+    close_writing_end();
+  }
+
+  void send(const SaveTicket& ticket) {
+    const std::string text = encode_ticket(ticket);
+    EXPECT_EQ(write(ends_[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+  // Nullopt if the sender died before it sent. The receiver calls it once.
+  std::optional<SaveTicket> receive() {
+    close_writing_end();
+    std::string text(256, '\0');
+    const ssize_t length = read(ends_[0], text.data(), text.size());
+    if (length <= 0) return std::nullopt;
+    return decode_ticket(text.substr(0, static_cast<std::size_t>(length))).value();
+  }
+
+ private:
+  void close_writing_end() {
+    if (ends_[1] >= 0) close(std::exchange(ends_[1], -1));
+  }
+  std::array<int, 2> ends_{-1, -1};
+};
+
+// The child is made before this process claims the save: the claim starts a thread, and the thread sanitizer refuses
+// new threads in a child of a process with several.
 inline Reports RankSaves::save_with_process(std::uint64_t number, std::uint32_t rank, const Opening& opening,
                                             bool& killed) const {
+  TicketPipe tickets;
   if (rank != 0) {
-    Together together = save(number, 3);
-    together.options.deadlines.progress = std::chrono::milliseconds(300);  // for one that dies before it has a lease
     Process process([&] {
-      together.opened_by[rank] = opening;
+      const std::optional<SaveTicket> ticket = tickets.receive();
+      if (!ticket) return;
+      Together together(opening, 3, 0);
+      together.come_with(*ticket);
       (void)together.run_rank(rank);
     });
+    Together together = save(number, 3);
+    together.options.deadlines.progress = std::chrono::milliseconds(300);  // for one that dies before it has a lease
+    tickets.send(together.ticket());
     Reports reports = together.run({rank});
     killed = process.was_killed();
     return reports;
   }
-  std::array<int, 2> ends{};
-  EXPECT_EQ(pipe(ends.data()), 0);
   Process process([&] {
     Together together(opening, 3, 0);
     together.claim(save_number(number));
-    const std::string ticket = encode_ticket(together.ticket());
-    EXPECT_EQ(write(ends[1], ticket.data(), ticket.size()), static_cast<ssize_t>(ticket.size()));
+    tickets.send(together.ticket());
     (void)together.run_rank(0);
   });
-  close(ends[1]);
-  std::string ticket(256, '\0');
-  const ssize_t length = read(ends[0], ticket.data(), ticket.size());
-  close(ends[0]);
   Reports reports;
-  if (length > 0) {  // else it died before anybody was asked to save
+  if (const std::optional<SaveTicket> ticket = tickets.receive()) {  // else it died before the claim was made
     Together others(this->opening(), 3, 0);
-    others.come_with(decode_ticket(ticket.substr(0, static_cast<std::size_t>(length))).value());
+    others.come_with(*ticket);
     reports = others.run({0});
   }
   killed = process.was_killed();
