@@ -29,7 +29,7 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-// Owned by the checkpointers that use it too, which may outlive Python.
+// The process is also owned by its checkpointers, which may outlive Python.
 struct WriterProcess {
   std::shared_ptr<CheckpointProcess> process;
 };
@@ -45,15 +45,14 @@ std::unique_ptr<WriterProcess> make_process(const nb::bytes& executable, double 
   return std::make_unique<WriterProcess>(WriterProcess{CheckpointProcess::make(options)});
 }
 
-// `terms`: (whether staging is asynchronous, whether torn snapshots are noticed, what owns the
-// memory that `state` points into).
+// `terms`: (asynchronous staging, torn snapshot alarm, the owner of the memory that `state` points into).
 std::unique_ptr<SaveUnderWay> save_state(AsyncCheckpointer& self, const nb::bytes& directory, const StateDict& state,
                                          const nb::tuple& terms, const nb::kwargs& keywords) {
   AsyncSaveOptions options;
   options.save = save_options_of(keywords);
   options.asynchronous_staging = nb::cast<bool>(terms[0]);
   options.torn_snapshot_alarm = nb::cast<bool>(terms[1]);
-  // Before the save begins: what a signal handler raises in the call comes out of it although copying has begun.
+  // Made before the save begins: a signal handler may raise an exception out of the call after the copy has begun.
   nb::object kept = options.asynchronous_staging ? nb::object(nb::borrow(terms[2])) : nb::object();
   auto under_way = std::make_unique<SaveUnderWay>(std::move(kept), options.save.deadlines.progress);
   options.confirm_sources = under_way->confirmation();
@@ -67,7 +66,7 @@ std::unique_ptr<SaveUnderWay> save_state(AsyncCheckpointer& self, const nb::byte
   return under_way;
 }
 
-// `reason` as reason_of() takes it.
+// `reason` is an argument for reason_of().
 void abandon_save_with(AsyncCheckpointer& self, const nb::tuple& reason, const nb::kwargs& keywords) {
   AsyncSaveOptions options;
   options.save = save_options_of(keywords);
@@ -102,13 +101,13 @@ bool is_ready_within(double seconds, const std::shared_future<T>& future) {
   return future.wait_for(milliseconds_of(seconds)) == std::future_status::ready;
 }
 
-// False: not yet.
+// False after the time-out.
 bool wait_copied(const SaveUnderWay& self, double seconds) {
   const nb::gil_scoped_release released;
   return self.wait_copied(milliseconds_of(seconds));
 }
 
-// `moved`: the keys of tensors whose memory was taken away while it was being read.
+// `moved`: the keys of tensors whose memory was freed during the copy.
 void confirm(SaveUnderWay& self, const std::vector<std::string>& moved) {
   if (moved.empty()) return self.confirm({});
   std::string list;
@@ -119,7 +118,7 @@ void confirm(SaveUnderWay& self, const std::vector<std::string>& moved) {
           .key(moved.front()));
 }
 
-// False: not yet.
+// False after the time-out.
 bool wait_staged(const SaveUnderWay& self, double seconds) {
   const AsyncSave& save = self.save();
   if (!is_ready_within(seconds, save.staging)) return false;
@@ -127,7 +126,7 @@ bool wait_staged(const SaveUnderWay& self, double seconds) {
   return true;
 }
 
-// (save id, whether catalog() is there, bytes written, warnings), or None: not yet.
+// (save id, whether catalog() can be called, bytes written, warnings), or None after the time-out.
 nb::object wait_written(const SaveUnderWay& self, double seconds) {
   const AsyncSave& save = self.save();
   if (!is_ready_within(seconds, save.write)) return nb::none();
@@ -152,7 +151,7 @@ nb::tuple progress_of(const SaveUnderWay& self) {
   return nb::make_tuple(to_str(name_of(progress.phase)), progress.bytes_written, progress.bytes_total);
 }
 
-// `memory`: generations, copying threads, whether memory limits are heeded
+// `memory`: (generations, copying threads, heed memory limits)
 std::unique_ptr<AsyncCheckpointer> make_checkpointer(const WriterProcess* process,
                                                      const std::tuple<std::size_t, std::size_t, bool>& memory,
                                                      int nice) {

@@ -1,4 +1,4 @@
-// The parts of the extension module: each binds one concept.
+// The parts of the extension module: each function binds a single concept.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -15,7 +15,7 @@
 namespace cairn::python {
 namespace {
 
-// An option as Python gives it.
+// An option from a Python keyword.
 void take(nb::handle value, bool& option) { option = nb::cast<bool>(value); }
 void take(nb::handle value, std::size_t& option) { option = nb::cast<std::size_t>(value); }
 void take(nb::handle value, std::string& option) { option = to_utf8(value); }
@@ -57,7 +57,7 @@ void take(nb::handle value, std::function<Result<void>()>& option) {
   };
 }
 
-// A keyword, and the member that it sets.
+// A keyword, and the member set by the keyword.
 template <typename Options>
 struct Keyword {
   std::string_view name;

@@ -1,4 +1,4 @@
-// Call options: the keywords of a call into the engine, as Python gives them, and how the call is made.
+// Call options: the Python keywords of a call into the engine, and the call without Python's lock.
 #pragma once
 
 #include <cairn/checkpoint.h>
@@ -17,17 +17,18 @@ namespace nb = nanobind;
 
 namespace cairn::python {
 
-// Both raise TypeError for a keyword that they don't know.
+// Both raise TypeError for an unknown keyword.
 SaveOptions save_options_of(const nb::kwargs& keywords);
 LoadOptions load_options_of(const nb::kwargs& keywords);
 
-// The error of a rank that has failed, as it tells the others of it: (code, message, place, record). Of `place` count
-// key, file, expected, actual, offset and error_number; `record` is a cairn.exception_record.ExceptionRecord or None.
+// The error of a failed rank, for a message to the remaining ranks. `reason` is (code, message, place, record). Of
+// `place`, reason_of() uses key, file, expected, actual, offset and error_number; `record` is a
+// cairn.exception_record.ExceptionRecord or None.
 Error reason_of(const nb::tuple& reason);
 
 nb::list strings(const std::vector<std::string>& texts);
 
-// Runs `work` without Python's lock. What a signal handler raised meanwhile comes before the work's own outcome.
+// Runs `work` without Python's lock. An exception from a signal handler takes precedence over the result of `work`.
 template <typename Options, typename Work>
 auto without_lock(Options& options, const nb::kwargs& keywords, Work&& work) {
   Interrupt interrupt;
@@ -38,7 +39,8 @@ auto without_lock(Options& options, const nb::kwargs& keywords, Work&& work) {
   }();
   interrupt.rethrow(result);
   if (options.collectives == nullptr) return unwrap(std::move(result));
-  return nb::cast<PythonCollectives&>(keywords["collectives"]).unwrap(std::move(result));  // they know what was raised
+  return nb::cast<PythonCollectives&>(keywords["collectives"])
+      .unwrap(std::move(result));  // raises with the exception of the failed call as cause
 }
 
 }  // namespace cairn::python

@@ -14,7 +14,7 @@ const std::string& fqn_at(const Catalog& catalog, const Catalog::KeyRef& key) {
 }
 
 nb::tuple place_of(const Catalog& catalog, const ItemLocation& location) {
-  // Length 0: storage has no bytes for it, and then there is no file either.
+  // Length 0: the storage has no bytes of the chunk, and the chunk has no file.
   const nb::object file = location.length == 0 ? nb::object(nb::none()) : to_str(catalog.files.at(location.file));
   return nb::make_tuple(file, location.offset, location.length);
 }
@@ -37,7 +37,7 @@ nb::object text_or_none(const std::optional<std::string>& text) {
   return text ? to_str(*text) : nb::object(nb::none());
 }
 
-// What `make_object` knows nothing of, and says so by a LookupError, is left out.
+// Leaves out attributes for which `make_object` raises LookupError.
 nb::dict extra_of(const Catalog& catalog, nb::handle make_object) {
   nb::dict extra;
   for (const auto& [name, value] : catalog.extra) {

@@ -1,4 +1,4 @@
-// SharedCatalog: a Catalog with whoever keeps it alive: a save's report or an open checkpoint.
+// SharedCatalog: a Catalog of a save's report or of an open checkpoint.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -8,7 +8,7 @@
 namespace cairn::python {
 
 struct SharedCatalog {
-  std::shared_ptr<const Catalog> catalog;  // owners: the report or checkpoint it came from, and Python's views of it
+  std::shared_ptr<const Catalog> catalog;  // owners: the report or the checkpoint, and Python's views
 };
 
 }  // namespace cairn::python

@@ -1,4 +1,4 @@
-// save, load, open, verify. Python's lock is released while the engine works; Ctrl-C stops it (interrupt.h).
+// save, load, open, verify. Python's lock is released while the engine works; Ctrl-C stops the engine (interrupt.h).
 #include <cairn/checkpoint.h>
 
 #include <cairn/verify.h>
@@ -30,7 +30,7 @@ nb::tuple save_state(const nb::bytes& directory, const StateDict& state, const n
                         strings(report.warnings));
 }
 
-// (conversions: [(fqn, saved dtype code, target dtype code)], keys that were missing)
+// (conversions: [(fqn, saved dtype code, target dtype code)], missing keys)
 nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::kwargs& keywords) {
   LoadOptions options = load_options_of(keywords);
   const LoadReport report = without_lock(options, keywords, [&] { return checkpoint.load(state, options); });
@@ -42,7 +42,8 @@ nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::k
   return nb::make_tuple(conversions, strings(report.missing));
 }
 
-// Reads `box` = (offsets, sizes) of a tensor into memory that has room for it, row-major.
+// Reads `box` = (offsets, sizes) of a tensor into the memory at `data`, row-major. The memory must have room for the
+// box.
 void read_box(const Checkpoint& checkpoint, const nb::str& fqn, const nb::tuple& box, std::uintptr_t data,
               const nb::kwargs& keywords) {
   LoadOptions options = load_options_of(keywords);
@@ -55,7 +56,7 @@ void read_box(const Checkpoint& checkpoint, const nb::str& fqn, const nb::tuple&
   without_lock(options, keywords, [&] { return checkpoint.read(name, wanted, view, options); });
 }
 
-// Both raise what all ranks get. `reason` is as reason_of() takes it.
+// Both raise the error of all ranks. `reason` is an argument for reason_of().
 void abandon_save_with(const nb::tuple& reason, const nb::kwargs& keywords) {
   SaveOptions options = save_options_of(keywords);
   const Error error = reason_of(reason);
@@ -68,7 +69,7 @@ void abandon_load_with(const nb::tuple& reason, const nb::kwargs& keywords) {
   without_lock(options, keywords, [&] { return Result<void>(abandon_load(error, options)); });
 }
 
-// `reason` is empty where the work went well.
+// An empty `reason` means success of the work.
 void agree_with(const nb::tuple& reason, const nb::kwargs& keywords) {
   LoadOptions options = load_options_of(keywords);
   const Result<void> mine = reason.empty() ? Result<void>() : reason_of(reason);

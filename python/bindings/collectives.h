@@ -1,4 +1,4 @@
-// PythonCollectives: a Python object's five calls as the engine's Collectives; what they raise is kept for the caller.
+// PythonCollectives: a Python object's five calls as the engine's Collectives. Keeps raised exceptions for the caller.
 #pragma once
 
 #include <cairn/collectives.h>
@@ -14,18 +14,19 @@ namespace nb = nanobind;
 
 namespace cairn::python {
 
-// Made, used and destroyed with Python's lock held; only what engine() gives is called without it.
+// Made, used and destroyed with Python's lock held. Only the object from engine() is called without the lock.
 class PythonCollectives {
  public:
-  // `calls` has the attributes rank and size, and the methods gather, scatter, broadcast, all_gather and barrier, as
-  // cairn.process_group.GroupCalls has them.
+  // `calls` has the attributes rank and size, and the methods gather, scatter, broadcast, all_gather and barrier of
+  // cairn.process_group.GroupCalls.
   explicit PythonCollectives(nb::object calls);
 
-  // Takes the lock for each call. Lives as long as this object.
+  // Takes Python's lock for each call. Owned by this object.
   Collectives& engine() { return *engine_; }
 
-  // The value of what the engine did with them, or its error raised, with the exception of the call that failed as its
-  // cause. KeyboardInterrupt and its like are raised themselves, whatever the result.
+  // Returns the value of an engine call with these collectives, or raises the error of the engine call. The cause of
+  // the raised error is the exception of the failed Python call. KeyboardInterrupt and further exceptions outside
+  // Exception are raised unchanged, for any result.
   template <typename T>
   T unwrap(Result<T> result) {
     raise_interrupt();
@@ -34,7 +35,7 @@ class PythonCollectives {
     if constexpr (!std::is_void_v<T>) return std::move(*result);
   }
 
-  // For Python's cycle collector: exceptions lead to frames, and those may lead back here.
+  // For Python's cycle collector: exceptions refer to frames, and frames may refer to this object.
   int traverse(visitproc visit, void* arg) const;
   void clear();
 
@@ -46,7 +47,7 @@ class PythonCollectives {
   [[noreturn]] void raise(const Error& error);
 
   nb::object calls_;
-  nb::object raised_;  // the exception of the last call that failed, until the Python caller has it
+  nb::object raised_;  // the exception of the last failed call, until unwrap() has raised the error
   std::unique_ptr<Collectives> engine_;
 };
 

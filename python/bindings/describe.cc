@@ -1,4 +1,4 @@
-// From a nested state to the entries of a save, in one pass without a Python object for each.
+// describe: fills a StateDict with the leaves of a nested state, in a single pass, without a Python object per leaf.
 #include <cairn/state_dict.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace cairn::python {
 namespace {
 
-// Adds a tensor that a load is to fill; false if it is not plain, or elements share memory (a stride of 0).
+// Adds a tensor for a load to fill. False if the tensor is not plain, or if elements share memory (a stride of 0).
 bool add_target(const PlainTensors& tensors, StateDict& state, nb::handle path, nb::handle tensor) {
   std::optional<TensorView> view = tensors.view_of(tensor);
   if (!view) return false;
@@ -27,8 +27,8 @@ bool add_target(const PlainTensors& tensors, StateDict& state, nb::handle path, 
   return true;
 }
 
-// Adds the leaves in their order: plain tensors, whose storages are held from then on, and Python's own plain values at
-// once, all else by `add_other(path, value)`.
+// Adds the leaves in their order. Adds plain tensors, and plain values of built-in types, directly; calls
+// `add_other(path, value)` for the remaining leaves. Holds the storages of the plain tensors.
 class Description : public LeafVisitor {
  public:
   Description(StateDict& state, const PlainTensors& tensors, HeldStorages& held, const nb::callable& add_other)
@@ -59,7 +59,7 @@ class Description : public LeafVisitor {
   const nb::callable& add_other_;
 };
 
-// `read`: (the tensors that are plain, what holds their storages).
+// `read`: (PlainTensors, HeldStorages).
 void describe(StateDict& state, nb::handle state_dict, FlatteningRules rules, const nb::tuple& read,
               const nb::callable& add_other) {
   Description description(state, nb::cast<PlainTensors&>(read[0]), nb::cast<HeldStorages&>(read[1]), add_other);

@@ -1,6 +1,7 @@
-// The function of DLPack's exchange table that tells of a Python tensor where its elements are; torch has it from 2.10.
+// DlpackReader: the function in DLPack's exchange table that reads the address of a Python tensor's elements. torch has
+// the table since 2.10.
 //
-// The layout of the table is DLPack's (dlpack.h, version 1): a C ABI, so nobody is linked.
+// The layout of the table is DLPack's (dlpack.h, version 1), a C ABI: Cairn links no library for the call.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,16 +13,16 @@ namespace nb = nanobind;
 
 namespace cairn::python {
 
-// Fills `out` with what the tensor, of the class that was asked, owns itself; -1, and a Python exception, if DLPack
-// can't describe it.
+// Fills `out` with views of the tensor's own memory. `tensor` is an instance of the class with the table. Returns -1,
+// with a Python exception, if DLPack can't describe the tensor.
 using DlpackReader = int (*)(void* tensor, nb::dlpack::dltensor* out);
 
-// That of a class of tensors; null if it has none.
+// The reader of a class of tensors; null if the class has no table.
 inline DlpackReader dlpack_reader_of(nb::handle type) {
   struct Table {
     std::uint32_t major;
     std::uint32_t minor;
-    const Table* older;  // of another major version
+    const Table* older;  // a table of an older major version
     void (*allocate)();
     void (*export_owned)();
     void (*import_owned)();

@@ -1,4 +1,4 @@
-// How a failure of the engine becomes a Python exception: one of the classes of cairn.errors, by its code.
+// Errors of the engine as Python exceptions: each error code has a class in cairn.errors.
 #pragma once
 
 #include <cairn/result.h>
@@ -12,12 +12,12 @@ namespace nb = nanobind;
 
 namespace cairn::python {
 
-// Has every cairn::Error that leaves a bound function raised as exception_of() it.
+// Makes nanobind raise every cairn::Error from a bound function as exception_of() the error.
 void register_error_translator();
 
 nb::object exception_of(const Error& error);
 
-// The value, or the error thrown.
+// Returns the value, or throws the error.
 template <typename T>
 T unwrap(Result<T> result) {
   if (!result) throw Error(std::move(result).error());

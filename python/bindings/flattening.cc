@@ -13,7 +13,7 @@
 namespace cairn::python {
 namespace {
 
-constexpr int kDepthMax = 1000;  // of containers in containers: what contains itself is found out by it
+constexpr int kDepthMax = 1000;  // of containers in containers; detects a container that contains itself
 
 nb::object checked(PyObject* fresh) {
   if (fresh == nullptr) throw nb::python_error();
@@ -22,7 +22,7 @@ nb::object checked(PyObject* fresh) {
 
 nb::object iterator_of(nb::handle iterable) { return checked(PyObject_GetIter(iterable.ptr())); }
 
-// The next item, or none (not valid) at the end.
+// The next item; an invalid object at the end.
 nb::object next_of(const nb::object& iterator) {
   nb::object item = nb::steal(PyIter_Next(iterator.ptr()));
   if (!item.is_valid() && PyErr_Occurred() != nullptr) throw nb::python_error();
@@ -53,7 +53,7 @@ class Flattening {
   }
 
  private:
-  // A step down; its end is the step back up.
+  // A level of the walk: the constructor steps down, the destructor steps up.
   class Level {
    public:
     explicit Level(Flattening& walk) : depth_(walk.depth_) {
@@ -70,7 +70,7 @@ class Flattening {
     int& depth_;
   };
 
-  // What items() yields next, unpacked; no pair (not valid) at the end.
+  // The next pair of items(), unpacked; a pair of invalid objects at the end.
   static std::pair<nb::object, nb::object> next_pair(const nb::object& items) {
     nb::object item = next_of(items);
     if (!item.is_valid()) return {};
@@ -114,7 +114,7 @@ class Flattening {
     return false;
   }
 
-  // Most values are told by their exact type; asking for an abstract class takes its time.
+  // The exact type decides for most values; isinstance() with an abstract class is slow.
   bool is_leaf(nb::handle value) const {
     const nb::handle type = value.type();
     return type.is(tensor_) || type.is(parameter_) || type.is(size_) || is_builtin_leaf(value);

@@ -1,8 +1,8 @@
-// HeldStorages: keeps the memory of tensors alive while the engine has their addresses.
+// HeldStorages: keeps the memory of tensors alive while the engine has the tensors' addresses.
 //
-// A tensor object is not enough: `tensor.data = other` and `tensor.set_()` drop its storage, which then goes back to
-// the system. A storage's memory goes only by `storage.resize_()`, which can't be prevented; keys_of_moved() notices it
-// afterwards.
+// A reference to the tensor object is not enough: `tensor.data = other` and `tensor.set_()` drop the tensor's storage,
+// and the memory goes back to the system. A held storage loses its memory only by `storage.resize_()`, which can't be
+// prevented; keys_of_moved() finds resized storages afterwards.
 //
 // Made, used and destroyed with Python's lock held.
 #pragma once
@@ -21,9 +21,9 @@ namespace cairn::python {
 
 class HeldStorages {
  public:
-  // `storage` is a torch.UntypedStorage: that of the tensor of entry `entry` of a StateDict.
+  // `storage` is the torch.UntypedStorage of the tensor in entry `entry` of a StateDict.
   void add(std::size_t entry, nb::object storage) { held_.emplace_back(entry, std::move(storage)); }
-  // The keys of the state's tensors whose elements are not in the memory of their storages any more.
+  // The keys of the state's tensors with elements outside the present memory of the tensors' storages.
   std::vector<std::string> keys_of_moved(const StateDict& state) const;
 
  private:

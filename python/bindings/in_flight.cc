@@ -1,4 +1,4 @@
-// latest and saves_in_flight. Python's lock is released while the engine looks; Ctrl-C ends the waiting (interrupt.h).
+// latest and saves_in_flight. Python's lock is released while the engine works; Ctrl-C ends the wait (interrupt.h).
 #include <cairn/in_flight.h>
 #include <cairn/latest.h>
 #include <nanobind/nanobind.h>
@@ -20,7 +20,7 @@
 namespace cairn::python {
 namespace {
 
-// The directory or None, and why others were passed over.
+// The directory or None, and the reasons of unusable checkpoints.
 nb::tuple latest_of(const nb::bytes& root, std::uint64_t wait_ms, std::optional<std::uint32_t> rank) {
   const std::filesystem::path path = to_filesystem_path(root);
   Interrupt interrupt;

@@ -34,7 +34,7 @@ std::function<bool()> Interrupt::poll_again() {
   };
 }
 
-// Whether the exception that is set is another interruption than the one in `raised_`.
+// Whether the pending exception is a second interruption, beside the interruption in `raised_`.
 bool Interrupt::has_raised_again() const {
   return Clock::now() - raised_at_ >= kOneInterruption || PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) == 0 ||
          !raised_->matches(PyExc_KeyboardInterrupt);

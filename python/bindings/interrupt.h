@@ -1,4 +1,4 @@
-// Interrupt: lets Ctrl-C stop native work: asks Python for pending signals, and keeps what a handler raised.
+// Interrupt: lets Ctrl-C stop native work. Runs pending signal handlers of Python, and keeps a handler's exception.
 #pragma once
 
 #include <cairn/result.h>
@@ -12,19 +12,19 @@ namespace nb = nanobind;
 
 namespace cairn::python {
 
-// One per call into the engine, made and destroyed with Python's lock held.
+// One object per call into the engine, made and destroyed with Python's lock held.
 class Interrupt {
  public:
-  // For SaveOptions::interrupted: takes the lock for a moment. Signal handlers run on Python's main thread only;
-  // elsewhere the answer is always false.
+  // For SaveOptions::interrupted: takes the lock for a moment. Signal handlers run on Python's main thread only; on
+  // further threads the answer is always false.
   std::function<bool()> poll();
-  // As poll(), for a save, and throws what a signal handler raises after that: the save is then given up at once. A
-  // second KeyboardInterrupt within a second of the first counts as the first: torchrun passes on the Ctrl-C that the
-  // ranks have had from the terminal already.
+  // As poll(), for a save. After a first exception, a second exception of a signal handler is thrown, and the save is
+  // given up at once. A second KeyboardInterrupt within a second of the first counts as the first: torchrun sends the
+  // ranks a signal for the Ctrl-C that the terminal has already sent to the ranks.
   std::function<bool()> poll_again();
 
-  // Raises what a signal handler raised while the engine worked (usually KeyboardInterrupt), if one did. The outcome
-  // of that work, if it is a failure, is added as a note; before Python 3.11 it is a line on the log `cairn`.
+  // Raises the exception of a signal handler during the engine's work (usually KeyboardInterrupt), if a handler raised
+  // an exception. The error of the work becomes a note of the exception; before Python 3.11 a line on the log `cairn`.
   void rethrow();
   template <typename T>
   void rethrow(const Result<T>& outcome) {

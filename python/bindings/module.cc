@@ -1,4 +1,4 @@
-// The extension module cairn._engine: the C++ engine as Python sees it. Only package cairn uses it.
+// The extension module cairn._engine: the C++ engine for package cairn. No further package uses the module.
 #include <cairn/dtype.h>
 #include <cairn/version.h>
 
@@ -24,7 +24,7 @@ void bind_dtypes(nb::module_& module) {
 
 NB_MODULE(_engine, module) {
   module.attr("__version__") = cairn::python::to_str(cairn::kVersion);
-  // A forked child has lost the threads of its parent, and what they held can't be given back.
+  // A forked child lacks the threads of its parent, and can't release the objects of these threads.
   (void)pthread_atfork(nullptr, nullptr, [] { nanobind::set_leak_warnings(false); });
   cairn::python::register_error_translator();
   cairn::python::bind_dtypes(module);

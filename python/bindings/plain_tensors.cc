@@ -54,7 +54,7 @@ std::optional<DType> PlainTensors::dtype_of(nb::handle tensor) const {
 bool PlainTensors::read_exchange(nb::handle tensor, TensorView& view) const {
   if (exchange_ == nullptr) return false;
   nb::dlpack::dltensor told;
-  if (exchange_(tensor.ptr(), &told) != 0) {  // of a dtype that DLPack lacks
+  if (exchange_(tensor.ptr(), &told) != 0) {  // a dtype without a code in DLPack
     PyErr_Clear();
     return false;
   }
@@ -88,7 +88,7 @@ std::optional<TensorView> PlainTensors::view_of(nb::handle tensor) const {
   view->dtype = *dtype;
   if (!read_exchange(tensor, *view) && !read_attributes(tensor, *view)) return std::nullopt;
   const auto has_elements = [&] { return std::find(view->sizes.begin(), view->sizes.end(), 0) == view->sizes.end(); };
-  if (view->data == nullptr && has_elements()) return std::nullopt;  // it has lost its memory
+  if (view->data == nullptr && has_elements()) return std::nullopt;  // the tensor's memory was freed
   return view;
 }
 

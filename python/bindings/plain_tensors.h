@@ -1,8 +1,8 @@
-// PlainTensors: tells the tensors of which address, dtype, sizes and strides say it all, and reads these.
+// PlainTensors: finds plain tensors, and reads their address, dtype, sizes and strides.
 //
-// torch is asked through the attributes of its Python objects, each looked up once; its library is not linked. A tensor
-// is plain if it is strided, in the CPU's memory, and has no elements that differ from those in memory (the lazy
-// negation and conjugation of torch).
+// A tensor is plain if address, dtype, sizes and strides describe all elements: the tensor is strided, in the CPU's
+// memory, and without torch's lazy negation or conjugation. The class reads attributes of torch's Python objects, each
+// looked up once, and does not link torch's library.
 #pragma once
 
 #include <cairn/state_dict.h>
@@ -20,18 +20,19 @@ namespace cairn::python {
 
 class PlainTensors {
  public:
-  // `codes`: torch's dtypes that a plain tensor may have, each with the engine's code for it. `mark`: a tensor with an
-  // attribute of this name is not plain; None: no attribute matters.
+  // `codes`: the dtypes of torch that a plain tensor may have, each with the engine's code. `mark`: a tensor with an
+  // attribute of the name `mark` is not plain; None: attributes are ignored.
   PlainTensors(const nb::dict& codes, nb::object mark);
 
-  // Nullopt for what is no torch.Tensor or Parameter (subclasses excluded) or is not plain. The memory is the tensor's.
+  // Nullopt if `tensor` is no torch.Tensor or Parameter (subclasses excluded), or is not plain. The memory belongs to
+  // the tensor.
   std::optional<TensorView> view_of(nb::handle tensor) const;
   // The torch.UntypedStorage that keeps the memory of a plain tensor alive.
   nb::object storage_of(nb::handle tensor) const;
   bool requires_grad(nb::handle tensor) const { return requires_grad_.of(tensor).is(Py_True); }
 
  private:
-  // An attribute of a class, read without a look-up by its name.
+  // An attribute of a class, read without a look-up by name.
   class Attribute {
    public:
     Attribute(nb::handle type, const char* name);
@@ -43,8 +44,9 @@ class PlainTensors {
   };
 
   std::optional<DType> dtype_of(nb::handle tensor) const;
-  // Address, sizes and strides of a tensor in the CPU's memory; false for another. The first way takes one call, but
-  // not every torch knows it, nor does it know every tensor; the second takes ten times as long.
+  // Both read address, sizes and strides of a tensor in the CPU's memory, and return false for any further tensor.
+  // read_exchange() takes a single call, but needs torch 2.10 or later, and fails for some dtypes. read_attributes()
+  // takes ten times as long.
   bool read_exchange(nb::handle tensor, TensorView& view) const;
   bool read_attributes(nb::handle tensor, TensorView& view) const;
 

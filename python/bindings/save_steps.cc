@@ -22,8 +22,8 @@ namespace {
 
 std::string bytes_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
-// A claim or a share as Python holds it: none once it has been withdrawn. Destroyed with Python's lock held, and
-// releases it meanwhile, since the step's destructor may wait for the storage.
+// Python's holder of a claim or a share; empty after a withdrawal. Destroyed with Python's lock held. The destructor
+// releases the lock meanwhile, since the step's destructor may wait for the storage.
 template <typename Step>
 struct Held {
   explicit Held(Step step) : held(std::move(step)) {}

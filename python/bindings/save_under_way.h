@@ -1,14 +1,14 @@
-// SaveUnderWay: an asynchronous save as Python follows it, and the memory that it is staged from.
+// SaveUnderWay: Python's handle of an asynchronous save. Owns the staged memory's Python objects.
 //
-// While bytes are being copied, the engine reads what Python objects own, without Python's lock. Those objects stay
-// alive until the copying has ended, whatever becomes of the Python code that started it.
+// During the copy the engine reads memory of Python objects, without Python's lock. SaveUnderWay keeps these objects
+// alive until the copy has ended, also if the Python code that started the save has failed.
 //
-// 1. The copying thread has copied everything and asks whether the memory was there all the time; it waits.
-// 2. Python, told by wait_copied(), looks, and answers with confirm(). Without an answer within the deadline the save
-//    fails.
-// 3. The writer may commit. wait_staged() tells how the staging ended, and Python calls release().
+// 1. The copying thread has copied all bytes, asks whether the memory was valid all the time, and waits.
+// 2. wait_copied() returns. Python checks the storages and answers with confirm(). Without an answer within the
+//    deadline the save fails.
+// 3. The writer may commit. wait_staged() returns the outcome of the staging, and Python calls release().
 //
-// An object that is destroyed before step 2 is over answers that nobody follows the save, and waits for the copying
+// If the object is destroyed before the end of step 2, the destructor answers with an error and waits for the copying
 // thread, unless leave() was called.
 #pragma once
 
@@ -28,24 +28,24 @@ namespace cairn::python {
 
 class SaveUnderWay {
  public:
-  // `kept` owns what is read; null if the call stages before it returns: then there are no steps 1 and 2.
+  // `kept` owns the memory that the engine reads. Null if the call stages before the return, without steps 1 and 2.
   SaveUnderWay(nb::object kept, std::chrono::milliseconds deadline);
   ~SaveUnderWay();
   SaveUnderWay(const SaveUnderWay&) = delete;
   SaveUnderWay& operator=(const SaveUnderWay&) = delete;
 
-  // For AsyncSaveOptions::confirm_sources; empty if there is nothing to confirm.
+  // For AsyncSaveOptions::confirm_sources; empty if `kept` is null.
   std::function<Result<void>()> confirmation() const;
   void began(AsyncSave save) { save_ = std::move(save); }
   const AsyncSave& save() const { return *save_; }
 
-  // Whether step 1 is reached, or the staging has ended without it. Without Python's lock.
+  // Whether step 1 is reached, or the staging has ended without step 1. Called without Python's lock.
   bool wait_copied(std::chrono::milliseconds timeout) const;
   // Step 2. Only the first answer counts.
   void confirm(Result<void> answer);
-  // Once the staging has ended: lets go of what was kept.
+  // Releases `kept`. To be called after the end of the staging.
   void release() { kept_.reset(); }
-  // The program ends and waits for nothing: what is kept stays until its end.
+  // For a program that ends without waiting: `kept` stays alive until the end of the process.
   void leave();
 
  private:
@@ -61,7 +61,7 @@ class SaveUnderWay {
   nb::object kept_;
   std::chrono::milliseconds deadline_;
   std::shared_ptr<Question> question_;
-  std::optional<AsyncSave> save_;  // none if it failed to begin
+  std::optional<AsyncSave> save_;  // nullopt if the save failed to begin
 };
 
 }  // namespace cairn::python

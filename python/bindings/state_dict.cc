@@ -1,4 +1,5 @@
-// StateDict: filled by package cairn with integers that describe tensors; no tensor object gets here.
+// StateDict: package cairn adds tensors as integers (address, dtype code, sizes, strides). describe.cc adds plain
+// tensors from tensor objects.
 #include "state_dict.h"
 
 #include "bound.h"

@@ -4,7 +4,7 @@ namespace cairn::python {
 
 nb::object to_str(std::string_view text) {
   PyObject* str = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass");
-  if (str == nullptr) {  // not written by Python: show what can be shown
+  if (str == nullptr) {  // not written by Python: invalid bytes are escaped
     PyErr_Clear();
     str = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
   }
@@ -25,7 +25,7 @@ std::string to_utf8(nb::handle text) {
 
 std::filesystem::path to_filesystem_path(const nb::bytes& encoded) {
   std::string path(encoded.c_str(), encoded.size());
-  // The system would stop at it, and take another directory.
+  // The system would cut the path at the zero byte, and open a different directory.
   if (path.find('\0') != std::string::npos) throw nb::value_error("a path with a zero byte");
   return path;
 }
@@ -59,7 +59,7 @@ nb::tuple from_path(const Path& path) {
 }
 
 Extents to_extents(nb::handle sequence_of_int) {
-  // A torch.Size is one: as a subclass, it would be copied.
+  // PyTuple_Check() accepts a torch.Size, which PySequence_Tuple() would copy.
   nb::object tuple = nb::borrow(sequence_of_int);
   if (!PyTuple_Check(tuple.ptr())) tuple = nb::steal(PySequence_Tuple(sequence_of_int.ptr()));
   if (!tuple.is_valid()) throw nb::python_error();

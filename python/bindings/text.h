@@ -1,4 +1,4 @@
-// Text and paths between Python and the engine: bytes of UTF-8 in which lone surrogates are kept, as pickle keeps them.
+// Text and paths between Python and the engine: UTF-8 with lone surrogates, as in pickles.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,12 +17,12 @@ nb::object to_str(std::string_view text);
 // `text` is a str.
 std::string to_utf8(nb::handle text);
 
-// A path as os.fsencode gives it. ValueError for one with a zero byte.
+// `encoded` is the result of os.fsencode. ValueError for a path with a zero byte.
 std::filesystem::path to_filesystem_path(const nb::bytes& encoded);
 
-// A str (a key of a mapping) or int (a position in a list). TypeError for anything else.
+// `element` is a str (a key of a mapping) or int (a position in a list). TypeError for further types.
 PathElement to_path_element(nb::handle element);
-// A tuple of them. TypeError for anything else.
+// `tuple` is a tuple of path elements. TypeError for further types.
 Path to_path(nb::handle tuple);
 nb::tuple from_path(const Path& path);
 

@@ -16,7 +16,7 @@
 namespace cairn::python {
 namespace {
 
-// Deeper nests are left to Python's pickle, which has its own idea of too deep.
+// Deeper nests are left to Python's pickle, which has its own limit.
 constexpr int kDepthMax = 100;
 
 nb::object checked(PyObject* fresh) {
@@ -26,7 +26,7 @@ nb::object checked(PyObject* fresh) {
 
 bool is_exactly(nb::handle object, nb::handle type) { return object.type().is(type); }
 
-// Member `name` of a module if it is imported already: an object of its types can't exist otherwise.
+// Member `name` of an imported module. If the module is not imported, no object of its types can exist.
 nb::object imported(const char* module, const char* name) {
   const nb::object loaded = nb::borrow(PyImport_GetModuleDict());
   PyObject* found = PyDict_GetItemString(loaded.ptr(), module);
@@ -44,7 +44,7 @@ BigInt to_big_int(nb::handle number) {
   return result;
 }
 
-// Builds a Value; nullopt from any of its functions means that the object is not plain.
+// Builds a Value. All functions return nullopt for an object that is not plain.
 class ValueBuilder {
  public:
   std::optional<Value> build(nb::handle object, int depth) {
@@ -139,11 +139,11 @@ class ValueBuilder {
     return Value(std::move(array));
   }
 
-  std::unordered_set<PyObject*> seen_;  // containers: what occurs twice has an identity that a Value can't express
+  std::unordered_set<PyObject*> seen_;  // containers: a Value can't express that a container occurs twice
 };
 
 bool holds_tensor(const Value& value) {
-  std::vector<const Value*> open{&value};  // no recursion: the depth is the input's
+  std::vector<const Value*> open{&value};  // no recursion: the input decides the depth
   const auto push = [&open](const std::vector<Value>& items) {
     for (const Value& item : items) open.push_back(&item);
   };
@@ -167,20 +167,20 @@ bool holds_tensor(const Value& value) {
   return false;
 }
 
-// Thrown while a Value becomes a Python object: there is no way to make the object of this class.
+// Thrown by ObjectBuilder if `make_object` can't make an object of the class.
 struct ForeignClass {
   std::string name;
 };
 
-// Makes the Python object of a Value; parts of one identity become one object. The recursion is bounded by the
-// decoders, which bound the nesting of Values.
+// Makes the Python object of a Value; parts with equal identities become a single object. The decoders bound the
+// nesting of Values, and thus the recursion.
 class ObjectBuilder {
  public:
   ObjectBuilder(nb::handle make_object, std::string_view tensors) : make_object_(make_object), tensors_(tensors) {}
 
   nb::object build(const Value& value) {
     if (value.identity() == 0) return build_anew(value);
-    nb::object& built = built_[value.identity()];  // stays where it is while the map grows
+    nb::object& built = built_[value.identity()];  // the reference stays valid while the map grows
     if (!built.is_valid()) built = build_anew(value);
     return built;
   }
@@ -190,8 +190,8 @@ class ObjectBuilder {
     return std::visit([this](const auto& alternative) { return build_one(alternative); }, value.variant());
   }
 
-  // The key of a dict, or a member of a set. No pickler writes one that has no hash; but a tensor, which has one, loses
-  // it where it becomes an array.
+  // The key of a dict, or a member of a set. No pickler writes a key without a hash. But a tensor, which has a hash,
+  // may become an array, which has none.
   nb::object build_key(const Value& value) {
     nb::object key = build(value);
     if (PyObject_Hash(key.ptr()) != -1) return key;
@@ -254,7 +254,7 @@ class ObjectBuilder {
     for (const Value& item : items) list.append(build(item));
     return list;
   }
-  // The keys of a dict, or the members of a set. `key_of` points to that of an item.
+  // The keys of a dict, or the members of a set. `key_of` returns a pointer to the key of an item.
   template <typename Items, typename KeyOf>
   std::vector<nb::object> build_keys(const Items& items, const KeyOf& key_of) {
     std::vector<nb::object> keys;
@@ -274,7 +274,7 @@ Value decode(const nb::bytes& payload, TensorForm tensors = TensorForm::kElement
   return unwrap(decode_value(std::as_bytes(bytes), tensors));
 }
 
-// (object, ""), or (None, name of a class that make_object does not make). It is asked for tensors too.
+// (object, ""), or (None, name of a class that make_object does not make). make_object is also called for tensors.
 nb::tuple make_value(const Value& value, const nb::object& make_object) {
   try {
     return nb::make_tuple(from_value(value, make_object), to_str(""));

@@ -12,17 +12,18 @@ namespace nb = nanobind;
 namespace cairn::python {
 
 // The value of an object made of exactly these types, subclasses excluded: None, bool, int, float, complex, str, bytes,
-// list, tuple, set, dict, OrderedDict, and NumPy arrays and scalars of plain dtypes. Nullopt for anything else, for
-// containers that occur twice or in themselves (a Value can't say that they are the same), and for nests too deep for a
-// Value.
+// list, tuple, set, dict, OrderedDict, and NumPy arrays and scalars of plain dtypes. Nullopt for objects of further
+// types, for containers that occur twice or inside themselves (a Value can't express equal identity), and for nests too
+// deep for a Value.
 std::optional<Value> to_value(nb::handle object);
 
-// The other way. `make_object(module, name, by_new, arguments, state, items)` makes what an Object describes, of parts
-// that have been made already. Where it returns NotImplemented, from_value() throws a type of its own.
-// `tensors` is the Form (cairn/arrays.py) that tensors come in; by default no dtype is refused.
+// The inverse of to_value(). `make_object(module, name, by_new, arguments, state, items)` makes the object described by
+// an Object, from finished parts. If make_object returns NotImplemented, from_value() throws a type of its own.
+// `tensors` is the Form (cairn/arrays.py) of tensors; by default no dtype is refused.
 nb::object from_value(const Value& value, nb::handle make_object, std::string_view tensors = "integers");
 
-// "" if from_value() gives back what was saved without any help: no unknown class and no tensor in it.
+// The name of the first unknown class in `value`, or "torch.Tensor" if `value` holds a tensor. Empty if from_value()
+// can make the object without make_object.
 std::string first_foreign(const Value& value);
 
 }  // namespace cairn::python
