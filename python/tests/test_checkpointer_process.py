@@ -383,7 +383,7 @@ def test_a_wrapped_future_keeps_no_state() -> None:
 
 @pytest.fixture
 def one_second() -> Iterator[None]:
-    """The deadlines of blocking saves."""
+    """Sets the deadlines of blocking saves to one second."""
     cairn.configure_saves(deadline_seconds=1, sync_deadline_seconds=1, publish_deadline_seconds=1)
     yield
     cairn.configure_saves()
@@ -409,7 +409,7 @@ def test_a_stopped_process_is_given_up(process: CheckpointProcess, checkpoint: P
 
 
 def test_the_work_of_descendants_counts() -> None:
-    # The shell waits for a child that works until it is killed.
+    # The shell waits for a busy child, which runs until the kill.
     busy = subprocess.Popen(["sh", "-c", "(while :; do :; done) & wait"], start_new_session=True)
     try:
         activity = ProcessActivity(busy.pid)

@@ -157,7 +157,7 @@ def test_several_stripes_on_a_rank(name: str, saved: Path, four: Gang, three: Ga
 
 
 def test_the_chunks_are_those_of_stock_torch(saved: Path) -> None:
-    """Compared for tensors that Cairn does not cut; tensors with stripes are left out."""
+    """Chunks are compared for tensors that Cairn does not cut; tensors with stripes are left out."""
     ours, theirs = (stock.metadata_of(saved / library).state_dict_metadata for library in LIBRARIES)
     for name in LAYOUTS:
         mine, other = ours[name], theirs[name]
