@@ -1,5 +1,5 @@
-// Feeds every file of the folders named on the command line to the linked fuzz target. A missing or empty folder is a
-// failure: a replay without inputs would look like a pass.
+// Feeds every file of the folders named on the command line to the linked fuzz target. A run without any file, for
+// example on a missing folder, fails: a replay without inputs would look like a pass.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
