@@ -1,8 +1,8 @@
-"""Fails when comments or pages hold more words that stand for another word than tools/prose_limits.txt allows.
+"""Fails when comments or pages hold more stand-in words than tools/prose_limits.txt allows.
 
-The counted words (it, that, what, one, other, so, there) hide the subject of a sentence. Code bases with comments that
-are easy to read have 2.4 to 4.8 % of these words. A limit falls with the text: a limit of more than half a percent
-above the measured share fails too, with the number to write into the file. The goal is 5 % everywhere.
+Stand-in words (STAND_IN, mostly pronouns) hide the subject of a sentence. They make up 2.4 to 4.8 % of the comments of
+code bases with readable comments. A limit falls with the text: a limit of more than half a percent above the measured
+share fails too, with the number to write into the file. The goal is 5 % everywhere.
 
 usage: check_prose.py [ROOT] [--worst N] [--write]
 """
@@ -119,7 +119,7 @@ def share_of(text: str) -> tuple[int, int]:
 
 
 def measured(texts: list[Text]) -> dict[str, float]:
-    """Returns the shares in percent, of the comments and of each page that is long enough."""
+    """Returns the shares in percent, of the comments and of each page of PAGE_WORDS_MIN words."""
     sums: dict[str, tuple[int, int]] = {}
     for text in texts:
         stand_ins, words = share_of(text.words)
@@ -135,7 +135,7 @@ def read_limits(file: Path) -> dict[str, float]:
 
 
 def problems_of(shares: dict[str, float], limits: dict[str, float]) -> list[str]:
-    """Returns the shares above their limits, and the limits that do not follow the text."""
+    """Returns a text for each share above its limit, and for each limit far above its share."""
     problems = [f"{LIMITS}: {group} is no page of {PAGE_WORDS_MIN} words" for group in limits if group not in shares]
     for group, share in sorted(shares.items()):
         limit = limits.get(group, GOAL)

@@ -41,7 +41,7 @@ def check_name(file: Path) -> list[str]:
 
 
 def check_size(root: Path, file: Path) -> list[str]:
-    """Limits headers and sources to a size that a reader can take in at one sitting."""
+    """Limits the lines of headers and sources, for readers."""
     limit = {".h": HEADER_LINES_MAX, ".cc": SOURCE_LINES_MAX, ".py": SOURCE_LINES_MAX}.get(file.suffix)
     if limit is None:
         return []
@@ -64,7 +64,7 @@ def check_text(root: Path, file: Path) -> list[str]:
 
 
 def check_fuzz(root: Path, files: list[Path]) -> list[str]:
-    """Requires that a fuzz target includes each decoder's header in src/format, and that each target has seeds."""
+    """Requires a fuzz target for each decoder's header in src/format, and seeds for each target."""
     problems = []
     targets = [file for file in files if file.parts[0] == "fuzz" and file.name.endswith("_fuzz.cc")]
     included = {

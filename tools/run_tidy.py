@@ -1,6 +1,6 @@
 """Runs clang-tidy on the compile units that changed since they last passed.
 
-A unit is identified by a hash of its text, of every included project header, of its flags and of .clang-tidy. The build
+A unit is identified by a hash of its text, of every included project header, of the flags and of .clang-tidy. The build
 folder keeps the hashes of units that passed. Tests are left out, because GoogleTest's macros cause findings.
 """
 
