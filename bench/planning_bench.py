@@ -29,8 +29,8 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 
 from cairn import _engine
-from cairn.flattening import Rules
-from cairn.tensors import TensorSource
+from cairn._state.flattening import Rules
+from cairn._state.tensors import TensorSource
 
 RANK_COUNTS = (64, 256, 1024)
 SHARDED = 450  # parameters, each sliced over all ranks

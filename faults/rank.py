@@ -29,8 +29,11 @@ from torch.distributed.checkpoint.staging import StagingOptions
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import cairn
-import cairn.sharding  # imported before the fork, too
-from cairn import AsyncCheckpointerType, loading, process_group, saves_under_way, saving
+import cairn._state.sharding  # imported before the fork, too
+from cairn import AsyncCheckpointerType
+from cairn._calls import load, save
+from cairn._pending import pending_saves
+from cairn._ranks import process_group
 from cairn.staging import DefaultStager
 
 T = TypeVar("T")
@@ -158,7 +161,7 @@ class AsyncDeed:
         StruckCalls.strike_at(AT_RETURN, True)
         state.spoil(state_dict)
         if kept is not None:
-            saves_under_way.wait_for()
+            pending_saves.wait_for()
             upload = self._save(kept, checkpoint_id)
         upload.result()
 
@@ -174,4 +177,4 @@ class AsyncDeed:
         return told.upload_completion
 
 
-_DEEDS: dict[str, Callable[..., Any]] = {"save": saving.save, "save with torch": stock.save, "load": loading.load}
+_DEEDS: dict[str, Callable[..., Any]] = {"save": save.save, "save with torch": stock.save, "load": load.load}

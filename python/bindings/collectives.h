@@ -18,7 +18,7 @@ namespace cairn::python {
 class PythonCollectives {
  public:
   // `calls` has the attributes rank and size, and the methods gather, scatter, broadcast, all_gather and barrier of
-  // cairn.process_group.GroupCalls.
+  // cairn._ranks.process_group.GroupCalls.
   explicit PythonCollectives(nb::object calls);
 
   // Takes Python's lock for each call. Owned by this object.

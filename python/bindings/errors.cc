@@ -9,8 +9,8 @@ namespace {
 
 nb::object text_or_none(const std::optional<std::string>& text) { return text ? to_str(*text) : nb::none(); }
 
-// (class name, text, errno or 0, [(file, line, function, text)]), the fields of cairn.exception_record.ExceptionRecord;
-// or None.
+// (class name, text, errno or 0, [(file, line, function, text)]), the fields of
+// cairn._failures.exception_record.ExceptionRecord; or None.
 nb::object record_of(const Error& error) {
   const ExceptionRecord* const record = error.exception();
   if (record == nullptr) return nb::none();

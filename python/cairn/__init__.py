@@ -1,10 +1,10 @@
 """Cairn saves and loads the state of distributed training.
 
 ``import cairn as dcp`` takes the place of ``import torch.distributed.checkpoint as dcp``: every name of that package
-and its modules is here too (:mod:`cairn.mirror`), Cairn's own object or else torch's, and the files are the same.
-:func:`install` does it for programs that are not to be changed; :func:`report` says which calls used the engine.
-``open`` and ``verify`` look at a checkpoint, ``latest`` and ``saves_in_flight`` at what is there to resume from; they,
-and ``import cairn``, need no torch.
+and its modules is here too, Cairn's own object or else torch's, and the files are the same. :func:`install` does it for
+programs that are not to be changed; :func:`report` says which calls used the engine. ``open`` and ``verify`` look at a
+checkpoint, ``latest`` and ``saves_in_flight`` at what is there to resume from. These functions, and ``import cairn``,
+need no torch.
 
 Every error is a :class:`cairn.Error` that says which key, file and offset it is about, and also the built-in exception
 that one would expect (``FileNotFoundError``, ``ValueError``, ...).
@@ -13,8 +13,9 @@ that one would expect (``FileNotFoundError``, ``ValueError``, ...).
 import importlib
 from typing import Any
 
-from cairn import mirror
 from cairn._engine import __version__
+from cairn._mirror.modules import find_modules as _find_modules
+from cairn._mirror.modules import names_of as _names_of
 from cairn.checkpoint import (
     Checkpoint,
     Chunk,
@@ -116,23 +117,23 @@ __all__ = [
 # What torch's package does not have, and is imported when it is first asked for.
 _LATE = {
     "AsyncCheckpointerType": "torch.distributed.checkpoint.state_dict_saver",
-    "AsyncSaver": "cairn.async_saver",
-    "ConversionWarning": "cairn.objects",
-    "DeviceWarning": "cairn.objects",
-    "PickleWarning": "cairn.objects",
-    "SaveFuture": "cairn.saves_under_way",
+    "AsyncSaver": "cairn._pending.async_saver",
+    "ConversionWarning": "cairn.warnings",
+    "DeviceWarning": "cairn.warnings",
+    "PickleWarning": "cairn.warnings",
+    "SaveFuture": "cairn._pending.pending_saves",
     "Stateful": "torch.distributed.checkpoint.stateful",
-    "configure_async_saves": "cairn.async_saving",
-    "configure_saves": "cairn.save_deadlines",
-    "install": "cairn.installing",
-    "prepare_async_saves": "cairn.async_saving",
-    "report": "cairn.engine_use",
+    "configure_async_saves": "cairn._calls.async_save",
+    "configure_saves": "cairn._settings.save_deadlines",
+    "install": "cairn._calls.installing",
+    "prepare_async_saves": "cairn._calls.async_save",
+    "report": "cairn._telemetry.engine_use",
     "staging_fence": "cairn.staging",
-    "uninstall": "cairn.installing",
+    "uninstall": "cairn._calls.installing",
 }
 
-mirror.find_modules()
-_name_of_torch, __dir__ = mirror.names_of(__name__)
+_find_modules()
+_name_of_torch, __dir__ = _names_of(__name__)
 
 
 def __getattr__(name: str) -> Any:

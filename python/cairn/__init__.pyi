@@ -32,11 +32,20 @@ from torch.distributed.checkpoint.stateful import Stateful as Stateful
 from torch.distributed.checkpoint.storage import StorageReader as StorageReader
 from torch.distributed.checkpoint.storage import StorageWriter as StorageWriter
 
+from cairn._calls.async_save import async_save as async_save
+from cairn._calls.async_save import configure_async_saves as configure_async_saves
+from cairn._calls.async_save import prepare_async_saves as prepare_async_saves
+from cairn._calls.installing import install as install
+from cairn._calls.installing import uninstall as uninstall
+from cairn._calls.load import load as load
+from cairn._calls.load import load_state_dict as load_state_dict
+from cairn._calls.save import save as save
+from cairn._calls.save import save_state_dict as save_state_dict
 from cairn._engine import __version__ as __version__
-from cairn.async_saver import AsyncSaver as AsyncSaver
-from cairn.async_saving import async_save as async_save
-from cairn.async_saving import configure_async_saves as configure_async_saves
-from cairn.async_saving import prepare_async_saves as prepare_async_saves
+from cairn._pending.async_saver import AsyncSaver as AsyncSaver
+from cairn._pending.pending_saves import SaveFuture as SaveFuture
+from cairn._settings.save_deadlines import configure_saves as configure_saves
+from cairn._telemetry.engine_use import report as report
 from cairn.checkpoint import Checkpoint as Checkpoint
 from cairn.checkpoint import Chunk as Chunk
 from cairn.checkpoint import TensorInfo as TensorInfo
@@ -45,7 +54,6 @@ from cairn.checkpoint import ValueInfo as ValueInfo
 from cairn.checkpoint import VerifyReport as VerifyReport
 from cairn.checkpoint import open as open
 from cairn.checkpoint import verify as verify
-from cairn.engine_use import report as report
 from cairn.errors import Cancelled as Cancelled
 from cairn.errors import Corrupt as Corrupt
 from cairn.errors import Error as Error
@@ -65,18 +73,10 @@ from cairn.in_flight import SaveInFlight as SaveInFlight
 from cairn.in_flight import SaveWriter as SaveWriter
 from cairn.in_flight import latest as latest
 from cairn.in_flight import saves_in_flight as saves_in_flight
-from cairn.installing import install as install
-from cairn.installing import uninstall as uninstall
-from cairn.loading import load as load
-from cairn.loading import load_state_dict as load_state_dict
-from cairn.objects import ConversionWarning as ConversionWarning
-from cairn.objects import DeviceWarning as DeviceWarning
-from cairn.objects import PickleWarning as PickleWarning
 from cairn.progress import Progress as Progress
-from cairn.save_deadlines import configure_saves as configure_saves
-from cairn.saves_under_way import SaveFuture as SaveFuture
-from cairn.saving import save as save
-from cairn.saving import save_state_dict as save_state_dict
 from cairn.staging import staging_fence as staging_fence
+from cairn.warnings import ConversionWarning as ConversionWarning
+from cairn.warnings import DeviceWarning as DeviceWarning
+from cairn.warnings import PickleWarning as PickleWarning
 
 def __getattr__(name: str) -> Any: ...

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar, final
 
-from cairn.exception_record import Reason
+from cairn._failures.exception_record import Reason
 
 __version__: Final[str]
 DTYPE_NAMES: Final[tuple[str, ...]]  # by dtype code
@@ -103,7 +103,7 @@ class Catalog:
     @property
     def save_id(self) -> str | None: ...
 
-class _Calls(Protocol):  # cairn.process_group.GroupCalls
+class _Calls(Protocol):  # cairn._ranks.process_group.GroupCalls
     rank: int
     size: int
     def gather(self, message: bytes, root: int, /) -> list[bytes]: ...

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
-from cairn import _engine, arrays, known_objects
+from cairn import _engine, _known_objects, arrays
+from cairn._directory.location import existing_directory
+from cairn._directory.opening import naming_latest, open_checkpoint
 from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey
-from cairn.location import existing_directory
-from cairn.opening import naming_latest, open_checkpoint
 
 Verify: TypeAlias = Literal["needed", "full", "none"]
 _NEAREST_KEYS_MAX = 3  # in the error about a key that is missing
@@ -85,7 +85,7 @@ class UnknownObject:
 
 
 def _known_or_unknown(module: str, name: str, by_new: bool, arguments: Any, state: Any, items: Any) -> Any:
-    made = known_objects.make_without_torch(module, name, by_new, arguments, state, items)
+    made = _known_objects.make_without_torch(module, name, by_new, arguments, state, items)
     return UnknownObject(module, name, arguments, state, items) if made is NotImplemented else made
 
 
@@ -108,7 +108,7 @@ class VerifyReport(NamedTuple):
 class Checkpoint(Mapping[str, Any]):
     """A read-only mapping from keys to arrays and values, read from disk when they are asked for.
 
-    Objects of the classes of Python and NumPy that :mod:`cairn.known_objects` lists are built; others, torch's among
+    Objects of the classes of Python and NumPy that :mod:`cairn._known_objects` lists are built; others, torch's among
     them, come back as :class:`UnknownObject`: nothing in a checkpoint is ever run. Tensors, also those inside values,
     are NumPy arrays, or what :func:`open` was asked for with `tensors`.
     """

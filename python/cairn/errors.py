@@ -8,7 +8,7 @@ import errno
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from cairn.exception_record import ExceptionRecord
+    from cairn._failures.exception_record import ExceptionRecord
 
 
 class Error(Exception):
@@ -190,7 +190,7 @@ def from_engine(
     code: str, message: str, error_number: int, place: dict[str, Any], causes: list[tuple[Error, Any]]
 ) -> Error:
     """The exception for an error of the engine, which calls this. In `causes`, the fields of an ExceptionRecord."""
-    from cairn.exception_record import ExceptionRecord  # which needs this module
+    from cairn._failures.exception_record import ExceptionRecord  # which needs this module
 
     kind = _BY_CODE.get(code, InternalError)
     if issubclass(kind, SystemFailure):

@@ -26,20 +26,22 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from cairn import _engine, engine_use, mirror
-from cairn.claims import Claim, current_ticket, mark
-from cairn.consent import pickle_allowed
+from cairn import _engine
+from cairn._directory.location import local_directory
+from cairn._directory.opening import open_checkpoint
+from cairn._mirror import modules, replacements
+from cairn._native.hooks import name_of
+from cairn._native.storages import directory_of, why_torch_reads, why_torch_writes
+from cairn._plugin.claims import Claim, current_ticket, mark
+from cairn._plugin.read_items import ItemReader, PlannerWithoutCode
+from cairn._plugin.transformed_items import TransformedItems
+from cairn._plugin.write_items import metadata_of, write_items
+from cairn._results.lazy_metadata import LazyMetadata
+from cairn._settings.consent import pickle_allowed
+from cairn._state.torch_file import check_rules_hold
+from cairn._state.values import warn_of_conversions
+from cairn._telemetry import engine_use
 from cairn.errors import Cancelled, InvalidArgument, NotFound
-from cairn.location import local_directory
-from cairn.metadata import LazyMetadata
-from cairn.native_hooks import name_of
-from cairn.native_storages import directory_of, why_torch_reads, why_torch_writes
-from cairn.objects import warn_of_conversions
-from cairn.opening import open_checkpoint
-from cairn.read_items import ItemReader, PlannerWithoutCode
-from cairn.torch_file import check_rules_hold
-from cairn.transformed_items import TransformedItems
-from cairn.write_items import metadata_of, write_items
 
 _PathLike = str | os.PathLike[str]
 _ELSEWHERE = "torch's code reads items that lie at other places than the checkpoint's metadata says"
@@ -51,7 +53,7 @@ class MissingCheckpointId(InvalidArgument, RuntimeError):
     """Neither a checkpoint_id nor a storage was given. DCP raises RuntimeError."""
 
 
-@mirror.stands_for_base
+@replacements.stands_for_base
 class FileSystemWriter(StockWriter):
     """Where and how ``cairn.save`` writes, and a StorageWriter for ``torch.distributed.checkpoint.save``.
 
@@ -117,7 +119,7 @@ class FileSystemWriter(StockWriter):
         return super().prepare_local_plan(plan) if why_torch_writes(self) else plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Claims the directory, and tells every rank (cairn.claims). Raises if it must not be overwritten.
+        """Claims the directory, and tells every rank (cairn._plugin.claims). Raises if it must not be overwritten.
 
         From now on ``save_id`` is that of the claim, so that the metadata and the commit record say the same.
         """
@@ -193,7 +195,7 @@ class FileSystemWriter(StockWriter):
         return {**self.__dict__, "_cairn_claim": None}  # it is this process's
 
 
-@mirror.stands_for_base
+@replacements.stands_for_base
 class FileSystemReader(StockReader):
     """Where ``cairn.load`` reads, and a StorageReader for ``torch.distributed.checkpoint.load``.
 
@@ -368,4 +370,4 @@ def _directory(checkpoint_id: _PathLike | None, storage: str) -> _PathLike:
     return directory
 
 
-__getattr__, __dir__ = mirror.names_of(__name__)
+__getattr__, __dir__ = modules.names_of(__name__)

@@ -6,8 +6,8 @@ import warnings
 from typing import Literal, NamedTuple
 
 from cairn import _engine
+from cairn._directory.location import existing_directory
 from cairn.errors import InvalidArgument
-from cairn.location import existing_directory
 from cairn.progress import Progress
 
 _WAIT_MAX = 10**9

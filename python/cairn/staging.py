@@ -14,13 +14,14 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlo
 from torch.distributed.checkpoint.staging import DefaultStager as StockDefaultStager
 from torch.distributed.checkpoint.staging import StagingOptions as StagingOptions  # noqa: PLC0414 - from here too
 
-from cairn import mirror, saves_under_way
+from cairn._mirror import modules, replacements
+from cairn._pending import pending_saves
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 
-@mirror.stands_for_base
+@replacements.stands_for_base
 class DefaultStager(StockDefaultStager):
     """Stages as `config` says, as torch's class does: ``use_async_staging`` returns before the copy is made.
 
@@ -34,7 +35,7 @@ class DefaultStager(StockDefaultStager):
         super().__init__(config)
 
 
-@mirror.stands_for_base
+@replacements.stands_for_base
 class BlockingAsyncStager(StockBlockingStager):
     """Stages on the CPU while the caller waits; with ``cache_staged_state_dict`` into the same memory each time.
 
@@ -60,9 +61,9 @@ def staging_fence(optimizer: torch.optim.Optimizer) -> "RemovableHandle":
     """
 
     def wait(*_: Any) -> None:
-        saves_under_way.wait_for_staging()
+        pending_saves.wait_for_staging()
 
     return optimizer.register_step_pre_hook(wait)
 
 
-__getattr__, __dir__ = mirror.names_of(__name__)
+__getattr__, __dir__ = modules.names_of(__name__)

@@ -169,7 +169,7 @@ def orphan(rank: int, directory: Path) -> None:
     block = hang() if rank == 1 else None
     future = cairn.async_save(mine(4), checkpoint_id=directory, async_checkpointer_type=PROCESS)
     if block is not None:
-        from cairn.async_saving import _savers
+        from cairn._calls.async_save import _savers
 
         (FOLDER / "writer").write_text(str(_savers[True].writer_pid))
         os.kill(os.getpid(), signal.SIGKILL)

@@ -25,10 +25,10 @@ import torch.multiprocessing as mp
 _HANG_SECONDS = 60  # a longer task counts as hung
 _FOLLOW_SECONDS = 5  # after a rank failed, the remaining ranks have this long to return
 _MODULES = [
-    "cairn.loading",
-    "cairn.process_group",
-    "cairn.saving",
-    "cairn.sharding",
+    "cairn._calls.load",
+    "cairn._ranks.process_group",
+    "cairn._calls.save",
+    "cairn._state.sharding",
     "cairn.state_dict",
     "torch._dynamo",
     "torch.distributed._shard.sharded_tensor",

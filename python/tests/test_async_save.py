@@ -21,7 +21,8 @@ from torch.distributed.checkpoint.staging import DefaultStager as StockDefaultSt
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
 import cairn
-from cairn import AsyncCheckpointerType, saves_under_way
+from cairn import AsyncCheckpointerType
+from cairn._pending import pending_saves
 from cairn.staging import BlockingAsyncStager, DefaultStager, StagingOptions
 
 TYPES = [AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS]
@@ -30,7 +31,7 @@ TYPES = [AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS]
 @pytest.fixture(params=TYPES, ids=["thread", "process"])
 def kind(request: pytest.FixtureRequest) -> Any:
     yield request.param
-    saves_under_way.wait_for()
+    pending_saves.wait_for()
 
 
 def state_of(step: int) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def test_a_failure_is_in_the_future_and_then_nobody_is_told_again(checkpoint: Pa
 def test_a_failure_that_nobody_asked_for_is_raised_by_the_next_call_once(checkpoint: Path, kind: Any) -> None:
     cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
     failing_save(checkpoint, kind)
-    saves_under_way.wait_for()
+    pending_saves.wait_for()
     with pytest.raises(cairn.Error, match=r"the save before this one \(number \d+\), into '.*checkpoint', failed"):
         cairn.async_save(state_of(2), checkpoint_id=checkpoint, async_checkpointer_type=kind)
     assert cairn.open(checkpoint)["of"] == "another"
@@ -135,7 +136,7 @@ def test_each_of_two_failures_is_raised(checkpoint: Path, kind: Any) -> None:
         for step in (2, 3):
             cairn.async_save(state_of(step), checkpoint_id=checkpoint, async_checkpointer_type=kind)
         stock.save({"of": "another"}, checkpoint)
-    saves_under_way.wait_for()
+    pending_saves.wait_for()
     for _ in range(2):
         with pytest.raises(cairn.Error, match="the save before this one"):
             cairn.async_save(state_of(4), checkpoint_id=checkpoint, async_checkpointer_type=kind)
@@ -145,12 +146,12 @@ def test_each_of_two_failures_is_raised(checkpoint: Path, kind: Any) -> None:
 def test_a_failure_does_not_hide_that_of_a_save_still_under_way(checkpoint: Path, kind: Any) -> None:
     cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
     failing_save(checkpoint, kind)
-    saves_under_way.wait_for()
+    pending_saves.wait_for()
     other = checkpoint.with_name("other")
     with pytest.raises(cairn.Error, match="the save before this one"):
         cairn.async_save(state_of(2), checkpoint_id=other, async_checkpointer_type=kind)
     failing_save(checkpoint, kind)
-    saves_under_way.wait_for()
+    pending_saves.wait_for()
     with pytest.raises(cairn.Error, match="the save before this one"):
         cairn.save(state_of(2), checkpoint_id=other)
 
@@ -419,7 +420,7 @@ def save_into_what_is_taken_away(directory: Path, kind: Any) -> tuple[list[int],
         cairn.async_save(state, checkpoint_id=directory, async_checkpointer_type=kind)
         if dist.get_rank() == 0:
             stock.save({"of": "another"}, directory)
-    saves_under_way.wait_for()
+    pending_saves.wait_for()
     dist.barrier()
     try:
         cairn.save(state, checkpoint_id=directory)
@@ -550,13 +551,13 @@ def fail_together_and_alone(directory: Path, kind: Any, alone_first: bool) -> li
             together: Any = cairn.async_save(state, checkpoint_id=joint, async_checkpointer_type=kind)
             if rank == 0:
                 stock.save({"of": "another"}, joint)
-        saves_under_way.await_end(together)
+        pending_saves.await_end(together)
         if alone_first and rank == 0:
             private_fails.close()
-            saves_under_way.await_end(alone)
+            pending_saves.await_end(alone)
         dist.barrier()
         calls = [what_a_save_reports(state, joint, kind)]
-    saves_under_way.wait_for()
+    pending_saves.wait_for()
     dist.barrier()
     return calls + [what_a_save_reports(state, joint, kind) for _ in range(2)]
 

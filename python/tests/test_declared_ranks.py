@@ -11,7 +11,7 @@ from ranks import Gang
 from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
-from cairn import tensors
+from cairn._state import tensors
 
 WHOLE = torch.arange(8.0 * 6).reshape(8, 6)
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets and sizes in the whole

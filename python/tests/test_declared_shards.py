@@ -8,7 +8,7 @@ import stock
 import torch
 
 import cairn
-from cairn import tensors
+from cairn._state import tensors
 
 TABLE = torch.arange(6.0 * 4).reshape(6, 4)
 SHARDS = {

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 import cairn
-from cairn.lazy_dict import LazyDict
+from cairn._results.lazy_dict import LazyDict
 
 
 def sample() -> dict[str, Any]:

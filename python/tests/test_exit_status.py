@@ -82,9 +82,9 @@ def test_all_exit_callbacks_run_and_all_streams_are_flushed(replaced: Path, tmp_
             print(when, status_of_a_child(saves=False), end=" ")
     """
     body = f"""
-    atexit.unregister(cairn.saves_under_way._end)
+    atexit.unregister(cairn._pending.pending_saves._end)
     atexit.register(at_exit, "after", os.getpid())
-    atexit.register(cairn.saves_under_way._end)
+    atexit.register(cairn._pending.pending_saves._end)
     atexit.register(at_exit, "before", os.getpid())
     C = ctypes.CDLL(None)
     C.on_exit(C.dprintf, b"of C")  # calls dprintf(status, text), and a status of 1 is the descriptor of the output

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint import _version
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
 import cairn
-from cairn.flattening import Leaf, flatten, flatten_as_2_3, top_level
+from cairn._state.flattening import Leaf, flatten, flatten_as_2_3, top_level
 
 TENSOR = torch.zeros(1)
 

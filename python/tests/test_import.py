@@ -58,7 +58,7 @@ def test_import_loads_neither_torch_nor_numpy_nor_what_nobody_asked_for() -> Non
         assert foreign == {"cairn", "nanobind_backend"}, foreign
         slow = loaded & {"asyncio", "concurrent.futures", "dataclasses", "inspect", "logging", "subprocess"}
         assert not slow, slow
-        assert "cairn.async_saving" not in loaded
+        assert "cairn._calls.async_save" not in loaded
     """
     run(program)
 

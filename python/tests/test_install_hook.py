@@ -17,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 import torch.distributed.checkpoint.state_dict_saver as saver
 stock = (dcp.save, dcp.load, dcp.FileSystemWriter, dcp.FileSystemReader)
 import cairn
-from cairn import mirror
+from cairn._mirror import replacements
 
 where = sys.argv[1]
 sys.path.insert(0, where)
@@ -50,7 +50,7 @@ for job in (early, late):
     assert (job.save, job.restore, job.FileSystemWriter, job.FileSystemReader) == ours
     assert job.dcp.save is cairn.save
 assert alias is saver.save is cairn.state_dict_saver.save is cairn.save
-assert mirror.original("state_dict_saver", "save") is stock[0]
+assert replacements.original("state_dict_saver", "save") is stock[0]
 cairn.uninstall()
 for job in (early, late):
     assert (job.save, job.restore, job.FileSystemWriter, job.FileSystemReader) == stock
@@ -65,7 +65,7 @@ def test_uninstalling_leaves_everything_as_it_was(tmp_path: Path) -> None:
     program = """
 import copyreg
 import torch.distributed.checkpoint._checkpointer, torch.distributed.checkpoint.format_utils, early, explicit
-import torch.distributed.checkpoint._fsspec_filesystem, cairn.loading, cairn.saving
+import torch.distributed.checkpoint._fsspec_filesystem, cairn._calls.load, cairn._calls.save
 cairn.uninstall()  # not installed: nothing happens
 before, reducers = snapshot(), dict(copyreg.dispatch_table)
 cairn.install()
@@ -88,7 +88,7 @@ def test_a_second_call_reaches_what_the_first_could_not(tmp_path: Path) -> None:
     program = """
 import early
 cairn.install()
-early.save = mirror.original("state_dict_saver", "save")
+early.save = replacements.original("state_dict_saver", "save")
 cairn.install()
 assert early.save is cairn.save
 """
@@ -184,15 +184,15 @@ import warnings
 cairn.install()
 warnings.simplefilter("ignore")  # torch says that it saves in one process
 state = {"w": torch.arange(4.0)}
-save = mirror.original("state_dict_saver", "save")
-save(state, storage_writer=mirror.original("filesystem", "FileSystemWriter")(where + "/stock"))
+save = replacements.original("state_dict_saver", "save")
+save(state, storage_writer=replacements.original("filesystem", "FileSystemWriter")(where + "/stock"))
 assert cairn.open(where + "/stock").save_id is None
 save(state, checkpoint_id=where + "/mixed")  # torch finds the storage under its name, and so Cairn's
 assert cairn.open(where + "/mixed").save_id is not None
 dcp.save(state, checkpoint_id=where + "/ours")
 for name in ("stock", "mixed", "ours"):
     got = {"w": torch.zeros(4)}
-    mirror.original("state_dict_loader", "load")(got, checkpoint_id=f"{where}/{name}")
+    replacements.original("state_dict_loader", "load")(got, checkpoint_id=f"{where}/{name}")
     assert got["w"].tolist() == [0, 1, 2, 3]
 
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save, torch_save_to_dcp
@@ -208,7 +208,7 @@ def test_storages_that_are_no_directory_keep_their_own_way(tmp_path: Path) -> No
     program = """
 import warnings
 warnings.simplefilter("ignore")  # torch says that it saves in one process
-assert f"{mirror.TORCH}._fsspec_filesystem" not in sys.modules
+assert f"{replacements.TORCH}._fsspec_filesystem" not in sys.modules
 cairn.install()
 from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
 assert cairn.FileSystemReader not in FsspecReader.__mro__ and cairn.FileSystemWriter not in FsspecWriter.__mro__
@@ -226,7 +226,7 @@ class Writer(dcp.FileSystemWriter):
         self.path = self.fs.init_path(path)
 
 assert cairn.FileSystemReader in Reader.__mro__
-save, load = (mirror.original(*key) for key in (("state_dict_saver", "save"), ("state_dict_loader", "load")))
+save, load = (replacements.original(*key) for key in (("state_dict_saver", "save"), ("state_dict_loader", "load")))
 for writer, reader in ((Writer, FsspecReader), (FsspecWriter, Reader)):
     path = f"memory://{writer.__module__}/checkpoint"
     save({"w": torch.arange(4.0)}, storage_writer=writer(path))
@@ -254,7 +254,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-assert all(snapshot()[name] == names for name, names in before.items() if name.startswith(mirror.TORCH + "."))
+assert all(snapshot()[name] == names for name, names in before.items() if name.startswith(replacements.TORCH + "."))
 assert (dcp.save, dcp.load, dcp.FileSystemWriter, dcp.FileSystemReader) == stock
 cairn.install()
 assert dcp.save is cairn.save

@@ -45,7 +45,8 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 import cairn
-from cairn import _engine, known_objects, objects
+from cairn import _engine, _known_objects
+from cairn._state import values
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_pickles.json").read_text())
 
@@ -92,7 +93,7 @@ def _archive(pickled: bytes) -> bytes:
 
 
 def _decode(pickled: bytes) -> tuple[Any, str]:
-    return _engine.decode_plain(_archive(pickled), known_objects.make)
+    return _engine.decode_plain(_archive(pickled), _known_objects.make)
 
 
 def _plain(value: Any) -> Any:
@@ -151,7 +152,7 @@ def test_numpy_pickles_it_so_that_it_is_built(name: str, protocol: int) -> None:
 def test_torch_pickles_it_so_that_it_is_built(name: str, protocol: int) -> None:
     stream = io.BytesIO()
     torch.save(OF_TORCH[name], stream, pickle_protocol=protocol)
-    decoded, foreign = _engine.decode_plain(stream.getvalue(), known_objects.make)
+    decoded, foreign = _engine.decode_plain(stream.getvalue(), _known_objects.make)
     assert not foreign
     assert _plain(decoded) == _plain(OF_TORCH[name])
 
@@ -185,7 +186,7 @@ def test_a_state_of_such_values_goes_both_ways(
     writer: str, reader: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No consent is given, and no warning asks for consent."""
-    monkeypatch.setattr(objects, "_warned", set())
+    monkeypatch.setattr(values, "_warned", set())
     monkeypatch.delenv("CAIRN_ALLOW_PICKLE", raising=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", cairn.PickleWarning)
@@ -234,7 +235,7 @@ def test_an_object_that_holds_itself_is_refused(checkpoint: Path) -> None:
 
 def test_a_container_of_tensors_is_refused_by_its_own_name(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal names the container's class, not the class of the tensors inside, which need no code."""
-    monkeypatch.setattr(objects, "_warned", set())
+    monkeypatch.setattr(values, "_warned", set())
     last = deque([Point(torch.ones(2), 1)])
     with pytest.warns(cairn.PickleWarning, match=r"holds a test_known_objects\.Point"):
         cairn.save({"h": {"dtype": torch.half, "last": last}}, checkpoint_id=checkpoint)

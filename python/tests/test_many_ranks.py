@@ -24,7 +24,7 @@ from torch.distributed.tensor._shards_wrapper import LocalShardsWrapper
 
 import cairn
 from cairn import _engine
-from cairn.process_group import collectives_of
+from cairn._ranks.process_group import collectives_of
 
 LIBRARIES = {"cairn": cairn, "torch": stock.dcp}
 TABLE = torch.arange(24.0 * 5).reshape(24, 5)

@@ -16,7 +16,7 @@ from programs import WITHOUT_TORCH, run
 from torch.distributed.checkpoint.planner import SavePlan
 
 import cairn
-from cairn import mirror
+from cairn._mirror import replacements
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTAL = f"{dcp.__name__}._experimental"  # Cairn has its own: test_checkpointer_names.py
@@ -33,19 +33,19 @@ MODULES = [
 OWN = {
     ("filesystem", "FileSystemReader"): "cairn.filesystem",
     ("filesystem", "FileSystemWriter"): "cairn.filesystem",
-    ("format_utils", "BroadcastingTorchSaveReader"): "cairn.file_conversion",
-    ("format_utils", "dcp_to_torch_save"): "cairn.file_conversion",
-    ("format_utils", "torch_save_to_dcp"): "cairn.file_conversion",
-    ("state_dict_loader", "_load_state_dict_from_keys"): "cairn.protocol",
-    ("state_dict_loader", "load"): "cairn.loading",
-    ("state_dict_loader", "_load_state_dict"): "cairn.loading",
-    ("state_dict_loader", "load_state_dict"): "cairn.loading",
+    ("format_utils", "BroadcastingTorchSaveReader"): "cairn._calls.file_conversion",
+    ("format_utils", "dcp_to_torch_save"): "cairn._calls.file_conversion",
+    ("format_utils", "torch_save_to_dcp"): "cairn._calls.file_conversion",
+    ("state_dict_loader", "_load_state_dict_from_keys"): "cairn._calls.torch_driver",
+    ("state_dict_loader", "load"): "cairn._calls.load",
+    ("state_dict_loader", "_load_state_dict"): "cairn._calls.load",
+    ("state_dict_loader", "load_state_dict"): "cairn._calls.load",
     ("staging", "BlockingAsyncStager"): "cairn.staging",
     ("staging", "DefaultStager"): "cairn.staging",
-    ("state_dict_saver", "async_save"): "cairn.async_saving",
-    ("state_dict_saver", "save"): "cairn.saving",
-    ("state_dict_saver", "_save_state_dict"): "cairn.saving",
-    ("state_dict_saver", "save_state_dict"): "cairn.saving",
+    ("state_dict_saver", "async_save"): "cairn._calls.async_save",
+    ("state_dict_saver", "save"): "cairn._calls.save",
+    ("state_dict_saver", "_save_state_dict"): "cairn._calls.save",
+    ("state_dict_saver", "save_state_dict"): "cairn._calls.save",
 }
 
 
@@ -99,12 +99,12 @@ def test_the_package_promises_what_torchs_exports() -> None:
 
 
 def test_what_is_cairns_own_is_said_once() -> None:
-    assert OWN == mirror.OURS
+    assert OWN == replacements.OURS
     for key, home in OWN.items():
-        value = mirror.own(key)
+        value = replacements.own(key)
         assert value.__module__ == home
-        assert value is not mirror.original(*key)
-        assert mirror.original(*key) is getattr(sys.modules[f"{dcp.__name__}.{key[0]}"], key[1])
+        assert value is not replacements.original(*key)
+        assert replacements.original(*key) is getattr(sys.modules[f"{dcp.__name__}.{key[0]}"], key[1])
 
 
 def test_names_that_torch_lacks_are_missing() -> None:

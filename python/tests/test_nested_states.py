@@ -95,7 +95,7 @@ def test_plain_values_survive_the_native_encoding(value: Any) -> None:
     if payload is None:
         pytest.fail(f"not plain: {value!r}") if not shares(value) else None
         return
-    decoded, foreign = cairn._engine.decode_plain(payload, cairn.known_objects.make)
+    decoded, foreign = cairn._engine.decode_plain(payload, cairn._known_objects.make)
     assert foreign == ""
     assert_same(decoded, value)
 

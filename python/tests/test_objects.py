@@ -21,7 +21,8 @@ from same import assert_same
 from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
-from cairn import _engine, known_objects, objects
+from cairn import _engine, _known_objects
+from cairn._state import values
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Config:
 
 @pytest.fixture(autouse=True)
 def forget_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "_warned", set())
+    monkeypatch.setattr(values, "_warned", set())
 
 
 def test_a_class_is_announced_once(checkpoint: Path) -> None:
@@ -374,7 +375,7 @@ def test_sharing_is_that_of_torch(data: st.DataObject) -> None:
         made.append(make(items) if make in (list, tuple) else make(enumerate(items)))
     stream = io.BytesIO()
     torch.save(made[-1], stream)
-    loaded, foreign = _engine.decode_plain(stream.getvalue(), known_objects.make)
+    loaded, foreign = _engine.decode_plain(stream.getvalue(), _known_objects.make)
     assert not foreign
     assert _sharing(loaded) == _sharing(torch.load(io.BytesIO(stream.getvalue()), weights_only=False))
     assert_same(loaded, made[-1])

@@ -527,7 +527,7 @@ def test_the_older_calls_are_deprecated_and_native(checkpoint: Path) -> None:
 def test_some_keys_make_a_state_of_their_own(keys: Any, expected: dict[str, Any], checkpoint: Path) -> None:
     cairn.save(sample(), checkpoint_id=checkpoint)
     load_keys = cairn.state_dict_loader._load_state_dict_from_keys
-    assert load_keys.__module__ == "cairn.protocol"
+    assert load_keys.__module__ == "cairn._calls.torch_driver"
     assert_same(load_keys(keys, checkpoint_id=checkpoint), expected)
 
 

@@ -15,8 +15,8 @@ from ranks import Gang
 from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
-from cairn import async_saving
-from cairn.exception_record import ExceptionRecord
+from cairn._calls import async_save
+from cairn._failures.exception_record import ExceptionRecord
 
 
 class MakesAFolder:
@@ -63,7 +63,7 @@ def save_beside(directory: Path, planted: bytes) -> tuple[str, dict[int, tuple[s
         return cairn.async_save(state, checkpoint_id=directory, async_checkpointer_type=kind)
 
     save().result(60)
-    writer = async_saving._savers[True].writer_pid
+    writer = async_save._savers[True].writer_pid
     if dist.get_rank() == 1:
         os.kill(writer, signal.SIGSTOP)
     dist.barrier()
@@ -152,8 +152,8 @@ def save_well(directory: Path) -> None:
 
 def send_a_pickle(folder: Path) -> str:
     """Rank 1 sends a pickle, which an older version would have unpickled, in place of its answer."""
-    from cairn.failures import as_checkpoint_exceptions
-    from cairn.ranks import Ranks
+    from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
+    from cairn._ranks.ranks import Ranks
 
     ranks = Ranks()
     if dist.get_rank() == 1:

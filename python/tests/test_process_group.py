@@ -20,8 +20,9 @@ import torch.distributed as dist
 from ranks import context, init, start
 
 import cairn
-from cairn import _engine, process_group
-from cairn.process_group import GroupCalls, collectives_of
+from cairn import _engine
+from cairn._ranks import process_group
+from cairn._ranks.process_group import GroupCalls, collectives_of
 
 
 def message_of(rank: int, number: int) -> bytes:
@@ -172,7 +173,7 @@ import datetime, signal, sys
 import torch.distributed as dist
 import cairn
 from cairn import _engine
-from cairn.process_group import GroupCalls
+from cairn._ranks.process_group import GroupCalls
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
 store, rank = sys.argv[1], int(sys.argv[2])

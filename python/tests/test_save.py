@@ -16,7 +16,7 @@ from same import assert_same, blank
 from torch.distributed.checkpoint.metadata import Metadata
 
 import cairn
-from cairn.metadata import LazyMetadata
+from cairn._results.lazy_metadata import LazyMetadata
 
 STATE = {"a": {"w": torch.rand(2, 3), "s": torch.tensor(1)}, "n": 3, "l": [torch.rand(1), {"x": None}]}
 

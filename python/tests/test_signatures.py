@@ -11,7 +11,7 @@ import torch
 from same import assert_same
 
 import cairn
-from cairn import mirror
+from cairn._mirror import replacements
 
 #: Parameters that Cairn adds, by the name of the function or class. They come last and have defaults.
 ADDED = {
@@ -23,8 +23,8 @@ ADDED = {
 }
 #: Defaults in which Cairn differs from torch.
 OTHER_DEFAULTS = {("FileSystemWriter", "thread_count")}
-OWN = sorted(mirror.OURS)
-CLASSES = [key for key in OWN if isinstance(mirror.original(*key), type)]
+OWN = sorted(replacements.OURS)
+CLASSES = [key for key in OWN if isinstance(replacements.original(*key), type)]
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -45,12 +45,12 @@ def assert_same_parameters(name: str, ours: Callable[..., Any], theirs: Callable
 
 @pytest.mark.parametrize("key", OWN, ids=".".join)
 def test_what_replaces_torchs_takes_the_same_arguments(key: tuple[str, str]) -> None:
-    assert_same_parameters(key[1], mirror.own(key), mirror.original(*key))
+    assert_same_parameters(key[1], replacements.own(key), replacements.original(*key))
 
 
 @pytest.mark.parametrize("key", CLASSES, ids=".".join)
 def test_methods_take_the_same_arguments(key: tuple[str, str]) -> None:
-    ours, theirs = mirror.own(key), mirror.original(*key)
+    ours, theirs = replacements.own(key), replacements.original(*key)
     overridden = [name for name in vars(ours) if not name.startswith("__") and callable(getattr(theirs, name, None))]
     for name in overridden:
         got = inspect.signature(getattr(ours, name)).parameters

@@ -14,12 +14,13 @@ from ranks import Gang
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
 import cairn
-from cairn import AsyncCheckpointerType, _engine, saves_under_way
+from cairn import AsyncCheckpointerType, _engine
+from cairn._pending import pending_saves
+from cairn._state.described import DescribedState
+from cairn._state.tensors import TensorTarget
 from cairn.checkpointer.staging import CheckpointStagerConfig
 from cairn.checkpointer.staging import DefaultStager as RankStager
-from cairn.described import DescribedState
 from cairn.staging import DefaultStager, StagingOptions
-from cairn.tensors import TensorTarget
 
 __all__ = ["held"]
 
@@ -29,7 +30,7 @@ COUNT = 1 << 18
 @pytest.fixture(params=list(AsyncCheckpointerType), ids=lambda kind: kind.value)
 def kind(request: pytest.FixtureRequest) -> Any:
     yield request.param
-    saves_under_way.wait_for()
+    pending_saves.wait_for()
 
 
 def save_later(state: dict[str, Any], directory: Path, kind: Any) -> AsyncSaveResponse:

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTra
 from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
-from cairn import transformed_items
+from cairn._plugin import transformed_items
 
 pytest.importorskip("zstandard")
 

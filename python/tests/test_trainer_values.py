@@ -20,7 +20,7 @@ import stock
 import torch
 
 import cairn
-from cairn import objects
+from cairn._state import values
 
 T = torch.arange(6.0).reshape(2, 3)
 VIEWS = torch.arange(12.0)
@@ -160,7 +160,7 @@ def assert_alike(loaded: Any, saved: Any) -> None:
 @pytest.mark.parametrize("name", LOADED)
 def test_it_is_loaded_without_consent(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cairn's save does not warn about the value either."""
-    monkeypatch.setattr(objects, "_warned", set())
+    monkeypatch.setattr(values, "_warned", set())
     stock.save({"v": LOADED[name]()}, tmp_path / "stock")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -250,4 +250,4 @@ def test_what_no_pickle_of_the_class_has_is_refused(number: int, checkpoint: Pat
         cairn.load({"v": None}, checkpoint_id=checkpoint)
     stream = io.BytesIO()
     torch.save(deque([MISFITS[number]]), stream)
-    assert objects._described(stream.getvalue(), "foreign", None)[1], "what builds the tensors refuses it too"
+    assert values._described(stream.getvalue(), "foreign", None)[1], "what builds the tensors refuses it too"

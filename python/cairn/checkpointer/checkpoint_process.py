@@ -1,7 +1,8 @@
 """CheckpointProcess: writes one rank's states in another process.
 
-With the default writer that is Cairn's native one, which goes on when the trainer dies (:mod:`cairn.async_saver`). With
-a writer or an initialisation of the caller's own it is a Python process that runs them (:mod:`writer_child`).
+With the default writer that is Cairn's native writer process (:mod:`cairn._pending.async_saver`), which finishes its
+save when the trainer dies. With a writer or an initialisation of the caller's own it is a Python process that runs them
+(:mod:`writer_child`).
 """
 
 import logging
@@ -10,7 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from cairn.async_saver import AsyncSaver
+from cairn._pending.async_saver import AsyncSaver
+from cairn._pending.pending_saves import PendingSave
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.checkpoint_writer import CheckpointWriter, CheckpointWriterConfig
 from cairn.checkpointer.nested_shape import with_shape
@@ -18,7 +20,6 @@ from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
 from cairn.checkpointer.worker_messages import RequestType, WorkerRequest, WorkerResponse
 from cairn.checkpointer.writer_child import ProcessFailure, ProcessTimeout, WriterChild
 from cairn.errors import InvalidArgument
-from cairn.saves_under_way import PendingSave
 
 __all__ = [
     "CheckpointProcess",

@@ -4,6 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from cairn._calls.load import restarting
+from cairn._directory.location import metadata_name
+from cairn._settings.consent import pickle_allowed
 from cairn.checkpoint import Verify, check_verify
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
@@ -11,10 +14,7 @@ from cairn.checkpointer.reading import Reading, placement
 from cairn.checkpointer.saved_rank import SavedRank
 from cairn.checkpointer.selection import Selection
 from cairn.checkpointer.torch_archive import TorchArchive
-from cairn.consent import pickle_allowed
 from cairn.errors import NotFound
-from cairn.loading import restarting
-from cairn.location import metadata_name
 
 
 class CheckpointReader:

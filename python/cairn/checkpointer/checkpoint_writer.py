@@ -16,12 +16,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from cairn import _engine, save_deadlines, saves_under_way
+from cairn import _engine
+from cairn._pending import pending_saves
+from cairn._settings import save_deadlines
+from cairn._state.described import DescribedState
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.barriers import Barrier
 from cairn.checkpointer.nested_shape import with_shape
 from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
-from cairn.described import DescribedState
 from cairn.errors import Cancelled, InvalidArgument
 
 
@@ -105,7 +107,7 @@ def _save_rank(
             raised.append(error)
         return not raised
 
-    saves_under_way.wait_for(directory)  # saves into one directory commit in their order
+    pending_saves.wait_for(directory)  # saves into one directory commit in their order
     described = DescribedState(with_shape(state_dict))
     options = {
         "alone_as_rank": rank,

@@ -4,6 +4,7 @@ import abc
 from concurrent.futures import Future
 from typing import Any
 
+from cairn._pending.pending_saves import SaveFuture
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.checkpoint_process import CheckpointProcess
 from cairn.checkpointer.checkpoint_reader import CheckpointReader
@@ -12,7 +13,6 @@ from cairn.checkpointer.completion import Completion, wrap_future
 from cairn.checkpointer.rank_info import STATE_DICT
 from cairn.checkpointer.staging import CheckpointStager, DefaultStager
 from cairn.errors import MissingKey
-from cairn.saves_under_way import SaveFuture
 
 
 class MissingKeys(MissingKey, RuntimeError):

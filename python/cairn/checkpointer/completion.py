@@ -3,7 +3,7 @@
 from concurrent.futures import Future
 from typing import Any
 
-from cairn.told_future import ToldFuture
+from cairn._pending.tracked_future import ToldFuture
 
 
 class Completion(ToldFuture[None]):

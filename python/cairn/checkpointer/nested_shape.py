@@ -9,8 +9,8 @@ template of their own, DCP among them, has no need of it.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from cairn._state.flattening import Path
 from cairn.errors import Corrupt, InvalidArgument
-from cairn.flattening import Path
 
 SHAPE = "__cairn_shape__"
 

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from cairn._state.flattening import Path
 from cairn.checkpointer.nested_shape import NestedShape
 from cairn.errors import Corrupt
-from cairn.flattening import Path
 
 _GAPS_MAX = 1 << 16  # in lists of which only the entries are known
 

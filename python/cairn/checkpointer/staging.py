@@ -1,7 +1,7 @@
 """Staging: a still copy of a live state, so that the trainer may change it while the copy is being written.
 
 Between an ``AsyncCheckpointer`` and its native writer there is no such copy: the state's bytes go straight to their
-places in the files' images (:mod:`cairn.async_saver`). The stagers here are for writers of somebody else's.
+places in the files' images (:mod:`cairn._pending.async_saver`). The stagers here are for writers of somebody else's.
 """
 
 import abc

@@ -7,12 +7,12 @@ memory: of the tensors, only those that are wanted are read. It has no checksums
 from collections.abc import Sequence
 from pathlib import Path
 
+from cairn._state.tensors import fill
+from cairn._state.torch_file import load_torch_file
 from cairn.checkpointer.reading import Reading
 from cairn.checkpointer.saved_tree import Branch, tree_of_value
 from cairn.checkpointer.selection import Slot
 from cairn.errors import Corrupt
-from cairn.tensors import fill
-from cairn.torch_file import load_torch_file
 
 
 class TorchArchive:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch.multiprocessing as mp
 
-from cairn import save_deadlines
+from cairn._settings import save_deadlines
 from cairn.checkpointer.process_activity import ProcessActivity
 from cairn.checkpointer.rank_info import RankInfo
 from cairn.checkpointer.worker_messages import (

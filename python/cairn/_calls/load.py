@@ -1,0 +1,425 @@
+"""cairn.load: ``torch.distributed.checkpoint.load``, carried out by the engine."""
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch.distributed.checkpoint.planner_helpers import _init_state_dict
+from torch.distributed.checkpoint.stateful import Stateful
+
+from cairn import _engine
+from cairn._calls.second_argument import takes_storage_second
+from cairn._calls.torch_driver import load_by_protocol
+from cairn._directory.location import metadata_name
+from cairn._directory.opening import open_checkpoint
+from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
+from cairn._mirror import replacements
+from cairn._native.planners import load_planner_options, why_load_planner_is_foreign
+from cairn._native.storages import why_reader_is_foreign
+from cairn._ranks.ranks import Ranks
+from cairn._results.driver_attributes import fill_load_planner, fill_reader
+from cairn._results.lazy_metadata import LazyMetadata
+from cairn._settings.casts import cast_allowed
+from cairn._settings.consent import pickle_allowed
+from cairn._state.flattening import Leaf, flatten, flatten_as_2_3, top_level
+from cairn._state.state_argument import check_state_dict
+from cairn._state.tensors import (
+    TensorTarget,
+    add_payload_target,
+    fill,
+    is_declared_shard,
+    is_sharded,
+    needs_payload,
+    tensor_in_payload,
+)
+from cairn._state.values import load_value, warn_of_conversions
+from cairn._telemetry import dcp_records, engine_use
+from cairn.checkpoint import Verify, check_verify
+from cairn.errors import Error, MissingKey, NotFound, Replaced, Unsupported
+from cairn.filesystem import load_options
+
+_RESTART_PAUSE_SECONDS = 0.005  # before the first, doubled for each: a network may show the old metadata for a while
+_RESTARTS_MAX = 8  # how often a load begins again because a save replaced the checkpoint under it
+_TRANSFORMED = "the checkpoint has items that went through stream transforms"  # which the engine does not undo
+_Result = TypeVar("_Result")
+
+
+@takes_storage_second
+def load(  # noqa: PLR0913 - DCP has six of them
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: str | os.PathLike[str] | None = None,
+    storage_reader: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    allow_pickle: bool | None = None,
+    allow_cast: bool | None = None,
+    verify: Verify = "needed",
+    follow_links: bool = False,
+) -> None:
+    """Fills `state_dict` from the checkpoint in directory `checkpoint_id`, written by Cairn or by DCP.
+
+    The signature is DCP's, up to `no_dist`, and `storage_reader` may be the second positional argument, with a warning.
+    Tensors are filled in place; other values are replaced where they sit; of
+    entries with ``state_dict()`` and ``load_state_dict()`` the former is called before and the latter after. Keys that
+    only the checkpoint has are ignored; keys that it lacks are an error, unless `planner` is a
+    ``DefaultLoadPlanner(allow_partial_load=True)``.
+
+    `allow_pickle` lets values run the code that their pickles name (None: as ``cairn.install`` was told, or else if the
+    environment variable CAIRN_ALLOW_PICKLE is 1). Without it no code from the checkpoint runs; but a `storage_reader`
+    of torch's for another file system, or of the caller's, and a planner that overrides ``load_bytes`` unpickle as they
+    like (SECURITY.md).
+    `allow_cast` allows any change of dtype, with a ConversionWarning; False allows only float to float (None: False,
+    and True under ``cairn.install``, unless that was told otherwise).
+    `verify`: "needed" checks what is read where there are checksums for it, "full" reads whole what can be checked only
+    whole, "none" trusts the storage. `follow_links` allows data files that are symbolic links.
+
+    With a process group its ranks load together, each what its tensors are shards of, from one checkpoint: if one of
+    them fails, all do, and a checkpoint that is replaced meanwhile is never mixed with its successor. The exception is
+    a checkpoint whose items went through stream transforms: torch's protocol reads it, and a save that replaces it
+    during the load may be mixed in.
+
+    Raises cairn.Error, which is a CheckpointException too, with the failures by rank. What the metadata and the values
+    can tell is found out before anything in `state_dict` changes; if bytes turn out to be damaged, tensors may be
+    partly filled.
+
+    Of a checkpoint with stream transforms (compression) torch's driver plans the load, and the transforms are undone by
+    the registry of `storage_reader`, or torch's own.
+
+    A `planner` of another class than DCP's own plans by its own rules, and a `storage_reader` that is no file system's
+    reads by its own, driven by torch's code; tensors may then be partly filled after any failure.
+    """
+    with dcp_records.in_call(
+        "load",
+        checkpoint_id=checkpoint_id,
+        storage_reader=storage_reader,
+        planner=planner,
+        process_group=process_group,
+    ):
+        entries = _Entries(state_dict)
+        _load_states(
+            entries.resolve,
+            checkpoint_id=checkpoint_id,
+            storage_reader=storage_reader,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            allow_pickle=allow_pickle,
+            allow_cast=allow_cast,
+            verify=verify,
+            follow_links=follow_links,
+        )
+        entries.put_back()
+
+
+def _load_state_dict(
+    state_dict: dict[str, Any],
+    storage_reader: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+) -> None:
+    """The load that torch's other modules call: entries are filled as they are, Statefuls are not asked.
+
+    The engine's coordinator is rank 0, whatever `coordinator_rank` says; what is loaded is the same. Values run code
+    only if the environment variable CAIRN_ALLOW_PICKLE or ``cairn.install`` allows it. Called by torch's own ``load``,
+    it is torch's.
+    """
+    if replacements.is_called_by_torchs("state_dict_loader"):
+        theirs = replacements.original("state_dict_loader", "_load_state_dict")
+        theirs(state_dict, storage_reader, process_group, coordinator_rank, no_dist, planner)
+        return
+    _load_states(
+        lambda: state_dict,
+        storage_reader=storage_reader,
+        planner=planner,
+        process_group=process_group,
+        no_dist=no_dist,
+        coordinator_rank=coordinator_rank,
+        call="_load_state_dict",
+    )
+
+
+def load_state_dict(
+    state_dict: dict[str, Any],
+    storage_reader: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+) -> None:
+    """DCP's older load: entries are filled as they are, Statefuls are not asked. Deprecated, as there."""
+    warnings.warn("`load_state_dict` is deprecated, use `load` instead", FutureWarning, stacklevel=2)
+    storage_reader.reset()
+    _load_states(
+        lambda: state_dict,
+        storage_reader=storage_reader,
+        planner=planner,
+        process_group=process_group,
+        no_dist=no_dist,
+        coordinator_rank=coordinator_rank,
+        call="load_state_dict",
+    )
+
+
+def _load_states(  # noqa: PLR0913 - DCP has seven of them
+    make_states: Callable[[], dict[str, Any]],
+    *,
+    checkpoint_id: str | os.PathLike[str] | None = None,
+    storage_reader: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    coordinator_rank: int = 0,
+    allow_pickle: bool | None = None,
+    allow_cast: bool | None = None,
+    verify: Verify = "needed",
+    follow_links: bool = False,
+    call: str = "load",
+) -> None:
+    """Fills what `make_states` returns. Other ranks are told if that raises.
+
+    `call` is for engine_use, `coordinator_rank` for torch's driver.
+    """
+
+    def load_states_by_protocol(make: Callable[[], dict[str, Any]]) -> None:
+        load_by_protocol(
+            make,
+            checkpoint_id=checkpoint_id,
+            storage_reader=storage_reader,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            coordinator_rank=coordinator_rank,
+            allow_pickle=pickle_allowed(allow_pickle),
+            verify=check_verify(verify),
+            allow_cast=cast_allowed(allow_cast),
+            follow_links=follow_links,
+            call=call,
+        )
+
+    if why_load_planner_is_foreign(planner) or why_reader_is_foreign(storage_reader, checkpoint_id):
+        load_states_by_protocol(make_states)
+        return
+    with as_checkpoint_exceptions() as here:
+        ranks = Ranks(process_group, no_dist)
+        here.rank = ranks.rank
+        with ranks.preparing(_engine.abandon_load):
+            flattens, allow_partial = load_planner_options(planner)
+            directory, options = load_options(checkpoint_id, storage_reader)
+            options |= {
+                "verify": check_verify(verify),
+                "allow_cast": cast_allowed(allow_cast),
+                "follow_links": follow_links,
+            }
+            options["allow_partial"] = allow_partial
+            given = _Given(planner, storage_reader, (directory, process_group))
+            states = make_states()
+            check_state_dict(states)
+            run = _Load(states, flattens, options, pickle_allowed(allow_pickle), given)
+        try:
+            conversions = _with_restarts(os.fsencode(directory), run, ranks)
+        except Unsupported as error:
+            if not _is_transformed(error, ranks):
+                raise
+            load_states_by_protocol(lambda: states)
+            return
+    engine_use.note(call, directory)
+    warn_of_conversions(conversions)
+
+
+class _Entries:
+    """The entries of a caller's state dict, of which Statefuls give their state and take it back."""
+
+    def __init__(self, state_dict: dict[str, Any]) -> None:
+        self._state_dict = state_dict
+        self._resolved: dict[str, Any] = {}
+        self._statefuls: list[str] = []
+
+    def resolve(self) -> dict[str, Any]:
+        """What is to be filled, in the order of the keys."""
+        check_state_dict(self._state_dict)
+        for key in sorted(self._state_dict, key=str):
+            value = self._state_dict[key]
+            if type(value) not in (torch.Tensor, torch.nn.Parameter, dict) and isinstance(value, Stateful):
+                self._statefuls.append(key)
+                value = value.state_dict()
+            self._resolved[key] = value
+        return self._resolved
+
+    def put_back(self) -> None:
+        """Gives the state dict what has been filled."""
+        for key in sorted(self._state_dict, key=str):
+            if key in self._statefuls:
+                self._state_dict[key].load_state_dict(self._resolved[key])
+            else:
+                self._state_dict[key] = self._resolved[key]
+
+
+class _Given(NamedTuple):
+    """What a caller has given to a load."""
+
+    planner: Any
+    reader: Any
+    step: tuple[Any, Any]  # for dcp_records: the storage's path and the process group
+
+
+class _Load:
+    """One load of a state dict whose Statefuls have been resolved."""
+
+    def __init__(
+        self,
+        state_dict: dict[str, Any],
+        flattens: bool,
+        options: dict[str, Any],
+        allow_pickle: bool,
+        given: _Given,
+    ) -> None:
+        self._state_dict = state_dict
+        self._flattens = flattens
+        self._options = options
+        self._allow_pickle = allow_pickle
+        self._given = given
+
+    def run(self, directory: bytes, ranks: Ranks, alone: bool) -> list[tuple[str, int, int]]:
+        """Values are read and decoded first, then tensors are filled, and at last the values are put into place.
+
+        `alone`: each rank from what it saved alone.
+        """
+        fresh: list[tuple[Leaf, Any]] = []  # what replaces values, and meta tensors
+        step = self._given.step
+        with ranks.preparing(_engine.abandon_load), dcp_records.in_step("local_step", *step):
+            checkpoint = open_checkpoint(directory, ranks.rank if alone else None)
+            catalog = _engine.catalog_of(checkpoint)
+            if catalog.transforms():
+                raise Unsupported(_TRANSFORMED)
+            leaves = self._leaves(catalog)
+            metadata = LazyMetadata(catalog, getattr(self._given.reader, "load_id", None))
+            fill_load_planner(self._given.planner, self._state_dict, leaves, metadata, ranks.rank)
+            fill_reader(self._given.reader, metadata, ranks.rank, use_collectives=not alone)
+            payloads = [leaf for leaf in leaves if not _is_tensor(leaf.value) or needs_payload(leaf.value)]
+            try:
+                read = self._read_payloads(checkpoint, payloads)
+            except MissingKey:  # of values: the error is to name the tensors too
+                self._read_payloads(checkpoint, [leaf for leaf in leaves if leaf.fqn not in catalog])
+                raise
+            opaque: list[tuple[torch.Tensor, torch.Tensor]] = []  # targets that only torch can fill, and from what
+            for leaf, payload in read:
+                if isinstance(leaf.value, torch.Tensor):
+                    opaque.append((leaf.value, tensor_in_payload(leaf.fqn, leaf.value, payload, self._allow_pickle)))
+                else:
+                    fresh.append((leaf, load_value(leaf.fqn, payload, self._allow_pickle)))
+            state = _engine.StateDict()
+            tensors = TensorTarget(state)
+            taken = {id(leaf) for leaf in payloads}
+            for leaf in leaves:
+                if id(leaf) in taken:
+                    continue
+                value = leaf.value
+                if isinstance(value, torch.Tensor) and value.device.type == "meta":
+                    value = _materialized(value)
+                    fresh.append((leaf, value))
+                tensors.add(leaf.path, value)
+        if ranks.rank == 0 or alone:
+            dcp_records.note_step("global_step", *step)
+        with dcp_records.in_step("read_data", *step):
+            conversions, missing = checkpoint.load(state, **self._options, **ranks.options, own_checkpoint=alone)
+            absent = set(missing)
+            tensors.finish(absent)
+            for target, source in opaque:
+                fill(target, source)
+            self._put(fresh, absent)
+        return conversions
+
+    def _leaves(self, catalog: _engine.Catalog) -> list[Leaf]:
+        if not self._flattens:
+            return top_level(self._state_dict)
+        leaves = flatten(self._state_dict)
+        # Keys that we do not ask for may be those of a torch before 2.4, which named some of what we ask for otherwise.
+        others = set(catalog.keys()).difference([leaf.fqn for leaf in leaves])
+        if others:
+            old = flatten_as_2_3(self._state_dict)
+            if any(leaf.fqn in others for leaf in old):
+                return old
+        return leaves
+
+    def _read_payloads(self, checkpoint: _engine.Checkpoint, leaves: list[Leaf]) -> list[tuple[Leaf, bytes]]:
+        if not leaves:
+            return []
+        state = _engine.StateDict()
+        for leaf in leaves:
+            if isinstance(leaf.value, torch.Tensor):
+                add_payload_target(state, leaf.path, leaf.value)
+            else:
+                state.add_serialized_value(leaf.path, b"")
+        _, missing = checkpoint.load(state, **self._options)
+        absent = set(missing)
+        return [(leaf, state.payload(i)) for i, leaf in enumerate(leaves) if state.fqn(i) not in absent]
+
+    @staticmethod
+    def _put(fresh: list[tuple[Leaf, Any]], missing: set[str]) -> None:
+        for leaf, value in fresh:
+            if not missing or leaf.fqn not in missing:
+                leaf.container[leaf.place] = value
+
+
+def restarting(attempt: Callable[[], _Result]) -> _Result:
+    """What `attempt` returns, begun anew if a save replaced the checkpoint under it."""
+    for restarts in range(_RESTARTS_MAX):
+        try:
+            return attempt()
+        except Replaced:
+            time.sleep(_RESTART_PAUSE_SECONDS * 2**restarts)
+    return attempt()
+
+
+def _with_restarts(directory: bytes, run: _Load, ranks: Ranks) -> list[tuple[str, int, int]]:
+    """All ranks come to the same answer at each turn, for they get the same errors."""
+    try:
+        return restarting(lambda: run.run(directory, ranks, alone=False))
+    except NotFound as missing:
+        # As in DCP, what the ranks have saved alone will do where there is nothing else.
+        if not _is_metadata_missing(missing, ranks, lambda rank: metadata_name(None)):
+            raise
+        try:
+            return restarting(lambda: run.run(directory, ranks, alone=True))
+        except NotFound as own:
+            if _is_metadata_missing(own, ranks, metadata_name):
+                raise missing from None  # the user is told of the file that every checkpoint has
+            raise
+
+
+def _is_metadata_missing(error: Error, ranks: Ranks, name_of: Callable[[int], str]) -> bool:
+    """Whether no rank sees its metadata file. `name_of` gives the file's name on a rank."""
+    failures = [cause for cause, _ in error.causes] or [error]
+    return len(failures) == ranks.count and all(
+        isinstance(failure, NotFound) and failure.file == name_of(ranks.rank if failure.rank is None else failure.rank)
+        for failure in failures
+    )
+
+
+def _is_transformed(error: Error, ranks: Ranks) -> bool:
+    """Whether every rank found stream transforms in the metadata. Nothing has been read or changed then."""
+    failures = [cause for cause, _ in error.causes] or [error]
+    return len(failures) == ranks.count and all(
+        isinstance(failure, Unsupported) and failure.message.startswith(_TRANSFORMED) for failure in failures
+    )
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor) or is_sharded(value)
+
+
+def _materialized(tensor: torch.Tensor) -> torch.Tensor:
+    """A meta tensor on the device where DCP would put it."""
+    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+    if alone and not is_declared_shard(tensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return torch.empty_like(tensor, device="cpu")
+    holder = {"": tensor}
+    _init_state_dict(holder)
+    return holder[""]

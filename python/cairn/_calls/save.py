@@ -1,0 +1,251 @@
+"""cairn.save: ``torch.distributed.checkpoint.save``, carried out by the engine."""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch.distributed.checkpoint.metadata import Metadata
+
+from cairn import _engine
+from cairn._calls.second_argument import takes_storage_second
+from cairn._calls.torch_driver import save_by_protocol
+from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
+from cairn._mirror import replacements
+from cairn._native.planners import save_planning, why_save_planner_is_foreign
+from cairn._native.storages import why_writer_is_foreign
+from cairn._pending import pending_saves
+from cairn._ranks.ranks import Ranks
+from cairn._results.driver_attributes import fill_save_planner, fill_writer
+from cairn._results.lazy_metadata import LazyMetadata
+from cairn._settings import save_deadlines
+from cairn._state.described import DescribedState, states_of
+from cairn._telemetry import dcp_records, engine_use
+from cairn.errors import Error
+from cairn.filesystem import save_options
+
+
+@takes_storage_second
+def save(
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: str | os.PathLike[str] | None = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    use_collectives: bool = True,
+) -> Metadata:
+    """Saves `state_dict` as the checkpoint in directory `checkpoint_id`, in the files of DCP.
+
+    The signature is that of ``torch.distributed.checkpoint.save``, which also takes `storage_writer` as the second
+    positional argument, with a warning. `state_dict` may be nested; of entries that have
+    ``state_dict()`` and ``load_state_dict()`` that state is saved; everything else is stored as it is. An old
+    checkpoint in the directory stays whole until the new one is durable, then makes room for it; files of others there
+    are left alone. Ctrl-C leaves the old one.
+
+    With a process group, its ranks save one state together, each what it holds: shards of a tensor must make it up
+    whole, what several ranks have is written once, shared out by bytes. What fails on one rank fails on all. With
+    ``use_collectives=False`` each rank plans and saves alone, under its own metadata file, as in DCP.
+
+    A call into the storage that hangs fails the save on every rank, within the deadlines of
+    :func:`cairn.configure_saves`.
+
+    Returns DCP's Metadata, filled when it is first looked at. Warns (PickleWarning) about values that can be loaded
+    only with ``allow_pickle=True``. Raises cairn.Error, which is a CheckpointException too, with the failures by rank.
+
+    A `planner` of another class than DCP's own plans by its own rules, and a `storage_writer` that is no file system's
+    stores by its own: torch's code drives such a save.
+    """
+    try:
+        return save_now(
+            state_dict,
+            checkpoint_id=checkpoint_id,
+            storage_writer=storage_writer,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            use_collectives=use_collectives,
+            before=_heed_earlier_saves,
+        )
+    except Error as error:
+        pending_saves.note_told(error)
+        raise
+
+
+def _heed_earlier_saves(directory: str | os.PathLike[str]) -> None:
+    pending_saves.raise_untold()
+    pending_saves.wait_for(directory)  # saves into one directory commit in their order
+
+
+def save_now(
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: str | os.PathLike[str] | None = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    use_collectives: bool = True,
+    **options: Any,
+) -> Metadata:
+    """As save(), with the `options` of save_states(): asynchronous saves are heeded only if `before` does."""
+    with dcp_records.in_call(
+        "save",
+        checkpoint_id=checkpoint_id,
+        storage_writer=storage_writer,
+        planner=planner,
+        process_group=process_group,
+    ):
+        return save_states(
+            lambda: states_of(state_dict),
+            checkpoint_id=checkpoint_id,
+            storage_writer=storage_writer,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            use_collectives=use_collectives,
+            **options,
+        )
+
+
+def _save_state_dict(
+    state_dict: dict[str, Any],
+    storage_writer: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+    use_collectives: bool = True,
+) -> Metadata:
+    """The save that torch's other modules call: entries are saved as they are, Statefuls too.
+
+    The engine's coordinator is rank 0, whatever `coordinator_rank` says; the checkpoint is the same. Called by torch's
+    own ``save``, it is torch's.
+    """
+    if replacements.is_called_by_torchs("state_dict_saver"):
+        theirs = replacements.original("state_dict_saver", "_save_state_dict")
+        more = {} if use_collectives else {"use_collectives": False}
+        saved: Metadata = theirs(state_dict, storage_writer, process_group, coordinator_rank, no_dist, planner, **more)
+        return saved
+    return _save_as_it_is(
+        state_dict,
+        storage_writer,
+        process_group,
+        coordinator_rank,
+        no_dist,
+        planner,
+        use_collectives=use_collectives,
+        call="_save_state_dict",
+    )
+
+
+def save_state_dict(
+    state_dict: dict[str, Any],
+    storage_writer: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+) -> Metadata:
+    """DCP's older save: entries are saved as they are, Statefuls too. Deprecated, as there."""
+    warnings.warn("`save_state_dict` is deprecated, use `save` instead", FutureWarning, stacklevel=2)
+    storage_writer.reset()
+    return _save_as_it_is(
+        state_dict, storage_writer, process_group, coordinator_rank, no_dist, planner, call="save_state_dict"
+    )
+
+
+def _save_as_it_is(
+    state_dict: dict[str, Any],
+    storage_writer: Any,
+    process_group: Any,
+    coordinator_rank: int,
+    no_dist: bool,
+    planner: Any,
+    *,
+    use_collectives: bool = True,
+    call: str,
+) -> Metadata:
+    """Saves entries as they are. `call` is for engine_use."""
+    try:
+        return save_states(
+            lambda: state_dict,
+            storage_writer=storage_writer,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            use_collectives=use_collectives,
+            coordinator_rank=coordinator_rank,
+            before=_heed_earlier_saves,
+            call=call,
+        )
+    except Error as error:
+        pending_saves.note_told(error)
+        raise
+
+
+def save_states(  # noqa: PLR0913 - DCP has eight of them
+    make_states: Callable[[], dict[str, Any]],
+    *,
+    checkpoint_id: str | os.PathLike[str] | None = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    use_collectives: bool = True,
+    coordinator_rank: int = 0,
+    before: Callable[[str | os.PathLike[str]], None] | None = None,
+    call: str = "save",
+    reason: str = "",
+) -> Metadata:
+    """Saves what `make_states` returns, which has no Statefuls any more. Other ranks are told if that raises.
+
+    `before` is called with the directory of a native save. `call` and `reason` are for engine_use: Cairn's function,
+    and why the call is not carried out as its caller expects. `coordinator_rank` is for torch's driver.
+    """
+    if why_save_planner_is_foreign(planner) or why_writer_is_foreign(storage_writer, checkpoint_id):
+        return save_by_protocol(
+            make_states,
+            checkpoint_id=checkpoint_id,
+            storage_writer=storage_writer,
+            planner=planner,
+            process_group=process_group,
+            no_dist=no_dist,
+            use_collectives=use_collectives,
+            coordinator_rank=coordinator_rank,
+            call=call,
+            reason=reason,
+        )
+    with as_checkpoint_exceptions() as here, contextlib.ExitStack() as at_the_end:
+        ranks = Ranks(process_group, no_dist)
+        here.rank = ranks.rank
+        together = ranks.options if use_collectives else {"alone_as_rank": ranks.rank}
+        if not use_collectives:
+            at_the_end.callback(ranks.meet)  # as DCP ends, also where this rank alone has failed
+        with ranks.preparing(_engine.abandon_save if use_collectives else None):
+            planning = save_planning(planner)
+            directory, options = save_options(checkpoint_id, storage_writer)
+            if before is not None:
+                before(directory)
+            states = make_states()
+            step = (directory, process_group)
+            with dcp_records.in_step("local_step", *step):
+                described = DescribedState(states, record_paths=planning["record_paths"])
+        coordinates = ranks.rank == 0 or not use_collectives
+        if coordinates:
+            dcp_records.note_step("global_step", *step)
+        with dcp_records.in_step("write_data", *step):
+            options = {**planning, **options, **together, "deadlines": save_deadlines.current()}
+            catalog, _, _, remarks = _engine.save(os.fsencode(directory), described.native, **options)
+        if coordinates:
+            dcp_records.note_step("finish_checkpoint", *step)
+    engine_use.note(call, directory, reason, expected=not reason)
+    for remark in remarks:
+        warnings.warn(remark, RuntimeWarning, stacklevel=2)
+    metadata = LazyMetadata(catalog)
+    fill_save_planner(planner, metadata, ranks.rank, states)
+    assert catalog.save_id is not None  # the engine gives every save one
+    fill_writer(storage_writer, catalog.save_id, ranks.rank, use_collectives=use_collectives)
+    return metadata

@@ -1,0 +1,42 @@
+"""The storage as the second positional argument, as ``torch.distributed.checkpoint`` still takes it.
+
+``save(state_dict, storage_writer)`` and ``load(state_dict, storage_reader)`` were the order of the arguments in earlier
+versions of torch, which keeps such calls working with a warning. So does Cairn.
+"""
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from cairn._state.state_argument import check_order, refuse_path
+from cairn.errors import InvalidArgument
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def takes_storage_second(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Decorates a function of a state dict and keywords, of which one is ``storage_writer`` or ``storage_reader``.
+
+    A call with two positional arguments passes the second one as that keyword, and warns. If the keyword is given too,
+    the call raises InvalidArgument, which torch reports as an AssertionError. So does a directory in place of the
+    storage, or of the state dict. The signature stays that of `function`.
+    """
+    keyword = next(name for name in inspect.signature(function).parameters if name.startswith("storage_"))
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if len(arguments) == 2:
+            check_order(function.__name__, *arguments)
+            refuse_path(function.__name__, arguments[1])
+            message = f"{function.__name__}() takes the storage as {keyword}=; as second argument it is deprecated"
+            warnings.warn(message, stacklevel=2)
+            if keyword in keywords:
+                raise InvalidArgument(f"{function.__name__}() got two storages: the second argument and {keyword}=")
+            keywords[keyword] = arguments[1]
+            arguments = arguments[:1]
+        return function(*arguments, **keywords)
+
+    return call

@@ -1,0 +1,199 @@
+"""Saves and loads in which somebody else's planner or storage takes part: by torch's own driver, with what is native.
+
+``cairn.save`` and ``cairn.load`` plan natively. If the planner or the storage overrides hooks, or is of a class that
+the engine does not know, they come here: torch's driver calls the hooks in their order. Hooks that a storage has from
+torch are Cairn's there (:mod:`cairn._native.hooks`): with a planner of the caller's the engine still moves the data.
+"""
+
+import contextlib
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
+from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
+from torch.distributed.checkpoint.metadata import Metadata
+
+from cairn._directory.location import local_directory
+from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions, with_failures
+from cairn._mirror import replacements
+from cairn._native.hooks import with_native_hooks
+from cairn._native.planners import why_load_planner_is_foreign, why_save_planner_is_foreign
+from cairn._native.storages import why_reader_is_foreign, why_torch_reads, why_torch_writes, why_writer_is_foreign
+from cairn._ranks.ranks import Ranks
+from cairn._settings.consent import pickle_allowed
+from cairn._telemetry import engine_use
+from cairn.errors import Error
+from cairn.filesystem import FileSystemReader, FileSystemWriter, MissingCheckpointId, reading
+
+_PathLike = str | os.PathLike[str]
+
+
+def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
+    make_states: Callable[[], dict[str, Any]],
+    *,
+    checkpoint_id: _PathLike | None = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    use_collectives: bool = True,
+    coordinator_rank: int = 0,
+    call: str = "save",
+    reason: str = "",
+) -> Metadata:
+    """Saves by torch's driver what `make_states` returns: of Statefuls their ``state_dict()``.
+
+    What fails on one rank fails on all, also before and after the driver's work, where torch's own call leaves the
+    other ranks waiting or content: in `make_states`, in the writer's ``reset``, or if its ``finish`` does not commit.
+
+    `call` and `reason` are for engine_use: Cairn's function, and why the call is not carried out as its caller expects.
+
+    Raises what torch's driver raises, a CheckpointException with the failures by rank; if the first of them is a
+    cairn.Error, one that is both. With Cairn's writer a failure leaves the old checkpoint whole and no files.
+    """
+    reasons = [reason, _planned(why_save_planner_is_foreign(planner))]
+    reasons.append(_stored(why_writer_is_foreign(storage_writer, checkpoint_id)))
+    ranks = Ranks(process_group, no_dist or not use_collectives)
+    with ranks.all_or_none("prepare"):
+        state_dict = make_states()
+        writer = _writer(storage_writer, checkpoint_id)
+    place = checkpoint_id or getattr(writer, "path", "")
+    keywords: dict[str, Any] = {} if use_collectives else {"use_collectives": False}
+    driver = replacements.original("state_dict_saver", "_save_state_dict")
+    try:
+        with engine_use.driving(call, place, reasons), _as_torch_raises():
+            saved: Metadata = driver(
+                state_dict, writer, process_group, coordinator_rank, _is_alone(no_dist), planner, **keywords
+            )
+            with ranks.all_or_none("finish"):
+                if _is_cairns(writer, FileSystemWriter):
+                    FileSystemWriter.check_committed(writer)
+            return saved
+    finally:
+        if _is_cairns(writer, FileSystemWriter):
+            FileSystemWriter.give_up(writer)  # not the caller's method of that name
+
+
+def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
+    make_states: Callable[[], dict[str, Any]],
+    *,
+    checkpoint_id: _PathLike | None = None,
+    storage_reader: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+    coordinator_rank: int = 0,
+    allow_pickle: bool,
+    call: str = "load",
+    **options: Any,
+) -> None:
+    """Fills what `make_states` returns, a state dict of which Statefuls have been resolved, by torch's driver.
+
+    What fails on one rank fails on all, as in save_by_protocol(). `allow_pickle` is as in ``cairn.load``, and so are
+    `options` (verify, allow_cast, follow_links). A planner that overrides ``load_bytes`` gets the bytes as they are
+    stored. Storages of others know none of these. Raises as save_by_protocol().
+    """
+    # Cairn's own callers give that planner of torch's: nobody expects another one.
+    ours = type(planner) is _EmptyStateDictLoadPlanner
+    reasons = ["" if ours else _planned(why_load_planner_is_foreign(planner))]
+    reasons.append(_stored(why_reader_is_foreign(storage_reader, checkpoint_id)))
+    with Ranks(process_group, no_dist).all_or_none("prepare"):
+        state_dict = make_states()
+        reader = _reader(storage_reader, checkpoint_id)
+    place = checkpoint_id or getattr(reader, "path", "")
+    rules: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if _is_cairns(reader, FileSystemReader):
+        rules = reading(reader, allow_pickle, options)
+    driver = replacements.original("state_dict_loader", "_load_state_dict")
+    with rules, engine_use.driving(call, place, reasons), _as_torch_raises():
+        driver(state_dict, reader, process_group, coordinator_rank, _is_alone(no_dist), planner)
+
+
+def _load_state_dict_from_keys(
+    keys: set[str] | str | None = None,
+    *,
+    checkpoint_id: _PathLike | None = None,
+    storage_reader: Any = None,
+    process_group: Any = None,
+) -> dict[str, Any]:
+    """A new state dict with what the checkpoint has under `keys`, whole and on the CPU; None: all of it.
+
+    A key stands for itself, or for all below it: "model" for "model.layer.weight".
+    """
+    state_dict: dict[str, Any] = {}
+    planner: Any = _EmptyStateDictLoadPlanner
+    load_by_protocol(
+        lambda: state_dict,
+        checkpoint_id=checkpoint_id,
+        storage_reader=storage_reader,
+        planner=planner(keys={keys} if isinstance(keys, str) else keys),
+        process_group=process_group,
+        allow_pickle=pickle_allowed(None),
+        call="_load_state_dict_from_keys",
+    )
+    return state_dict
+
+
+def _is_alone(no_dist: bool) -> bool:
+    return no_dist or not dist.is_available() or not dist.is_initialized()
+
+
+def _writer(storage: Any, checkpoint_id: _PathLike | None) -> Any:
+    """The writer for torch's driver: the one that was given, or else torch's for the id, with Cairn's native hooks."""
+    if storage is None and checkpoint_id and (directory := local_directory(checkpoint_id)) is not None:
+        return FileSystemWriter(directory)
+    storage = _set_up(storage, checkpoint_id, reader=False)
+    if not isinstance(storage, StockWriter):
+        return storage
+    ours = with_native_hooks(storage, StockWriter, FileSystemWriter)
+    return storage if why_torch_writes(ours) else ours
+
+
+def _reader(storage: Any, checkpoint_id: _PathLike | None) -> Any:
+    """As _writer()."""
+    if storage is None and checkpoint_id and (directory := local_directory(checkpoint_id)) is not None:
+        return FileSystemReader(directory)
+    storage = _set_up(storage, checkpoint_id, reader=True)
+    if not isinstance(storage, StockReader):
+        return storage
+    ours = with_native_hooks(storage, StockReader, FileSystemReader)
+    return storage if why_torch_reads(ours) else ours
+
+
+def _is_cairns(storage: Any, ours: type) -> bool:
+    """Whether the storage is of this class of Cairn's, or of one that extends it. isinstance accepts torch's too."""
+    return ours in type(storage).__mro__
+
+
+def _set_up(storage: Any, checkpoint_id: _PathLike | None, *, reader: bool) -> Any:
+    if storage is None and not checkpoint_id:
+        raise MissingCheckpointId("`checkpoint_id` must be specified if there is no storage reader or writer")
+    set_up = importlib.import_module(f"{replacements.TORCH}._storage_utils")._storage_setup
+    return set_up(storage, checkpoint_id, reader=reader)
+
+
+def _planned(reason: str) -> str:
+    return f"planned by torch's code: {reason}" if reason else ""
+
+
+def _stored(reason: str) -> str:
+    return f"storage: {reason}" if reason else ""
+
+
+@contextlib.contextmanager
+def _as_torch_raises() -> Iterator[None]:
+    try:
+        with as_checkpoint_exceptions():
+            yield
+    except CheckpointException as error:
+        if isinstance(error, Error):
+            raise
+        first = next((failure for _, (failure, _) in sorted(error.failures.items())), None)
+        if not isinstance(first, Error):
+            raise
+        raise with_failures(first, error.failures) from error

@@ -1,0 +1,36 @@
+"""Opens a checkpoint by the engine; the error about a directory without one names the call that finds the newest."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from cairn import _engine
+from cairn._directory.location import metadata_name
+from cairn.errors import NotFound
+
+_Directory = str | os.PathLike[str] | bytes
+
+
+def open_checkpoint(directory: _Directory, rank: int | None = None) -> _engine.Checkpoint:
+    """The checkpoint in `directory`, or what `rank` has saved alone there. Raises the engine's error, or NotFound."""
+    with naming_latest(directory):
+        return _engine.open(os.fsencode(directory), metadata_name(rank))
+
+
+@contextlib.contextmanager
+def naming_latest(directory: _Directory) -> Iterator[None]:
+    """In the error about a directory that holds no checkpoint, but directories with checkpoints: the next step.
+
+    The engine says what it found instead of the metadata (``actual``), and knows no call of Python.
+    """
+    try:
+        yield
+    except NotFound as error:
+        if error.file != metadata_name(None) or error.actual is None:
+            raise
+        place = os.fsdecode(directory)
+        raise NotFound(
+            f"no checkpoint in '{place}' (no {error.file}). It holds {error.actual}: did you mean "
+            f"cairn.latest({place!r})?",
+            **error.place,
+        ) from None

@@ -1,0 +1,96 @@
+"""Errors as the callers of DCP expect them: a ``CheckpointException`` with the failures of each rank."""
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from torch.distributed.checkpoint.api import CheckpointException
+
+from cairn._failures.exception_record import ExceptionRecord, exception_of, trace_of
+from cairn.errors import Error
+
+Failure: TypeAlias = tuple[BaseException, traceback.StackSummary]
+
+
+@dataclass
+class Here:
+    """The rank to which a failure is put down that names none."""
+
+    rank: int = 0
+
+
+@contextlib.contextmanager
+def as_checkpoint_exceptions() -> Iterator["Here"]:
+    """Turns every cairn.Error into one that is also a CheckpointException, with what failed on which rank.
+
+    What it gives takes the number of this rank, as soon as that is known.
+    """
+    here = Here()
+    try:
+        yield here
+    except Error as error:
+        if isinstance(error, CheckpointException):
+            raise
+        raise _combined(error, here.rank) from (error.__cause__ or None)
+
+
+_classes: dict[type[Error], type[Error]] = {}  # by the class that they extend
+
+
+def _class_of(kind: type[Error]) -> type[Error]:
+    """`kind` and CheckpointException in one: as an Exception it is caught by what catches `kind`."""
+
+    if kind in _classes:
+        return _classes[kind]
+
+    def reduce(self: Any) -> tuple[Any, ...]:
+        return _rebuild, (kind, self.message, self.place, self.failures)
+
+    members = {
+        "__reduce__": reduce,
+        "__module__": kind.__module__,
+        "__doc__": kind.__doc__,
+        "__qualname__": kind.__name__,
+    }
+    _classes[kind] = cast(type[Error], type(kind.__name__, (kind, CheckpointException), members))
+    return _classes[kind]
+
+
+def failure_of(error: BaseException) -> Failure:
+    """A rank's failure as CheckpointException holds it."""
+    summary = traceback.extract_tb(error.__traceback__)
+    for frame in summary:  # code objects, which Python 3.13 keeps here, can't be pickled
+        if hasattr(frame, "_code"):
+            object.__setattr__(frame, "_code", None)
+    return error, summary
+
+
+def failures_of(error: Error) -> dict[int, Failure]:
+    """What failed on which rank, as the ranks told it. Empty if one process failed alone."""
+    return {cause.rank or 0: _told(cause, record) for cause, record in error.causes}
+
+
+def with_failures(error: Error, failures: dict[int, Failure]) -> Error:
+    """`error` as one that is a CheckpointException too, with the failures of a CheckpointException."""
+    return _rebuild(type(error), error.message, error.place, failures)
+
+
+def _combined(error: Error, here: int) -> Error:
+    failures = failures_of(error)
+    return with_failures(error, failures or {here if error.rank is None else error.rank: failure_of(error)})
+
+
+def _told(cause: Error, record: ExceptionRecord | None) -> Failure:
+    """The failure of a rank that gave `cause` to the engine, or in which the engine itself failed."""
+    if record is None:
+        return failure_of(cause)
+    exception = exception_of(record, cause.place)
+    return exception, trace_of(record)
+
+
+def _rebuild(kind: type[Error], message: str, place: dict[str, Any], failures: dict[int, Any]) -> Error:
+    combined = _class_of(kind)(message, **place)
+    combined._failures = failures  # type: ignore[attr-defined]
+    return combined

@@ -1,0 +1,114 @@
+"""The modules of ``torch.distributed.checkpoint`` under the name ``cairn``.
+
+Every name that a module of that package has, Cairn's module of the same name has too: ``cairn.state_dict`` stands for
+``torch.distributed.checkpoint.state_dict``, private names and sub-packages included. `replacements.OURS` says which of
+them are Cairn's own. The others are torch's objects themselves, looked up anew each time they are asked for.
+
+A module for which Cairn has no file is made when it is first imported. One that has a file (``cairn.filesystem``) holds
+what is Cairn's own, and ends with ``__getattr__, __dir__ = modules.names_of(__name__)`` for the rest.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import Any
+
+from cairn._mirror.replacements import TORCH, originals, own
+
+# Modules of Cairn that are programs as torch's are: ``python -m cairn.format_utils`` calls this module's ``main``.
+_PROGRAMS = {"cairn.format_utils": "cairn._calls.file_conversion"}
+
+_MISSING = object()
+
+
+def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` for Cairn's module `module`: they add what torch's module of that name has."""
+    theirs = TORCH + module.removeprefix("cairn")
+
+    def look_up(name: str) -> Any:
+        return _attribute(module, theirs, name)
+
+    def list_names() -> list[str]:
+        here = vars(sys.modules[module])
+        torch_module = sys.modules.get(theirs)
+        return sorted({*here.get("__all__", here), *(() if torch_module is None else dir(torch_module))})
+
+    return look_up, list_names
+
+
+def find_modules() -> None:
+    """Makes the modules that only torch has importable as Cairn's."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())
+
+
+class _Finder:
+    """Finds and loads. It comes last: it is asked for ``cairn.<name>`` only if Cairn has no file of that name."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith("cairn."):
+            return None
+        try:
+            found = _find(TORCH + fullname.removeprefix("cairn"))
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            message = f"No module named '{fullname}'; those of {TORCH} need torch, which is not installed"
+            raise ModuleNotFoundError(message, name=fullname) from error
+        if found is None:
+            return None
+        is_package = found.submodule_search_locations is not None
+        return ModuleSpec(fullname, self, origin=found.name, is_package=is_package)  # type: ignore[arg-type]
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """For ``python -m``; None for what is no program."""
+        if fullname not in _PROGRAMS:
+            return None
+        return compile(f"import sys, {_PROGRAMS[fullname]} as it\nsys.exit(it.main())\n", fullname, "exec")
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """As Python makes modules."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        theirs = importlib.import_module(TORCH + name.removeprefix("cairn"))
+        module.__doc__ = f"{theirs.__name__}, with what is Cairn's own in its place."
+        module.__dict__["__getattr__"], module.__dict__["__dir__"] = names_of(name)
+
+
+def _find(module: str) -> ModuleSpec | None:
+    import importlib.util  # takes its time, and `import cairn` does not need it
+
+    return importlib.util.find_spec(module)
+
+
+def _attribute(module: str, theirs: str, name: str) -> Any:
+    """What Cairn's `module` has as `name` if torch's module `theirs` has it."""
+    if name == "__all__":
+        return _star(importlib.import_module(theirs))
+    if not (name.startswith("__") and name.endswith("__")):  # those say what a module itself is
+        torch_module = importlib.import_module(theirs)
+        value = getattr(torch_module, name, _MISSING)
+        if value is not _MISSING:
+            return _ours_if_any(value)
+        if hasattr(torch_module, "__path__") and _find(f"{theirs}.{name}") is not None:
+            return importlib.import_module(f"{module}.{name}")  # torch's has not been imported yet
+    raise AttributeError(f"module '{module}' has no attribute '{name}'", name=name, obj=sys.modules[module])
+
+
+def _star(module: ModuleType) -> list[str]:
+    """What ``from module import *`` takes."""
+    public = [name for name in vars(module) if not name.startswith("_")]
+    return list(getattr(module, "__all__", public))
+
+
+def _ours_if_any(value: Any) -> Any:
+    if isinstance(value, ModuleType):
+        name = value.__name__
+        within = name == TORCH or name.startswith(f"{TORCH}.")
+        return importlib.import_module("cairn" + name.removeprefix(TORCH)) if within else value
+    return next((own(key) for key, theirs in originals().items() if value is theirs), value)

@@ -1,0 +1,142 @@
+"""Which storages of ``torch.distributed.checkpoint`` the engine stands in for, and in which directory.
+
+They are torch's ``FileSystemWriter`` and ``FileSystemReader``, Cairn's own, and ``FsspecWriter`` and ``FsspecReader``,
+in a directory of a local file system and in torch's plain format; of subclasses, the hooks that they do not override
+(:mod:`cairn._native.hooks`). Each function here that gives a reason gives "" if there is none.
+"""
+
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+from torch.distributed.checkpoint._extension import ExtensionRegistry
+from torch.distributed.checkpoint.filesystem import FileSystem, SerializationFormat
+from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
+from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
+from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlockingStager
+
+from cairn._directory.location import local_directory
+from cairn._mirror import replacements
+from cairn._native.hooks import extends, hooks_of, name_of, overridden, why_not_native
+
+_PathLike = str | os.PathLike[str]
+
+# Hooks that make no difference to what is stored: a writer is a stager too.
+_OTHER_HOOKS = hooks_of(StockBlockingStager) | {"validate_checkpoint_id"}
+_WRITER_HOOKS = hooks_of(StockWriter) - _OTHER_HOOKS
+_READER_HOOKS = hooks_of(StockReader) - _OTHER_HOOKS
+
+# If a subclass overrides one of these, then torch's code carries out the hooks that it inherits from Cairn's class.
+# The steps of a writer (claim, write, commit) go together: a subclass that overrides one of the first two, as those of
+# Megatron and NVRx do, stores in its own way. So does one whose finish() does not call super()'s: it writes metadata of
+# its own, or has torch's class write it, and Cairn's claim would never be committed. A reader's hooks are independent
+# of each other.
+_WRITING_HOOKS = ("_get_metadata_path", "_metadata_exists", "_write_data", "prepare_global_plan", "write_data")
+_READING_HOOKS = ("_get_metadata_path", "_slice_file")
+
+
+def why_writer_is_foreign(writer: Any, checkpoint_id: _PathLike | None) -> str:
+    """Why the engine can't carry out a whole save for `writer`, reset to `checkpoint_id` unless that is None.
+
+    Without a writer: why the id is no directory.
+    """
+    if writer is None:
+        return _why_no_directory(checkpoint_id)
+    return why_not_native(writer, _WRITER_HOOKS, _native_writers()) or _why_not_plain(writer, checkpoint_id)
+
+
+def why_reader_is_foreign(reader: Any, checkpoint_id: _PathLike | None) -> str:
+    """Why the engine can't carry out a whole load for `reader`: as why_writer_is_foreign()."""
+    if reader is None:
+        return _why_no_directory(checkpoint_id)
+    if reason := why_not_native(reader, _READER_HOOKS, _native_readers()):
+        return reason
+    if not _is_local(reader, checkpoint_id):
+        return _elsewhere(reader)
+    known = reader.transforms.extension_registry.extensions.keys() == ExtensionRegistry().extensions.keys()
+    return "" if known else f"{name_of(type(reader))} has stream extensions"
+
+
+def why_torch_writes(writer: Any) -> str:
+    """Why torch's code, not the engine, carries out the hooks that `writer` inherits from Cairn's FileSystemWriter."""
+    native = _native_writers()
+    if reason := _of_its_own(writer, _WRITING_HOOKS, native):
+        return reason
+    if not extends(writer, "finish", native):
+        return f"{name_of(type(writer))} overrides finish without super().finish()"
+    return _why_not_plain(writer, None)
+
+
+def why_torch_reads(reader: Any) -> str:
+    """As why_torch_writes(), for a FileSystemReader."""
+    if reason := _of_its_own(reader, _READING_HOOKS, _native_readers()):
+        return reason
+    return "" if _is_local(reader, None) else _elsewhere(reader)
+
+
+def directory_of(storage: Any) -> _PathLike:
+    """The directory of a storage that is a local one."""
+    local = _local_fsspec(storage.fs)
+    directory: _PathLike = storage.path if local is None else local._strip_protocol(os.fspath(storage.path))
+    return directory
+
+
+def _native_writers() -> tuple[type, ...]:
+    fsspec = _fsspec_module()
+    ours = replacements.own(("filesystem", "FileSystemWriter"))
+    return (ours, StockWriter, *(() if fsspec is None else (fsspec.FsspecWriter,)))
+
+
+def _native_readers() -> tuple[type, ...]:
+    fsspec = _fsspec_module()
+    ours = replacements.own(("filesystem", "FileSystemReader"))
+    return (ours, StockReader, *(() if fsspec is None else (fsspec.FsspecReader,)))
+
+
+def _fsspec_module() -> ModuleType | None:
+    """Torch's module of storages that fsspec reaches; None if there are no instances of its classes."""
+    return sys.modules.get(f"{replacements.TORCH}._fsspec_filesystem")
+
+
+def _of_its_own(storage: Any, hooks: tuple[str, ...], native: tuple[type, ...]) -> str:
+    names = overridden(storage, hooks, native)
+    return f"{name_of(type(storage))} overrides {', '.join(names)}" if names else ""
+
+
+def _why_not_plain(writer: Any, checkpoint_id: _PathLike | None) -> str:
+    if not _is_local(writer, checkpoint_id):
+        return _elsewhere(writer)
+    if writer.transforms.extensions:
+        return f"{name_of(type(writer))} has stream extensions"
+    if writer.serialization_format is not SerializationFormat.TORCH_SAVE:
+        return f"{name_of(type(writer))} has the serialization format {writer.serialization_format.name}"
+    return ""
+
+
+def _elsewhere(storage: Any) -> str:
+    return f"{name_of(type(storage))} is for another storage than a local directory"
+
+
+def _why_no_directory(checkpoint_id: _PathLike | None) -> str:
+    if not checkpoint_id or local_directory(checkpoint_id) is not None:
+        return ""
+    return f"{str(checkpoint_id).partition('://')[0]}:// is another storage than a local directory"
+
+
+def _is_local(storage: Any, checkpoint_id: _PathLike | None) -> bool:
+    if type(storage.fs) is FileSystem:
+        return True
+    if checkpoint_id is None:
+        return _local_fsspec(storage.fs) is not None
+    fsspec = _fsspec_module()  # whose reset() takes another file system if the id says so
+    is_fsspec = fsspec is not None and type(storage.fs) is fsspec.FileSystem
+    return is_fsspec and "::" not in str(checkpoint_id) and local_directory(checkpoint_id) is not None
+
+
+def _local_fsspec(fs: Any) -> Any:
+    """fsspec's object for local files, if that is what this file system of torch's uses; None otherwise."""
+    torchs, local = _fsspec_module(), sys.modules.get("fsspec.implementations.local")
+    if torchs is None or local is None or type(fs) is not torchs.FileSystem:
+        return None
+    return fs.fs if type(fs.fs) is local.LocalFileSystem else None

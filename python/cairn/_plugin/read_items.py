@@ -1,0 +1,199 @@
+"""The read items of a torch load plan, read by the engine: straight into the planner's tensors, every byte checked."""
+
+import io
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
+
+from cairn import _engine
+from cairn._native.hooks import overridden
+from cairn._state.tensors import TensorTarget, fill, needs_payload, tensor_in_payload
+from cairn._state.values import payload_without_code
+from cairn.errors import InvalidArgument, MissingKey
+
+# Tensors that share one call to the engine. What goes by a detour (other devices) has copies in memory meanwhile.
+_BATCH_BYTES_MAX = 1 << 30
+
+# With these as torch has them, a planner's tensors are those of the state dict, all there at once.
+_TENSOR_HOOKS = ("resolve_tensor", "commit_tensor", "lookup_tensor", "transform_tensor")
+
+
+class _Chunk(NamedTuple):
+    """What lies at one place of a data file: `key` as the checkpoint's own metadata has it."""
+
+    key: str
+    shape: tuple[int, ...] = ()  # of the whole tensor
+    offsets: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    is_tensor: bool = True
+
+
+class ItemReader:
+    """Reads items of one open checkpoint.
+
+    `storage_data` says where an item lies: it is followed, whatever its keys are, for some rename them in the metadata.
+    `options` are those of the engine's loads. torch's own planner unpickles the values that it gets: it gets them as
+    values that ``cairn.load`` has read, with `allow_pickle` as there, and this process has pickled. A planner that
+    overrides ``load_bytes`` gets the bytes as they are stored.
+    """
+
+    def __init__(
+        self,
+        checkpoint: _engine.Checkpoint,
+        storage_data: Mapping[MetadataIndex, Any],
+        options: dict[str, Any],
+        allow_pickle: bool,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._storage_data = storage_data
+        self._options = options
+        self._payload_options = {name: value for name, value in options.items() if name != "allow_cast"}
+        self._allow_pickle = allow_pickle
+        self._catalog = _engine.catalog_of(checkpoint)
+        self._chunks = _chunks_by_place(self._catalog)
+        #: Float conversions and casts of what has been read: key, saved and wanted dtype code.
+        self.conversions: list[tuple[str, int, int]] = []
+
+    def knows(self, item: ReadItem) -> bool:
+        """Whether the engine can read the item; not if it went through a stream transform, or is at another place."""
+        info = self.info_of(item)
+        return not info.transform_descriptors and self.has_chunk(item)
+
+    def is_transformed(self, item: ReadItem) -> bool:
+        """Whether the item is one for cairn._plugin.transformed_items."""
+        return bool(self.info_of(item).transform_descriptors) and self.has_chunk(item)
+
+    def has_chunk(self, item: ReadItem) -> bool:
+        """Whether the checkpoint's own metadata has the item at that place, transformed or not."""
+        info = self.info_of(item)
+        chunk = self._chunks.get((info.relative_path, info.offset))
+        return chunk is not None and chunk.is_tensor == (item.type is not LoadItemType.BYTE_IO)
+
+    def read(self, items: list[ReadItem], planner: LoadPlanner) -> None:
+        """Values first: what can't be decoded is found out before a tensor changes."""
+        for item in items:
+            if item.type is LoadItemType.BYTE_IO:
+                self._read_value(item, planner)
+        tensors = [item for item in items if item.type is not LoadItemType.BYTE_IO]
+        if not is_stock(planner, *_TENSOR_HOOKS):
+            for item in tensors:  # it may have one tensor at a time, and may expect its commit before the next
+                self._read_tensors([item], planner)
+            return
+        batch: list[ReadItem] = []
+        batch_bytes = 0
+        for item in tensors:
+            batch.append(item)
+            batch_bytes += self.info_of(item).length
+            if batch_bytes >= _BATCH_BYTES_MAX:
+                self._read_tensors(batch, planner)
+                batch, batch_bytes = [], 0
+        self._read_tensors(batch, planner)
+
+    def info_of(self, item: ReadItem) -> Any:
+        """Where the item lies: its torch ``_StorageInfo``. Raises MissingKey."""
+        info = self._storage_data.get(item.storage_index)
+        if info is None:
+            key = item.storage_index.fqn
+            raise MissingKey(f"the checkpoint has no bytes for '{key}' at {item.storage_index.offset}", key=key)
+        return info
+
+    def stored_tensor_of(self, item: ReadItem) -> tuple[tuple[int, ...], int]:
+        """Sizes of the chunk that a tensor item lies in, and its code of a dtype. For what has_chunk()."""
+        chunk = self._chunk_of(item)
+        tensor = self._catalog.tensor(chunk.key)
+        assert tensor is not None  # or the chunk were a value's
+        return chunk.sizes, tensor[0]
+
+    def _chunk_of(self, item: ReadItem) -> _Chunk:
+        info = self.info_of(item)
+        return self._chunks[info.relative_path, info.offset]
+
+    def _read_value(self, item: ReadItem, planner: LoadPlanner) -> None:
+        key = self._chunk_of(item).key
+        payload = self._checkpoint.read_payload(key, **self._payload_options)
+        if is_stock(planner, "load_bytes"):
+            payload = payload_without_code(key, payload, self._allow_pickle)
+        planner.load_bytes(item, io.BytesIO(payload))
+
+    def _read_tensors(self, items: list[ReadItem], planner: LoadPlanner) -> None:
+        state = _engine.StateDict()
+        targets = TensorTarget(state)
+        resolved = []
+        for item in items:
+            chunk = self._chunk_of(item)
+            target = planner.resolve_tensor(item).detach()
+            resolved.append((item, target))
+            _check_fits(item, chunk, target)
+            if needs_payload(target):
+                payload = self._checkpoint.read_payload(chunk.key, **self._payload_options)
+                fill(target, tensor_in_payload(chunk.key, target, payload, self._allow_pickle))
+                continue
+            offsets = [first + inside for first, inside in zip(chunk.offsets, item.storage_offsets, strict=True)]
+            targets.add_part((chunk.key,), target, chunk.shape, offsets)
+        if len(state):
+            conversions, _ = self._checkpoint.load(state, **self._options)
+            self.conversions += conversions
+            targets.finish(set())
+        for item, target in resolved:
+            planner.commit_tensor(item, target)
+
+
+class PlannerWithoutCode:
+    """A planner for torch's own ``read_data``: values that torch's planner would unpickle are read by Cairn first."""
+
+    def __init__(self, planner: LoadPlanner, allow_pickle: bool) -> None:
+        self._planner = planner
+        self._allow_pickle = allow_pickle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._planner, name)
+
+    def load_bytes(self, item: ReadItem, value: io.BytesIO) -> None:
+        """As the planner's; raises UnsafeContent for a value that only running its pickle could make."""
+        if is_stock(self._planner, "load_bytes"):
+            value = io.BytesIO(payload_without_code(item.dest_index.fqn, value.read(), self._allow_pickle))
+        self._planner.load_bytes(item, value)
+
+
+def _check_fits(item: ReadItem, chunk: _Chunk, target: torch.Tensor) -> None:
+    if target.shape != item.lengths:
+        raise InvalidArgument(
+            f"the planner has a tensor of another shape than it planned for '{item.dest_index.fqn}'",
+            key=item.dest_index.fqn,
+            expected=str(tuple(item.lengths)),
+            actual=str(tuple(target.shape)),
+        )
+    boxes = list(zip(item.storage_offsets, item.lengths, chunk.sizes, strict=False))
+    fits = len(boxes) == len(item.storage_offsets) == len(chunk.sizes)
+    if not fits or any(first < 0 or first + length > size for first, length, size in boxes):
+        raise InvalidArgument(
+            f"a read item that is not within its chunk of '{chunk.key}'",
+            key=chunk.key,
+            expected=f"within {chunk.sizes}",
+            actual=f"{tuple(item.lengths)} at {tuple(item.storage_offsets)}",
+        )
+
+
+def is_stock(planner: LoadPlanner, *hooks: str) -> bool:
+    """Whether these methods of the planner are torch's own."""
+    return not overridden(planner, hooks, (DefaultLoadPlanner,))
+
+
+def _chunks_by_place(catalog: _engine.Catalog) -> dict[tuple[str, int], _Chunk]:
+    chunks: dict[tuple[str, int], _Chunk] = {}
+    for key in catalog.keys():  # noqa: SIM118 - not a mapping
+        tensor = catalog.tensor(key)
+        if tensor is None:
+            file, offset, _ = catalog.value(key) or (None, 0, 0)
+            if file is not None:
+                chunks[file, offset] = _Chunk(key, is_tensor=False)
+            continue
+        _, shape, _, parts = tensor
+        for offsets, sizes, file, offset, _ in parts:
+            if file is not None:
+                chunks[file, offset] = _Chunk(key, shape, offsets, sizes)
+    return chunks

@@ -1,0 +1,201 @@
+"""Read items that went through stream transforms (compression) when torch wrote them: the transforms are undone here.
+
+torch's ``read_data`` follows any path in the metadata, expands a stream whatever its size and checks no checksum.
+Here the file lies in the checkpoint's directory, the size is bounded, and the records of the archive that comes out are
+held against their checksums. A transform carries no checksum of its own, so a value that is not an archive of
+``torch.save`` goes unchecked.
+"""
+
+import errno
+import io
+import math
+import os
+import stat
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
+
+from cairn import _engine
+from cairn._plugin.read_items import ItemReader, is_stock
+from cairn._state.tensors import DTYPES, fill, needs_payload
+from cairn._state.torch_file import check_rules_hold
+from cairn._state.values import payload_without_code
+from cairn.errors import Corrupt, Error, InvalidArgument, Unsupported
+
+_PIECE_BYTES = 1 << 20
+_ARCHIVE_BYTES_MAX = 1 << 20  # of an archive around the elements of a tensor
+_OPAQUE_ELEMENT_BYTES_MAX = 32  # of what only torch can describe: a quantised element with a scale and a zero point
+_VALUE_BYTES_MAX = 256 << 20  # the metadata does not say how large a value is: so much, and _VALUE_RATIO_MAX
+_VALUE_RATIO_MAX = 256  # times the stored bytes
+
+
+class TransformedItems:
+    """Reads transformed items of the checkpoint in `directory`, by a reader's `transforms`.
+
+    `options` and `allow_pickle` are as in ItemReader. No code from the checkpoint runs without `allow_pickle`, but a
+    transform that the caller registered runs, and bounds its own memory.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        transforms: Any,
+        items: ItemReader,
+        options: Mapping[str, Any],
+        allow_pickle: bool,
+    ) -> None:
+        self._directory = Path(os.fspath(directory))
+        self._transforms = transforms
+        self._items = items
+        self._options = options
+        self._allow_pickle = allow_pickle
+
+    def read(self, items: list[ReadItem], planner: LoadPlanner) -> None:
+        """Values first. Raises Unsupported for a transform that is not registered; Corrupt; UnsafeContent."""
+        for item in sorted(items, key=lambda item: item.type is not LoadItemType.BYTE_IO):
+            if item.type is LoadItemType.BYTE_IO:
+                self._read_value(item, planner)
+            else:
+                self._read_tensor(item, planner)
+
+    def _read_value(self, item: ReadItem, planner: LoadPlanner) -> None:
+        stored = self._items.info_of(item).length
+        payload = self._expanded(item, _VALUE_BYTES_MAX + _VALUE_RATIO_MAX * stored)
+        if is_stock(planner, "load_bytes"):
+            payload = payload_without_code(item.storage_index.fqn, payload, self._allow_pickle)
+        planner.load_bytes(item, io.BytesIO(payload))
+
+    def _read_tensor(self, item: ReadItem, planner: LoadPlanner) -> None:
+        key = item.storage_index.fqn
+        target = planner.resolve_tensor(item).detach()
+        chunk, code = self._items.stored_tensor_of(item)
+        element_bytes = _OPAQUE_ELEMENT_BYTES_MAX if needs_payload(target) else _engine.DTYPE_ITEM_BYTES[code]
+        payload = self._expanded(item, math.prod(chunk) * element_bytes + _ARCHIVE_BYTES_MAX)
+        if not self._allow_pickle:
+            check_rules_hold(f"the tensor under '{key}'", key=key)
+        try:
+            saved = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise Unsupported(f"torch can't read the tensor under '{key}': {error}", key=key) from error
+        if not isinstance(saved, torch.Tensor) or saved.shape != chunk or saved.dtype != DTYPES.get(code):
+            found = f"{saved.dtype} {tuple(saved.shape)}" if isinstance(saved, torch.Tensor) else type(saved).__name__
+            expected = f"{DTYPES.get(code)} {chunk}"
+            raise Corrupt("another item than the metadata says", key=key, expected=expected, actual=found)
+        for dimension, (first, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+            if saved.shape[dimension] != length:
+                saved = saved.narrow(dimension, first, length)
+        if saved.shape != target.shape:
+            raise InvalidArgument(
+                f"size mismatch for '{key}'", key=key, expected=str(tuple(target.shape)), actual=str(tuple(saved.shape))
+            )
+        self._note_conversion(key, code, target.dtype)
+        fill(target, saved)
+        planner.commit_tensor(item, target)
+
+    def _note_conversion(self, key: str, code: int, target: torch.dtype) -> None:
+        saved = DTYPES[code]
+        if saved == target:
+            return
+        if not self._options.get("allow_cast") and not (saved.is_floating_point and target.is_floating_point):
+            raise InvalidArgument(
+                "the checkpoint holds another dtype (allow_cast converts it)",
+                key=key,
+                expected=str(target),
+                actual=str(saved),
+            )
+        codes = {dtype: number for number, dtype in DTYPES.items()}
+        self._items.conversions.append((key, code, codes[target]))
+
+    def _expanded(self, item: ReadItem, limit: int) -> bytes:
+        """The item with its transforms undone: `limit` bytes at most."""
+        info = self._items.info_of(item)
+        key, file, names = item.storage_index.fqn, info.relative_path, ", ".join(info.transform_descriptors)
+        try:
+            self._transforms.extension_registry.from_descriptor_list(info.transform_descriptors)
+        except Exception as error:
+            raise Unsupported(
+                f"'{key}' went through the stream transforms {names}, which this reader can't undo ({error}): pass a "
+                f"FileSystemReader whose _extension_registry has them",
+                key=key,
+                actual=names,
+            ) from error
+        stored = io.BytesIO(self._stored(key, file, info.offset, info.length))
+        expanded = io.BytesIO()
+        try:
+            stream = self._transforms.transform_load_stream(item, info.transform_descriptors, stored)
+            while expanded.tell() <= limit and (piece := stream.read(_PIECE_BYTES)):
+                expanded.write(piece)
+            if expanded.tell() > limit:
+                raise Corrupt("an item that expands to more than it can hold", expected=f"at most {limit} bytes")
+            payload = expanded.getvalue()
+            if payload.startswith(b"PK") and self._options.get("verify") != "none":
+                _check_archive(payload)
+        except (MemoryError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            what = error.message if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+            raise Corrupt(
+                f"'{key}' can't be brought back through {names}: {what}", key=key, file=file, offset=info.offset
+            ) from error
+        return payload
+
+    def _stored(self, key: str, file: str, offset: int, length: int) -> bytes:
+        """The bytes at one place of a regular file in the directory. Links are followed if the options say so."""
+        relative = PurePosixPath(file)
+        if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+            raise Corrupt("a data file outside the directory", key=key, file=file)
+        try:
+            descriptor = _open_below(self._directory, relative, bool(self._options.get("follow_links")))
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            raise Corrupt("a data file behind a symbolic link (follow_links)", key=key, file=file) from error
+        with os.fdopen(descriptor, "rb") as stream:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise Corrupt("a data file that is no regular file", key=key, file=file)
+            if offset < 0 or length < 0 or offset + length > status.st_size:
+                raise Corrupt(
+                    "a data file that ends before an item does",
+                    key=key,
+                    file=file,
+                    offset=offset,
+                    expected=f"{length} bytes from there",
+                    actual=f"a file of {status.st_size} bytes",
+                )
+            stream.seek(offset)
+            return stream.read(length)
+
+
+def _open_below(directory: Path, relative: PurePosixPath, follow_links: bool) -> int:
+    """A descriptor for reading.
+
+    Without `follow_links` each folder is opened from the descriptor of the folder above it, so a link that takes a
+    folder's place meanwhile is refused as well. Raises OSError: ELOOP or ENOTDIR for a link.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    if follow_links:
+        return os.open(directory / relative, flags)
+    opened = os.open(directory, flags | os.O_DIRECTORY)
+    try:
+        for folder in relative.parts[:-1]:
+            above, opened = opened, os.open(folder, flags | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
+            os.close(above)
+        return os.open(relative.name, flags | os.O_NOFOLLOW, dir_fd=opened)
+    finally:
+        os.close(opened)
+
+
+def _check_archive(payload: bytes) -> None:
+    """Raises Corrupt if a record of an archive differs from its checksum; zipfile's exceptions if it is none."""
+    with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+        for record in archive.infolist():
+            if record.compress_type != zipfile.ZIP_STORED:
+                raise Corrupt(f"record '{record.filename}' is compressed, as no record of torch.save is")
+            with archive.open(record) as stream:
+                while stream.read(_PIECE_BYTES):  # raises BadZipFile
+                    pass

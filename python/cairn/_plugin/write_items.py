@@ -1,0 +1,117 @@
+"""The write items of a torch save plan, written by the engine."""
+
+import io
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
+
+from cairn import _engine
+from cairn._plugin.claims import Ticket
+from cairn._settings import save_deadlines
+from cairn._state.flattening import Path
+from cairn._state.tensors import TensorSource
+from cairn.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Written(WriteResult):
+    """A WriteResult that also tells the coordinator what the checkpoint's commit record says of the item's file."""
+
+    file: tuple[str, int, int]  # name, size, trailer checksum
+    dtype: torch.dtype | None  # of what was written, if the plan said otherwise
+
+
+def write_items(
+    plan: SavePlan, planner: SavePlanner, directory: str | os.PathLike[str], ticket: Ticket, **options: Any
+) -> list[WriteResult]:
+    """Writes what `planner` resolves the plan's items to, and publishes the files: the coordinator's from then on.
+
+    `options` are those of the engine's ``write_share``. Raises InvalidArgument if an item is not what the plan says.
+    """
+    state = _engine.StateDict()
+    tensors = TensorSource(state)
+    dtypes: list[torch.dtype | None] = []
+    for item in plan.items:
+        data = planner.resolve_data(item)
+        path = _path_of(item.index.fqn, plan.planner_data)
+        if item.type is WriteItemType.BYTE_IO:
+            _add_bytes(state, path, data)
+            dtypes.append(None)
+        else:
+            dtypes.append(_add_tensor(tensors, path, item, data))
+    deadlines = save_deadlines.current()
+    share = _engine.write_share(
+        os.fsencode(directory), ticket.content, ticket.rank, state, deadlines=deadlines, **options
+    )
+    files = share.files
+    results: list[WriteResult] = []
+    for item, dtype, (file, offset, length) in zip(plan.items, dtypes, share.places, strict=True):
+        info = _StorageInfo(files[file][0], offset, length)
+        results.append(Written(item.index, length, info, files[file], dtype))
+    share.hand_over()
+    return results
+
+
+def metadata_of(metadata: Metadata, results: Iterable[list[WriteResult]]) -> list[tuple[str, int, int]]:
+    """Tells `metadata` where everything is, and returns the data files of all ranks."""
+    storage_data = {}
+    files = {}
+    for result in (result for of_rank in results for result in of_rank):
+        if not isinstance(result, Written):
+            raise InvalidArgument(
+                f"a result for '{result.index.fqn}' that this writer did not give", key=result.index.fqn
+            )
+        storage_data[result.index] = result.storage_data
+        files[result.file[0]] = result.file
+        saved = metadata.state_dict_metadata.get(result.index.fqn)
+        if result.dtype is not None and isinstance(saved, TensorStorageMetadata):
+            # A planner may convert tensors and leave its plan as it was. Stock torch then writes metadata that does not
+            # fit the files, and whoever fills tensors by it is surprised.
+            properties = replace(saved.properties, dtype=result.dtype)
+            metadata.state_dict_metadata[result.index.fqn] = replace(saved, properties=properties)
+    metadata.storage_data = storage_data
+    return list(files.values())
+
+
+def _path_of(fqn: str, places: Any) -> Path:
+    """Where the planner says that the key sits in the nested state; the key alone if it does not say."""
+    path = places.get(fqn) if isinstance(places, dict) else None
+    if not isinstance(path, tuple) or any(type(element) not in (str, int) for element in path):
+        return (fqn,)
+    return path if ".".join(map(str, path)) == fqn else (fqn,)
+
+
+def _add_bytes(state: _engine.StateDict, path: Path, data: Any) -> None:
+    if not isinstance(data, io.BytesIO):
+        key = ".".join(map(str, path))
+        raise InvalidArgument(
+            f"the planner has no bytes for '{key}'", key=key, expected="BytesIO", actual=type(data).__name__
+        )
+    state.add_serialized_value(path, data.getvalue())
+
+
+def _add_tensor(tensors: TensorSource, path: Path, item: WriteItem, data: Any) -> torch.dtype | None:
+    key = item.index.fqn
+    planned = item.tensor_data
+    if planned is None:
+        raise InvalidArgument(f"a write item for the tensor '{key}' without its size", key=key)
+    if not isinstance(data, torch.Tensor):
+        raise InvalidArgument(
+            f"the planner has no tensor for '{key}'", key=key, expected="Tensor", actual=type(data).__name__
+        )
+    if data.shape != planned.chunk.sizes:
+        raise InvalidArgument(
+            f"the planner has a tensor of another shape than it planned for '{key}'",
+            key=key,
+            expected=str(tuple(planned.chunk.sizes)),
+            actual=str(tuple(data.shape)),
+        )
+    tensors.add_part(path, data, planned.size, planned.chunk.offsets)
+    return data.dtype if data.dtype != planned.properties.dtype else None

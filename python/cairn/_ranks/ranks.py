@@ -1,0 +1,120 @@
+"""Who takes part in a save or a load: the ranks of a process group together, or this process alone."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+
+from cairn import _engine
+from cairn._failures.checkpoint_exceptions import failures_of, with_failures
+from cairn._failures.exception_record import Reason, record_of, text_of
+from cairn.errors import Error, InvalidArgument, Unavailable
+
+
+class Ranks:
+    """Those who call together. `options` are keywords for the engine's save and load; `members` their ranks in the job.
+
+    A process is alone if `no_dist` is set, if torch has no process group, or if the group has no other rank. Raises
+    InvalidArgument if it is not in the group itself.
+    """
+
+    def __init__(self, process_group: Any = None, no_dist: bool = False) -> None:
+        self.rank = 0
+        self.count = 1
+        self.group = process_group
+        self.members: tuple[int, ...] = ()  # of a process that is alone
+        self.options: dict[str, Any] = {}
+        if no_dist or not dist.is_available() or not dist.is_initialized():
+            return
+        self.rank = dist.get_rank(process_group)
+        if self.rank < 0:  # to go on alone would replace what the ranks of the group save
+            raise InvalidArgument("this process is not a rank of the process group", rank=dist.get_rank())
+        self.count = dist.get_world_size(process_group)
+        if self.count > 1:
+            from cairn._ranks.process_group import collectives_of
+
+            self.options = {"collectives": collectives_of(process_group)}
+            self.members = tuple(
+                dist.get_process_group_ranks(dist.group.WORLD if process_group is None else process_group)
+            )
+
+    @property
+    def are_many(self) -> bool:
+        """Whether there are others."""
+        return bool(self.options)
+
+    def meet(self) -> None:
+        """Returns when all are here."""
+        if self.are_many:
+            self.options["collectives"].barrier()
+
+    @contextlib.contextmanager
+    def preparing(self, abandon: Callable[..., NoReturn] | None) -> Iterator[None]:
+        """For what a rank does on its own before it joins the others: if it fails, they fail too and do not wait.
+
+        `abandon` is the engine's abandon_save or abandon_load; None if they do not wait for one another. In DCP a rank
+        whose ``state_dict()`` raises leaves the others waiting.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if not self.are_many or abandon is None:
+                raise
+            try:
+                abandon(_reason_of(error), **self.options)
+            except Unavailable as lost:  # the group has failed as well: our own failure is what matters
+                if not lost.causes:
+                    raise error from None
+                raise
+            except Error as told:
+                if not isinstance(error, Exception):  # Ctrl-C and its like are for this rank alone
+                    raise error from None
+                raise told from error
+
+    @contextlib.contextmanager
+    def all_or_none(self, step: str) -> Iterator[None]:
+        """For what every rank does on its own: at the end of the block all hear from all, and fail if one has failed.
+
+        Raises CheckpointException with the failures by rank, which is a cairn.Error too if the first of them is one. A
+        process that is alone raises its own exception, and so does each rank if all have failed, unless its own is a
+        cairn.Error: torch runs such blocks outside of its driver, and its callers expect RuntimeError for a
+        checkpoint_id that no storage takes. `step` names the block in the exception.
+        """
+        failure: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failure = error
+        if self.are_many:
+            self._agree(step, failure)
+        if failure is not None:
+            raise failure
+
+    def _agree(self, step: str, failure: BaseException | None) -> None:
+        """Raises what all ranks get if one of them has failed; not on a rank that raises its own Ctrl-C or the like."""
+        try:
+            _engine.agree(() if failure is None else _reason_of(failure), **self.options)
+        except Error as told:
+            failures = failures_of(told)
+            if not failures and failure is None:  # the group itself has failed
+                raise
+            if not failures or not (failure is None or isinstance(failure, Exception)):
+                return
+            if len(failures) == self.count and not isinstance(failure, Error):
+                return
+            first = failures[min(failures)][0]
+            if isinstance(first, Error):
+                raise with_failures(first, failures) from failure
+            raise CheckpointException(step, failures) from failure
+
+
+def _reason_of(error: BaseException) -> Reason:
+    """What the other ranks get of an exception. Never fails: the exception's own methods may."""
+    record = record_of(error)
+    if isinstance(error, Error):
+        return error.code, text_of(error), error.place, record
+    code = "kInvalidArgument" if isinstance(error, Exception) else "kCancelled"
+    name, text = type(error).__name__, record.text
+    return code, f"{name}: {text}" if text else name, {"error_number": record.error_number}, record

@@ -1,0 +1,95 @@
+"""torch's ``Metadata`` of a checkpoint, made when somebody looks: for many tensors that takes longer than the save."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from cairn import _engine
+from cairn._results import plan_objects
+from cairn._state.tensors import DTYPES
+
+
+class LazyMetadata(Metadata):
+    """A Metadata that fills itself, and becomes an ordinary one, when any attribute of it is looked at.
+
+    Attributes that other programs have added, such as ``all_local_plans``, are kept if they hold plain data or objects
+    of DCP's plans (:mod:`cairn._results.plan_objects`). All others are left out: only code from the checkpoint could
+    build them.
+    """
+
+    def __init__(self, catalog: _engine.Catalog | Callable[[], _engine.Catalog], load_id: str | None = None) -> None:
+        object.__setattr__(self, "_cairn_source", (catalog, load_id))
+
+    def __getattribute__(self, name: str) -> Any:
+        _fill(self)
+        return getattr(self, name)  # by now of class Metadata
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _fill(self)
+        setattr(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        _fill(self)
+        delattr(self, name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        _fill(self)
+        return Metadata.__reduce_ex__(self, protocol)
+
+
+def _fill(metadata: LazyMetadata) -> None:
+    attributes = object.__getattribute__(metadata, "__dict__")
+    source = attributes.get("_cairn_source")
+    if source is not None:
+        catalog, load_id = source
+        filled = _attributes_of(
+            catalog() if callable(catalog) else catalog, load_id
+        )  # may raise: then it stays as it is
+        attributes.pop("_cairn_source", None)
+        attributes.update(filled)
+    object.__setattr__(metadata, "__class__", Metadata)
+
+
+def _attributes_of(catalog: _engine.Catalog, load_id: str | None) -> dict[str, Any]:
+    state_dict_metadata: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
+    storage_data: dict[MetadataIndex, _StorageInfo] = {}
+    transforms = {fqn: names.split(", ") for fqn, names in catalog.transforms().items()}
+    for fqn in catalog.keys():  # noqa: SIM118 - not a mapping
+        tensor = catalog.tensor(fqn)
+        if tensor is None:
+            state_dict_metadata[fqn] = BytesStorageMetadata()
+            file, offset, length = catalog.value(fqn) or (None, 0, 0)
+            if file is not None:
+                storage_data[MetadataIndex(fqn)] = _StorageInfo(file, offset, length, transforms.get(fqn))
+            continue
+        code, shape, requires_grad, chunks = tensor
+        properties = TensorProperties(dtype=DTYPES[code], requires_grad=requires_grad)
+        boxes = []
+        for index, (offsets, sizes, file, offset, length) in enumerate(chunks):
+            boxes.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)))
+            if file is not None:
+                storage_data[MetadataIndex(fqn, offsets, index)] = _StorageInfo(
+                    file, offset, length, transforms.get(fqn)
+                )
+        state_dict_metadata[fqn] = TensorStorageMetadata(properties, torch.Size(shape), boxes)
+    paths = catalog.paths()
+    extra = catalog.extra(plan_objects.rebuilt)
+    return {
+        "state_dict_metadata": state_dict_metadata,
+        "planner_data": extra.pop("planner_data", None) if not paths and len(catalog) else paths,
+        "storage_data": storage_data,
+        "storage_meta": StorageMeta(catalog.checkpoint_id, catalog.save_id, load_id),
+        "version": catalog.version,
+        **extra,
+    }

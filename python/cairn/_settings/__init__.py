@@ -1,0 +1,1 @@
+"""Settings that hold for all calls of this process, and the rules by which a call applies them."""

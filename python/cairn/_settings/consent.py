@@ -1,0 +1,23 @@
+"""The user's consent to running code that a checkpoint names: without it, nothing from a file is unpickled.
+
+A call's own ``allow_pickle`` decides. Where that is None, ``cairn.install(allow_pickle=...)`` does, and if that was not
+said either, the environment variable ``CAIRN_ALLOW_PICKLE``.
+"""
+
+import os
+
+from cairn._settings.installed_switch import InstalledSwitch
+
+installed = InstalledSwitch()
+
+
+def pickle_allowed(allow_pickle: bool | None) -> bool:
+    """Whether code may run, where a call says `allow_pickle`."""
+    if allow_pickle is not None:
+        return allow_pickle
+    return os.environ.get("CAIRN_ALLOW_PICKLE") == "1" if installed.value is None else installed.value
+
+
+def line_that_allows() -> str:
+    """The line of a program that gives the consent, for messages."""
+    return "cairn.install(allow_pickle=True)" if installed.is_installed else "cairn.load(..., allow_pickle=True)"

@@ -1,0 +1,36 @@
+"""The values that the settings of saves can have."""
+
+from typing import Literal
+
+from cairn.errors import InvalidArgument
+
+IoPriority = Literal["low", "idle"]
+
+_COUNT_MAX = 1 << 16
+_SECONDS_MAX = 1e9
+_RANGES: dict[str, tuple[type | tuple[type, ...], float, float]] = {  # of settings: kind, least and greatest value
+    "generations": (int, 1, _COUNT_MAX),
+    "copy_threads": (int, 0, _COUNT_MAX),
+    "deadline_seconds": ((int, float), 0.001, _SECONDS_MAX),
+    "sync_deadline_seconds": ((int, float), 0.001, _SECONDS_MAX),
+    "publish_deadline_seconds": ((int, float), 0.001, _SECONDS_MAX),
+    "grace_seconds": ((int, float), 0, _SECONDS_MAX),
+    "nice": (int, 0, 19),
+}
+_FLAGS = ("fail_at_exit", "torn_snapshot_alarm")
+
+
+def check_settings(io_priority: object = None, **settings: object) -> None:
+    """Raises InvalidArgument if one of the settings of an AsyncSaver is not a value that it can have."""
+    if io_priority not in (None, "low", "idle"):
+        raise InvalidArgument("io_priority is 'low', 'idle' or None", actual=repr(io_priority))
+    for name, value in settings.items():
+        if name in _FLAGS and not isinstance(value, bool):
+            raise InvalidArgument(f"{name} is True or False", actual=repr(value))
+        if name not in _RANGES:
+            continue
+        kind, least, greatest = _RANGES[name]
+        if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= greatest:  # type: ignore[operator]
+            raise InvalidArgument(
+                f"{name} is out of its range", expected=f"{least:g} to {greatest:g}", actual=repr(value)
+            )

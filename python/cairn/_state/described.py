@@ -1,0 +1,50 @@
+"""A state dict as the engine takes it: flattened, its tensors by their addresses, its values converted."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.stateful import Stateful
+
+from cairn import _engine
+from cairn._state.flattening import Rules
+from cairn._state.state_argument import check_state_dict
+from cairn._state.tensors import TensorSource
+from cairn._state.values import add_value
+from cairn._telemetry import dcp_records
+
+
+class DescribedState:
+    """Entries as they are to be saved. Keeps the memory alive that `native` points into."""
+
+    def __init__(self, state_dict: Mapping[Any, Any], *, record_paths: bool = True) -> None:
+        """Raises Unsupported, PickleWarning and so on as cairn.save does."""
+        check_state_dict(state_dict)
+        self.native = _engine.StateDict()
+        self._tensors = TensorSource(self.native)
+        rules = Rules.TORCH_2_4 if record_paths else Rules.TOP_LEVEL
+        self._tensors.add_leaves(state_dict, rules, functools.partial(add_value, self.native))
+
+    def keys_of_moved(self) -> list[str]:
+        """The keys of tensors whose memory was taken away since, by ``storage.resize_()``."""
+        return self._tensors.keys_of_moved()
+
+
+def states_of(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries, of Statefuls their ``state_dict()``. Recorded as torch's function of this purpose is."""
+    check_state_dict(state_dict)
+    if not dcp_records.is_heard():
+        return {key: _state_of(value) for key, value in state_dict.items()}
+    states = {}
+    with dcp_records.in_call("_stateful_to_state_dict"):
+        for key, value in state_dict.items():
+            with dcp_records.in_call(f"_stateful_to_state_dict.{key}"):
+                states[key] = _state_of(value)
+    return states
+
+
+def _state_of(value: Any) -> Any:
+    if type(value) in (torch.Tensor, torch.nn.Parameter, dict):
+        return value
+    return value.state_dict() if isinstance(value, Stateful) else value

@@ -1,0 +1,13 @@
+"""The warnings of Cairn: one class per fact that a caller may want to filter, or to turn into an error."""
+
+
+class PickleWarning(UserWarning):
+    """A value was saved that can be loaded only with ``allow_pickle=True``."""
+
+
+class ConversionWarning(UserWarning):
+    """A load converted tensors from one dtype to another."""
+
+
+class DeviceWarning(UserWarning):
+    """Tensors inside a value are on the CPU because this process lacks the device that they were saved from."""
