@@ -1,6 +1,6 @@
-"""FileSystemWriter and FileSystemReader: DCP's, with the same arguments and attributes, carried out by the engine.
+"""FileSystemWriter and FileSystemReader: DCP's, with equal arguments and attributes, carried out by the engine.
 
-Each is one of torch's own, so that code which asks ``isinstance`` goes on working; and each is a plug-in for
+Each class derives from torch's class, to satisfy ``isinstance`` checks. Each class is also a plug-in for
 ``torch.distributed.checkpoint`` itself, which then plans and coordinates while the engine writes and reads.
 """
 
@@ -50,32 +50,32 @@ _THREADS = 4  # requests in flight; torch's default of 1 would leave the device 
 
 
 class MissingCheckpointId(InvalidArgument, RuntimeError):
-    """Neither a checkpoint_id nor a storage was given. DCP raises RuntimeError."""
+    """Raised if neither a checkpoint_id nor a storage was given. DCP raises RuntimeError."""
 
 
 @replacements.stands_for_base
 class FileSystemWriter(StockWriter):
-    """Where and how ``cairn.save`` writes, and a StorageWriter for ``torch.distributed.checkpoint.save``.
+    """The directory and options of ``cairn.save``, and a StorageWriter for ``torch.distributed.checkpoint.save``.
 
-    The arguments are those of DCP's class:
+    The arguments are those of DCP's class: `path` is a directory. `single_file_per_rank`: False for one file per entry.
+    `sync_files`: False skips fsync (a power cut may then lose the checkpoint). `thread_count`: the number of writes in
+    flight, which does not change the number of files. `overwrite`: False raises if a checkpoint exists already.
+    `cache_staged_state_dict` is for ``stage``; `per_thread_copy_ahead` has no effect.
 
-    `path`, a directory; `single_file_per_rank`, False for one file per entry; `sync_files`, False to let the kernel
-    write when it likes (a power cut may then lose the checkpoint); `thread_count`, writes in flight (it does not change
-    how many files there are); `overwrite`, False to raise if there is a checkpoint already. `cache_staged_state_dict`
-    is for ``stage``; `per_thread_copy_ahead` has no effect.
+    As a StorageWriter, the class keeps the promises of ``cairn.save``: the ranks write natively the data that the
+    planner resolves, an old checkpoint stays whole until the new checkpoint is durable, and a failure of a rank leaves
+    no file behind. (A failure outside of the writer's methods, as in a planner's ``finish_plan``, leaves files until
+    the coordinator's writer is used again or destroyed.) If the storage hangs, the methods fail within the deadlines of
+    :func:`cairn.configure_saves`.
 
-    As a StorageWriter it keeps the promises of ``cairn.save``: the ranks write natively what the planner resolves, an
-    old checkpoint stays whole until the new one is durable, and if a rank fails no file is left behind. (A failure
-    outside of the writer's methods, as in a planner's ``finish_plan``, leaves files until the coordinator's writer is
-    used again or dies.) If the storage hangs, they fail within the deadlines of :func:`cairn.configure_saves`. With
-    `_extensions` or another `serialization_format`, in a subclass that writes to another `fs` than a local one, and in
-    a subclass that overrides `prepare_global_plan` or `write_data`, or `finish` without a call of ``super().finish()``,
-    torch's own code does what the subclass leaves to it, and none of this holds.
+    Torch's own code does the inherited work, and none of these promises holds, in three cases: with `_extensions` or
+    another `serialization_format`; in a subclass whose `fs` is not local; and in a subclass that overrides
+    `prepare_global_plan` or `write_data`, or `finish` without a call of ``super().finish()``.
     """
 
     _cairn_claim: Claim | None = None  # the coordinator's, from prepare_global_plan on
-    _cairn_is_alone = False  # no other rank takes part
-    _cairn_threads_min = _THREADS  # where __init__() was not called, and the default is torch's: 1
+    _cairn_is_alone = False  # True: only one rank takes part
+    _cairn_threads_min = _THREADS  # for a subclass without a call of __init__(): torch's default would be 1
 
     def __init__(
         self,
@@ -103,25 +103,26 @@ class FileSystemWriter(StockWriter):
         self._cairn_threads_min = 1
 
     def reset(self, checkpoint_id: _PathLike | None = None) -> None:
-        """As in DCP. A save that is under way is given up."""
+        """As in DCP. Gives up a save that is under way."""
         FileSystemWriter.give_up(self)
         super().reset(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """As in DCP. A save that was under way is given up."""
+        """As in DCP. Gives up a save that is under way."""
         FileSystemWriter.give_up(self)
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
         if reason := why_torch_writes(self):
             engine_use.storage_moves_data(self, self.path, reason)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Leaves the plan as it is."""
+        """Returns the plan unchanged."""
         return super().prepare_local_plan(plan) if why_torch_writes(self) else plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Claims the directory, and tells every rank (cairn._plugin.claims). Raises if it must not be overwritten.
+        """Claims the directory, and adds the ticket to every rank's plan (cairn._plugin.claims). Raises if overwriting
+        is forbidden.
 
-        From now on ``save_id`` is that of the claim, so that the metadata and the commit record say the same.
+        From now on ``save_id`` is the claim's id; metadata and commit record then hold equal ids.
         """
         if why_torch_writes(self):
             return super().prepare_global_plan(plans)
@@ -134,7 +135,7 @@ class FileSystemWriter(StockWriter):
         return [replace(plan, storage_data=self._cairn_claim.ticket(i + (rank or 0))) for i, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[list[WriteResult]]":
-        """Writes what `planner` resolves the items to. The future is done."""
+        """Writes the data that `planner` resolves for the items. The returned future is done."""
         if why_torch_writes(self):
             return super().write_data(plan, planner)
         ticket = current_ticket(plan.storage_data)
@@ -159,7 +160,7 @@ class FileSystemWriter(StockWriter):
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Completes `metadata` and makes it the checkpoint, or raises and withdraws the files of all ranks."""
+        """Completes `metadata` and commits the checkpoint, or raises and withdraws the files of all ranks."""
         if why_torch_writes(self):
             super().finish(metadata, results)
             return
@@ -172,7 +173,7 @@ class FileSystemWriter(StockWriter):
             metadata.storage_meta = self.storage_meta()
             remarks = claim.commit(pickle.dumps(metadata), files)
         finally:
-            claim.give_up()  # does nothing to what has been committed
+            claim.give_up()  # does nothing after a commit
         for remark in remarks:
             warnings.warn(remark, RuntimeWarning, stacklevel=2)
 
@@ -186,34 +187,33 @@ class FileSystemWriter(StockWriter):
             )
 
     def give_up(self) -> None:
-        """For drivers: withdraws what this save has written, if it is not committed yet. Nothing if there is none."""
+        """For drivers: withdraws the files of this save, if not committed yet. Does nothing without a save."""
         claim, self._cairn_claim = self._cairn_claim, None
         if claim is not None:
             claim.give_up()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cairn_claim": None}  # it is this process's
+        return {**self.__dict__, "_cairn_claim": None}  # the claim belongs to this process
 
 
 @replacements.stands_for_base
 class FileSystemReader(StockReader):
-    """Where ``cairn.load`` reads, and a StorageReader for ``torch.distributed.checkpoint.load``.
+    """The directory and options of ``cairn.load``, and a StorageReader for ``torch.distributed.checkpoint.load``.
 
-    `path` is a directory; `thread_count`, reads in flight.
+    `path` is a directory; `thread_count` is the number of reads in flight.
 
-    As a StorageReader it decodes the metadata without running code from the checkpoint, reads straight into the
-    planner's tensors, and checks every byte that it reads. Dtypes are converted as torch converts them, with a
-    ConversionWarning. Stream transforms (compression) are undone by the reader's registry, within bounds of memory.
-    torch reads items that lie elsewhere than in the checkpoint's metadata, and all data in a subclass that reads from
-    another `fs` than a local one.
+    As a StorageReader, the class decodes the metadata without running code from the checkpoint, reads directly into the
+    planner's tensors, and checks every byte read. Dtypes are converted as by torch, with a ConversionWarning. The
+    reader's registry undoes stream transforms (compression), within bounds of memory. torch reads items at places that
+    the checkpoint's metadata does not name, and all data in a subclass whose `fs` is not local.
 
     No code from the checkpoint runs, also where ``torch.distributed.checkpoint.load`` drives: a value that can't be
-    read without raises UnsafeContent, unless ``cairn.install(allow_pickle=True)`` or CAIRN_ALLOW_PICKLE=1 allows it.
-    A planner that overrides ``load_bytes`` gets values as they are stored, and what it does with them is its own.
+    read without running code raises UnsafeContent, unless ``cairn.install(allow_pickle=True)`` or CAIRN_ALLOW_PICKLE=1
+    allows pickle. A planner that overrides ``load_bytes`` gets the stored bytes and may unpickle them by its own rules.
     """
 
     thread_count = _THREADS
-    _cairn_checkpoint: _engine.Checkpoint | None = None  # the one whose metadata was read, outside of a _Reading
+    _cairn_checkpoint: _engine.Checkpoint | None = None  # the checkpoint whose metadata was read, outside of a _Reading
 
     def __init__(
         self, path: _PathLike, _extension_registry: ExtensionRegistry | None = None, thread_count: int = _THREADS
@@ -227,7 +227,8 @@ class FileSystemReader(StockReader):
         super().reset(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The metadata, as torch's class; `rank` asks for what that rank saved alone. Filled when it is looked at."""
+        """Returns the metadata as torch's class, filled at the first access; `rank` selects the checkpoint that the
+        rank saved alone."""
         rank = kwargs.get("rank")
         if not why_torch_reads(self):
             checkpoint = _open(self, rank)
@@ -241,11 +242,11 @@ class FileSystemReader(StockReader):
             return LazyMetadata(_engine.catalog_of(open_checkpoint(copy)), self.load_id)
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
-        """Has the planner's tensors filled and its values loaded. The future is done."""
+        """Fills the planner's tensors and loads its values. The returned future is done."""
         reason = why_torch_reads(self)
         reading = _reading_of(self)
         checkpoint = self._cairn_checkpoint if reading is None else reading.checkpoint
-        if not reason and checkpoint is None:  # a subclass has the metadata from elsewhere
+        if not reason and checkpoint is None:  # a subclass read the metadata from another place
             try:
                 checkpoint = _open(self, None if self.use_collectives else self.rank)
                 _keep(self, checkpoint)
@@ -275,12 +276,12 @@ class FileSystemReader(StockReader):
         return future
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cairn_checkpoint": None}  # it is this process's
+        return {**self.__dict__, "_cairn_checkpoint": None}  # the checkpoint belongs to this process
 
     def _cairn_read_by_torch(
         self, plan: LoadPlan, planner: LoadPlanner, allow_pickle: bool, reason: str
     ) -> "Future[None]":
-        """torch reads tensors by the rules of ``weights_only=True``. `reason` is for engine_use."""
+        """Makes torch read the items, tensors by the rules of ``weights_only=True``. `reason` is for engine_use."""
         if not allow_pickle:
             check_rules_hold(f"an item in '{self.path}'")
         future = super().read_data(plan, cast(LoadPlanner, PlannerWithoutCode(planner, allow_pickle)))
@@ -290,22 +291,22 @@ class FileSystemReader(StockReader):
 
 @dataclass(eq=False)
 class _Reading:
-    """A load by ``cairn.load`` that torch's driver carries out: what its caller asked for."""
+    """A load by ``cairn.load`` under torch's driver: the caller's reader, consent and options."""
 
     reader: FileSystemReader
     allow_pickle: bool
     options: Mapping[str, Any]
-    checkpoint: _engine.Checkpoint | None = None  # the one whose metadata was read
+    checkpoint: _engine.Checkpoint | None = None  # the checkpoint whose metadata was read
 
 
-_OPTIONS: Mapping[str, Any] = MappingProxyType({"allow_cast": True})  # of loads by others
-# Of this thread. Not an attribute of the reader: another thread may load by the same reader, without consent.
+_OPTIONS: Mapping[str, Any] = MappingProxyType({"allow_cast": True})  # of loads outside cairn.load
+# The load of this thread. Not an attribute of the reader: another thread may load by the reader without consent.
 _reading: ContextVar[_Reading | None] = ContextVar("cairn_reading", default=None)
 
 
 @contextlib.contextmanager
 def reading(reader: FileSystemReader, allow_pickle: bool, options: Mapping[str, Any]) -> Iterator[None]:
-    """For ``cairn.load``: in the block, and in this thread, `reader` reads by these rules and engine options."""
+    """For ``cairn.load``: within the block, in this thread, `reader` reads with `allow_pickle` and engine `options`."""
     token = _reading.set(_Reading(reader, allow_pickle, options))
     try:
         yield
@@ -314,7 +315,7 @@ def reading(reader: FileSystemReader, allow_pickle: bool, options: Mapping[str, 
 
 
 def _reading_of(reader: FileSystemReader) -> _Reading | None:
-    """Not that of another reader which calls this one."""
+    """Returns the current load if the load is by `reader`; a reader may call another reader."""
     current = _reading.get()
     return current if current is not None and current.reader is reader else None
 
@@ -325,7 +326,7 @@ def _consent_to(reader: FileSystemReader) -> bool:
 
 
 def _keep(reader: FileSystemReader, checkpoint: _engine.Checkpoint | None) -> None:
-    """Keeps `checkpoint` for read_data(), open until then: a save may replace it meanwhile."""
+    """Keeps `checkpoint` open for read_data(), because a save may replace the checkpoint before the call."""
     current = _reading_of(reader)
     if current is None:
         reader._cairn_checkpoint = checkpoint
@@ -338,7 +339,7 @@ def _open(reader: FileSystemReader, rank: int | None) -> _engine.Checkpoint:
 
 
 def save_options(checkpoint_id: _PathLike | None, writer: StockWriter | None) -> tuple[_PathLike, dict[str, Any]]:
-    """The directory and the engine's options for a save by a native writer."""
+    """Returns the directory and the engine's options for a save by a native writer."""
     if writer is None:
         directory = _directory(checkpoint_id, "storage_writer")
         return directory, {"checkpoint_id": os.fspath(checkpoint_id or directory)}
@@ -354,7 +355,7 @@ def save_options(checkpoint_id: _PathLike | None, writer: StockWriter | None) ->
 
 
 def load_options(checkpoint_id: _PathLike | None, reader: StockReader | None) -> tuple[_PathLike, dict[str, Any]]:
-    """The directory and the engine's options for a load by a native reader."""
+    """Returns the directory and the engine's options for a load by a native reader."""
     if reader is None:
         return _directory(checkpoint_id, "storage_reader"), {}
     if checkpoint_id is not None:
@@ -366,7 +367,7 @@ def _directory(checkpoint_id: _PathLike | None, storage: str) -> _PathLike:
     if not checkpoint_id:
         raise MissingCheckpointId(f"`checkpoint_id` must be specified if `{storage}` is None")
     directory = local_directory(checkpoint_id)
-    assert directory is not None  # or the storage would not be native
+    assert directory is not None  # otherwise the storage would not be native
     return directory
 
 

@@ -1,1 +1,1 @@
-"""The planners, storages and stagers of torch's protocol that the engine stands in for."""
+"""The planners, storages and stagers of torch's protocol that the engine can replace."""

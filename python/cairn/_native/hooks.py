@@ -1,12 +1,13 @@
-"""Which hooks of torch's protocol an object leaves as torch or Cairn define them.
+"""Detection of the hooks of torch's protocol that an object leaves as torch or Cairn define them.
 
 ``torch.distributed.checkpoint`` calls planners, storage writers, storage readers and stagers by hooks: methods that a
-subclass may override. A class is native for exactly those hooks that it does not override. Cairn carries out native
-hooks itself and calls the others as torch does. A subclass that only has its own ``__init__`` is native throughout.
+subclass may override. A class is native for exactly the hooks that the class does not override. Cairn carries out
+native hooks itself and calls the overridden hooks as torch does. A subclass that only has its own ``__init__`` is
+native throughout.
 
-A program may also replace a method of torch's class itself (``DefaultSavePlanner.resolve_data = ...``). Such a method
-is not the one that Cairn stands for, so it counts as overridden. Seen are replacements after :func:`hooks_of` was
-called, which Cairn does as it is imported.
+A program may also replace a method of torch's class itself (``DefaultSavePlanner.resolve_data = ...``). Cairn's
+implementation is not equal to the new method, therefore the hook counts as overridden. Detected are replacements after
+the call of :func:`hooks_of`, which Cairn makes at its import.
 """
 
 import copyreg
@@ -17,16 +18,16 @@ from typing import Any
 # Names that ABCs and protocols add to every subclass.
 _MACHINERY = {"_abc_impl", "_is_protocol", "_is_runtime_protocol"}
 
-# What classes had under their hooks when hooks_of() looked, by class.
+# By class: the hooks of the class at the call of hooks_of().
 _looked_up: dict[type, dict[str, Any]] = {}
 _MISSING = object()
-_PRIVATE = "_cairn_"  # how attributes of Cairn's classes begin that a subclass of the caller's must not meet by chance
+_PRIVATE = "_cairn_"  # prefix of attributes of Cairn's classes, to avoid clashes with subclasses of the caller's
 
-_combinations: dict[tuple[type, type], type] = {}  # by a class of the caller's and the class of Cairn: what has both
+_combinations: dict[tuple[type, type], type] = {}  # by the caller's class and Cairn's class: the combined class
 
 
 def hooks_of(*classes: type) -> frozenset[str]:
-    """The names that these classes and their bases define, private ones included, without dunder names."""
+    """Returns the names that the classes and their bases define, private names included, without dunder names."""
     names: set[str] = set()
     for base in {base for kind in classes for base in kind.__mro__}:
         names.update(_looked_up.setdefault(base, dict(vars(base))))
@@ -34,10 +35,10 @@ def hooks_of(*classes: type) -> frozenset[str]:
 
 
 def overridden(instance: object, hooks: Iterable[str], native: tuple[type, ...]) -> list[str]:
-    """Those of `hooks` that `instance` does not have from one of the `native` classes or their bases, sorted.
+    """Returns the `hooks` that `instance` does not inherit from one of the `native` classes or their bases, sorted.
 
-    A function that was set on the instance overrides its class. A hook that `instance` lacks counts too, and so does
-    one that a native class was given in the place of its own. A class with a ``__getattribute__`` overrides all hooks.
+    A function that was set on the instance overrides the class. A hook that `instance` lacks counts as overridden, as
+    does a hook that was replaced in a native class. A class with a ``__getattribute__`` overrides all hooks.
     """
     if _owner(type(instance), "__getattribute__") is not object:
         return sorted(hooks)
@@ -53,10 +54,10 @@ def overridden(instance: object, hooks: Iterable[str], native: tuple[type, ...])
 
 
 def extends(instance: object, hook: str, native: tuple[type, ...]) -> bool:
-    """Whether all overrides of `hook` seem to call ``super()``'s, so that it reaches that of a native class.
+    """Returns whether all overrides of `hook` seem to call ``super()``'s method, up to the method of a native class.
 
-    Judged by the names in their code: a function that does not have ``super`` and the hook in it calls the native one
-    by another way, if at all. A function set on the instance does not count as one that calls it.
+    The names in the functions' code decide: a function whose code does not name ``super`` and the hook reaches the
+    native method in another way, or never. A function set on the instance counts as not calling the native method.
     """
     trusted = {base for kind in native for base in kind.__mro__}
     if hook in getattr(instance, "__dict__", {}):
@@ -73,13 +74,13 @@ def extends(instance: object, hook: str, native: tuple[type, ...]) -> bool:
 
 
 def with_native_hooks(instance: Any, stock: type, ours: type) -> Any:
-    """`instance`, with the hooks of `ours` wherever its class has those of `stock`, which is a base of `ours`.
+    """Returns `instance` with the hooks of `ours` in place of the inherited hooks of `stock`, a base of `ours`.
 
-    The result shares the attributes of `instance`; its class is `ours`, or derives from the class of `instance` first
-    and from `ours` second. So ``super()`` in an overridden hook reaches Cairn's, as in a class that was defined after
-    ``cairn.install()``. It is another object than `instance`, but pickles and copies as one of the class of `instance`.
-    Returns `instance` itself if its class derives from `ours` already, or can't be combined: if it has ``__slots__``,
-    whose values can't be shared, or a metaclass that refuses.
+    The result shares the attributes of `instance`. Its class is `ours`, or derives from the class of `instance` first
+    and from `ours` second; therefore ``super()`` in an overridden hook reaches Cairn's hook, as in a class that was
+    defined after ``cairn.install()``. The result is a new object, but pickles and copies as an object of the class of
+    `instance`. Returns `instance` itself if its class already derives from `ours` or can't be combined: a class with
+    ``__slots__``, whose values can't be shared, or with a metaclass that refuses.
     """
     kind = _combined(type(instance), stock, ours)
     if kind is type(instance):
@@ -90,12 +91,12 @@ def with_native_hooks(instance: Any, stock: type, ours: type) -> Any:
 
 
 def name_of(kind: type) -> str:
-    """A class as a message names it."""
+    """Returns the name of a class for messages."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def why_not_native(instance: object, hooks: Iterable[str], native: tuple[type, ...]) -> str:
-    """The class of `instance` and what it overrides, for a message; "" if it is native."""
+    """Returns the class of `instance` and its overridden hooks, for a message; "" if `instance` is native."""
     kind = type(instance)
     if not any(base in kind.__mro__ for base in native):
         return f"it is a {name_of(kind)}"
@@ -104,10 +105,11 @@ def why_not_native(instance: object, hooks: Iterable[str], native: tuple[type, .
 
 
 class _Combined:
-    """First base of a combined class: ``__init_subclass__`` is not called for it, and pickles name the other class."""
+    """First base of a combined class: keeps ``__init_subclass__`` of the caller's class uncalled, and pickles name the
+    caller's class."""
 
     def __init_subclass__(cls, **_: Any) -> None:
-        """Not passed on."""
+        """Does not call the next class."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         _, kind, _ = type(self).__bases__
@@ -115,7 +117,7 @@ class _Combined:
         plain.__dict__.update({name: it for name, it in vars(self).items() if not name.startswith(_PRIVATE)})
         function, arguments, *state = plain.__reduce_ex__(protocol)
         if function is copyreg.__newobj__:  # type: ignore[attr-defined]
-            function, arguments = _blank, (kind,)  # pickle compares the class with that of this instance
+            function, arguments = _blank, (kind,)  # pickle compares the class with the class of this instance
         return function, arguments, *state
 
 
@@ -124,7 +126,7 @@ def _blank(kind: type) -> Any:
 
 
 def _is_replaced(kind: type, hook: str) -> bool:
-    """Whether the class was given another method of this name. Its caches and other data may change."""
+    """Returns whether a method of this name was replaced in the class. Caches and data of the class may change."""
     now = vars(kind)[hook]
     is_method = callable(now) or hasattr(now, "__get__")
     return is_method and kind in _looked_up and now is not _looked_up[kind].get(hook, _MISSING)
@@ -152,5 +154,5 @@ def _new_class(kind: type, ours: type) -> type:
 
     try:
         return types.new_class(kind.__name__, (_Combined, kind, ours), exec_body=fill)
-    except Exception:  # of a metaclass: it asks for more, or knows a class of this name already
+    except Exception:  # raised by a metaclass that needs more arguments, or that refuses a second class of this name
         return kind

@@ -1,4 +1,4 @@
-"""What the planners of DCP were asked to do, as options of the engine."""
+"""The settings of DCP's planners, as options of the engine."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _LOAD_HOOKS = hooks_of(DefaultLoadPlanner)
 
 
 def why_save_planner_is_foreign(planner: object | None) -> str:
-    """Why the engine can't plan as this planner would: its class and the hooks that it overrides. "" if it can."""
+    """Returns why the engine can't plan for this planner: its class and the overridden hooks. "" if the engine can."""
     return "" if planner is None else why_not_native(planner, _SAVE_HOOKS, (DefaultSavePlanner,))
 
 
@@ -21,7 +21,8 @@ def why_load_planner_is_foreign(planner: object | None) -> str:
 
 
 def save_planning(planner: DefaultSavePlanner | None) -> dict[str, Any]:
-    """The engine's options for a native planner. It plans anew each time, so there is no plan to cache."""
+    """Returns the engine's options for a native planner. The engine plans anew at each save and ignores the planner's
+    cache."""
     if planner is None:
         return {"record_paths": True}
     return {
@@ -31,7 +32,7 @@ def save_planning(planner: DefaultSavePlanner | None) -> dict[str, Any]:
 
 
 def load_planner_options(planner: DefaultLoadPlanner | None) -> tuple[bool, bool]:
-    """Of a native planner: whether nested containers are taken apart, and whether keys may be missing."""
+    """Returns, for a native planner, whether nested containers are flattened, and whether keys may be missing."""
     if planner is None:
         return True, False
     return planner.flatten_state_dict, planner.allow_partial_load

@@ -1,8 +1,9 @@
-"""Which storages of ``torch.distributed.checkpoint`` the engine stands in for, and in which directory.
+"""The storages of ``torch.distributed.checkpoint`` that the engine can replace, and their directories.
 
-They are torch's ``FileSystemWriter`` and ``FileSystemReader``, Cairn's own, and ``FsspecWriter`` and ``FsspecReader``,
-in a directory of a local file system and in torch's plain format; of subclasses, the hooks that they do not override
-(:mod:`cairn._native.hooks`). Each function here that gives a reason gives "" if there is none.
+These are torch's ``FileSystemWriter`` and ``FileSystemReader``, Cairn's own, and ``FsspecWriter`` and ``FsspecReader``,
+in a directory of a local file system and in torch's plain format. Of subclasses, the engine replaces the hooks that the
+subclass does not override (:mod:`cairn._native.hooks`). Each function here that returns a reason returns "" for no
+reason.
 """
 
 import os
@@ -22,22 +23,22 @@ from cairn._native.hooks import extends, hooks_of, name_of, overridden, why_not_
 
 _PathLike = str | os.PathLike[str]
 
-# Hooks that make no difference to what is stored: a writer is a stager too.
+# Hooks that do not affect the stored bytes: a writer is a stager too.
 _OTHER_HOOKS = hooks_of(StockBlockingStager) | {"validate_checkpoint_id"}
 _WRITER_HOOKS = hooks_of(StockWriter) - _OTHER_HOOKS
 _READER_HOOKS = hooks_of(StockReader) - _OTHER_HOOKS
 
-# If a subclass overrides one of these, then torch's code carries out the hooks that it inherits from Cairn's class.
-# The steps of a writer (claim, write, commit) go together: a subclass that overrides one of the first two, as those of
-# Megatron and NVRx do, stores in its own way. So does one whose finish() does not call super()'s: it writes metadata of
-# its own, or has torch's class write it, and Cairn's claim would never be committed. A reader's hooks are independent
-# of each other.
+# If a subclass overrides a hook of these lists, torch's code carries out the hooks that the subclass inherits from
+# Cairn's class. The steps of a writer (claim, write, commit) depend on one another: a subclass that overrides one of
+# the first two, as in Megatron and NVRx, stores by its own rules. A subclass whose finish() does not call
+# super().finish() does too: such a subclass writes its own metadata, or has torch's class write metadata, and Cairn's
+# claim would never be committed. A reader's hooks are independent of each other.
 _WRITING_HOOKS = ("_get_metadata_path", "_metadata_exists", "_write_data", "prepare_global_plan", "write_data")
 _READING_HOOKS = ("_get_metadata_path", "_slice_file")
 
 
 def why_writer_is_foreign(writer: Any, checkpoint_id: _PathLike | None) -> str:
-    """Why the engine can't carry out a whole save for `writer`, reset to `checkpoint_id` unless that is None.
+    """Returns why the engine can't carry out a whole save for `writer`, reset to `checkpoint_id` unless None.
 
     Without a writer: why the id is no directory.
     """
@@ -47,7 +48,7 @@ def why_writer_is_foreign(writer: Any, checkpoint_id: _PathLike | None) -> str:
 
 
 def why_reader_is_foreign(reader: Any, checkpoint_id: _PathLike | None) -> str:
-    """Why the engine can't carry out a whole load for `reader`: as why_writer_is_foreign()."""
+    """Returns why the engine can't carry out a whole load for `reader`: as why_writer_is_foreign()."""
     if reader is None:
         return _why_no_directory(checkpoint_id)
     if reason := why_not_native(reader, _READER_HOOKS, _native_readers()):
@@ -59,7 +60,8 @@ def why_reader_is_foreign(reader: Any, checkpoint_id: _PathLike | None) -> str:
 
 
 def why_torch_writes(writer: Any) -> str:
-    """Why torch's code, not the engine, carries out the hooks that `writer` inherits from Cairn's FileSystemWriter."""
+    """Returns why torch's code, not the engine, carries out the hooks that `writer` inherits from Cairn's
+    FileSystemWriter."""
     native = _native_writers()
     if reason := _of_its_own(writer, _WRITING_HOOKS, native):
         return reason
@@ -76,7 +78,7 @@ def why_torch_reads(reader: Any) -> str:
 
 
 def directory_of(storage: Any) -> _PathLike:
-    """The directory of a storage that is a local one."""
+    """Returns the directory of a local storage."""
     local = _local_fsspec(storage.fs)
     directory: _PathLike = storage.path if local is None else local._strip_protocol(os.fspath(storage.path))
     return directory
@@ -95,7 +97,8 @@ def _native_readers() -> tuple[type, ...]:
 
 
 def _fsspec_module() -> ModuleType | None:
-    """Torch's module of storages that fsspec reaches; None if there are no instances of its classes."""
+    """Returns torch's module of fsspec storages; None if the module was never imported and its classes have no
+    instances."""
     return sys.modules.get(f"{replacements.TORCH}._fsspec_filesystem")
 
 
@@ -129,13 +132,13 @@ def _is_local(storage: Any, checkpoint_id: _PathLike | None) -> bool:
         return True
     if checkpoint_id is None:
         return _local_fsspec(storage.fs) is not None
-    fsspec = _fsspec_module()  # whose reset() takes another file system if the id says so
+    fsspec = _fsspec_module()  # reset() of its storages changes the file system by the id
     is_fsspec = fsspec is not None and type(storage.fs) is fsspec.FileSystem
     return is_fsspec and "::" not in str(checkpoint_id) and local_directory(checkpoint_id) is not None
 
 
 def _local_fsspec(fs: Any) -> Any:
-    """fsspec's object for local files, if that is what this file system of torch's uses; None otherwise."""
+    """Returns fsspec's object for local files if `fs` uses that object; None otherwise."""
     torchs, local = _fsspec_module(), sys.modules.get("fsspec.implementations.local")
     if torchs is None or local is None or type(fs) is not torchs.FileSystem:
         return None

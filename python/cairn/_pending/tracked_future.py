@@ -30,5 +30,5 @@ class ToldFuture(Future[T]):
 
     @property
     def has_untold_error(self) -> bool:
-        """Whether it has failed and nobody was told."""
+        """Whether the work has failed and no caller has retrieved the error."""
         return self.done() and not self.was_told and super().exception() is not None

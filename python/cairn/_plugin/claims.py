@@ -1,18 +1,18 @@
-"""How the ranks of a save that torch drives come by its ticket, and how its coordinator learns that one has failed.
+"""The transport of a save's ticket to the ranks, and of failures to the coordinator, in a save that torch drives.
 
 ``torch.distributed.checkpoint`` passes plans, results and exceptions between the ranks, always pickled, and calls a
-storage writer between. That is all there is to speak with:
+storage writer between these steps. The messages of this protocol travel inside these objects:
 
-1. The coordinator claims the directory, and gives every rank's plan the ticket (``prepare_global_plan``).
-2. A ticket that reaches a rank is noted there as it is unpickled, by the thread that drives the save. A planner that
-   caches plans drops what it was sent and hands out the plan of an earlier save, with the ticket of that one: the plan
+1. The coordinator claims the directory, and puts the ticket into every rank's plan (``prepare_global_plan``).
+2. Unpickling a ticket on a rank records the ticket there, in the thread that drives the save. A planner that caches
+   plans drops the received plan and returns the plan of an earlier save, with the earlier ticket. Therefore the plan
    alone can't be trusted.
-3. The rank takes the newer of the ticket in its plan and the one that was noted (``write_data``). It writes, and
+3. The rank uses the newer of the ticket in its plan and the recorded ticket (``write_data``). The rank writes, and
    publishes its files.
-4. A rank that fails withdraws its own files and marks the exception. When torch has gathered all outcomes, everybody is
-   done with step 3; as the coordinator unpickles the mark, it gives up the claim, which withdraws the files of all.
-   Other exceptions than those of this module's callers (a planner's ``finish_plan``) bear no mark: the claim then lasts
-   until its writer is used again or dies, or the driver says so.
+4. A rank that fails withdraws its own files and marks the exception. When torch has gathered all outcomes, every rank
+   has finished step 3. As the coordinator unpickles the mark, the claim is given up, which withdraws the files of all
+   ranks. Exceptions from elsewhere than the callers of mark() (a planner's ``finish_plan``) have no mark: the claim
+   then lasts until its writer is used again or destroyed, or until the driver gives the claim up.
 5. The coordinator commits (``finish``).
 """
 
@@ -27,12 +27,13 @@ from cairn._settings import save_deadlines
 from cairn.errors import InvalidArgument
 
 _numbers = itertools.count()
-_claims: "weakref.WeakValueDictionary[bytes, Claim]" = weakref.WeakValueDictionary()  # of this process, by ticket
-_here = threading.local()  # .ticket: the one that this thread saw last
+# the claims of this process, by ticket
+_claims: "weakref.WeakValueDictionary[bytes, Claim]" = weakref.WeakValueDictionary()
+_here = threading.local()  # .ticket: the ticket that this thread unpickled or made last
 
 
 class Claim:
-    """A directory, claimed for one save by its coordinator. When nobody holds it any more, it is given up."""
+    """A directory, claimed for a save by the save's coordinator. Destroying the last reference gives the claim up."""
 
     def __init__(
         self, directory: str | os.PathLike[str], *, overwrite: bool, durable: bool, alone_as_rank: int | None
@@ -49,24 +50,26 @@ class Claim:
 
     @property
     def save_id(self) -> str:
-        """The id of the save, in hexadecimal: that of its commit record."""
+        """The id of the save, in hexadecimal, equal to the id in the commit record."""
         return self._held.save_id
 
     def ticket(self, rank: int) -> "Ticket":
-        """For the plan of `rank`."""
+        """Returns the ticket for the plan of `rank`."""
         return Ticket(self._content, rank)
 
     def commit(self, metadata: bytes, files: list[tuple[str, int, int]]) -> list[str]:
-        """Makes `metadata`, pickled, the checkpoint, of data files (name, size, trailer checksum). Returns warnings."""
+        """Commits the checkpoint: pickled `metadata` and data files (name, size, trailer checksum). Returns
+        warnings."""
         return self._held.commit(metadata, files)
 
     def give_up(self) -> None:
-        """Withdraws what has not been committed."""
+        """Withdraws the files of an uncommitted save."""
         self._held.withdraw()
 
 
 class Ticket:
-    """What a rank needs to write its share: the content that the engine understands, and the rank's number."""
+    """The input that a rank needs to write its share: the content, which only the engine reads, and the rank's
+    number."""
 
     def __init__(self, content: bytes, rank: int) -> None:
         self.content = content
@@ -75,7 +78,7 @@ class Ticket:
         _here.ticket = self  # (2)
 
     def is_older_than(self, other: "Ticket") -> bool:
-        """Whether `other` is of another save, and was seen later."""
+        """Returns whether `other` belongs to another save and was recorded later."""
         return self.content != other.content and self._number < other._number
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -83,7 +86,7 @@ class Ticket:
 
 
 def current_ticket(planned: object) -> Ticket:
-    """The ticket to write under, given what the plan has for one. (3)"""
+    """Returns the ticket to write under; `planned` is the plan's storage data. (3)"""
     seen: Ticket | None = getattr(_here, "ticket", None)
     ticket = planned if isinstance(planned, Ticket) else seen
     if ticket is None:
@@ -94,7 +97,7 @@ def current_ticket(planned: object) -> Ticket:
 
 
 def mark(error: BaseException, ticket: Ticket) -> None:
-    """Lets `error` give up the save of `ticket` when it reaches its coordinator. (4)"""
+    """Makes `error` give up the save of `ticket` when the coordinator unpickles `error`. (4)"""
     error.__dict__["_cairn_mark"] = _Mark(ticket.content)
 
 

@@ -1,4 +1,4 @@
-"""The read items of a torch load plan, read by the engine: straight into the planner's tensors, every byte checked."""
+"""The read items of a torch load plan, read by the engine: directly into the planner's tensors, every byte checked."""
 
 import io
 from collections.abc import Mapping
@@ -15,15 +15,17 @@ from cairn._state.tensors import TensorTarget, fill, needs_payload, tensor_in_pa
 from cairn._state.values import payload_without_code
 from cairn.errors import InvalidArgument, MissingKey
 
-# Tensors that share one call to the engine. What goes by a detour (other devices) has copies in memory meanwhile.
+# The bytes of tensors that share a call of the engine. Tensors on other devices have copies in CPU memory during the
+# call.
 _BATCH_BYTES_MAX = 1 << 30
 
-# With these as torch has them, a planner's tensors are those of the state dict, all there at once.
+# If a planner has torch's versions of these hooks, its tensors are the tensors of the state dict, all available at
+# once.
 _TENSOR_HOOKS = ("resolve_tensor", "commit_tensor", "lookup_tensor", "transform_tensor")
 
 
 class _Chunk(NamedTuple):
-    """What lies at one place of a data file: `key` as the checkpoint's own metadata has it."""
+    """The content at a place of a data file. `key` is the key in the checkpoint's own metadata."""
 
     key: str
     shape: tuple[int, ...] = ()  # of the whole tensor
@@ -33,12 +35,12 @@ class _Chunk(NamedTuple):
 
 
 class ItemReader:
-    """Reads items of one open checkpoint.
+    """Reads items of an open checkpoint.
 
-    `storage_data` says where an item lies: it is followed, whatever its keys are, for some rename them in the metadata.
-    `options` are those of the engine's loads. torch's own planner unpickles the values that it gets: it gets them as
-    values that ``cairn.load`` has read, with `allow_pickle` as there, and this process has pickled. A planner that
-    overrides ``load_bytes`` gets the bytes as they are stored.
+    `storage_data` gives the place of each item. Its keys are not compared with the checkpoint's keys, because some
+    readers rename keys in the metadata. `options` are the options of the engine's loads. torch's own planner unpickles
+    its values: such a planner gets values that ``cairn.load`` has read, with `allow_pickle` as in cairn.load, and that
+    this process has pickled. A planner that overrides ``load_bytes`` gets the stored bytes.
     """
 
     def __init__(
@@ -55,32 +57,34 @@ class ItemReader:
         self._allow_pickle = allow_pickle
         self._catalog = _engine.catalog_of(checkpoint)
         self._chunks = _chunks_by_place(self._catalog)
-        #: Float conversions and casts of what has been read: key, saved and wanted dtype code.
+        #: Float conversions and casts of the tensors read: key, saved dtype code, wanted dtype code.
         self.conversions: list[tuple[str, int, int]] = []
 
     def knows(self, item: ReadItem) -> bool:
-        """Whether the engine can read the item; not if it went through a stream transform, or is at another place."""
+        """Returns whether the engine can read the item: without stream transforms, and at a place in the checkpoint's
+        metadata."""
         info = self.info_of(item)
         return not info.transform_descriptors and self.has_chunk(item)
 
     def is_transformed(self, item: ReadItem) -> bool:
-        """Whether the item is one for cairn._plugin.transformed_items."""
+        """Returns whether cairn._plugin.transformed_items must read the item."""
         return bool(self.info_of(item).transform_descriptors) and self.has_chunk(item)
 
     def has_chunk(self, item: ReadItem) -> bool:
-        """Whether the checkpoint's own metadata has the item at that place, transformed or not."""
+        """Returns whether the checkpoint's own metadata has the item at the item's place, transformed or not."""
         info = self.info_of(item)
         chunk = self._chunks.get((info.relative_path, info.offset))
         return chunk is not None and chunk.is_tensor == (item.type is not LoadItemType.BYTE_IO)
 
     def read(self, items: list[ReadItem], planner: LoadPlanner) -> None:
-        """Values first: what can't be decoded is found out before a tensor changes."""
+        """Reads the items, values first: a value that can't be decoded raises before a tensor changes."""
         for item in items:
             if item.type is LoadItemType.BYTE_IO:
                 self._read_value(item, planner)
         tensors = [item for item in items if item.type is not LoadItemType.BYTE_IO]
         if not is_stock(planner, *_TENSOR_HOOKS):
-            for item in tensors:  # it may have one tensor at a time, and may expect its commit before the next
+            # the planner may hold a single tensor at a time, and may expect its commit before the next
+            for item in tensors:
                 self._read_tensors([item], planner)
             return
         batch: list[ReadItem] = []
@@ -94,7 +98,7 @@ class ItemReader:
         self._read_tensors(batch, planner)
 
     def info_of(self, item: ReadItem) -> Any:
-        """Where the item lies: its torch ``_StorageInfo``. Raises MissingKey."""
+        """Returns the place of the item, a ``_StorageInfo`` of torch. Raises MissingKey."""
         info = self._storage_data.get(item.storage_index)
         if info is None:
             key = item.storage_index.fqn
@@ -102,10 +106,11 @@ class ItemReader:
         return info
 
     def stored_tensor_of(self, item: ReadItem) -> tuple[tuple[int, ...], int]:
-        """Sizes of the chunk that a tensor item lies in, and its code of a dtype. For what has_chunk()."""
+        """Returns the sizes and the dtype code of the chunk that holds a tensor item. The item must satisfy
+        has_chunk()."""
         chunk = self._chunk_of(item)
         tensor = self._catalog.tensor(chunk.key)
-        assert tensor is not None  # or the chunk were a value's
+        assert tensor is not None  # otherwise the chunk would be a value's
         return chunk.sizes, tensor[0]
 
     def _chunk_of(self, item: ReadItem) -> _Chunk:
@@ -143,7 +148,7 @@ class ItemReader:
 
 
 class PlannerWithoutCode:
-    """A planner for torch's own ``read_data``: values that torch's planner would unpickle are read by Cairn first."""
+    """A planner for torch's own ``read_data``: Cairn reads the values first that torch's planner would unpickle."""
 
     def __init__(self, planner: LoadPlanner, allow_pickle: bool) -> None:
         self._planner = planner
@@ -153,7 +158,7 @@ class PlannerWithoutCode:
         return getattr(self._planner, name)
 
     def load_bytes(self, item: ReadItem, value: io.BytesIO) -> None:
-        """As the planner's; raises UnsafeContent for a value that only running its pickle could make."""
+        """As the planner's; raises UnsafeContent for a value that can't be made without running its pickle."""
         if is_stock(self._planner, "load_bytes"):
             value = io.BytesIO(payload_without_code(item.dest_index.fqn, value.read(), self._allow_pickle))
         self._planner.load_bytes(item, value)
@@ -179,7 +184,7 @@ def _check_fits(item: ReadItem, chunk: _Chunk, target: torch.Tensor) -> None:
 
 
 def is_stock(planner: LoadPlanner, *hooks: str) -> bool:
-    """Whether these methods of the planner are torch's own."""
+    """Returns whether the planner's methods `hooks` are torch's own."""
     return not overridden(planner, hooks, (DefaultLoadPlanner,))
 
 

@@ -1,9 +1,10 @@
-"""Read items that went through stream transforms (compression) when torch wrote them: the transforms are undone here.
+"""Read items that went through stream transforms (compression) when torch wrote them. This module undoes the
+transforms.
 
-torch's ``read_data`` follows any path in the metadata, expands a stream whatever its size and checks no checksum.
-Here the file lies in the checkpoint's directory, the size is bounded, and the records of the archive that comes out are
-held against their checksums. A transform carries no checksum of its own, so a value that is not an archive of
-``torch.save`` goes unchecked.
+torch's ``read_data`` follows any path in the metadata, expands a stream of any size and checks no checksum. Here the
+file must lie in the checkpoint's directory, the size is bounded, and the records of the expanded archive are compared
+with their checksums. A transform carries no checksum of its own; therefore a value that is not an archive of
+``torch.save`` is not checked.
 """
 
 import errno
@@ -27,17 +28,19 @@ from cairn._state.values import payload_without_code
 from cairn.errors import Corrupt, Error, InvalidArgument, Unsupported
 
 _PIECE_BYTES = 1 << 20
-_ARCHIVE_BYTES_MAX = 1 << 20  # of an archive around the elements of a tensor
-_OPAQUE_ELEMENT_BYTES_MAX = 32  # of what only torch can describe: a quantised element with a scale and a zero point
-_VALUE_BYTES_MAX = 256 << 20  # the metadata does not say how large a value is: so much, and _VALUE_RATIO_MAX
+_ARCHIVE_BYTES_MAX = 1 << 20  # size of an archive without its tensor's elements
+# element size in a payload that only torch can read: a quantised element with a scale and a zero point
+_OPAQUE_ELEMENT_BYTES_MAX = 32
+# bound of an expanded value, whose size the metadata does not record: this constant plus _VALUE_RATIO_MAX
+_VALUE_BYTES_MAX = 256 << 20
 _VALUE_RATIO_MAX = 256  # times the stored bytes
 
 
 class TransformedItems:
     """Reads transformed items of the checkpoint in `directory`, by a reader's `transforms`.
 
-    `options` and `allow_pickle` are as in ItemReader. No code from the checkpoint runs without `allow_pickle`, but a
-    transform that the caller registered runs, and bounds its own memory.
+    `options` and `allow_pickle` are as in ItemReader. No code from the checkpoint runs without `allow_pickle`, but
+    transforms that the caller registered run, and must bound their own memory.
     """
 
     def __init__(
@@ -55,7 +58,8 @@ class TransformedItems:
         self._allow_pickle = allow_pickle
 
     def read(self, items: list[ReadItem], planner: LoadPlanner) -> None:
-        """Values first. Raises Unsupported for a transform that is not registered; Corrupt; UnsafeContent."""
+        """Reads the items, values first. Raises Unsupported for a transform that is not registered; Corrupt;
+        UnsafeContent."""
         for item in sorted(items, key=lambda item: item.type is not LoadItemType.BYTE_IO):
             if item.type is LoadItemType.BYTE_IO:
                 self._read_value(item, planner)
@@ -111,7 +115,7 @@ class TransformedItems:
         self._items.conversions.append((key, code, codes[target]))
 
     def _expanded(self, item: ReadItem, limit: int) -> bytes:
-        """The item with its transforms undone: `limit` bytes at most."""
+        """Returns the item with its transforms undone; raises Corrupt above `limit` bytes."""
         info = self._items.info_of(item)
         key, file, names = item.storage_index.fqn, info.relative_path, ", ".join(info.transform_descriptors)
         try:
@@ -144,7 +148,7 @@ class TransformedItems:
         return payload
 
     def _stored(self, key: str, file: str, offset: int, length: int) -> bytes:
-        """The bytes at one place of a regular file in the directory. Links are followed if the options say so."""
+        """Returns the bytes at a place of a regular file in the directory. Follows links if the options allow links."""
         relative = PurePosixPath(file)
         if relative.is_absolute() or ".." in relative.parts or not relative.parts:
             raise Corrupt("a data file outside the directory", key=key, file=file)
@@ -172,10 +176,10 @@ class TransformedItems:
 
 
 def _open_below(directory: Path, relative: PurePosixPath, follow_links: bool) -> int:
-    """A descriptor for reading.
+    """Opens a file for reading, and returns the descriptor.
 
-    Without `follow_links` each folder is opened from the descriptor of the folder above it, so a link that takes a
-    folder's place meanwhile is refused as well. Raises OSError: ELOOP or ENOTDIR for a link.
+    Without `follow_links` each folder is opened from the descriptor of its parent; therefore a link that replaces a
+    folder during the call is refused as well. Raises OSError: ELOOP or ENOTDIR for a link.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     if follow_links:
@@ -191,7 +195,8 @@ def _open_below(directory: Path, relative: PurePosixPath, follow_links: bool) ->
 
 
 def _check_archive(payload: bytes) -> None:
-    """Raises Corrupt if a record of an archive differs from its checksum; zipfile's exceptions if it is none."""
+    """Raises Corrupt if a record of an archive differs from its checksum; zipfile's exceptions if `payload` is no
+    archive."""
     with zipfile.ZipFile(io.BytesIO(payload)) as archive:
         for record in archive.infolist():
             if record.compress_type != zipfile.ZIP_STORED:

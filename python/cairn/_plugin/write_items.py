@@ -22,18 +22,20 @@ from cairn.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Written(WriteResult):
-    """A WriteResult that also tells the coordinator what the checkpoint's commit record says of the item's file."""
+    """A WriteResult with the entry of the item's file in the checkpoint's commit record, for the coordinator."""
 
     file: tuple[str, int, int]  # name, size, trailer checksum
-    dtype: torch.dtype | None  # of what was written, if the plan said otherwise
+    dtype: torch.dtype | None  # of the written tensor, if the plan has another dtype
 
 
 def write_items(
     plan: SavePlan, planner: SavePlanner, directory: str | os.PathLike[str], ticket: Ticket, **options: Any
 ) -> list[WriteResult]:
-    """Writes what `planner` resolves the plan's items to, and publishes the files: the coordinator's from then on.
+    """Writes the data that `planner` resolves for the plan's items, publishes the files, and hands them to the
+    coordinator.
 
-    `options` are those of the engine's ``write_share``. Raises InvalidArgument if an item is not what the plan says.
+    `options` are the options of the engine's ``write_share``. Raises InvalidArgument if an item's data differs from the
+    plan.
     """
     state = _engine.StateDict()
     tensors = TensorSource(state)
@@ -60,7 +62,7 @@ def write_items(
 
 
 def metadata_of(metadata: Metadata, results: Iterable[list[WriteResult]]) -> list[tuple[str, int, int]]:
-    """Tells `metadata` where everything is, and returns the data files of all ranks."""
+    """Fills the places of all items into `metadata`, and returns the data files of all ranks."""
     storage_data = {}
     files = {}
     for result in (result for of_rank in results for result in of_rank):
@@ -72,8 +74,8 @@ def metadata_of(metadata: Metadata, results: Iterable[list[WriteResult]]) -> lis
         files[result.file[0]] = result.file
         saved = metadata.state_dict_metadata.get(result.index.fqn)
         if result.dtype is not None and isinstance(saved, TensorStorageMetadata):
-            # A planner may convert tensors and leave its plan as it was. Stock torch then writes metadata that does not
-            # fit the files, and whoever fills tensors by it is surprised.
+            # A planner may convert tensors without changing its plan. Stock torch then writes metadata that contradicts
+            # the files, and a load that trusts the metadata fills tensors wrongly.
             properties = replace(saved.properties, dtype=result.dtype)
             metadata.state_dict_metadata[result.index.fqn] = replace(saved, properties=properties)
     metadata.storage_data = storage_data
@@ -81,7 +83,7 @@ def metadata_of(metadata: Metadata, results: Iterable[list[WriteResult]]) -> lis
 
 
 def _path_of(fqn: str, places: Any) -> Path:
-    """Where the planner says that the key sits in the nested state; the key alone if it does not say."""
+    """Returns the path of the key in the nested state, if the planner gives the path; otherwise the key alone."""
     path = places.get(fqn) if isinstance(places, dict) else None
     if not isinstance(path, tuple) or any(type(element) not in (str, int) for element in path):
         return (fqn,)

@@ -1,1 +1,1 @@
-"""A state dict as the engine takes and fills it: flat keys, tensors by address, and all other values."""
+"""A state dict as the engine reads and fills it: flat keys, tensors by address, and values."""

@@ -1,4 +1,4 @@
-"""A state dict as the engine takes it: flattened, its tensors by their addresses, its values converted."""
+"""A state dict as the engine takes it: flattened, tensors by their addresses, values converted."""
 
 import functools
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from cairn._telemetry import dcp_records
 
 
 class DescribedState:
-    """Entries as they are to be saved. Keeps the memory alive that `native` points into."""
+    """The entries of a save. Keeps the memory alive to which `native` points."""
 
     def __init__(self, state_dict: Mapping[Any, Any], *, record_paths: bool = True) -> None:
-        """Raises Unsupported, PickleWarning and so on as cairn.save does."""
+        """Describes `state_dict`. Raises and warns as cairn.save: Unsupported, PickleWarning..."""
         check_state_dict(state_dict)
         self.native = _engine.StateDict()
         self._tensors = TensorSource(self.native)
@@ -27,12 +27,13 @@ class DescribedState:
         self._tensors.add_leaves(state_dict, rules, functools.partial(add_value, self.native))
 
     def keys_of_moved(self) -> list[str]:
-        """The keys of tensors whose memory was taken away since, by ``storage.resize_()``."""
+        """Returns the keys of tensors whose memory has since been freed or moved by ``storage.resize_()``."""
         return self._tensors.keys_of_moved()
 
 
 def states_of(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries, of Statefuls their ``state_dict()``. Recorded as torch's function of this purpose is."""
+    """Returns the entries, with Statefuls replaced by their ``state_dict()``. Recorded in telemetry under the names of
+    torch's function."""
     check_state_dict(state_dict)
     if not dcp_records.is_heard():
         return {key: _state_of(value) for key, value in state_dict.items()}

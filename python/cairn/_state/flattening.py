@@ -1,7 +1,8 @@
-"""From a nested state dict to flat keys, by the rules of DCP: the engine walks through many thousands of tensors.
+"""From a nested state dict to flat keys, by the rules of DCP. The engine does the walk, for states of many thousand
+tensors.
 
-Since torch 2.4 every mapping is taken apart; a list only if there is a tensor or a mapping somewhere in its lists; a
-tuple never. Until 2.3 a container without any tensor in it stayed whole. Keys of mappings become strings.
+Since torch 2.4 every mapping is flattened, a list only if its nested lists hold a tensor or a mapping, a tuple never.
+Until torch 2.3 a container without any tensor stayed whole. Keys of mappings become strings.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ Rules = _engine.FlatteningRules
 
 
 class Leaf(NamedTuple):
-    """A value that is stored under a key of its own: where it sits, and `container[place]`, which holds it."""
+    """A value that is stored under its own key: its path, and its place `container[place]`."""
 
     path: Path
     value: Any
@@ -28,15 +29,16 @@ class Leaf(NamedTuple):
 
 
 def flatten(state_dict: Mapping[Any, Any]) -> list[Leaf]:
-    """The leaves in the order of torch 2.4 and later. Raises InvalidArgument for a state dict that contains itself."""
+    """Returns the leaves in the order of torch 2.4 and later. Raises InvalidArgument for a state dict that contains
+    itself."""
     return _engine.flatten(state_dict, Rules.TORCH_2_4, Leaf)
 
 
 def flatten_as_2_3(state_dict: Mapping[Any, Any]) -> list[Leaf]:
-    """The leaves as torch 2.3 and earlier named them."""
+    """Returns the leaves with the names of torch 2.3 and earlier."""
     return _engine.flatten(state_dict, Rules.TORCH_2_3, Leaf)
 
 
 def top_level(state_dict: Mapping[Any, Any]) -> list[Leaf]:
-    """The entries as they are, for ``flatten_state_dict=False``."""
+    """Returns the entries without flattening, for ``flatten_state_dict=False``."""
     return _engine.flatten(state_dict, Rules.TOP_LEVEL, Leaf)

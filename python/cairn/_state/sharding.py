@@ -1,4 +1,4 @@
-"""Which boxes of a DTensor this process holds, and which of them others hold too."""
+"""The boxes of a DTensor that this process holds, and the boxes of these that further ranks hold too."""
 
 import itertools
 import math
@@ -14,13 +14,15 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from cairn._state.tensors import ShardOfMine
 from cairn.errors import InvalidArgument, Unsupported
 
-_Run = tuple[int, int, int]  # first index in the whole dimension, first in the local one, how many
+_Run = tuple[int, int, int]  # first index in the whole dimension, first index in the local dimension, count
 
 
 def chunks_of_dtensor(key: str, tensor: Any) -> Iterator[ShardOfMine]:
-    """The chunks of the tensor under `key`: a DTensor, or what has DCP's ``__create_chunk_list__`` and its companions.
+    """Yields the chunks of the tensor under `key`: a DTensor, or an object with DCP's ``__create_chunk_list__``
+    protocol.
 
-    A rank outside of the mesh has none. Raises Unsupported for a Partial placement: its elements are not known yet.
+    A rank outside of the mesh has no chunks. Raises Unsupported for a Partial placement, whose elements are not reduced
+    yet.
     """
     if not isinstance(tensor, DTensor):
         yield from _chunks_of_checkpointable(tensor)
@@ -49,22 +51,23 @@ def _chunks_by_protocol(tensor: DTensor, replicated: bool) -> Iterator[ShardOfMi
 
 
 def _chunks_of_checkpointable(value: Any) -> Iterator[ShardOfMine]:
-    """The size of the whole is in its write items alone, if it is no tensor."""
+    """Yields the chunks of an object that may be no tensor: then only its write items hold the global size."""
     for item in value.__create_write_items__("", value):
         shard = value.__get_tensor_shard__(item.index)
         yield ShardOfMine(shard, item.tensor_data.chunk.offsets, False, item.tensor_data.size)
 
 
 def chunks_of_declared(key: str, tensor: torch.Tensor) -> Iterator[ShardOfMine]:
-    """The shards that a tensor declares by the attributes of torch's ``CheckpointableTensor``.
+    """Yields the shards that a tensor declares by the attributes of torch's ``CheckpointableTensor``.
 
-    `global_shape` is the size of the whole; for each shard, `global_offsets` says where it begins in the whole,
-    `local_offsets` where it begins in the tensor, and `local_sizes` its size. The rest of the tensor is padding. Raises
-    InvalidArgument if an attribute is missing, or if a shard is not within the whole and within the tensor.
+    `global_shape` is the size of the whole tensor. For each shard, `global_offsets` is its offset in the whole tensor,
+    `local_offsets` its offset in the local tensor, and `local_sizes` its size. The rest of the local tensor is padding.
+    Raises InvalidArgument if an attribute is missing, or if a shard is not within the whole tensor and within the local
+    tensor.
 
-    The shards of all ranks make up the whole. A shard that several ranks declare, with the same offsets and sizes, is
-    stored once, as torch's planner does; the save of shards that overlap in part fails on all ranks, and the error
-    names both shards and their ranks. (torch keeps one of two shards with the same offsets, whatever their sizes.)
+    The shards of all ranks make up the whole tensor. A shard that several ranks declare, with equal offsets and sizes,
+    is stored once, as by torch's planner. The save of shards that overlap in part fails on all ranks, with an error
+    that names both shards and their ranks. (Of two shards with equal offsets, torch keeps one, whatever their sizes.)
     """
     size, *parts = (_declared(key, tensor, name) for name in _DECLARED)
     (shape,) = _integers(key, _DECLARED[0], [size])
@@ -121,7 +124,8 @@ def _check_declared(
 
 
 def _chunks_of_strided(tensor: DTensor, replicated: bool) -> Iterator[ShardOfMine]:
-    """DCP takes the local tensor for one box at the first element's place, which is wrong if it is several stripes."""
+    """Yields the stripes of a strided shard. DCP takes the local tensor for one box at the first element's place, which
+    is wrong for several stripes."""
     local = tensor.to_local()
     for runs in itertools.product(*_runs_by_dimension(tensor)):
         part = local
@@ -133,7 +137,8 @@ def _chunks_of_strided(tensor: DTensor, replicated: bool) -> Iterator[ShardOfMin
 def _runs_by_dimension(tensor: DTensor) -> list[list[_Run]]:
     coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None
-    cuts: list[list[_Cut]] = [[] for _ in tensor.shape]  # of each dimension, in the order of the mesh's
+    # by dimension of the tensor, in the order of the mesh's dimensions
+    cuts: list[list[_Cut]] = [[] for _ in tensor.shape]
     for mesh_dimension, placement in enumerate(tensor.placements):
         if isinstance(placement, (Shard, _StridedShard)):
             blocks = int(placement.split_factor) if isinstance(placement, _StridedShard) else 1
@@ -150,32 +155,32 @@ def _runs_by_dimension(tensor: DTensor) -> list[list[_Run]]:
 
 
 class _Cut(NamedTuple):
-    blocks: int  # of a _StridedShard: its split factor
+    blocks: int  # the split factor of a _StridedShard
     ranks: int
     mine: int
 
 
 def _held(indices: torch.Tensor, cuts: list[_Cut]) -> torch.Tensor:
-    """What is left of a dimension after all cuts."""
+    """Returns the indices of a dimension that remain after all cuts."""
     if not cuts:
         return indices
     (blocks, ranks, mine), *later = cuts
     if blocks > 1 and blocks == math.prod(cut.ranks for cut in later):
-        # The strides stand for the cuts to the right, which in truth were made first (FSDP over tensor parallel). With
-        # uneven sizes only that order gives what the rank holds.
+        # The strides represent the cuts to the right, which FSDP over tensor parallel makes first. With uneven sizes
+        # only the order "right cuts first" gives the rank's elements.
         return _split(_held(indices, later), ranks)[mine]
     held = torch.cat([_split(block, ranks)[mine] for block in _split(indices, blocks)])
     return _held(held, later)
 
 
 def _split(indices: torch.Tensor, parts: int) -> list[torch.Tensor]:
-    """As a Shard splits: parts of one size, the last ones shorter or empty."""
+    """Splits as a Shard: parts of equal size, the last parts shorter or empty."""
     chunks = list(torch.chunk(indices, parts))
     return chunks + [indices[:0]] * (parts - len(chunks))
 
 
 def _runs(indices: torch.Tensor) -> list[_Run]:
-    """Stretches of consecutive indices; one that is empty if there are none."""
+    """Returns the runs of consecutive indices; a single empty run if `indices` is empty."""
     if len(indices) == 0:
         return [(0, 0, 0)]
     breaks = torch.nonzero(torch.diff(indices) != 1).flatten() + 1

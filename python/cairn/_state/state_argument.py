@@ -1,4 +1,4 @@
-"""Checks of the arguments that ``save`` and ``load`` take: the state dict, and which argument is the directory."""
+"""Checks of the arguments of ``save`` and ``load``: the state dict, and the argument that is the directory."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from cairn.errors import InvalidArgument
 
 
 def check_state_dict(given: object) -> None:
-    """Raises InvalidArgument if `given` is no dict, and nothing that has ``items()`` as a dict has."""
+    """Raises InvalidArgument if `given` is no dict and has no ``items()``."""
     if isinstance(given, Mapping) or hasattr(type(given), "items"):
         return
     hint = ""
@@ -19,9 +19,9 @@ def check_state_dict(given: object) -> None:
 
 
 def check_order(function: str, first: object, second: object, directory_argument: str = "checkpoint_id=") -> None:
-    """Raises InvalidArgument if `first`, the state dict of a call of `function`, and `second` are swapped.
+    """Raises InvalidArgument if `first`, the state dict in a call of `function`, and `second` are swapped.
 
-    `directory_argument` is how the function takes the directory: by keyword, or "" for the second argument.
+    `directory_argument` is the form of the directory in the call: a keyword, or "" for the second argument.
     """
     if _is_path(first) and isinstance(second, Mapping):
         right = f"{function}(state_dict, {directory_argument}{os.fspath(first)!r})"  # type: ignore[call-overload]
@@ -29,7 +29,7 @@ def check_order(function: str, first: object, second: object, directory_argument
 
 
 def refuse_path(function: str, second: object) -> None:
-    """Raises InvalidArgument if `second`, the storage of a call of `function`, is a directory."""
+    """Raises InvalidArgument if `second`, the storage in a call of `function`, is a directory."""
     if _is_path(second):
         right = f"{function}(state_dict, checkpoint_id={os.fspath(second)!r})"  # type: ignore[call-overload]
         raise InvalidArgument(f"{function}() takes the directory as checkpoint_id: call {right}")

@@ -1,11 +1,13 @@
-"""Tensors as the engine wants them: an address, a dtype code, sizes and strides; and what can't be told that way.
+"""Tensors as the engine reads them: an address, a dtype code, sizes and strides; and payloads for all remaining
+tensors.
 
-The engine never touches a tensor object. Tensors on other devices are copied; DTensors and ShardedTensors are taken
-chunk by chunk; what only torch can describe (quantised tensors, wrapper subclasses) goes as a ``torch.save`` payload.
+The engine reads plain tensors (CPU, strided, no subclass) itself. This module copies tensors on other devices to the
+CPU, splits DTensors and ShardedTensors into chunks, and passes tensors that only torch can describe (quantised tensors,
+wrapper subclasses) as a ``torch.save`` payload.
 
-While the engine has addresses, the storages of the tensors are held: ``tensor.data = other``, in another thread or
-during an asynchronous staging, takes the storage from the tensor object. ``storage.resize_()`` frees even what is held:
-that can only be noticed afterwards.
+While the engine uses addresses, the storages of the tensors are held: ``tensor.data = other``, in another thread or
+during an asynchronous staging, removes the storage from the tensor object. ``storage.resize_()`` frees even a held
+storage's memory; this can only be detected afterwards.
 """
 
 import importlib.util
@@ -28,7 +30,7 @@ QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, 
 _PLAIN_CODES = {dtype: code for dtype, code in _CODES.items() if dtype not in QUANTIZED}
 _SIMPLE_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
-# Since torch 2.14 a plain tensor may declare by attributes that it holds shards of a larger tensor.
+# Since torch 2.14 a plain tensor may declare by attributes that the tensor holds shards of a larger tensor.
 _TORCH_HAS_DECLARED_SHARDS = importlib.util.find_spec("torch.distributed.checkpoint.protocol") is not None
 _SHARD_MARK = "global_shape"
 
@@ -37,25 +39,25 @@ class ShardOfMine(NamedTuple):
     """A chunk of a distributed tensor that this process holds."""
 
     local: torch.Tensor
-    offsets: Any  # of its first element, in the whole tensor
-    replicated: bool  # other ranks hold the same
+    offsets: Any  # of the first element, in the whole tensor
+    replicated: bool  # further ranks hold an equal chunk
     size: Any  # of the whole tensor
 
 
 def dtype_name(code: int) -> str:
-    """'torch.float32' for its code."""
+    """Returns 'torch.float32' for the code of float32."""
     return f"torch.{_engine.DTYPE_NAMES[code]}"
 
 
 class TensorSource:
-    """Adds tensors to a StateDict that is to be saved, and keeps their memory until the save is over."""
+    """Adds tensors to a StateDict for a save, and keeps their memory until the save is over."""
 
     def __init__(self, state: _engine.StateDict) -> None:
         self._state = state
         self._held = _engine.HeldStorages()
 
     def keys_of_moved(self) -> list[str]:
-        """The keys of tensors whose memory was taken away since they were added, by ``storage.resize_()``."""
+        """Returns the keys of tensors whose memory has been freed or moved since add(), by ``storage.resize_()``."""
         return self._held.keys_of_moved(self._state)
 
     def add_leaves(self, state_dict: Mapping[Any, Any], rules: Rules, add_value: Callable[[Path, Any], None]) -> None:
@@ -71,9 +73,9 @@ class TensorSource:
         _engine.describe(self._state, state_dict, rules, read, add_other)
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
-        """Raises Unsupported for what DCP can't save either: sparse, nested and meta tensors, Partial DTensors.
+        """Adds a tensor or an is_sharded() object.
 
-        Takes what is_sharded() as well.
+        Raises Unsupported for tensors that DCP can't save either: sparse, nested and meta tensors, Partial DTensors.
         """
         chunks = _chunks_of(".".join(map(str, path)), tensor)
         if chunks is None:
@@ -83,7 +85,8 @@ class TensorSource:
             self._add_local(path, local, (size, offsets, replicated))
 
     def add_part(self, path: Path, local: torch.Tensor, size: Any, offsets: Any) -> None:
-        """The elements from `offsets` on of a tensor of that size; the tensor itself, if they are all of it."""
+        """Adds `local` as the box at `offsets` of a tensor of `size`; as a whole tensor if the box covers the
+        tensor."""
         is_whole = tuple(local.shape) == tuple(size) and not any(offsets)
         self._add_local(path, local, None if is_whole else (size, offsets, False))
 
@@ -108,7 +111,8 @@ class TensorSource:
 
 
 class TensorTarget:
-    """Adds tensors to a StateDict that is to be filled by a load; :meth:`finish` brings them what went by a detour."""
+    """Adds tensors to a StateDict for a load. :meth:`finish` fills the tensors that were read into an intermediate
+    copy."""
 
     def __init__(self, state: _engine.StateDict) -> None:
         self._state = state
@@ -117,7 +121,7 @@ class TensorTarget:
         self._detours: list[tuple[str, torch.Tensor, torch.Tensor]] = []
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
-        """Raises Unsupported for tensors that have no elements of their own."""
+        """Adds a tensor to fill. Raises Unsupported for tensors that have no elements of their own."""
         if self._plain.add_target(self._state, path, tensor):
             self._written.append((path, tensor, tensor.untyped_storage()))
             return
@@ -129,23 +133,23 @@ class TensorTarget:
             self.add_part(path, local, size, offsets)
 
     def add_part(self, path: Path, tensor: torch.Tensor, shape: Any, offsets: Any) -> None:
-        """A tensor that takes the elements from `offsets` on of one of that shape. Raises as add()."""
+        """Adds `tensor`, to be filled with the box at `offsets` of a tensor of `shape`. Raises as add()."""
         key = ".".join(map(str, path))
         _refuse_what_has_no_bytes(key, tensor)
         if tensor in self._plain and 0 not in tensor.stride():
             local = tensor
             self._written.append((path, tensor, tensor.untyped_storage()))
         else:
-            local = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")  # whatever the default device is
+            local = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")  # independent of the default device
             self._detours.append((key, tensor, local))
         view = (local.data_ptr(), _code_of(key, local), local.shape, local.stride(), False)
         self._state.add_chunk(path, *view, shape, offsets)
 
     def finish(self, missing: set[str]) -> None:
-        """After the load: copies to other devices and the like, and tells autograd what was written behind its back.
+        """Ends the load: copies to other devices, and increments the versions of the written tensors for autograd.
 
-        What is `missing` in the checkpoint stays as it was. Raises InvalidArgument if another thread gave a tensor
-        other memory meanwhile: what was read is in the memory that it had.
+        Tensors `missing` in the checkpoint stay unchanged. Raises InvalidArgument if another thread gave a tensor new
+        memory during the load: the elements are in the tensor's old memory.
         """
         with torch.no_grad():
             for key, target, source in self._detours:
@@ -160,12 +164,12 @@ class TensorTarget:
 
 
 def is_sharded(value: object) -> bool:
-    """Whether an object that is no tensor speaks DCP's protocol for one (torch's ``_Checkpointable``)."""
+    """Returns whether an object that is no tensor has DCP's protocol for tensors (torch's ``_Checkpointable``)."""
     return hasattr(value, "__create_write_items__") and hasattr(value, "__get_tensor_shard__")
 
 
 def is_declared_shard(value: object) -> bool:
-    """Whether attributes of a tensor say that it holds shards of a larger one (torch's ``CheckpointableTensor``)."""
+    """Returns whether a tensor's attributes declare shards of a larger tensor (torch's ``CheckpointableTensor``)."""
     return (
         isinstance(value, torch.Tensor) and hasattr(value, _SHARD_MARK) and not hasattr(value, "__create_chunk_list__")
     )
@@ -176,7 +180,7 @@ def _plain_tensors() -> _engine.PlainTensors:
 
 
 def needs_payload(tensor: Any) -> bool:
-    """Whether a target can only be filled from a ``torch.save`` payload."""
+    """Returns whether a target can only be filled from a ``torch.save`` payload."""
     if not isinstance(tensor, torch.Tensor):
         return False
     if type(tensor) in _SIMPLE_TYPES and tensor.dtype not in QUANTIZED:
@@ -185,13 +189,14 @@ def needs_payload(tensor: Any) -> bool:
 
 
 def add_payload_target(state: _engine.StateDict, path: Path, tensor: torch.Tensor) -> None:
-    """For targets that need a payload: the entry that the engine replaces by it."""
+    """Adds the entry for a target that needs a payload; the engine replaces the entry's payload."""
     code = _code_of(".".join(map(str, path)), tensor)
     state.add_serialized_tensor(path, b"", code, tensor.shape, False)
 
 
 def tensor_in_payload(key: str, target: torch.Tensor, payload: bytes, allow_pickle: bool) -> torch.Tensor:
-    """The tensor in a ``torch.save`` payload, by torch's rules for data that holds no code. Checked to fit `target`.
+    """Returns the tensor in a ``torch.save`` payload, by torch's rules for data without code. Checks that its shape
+    fits `target`.
 
     `allow_pickle`: the consent of the call, for a torch whose rules do not hold.
     """
@@ -209,13 +214,13 @@ def tensor_in_payload(key: str, target: torch.Tensor, payload: bytes, allow_pick
 
 
 def fill(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copies `source` into `target`, unseen by autograd."""
+    """Copies `source` into `target` without recording the copy in autograd."""
     with torch.no_grad():
         target.detach().copy_(source)
 
 
 def _is_opaque(tensor: torch.Tensor) -> bool:
-    """Whether only torch knows where the elements are."""
+    """Returns whether only torch can locate the elements."""
     if tensor.dtype in QUANTIZED:
         return True
     kind = type(tensor)
@@ -223,20 +228,20 @@ def _is_opaque(tensor: torch.Tensor) -> bool:
 
 
 def _as_plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements in the CPU's memory, as a tensor without a class of its own; a view if that is possible."""
+    """Returns the elements in CPU memory as a plain torch.Tensor; a view where possible."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.detach().cpu().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
 
 
 def _chunks_of(key: str, tensor: torch.Tensor) -> Iterator[ShardOfMine] | None:
-    """This process's chunks of a distributed tensor; None if it is not one."""
+    """Returns this process's chunks of a distributed tensor; None if `tensor` is not distributed."""
     if _TORCH_HAS_DECLARED_SHARDS and is_declared_shard(tensor):
         from cairn._state.sharding import chunks_of_declared
 
         return chunks_of_declared(key, tensor)
     if type(tensor) in _SIMPLE_TYPES:
         return None
-    if hasattr(tensor, "__create_chunk_list__"):  # DTensor, and what speaks its protocol
+    if hasattr(tensor, "__create_chunk_list__"):  # DTensor, and classes with DTensor's protocol
         from cairn._state.sharding import chunks_of_dtensor
 
         return chunks_of_dtensor(key, tensor)

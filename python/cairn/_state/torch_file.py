@@ -1,7 +1,7 @@
 """Files and payloads of ``torch.save``, read by the rules of ``torch.load(weights_only=True)`` where these hold.
 
-Before torch 2.6 a file can run code in spite of these rules (CVE-2025-32434). There they are never relied on: what only
-torch can read needs the caller's consent.
+Before torch 2.6 a file can run code in spite of these rules (CVE-2025-32434). With these versions Cairn never relies on
+the rules: data that only torch can read needs the caller's consent.
 """
 
 import pickle
@@ -20,12 +20,12 @@ _HOLD_SINCE = (2, 6)
 
 
 def rules_hold() -> bool:
-    """Whether ``torch.load(weights_only=True)`` of this torch runs no code from a file."""
+    """Returns whether ``torch.load(weights_only=True)`` of the installed torch runs no code from a file."""
     return bool(TorchVersion(torch.__version__) >= _HOLD_SINCE)  # type: ignore[operator]
 
 
 def check_rules_hold(what: str, key: str | None = None, file: str | None = None) -> None:
-    """Raises UnsafeContent, about `what`, where ``torch.load(weights_only=True)`` may run code."""
+    """Raises UnsafeContent, about `what`, if ``torch.load(weights_only=True)`` of the installed torch may run code."""
     if not rules_hold():
         raise UnsafeContent(
             f"{what} can be read by torch alone, and torch {torch.__version__} may run code from it in spite of "
@@ -37,7 +37,7 @@ def check_rules_hold(what: str, key: str | None = None, file: str | None = None)
 
 
 def load_torch_file(file: Path, allow_pickle: bool) -> Any:
-    """What is in a file of ``torch.save``: on the CPU, and mapped into memory where the file's format allows that.
+    """Returns the content of a file of ``torch.save``: on the CPU, and memory-mapped where the file's format allows.
 
     Raises UnsafeContent for a file that can't be read without running code, unless `allow_pickle`, and for a pipe or a
     device; Corrupt; NotFound.
@@ -46,7 +46,7 @@ def load_torch_file(file: Path, allow_pickle: bool) -> Any:
     if not allow_pickle:
         check_rules_hold(name, file=name)
     try:
-        if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for its writer
+        if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for the pipe's writer
             raise UnsafeContent(f"'{file}' is not a regular file", file=name)
         is_archive = zipfile.is_zipfile(file)
         return torch.load(file, map_location="cpu", weights_only=not allow_pickle, mmap=is_archive or None)

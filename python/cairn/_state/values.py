@@ -1,14 +1,14 @@
-"""Values that are not tensors: plain ones go natively, the rest as ``torch.save`` pickles them.
+"""Values: the engine encodes plain ones, and ``torch.save`` pickles the rest.
 
-Reading never runs code from the checkpoint unless the caller opts in. Plain data is read natively, and so are objects
-of the classes that :mod:`cairn._known_objects` lists. What else there is, is read by the rules of
-``torch.load(weights_only=True)``, which ``torch.serialization.add_safe_globals`` extends; and if those refuse tensors
-beside objects of the list (a deque of tensors), by :mod:`cairn._known_objects.tensors`. An object that a value holds
-twice comes back as one.
+Reading never runs code from the checkpoint unless the caller allows pickle. The engine decodes plain data and objects
+of the classes that :mod:`cairn._known_objects` lists. All remaining values are read by the rules of
+``torch.load(weights_only=True)``, which ``torch.serialization.add_safe_globals`` extends. If those rules refuse a value
+with tensors beside objects of the list (a deque of tensors), :mod:`cairn._known_objects.tensors` reads the value. An
+object that a value holds twice is read as one object.
 
-Tensors inside values come back on the device that they were saved from, as DCP has it: its
+Tensors inside values are put on the device from which they were saved, as in DCP, whose
 ``DefaultLoadPlanner.load_bytes`` gives ``torch.load`` no ``map_location``. Where this process lacks the device, DCP
-fails; here they come on the CPU, with a :class:`DeviceWarning`: a checkpoint must stay readable on any machine.
+fails; Cairn puts the tensors on the CPU, with a :class:`DeviceWarning`: a checkpoint must stay readable on any machine.
 """
 
 import io
@@ -28,12 +28,12 @@ from cairn._state.torch_file import check_rules_hold
 from cairn.errors import Corrupt, Error, InvalidArgument, UnsafeContent
 from cairn.warnings import ConversionWarning, DeviceWarning, PickleWarning
 
-_NAMED_KEYS_MAX = 5  # keys that a warning spells out
-_warned: set[str] = set()  # classes that a PickleWarning has named, and devices that a DeviceWarning has
+_NAMED_KEYS_MAX = 5  # keys that a warning lists
+_warned: set[str] = set()  # classes named by a PickleWarning, and devices named by a DeviceWarning
 
 
 def add_value(state: _engine.StateDict, path: Path, value: Any) -> None:
-    """Adds a non-tensor to a StateDict that is to be saved. Raises InvalidArgument if it can't be pickled."""
+    """Adds a non-tensor to a StateDict for a save. Raises InvalidArgument if the value can't be pickled."""
     if state.add_value(path, value):
         return
     key = ".".join(map(str, path))
@@ -48,9 +48,9 @@ def add_value(state: _engine.StateDict, path: Path, value: Any) -> None:
 
 
 def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any = None) -> Any:
-    """The value in a payload. Raises UnsafeContent if it holds a class that only running its pickle could make.
+    """Returns the value in a payload. Raises UnsafeContent for a class that can't be made without running the pickle.
 
-    `map_location` says as in ``torch.load`` where tensors inside it go; None: where they were saved from.
+    `map_location` is as in ``torch.load`` for tensors inside the value; None: the device from which they were saved.
     """
     foreign = ""
     not_decoded: Error | None = None
@@ -59,12 +59,12 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
         if not foreign:
             return value
     except (Corrupt, UnsafeContent) as error:
-        # torch would not notice records that share bytes, nor parts that are repeated by reference.
+        # torch detects neither records that share bytes nor parts that are repeated by reference.
         if not allow_pickle:
             raise error.under(key) from None
         not_decoded = error
     except Error as error:
-        # Not an archive that we know, such as the raw bytes of other planners: torch may know it.
+        # Not an archive that Cairn knows, for example the raw bytes of a foreign planner. torch may know the format.
         not_decoded = error
     try:
         return _unpickle(key, payload, map_location, weights_only=True)
@@ -97,14 +97,15 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
 
 
 def payload_without_code(key: str, payload: bytes, allow_pickle: bool) -> bytes:
-    """A payload for what unpickles whatever it gets: the value that load_value() reads, as this process pickles it."""
+    """Returns a payload that is safe to unpickle: the value that load_value() reads, pickled by this process."""
     stream = io.BytesIO()
     torch.save(load_value(key, payload, allow_pickle), stream)
     return stream.getvalue()
 
 
 def warn_of_conversions(conversions: list[tuple[str, int, int]]) -> None:
-    """A ConversionWarning for the caller of Cairn, if there are any: key, saved and wanted dtype code."""
+    """Issues a ConversionWarning for Cairn's caller unless `conversions` (key, saved and wanted dtype code) is
+    empty."""
     if not conversions:
         return
     distinct = list(dict.fromkeys(conversions))
@@ -118,14 +119,14 @@ def warn_of_conversions(conversions: list[tuple[str, int, int]]) -> None:
 
 
 def _decoded(payload: bytes) -> tuple[Any, str]:
-    """The value in a payload; or None and the class because of which it can't be built. Tensors are left to torch."""
+    """Returns the value in a payload; or None and the class that can't be built. Leaves tensors to torch."""
     return _engine.decode_plain(payload, _known_objects.make)
 
 
 def _described(payload: bytes, foreign: str, map_location: Any) -> tuple[Any, str]:
-    """As _decoded(), for a value with tensors in it, which torch's rules refuse for the sake of its other objects.
+    """As _decoded(), for a value with tensors that torch's rules refuse because of the value's objects.
 
-    `foreign` is what _decoded() said; `map_location` is for ``torch.load``.
+    `foreign` is the class that _decoded() returned; `map_location` is for ``torch.load``.
     """
     try:
         restore = torch.serialization._get_restore_location(map_location)  # type: ignore[no-untyped-call]
@@ -137,24 +138,25 @@ def _described(payload: bytes, foreign: str, map_location: Any) -> tuple[Any, st
 
 
 class _Devices(dict[Any, Any]):
-    """For ``torch.load(map_location=...)``: devices that this process lacks become the CPU.
+    """A ``torch.load(map_location=...)`` that puts tensors of devices that this process lacks on the CPU.
 
-    A dict, because the tensor subclasses that torch rebuilds by their device take no function.
+    A dict, because the tensor subclasses that torch rebuilds by device accept no function.
     """
 
     def get(self, location: Any, default: Any = None) -> Any:
-        """Where what was saved from `location` (a string, or a ``torch.device``) is to go."""
+        """Returns the device for tensors saved from `location` (a string, or a ``torch.device``)."""
         if location not in self:
             self[location] = location if _has_device(str(location)) else "cpu"
         return self[location]
 
     def lacking(self) -> set[str]:
-        """The devices that were asked for and are not here."""
+        """Returns the requested devices that this process lacks."""
         return {str(location) for location, place in self.items() if place != location}
 
 
 def _has_device(location: str) -> bool:
-    """Whether torch, or what has registered itself with it, can put a storage there: it is asked to, with no bytes."""
+    """Returns whether torch, or a backend registered with torch, can put a storage on the device; tries an empty
+    storage."""
     try:
         storage = torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
         torch.serialization.default_restore_location(storage, location)  # type: ignore[no-untyped-call]
@@ -166,7 +168,7 @@ def _has_device(location: str) -> bool:
 
 
 def _unpickle(key: str, payload: bytes, map_location: Any, *, weights_only: bool) -> Any:
-    """As torch.load, but no device is missing."""
+    """As torch.load, with missing devices replaced by the CPU."""
     if weights_only:
         check_rules_hold(f"the value under '{key}'", key=key)
     location = _Devices() if map_location is None else map_location
@@ -176,7 +178,7 @@ def _unpickle(key: str, payload: bytes, map_location: Any, *, weights_only: bool
 
 
 def _warn_of_devices(key: str, location: Any) -> None:
-    """After a load by this map_location: a DeviceWarning, if it is a _Devices and a device was missing."""
+    """Issues a DeviceWarning after a load if `location` is a _Devices and a device was missing."""
     news = location.lacking() - _warned if isinstance(location, _Devices) else None
     if news:
         _warned.update(news)
@@ -213,7 +215,7 @@ def _warn_if_foreign(key: str, payload: bytes, kind: str) -> None:
 
 
 def _level_of_the_caller() -> int:
-    """For ``warnings.warn``: how far up the code is that called Cairn."""
+    """Returns the ``stacklevel`` for ``warnings.warn`` of the code that called Cairn."""
     level = 1
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "cairn":
