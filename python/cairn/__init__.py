@@ -1,13 +1,13 @@
 """Cairn saves and loads the state of distributed training.
 
-``import cairn as dcp`` takes the place of ``import torch.distributed.checkpoint as dcp``: every name of that package
-and its modules is here too, Cairn's own object or else torch's, and the files are the same. :func:`install` does it for
-programs that are not to be changed; :func:`report` says which calls used the engine. ``open`` and ``verify`` look at a
-checkpoint, ``latest`` and ``saves_in_flight`` at what is there to resume from. These functions, and ``import cairn``,
-need no torch.
+``import cairn as dcp`` replaces ``import torch.distributed.checkpoint as dcp``: the package has every name of DCP and
+of DCP's modules, as Cairn's own object or as torch's, and reads and writes the files of DCP. :func:`install` replaces
+DCP in programs that must not be changed; :func:`report` lists the calls that used the engine. ``open`` and ``verify``
+examine a checkpoint; ``latest`` and ``saves_in_flight`` find the checkpoints from which a job can resume. These four
+functions, and ``import cairn``, need no torch.
 
-Every error is a :class:`cairn.Error` that says which key, file and offset it is about, and also the built-in exception
-that one would expect (``FileNotFoundError``, ``ValueError``, ...).
+Every error is a :class:`cairn.Error` that names key, file and offset, and also the matching built-in exception
+(``FileNotFoundError``, ``ValueError``, ...).
 """
 
 import importlib
@@ -114,7 +114,7 @@ __all__ = [
     "verify",
 ]
 
-# What torch's package does not have, and is imported when it is first asked for.
+# Names that torch's package lacks. Their modules are imported at the first access.
 _LATE = {
     "AsyncCheckpointerType": "torch.distributed.checkpoint.state_dict_saver",
     "AsyncSaver": "cairn._pending.async_saver",
@@ -138,7 +138,7 @@ _name_of_torch, __dir__ = _names_of(__name__)
 
 def __getattr__(name: str) -> Any:
     try:
-        if name == "_experimental":  # Cairn's own, also where torch has none
+        if name == "_experimental":  # Cairn's own module, also with a torch that lacks the name
             return importlib.import_module("cairn._experimental")
         if name not in _LATE:
             return _name_of_torch(name)

@@ -1,7 +1,7 @@
-"""For type checkers: what `__init__.py` has, with its types.
+"""The names of `__init__.py` with their types, for type checkers.
 
-The modules that only torch has (``cairn.state_dict``) have no file. `__getattr__` tells type checkers to take them, and
-whatever is in them, as Any.
+The modules that only torch has (``cairn.state_dict``) have no file. Through `__getattr__`, type checkers treat these
+modules and their contents as Any.
 """
 
 from typing import Any

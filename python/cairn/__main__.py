@@ -5,11 +5,11 @@ import sys
 import sysconfig
 from pathlib import Path
 
-_UNREADABLE = 3  # as the tool exits if the system keeps it from its work
+_UNREADABLE = 3  # the tool's exit status when the system refuses an operation
 
 
 def _places() -> list[Path]:
-    """Where the tool may be, the likeliest first: no place is written down by all installers."""
+    """Returns the possible places of the tool, the likeliest first: installers keep no common record of the place."""
     package = Path(__file__).parent
     folders = [package.parents[1] / "bin"]  # the build tree
     schemes = [sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")]
@@ -19,7 +19,8 @@ def _places() -> list[Path]:
 
 
 def main() -> int:
-    """Replaces this process by the tool, with the same arguments. Returns only if the tool is not installed."""
+    """Replaces this process by the tool, with the arguments of this process. Returns only if the tool is not
+    installed."""
     places = _places()
     for tool in places:
         if tool.is_file() and os.access(tool, os.X_OK):

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar, final
 from cairn._failures.exception_record import Reason
 
 __version__: Final[str]
-DTYPE_NAMES: Final[tuple[str, ...]]  # by dtype code
+DTYPE_NAMES: Final[tuple[str, ...]]  # indexed by dtype code
 DTYPE_ITEM_BYTES: Final[tuple[int, ...]]
 
 _Ints = Sequence[int]
@@ -34,7 +34,7 @@ class StateDict:
         offsets: _Ints,
         replicated: bool = False,
     ) -> None: ...
-    def add_value(self, path: _Path, value: object) -> bool: ...  # False: not a plain value, not added
+    def add_value(self, path: _Path, value: object) -> bool: ...  # False: not a plain value; nothing was added
     def add_serialized_value(self, path: _Path, payload: bytes, /) -> None: ...
     def add_serialized_tensor(
         self, path: _Path, payload: bytes, dtype: int, shape: _Ints, requires_grad: bool, /
@@ -42,35 +42,35 @@ class StateDict:
     def fqn(self, index: int, /) -> str: ...
     def payload(self, index: int, /) -> bytes: ...  # of a serialised entry
 
-# Tensors in the CPU's memory of which address, dtype, sizes and strides say it all.
+# Tensors in CPU memory that address, dtype, sizes and strides describe completely.
 @final
 class PlainTensors:
-    # torch's dtypes that they may have, and their codes; a tensor with an attribute named `mark` is not plain
+    # The torch dtypes of plain tensors, and their codes. A tensor with an attribute named `mark` is not plain.
     def __init__(self, codes: dict[Any, int], mark: str | None) -> None: ...
     def __contains__(self, tensor: object, /) -> bool: ...
-    # for a load; False, not added: not plain, or elements share memory
+    # For a load. False: the tensor is not plain or its elements share memory; nothing was added.
     def add_target(self, state: StateDict, path: _Path, tensor: object, /) -> bool: ...
 
 class FlatteningRules(Enum):
     TORCH_2_4 = ...  # and later
     TORCH_2_3 = ...  # and earlier
-    TOP_LEVEL = ...  # nothing is taken apart
+    TOP_LEVEL = ...  # no container is flattened
 
-# make_leaf: path, value, and the container and the place in it where the value is
+# make_leaf: path, value, the container of the value, and the value's place in the container
 def flatten(
     state_dict: Mapping[Any, Any], rules: FlatteningRules, make_leaf: Callable[[_Path, Any, Any, Any], _Leaf], /
 ) -> list[_Leaf]: ...
 
-# Keeps the memory of tensors alive: of each its storage, for a tensor object may be given another one.
+# Keeps the memory of tensors alive by holding their storages: a tensor object may be given a new storage.
 @final
 class HeldStorages:
     def __init__(self) -> None: ...
-    # that of the tensor of entry `entry` of a StateDict: a torch.UntypedStorage
+    # The torch.UntypedStorage of the tensor of entry `entry` of a StateDict.
     def add(self, entry: int, storage: Any, /) -> None: ...
-    # of the state's tensors whose elements are not in the memory of their storages any more
+    # The keys of the state's tensors whose elements are no longer in the memory of their storages.
     def keys_of_moved(self, state: StateDict, /) -> list[str]: ...
 
-# Adds plain tensors, and holds their storages, and Python's own plain values; all else goes to add_other.
+# Adds plain tensors, holds their storages, and adds Python's plain values; passes every remaining leaf to add_other.
 def describe(
     state: StateDict,
     state_dict: Mapping[Any, Any],
@@ -85,13 +85,13 @@ class Catalog:
     def __len__(self) -> int: ...
     def __contains__(self, fqn: str, /) -> bool: ...
     def keys(self) -> list[str]: ...
-    # dtype code, shape, requires_grad, chunks; None if it is not a tensor
+    # dtype code, shape, requires_grad, chunks; None: the key is not a tensor
     def tensor(self, fqn: str, /) -> tuple[int, tuple[int, ...], bool, list[_Chunk]] | None: ...
-    # file, offset, length; None if it is not a value
+    # file, offset, length; None: the key is not a value
     def value(self, fqn: str, /) -> tuple[str | None, int, int] | None: ...
     def nearest_keys(self, fqn: str, count_max: int, /) -> list[str]: ...
     def paths(self) -> dict[str, _Path]: ...
-    # keys whose items went through stream transforms, and the names of these, joined by ", "
+    # Keys whose items went through stream transforms, with the transforms' names, joined by ", ".
     def transforms(self) -> dict[str, str]: ...
     def extra(self, make_object: Callable[[str, str, bool, Any, Any, Any], Any]) -> dict[str, Any]: ...
     @property
@@ -112,7 +112,7 @@ class _Calls(Protocol):  # cairn._ranks.process_group.GroupCalls
     def all_gather(self, message: bytes, /) -> list[bytes]: ...
     def barrier(self) -> None: ...
 
-# A failure raises Unavailable from what the call raised; KeyboardInterrupt and its like are raised themselves.
+# A failed call raises Unavailable, with the call's exception as cause; KeyboardInterrupt and SystemExit pass unchanged.
 @final
 class Collectives:
     def __init__(self, calls: _Calls, /) -> None: ...
@@ -120,8 +120,8 @@ class Collectives:
     def rank(self) -> int: ...
     @property
     def size(self) -> int: ...
-    def gather(self, message: bytes, root: int, /) -> list[bytes]: ...  # empty but at the root
-    def scatter(self, messages: Sequence[bytes], root: int, /) -> bytes: ...  # messages: ignored but at the root
+    def gather(self, message: bytes, root: int, /) -> list[bytes]: ...  # empty except at the root
+    def scatter(self, messages: Sequence[bytes], root: int, /) -> bytes: ...  # messages: ignored except at the root
     def broadcast(self, message: bytes, root: int, /) -> bytes: ...
     def all_gather(self, message: bytes, /) -> list[bytes]: ...
     def barrier(self) -> None: ...
@@ -130,7 +130,7 @@ class Collectives:
 class Checkpoint:
     @property
     def save_id(self) -> str | None: ...
-    # conversions (fqn, saved dtype code, target dtype code), keys that were missing
+    # conversions (fqn, saved dtype code, target dtype code), missing keys
     def load(self, state: StateDict, /, **options: Any) -> tuple[list[tuple[str, int, int]], list[str]]: ...
     def read_box(self, fqn: str, box: tuple[_Ints, _Ints], data: int, /, **options: Any) -> None: ...
     def read_payload(self, fqn: str, /, **options: Any) -> bytes: ...
@@ -138,14 +138,14 @@ class Checkpoint:
 # catalog, save id, bytes written, warnings
 def save(directory: bytes, state: StateDict, /, **options: Any) -> tuple[Catalog, str, int, list[str]]: ...
 
-# For a rank that has no state to save, or to load into: both raise what all ranks get.
+# For a rank that has no state to save or no state to load into: the rank takes part, and raises the error of all ranks.
 def abandon_save(reason: Reason, /, **options: Any) -> NoReturn: ...
 def abandon_load(reason: Reason, /, **options: Any) -> NoReturn: ...
 
-# Fails on every rank if one has a reason.
+# Fails on every rank if one rank passes a reason.
 def agree(reason: Reason | tuple[()], /, **options: Any) -> None: ...
 
-# Withdrawn when it is destroyed before its commit.
+# Withdraws the claim in its destructor unless commit() was called.
 @final
 class SaveClaim:
     def __init__(
@@ -166,7 +166,7 @@ class SaveClaim:
     def commit(self, metadata: bytes, files: Sequence[tuple[str, int, int]], /) -> list[str]: ...
     def withdraw(self) -> None: ...
 
-# Withdrawn when it is destroyed before it has been handed over.
+# Withdraws the files in its destructor unless hand_over() was called.
 @final
 class RankShare:
     @property
@@ -188,54 +188,52 @@ def write_share(
     deadlines: tuple[float, float, float] = ...,
 ) -> RankShare: ...
 
-# The native writer, in a process of its own. `io_priority`: "low", "idle" or "".
+# The native writer, in a separate process. `io_priority`: "low", "idle" or "".
 @final
 class WriterProcess:
     def __init__(self, executable: bytes, grace_seconds: float, nice: int, io_priority: str) -> None: ...
     def start(self) -> None: ...
     @property
-    def pid(self) -> int: ...  # 0 if it does not run
+    def pid(self) -> int: ...  # 0: the process does not run
 
 @final
 class AsyncSave:
-    # everything is copied and waits for confirm(), or the copy has failed; False: not yet
+    # True: everything is copied and waits for confirm(), or the copy has failed. False: not yet.
     def wait_copied(self, seconds: float, /) -> bool: ...
-    def confirm(
-        self, moved: list[str], /
-    ) -> None: ...  # keys of tensors that have lost their memory; none: all is well
-    def release(self) -> None: ...  # what was kept until the bytes are staged
-    def leave(self) -> None: ...  # waits for nothing when it is destroyed; what is kept stays
+    def confirm(self, moved: list[str], /) -> None: ...  # keys of tensors whose memory moved; empty: none moved
+    def release(self) -> None: ...  # drops the objects that were kept until the bytes were staged
+    def leave(self) -> None: ...  # the destructor then waits for nothing; kept objects stay alive
     def wait_staged(self, seconds: float, /) -> bool: ...  # False: not yet
-    # save id, whether catalog() is here, bytes written, warnings; None: not yet
+    # save id, whether catalog() is available, bytes written, warnings; None: not yet
     def wait_written(self, seconds: float, /) -> tuple[str, bool, int, list[str]] | None: ...
     def catalog(self) -> Catalog: ...
-    def progress(self) -> tuple[str, int, int]: ...  # phase, bytes written, bytes in all
+    def progress(self) -> tuple[str, int, int]: ...  # phase, bytes written, bytes in total
 
 @final
 class AsyncCheckpointer:
-    # memory: generations, copying threads, whether memory limits are heeded
+    # memory: generations, copying threads, whether memory limits are respected
     def __init__(self, process: WriterProcess | None, memory: tuple[int, int, bool], nice: int) -> None: ...
     def save(
         self,
         directory: bytes,
         state: StateDict,
-        # asynchronous staging, whether torn snapshots are noticed, what owns the memory
+        # asynchronous staging, whether torn snapshots are detected, the owner of the memory
         terms: tuple[bool, bool, Any],
         /,
         **options: Any,
     ) -> AsyncSave: ...
-    def abandon_save(self, reason: Reason, /, **options: Any) -> NoReturn: ...  # as the module's
+    def abandon_save(self, reason: Reason, /, **options: Any) -> NoReturn: ...  # as the module's function
     def prepare(self, state: StateDict, /) -> None: ...
     def close(self) -> None: ...
-    def detach(self) -> None: ...  # waits for nothing, also when it is destroyed
+    def detach(self) -> None: ...  # waits for nothing; neither does the destructor afterwards
 
 def open(directory: bytes, metadata_name: str = ".metadata") -> Checkpoint: ...
 def catalog_of(checkpoint: Checkpoint, /) -> Catalog: ...
 def verify(directory: bytes, thread_count: int, follow_links: bool, /) -> dict[str, Any]: ...
 def latest(root: bytes, wait_ms: int, rank: int | None, /) -> tuple[bytes | None, list[str]]: ...
 
-# Rank, host, pid, state, seconds since its last sign of life, is_readable; phase, bytes written and in all; the call
-# that had lasted longest, and its seconds.
+# Rank, host, pid, state, seconds since the last sign of life, is_readable; phase, bytes written, bytes in total; the
+# longest-running call at the last sign of life, and its seconds.
 _Writer = tuple[
     int | None,
     str,
@@ -247,7 +245,7 @@ _Writer = tuple[
     str,
     float,
 ]
-# Save id, job id, number, verdict, is_leftover, writers, (rank, why) of the ranks that failed, is_readable, directory.
+# Save id, job id, number, verdict, is_leftover, writers, (rank, reason) of the failed ranks, is_readable, directory.
 _SaveInFlight = tuple[
     str,
     str,
@@ -262,20 +260,21 @@ _SaveInFlight = tuple[
 
 def saves_in_flight(root: bytes, /) -> list[_SaveInFlight]: ...
 
-# From now on this process exits with `status` (1 to 255) where it would exit with 0.
+# From now on this process exits with `status` (1 to 255) in place of exit status 0.
 def fail_exit(status: int, /) -> None: ...
 
-# Makes an object of module, name, whether by __new__, arguments, state and items.
+# Makes an object from module, name, whether by __new__, arguments, state and items.
 _MakeObject = Callable[[str, str, bool, Any, Any, Any], Any]
 
-# Raises UnsafeContent if a dict or set of these keys would take time out of proportion to their number.
+# Raises UnsafeContent if a dict or set of the keys would take time out of proportion to the number of keys.
 def check_key_hashes(keys: list[Any], /) -> None: ...
 
-# The value and ""; or None and a class that is not plain, and for which make_object returned NotImplemented.
+# Returns the value and ""; or None and the name of a class that is not plain and that make_object refused with
+# NotImplemented.
 def decode_plain(payload: bytes, make_object: _MakeObject) -> tuple[Any, str]: ...
 
-# The same, but make_object is asked for tensors too, as functions of torch._utils whose storage is what it makes of
-# torch.storage._load_storage(persistent id).
+# As decode_plain(), and calls make_object for tensors too: as functions of torch._utils, whose storage is the object
+# that make_object returned for torch.storage._load_storage(persistent id).
 def decode_described(payload: bytes, make_object: _MakeObject) -> tuple[Any, str]: ...
 
 # tensors: a Form of cairn.arrays

@@ -1,8 +1,8 @@
-"""Elements of a checkpoint as NumPy arrays, or as torch tensors.
+"""Elements of a checkpoint as NumPy arrays or torch tensors.
 
-Dtypes that NumPy lacks (bfloat16, the float8 kinds) are those of ml_dtypes, which is optional. Without it, and for
-dtypes that ml_dtypes lacks too (complex32, float4, bits), there is no array: integers would be taken for the numbers
-that they encode. A caller who asks for integers gets them.
+For dtypes that NumPy lacks (bfloat16, the float8 kinds), the optional package ml_dtypes supplies the NumPy dtype.
+Without ml_dtypes, and for dtypes that ml_dtypes lacks too (complex32, float4, bits), reading raises Unsupported: a
+caller would mistake integers for the numbers that the integers encode. The form "integers" returns integers on request.
 """
 
 import ctypes
@@ -14,12 +14,12 @@ from cairn.errors import InvalidArgument, Unsupported
 if TYPE_CHECKING:
     import numpy as np
 
-#: What tensors are read into. "integers": NumPy arrays, of unsigned integers where NumPy lacks the dtype.
+#: The form in which tensors are read. "integers": NumPy arrays, of unsigned integers where NumPy lacks the dtype.
 Form: TypeAlias = Literal["numpy", "torch", "integers"]
 
 _PLAIN = "float16 float32 float64 complex64 complex128 bool int8 int16 int32 int64 uint8 uint16 uint32 uint64"
 _NUMPY_NAMES = frozenset(_PLAIN.split())
-# A float4 pair, which ml_dtypes has as well, is two elements there and one in torch.
+# A float4 pair, which ml_dtypes has too, is two elements in ml_dtypes and one element in torch.
 _ML_DTYPES = "bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
 _ML_DTYPES_NAMES = frozenset(_ML_DTYPES.split())
 _ITEM_BYTES = dict(zip(_engine.DTYPE_NAMES, _engine.DTYPE_ITEM_BYTES, strict=True))
@@ -28,16 +28,16 @@ _OTHER_FORMS = "cairn.open(directory, tensors='torch') reads torch tensors, and 
 
 
 def check_form(tensors: str) -> Form:
-    """`tensors` if it is a Form."""
+    """Returns `tensors` if the string is a Form; raises InvalidArgument otherwise."""
     if tensors in ("numpy", "torch", "integers"):
         return tensors  # type: ignore[return-value]
     raise InvalidArgument("tensors is 'numpy', 'torch' or 'integers'", actual=repr(tensors))
 
 
 def numpy_dtype(name: str) -> "np.dtype[Any]":
-    """NumPy's dtype, or that of ml_dtypes, for torch's dtype of that name (without ``torch.``).
+    """Returns the dtype of NumPy or of ml_dtypes for the torch dtype `name` (without ``torch.``).
 
-    Raises Unsupported, with the next step, if there is none.
+    Raises Unsupported, with the next step, if neither has the dtype.
     """
     import numpy as np
 
@@ -60,19 +60,20 @@ def numpy_dtype(name: str) -> "np.dtype[Any]":
 
 
 def empty(name: str, shape: tuple[int, ...], form: Form) -> tuple[Any, int]:
-    """A new row-major array or tensor for elements of torch's dtype of that name, and the address of its first byte."""
+    """Returns a new row-major array or tensor of torch's dtype `name`, and the address of its first byte."""
     if form == "torch" and name not in _QUANTISED:
         torch = _torch()
         tensor = torch.empty(shape, dtype=getattr(torch, name))
         return tensor, tensor.data_ptr()
     import numpy as np
 
-    array = np.empty(shape, _dtype(name, "integers" if name in _QUANTISED else form))  # the engine reads no quantised
+    # the engine refuses quantised tensors
+    array = np.empty(shape, _dtype(name, "integers" if name in _QUANTISED else form))
     return array, array.ctypes.data
 
 
 def from_bytes(name: str, shape: tuple[int, ...], data: bytes, is_scalar: bool, form: Form) -> Any:
-    """A writable array or tensor with these row-major bytes, or the scalar that they hold."""
+    """Returns a writable array or tensor, or a scalar, from the row-major bytes `data`."""
     if form == "torch":
         tensor, address = empty(name, shape, form)
         ctypes.memmove(address, data, len(data))

@@ -1,4 +1,4 @@
-"""A checkpoint opened for looking and reading: without torch, into NumPy."""
+"""A checkpoint opened for inspection and reading: without torch, into NumPy."""
 
 import math
 import os
@@ -12,29 +12,29 @@ from cairn._directory.opening import naming_latest, open_checkpoint
 from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey
 
 Verify: TypeAlias = Literal["needed", "full", "none"]
-_NEAREST_KEYS_MAX = 3  # in the error about a key that is missing
+_NEAREST_KEYS_MAX = 3  # in the error about a missing key
 Index: TypeAlias = "SupportsIndex | slice | tuple[SupportsIndex | slice | Any, ...]"  # Any: an ellipsis
 
 
 def check_verify(verify: str) -> str:
-    """`verify` if it is one of the three words."""
+    """Returns `verify` if the string is a Verify; raises InvalidArgument otherwise."""
     if verify not in ("needed", "full", "none"):
         raise InvalidArgument("verify is 'needed', 'full' or 'none'", actual=repr(verify))
     return verify
 
 
 class Chunk(NamedTuple):
-    """A box of a tensor, and where its bytes lie: `length` bytes from `offset` of `file`, framing included."""
+    """A box of a tensor, and the place of its bytes: `length` bytes from `offset` of `file`, framing included."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
-    file: str | None  # None: the metadata names no bytes for it
+    file: str | None  # None: the metadata names no bytes for the chunk
     offset: int
     length: int
 
 
 class TensorInfo(NamedTuple):
-    """A tensor of a checkpoint: global shape, torch's name of its dtype, and its chunks."""
+    """A tensor of a checkpoint: global shape, torch's name of the dtype, and the chunks."""
 
     key: str
     shape: tuple[int, ...]
@@ -44,12 +44,12 @@ class TensorInfo(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its elements."""
+        """The size of all elements in bytes."""
         return math.prod(self.shape) * _engine.DTYPE_ITEM_BYTES[_engine.DTYPE_NAMES.index(self.dtype)]
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The data files that hold its chunks."""
+        """The data files that hold the tensor's chunks."""
         return tuple(dict.fromkeys(chunk.file for chunk in self.chunks if chunk.file is not None))
 
 
@@ -63,10 +63,11 @@ class ValueInfo(NamedTuple):
 
 
 class UnknownObject:
-    """Stands for a value of a class that is not plain data: what its pickle says, with nothing of it run.
+    """A placeholder for a value of a class that is not plain data: the content of the value's pickle, of which nothing
+    was run.
 
-    Unpickling would call `module`.`name` with `arguments` (None: the value is that class or function itself), set
-    `state` on the result and put `items` (a list, dict or set) into it.
+    Unpickling would call `module`.`name` with `arguments` (None: the value is the class or function itself), set
+    `state` on the result and put `items` (a list, dict or set) into the result.
     """
 
     __slots__ = ("arguments", "items", "module", "name", "state")
@@ -90,27 +91,28 @@ def _known_or_unknown(module: str, name: str, by_new: bool, arguments: Any, stat
 
 
 class VerifyReport(NamedTuple):
-    """What :func:`verify` found. True if nothing is wrong."""
+    """The result of :func:`verify`. True if verify() found no problem."""
 
     problems: tuple[Error, ...]
     files: int
     tensors: int
     values: int
-    bytes_checked: int  # a checksum vouches for them
-    bytes_unchecked: int  # stock torch wrote them without one
-    has_commit_record: bool  # Cairn wrote it
-    unchecked_keys: Mapping[str, str] = MappingProxyType({})  # stored through stream transforms, and the names of these
+    bytes_checked: int  # bytes whose checksum was compared
+    bytes_unchecked: int  # bytes that stock torch wrote without a checksum
+    has_commit_record: bool  # True: Cairn wrote the checkpoint
+    # keys stored through stream transforms, and the transforms' names
+    unchecked_keys: Mapping[str, str] = MappingProxyType({})
 
     def __bool__(self) -> bool:
         return not self.problems
 
 
 class Checkpoint(Mapping[str, Any]):
-    """A read-only mapping from keys to arrays and values, read from disk when they are asked for.
+    """A read-only mapping from keys to arrays and values. Each access reads from disk.
 
-    Objects of the classes of Python and NumPy that :mod:`cairn._known_objects` lists are built; others, torch's among
-    them, come back as :class:`UnknownObject`: nothing in a checkpoint is ever run. Tensors, also those inside values,
-    are NumPy arrays, or what :func:`open` was asked for with `tensors`.
+    Objects of the Python and NumPy classes that :mod:`cairn._known_objects` lists are built. Objects of all remaining
+    classes, torch's included, come back as :class:`UnknownObject`: nothing in a checkpoint is ever run. Tensors, also
+    inside values, are read in the form that `tensors` of :func:`open` names, NumPy arrays by default.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class Checkpoint(Mapping[str, Any]):
 
     @property
     def save_id(self) -> str | None:
-        """32 hexadecimal digits that name the save; None if stock torch wrote the checkpoint."""
+        """32 hexadecimal digits that identify the save; None if stock torch wrote the checkpoint."""
         return self._native.save_id
 
     @property
@@ -157,7 +159,7 @@ class Checkpoint(Mapping[str, Any]):
         )
 
     def info(self, key: str) -> TensorInfo | ValueInfo:
-        """What the metadata says about a key. Raises MissingKey."""
+        """Returns the metadata of `key`. Raises MissingKey."""
         tensor = self._catalog.tensor(key)
         if tensor is not None:
             dtype, shape, requires_grad, chunks = tensor
@@ -171,10 +173,12 @@ class Checkpoint(Mapping[str, Any]):
         return ValueInfo(key, *value)
 
     def read(self, key: str, index: "Index | None" = None, *, verify: Verify = "needed") -> Any:
-        """The tensor under `key`, or the box of it that `index` selects, as an array; or the value under `key`.
+        """Returns the tensor under `key`, or the box of the tensor that `index` selects, as an array; or the value
+        under `key`.
 
-        `index` is as for an array, of integers, slices with step 1 and an ellipsis: only what it selects is read.
-        Unsupported if the tensor is quantised, or if NumPy lacks its dtype (see :func:`open`).
+        `index` is as for an array, of integers, slices with step 1 and an ellipsis. Only the selected box is read.
+        Raises MissingKey; InvalidArgument for a wrong `index`; Unsupported if the tensor is quantised, or if NumPy
+        lacks its dtype (see :func:`open`); Corrupt if a checksum does not match.
         """
         info = self.info(key)
         check_verify(verify)
@@ -190,7 +194,8 @@ class Checkpoint(Mapping[str, Any]):
 
     def _read_tensor(self, info: TensorInfo, index: "Index", verify: str) -> Any:
         offsets, sizes, kept = _box_of(info, index)
-        if math.prod(sizes) > sum(chunk.length for chunk in info.chunks):  # no memory for what can't be there
+        # before memory is taken for bytes that can't exist
+        if math.prod(sizes) > sum(chunk.length for chunk in info.chunks):
             raise Corrupt(f"the chunks of '{info.key}' hold less than its shape {info.shape}", key=info.key)
         try:
             array, address = arrays.empty(info.dtype, sizes, self._form)
@@ -202,7 +207,7 @@ class Checkpoint(Mapping[str, Any]):
 
 
 def _box_of(info: TensorInfo, index: "Index") -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:
-    """Offsets and sizes of the box that `index` selects, and the dimensions that stay."""
+    """Returns offsets and sizes of the box that `index` selects, and the remaining dimensions."""
     parts = list(index) if isinstance(index, tuple) else [index]
     dimensions = len(info.shape)
     missing = dimensions - sum(part is not Ellipsis for part in parts)
@@ -231,29 +236,30 @@ def _box_of(info: TensorInfo, index: "Index") -> tuple[tuple[int, ...], tuple[in
 def open(
     directory: str | os.PathLike[str], *, follow_links: bool = False, tensors: arrays.Form = "numpy"
 ) -> Checkpoint:
-    """Opens the checkpoint in `directory`, whoever wrote it: Cairn or ``torch.distributed.checkpoint``.
+    """Opens the checkpoint in `directory`, written by Cairn or by ``torch.distributed.checkpoint``.
 
-    `follow_links` allows data files that are symbolic links. `tensors` says what tensors are read into:
+    `follow_links` allows data files that are symbolic links. `tensors` is the form of the tensors that are read:
 
-    - ``"numpy"``: NumPy arrays. bfloat16 and the float8 kinds are those of ml_dtypes (``pip install
-      'cairn-checkpoint[ml-dtypes]'``); without it, and for the dtypes that NumPy and ml_dtypes lack (complex32, float4,
-      bits), reading such a tensor raises Unsupported.
-    - ``"torch"``: torch tensors, of every dtype but the quantised ones, on the CPU.
-    - ``"integers"``: NumPy arrays, of unsigned integers of the same width where NumPy itself lacks the dtype.
+    - ``"numpy"``: NumPy arrays. bfloat16 and the float8 kinds have the dtypes of ml_dtypes (``pip install
+      'cairn-checkpoint[ml-dtypes]'``); without ml_dtypes, and for the dtypes that NumPy and ml_dtypes lack (complex32,
+      float4, bits), reading a tensor of the dtype raises Unsupported.
+    - ``"torch"``: torch tensors on the CPU, of every dtype except the quantised ones.
+    - ``"integers"``: NumPy arrays, of unsigned integers of equal width where NumPy itself lacks the dtype.
 
-    Raises NotFound if there is no checkpoint, Corrupt if its metadata is damaged, Unsupported if `directory` is the URL
-    of another storage.
+    Raises NotFound if `directory` holds no checkpoint, Corrupt if the metadata is damaged, Unsupported if `directory`
+    is the URL of another storage.
     """
     return Checkpoint(directory, follow_links=follow_links, tensors=tensors)
 
 
 def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_links: bool = False) -> VerifyReport:
-    """Reads every byte of a checkpoint and holds it against its checksum, and every chunk against its tensor.
+    """Reads every byte of a checkpoint, compares the bytes with their checksums, and checks every chunk against its
+    tensor.
 
-    The report is true if nothing is wrong; otherwise ``problems`` holds errors that name file, offset and key. Keys
-    that went through stream transforms (compression) can't be checked: ``unchecked_keys`` names them. Raises only if
-    there is no checkpoint to look at, or its metadata can't be read at all. Ctrl-C ends it within a second, also where
-    the storage hangs: the read is then left alone.
+    The report is true if no problem was found; otherwise ``problems`` holds errors that name file, offset and key. Keys
+    that went through stream transforms (compression) can't be checked: ``unchecked_keys`` names these keys. Raises only
+    if `directory` holds no checkpoint, or if the metadata can't be read at all. Ctrl-C ends the call within a second,
+    also while the storage hangs: the hanging read is abandoned.
     """
     place = existing_directory(directory)
     with naming_latest(place):

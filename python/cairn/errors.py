@@ -1,7 +1,8 @@
-"""The exceptions of Cairn: one class per reason for which a caller would act differently.
+"""The exceptions of Cairn: one class per reason that callers handle differently.
 
-Each is a :class:`Error` and a built-in exception, so that code which does not know Cairn catches the right thing. With
-torch, ``cairn.save`` and ``cairn.load`` raise them as subclasses of DCP's ``CheckpointException`` as well.
+Each class derives from :class:`Error` and from a built-in exception; code without knowledge of Cairn catches the
+built-in one. With torch, ``cairn.save`` and ``cairn.load`` raise subclasses that also derive from DCP's
+``CheckpointException``.
 """
 
 import errno
@@ -12,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class Error(Exception):
-    """What went wrong, and where. ``str(error)`` tells it all in one line.
+    """The reason of a failure, and its place. ``str(error)`` holds everything in one line.
 
-    ``code`` is the engine's name of the reason. The others are None where they do not apply: ``key`` (flat name in the
-    state dict), ``rank``, ``file`` (in the checkpoint's directory), ``offset`` (bytes in ``file``), ``expected`` and
-    ``actual``.
+    ``code`` is the engine's name of the reason. The remaining attributes are None where they do not apply: ``key``
+    (flat name in the state dict), ``rank``, ``file`` (in the checkpoint's directory), ``offset`` (bytes in ``file``),
+    ``expected`` and ``actual``.
     """
 
     code: ClassVar[str] = "kInternal"
@@ -28,7 +29,8 @@ class Error(Exception):
     offset: int | None
     expected: str | None
     actual: str | None
-    #: What failed on which rank, where several worked together: each failure, and the exception that it stands for.
+    #: After a call of several ranks: the failure of each failed rank, and the record of the exception that caused the
+    #: failure.
     causes: list[tuple["Error", "ExceptionRecord | None"]]
 
     def __init__(
@@ -54,12 +56,12 @@ class Error(Exception):
 
     @property
     def place(self) -> dict[str, Any]:
-        """The attributes that say where, as keywords of the constructor."""
+        """The attributes that locate the failure, as keywords of the constructor."""
         names = ("key", "rank", "file", "offset", "expected", "actual")
         return {name: getattr(self, name) for name in names}
 
     def under(self, key: str) -> "Error":
-        """This error as one about `key`, for what does not know its key yet; itself if it does."""
+        """Returns this error, with `key` added to the message and attributes if the error names no key yet."""
         if self.key is not None:
             return self
         return type(self)(f"{self.message} (key '{key}')", **{**self.place, "key": key})
@@ -68,7 +70,8 @@ class Error(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.place), self.__dict__  # with what others have attached
+        # with attributes that callers have attached
+        return _rebuild, (type(self), self.message, self.place), self.__dict__
 
 
 def _rebuild(kind: type[Error], message: str, place: dict[str, Any]) -> Error:
@@ -76,7 +79,7 @@ def _rebuild(kind: type[Error], message: str, place: dict[str, Any]) -> Error:
 
 
 class SystemFailure(Error, OSError):
-    """The system said no; ``errno`` says why."""
+    """The operating system refused an operation; ``errno`` holds the reason."""
 
     default_errno: ClassVar[int] = errno.EIO
 
@@ -93,76 +96,76 @@ class SystemFailure(Error, OSError):
 
 
 class InvalidArgument(Error, ValueError):
-    """The caller's mistake, or a state dict that the checkpoint does not fit."""
+    """A wrong argument, or a state dict that does not fit the checkpoint."""
 
     code = "kInvalidArgument"
 
 
 class MissingKey(Error, KeyError):
-    """The checkpoint lacks a key that was asked for."""
+    """The checkpoint lacks a requested key."""
 
     code = "kMissingKey"
 
 
 class NotFound(SystemFailure, FileNotFoundError):
-    """There is no checkpoint, or a file of it is gone."""
+    """No checkpoint exists in the directory, or a file of the checkpoint is missing."""
 
     code = "kNotFound"
     default_errno = errno.ENOENT
 
 
 class Corrupt(Error, ValueError):
-    """The bytes are not those that were saved. Trying again is no use: fall back to another checkpoint."""
+    """The bytes differ from the saved bytes. A retry does not help: load another checkpoint."""
 
     code = "kCorrupt"
 
 
 class UnsafeContent(Error, ValueError):
-    """To read on would mean running code from the checkpoint, leaving its directory, or using memory or time out of
-    proportion to its size."""
+    """Reading on would run code from the checkpoint, leave its directory, or use memory or time out of proportion to
+    its size."""
 
     code = "kUnsafe"
 
 
 class Unsupported(Error, NotImplementedError):
-    """Well-formed, but not something that this version reads or writes."""
+    """Well-formed content that this version of Cairn neither reads nor writes."""
 
     code = "kUnsupported"
 
 
 class Unavailable(SystemFailure):
-    """The system refused an operation (an I/O error, a permission): repair that, then try again."""
+    """The operating system refused an operation (an I/O error, a permission): remove the cause, then retry."""
 
     code = "kUnavailable"
 
 
 class NoSpace(SystemFailure):
-    """The device or the quota is full. The previous checkpoint is still there."""
+    """The device or the quota is full. The previous checkpoint is intact."""
 
     code = "kNoSpace"
     default_errno = errno.ENOSPC
 
 
 class Superseded(Error, RuntimeError):
-    """Another save was committed in the same place first; this one withdrew its files."""
+    """Another save was committed in the directory first; this save withdrew its files."""
 
     code = "kSuperseded"
 
 
 class Replaced(Error, RuntimeError):
-    """The checkpoint was replaced by another one while it was being read: open it again."""
+    """A later save replaced the checkpoint during the read: open the checkpoint again."""
 
     code = "kReplaced"
 
 
 class Cancelled(Error, RuntimeError):
-    """The caller asked to stop."""
+    """The caller cancelled the call."""
 
     code = "kCancelled"
 
 
 class InternalError(Error, RuntimeError):
-    """A mistake in Cairn itself: please report it."""
+    """A bug in Cairn: please report it."""
 
     code = "kInternal"
 
@@ -189,8 +192,9 @@ _BY_CODE: dict[str, type[Error]] = {
 def from_engine(
     code: str, message: str, error_number: int, place: dict[str, Any], causes: list[tuple[Error, Any]]
 ) -> Error:
-    """The exception for an error of the engine, which calls this. In `causes`, the fields of an ExceptionRecord."""
-    from cairn._failures.exception_record import ExceptionRecord  # which needs this module
+    """Makes the exception for an error of the engine; the engine calls this function. `causes` holds the fields of
+    ExceptionRecords."""
+    from cairn._failures.exception_record import ExceptionRecord  # imports this module
 
     kind = _BY_CODE.get(code, InternalError)
     if issubclass(kind, SystemFailure):

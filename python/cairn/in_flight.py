@@ -1,4 +1,4 @@
-"""What is there to resume from, and who is still writing: without torch."""
+"""The checkpoints from which a job can resume, and the processes that still write; needs no torch."""
 
 import math
 import os
@@ -20,41 +20,42 @@ class SaveWriter(NamedTuple):
     host: str
     pid: int
     state: Literal["alive", "dead", "unknown"]  # unknown: on another host or in another container
-    seconds_since_sign: float  # of life; there is one every few seconds
-    is_readable: bool  # False: its lease can't be read, or is not complete; then nothing else is known
-    progress: Progress | None  # as of the last sign, as the following; None: the lease does not say
-    pending_call: str  # the call into the storage that had lasted longest; empty: none was under way
-    seconds_without_progress: float  # for how long that call had not returned: what the deadlines are for
+    seconds_since_sign: float  # since the last sign of life; a process gives a sign every few seconds
+    is_readable: bool  # False: the lease is unreadable or incomplete, and nothing more is known
+    progress: Progress | None  # at the last sign of life, as are the next two fields; None: the lease holds no progress
+    pending_call: str  # the longest-running call into the storage; empty: no call was running
+    seconds_without_progress: float  # how long that call had run; the save's deadlines limit this time
 
 
 class SaveInFlight(NamedTuple):
-    """A save that is under way in a directory, or died there."""
+    """A save that is under way in a directory, or that failed there without clean-up."""
 
     save_id: str
     job_id: str
     save_number: int  # counts the saves of a job
     verdict: Literal["committed", "failed"] | None
-    is_leftover: bool  # nobody works on it any more: the next save removes it
+    is_leftover: bool  # no process works on the save any more: the next save removes its files
     writers: tuple[SaveWriter, ...]  # the coordinator first
-    failures: dict[int | None, str]  # by rank: why it failed
-    is_readable: bool  # False: only another user may enter its folder; then nothing but the save id is known
-    directory: str  # of the checkpoint: the one that was asked for, or one in it
+    failures: dict[int | None, str]  # the reason of the failure, by rank
+    is_readable: bool  # False: only another user may enter the save's folder, and only the save id is known
+    directory: str  # the checkpoint's: the requested directory, or a directory in it
 
 
 def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None = None) -> str | None:
-    """The directory of the newest checkpoint in `root` itself or in the directories in it; None if there is none.
+    """Returns the directory of the newest checkpoint in `root` itself or in the directories in `root`; None: no
+    checkpoint.
 
-    Waits up to `wait` seconds for saves in flight: a writer may have outlived its trainer and be about to commit. What
-    `rank` saved alone counts too, if it is given.
+    Waits up to `wait` seconds for saves in flight: a writer may have outlived its trainer and be about to commit. If
+    `rank` is given, checkpoints that `rank` saved alone count too.
 
-    Cairn's checkpoints are ordered by the start of their job, then by the number of the save within the job: saves that
-    overlap, copies and changed times of files do not matter. Checkpoints of stock torch record neither; they are
-    ordered by the time of their ``.metadata``, then by the last number in the directory's name. Of the newest of both
-    kinds, the one with the later time of ``.metadata`` is returned.
+    Cairn's checkpoints are ordered by the start of their job, then by the number of the save within the job.
+    Overlapping saves, copies and changed file times do not affect the order. Checkpoints of stock torch record neither;
+    they are ordered by the time of their ``.metadata``, then by the last number in the directory's name. Between the
+    newest checkpoint of Cairn and the newest of stock torch, the later time of ``.metadata`` decides.
 
-    A checkpoint whose data files are not all there does not count. A RuntimeWarning says why each checkpoint that may
-    be newer than the result was passed over, and that `root` does not exist: before a first start this is no error.
-    InvalidArgument if `root` is not a directory, Unavailable if it can't be listed.
+    A checkpoint with missing data files does not count. A RuntimeWarning gives the reason for each skipped checkpoint
+    that may be newer than the result. A missing `root` gives a RuntimeWarning too: before a first start, a missing
+    directory is no error. Raises InvalidArgument if `root` is not a directory, Unavailable if `root` can't be listed.
     """
     if not 0 <= wait <= _WAIT_MAX:
         raise InvalidArgument("wait is a number of seconds", expected=f"0 to {_WAIT_MAX}", actual=repr(wait))
@@ -67,11 +68,12 @@ def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None 
 
 
 def saves_in_flight(root: str | os.PathLike[str]) -> tuple[SaveInFlight, ...]:
-    """The saves that are under way in `root` or in the directories in it, and those that died there.
+    """Returns the saves that are under way, or were interrupted, in `root` and in the directories in `root`.
 
-    `root` is a checkpoint or a folder of checkpoints, as for :func:`latest` and for ``cairn status``. Those in `root`
-    itself come first, by number, then those of each directory in `root`, in the order of the directories' names.
-    Nothing is changed. NotFound if there is no `root`. A directory in `root` that can't be read is left out.
+    `root` is a checkpoint or a folder of checkpoints, as for :func:`latest` and for ``cairn status``. The saves in
+    `root` itself come first, by number, then the saves of each directory in `root`, in the order of the directories'
+    names. The call changes nothing. Raises NotFound if `root` does not exist. A directory in `root` that can't be read
+    is left out.
     """
     return tuple(
         SaveInFlight(

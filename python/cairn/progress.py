@@ -1,15 +1,15 @@
-"""How far a save is."""
+"""The progress of a save."""
 
 from typing import NamedTuple
 
 
 class Progress(NamedTuple):
-    """How far one rank's part of a save is.
+    """The progress of one rank's part of a save.
 
-    `phase`: staging, writing, syncing, publishing (files get their final names), waiting (for other ranks), committing,
-    or ended.
+    `phase`: staging, writing, syncing, publishing (files get their final names), waiting (for the remaining ranks),
+    committing, or ended.
     """
 
     phase: str
     bytes_written: int  # of this rank's files
-    bytes_total: int  # 0 until it is known
+    bytes_total: int  # 0 until the total is known

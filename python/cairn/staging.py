@@ -1,8 +1,8 @@
-"""Stagers, as DCP's ``async_save`` takes them, and the fence that lets a training step run while bytes are copied.
+"""Stagers, as DCP's ``async_save`` takes them, and a fence that lets a training step run while bytes are copied.
 
-``cairn.async_save`` copies straight into the memory from which the files are written, for these stagers and for torch's
-own: what their options say decides only whether the caller waits. ``stage`` itself, which others may call, makes a copy
-as torch does. A stager of the caller's own class stages as it likes.
+With these stagers and with torch's own, ``cairn.async_save`` copies directly into the memory from which the files are
+written; the stager's options decide only whether the caller waits. A direct call of ``stage`` makes a copy, as in
+torch. A stager of the caller's own class stages by its own code.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ import torch
 from torch.distributed._state_dict_utils import _copy_state_dict, _create_cpu_state_dict
 from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlockingStager
 from torch.distributed.checkpoint.staging import DefaultStager as StockDefaultStager
-from torch.distributed.checkpoint.staging import StagingOptions as StagingOptions  # noqa: PLC0414 - from here too
+from torch.distributed.checkpoint.staging import StagingOptions as StagingOptions  # noqa: PLC0414 - also exported here
 
 from cairn._mirror import modules, replacements
 from cairn._pending import pending_saves
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @replacements.stands_for_base
 class DefaultStager(StockDefaultStager):
-    """Stages as `config` says, as torch's class does: ``use_async_staging`` returns before the copy is made.
+    """Stages by the options of `config`, as torch's class: with ``use_async_staging``, returns before the copy is made.
 
-    Where there is no accelerator, ``use_pinned_memory`` and ``use_non_blocking_copy`` have no effect; torch's class
-    fails then, even with its own defaults.
+    Without an accelerator, ``use_pinned_memory`` and ``use_non_blocking_copy`` have no effect; torch's class fails
+    without an accelerator, even with its own defaults.
     """
 
-    def __init__(self, config: StagingOptions = StagingOptions()) -> None:  # noqa: B008 - as in torch; nobody changes it
+    def __init__(self, config: StagingOptions = StagingOptions()) -> None:  # noqa: B008 - as in torch; never modified
         if not torch.accelerator.is_available():
             config = replace(config, use_pinned_memory=False, use_non_blocking_copy=False)
         super().__init__(config)
@@ -37,13 +37,13 @@ class DefaultStager(StockDefaultStager):
 
 @replacements.stands_for_base
 class BlockingAsyncStager(StockBlockingStager):
-    """Stages on the CPU while the caller waits; with ``cache_staged_state_dict`` into the same memory each time.
+    """Stages on the CPU while the caller waits; ``cache_staged_state_dict`` reuses the staging memory.
 
-    That memory is pinned if there is CUDA; torch's class fails where there is none.
+    The staging memory is pinned if CUDA is available; torch's class fails without CUDA.
     """
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """A copy of `state_dict` on the CPU."""
+        """Returns a copy of `state_dict` on the CPU."""
         if not self.cache_staged_state_dict:
             return super().stage(state_dict)
         if self.state_dict_cache is None:
@@ -53,11 +53,12 @@ class BlockingAsyncStager(StockBlockingStager):
 
 
 def staging_fence(optimizer: torch.optim.Optimizer) -> "RemovableHandle":
-    """Makes every ``optimizer.step()`` wait until what is being staged has been copied.
+    """Makes every ``optimizer.step()`` wait until all pending saves have copied their tensors.
 
-    For saves with asynchronous staging: forward and backward, which only read the parameters, go on meanwhile. What
-    else changes in place (buffers of BatchNorm, an average of the weights) needs a wait of its own: the staging future.
-    Errors of a staging are not raised here but by the save's futures. Returns the handle that takes the fence away.
+    The fence is for saves with asynchronous staging. Forward and backward only read the parameters and run during the
+    copy. Code that changes other tensors in place (buffers of BatchNorm, an average of the weights) must wait for the
+    staging future. A staging error is raised by the save's futures, never by the fence. Returns the handle that removes
+    the fence.
     """
 
     def wait(*_: Any) -> None:

@@ -1,8 +1,8 @@
-"""The warnings of Cairn: one class per fact that a caller may want to filter, or to turn into an error."""
+"""The warnings of Cairn: one class per fact that a caller may want to filter or to turn into an error."""
 
 
 class PickleWarning(UserWarning):
-    """A value was saved that can be loaded only with ``allow_pickle=True``."""
+    """A saved value can be loaded only with ``allow_pickle=True``."""
 
 
 class ConversionWarning(UserWarning):
@@ -10,4 +10,4 @@ class ConversionWarning(UserWarning):
 
 
 class DeviceWarning(UserWarning):
-    """Tensors inside a value are on the CPU because this process lacks the device that they were saved from."""
+    """Tensors inside a value are on the CPU because this process lacks the device from which they were saved."""

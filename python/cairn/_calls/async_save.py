@@ -1,11 +1,11 @@
 """cairn.async_save: ``torch.distributed.checkpoint.async_save``, carried out by the engine.
 
-1. The state is described and the ranks plan together, or agree that the last plan still fits (a small message each).
-2. The tensors are copied into memory that is laid out as the files, by native threads.
-3. A native process (``AsyncCheckpointerType.PROCESS``) or threads of this one complete, write and commit the files.
+1. The state is described. The ranks plan together, or agree that the last plan still fits (a small message each).
+2. Native threads copy the tensors into memory that is laid out as the files.
+3. A native process (``AsyncCheckpointerType.PROCESS``) or threads of this process complete, write and commit the files.
 
-Python takes no part in step 3, and nothing is sent between ranks in it: their writers meet in the storage. So saves can
-overlap on one process group, which needs no CPU backend.
+Step 3 runs no Python code and sends nothing between ranks: the writers coordinate through files in the storage.
+Therefore saves can overlap on one process group, which needs no CPU backend.
 """
 
 import contextlib
@@ -48,21 +48,22 @@ _STAGERS = (DefaultStager, StockDefaultStager)
 _STAGING_HOOKS = hooks_of(StockDefaultStager)
 ASYNCHRONOUS_STAGING = ", asynchronous staging"  # for engine_use: the call returned before the state was copied
 
-_type_for_all: AsyncCheckpointerType | None = None  # whatever calls ask for
+_type_for_all: AsyncCheckpointerType | None = None  # overrides the argument of every call
 _savers: dict[bool, AsyncSaver] = {}  # by whether a process writes
 _settings: dict[str, Any] = {}
 
 
 @dataclass
 class SaveResponse(AsyncSaveResponse):
-    """What async_save returns where the state is staged later: torch's class, with the type of its second future."""
+    """The result of async_save with asynchronous staging: torch's class, with the type of the second future."""
 
     staging_completion: "Future[None]"  # done when the state may change again
-    upload_completion: SaveFuture  # type: ignore[assignment] # of the Metadata, where torch's annotation says None
+    upload_completion: SaveFuture  # type: ignore[assignment] # a future of the Metadata; torch's annotation says None
 
 
 if TYPE_CHECKING:
-    # Not at run time: typing would keep these functions, and with their globals the savers, past the interpreter's end.
+    # Not at run time: typing would keep these functions, and through their globals the savers, past the interpreter's
+    # end.
     @overload
     def async_save(
         state_dict: dict[str, Any],
@@ -104,30 +105,31 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     no_dist: bool = False,
     use_collectives: bool = True,
 ) -> SaveFuture | SaveResponse:
-    """Saves `state_dict` as :func:`cairn.save` does, but returns as soon as its bytes are copied.
+    """Saves `state_dict` as :func:`cairn.save` does, but returns as soon as the bytes are copied.
 
-    The signature is that of ``torch.distributed.checkpoint.async_save``, and so is what it returns: a future of the
-    Metadata (:class:`cairn.SaveFuture`, whose ``progress()`` tells how far the save is), which is done when the
-    checkpoint is durable and in place; or, with a stager that stages asynchronously (``DefaultStager`` with
-    ``use_async_staging``), an AsyncSaveResponse with that future as ``upload_completion``, whose
-    ``staging_completion`` tells when the state may change again (see :func:`cairn.staging_fence`). A tensor that is
-    written to before it is copied fails the save, and its key is named. ``AsyncCheckpointerType.PROCESS`` finishes what
-    is staged even if this process is killed; its directory must be one that all ranks see, and so with THREAD.
+    The signature and the result are those of ``torch.distributed.checkpoint.async_save``. The result is a future of the
+    Metadata (:class:`cairn.SaveFuture`, with the save's ``progress()``), which is done when the checkpoint is durable
+    and in place. With a stager that stages asynchronously (``DefaultStager`` with ``use_async_staging``), the result is
+    an AsyncSaveResponse: ``upload_completion`` is the future of the Metadata, and ``staging_completion`` is done when
+    the state may change again (see :func:`cairn.staging_fence`). Writing to a tensor before the tensor is copied fails
+    the save, with an error that names the tensor's key. ``AsyncCheckpointerType.PROCESS`` finishes the staged bytes
+    even if this process is killed. With PROCESS and with THREAD, all ranks must see the directory.
 
-    At most two saves are under way at a time (:func:`cairn.configure_async_saves`); one more waits for the oldest.
-    Saves into one directory commit in their order. Raises what fails before the save has begun, on every rank; what
-    fails while this rank begins or stages (no room for its bytes, Ctrl-C) is raised here, and by the futures of the
-    other ranks. What fails later is raised by the future, on every rank; if nobody asks the future, by the next save,
-    which is then not made.
+    At most two saves are under way at a time (:func:`cairn.configure_async_saves`); a third save waits for the oldest.
+    Saves into one directory commit in their order.
 
-    The interpreter waits for all saves before it exits, and logs the failures that nobody asked for. The exit status
-    stays that of the program, as with DCP, unless ``cairn.configure_async_saves(fail_at_exit=True)`` was called.
-    Ctrl-C ends the waiting: a writer process goes on by itself, threads give their save up. A writer process also goes
-    on after what ends the program at once (SIGTERM, ``os._exit``, ``exec``). A child made by fork saves by itself; its
-    parent's futures are not for it.
+    Errors: a failure before the save has begun is raised here, on every rank. A failure while this rank begins or
+    stages (no room for its bytes, Ctrl-C) is raised here, and by the futures of the remaining ranks. A later failure is
+    raised by the future, on every rank; if no caller asks the future, the next save raises the error and saves nothing.
 
-    A planner, a storage or a stager of the caller's own class is used as in DCP, with threads. InvalidArgument if
-    `async_checkpointer_type` is no AsyncCheckpointerType; ``cairn.install`` can replace it for all calls.
+    The interpreter waits for all saves before the process exits, and logs the failures that no caller retrieved. The
+    exit status stays the program's, as with DCP, unless ``cairn.configure_async_saves(fail_at_exit=True)`` was called.
+    Ctrl-C ends the waiting: a writer process continues alone, threads cancel their save. A writer process also
+    continues after a sudden end of the program (SIGTERM, ``os._exit``, ``exec``). A forked child makes saves of its own
+    and can't wait for its parent's futures.
+
+    A planner, a storage or a stager of the caller's own class is used as in DCP, with threads. Raises InvalidArgument
+    if `async_checkpointer_type` is no AsyncCheckpointerType; ``cairn.install`` can replace the type for all calls.
     """
     with dcp_records.in_call(
         "async_save",
@@ -147,7 +149,7 @@ def _begin(
         stager = call.storage_writer
     process = (_type_for_all or async_checkpointer_type) is AsyncCheckpointerType.PROCESS
 
-    def state() -> dict[str, Any]:  # runs where an error reaches the other ranks too
+    def state() -> dict[str, Any]:  # runs where an error also reaches the remaining ranks
         _check_type(async_checkpointer_type)
         return states_of(state_dict)
 
@@ -160,7 +162,7 @@ def _begin(
     if not foreign and not why_not_native(stager, _STAGING_HOOKS, _STAGERS):
         later = stager._config.use_async_staging
         pending = _start(state, call, process, asynchronous_staging=later)
-        stager._staging_future = pending.staging  # for its synchronize_staging()
+        stager._staging_future = pending.staging  # for the stager's synchronize_staging()
         if later:
             return _response(pending.staging, pending.upload)
         with dcp_records.in_call("maybe_synchronize_staging"):
@@ -182,9 +184,10 @@ def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
     fail_at_exit: bool = False,
     heed_memory_limits: bool = True,
 ) -> None:
-    """How :func:`async_save` works in this process: the options of :class:`cairn.AsyncSaver`. Waits for what runs.
+    """Sets how :func:`async_save` works in this process: the options of :class:`cairn.AsyncSaver`. Waits for running
+    saves.
 
-    The deadlines of saves that block are those of :func:`cairn.configure_saves`.
+    The deadlines of blocking saves are set with :func:`cairn.configure_saves`.
     """
     settings = {
         "generations": generations,
@@ -210,9 +213,10 @@ def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
 def prepare_async_saves(
     state_dict: dict[str, Any], async_checkpointer_type: AsyncCheckpointerType = AsyncCheckpointerType.THREAD
 ) -> "Future[None]":
-    """Makes memory, and the writer, ready in the background for saves of a state like this one.
+    """Prepares memory and the writer, in the background, for saves of a state like `state_dict`.
 
-    Without it the first save waits for its memory, which the system hands out more slowly than it is filled later.
+    Without preparation, the first save waits for its memory; the system allocates memory more slowly than later saves
+    fill it. Returns a future that is done when everything is ready.
     """
     _check_type(async_checkpointer_type)
     process = (_type_for_all or async_checkpointer_type) is AsyncCheckpointerType.PROCESS
@@ -220,7 +224,8 @@ def prepare_async_saves(
 
 
 def use_checkpointer_type(wanted: AsyncCheckpointerType | None) -> None:
-    """For ``cairn.install``: makes all saves use this type; None lets them ask for one. InvalidArgument for others."""
+    """For ``cairn.install``: makes all saves use `wanted`; None restores each call's own type. Raises
+    InvalidArgument."""
     global _type_for_all  # noqa: PLW0603
     if wanted is not None:
         _check_type(wanted)
@@ -228,7 +233,7 @@ def use_checkpointer_type(wanted: AsyncCheckpointerType | None) -> None:
 
 
 class _Call(NamedTuple):
-    """The arguments of async_save that ``save`` has too."""
+    """The arguments that async_save and save share."""
 
     checkpoint_id: _PathLike | None
     storage_writer: Any
@@ -261,7 +266,8 @@ def _start(
     asynchronous_staging: bool,
     is_staged: bool = False,
 ) -> PendingSave:
-    """`is_staged`: the caller's stager has made the state, and that is recorded already."""
+    """Starts a save by the engine. `is_staged`: the caller's stager made the state, and the telemetry has its record
+    already."""
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(call.process_group, call.no_dist)
         here.rank = ranks.rank
@@ -310,16 +316,17 @@ def _start(
 
 
 def _members(ranks: Ranks, call: _Call) -> tuple[int, ...]:
-    """Who makes the save together."""
+    """Returns the ranks that make the save together; empty for a rank that saves alone."""
     return ranks.members if call.use_collectives else ()
 
 
 def _save_what_is_staged(
     state: Callable[[], dict[str, Any]], stager: Any, call: _Call, process: bool, foreign: str
 ) -> SaveFuture | SaveResponse:
-    """With a stager of the caller's own, or a `foreign` planner or storage, which the engine does not know.
+    """Saves with a stager of the caller's own, or with a `foreign` planner or storage that the engine does not know.
 
-    What is staged at once, for the engine, is copied once more: the stager may use its memory for the next save.
+    For a save by the engine, a state that was staged at once is copied a second time: the stager may reuse its memory
+    for the next save.
     """
     stager = stager or DefaultStager(StagingOptions(False, False, False, False))
 
@@ -355,10 +362,12 @@ def _save_what_is_staged(
 
 
 def _staged(stager: Any, state: dict[str, Any]) -> Any:
-    """What the stager makes of `state`, or a future of it; complete, unless the caller is to synchronise by himself.
+    """Returns the stager's state, or a future of the state. A state is complete, unless the caller synchronises the
+    stager.
 
-    torch starts its upload thread first and synchronises then, so that the thread may read buffers that are not filled
-    yet. For the stager and for the caller the order is the same: ``stage``, ``synchronize_staging``, return.
+    torch starts its upload thread before the synchronisation, and the thread may read incomplete buffers. Here the
+    stager and the caller see the order of torch: ``stage``, ``synchronize_staging``, return; the upload starts
+    afterwards.
     """
     with dcp_records.in_call("stage_state_dict"):
         staged = stager.stage(state)
@@ -374,9 +383,9 @@ def _response(staging: "Future[None]", upload: SaveFuture) -> SaveResponse:
     return SaveResponse(staging_completion=staging, upload_completion=upload)
 
 
-def _forget() -> None:  # in a forked child: none of them is its own
+def _forget() -> None:  # in a forked child: the savers belong to the parent
     _savers.clear()
-    _settings.pop("fail_at_exit", None)  # asked for the parent's exit status
+    _settings.pop("fail_at_exit", None)  # set for the parent's exit status
     queued_saves.forget()
 
 

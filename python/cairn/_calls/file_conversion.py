@@ -1,8 +1,9 @@
-"""What ``cairn.format_utils`` has of its own: a checkpoint to one file of ``torch.save``, and the other way.
+"""Cairn's own part of ``cairn.format_utils``: conversion of a checkpoint to one file of ``torch.save``, and back.
 
-torch's functions of these names unpickle ``.metadata``, every value and the whole file, and so run the code that these
-name. Cairn's have the same arguments, and `allow_pickle`, as ``cairn.load`` has it: without that consent they run
-nothing from the files, and raise UnsafeContent for what can't be read so.
+torch's functions of these names unpickle ``.metadata``, every value and the whole file, and thereby run the code that
+the pickles name. Cairn's functions have torch's arguments and `allow_pickle`, as in ``cairn.load``: without
+`allow_pickle` the functions run nothing from the files, and raise UnsafeContent for content that can't be read without
+running code.
 
 As a program: ``python -m cairn.format_utils {torch_to_dcp,dcp_to_torch} SRC DST [--allow-pickle]``.
 """
@@ -34,10 +35,10 @@ _PathLike = str | os.PathLike[str]
 def dcp_to_torch_save(
     dcp_checkpoint_dir: _PathLike, torch_save_path: _PathLike, *, allow_pickle: bool | None = None
 ) -> None:
-    """Writes all that a checkpoint holds to one file of ``torch.save``, tensors whole and on the CPU.
+    """Writes the whole content of a checkpoint to one file of ``torch.save``, tensors whole and on the CPU.
 
-    Runs no code from the checkpoint unless `allow_pickle` lets values run what their pickles name. Raises UnsafeContent
-    for a value that can't be read without, and then writes nothing.
+    Runs no code from the checkpoint unless `allow_pickle` allows the code that the values' pickles name. Raises
+    UnsafeContent for a value that needs `allow_pickle`, and then writes nothing.
     """
     state_dict: dict[str, Any] = {}
     planner: Any = _EmptyStateDictLoadPlanner
@@ -57,8 +58,8 @@ def torch_save_to_dcp(
 ) -> None:
     """Saves the state dict in a file of ``torch.save`` as a checkpoint.
 
-    The file is read by the rules of ``torch.load(weights_only=True)``, and runs no code, unless `allow_pickle` lets it
-    run what its pickle names. Raises UnsafeContent, Corrupt.
+    The file is read by the rules of ``torch.load(weights_only=True)``, and runs no code, unless `allow_pickle` allows
+    the code that the file's pickle names. Raises UnsafeContent, Corrupt.
     """
     state_dict = load_torch_file(Path(torch_save_path), pickle_allowed(allow_pickle))
     save_by_protocol(lambda: state_dict, checkpoint_id=dcp_checkpoint_dir, no_dist=True, call="torch_save_to_dcp")
@@ -66,11 +67,12 @@ def torch_save_to_dcp(
 
 @replacements.stands_for_base
 class BroadcastingTorchSaveReader(StockReader):
-    """Reads a file of ``torch.save`` on one rank and sends its tensors to the others, for DynamicMetaLoadPlanner.
+    """Reads a file of ``torch.save`` on one rank and sends its tensors to the remaining ranks, for
+    DynamicMetaLoadPlanner.
 
-    All ranks load the same keys, each with tensors of the file's sizes; each gets the part that it plans for. The file
-    is read as by ``torch_save_to_dcp``: without code from it, unless `allow_pickle` is True (None: as in
-    :func:`cairn.load`). If the rank that reads fails, all do.
+    All ranks load equal keys, with tensors of the file's sizes; each rank gets the part in its plan. The file is read
+    as by ``torch_save_to_dcp``: without running code from the file, unless `allow_pickle` is True (None: as in
+    :func:`cairn.load`). If the reading rank can't read the file, the load fails on all ranks.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class BroadcastingTorchSaveReader(StockReader):
         self._allow_pickle = allow_pickle
 
     def prepare_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
-        """Raises InvalidArgument if the ranks would not take the same tensors in turn, and wait for each other."""
+        """Raises InvalidArgument if the ranks' plans name different keys: the broadcasts would not match."""
         keys = [[item.storage_index.fqn for item in plan.items] for plan in global_plan]
         if any(of_rank != keys[0] for of_rank in keys):
             raise InvalidArgument(
@@ -95,7 +97,8 @@ class BroadcastingTorchSaveReader(StockReader):
         return global_plan
 
     def read_data(self, plan: LoadPlan, planner: Any) -> "Future[None]":
-        """Sends what `plan` names, in its order, and fills the planner's tensors. Raises on all ranks, as above."""
+        """Broadcasts the tensors of `plan`, in the plan's order, and fills the planner's tensors. A read failure raises
+        on all ranks."""
         tensors: dict[str, torch.Tensor] = {}
         failure: Exception | None = None
         if self.is_coordinator:
@@ -127,7 +130,7 @@ class BroadcastingTorchSaveReader(StockReader):
         return future
 
     def _tensors(self, plan: LoadPlan, planner: Any) -> dict[str, torch.Tensor]:
-        """What the file holds of `plan`, by key; its sizes are those of the planner's tensors."""
+        """Reads the tensors of `plan` from the file, by key; raises if a size differs from the planner's tensor."""
         name = str(self.checkpoint_id)
         state = load_torch_file(Path(name), pickle_allowed(self._allow_pickle))
         if planner.flatten_state_dict:
@@ -158,7 +161,7 @@ _CONVERSIONS = {"torch_to_dcp": torch_save_to_dcp, "dcp_to_torch": dcp_to_torch_
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program. Returns its exit status."""
+    """Runs the program. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m cairn.format_utils",
         description="Converts a checkpoint to one file of torch.save, or such a file to a checkpoint.",

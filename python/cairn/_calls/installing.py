@@ -1,4 +1,4 @@
-"""Cairn behind the names of ``torch.distributed.checkpoint``, for programs that are not to be changed."""
+"""Cairn behind the names of ``torch.distributed.checkpoint``, for programs that must not be changed."""
 
 import contextlib
 import copyreg
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 _lock = threading.RLock()
-_explicit: set[tuple[str, str]] | None = None  # who held Cairn's objects before; None: not installed
+# the names that held Cairn's objects before the installation; None: not installed
+_explicit: set[tuple[str, str]] | None = None
 
 
 def install(
@@ -26,26 +27,26 @@ def install(
     allow_pickle: bool | None = None,
     allow_cast: bool | None = None,
 ) -> None:
-    """Lets programs that use ``torch.distributed.checkpoint`` use Cairn.
+    """Makes programs that use ``torch.distributed.checkpoint`` use Cairn.
 
-    Cairn's functions and classes are put in the place of torch's: in torch's modules, and under any name in every
-    loaded module that has imported torch's, so that the order of the imports does not matter. Objects that exist
-    already go on working: ``isinstance`` and ``issubclass`` with the new class accept instances and subclasses of the
-    old one.
+    Cairn's functions and classes replace torch's in torch's modules, and under any name in every loaded module that has
+    imported torch's objects; the order of the imports does not matter. Existing objects keep working: ``isinstance``
+    and ``issubclass`` with Cairn's class accept instances and subclasses of torch's class.
 
-    Out of reach are references that no module's namespace holds: closures, default arguments, ``functools.partial``,
-    class and instance attributes, containers; and the base classes of classes that exist. Also other processes: one
-    that is spawned installs for itself, or uses stock torch (so the daemon of ``AsyncCheckpointerType.PROCESS``).
+    Not replaced are references outside module namespaces: closures, default arguments, ``functools.partial``, class and
+    instance attributes, containers, and the base classes of existing classes. Each process installs for itself: a
+    spawned process without its own installation uses stock torch (for example the daemon of
+    ``AsyncCheckpointerType.PROCESS``).
 
-    `async_checkpointer_type` takes the place of the one that each ``async_save`` asks for: frameworks ask for DCP's
-    default, THREAD; with PROCESS their saves survive the trainer. `allow_pickle` is for all loads that leave their own
-    `allow_pickle` at None: True lets checkpoints run code. `allow_cast`: False refuses a load that changes a dtype in
-    other ways than float to float; by default such loads convert, as DCP's do, and a ConversionWarning names the keys.
-    None leaves an earlier call's value in force.
+    `async_checkpointer_type` overrides the type that each ``async_save`` requests: frameworks request DCP's default,
+    THREAD; with PROCESS their saves survive the trainer. `allow_pickle` applies to all loads whose own `allow_pickle`
+    is None: True lets checkpoints run code. `allow_cast`: False refuses a load that changes a dtype in another way than
+    float to float; by default these loads convert, as DCP's do, and a ConversionWarning names the keys. None keeps the
+    value of an earlier call.
 
-    May be called again, and then reaches what has got hold of torch's objects since. Safe to call from any thread; what
-    another thread imports at the same moment may be missed. ModuleNotFoundError without torch, InvalidArgument for a
-    wrong argument; nothing is changed then.
+    A second call is allowed, and replaces references to torch's objects that modules have acquired since the first.
+    Safe to call from any thread; a concurrent import in another thread may be missed. Raises ModuleNotFoundError
+    without torch, InvalidArgument for a wrong argument; nothing is changed then.
     """
     global _explicit  # noqa: PLW0603
     for name, value in (("allow_pickle", allow_pickle), ("allow_cast", allow_cast)):
@@ -69,10 +70,12 @@ def install(
 
 
 def uninstall() -> None:
-    """Puts torch's objects back, in modules that were loaded since :func:`install` too, and forgets its arguments.
+    """Restores torch's objects, also in modules that were loaded since :func:`install`, and forgets the arguments of
+    install().
 
-    Names that already stood for Cairn's objects before the installation stay. A module loaded since then that asked for
-    them by Cairn's name can't be told from one that asked by torch's, and gets torch's. Does nothing if not installed.
+    Names that already held Cairn's objects before the installation keep them. A module that was loaded since then gets
+    torch's objects under all names, even under names that the module imported from Cairn: the two cases can't be
+    distinguished. Does nothing if not installed.
     """
     global _explicit  # noqa: PLW0603
     with _lock:
@@ -89,16 +92,17 @@ def uninstall() -> None:
 
 
 def _load_subclasses() -> None:
-    """Modules of torch that derive from what is replaced, and must derive from torch's, but are loaded late."""
+    """Imports torch's modules whose classes must derive from torch's original classes, but which torch loads late."""
     with contextlib.suppress(ImportError):  # fsspec is optional
         importlib.import_module(f"{replacements.TORCH}._fsspec_filesystem")
 
 
 def _names() -> Iterator[tuple[str, dict[str, Any], str, Any]]:
-    """Module, namespace, name and value of all that loaded modules hold, torch's first; Cairn's own are left out."""
+    """Yields module, namespace, name and value of every global of the loaded modules, torch's first, without
+    Cairn's."""
     modules = sorted(sys.modules.items(), key=lambda item: not item[0].startswith(replacements.TORCH))
     for module_name, module in modules:
-        # Not isinstance, nor vars(): modules that load themselves late would load now.
+        # Neither isinstance nor vars(): both would load modules that load lazily.
         if not issubclass(type(module), ModuleType) or module_name.partition(".")[0] == "cairn":
             continue
         namespace = object.__getattribute__(module, "__dict__")
@@ -113,7 +117,7 @@ def _replace(new_of: dict[int, Any], spared: set[tuple[str, str]]) -> None:
 
 
 def _reduce(instance: Any) -> tuple[Any, ...]:
-    """Pickles an instance of a replaced class, which pickle would not find under its name."""
+    """Pickles an instance of a replaced class, because pickle would not find the class under its name."""
     kind = type(instance)
     key = next(key for key, theirs in replacements.originals().items() if theirs is kind)
     _, _, *state = instance.__reduce_ex__(4)

@@ -41,9 +41,10 @@ from cairn.checkpoint import Verify, check_verify
 from cairn.errors import Error, MissingKey, NotFound, Replaced, Unsupported
 from cairn.filesystem import load_options
 
-_RESTART_PAUSE_SECONDS = 0.005  # before the first, doubled for each: a network may show the old metadata for a while
-_RESTARTS_MAX = 8  # how often a load begins again because a save replaced the checkpoint under it
-_TRANSFORMED = "the checkpoint has items that went through stream transforms"  # which the engine does not undo
+# before the first restart; doubled for each next one: a network file system may show old metadata for a while
+_RESTART_PAUSE_SECONDS = 0.005
+_RESTARTS_MAX = 8  # restarts of a load after a save replaced the checkpoint during the load
+_TRANSFORMED = "the checkpoint has items that went through stream transforms"  # the engine does not undo the transforms
 _Result = TypeVar("_Result")
 
 
@@ -63,35 +64,35 @@ def load(  # noqa: PLR0913 - DCP has six of them
 ) -> None:
     """Fills `state_dict` from the checkpoint in directory `checkpoint_id`, written by Cairn or by DCP.
 
-    The signature is DCP's, up to `no_dist`, and `storage_reader` may be the second positional argument, with a warning.
-    Tensors are filled in place; other values are replaced where they sit; of
-    entries with ``state_dict()`` and ``load_state_dict()`` the former is called before and the latter after. Keys that
-    only the checkpoint has are ignored; keys that it lacks are an error, unless `planner` is a
+    The signature is DCP's, up to `no_dist`. `storage_reader` may be the second positional argument, with a warning.
+    Tensors are filled in place; values are replaced in their containers. For an entry with ``state_dict()`` and
+    ``load_state_dict()``, load() calls the former before the load and the latter after. Keys that only the checkpoint
+    has are ignored; keys that the checkpoint lacks are an error, unless `planner` is a
     ``DefaultLoadPlanner(allow_partial_load=True)``.
 
-    `allow_pickle` lets values run the code that their pickles name (None: as ``cairn.install`` was told, or else if the
-    environment variable CAIRN_ALLOW_PICKLE is 1). Without it no code from the checkpoint runs; but a `storage_reader`
-    of torch's for another file system, or of the caller's, and a planner that overrides ``load_bytes`` unpickle as they
-    like (SECURITY.md).
-    `allow_cast` allows any change of dtype, with a ConversionWarning; False allows only float to float (None: False,
-    and True under ``cairn.install``, unless that was told otherwise).
-    `verify`: "needed" checks what is read where there are checksums for it, "full" reads whole what can be checked only
-    whole, "none" trusts the storage. `follow_links` allows data files that are symbolic links.
+    `allow_pickle` lets values run the code that their pickles name. None takes the setting of ``cairn.install``, or
+    without that setting allows pickle only if the environment variable CAIRN_ALLOW_PICKLE is 1. Without `allow_pickle`
+    no code from the checkpoint runs, with two exceptions: a `storage_reader` of the caller's or of torch's for another
+    file system, and a planner that overrides ``load_bytes``, unpickle by their own rules (SECURITY.md). `allow_cast`
+    allows any change of dtype, with a ConversionWarning; False allows only float to float. None means False, and True
+    under ``cairn.install`` unless its `allow_cast` is False. `verify`: "needed" checks the bytes read where checksums
+    cover these bytes, "full" also reads items whole if only the whole item has a checksum, "none" trusts the storage.
+    `follow_links` allows data files that are symbolic links.
 
-    With a process group its ranks load together, each what its tensors are shards of, from one checkpoint: if one of
-    them fails, all do, and a checkpoint that is replaced meanwhile is never mixed with its successor. The exception is
-    a checkpoint whose items went through stream transforms: torch's protocol reads it, and a save that replaces it
-    during the load may be mixed in.
+    With a process group, its ranks load together from one checkpoint, and each rank reads the shards of its own
+    tensors. If one rank fails, all ranks fail, and a checkpoint that is replaced during the load is never mixed with
+    its successor. The exception is a checkpoint whose items went through stream transforms: torch's protocol reads this
+    checkpoint, and a save that replaces it during the load may be mixed in.
 
-    Raises cairn.Error, which is a CheckpointException too, with the failures by rank. What the metadata and the values
-    can tell is found out before anything in `state_dict` changes; if bytes turn out to be damaged, tensors may be
+    Raises cairn.Error, which is a CheckpointException too, with the failures by rank. All errors that metadata and
+    values reveal are raised before anything in `state_dict` changes; if bytes of a tensor are damaged, tensors may be
     partly filled.
 
-    Of a checkpoint with stream transforms (compression) torch's driver plans the load, and the transforms are undone by
-    the registry of `storage_reader`, or torch's own.
+    For a checkpoint with stream transforms (compression), torch's driver plans the load, and the registry of
+    `storage_reader`, or torch's own registry, undoes the transforms.
 
-    A `planner` of another class than DCP's own plans by its own rules, and a `storage_reader` that is no file system's
-    reads by its own, driven by torch's code; tensors may then be partly filled after any failure.
+    A `planner` of another class than DCP's plans by its own rules, and a `storage_reader` of another class than a file
+    system's reads by its own rules, driven by torch's code; tensors may then be partly filled after any failure.
     """
     with dcp_records.in_call(
         "load",
@@ -124,11 +125,11 @@ def _load_state_dict(
     no_dist: bool = False,
     planner: Any = None,
 ) -> None:
-    """The load that torch's other modules call: entries are filled as they are, Statefuls are not asked.
+    """The load that torch's modules call: fills the entries directly, without calling Statefuls.
 
-    The engine's coordinator is rank 0, whatever `coordinator_rank` says; what is loaded is the same. Values run code
-    only if the environment variable CAIRN_ALLOW_PICKLE or ``cairn.install`` allows it. Called by torch's own ``load``,
-    it is torch's.
+    The engine's coordinator is always rank 0; `coordinator_rank` does not change the loaded state. Values run code only
+    if the environment variable CAIRN_ALLOW_PICKLE or ``cairn.install`` allows it. A call from torch's own ``load`` runs
+    torch's function.
     """
     if replacements.is_called_by_torchs("state_dict_loader"):
         theirs = replacements.original("state_dict_loader", "_load_state_dict")
@@ -153,7 +154,7 @@ def load_state_dict(
     no_dist: bool = False,
     planner: Any = None,
 ) -> None:
-    """DCP's older load: entries are filled as they are, Statefuls are not asked. Deprecated, as there."""
+    """DCP's older load: fills the entries directly, without calling Statefuls. Deprecated, as in DCP."""
     warnings.warn("`load_state_dict` is deprecated, use `load` instead", FutureWarning, stacklevel=2)
     storage_reader.reset()
     _load_states(
@@ -182,7 +183,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
     follow_links: bool = False,
     call: str = "load",
 ) -> None:
-    """Fills what `make_states` returns. Other ranks are told if that raises.
+    """Fills the state dict that `make_states` returns. If `make_states` raises, the error reaches the remaining ranks.
 
     `call` is for engine_use, `coordinator_rank` for torch's driver.
     """
@@ -234,7 +235,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
 
 
 class _Entries:
-    """The entries of a caller's state dict, of which Statefuls give their state and take it back."""
+    """The entries of a caller's state dict; Statefuls are replaced by their state before the load and get it after."""
 
     def __init__(self, state_dict: dict[str, Any]) -> None:
         self._state_dict = state_dict
@@ -242,7 +243,7 @@ class _Entries:
         self._statefuls: list[str] = []
 
     def resolve(self) -> dict[str, Any]:
-        """What is to be filled, in the order of the keys."""
+        """Returns the entries to fill, in the order of the keys."""
         check_state_dict(self._state_dict)
         for key in sorted(self._state_dict, key=str):
             value = self._state_dict[key]
@@ -253,7 +254,7 @@ class _Entries:
         return self._resolved
 
     def put_back(self) -> None:
-        """Gives the state dict what has been filled."""
+        """Puts the filled entries back into the caller's state dict."""
         for key in sorted(self._state_dict, key=str):
             if key in self._statefuls:
                 self._state_dict[key].load_state_dict(self._resolved[key])
@@ -262,7 +263,7 @@ class _Entries:
 
 
 class _Given(NamedTuple):
-    """What a caller has given to a load."""
+    """The caller's objects of a load."""
 
     planner: Any
     reader: Any
@@ -270,7 +271,7 @@ class _Given(NamedTuple):
 
 
 class _Load:
-    """One load of a state dict whose Statefuls have been resolved."""
+    """A load of a state dict whose Statefuls have been resolved."""
 
     def __init__(
         self,
@@ -287,11 +288,12 @@ class _Load:
         self._given = given
 
     def run(self, directory: bytes, ranks: Ranks, alone: bool) -> list[tuple[str, int, int]]:
-        """Values are read and decoded first, then tensors are filled, and at last the values are put into place.
+        """Runs the load: reads and decodes values first, then fills tensors, and last puts the values into their
+        containers.
 
-        `alone`: each rank from what it saved alone.
+        `alone`: each rank reads the checkpoint that it saved alone.
         """
-        fresh: list[tuple[Leaf, Any]] = []  # what replaces values, and meta tensors
+        fresh: list[tuple[Leaf, Any]] = []  # the new objects in place of values and meta tensors
         step = self._given.step
         with ranks.preparing(_engine.abandon_load), dcp_records.in_step("local_step", *step):
             checkpoint = open_checkpoint(directory, ranks.rank if alone else None)
@@ -305,10 +307,10 @@ class _Load:
             payloads = [leaf for leaf in leaves if not _is_tensor(leaf.value) or needs_payload(leaf.value)]
             try:
                 read = self._read_payloads(checkpoint, payloads)
-            except MissingKey:  # of values: the error is to name the tensors too
+            except MissingKey:  # raised for values; the error must name the missing tensors too
                 self._read_payloads(checkpoint, [leaf for leaf in leaves if leaf.fqn not in catalog])
                 raise
-            opaque: list[tuple[torch.Tensor, torch.Tensor]] = []  # targets that only torch can fill, and from what
+            opaque: list[tuple[torch.Tensor, torch.Tensor]] = []  # targets that only torch can fill, and their sources
             for leaf, payload in read:
                 if isinstance(leaf.value, torch.Tensor):
                     opaque.append((leaf.value, tensor_in_payload(leaf.fqn, leaf.value, payload, self._allow_pickle)))
@@ -340,7 +342,8 @@ class _Load:
         if not self._flattens:
             return top_level(self._state_dict)
         leaves = flatten(self._state_dict)
-        # Keys that we do not ask for may be those of a torch before 2.4, which named some of what we ask for otherwise.
+        # Keys that are not in the state dict may come from a torch before 2.4, which named some of the keys
+        # differently.
         others = set(catalog.keys()).difference([leaf.fqn for leaf in leaves])
         if others:
             old = flatten_as_2_3(self._state_dict)
@@ -369,7 +372,7 @@ class _Load:
 
 
 def restarting(attempt: Callable[[], _Result]) -> _Result:
-    """What `attempt` returns, begun anew if a save replaced the checkpoint under it."""
+    """Returns the result of `attempt`; calls `attempt` again if a save replaced the checkpoint during the attempt."""
     for restarts in range(_RESTARTS_MAX):
         try:
             return attempt()
@@ -379,23 +382,23 @@ def restarting(attempt: Callable[[], _Result]) -> _Result:
 
 
 def _with_restarts(directory: bytes, run: _Load, ranks: Ranks) -> list[tuple[str, int, int]]:
-    """All ranks come to the same answer at each turn, for they get the same errors."""
+    """Runs the load. All ranks take equal branches at each attempt, because all ranks get equal errors."""
     try:
         return restarting(lambda: run.run(directory, ranks, alone=False))
     except NotFound as missing:
-        # As in DCP, what the ranks have saved alone will do where there is nothing else.
+        # As in DCP, the checkpoints that the ranks saved alone are loaded if no joint checkpoint exists.
         if not _is_metadata_missing(missing, ranks, lambda rank: metadata_name(None)):
             raise
         try:
             return restarting(lambda: run.run(directory, ranks, alone=True))
         except NotFound as own:
             if _is_metadata_missing(own, ranks, metadata_name):
-                raise missing from None  # the user is told of the file that every checkpoint has
+                raise missing from None  # the error names the file that every checkpoint has
             raise
 
 
 def _is_metadata_missing(error: Error, ranks: Ranks, name_of: Callable[[int], str]) -> bool:
-    """Whether no rank sees its metadata file. `name_of` gives the file's name on a rank."""
+    """Returns whether every rank lacks its metadata file. `name_of` gives the file's name on a rank."""
     failures = [cause for cause, _ in error.causes] or [error]
     return len(failures) == ranks.count and all(
         isinstance(failure, NotFound) and failure.file == name_of(ranks.rank if failure.rank is None else failure.rank)
@@ -404,7 +407,8 @@ def _is_metadata_missing(error: Error, ranks: Ranks, name_of: Callable[[int], st
 
 
 def _is_transformed(error: Error, ranks: Ranks) -> bool:
-    """Whether every rank found stream transforms in the metadata. Nothing has been read or changed then."""
+    """Returns whether every rank found stream transforms in the metadata. No data has been read or changed in this
+    case."""
     failures = [cause for cause, _ in error.causes] or [error]
     return len(failures) == ranks.count and all(
         isinstance(failure, Unsupported) and failure.message.startswith(_TRANSFORMED) for failure in failures
@@ -416,7 +420,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def _materialized(tensor: torch.Tensor) -> torch.Tensor:
-    """A meta tensor on the device where DCP would put it."""
+    """Returns a tensor for the meta tensor, on the device that DCP would choose."""
     alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
     if alone and not is_declared_shard(tensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return torch.empty_like(tensor, device="cpu")

@@ -40,23 +40,24 @@ def save(
     """Saves `state_dict` as the checkpoint in directory `checkpoint_id`, in the files of DCP.
 
     The signature is that of ``torch.distributed.checkpoint.save``, which also takes `storage_writer` as the second
-    positional argument, with a warning. `state_dict` may be nested; of entries that have
-    ``state_dict()`` and ``load_state_dict()`` that state is saved; everything else is stored as it is. An old
-    checkpoint in the directory stays whole until the new one is durable, then makes room for it; files of others there
-    are left alone. Ctrl-C leaves the old one.
+    positional argument, with a warning. `state_dict` may be nested. For entries that have ``state_dict()`` and
+    ``load_state_dict()``, the result of ``state_dict()`` is saved; all remaining entries are stored unchanged. An old
+    checkpoint in the directory stays whole until the new one is durable, and is then removed; files in the directory
+    that belong to no checkpoint are left alone. Ctrl-C keeps the old checkpoint.
 
-    With a process group, its ranks save one state together, each what it holds: shards of a tensor must make it up
-    whole, what several ranks have is written once, shared out by bytes. What fails on one rank fails on all. With
-    ``use_collectives=False`` each rank plans and saves alone, under its own metadata file, as in DCP.
+    With a process group, its ranks save one state together, and each rank contributes its own part. The shards of a
+    tensor must cover the tensor. Data that several ranks hold is written once, distributed over the ranks by bytes. A
+    failure on one rank fails the save on all ranks. With ``use_collectives=False`` each rank plans and saves alone,
+    under its own metadata file, as in DCP.
 
     A call into the storage that hangs fails the save on every rank, within the deadlines of
     :func:`cairn.configure_saves`.
 
-    Returns DCP's Metadata, filled when it is first looked at. Warns (PickleWarning) about values that can be loaded
-    only with ``allow_pickle=True``. Raises cairn.Error, which is a CheckpointException too, with the failures by rank.
+    Returns DCP's Metadata, filled at the first access. Warns (PickleWarning) about values that can be loaded only with
+    ``allow_pickle=True``. Raises cairn.Error, which is a CheckpointException too, with the failures by rank.
 
-    A `planner` of another class than DCP's own plans by its own rules, and a `storage_writer` that is no file system's
-    stores by its own: torch's code drives such a save.
+    A `planner` of another class than DCP's plans by its own rules, and a `storage_writer` of another class than a file
+    system's stores by its own rules: torch's code drives the save.
     """
     try:
         return save_now(
@@ -90,7 +91,7 @@ def save_now(
     use_collectives: bool = True,
     **options: Any,
 ) -> Metadata:
-    """As save(), with the `options` of save_states(): asynchronous saves are heeded only if `before` does."""
+    """As save(), with the `options` of save_states(). Only `before` makes this function wait for asynchronous saves."""
     with dcp_records.in_call(
         "save",
         checkpoint_id=checkpoint_id,
@@ -119,10 +120,10 @@ def _save_state_dict(
     planner: Any = None,
     use_collectives: bool = True,
 ) -> Metadata:
-    """The save that torch's other modules call: entries are saved as they are, Statefuls too.
+    """The save that torch's modules call: saves the entries unchanged, Statefuls too.
 
-    The engine's coordinator is rank 0, whatever `coordinator_rank` says; the checkpoint is the same. Called by torch's
-    own ``save``, it is torch's.
+    The engine's coordinator is always rank 0; `coordinator_rank` does not change the checkpoint. A call from torch's
+    own ``save`` runs torch's function.
     """
     if replacements.is_called_by_torchs("state_dict_saver"):
         theirs = replacements.original("state_dict_saver", "_save_state_dict")
@@ -149,7 +150,7 @@ def save_state_dict(
     no_dist: bool = False,
     planner: Any = None,
 ) -> Metadata:
-    """DCP's older save: entries are saved as they are, Statefuls too. Deprecated, as there."""
+    """DCP's older save: saves the entries unchanged, Statefuls too. Deprecated, as in DCP."""
     warnings.warn("`save_state_dict` is deprecated, use `save` instead", FutureWarning, stacklevel=2)
     storage_writer.reset()
     return _save_as_it_is(
@@ -168,7 +169,7 @@ def _save_as_it_is(
     use_collectives: bool = True,
     call: str,
 ) -> Metadata:
-    """Saves entries as they are. `call` is for engine_use."""
+    """Saves the entries unchanged. `call` is for engine_use."""
     try:
         return save_states(
             lambda: state_dict,
@@ -200,10 +201,11 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
     call: str = "save",
     reason: str = "",
 ) -> Metadata:
-    """Saves what `make_states` returns, which has no Statefuls any more. Other ranks are told if that raises.
+    """Saves the state dict that `make_states` returns, whose Statefuls are resolved. If `make_states` raises, the error
+    reaches the remaining ranks.
 
     `before` is called with the directory of a native save. `call` and `reason` are for engine_use: Cairn's function,
-    and why the call is not carried out as its caller expects. `coordinator_rank` is for torch's driver.
+    and the reason why the call is not carried out as its caller expects. `coordinator_rank` is for torch's driver.
     """
     if why_save_planner_is_foreign(planner) or why_writer_is_foreign(storage_writer, checkpoint_id):
         return save_by_protocol(
@@ -223,7 +225,7 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
         here.rank = ranks.rank
         together = ranks.options if use_collectives else {"alone_as_rank": ranks.rank}
         if not use_collectives:
-            at_the_end.callback(ranks.meet)  # as DCP ends, also where this rank alone has failed
+            at_the_end.callback(ranks.meet)  # as at the end of DCP's save, also if only this rank has failed
         with ranks.preparing(_engine.abandon_save if use_collectives else None):
             planning = save_planning(planner)
             directory, options = save_options(checkpoint_id, storage_writer)
@@ -246,6 +248,6 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
         warnings.warn(remark, RuntimeWarning, stacklevel=2)
     metadata = LazyMetadata(catalog)
     fill_save_planner(planner, metadata, ranks.rank, states)
-    assert catalog.save_id is not None  # the engine gives every save one
+    assert catalog.save_id is not None  # the engine gives every save an id
     fill_writer(storage_writer, catalog.save_id, ranks.rank, use_collectives=use_collectives)
     return metadata

@@ -1,7 +1,7 @@
 """The storage as the second positional argument, as ``torch.distributed.checkpoint`` still takes it.
 
-``save(state_dict, storage_writer)`` and ``load(state_dict, storage_reader)`` were the order of the arguments in earlier
-versions of torch, which keeps such calls working with a warning. So does Cairn.
+Earlier versions of torch had the order ``save(state_dict, storage_writer)`` and ``load(state_dict, storage_reader)``.
+torch still accepts these calls, with a warning, and Cairn does too.
 """
 
 import functools
@@ -18,11 +18,11 @@ _Result = TypeVar("_Result")
 
 
 def takes_storage_second(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Decorates a function of a state dict and keywords, of which one is ``storage_writer`` or ``storage_reader``.
+    """Decorates a function of a state dict and keywords; one keyword is ``storage_writer`` or ``storage_reader``.
 
-    A call with two positional arguments passes the second one as that keyword, and warns. If the keyword is given too,
-    the call raises InvalidArgument, which torch reports as an AssertionError. So does a directory in place of the
-    storage, or of the state dict. The signature stays that of `function`.
+    A call with two positional arguments passes the second argument as the storage keyword, and warns. If the keyword is
+    given too, the call raises InvalidArgument, which torch reports as an AssertionError. A directory in place of the
+    storage or of the state dict raises InvalidArgument too. The decorated function keeps the signature of `function`.
     """
     keyword = next(name for name in inspect.signature(function).parameters if name.startswith("storage_"))
 

@@ -1,8 +1,8 @@
-"""Saves and loads in which somebody else's planner or storage takes part: by torch's own driver, with what is native.
+"""Saves and loads with a foreign planner or storage: by torch's own driver, with Cairn's native hooks where possible.
 
-``cairn.save`` and ``cairn.load`` plan natively. If the planner or the storage overrides hooks, or is of a class that
-the engine does not know, they come here: torch's driver calls the hooks in their order. Hooks that a storage has from
-torch are Cairn's there (:mod:`cairn._native.hooks`): with a planner of the caller's the engine still moves the data.
+``cairn.save`` and ``cairn.load`` plan natively. If the planner or the storage overrides hooks, or has a class that the
+engine does not know, torch's driver calls the hooks in torch's order. Cairn replaces the hooks that a storage inherits
+from torch (:mod:`cairn._native.hooks`): with a caller's planner the engine still moves the data.
 """
 
 import contextlib
@@ -46,15 +46,18 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
     call: str = "save",
     reason: str = "",
 ) -> Metadata:
-    """Saves by torch's driver what `make_states` returns: of Statefuls their ``state_dict()``.
+    """Saves, by torch's driver, the state dict that `make_states` returns: for Statefuls their ``state_dict()``.
 
-    What fails on one rank fails on all, also before and after the driver's work, where torch's own call leaves the
-    other ranks waiting or content: in `make_states`, in the writer's ``reset``, or if its ``finish`` does not commit.
+    A failure on one rank fails all ranks, also before and after the driver's work: in `make_states`, in the writer's
+    ``reset``, or if the writer's ``finish`` does not commit. In these places torch's own call leaves the remaining
+    ranks waiting, or lets them report success.
 
-    `call` and `reason` are for engine_use: Cairn's function, and why the call is not carried out as its caller expects.
+    `call` and `reason` are for engine_use: Cairn's function, and the reason why the call is not carried out as its
+    caller expects.
 
-    Raises what torch's driver raises, a CheckpointException with the failures by rank; if the first of them is a
-    cairn.Error, one that is both. With Cairn's writer a failure leaves the old checkpoint whole and no files.
+    Raises the exception of torch's driver, a CheckpointException with the failures by rank; if the first failure is a
+    cairn.Error, the exception is a cairn.Error too. With Cairn's writer a failure leaves the old checkpoint whole and
+    no files behind.
     """
     reasons = [reason, _planned(why_save_planner_is_foreign(planner))]
     reasons.append(_stored(why_writer_is_foreign(storage_writer, checkpoint_id)))
@@ -76,7 +79,7 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
             return saved
     finally:
         if _is_cairns(writer, FileSystemWriter):
-            FileSystemWriter.give_up(writer)  # not the caller's method of that name
+            FileSystemWriter.give_up(writer)  # FileSystemWriter's method, never a caller's override
 
 
 def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
@@ -92,13 +95,13 @@ def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
     call: str = "load",
     **options: Any,
 ) -> None:
-    """Fills what `make_states` returns, a state dict of which Statefuls have been resolved, by torch's driver.
+    """Fills, by torch's driver, the state dict that `make_states` returns, whose Statefuls are resolved.
 
-    What fails on one rank fails on all, as in save_by_protocol(). `allow_pickle` is as in ``cairn.load``, and so are
-    `options` (verify, allow_cast, follow_links). A planner that overrides ``load_bytes`` gets the bytes as they are
-    stored. Storages of others know none of these. Raises as save_by_protocol().
+    A failure on one rank fails all ranks, as in save_by_protocol(). `allow_pickle` and `options` (verify, allow_cast,
+    follow_links) are as in ``cairn.load``. A planner that overrides ``load_bytes`` gets the stored bytes. Foreign
+    storages ignore `allow_pickle` and `options`. Raises as save_by_protocol().
     """
-    # Cairn's own callers give that planner of torch's: nobody expects another one.
+    # Cairn's own callers pass torch's planner: no user expects a native plan.
     ours = type(planner) is _EmptyStateDictLoadPlanner
     reasons = ["" if ours else _planned(why_load_planner_is_foreign(planner))]
     reasons.append(_stored(why_reader_is_foreign(storage_reader, checkpoint_id)))
@@ -121,9 +124,10 @@ def _load_state_dict_from_keys(
     storage_reader: Any = None,
     process_group: Any = None,
 ) -> dict[str, Any]:
-    """A new state dict with what the checkpoint has under `keys`, whole and on the CPU; None: all of it.
+    """Returns a new state dict with the entries that the checkpoint has under `keys`, whole and on the CPU; None: all
+    entries.
 
-    A key stands for itself, or for all below it: "model" for "model.layer.weight".
+    A key selects its own entry and all entries below: "model" selects "model.layer.weight".
     """
     state_dict: dict[str, Any] = {}
     planner: Any = _EmptyStateDictLoadPlanner
@@ -144,7 +148,8 @@ def _is_alone(no_dist: bool) -> bool:
 
 
 def _writer(storage: Any, checkpoint_id: _PathLike | None) -> Any:
-    """The writer for torch's driver: the one that was given, or else torch's for the id, with Cairn's native hooks."""
+    """Returns the writer for torch's driver: the given writer, or torch's writer for the id, with Cairn's native
+    hooks."""
     if storage is None and checkpoint_id and (directory := local_directory(checkpoint_id)) is not None:
         return FileSystemWriter(directory)
     storage = _set_up(storage, checkpoint_id, reader=False)
@@ -166,7 +171,8 @@ def _reader(storage: Any, checkpoint_id: _PathLike | None) -> Any:
 
 
 def _is_cairns(storage: Any, ours: type) -> bool:
-    """Whether the storage is of this class of Cairn's, or of one that extends it. isinstance accepts torch's too."""
+    """Returns whether the storage's class is `ours` or derives from `ours`. isinstance() would accept torch's class
+    too."""
     return ours in type(storage).__mro__
 
 

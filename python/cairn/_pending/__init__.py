@@ -1,1 +1,1 @@
-"""Asynchronous saves of this process: the memory and the writers they use, their futures, and their end."""
+"""Asynchronous saves of this process: their memory, their writers, their futures, and their end."""

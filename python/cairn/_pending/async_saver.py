@@ -1,4 +1,4 @@
-"""AsyncSaver: saves in the background by the engine, in a native process or in threads, as Python futures."""
+"""AsyncSaver: background saves by the engine, in a native process or in threads, as Python futures."""
 
 import contextlib
 import functools
@@ -34,43 +34,46 @@ _SLICE_SECONDS = 0.2
 
 
 def writer_executable() -> str:
-    """The native writer, as it is installed with the package; $CAIRN_WRITER names another."""
+    """Returns the path of the native writer that was installed with the package; $CAIRN_WRITER overrides the path."""
     return os.environ.get("CAIRN_WRITER") or str(Path(__file__).parents[1] / "bin" / "cairn-writer")
 
 
 class Observer(NamedTuple):
-    """Hears of a save that runs in the background."""
+    """Callbacks of a save that runs in the background."""
 
-    #: Entered when the state is staged, left when the save has ended, with its error if it failed.
+    #: Entered when the state is staged; left when the save has ended, with the save's error if the save failed.
     uploading: Callable[[], contextlib.AbstractContextManager[None]]
-    #: Gets the save's id (hexadecimal) and metadata, before the upload future is done.
+    #: Called with the save's id (hexadecimal) and metadata, before the upload future is done.
     on_written: Callable[[str, Metadata], None]
 
 
 class AsyncSaver:
-    """The memory for staged bytes, kept from save to save, and who writes them.
+    """The memory for staged bytes, reused from save to save, and the writer of the bytes.
 
-    `process`: a native process of its own, started when it is first needed, which finishes what is staged even if this
-    process is killed; otherwise threads, which die with it. `generations`: how many saves may be under way at a time,
-    each with memory for the whole state; a save beyond that waits for the oldest. `copy_threads`: that stage; 0 for one
-    per core. `deadline_seconds`, `sync_deadline_seconds`, `publish_deadline_seconds`: a save is given up on every rank
-    when one of its calls into the storage has not returned for so long: a write; an fsync, which shows no bytes; a call
-    that opens, renames, lists or removes something. The first is also the limit for a sign of life of a rank or a
-    writer, and for the next bytes of a trainer that stages. `grace_seconds`: after a SIGTERM the writer process
-    finishes what is staged, but not longer than this. `nice` (0 to 19) and `io_priority` (of a process): how far the
-    writer stands back behind the training, from when the call does not wait for the copy any more.
-    `torn_snapshot_alarm`: with asynchronous staging, a save fails if its tensors were written to before they were
-    copied; a write to a few elements may go unnoticed. `heed_memory_limits`: before memory is taken for staged bytes,
-    the limits of the memory cgroups and of the machine are looked at; without room for another copy of the state, a
-    save waits for an earlier one, or raises NoSpace. `fail_at_exit`: the process exits with status 1, where it would
-    with 0, if at its end a save has failed whose error no caller was told, or a save has not ended because Ctrl-C ended
-    the waiting for it.
+    `process`: a native process writes, started at the first use; the process finishes the staged bytes even if this
+    process is killed. False: threads write, and die with this process. `generations`: the number of saves that may be
+    under way at a time, each with memory for the whole state; a further save waits for the oldest. `copy_threads`: the
+    number of threads that stage; 0 for one per core.
 
-    As a context manager it waits at the end of the block for its saves and closes itself. Then the first error of a
-    save that no caller was told is raised; if the block raises, that exception goes on instead, with a note about the
-    save. `fail_at_exit` is True for the saves of such a block, so that ``sys.exit(0)`` in it does not hide a failure.
+    `deadline_seconds`, `sync_deadline_seconds`, `publish_deadline_seconds`: a save fails on every rank when one of its
+    calls into the storage has not returned within the limit for a write; for an fsync, which shows no bytes; for a call
+    that opens, renames, lists or removes a file. `deadline_seconds` also limits the time between signs of life of a
+    rank or a writer, and the time between staged bytes of a trainer. `grace_seconds`: the time in which the writer
+    process may finish the staged bytes after a SIGTERM.
 
-    Saves come from one thread at a time. A forked child makes its own.
+    `nice` (0 to 19) and `io_priority` (of a process) lower the writer's priority below the training's, from the moment
+    when the call no longer waits for the copy. `torn_snapshot_alarm`: with asynchronous staging, a save fails if its
+    tensors were written to before they were copied; a write to a few elements may go unnoticed. `heed_memory_limits`:
+    before a save takes memory for staged bytes, the limits of the memory cgroups and of the machine are checked;
+    without room for another copy of the state, the save waits for an earlier save, or raises NoSpace. `fail_at_exit`:
+    the process exits with status 1 in place of 0 if a save has failed and no caller retrieved its error, or if Ctrl-C
+    ended the wait for a save.
+
+    As a context manager, AsyncSaver waits at the end of the block for its saves and closes itself. Then the first error
+    that no caller retrieved is raised; if the block raises, the block's exception passes, with a note about the save.
+    `fail_at_exit` is True for the saves of the block: ``sys.exit(0)`` in the block does not hide a failure.
+
+    Only one thread may call save() at a time. A forked child must make an AsyncSaver of its own.
     """
 
     def __init__(  # noqa: PLR0913 - the settings of configure_async_saves
@@ -109,7 +112,7 @@ class AsyncSaver:
         self._native = _engine.AsyncCheckpointer(self._process, (generations, copy_threads, heed_memory_limits), nice)
         self._torn_snapshot_alarm = torn_snapshot_alarm
         self._fail_at_exit = fail_at_exit
-        self._saves: list[PendingSave] = []  # under way, or failed and not told
+        self._saves: list[PendingSave] = []  # under way, or failed with an error that no caller retrieved
 
     def __enter__(self) -> "AsyncSaver":
         self._fail_at_exit = True
@@ -118,7 +121,7 @@ class AsyncSaver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits for the saves of this object, and closes it. Raises the first error that no caller was told."""
+        """Waits for the saves of this object, and closes it. Raises the first error that no caller retrieved."""
         for save in self._saves:
             pending_saves.await_end(save.upload)
         failed = [save for save in self._saves if save.upload.has_untold_error]
@@ -128,21 +131,22 @@ class AsyncSaver:
         if error is None:
             failed[0].upload.result()  # raises
         else:
-            cause = Future.exception(failed[0].upload)  # as of a Future: the error stays one that is to be told
+            cause = Future.exception(failed[0].upload)  # Future's own method: the error stays marked as not retrieved
             _add_note(error, f"an asynchronous save into '{failed[0].directory}' failed as well: {cause}")
 
     @property
     def writer_pid(self) -> int | None:
-        """Of the writer process; None if there is none, or it does not run."""
+        """The process id of the writer process; None if no writer process is used or running."""
         return (self._process.pid or None) if self._process is not None else None
 
     def save(
         self, state_dict: Mapping[Any, Any], directory: _PathLike, *, asynchronous_staging: bool = False, **options: Any
     ) -> PendingSave:
-        """Saves a nested state as it is. `options` are the engine's: durable, overwrite, alone_as_rank, collectives...
+        """Saves a nested state unchanged. `options` are the engine's: durable, overwrite, alone_as_rank, collectives...
 
-        Returns when the state may change again; with `asynchronous_staging` at once, and then the state must stay as it
-        is until the staging future is done. Raises what fails until then; what fails later is in the upload future.
+        Returns when the state may change again. With `asynchronous_staging`, returns at once, and the state must not
+        change until the staging future is done. Raises the failures up to the return; the upload future holds later
+        failures.
         """
         check_order("AsyncSaver.save", state_dict, directory, directory_argument="")
         described = DescribedState(state_dict)
@@ -160,7 +164,7 @@ class AsyncSaver:
         observer: Observer | None = None,
         **options: Any,
     ) -> PendingSave:
-        """As save(), of a state that is described already. The follower has started.
+        """As save(), with a described state. The follower must have started.
 
         `observer` is called in the follower's thread.
         """
@@ -182,14 +186,16 @@ class AsyncSaver:
         return save
 
     def abandon(self, reason: Reason, /, **options: Any) -> NoReturn:
-        """For a rank without a state: takes its part in a save of all ranks with the reason. Raises what all get."""
+        """For a rank without a state: takes part in a save of all ranks with `reason`. Raises the error that all ranks
+        get."""
         self._native.abandon_save(reason, **options)
         raise AssertionError("abandon_save raises")
 
     def prepare(self, state_dict: Mapping[Any, Any]) -> "Future[None]":
-        """Makes the memory for a state like this one and the writer ready, in the background.
+        """Prepares the memory for a state like `state_dict` and the writer, in the background.
 
-        The first save is then as quick as any. Only shapes are looked at; keep the state until the future is done.
+        The first save is then as quick as the later ones. Only shapes are read; keep the state until the future is
+        done.
         """
         described = DescribedState(state_dict)
         future: Future[None] = Future()
@@ -207,9 +213,9 @@ class AsyncSaver:
         return future
 
     def close(self) -> None:
-        """Waits for what is under way, which tells its futures how it ended, and lets the writer process go."""
+        """Waits for running saves, whose futures get their results, and ends the writer process."""
         self._native.close()
-        del self._native, self._process  # which ends the process
+        del self._native, self._process  # the destructor ends the process
 
     def _follow(
         self,
@@ -219,7 +225,7 @@ class AsyncSaver:
         rank: int | None,
         observer: Observer | None,
     ) -> None:
-        """Brings both futures to their end, whatever happens. What is `kept` goes when it is staged."""
+        """Completes both futures in every case. Clears `kept` when the bytes are staged."""
         uploading = contextlib.nullcontext if observer is None else observer.uploading
         try:
             if not save.staging.done():
@@ -253,7 +259,7 @@ class AsyncSaver:
             save.upload.set_result(metadata)
         except BaseException as error:
             save.upload.set_exception(error)
-        for remark in remarks:  # last: a warning may be an error
+        for remark in remarks:  # last: a warning may be raised as an error
             warnings.warn(remark, RuntimeWarning, stacklevel=2)
 
     def _leave(self, save: PendingSave) -> None:
@@ -272,7 +278,7 @@ def _add_note(error: BaseException, note: str) -> None:
 
 
 def _wait(wait: Callable[[float], _T]) -> _T:
-    """What the engine tells at last; nothing, if the interpreter ends without waiting for it."""
+    """Returns the result of `wait`; a false result if the interpreter ends before the save."""
     while not (told := wait(_SLICE_SECONDS)):
         if pending_saves.leaving.is_set():
             break

@@ -1,12 +1,12 @@
-"""The asynchronous saves of this process: which are under way, and which have failed without anybody being told.
+"""The asynchronous saves of this process: the saves under way, and the failed saves whose error no caller retrieved.
 
-What happens to them when the interpreter exits:
+Sequence when the interpreter exits:
 
-1. ``threading._shutdown`` waits for the threads that follow the saves. Ctrl-C ends that waiting.
-2. ``atexit`` calls :func:`_end`. It tells threads that are left to end, and waits for them for some seconds.
-3. Each save whose error was not told is logged. If it, or a save whose end is not known, has ``fails_exit``, the engine
-   is told to make the exit status 1 where it would be 0 (``python/bindings/exit_status.cc``). Python goes on with its
-   other exit callbacks, and flushes its streams.
+1. ``threading._shutdown`` waits for the threads that follow the saves. Ctrl-C ends the wait.
+2. ``atexit`` calls :func:`_end`, which tells the remaining threads to end, and waits for each thread for some seconds.
+3. Each error that no caller retrieved is logged. If its save, or a save with an unknown end, has ``fails_exit``, the
+   engine changes exit status 0 to 1 (``python/bindings/exit_status.cc``). Python continues with its remaining exit
+   callbacks, and flushes its streams.
 """
 
 import atexit
@@ -37,7 +37,7 @@ EARLIER = "the save before this one"  # in the error of a call that reports an e
 
 
 class SaveFuture(ToldFuture[Metadata]):
-    """The end of an asynchronous save: a ``concurrent.futures.Future`` of the checkpoint's Metadata."""
+    """The future of an asynchronous save: a ``concurrent.futures.Future`` of the checkpoint's Metadata."""
 
     def __init__(self, progress: Callable[[], Progress]) -> None:
         super().__init__()
@@ -45,16 +45,16 @@ class SaveFuture(ToldFuture[Metadata]):
         self._process = os.getpid()
 
     def progress(self) -> Progress:
-        """How far this rank's part of the save is."""
+        """Returns the progress of this rank's part of the save."""
         return self._progress()
 
     def result(self, timeout: float | None = None) -> Metadata:
-        """As of every Future."""
+        """As Future.result(). Raises Unavailable in a forked child if the save was under way at the fork."""
         self._refuse_in_a_fork()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As of every Future."""
+        """As Future.exception(). Raises Unavailable in a forked child if the save was under way at the fork."""
         self._refuse_in_a_fork()
         return super().exception(timeout)
 
@@ -64,17 +64,19 @@ class SaveFuture(ToldFuture[Metadata]):
 
 
 class Turn(NamedTuple):
-    """Which save it is of those that the same ranks make together: all of them say the same of one save."""
+    """The number of a save among the saves of one set of ranks; equal on all ranks of the save."""
 
     number: int  # from 1
-    ranks: int  # 0: this process alone, and other ranks have nothing to do with it
+    ranks: int  # 0: this process saves alone, without a connection to any rank
 
 
 @dataclass(eq=False)
 class PendingSave:
-    """An asynchronous save. `staging`: the state may change again. `upload`: the checkpoint is durable and in place.
+    """An asynchronous save. `staging` is done when the state may change again, `upload` when the checkpoint is durable
+    and in place.
 
-    `fails_exit`: if its error is not told, or its end not known, when the interpreter exits, the exit status is not 0.
+    `fails_exit`: the exit status is not 0 if, at the interpreter's exit, no caller has retrieved the save's error or
+    the save has not ended.
     """
 
     directory: str
@@ -85,20 +87,21 @@ class PendingSave:
 
     @property
     def title(self) -> str:
-        """How an error names it to the ranks of a later save."""
+        """The name of the save in an error that the ranks of a later save receive."""
         by = f", by {self.turn.ranks} ranks" if self.turn.ranks else ""
         return f"{EARLIER} (number {self.turn.number}{by}), into '{self.directory}', failed"
 
 
 _lock = threading.Lock()
-_saves: list[PendingSave] = []  # under way, or failed with nobody told
-_threads: list[threading.Thread] = []  # that follow them
-_numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(lambda: itertools.count(1))  # by who saves together
+_saves: list[PendingSave] = []  # under way, or failed with an error that no caller retrieved
+_threads: list[threading.Thread] = []  # the threads that follow the saves
+# by the ranks that save together
+_numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(lambda: itertools.count(1))
 
 _LEAVING_SECONDS = 5.0
 _FAILED_STATUS = 1  # as after an uncaught exception
 
-leaving = threading.Event()  # the interpreter ends, and waits for nothing
+leaving = threading.Event()  # set when the interpreter ends without waiting
 
 
 def _add(save: PendingSave) -> None:
@@ -107,14 +110,14 @@ def _add(save: PendingSave) -> None:
 
 
 def is_of_interest(save: PendingSave) -> bool:
-    """Whether the save is under way, or has failed and no caller was told."""
+    """Returns whether the save is under way, or has failed with an error that no caller retrieved."""
     return not save.upload.done() or save.upload.has_untold_error
 
 
 def in_background(work: Callable[..., None], *arguments: Any) -> None:
-    """Does the work in a thread, which is not a daemon: the interpreter waits for it before it goes.
+    """Runs the work in a non-daemon thread: the interpreter waits for the thread before the process exits.
 
-    If Ctrl-C ends that waiting, ``leaving`` is set, and the thread is to end soon.
+    If Ctrl-C ends the wait, ``leaving`` is set, and the thread must end soon.
     """
     thread = threading.Thread(target=work, args=arguments, name="cairn-save")
     with _lock:
@@ -124,16 +127,20 @@ def in_background(work: Callable[..., None], *arguments: Any) -> None:
 
 
 class Follower:
-    """The turn of a save, and a thread that will follow it, both there before the save begins.
+    """The turn of a save, and a thread that follows the save; both are made before the save begins.
 
-    The turn is taken first of all in a call: the same ranks make the same calls in one order, whatever becomes of each,
-    so counting their calls gives a number on which they agree. A save that nobody follows has no end, hence the thread,
-    which :meth:`start` makes. It ends with its work, or with the block, if it was given none. Nothing less will do: the
-    interpreter waits for the thread, and keeps the frames of an uncaught exception with all that they refer to.
+    The turn is taken at the start of a call. All ranks of a group make equal calls in one order, also when calls fail;
+    therefore each rank's count of calls gives a number on which the ranks agree.
+
+    A save without a follower never ends; therefore :meth:`start` makes the thread before the save. The thread ends with
+    its work, or with the block if the thread was given no work. The block's exit must end the thread in every case: the
+    interpreter waits for the thread, and keeps the frames of an uncaught exception with all objects that the frames
+    refer to.
     """
 
     def __init__(self, members: tuple[int, ...] = ()) -> None:
-        """`members`: the ranks that make the save together, if they are many; the same in the same order on all."""
+        """Takes the turn. `members`: the ranks that make the save together, in an order that is equal on all ranks;
+        empty for a save alone."""
         self.turn = Turn(next(_numbers[members]), len(members))
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
@@ -143,15 +150,15 @@ class Follower:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._work.put(None)  # heard by nobody if there is work before it
+        self._work.put(None)  # ignored if the queue already holds work
 
     def start(self) -> None:
-        """Makes the thread."""
+        """Starts the thread."""
         in_background(_do_one, self._work)
 
     def follow(self, save: PendingSave, work: Callable[[], None]) -> None:
-        """Does the work, once, which brings the save to its end; from now on it is under way."""
-        self._work.put(work)  # first: if Ctrl-C comes between the two, nobody waits for a save without an end
+        """Makes the thread run `work` once, which completes the save. The save counts as under way from now on."""
+        self._work.put(work)  # first: after a Ctrl-C between the two calls, no caller waits for a save that never ends
         _add(save)
 
 
@@ -162,7 +169,7 @@ def _do_one(given: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
 
 
 def wait_for(directory: _PathLike | None = None) -> None:
-    """Returns when no save into `directory` (None: anywhere) is under way any more. How they ended is not told."""
+    """Returns when no save into `directory` (None: anywhere) is under way. Does not retrieve the saves' errors."""
     wanted = None if directory is None else real_path(directory)
     for save in _snapshot():
         if wanted is None or save.directory == wanted:
@@ -170,13 +177,13 @@ def wait_for(directory: _PathLike | None = None) -> None:
 
 
 def wait_for_staging() -> None:
-    """Returns when what is to be saved may change again. What failed is in the futures."""
+    """Returns when the state of every pending save may change again. Errors stay in the futures."""
     for save in _snapshot():
         await_end(save.staging)
 
 
 def raise_untold() -> None:
-    """Raises the error of the first earlier save whose error no caller was told. Each error is raised once."""
+    """Raises the error of the first earlier save whose error no caller retrieved. Each error is raised once."""
     with _lock:
         failed = next((save for save in _saves if save.upload.has_untold_error), None)
         if failed is None:
@@ -191,11 +198,11 @@ def raise_untold() -> None:
 
 
 def note_told(error: BaseException) -> None:
-    """If `error` reports earlier saves on behalf of other ranks, then this rank need not report them once more.
+    """Marks as retrieved the errors of earlier saves that `error` reports for this or another rank.
 
-    What this process saves alone is never among them, whatever another process saves under the same number. Of two
-    joint saves that a rank takes part in, directory, number and count of ranks are the same only if two groups of one
-    size save into one directory.
+    A save that this process makes alone is never marked, also if another process saves alone under an equal number. Two
+    joint saves of a rank agree in directory, number and count of ranks only if two groups of one size save into one
+    directory.
     """
     texts = [str(error), *(str(failure) for failure, _ in getattr(error, "failures", {}).values())]
     for save in _snapshot():
@@ -209,14 +216,14 @@ def _snapshot() -> Sequence[PendingSave]:
 
 
 def await_end(future: "Future[Any]") -> None:
-    """Returns when it is done, which tells nobody how it ended."""
+    """Returns when the future is done. Does not retrieve the future's error."""
     done = threading.Event()
     Future.add_done_callback(future, lambda _: done.set())
-    while not done.wait(0.2):  # in slices, so that Ctrl-C is heard
+    while not done.wait(0.2):  # in slices, for Python to handle Ctrl-C
         pass
 
 
-def _forget() -> None:  # in a forked child: none of them is its own
+def _forget() -> None:  # in a forked child: the saves belong to the parent
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
     _saves.clear()
@@ -225,9 +232,10 @@ def _forget() -> None:  # in a forked child: none of them is its own
 
 def _end() -> None:
     leaving.set()
-    # Those that are left were waited for, until Ctrl-C. They must not be in the engine when the interpreter is gone.
+    # Ctrl-C ended the wait for the remaining threads. No thread may be in the engine after the interpreter is
+    # finalised.
     for thread in _threads:
-        thread.join(_LEAVING_SECONDS)  # one that is in a plug-in of somebody else's does not hear of it
+        thread.join(_LEAVING_SECONDS)  # a thread inside foreign plug-in code does not see `leaving`
     saves = _snapshot()
     failed = [save for save in saves if save.upload.has_untold_error]
     if any(save.fails_exit for save in failed) or any(save.fails_exit and not save.upload.done() for save in saves):

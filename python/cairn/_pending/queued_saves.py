@@ -1,8 +1,9 @@
-"""Asynchronous saves with a planner, a storage or a stager that the engine does not know: in threads.
+"""Asynchronous saves with a planner, a storage or a stager that the engine does not know, in threads.
 
-1. The caller's stager stages. If that fails on one rank, it fails on all, and there is no save.
-2. A thread waits for what is staged, and for the save before it. If it is staged on all ranks, they save; otherwise all
-   fail. The collectives are those of a process group of our own: the caller's is the caller's.
+1. The caller's stager stages. A failure on one rank fails all ranks, and no save is made.
+2. A thread waits for the staged state, and for the previous save. If all ranks have staged, the ranks save; otherwise
+   all ranks fail. The thread's collectives run on a process group of Cairn's own, because the caller may use its group
+   at the same time.
 """
 
 from collections import defaultdict
@@ -19,16 +20,17 @@ from cairn._pending.pending_saves import Follower, PendingSave, SaveFuture
 from cairn._ranks.ranks import Ranks
 from cairn.progress import Progress
 
-_GENERATIONS = 2  # saves under way at a time
+_GENERATIONS = 2  # the number of saves under way at a time
 
-_groups: dict[int, tuple[Any, Any]] = {}  # by a process group's identity: that group, and one of the same ranks for us
-_queues: defaultdict[int, list[SaveFuture]] = defaultdict(list)  # by the identity of the group of our own
+_groups: dict[int, tuple[Any, Any]] = {}  # by id of a process group: the group, and Cairn's group of equal ranks
+_queues: defaultdict[int, list[SaveFuture]] = defaultdict(list)  # by id of Cairn's group
 
 
 def stage(ranks: Ranks, own: Ranks, follower: Follower, work: Callable[[], Any]) -> Any:
-    """Step 1, on the group of `ranks`, the caller's, as it is the caller's turn: what the stager's `work` gives.
+    """Runs step 1 on the group of `ranks`, the caller's group, which is free during the call. Returns the result of
+    `work`.
 
-    Waits while too many saves are under way. The follower is started.
+    Waits while too many saves are under way. Starts the follower.
     """
     with ranks.all_or_none("staging"):
         pending_saves.raise_untold()
@@ -41,7 +43,7 @@ def stage(ranks: Ranks, own: Ranks, follower: Follower, work: Callable[[], Any])
 
 
 def enqueue(own: Ranks, directory: str, staged: Any, follower: Follower, save: Callable[[Any], Any]) -> PendingSave:
-    """Step 2, by `save` with what is staged, which may be a future."""
+    """Starts step 2: `save` runs with the staged state. `staged` may be a future of the state."""
     upload = SaveFuture(lambda: Progress(_phase_of(pending), 0, 0))
     pending = PendingSave(real_path(directory), Future(), upload, follower.turn)
     pending.staging.set_running_or_notify_cancel()
@@ -61,12 +63,12 @@ def enqueue(own: Ranks, directory: str, staged: Any, follower: Follower, save: C
     def agree_and_save() -> Any:
         with as_checkpoint_exceptions() as here:
             here.rank = own.rank
-            # A rank that went away by itself would leave the others in the save's collectives.
+            # A rank that left alone would leave the remaining ranks in the save's collectives.
             with own.all_or_none("staging"):
                 try:
                     state = wait_until_staged()
                 finally:
-                    if before is not None:  # so far our group is its
+                    if before is not None:  # until then the previous save uses Cairn's group
                         pending_saves.await_end(before)
             return save(state)
 
@@ -87,7 +89,8 @@ def _phase_of(save: PendingSave) -> str:
 
 
 def group_of_our_own(group: Any, no_dist: bool) -> Any:
-    """A process group of the same ranks, on which nobody else talks; all of them call this in the same order."""
+    """Returns a process group of the ranks of `group` for Cairn's use alone. All ranks call this function in one
+    order."""
     if no_dist or not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
         return group
     given: Any = dist.group.WORLD if group is None else group
@@ -98,6 +101,6 @@ def group_of_our_own(group: Any, no_dist: bool) -> Any:
 
 
 def forget() -> None:
-    """In a forked child: none of them is its own."""
+    """In a forked child: drops the groups and queues, which belong to the parent."""
     _groups.clear()
     _queues.clear()

@@ -1,4 +1,4 @@
-"""A future that remembers whether somebody was told of a failure."""
+"""A future that records whether a caller retrieved its error."""
 
 from concurrent.futures import Future
 from typing import TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class ToldFuture(Future[T]):
-    """Of work that nobody can cancel. `was_told`: somebody has got the error that it ended with."""
+    """A future of work that can't be cancelled. `was_told`: a caller has retrieved the error of the work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -15,15 +15,15 @@ class ToldFuture(Future[T]):
         self.set_running_or_notify_cancel()
 
     def result(self, timeout: float | None = None) -> T:
-        """As of every Future."""
+        """As Future.result()."""
         try:
             return super().result(timeout)
-        except BaseException as error:  # a time-out or Ctrl-C is none that is to be told
+        except BaseException as error:  # a time-out or Ctrl-C is not the error of the work
             self.was_told = self.was_told or (self.done() and error is super().exception())
             raise
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As of every Future."""
+        """As Future.exception()."""
         error = super().exception(timeout)
         self.was_told = self.was_told or error is not None
         return error
