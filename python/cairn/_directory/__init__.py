@@ -1,1 +1,1 @@
-"""The directory of a checkpoint: which directory an argument names, its path without links, and opening it."""
+"""The directory of a checkpoint: the directory that an argument names, the path without links, and opening."""

@@ -1,4 +1,4 @@
-"""Where a checkpoint is: in a directory of this machine's file systems, or behind a URL of another storage."""
+"""The place of a checkpoint: a directory of this machine's file systems, or the URL of another storage."""
 
 import os
 from pathlib import Path
@@ -7,14 +7,14 @@ from cairn.errors import Unsupported
 
 _PathLike = str | os.PathLike[str]
 
-_FILE_SCHEMES = ("file://", "local://")  # as fsspec reads them
+_FILE_SCHEMES = ("file://", "local://")  # as in fsspec
 
 
 def local_directory(checkpoint_id: _PathLike) -> _PathLike | None:
-    """The directory that `checkpoint_id` names; None if it is the URL of another storage.
+    """Returns the directory that `checkpoint_id` names; None: the id is the URL of another storage.
 
-    As in ``torch.distributed.checkpoint``, only text that contains "://" is a URL. ``file://`` and ``local://`` name
-    directories, relative ones and those that begin with "~" too.
+    As in ``torch.distributed.checkpoint``, only text with "://" is a URL. ``file://`` and ``local://`` name
+    directories, also relative ones and paths beginning with "~".
     """
     if not isinstance(checkpoint_id, str) or "://" not in checkpoint_id:
         return checkpoint_id
@@ -25,12 +25,12 @@ def local_directory(checkpoint_id: _PathLike) -> _PathLike | None:
 
 
 def metadata_name(rank: int | None) -> str:
-    """The file with the metadata of a checkpoint; `rank`: of the one that saved alone."""
+    """Returns the name of a checkpoint's metadata file; `rank`: of the checkpoint that the rank saved alone."""
     return ".metadata" if rank is None else f"__{rank}.metadata"
 
 
 def existing_directory(place: _PathLike) -> _PathLike:
-    """As local_directory(), for functions that read directories only. Raises Unsupported for another storage."""
+    """As local_directory(), for functions that read only directories. Raises Unsupported for another storage."""
     directory = local_directory(place)
     if directory is None:
         raise Unsupported(

@@ -1,4 +1,5 @@
-"""Opens a checkpoint by the engine; the error about a directory without one names the call that finds the newest."""
+"""Opens a checkpoint by the engine. The error for a directory without a checkpoint names the call that finds the
+newest."""
 
 import contextlib
 import os
@@ -12,16 +13,17 @@ _Directory = str | os.PathLike[str] | bytes
 
 
 def open_checkpoint(directory: _Directory, rank: int | None = None) -> _engine.Checkpoint:
-    """The checkpoint in `directory`, or what `rank` has saved alone there. Raises the engine's error, or NotFound."""
+    """Opens the checkpoint in `directory`, or the checkpoint that `rank` saved alone there. Raises the engine's
+    errors."""
     with naming_latest(directory):
         return _engine.open(os.fsencode(directory), metadata_name(rank))
 
 
 @contextlib.contextmanager
 def naming_latest(directory: _Directory) -> Iterator[None]:
-    """In the error about a directory that holds no checkpoint, but directories with checkpoints: the next step.
+    """Adds the next step to the error about a directory that holds no checkpoint, but directories with checkpoints.
 
-    The engine says what it found instead of the metadata (``actual``), and knows no call of Python.
+    The engine lists the directories in ``actual``; only this layer knows Python's calls.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The name that two names of a directory have in common."""
+"""A name of a directory that is equal for all paths to the directory."""
 
 import os
 import queue
@@ -9,15 +9,15 @@ _SECONDS = 10.0
 
 
 def real_path(path: str | os.PathLike[str]) -> str:
-    """Absolute and without links. Absolute as it was given if the storage does not tell within ten seconds.
+    """Returns the absolute path without links; with links if the storage does not answer within ten seconds.
 
-    A link on storage that hangs can't be followed, and the call that tries can't be cancelled. A thread makes it, which
-    nobody waits for when the interpreter ends.
+    A link on hanging storage can't be followed, and the system call can't be cancelled. Therefore a daemon thread makes
+    the call, and the interpreter ends without waiting for the thread.
     """
     given = Path(path).absolute()
     found: queue.SimpleQueue[str] = queue.SimpleQueue()
     try:
         threading.Thread(target=lambda: found.put(os.path.realpath(given)), name="cairn-path", daemon=True).start()
         return found.get(timeout=_SECONDS)
-    except (RuntimeError, queue.Empty):  # no thread can be had, or no answer
+    except (RuntimeError, queue.Empty):  # no thread could be started, or no answer came
         return os.path.normpath(given)

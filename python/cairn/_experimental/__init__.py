@@ -1,7 +1,7 @@
-"""The package ``torch.distributed.checkpoint._experimental`` of Cairn: :mod:`cairn.checkpointer`, under torch's name.
+"""Cairn's package ``torch.distributed.checkpoint._experimental``: :mod:`cairn.checkpointer`, under torch's name.
 
-``cairn._experimental`` and its modules are those of ``cairn.checkpointer``, not copies. They do not depend on torch's
-package of that name, which later versions of torch no longer have.
+``cairn._experimental`` and its modules are aliases of ``cairn.checkpointer``, not copies. The aliases do not need
+torch's package ``_experimental``, which later versions of torch lack.
 """
 
 import importlib

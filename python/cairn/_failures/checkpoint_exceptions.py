@@ -1,4 +1,4 @@
-"""Errors as the callers of DCP expect them: a ``CheckpointException`` with the failures of each rank."""
+"""Errors in DCP's form: a ``CheckpointException`` with the failures of each rank."""
 
 import contextlib
 import traceback
@@ -16,16 +16,16 @@ Failure: TypeAlias = tuple[BaseException, traceback.StackSummary]
 
 @dataclass
 class Here:
-    """The rank to which a failure is put down that names none."""
+    """The rank of failures that name no rank."""
 
     rank: int = 0
 
 
 @contextlib.contextmanager
 def as_checkpoint_exceptions() -> Iterator["Here"]:
-    """Turns every cairn.Error into one that is also a CheckpointException, with what failed on which rank.
+    """Turns every cairn.Error into an error that is also a CheckpointException, with the failures by rank.
 
-    What it gives takes the number of this rank, as soon as that is known.
+    The caller sets ``rank`` of the yielded object as soon as the rank is known.
     """
     here = Here()
     try:
@@ -36,11 +36,11 @@ def as_checkpoint_exceptions() -> Iterator["Here"]:
         raise _combined(error, here.rank) from (error.__cause__ or None)
 
 
-_classes: dict[type[Error], type[Error]] = {}  # by the class that they extend
+_classes: dict[type[Error], type[Error]] = {}  # by the class that each extends
 
 
 def _class_of(kind: type[Error]) -> type[Error]:
-    """`kind` and CheckpointException in one: as an Exception it is caught by what catches `kind`."""
+    """Returns a class that derives from `kind` and CheckpointException, and is caught as either."""
 
     if kind in _classes:
         return _classes[kind]
@@ -59,21 +59,21 @@ def _class_of(kind: type[Error]) -> type[Error]:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """A rank's failure as CheckpointException holds it."""
+    """Returns a rank's failure in the form of CheckpointException."""
     summary = traceback.extract_tb(error.__traceback__)
-    for frame in summary:  # code objects, which Python 3.13 keeps here, can't be pickled
+    for frame in summary:  # Python 3.13 keeps code objects here, which can't be pickled
         if hasattr(frame, "_code"):
             object.__setattr__(frame, "_code", None)
     return error, summary
 
 
 def failures_of(error: Error) -> dict[int, Failure]:
-    """What failed on which rank, as the ranks told it. Empty if one process failed alone."""
+    """Returns the failures by rank, as the ranks reported them. Empty if a single process failed alone."""
     return {cause.rank or 0: _told(cause, record) for cause, record in error.causes}
 
 
 def with_failures(error: Error, failures: dict[int, Failure]) -> Error:
-    """`error` as one that is a CheckpointException too, with the failures of a CheckpointException."""
+    """Returns `error` as an error that is a CheckpointException too, with `failures`."""
     return _rebuild(type(error), error.message, error.place, failures)
 
 
@@ -83,7 +83,7 @@ def _combined(error: Error, here: int) -> Error:
 
 
 def _told(cause: Error, record: ExceptionRecord | None) -> Failure:
-    """The failure of a rank that gave `cause` to the engine, or in which the engine itself failed."""
+    """Returns the failure of a rank: the exception in `record`, or `cause` itself for a failure of the engine."""
     if record is None:
         return failure_of(cause)
     exception = exception_of(record, cause.place)

@@ -1,8 +1,8 @@
-"""ExceptionRecord: an exception as plain data, of which another process makes an exception again.
+"""ExceptionRecord: an exception as plain data, from which another process rebuilds an exception.
 
-Failures travel from rank to rank over the process group and in files that another user may be able to write. So they
-hold texts and numbers only, and making an exception of them runs no code that they name: the class is looked up in a
-fixed table, and its constructor is not called.
+Failures travel from rank to rank over the process group and in files that another user may be able to write. Therefore
+a record holds only texts and numbers, and rebuilding runs no code that the record names: the class is looked up in a
+fixed table, and no constructor of a foreign class is called.
 """
 
 import builtins
@@ -14,27 +14,27 @@ from cairn.errors import Error, SystemFailure
 
 _TEXT_CHARACTERS_MAX = 4000
 _NAME_CHARACTERS_MAX = 200  # of names of classes, files and functions, and of source lines
-_OUTER_FRAMES_MAX = 8  # where a trace is too long, these are kept of its beginning
-_INNER_FRAMES_MAX = 24  # and these of its end
+_OUTER_FRAMES_MAX = 8  # frames kept from the beginning of a long trace
+_INNER_FRAMES_MAX = 24  # frames kept from the end
 
 Frame: TypeAlias = tuple[str, int, str, str]  # file, line, function, source line
 
 
 class ExceptionRecord(NamedTuple):
-    """What is kept of an exception. All texts are bounded."""
+    """The recorded parts of an exception. All texts are bounded."""
 
     class_name: str  #: with its module, "builtins.OSError"
     text: str  #: ``str(exception)``
     error_number: int  #: errno of an OSError, else 0
-    frames: list[Frame]  #: where it was raised, the outermost call first
+    frames: list[Frame]  #: : the calls up to the raise, the outermost first
 
 
-# Code, message, place, record: how a rank tells the others, through the engine, why it failed.
+# Code, message, place, record: the reason of a rank's failure, sent through the engine to the remaining ranks.
 Reason: TypeAlias = tuple[str, str, dict[str, Any], ExceptionRecord | None]
 
 _BUILTINS = {it.__name__ for it in vars(builtins).values() if isinstance(it, type) and issubclass(it, BaseException)}
 
-# The classes that are made again, by module. Exception groups can't be without what they group.
+# The classes that are rebuilt, by module. Exception groups are missing: a record does not hold the grouped exceptions.
 _CLASSES: dict[str, frozenset[str]] = {
     "builtins": frozenset(_BUILTINS - {"BaseExceptionGroup", "ExceptionGroup"}),
     "cairn.checkpointer.barriers": frozenset({"BarrierTimeout"}),
@@ -68,7 +68,7 @@ _CLASSES: dict[str, frozenset[str]] = {
 
 
 def record_of(error: BaseException) -> ExceptionRecord:
-    """The record of an exception. Never fails, whatever the exception's own methods do."""
+    """Returns the record of an exception. Never fails, also when the exception's own methods do."""
     kind = type(error)
     number = error.errno if isinstance(error, OSError) and isinstance(error.errno, int) else 0
     return ExceptionRecord(
@@ -80,7 +80,7 @@ def record_of(error: BaseException) -> ExceptionRecord:
 
 
 def text_of(error: BaseException) -> str:
-    """``str(error)``, cut to a bounded length; empty if that fails."""
+    """Returns ``str(error)``, cut to a bounded length; empty if ``str()`` fails."""
     try:
         return _cut(str(error), _TEXT_CHARACTERS_MAX)
     except Exception:
@@ -88,10 +88,10 @@ def text_of(error: BaseException) -> str:
 
 
 def exception_of(record: ExceptionRecord, place: dict[str, Any] | None = None) -> BaseException:
-    """An exception of the class that the record names, with its text.
+    """Returns an exception of the record's class, with the record's text.
 
-    A class that is not in the table, or not loaded here, becomes a RuntimeError with the name and the text. `place` is
-    for classes of cairn.errors: their ``place``.
+    A class that is missing in the table, or not loaded here, becomes a RuntimeError with the class name and the text.
+    `place` is for classes of cairn.errors: their ``place``.
     """
     kind = _class_named(record.class_name)
     if kind is None:
@@ -105,7 +105,7 @@ def exception_of(record: ExceptionRecord, place: dict[str, Any] | None = None) -
 
 
 def trace_of(record: ExceptionRecord) -> traceback.StackSummary:
-    """Where it was raised. Source lines are those of the record: no file that it names is looked at."""
+    """Returns the stack of the raise. Source lines come from the record; no named file is opened."""
     return traceback.StackSummary.from_list(
         [traceback.FrameSummary(file, line, function, line=text) for file, line, function, text in record.frames]
     )
@@ -114,7 +114,7 @@ def trace_of(record: ExceptionRecord) -> traceback.StackSummary:
 def _frames_of(error: BaseException) -> list[Frame]:
     try:
         summary = list(traceback.extract_tb(error.__traceback__))
-    except Exception:  # source files may be anything
+    except Exception:  # source files may hold anything
         return []
     if len(summary) > _OUTER_FRAMES_MAX + _INNER_FRAMES_MAX:
         summary = summary[:_OUTER_FRAMES_MAX] + summary[-_INNER_FRAMES_MAX:]
@@ -135,7 +135,7 @@ def _class_named(class_name: str) -> type[BaseException] | None:
 
 
 def _filled(kind: type[BaseException], record: ExceptionRecord) -> BaseException:
-    """An exception that its constructor did not make: each class has a signature of its own."""
+    """Makes an exception without calling its constructor: each class has a signature of its own."""
     error = kind.__new__(kind)
     error.args = (record.text,)
     if isinstance(error, OSError) and record.error_number:
@@ -146,11 +146,12 @@ def _filled(kind: type[BaseException], record: ExceptionRecord) -> BaseException
     return error
 
 
-_with_own_texts: dict[type[BaseException], type[BaseException]] = {}  # by the class that they extend
+_with_own_texts: dict[type[BaseException], type[BaseException]] = {}  # by the class that each extends
 
 
 def _with_own_text(kind: type[BaseException]) -> type[BaseException]:
-    """`kind` for those whose ``str()`` is made of more than their text."""
+    """Returns a subclass of `kind` with the record's text as ``str()``, for classes that compose ``str()`` from more
+    than args."""
     if kind not in _with_own_texts:
         members = {
             "__str__": lambda self: self._record.text,

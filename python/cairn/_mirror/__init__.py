@@ -1,1 +1,1 @@
-"""The names of ``torch.distributed.checkpoint`` under ``cairn``, and the objects that they stand for."""
+"""The names of ``torch.distributed.checkpoint`` under ``cairn``, and their objects."""

@@ -1,11 +1,11 @@
 """The modules of ``torch.distributed.checkpoint`` under the name ``cairn``.
 
-Every name that a module of that package has, Cairn's module of the same name has too: ``cairn.state_dict`` stands for
-``torch.distributed.checkpoint.state_dict``, private names and sub-packages included. `replacements.OURS` says which of
-them are Cairn's own. The others are torch's objects themselves, looked up anew each time they are asked for.
+For every module of torch's package, Cairn has a module with all names of torch's module: ``cairn.state_dict`` mirrors
+``torch.distributed.checkpoint.state_dict``, private names and sub-packages included. `replacements.OURS` lists the
+names of Cairn's own objects. All remaining names give torch's objects, looked up at each access.
 
-A module for which Cairn has no file is made when it is first imported. One that has a file (``cairn.filesystem``) holds
-what is Cairn's own, and ends with ``__getattr__, __dir__ = modules.names_of(__name__)`` for the rest.
+A module without a file in Cairn is made at its first import. A module with a file (``cairn.filesystem``) holds Cairn's
+own objects, and ends with ``__getattr__, __dir__ = modules.names_of(__name__)`` for the remaining names.
 """
 
 import importlib
@@ -17,14 +17,15 @@ from typing import Any
 
 from cairn._mirror.replacements import TORCH, originals, own
 
-# Modules of Cairn that are programs as torch's are: ``python -m cairn.format_utils`` calls this module's ``main``.
+# Modules of Cairn that are programs, as torch's are: ``python -m cairn.format_utils`` calls the named module's
+# ``main``.
 _PROGRAMS = {"cairn.format_utils": "cairn._calls.file_conversion"}
 
 _MISSING = object()
 
 
 def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` for Cairn's module `module`: they add what torch's module of that name has."""
+    """Returns ``__getattr__`` and ``__dir__`` for Cairn's module `module`, with the names of torch's module."""
     theirs = TORCH + module.removeprefix("cairn")
 
     def look_up(name: str) -> Any:
@@ -39,13 +40,14 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
 
 
 def find_modules() -> None:
-    """Makes the modules that only torch has importable as Cairn's."""
+    """Makes the modules that only torch has importable under ``cairn``."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
 
 
 class _Finder:
-    """Finds and loads. It comes last: it is asked for ``cairn.<name>`` only if Cairn has no file of that name."""
+    """A meta path finder and loader. The last finder: Python asks for ``cairn.<name>`` only if Cairn has no such
+    file."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -65,13 +67,13 @@ class _Finder:
         return ModuleSpec(fullname, self, origin=found.name, is_package=is_package)  # type: ignore[arg-type]
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """For ``python -m``; None for what is no program."""
+        """For ``python -m``; None: the module is no program."""
         if fullname not in _PROGRAMS:
             return None
         return compile(f"import sys, {_PROGRAMS[fullname]} as it\nsys.exit(it.main())\n", fullname, "exec")
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """As Python makes modules."""
+        """Python's default creation."""
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
@@ -81,27 +83,27 @@ class _Finder:
 
 
 def _find(module: str) -> ModuleSpec | None:
-    import importlib.util  # takes its time, and `import cairn` does not need it
+    import importlib.util  # a slow import that `import cairn` does not need
 
     return importlib.util.find_spec(module)
 
 
 def _attribute(module: str, theirs: str, name: str) -> Any:
-    """What Cairn's `module` has as `name` if torch's module `theirs` has it."""
+    """Returns the object of Cairn's `module` for `name`, a name of torch's module `theirs`."""
     if name == "__all__":
         return _star(importlib.import_module(theirs))
-    if not (name.startswith("__") and name.endswith("__")):  # those say what a module itself is
+    if not (name.startswith("__") and name.endswith("__")):  # dunder names describe the module itself
         torch_module = importlib.import_module(theirs)
         value = getattr(torch_module, name, _MISSING)
         if value is not _MISSING:
             return _ours_if_any(value)
         if hasattr(torch_module, "__path__") and _find(f"{theirs}.{name}") is not None:
-            return importlib.import_module(f"{module}.{name}")  # torch's has not been imported yet
+            return importlib.import_module(f"{module}.{name}")  # torch's module has not been imported yet
     raise AttributeError(f"module '{module}' has no attribute '{name}'", name=name, obj=sys.modules[module])
 
 
 def _star(module: ModuleType) -> list[str]:
-    """What ``from module import *`` takes."""
+    """Returns the names that ``from module import *`` imports."""
     public = [name for name in vars(module) if not name.startswith("_")]
     return list(getattr(module, "__all__", public))
 

@@ -1,7 +1,7 @@
-"""The objects of ``torch.distributed.checkpoint`` that Cairn replaces: its own object and torch's for each name.
+"""The objects of ``torch.distributed.checkpoint`` that Cairn replaces: Cairn's object and torch's for each name.
 
 `OURS` is the table. :mod:`cairn._mirror.modules` shows Cairn's objects under the names of torch's modules, and
-``cairn.install`` puts them into torch's modules.
+``cairn.install`` puts the objects into torch's modules.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 TORCH = "torch.distributed.checkpoint"
 
-# What is Cairn's own: the module of `TORCH` that defines it and its name there; the module of Cairn that has its own.
+# Key: the module of `TORCH` that defines the object, and the object's name. Value: the module with Cairn's object.
 OURS = {
     ("filesystem", "FileSystemReader"): "cairn.filesystem",
     ("filesystem", "FileSystemWriter"): "cairn.filesystem",
@@ -36,29 +36,30 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def originals() -> dict[tuple[str, str], Any]:
-    """The objects of torch that `OURS` has others for, whether or not those are installed in their place.
+    """Returns the objects of torch that `OURS` replaces, installed or not.
 
-    Those that this version of torch lacks are missing.
+    Objects that the installed version of torch lacks are missing.
     """
     for module, name in OURS.keys() - _originals.keys():
         value = getattr(_imported(f"{TORCH}.{module}"), name, _MISSING)
         if value is not _MISSING:
-            # Installing asks first. So an answer that another thread gets afterwards, Cairn's object, does not count.
+            # install() calls this function before replacing. If another thread calls later and gets Cairn's object, the
+            # first answer stays.
             _originals.setdefault((module, name), value)
     return _originals
 
 
 def original(module: str, name: str) -> Any:
-    """torch's own object: ``original("state_dict_saver", "save")``.
+    """Returns torch's own object: ``original("state_dict_saver", "save")``.
 
-    Cairn itself asks here when it runs, not torch, whose name may stand for Cairn's object by then.
+    At run time Cairn must use this function, because the name in torch's module may hold Cairn's object.
     """
     value = originals().get((module, name), _MISSING)
     return getattr(importlib.import_module(f"{TORCH}.{module}"), name) if value is _MISSING else value
 
 
 def _imported(module: str) -> ModuleType | None:
-    """A module of torch; None if this version lacks it."""
+    """Returns a module of torch; None if the installed version lacks the module."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -68,23 +69,25 @@ def _imported(module: str) -> ModuleType | None:
 
 
 def is_called_by_torchs(module: str) -> bool:
-    """Whether the caller of the function that asks is code of torch's `module`: a function that torch has kept there.
+    """Returns whether the caller's caller is a function of torch's `module`.
 
-    Torch's own ``save`` calls ``_save_state_dict`` by its name. It stays torch's own for those who hold it.
+    Torch's own ``save`` calls ``_save_state_dict`` by name. A program that holds torch's ``save`` must get torch's
+    behaviour.
     """
     return bool(sys._getframe(2).f_globals.get("__name__") == f"{TORCH}.{module}")
 
 
 def own(key: tuple[str, str]) -> Any:
-    """Cairn's object for a key of `OURS`."""
+    """Returns Cairn's object for a key of `OURS`."""
     return getattr(importlib.import_module(OURS[key]), key[1])
 
 
 def stands_for_base(ours: _Class) -> _Class:
-    """Decorates a class that takes the place of its first base, a class of torch.
+    """Decorates a class that replaces its first base, a class of torch.
 
-    In ``isinstance`` and ``issubclass`` it counts all that is of the base as its own: code that finds it under torch's
-    name gets the answer that torch's class would give, about older instances and other subclasses too.
+    ``isinstance`` and ``issubclass`` with the decorated class accept all instances and subclasses of the base. Code
+    that finds the decorated class under torch's name gets the answers of torch's class, also about older instances and
+    about subclasses of the base.
     """
     base = ours.__mro__[1]
 

@@ -1,1 +1,1 @@
-"""The ranks that save or load together, and the messages between them."""
+"""The ranks that save or load together, and the messages between these ranks."""

@@ -1,7 +1,7 @@
 """A torch.distributed process group as the engine's collectives.
 
-Bytes travel as uint8 tensors, their lengths before them as int64; nothing is pickled. Every wait polls, so that Ctrl-C
-is heard while other ranks are waited for.
+Bytes travel as uint8 tensors, preceded by lengths as int64; nothing is pickled. Every wait polls, for Python to handle
+Ctrl-C during the wait for another rank.
 """
 
 import time
@@ -15,12 +15,13 @@ from torch.distributed.distributed_c10d import get_backend_config
 from cairn import _engine
 from cairn.errors import InvalidArgument
 
-# A gather wants tensors of one length, so messages are padded to the longest: in slices, such that the padded ones of
-# all ranks together stay below this.
+# A gather needs tensors of equal length. Messages are padded to the longest and sent in slices; the padded slices of
+# all ranks together stay below this limit.
 _STAGING_BYTES_MAX = 64 << 20
 _SLICE_BYTES_MIN = 4096
 
-# Backends known to gather and scatter. All others are asked for what every backend has: all_gather and broadcast.
+# Backends known to gather and scatter. For all remaining backends, all_gather and broadcast are used, which every
+# backend has.
 _GATHERING_BACKENDS = {"gloo", "mpi", "nccl", "ucc", "xccl"}
 
 _PAUSE_SECONDS_MIN = 20e-6
@@ -28,15 +29,16 @@ _PAUSE_SECONDS_MAX = 5e-3
 
 
 def collectives_of(group: dist.ProcessGroup | None = None) -> _engine.Collectives:
-    """The ranks of `group` (None: all) for the engine. Every rank of it makes its own, and uses it from one thread."""
+    """Returns the ranks of `group` (None: all ranks) for the engine. Each rank makes its own object, and uses it from
+    one thread."""
     return _engine.Collectives(GroupCalls(group))
 
 
 class GroupCalls:
-    """What the engine calls, done by a process group. Ranks are those of the group, from 0.
+    """The engine's collectives, carried out by a process group. Ranks are numbered within the group, from 0.
 
-    The group may be used for other things between the calls, in the same order on every rank. Failures of the group are
-    raised as torch raises them, after the group's own time-out where it has to wait for one.
+    Between the calls the group may be used for another purpose, in equal order on every rank. Failures of the group are
+    raised unchanged, after the group's time-out if a rank does not answer.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -46,12 +48,12 @@ class GroupCalls:
             raise InvalidArgument("this process is not a rank of the process group", rank=dist.get_rank())
         self.size = dist.get_world_size(self._group)
         device, backend = _device_and_backend(self._group)
-        # The current device is a thread's own: ask here for its index, and not where the engine calls.
+        # The current device is a thread's own setting: the index is read here, not in the engine's calls.
         self._device = torch.empty(0, device=device).device
         self._gathers = backend in _GATHERING_BACKENDS
 
     def gather(self, message: bytes, root: int) -> list[bytes]:
-        """The messages of all ranks at `root`, an empty list elsewhere."""
+        """Returns the messages of all ranks at `root`, an empty list on the remaining ranks."""
         lengths = self._all_gather_lengths(len(message))
         received = [bytearray() for _ in range(self.size)] if self.rank == root else []
         for start, stop in self._slices(max(lengths)):
@@ -60,8 +62,8 @@ class GroupCalls:
         return [bytes(whole) for whole in received]
 
     def scatter(self, messages: Sequence[bytes], root: int) -> bytes:
-        """The message that `root` has for this rank."""
-        lengths = [-1] * self.size  # what the others are told if the root has a wrong number of messages
+        """Returns the message of `root` for this rank."""
+        lengths = [-1] * self.size  # sent to all ranks if the root has a wrong number of messages
         if self.rank == root and len(messages) == self.size:
             lengths = [len(message) for message in messages]
         lengths = self._broadcast_numbers(lengths, root)
@@ -77,7 +79,7 @@ class GroupCalls:
         return bytes(received)
 
     def broadcast(self, message: bytes, root: int) -> bytes:
-        """The message of `root`."""
+        """Returns the message of `root`."""
         (length,) = self._broadcast_numbers([len(message)], root)
         received = bytearray()
         for start in range(0, length, _STAGING_BYTES_MAX):
@@ -88,7 +90,7 @@ class GroupCalls:
         return bytes(received)
 
     def all_gather(self, message: bytes) -> list[bytes]:
-        """The messages of all ranks."""
+        """Returns the messages of all ranks."""
         lengths = self._all_gather_lengths(len(message))
         received = [bytearray() for _ in range(self.size)]
         for start, stop in self._slices(max(lengths)):
@@ -97,7 +99,7 @@ class GroupCalls:
         return [bytes(whole) for whole in received]
 
     def barrier(self) -> None:
-        """Returns when every rank has called it. Torch's own barrier would have to guess the device."""
+        """Returns when every rank has called barrier(). Torch's own barrier would have to guess the device."""
         self._all_gather_lengths(0)
 
     def _refuse_scatter(self, messages: Sequence[bytes], root: int) -> None:
@@ -111,7 +113,7 @@ class GroupCalls:
             yield start, min(start + step, length)
 
     def _tensor(self, message: bytes, length: int) -> torch.Tensor:
-        """The message in a tensor of its own, filled up with zeros."""
+        """Returns a new tensor with the message, padded with zeros."""
         padded = bytearray(message)
         padded += bytes(length - len(message))
         return torch.frombuffer(padded, dtype=torch.uint8).to(self._device)
@@ -125,7 +127,7 @@ class GroupCalls:
         self._broadcast(tensor, root)
         return [int(number) for number in tensor.tolist()]
 
-    # Each of the four below is one collective of the group on tensors of one length.
+    # Each of the next four methods is a single collective of the group on tensors of equal length.
 
     def _gather_equal(self, mine: torch.Tensor, root: int) -> list[torch.Tensor]:
         if not self._gathers:
@@ -153,19 +155,19 @@ class GroupCalls:
         _finish(dist.broadcast(tensor, src=self._global(root), group=self._group, async_op=True))
 
     def _global(self, rank: int) -> int:
-        """The rank in the whole job: `group_src` and `group_dst` came with torch 2.6 only."""
+        """Returns the rank in the whole job: torch before 2.6 lacks the arguments `group_src` and `group_dst`."""
         return dist.get_global_rank(self._group, rank)
 
 
 def _device_and_backend(group: Any) -> tuple[str, str]:
-    """The kind of device whose tensors the group takes, the CPU if it can, and the backend for it."""
+    """Returns the device type for the group's tensors, the CPU where possible, and the backend for the device type."""
     pairs = [pair.partition(":")[::2] for pair in get_backend_config(group).split(",")]
     return min(pairs, key=lambda pair: pair[0] != "cpu")
 
 
 def _extend(received: list[bytearray], parts: list[torch.Tensor], lengths: list[int], start: int) -> None:
-    """Adds to each message its next part, which begins at `start` in it, without what it is filled up with."""
-    for whole, part, length in zip(received, parts, lengths, strict=False):  # no parts but at the root
+    """Appends to each message its next part, which begins at `start`, without the padding."""
+    for whole, part, length in zip(received, parts, lengths, strict=False):  # no parts except at the root
         whole.extend(_bytes_of(part[: max(length - start, 0)]))
 
 
@@ -174,9 +176,9 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
 
 
 def _finish(work: Any) -> None:
-    """Waits for the others. Work.wait() would keep Python from hearing a signal until it is over."""
+    """Waits for the collective. During Work.wait() Python could not handle a signal."""
     pause = _PAUSE_SECONDS_MIN
     while not work.is_completed():
         time.sleep(pause)
         pause = min(2 * pause, _PAUSE_SECONDS_MAX)
-    work.wait()  # raises what went wrong
+    work.wait()  # raises the collective's error

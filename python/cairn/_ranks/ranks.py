@@ -1,4 +1,4 @@
-"""Who takes part in a save or a load: the ranks of a process group together, or this process alone."""
+"""The participants of a save or a load: the ranks of a process group together, or this process alone."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -14,22 +14,23 @@ from cairn.errors import Error, InvalidArgument, Unavailable
 
 
 class Ranks:
-    """Those who call together. `options` are keywords for the engine's save and load; `members` their ranks in the job.
+    """The ranks of a call. `options` are keywords for the engine's save and load; `members` are the ranks' numbers in
+    the job.
 
-    A process is alone if `no_dist` is set, if torch has no process group, or if the group has no other rank. Raises
-    InvalidArgument if it is not in the group itself.
+    A process is alone if `no_dist` is set, if torch has no process group, or if the group has no further rank. Raises
+    InvalidArgument if this process is not in the group.
     """
 
     def __init__(self, process_group: Any = None, no_dist: bool = False) -> None:
         self.rank = 0
         self.count = 1
         self.group = process_group
-        self.members: tuple[int, ...] = ()  # of a process that is alone
+        self.members: tuple[int, ...] = ()  # empty for a process alone
         self.options: dict[str, Any] = {}
         if no_dist or not dist.is_available() or not dist.is_initialized():
             return
         self.rank = dist.get_rank(process_group)
-        if self.rank < 0:  # to go on alone would replace what the ranks of the group save
+        if self.rank < 0:  # continuing alone would replace the checkpoint of the group's ranks
             raise InvalidArgument("this process is not a rank of the process group", rank=dist.get_rank())
         self.count = dist.get_world_size(process_group)
         if self.count > 1:
@@ -42,20 +43,21 @@ class Ranks:
 
     @property
     def are_many(self) -> bool:
-        """Whether there are others."""
+        """Whether the call has further ranks."""
         return bool(self.options)
 
     def meet(self) -> None:
-        """Returns when all are here."""
+        """Returns when all ranks have called meet()."""
         if self.are_many:
             self.options["collectives"].barrier()
 
     @contextlib.contextmanager
     def preparing(self, abandon: Callable[..., NoReturn] | None) -> Iterator[None]:
-        """For what a rank does on its own before it joins the others: if it fails, they fail too and do not wait.
+        """Wraps the work of a rank before it joins the remaining ranks: a failure here fails all ranks, without leaving
+        a rank waiting.
 
-        `abandon` is the engine's abandon_save or abandon_load; None if they do not wait for one another. In DCP a rank
-        whose ``state_dict()`` raises leaves the others waiting.
+        `abandon` is the engine's abandon_save or abandon_load; None if the ranks do not wait for each other. In DCP, a
+        rank with a failing ``state_dict()`` leaves the remaining ranks waiting.
         """
         try:
             yield
@@ -64,23 +66,24 @@ class Ranks:
                 raise
             try:
                 abandon(_reason_of(error), **self.options)
-            except Unavailable as lost:  # the group has failed as well: our own failure is what matters
+            except Unavailable as lost:  # the group has failed as well; this rank's own failure is the cause
                 if not lost.causes:
                     raise error from None
                 raise
             except Error as told:
-                if not isinstance(error, Exception):  # Ctrl-C and its like are for this rank alone
+                if not isinstance(error, Exception):  # Ctrl-C and SystemExit are for this rank alone
                     raise error from None
                 raise told from error
 
     @contextlib.contextmanager
     def all_or_none(self, step: str) -> Iterator[None]:
-        """For what every rank does on its own: at the end of the block all hear from all, and fail if one has failed.
+        """Wraps work of every rank: at the end of the block, the ranks exchange outcomes, and all fail if a rank has
+        failed.
 
-        Raises CheckpointException with the failures by rank, which is a cairn.Error too if the first of them is one. A
-        process that is alone raises its own exception, and so does each rank if all have failed, unless its own is a
-        cairn.Error: torch runs such blocks outside of its driver, and its callers expect RuntimeError for a
-        checkpoint_id that no storage takes. `step` names the block in the exception.
+        Raises CheckpointException with the failures by rank, and the exception is a cairn.Error too if the first
+        failure is. A process alone raises its own exception. If all ranks have failed, each rank raises its own
+        exception unless that is a cairn.Error: torch runs these blocks outside of its driver, and its callers expect
+        RuntimeError for a checkpoint_id that no storage accepts. `step` names the block in the exception.
         """
         failure: BaseException | None = None
         try:
@@ -93,7 +96,8 @@ class Ranks:
             raise failure
 
     def _agree(self, step: str, failure: BaseException | None) -> None:
-        """Raises what all ranks get if one of them has failed; not on a rank that raises its own Ctrl-C or the like."""
+        """Raises the common error of all ranks if a rank has failed; returns on a rank that must raise its own Ctrl-C
+        or exception."""
         try:
             _engine.agree(() if failure is None else _reason_of(failure), **self.options)
         except Error as told:
@@ -111,7 +115,8 @@ class Ranks:
 
 
 def _reason_of(error: BaseException) -> Reason:
-    """What the other ranks get of an exception. Never fails: the exception's own methods may."""
+    """Returns the parts of an exception for the remaining ranks. Never fails, also if the exception's own methods
+    do."""
     record = record_of(error)
     if isinstance(error, Error):
         return error.code, text_of(error), error.place, record

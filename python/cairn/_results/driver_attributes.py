@@ -1,12 +1,13 @@
-"""The attributes that torch's driver sets on the planner, writer and reader of a call, set by the engine's calls.
+"""The attributes that torch's driver sets on the planner, writer and reader of a call, set here after the engine's
+calls.
 
-``torch.distributed.checkpoint`` calls hooks of these objects, which keep what they are given in attributes. Callers
-read some of them after the call: ``planner.metadata``, ``planner.mappings``, ``reader.storage_data``,
-``writer.save_id``. The engine calls no hooks, so the attributes are set here. Those that take long to compute are
-computed when they are first looked at.
+``torch.distributed.checkpoint`` calls hooks of these objects, and the hooks store their arguments in attributes.
+Callers read some attributes after the call: ``planner.metadata``, ``planner.mappings``, ``reader.storage_data``,
+``writer.save_id``. The engine calls no hooks; this module sets the attributes. Attributes with a long computation are
+computed at the first access.
 
-Every rank's save planner has the metadata, and the mappings of all ranks; in torch only the coordinator's has the
-metadata. Not set are ``plan`` and ``global_plan`` of a save planner: the engine has plans of its own.
+The save planner of every rank gets the metadata and the mappings of all ranks; in torch only the coordinator's planner
+has the metadata. ``plan`` and ``global_plan`` of a save planner are not set: the engine has plans of its own.
 """
 
 import uuid
@@ -20,10 +21,11 @@ from cairn._state.flattening import Leaf, flatten
 
 
 def fill_save_planner(planner: Any, metadata: Metadata, rank: int, state_dict: dict[str, Any] | None = None) -> None:
-    """Sets what a DefaultSavePlanner keeps of a save. None is ignored.
+    """Sets the attributes of a DefaultSavePlanner after a save. None is ignored.
 
-    `state_dict` is given by saves that have returned: the planner holds it, as torch's does. Without it, in an
-    asynchronous save, ``planner.state_dict`` is not set, for there torch's planner has the staged copy.
+    `state_dict` is given by saves that have returned: the planner holds the state dict, as torch's does. An
+    asynchronous save gives None and ``planner.state_dict`` is not set, because torch's planner holds the staged copy
+    there.
     """
     if planner is None:
         return
@@ -38,9 +40,9 @@ def fill_save_planner(planner: Any, metadata: Metadata, rank: int, state_dict: d
 def fill_load_planner(
     planner: Any, state_dict: dict[str, Any], leaves: Sequence[Leaf], metadata: Metadata, rank: int
 ) -> None:
-    """Sets what a DefaultLoadPlanner keeps of a load of `leaves`, which are those of `state_dict`. None is ignored.
+    """Sets the attributes of a DefaultLoadPlanner for a load of `leaves`, the leaves of `state_dict`. None is ignored.
 
-    The tensors of ``planner.state_dict`` are those that `state_dict` holds when somebody looks: a meta tensor has been
+    The tensors of ``planner.state_dict`` are read from `state_dict` at the first access: a meta tensor has been
     replaced by then.
     """
     if planner is None:
@@ -56,7 +58,8 @@ def fill_load_planner(
 
 
 def fill_writer(writer: Any, save_id: str, rank: int, *, use_collectives: bool) -> None:
-    """Sets what a FileSystemWriter keeps of a save: `save_id` is that of the engine, in any form. None is ignored."""
+    """Sets the attributes of a FileSystemWriter after a save. `save_id` is the engine's, in any form of a UUID. None is
+    ignored."""
     if writer is None:
         return
     writer.save_id = str(uuid.UUID(save_id))
@@ -65,7 +68,7 @@ def fill_writer(writer: Any, save_id: str, rank: int, *, use_collectives: bool) 
 
 
 def fill_reader(reader: Any, metadata: Metadata, rank: int, *, use_collectives: bool) -> None:
-    """Sets what a FileSystemReader keeps of a load. None is ignored."""
+    """Sets the attributes of a FileSystemReader for a load. None is ignored."""
     if reader is None:
         return
     reader.storage_data = LazyDict(lambda: metadata.storage_data or {})

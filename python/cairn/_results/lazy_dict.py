@@ -5,11 +5,12 @@ from typing import Any
 
 
 class LazyDict(dict[Any, Any]):
-    """A dict that holds what `make` returns. `make` is called once, by the first use of the dict, and then released.
+    """A dict with the entries that `make` returns. The first use of the dict calls `make` once and then releases
+    `make`.
 
-    Every method of dict computes the entries first, and so do iteration, comparison, copying and pickling; a pickle
-    and a copy are plain dicts. If `make` raises, that use raises, and the next one calls `make` again. Only C code that
-    reads a dict without its methods (``PyDict_Next``) sees an empty one.
+    Every method of dict computes the entries first, as do iteration, comparison, copying and pickling; a pickle and a
+    copy are plain dicts. If `make` raises, the use raises, and the next use calls `make` again. Only C code that reads
+    a dict without its methods (``PyDict_Next``) sees an empty dict.
     """
 
     __slots__ = ("_make",)

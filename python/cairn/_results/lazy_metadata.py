@@ -1,4 +1,5 @@
-"""torch's ``Metadata`` of a checkpoint, made when somebody looks: for many tensors that takes longer than the save."""
+"""torch's ``Metadata`` of a checkpoint, made at the first access: for many tensors, making it takes longer than the
+save."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,11 +22,11 @@ from cairn._state.tensors import DTYPES
 
 
 class LazyMetadata(Metadata):
-    """A Metadata that fills itself, and becomes an ordinary one, when any attribute of it is looked at.
+    """A Metadata that fills itself, and becomes an ordinary Metadata, at the first access to an attribute.
 
-    Attributes that other programs have added, such as ``all_local_plans``, are kept if they hold plain data or objects
-    of DCP's plans (:mod:`cairn._results.plan_objects`). All others are left out: only code from the checkpoint could
-    build them.
+    Attributes that programs have added to the metadata, such as ``all_local_plans``, are kept if they hold plain data
+    or objects of DCP's plans (:mod:`cairn._results.plan_objects`). All remaining attributes are left out: only code
+    from the checkpoint could build them.
     """
 
     def __init__(self, catalog: _engine.Catalog | Callable[[], _engine.Catalog], load_id: str | None = None) -> None:
@@ -33,7 +34,7 @@ class LazyMetadata(Metadata):
 
     def __getattribute__(self, name: str) -> Any:
         _fill(self)
-        return getattr(self, name)  # by now of class Metadata
+        return getattr(self, name)  # the class is Metadata now
 
     def __setattr__(self, name: str, value: Any) -> None:
         _fill(self)
@@ -55,7 +56,7 @@ def _fill(metadata: LazyMetadata) -> None:
         catalog, load_id = source
         filled = _attributes_of(
             catalog() if callable(catalog) else catalog, load_id
-        )  # may raise: then it stays as it is
+        )  # may raise; the object then stays unfilled
         attributes.pop("_cairn_source", None)
         attributes.update(filled)
     object.__setattr__(metadata, "__class__", Metadata)

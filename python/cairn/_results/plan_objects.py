@@ -1,7 +1,7 @@
 """Objects of DCP's plans, rebuilt without running code from a checkpoint.
 
-Some writers keep the plans of all ranks in the metadata, as its attribute ``all_local_plans`` (NVRx, which skips
-planning when it resumes). The engine decodes the attribute into what its pickle said. :func:`rebuilt` makes the
+Some writers keep the plans of all ranks in the metadata, in the attribute ``all_local_plans`` (NVRx, which skips
+planning at resume). The engine decodes the pickle into calls and states without running it. :func:`rebuilt` makes the
 objects, of a fixed table of torch's data classes and enumerations, by setting their fields.
 """
 
@@ -36,9 +36,9 @@ _LAYOUTS = {str(layout): layout for layout in (torch.strided, torch.sparse_coo, 
 
 
 def rebuilt(module: str, name: str, _by_new: bool, arguments: Any, state: Any, items: Any) -> Any:
-    """The object of which a pickle says `arguments`, `state` and `items` (as for ``cairn.UnknownObject``).
+    """Returns the object whose pickle holds `arguments`, `state` and `items` (as for ``cairn.UnknownObject``).
 
-    Raises LookupError if it is not in the table, or not as torch writes it.
+    Raises LookupError if the class is not in the table, or if the pickle differs from torch's form.
     """
     key = (module, name)
     if items is None:

@@ -1,1 +1,1 @@
-"""Settings that hold for all calls of this process, and the rules by which a call applies them."""
+"""Settings for all calls of this process, and the rules by which a call applies the settings."""

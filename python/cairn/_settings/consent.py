@@ -1,7 +1,7 @@
-"""The user's consent to running code that a checkpoint names: without it, nothing from a file is unpickled.
+"""The user's consent to running code that a checkpoint names: without consent, nothing from a file is unpickled.
 
-A call's own ``allow_pickle`` decides. Where that is None, ``cairn.install(allow_pickle=...)`` does, and if that was not
-said either, the environment variable ``CAIRN_ALLOW_PICKLE``.
+A call's own ``allow_pickle`` decides; None takes the setting of ``cairn.install(allow_pickle=...)``, and without that
+setting the environment variable ``CAIRN_ALLOW_PICKLE``.
 """
 
 import os
@@ -12,12 +12,12 @@ installed = InstalledSwitch()
 
 
 def pickle_allowed(allow_pickle: bool | None) -> bool:
-    """Whether code may run, where a call says `allow_pickle`."""
+    """Returns whether code may run in a call with argument `allow_pickle`."""
     if allow_pickle is not None:
         return allow_pickle
     return os.environ.get("CAIRN_ALLOW_PICKLE") == "1" if installed.value is None else installed.value
 
 
 def line_that_allows() -> str:
-    """The line of a program that gives the consent, for messages."""
+    """Returns the line of a program that gives the consent, for messages."""
     return "cairn.install(allow_pickle=True)" if installed.is_installed else "cairn.load(..., allow_pickle=True)"

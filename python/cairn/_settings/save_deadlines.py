@@ -1,4 +1,4 @@
-"""The deadlines of blocking saves: for how long one call into the storage may hang."""
+"""The deadlines of blocking saves: how long a call into the storage may hang."""
 
 from cairn._settings.setting_ranges import check_settings
 
@@ -11,20 +11,20 @@ def configure_saves(
     sync_deadline_seconds: float = 1800.0,
     publish_deadline_seconds: float = 600.0,
 ) -> None:
-    """When this process gives a blocking save up: one of its calls into the storage has not returned for so long.
+    """Sets the deadlines of this process's blocking saves: a save fails if a call into the storage takes longer.
 
     `deadline_seconds`: a write of at most 4 MiB. `sync_deadline_seconds`: an fsync, which shows no bytes.
-    `publish_deadline_seconds`: a call that opens, makes, lists, renames or removes something. Each is for one call and
-    not for the save, so storage that is slow but moves is never given up. Raises InvalidArgument for a value out of
-    range.
+    `publish_deadline_seconds`: a call that opens, makes, lists, renames or removes a file. Each deadline limits a
+    single call, not the save; slow storage that makes progress never fails a save. Raises InvalidArgument for a value
+    out of range.
 
-    They count for ``save`` and its variants, for :mod:`cairn.checkpointer`, and for a
-    :class:`cairn.FileSystemWriter` that torch drives, also where torch drives it in the background. The saves of
-    ``async_save`` have those of :func:`cairn.configure_async_saves`, and :class:`cairn.AsyncSaver` has its own. Other
-    ranks wait in the process group for a rank whose storage hangs: its time-out should be longer than these.
+    The deadlines apply to ``save`` and its variants, to :mod:`cairn.checkpointer`, and to a
+    :class:`cairn.FileSystemWriter` under torch's driver, also in the background. The saves of ``async_save`` have the
+    deadlines of :func:`cairn.configure_async_saves`, and :class:`cairn.AsyncSaver` has its own. While a rank's storage
+    hangs, the remaining ranks wait in the process group: the group's time-out should be longer than the deadlines.
 
-    A :class:`cairn.checkpointer.CheckpointProcess` with a writer of the caller's own passes them to its Python process,
-    and kills that process when it has used no CPU time and moved no byte for the longest of them.
+    A :class:`cairn.checkpointer.CheckpointProcess` with a writer of the caller's own passes the deadlines to its Python
+    process, and kills the process after the longest deadline without CPU time and without a moved byte.
     """
     global _seconds  # noqa: PLW0603
     check_settings(
@@ -36,5 +36,5 @@ def configure_saves(
 
 
 def current() -> tuple[float, float, float]:
-    """For the engine: of progress, of a sync, of a name."""
+    """Returns the deadlines for the engine: progress, sync, publish, in seconds."""
     return _seconds

@@ -1,4 +1,4 @@
-"""The values that the settings of saves can have."""
+"""The valid values of the settings of saves."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ IoPriority = Literal["low", "idle"]
 
 _COUNT_MAX = 1 << 16
 _SECONDS_MAX = 1e9
-_RANGES: dict[str, tuple[type | tuple[type, ...], float, float]] = {  # of settings: kind, least and greatest value
+_RANGES: dict[str, tuple[type | tuple[type, ...], float, float]] = {  # by setting: type, least and greatest value
     "generations": (int, 1, _COUNT_MAX),
     "copy_threads": (int, 0, _COUNT_MAX),
     "deadline_seconds": ((int, float), 0.001, _SECONDS_MAX),
@@ -21,7 +21,7 @@ _FLAGS = ("fail_at_exit", "torn_snapshot_alarm")
 
 
 def check_settings(io_priority: object = None, **settings: object) -> None:
-    """Raises InvalidArgument if one of the settings of an AsyncSaver is not a value that it can have."""
+    """Raises InvalidArgument if a setting of an AsyncSaver has an invalid value."""
     if io_priority not in (None, "low", "idle"):
         raise InvalidArgument("io_priority is 'low', 'idle' or None", actual=repr(io_priority))
     for name, value in settings.items():

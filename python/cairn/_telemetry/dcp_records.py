@@ -1,15 +1,16 @@
-"""The records that ``torch.distributed.checkpoint`` gives its logger, ``dcp_logger``, about calls of Cairn.
+"""The records that ``torch.distributed.checkpoint`` gives its logger, ``dcp_logger``, for calls of Cairn.
 
 Each record is a dict: the function's name, "start", "end" or "exception", time, ids, and the ranks of the process
-group. Torch's own function fills the keys (:mod:`torch.distributed.checkpoint.logger`). A native call gives the same
-records in the same order as torch's driver. Where torch's driver is used (:mod:`cairn._calls.torch_driver`), the
-driver gives its own records.
+group. Torch's own function fills the keys (:mod:`torch.distributed.checkpoint.logger`). A native call gives equal
+records in the order of torch's driver. Under torch's driver (:mod:`cairn._calls.torch_driver`), the driver gives its
+own records.
 
-The engine plans, writes and commits in one call. Its time is that of ``write_data`` or ``read_data``; ``global_step``
-and ``finish_checkpoint`` are there with no time of their own. ``local_step`` is the description of the state. A failure
-that the engine finds leaves ``write_data`` or ``read_data`` without an end, also where stock finds it in a step before.
+The engine plans, writes and commits in one call, recorded as ``write_data`` or ``read_data``; ``global_step`` and
+``finish_checkpoint`` are recorded with no duration of their own. ``local_step`` is the description of the state. A
+failure in the engine leaves ``write_data`` or ``read_data`` without an end, also where stock torch would fail in an
+earlier step.
 
-If nobody listens to the logger, as by default, nothing is computed.
+Without a handler on the logger, as by default, nothing is computed.
 """
 
 import contextlib
@@ -23,23 +24,23 @@ from cairn._mirror import replacements
 
 
 def in_call(name: str, **arguments: Any) -> "contextlib.AbstractContextManager[None]":
-    """Records that a public function runs, and its exception. `arguments` are those of the caller that records name."""
+    """Records the run of a public function, and its exception. `arguments` are the caller's, which the records name."""
     return _recorded(name, True, arguments)
 
 
 def in_step(name: str, path: Any, process_group: Any) -> "contextlib.AbstractContextManager[None]":
-    """Records that a step of a save or a load runs, into or from the storage at `path`. A failure has no record."""
+    """Records a step of a save or a load, with the storage at `path`. A failure has no record."""
     return _recorded(name, False, {"checkpoint_id": path, "process_group": process_group})
 
 
 def note_step(name: str, path: Any, process_group: Any) -> None:
-    """Records a step that the engine takes within another one."""
+    """Records a step that the engine takes within another step."""
     with in_step(name, path, process_group):
         pass
 
 
 def is_heard() -> bool:
-    """Whether anybody listens to the logger."""
+    """Returns whether the logger has a handler or filter."""
     logger = _logger()
     if logger is None or not logger.isEnabledFor(logging.DEBUG):
         return False
@@ -54,7 +55,7 @@ def _recorded(name: str, with_exceptions: bool, arguments: dict[str, Any]) -> It
         return
     try:
         record: dict[str, Any] = _module()._get_msg_dict(name, **arguments)
-    except Exception:  # a process group that is gone, say: that is no reason for a save to fail
+    except Exception:  # for example a destroyed process group: no reason for a save to fail
         yield
         return
     start = time.time_ns()
@@ -77,7 +78,7 @@ def _module() -> Any:
 
 
 def _logger() -> Any:
-    """None where this version of torch has no such logger."""
+    """Returns torch's logger; None where the installed version of torch has no dcp_logger."""
     try:
         return _module()._dcp_logger
     except (ImportError, AttributeError):
@@ -92,10 +93,10 @@ def _handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
 
 
 class UploadRecords:
-    """The records of the ``save`` that torch runs in the background for ``async_save``, of a save by the engine."""
+    """The records of torch's background ``save`` within ``async_save``, for a save by the engine."""
 
     def __init__(self, coordinates: bool, path: Any, keys: list[str], **arguments: Any) -> None:
-        """`coordinates`: this rank writes the metadata. `keys` are the top-level keys of what is saved."""
+        """`coordinates`: this rank writes the metadata. `keys` are the top-level keys of the saved state."""
         self._coordinates = coordinates
         self._path = path
         self._keys = keys
@@ -103,7 +104,7 @@ class UploadRecords:
 
     @contextlib.contextmanager
     def uploading(self) -> Iterator[None]:
-        """Around the time from when the state is staged until the checkpoint is in place."""
+        """Wraps the time from the end of staging until the checkpoint is in place."""
         if not is_heard():
             yield
             return

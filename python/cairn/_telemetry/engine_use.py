@@ -1,6 +1,6 @@
-"""Which calls of this process Cairn's engine carried out, and why it did not carry out the others.
+"""Counts of the calls of this process: carried out by Cairn's engine or not, and the reasons.
 
-Every save and load that reaches Cairn is counted, by function and by how it was carried out. A way that the caller may
+Every save and load that reaches Cairn is counted, by function and by the way of execution. A way that the caller may
 not expect is logged at WARNING, once per process: another storage than a local directory, a planner of the caller's,
 threads instead of a writer process.
 """
@@ -18,12 +18,12 @@ _log = logging.getLogger("cairn")
 
 @dataclass(frozen=True)
 class CallCount:
-    """Calls of one function that were carried out in one way.
+    """The calls of a function that were carried out in one way.
 
-    `call` is "save", "async_save", "load" or an older call of DCP, or the class of the storage that another driver than
-    Cairn's called. `engine`: Cairn's engine wrote or read all of the data; a load of which torch's code read a part is
-    not the engine's. `how` says more; `last` is the checkpoint of the last such call. Only calls that succeeded, or for
-    async_save began, are counted.
+    `call` is "save", "async_save", "load" or an older call of DCP, or the storage's class if a driver outside Cairn
+    called the storage. `engine`: Cairn's engine wrote or read all of the data; a load partly read by torch's code
+    counts as False. `how` describes the way; `last` is the checkpoint of the last call. Only successful calls are
+    counted; of async_save, calls that began a save.
     """
 
     call: str
@@ -65,16 +65,16 @@ _counts: dict[tuple[str, bool, str], tuple[int, str]] = {}  # by call, engine an
 
 
 def report() -> Report:
-    """The saves and loads of this process so far. See :class:`Report`.
+    """Returns the counts of the saves and loads of this process until now. See :class:`Report`.
 
-    A program that is switched by ``cairn.install()`` shows here whether its checkpoints go through Cairn's engine.
+    In a program switched by ``cairn.install()``, the counts show whether checkpoints go through Cairn's engine.
     """
     with _lock:
         return Report(tuple(CallCount(*key, *value) for key, value in _counts.items()))
 
 
 def note(call: str, place: object, how: str = "", *, engine: bool = True, expected: bool = True) -> None:
-    """Counts a call for the checkpoint `place`. If the way is not the `expected` one, a first such call is logged."""
+    """Counts a call for the checkpoint `place`. The first call of an unexpected way (not `expected`) is logged."""
     key = (call, engine, how)
     with _lock:
         is_new = key not in _counts
@@ -96,7 +96,7 @@ def note(call: str, place: object, how: str = "", *, engine: bool = True, expect
 
 
 class _DrivenCall:
-    """A call that torch's driver carries out. Storages of Cairn say here which code moves the data."""
+    """A call under torch's driver. Cairn's storages record here whether the engine or torch's code moves the data."""
 
     def __init__(self) -> None:
         self.engine = False
@@ -120,16 +120,18 @@ def driving(call: str, place: object, reasons: list[str]) -> Iterator[None]:
     finally:
         _driven.reset(token)
     said = [reason for reason in reasons if reason]
-    if not any(current.reason in reason for reason in said):  # a reason may be known before and while the data moves
+    # a reason may be given before the call and again while the data moves
+    if not any(current.reason in reason for reason in said):
         said.append(current.reason)
     why = "; ".join(reason for reason in said if reason)
     note(call, place, why or current.remark, engine=current.engine, expected=not why)
 
 
 def storage_moves_data(storage: object, place: object, reason: str = "", *, remark: str = "") -> None:
-    """For a storage of Cairn: the engine moves the data of a save or load, or torch's code does, for a `reason`.
+    """For a storage of Cairn: records that the engine moves the data of a save or load, or torch's code, for a
+    `reason`.
 
-    `remark` says how the engine does it.
+    `remark` describes how the engine moves the data.
     """
     current = _driven.get()
     if current is None:
@@ -140,7 +142,7 @@ def storage_moves_data(storage: object, place: object, reason: str = "", *, rema
     current.remark = remark
 
 
-def _forget() -> None:  # in a forked child, whose calls are its own
+def _forget() -> None:  # in a forked child, which counts its own calls
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
     _counts.clear()
