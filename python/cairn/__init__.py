@@ -116,7 +116,7 @@ __all__ = [
 
 # Names that torch's package lacks. Their modules are imported at the first access.
 _LATE = {
-    "AsyncCheckpointerType": "torch.distributed.checkpoint.state_dict_saver",
+    "AsyncCheckpointerType": "cairn._mirror.torch_floor",
     "AsyncSaver": "cairn._pending.async_saver",
     "ConversionWarning": "cairn.warnings",
     "DeviceWarning": "cairn.warnings",
@@ -137,6 +137,8 @@ _name_of_torch, __dir__ = _names_of(__name__)
 
 
 def __getattr__(name: str) -> Any:
+    if name in __all__:
+        _refuse_older_torch()
     try:
         if name == "_experimental":  # Cairn's own module, also with a torch that lacks the name
             return importlib.import_module("cairn._experimental")
@@ -144,8 +146,17 @@ def __getattr__(name: str) -> Any:
             return _name_of_torch(name)
         return getattr(importlib.import_module(_LATE[name]), name)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "torch":
+        if error.name != "torch":
             raise
         if name not in __all__:
             raise AttributeError(f"module 'cairn' has no attribute '{name}'") from None
         raise ModuleNotFoundError(f"cairn.{name} needs torch, which is not installed", name=error.name) from error
+
+
+def _refuse_older_torch() -> None:
+    """Raises ImportError if torch is too old. A missing torch is no error here: not every name needs torch."""
+    try:
+        importlib.import_module("cairn._mirror.torch_floor")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise

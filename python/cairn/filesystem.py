@@ -17,8 +17,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension
-from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, SerializationFormat
 from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.metadata import Metadata
@@ -30,6 +28,12 @@ from cairn import _engine
 from cairn._directory.location import local_directory
 from cairn._directory.opening import open_checkpoint
 from cairn._mirror import modules, replacements
+from cairn._mirror.torch_floor import (
+    CURRENT_DCP_VERSION,
+    ExtensionRegistry,
+    SerializationFormat,
+    StreamTransformExtension,
+)
 from cairn._native.hooks import name_of
 from cairn._native.storages import directory_of, why_torch_reads, why_torch_writes
 from cairn._plugin.claims import Claim, current_ticket, mark

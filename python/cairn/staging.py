@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed._state_dict_utils import _copy_state_dict, _create_cpu_state_dict
 from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlockingStager
-from torch.distributed.checkpoint.staging import DefaultStager as StockDefaultStager
-from torch.distributed.checkpoint.staging import StagingOptions as StagingOptions  # noqa: PLC0414 - also exported here
 
 from cairn._mirror import modules, replacements
+from cairn._mirror.torch_floor import DefaultStager as StockDefaultStager
+from cairn._mirror.torch_floor import StagingOptions as StagingOptions  # noqa: PLC0414 - also exported here
 from cairn._pending import pending_saves
 
 if TYPE_CHECKING:

@@ -1,10 +1,13 @@
 """`import cairn` is quick and needs no torch; the functions that need torch raise an error that names torch."""
 
+import re
 from pathlib import Path
 
 from programs import WITHOUT_TORCH, run
 
 import cairn
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_reading_needs_no_torch(tmp_path: Path) -> None:
@@ -67,3 +70,36 @@ def test_every_name_that_is_promised_is_there() -> None:
     for name in cairn.__all__:
         assert getattr(cairn, name) is not None
         assert name in dir(cairn)
+
+
+def test_an_older_torch_is_refused_with_one_message() -> None:
+    program = """
+        import torch
+        torch.__version__ = "2.6.0+cu124"
+        import cairn
+        for name in ("save", "AsyncSaver", "DefaultLoadPlanner", "AsyncCheckpointerType", "install"):
+            try:
+                getattr(cairn, name)
+            except ImportError as error:
+                assert str(error).startswith("Cairn needs torch ≥ 2.9; this is 2.6.0+cu124."), error
+            else:
+                raise AssertionError(name)
+        for module in ("filesystem", "staging"):
+            try:
+                exec(f"import cairn.{module}")
+            except ImportError as error:
+                assert "needs torch ≥" in str(error), error
+            else:
+                raise AssertionError(module)
+        assert cairn.open and cairn.verify and cairn.latest
+    """
+    run(program)
+
+
+def test_the_oldest_torch_is_the_one_that_is_declared() -> None:
+    from cairn._mirror.torch_floor import OLDEST
+
+    declared = re.search(r'torch = \["torch>=([\d.]+)"\]', (ROOT / "pyproject.toml").read_text())
+    assert declared and declared[1] == ".".join(map(str, OLDEST))
+    versions = re.search(r'^VERSIONS = \("([\d.]+)"', (ROOT / "compat/compat.py").read_text(), re.MULTILINE)
+    assert versions and versions[1].startswith(f"{declared[1]}.")

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.staging import AsyncStager, StagingOptions
+from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlockingStager
-from torch.distributed.checkpoint.staging import DefaultStager as StockDefaultStager
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
 
 from cairn._calls.save import save_now
 from cairn._directory.location import local_directory
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
+from cairn._mirror.torch_floor import AsyncCheckpointerType, AsyncSaveResponse, StagingOptions
+from cairn._mirror.torch_floor import DefaultStager as StockDefaultStager
 from cairn._native.hooks import hooks_of, name_of, why_not_native
 from cairn._native.planners import save_planning, why_save_planner_is_foreign
 from cairn._native.storages import why_writer_is_foreign

@@ -11,14 +11,14 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from torch.distributed.checkpoint._extension import ExtensionRegistry
-from torch.distributed.checkpoint.filesystem import FileSystem, SerializationFormat
+from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlockingStager
 
 from cairn._directory.location import local_directory
 from cairn._mirror import replacements
+from cairn._mirror.torch_floor import ExtensionRegistry, SerializationFormat
 from cairn._native.hooks import extends, hooks_of, name_of, overridden, why_not_native
 
 _PathLike = str | os.PathLike[str]

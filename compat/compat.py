@@ -1,0 +1,186 @@
+"""Runs the main tests on the oldest and the newest torch that Cairn supports: `./dev compat [VERSION...]`.
+
+1. Each version has an environment, build/compat/torch-VERSION, which sees the packages of .venv after its own. torch
+   comes from PyPI without its dependencies, a wheel for CUDA of about 0.7 GB.
+2. Stubs take the place of CUDA's libraries (cuda_stubs.py), so that the wheel imports on a machine without CUDA.
+3. pytest runs the files of tests.txt in the environment. A test that fails, and is not in known.txt for this version,
+   fails the command; so does a test of known.txt that passes.
+4. In an environment with an older torch every name of Cairn that needs torch raises the same ImportError.
+5. Stock torch of older versions saves a checkpoint, and Cairn reads it with the torch of .venv (stock_files.py).
+   With `--files` the command does this step alone.
+
+Prints a line per version, with the date, for docs/torch-versions.md.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date
+from pathlib import Path
+
+from cuda_stubs import make_stubs
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+ENVIRONMENTS = ROOT / "build" / "compat"
+VERSIONS = ("2.9.0", "2.15.0")
+REFUSED_VERSIONS = ("2.6.0",)
+FILES_VERSIONS = ("2.2.0", "2.6.0")
+SECONDS_MAX = 3600
+
+REFUSAL = """
+import cairn
+found = set()
+for name in [*cairn.__all__, "filesystem", "staging"]:
+    try:
+        getattr(cairn, name)
+    except ImportError as error:
+        found.add(str(error))
+(message,) = found
+assert message.startswith("Cairn needs torch"), message
+print("every name that needs torch says:", message)
+"""
+
+Outcome = dict[str, str]  # by test: "passed", "skipped", or the first line of the error
+
+
+def environment_of(version: str) -> Path:
+    """Steps 1 and 2. Returns the Python of the environment."""
+    folder = ENVIRONMENTS / f"torch-{version}"
+    python, done = folder / "bin/python", folder / "complete"
+    if done.exists():
+        return python
+    venv.create(folder, with_pip=False, symlinks=True, clear=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    outer = sysconfig.get_path("purelib")
+    (site / "outer.pth").write_text(f"import site; site.addsitedir({outer!r})\n")
+    command = [python, "-m", "pip", "install", "-q", "--no-deps", "--ignore-installed", "--no-cache-dir"]
+    older = ["numpy<2"] if version.startswith("2.2.") else []  # which that torch was built with
+    # A constraint in the machine's configuration does not choose the version.
+    variables = {**os.environ, "PIP_CONSTRAINT": os.devnull}
+    subprocess.run([*command, "--disable-pip-version-check", f"torch=={version}", *older], check=True, env=variables)
+    make_stubs(site / "torch/lib")
+    done.touch()
+    return python
+
+
+def run_tests(version: str, tests: list[str]) -> Outcome:
+    """Step 3."""
+    python = environment_of(version)
+    report = ENVIRONMENTS / f"tests-{version}.xml"
+    report.unlink(missing_ok=True)
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junit-xml", report, *tests]
+    subprocess.run([str(word) for word in command], cwd=ROOT, timeout=SECONDS_MAX, check=False)
+    return dict(outcomes(report))
+
+
+def outcomes(report: Path) -> Iterator[tuple[str, str]]:
+    """By test, as known.txt names it: ``test_save.py::test_name[parameter]``; a file that does not import is a test."""
+    for case in ET.parse(report).iter("testcase"):
+        module = re.search(r"\btest_\w+", case.get("classname", "") or case.get("name", ""))
+        file = f"{module[0]}.py" if module else ""
+        name = f"{file}::{case.get('name')}" if case.get("classname") else file
+        result = "passed"
+        for child in case:
+            if child.tag in ("failure", "error"):
+                result = (child.get("message") or "failed").strip().split("\n")[0]
+            elif child.tag == "skipped":
+                result = "skipped"
+        yield name, result
+
+
+def known_failures(version: str) -> dict[str, str]:
+    """Of known.txt: the reasons by test. A line is VERSION, the test, and the reason after " # "."""
+    known = {}
+    for line in (HERE / "known.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            words, _, reason = line.partition(" # ")
+            release, _, test = words.strip().partition(" ")
+            if release == version:
+                known[test.strip()] = reason
+    return known
+
+
+def listed_tests() -> list[str]:
+    lines = (line.partition("#")[0].strip() for line in (HERE / "tests.txt").read_text().splitlines())
+    return [f"python/tests/{line}" for line in lines if line]
+
+
+def try_version(version: str, tests: list[str]) -> bool:
+    """Runs and prints. Returns whether all is as known.txt says."""
+    found = run_tests(version, tests)
+    known = known_failures(version)
+    failed = {test: error for test, error in found.items() if error not in ("passed", "skipped")}
+    count = {kind: sum(result == kind for result in found.values()) for kind in ("passed", "skipped")}
+    for test, error in failed.items():
+        print(f"torch {version}: {test}: {f'known: {known[test]}' if test in known else f'FAILED: {error}'}")
+    mended = sorted(test for test in known if found.get(test) == "passed")
+    for test in mended:
+        print(f"torch {version}: {test} passes: take it out of known.txt")
+    print(
+        f"torch {version}: {date.today()}, {count['passed']} passed, {count['skipped']} skipped, {len(failed)} failed, "
+        f"{len(failed.keys() & known.keys())} of them known",
+        flush=True,
+    )
+    return bool(found) and failed.keys() <= known.keys() and not mended
+
+
+def refuses(version: str) -> bool:
+    """Step 4."""
+    command = [str(environment_of(version)), "-c", REFUSAL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(f"torch {version}: {date.today()}, {done.stdout.strip() or f'FAILED: {done.stderr}'}", flush=True)
+    return done.returncode == 0
+
+
+def read_files_of(version: str) -> bool:
+    """Step 5."""
+    folder = ENVIRONMENTS / f"files-{version}"
+    program = HERE / "stock_files.py"
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    for python, task in ((environment_of(version), "save"), (Path(sys.executable), "load")):
+        command = [str(python), str(program), task, str(folder)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            print(f"torch {version}: {task} FAILED\n{done.stdout}{done.stderr}")
+            return False
+    print(f"torch {version}: {date.today()}, files of stock torch {version}: {done.stdout.strip()}", flush=True)
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev compat", description=__doc__.split("\n")[0])
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of torch; {' and '.join(VERSIONS)}")
+    parser.add_argument("--files", action="store_true", help="only have stock torch save, and Cairn read")
+    parser.add_argument("--tests", nargs="+", metavar="TEST", help="in place of tests.txt, from python/tests")
+    parser.add_argument(
+        "--environment", action="store_true", help="only make the environments, and print their Pythons"
+    )
+    options = parser.parse_args()
+    versions = options.versions or (FILES_VERSIONS if options.files else VERSIONS)
+    if options.environment:
+        print("\n".join(str(environment_of(version)) for version in versions))
+        return 0
+    if options.files:
+        return 0 if good_for_all(read_files_of, versions) else 1
+    tests = [f"python/tests/{test}" for test in options.tests] if options.tests else listed_tests()
+    good = good_for_all(lambda version: try_version(version, tests), versions)
+    if not options.versions and not options.tests:
+        good &= good_for_all(refuses, REFUSED_VERSIONS)
+        good &= good_for_all(read_files_of, FILES_VERSIONS)
+    return 0 if good else 1
+
+
+def good_for_all(task: Callable[[str], bool], versions: Iterable[str]) -> bool:
+    """Whether `task` succeeds for all versions; it runs for each of them."""
+    return sum(not task(version) for version in versions) == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

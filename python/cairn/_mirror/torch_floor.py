@@ -1,0 +1,38 @@
+"""The oldest torch that Cairn works with, and the names of ``torch.distributed.checkpoint`` that older ones lack.
+
+Cairn's modules import these names from here, so an older torch gives one message, whichever module comes first.
+``./dev compat`` runs the tests on the oldest torch (docs/torch-versions.md).
+"""
+
+import torch
+
+OLDEST = (2, 9)
+
+
+def check_version(version: str) -> None:
+    """Raises ImportError for a torch below `OLDEST`."""
+    numbers = tuple(int(number) for number in version.split(".")[:2] if number.isdigit())
+    if len(numbers) == 2 and numbers < OLDEST:
+        raise ImportError(
+            f"Cairn needs torch ≥ {'.'.join(map(str, OLDEST))}; this is {version}. cairn.open, verify, latest and "
+            f"saves_in_flight, and the tool cairn, work without torch"
+        )
+
+
+check_version(str(torch.__version__))
+
+from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension  # noqa: E402
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, SerializationFormat  # noqa: E402
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # noqa: E402
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse  # noqa: E402
+
+__all__ = [
+    "CURRENT_DCP_VERSION",
+    "AsyncCheckpointerType",
+    "AsyncSaveResponse",
+    "DefaultStager",
+    "ExtensionRegistry",
+    "SerializationFormat",
+    "StagingOptions",
+    "StreamTransformExtension",
+]
