@@ -26,7 +26,7 @@ class ExceptionRecord(NamedTuple):
     class_name: str  #: with its module, "builtins.OSError"
     text: str  #: ``str(exception)``
     error_number: int  #: errno of an OSError, else 0
-    frames: list[Frame]  #: : the calls up to the raise, the outermost first
+    frames: list[Frame]  #: the calls up to the raise, the outermost first
 
 
 # Code, message, place, record: the reason of a rank's failure, sent through the engine to the remaining ranks.

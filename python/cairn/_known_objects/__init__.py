@@ -1,12 +1,12 @@
-"""Objects of a fixed list of classes, built from what a pickle says of them without running the pickle.
+"""Objects of a fixed list of classes, built from the content of a pickle without running the pickle.
 
-The engine's decoder reads a pickle as plain values and inert descriptions: "the call ``module.name(*arguments)``, these
-items put into its result, this state set on it". Here such a description becomes an object if `module` and `name` stand
-in a table, and arguments, items and state have the types and ranges that this class's own pickles have. The function in
-the table then builds the object. Nothing is imported, looked up or called because a file names it: names of a file are
-keys of dictionaries and nothing else.
+The engine's decoder reads a pickle as plain values and inert descriptions: "the call ``module.name(*arguments)``, the
+items put into the result, the state set on the result". This package turns a description into an object if a table
+holds `module` and `name`, and if arguments, items and state have the types and ranges of the class's own pickles. The
+function in the table then builds the object. A name in a file never causes an import, a look-up or a call: names from a
+file serve only as keys of dictionaries.
 
-The shapes are those of pickle protocols 2 to 5 as Python 3.8 to 3.14, NumPy 1 and 2 and torch write them.
+The forms are those of pickle protocols 2 to 5 as Python 3.8 to 3.14, NumPy 1 and 2 and torch write them.
 """
 
 import importlib
@@ -15,36 +15,37 @@ from typing import Any, NamedTuple
 
 
 class Description(NamedTuple):
-    """What a pickle says of an object; arguments, items and state have been built already."""
+    """The content of a pickle for an object; arguments, items and state have been built already."""
 
     by_new: bool  # the call is name.__new__(name, *arguments)
     arguments: tuple[Any, ...]
-    state: Any  # None if none was set
-    items: Any  # a list, set or dict; None if nothing was put in
+    state: Any  # None: the pickle sets no state
+    items: Any  # a list, set or dict; None: the pickle puts no items in
 
 
 class Unfit(Exception):
-    """The description is not the one that the pickles of this class have."""
+    """Raised for a description that the pickles of the class never have."""
 
 
 Builder = Callable[[Description], Any]
 
 
 class Table(NamedTuple):
-    """What is known of one library, by module and name."""
+    """The known names of a library, by module and name."""
 
     constants: Mapping[tuple[str, str], Any]  # classes and singletons that a pickle names without a call
     builders: Mapping[tuple[str, str], Builder]
 
 
-# The tables by the first part of a module's name; all other modules are looked up in the standard library's.
+# The tables by the first part of a module's name; all remaining modules belong to the standard library's table.
 _LIBRARIES = {"numpy": "of_numpy", "torch": "of_torch"}
 
 
 def make(module: str, name: str, by_new: bool, arguments: Any, state: Any, items: Any) -> Any:
-    """The object that is described; NotImplemented if it is none of the tables', or not described as these are.
+    """Returns the described object; NotImplemented if no table has the name, or if the description differs from the
+    table's form.
 
-    `arguments` None: the class, function or constant of that name itself.
+    `arguments` None: returns the class, function or constant itself.
     """
     table = _table_of(module)
     if table is None:
@@ -58,14 +59,14 @@ def make(module: str, name: str, by_new: bool, arguments: Any, state: Any, items
 
 
 def make_without_torch(module: str, name: str, by_new: bool, arguments: Any, state: Any, items: Any) -> Any:
-    """As make(), but torch's own classes are not known, and torch is not imported."""
+    """As make(), without torch's classes and without importing torch."""
     if _library_of(module) == "torch":
         return NotImplemented
     return make(module, name, by_new, arguments, state, items)
 
 
 def build(builder: Builder, description: Description) -> Any:
-    """What `builder` makes; NotImplemented if the description does not fit."""
+    """Returns the result of `builder`; NotImplemented if the description does not fit."""
     try:
         return builder(description)
     except (Unfit, TypeError, ValueError, ArithmeticError, LookupError):
@@ -79,13 +80,14 @@ def expect(condition: bool) -> None:
 
 
 def called_with(description: Description, *kinds: type | tuple[type, ...]) -> tuple[Any, ...]:
-    """The arguments of a plain call with nothing set on its result; each of exactly these types, or of one of them."""
+    """Returns the arguments of a plain call without state and items; each must have exactly the given type, or a type
+    of the tuple."""
     expect(not description.by_new and description.state is None and description.items is None)
     return of_types(description.arguments, *kinds)
 
 
 def of_types(values: Any, *kinds: type | tuple[type, ...]) -> tuple[Any, ...]:
-    """`values` if it is a tuple of exactly these types. A bool is no int here."""
+    """Returns `values` if the tuple has exactly the types `kinds`. A bool is no int here."""
     expect(type(values) is tuple and len(values) == len(kinds))
     for value, kind in zip(values, kinds, strict=True):
         expect(type(value) in (kind if isinstance(kind, tuple) else (kind,)))
@@ -94,7 +96,7 @@ def of_types(values: Any, *kinds: type | tuple[type, ...]) -> tuple[Any, ...]:
 
 
 def attributes(state: Any) -> dict[str, Any]:
-    """A state that is a dict of attributes."""
+    """Returns the state if the state is a dict of attributes."""
     expect(type(state) is dict and all(type(name) is str for name in state))
     checked: dict[str, Any] = state
     return checked
@@ -108,6 +110,6 @@ def _table_of(module: str) -> Table | None:
     name = _LIBRARIES.get(_library_of(module), "standard_library")
     try:
         table: Table = importlib.import_module(f"{__name__}.{name}").TABLE
-    except ModuleNotFoundError:  # of NumPy or torch, where they are not installed
+    except ModuleNotFoundError:  # raised for NumPy or torch if not installed
         return None
     return table

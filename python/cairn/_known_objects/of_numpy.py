@@ -1,6 +1,7 @@
-"""NumPy's dtypes, and the arrays and scalars that the engine's decoder leaves: of text, of dates, of structures.
+"""NumPy's dtypes, and the arrays and scalars that the engine's decoder does not build: of text, of dates, of
+structures.
 
-What has the dtype `object` would need pickles inside of it and is refused.
+Arrays of dtype `object` would need pickles inside the pickle and are refused.
 """
 
 import math
@@ -66,7 +67,7 @@ def _of_subarray(subarray: tuple[Any, ...]) -> _Dtype:
 
 def _structure(names: tuple[Any, ...], fields: Any, item_bytes: int, alignment: int) -> _Dtype:
     expect(type(fields) is dict and all(type(name) is str for name in names) and set(fields) == set(names))
-    # A title would make it three.
+    # Each field is (dtype, offset); a field with a title has three parts.
     expect(all(type(field) is tuple and len(field) == 2 and type(field[1]) is int for field in fields.values()))
     description: Any = {
         "names": list(names),
@@ -113,11 +114,11 @@ def _from_buffer(description: Description) -> Any:
 
 
 def _filled(dtype: Any, shape: Any, data: bytes | bytearray, order: str) -> Any:
-    """An array of its own with these elements."""
+    """Returns an array that owns its memory, with the elements in `data`."""
     count = math.prod(_sizes(shape))
     expect(_checked(dtype).subdtype is None and count * dtype.itemsize == len(data) and order in ("C", "F"))
     if not data:
-        expect(count <= 1)  # elements of no bytes
+        expect(count <= 1)  # elements of zero bytes
         return np.zeros(shape, dtype)
     flat: Any = np.frombuffer(bytearray(data), dtype)
     return flat.reshape(shape, order=order)

@@ -1,6 +1,6 @@
-"""NumPy's random number generators: seeds, bit generators and what draws from them.
+"""NumPy's random number generators: seeds, bit generators, and the generators on top of these.
 
-A state from a file is checked here before NumPy gets it: NumPy reads a word at any position that a state names.
+A state from a file is checked before NumPy gets the state: NumPy reads a word at any position that a state names.
 """
 
 from collections.abc import Mapping

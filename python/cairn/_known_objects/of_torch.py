@@ -1,6 +1,7 @@
 """torch's own small values, and enums and dataclasses of torch that hold settings.
 
-Tensors are not here: torch builds them by the rules of ``weights_only=True``, or :mod:`cairn._known_objects.tensors`.
+Tensors are built elsewhere: by torch with the rules of ``weights_only=True``, or by
+:mod:`cairn._known_objects.tensors`.
 """
 
 import importlib
@@ -18,7 +19,7 @@ _NONE = type(None)
 
 
 def _named(prefix: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """Members of torch by name, prefixed; those that this version has."""
+    """Returns the members of torch that the installed version has, by prefixed name."""
     return {prefix + name: getattr(torch, name) for name in names if hasattr(torch, name)}
 
 
@@ -36,7 +37,7 @@ _QSCHEMES = _named(
 _LAYOUTS = _named(
     "torch.", ("_mkldnn", "jagged", "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "strided")
 )
-# Protocol 4 writes this name, under whichever of torch's modules Python found first; protocol 2 cannot write them.
+# Protocol 4 writes a name under the module of torch that Python found first; protocol 2 cannot write memory formats.
 _MEMORY_FORMATS = _named("torch.", ("channels_last", "channels_last_3d", "contiguous_format", "preserve_format"))
 _MEMORY_FORMAT_MODULES = ("torch", "torch._utils", "torch.serialization")
 
@@ -78,12 +79,12 @@ def _generator(description: Description) -> torch.Generator:
         if offset is not None:
             made.set_offset(offset)
         return made.set_state(state)
-    except RuntimeError as error:  # a device that is not here, or no state of its algorithm
+    except RuntimeError as error:  # the device is missing, or the state does not fit the device's algorithm
         raise ValueError from error
 
 
 def _return_type_builder(kind: Any) -> Builder:
-    """Of what functions like ``torch.max`` return: a named tuple of torch's own."""
+    """Returns a builder for the results of functions like ``torch.max``: torch's own named tuples."""
 
     def build(description: Description) -> Any:
         values, further = called_with(description, tuple, dict)
@@ -96,7 +97,7 @@ def _return_type_builder(kind: Any) -> Builder:
 _RETURN_TYPES = {name: kind for name, kind in vars(torch.return_types).items() if hasattr(kind, "n_fields")}
 
 
-# --- Enums, dataclasses and placements that hold settings and nothing else.
+# --- Enums, dataclasses and placements that hold only settings.
 
 _FSDP = "torch.distributed.fsdp"
 _FSDP_1 = "torch.distributed.fsdp.api"
@@ -160,7 +161,7 @@ _DATACLASSES: Mapping[tuple[str, str], _Fields] = {
 
 
 def _class_of(key: tuple[str, str]) -> Any:
-    """A class of the tables above; they hold every name that comes here."""
+    """Returns a class of the tables above, whose keys are the only arguments."""
     module, name = key
     return getattr(importlib.import_module(module), name)
 
@@ -180,7 +181,7 @@ def _dataclass_builder(key: tuple[str, str], fields: _Fields) -> Builder:
         for name, value in state.items():
             expect(type(value) in fields.get(name, ()))
             expect(not isinstance(value, (tuple, list)) or all(kind is _BatchNorm for kind in value))
-        return _class_of(key)(**state)  # fields that the file lacks get their defaults, as unpickling gives them
+        return _class_of(key)(**state)  # fields missing in the file get their defaults, as in unpickling
 
     return build
 

@@ -1,7 +1,7 @@
 """The classes of Python's standard library that a pickle may describe.
 
-Not among them: ``zoneinfo.ZoneInfo``, which would read files that the checkpoint names; ``functools.partial``, compiled
-regular expressions and other objects that stand for code.
+Left out: ``zoneinfo.ZoneInfo``, which would read files that the checkpoint names; ``functools.partial``, compiled
+regular expressions and further objects that represent code.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from cairn._known_objects import Builder, Description, Table, Unfit, attributes,
 # --- Dates and times: their state is a byte string.
 
 _YEAR_AND_MONTH = 4  # bytes of a date
-_FOLD = 0x80  # in the first byte that has room for it
+_FOLD = 0x80  # in the first byte with a free bit
 
 
 def _timedelta(description: Description) -> datetime.timedelta:
@@ -84,7 +84,7 @@ def _struct_time(description: Description) -> time.struct_time:
 
 _DECIMAL = re.compile(r"[-+]?(\d+(\.\d*)?([eE][-+]?\d+)?|inf(inity)?|s?nan\d*)", re.IGNORECASE | re.ASCII)
 _FRACTION = re.compile(r"[-+]?\d+(/\d+)?", re.ASCII)
-_FRACTION_BITS_MAX = 1 << 15  # of each part: their greatest common divisor takes time that grows with the square
+_FRACTION_BITS_MAX = 1 << 15  # of each part: the time for the greatest common divisor grows with the square of the bits
 
 
 def _decimal(description: Description) -> Decimal:
@@ -131,7 +131,7 @@ def _array_of_bytes(description: Description) -> "array.array[Any]":
     expect(kind is array.array and code in _ARRAY_CODES and file_format in _ARRAY_FORMATS)
     element_bytes, codes = _ARRAY_FORMATS[file_format]
     made = array.array(code)
-    # An L has 8 bytes on one machine and 4 on another.
+    # An L has 8 bytes on some machines and 4 on the rest.
     expect(code in codes and made.itemsize == element_bytes and len(data) % element_bytes == 0)
     made.frombytes(data)
     return made
@@ -196,7 +196,7 @@ def _defaultdict(description: Description) -> defaultdict[Any, Any]:
 
 
 def _ordered_dict(description: Description) -> OrderedDict[Any, Any]:
-    """One with attributes of its own; the decoder knows the others."""
+    """Builds an OrderedDict with attributes of its own; the decoder builds an OrderedDict without attributes."""
     expect(not description.by_new and description.arguments == ())
     made = OrderedDict(_put_in(description, dict))
     made.__dict__.update(attributes(description.state))
@@ -221,7 +221,7 @@ def _chain_map(description: Description) -> ChainMap[Any, Any]:
 
 
 def _put_in(description: Description, kind: type) -> Any:
-    """The items, which are of this kind if there are any."""
+    """Returns the items of type `kind`; an empty `kind` without items."""
     if description.items is None:
         return kind()
     expect(type(description.items) is kind)
@@ -260,7 +260,7 @@ def _string_io(description: Description) -> io.StringIO:
     none = type(None)
     content, newline, position, further = of_types(description.state, (str, none), (str, none), int, (dict, none))
     made = io.StringIO(newline=newline)
-    # As StringIO's own __setstate__: the content has its line ends already, so writing it must not translate them.
+    # As in StringIO's own __setstate__: the content has its final line ends, and writing must not translate them.
     made.__setstate__((content or "", newline, 0, None))  # type: ignore[attr-defined]
     _set_up(made, position, further)
     return made
@@ -288,7 +288,7 @@ def _path_builder(kind: type[pathlib.PurePath]) -> Builder:
     return build
 
 
-_ADDRESS_TEXT_MAX = 256  # with the name of a zone behind it
+_ADDRESS_TEXT_MAX = 256  # including the name of a zone
 _ADDRESSES = (ipaddress.IPv4Address, ipaddress.IPv6Address)
 _NETWORKS = (ipaddress.IPv4Interface, ipaddress.IPv4Network, ipaddress.IPv6Interface, ipaddress.IPv6Network)
 
@@ -325,19 +325,19 @@ def _safe_uuid(description: Description) -> uuid.SafeUUID:
 
 
 def _type_of(description: Description) -> type:
-    """``type(None)`` and ``type(...)`` have no name that a pickle could say."""
+    """``type(None)`` and ``type(...)``: these types have no name that a pickle could hold."""
     (value,) = called_with(description, (type(None), type(Ellipsis)))
     return type(value)
 
 
 def _member(description: Description) -> Enum:
-    """``getattr(kind, name)``: how Python 3.11 pickles an enum's member. Only the tables make `kind`."""
+    """``getattr(kind, name)``: Python 3.11's form of an enum's member. `kind` can only come from the tables."""
     kind, name = called_with(description, EnumMeta, str)
     member: Enum = kind.__members__[name]
     return member
 
 
-# What a defaultdict may call for a missing key.
+# The allowed factories of a defaultdict for missing keys.
 _FACTORIES = (
     bool,
     bytearray,

@@ -1,9 +1,9 @@
-"""Tensors inside a value, built from what the pickle says of them, with their strides, storages and devices.
+"""Tensors inside a value, built from the content of the pickle, with their strides, storages and devices.
 
-torch's ``weights_only`` rules read tensors in lists, tuples and dicts, but not beside objects of other classes. Here
-the engine's decoder describes the calls of ``torch._utils`` and the storages; the functions of this module check the
-description and make the tensors. No function that the file names is called. Not built: quantised and sparse tensors,
-tensors with attributes or hooks, conjugate and negative views.
+torch's ``weights_only`` rules read tensors in lists, tuples and dicts, but not beside objects of other classes. For
+such values the engine's decoder describes the calls of ``torch._utils`` and the storages; the functions of this module
+check the description and make the tensors. No function that the file names is called. Not built: quantised and sparse
+tensors, tensors with attributes or hooks, conjugate and negative views.
 """
 
 import io
@@ -27,7 +27,7 @@ _STORAGE_DTYPES: dict[str, torch.dtype] = {
 
 
 class _StorageClass(NamedTuple):
-    dtype: torch.dtype | None  # None: of bytes, and the tensor says which dtype they have
+    dtype: torch.dtype | None  # None: bytes; the tensor names the dtype
 
 
 class _Storage(NamedTuple):
@@ -36,10 +36,10 @@ class _Storage(NamedTuple):
 
 
 class TensorsOfArchive:
-    """Makes the tensors of one archive of ``torch.save``.
+    """Makes the tensors of an archive of ``torch.save``.
 
-    `restore` takes a storage in the CPU's memory and the location that the file has for it, and gives the storage
-    there, as ``torch.serialization.default_restore_location`` does.
+    `restore` takes a storage in CPU memory and the location in the file, and returns the storage on the location's
+    device, as ``torch.serialization.default_restore_location`` does.
     """
 
     def __init__(self, payload: bytes, restore: Callable[[torch.UntypedStorage, str], torch.UntypedStorage]) -> None:
@@ -127,7 +127,8 @@ def _parameter(description: Description) -> torch.nn.Parameter:
 def _window(
     storage: torch.UntypedStorage, dtype: torch.dtype, window: tuple[int, Any, Any], requires_grad: bool
 ) -> torch.Tensor:
-    """A tensor in a storage: offset, sizes and strides are in elements, and the window must lie in the storage."""
+    """Returns a tensor in a storage: offset, sizes and strides are in elements, and the window must lie within the
+    storage."""
     offset, sizes, strides = window
     expect(len(sizes) == len(strides) <= _DIMENSIONS_MAX and offset >= 0)
     expect(all(type(number) is int and number >= 0 for number in (*sizes, *strides)))

@@ -35,18 +35,18 @@ class CallCount:
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`report` found. ``print(report)`` shows a line per entry of `calls`."""
+    """The result of :func:`report`. ``print(report)`` shows a line per entry of `calls`."""
 
     calls: tuple[CallCount, ...]
 
     @property
     def engine_calls(self) -> int:
-        """How many calls the engine carried out."""
+        """The number of calls that the engine carried out."""
         return sum(entry.count for entry in self.calls if entry.engine)
 
     @property
     def other_calls(self) -> int:
-        """How many it did not carry out."""
+        """The number of calls that the engine did not carry out."""
         return sum(entry.count for entry in self.calls if not entry.engine)
 
     def __str__(self) -> str:
@@ -109,9 +109,9 @@ _driven: ContextVar[_DrivenCall | None] = ContextVar("cairn_driven_call", defaul
 
 @contextlib.contextmanager
 def driving(call: str, place: object, reasons: list[str]) -> Iterator[None]:
-    """For Cairn's calls of torch's driver: counts one call when the block has succeeded.
+    """For Cairn's calls of torch's driver: counts a call when the block has succeeded.
 
-    `reasons` say why torch's driver is used, as far as they are not empty.
+    `reasons` are the reasons for torch's driver; empty strings are ignored.
     """
     current = _DrivenCall()
     token = _driven.set(current)

@@ -1,14 +1,14 @@
-"""Checkpointers of one rank each: every rank gets back what it saved, and nothing is merged or resharded.
+"""Checkpointers of a single rank: every rank gets its own saved state back, without merging or resharding.
 
-The names are those of ``torch.distributed.checkpoint._experimental``, in modules of the same names. What is saved has
-DCP's files for ranks that save alone: ``__{rank}.metadata`` and ``__{rank}_{n}.distcp``. DCP reads them, and what
-torch's own checkpointers wrote, ``checkpoint_{rank}.pt``, is read here.
+The names are those of ``torch.distributed.checkpoint._experimental``, in modules of equal names. The files are DCP's
+for ranks that save alone: ``__{rank}.metadata`` and ``__{rank}_{n}.distcp``. DCP reads these files, and this package
+reads the files of torch's own checkpointers, ``checkpoint_{rank}.pt``.
 
     checkpointer = make_sync_checkpointer()
     checkpointer.save(path, state_dict)
     state_dict = checkpointer.load(path)
 
-States that several ranks make up together are for ``cairn.save`` and ``cairn.load``.
+For states that several ranks make up together, use ``cairn.save`` and ``cairn.load``.
 """
 
 import sys

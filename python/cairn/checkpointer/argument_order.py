@@ -1,4 +1,4 @@
-"""Path and state dict in either order: torch 2.8 took the state first, later versions take the path."""
+"""Path and state dict in either order: torch 2.8 took the state first, later versions take the path first."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def path_and_state(path: Any, state_dict: Any) -> tuple[str, Any]:
-    """The two as their types tell them apart; the state may be a future of one. The path as text.
+    """Returns path and state, distinguished by type; the state may be a future of a state. Returns the path as text.
 
     Raises TypeError if neither is a path.
     """

@@ -1,7 +1,7 @@
-"""Barriers: how the ranks' writers wait for one another, each with a deadline.
+"""Barriers of the ranks' writers, each with a deadline.
 
-A barrier of your own is a class with a ``barrier_type`` that :func:`register_barrier` is told of; a `BarrierConfig`
-then names it.
+A barrier class of the caller's own has a ``barrier_type`` and is registered with :func:`register_barrier`; a
+`BarrierConfig` then names the type.
 """
 
 import abc
@@ -22,15 +22,16 @@ _Class = TypeVar("_Class", bound=type)
 
 _PAUSE_SECONDS_MIN = 20e-6
 _PAUSE_SECONDS_MAX = 5e-3
-_NAMED_RANKS_MAX = 16  # ranks that an error spells out
+_NAMED_RANKS_MAX = 16  # ranks that an error lists
 
 
 class BarrierTimeout(Unavailable, TimeoutError):
-    """Not all ranks reached a barrier in time. The text begins with "Timed out", as torch's do."""
+    """Not all ranks reached a barrier in time. The text begins with "Timed out", as in torch's errors."""
 
 
 def register_barrier(barrier_class: _Class) -> _Class:
-    """Decorates a class that `BarrierConfig` is to find by its ``barrier_type``; one without is left out."""
+    """Decorates a class that `BarrierConfig` finds by ``barrier_type``; a class without a ``barrier_type`` is
+    ignored."""
     if hasattr(barrier_class, "barrier_type"):
         BARRIER_REGISTRY[barrier_class.barrier_type] = barrier_class
     return barrier_class
@@ -38,14 +39,14 @@ def register_barrier(barrier_class: _Class) -> _Class:
 
 @dataclass
 class BarrierConfig:
-    """Which barrier, None for none, and the arguments of its constructor."""
+    """The type of a barrier, None for no barrier, and the arguments of the constructor."""
 
     barrier_type: str | None = None
     barrier_args: dict[str, Any] = field(default_factory=dict)
 
 
 def create_barrier_from_config(barrier_config: BarrierConfig) -> "Barrier | None":
-    """The barrier that is asked for. Raises InvalidArgument (a ValueError) for a type that nobody has registered."""
+    """Returns the configured barrier. Raises InvalidArgument (a ValueError) for an unregistered type."""
     wanted = barrier_config.barrier_type
     if wanted is None:
         return None
@@ -57,27 +58,28 @@ def create_barrier_from_config(barrier_config: BarrierConfig) -> "Barrier | None
 
 
 class Barrier(abc.ABC):
-    """Where all ranks wait until the last of them is there."""
+    """A point where each rank waits until all ranks have arrived."""
 
     @abc.abstractmethod
     def __init__(self, **kwargs: dict[str, Any]) -> None:
-        """Takes what `BarrierConfig.barrier_args` holds."""
+        """Takes the arguments in `BarrierConfig.barrier_args`."""
 
     @abc.abstractmethod
     def execute_barrier(self) -> None:
-        """Returns when every rank has called it as often as this one. Raises if that does not happen."""
+        """Returns when every rank has made as many calls as this rank. Raises after a time-out or a failure."""
 
     def execute_within(self, timeout_secs: float) -> None:
-        """As execute_barrier(), with a deadline, for barriers that can have one; for others just the same."""
+        """As execute_barrier(), with a deadline in seconds where the barrier supports a deadline."""
         del timeout_secs
         self.execute_barrier()
 
 
 @register_barrier
 class DistBarrier(Barrier):
-    """The ranks of torch's default process group.
+    """A barrier of the ranks of torch's default process group.
 
-    Raises InvalidArgument if there is none. `timeout_secs` (None: that of the group) is for execute_barrier().
+    Raises InvalidArgument without a process group. `timeout_secs` is for execute_barrier() (None: the group's
+    time-out).
     """
 
     barrier_type = "dist_barrier"
@@ -88,11 +90,11 @@ class DistBarrier(Barrier):
         self._timeout_secs = timeout_secs
 
     def execute_barrier(self) -> None:
-        """BarrierTimeout after `timeout_secs`; the process group is of no use then."""
+        """Raises BarrierTimeout after `timeout_secs`; the process group is unusable afterwards."""
         self._wait(self._timeout_secs)
 
     def execute_within(self, timeout_secs: float) -> None:
-        """The shorter of both."""
+        """As execute_barrier(), with the shorter of the two time-outs."""
         self._wait(timeout_secs if self._timeout_secs is None else min(timeout_secs, self._timeout_secs))
 
     @staticmethod
@@ -100,7 +102,7 @@ class DistBarrier(Barrier):
         deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
         work: Any = dist.barrier(async_op=True)
         pause = _PAUSE_SECONDS_MIN
-        while not work.is_completed():  # Work.wait() would keep Python from hearing a signal
+        while not work.is_completed():  # during Work.wait() Python could not handle a signal
             if deadline is not None and time.monotonic() > deadline:
                 raise BarrierTimeout(
                     f"Timed out: not all of the {dist.get_world_size()} ranks reached the barrier within "
@@ -109,15 +111,15 @@ class DistBarrier(Barrier):
                 )
             time.sleep(pause)
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
-        work.wait()  # raises what went wrong
+        work.wait()  # raises the error of the barrier
 
 
 @register_barrier
 class TCPStoreBarrier(Barrier):
-    """Ranks that meet in a key-value store which rank 0 hosts at `master_address`:`tcpstore_port`.
+    """A barrier in a key-value store that rank 0 hosts at `master_address`:`tcpstore_port`.
 
-    They need no process group. The constructor waits up to `timeout_barrier_init_secs` for all of them, and a barrier
-    up to `timeout_secs`. Barriers of different `barrier_prefix` do not meet.
+    The barrier needs no process group. The constructor waits up to `timeout_barrier_init_secs` seconds for all ranks,
+    and a barrier waits up to `timeout_secs`. Barriers of different `barrier_prefix` are independent.
     """
 
     barrier_type = "tcp_store"
@@ -137,7 +139,7 @@ class TCPStoreBarrier(Barrier):
         self._world_size = global_world_size
         self._prefix = barrier_prefix
         self._timeout_secs: float = timeout_secs
-        self._count = 0  # barriers so far
+        self._count = 0  # barriers until now
         try:
             self._store = TCPStore(
                 master_address,
@@ -156,16 +158,16 @@ class TCPStoreBarrier(Barrier):
             raise Unavailable(text, rank=global_rank) from error
 
     def execute_barrier(self) -> None:
-        """BarrierTimeout, which names the ranks that are missing, after `timeout_secs`."""
+        """Raises BarrierTimeout, which names the missing ranks, after `timeout_secs`."""
         self._wait(self._timeout_secs)
 
     def execute_within(self, timeout_secs: float) -> None:
-        """The shorter of both."""
+        """As execute_barrier(), with the shorter of the two time-outs."""
         self._wait(min(timeout_secs, self._timeout_secs))
 
     def _wait(self, timeout_secs: float) -> None:
         turn = self._count
-        self._count += 1  # also if it fails: who comes late must not be taken for one who comes to the next
+        self._count += 1  # also on failure: a late rank must not be counted at the next barrier
         self._store.set(self._key(turn, "here", self._rank), "")
         everybody = [self._key(turn, "here", rank) for rank in range(self._world_size)]
         try:
@@ -181,7 +183,7 @@ class TCPStoreBarrier(Barrier):
         self._leave(turn, timeout_secs)
 
     def _leave(self, turn: int, timeout_secs: float) -> None:
-        """The host is the last to leave: if its process ended now, the others could not hear that all are there."""
+        """Leaves the barrier; the host leaves last, because the store ends with the host's process."""
         if self._rank != 0:
             self._store.set(self._key(turn, "gone", self._rank), "")
             return
@@ -189,7 +191,7 @@ class TCPStoreBarrier(Barrier):
         try:
             self._store.wait(others, timedelta(seconds=timeout_secs))
         except dist.DistStoreError:
-            return  # somebody died after it had come: this barrier was reached all the same
+            return  # a rank died after arriving: the barrier was reached
         for rank in range(self._world_size):
             self._store.delete_key(self._key(turn, "here", rank))
         for key in others:

@@ -1,4 +1,4 @@
-"""Checkpointers, put together."""
+"""Functions that assemble checkpointers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,9 +26,9 @@ def make_sync_checkpointer(
     rank_info: RankInfo | None = None,
     commit_hook: WriterHook | None = None,
 ) -> SyncCheckpointer:
-    """A SyncCheckpointer with the barrier that `config` asks for.
+    """Returns a SyncCheckpointer with the barrier in `config`.
 
-    `rank_info` None: the rank in the default process group, or the only one if there is none.
+    `rank_info` None: the rank in the default process group, or the only rank without a process group.
     """
     config = config or CheckpointerConfig()
     rank_info = rank_info or _this_rank()
@@ -45,10 +45,10 @@ def make_async_checkpointer(
     checkpoint_writer_init_fn: Callable[..., CheckpointWriter] = default_writer_init_fn,
     checkpoint_writer_init_args: dict[str, Any] | None = None,
 ) -> AsyncCheckpointer:
-    """An AsyncCheckpointer with a DefaultStager.
+    """Returns an AsyncCheckpointer with a DefaultStager.
 
-    It writes by Cairn's native process; with functions of the caller's own, by a Python process that runs them. There
-    is no barrier but in a writer of one's own.
+    Cairn's native process writes; with functions of the caller's own, a Python process runs these functions and writes.
+    Only a writer of the caller's own can have a barrier.
     """
     config = config or CheckpointerConfig()
     rank_info = rank_info or _this_rank()

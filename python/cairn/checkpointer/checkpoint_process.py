@@ -1,8 +1,8 @@
-"""CheckpointProcess: writes one rank's states in another process.
+"""CheckpointProcess: writes the states of a rank in another process.
 
-With the default writer that is Cairn's native writer process (:mod:`cairn._pending.async_saver`), which finishes its
-save when the trainer dies. With a writer or an initialisation of the caller's own it is a Python process that runs them
-(:mod:`writer_child`).
+With the default writer, the process is Cairn's native writer process (:mod:`cairn._pending.async_saver`), which
+finishes its save when the trainer dies. With a writer or an initialisation of the caller's own, the process is a Python
+process that runs the caller's functions (:mod:`writer_child`).
 """
 
 import logging
@@ -39,31 +39,31 @@ _log = logging.getLogger("cairn")
 
 @dataclass
 class CheckpointProcessConfig:
-    """How long a process of the caller's own code may take to get ready, and to end."""
+    """The time limits, in seconds, for the start and the end of a Python process."""
 
     subprocess_init_timeout_secs: int = 30
     subprocess_shutdown_timeout_secs: int = 60
 
 
 def default_subprocess_init_fn(*_: Any) -> None:
-    """Nothing is to be done in the process beforehand."""
+    """Does nothing: the default initialisation of the process."""
 
 
 def default_writer_init_fn(rank_info: RankInfo) -> CheckpointWriter:
-    """A CheckpointWriter without hooks and barrier."""
+    """Returns a CheckpointWriter without hooks and barrier."""
     return CheckpointWriter(config=CheckpointWriterConfig(), rank_info=rank_info)
 
 
 class CheckpointProcess:
-    """Takes one state after the other, and writes them in their order.
+    """Takes one state after the other, and writes the states in order.
 
-    What the process is to run must be importable in a new interpreter, and the arguments picklable:
-    `subprocess_init_fn(*subprocess_init_args)`, then the writer from
-    `checkpoint_writer_init_fn(rank_info=..., **checkpoint_writer_init_args)`. With :func:`default_subprocess_init_fn`
-    and :func:`default_writer_init_fn` nothing of Python runs there: the process is native.
+    The caller's functions must be importable in a new interpreter, and the arguments picklable. The process calls
+    `subprocess_init_fn(*subprocess_init_args)`, then makes the writer with `checkpoint_writer_init_fn(rank_info=...,
+    **checkpoint_writer_init_args)`. With :func:`default_subprocess_init_fn` and :func:`default_writer_init_fn` the
+    process is native and runs no Python.
 
-    The process is made in the background. `process_creation_future` is done when it is ready; if a Python process did
-    not get ready, every write tries once more.
+    The process is made in the background. `process_creation_future` is done when the process is ready; if a Python
+    process did not get ready, every write starts a new attempt.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class CheckpointProcess:
 
     @property
     def process(self) -> Any:
-        """The Python process (a ``multiprocessing.Process``), if there is one."""
+        """The Python process (a ``multiprocessing.Process``); None for the native process."""
         return None if self._child is None else self._child.process
 
     @property
     def is_native(self) -> bool:
-        """Whether states may be given to :meth:`save_live`."""
+        """Whether :meth:`save_live` accepts states."""
         return self._child is None
 
     def write(
@@ -106,20 +106,22 @@ class CheckpointProcess:
         path: str,
         **kwargs: Any,
     ) -> Future[None] | None:
-        """Begins to save a staged state, or one that is being staged: it must not change until the future is done.
+        """Begins to save a staged state, or a future of a staged state. The state must not change until the returned
+        future is done.
 
-        `kwargs` go to the writer of the caller's own, and by it to its hook. The future raises what failed: a
-        ProcessFailure (a RuntimeError) with the writer's own exception as its cause, a ProcessTimeout (a TimeoutError)
-        when the Python process was not ready in time or stopped working (:func:`cairn.configure_saves`), and with the
-        native process cairn.Error.
+        `kwargs` go to the caller's own writer, which passes them to its hook. The future raises the failure: a
+        ProcessFailure (a RuntimeError) with the writer's own exception as cause; a ProcessTimeout (a TimeoutError) when
+        the Python process was not ready in time or stopped working (:func:`cairn.configure_saves`); with the native
+        process, cairn.Error.
         """
         path, state_dict = path_and_state(path, state_dict)
         return self._thread.submit(self._write, state_dict, path, kwargs)
 
     def save_live(self, state_dict: STATE_DICT, path: str, *, asynchronous_staging: bool) -> PendingSave:
-        """Stages a live state for the native writer, and begins to save it.
+        """Stages a live state for the native writer, and begins to save the state.
 
-        The state must not change until it is staged. Raises cairn.Error for what can't be saved.
+        The state must not change until it is staged. Raises cairn.Error for a state that can't be saved,
+        InvalidArgument if the process runs a writer of the caller's own.
         """
         self.process_creation_future.result()
         if self._saver is None:
@@ -132,7 +134,7 @@ class CheckpointProcess:
         )
 
     def close(self) -> None:
-        """Waits for what is being written, and ends the process."""
+        """Waits for running saves, and ends the process."""
         self._thread.shutdown(wait=True)
         if self._child is not None:
             self._child.stop(self._config.subprocess_shutdown_timeout_secs)
@@ -154,6 +156,6 @@ class CheckpointProcess:
         try:
             self._start()
             self._child.write(staged, path, kwargs)
-        except Exception as error:  # nobody may ever ask the future
+        except Exception as error:  # logged because the caller may never ask the future
             _log.error("the save of rank %d into '%s' failed: %s", self._rank_info.global_rank, path, error)
             raise

@@ -1,4 +1,4 @@
-"""CheckpointReader: gives one rank back what it saved."""
+"""CheckpointReader: reads a rank's own saved state."""
 
 import os
 from pathlib import Path
@@ -18,9 +18,8 @@ from cairn.errors import NotFound
 
 
 class CheckpointReader:
-    """Reads what the rank of `rank_info` saved: by this package, by DCP without collectives, or by torch's own
-    ``CheckpointWriter``, as ``checkpoint_{rank}.pt``.
-    """
+    """Reads the checkpoint that the rank of `rank_info` saved: by this package, by DCP without collectives, or by
+    torch's own ``CheckpointWriter``, as ``checkpoint_{rank}.pt``."""
 
     def __init__(self, rank_info: RankInfo) -> None:
         self._rank_info = rank_info
@@ -35,22 +34,23 @@ class CheckpointReader:
         verify: Verify = "needed",
         **kwargs: Any,
     ) -> tuple[STATE_DICT, list[str]]:
-        """The state, and the keys of `state_dict` that the checkpoint lacks.
+        """Returns the state, and the keys of `state_dict` that the checkpoint lacks.
 
-        Without a `state_dict` all of it, as it was nested. With one, only what that has keys for: its tensors are
-        filled in place, other values replaced where they sit, lists made anew; None takes whatever was saved there.
-        What is missing stays as it was. Shapes, dtypes and types are compared before anything changes; only damage that
-        is found while bytes are read leaves tensors partly filled.
+        Without a `state_dict`, returns the whole state with its nesting. With a `state_dict`, only its keys are read:
+        its tensors are filled in place, values are replaced in their containers, lists are made anew; None accepts any
+        saved value. Entries missing in the checkpoint stay unchanged. Shapes, dtypes and types are compared before
+        anything changes; only damage found while bytes are read leaves tensors partly filled.
 
-        `map_location`, as in ``torch.load``, says where new tensors go: the CPU if it is None. Of a distributed tensor
-        a rank saved its part: that is what comes back, as a plain tensor; a template's distributed tensor is filled.
+        `map_location`, as in ``torch.load``, gives the device of new tensors: None for the CPU. Of a distributed tensor
+        the rank saved its part, and read() returns the part as a plain tensor; a distributed tensor in the template is
+        filled.
 
         `allow_pickle` lets values run the code that their pickles name (None: environment variable CAIRN_ALLOW_PICKLE);
         `verify` is as in ``cairn.load``. Of ``torch.load``'s keywords `weights_only` is known, the opposite of
-        `allow_pickle`; another is a TypeError.
+        `allow_pickle`; any further keyword is a TypeError.
 
-        Raises cairn.Error: NotFound (a FileNotFoundError) if the rank has nothing there, Mismatch (a RuntimeError) if
-        the template has something else in a place, UnsafeContent, Corrupt, and what the system says.
+        Raises cairn.Error: NotFound (a FileNotFoundError) if the rank has no checkpoint there, Mismatch (a
+        RuntimeError) if the template differs from the checkpoint, UnsafeContent, Corrupt, and errors of the system.
         """
         if "weights_only" in kwargs:
             weights_only = kwargs.pop("weights_only")

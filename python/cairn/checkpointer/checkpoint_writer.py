@@ -1,9 +1,9 @@
-"""CheckpointWriter: saves the state of one rank, for itself alone, and returns when it is durable.
+"""CheckpointWriter: saves the state of a single rank, and returns when the checkpoint is durable.
 
 1. The rank's files are written and synced.
-2. `WriterHook.pre_commit` is called. If it raises, nothing is committed, and what was there before stays.
+2. `WriterHook.pre_commit` is called. If pre_commit raises, nothing is committed, and the previous checkpoint stays.
 3. The rank's checkpoint is committed: one rename over ``__{rank}.metadata``.
-4. The ranks wait for one another, if there is a barrier.
+4. With a barrier, the ranks wait for each other.
 5. `WriterHook.post_commit` is called.
 """
 
@@ -28,29 +28,30 @@ from cairn.errors import Cancelled, InvalidArgument
 
 
 class WriterHook(abc.ABC):
-    """What is to be done before and after a commit. Both get the path and the keywords of ``write``."""
+    """Callbacks before and after a commit. Both get the path and the keywords of ``write``."""
 
     @abc.abstractmethod
     def pre_commit(self, path: str, **kwargs: Any) -> None:
-        """The rank's files are there, but not yet its checkpoint. To raise is to leave the old one in place."""
+        """Called when the rank's files are written, before the commit. An exception keeps the old checkpoint in
+        place."""
 
     @abc.abstractmethod
     def post_commit(self, path: str, **kwargs: Any) -> None:
-        """The rank's checkpoint is in place; with a barrier, that of every rank."""
+        """Called when the rank's checkpoint is in place; with a barrier, when every rank's checkpoint is."""
 
 
 @dataclass
 class CheckpointWriterConfig:
-    """`write_barrier_timeout_secs`: how long the ranks wait for one another at a :class:`Barrier`."""
+    """`write_barrier_timeout_secs`: how long, in seconds, a rank waits at a :class:`Barrier`."""
 
     write_barrier_timeout_secs: int = 600
 
 
 class CheckpointWriter:
-    """Writes what one rank has. To be used by one thread at a time.
+    """Writes the state of a rank. One thread at a time may use a writer.
 
-    `barrier` is a :class:`Barrier`, or any object with ``execute_barrier()``, such as a barrier of torch's class; the
-    latter has no deadline but its own.
+    `barrier` is a :class:`Barrier`, or any object with ``execute_barrier()``, for example a barrier of torch's class,
+    which has only its own deadline.
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class CheckpointWriter:
         barrier: Any = None,
         commit_hook: WriterHook | None = None,
     ) -> None:
-        if barrier is not None and not callable(getattr(barrier, "execute_barrier", None)):  # not after the commit
+        # checked before any save, not after a commit
+        if barrier is not None and not callable(getattr(barrier, "execute_barrier", None)):
             raise InvalidArgument("a barrier has a method execute_barrier()", actual=type(barrier).__name__)
         self._config = config
         self._rank_info = rank_info
@@ -73,10 +75,11 @@ class CheckpointWriter:
         state_dict: STATE_DICT,
         **kwargs: Any,
     ) -> Future[None] | None:
-        """Saves `state_dict` in directory `path`, and takes the five steps above. `kwargs` go to the hook.
+        """Saves `state_dict` in directory `path` by the five steps above. `kwargs` go to the hook.
 
-        Returns None: all is done. Raises cairn.Error, also if the storage hangs (:func:`cairn.configure_saves`), or
-        what the hook or the barrier raises; after step 3 the checkpoint is in place all the same.
+        Returns None when all steps are done. Raises cairn.Error, also if the storage hangs
+        (:func:`cairn.configure_saves`), and the exceptions of the hook and the barrier. After step 3 the checkpoint is
+        in place even if a later step raises.
         """
         path, state_dict = path_and_state(path, state_dict)
         hook = self._commit_hook
@@ -91,7 +94,7 @@ class CheckpointWriter:
         return None
 
     def close(self) -> None:
-        """For subclasses that hold something."""
+        """For subclasses with resources to release."""
 
 
 def _save_rank(
@@ -103,7 +106,7 @@ def _save_rank(
         try:
             if before_commit is not None:
                 before_commit()
-        except BaseException as error:  # it must not cross the engine
+        except BaseException as error:  # an exception must not cross the engine
             raised.append(error)
         return not raised
 

@@ -1,4 +1,4 @@
-"""Checkpointers: one object that saves and loads what this rank has, and gives it back to this rank only."""
+"""Checkpointers: objects that save and load the state of this rank alone."""
 
 import abc
 from concurrent.futures import Future
@@ -16,11 +16,11 @@ from cairn.errors import MissingKey
 
 
 class MissingKeys(MissingKey, RuntimeError):
-    """The checkpoint lacks keys of the state dict that was to be filled. (torch raises RuntimeError.)"""
+    """The checkpoint lacks keys of the given state dict. (torch raises RuntimeError.)"""
 
 
 class Checkpointer(abc.ABC):
-    """Saves states and loads them. `save` takes its two arguments in either order: their types tell them apart."""
+    """Saves and loads states. `save` takes its two arguments in either order, distinguished by type."""
 
     @abc.abstractmethod
     def save(
@@ -29,10 +29,10 @@ class Checkpointer(abc.ABC):
         state_dict: STATE_DICT,
         **kwargs: Any,
     ) -> tuple[Future[Any], Future[Any]] | None:
-        """Saves `state_dict` in directory `path`. `kwargs` go to the parts.
+        """Saves `state_dict` in directory `path`. `kwargs` go to the stager, the process and the writer.
 
-        Returns None if that is done, or two futures: when the first is done the state may change, when the second is,
-        the checkpoint is durable. What their results are means nothing.
+        Returns None if the save is complete, or two futures: the state may change when the first is done, and the
+        checkpoint is durable when the second is done. The futures' results have no meaning.
         """
 
     @abc.abstractmethod
@@ -45,19 +45,19 @@ class Checkpointer(abc.ABC):
         strict: bool = False,
         **kwargs: Any,
     ) -> STATE_DICT:
-        """The state that was saved; or `state_dict`, filled: ``CheckpointReader.read`` says how.
+        """Returns the saved state; or `state_dict`, filled by the rules of ``CheckpointReader.read``.
 
-        `strict`: raise MissingKeys (a RuntimeError) if `state_dict` has keys that the checkpoint lacks. Those that it
-        has are loaded even then. `kwargs` go to the reader.
+        `strict`: raises MissingKeys (a RuntimeError) if `state_dict` has keys that the checkpoint lacks; all remaining
+        keys are loaded even then. `kwargs` go to the reader.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends what this object started."""
+        """Releases the resources of this object."""
 
 
 class SyncCheckpointer(Checkpointer):
-    """Saves, and returns when that is done."""
+    """Saves, and returns when the save is complete."""
 
     def __init__(self, writer: CheckpointWriter, reader: CheckpointReader) -> None:
         self._writer = writer
@@ -96,8 +96,8 @@ class SyncCheckpointer(Checkpointer):
 class AsyncCheckpointer(Checkpointer):
     """Saves in the background, one state after the other.
 
-    With a DefaultStager and the native CheckpointProcess the state's bytes are staged where the process writes them
-    from, and nothing else is copied. Any other stager or process is used by its own methods.
+    With a DefaultStager and the native CheckpointProcess, the state's bytes are staged directly into the memory from
+    which the process writes, without a further copy. Any other stager or process is used by its own methods.
     """
 
     def __init__(
@@ -117,9 +117,10 @@ class AsyncCheckpointer(Checkpointer):
         state_dict: STATE_DICT,
         **kwargs: Any,
     ) -> tuple[Future[Any], Future[Any]]:
-        """As in Checkpointer. First waits for the save before, and raises its error instead, once.
+        """As in Checkpointer. First waits for the previous save; if that failed, raises its error once, and saves
+        nothing.
 
-        The futures can't be cancelled. With the native process the second one has ``progress()``.
+        The futures can't be cancelled. With the native process the second future has ``progress()``.
         """
         path, state_dict = path_and_state(path, state_dict)
         last = self._last
@@ -127,7 +128,7 @@ class AsyncCheckpointer(Checkpointer):
             try:
                 last.result()
             finally:
-                if last.done():  # Ctrl-C while waiting: it is still the one before
+                if last.done():  # after Ctrl-C during the wait, the save stays the previous save
                     self._last = None
         stager = self._stager
         if type(stager) is DefaultStager and type(self._process) is CheckpointProcess and self._process.is_native:
@@ -148,11 +149,12 @@ class AsyncCheckpointer(Checkpointer):
         strict: bool = False,
         **kwargs: Any,
     ) -> STATE_DICT:
-        """As in Checkpointer. It does not wait for the save that is under way."""
+        """As in Checkpointer. Does not wait for a save under way."""
         return _load(self._reader, path, state_dict, default_map_location, strict, kwargs)
 
     def close(self) -> None:
-        """Waits for the last save, ends stager and process, and raises the save's error if nobody has heard of it."""
+        """Waits for the last save, closes stager and process, and raises the save's error if no caller has retrieved
+        the error."""
         try:
             self._stager.close()
         finally:

@@ -1,4 +1,4 @@
-"""Futures that say only that something is done. As ``utils`` it has the names of torch's module."""
+"""Futures without a result. Also importable under torch's module name ``utils``."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -7,13 +7,14 @@ from cairn._pending.tracked_future import ToldFuture
 
 
 class Completion(ToldFuture[None]):
-    """The end of something whose result is nobody's business."""
+    """The end of an operation, without the operation's result."""
 
 
 def wrap_future(original_result: Any) -> Completion:
-    """A future that is done when `original_result` is, with None or with its error; done if that is no future.
+    """Returns a future that ends with `original_result`, with None or with its error; already done if `original_result`
+    is no future.
 
-    It keeps nothing that the original holds, a staged state for example. It can't be cancelled.
+    The future holds no reference to the original's result, for example a staged state, and can't be cancelled.
     """
     done = Completion()
     if not isinstance(original_result, Future):

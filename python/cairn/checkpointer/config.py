@@ -1,4 +1,4 @@
-"""What a checkpointer is made of, in one place."""
+"""The configuration of a checkpointer."""
 
 from dataclasses import dataclass, field
 
@@ -10,10 +10,10 @@ from cairn.checkpointer.staging import CheckpointStagerConfig
 
 @dataclass
 class CheckpointerConfig:
-    """The parts' own configurations; each may be left as it is.
+    """The configurations of a checkpointer's parts, each with defaults.
 
-    `writer_config` and `barrier_config` are for :func:`make_sync_checkpointer`, the other two for
-    :func:`make_async_checkpointer`.
+    `writer_config` and `barrier_config` are for :func:`make_sync_checkpointer`, `staging_config` and `process_config`
+    for :func:`make_async_checkpointer`.
     """
 
     writer_config: CheckpointWriterConfig = field(default_factory=CheckpointWriterConfig)

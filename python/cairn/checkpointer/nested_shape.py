@@ -1,9 +1,9 @@
-"""What DCP's flat keys don't tell of a nested state: keys that are no strings, and mappings with nothing in them.
+"""The parts of a nested state that DCP's flat keys lose: keys that are not strings, and empty mappings.
 
-An optimizer numbers its parameters, and has an empty state before its first step. So a rank-local checkpoint has one
-more value, under `SHAPE`, if there is something to be told: a list of places with the key that is there, and a list of
-the places of empty mappings. A place is the keys from the top, as text, and the indices of lists. Whoever reads with a
-template of their own, DCP among them, has no need of it.
+An optimizer numbers its parameters, and has an empty state before its first step. Therefore a rank-local checkpoint of
+such a state has an additional value under `SHAPE`: a list of places with the key at each place, and a list of the
+places of empty mappings. A place is the keys from the top, as text, and the indices of lists. Readers with a template,
+DCP among them, do not need the value.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ SHAPE = "__cairn_shape__"
 
 
 class NestedShape(NamedTuple):
-    """`names`: keys that are no strings, by their place. `empty`: where a mapping without entries is."""
+    """`names`: keys that are not strings, by place. `empty`: the places of empty mappings."""
 
     names: dict[Path, Any]
     empty: list[Path]
 
 
 def with_shape(state_dict: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """`state_dict` with an entry for what its flat keys don't tell, if there is something. Nothing is copied."""
+    """Returns `state_dict` with an entry for the lost parts, if any. Copies no values."""
     if SHAPE in state_dict:
         raise InvalidArgument(f"'{SHAPE}' is Cairn's own key", key=SHAPE)
     shape = _shape_of(state_dict)
@@ -33,7 +33,7 @@ def with_shape(state_dict: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def shape_in(saved: Any) -> NestedShape:
-    """Of the value under `SHAPE`. Raises Corrupt."""
+    """Returns the NestedShape of the value under `SHAPE`. Raises Corrupt."""
     try:
         names, empty = saved
         shape = NestedShape({_place(place): key for place, key in names}, [_place(place) for place in empty])
@@ -56,7 +56,7 @@ def _shape_of(state_dict: Mapping[Any, Any]) -> NestedShape:
     while waiting:
         place, container, above = waiting.pop()
         if id(container) in above:
-            continue  # a state that contains itself is refused by whoever saves it
+            continue  # the save refuses a state that contains itself
         is_list = isinstance(container, list)
         for key, value in enumerate(container) if is_list else container.items():
             is_odd = not is_list and type(key) is not str and _is_plain(key)
@@ -74,7 +74,7 @@ def _shape_of(state_dict: Mapping[Any, Any]) -> NestedShape:
 
 
 def _is_plain(key: Any) -> bool:
-    """Whether a key can be read again without running code. Others come back as text."""
+    """Returns whether a key can be read back without running code. All remaining keys are read back as text."""
     if isinstance(key, tuple):
         return type(key) is tuple and all(type(part) is str or _is_plain(part) for part in key)
     return key is None or type(key) in (bool, int, float)

@@ -8,11 +8,11 @@ _PROC = Path("/proc")
 
 
 class ProcessActivity:
-    """Measures for how long a process and its descendants have done no work. One thread at a time.
+    """Measures how long a process and its descendants have done no work. One thread at a time.
 
-    Work is CPU time in steps of a clock tick (10 ms), or a byte that a system call has moved. A process that is
-    stopped, or whose every thread sleeps or waits in one call into the storage, does no work. A process that only polls
-    does: it uses CPU time.
+    Work is CPU time in steps of a clock tick (10 ms), or a byte that a system call has moved. A stopped process does no
+    work, nor does a process whose every thread sleeps or waits in a call into the storage. A polling process does work:
+    polling uses CPU time.
     """
 
     def __init__(self, pid: int) -> None:
@@ -21,7 +21,7 @@ class ProcessActivity:
         self._last_change = time.monotonic()
 
     def idle_seconds(self) -> float:
-        """Since the first call that saw the counters at their present values."""
+        """Returns the seconds since the call that first saw the present counter values."""
         counters = frozenset(_counters_of(pid) for pid in _with_descendants(self._pid))
         now = time.monotonic()
         if counters != self._counters:
@@ -32,7 +32,7 @@ class ProcessActivity:
 
 def _with_descendants(pid: int) -> list[int]:
     found = [pid]
-    for parent in found:  # grows in the loop: the children of the children follow
+    for parent in found:  # grows in the loop: children of children follow
         try:
             tasks = list((_PROC / str(parent) / "task").iterdir())
             children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
@@ -44,7 +44,7 @@ def _with_descendants(pid: int) -> list[int]:
 
 def _counters_of(pid: int) -> tuple[int, ...]:
     try:
-        # The command may hold spaces and brackets; the state is the first field after its last bracket.
+        # The command may hold spaces and brackets; the state is the first field after the last bracket.
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         user_ticks, system_ticks = int(fields[11]), int(fields[12])
         lines = (_PROC / str(pid) / "io").read_text().splitlines()

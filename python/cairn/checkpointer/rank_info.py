@@ -1,4 +1,4 @@
-"""Whose state it is: one rank of so many. As ``types`` it has the names of torch's module."""
+"""The rank that owns a state. Also importable under torch's module name ``types``."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -8,7 +8,7 @@ STATE_DICT: TypeAlias = dict[str, Any]
 
 @dataclass
 class RankInfo:
-    """A rank of the whole job, and how many there are."""
+    """A rank of the whole job, and the number of ranks."""
 
     global_rank: int
     global_world_size: int

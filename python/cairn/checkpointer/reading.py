@@ -1,4 +1,4 @@
-"""How a checkpoint is to be read."""
+"""The options of reading a checkpoint."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,16 +9,17 @@ from cairn.checkpoint import Verify
 
 
 class Reading(NamedTuple):
-    """What a caller of ``CheckpointReader.read`` asked for."""
+    """The options of a call of ``CheckpointReader.read``."""
 
-    place: Callable[[torch.Tensor], torch.Tensor]  # brings a new tensor from the CPU to where it goes
+    place: Callable[[torch.Tensor], torch.Tensor]  # moves a new tensor from the CPU to the requested device
     map_location: Any
     allow_pickle: bool
     verify: Verify
 
 
 def placement(map_location: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """For `Reading.place`. `map_location` is as in ``torch.load``: None, a device, its name, a dict, or a function."""
+    """Returns `Reading.place`. `map_location` is as in ``torch.load``: None, a device, a device's name, a dict, or a
+    function."""
     if map_location is None:
         return lambda tensor: tensor
     if isinstance(map_location, dict):

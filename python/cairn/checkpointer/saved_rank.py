@@ -1,4 +1,4 @@
-"""What one rank has saved alone: ``__{rank}.metadata`` and the data files that it names, read by the engine."""
+"""The checkpoint that a rank saved alone: ``__{rank}.metadata`` and the data files named there, read by the engine."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class SavedRank:
         self._reading = reading
 
     def tree(self) -> Branch:
-        """What is in it. Raises Corrupt."""
+        """Returns the tree of the saved state. Raises Corrupt."""
         paths = self._catalog.paths()
         shape = NestedShape({}, [])
         leaves = []
@@ -38,13 +38,13 @@ class SavedRank:
         return tree_of_paths(leaves, shape)
 
     def read_values(self, slots: Sequence[Slot]) -> None:
-        """Reads and decodes. Raises UnsafeContent for what must not be unpickled."""
+        """Reads and decodes the values of `slots`. Raises UnsafeContent for values that must not be unpickled."""
         payloads = self._payloads([slot.leaf.key for slot in slots])
         for slot, payload in zip(slots, payloads, strict=True):
             slot.value = load_value(slot.leaf.key, payload, self._reading.allow_pickle, self._reading.map_location)
 
     def read_tensors(self, slots: Sequence[Slot]) -> None:
-        """Fills those that have a target, and makes the others."""
+        """Fills the targets of `slots`, and makes new tensors for slots without a target."""
         state = _engine.StateDict()
         targets = TensorTarget(state)
         new: list[Slot] = []
@@ -87,7 +87,7 @@ class SavedRank:
             targets.add((leaf.key,), tensor)
 
     def _read_opaque(self, slot: Slot) -> None:
-        """Of tensors that only torch can read."""
+        """Reads a tensor that only torch can read."""
         leaf = slot.leaf
         state = _engine.StateDict()
         state.add_serialized_tensor((leaf.key,), b"", self._info(leaf.key)[0], leaf.shape, False)

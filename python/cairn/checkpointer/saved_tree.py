@@ -1,4 +1,5 @@
-"""A saved state as a tree, before anything of it is read: what sits where, and which entries are tensors."""
+"""A saved state as a tree, made before any data is read: the places of the entries, and the shapes and dtypes of
+tensors."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,14 +11,14 @@ from cairn._state.flattening import Path
 from cairn.checkpointer.nested_shape import NestedShape
 from cairn.errors import Corrupt
 
-_GAPS_MAX = 1 << 16  # in lists of which only the entries are known
+_GAPS_MAX = 1 << 16  # of a list: the bound of missing indices
 
 
 @dataclass
 class Leaf:
-    """An entry; `content` is its source's own. `dtype` and `shape` are those of a tensor; no dtype for other values.
+    """An entry; `content` belongs to the source. `dtype` and `shape` describe a tensor; values have no dtype.
 
-    `part_shape` is that of the part of a distributed tensor that was saved, if that is one and not the whole.
+    `part_shape`: for a distributed tensor of which a part was saved, the shape of the part.
     """
 
     key: str
@@ -32,11 +33,11 @@ class Branch:
     """A mapping, by its keys as text, or a list, by its indices."""
 
     entries: "dict[str | int, Node]" = field(default_factory=dict)
-    names: dict[str | int, Any] = field(default_factory=dict)  # keys that are no text, by their text
+    names: dict[str | int, Any] = field(default_factory=dict)  # keys that are not text, by their text
     is_list: bool = False
 
     def name(self, key: str | int) -> Any:
-        """The key itself."""
+        """Returns the original key."""
         return self.names.get(key, key)
 
 
@@ -44,7 +45,7 @@ Node: TypeAlias = Leaf | Branch
 
 
 def tree_of_paths(leaves: Iterable[tuple[Path, Leaf]], shape: NestedShape) -> Branch:
-    """The tree of leaves at these places. Raises Corrupt for what is no tree."""
+    """Returns the tree of leaves at the given paths. Raises Corrupt if the paths form no tree."""
     tree = _Growing()
     for path, leaf in leaves:
         tree.add(path, leaf, leaf.key)
@@ -63,7 +64,7 @@ class _Growing:
         self.branches: dict[Path, Branch] = {(): Branch()}
 
     def add(self, path: Path, node: Node, key: str) -> None:
-        """`key` is for the errors."""
+        """Adds a node. `key` is for the errors."""
         if not path:
             raise Corrupt(f"the metadata has no place for '{key}'", key=key)
         branch = self._branch(path[:-1], key)
@@ -72,7 +73,8 @@ class _Growing:
         branch.entries[path[-1]] = node
 
     def see_what_are_lists(self) -> None:
-        """Those with numbers. DCP leaves out empty mappings: what is missing between others is one."""
+        """Turns branches with numbers as keys into lists. DCP leaves out empty mappings: a missing index stands for an
+        empty mapping."""
         for path, branch in self.branches.items():
             numbers = [key for key in branch.entries if isinstance(key, int)]
             if not numbers:
@@ -99,7 +101,7 @@ class _Growing:
 
 
 def tree_of_value(value: Any, key: str) -> Node:
-    """A state that has been read already. Raises RecursionError for one that contains itself."""
+    """Returns the tree of a state in memory. Raises RecursionError for a state that contains itself."""
     if isinstance(value, Mapping):
         texts = [str(name) for name in value]
         unique = texts if len(set(texts)) == len(texts) else list(value)

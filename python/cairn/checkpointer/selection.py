@@ -1,10 +1,11 @@
-"""What of a saved state goes where in a template: decided and checked, as far as possible, before anything is read.
+"""The match of a template with a saved state, decided and checked as far as possible before data is read.
 
-1. A template and the tree of what is saved are walked through together (:class:`Selection`). Mappings of the template
-   say what is wanted; None stands for whatever is there. What the checkpoint lacks is noted and left as it is.
-2. Values are read, and held against what the template has in their places.
-3. Tensors are read: into those of the template, or into new ones.
-4. All is put into place (:meth:`Selection.settle`): mappings of the template are changed in place, lists are made anew.
+1. The template and the tree of the saved state are walked together (:class:`Selection`). The template's mappings select
+   entries; None selects everything below. Keys that the checkpoint lacks are recorded and left unchanged.
+2. Values are read, and compared with the types in the template.
+3. Tensors are read: into the template's tensors, or into new tensors.
+4. Everything is put into place (:meth:`Selection.settle`): mappings of the template are changed in place, lists are
+   made anew.
 """
 
 from collections.abc import Mapping
@@ -17,11 +18,11 @@ from cairn.errors import InvalidArgument
 
 
 class Mismatch(InvalidArgument, RuntimeError):
-    """The template has something else in a place than the checkpoint. (torch raises RuntimeError.)"""
+    """The template differs from the checkpoint in type, shape or dtype. (torch raises RuntimeError.)"""
 
 
 class Slot:
-    """A leaf that is wanted; `value` is what becomes of it. `target`: the template's, None if it has nothing there."""
+    """A selected leaf; `value` is the result. `target`: the template's object, None if the template has none."""
 
     def __init__(self, leaf: Leaf, target: Any, place: str) -> None:
         self.leaf = leaf
@@ -40,7 +41,7 @@ _Part: TypeAlias = "Slot | _Entries | list[_Part]"
 
 
 class Selection:
-    """Step 1, for `template` (None: everything). Raises Mismatch."""
+    """Runs step 1 for `template` (None: everything). Raises Mismatch."""
 
     def __init__(self, template: Any, tree: Node) -> None:
         self.missing: list[str] = []  # keys of the template that the checkpoint lacks
@@ -49,7 +50,7 @@ class Selection:
 
     @property
     def values(self) -> list[Slot]:
-        """What step 2 reads: its source sets each slot's `value`."""
+        """The slots of step 2: the source sets each slot's `value`."""
         return [slot for slot in self._slots if slot.leaf.dtype is None]
 
     @property
@@ -58,13 +59,13 @@ class Selection:
         return [slot for slot in self._slots if slot.leaf.dtype is not None]
 
     def check_values(self) -> None:
-        """The end of step 2. Raises Mismatch."""
+        """Ends step 2. Raises Mismatch."""
         for slot in self.values:
             if slot.target is not None and not isinstance(slot.target, type(slot.value)):
                 raise _mismatch(slot.place, type(slot.target), type(slot.value))
 
     def settle(self) -> Any:
-        """Step 4. Returns the template, or what is new if there is none."""
+        """Runs step 4. Returns the template, or the new state without a template."""
         return _settled(self._whole)
 
     def _select(self, target: Any, node: Node, place: str) -> _Part:

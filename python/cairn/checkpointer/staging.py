@@ -1,7 +1,7 @@
-"""Staging: a still copy of a live state, so that the trainer may change it while the copy is being written.
+"""Staging: an unchanging copy of a live state; the trainer may change the state while the copy is written.
 
-Between an ``AsyncCheckpointer`` and its native writer there is no such copy: the state's bytes go straight to their
-places in the files' images (:mod:`cairn._pending.async_saver`). The stagers here are for writers of somebody else's.
+Between an ``AsyncCheckpointer`` and its native writer no staged copy exists: the state's bytes go directly to their
+places in the files' images (:mod:`cairn._pending.async_saver`). The stagers here are for foreign writers.
 """
 
 import abc
@@ -16,11 +16,11 @@ import torch
 
 from cairn.checkpointer.rank_info import STATE_DICT
 
-_ALIGNMENT_BYTES = 64  # of a tensor in the buffer; every dtype's
+_ALIGNMENT_BYTES = 64  # of a tensor in the buffer; sufficient for every dtype
 
 
 class CheckpointStager(abc.ABC):
-    """Makes still copies of states."""
+    """Makes unchanging copies of states."""
 
     @abc.abstractmethod
     def stage(
@@ -28,20 +28,20 @@ class CheckpointStager(abc.ABC):
         state_dict: STATE_DICT,
         **kwargs: Any,
     ) -> STATE_DICT | Future[STATE_DICT]:
-        """A copy of `state_dict`, or a future of one; until that is done the state must not change."""
+        """Returns a copy of `state_dict`, or a future of a copy; the state must not change until the future is done."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Lets go of what it holds."""
+        """Releases the stager's memory and threads."""
 
 
 @dataclass
 class CheckpointStagerConfig:
-    """`use_async_staging`: the copy is made in the background, and ``stage`` returns a future of it.
+    """`use_async_staging`: the copy is made in the background, and ``stage`` returns a future of the copy.
 
-    `use_shared_memory`: another process can be given the copy without copying it again. `use_pinned_memory`: the copy
-    is in page-locked memory, where there is an accelerator and the memory is not shared. `use_non_blocking_copy`:
-    copies from a device do not wait for one another. All are hints: none of them needs an accelerator.
+    `use_shared_memory`: the copy is in shared memory, and can be passed to another process without a second copy.
+    `use_pinned_memory`: the copy is in page-locked memory, if an accelerator is available and the memory is not shared.
+    `use_non_blocking_copy`: copies from a device do not wait for each other. All are hints: none needs an accelerator.
     """
 
     use_pinned_memory: bool = True
@@ -51,17 +51,17 @@ class CheckpointStagerConfig:
 
 
 class _Found(NamedTuple):
-    """A tensor of the state, which keeps its id for itself, and another one that holds the storage that it had."""
+    """A tensor of the state, kept alive for its id, and a tensor that holds the storage at the time of the call."""
 
     tensor: torch.Tensor
     still: torch.Tensor
 
 
 class DefaultStager(CheckpointStager):
-    """Copies all tensors of a state into one buffer of the CPU's memory, and everything else as ``copy.deepcopy`` does.
+    """Copies all tensors of a state into one buffer in CPU memory, and all remaining objects with ``copy.deepcopy``.
 
-    Each copy has a buffer of its own, for as long as anybody holds a tensor of it: copies never overwrite each other.
-    To be used by one thread.
+    Each copy has its own buffer while a tensor of the copy is alive: copies never overwrite each other. One thread at a
+    time may use a stager.
     """
 
     def __init__(self, config: CheckpointStagerConfig | None = None) -> None:
@@ -70,7 +70,7 @@ class DefaultStager(CheckpointStager):
 
     @property
     def config(self) -> CheckpointStagerConfig:
-        """As it was given."""
+        """The configuration of the stager."""
         return self._config
 
     def stage(
@@ -78,9 +78,9 @@ class DefaultStager(CheckpointStager):
         state_dict: STATE_DICT,
         **kwargs: Any,
     ) -> STATE_DICT | Future[STATE_DICT]:
-        """As in CheckpointStager. `kwargs` are for other stagers.
+        """As in CheckpointStager. `kwargs` are ignored.
 
-        A tensor that is given other memory (``tensor.data = other``) meanwhile is staged as it was at the call.
+        If a tensor is given new memory (``tensor.data = other``) during the copy, the old memory is staged.
         """
         found: dict[int, _Found] = {}
         _find_tensors(state_dict, found)
@@ -91,7 +91,7 @@ class DefaultStager(CheckpointStager):
         return self._thread.submit(self._copy, state_dict, found)
 
     def close(self) -> None:
-        """Waits for the copy that is being made."""
+        """Waits for a running copy."""
         if self._thread is not None:
             self._thread.shutdown(wait=True)
             self._thread = None
@@ -112,7 +112,7 @@ class DefaultStager(CheckpointStager):
                 copies[number] = copied.requires_grad_(owner.requires_grad)
         if _has_accelerator():
             torch.accelerator.synchronize()
-        copied_state: STATE_DICT = copy.deepcopy(state_dict, copies)  # what is in the memo is copied already
+        copied_state: STATE_DICT = copy.deepcopy(state_dict, copies)  # tensors in the memo are copied already
         return copied_state
 
     def _buffer(self, size: int) -> torch.Tensor:
@@ -125,7 +125,8 @@ class DefaultStager(CheckpointStager):
 
 
 def _find_tensors(state: Any, found: dict[int, _Found]) -> None:
-    """Plain tensors in nested mappings, lists and tuples, by id. Others are left to ``copy.deepcopy``."""
+    """Finds plain tensors in nested mappings, lists and tuples, by id. ``copy.deepcopy`` copies all remaining
+    tensors."""
     waiting = [state]
     seen: set[int] = set()
     while waiting:

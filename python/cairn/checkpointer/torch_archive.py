@@ -1,7 +1,7 @@
-"""What torch's own CheckpointWriter wrote: ``checkpoint_{rank}.pt``, one ``torch.save`` of the whole state.
+"""The file of torch's own CheckpointWriter: ``checkpoint_{rank}.pt``, one ``torch.save`` of the whole state.
 
-It is read by the rules of ``torch.load(weights_only=True)`` unless the caller allows pickles to run, and mapped into
-memory: of the tensors, only those that are wanted are read. It has no checksums that anybody could compare.
+The file is read by the rules of ``torch.load(weights_only=True)`` unless the caller allows pickles to run, and
+memory-mapped: only the selected tensors are read. The file has no usable checksums.
 """
 
 from collections.abc import Sequence
@@ -23,19 +23,19 @@ class TorchArchive:
         self._reading = reading
 
     def tree(self) -> Branch:
-        """What is in it. Raises UnsafeContent, Corrupt."""
+        """Returns the tree of the saved state. Raises UnsafeContent, Corrupt."""
         tree = tree_of_value(load_torch_file(self._file, self._reading.allow_pickle), "")
         if not isinstance(tree, Branch) or tree.is_list:
             raise Corrupt(f"{self._file.name} holds no state dict", file=self._file.name)
         return tree
 
     def read_values(self, slots: Sequence[Slot]) -> None:
-        """They are there already."""
+        """Sets the values, which tree() has already read."""
         for slot in slots:
             slot.value = slot.leaf.content
 
     def read_tensors(self, slots: Sequence[Slot]) -> None:
-        """Fills those that have a target, and makes the others."""
+        """Fills the targets of `slots`, and makes new tensors for slots without a target."""
         for slot in slots:
             source = slot.leaf.content
             if slot.target is None:

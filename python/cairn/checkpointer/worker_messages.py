@@ -1,7 +1,7 @@
-"""What a CheckpointProcess and its Python child say to each other. Both run one version of Cairn; nothing is stored.
+"""The messages between a CheckpointProcess and its Python child. Both run one version of Cairn; nothing is stored.
 
-The child unpickles what the trainer sends: the state and the user's own writer are Python objects. The trainer
-unpickles nothing that the child sends: an answer is JSON.
+The child unpickles the trainer's requests: the state and the user's own writer are Python objects. The trainer
+unpickles nothing from the child: a response is JSON.
 """
 
 import io
@@ -21,7 +21,7 @@ _ALIGNMENT_BYTES = 64
 
 
 class RequestType(Enum):
-    """What the child is to do."""
+    """The operations of the child."""
 
     PING = "ping"
     WRITE_CHECKPOINT = "write_checkpoint"
@@ -30,7 +30,7 @@ class RequestType(Enum):
 
 @dataclass
 class WorkerRequest:
-    """To the child. `payload` of WRITE_CHECKPOINT: state_dict (a SharedState), path, kwargs."""
+    """A request to the child. `payload` of WRITE_CHECKPOINT: state_dict (a SharedState), path, kwargs."""
 
     request_type: RequestType
     payload: dict[str, Any]
@@ -42,7 +42,7 @@ _TRACE_CHARACTERS_MAX = 100_000
 
 @dataclass
 class WorkerResponse:
-    """From the child. `error_msg` is the text of a traceback; `payload` then holds the ``exception``."""
+    """A response of the child. `error_msg` is the text of a traceback; `payload` then holds the ``exception``."""
 
     request_type: RequestType
     success: bool
@@ -50,7 +50,7 @@ class WorkerResponse:
     payload: dict[str, Any] | None = None
 
     def encode(self) -> bytes:
-        """The answer as the trainer reads it."""
+        """Returns the response as JSON for the trainer."""
         answer: dict[str, Any] = {"request": self.request_type.value, "success": self.success}
         if self.error_msg is not None and self.payload is not None:
             error = self.payload["exception"]
@@ -61,7 +61,7 @@ class WorkerResponse:
 
     @staticmethod
     def decode(answer: bytes) -> "WorkerResponse":
-        """The other way. The exception is made again by ``exception_of``."""
+        """Decodes the JSON of encode(). ``exception_of`` rebuilds the exception."""
         fields = json.loads(answer)
         response = WorkerResponse(RequestType(fields["request"]), fields["success"])
         if "exception" in fields:
@@ -72,10 +72,10 @@ class WorkerResponse:
 
 @dataclass
 class SharedState:
-    """A state on its way to another process: its tensors in shared memory, all else pickled.
+    """A state on the way to another process: tensors in shared memory, all remaining objects pickled.
 
-    `buffers` are few: storages that are not shared yet are copied into one, so that a state of many tensors does not
-    need a file descriptor for each. `places`: buffer and offset in bytes, by storage.
+    `buffers` are few: unshared storages are copied into a single buffer; a state of many tensors then needs few file
+    descriptors. `places`: buffer and offset in bytes, by storage.
     """
 
     pickled: bytes
@@ -84,7 +84,7 @@ class SharedState:
 
     @classmethod
     def of(cls, state: Any) -> "SharedState":
-        """`state`, whose tensors must not change until the other process is done with them."""
+        """Makes the SharedState of `state`, whose tensors must not change until the other process is done."""
         stream = io.BytesIO()
         pickler = _Pickler(stream)
         pickler.dump(state)
@@ -110,11 +110,11 @@ class SharedState:
         return cls(stream.getvalue(), buffers, places)
 
     def restored(self) -> Any:
-        """The state, in the other process. Its tensors are views of the buffers."""
+        """Returns the state, in the other process. Its tensors are views of the buffers."""
         return _Unpickler(io.BytesIO(self.pickled), self).load()
 
     def tensor(self, storage: int, dtype: torch.dtype, offset: int, size: Any, stride: Any) -> torch.Tensor:
-        """A tensor of the state; `offset`, of its first element, and `stride` in elements."""
+        """Returns a tensor of the state; `offset`, of the first element, and `stride` are in elements."""
         buffer, base = self.places[storage]
         return torch.empty(0, dtype=dtype, device="cpu").set_(
             self.buffers[buffer].untyped_storage(), base // dtype.itemsize + offset, size, stride
@@ -122,7 +122,7 @@ class SharedState:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out the elements of plain tensors of the CPU, and notes their storages."""
+    """Leaves out the elements of plain CPU tensors, and records their storages."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
@@ -130,7 +130,8 @@ class _Pickler(pickle.Pickler):
         self._numbers: dict[int, int] = {}
 
     def persistent_id(self, value: Any) -> Any:
-        """What stands for a tensor."""
+        """Returns the placeholder of a tensor: the storage's number, dtype, offset, shape, stride, and
+        requires_grad."""
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(value):
             return None
         storage = value.untyped_storage()
@@ -148,7 +149,7 @@ class _Unpickler(pickle.Unpickler):
         self._shared = shared
 
     def persistent_load(self, saved: Any) -> torch.Tensor:
-        """The tensor that an id stands for."""
+        """Returns the tensor of a placeholder."""
         place, requires_grad = saved
         return self._shared.tensor(*place).requires_grad_(requires_grad)
 

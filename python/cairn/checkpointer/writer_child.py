@@ -1,12 +1,12 @@
-"""A Python process that runs somebody's CheckpointWriter, for programs that bring their own.
+"""A Python process that runs a CheckpointWriter of the caller's own.
 
-It is spawned: a fresh interpreter, which imports torch. A write that fails is reported, with its exception, and the
-child is ready for the next; a child that died is replaced by a new one at the next write. It ends with its parent.
+The child is spawned: a fresh interpreter, which imports torch. The child reports a failed write, with its exception,
+and is ready for the next write; the next write replaces a dead child. The child ends with its parent.
 
-Every wait for the child has a deadline. To get ready and to end have fixed ones. A write runs the caller's code, which
-reports no progress: the child is given up when its process has done no work (:mod:`process_activity`) for the longest
-of the deadlines of :func:`cairn.configure_saves`. A child that is given up is killed. Inside the child those deadlines
-count for each call of Cairn's own writer into the storage.
+Every wait for the child has a deadline. Start and end have fixed deadlines. A write runs the caller's code, which
+reports no progress: the parent kills the child when the child's process has done no work (:mod:`process_activity`) for
+the longest of the deadlines of :func:`cairn.configure_saves`. Inside the child, those deadlines limit each call of
+Cairn's own writer into the storage.
 """
 
 import contextlib
@@ -36,32 +36,33 @@ from cairn.checkpointer.worker_messages import (
 )
 from cairn.errors import Error
 
-_LOOK_SECONDS = 1.0  # at a child that has not answered
+_LOOK_SECONDS = 1.0  # between checks of a child without an answer
 _KILL_SECONDS = 10.0  # a killed process ends at once, unless the kernel waits for its storage
 
 
 class ProcessFailure(Error, RuntimeError):
-    """The checkpoint process has died, or could not do what it was asked to; the cause, if it is known, is chained."""
+    """The checkpoint process has died, or a request to it failed; a known cause is chained."""
 
     code = "kUnavailable"
 
 
 class ProcessTimeout(ProcessFailure, TimeoutError):
-    """The checkpoint process did not get ready in time, or stopped working on a write; it was killed."""
+    """The checkpoint process did not get ready in time, or stopped working on a write, and was killed."""
 
 
 class WriterChild:
     """The parent's side. One thread at a time."""
 
     def __init__(self, rank_info: RankInfo, init: tuple[Callable[..., None], tuple[Any, ...]], writer: Any) -> None:
-        """`init` is called first, with its arguments; `writer` is what makes the CheckpointWriter, with keywords."""
+        """`init`: the function that the child calls first, and its arguments. `writer`: the function that makes the
+        CheckpointWriter, and its keywords."""
         self._arguments = (rank_info, *init, *writer)
         self._rank = rank_info.global_rank
         self._pipe: Connection | None = None
         self.process: Any = None
 
     def start(self, timeout_secs: float) -> None:
-        """Makes sure that a child is there and ready. Raises ProcessTimeout, ProcessFailure."""
+        """Starts a child unless a live child is ready. Raises ProcessTimeout, ProcessFailure."""
         if self._pipe is not None and self.process.is_alive():
             return
         self._drop()
@@ -69,7 +70,7 @@ class WriterChild:
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
         self.process.start()
-        theirs.close()  # so that the child's death ends what comes through the pipe
+        theirs.close()  # the child's death then ends the pipe
         try:
             self._ask(RequestType.PING, {}, _until(timeout_secs, "was not ready within"))
         except BaseException:
@@ -77,9 +78,10 @@ class WriterChild:
             raise
 
     def write(self, state: Any, path: str, kwargs: dict[str, Any]) -> None:
-        """Returns when the child's writer has. Raises ProcessFailure; ProcessTimeout if the child stopped working."""
+        """Returns when the child's writer has returned. Raises ProcessFailure; ProcessTimeout if the child stopped
+        working."""
         assert self.process is not None
-        shared = SharedState.of(state)  # lives until the child is done with it
+        shared = SharedState.of(state)  # lives until the child has written
         deadlines = save_deadlines.current()
         payload = {"state_dict": shared, "path": path, "kwargs": kwargs, "deadlines": deadlines}
         activity = ProcessActivity(self.process.pid)
@@ -87,7 +89,7 @@ class WriterChild:
         self._ask(RequestType.WRITE_CHECKPOINT, payload, expired)
 
     def stop(self, timeout_secs: float) -> None:
-        """Lets the child end, and kills it if that takes longer."""
+        """Asks the child to end, and kills the child after `timeout_secs`."""
         if self.process is not None and self.process.is_alive():
             with contextlib.suppress(ProcessFailure):
                 self._ask(RequestType.TERMINATE_PROCESS, {}, _until(timeout_secs, "did not end within"))
@@ -95,7 +97,8 @@ class WriterChild:
         self._drop()
 
     def _ask(self, request: RequestType, payload: dict[str, Any], expired: Callable[[], str]) -> None:
-        """`expired` says why the child is given up, and is empty until then."""
+        """Sends a request and waits for the response. `expired` returns the reason to give the child up; empty until
+        then."""
         assert self._pipe is not None
         try:
             self._send(self._pipe, WorkerRequest(request, payload))
@@ -106,7 +109,7 @@ class WriterChild:
                         f"Timed out: the checkpoint process of rank {self._rank} {reason} ({request.value})",
                         rank=self._rank,
                     )
-            # The answer of a child that has died since is still in the pipe.
+            # The pipe still holds the response of a child that has died since.
             response = WorkerResponse.decode(self._pipe.recv_bytes(RESPONSE_BYTES_MAX))
         except (EOFError, ConnectionError) as error:
             self.process.join(_KILL_SECONDS)
@@ -124,11 +127,12 @@ class WriterChild:
 
     @staticmethod
     def _send(pipe: Connection, request: WorkerRequest) -> None:
-        """Raises if `request` can't be pickled. A thread sends it: a child that reads nothing blocks its sender."""
+        """Sends `request` in a thread, because a child that does not read blocks the sender. Raises if `request` can't
+        be pickled."""
         message = ForkingPickler.dumps(request)
 
         def send() -> None:
-            with contextlib.suppress(OSError, TypeError):  # the child is gone, or given up: the pipe is closed
+            with contextlib.suppress(OSError, TypeError):  # the child has died or was killed, and the pipe is closed
                 pipe.send_bytes(message)
 
         threading.Thread(target=send, name="cairn-request", daemon=True).start()
@@ -144,13 +148,13 @@ class WriterChild:
 
 
 def _until(timeout_secs: float, failing: str) -> Callable[[], str]:
-    """For WriterChild._ask: expired `timeout_secs` from now."""
+    """Returns an `expired` function for WriterChild._ask: expires `timeout_secs` from now."""
     end = time.monotonic() + timeout_secs
     return lambda: f"{failing} {timeout_secs:g} s" if time.monotonic() >= end else ""
 
 
 def _has_stopped(activity: ProcessActivity, seconds: float) -> str:
-    """For WriterChild._ask: expired when the process has done no work for `seconds`."""
+    """Returns the reason for WriterChild._ask when the process has done no work for `seconds`; "" before."""
     if activity.idle_seconds() < seconds:
         return ""
     return (
@@ -167,8 +171,8 @@ def _serve(
     make_writer: Callable[..., Any],
     writer_args: dict[str, Any],
 ) -> None:
-    """The child's side."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer; what is staged is written
+    """Runs the child's side."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer; the child finishes the staged state
     try:
         init(*init_args)
         writer = make_writer(**{"rank_info": rank_info, **writer_args})
@@ -183,7 +187,7 @@ def _serve(
             try:
                 if request is RequestType.WRITE_CHECKPOINT:
                     _write(writer, **received.payload)
-                del received  # with the memory of the state
+                del received  # frees the memory of the state
                 response = WorkerResponse(request, success=True).encode()
             except Exception as error:
                 response = _failure(request, error)
