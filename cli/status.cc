@@ -25,19 +25,19 @@ std::string_view text_of(SaveInFlightWriter::State state) {
   return "";
 }
 
-std::string_view text_of(SaveInFlight::Verdict verdict) {
-  switch (verdict) {
-    case SaveInFlight::Verdict::kNone: return "none";
-    case SaveInFlight::Verdict::kCommitted: return "committed";
-    case SaveInFlight::Verdict::kFailed: return "failed";
+std::string_view text_of(SaveInFlight::Decision decision) {
+  switch (decision) {
+    case SaveInFlight::Decision::kNone: return "none";
+    case SaveInFlight::Decision::kCommitted: return "committed";
+    case SaveInFlight::Decision::kFailed: return "failed";
   }
   return "";
 }
 
 std::string_view story_of(const SaveInFlight& save) {
   if (!save.is_readable) return "of another user, who alone may look at it";
-  if (save.verdict == SaveInFlight::Verdict::kCommitted) return "committed, about to end";
-  if (save.verdict == SaveInFlight::Verdict::kFailed) return "failed, about to end";
+  if (save.decision == SaveInFlight::Decision::kCommitted) return "committed, about to end";
+  if (save.decision == SaveInFlight::Decision::kFailed) return "failed, about to end";
   return save.is_leftover ? "died: the next save removes it" : "under way";
 }
 
@@ -101,7 +101,7 @@ void write_save(JsonWriter& json, const SaveInFlight& save) {
   json.key("save_id").text(to_hex(save.save_id));
   json.key("job_id").text(to_hex(save.job_id));
   json.key("save_number").number(save.save_number);
-  json.key("verdict").text(text_of(save.verdict));
+  json.key("decision").text(text_of(save.decision));
   json.key("is_leftover").boolean(save.is_leftover);
   json.key("is_readable").boolean(save.is_readable);
   json.key("writers").begin_array();

@@ -10,7 +10,7 @@ from job import Job
 from orders import Strike
 
 # The collectives of a save (the top of src/checkpointer/save.cc): the local plans, the assignments, the results of the
-# writes, the verdict. If a save makes other calls, its protocol has changed, and these places mean nothing.
+# writes, the decision. If a save makes other calls, its protocol has changed, and these places mean nothing.
 CALLS = ["gather", "scatter", "gather", "broadcast"]
 GATHER_PLANS, SCATTER_ASSIGNMENTS, GATHER_WRITTEN, BROADCAST_VERDICT = range(4)
 

@@ -1,5 +1,5 @@
 // Reads any bytes as each file in a save's private folder that a foreign process may read: leases, the marks of failed
-// ranks, the verdict, and the list of replaced files, which a later save removes. The removal must never remove a file
+// ranks, the decision, and the list of replaced files, which a later save removes. The removal must never remove a file
 // that is not a data file, nor a file that the checkpoint in place needs.
 #include <cairn/durability.h>
 
@@ -56,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const cairn::fuzz::DecodingBounds bounds(6 * size);
     (void)cairn::commit::read_lease(disk, folder + "/lease");
     (void)marks.look();
-    (void)marks.look_for_verdict();
+    (void)marks.find_decision();
   }
   {
     const cairn::fuzz::DecodingBounds bounds(6 * size);

@@ -36,14 +36,14 @@ struct SaveInFlightWriter {
 
 struct SaveInFlight {
   // The result of the save, by the marks in its private folder.
-  enum class Verdict : std::uint8_t { kNone, kCommitted, kFailed };
+  enum class Decision : std::uint8_t { kNone, kCommitted, kFailed };
 
   SaveId save_id;
   SaveId job_id;                            // zero if the lease can't be read; save_number too
   std::uint64_t save_number = 0;            // counts the saves of a job
   std::vector<SaveInFlightWriter> writers;  // the coordinator first
   std::vector<Error> failures;              // of failed ranks; each error has its rank
-  Verdict verdict = Verdict::kNone;
+  Decision decision = Decision::kNone;
   bool is_leftover = false;  // the leases have run out: the next save removes the files
   // False if only a different user may enter the private folder: then only the save id is known.
   bool is_readable = true;

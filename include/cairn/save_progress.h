@@ -11,7 +11,7 @@ enum class SavePhase : std::uint8_t {
   kWriting,     // files are written
   kSyncing,     // files are synced: no bytes are counted
   kPublishing,  // files get their final names
-  kWaiting,     // for the files of the remaining ranks, or for the coordinator's verdict
+  kWaiting,     // for the files of the remaining ranks, or for the coordinator's decision
   kCommitting,  // `.metadata` is renamed into place, and replaced files are removed
   kEnded,
 };

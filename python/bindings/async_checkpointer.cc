@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
+#include "async_save.h"
 #include "bound.h"
 #include "call_options.h"
 #include "catalog.h"
-#include "save_under_way.h"
 #include "text.h"
 
 namespace cairn::python {
@@ -46,24 +46,24 @@ std::unique_ptr<WriterProcess> make_process(const nb::bytes& executable, double 
 }
 
 // `terms`: (asynchronous staging, torn snapshot alarm, the owner of the memory that `state` points into).
-std::unique_ptr<SaveUnderWay> save_state(AsyncCheckpointer& self, const nb::bytes& directory, const StateDict& state,
-                                         const nb::tuple& terms, const nb::kwargs& keywords) {
+std::unique_ptr<PythonAsyncSave> save_state(AsyncCheckpointer& self, const nb::bytes& directory, const StateDict& state,
+                                            const nb::tuple& terms, const nb::kwargs& keywords) {
   AsyncSaveOptions options;
   options.save = save_options_of(keywords);
   options.asynchronous_staging = nb::cast<bool>(terms[0]);
   options.torn_snapshot_alarm = nb::cast<bool>(terms[1]);
   // Made before the save begins: a signal handler may raise an exception out of the call after the copy has begun.
   nb::object kept = options.asynchronous_staging ? nb::object(nb::borrow(terms[2])) : nb::object();
-  auto under_way = std::make_unique<SaveUnderWay>(std::move(kept), options.save.deadlines.progress);
-  options.confirm_sources = under_way->confirmation();
+  auto save = std::make_unique<PythonAsyncSave>(std::move(kept), options.save.deadlines.progress);
+  options.confirm_sources = save->confirmation();
   const std::filesystem::path path = to_filesystem_path(directory);
   without_lock(options.save, keywords, [&]() -> Result<void> {
-    Result<AsyncSave> save = self.save(path, state, options);
-    if (!save) return std::move(save).error();
-    under_way->began(std::move(*save));
+    Result<AsyncSave> begun = self.save(path, state, options);
+    if (!begun) return std::move(begun).error();
+    save->began(std::move(*begun));
     return {};
   });
-  return under_way;
+  return save;
 }
 
 // `reason` is an argument for reason_of().
@@ -102,13 +102,13 @@ bool is_ready_within(double seconds, const std::shared_future<T>& future) {
 }
 
 // False after the time-out.
-bool wait_copied(const SaveUnderWay& self, double seconds) {
+bool wait_copied(const PythonAsyncSave& self, double seconds) {
   const nb::gil_scoped_release released;
   return self.wait_copied(milliseconds_of(seconds));
 }
 
 // `moved`: the keys of tensors whose memory was freed during the copy.
-void confirm(SaveUnderWay& self, const std::vector<std::string>& moved) {
+void confirm(PythonAsyncSave& self, const std::vector<std::string>& moved) {
   if (moved.empty()) return self.confirm({});
   std::string list;
   for (const std::string& key : moved) list.append(list.empty() ? "'" : ", '").append(key).append("'");
@@ -119,7 +119,7 @@ void confirm(SaveUnderWay& self, const std::vector<std::string>& moved) {
 }
 
 // False after the time-out.
-bool wait_staged(const SaveUnderWay& self, double seconds) {
+bool wait_staged(const PythonAsyncSave& self, double seconds) {
   const AsyncSave& save = self.save();
   if (!is_ready_within(seconds, save.staging)) return false;
   unwrap(save.staging.get());
@@ -127,7 +127,7 @@ bool wait_staged(const SaveUnderWay& self, double seconds) {
 }
 
 // (save id, whether catalog() can be called, bytes written, warnings), or None after the time-out.
-nb::object wait_written(const SaveUnderWay& self, double seconds) {
+nb::object wait_written(const PythonAsyncSave& self, double seconds) {
   const AsyncSave& save = self.save();
   if (!is_ready_within(seconds, save.write)) return nb::none();
   const AsyncSaveReport report = unwrap(save.write.get());
@@ -135,7 +135,7 @@ nb::object wait_written(const SaveUnderWay& self, double seconds) {
                         strings(report.warnings));
 }
 
-SharedCatalog catalog_of(const SaveUnderWay& self) {
+SharedCatalog catalog_of(const PythonAsyncSave& self) {
   const AsyncSaveReport report = unwrap(self.save().write.get());
   Result<Catalog> catalog = Error(ErrorCode::kInternal, "not rendered");
   {
@@ -146,7 +146,7 @@ SharedCatalog catalog_of(const SaveUnderWay& self) {
 }
 
 // (phase, bytes written, bytes in all)
-nb::tuple progress_of(const SaveUnderWay& self) {
+nb::tuple progress_of(const PythonAsyncSave& self) {
   const SaveProgress progress = self.save().progress();
   return nb::make_tuple(to_str(name_of(progress.phase)), progress.bytes_written, progress.bytes_total);
 }
@@ -180,11 +180,11 @@ void bind_async_checkpointer(nb::module_& module) {
              unwrap(std::move(started));
            })
       .def_prop_ro("pid", [](const WriterProcess& self) { return self.process->pid(); });
-  nb::class_<SaveUnderWay>(module, "AsyncSave")
+  nb::class_<PythonAsyncSave>(module, "AsyncSave")
       .def("wait_copied", &wait_copied)
       .def("confirm", &confirm)
-      .def("release", &SaveUnderWay::release)
-      .def("leave", &SaveUnderWay::leave)
+      .def("release", &PythonAsyncSave::release)
+      .def("leave", &PythonAsyncSave::leave)
       .def("wait_staged", &wait_staged)
       .def("wait_written", &wait_written)
       .def("catalog", &catalog_of)

@@ -49,9 +49,9 @@ const char* text_of(SaveInFlightWriter::State state) {
   return "";
 }
 
-nb::object verdict_of(const SaveInFlight& save) {
-  if (save.verdict == SaveInFlight::Verdict::kNone) return nb::none();
-  return to_str(save.verdict == SaveInFlight::Verdict::kCommitted ? "committed" : "failed");
+nb::object decision_of(const SaveInFlight& save) {
+  if (save.decision == SaveInFlight::Decision::kNone) return nb::none();
+  return to_str(save.decision == SaveInFlight::Decision::kCommitted ? "committed" : "failed");
 }
 
 nb::tuple writer_of(const SaveInFlightWriter& writer) {
@@ -79,7 +79,7 @@ nb::list saves_below(const nb::bytes& root) {
     for (const Error& failure : save.failures) failures.append(nb::make_tuple(failure.rank(), to_str(failure.what())));
     const std::string& directory = save.directory.native();
     saves.append(nb::make_tuple(to_str(to_hex(save.save_id)), to_str(to_hex(save.job_id)), save.save_number,
-                                verdict_of(save), save.is_leftover, writers, failures, save.is_readable,
+                                decision_of(save), save.is_leftover, writers, failures, save.is_readable,
                                 nb::bytes(directory.data(), directory.size())));
   }
   return saves;

@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "checkpointer/async_trip.h"
+#include "checkpointer/async_save_operation.h"
 #include "format/dcp/metadata_decoder.h"
 #include "os/parallel.h"
 #include "os/start_thread.h"
@@ -141,7 +141,7 @@ struct AsyncCheckpointer::Impl {
   Background background;
   std::shared_future<Result<AsyncSaveReport>> previous;
   bool previous_reported = true;
-  std::list<std::shared_future<Result<AsyncSaveReport>>> under_way;
+  std::list<std::shared_future<Result<AsyncSaveReport>>> in_flight;
   bool closed = false;
 
   writer::SaveWriter& writer() {
@@ -188,17 +188,17 @@ Result<AsyncSave> AsyncCheckpointer::save(const std::filesystem::path& directory
     }
   }
   const CheckpointStager::Impl& stager = impl_->options.stager->impl();
-  const checkpointer::AsyncMeans means{
+  const checkpointer::AsyncSaveResources resources{
       &impl_->options.stager->impl().arenas, stager.thread_count, &impl_->writer(), &impl_->plans,
       [impl = impl_.get()](std::function<void()> work) { return impl->background.run(std::move(work)); }};
-  Result<AsyncSave> save = checkpointer::AsyncTrip(means, directory, options).run(given);
+  Result<AsyncSave> save = checkpointer::AsyncSaveOperation(resources, directory, options).run(given);
   if (!save) return std::move(save).error().while_doing(saving_to(directory));
   impl_->previous = save->write;
   impl_->previous_reported = false;
-  impl_->under_way.remove_if([](const std::shared_future<Result<AsyncSaveReport>>& write) {
+  impl_->in_flight.remove_if([](const std::shared_future<Result<AsyncSaveReport>>& write) {
     return write.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   });
-  impl_->under_way.push_back(save->write);
+  impl_->in_flight.push_back(save->write);
   return save;
 }
 
@@ -230,8 +230,8 @@ Result<void> AsyncCheckpointer::close() {
   impl_->closed = true;
   impl_->background.join_all();
   Result<void> first = impl_->options.overlap ? Result<void>() : impl_->await_previous({});
-  for (const auto& write : impl_->under_way) write.wait();
-  impl_->under_way.clear();
+  for (const auto& write : impl_->in_flight) write.wait();
+  impl_->in_flight.clear();
   return first;
 }
 

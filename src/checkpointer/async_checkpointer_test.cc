@@ -214,8 +214,8 @@ TEST_P(AsyncSaves, FailOnAllRanksIfOneHasNoState) {
     AsyncSaveOptions together;
     together.save.collectives = &collectives;
     if (rank == 1) {
-      const Error told = checkpointer.abandon_save(Error(ErrorCode::kUnsupported, "no state here"), together);
-      EXPECT_EQ(told.code(), ErrorCode::kUnsupported);
+      const Error error = checkpointer.abandon_save(Error(ErrorCode::kUnsupported, "no state here"), together);
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
       return;
     }
     const auto save = checkpointer.save(directory_, row.state, together);

@@ -97,7 +97,7 @@ TEST(Crash, WhileADeadSaveIsSettledLeavesTheOldOrTheNewCheckpoint) {
         } else {
           disk.fail_at(disk.operation_count() + fault_at, Error::from_errno(EIO, "injected"));
         }
-        (void)writer::settle_in(disk, *dead, Error(ErrorCode::kUnavailable, "killed"));
+        (void)writer::clean_up_dead_save_in(disk, *dead, Error(ErrorCode::kUnavailable, "killed"));
         ++settled;
         fired = fired || disk.fault_fired();
         disk.lose_power(seed);

@@ -74,8 +74,8 @@ std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& sav
   add(std::string(commit::kLeaseName), std::nullopt);
   for (const std::uint32_t rank : seen->leases) add(commit::rank_lease_name(rank), rank);
   for (auto& [rank, failure] : seen->failures) save.failures.push_back(std::move(failure));
-  if (seen->verdict) {
-    save.verdict = seen->verdict->failure ? SaveInFlight::Verdict::kFailed : SaveInFlight::Verdict::kCommitted;
+  if (seen->decision) {
+    save.decision = seen->decision->failure ? SaveInFlight::Decision::kFailed : SaveInFlight::Decision::kCommitted;
   }
   const auto clock = commit::StorageClock::of_this_host();  // nothing is changed here
   const Result<bool> run_out = commit::lease_has_run_out(storage, marks.folder(), clock);

@@ -276,8 +276,8 @@ Error abandon_load(const Error& reason, const LoadOptions& options) {
 }
 
 Result<void> agree(const Result<void>& mine, const LoadOptions& options) {
-  Result<std::string> told = mine ? Result<std::string>(std::string()) : mine.error();
-  CAIRN_TRY(checkpointer::Ranks(options.collectives, 0).all_gather(std::move(told)));
+  Result<std::string> outcome = mine ? Result<std::string>(std::string()) : mine.error();
+  CAIRN_TRY(checkpointer::Ranks(options.collectives, 0).all_gather(std::move(outcome)));
   return {};
 }
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "checkpointer/async_trip.h"
+#include "checkpointer/async_save_operation.h"
 #include "os/testing/memory_files.h"
 #include "storage/testing/scratch_directory.h"
 #include "writer/thread_writer.h"
@@ -38,7 +38,7 @@ struct SavingRank {
   // The failure of the call or of the write. `meanwhile` is called again and again while the call waits.
   std::optional<Error> save(const std::filesystem::path& directory, Collectives* collectives = nullptr,
                             const std::function<void()>& meanwhile = {}) {
-    const AsyncMeans means{&arenas, 1, &writer, &plans, {}};
+    const AsyncSaveResources resources{&arenas, 1, &writer, &plans, {}};
     AsyncSaveOptions options;
     options.save.collectives = collectives;
     options.save.durability = Durability::kBuffered;
@@ -47,7 +47,7 @@ struct SavingRank {
       if (meanwhile) meanwhile();
       return Clock::now() > end;  // so that the test fails if the wait has no limit
     };
-    const auto saved = AsyncTrip(means, directory, options).run(&state);
+    const auto saved = AsyncSaveOperation(resources, directory, options).run(&state);
     if (!saved) return saved.error();
     const Result<AsyncSaveReport>& written = saved->write.get();
     return written ? std::nullopt : std::optional(written.error());

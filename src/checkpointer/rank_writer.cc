@@ -16,13 +16,13 @@ Result<std::unique_ptr<RankWriter>> RankWriter::make(const RankPart& part, std::
 }
 
 Result<void> RankWriter::lay_out(std::span<const ItemSource> sources) {
-  places_.resize(sources.size());
+  locations_.resize(sources.size());
   for (const ItemFile& file : item_files(sources, part_.file_per_item)) {
     const auto number = static_cast<std::uint32_t>(images_.size());
     const data_file::ImageIdentity identity{part_.ticket.identity.save_id, part_.rank, number, part_.file_count};
     CAIRN_TRY_ASSIGN(FileImage image, FileImage::make(identity, file.sources));
     for (std::size_t i = 0; i < file.indices.size(); ++i) {
-      places_[file.indices[i]] = {number, image.extent(i).item_offset, image.extent(i).item_length};
+      locations_[file.indices[i]] = {number, image.extent(i).item_offset, image.extent(i).item_length};
     }
     images_.push_back(std::move(image));
     names_.push_back(commit::data_file_name(part_.ticket, part_.rank, number));

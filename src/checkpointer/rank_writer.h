@@ -40,7 +40,7 @@ class RankWriter {
   // The final names of the files.
   const std::vector<std::string>& names() const { return names_; }
   // Where each source lies; `file` counts in names().
-  const std::vector<ItemLocation>& places() const { return places_; }
+  const std::vector<ItemLocation>& locations() const { return locations_; }
   // After write(): who decides what becomes of the files. Unless they are handed over, destroying this object withdraws
   // them.
   commit::RankFiles& files() { return *files_; }
@@ -51,7 +51,7 @@ class RankWriter {
 
   RankPart part_;
   std::vector<std::string> names_;
-  std::vector<ItemLocation> places_;
+  std::vector<ItemLocation> locations_;
   std::vector<data_file::FileImage> images_;  // until they are written
   std::optional<commit::RankFiles> files_;
 };

@@ -45,7 +45,7 @@ using checkpointer::SaveDirectory;
 using checkpointer::SaveItems;
 using checkpointer::SaveLayout;
 using checkpointer::SaveWorker;
-using checkpointer::StorageSide;
+using checkpointer::WorkerState;
 using checkpointer::WrittenFile;
 using data_file::ItemSource;
 
@@ -65,8 +65,8 @@ class Coordinator {
     const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
     CAIRN_TRY_ASSIGN(layout_, checkpointer::lay_out_save(planned, ticket, first_rank, options_.checkpoint_id));
     const Catalog& catalog = layout_.catalog;
-    CAIRN_TRY(worker_.run("claiming the directory", [files = catalog.files](StorageSide& side) -> Result<void> {
-      side.transaction->expect(files);
+    CAIRN_TRY(worker_.run("claiming the directory", [files = catalog.files](WorkerState& worker_state) -> Result<void> {
+      worker_state.transaction->expect(files);
       return {};
     }));
     CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
@@ -113,7 +113,7 @@ class Save {
         ranks_(options.collectives, options.coordinator_rank),
         worker_(options.deadlines),
         coordinator_(worker_, options) {
-    worker_.heed(options.interrupted);
+    worker_.set_interrupted(options.interrupted);
   }
 
   Result<SaveReport> run(const SaveDirectory& directory, const StateDict& state) {
@@ -137,19 +137,19 @@ class Save {
     CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
     Result<std::string> written = ranks_.attempt([&] { return write(assignment); });  // (3)
     const Result<std::vector<std::string>> all = ranks_.gather(std::move(written));
-    std::string verdict;
+    std::string decision;
     if (ranks_.is_coordinator()) {  // (4)
       const Result<std::string> committed =
           all ? ranks_.attempt([&] { return coordinator_.commit(*all); }) : all.error();
-      verdict = checkpointer::encode_verdict({ranks_.tell(committed), coordinator_.may_have_committed()});
+      decision = checkpointer::encode_decision({ranks_.tell(committed), coordinator_.may_have_committed()});
     }
-    Result<std::string> told = ranks_.broadcast(std::move(verdict));
-    if (!told) return std::move(told).error().while_doing(without_verdict());
-    return conclude(*told);
+    Result<std::string> received = ranks_.broadcast(std::move(decision));
+    if (!received) return std::move(received).error().while_doing(without_decision());
+    return conclude(*received);
   }
 
   // The group is lost at the very end. A commit is not undone because somebody can't hear of it: so say what is known.
-  std::string_view without_verdict() const {
+  std::string_view without_decision() const {
     if (!ranks_.is_coordinator())
       return "waiting to hear whether the save is committed: it may be, look at the directory";
     if (!coordinator_.may_have_committed()) return "telling the other ranks that the save has failed";
@@ -163,10 +163,10 @@ class Save {
     }
     CAIRN_TRY_ASSIGN(items_, SaveItems::make(state));
     const std::string name = commit::data_file_name({{}, true}, number_of_this_rank(), 0);
-    CAIRN_TRY_ASSIGN(const bool names_taken,
-                     worker_.run("looking whether file names are free", [name](StorageSide& side) -> Result<bool> {
-                       return side.storage->open(name, true).has_value();
-                     }));
+    CAIRN_TRY_ASSIGN(const bool names_taken, worker_.run("looking whether file names are free",
+                                                         [name](WorkerState& worker_state) -> Result<bool> {
+                                                           return worker_state.storage->open(name, true).has_value();
+                                                         }));
     return checkpointer::encode_local_plan(items_.sources(),
                                            {options_.record_paths, options_.file_per_item, names_taken});
   }
@@ -182,8 +182,8 @@ class Save {
     CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> written, worker_.write(std::move(writer), options_));
     for (const WrittenFile& file : written) bytes_written_ += file.size;
     std::string message_of_files = checkpointer::encode_written(written);
-    CAIRN_TRY(worker_.run("handing over its files", [](StorageSide& side) -> Result<void> {
-      side.writer->files().hand_over();
+    CAIRN_TRY(worker_.run("handing over its files", [](WorkerState& worker_state) -> Result<void> {
+      worker_state.writer->files().hand_over();
       return {};
     }));
     return message_of_files;
@@ -194,12 +194,12 @@ class Save {
   }
 
   Result<SaveReport> conclude(const std::string& message) {
-    CAIRN_TRY_ASSIGN(const checkpointer::Verdict verdict, checkpointer::decode_verdict(message));
-    const Result<std::string> outcome = manifest::decode_outcome(verdict.outcome);
+    CAIRN_TRY_ASSIGN(const checkpointer::DecisionMessage decision, checkpointer::decode_decision(message));
+    const Result<std::string> outcome = manifest::decode_outcome(decision.outcome);
     if (!outcome) {
-      if (has_written_ && !verdict.files_stay) {
-        (void)worker_.run("withdrawing its files", [](StorageSide& side) -> Result<void> {
-          side.writer->files().withdraw();
+      if (has_written_ && !decision.files_stay) {
+        (void)worker_.run("withdrawing its files", [](WorkerState& worker_state) -> Result<void> {
+          worker_state.writer->files().withdraw();
           return {};
         });
       }
@@ -207,8 +207,8 @@ class Save {
     }
     CAIRN_TRY_ASSIGN(checkpointer::Committed committed, checkpointer::decode_committed(*outcome));
     if (!worker_.has_given_up()) {  // in the clean-up after the commit: that has been said
-      const auto remove = [](StorageSide& side) -> Result<void> {
-        side.writer->files().remove_own_folder();
+      const auto remove = [](WorkerState& worker_state) -> Result<void> {
+        worker_state.writer->files().remove_own_folder();
         return {};
       };
       // An exception of the caller's function must not hide that the save is committed.
@@ -261,8 +261,8 @@ Error abandon_save(const Error& reason, const SaveOptions& options) {
   Ranks ranks(options.collectives, options.coordinator_rank);
   Result<std::vector<std::string>> plans = ranks.gather(reason);
   if (options.collectives == nullptr) return reason;
-  const Result<std::string> verdict = ranks.scatter(std::move(plans));
-  return verdict ? reason : verdict.error();
+  const Result<std::string> decision = ranks.scatter(std::move(plans));
+  return decision ? reason : decision.error();
 }
 
 }  // namespace cairn

@@ -167,14 +167,14 @@ Result<Committed> decode_committed(std::string_view message) {
   return committed;
 }
 
-std::string encode_verdict(const Verdict& verdict) {
-  std::string message(1, verdict.files_stay ? 1 : 0);
-  return message += verdict.outcome;
+std::string encode_decision(const DecisionMessage& decision) {
+  std::string message(1, decision.files_stay ? 1 : 0);
+  return message += decision.outcome;
 }
 
-Result<Verdict> decode_verdict(std::string_view message) {
-  if (message.empty()) return Error(ErrorCode::kCorrupt, "a verdict without a word");
-  return Verdict{std::string(message.substr(1)), message.front() != 0};
+Result<DecisionMessage> decode_decision(std::string_view message) {
+  if (message.empty()) return Error(ErrorCode::kCorrupt, "an empty decision message");
+  return DecisionMessage{std::string(message.substr(1)), message.front() != 0};
 }
 
 }  // namespace cairn::checkpointer

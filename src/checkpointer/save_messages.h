@@ -81,12 +81,12 @@ struct Committed {
 std::string encode_committed(const Committed& committed);
 Result<Committed> decode_committed(std::string_view message);
 
-struct Verdict {
+struct DecisionMessage {
   std::string outcome;  // of encode_outcome(): Committed, or why not
   // The files must stay although the save failed: the new checkpoint may be in place.
   bool files_stay = false;
 };
-std::string encode_verdict(const Verdict& verdict);
-Result<Verdict> decode_verdict(std::string_view message);
+std::string encode_decision(const DecisionMessage& decision);
+Result<DecisionMessage> decode_decision(std::string_view message);
 
 }  // namespace cairn::checkpointer

@@ -15,7 +15,7 @@ namespace cairn {
 
 using checkpointer::RankWriter;
 using checkpointer::SaveDirectory;
-using checkpointer::StorageSide;
+using checkpointer::WorkerState;
 using checkpointer::WrittenFile;
 
 struct SaveClaim::Impl {
@@ -48,14 +48,14 @@ namespace {
 std::string saving_to(const std::string& directory) { return "saving to '" + directory + "'"; }
 
 // Lets the caller of one function, and of no later one, interrupt the worker.
-class Heeding {
+class InterruptScope {
  public:
-  Heeding(checkpointer::SaveWorker& worker, const std::function<bool()>& interrupted) : worker_(worker) {
-    worker_.heed(interrupted);
+  InterruptScope(checkpointer::SaveWorker& worker, const std::function<bool()>& interrupted) : worker_(worker) {
+    worker_.set_interrupted(interrupted);
   }
-  ~Heeding() { worker_.heed({}); }
-  Heeding(const Heeding&) = delete;
-  Heeding& operator=(const Heeding&) = delete;
+  ~InterruptScope() { worker_.set_interrupted({}); }
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
 
  private:
   checkpointer::SaveWorker& worker_;
@@ -92,15 +92,15 @@ Result<void> SaveClaim::Impl::claim(const SaveDirectory& place, const SaveOption
   CAIRN_TRY(worker.open(place));
   CAIRN_TRY_ASSIGN(ticket,
                    worker.claim(checkpointer::next_save_identity(), {options.overwrite, options.alone_as_rank}));
-  return worker.run("claiming the directory", [](StorageSide& side) -> Result<void> {
-    side.transaction->expect_any();
+  return worker.run("claiming the directory", [](WorkerState& worker_state) -> Result<void> {
+    worker_state.transaction->expect_any();
     return {};
   });
 }
 
 Result<SaveClaim> checkpointer::claim_in(const SaveDirectory& directory, const SaveOptions& options) {
   auto impl = std::make_unique<SaveClaim::Impl>(directory.name, options);
-  const Heeding heeding(impl->worker, options.interrupted);
+  const InterruptScope interrupt_scope(impl->worker, options.interrupted);
   if (auto claimed = impl->claim(directory, options); !claimed) {
     impl->worker.finish();
     return std::move(claimed).error().while_doing(saving_to(directory.name));
@@ -130,7 +130,7 @@ Result<SaveReport> SaveClaim::commit(std::string_view metadata, const std::vecto
   if (std::exchange(impl_->ended, true)) {
     return Error(ErrorCode::kInvalidArgument, "this claim has been committed, or has failed, already");
   }
-  const Heeding heeding(impl_->worker, interrupted);
+  const InterruptScope interrupt_scope(impl_->worker, interrupted);
   Result<SaveReport> report = impl_->commit(metadata, files);
   if (report) {
     impl_->worker.leave();  // `interrupted` is not asked: its exception would hide that the save is committed
@@ -142,7 +142,7 @@ Result<SaveReport> SaveClaim::commit(std::string_view metadata, const std::vecto
 
 void SaveClaim::withdraw(const std::function<bool()>& interrupted) {
   impl_->ended = true;
-  const Heeding heeding(impl_->worker, interrupted);
+  const InterruptScope interrupt_scope(impl_->worker, interrupted);
   impl_->worker.finish();
 }
 
@@ -157,7 +157,7 @@ Result<void> RankShare::Impl::write(const SaveDirectory& directory, const checkp
   CAIRN_TRY_ASSIGN(const checkpointer::SaveItems items, checkpointer::SaveItems::make(state));
   CAIRN_TRY_ASSIGN(std::unique_ptr<RankWriter> writer, RankWriter::make(part, items.sources()));
   const std::vector<std::string> names = writer->names();
-  places = writer->places();
+  places = writer->locations();
   CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> written, worker.write(std::move(writer), options));
   for (std::size_t i = 0; i < names.size(); ++i) {
     files.push_back({names[i], written[i].size, written[i].trailer_checksum});
@@ -168,7 +168,7 @@ Result<void> RankShare::Impl::write(const SaveDirectory& directory, const checkp
 Result<RankShare> checkpointer::write_share_in(const SaveDirectory& directory, std::string_view ticket,
                                                std::uint32_t rank, const StateDict& state, const SaveOptions& options) {
   auto impl = std::make_unique<RankShare::Impl>(options);
-  const Heeding heeding(impl->worker, options.interrupted);
+  const InterruptScope interrupt_scope(impl->worker, options.interrupted);
   const auto write = [&]() -> Result<void> {
     CAIRN_TRY_ASSIGN(const commit::SaveTicket decoded, commit::decode_ticket(ticket));
     return impl->write(directory, {decoded, rank, 0, options.file_per_item}, state, options);
@@ -189,16 +189,16 @@ const std::vector<PublishedFile>& RankShare::files() const { return impl_->files
 const std::vector<ItemLocation>& RankShare::places() const { return impl_->places; }
 
 void RankShare::hand_over() {
-  (void)impl_->worker.run("handing over its files", [](StorageSide& side) -> Result<void> {
-    side.writer->files().hand_over();
+  (void)impl_->worker.run("handing over its files", [](WorkerState& worker_state) -> Result<void> {
+    worker_state.writer->files().hand_over();
     return {};
   });
 }
 
 void RankShare::withdraw(const std::function<bool()>& interrupted) {
-  const Heeding heeding(impl_->worker, interrupted);
-  (void)impl_->worker.run("withdrawing its files", [](StorageSide& side) -> Result<void> {
-    side.writer->files().withdraw();
+  const InterruptScope interrupt_scope(impl_->worker, interrupted);
+  (void)impl_->worker.run("withdrawing its files", [](WorkerState& worker_state) -> Result<void> {
+    worker_state.writer->files().withdraw();
     return {};
   });
   impl_->worker.finish();

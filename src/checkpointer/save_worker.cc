@@ -1,8 +1,9 @@
-// 1. The caller leaves a task on the desk and waits. The worker's thread carries it out.
+// 1. The caller puts a task into the shared state and waits. The worker's thread carries it out.
 // 2. While it waits, the caller lets the calls into the storage age (storage/operation_watch.h), and asks whether the
 //    save is interrupted.
-// 3. A call is older than its deadline allows: the save is given up. From now on the thread belongs to the desk alone.
-// 4. SaveFate decides whether the save may still be committed: not if the rename of `.metadata` has not begun.
+// 3. A call is older than its deadline allows: the save is given up. From now on the thread uses nothing but the shared
+// state.
+// 4. SaveFence decides whether the save may still be committed: not if the rename of `.metadata` has not begun.
 // 5. The gate of the sources is closed: copies out of the caller's tensors that are under way are waited for, and none
 //    begins any more. So the tensors may go when the caller returns. What the thread that hangs reads are buffers of
 //    its own.
@@ -13,7 +14,7 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "commit/save_progress.h"
+#include "commit/progress_tracker.h"
 #include "core/attempt.h"
 #include "os/start_thread.h"
 #include "storage/operation_watch.h"
@@ -22,21 +23,21 @@
 namespace cairn::checkpointer {
 namespace {
 
-using GivenUp = commit::SaveFate::GivenUp;
+using GivenUp = commit::SaveFence::GivenUp;
 
-constexpr std::chrono::milliseconds kLook{20};
+constexpr std::chrono::milliseconds kPollInterval{20};
 // After an interruption a call that has not returned for so long is not waited for any more. A sync that takes ten
 // seconds is normal: to give it up would leave files behind that the save could have withdrawn.
-constexpr std::chrono::milliseconds kPatience{2000};
-constexpr std::chrono::milliseconds kSyncPatience{30'000};
+constexpr std::chrono::milliseconds kCallGrace{2000};
+constexpr std::chrono::milliseconds kSyncGrace{30'000};
 
 // `waited`: since the interruption. A call that was old by then is waited for as well.
-SaveDeadlines impatient(SaveDeadlines deadlines, std::chrono::steady_clock::duration waited) {
-  if (waited >= kPatience) {
-    deadlines.progress = std::min(deadlines.progress, kPatience);
-    deadlines.publish = std::min(deadlines.publish, kPatience);
+SaveDeadlines shortened(SaveDeadlines deadlines, std::chrono::steady_clock::duration waited) {
+  if (waited >= kCallGrace) {
+    deadlines.progress = std::min(deadlines.progress, kCallGrace);
+    deadlines.publish = std::min(deadlines.publish, kCallGrace);
   }
-  if (waited >= kSyncPatience) deadlines.sync = std::min(deadlines.sync, kSyncPatience);
+  if (waited >= kSyncGrace) deadlines.sync = std::min(deadlines.sync, kSyncGrace);
   return deadlines;
 }
 
@@ -50,17 +51,17 @@ std::string not_cleaned_up(const Error& reason) {
   return std::string("committed, but not cleaned up: ") + reason.what();
 }
 
-void StorageSide::drop() {
+void WorkerState::drop() {
   writer.reset();
   transaction.reset();
   storage.reset();
 }
 
 // What the caller and the worker's thread share.
-struct SaveWorker::Desk {
+struct SaveWorker::SharedState {
   // Owned by the storage and its files too.
   std::shared_ptr<storage::OperationWatch> operations = std::make_shared<storage::OperationWatch>();
-  StorageSide side;
+  WorkerState state;
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -76,7 +77,7 @@ struct SaveWorker::Desk {
 };
 
 SaveWorker::SaveWorker(const SaveDeadlines& deadlines)
-    : deadlines_(deadlines), owned_(new Owned{std::make_shared<Desk>(), {}}) {}
+    : deadlines_(deadlines), owned_(new Owned{std::make_shared<SharedState>(), {}}) {}
 
 SaveWorker::~SaveWorker() {
   if (is_of_a_fork()) {
@@ -86,56 +87,59 @@ SaveWorker::~SaveWorker() {
   leave();
 }
 
-void SaveWorker::work(Desk& desk) {
-  std::unique_lock lock(desk.mutex);
+void SaveWorker::work(SharedState& shared) {
+  std::unique_lock lock(shared.mutex);
   while (true) {
-    desk.changed.wait(lock, [&desk] { return desk.task || desk.closed; });
-    if (!desk.task) return;
+    shared.changed.wait(lock, [&shared] { return shared.task || shared.closed; });
+    if (!shared.task) return;
     lock.unlock();
-    desk.task(desk.side);
+    shared.task(shared.state);
     lock.lock();
-    desk.task = nullptr;
-    desk.changed.notify_all();
+    shared.task = nullptr;
+    shared.changed.notify_all();
   }
 }
 
 Result<void> SaveWorker::start() {
-  const auto body = [desk = owned_->desk] {
-    work(*desk);
-    desk->side.drop();  // (6)
+  const auto body = [shared = owned_->shared] {
+    work(*shared);
+    shared->state.drop();  // (6)
   };
   CAIRN_TRY_ASSIGN(owned_->thread, os::start_thread<std::thread>("for a save", body));
   return {};
 }
 
 Result<void> SaveWorker::open(const SaveDirectory& directory) {
-  return run("opening the directory", [directory, operations = desk().operations](StorageSide& side) -> Result<void> {
-    const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "opening", directory.name);
-    CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> opened, directory.open());
-    side.storage = std::make_unique<storage::WatchedStorage>(std::move(opened), operations);
-    return {};
-  });
+  return run("opening the directory",
+             [directory, operations = shared().operations](WorkerState& state) -> Result<void> {
+               const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "opening",
+                                                        directory.name);
+               CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> opened, directory.open());
+               state.storage = std::make_unique<storage::WatchedStorage>(std::move(opened), operations);
+               return {};
+             });
 }
 
 Result<commit::SaveTicket> SaveWorker::claim(const commit::SaveIdentity& identity,
                                              const commit::ClaimOptions& options) {
-  return run("claiming the directory", [identity, options](StorageSide& side) -> Result<commit::SaveTicket> {
-    CAIRN_TRY_ASSIGN(side.transaction, commit::SaveTransaction::claim(*side.storage, identity, options));
-    side.transaction->decide_by(&side.fate);
-    return side.transaction->ticket();
+  return run("claiming the directory", [identity, options](WorkerState& state) -> Result<commit::SaveTicket> {
+    CAIRN_TRY_ASSIGN(state.transaction, commit::SaveTransaction::claim(*state.storage, identity, options));
+    state.transaction->set_fence(&state.fence);
+    return state.transaction->ticket();
   });
 }
 
 Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> writer, const SaveOptions& options) {
   // The caller's function is asked by its own thread alone.
-  data_file::WriteOptions means{options.durability, options.thread_count, options.direct_io};
-  return run("writing the files of this rank",
-             [writer = std::move(writer), means](StorageSide& side) mutable -> Result<std::vector<WrittenFile>> {
-               means.interrupted = [&side] { return side.cancelled.load(); };
-               means.sources = &side.sources;
-               side.writer = std::move(writer);
-               return side.writer->write(*side.storage, means);
-             });
+  data_file::WriteOptions write_options{options.durability, options.thread_count, options.direct_io};
+  return run(
+      "writing the files of this rank",
+      [writer = std::move(writer), write_options](WorkerState& state) mutable -> Result<std::vector<WrittenFile>> {
+        write_options.interrupted = [&state] { return state.cancelled.load(); };
+        write_options.sources = &state.sources;
+        state.writer = std::move(writer);
+        return state.writer->write(*state.storage, write_options);
+      });
 }
 
 Result<commit::CommitReport> SaveWorker::commit(std::string pickle, manifest::CommitRecord record,
@@ -145,10 +149,10 @@ Result<commit::CommitReport> SaveWorker::commit(std::string pickle, manifest::Co
     bool may_have_committed;
   };
   auto work = [pickle = std::move(pickle), record = std::move(record),
-               durability](StorageSide& side) mutable -> Result<Outcome> {
+               durability](WorkerState& state) mutable -> Result<Outcome> {
     // An exception must not hide that the rename has been done.
-    auto report = attempt([&] { return side.transaction->commit(pickle, std::move(record), durability); });
-    return Outcome{std::move(report), side.transaction->may_have_committed()};
+    auto report = attempt([&] { return state.transaction->commit(pickle, std::move(record), durability); });
+    return Outcome{std::move(report), state.transaction->may_have_committed()};
   };
   may_have_committed_ = true;  // until it is known better
   Result<Outcome> outcome = Error(ErrorCode::kInternal, "the commit was not tried");
@@ -175,12 +179,12 @@ std::optional<Error> SaveWorker::carry_out(Task task, std::string_view phase) {
   if (!owned_->thread.joinable()) {
     if (auto started = start(); !started) return std::move(started).error();
   }
-  desk().operations->tick(Clock::now());  // the time before this task is no call's
-  std::unique_lock lock(desk().mutex);
-  desk().task = std::move(task);  // (1)
-  desk().changed.notify_all();
-  const auto is_done = [this] { return desk().task == nullptr; };
-  while (!desk().changed.wait_for(lock, kLook, is_done)) {  // (2)
+  shared().operations->tick(Clock::now());  // the time before this task is no call's
+  std::unique_lock lock(shared().mutex);
+  shared().task = std::move(task);  // (1)
+  shared().changed.notify_all();
+  const auto is_done = [this] { return shared().task == nullptr; };
+  while (!shared().changed.wait_for(lock, kPollInterval, is_done)) {  // (2)
     lock.unlock();
     std::optional<Error> reason;
     try {
@@ -199,16 +203,16 @@ std::optional<Error> SaveWorker::carry_out(Task task, std::string_view phase) {
 }
 
 std::optional<Error> SaveWorker::judge() {
-  const storage::OperationWatch& operations = *desk().operations;
-  desk().operations->tick(Clock::now());
+  const storage::OperationWatch& operations = *shared().operations;
+  shared().operations->tick(Clock::now());
   const bool interrupted = interrupted_ && interrupted_();  // asked again after it has said true: it may throw then
   if (interrupted && !interrupted_at_) {
     interrupted_at_ = Clock::now();
-    desk().side.cancelled = true;
+    shared().state.cancelled = true;
   }
   if (const auto overdue = operations.overdue(deadlines_)) return commit::stall(*overdue, deadlines_);
   if (!interrupted_at_) return std::nullopt;
-  const auto hanging = operations.overdue(impatient(deadlines_, Clock::now() - *interrupted_at_));
+  const auto hanging = operations.overdue(shortened(deadlines_, Clock::now() - *interrupted_at_));
   if (!hanging) return std::nullopt;
   return Error(ErrorCode::kCancelled, "interrupted by the caller, while " + hanging->what + " has not returned");
 }
@@ -216,20 +220,20 @@ std::optional<Error> SaveWorker::judge() {
 void SaveWorker::give_up(const Error& reason) {
   reason_ = reason;  // (3)
   owned_->thread.detach();
-  given_up_ = desk().side.fate.give_up();  // (4)
-  desk().side.cancelled = true;
-  desk().close();
-  desk().side.sources.close();  // (5)
+  given_up_ = shared().state.fence.give_up();  // (4)
+  shared().state.cancelled = true;
+  shared().close();
+  shared().state.sources.close();  // (5)
 }
 
 void SaveWorker::finish() {
   if (is_of_a_fork() || !owned_->thread.joinable()) return;
-  const auto dropped = run("withdrawing what the save has written", [](StorageSide& side) -> Result<void> {
-    side.drop();
+  const auto dropped = run("withdrawing what the save has written", [](WorkerState& state) -> Result<void> {
+    state.drop();
     return {};
   });
   if (!dropped) return;  // the storage hangs for that too: the thread does it when it can
-  desk().close();
+  shared().close();
   owned_->thread.join();
   if (!reason_) reason_ = Error(ErrorCode::kInternal, "the save has ended");
 }

@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "checkpointer/rank_writer.h"
-#include "commit/save_fate.h"
+#include "commit/save_fence.h"
 #include "commit/save_transaction.h"
 #include "os/gate.h"
 #include "storage/storage.h"
@@ -42,8 +42,8 @@ struct SaveDirectory {
 };
 
 // What tasks work on. Used and destroyed by the worker's thread alone, but for the first three, which are thread-safe.
-struct StorageSide {
-  commit::SaveFate fate;
+struct WorkerState {
+  commit::SaveFence fence;
   os::Gate sources;  // open as long as the caller's tensors may be read
   std::atomic<bool> cancelled{false};
   std::unique_ptr<storage::Storage> storage;             // outlives the rest
@@ -69,7 +69,7 @@ class SaveWorker {
   // fails with kCancelled. From then on a sync that does not return is waited for 30 seconds, and any other call two
   // seconds; then the save is given up. If the function throws, the first time or later, the save is given up at once.
   // Empty: the save can't be interrupted.
-  void heed(std::function<bool()> interrupted) { interrupted_ = std::move(interrupted); }
+  void set_interrupted(std::function<bool()> interrupted) { interrupted_ = std::move(interrupted); }
 
   // The tasks of a save, in this order.
   Result<void> open(const SaveDirectory& directory);
@@ -90,43 +90,43 @@ class SaveWorker {
   // A thread that is left alone withdraws by itself when its call returns.
   void leave();
 
-  // Any other task: what `work(StorageSide&)`, a Result, returns; an exception comes as it is. Or why the save was
+  // Any other task: what `work(WorkerState&)`, a Result, returns; an exception comes as it is. Or why the save was
   // given up meanwhile, or earlier: `phase` says in which step ("while ..."). Then `work` may go on for ever, so it
   // owns all that it uses but the tensors that are read inside of `sources`.
   template <typename Work>
-  auto run(std::string_view phase, Work work) -> std::invoke_result_t<Work, StorageSide&> {
-    struct Errand {
+  auto run(std::string_view phase, Work work) -> std::invoke_result_t<Work, WorkerState&> {
+    struct Call {
       Work work;
-      std::optional<std::invoke_result_t<Work, StorageSide&>> result = {};
+      std::optional<std::invoke_result_t<Work, WorkerState&>> result = {};
       std::exception_ptr exception = {};
     };
-    const auto errand = std::make_shared<Errand>(Errand{std::move(work)});  // owned by the worker's thread too
-    const auto task = [errand](StorageSide& side) {
+    const auto call = std::make_shared<Call>(Call{std::move(work)});  // owned by the worker's thread too
+    const auto task = [call](WorkerState& state) {
       try {
-        errand->result.emplace(errand->work(side));
+        call->result.emplace(call->work(state));
       } catch (...) {
-        errand->exception = std::current_exception();
+        call->exception = std::current_exception();
       }
     };
     if (std::optional<Error> reason = carry_out(task, phase)) return *std::move(reason);
-    if (errand->exception) std::rethrow_exception(errand->exception);
-    return *std::move(errand->result);
+    if (call->exception) std::rethrow_exception(call->exception);
+    return *std::move(call->result);
   }
 
   bool has_given_up() const { return given_up_.has_value(); }
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Task = std::function<void(StorageSide&)>;
-  struct Desk;
+  using Task = std::function<void(WorkerState&)>;
+  struct SharedState;
   // What a process made by fork must not destroy: the thread is not there to be joined, and may have held the mutex.
   struct Owned {
-    std::shared_ptr<Desk> desk;  // owned by the thread too
-    std::thread thread;          // not joinable before the first task, and after the end
+    std::shared_ptr<SharedState> shared;  // owned by the thread too
+    std::thread thread;                   // not joinable before the first task, and after the end
   };
   bool is_of_a_fork() const { return getpid() != process_; }
-  Desk& desk() { return *owned_->desk; }
-  static void work(Desk& desk);
+  SharedState& shared() { return *owned_->shared; }
+  static void work(SharedState& shared);
   Result<void> start();
   std::optional<Error> carry_out(Task task, std::string_view phase);
   std::optional<Error> judge();
@@ -137,7 +137,7 @@ class SaveWorker {
   std::optional<Clock::time_point> interrupted_at_;
   pid_t process_ = getpid();
   std::unique_ptr<Owned> owned_;
-  std::optional<commit::SaveFate::GivenUp> given_up_;
+  std::optional<commit::SaveFence::GivenUp> given_up_;
   bool may_have_committed_ = false;
   std::optional<Error> reason_;  // why there are no tasks any more
 };

@@ -29,14 +29,14 @@ Result<void> lay_out_staged(std::span<const data_file::ItemSource> sources, cons
   layout->commit_plan = std::move(commit_plan);
   std::vector<AssignedItem> ordered;
   ordered.reserve(sources.size());
-  plan.places.reserve(sources.size());
+  plan.payload_offsets.reserve(sources.size());
   for (const ItemFile& file : item_files(sources, file_per_item)) {
     data_file::ImageIdentity file_identity = identity;
     file_identity.file_number = static_cast<std::uint32_t>(layout->files.size());
     CAIRN_TRY_ASSIGN(data_file::LaidOutFile laid_out, data_file::FileImage::lay_out(file_identity, file.sources));
     for (std::size_t i = 0; i < file.indices.size(); ++i) {
       ordered.push_back(std::move(plan.items[file.indices[i]]));
-      plan.places.push_back(layout->arena_bytes + laid_out.index.items[i].extent.payload_offset);
+      plan.payload_offsets.push_back(layout->arena_bytes + laid_out.index.items[i].extent.payload_offset);
     }
     layout->files.push_back({layout->arena_bytes, std::move(laid_out.index)});
     plan.file_bytes += laid_out.file_bytes;

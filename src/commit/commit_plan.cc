@@ -45,10 +45,11 @@ std::string CommitPlan::pickle(const SaveTicket& ticket, const RankPlace& place,
   return render(ticket, checkpoint_id, files(ticket, place));
 }
 
-CommitDuty CommitPlan::duty(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const {
-  CommitDuty duty{{}, files(ticket, place)};
-  duty.pickle = render(ticket, checkpoint_id, duty.files);
-  return duty;
+CommitRequest CommitPlan::commit_request(const SaveTicket& ticket, const RankPlace& place,
+                                         std::string_view checkpoint_id) const {
+  CommitRequest commit_request{{}, files(ticket, place)};
+  commit_request.pickle = render(ticket, checkpoint_id, commit_request.files);
+  return commit_request;
 }
 
 void CommitPlan::append_to(std::string& out) const {

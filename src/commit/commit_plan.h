@@ -25,7 +25,7 @@ class CommitPlan {
 
   // The pickle of `.metadata` of one save. `place` is the coordinator's.
   std::string pickle(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
-  CommitDuty duty(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
+  CommitRequest commit_request(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
 
   // For a message to the coordinator's writer. What was not appended by append_to() fails with kCorrupt.
   void append_to(std::string& out) const;

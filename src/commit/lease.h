@@ -16,7 +16,7 @@
 #include <string_view>
 #include <thread>
 
-#include "commit/save_progress.h"
+#include "commit/progress_tracker.h"
 #include "commit/storage_clock.h"
 #include "os/process_identity.h"
 #include "storage/storage.h"

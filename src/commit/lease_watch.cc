@@ -11,11 +11,11 @@ constexpr std::chrono::seconds kSilenceMin{20};
 
 }  // namespace
 
-LeaseWatch::Life LeaseWatch::look(const SaveDeadlines& deadlines) {
+LeaseWatch::Liveness LeaseWatch::look(const SaveDeadlines& deadlines) {
   const Clock::time_point now = Clock::now();
   if (!last_sign_) last_sign_ = now;
   const Result<double> touched_at = storage_.touched_at(name_);
-  if (!touched_at && touched_at.error().code() == ErrorCode::kNotFound) return Life::kAbsent;
+  if (!touched_at && touched_at.error().code() == ErrorCode::kNotFound) return Liveness::kAbsent;
   const bool is_new = touched_at && *touched_at != touched_at_;
   if (is_new) {
     last_sign_ = now;
@@ -27,10 +27,10 @@ LeaseWatch::Life LeaseWatch::look(const SaveDeadlines& deadlines) {
       stall_ = holder_->progress ? stall_in(*holder_->progress, deadlines) : std::nullopt;
     }
   }
-  if (holder_ && holder_->process.state() == os::ProcessIdentity::State::kDead) return Life::kDead;
+  if (holder_ && holder_->process.state() == os::ProcessIdentity::State::kDead) return Liveness::kDead;
   const auto limit = std::max<Clock::duration>(deadlines.progress, kSilenceMin);
-  if (now - *last_sign_ > limit) return Life::kSilent;
-  return stall_ ? Life::kStuck : Life::kLives;
+  if (now - *last_sign_ > limit) return Liveness::kSilent;
+  return stall_ ? Liveness::kStuck : Liveness::kAlive;
 }
 
 std::string LeaseWatch::holder() const {

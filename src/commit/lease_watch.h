@@ -19,14 +19,14 @@ class LeaseWatch {
   // `storage` outlives it; `name` is relative to the checkpoint's directory.
   LeaseWatch(const storage::Storage& storage, std::string name) : storage_(storage), name_(std::move(name)) {}
 
-  enum class Life : std::uint8_t {
+  enum class Liveness : std::uint8_t {
     kAbsent,  // no such lease: not yet, or not any more
-    kLives,   // as far as can be seen
+    kAlive,   // as far as can be seen
     kDead,    // its process is gone: it does nothing any more
     kSilent,  // no heartbeat for `deadlines.progress`, or for a few beats if that is longer: it may come back
     kStuck,   // its process lives, but a call into the storage has lasted longer than `deadlines` allow
   };
-  Life look(const SaveDeadlines& deadlines);
+  Liveness look(const SaveDeadlines& deadlines);
 
   // After kStuck: which call it is.
   const std::optional<Error>& stall() const { return stall_; }

@@ -19,7 +19,7 @@
 //    read `failed`.
 //
 // If the coordinator's process is dead, it will never rename `.metadata` any more. So a rank on its host can conclude:
-// if the `.metadata` in place is this save's, the save is committed; otherwise it never will be. It leaves the verdict
+// if the `.metadata` in place is this save's, the save is committed; otherwise it never will be. It leaves the decision
 // in the coordinator's place, and the last to leave removes what lies about. If the coordinator is merely silent,
 // nobody can tell, and nothing is withdrawn: the next save cleans up.
 #include "commit/rank_save.h"
@@ -32,7 +32,7 @@
 
 namespace cairn::commit {
 
-using Phase = SaveProgress::Phase;
+using Phase = ProgressTracker::Phase;
 
 struct RankSave::Impl {
   Impl(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket, Operations watched)
@@ -89,7 +89,7 @@ Result<void> RankSave::enter(const RankPlace& place) {
     if (auto taken = impl_->follower->take_lease(); !taken) {  // (2)
       // A folder that is not this user's is not the coordinator's: no rank would read the mark.
       if (taken.error().code() != ErrorCode::kUnsafe)
-        (void)impl_->member.marks.leave_failure(place.rank, taken.error());
+        (void)impl_->member.marks.write_failure(place.rank, taken.error());
       return taken;
     }
   }
@@ -97,19 +97,20 @@ Result<void> RankSave::enter(const RankPlace& place) {
   return {};
 }
 
-Result<RankSaveReport> RankSave::finish(std::vector<data_file::ImageFile> files, const std::optional<CommitDuty>& duty,
+Result<RankSaveReport> RankSave::finish(std::vector<data_file::ImageFile> files,
+                                        const std::optional<CommitRequest>& commit_request,
                                         const RankSaveOptions& options,
                                         const std::function<Result<void>()>& may_commit) {
   assert(impl_->entered && !impl_->ended);
   std::uint64_t bytes = 0;
   for (const data_file::ImageFile& file : files) bytes += file.image->file_bytes();
   impl_->member.progress.bytes_total = bytes;
-  impl_->member.fate = options.fate;
+  impl_->member.fence = options.fence;
   Result<RankSaveReport> report = Error(ErrorCode::kInternal, "the coordinator was not told what to commit");
   if (impl_->follower) {
     report = impl_->follower->follow(std::move(files), options);
-  } else if (duty) {
-    report = impl_->coordinator->lead(std::move(files), *duty, options, may_commit);
+  } else if (commit_request) {
+    report = impl_->coordinator->lead(std::move(files), *commit_request, options, may_commit);
   } else {
     impl_->coordinator->give_up_all(report.error());
   }

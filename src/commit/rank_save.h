@@ -45,12 +45,13 @@ class RankSave {
   Result<void> enter(const RankPlace& place);
 
   // Steps 3 to 7, once the bytes are staged: writes `files` (private names are made here: `name` is the final one), and
-  // returns when the checkpoint is committed and, if durable, synced; or why it is not. `duty` is the coordinator's.
-  // `may_commit` is asked right before the commit and returns when no earlier save into this directory is under way, or
-  // why that will never be.
-  // Any failure is told to the other ranks; theirs come as Error::of_ranks(). kSuperseded as in save_transaction.h.
-  Result<RankSaveReport> finish(std::vector<data_file::ImageFile> files, const std::optional<CommitDuty>& duty,
-                                const RankSaveOptions& options, const std::function<Result<void>()>& may_commit = {});
+  // returns when the checkpoint is committed and, if durable, synced; or why it is not. `commit_request` is the
+  // coordinator's. `may_commit` is asked right before the commit and returns when no earlier save into this directory
+  // is under way, or why that will never be. Any failure is told to the other ranks; theirs come as Error::of_ranks().
+  // kSuperseded as in save_transaction.h.
+  Result<RankSaveReport> finish(std::vector<data_file::ImageFile> files,
+                                const std::optional<CommitRequest>& commit_request, const RankSaveOptions& options,
+                                const std::function<Result<void>()>& may_commit = {});
 
   // In place of finish(): this rank has no bytes. The others fail with the reason, the coordinator withdraws; to let
   // the others hear, it may wait for as long as twenty seconds.

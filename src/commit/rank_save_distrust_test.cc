@@ -39,14 +39,14 @@ TEST_F(RankSaves, KeepBothCheckpointsIfNobodyCanSyncTheCommitOfADeadCoordinator)
   const auto old_files = read_metadata_in_place(*storage_).value().record->files;
   TicketPipe tickets;
   Process coordinator([&] {
-    Together together(dying(Moment::kAfterCommit), 3, 0);
-    together.claim(save_number(2));
-    tickets.send(together.ticket());
-    (void)together.run_rank(0);
+    GroupSave group(dying(Moment::kAfterCommit), 3, 0);
+    group.claim(save_number(2));
+    tickets.send(group.ticket());
+    (void)group.run_rank(0);
   });
   const std::optional<SaveTicket> ticket = tickets.receive();
   ASSERT_TRUE(ticket);
-  Together others([this] { return std::make_unique<UnsyncedCommit>(open(), 2); }, 3, 0);
+  GroupSave others([this] { return std::make_unique<UnsyncedCommit>(open(), 2); }, 3, 0);
   others.come_with(*ticket);
   const Reports reports = others.run({0});
   EXPECT_TRUE(coordinator.was_killed());
@@ -65,28 +65,28 @@ void replace_folder_as_other_user(const std::filesystem::path& directory, std::u
   std::filesystem::rename(directory / folder, directory / "stolen");
   const auto storage = PosixStorage::open_directory(directory).value();
   ASSERT_TRUE(storage->make_folder(folder));
-  ASSERT_TRUE(SaveMarks(*storage, save_number(number).save_id).leave_verdict({}));
+  ASSERT_TRUE(SaveMarks(*storage, save_number(number).save_id).write_decision({}));
   ASSERT_EQ(chown((directory / folder).c_str(), kOtherUser, kOtherUser), 0);
 }
 
 TEST_F(RankSaves, FailOnAllIfAnotherUserReplacesTheFolder) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to make a folder of another user";
   save_well(1);
-  Together together = save(2, 3);
+  GroupSave group = save(2, 3);
   std::latch entered(3);
   std::latch replaced(1);
   for (const std::uint32_t rank : {0u, 1u, 2u}) {
-    together.instead[rank] = [&, rank](RankSave& save) {
+    group.instead[rank] = [&, rank](RankSave& save) {
       entered.arrive_and_wait();
       if (rank == 0) {
         replace_folder_as_other_user(directory_.path(), 2);
         replaced.count_down();
       }
       replaced.wait();
-      return together.finish(save, rank);
+      return group.finish(save, rank);
     };
   }
-  const Reports reports = together.run();
+  const Reports reports = group.run();
   for (const auto& report : reports) {
     ASSERT_FALSE(report);
     EXPECT_EQ(report.error().code(), ErrorCode::kUnsafe) << report.error().what();

@@ -50,13 +50,13 @@ TEST_F(RankSaves, TogetherAreCommittedWhoeverCoordinates) {
 TEST_F(RankSaves, FailOnAllIfOneHasNoBytes) {
   for (const int before : {0, 1}) {
     if (before == 1) save_well(1);
-    Together together = save(2, 3);
-    together.instead[2] = [](RankSave& save) -> Result<RankSaveReport> {
+    GroupSave group = save(2, 3);
+    group.instead[2] = [](RankSave& save) -> Result<RankSaveReport> {
       const Error reason = Error(ErrorCode::kInvalidArgument, "no bytes today").rank(2).exception({"pkg.Odd", "", {}});
       save.abandon(reason);
       return Error::of_ranks({reason});
     };
-    const Reports reports = together.run();
+    const Reports reports = group.run();
     expect_all_failed(reports, ErrorCode::kInvalidArgument, 2);
     EXPECT_EQ(reports[1].error().causes()[0].exception()->class_name, "pkg.Odd");
     expect_only(before);
@@ -65,31 +65,31 @@ TEST_F(RankSaves, FailOnAllIfOneHasNoBytes) {
 
 TEST_F(RankSaves, FailOnAllIfOneIsDropped) {
   save_well(1);
-  Together together = save(2, 3);
-  together.instead[1] = [](RankSave&) -> Result<RankSaveReport> {
+  GroupSave group = save(2, 3);
+  group.instead[1] = [](RankSave&) -> Result<RankSaveReport> {
     return Error::of_ranks({Error(ErrorCode::kCancelled, "the save was given up before it had ended").rank(1)});
   };
-  expect_all_failed(together.run(), ErrorCode::kCancelled, 1);
+  expect_all_failed(group.run(), ErrorCode::kCancelled, 1);
   expect_only(1);
 }
 
 TEST_F(RankSaves, FailOnAllIfTheCoordinatorHasNoBytes) {
   save_well(1);
-  Together together = save(2, 3, 1);
+  GroupSave group = save(2, 3, 1);
   std::latch others_have_entered(2);
   for (const std::uint32_t rank : {0u, 2u}) {
-    together.instead[rank] = [&, rank](RankSave& save) {
+    group.instead[rank] = [&, rank](RankSave& save) {
       others_have_entered.count_down();
-      return together.finish(save, rank);
+      return group.finish(save, rank);
     };
   }
-  together.instead[1] = [&](RankSave& save) -> Result<RankSaveReport> {
+  group.instead[1] = [&](RankSave& save) -> Result<RankSaveReport> {
     others_have_entered.wait();
     const Error reason = Error(ErrorCode::kInvalidArgument, "no bytes today").rank(1);
     save.abandon(reason);
     return Error::of_ranks({reason});
   };
-  expect_all_failed(together.run(), ErrorCode::kInvalidArgument, 1);
+  expect_all_failed(group.run(), ErrorCode::kInvalidArgument, 1);
   expect_only(1);
 }
 
@@ -107,62 +107,62 @@ TEST_F(RankSaves, NameTheCoordinatorThatGivesUpBeforeItHasEntered) {
 // A file of somebody else has the name that the rank wants.
 TEST_F(RankSaves, FailOnAllIfOneCannotPublish) {
   for (const std::uint32_t rank : {0u, 2u}) {
-    Together together = save(1, 3);
-    ASSERT_TRUE(storage_->create_whole(together.name_of(rank), "others", Durability::kBuffered));
-    const Reports reports = together.run();
+    GroupSave group = save(1, 3);
+    ASSERT_TRUE(storage_->create_whole(group.name_of(rank), "others", Durability::kBuffered));
+    const Reports reports = group.run();
     expect_all_failed(reports, ErrorCode::kUnavailable, rank);
     EXPECT_EQ(reports[0].error().error_number(), EEXIST);
     EXPECT_EQ(names_in(*storage_), 1u);
-    ASSERT_TRUE(storage_->remove(together.name_of(rank)));
+    ASSERT_TRUE(storage_->remove(group.name_of(rank)));
   }
 }
 
 TEST_F(RankSaves, HearOfAFailureThatHasNoRoomForItsReason) {
   save_well(1);
-  Together together = save(2, 3);
-  together.opened_by[1] = [this] { return std::make_unique<storage::FullStorage>(open()); };
-  expect_all_failed(together.run(), ErrorCode::kUnavailable, 1);
+  GroupSave group = save(2, 3);
+  group.opened_by[1] = [this] { return std::make_unique<storage::FullStorage>(open()); };
+  expect_all_failed(group.run(), ErrorCode::kUnavailable, 1);
   expect_only(1);
 }
 
 TEST_F(RankSaves, TellARankThatComesWhenTheSaveHasFailed) {
   save_well(1);
-  Together together = save(2, 3);
-  ASSERT_TRUE(storage_->create_whole(together.name_of(0), "others", Durability::kBuffered));
-  // The last rank comes when the verdict can be read.
-  together.opened_by[2] = [&, failed = folder_of(together.ticket().identity.save_id) + "/failed"] {
+  GroupSave group = save(2, 3);
+  ASSERT_TRUE(storage_->create_whole(group.name_of(0), "others", Durability::kBuffered));
+  // The last rank comes when the decision can be read.
+  group.opened_by[2] = [&, failed = folder_of(group.ticket().identity.save_id) + "/failed"] {
     while (!storage_->open(failed, false)) std::this_thread::yield();
     return open();
   };
-  expect_all_failed(together.run(), ErrorCode::kUnavailable, 0);
-  ASSERT_TRUE(storage_->remove(together.name_of(0)));
+  expect_all_failed(group.run(), ErrorCode::kUnavailable, 0);
+  ASSERT_TRUE(storage_->remove(group.name_of(0)));
   expect_only(1);
 }
 
-TEST_F(RankSaves, HearAVerdictThatHasNoRoomAtFirst) {
+TEST_F(RankSaves, HearADecisionThatHasNoRoomAtFirst) {
   save_well(1);
-  Together together([this] { return std::make_unique<storage::StorageThatGetsRoom>(open()); }, 3, 0);
-  together.claim(save_number(2));
-  together.opened_by[1] = [this] { return std::make_unique<storage::FullStorage>(open()); };
-  expect_all_failed(together.run(), ErrorCode::kUnavailable, 1);
+  GroupSave group([this] { return std::make_unique<storage::StorageThatGetsRoom>(open()); }, 3, 0);
+  group.claim(save_number(2));
+  group.opened_by[1] = [this] { return std::make_unique<storage::FullStorage>(open()); };
+  expect_all_failed(group.run(), ErrorCode::kUnavailable, 1);
   expect_only(1);
 }
 
 TEST_F(RankSaves, FailIfOneNeverTakesPart) {
   save_well(1);
-  Together together = save(2, 3);
-  together.options.deadlines.progress = 300ms;
-  const Reports reports = together.run({2});
+  GroupSave group = save(2, 3);
+  group.options.deadlines.progress = 300ms;
+  const Reports reports = group.run({2});
   expect_all_failed(reports, ErrorCode::kUnavailable, 2);
   expect_only(1);
 }
 
 TEST_F(RankSaves, RefuseARankThatSeesAnotherDirectory) {
   storage::ScratchDirectory elsewhere;
-  Together together = save(1, 3);
-  together.options.deadlines.progress = 300ms;
-  together.opened_by[1] = [&] { return PosixStorage::open_directory(elsewhere.path()).value(); };
-  const Reports reports = together.run();
+  GroupSave group = save(1, 3);
+  group.options.deadlines.progress = 300ms;
+  group.opened_by[1] = [&] { return PosixStorage::open_directory(elsewhere.path()).value(); };
+  const Reports reports = group.run();
   for (const auto& report : reports) ASSERT_FALSE(report);
   EXPECT_NE(reports[1].error().message().find("need one that all see"), std::string::npos);
   expect_all_failed({reports[0], reports[2]}, ErrorCode::kUnavailable, 1);
@@ -173,23 +173,24 @@ TEST_F(RankSaves, RefuseARankThatSeesAnotherDirectory) {
 TEST_F(RankSaves, StopWhenOneIsInterrupted) {
   save_well(1);
   for (const std::uint32_t rank : {0u, 2u}) {
-    Together together = save(2, 3);
+    GroupSave group = save(2, 3);
     // It writes its files, and then never sees the others' because one of them is late.
     std::promise<void> rank_1_may_go_on;
-    together.instead[1] = [&](RankSave& save) {
+    group.instead[1] = [&](RankSave& save) {
       rank_1_may_go_on.get_future().wait();
-      return together.finish(save, 1);
+      return group.finish(save, 1);
     };
-    together.instead[rank] = [&, rank](RankSave& save) {
-      const RankBytes bytes(together.ticket(), rank, 3);
-      RankSaveOptions options = together.options;
-      options.write.interrupted = [&] { return save.progress().phase == SaveProgress::Phase::kWaiting; };
-      const std::optional<CommitDuty> duty = rank == 0 ? std::optional(together.duty()) : std::nullopt;
-      Result<RankSaveReport> report = save.finish(bytes.files(), duty, options);
+    group.instead[rank] = [&, rank](RankSave& save) {
+      const RankBytes bytes(group.ticket(), rank, 3);
+      RankSaveOptions options = group.options;
+      options.write.interrupted = [&] { return save.progress().phase == ProgressTracker::Phase::kWaiting; };
+      const std::optional<CommitRequest> commit_request =
+          rank == 0 ? std::optional(group.commit_request()) : std::nullopt;
+      Result<RankSaveReport> report = save.finish(bytes.files(), commit_request, options);
       rank_1_may_go_on.set_value();
       return report;
     };
-    const Reports reports = together.run();
+    const Reports reports = group.run();
     for (const auto& report : reports) {
       ASSERT_FALSE(report);
       EXPECT_EQ(report.error().rank(), rank) << report.error().what();
@@ -200,8 +201,8 @@ TEST_F(RankSaves, StopWhenOneIsInterrupted) {
 }
 
 TEST_F(RankSaves, OfOneJobAreCommittedInTheirOrder) {
-  Together first = save(1, 2);
-  Together second = save(2, 2);
+  GroupSave first = save(1, 2);
+  GroupSave second = save(2, 2);
   std::promise<void> first_has_ended;
   second.may_commit = [&] { return first_has_ended.get_future().wait(), Result<void>(); };
   std::thread later([&] { expect_all_saved(second.run()); });
@@ -213,13 +214,13 @@ TEST_F(RankSaves, OfOneJobAreCommittedInTheirOrder) {
 }
 
 TEST_F(RankSaves, OfTwoJobsTheLaterToCommitWithdraws) {
-  Together together = save(1, 3);
-  Together other(opening(), 1, 0);
-  together.may_commit = [&] {
+  GroupSave group = save(1, 3);
+  GroupSave other(opening(), 1, 0);
+  group.may_commit = [&] {
     other.claim(save_number(5, {8, 8}));
     return expect_all_saved(other.run()), Result<void>();
   };
-  expect_all_failed(together.run(), ErrorCode::kSuperseded, 0);
+  expect_all_failed(group.run(), ErrorCode::kSuperseded, 0);
   expect_only(5, 1);
 }
 
@@ -293,14 +294,14 @@ TEST(RankSavesOnAModel, LeaveTheOldOrTheNewCheckpointAfterAPowerCut) {
     SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
     ModelStorage disk;
     const auto save_on = [&disk](std::uint64_t number) -> Reports {
-      Together together([&disk] { return ModelStorage::view_of(disk); }, 3, 0);
-      together.options.write.interrupted = [&] { return number == 2 && disk.fault_fired(); };
+      GroupSave group([&disk] { return ModelStorage::view_of(disk); }, 3, 0);
+      group.options.write.interrupted = [&] { return number == 2 && disk.fault_fired(); };
       try {
-        together.claim(save_number(number));
+        group.claim(save_number(number));
       } catch (const Error& error) {
         return {error};
       }
-      return together.run();
+      return group.run();
     };
     expect_all_saved(save_on(1));
     disk.crash_at(disk.operation_count() + crash_at);
@@ -321,13 +322,13 @@ TEST(RankSavesOnAModel, AgreeWhateverOperationFails) {
     SCOPED_TRACE(testing::Message() << "number=" << number);
     ModelStorage disk;
     const auto save_on = [&disk](std::uint64_t save) -> Reports {
-      Together together([&disk] { return ModelStorage::view_of(disk); }, 3, 0);
+      GroupSave group([&disk] { return ModelStorage::view_of(disk); }, 3, 0);
       try {
-        together.claim(save_number(save));
+        group.claim(save_number(save));
       } catch (const Error& error) {
         return {error};
       }
-      return together.run();
+      return group.run();
     };
     expect_all_saved(save_on(1));
     disk.fail_at(disk.operation_count() + number, Error::from_errno(EIO, "injected"));
@@ -347,12 +348,12 @@ TEST(RankSavesOnAModel, LoseNothingAndAgreeWheneverTheCoordinatorRunsOutOfMemory
     ModelStorage disk;
     std::atomic<int> operations_left{-1};
     const auto save_on = [&](std::uint64_t save) {
-      Together together([&disk] { return ModelStorage::view_of(disk); }, 3, 0);
-      together.claim_by(
+      GroupSave group([&disk] { return ModelStorage::view_of(disk); }, 3, 0);
+      group.claim_by(
           [&] { return std::make_unique<storage::ThrowingStorage>(ModelStorage::view_of(disk), operations_left); },
           save_number(save));
       if (save == 2) operations_left = number;
-      return together.run();
+      return group.run();
     };
     expect_all_saved(save_on(1));
     const Reports reports = save_on(2);

@@ -7,7 +7,7 @@
 
 #include "commit/backoff.h"
 #include "commit/periodic.h"
-#include "commit/rank_meeting.h"
+#include "commit/rank_rendezvous.h"
 #include "commit/save_marks.h"
 #include "core/attempt.h"
 
@@ -15,63 +15,65 @@ namespace cairn::commit {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Phase = SaveProgress::Phase;
+using Phase = ProgressTracker::Phase;
 
-// On a full disk there is room for a verdict when the other ranks have removed what they wrote in vain.
-constexpr std::chrono::seconds kRoomForVerdictMax{5};
+// On a full disk there is room for a decision when the other ranks have removed what they wrote in vain.
+constexpr std::chrono::seconds kRoomForDecisionMax{5};
 
 }  // namespace
 
-Result<RankSaveReport> SaveCoordinator::lead(std::vector<data_file::ImageFile> images, const CommitDuty& duty,
-                                             const RankSaveOptions& options,
+Result<RankSaveReport> SaveCoordinator::lead(std::vector<data_file::ImageFile> images,
+                                             const CommitRequest& commit_request, const RankSaveOptions& options,
                                              const std::function<Result<void>()>& may_commit) {
   std::vector<std::string> all_names;
-  for (const auto& of_rank : duty.files) all_names.insert(all_names.end(), of_rank.begin(), of_rank.end());
+  for (const auto& of_rank : commit_request.files) all_names.insert(all_names.end(), of_rank.begin(), of_rank.end());
   transaction_->expect(std::move(all_names));
   Result<CommitReport> committed =
-      attempt([&] { return write_meet_commit(std::move(images), duty, options, may_commit); });
-  Verdict verdict;  // (7)
+      attempt([&] { return write_meet_commit(std::move(images), commit_request, options, may_commit); });
+  Decision decision;  // (7)
   if (committed) {
-    verdict.warnings = committed->warnings;
+    decision.warnings = committed->warnings;
   } else {
-    verdict.failure = member_.of_this_rank(std::move(committed).error());
-    verdict.files_stay = transaction_->may_have_committed();
+    decision.failure = member_.of_this_rank(std::move(committed).error());
+    decision.files_stay = transaction_->may_have_committed();
   }
   // What is decided stays so whatever is thrown from here on: who is not told looks at what is in place, once the
   // folder is gone.
-  const bool told = member_.place.count == 1 || attempt([&] { return tell(verdict, options); });
-  if (!verdict.failure || (verdict.files_stay && !told)) {
+  const bool is_told = member_.place.count == 1 || attempt([&] { return tell(decision, options); });
+  if (!decision.failure || (decision.files_stay && !is_told)) {
     (void)attempt([&]() -> Result<void> {
-      transaction_->remove_folder(verdict.warnings);
+      transaction_->remove_folder(decision.warnings);
       return {};
     });
   }
   transaction_.reset();  // withdraws what did not come to a commit
-  if (verdict.failure) return *std::move(verdict.failure);
-  return RankSaveReport{member_.progress.bytes_written + duty.pickle.size(), std::move(verdict.warnings)};
+  if (decision.failure) return *std::move(decision.failure);
+  return RankSaveReport{member_.progress.bytes_written + commit_request.pickle.size(), std::move(decision.warnings)};
 }
 
 Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::ImageFile> images,
-                                                        const CommitDuty& duty, const RankSaveOptions& options,
+                                                        const CommitRequest& commit_request,
+                                                        const RankSaveOptions& options,
                                                         const std::function<Result<void>()>& may_commit) {
   const std::uint32_t mine = member_.place.count == 1 ? 0 : member_.place.rank;
-  RankMeeting::Files own;
+  RankRendezvous::Files own;
   own.reserve(images.size());
   for (const data_file::ImageFile& image : images) own.push_back({image.name, image.image->file_bytes(), 0});
   const auto has_name = [](const manifest::CommitRecord::File& file, const std::string& name) {
     return file.name == name;
   };
-  if (duty.files.size() != member_.place.count ||
-      !std::equal(own.begin(), own.end(), duty.files[mine].begin(), duty.files[mine].end(), has_name)) {
+  if (commit_request.files.size() != member_.place.count ||
+      !std::equal(own.begin(), own.end(), commit_request.files[mine].begin(), commit_request.files[mine].end(),
+                  has_name)) {
     return Error(ErrorCode::kInternal, "the files to commit are not those that the ranks were to write");
   }
-  RankMeeting meeting(*member_.storage, member_.marks, member_.ticket.identity.save_id, options.deadlines);
+  RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity.save_id, options.deadlines);
   const auto& interrupted = options.write.interrupted;
   std::vector<Error> failures;
   Periodic news(kNewsInterval);
   data_file::WriteOptions write_options = options.write;
   write_options.interrupted = [&] {
-    if (member_.place.count > 1 && news.is_due()) failures = meeting.failures();
+    if (member_.place.count > 1 && news.is_due()) failures = rendezvous.failures();
     return !failures.empty() || (interrupted && interrupted());
   };
   Result<std::vector<std::uint32_t>> trailers =
@@ -80,38 +82,39 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
   if (!trailers) {
     member_.remove_private_files();
     if (member_.place.count == 1) return std::move(trailers).error();
-    failures = meeting.failures();
+    failures = rendezvous.failures();
     failures.push_back(std::move(trailers).error().rank(member_.place.rank));
     return Error::of_ranks(std::move(failures));
   }
   member_.progress.phase = Phase::kWaiting;
-  CAIRN_TRY_ASSIGN(std::vector<RankMeeting::Files> all, meeting.wait_for_files(duty.files, mine, interrupted));  // (5)
+  CAIRN_TRY_ASSIGN(std::vector<RankRendezvous::Files> all,
+                   rendezvous.wait_for_files(commit_request.files, mine, interrupted));  // (5)
   for (std::size_t i = 0; i < own.size(); ++i) own[i].trailer_checksum = (*trailers)[i];
   all[mine] = std::move(own);
   member_.progress.phase = Phase::kCommitting;
   if (may_commit) CAIRN_TRY(may_commit());  // (6)
-  failures = meeting.failures();
+  failures = rendezvous.failures();
   if (!failures.empty()) return Error::of_ranks(std::move(failures));
   if (interrupted && interrupted()) return Error(ErrorCode::kCancelled, "interrupted while waiting for earlier saves");
   manifest::CommitRecord record;
-  for (RankMeeting::Files& of_rank : all) {
+  for (RankRendezvous::Files& of_rank : all) {
     record.files.insert(record.files.end(), of_rank.begin(), of_rank.end());
   }
-  transaction_->decide_by(member_.fate);
-  return transaction_->commit(duty.pickle, std::move(record), options.write.durability);
+  transaction_->set_fence(member_.fence);
+  return transaction_->commit(commit_request.pickle, std::move(record), options.write.durability);
 }
 
 // Step 7.
-Result<void> SaveCoordinator::tell(const Verdict& verdict, const RankSaveOptions& options) {
+Result<void> SaveCoordinator::tell(const Decision& decision, const RankSaveOptions& options) {
   member_.progress.phase = Phase::kWaiting;  // whatever others do now, this rank does not hang
   const Clock::time_point start = Clock::now();
   for (Backoff backoff;; backoff.pause()) {
-    Result<void> left = member_.marks.leave_verdict(verdict);
+    Result<void> left = member_.marks.write_decision(decision);
     if (left) break;
-    if (left.error().code() != ErrorCode::kNoSpace || Clock::now() - start > kRoomForVerdictMax) return left;
+    if (left.error().code() != ErrorCode::kNoSpace || Clock::now() - start > kRoomForDecisionMax) return left;
   }
-  const RankMeeting meeting(*member_.storage, member_.marks, member_.ticket.identity.save_id, options.deadlines);
-  meeting.wait_until_heard(options.write.interrupted, verdict.failure ? member_.place.count - 1 : 0);
+  const RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity.save_id, options.deadlines);
+  rendezvous.wait_until_heard(options.write.interrupted, decision.failure ? member_.place.count - 1 : 0);
   return {};
 }
 
@@ -119,12 +122,12 @@ void SaveCoordinator::give_up_all(const Error& reason) {
   transaction_->expect_any();  // ranks may have published before anybody could say what
   const Result<SaveMarks::Seen> seen = member_.marks.look();
   if (seen && !seen->leases.empty()) {
-    RankMeeting meeting(*member_.storage, member_.marks, member_.ticket.identity.save_id, SaveDeadlines());
-    std::vector<Error> failures = meeting.failures();
+    RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity.save_id, SaveDeadlines());
+    std::vector<Error> failures = rendezvous.failures();
     failures.push_back(Error(reason).rank(member_.place.rank));
     // Even after a commit one comes here, if memory ran out in finish().
-    const Verdict verdict{Error::of_ranks(std::move(failures)), transaction_->may_have_committed()};
-    if (member_.marks.leave_verdict(verdict)) meeting.wait_until_heard({});
+    const Decision decision{Error::of_ranks(std::move(failures)), transaction_->may_have_committed()};
+    if (member_.marks.write_decision(decision)) rendezvous.wait_until_heard({});
   }
   transaction_.reset();
 }

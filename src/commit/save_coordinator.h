@@ -16,12 +16,12 @@
 namespace cairn::commit {
 
 // What the coordinator sees to beside its own files.
-struct CommitDuty {
+struct CommitRequest {
   std::string pickle;  // of `.metadata`
   // Names, by rank; all together, they are the catalog's files in order.
   std::vector<std::vector<std::string>> files;
 
-  friend bool operator==(const CommitDuty&, const CommitDuty&) = default;
+  friend bool operator==(const CommitRequest&, const CommitRequest&) = default;
 };
 
 class SaveCoordinator {
@@ -31,16 +31,16 @@ class SaveCoordinator {
       : member_(member), transaction_(std::move(transaction)) {}
 
   // Steps 3 to 7.
-  Result<RankSaveReport> lead(std::vector<data_file::ImageFile> images, const CommitDuty& duty,
+  Result<RankSaveReport> lead(std::vector<data_file::ImageFile> images, const CommitRequest& commit_request,
                               const RankSaveOptions& options, const std::function<Result<void>()>& may_commit);
   // In place of lead(): the others hear the reason, and what they published is withdrawn.
   void give_up_all(const Error& reason);
 
  private:
-  Result<CommitReport> write_meet_commit(std::vector<data_file::ImageFile> images, const CommitDuty& duty,
+  Result<CommitReport> write_meet_commit(std::vector<data_file::ImageFile> images, const CommitRequest& commit_request,
                                          const RankSaveOptions& options,
                                          const std::function<Result<void>()>& may_commit);
-  Result<void> tell(const Verdict& verdict, const RankSaveOptions& options);
+  Result<void> tell(const Decision& decision, const RankSaveOptions& options);
 
   SaveMember& member_;
   std::unique_ptr<SaveTransaction> transaction_;

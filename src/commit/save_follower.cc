@@ -14,7 +14,7 @@ namespace cairn::commit {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Phase = SaveProgress::Phase;
+using Phase = ProgressTracker::Phase;
 
 // How long a rank that enters looks for the folder: network file systems remember for a while what was not there.
 constexpr std::chrono::seconds kFolderVisibleAfterMax{3};
@@ -45,18 +45,18 @@ Result<void> SaveFollower::take_lease() {
 
 Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> images, const RankSaveOptions& options) {
   // A rank without files agrees to the commit by being there.
-  if (images.empty() && member_.fate != nullptr) CAIRN_TRY(member_.fate->begin_decisive_step());
-  VerdictWatch watch(*member_.storage, member_.marks,
-                     {member_.ticket.identity.save_id, member_.place.coordinator, options.write.durability},
-                     options.deadlines);
+  if (images.empty() && member_.fence != nullptr) CAIRN_TRY(member_.fence->begin_decisive_step());
+  DecisionWatch watch(*member_.storage, member_.marks,
+                      {member_.ticket.identity.save_id, member_.place.coordinator, options.write.durability},
+                      options.deadlines);
   const auto& interrupted = options.write.interrupted;
-  Result<std::optional<Verdict>> verdict{std::optional<Verdict>()};
-  const auto is_decided = [&] { return !verdict || verdict->has_value(); };
+  Result<std::optional<Decision>> decision{std::optional<Decision>()};
+  const auto is_decided = [&] { return !decision || decision->has_value(); };
   Periodic news(kNewsInterval);
   bool is_interrupted = false;
   data_file::WriteOptions write_options = options.write;
   write_options.interrupted = [&] {
-    if (news.is_due()) verdict = watch.look();
+    if (news.is_due()) decision = watch.look();
     is_interrupted = interrupted && interrupted();
     return is_interrupted || is_decided();
   };
@@ -64,42 +64,42 @@ Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> im
       attempt([&] { return member_.write(std::move(images), write_options); });  // (3, 4)
   if (!trailers && !is_decided()) {
     member_.remove_private_files();
-    (void)member_.marks.leave_failure(member_.place.rank, trailers.error());
+    (void)member_.marks.write_failure(member_.place.rank, trailers.error());
   }
   member_.progress.phase = Phase::kWaiting;
   for (Backoff backoff; !is_decided() && !is_interrupted; backoff.pause()) {  // (7)
-    verdict = attempt([&] { return watch.look(); });
+    decision = attempt([&] { return watch.look(); });
     is_interrupted = interrupted && interrupted();
   }
   if (!is_decided()) {
     const Error error(ErrorCode::kCancelled,
                       "interrupted while waiting for the coordinator: unless it has committed already, the save fails");
-    if (trailers) (void)member_.marks.leave_failure(member_.place.rank, error);
+    if (trailers) (void)member_.marks.write_failure(member_.place.rank, error);
     leave();
     return member_.of_this_rank(trailers ? error : std::move(trailers).error());
   }
   // Without this rank's files nothing was committed, even if nobody answers.
-  if (!verdict && !trailers) verdict = member_.of_this_rank(std::move(trailers).error());
-  return conclude(verdict, watch);
+  if (!decision && !trailers) decision = member_.of_this_rank(std::move(trailers).error());
+  return conclude(decision, watch);
 }
 
-Result<RankSaveReport> SaveFollower::conclude(const Result<std::optional<Verdict>>& verdict, VerdictWatch& watch) {
-  if (verdict && !(*verdict)->failure && member_.fate != nullptr) member_.fate->note_committed();
-  if (verdict && (*verdict)->failure && !(*verdict)->files_stay) member_.files.withdraw();
+Result<RankSaveReport> SaveFollower::conclude(const Result<std::optional<Decision>>& decision, DecisionWatch& watch) {
+  if (decision && !(*decision)->failure && member_.fence != nullptr) member_.fence->note_committed();
+  if (decision && (*decision)->failure && !(*decision)->files_stay) member_.files.withdraw();
   leave();
   // After a failed sync the old checkpoint may come back, so its files stay. The sync is not tried again: a second one
   // may succeed without the data.
-  const bool both_stay = verdict && (*verdict)->files_stay;
+  const bool both_stay = decision && (*decision)->files_stay;
   if (!both_stay && watch.coordinator_is_dead())
     (void)clean_up_after(*member_.storage, member_.ticket.identity.save_id);
-  if (!verdict) return member_.of_this_rank(verdict.error());
-  if ((*verdict)->failure) return *(*verdict)->failure;
-  return RankSaveReport{member_.progress.bytes_written, (*verdict)->warnings};
+  if (!decision) return member_.of_this_rank(decision.error());
+  if ((*decision)->failure) return *(*decision)->failure;
+  return RankSaveReport{member_.progress.bytes_written, (*decision)->warnings};
 }
 
 void SaveFollower::give_up(const Error& reason) {
   if (!lease_) return;
-  (void)member_.marks.leave_failure(member_.place.rank, reason);
+  (void)member_.marks.write_failure(member_.place.rank, reason);
   leave();
 }
 

@@ -1,5 +1,5 @@
 // SaveFollower: what the writer of any rank but the coordinator's does in an asynchronous save: steps 2 to 4 of
-// rank_save.cc, and then it waits for the verdict.
+// rank_save.cc, and then it waits for the decision.
 #pragma once
 
 #include <cairn/result.h>
@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "commit/decision_watch.h"
 #include "commit/lease.h"
 #include "commit/save_marks.h"
 #include "commit/save_member.h"
-#include "commit/verdict_watch.h"
 
 namespace cairn::commit {
 
@@ -27,7 +27,7 @@ class SaveFollower {
   void give_up(const Error& reason);
 
  private:
-  Result<RankSaveReport> conclude(const Result<std::optional<Verdict>>& verdict, VerdictWatch& watch);
+  Result<RankSaveReport> conclude(const Result<std::optional<Decision>>& decision, DecisionWatch& watch);
   void leave();
 
   SaveMember& member_;

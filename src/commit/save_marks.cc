@@ -41,7 +41,7 @@ std::optional<std::uint32_t> SaveMarks::rank_of_failure(std::string_view name) {
   return whole_number<std::uint32_t>(name.substr(kFailurePrefix.size()));
 }
 
-Result<void> SaveMarks::leave_failure(std::uint32_t rank, const Error& reason) {
+Result<void> SaveMarks::write_failure(std::uint32_t rank, const Error& reason) {
   const std::string name = path_of(failure_name(rank));
   Result<void> left = storage_.create_whole(name, whole_mark(manifest::encode_outcome(reason)), Durability::kBuffered);
   if (left || left.error().error_number() == EEXIST) return {};  // it has said so already
@@ -49,14 +49,14 @@ Result<void> SaveMarks::leave_failure(std::uint32_t rank, const Error& reason) {
   return left;
 }
 
-Result<void> SaveMarks::leave_verdict(const Verdict& verdict) {
-  std::string text(1, verdict.files_stay ? 1 : 0);
-  if (verdict.failure) {
-    text += manifest::encode_outcome(*verdict.failure);
+Result<void> SaveMarks::write_decision(const Decision& decision) {
+  std::string text(1, decision.files_stay ? 1 : 0);
+  if (decision.failure) {
+    text += manifest::encode_outcome(*decision.failure);
   } else {
-    manifest::append_texts(text, verdict.warnings);
+    manifest::append_texts(text, decision.warnings);
   }
-  const std::string_view name = verdict.failure ? kFailed : kCommitted;
+  const std::string_view name = decision.failure ? kFailed : kCommitted;
   return storage_.create_whole(path_of(name), whole_mark(text), Durability::kBuffered);
 }
 
@@ -67,25 +67,25 @@ Result<SaveMarks::Seen> SaveMarks::look() const {
     if (file.name == kLeaseName) seen.coordinator = true;
     if (const auto rank = rank_of_lease(file.name)) seen.leases.insert(*rank);
     if (const auto rank = rank_of_failure(file.name)) {
-      bool speechless = false;
-      if (std::optional<Error> failure = read_failure(*rank, speechless)) {
+      bool without_reason = false;
+      if (std::optional<Error> failure = read_failure(*rank, without_reason)) {
         seen.failures.emplace(*rank, *std::move(failure));
-        if (speechless) seen.speechless.insert(*rank);
+        if (without_reason) seen.without_reason.insert(*rank);
       }
     }
     // One that says `committed` is never wrong: it wins over what somebody else may have concluded.
-    const bool spoken = seen.verdict && !seen.verdict->failure;
-    if (!spoken && (file.name == kCommitted || file.name == kFailed)) seen.verdict = read_verdict(file.name);
+    const bool spoken = seen.decision && !seen.decision->failure;
+    if (!spoken && (file.name == kCommitted || file.name == kFailed)) seen.decision = read_decision(file.name);
   }
   return seen;
 }
 
-std::optional<Verdict> SaveMarks::look_for_verdict() const {
-  if (std::optional<Verdict> committed = read_verdict(kCommitted)) return committed;
-  return read_verdict(kFailed);
+std::optional<Decision> SaveMarks::find_decision() const {
+  if (std::optional<Decision> committed = read_decision(kCommitted)) return committed;
+  return read_decision(kFailed);
 }
 
-std::optional<Error> SaveMarks::read_failure(std::uint32_t rank, bool& speechless) const {
+std::optional<Error> SaveMarks::read_failure(std::uint32_t rank, bool& without_reason) const {
   const std::string path = path_of(failure_name(rank));
   const std::optional<std::string> text = read_mark(storage_, path);
   if (text) {
@@ -94,24 +94,24 @@ std::optional<Error> SaveMarks::read_failure(std::uint32_t rank, bool& speechles
   }
   const auto lease = read_lease(storage_, path);
   if (!lease || !*lease) return std::nullopt;
-  speechless = true;
+  without_reason = true;
   return Error(ErrorCode::kUnavailable, "the rank failed, and had no room to say why").rank(rank);
 }
 
-std::optional<Verdict> SaveMarks::read_verdict(std::string_view name) const {
+std::optional<Decision> SaveMarks::read_decision(std::string_view name) const {
   const std::optional<std::string> text = read_mark(storage_, path_of(name));
   if (!text || text->empty()) return std::nullopt;
-  Verdict verdict;
-  verdict.files_stay = text->front() != 0;
+  Decision decision;
+  decision.files_stay = text->front() != 0;
   const std::string_view rest = std::string_view(*text).substr(1);
   if (name == kFailed) {
     const Result<std::string> outcome = manifest::decode_outcome(rest);
     if (outcome) return std::nullopt;
-    verdict.failure = outcome.error();
+    decision.failure = outcome.error();
   } else if (Result<std::vector<std::string>> warnings = CodedReader(rest).counted_texts()) {
-    verdict.warnings = std::move(*warnings);
+    decision.warnings = std::move(*warnings);
   }
-  return verdict;
+  return decision;
 }
 
 }  // namespace cairn::commit

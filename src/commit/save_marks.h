@@ -19,7 +19,7 @@
 namespace cairn::commit {
 
 // How a save ended, for all of its ranks.
-struct Verdict {
+struct Decision {
   std::optional<Error> failure = {};  // none: committed and, if durable, synced
   bool files_stay = false;            // it failed, but may be in place nevertheless: nothing is withdrawn
   std::vector<std::string> warnings = {};
@@ -35,23 +35,23 @@ class SaveMarks {
 
   // If there is no room even for the mark, the rank's lease is renamed to it: then all learn that it failed, but not
   // why.
-  Result<void> leave_failure(std::uint32_t rank, const Error& reason);
+  Result<void> write_failure(std::uint32_t rank, const Error& reason);
   // An error with EEXIST if somebody has said so already. `committed` and `failed` are two files: if both are there,
   // `committed` counts.
-  Result<void> leave_verdict(const Verdict& verdict);
+  Result<void> write_decision(const Decision& decision);
 
   // What lies in the folder; kNotFound if the folder is gone.
   struct Seen {
     bool coordinator = false;                 // its lease is there
     std::set<std::uint32_t> leases;           // ranks that have one
     std::map<std::uint32_t, Error> failures;  // by rank
-    std::set<std::uint32_t> speechless;       // those of them that had no room to say why, and gave their lease for it
-    std::optional<Verdict> verdict;
+    std::set<std::uint32_t> without_reason;   // those of them that had no room to say why, and gave their lease for it
+    std::optional<Decision> decision;
   };
   Result<Seen> look() const;
-  // Only the verdict, by its name: a folder of many ranks takes its time to list. Network file systems may remember for
-  // a while that it was not there.
-  std::optional<Verdict> look_for_verdict() const;
+  // Only the decision, by its name: a folder of many ranks takes its time to list. Network file systems may remember
+  // for a while that it was not there.
+  std::optional<Decision> find_decision() const;
 
   // The names of marks, for whoever only lists a folder. The rank whose failure mark has this name.
   static std::optional<std::uint32_t> rank_of_failure(std::string_view name);
@@ -59,8 +59,8 @@ class SaveMarks {
   static constexpr std::string_view kFailed = "failed";
 
  private:
-  std::optional<Error> read_failure(std::uint32_t rank, bool& speechless) const;
-  std::optional<Verdict> read_verdict(std::string_view name) const;
+  std::optional<Error> read_failure(std::uint32_t rank, bool& without_reason) const;
+  std::optional<Decision> read_decision(std::string_view name) const;
 
   storage::Storage& storage_;
   std::string folder_;

@@ -4,7 +4,7 @@
 
 namespace cairn::commit {
 
-using Phase = SaveProgress::Phase;
+using Phase = ProgressTracker::Phase;
 
 SaveMember::SaveMember(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket,
                        Operations watched)
@@ -33,7 +33,7 @@ Result<std::vector<std::uint32_t>> SaveMember::write(std::vector<data_file::Imag
   CAIRN_TRY_ASSIGN(std::vector<std::uint32_t> trailers, data_file::write_images(*storage, images, counted));
   progress.phase = Phase::kPublishing;
   // With its last file in place this rank has agreed to the commit, unless it commits itself.
-  if (!place.is_coordinator() && fate != nullptr) CAIRN_TRY(fate->begin_decisive_step());
+  if (!place.is_coordinator() && fence != nullptr) CAIRN_TRY(fence->begin_decisive_step());
   CAIRN_TRY(files.publish(names, options.durability));
   return trailers;
 }

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "commit/lease.h"
+#include "commit/progress_tracker.h"
 #include "commit/rank_files.h"
-#include "commit/save_fate.h"
+#include "commit/save_fence.h"
 #include "commit/save_marks.h"
-#include "commit/save_progress.h"
 #include "commit/save_ticket.h"
 #include "data_file/image_writer.h"
 #include "storage/operation_watch.h"
@@ -26,7 +26,7 @@
 
 namespace cairn::commit {
 
-// A rank's place among those that save together.
+// A rank's place among those that save group.
 struct RankPlace {
   std::uint32_t rank = 0;   // in the names of its files and marks
   std::uint32_t count = 1;  // of ranks; 1: nobody to meet
@@ -40,7 +40,7 @@ struct RankSaveOptions {
   // A rank that gives no sign of life, or gets nowhere, for longer is lost; so is one that never came.
   SaveDeadlines deadlines;
   // Asked before the step after which the save may be committed; null: the save is never given up from outside.
-  SaveFate* fate = nullptr;
+  SaveFence* fence = nullptr;
 };
 
 struct RankSaveReport {
@@ -70,9 +70,9 @@ struct SaveMember {
   std::unique_ptr<storage::Storage> storage;
   Operations operations;
   SaveTicket ticket;
-  SaveProgress progress;
+  ProgressTracker progress;
   RankPlace place;
-  SaveFate* fate = nullptr;  // the caller's
+  SaveFence* fence = nullptr;  // the caller's
   SaveMarks marks;
   RankFiles files;
   std::vector<std::string> names;  // of the files of this rank

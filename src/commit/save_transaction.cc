@@ -165,7 +165,7 @@ Result<void> SaveTransaction::check_not_superseded(const MetadataInPlace& now) c
 }
 
 Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
-  if (fate_ != nullptr) CAIRN_TRY(fate_->begin_decisive_step());
+  if (fence_ != nullptr) CAIRN_TRY(fence_->begin_decisive_step());
   Result<void> renamed = storage_.replace(folder_ + std::string(kSealedName), metadata_name_);
   if (!renamed) {
     // Over a network a rename may have happened although its answer was lost: only looking tells.
@@ -220,7 +220,7 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
                    "the lock of the directory was lost before the commit; this save is withdrawn, save again");
     }
     CAIRN_TRY(rename_and_confirm(durability));
-    const bool given_up = fate_ != nullptr && !fate_->note_committed();
+    const bool given_up = fence_ != nullptr && !fence_->note_committed();
     const bool excludes_others = lock && lock->is_held();
     // Others may have committed since: the save ends as if it were killed here, and a later one cleans up.
     if (given_up && !excludes_others) return report;

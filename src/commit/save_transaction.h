@@ -15,7 +15,7 @@
 
 #include "commit/lease.h"
 #include "commit/rank_files.h"
-#include "commit/save_fate.h"
+#include "commit/save_fence.h"
 #include "format/manifest/commit_record.h"
 #include "storage/storage.h"
 
@@ -73,9 +73,9 @@ class SaveTransaction {
 
   // Asked right before the rename that commits, and told when the commit is synced. Null: nobody gives the save up from
   // outside. It outlives the transaction.
-  void decide_by(SaveFate* fate) { fate_ = fate; }
+  void set_fence(SaveFence* fence) { fence_ = fence; }
 
-  // The folder outlives the commit, so that the verdict can be left in it (rank_save.cc): until remove_folder().
+  // The folder outlives the commit, so that the decision can be left in it (rank_save.cc): until remove_folder().
   void keep_folder() { keeps_folder_ = true; }
 
   // Steps 4 to 7. `record` lacks what the transaction knows (save, job, number, pickle): it is filled in.
@@ -105,7 +105,7 @@ class SaveTransaction {
   std::vector<std::string> expected_;
   bool expects_any_ = false;
   bool keeps_folder_ = false;
-  SaveFate* fate_ = nullptr;
+  SaveFence* fence_ = nullptr;
   bool committed_ = false;
 };
 

@@ -419,7 +419,7 @@ TEST(Leftovers, OfARankThatCameTooLateGoWhenItsProcessIsDead) {
   }
 }
 
-TEST(Leftovers, OfARankInADirectoryOfItsOwnGoWithTheVerdict) {
+TEST(Leftovers, OfARankInADirectoryOfItsOwnGoWithTheDecision) {
   ModelStorage disk;
   LateRank committed(disk);
   committed.files().remove_own_folder();

@@ -16,30 +16,30 @@ CommitOrder::Turn::Turn(std::shared_ptr<Directories> directories, std::string di
     : directories_(std::move(directories)), directory_(std::move(directory)) {
   const std::lock_guard lock(directories_->mutex);
   number_ = directories_->next++;
-  directories_->under_way[directory_].emplace(number_, false);
+  directories_->in_flight[directory_].emplace(number_, false);
 }
 
 CommitOrder::Turn::~Turn() { leave(); }
 
 void CommitOrder::Turn::leave() {
   const std::lock_guard lock(directories_->mutex);
-  const auto found = directories_->under_way.find(directory_);
-  if (found == directories_->under_way.end() || found->second.erase(number_) == 0) return;
-  if (found->second.empty()) directories_->under_way.erase(found);
+  const auto found = directories_->in_flight.find(directory_);
+  if (found == directories_->in_flight.end() || found->second.erase(number_) == 0) return;
+  if (found->second.empty()) directories_->in_flight.erase(found);
   directories_->changed.notify_all();
 }
 
 void CommitOrder::Turn::note_stuck() {
   const std::lock_guard lock(directories_->mutex);
-  directories_->under_way[directory_][number_] = true;
+  directories_->in_flight[directory_][number_] = true;
   directories_->changed.notify_all();
 }
 
 Result<void> CommitOrder::Turn::wait(const std::function<bool()>& interrupted) const {
   std::unique_lock lock(directories_->mutex);
   for (;;) {
-    const auto found = directories_->under_way.find(directory_);
-    if (found == directories_->under_way.end() || found->second.begin()->first >= number_) return {};
+    const auto found = directories_->in_flight.find(directory_);
+    if (found == directories_->in_flight.end() || found->second.begin()->first >= number_) return {};
     if (found->second.begin()->second) {
       return Error(ErrorCode::kUnavailable,
                    "an earlier save into this directory hangs in its commit, and might commit after this one");

@@ -22,7 +22,7 @@ class CommitOrder {
     std::condition_variable changed;
     std::uint64_t next = 0;
     // By directory and number: whether the save hangs in its commit.
-    std::map<std::string, std::map<std::uint64_t, bool>> under_way;
+    std::map<std::string, std::map<std::uint64_t, bool>> in_flight;
   };
 
  public:

@@ -9,12 +9,12 @@
 
 namespace cairn::writer {
 
-Error settle_in(storage::Storage& storage, const DeadSave& save, Error reason) {
+Error clean_up_dead_save_in(storage::Storage& storage, const DeadSave& save, Error reason) {
   const auto metadata = commit::read_metadata_in_place(storage, save.metadata_name);
   const bool in_place = metadata && metadata->record && metadata->record->save_id == save.save_id;
-  if (save.follows_as) {
+  if (save.follower_rank) {
     commit::SaveMarks marks(storage, save.save_id);
-    if (!in_place && storage.join_folder(marks.folder())) (void)marks.leave_failure(*save.follows_as, reason);
+    if (!in_place && storage.join_folder(marks.folder())) (void)marks.write_failure(*save.follower_rank, reason);
     return in_place ? std::move(reason).actual("the checkpoint of this save is in place") : reason;
   }
   const Result<void> synced = commit::clean_up_after(storage, save.save_id);
@@ -26,10 +26,10 @@ Error settle_in(storage::Storage& storage, const DeadSave& save, Error reason) {
                    "): a power cut may bring back the old checkpoint; the files of both are kept");
 }
 
-Error settle(const DeadSave& save, Error reason) {
+Error clean_up_dead_save(const DeadSave& save, Error reason) {
   const auto storage = storage::open_directory(save.directory);
   if (!storage) return reason;
-  return settle_in(**storage, save, std::move(reason));
+  return clean_up_dead_save_in(**storage, save, std::move(reason));
 }
 
 }  // namespace cairn::writer

@@ -15,16 +15,16 @@ namespace cairn::writer {
 struct DeadSave {
   std::string directory;
   SaveId save_id;
-  std::string metadata_name;                     // what it was to commit
-  std::optional<std::uint32_t> follows_as = {};  // the rank; none: the coordinator
+  std::string metadata_name;                        // what it was to commit
+  std::optional<std::uint32_t> follower_rank = {};  // the rank; none: the coordinator
 };
 
 // The process is dead, for `reason`. For the coordinator's save: syncs the directory, and then removes what the save
 // left or replaced if no other rank is at work there; if the sync fails, the files of both checkpoints stay. For
 // another rank's save: tells its failure to the other ranks. Returns the reason, and whether the save's checkpoint is
 // in place.
-Error settle(const DeadSave& save, Error reason);
+Error clean_up_dead_save(const DeadSave& save, Error reason);
 // The same in the save's directory, which is open already.
-Error settle_in(storage::Storage& storage, const DeadSave& save, Error reason);
+Error clean_up_dead_save_in(storage::Storage& storage, const DeadSave& save, Error reason);
 
 }  // namespace cairn::writer

@@ -53,7 +53,7 @@ std::vector<Example> examples() {
   ClaimMessage claim{4, {"/checkpoints", {{1, 2}, {3, 4}, 5}, 3, {false, 7u, true}}};
   claim.request.umask = 077;
   ProgressMessage progress;
-  progress.saves.push_back({9, {commit::SaveProgress::Phase::kWaiting, 100, 200}});
+  progress.saves.push_back({9, {commit::ProgressTracker::Phase::kWaiting, 100, 200}});
   const auto relayout = [](std::string_view bytes) -> std::optional<std::string> {
     const auto message = decode_layout(bytes);
     return message ? std::optional(encode_layout(message->slot, message->layout).value()) : std::nullopt;
@@ -119,11 +119,11 @@ TEST(Messages, TellTheCoordinatorsWriterWhatToCommit) {
   const auto sent = sample.request("/d", ticket).layout;
   const auto got = decode_layout(encode_layout(2, *sent).value()).value().layout.commit_plan;
   ASSERT_TRUE(got);
-  const commit::CommitDuty duty = got->duty(ticket, place, "/somewhere");
-  EXPECT_EQ(duty, sent->commit_plan->duty(ticket, place, "/somewhere"));
-  ASSERT_EQ(duty.files.size(), 3u);
-  EXPECT_EQ(duty.files[2].at(0), commit::data_file_name(ticket, 2, 0));
-  EXPECT_NE(duty.pickle.find("/somewhere"), std::string::npos);
+  const commit::CommitRequest commit_request = got->commit_request(ticket, place, "/somewhere");
+  EXPECT_EQ(commit_request, sent->commit_plan->commit_request(ticket, place, "/somewhere"));
+  ASSERT_EQ(commit_request.files.size(), 3u);
+  EXPECT_EQ(commit_request.files[2].at(0), commit::data_file_name(ticket, 2, 0));
+  EXPECT_NE(commit_request.pickle.find("/somewhere"), std::string::npos);
 }
 
 TEST(Messages, ThatNameRanksBeyondTheirNumberAreRefused) {

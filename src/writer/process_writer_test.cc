@@ -272,11 +272,11 @@ TEST_F(ProcessWriters, ThatAreLostHaveNothingOpenWhenTheyTellOfIt) {
   ProcessWriter writer;
   StagedSample lost(1);
   const std::set<std::string> before = descriptors();
-  std::promise<std::set<std::string>> told;
-  const auto save = writer.start([&](const auto&) { told.set_value(descriptors_since(before)); }).value();
+  std::promise<std::set<std::string>> descriptors;
+  const auto save = writer.start([&](const auto&) { descriptors.set_value(descriptors_since(before)); }).value();
   ASSERT_TRUE(begin_save(*save, lost, scratch.path()));
   ::kill(writer.process_id().value(), SIGKILL);
-  EXPECT_EQ(told.get_future().get(), std::set<std::string>{});
+  EXPECT_EQ(descriptors.get_future().get(), std::set<std::string>{});
 }
 
 TEST_F(ProcessWriters, ThatDieFailTheOtherRanksAtOnce) {
@@ -362,7 +362,7 @@ TEST_F(ProcessWriters, CompleteWhatIsStagedWhenTheyAreToldToEnd) {
   ASSERT_TRUE(begin_save(*half_save, half, scratch.path() / "half"));
   staged.stage();
   ASSERT_TRUE(staged_save->staged());
-  while (staged_save->progress().phase == commit::SaveProgress::Phase::kStaging && !staged_end.is_here()) {
+  while (staged_save->progress().phase == commit::ProgressTracker::Phase::kStaging && !staged_end.is_here()) {
     std::this_thread::yield();  // until the message has been taken
   }
   ::kill(writer.process_id().value(), SIGTERM);
@@ -385,7 +385,7 @@ TEST_F(ProcessWriters, WithoutGraceWithdrawWhatIsStaged) {
   ASSERT_TRUE(begin_save(*save, sample, scratch.path()));
   sample.stage();
   ASSERT_TRUE(save->staged());
-  while (save->progress().phase != commit::SaveProgress::Phase::kWaiting) std::this_thread::yield();
+  while (save->progress().phase != commit::ProgressTracker::Phase::kWaiting) std::this_thread::yield();
   ::kill(writer.process_id().value(), SIGTERM);
   EXPECT_FALSE(end.wait());
   EXPECT_EQ(checkpoint_in(scratch.path()), 0);

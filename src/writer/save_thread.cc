@@ -19,7 +19,7 @@ namespace cairn::writer {
 namespace {
 
 using commit::RankSave;
-using Phase = commit::SaveProgress::Phase;
+using Phase = commit::ProgressTracker::Phase;
 using Clock = std::chrono::steady_clock;
 
 // Between two looks at how far the arena is staged: short beside the time that a block takes to be copied.
@@ -28,7 +28,7 @@ constexpr std::chrono::microseconds kLookMax{10'000};
 // The other ranks hear why a save was given up, unless the storage hangs for that too.
 constexpr std::chrono::milliseconds kTellingMax{1000};
 
-Error out_of_turn(const char* what) { return Error(ErrorCode::kInvalidArgument, what); }
+Error out_of_order(const char* what) { return Error(ErrorCode::kInvalidArgument, what); }
 
 // The image of a file in the arena; its memory begins there, and is the rest of the arena's.
 Result<data_file::FileImage> image_of(const StagedLayout::File& file, std::span<std::byte> arena) {
@@ -42,17 +42,17 @@ Result<data_file::FileImage> image_of(const StagedLayout::File& file, std::span<
 
 // Leaves in the save's private folder what became of a save that this rank has given up.
 Result<void> leave_outcome(storage::Storage& storage, const SaveId& save_id, const commit::RankPlace& place,
-                           const Error& reason, commit::SaveFate::GivenUp how) {
+                           const Error& reason, commit::SaveFence::GivenUp how) {
   commit::SaveMarks marks(storage, save_id);
   CAIRN_TRY(storage.join_folder(marks.folder()));
-  if (how == commit::SaveFate::GivenUp::kCommitted) return marks.leave_verdict({});
+  if (how == commit::SaveFence::GivenUp::kCommitted) return marks.write_decision({});
   if (!place.is_coordinator()) {
-    CAIRN_TRY(marks.leave_failure(place.rank, reason));
-    // The coordinator must not wait until this rank has heard the verdict.
+    CAIRN_TRY(marks.write_failure(place.rank, reason));
+    // The coordinator must not wait until this rank has heard the decision.
     return storage.remove(marks.path_of(commit::rank_lease_name(place.rank)));
   }
-  if (how == commit::SaveFate::GivenUp::kUnknown) return {};
-  return marks.leave_verdict({Error::of_ranks({Error(reason).rank(place.rank)})});
+  if (how == commit::SaveFence::GivenUp::kUnknown) return {};
+  return marks.write_decision({Error::of_ranks({Error(reason).rank(place.rank)})});
 }
 
 }  // namespace
@@ -63,11 +63,11 @@ Result<std::unique_ptr<storage::Storage>> open_or_make_directory(const std::stri
 }
 
 Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, SaveWriter::Ended ended,
-                                                      std::function<void()> stand_back, OpenDirectory open) {
+                                                      std::function<void()> lower_priority, OpenDirectory open) {
   // Owned by the writer, by whoever was given the save, and by its own thread, which may outlast both once the save was
   // given up. Until then the writer joins the thread before it drops the save.
   const std::shared_ptr<SaveThread> save(
-      new SaveThread(order, std::move(ended), std::move(stand_back), std::move(open)));
+      new SaveThread(order, std::move(ended), std::move(lower_priority), std::move(open)));
   CAIRN_TRY_ASSIGN(save->thread_, os::start_thread<std::thread>("for a save", [save] { save->run(); }));
   return save;
 }
@@ -86,7 +86,7 @@ void SaveThread::join() {
   std::thread thread;
   {
     std::unique_lock lock(mutex_);
-    told_.wait(lock, [this] { return ended_; });
+    changed_.wait(lock, [this] { return ended_; });
     thread = std::move(thread_);
   }
   if (thread.joinable()) thread.join();
@@ -96,7 +96,7 @@ bool SaveThread::post(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
   if (closed_ || !report_end_) return false;
   tasks_.push_back(std::move(task));
-  told_.notify_all();
+  changed_.notify_all();
   return true;
 }
 
@@ -113,7 +113,7 @@ void SaveThread::claim(ClaimRequest request, Claimed claimed) {
     const std::lock_guard lock(mutex_);
     reason = abandoned_;
   }
-  answer_claim(reason.value_or(out_of_turn("a claim for a save that has ended")));
+  answer_claim(reason.value_or(out_of_order("a claim for a save that has ended")));
 }
 
 void SaveThread::answer_claim(Result<commit::SaveTicket> ticket) {
@@ -132,7 +132,7 @@ void SaveThread::begin(SaveRequest request) {
   std::shared_ptr<CommitOrder::Turn> turn = order_.enter(carried->directory, carried->deadlines.publish);
   {
     const std::lock_guard lock(mutex_);
-    told_to_begin_ = true;
+    begin_requested_ = true;
     deadlines_ = carried->deadlines;
     arena_ = carried->arena;
     if (!turn_) turn_ = std::move(turn);
@@ -145,17 +145,17 @@ void SaveThread::begin(SaveRequest request) {
 
 Result<void> SaveThread::staged() {
   const std::lock_guard lock(mutex_);
-  if (!told_to_begin_) return out_of_turn("bytes for a save that has not begun");
-  if (staged_) return out_of_turn("bytes that have been staged already");
+  if (!begin_requested_) return out_of_order("bytes for a save that has not begun");
+  if (staged_) return out_of_order("bytes that have been staged already");
   staged_ = true;
-  told_.notify_all();
+  changed_.notify_all();
   return {};
 }
 
 void SaveThread::abandon(const Error& reason) {
   const std::lock_guard lock(mutex_);
   if (!abandoned_) abandoned_ = reason;
-  told_.notify_all();
+  changed_.notify_all();
 }
 
 void SaveThread::cancel(const Error& reason) {
@@ -184,7 +184,7 @@ void SaveThread::judge() {
 }
 
 void SaveThread::give_up(const Error& stall) {
-  using GivenUp = commit::SaveFate::GivenUp;
+  using GivenUp = commit::SaveFence::GivenUp;
   SaveWriter::Ended report;
   std::optional<Place> place;
   Error reason = stall;
@@ -193,7 +193,7 @@ void SaveThread::give_up(const Error& stall) {
     const std::lock_guard lock(mutex_);
     if (!report_end_) return;  // it has just ended
     report = std::exchange(report_end_, {});
-    how = fate_.give_up();
+    how = fence_.give_up();
     if (how == GivenUp::kUnknown) {
       reason = std::move(reason).while_doing(
           "committing: it is unknown whether the save is or will be committed, look at the directory");
@@ -203,7 +203,7 @@ void SaveThread::give_up(const Error& stall) {
     last_progress_.pending.reset();
     cancelled_ = true;
     if (!abandoned_) abandoned_ = reason;
-    told_.notify_all();
+    changed_.notify_all();
     if (const auto arena = arena_.lock()) arena->note_stuck();
     if (turn_ && how == GivenUp::kUnknown) turn_->note_stuck();
     if (turn_ && how != GivenUp::kUnknown) turn_->leave();
@@ -223,7 +223,7 @@ void SaveThread::give_up(const Error& stall) {
   report_end(report, commit::RankSaveReport{last_progress_.bytes_written, {warning}});
 }
 
-void SaveThread::tell_others(const Place& place, const Error& reason, commit::SaveFate::GivenUp how) const {
+void SaveThread::tell_others(const Place& place, const Error& reason, commit::SaveFence::GivenUp how) const {
   const auto tell = [place, reason, how, open = open_directory_] {
     return attempt([&]() -> Result<void> {
       CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, open(place.directory, false, place.umask));
@@ -237,7 +237,7 @@ void SaveThread::report_end(const SaveWriter::Ended& report, Result<commit::Rank
   report(std::move(result));
   const std::lock_guard lock(mutex_);
   ended_ = true;
-  told_.notify_all();
+  changed_.notify_all();
 }
 
 void SaveThread::set_rank_save(std::unique_ptr<RankSave> rank_save) {
@@ -245,12 +245,12 @@ void SaveThread::set_rank_save(std::unique_ptr<RankSave> rank_save) {
   rank_save_ = std::move(rank_save);
 }
 
-void SaveThread::run_tasks_until_told(std::unique_lock<std::mutex>& lock) {
+void SaveThread::run_tasks_until_begin(std::unique_lock<std::mutex>& lock) {
   while (true) {
-    const auto is_told = [this] { return !tasks_.empty() || begun_ || abandoned_; };
+    const auto has_work = [this] { return !tasks_.empty() || begun_ || abandoned_; };
     if (!begin_by_) {
-      told_.wait(lock, is_told);
-    } else if (!told_.wait_until(lock, *begin_by_, is_told)) {
+      changed_.wait(lock, has_work);
+    } else if (!changed_.wait_until(lock, *begin_by_, has_work)) {
       abandoned_ = Error(ErrorCode::kUnavailable, "the coordinator has claimed the directory, and got no further");
     }
     if (tasks_.empty()) break;
@@ -266,10 +266,10 @@ void SaveThread::run_tasks_until_told(std::unique_lock<std::mutex>& lock) {
 void SaveThread::run() {
   {
     std::unique_lock lock(mutex_);
-    run_tasks_until_told(lock);
+    run_tasks_until_begin(lock);
   }
   Result<commit::RankSaveReport> result = attempt([this] { return end(); });
-  stand_back_();
+  lower_priority_();
   std::unique_ptr<RankSave> done;
   {
     const std::lock_guard lock(mutex_);
@@ -299,7 +299,7 @@ Result<std::unique_ptr<storage::Storage>> SaveThread::open_watched(const std::st
 }
 
 Result<commit::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
-  if (rank_save_) return out_of_turn("a second claim for one save");
+  if (rank_save_) return out_of_order("a second claim for one save");
   CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, true, request.umask));
   CAIRN_TRY_ASSIGN(auto rank_save,
                    RankSave::claim(std::move(storage), request.identity, request.rank, request.options, operations_));
@@ -310,15 +310,15 @@ Result<commit::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
 }
 
 Result<void> SaveThread::do_begin(SaveRequest request) {
-  if (request_) return out_of_turn("a save that begins twice");
+  if (request_) return out_of_order("a save that begins twice");
   const bool claimed = rank_save_ != nullptr;
   if (claimed != request.place.is_coordinator() || claimed != (request.layout->commit_plan != nullptr)) {
-    return out_of_turn("the coordinator of a save, and nobody else, claims and commits");
+    return out_of_order("the coordinator of a save, and nobody else, claims and commits");
   }
   if (claimed && rank_save_->ticket().identity.save_id != request.ticket.identity.save_id) {
-    return out_of_turn("a save that begins is not the one that was claimed");
+    return out_of_order("a save that begins is not the one that was claimed");
   }
-  if (request.names.size() != request.layout->files.size()) return out_of_turn("names for other files than there are");
+  if (request.names.size() != request.layout->files.size()) return out_of_order("names for other files than there are");
   // First of all, so that the others hear of what fails from here on.
   if (!claimed) {
     CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, false, request.umask));
@@ -343,7 +343,7 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
                       [this, begin = file.arena_offset](std::uint64_t end) { return await_staged(begin + end); }});
   }
   request_ = std::move(request);
-  stand_back_unless_hurried();
+  lower_priority_unless_trainer_waits();
   const std::lock_guard lock(mutex_);
   begun_ = true;
   return {};
@@ -378,32 +378,32 @@ Result<void> SaveThread::await_staged(std::uint64_t arena_offset) {
     }
     std::this_thread::sleep_for(pause);
   }
-  stand_back_unless_hurried();
+  lower_priority_unless_trainer_waits();
   return {};
 }
 
-void SaveThread::stand_back_unless_hurried() const {
+void SaveThread::lower_priority_unless_trainer_waits() const {
   if (request_->trainer_waits && request_->arena->staged() != staging::Arena::kAll) {
     const std::lock_guard lock(mutex_);
     if (!staged_ && !abandoned_) return;
   }
-  stand_back_();
+  lower_priority_();
 }
 
 Result<commit::RankSaveReport> SaveThread::finish() {
   commit::RankSaveOptions options;
   options.deadlines = request_->deadlines;
-  options.fate = &fate_;
+  options.fence = &fence_;
   options.write.durability = request_->durability;
   options.write.thread_count = request_->thread_count;
   options.write.direct_io = request_->direct_io;
   options.write.interrupted = [this] {
-    stand_back_unless_hurried();
+    lower_priority_unless_trainer_waits();
     return cancelled_.load();
   };
-  std::optional<commit::CommitDuty> duty;
+  std::optional<commit::CommitRequest> commit_request;
   if (const auto& commit_plan = request_->layout->commit_plan) {
-    duty = commit_plan->duty(request_->ticket, request_->place, request_->checkpoint_id);
+    commit_request = commit_plan->commit_request(request_->ticket, request_->place, request_->checkpoint_id);
   }
   request_->layout.reset();
   std::shared_ptr<CommitOrder::Turn> turn;
@@ -411,7 +411,7 @@ Result<commit::RankSaveReport> SaveThread::finish() {
     const std::lock_guard lock(mutex_);
     turn = turn_;
   }
-  return rank_save_->finish(std::move(files_), duty, options,
+  return rank_save_->finish(std::move(files_), commit_request, options,
                             [this, turn] { return turn->wait([this] { return cancelled_.load(); }); });
 }
 

@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "commit/save_fate.h"
+#include "commit/save_fence.h"
 #include "data_file/file_image.h"
 #include "storage/operation_watch.h"
 #include "writer/commit_order.h"
@@ -40,10 +40,10 @@ class SaveThread {
   using Claimed = std::function<void(Result<commit::SaveTicket>)>;
 
   // `order` outlives the calls of begin(). kUnavailable if the system has no more threads.
-  // `stand_back` is called on every thread that works for the save, once the trainer does not wait for it any more:
+  // `lower_priority` is called on every thread that works for the save, once the trainer does not wait for it any more:
   // before the thread's next block, again and again, and by the end at the latest.
   static Result<std::shared_ptr<SaveThread>> start(CommitOrder& order, SaveWriter::Ended ended,
-                                                   std::function<void()> stand_back,
+                                                   std::function<void()> lower_priority,
                                                    OpenDirectory open = open_or_make_directory);
   ~SaveThread();
   SaveThread(const SaveThread&) = delete;
@@ -81,13 +81,13 @@ class SaveThread {
     mode_t umask = 022;
   };
 
-  SaveThread(CommitOrder& order, SaveWriter::Ended ended, std::function<void()> stand_back, OpenDirectory open)
+  SaveThread(CommitOrder& order, SaveWriter::Ended ended, std::function<void()> lower_priority, OpenDirectory open)
       : order_(order),
         open_directory_(std::move(open)),
         report_end_(std::move(ended)),
-        stand_back_(std::move(stand_back)) {}
+        lower_priority_(std::move(lower_priority)) {}
   void run();
-  void run_tasks_until_told(std::unique_lock<std::mutex>& lock);
+  void run_tasks_until_begin(std::unique_lock<std::mutex>& lock);
   // False after the end: the task will not run.
   bool post(std::function<void()> task);
   Result<std::unique_ptr<storage::Storage>> open_watched(const std::string& directory, bool make, mode_t umask);
@@ -97,25 +97,25 @@ class SaveThread {
   Result<commit::RankSaveReport> end();
   Result<commit::RankSaveReport> finish();
   Result<void> await_staged(std::uint64_t arena_offset);
-  void stand_back_unless_hurried() const;
+  void lower_priority_unless_trainer_waits() const;
   void set_rank_save(std::unique_ptr<commit::RankSave> rank_save);
   void give_up(const Error& stall);
   void report_end(const SaveWriter::Ended& report, Result<commit::RankSaveReport> result);
-  void tell_others(const Place& place, const Error& reason, commit::SaveFate::GivenUp how) const;
+  void tell_others(const Place& place, const Error& reason, commit::SaveFence::GivenUp how) const;
 
   CommitOrder& order_;
   OpenDirectory open_directory_;
   SaveWriter::Ended report_end_;  // empty once it is being called
-  std::function<void()> stand_back_;
+  std::function<void()> lower_priority_;
   // Owned by the storage and its files too.
   std::shared_ptr<storage::OperationWatch> operations_ = std::make_shared<storage::OperationWatch>();
-  commit::SaveFate fate_;
+  commit::SaveFence fence_;
 
   mutable std::mutex mutex_;
-  std::condition_variable told_;
+  std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
   Claimed claimed_;  // while a claim is not answered
-  bool told_to_begin_ = false;
+  bool begin_requested_ = false;
   bool begun_ = false;
   bool staged_ = false;
   bool closed_ = false;  // no task is run any more

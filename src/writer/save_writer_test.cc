@@ -98,12 +98,12 @@ TEST_P(Writers, TellTheProgressOfASave) {
   End end;
   const auto save = writer->start(end.callback()).value();
   ASSERT_TRUE(begin_save(*save, sample, scratch.path()));
-  EXPECT_EQ(save->progress().phase, commit::SaveProgress::Phase::kStaging);
+  EXPECT_EQ(save->progress().phase, commit::ProgressTracker::Phase::kStaging);
   sample.stage();
   ASSERT_TRUE(save->staged());
   const auto report = end.wait();
   ASSERT_TRUE(report);
-  EXPECT_EQ(save->progress().phase, commit::SaveProgress::Phase::kEnded);
+  EXPECT_EQ(save->progress().phase, commit::ProgressTracker::Phase::kEnded);
   EXPECT_GE(save->progress().bytes_written, 400'000u);
   EXPECT_LE(save->progress().bytes_written, report->bytes_written);  // which has `.metadata`, too
   EXPECT_EQ(save->progress().bytes_total, save->progress().bytes_written);
@@ -181,7 +181,7 @@ TEST_P(Writers, CommitSavesIntoOneDirectoryInTheirOrder) {
   ASSERT_TRUE(begin_save(*second_save, second, scratch.path() / "." / ""));
   second.stage();
   ASSERT_TRUE(second_save->staged());
-  while (second_save->progress().phase != commit::SaveProgress::Phase::kCommitting) std::this_thread::yield();
+  while (second_save->progress().phase != commit::ProgressTracker::Phase::kCommitting) std::this_thread::yield();
   EXPECT_FALSE(second_end.is_here());
   first.stage();
   ASSERT_TRUE(first_save->staged());

@@ -59,7 +59,7 @@ Result<void> WriterServer::run() {
     if (grace_ends_ && Clock::now() > *grace_ends_ + kWithdrawalMax) return {};
     wait();
     if (!trainer_lost_) {
-      const Result<void> taken = take_messages();
+      const Result<void> taken = receive_messages();
       if (!taken) lose_trainer(taken.error());
     }
     signalfd_siginfo signal;
@@ -85,14 +85,14 @@ void WriterServer::wait() {
   (void)!read(wake_.get(), &ignored, sizeof ignored);
 }
 
-Result<void> WriterServer::take_messages() {
+Result<void> WriterServer::receive_messages() {
   // Seen before the socket is read: a dead trainer sends nothing behind our back.
   pollfd trainer{trainer_.get(), POLLIN, 0};
   const bool is_dead = !has_parent_between_ && (getppid() != trainer_id_ || (trainer_ && poll(&trainer, 1, 0) > 0));
   while (true) {
     CAIRN_TRY_ASSIGN(std::optional<os::Message> message, socket_.receive());
     if (message) {
-      CAIRN_TRY(take(std::move(*message)));
+      CAIRN_TRY(handle(std::move(*message)));
       continue;
     }
     if (!socket_.has_ended() && !is_dead) return {};
@@ -101,14 +101,14 @@ Result<void> WriterServer::take_messages() {
   }
 }
 
-Result<void> WriterServer::take(os::Message message) {
+Result<void> WriterServer::handle(os::Message message) {
   const auto kind = static_cast<MessageKind>(message.kind);
   if (!greeted_ && kind != MessageKind::kHello) return Error(ErrorCode::kCorrupt, "a message before the greeting");
   switch (kind) {
-    case MessageKind::kHello: return take_hello(message);
-    case MessageKind::kArena: return take_arena(std::move(message));
-    case MessageKind::kClaim: return take_claim(message);
-    case MessageKind::kBegin: return take_begin(message);
+    case MessageKind::kHello: return handle_hello(message);
+    case MessageKind::kArena: return handle_arena(std::move(message));
+    case MessageKind::kClaim: return handle_claim(message);
+    case MessageKind::kBegin: return handle_begin(message);
     case MessageKind::kForgetArena: {
       CAIRN_TRY_ASSIGN(const std::uint64_t arena, decode_number(message.bytes));
       arenas_.erase(arena);
@@ -138,7 +138,7 @@ Result<void> WriterServer::take(os::Message message) {
   }
 }
 
-Result<void> WriterServer::take_hello(const os::Message& message) {
+Result<void> WriterServer::handle_hello(const os::Message& message) {
   if (greeted_) return Error(ErrorCode::kCorrupt, "a second greeting");
   CAIRN_TRY_ASSIGN(const HelloMessage hello, decode_hello(message.bytes));
   OutcomeMessage ready;
@@ -158,7 +158,7 @@ Result<void> WriterServer::take_hello(const os::Message& message) {
   return {};
 }
 
-Result<void> WriterServer::take_arena(os::Message message) {
+Result<void> WriterServer::handle_arena(os::Message message) {
   CAIRN_TRY_ASSIGN(const std::uint64_t number, decode_number(message.bytes));
   if (!message.fd) return Error(ErrorCode::kCorrupt, "an arena without its descriptor");
   CAIRN_TRY_ASSIGN(os::MemoryFile memory, os::MemoryFile::adopt(std::move(message.fd)));
@@ -191,10 +191,11 @@ Result<void> WriterServer::start_save(std::uint64_t number) {
     const std::uint64_t one = 1;
     (void)!write(wake_.get(), &one, sizeof one);
   };
-  priority_.hurry(number);
-  auto started = SaveThread::start(order_, std::move(tell_end), [this, number] { priority_.stand_back(number); });
+  priority_.raise(number);
+  auto started =
+      SaveThread::start(order_, std::move(tell_end), [this, number] { priority_.lower_with_thread(number); });
   if (!started) {
-    priority_.calm(number);
+    priority_.lower(number);
     send(MessageKind::kEnded, {number, std::move(started).error()});
     return {};
   }
@@ -204,7 +205,7 @@ Result<void> WriterServer::start_save(std::uint64_t number) {
   return {};
 }
 
-Result<void> WriterServer::take_claim(const os::Message& message) {
+Result<void> WriterServer::handle_claim(const os::Message& message) {
   CAIRN_TRY_ASSIGN(ClaimMessage claim, decode_claim(message.bytes));
   SaveThread* const save = find(claim.save);
   if (save == nullptr) return {};
@@ -220,7 +221,7 @@ Result<void> WriterServer::take_claim(const os::Message& message) {
   return {};
 }
 
-Result<void> WriterServer::take_begin(const os::Message& message) {
+Result<void> WriterServer::handle_begin(const os::Message& message) {
   CAIRN_TRY_ASSIGN(BeginMessage begin, decode_begin(message.bytes));
   const auto arena = arenas_.find(begin.arena);
   if (arena == arenas_.end()) return no_such("an arena", begin.arena);

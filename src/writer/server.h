@@ -34,12 +34,12 @@ class WriterServer {
   Result<void> prepare();
   void wait();
   // Everything that has arrived.
-  Result<void> take_messages();
-  Result<void> take(os::Message message);
-  Result<void> take_hello(const os::Message& message);
-  Result<void> take_arena(os::Message message);
-  Result<void> take_claim(const os::Message& message);
-  Result<void> take_begin(const os::Message& message);
+  Result<void> receive_messages();
+  Result<void> handle(os::Message message);
+  Result<void> handle_hello(const os::Message& message);
+  Result<void> handle_arena(os::Message message);
+  Result<void> handle_claim(const os::Message& message);
+  Result<void> handle_begin(const os::Message& message);
   Result<void> start_save(std::uint64_t save);
   SaveThread* find(std::uint64_t save);
   void send(MessageKind kind, const OutcomeMessage& message);

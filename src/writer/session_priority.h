@@ -18,29 +18,29 @@ class SessionPriority {
   void set(const os::Priority& priority) { priority_ = priority; }
 
   // The trainer waits for this save.
-  void hurry(std::uint64_t save) {
+  void raise(std::uint64_t save) {
     const std::lock_guard lock(mutex_);
-    hurried_.insert(save);
-    say();
+    raised_.insert(save);
+    apply();
   }
   // It does not any more. Called again, it tries again what the kernel did not take.
-  void calm(std::uint64_t save) {
+  void lower(std::uint64_t save) {
     const std::lock_guard lock(mutex_);
-    hurried_.erase(save);
-    say();
+    raised_.erase(save);
+    apply();
   }
   // The same, and the calling thread, which works for the save, stands back too.
-  void stand_back(std::uint64_t save) {
+  void lower_with_thread(std::uint64_t save) {
     os::set_priority(priority_);
-    calm(save);
+    lower(save);
   }
 
  private:
-  void say() { niceness_.set(hurried_.empty() ? priority_.nice : 0); }
+  void apply() { niceness_.set(raised_.empty() ? priority_.nice : 0); }
 
   os::Priority priority_;
   std::mutex mutex_;
-  std::set<std::uint64_t> hurried_;  // by number
+  std::set<std::uint64_t> raised_;  // by number
   os::SessionNiceness niceness_;
 };
 

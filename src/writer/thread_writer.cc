@@ -141,8 +141,8 @@ Result<std::unique_ptr<WriterSave>> ThreadWriter::start(Ended ended) {
     const auto judge = [state = state_.get()](const std::stop_token& stop) { state->judge_until(stop); };
     CAIRN_TRY_ASSIGN(state_->watch, os::start_thread<std::jthread>("to watch the saves", judge));
   }
-  const auto stand_back = [priority = state_->priority] { os::set_priority(priority); };
-  CAIRN_TRY_ASSIGN(auto thread, SaveThread::start(state_->order, std::move(ended), stand_back, state_->open));
+  const auto lower_priority = [priority = state_->priority] { os::set_priority(priority); };
+  CAIRN_TRY_ASSIGN(auto thread, SaveThread::start(state_->order, std::move(ended), lower_priority, state_->open));
   state_->threads.push_back(thread);
   state_->started.notify_all();
   return std::unique_ptr<WriterSave>(std::make_unique<ThreadSave>(std::move(thread)));

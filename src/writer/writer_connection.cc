@@ -21,17 +21,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-using Phase = commit::SaveProgress::Phase;
+using Phase = commit::ProgressTracker::Phase;
 
-constexpr milliseconds kLookMax{1000};
-constexpr milliseconds kLookMin{10};
+constexpr milliseconds kPollMax{1000};
+constexpr milliseconds kPollMin{10};
 // A process that was told to end, or killed, is waited for so long; one that hangs in the kernel is left to itself.
 constexpr milliseconds kEndMax{5000};
 
-// The same as settle(), which may run out of memory.
-Error settled(const DeadSave& save, const Error& reason) {
+// The same as clean_up_dead_save(), which may run out of memory.
+Error clean_up_without_throwing(const DeadSave& save, const Error& reason) {
   try {
-    return settle(save, reason);
+    return clean_up_dead_save(save, reason);
   } catch (const std::exception&) {
     return reason;
   }
@@ -96,7 +96,7 @@ Result<std::shared_ptr<WriterConnection::Save>> WriterConnection::start(SaveWrit
     save->number = ++last_save_;
     save->ended = std::move(ended);
     save->deadlines.progress = options_.deadline;
-    if (saves_.empty()) last_heard_ = watched_;
+    if (saves_.empty()) last_received_ = watched_;
     saves_.emplace(save->number, save);
   }
   // If the process is dead, its thread ends the save.
@@ -175,7 +175,7 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
   if (lost) {
     // `ended` says how, as on the other ranks. When the process was lost nobody knew yet where this save belongs: they
     // are told now.
-    if (follows) (void)settle(*follows, *std::move(lost));
+    if (follows) (void)clean_up_dead_save(*follows, *std::move(lost));
     return {};
   }
   const auto send_all = [&]() -> Result<void> {
@@ -222,21 +222,21 @@ void WriterConnection::listen() {
 }
 
 Result<void> WriterConnection::watch(bool& silent) {
-  const milliseconds look = std::clamp(options_.deadline / 8, kLookMin, kLookMax);
-  Clock::time_point last_look = Clock::now();
+  const milliseconds poll_interval = std::clamp(options_.deadline / 8, kPollMin, kPollMax);
+  Clock::time_point last_poll = Clock::now();
   while (true) {
     pollfd waiting{socket_.fd(), POLLIN, 0};
-    (void)poll(&waiting, 1, static_cast<int>(look.count()));
-    const Result<void> heard = hear_all();
+    (void)poll(&waiting, 1, static_cast<int>(poll_interval.count()));
+    const Result<void> received = receive_all();
     if (socket_.has_ended()) return {};
-    CAIRN_TRY(heard);
+    CAIRN_TRY(received);
     const auto now = Clock::now();
     {
       const std::lock_guard lock(mutex_);
-      watched_ += std::min(std::chrono::duration_cast<milliseconds>(now - last_look), 2 * look);
+      watched_ += std::min(std::chrono::duration_cast<milliseconds>(now - last_poll), 2 * poll_interval);
     }
-    last_look = now;
-    if (std::optional<Error> found = find_silence()) {
+    last_poll = now;
+    if (std::optional<Error> found = find_timeout()) {
       silent = true;
       return *std::move(found);
     }
@@ -245,23 +245,23 @@ Result<void> WriterConnection::watch(bool& silent) {
   }
 }
 
-Result<void> WriterConnection::hear_all() {
+Result<void> WriterConnection::receive_all() {
   while (true) {
     CAIRN_TRY_ASSIGN(const std::optional<os::Message> message, socket_.receive());
     if (!message) return {};
     {
       const std::lock_guard lock(mutex_);
-      last_heard_ = watched_;
+      last_received_ = watched_;
     }
-    CAIRN_TRY(hear(*message));
+    CAIRN_TRY(handle(*message));
   }
 }
 
-Result<void> WriterConnection::hear(const os::Message& message) {
+Result<void> WriterConnection::handle(const os::Message& message) {
   const auto kind = static_cast<MessageKind>(message.kind);
   if (kind == MessageKind::kProgress) {
     CAIRN_TRY_ASSIGN(const ProgressMessage progress, decode_progress(message.bytes));
-    hear_progress(progress);
+    handle_progress(progress);
     return {};
   }
   CAIRN_TRY_ASSIGN(OutcomeMessage outcome, decode_outcome_message(message.bytes));
@@ -271,13 +271,13 @@ Result<void> WriterConnection::hear(const os::Message& message) {
       if (!outcome.outcome) refused_ = std::move(outcome.outcome).error();
       return {};
     }
-    case MessageKind::kClaimed: hear_answer(std::move(outcome)); return {};
-    case MessageKind::kEnded: hear_end(std::move(outcome)); return {};
+    case MessageKind::kClaimed: handle_answer(std::move(outcome)); return {};
+    case MessageKind::kEnded: handle_end(std::move(outcome)); return {};
     default: return Error(ErrorCode::kCorrupt, "a message of an unknown kind").actual(std::to_string(message.kind));
   }
 }
 
-void WriterConnection::hear_progress(const ProgressMessage& progress) {
+void WriterConnection::handle_progress(const ProgressMessage& progress) {
   const std::lock_guard lock(mutex_);
   for (const auto& [number, report] : progress.saves) {
     const auto found = saves_.find(number);
@@ -287,7 +287,7 @@ void WriterConnection::hear_progress(const ProgressMessage& progress) {
   }
 }
 
-void WriterConnection::hear_answer(OutcomeMessage message) {
+void WriterConnection::handle_answer(OutcomeMessage message) {
   const std::lock_guard lock(mutex_);
   const auto found = saves_.find(message.save);
   if (found == saves_.end()) return;
@@ -295,7 +295,7 @@ void WriterConnection::hear_answer(OutcomeMessage message) {
   changed_.notify_all();
 }
 
-void WriterConnection::hear_end(OutcomeMessage message) {
+void WriterConnection::handle_end(OutcomeMessage message) {
   std::shared_ptr<Save> save;
   {
     const std::lock_guard lock(mutex_);
@@ -325,11 +325,11 @@ void WriterConnection::end_save(Save& save, Result<commit::RankSaveReport> resul
   changed_.notify_all();
 }
 
-std::optional<Error> WriterConnection::find_silence() {
+std::optional<Error> WriterConnection::find_timeout() {
   const std::lock_guard lock(mutex_);
   for (const auto& [number, save] : saves_) {
     const milliseconds silence_max = save->deadlines.progress;
-    if (watched_ - last_heard_ > silence_max) {
+    if (watched_ - last_received_ > silence_max) {
       return Error(ErrorCode::kUnavailable, "the writer process was killed: it gave no sign of life")
           .expected("one within " + std::to_string(silence_max.count()) + " ms");
     }
@@ -365,12 +365,12 @@ void WriterConnection::lose(const Error& reason, bool storage_may_hang) {
   }
   for (const auto& save : saves) {
     // A storage that made the process hang would make this thread hang: the next save cleans up.
-    std::optional<Error> told;
+    std::optional<Error> ending;
     if (save->place && !storage_may_hang) {
-      told =
-          os::call_within(save->deadlines.publish, [place = *save->place, reason] { return settled(place, reason); });
+      ending = os::call_within(save->deadlines.publish,
+                               [place = *save->place, reason] { return clean_up_without_throwing(place, reason); });
     }
-    end_save(*save, told.value_or(reason));
+    end_save(*save, ending.value_or(reason));
   }
 }
 

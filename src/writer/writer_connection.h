@@ -76,13 +76,13 @@ class WriterConnection {
   void listen();
   // Until the socket ends, or with why the process is to be killed; `silent`: it may hang in the storage.
   Result<void> watch(bool& silent);
-  Result<void> hear_all();
-  Result<void> hear(const os::Message& message);
-  void hear_progress(const ProgressMessage& progress);
-  void hear_answer(OutcomeMessage message);
-  void hear_end(OutcomeMessage message);
+  Result<void> receive_all();
+  Result<void> handle(const os::Message& message);
+  void handle_progress(const ProgressMessage& progress);
+  void handle_answer(OutcomeMessage message);
+  void handle_end(OutcomeMessage message);
   // The error for which the process is to be killed, if there is one.
-  std::optional<Error> find_silence();
+  std::optional<Error> find_timeout();
   Error why_it_ended(const std::optional<Error>& killed_for);
   // Ends all saves.
   void lose(const Error& reason, bool storage_may_hang);
@@ -107,7 +107,7 @@ class WriterConnection {
   // How long this process has watched that one, without the time in which it was stopped itself; and when it heard of
   // it.
   std::chrono::milliseconds watched_{};
-  std::chrono::milliseconds last_heard_{};
+  std::chrono::milliseconds last_received_{};
 
   std::atomic<bool> done_{false};
   std::thread thread_;

@@ -58,10 +58,11 @@ class RankBytes {
   std::string name_;
 };
 
-inline CommitDuty duty_of(const SaveTicket& ticket, std::uint32_t count) {
-  CommitDuty duty{"pickle", {}};
-  for (std::uint32_t rank = 0; rank < count; ++rank) duty.files.push_back({RankBytes(ticket, rank, count).name()});
-  return duty;
+inline CommitRequest commit_request_of(const SaveTicket& ticket, std::uint32_t count) {
+  CommitRequest commit_request{"pickle", {}};
+  for (std::uint32_t rank = 0; rank < count; ++rank)
+    commit_request.files.push_back({RankBytes(ticket, rank, count).name()});
+  return commit_request;
 }
 
 // The number of the save that is in place, all of it; 0: none; -1: broken.
@@ -85,9 +86,9 @@ using Reports = std::vector<Result<RankSaveReport>>;
 using Opening = std::function<std::unique_ptr<Storage>()>;
 
 // One save by `count` ranks. What a test is about it changes before run().
-class Together {
+class GroupSave {
  public:
-  Together(Opening opening, std::uint32_t count, std::uint32_t coordinator)
+  GroupSave(Opening opening, std::uint32_t count, std::uint32_t coordinator)
       : opening_(std::move(opening)), count_(count), coordinator_(coordinator) {
     options.write.thread_count = 1;
   }
@@ -101,16 +102,16 @@ class Together {
   }
   void come_with(const SaveTicket& ticket) {
     ticket_ = ticket;
-    duty_ = duty_of(ticket, count_);
+    commit_request_ = commit_request_of(ticket, count_);
   }
 
   const SaveTicket& ticket() const { return ticket_; }
-  const CommitDuty& duty() const { return duty_; }
-  const std::string& name_of(std::uint32_t rank) const { return duty_.files[rank].front(); }
+  const CommitRequest& commit_request() const { return commit_request_; }
+  const std::string& name_of(std::uint32_t rank) const { return commit_request_.files[rank].front(); }
 
   // In place of what a rank would do, once it has entered; and in place of how it would open the directory.
-  using Deed = std::function<Result<RankSaveReport>(RankSave&)>;
-  std::map<std::uint32_t, Deed> instead = {};
+  using Action = std::function<Result<RankSaveReport>(RankSave&)>;
+  std::map<std::uint32_t, Action> instead = {};
   std::map<std::uint32_t, Opening> opened_by = {};
   RankSaveOptions options = {};
   std::function<Result<void>()> may_commit = {};
@@ -118,7 +119,7 @@ class Together {
   Result<RankSaveReport> finish(RankSave& save, std::uint32_t rank) const {
     const RankBytes bytes(ticket_, rank, count_);
     if (rank != coordinator_) return save.finish(bytes.files(), std::nullopt, options);
-    return save.finish(bytes.files(), duty_, options, may_commit);
+    return save.finish(bytes.files(), commit_request_, options, may_commit);
   }
 
   Result<RankSaveReport> run_rank(std::uint32_t rank) {
@@ -127,7 +128,7 @@ class Together {
     CAIRN_TRY(save->enter({rank, count_, coordinator_}));
     if (instead.contains(rank)) return instead[rank](*save);
     Result<RankSaveReport> report = finish(*save, rank);
-    EXPECT_EQ(save->progress().phase, SaveProgress::Phase::kEnded);
+    EXPECT_EQ(save->progress().phase, ProgressTracker::Phase::kEnded);
     if (report) EXPECT_EQ(save->progress().bytes_written, save->progress().bytes_total);
     return report;
   }
@@ -151,7 +152,7 @@ class Together {
   std::uint32_t coordinator_;
   std::unique_ptr<RankSave> claimed_;
   SaveTicket ticket_;
-  CommitDuty duty_;
+  CommitRequest commit_request_;
 };
 
 inline void expect_all_saved(const Reports& reports) {
@@ -202,10 +203,10 @@ class RankSaves : public testing::Test {
   Opening opening() const {
     return [this] { return open(); };
   }
-  Together save(std::uint64_t number, std::uint32_t count, std::uint32_t coordinator = 0) const {
-    Together together(opening(), count, coordinator);
-    together.claim(save_number(number));
-    return together;
+  GroupSave save(std::uint64_t number, std::uint32_t count, std::uint32_t coordinator = 0) const {
+    GroupSave group(opening(), count, coordinator);
+    group.claim(save_number(number));
+    return group;
   }
   void save_well(std::uint64_t number, std::uint32_t count = 3) const { expect_all_saved(save(number, count).run()); }
   // The checkpoint of the save is there, and nothing beside it.
@@ -263,26 +264,26 @@ inline Reports RankSaves::save_with_process(std::uint64_t number, std::uint32_t 
     Process process([&] {
       const std::optional<SaveTicket> ticket = tickets.receive();
       if (!ticket) return;
-      Together together(opening, 3, 0);
-      together.come_with(*ticket);
-      (void)together.run_rank(rank);
+      GroupSave group(opening, 3, 0);
+      group.come_with(*ticket);
+      (void)group.run_rank(rank);
     });
-    Together together = save(number, 3);
-    together.options.deadlines.progress = std::chrono::milliseconds(300);  // for one that dies before it has a lease
-    tickets.send(together.ticket());
-    Reports reports = together.run({rank});
+    GroupSave group = save(number, 3);
+    group.options.deadlines.progress = std::chrono::milliseconds(300);  // for one that dies before it has a lease
+    tickets.send(group.ticket());
+    Reports reports = group.run({rank});
     killed = process.was_killed();
     return reports;
   }
   Process process([&] {
-    Together together(opening, 3, 0);
-    together.claim(save_number(number));
-    tickets.send(together.ticket());
-    (void)together.run_rank(0);
+    GroupSave group(opening, 3, 0);
+    group.claim(save_number(number));
+    tickets.send(group.ticket());
+    (void)group.run_rank(0);
   });
   Reports reports;
   if (const std::optional<SaveTicket> ticket = tickets.receive()) {  // else it died before the claim was made
-    Together others(this->opening(), 3, 0);
+    GroupSave others(this->opening(), 3, 0);
     others.come_with(*ticket);
     reports = others.run({0});
   }

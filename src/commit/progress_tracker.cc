@@ -1,4 +1,4 @@
-#include "commit/save_progress.h"
+#include "commit/progress_tracker.h"
 
 #include <algorithm>
 #include <array>
@@ -51,7 +51,7 @@ std::optional<Error> stall_in(const ProgressReport& report, const SaveDeadlines&
   return stall(*report.pending, deadlines);
 }
 
-ProgressReport SaveProgress::report(const storage::OperationWatch* operations) const {
+ProgressReport ProgressTracker::report(const storage::OperationWatch* operations) const {
   ProgressReport report{phase, bytes_written, bytes_total, std::nullopt};
   if (operations == nullptr) return report;
   report.pending = operations->oldest();

@@ -1,5 +1,5 @@
-// AsyncTrip: one asynchronous save on one rank, from the state to the moment when the writer goes on alone. The steps
-// stand at the top of async_trip.cc.
+// AsyncSaveOperation: one asynchronous save on one rank, from the state to the moment when the writer goes on alone.
+// The steps stand at the top of async_save_operation.cc.
 //
 // One thread at a time.
 #pragma once
@@ -23,7 +23,7 @@
 namespace cairn::checkpointer {
 
 // What a trip takes from its checkpointer. All outlive it.
-struct AsyncMeans {
+struct AsyncSaveResources {
   staging::ArenaPool* arenas = nullptr;
   std::size_t copy_threads = 0;
   writer::SaveWriter* writer = nullptr;
@@ -32,30 +32,31 @@ struct AsyncMeans {
   std::function<Result<void>(std::function<void()>)> in_background;
 };
 
-class AsyncTrip {
+class AsyncSaveOperation {
  public:
-  AsyncTrip(const AsyncMeans& means, const std::filesystem::path& directory, const AsyncSaveOptions& options);
+  AsyncSaveOperation(const AsyncSaveResources& resources, const std::filesystem::path& directory,
+                     const AsyncSaveOptions& options);
 
   // `state` may be why there is none. Call it once.
   Result<AsyncSave> run(const Result<const StateDict*>& state);
 
  private:
-  struct UnderWay;
+  struct SharedState;
 
   Result<AsyncSave> take_steps(const Result<const StateDict*>& state);
   Result<std::string> prepare(const Result<const StateDict*>& state);
   Result<void> list_copies();
-  Result<void> hear(const std::vector<std::string>& words);
+  Result<void> count_votes(const std::vector<std::string>& votes);
   Result<void> plan_anew();
   Result<std::vector<std::string>> assign(const std::vector<std::string>& local_plans);
   Result<void> take_assignment(std::string_view message);
   Result<AsyncSave> begin();
-  static void stage(UnderWay& under_way, const staging::CopyOptions& options);
-  void leave_mark(const Error& reason) const;
+  static void stage(SharedState& shared, const staging::CopyOptions& options);
+  void write_failure_mark(const Error& reason) const;
   std::uint32_t number_of_this_rank() const;
   std::string terms() const;
 
-  const AsyncMeans& means_;
+  const AsyncSaveResources& resources_;
   std::string directory_;  // absolute: a writer process stands elsewhere
   const AsyncSaveOptions& options_;
   std::string checkpoint_id_;
@@ -66,7 +67,7 @@ class AsyncTrip {
   std::shared_ptr<const StagedPlan> listed_;               // whose copies are listed
   std::shared_ptr<const commit::CommitPlan> commit_plan_;  // at the coordinator, of a plan that is being made
   std::optional<commit::SaveTicket> ticket_;
-  std::shared_ptr<UnderWay> under_way_;
+  std::shared_ptr<SharedState> shared_;
   bool is_with_writer_ = false;
 };
 

@@ -1,4 +1,4 @@
-#include "save_under_way.h"
+#include "async_save.h"
 
 #include <utility>
 
@@ -9,19 +9,19 @@ constexpr std::chrono::milliseconds kPollInterval{20};
 
 }  // namespace
 
-SaveUnderWay::SaveUnderWay(nb::object kept, std::chrono::milliseconds deadline)
+PythonAsyncSave::PythonAsyncSave(nb::object kept, std::chrono::milliseconds deadline)
     : kept_(std::move(kept)), deadline_(deadline) {
   if (kept_.is_valid()) question_ = std::make_shared<Question>();
 }
 
-SaveUnderWay::~SaveUnderWay() {
+PythonAsyncSave::~PythonAsyncSave() {
   if (!kept_.is_valid() || !save_) return;
   confirm(Error(ErrorCode::kCancelled, "the save was dropped before its bytes were staged"));
   const nb::gil_scoped_release released;
   save_->staging.wait();
 }
 
-std::function<Result<void>()> SaveUnderWay::confirmation() const {
+std::function<Result<void>()> PythonAsyncSave::confirmation() const {
   if (!question_) return {};
   return [question = question_, deadline = deadline_]() -> Result<void> {
     std::unique_lock lock(question->mutex);
@@ -35,11 +35,11 @@ std::function<Result<void>()> SaveUnderWay::confirmation() const {
   };
 }
 
-bool SaveUnderWay::is_staged_within(std::chrono::milliseconds timeout) const {
+bool PythonAsyncSave::is_staged_within(std::chrono::milliseconds timeout) const {
   return save_->staging.wait_for(timeout) == std::future_status::ready;
 }
 
-bool SaveUnderWay::wait_copied(std::chrono::milliseconds timeout) const {
+bool PythonAsyncSave::wait_copied(std::chrono::milliseconds timeout) const {
   if (!question_) return true;
   const auto until = std::chrono::steady_clock::now() + timeout;
   std::unique_lock lock(question_->mutex);
@@ -51,14 +51,14 @@ bool SaveUnderWay::wait_copied(std::chrono::milliseconds timeout) const {
   return true;
 }
 
-void SaveUnderWay::confirm(Result<void> answer) {
+void PythonAsyncSave::confirm(Result<void> answer) {
   if (!question_) return;
   const std::lock_guard lock(question_->mutex);
   if (!question_->answer) question_->answer = std::move(answer);
   question_->changed.notify_all();
 }
 
-void SaveUnderWay::leave() {
+void PythonAsyncSave::leave() {
   nb::set_leak_warnings(false);
   (void)kept_.release();
 }

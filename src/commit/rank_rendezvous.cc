@@ -1,4 +1,4 @@
-#include "commit/rank_meeting.h"
+#include "commit/rank_rendezvous.h"
 
 #include <algorithm>
 #include <optional>
@@ -12,8 +12,8 @@ namespace cairn::commit {
 namespace {
 
 // To look whether processes live costs more than to look at a folder.
-constexpr std::chrono::milliseconds kLifeInterval{100};
-// For ranks that are still busy when the verdict falls: later they find the folder gone, and the reason with it.
+constexpr std::chrono::milliseconds kLivenessInterval{100};
+// For ranks that are still busy when the decision falls: later they find the folder gone, and the reason with it.
 constexpr std::chrono::seconds kHearingMax{20};
 constexpr std::chrono::seconds kHearingMaxIfInterrupted{1};
 // For ranks that have not come yet: all have planned together, a moment ago.
@@ -46,7 +46,7 @@ std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& stor
 
 }  // namespace
 
-std::vector<Error> RankMeeting::failures() const {
+std::vector<Error> RankRendezvous::failures() const {
   std::vector<Error> failures;
   auto seen = marks_.look();
   if (seen) {
@@ -57,7 +57,7 @@ std::vector<Error> RankMeeting::failures() const {
   return failures;
 }
 
-Result<std::unordered_set<std::string>> RankMeeting::names_in_directory() const {
+Result<std::unordered_set<std::string>> RankRendezvous::names_in_directory() const {
   // Network file systems remember what was not there; a new listing makes them look again.
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> listed, storage_.list());
   std::unordered_set<std::string> names;
@@ -65,7 +65,7 @@ Result<std::unordered_set<std::string>> RankMeeting::names_in_directory() const 
   return names;
 }
 
-Result<void> RankMeeting::take_files(Rank& rank, const std::unordered_set<std::string>& names) const {
+Result<void> RankRendezvous::take_files(Rank& rank, const std::unordered_set<std::string>& names) const {
   while (!rank.is_complete()) {
     const std::string& next = (*rank.expected)[rank.files.size()];
     if (!names.contains(next)) return {};
@@ -82,21 +82,22 @@ Result<void> RankMeeting::take_files(Rank& rank, const std::unordered_set<std::s
   return {};
 }
 
-std::optional<Error> RankMeeting::loss_of(Rank& rank, Clock::time_point start) const {
+std::optional<Error> RankRendezvous::loss_of(Rank& rank, Clock::time_point start) const {
   const auto lost = [&](const std::string& how) {
     Error error(ErrorCode::kUnavailable, "the rank is lost: " + how);
     const std::string holder = rank.lease.holder();
     if (!holder.empty()) error = std::move(error).while_doing("waiting for what " + holder + " writes");
     return std::move(error).rank(rank.number);
   };
-  const LeaseWatch::Life life = rank.lease.look(deadlines_);
-  if (life != LeaseWatch::Life::kAbsent) rank.entered = true;
-  switch (life) {
-    case LeaseWatch::Life::kLives: return std::nullopt;
-    case LeaseWatch::Life::kDead: return lost("the process that writes for it has died");
-    case LeaseWatch::Life::kSilent: return lost("its writer gives no sign of life any more");
-    case LeaseWatch::Life::kStuck: return lost("its writer gets nowhere: " + std::string(rank.lease.stall()->what()));
-    case LeaseWatch::Life::kAbsent:
+  const LeaseWatch::Liveness liveness = rank.lease.look(deadlines_);
+  if (liveness != LeaseWatch::Liveness::kAbsent) rank.entered = true;
+  switch (liveness) {
+    case LeaseWatch::Liveness::kAlive: return std::nullopt;
+    case LeaseWatch::Liveness::kDead: return lost("the process that writes for it has died");
+    case LeaseWatch::Liveness::kSilent: return lost("its writer gives no sign of life any more");
+    case LeaseWatch::Liveness::kStuck:
+      return lost("its writer gets nowhere: " + std::string(rank.lease.stall()->what()));
+    case LeaseWatch::Liveness::kAbsent:
       if (rank.entered) return lost("its writer has left without a word");
       if (Clock::now() - start > deadlines_.progress) return lost("it never took part");
       return std::nullopt;
@@ -104,7 +105,7 @@ std::optional<Error> RankMeeting::loss_of(Rank& rank, Clock::time_point start) c
   return std::nullopt;
 }
 
-Result<void> RankMeeting::check_losses(std::vector<Rank>& ranks, Clock::time_point start) const {
+Result<void> RankRendezvous::check_losses(std::vector<Rank>& ranks, Clock::time_point start) const {
   std::vector<Error> lost;
   for (Rank& rank : ranks) {
     if (rank.is_complete()) continue;
@@ -121,7 +122,7 @@ Result<void> RankMeeting::check_losses(std::vector<Rank>& ranks, Clock::time_poi
   return Error::of_ranks(std::move(said.empty() ? lost : said));
 }
 
-Result<std::vector<RankMeeting::Files>> RankMeeting::wait_for_files(
+Result<std::vector<RankRendezvous::Files>> RankRendezvous::wait_for_files(
     const std::vector<std::vector<std::string>>& expected, std::uint32_t mine,
     const std::function<bool()>& interrupted) {
   const Clock::time_point start = Clock::now();
@@ -139,7 +140,7 @@ Result<std::vector<RankMeeting::Files>> RankMeeting::wait_for_files(
     if (std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.is_complete(); })) break;
     if (Clock::now() >= life_at) {
       CAIRN_TRY(check_losses(ranks, start));
-      life_at = Clock::now() + kLifeInterval;
+      life_at = Clock::now() + kLivenessInterval;
     }
     if (interrupted && interrupted()) {
       return Error(ErrorCode::kCancelled, "interrupted while waiting for the files of other ranks");
@@ -151,7 +152,7 @@ Result<std::vector<RankMeeting::Files>> RankMeeting::wait_for_files(
   return files;
 }
 
-void RankMeeting::wait_until_heard(const std::function<bool()>& interrupted, std::size_t others) const {
+void RankRendezvous::wait_until_heard(const std::function<bool()>& interrupted, std::size_t others) const {
   const Clock::time_point start = Clock::now();
   std::map<std::uint32_t, LeaseWatch> watches;
   std::set<std::uint32_t> came;
@@ -162,13 +163,13 @@ void RankMeeting::wait_until_heard(const std::function<bool()>& interrupted, std
     if (!seen || Clock::now() - start > (hurry ? kHearingMaxIfInterrupted : kHearingMax)) return;
     const bool someone_listens = std::any_of(seen->leases.begin(), seen->leases.end(), [&](std::uint32_t rank) {
       auto [watch, added] = watches.try_emplace(rank, storage_, marks_.path_of(rank_lease_name(rank)));
-      return watch->second.look(deadlines_) == LeaseWatch::Life::kLives;
+      return watch->second.look(deadlines_) == LeaseWatch::Liveness::kAlive;
     });
     came.insert(seen->leases.begin(), seen->leases.end());
     for (const auto& [rank, failure] : seen->failures) came.insert(rank);
     const bool someone_comes = came.size() < others && !hurry && Clock::now() - start < kComingMax;
     // No lease tells when such a rank has heard.
-    const bool someone_looks = !seen->speechless.empty() && !hurry && Clock::now() - start < kLookingMax;
+    const bool someone_looks = !seen->without_reason.empty() && !hurry && Clock::now() - start < kLookingMax;
     if (!someone_listens && !someone_comes && !someone_looks) return;
     backoff.pause();
   }

@@ -1,4 +1,4 @@
-// SaveProgress: where a save is, and whether it gets on.
+// ProgressTracker: where a save is, and whether it gets on.
 #pragma once
 
 #include <cairn/error.h>
@@ -31,7 +31,7 @@ std::optional<Error> stall_in(const ProgressReport& report, const SaveDeadlines&
 Error stall(const storage::PendingOperation& pending, const SaveDeadlines& deadlines);
 
 // Written by the thread that carries the save out, read by any.
-struct SaveProgress {
+struct ProgressTracker {
   using Phase = SavePhase;
   std::atomic<SavePhase> phase{SavePhase::kStaging};
   std::atomic<std::uint64_t> bytes_written{0};

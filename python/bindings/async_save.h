@@ -1,6 +1,6 @@
-// SaveUnderWay: Python's handle of an asynchronous save. Owns the staged memory's Python objects.
+// PythonAsyncSave: Python's handle of an asynchronous save. Owns the staged memory's Python objects.
 //
-// During the copy the engine reads memory of Python objects, without Python's lock. SaveUnderWay keeps these objects
+// During the copy the engine reads memory of Python objects, without Python's lock. PythonAsyncSave keeps these objects
 // alive until the copy has ended, also if the Python code that started the save has failed.
 //
 // 1. The copying thread has copied all bytes, asks whether the memory was valid all the time, and waits.
@@ -26,13 +26,13 @@ namespace nb = nanobind;
 
 namespace cairn::python {
 
-class SaveUnderWay {
+class PythonAsyncSave {
  public:
   // `kept` owns the memory that the engine reads. Null if the call stages before the return, without steps 1 and 2.
-  SaveUnderWay(nb::object kept, std::chrono::milliseconds deadline);
-  ~SaveUnderWay();
-  SaveUnderWay(const SaveUnderWay&) = delete;
-  SaveUnderWay& operator=(const SaveUnderWay&) = delete;
+  PythonAsyncSave(nb::object kept, std::chrono::milliseconds deadline);
+  ~PythonAsyncSave();
+  PythonAsyncSave(const PythonAsyncSave&) = delete;
+  PythonAsyncSave& operator=(const PythonAsyncSave&) = delete;
 
   // For AsyncSaveOptions::confirm_sources; empty if `kept` is null.
   std::function<Result<void>()> confirmation() const;

@@ -17,7 +17,7 @@
 //
 // What fails until the assignments are scattered, in step 3, fails on all ranks. A rank that fails later leaves its
 // error where the others' writers look.
-#include "checkpointer/async_trip.h"
+#include "checkpointer/async_save_operation.h"
 
 #include <cairn/version.h>
 
@@ -42,21 +42,21 @@ namespace {
 using data_file::ItemSource;
 
 // What a rank says in step 2.
-struct Word {
+struct Vote {
   std::uint64_t plan_id = 0;                 // 0: none fits
   std::optional<commit::SaveTicket> ticket;  // the coordinator's
 };
 
-std::string encode_word(const Word& word) {
+std::string encode_vote(const Vote& vote) {
   std::string message;
   manifest::append_text(message, kVersion);
-  manifest::append_varint(message, word.plan_id);
-  message.push_back(word.ticket ? 1 : 0);
-  if (word.ticket) commit::append_ticket(message, *word.ticket);
+  manifest::append_varint(message, vote.plan_id);
+  message.push_back(vote.ticket ? 1 : 0);
+  if (vote.ticket) commit::append_ticket(message, *vote.ticket);
   return message;
 }
 
-Result<Word> decode_word(std::string_view message) {
+Result<Vote> decode_vote(std::string_view message) {
   manifest::CodedReader reader(message);
   CAIRN_TRY_ASSIGN(const std::string_view version, reader.counted_text());
   if (version != kVersion) {
@@ -64,12 +64,12 @@ Result<Word> decode_word(std::string_view message) {
         .expected(kVersion)
         .actual(version);
   }
-  Word word;
-  CAIRN_TRY_ASSIGN(word.plan_id, reader.varint());
+  Vote vote;
+  CAIRN_TRY_ASSIGN(vote.plan_id, reader.varint());
   CAIRN_TRY_ASSIGN(const std::uint8_t has_ticket, reader.byte());
-  if (has_ticket == 0) return word;
-  CAIRN_TRY_ASSIGN(word.ticket, commit::read_ticket(reader));
-  return word;
+  if (has_ticket == 0) return vote;
+  CAIRN_TRY_ASSIGN(vote.ticket, commit::read_ticket(reader));
+  return vote;
 }
 
 // The coordinator's writer gives the save up if step 4 is not there one progress deadline after the claim, and so do
@@ -88,7 +88,7 @@ std::uint64_t new_plan_id() { return os::random_128().low | 1; }
 }  // namespace
 
 // What lives until the save has ended, whoever drops it.
-struct AsyncTrip::UnderWay {
+struct AsyncSaveOperation::SharedState {
   std::shared_ptr<staging::Arena> arena;  // until it is staged; the writer has it as long as it needs it
   std::function<std::string()> render_metadata;
   SaveId save_id;
@@ -106,7 +106,7 @@ struct AsyncTrip::UnderWay {
 
   void abandon(const Error& reason) const { save->abandon(rank ? Error(reason).rank(*rank) : reason); }
 
-  // The writer may be another process, whose word is a little old and says nothing at first.
+  // The writer may be another process, whose last report may be a little old, or not there yet.
   SaveProgress progress() const {
     if (const std::uint64_t bytes = bytes_written) return {SavePhase::kEnded, bytes, bytes};
     const commit::ProgressReport report = save->progress();
@@ -126,35 +126,36 @@ struct AsyncTrip::UnderWay {
   }
 };
 
-AsyncTrip::AsyncTrip(const AsyncMeans& means, const std::filesystem::path& directory, const AsyncSaveOptions& options)
-    : means_(means),
+AsyncSaveOperation::AsyncSaveOperation(const AsyncSaveResources& resources, const std::filesystem::path& directory,
+                                       const AsyncSaveOptions& options)
+    : resources_(resources),
       directory_(std::filesystem::absolute(directory).string()),
       options_(options),
       checkpoint_id_(options.save.checkpoint_id.empty() ? directory.string() : options.save.checkpoint_id),
       ranks_(options.save.collectives, options.save.coordinator_rank) {}
 
-Result<AsyncSave> AsyncTrip::run(const Result<const StateDict*>& state) {
+Result<AsyncSave> AsyncSaveOperation::run(const Result<const StateDict*>& state) {
   // The writer would keep the save, and its arena, until the deadline: an exception must not pass by either.
   Result<AsyncSave> save = attempt([&] { return take_steps(state); });
-  if (!save && under_way_) under_way_->abandon(save.error());
+  if (!save && shared_) shared_->abandon(save.error());
   return save;
 }
 
-Result<AsyncSave> AsyncTrip::take_steps(const Result<const StateDict*>& state) {
-  CAIRN_TRY_ASSIGN(const std::vector<std::string> words,
+Result<AsyncSave> AsyncSaveOperation::take_steps(const Result<const StateDict*>& state) {
+  CAIRN_TRY_ASSIGN(const std::vector<std::string> votes,
                    ranks_.all_gather(ranks_.attempt([&] { return prepare(state); })));  // (2)
-  CAIRN_TRY(hear(words));
+  CAIRN_TRY(count_votes(votes));
   if (!plan_) CAIRN_TRY(plan_anew());
   Result<AsyncSave> save = ranks_.attempt([&] { return begin(); });
-  if (!save && !is_with_writer_) leave_mark(save.error());
+  if (!save && !is_with_writer_) write_failure_mark(save.error());
   return save;
 }
 
-std::uint32_t AsyncTrip::number_of_this_rank() const {
+std::uint32_t AsyncSaveOperation::number_of_this_rank() const {
   return options_.save.alone_as_rank.value_or(static_cast<std::uint32_t>(ranks_.rank()));
 }
 
-std::string AsyncTrip::terms() const {
+std::string AsyncSaveOperation::terms() const {
   std::string text;
   for (const std::uint64_t number :
        {static_cast<std::uint64_t>(ranks_.size()), static_cast<std::uint64_t>(ranks_.rank()),
@@ -166,7 +167,7 @@ std::string AsyncTrip::terms() const {
 }
 
 // Step 1.
-Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
+Result<std::string> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) {
   if (!state) return state.error();
   if (options_.save.alone_as_rank && ranks_.size() > 1) {
     return Error(ErrorCode::kInvalidArgument, "a rank that saves alone has no part in a save of many");
@@ -174,20 +175,20 @@ Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
   CAIRN_TRY_ASSIGN(items_, SaveItems::make(**state));
   CAIRN_TRY_ASSIGN(local_plan_, encode_local_plan(items_.sources(),
                                                   {options_.save.record_paths, options_.save.file_per_item, false}));
-  plan_ = means_.plans->find(local_plan_, terms());
+  plan_ = resources_.plans->find(local_plan_, terms());
   const auto expected = plan_ ? std::optional(plan_->layout->arena_bytes) : std::nullopt;
   const auto wait_max = ranks_.size() > 1 ? std::optional(memory_wait_max(options_.save.deadlines)) : std::nullopt;
   CAIRN_TRY_ASSIGN(std::shared_ptr<staging::Arena> arena,
-                   means_.arenas->take(expected, options_.save.interrupted, wait_max));
-  auto under_way = std::make_shared<UnderWay>();
-  under_way->arena = std::move(arena);
-  if (ranks_.size() > 1) under_way->rank = number_of_this_rank();
+                   resources_.arenas->take(expected, options_.save.interrupted, wait_max));
+  auto shared = std::make_shared<SharedState>();
+  shared->arena = std::move(arena);
+  if (ranks_.size() > 1) shared->rank = number_of_this_rank();
   auto started =
-      means_.writer->start([under_way](Result<commit::RankSaveReport> outcome) { under_way->end(std::move(outcome)); });
+      resources_.writer->start([shared](Result<commit::RankSaveReport> outcome) { shared->end(std::move(outcome)); });
   if (!started) return std::move(started).error();
-  under_way->save = std::move(*started);
-  under_way_ = std::move(under_way);
-  Word word{plan_ ? plan_->id : 0, std::nullopt};
+  shared->save = std::move(*started);
+  shared_ = std::move(shared);
+  Vote vote{plan_ ? plan_->id : 0, std::nullopt};
   Result<void> listed;
   const auto list = [&] {
     if (plan_) listed = attempt([&] { return list_copies(); });
@@ -201,45 +202,45 @@ Result<std::string> AsyncTrip::prepare(const Result<const StateDict*>& state) {
                                        {options_.save.overwrite, options_.save.alone_as_rank, false},
                                        options_.save.deadlines,
                                        os::current_umask()};
-    CAIRN_TRY_ASSIGN(word.ticket, under_way_->save->claim(request, list));
+    CAIRN_TRY_ASSIGN(vote.ticket, shared_->save->claim(request, list));
   }
   CAIRN_TRY(listed);
-  return encode_word(word);
+  return encode_vote(vote);
 }
 
 // What step 5 copies by the plan, and its samples.
-Result<void> AsyncTrip::list_copies() {
-  UnderWay& under_way = *under_way_;
+Result<void> AsyncSaveOperation::list_copies() {
+  SharedState& shared = *shared_;
   CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan_->items));
-  under_way.copies.clear();
-  under_way.copies.reserve(sources.size());
+  shared.copies.clear();
+  shared.copies.reserve(sources.size());
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const TensorView* const tensor = sources[i].tensor != nullptr ? &sources[i].tensor->local : nullptr;
-    under_way.copies.push_back({tensor, sources[i].bytes, plan_->places[i], sources[i].entry->fqn});
+    shared.copies.push_back({tensor, sources[i].bytes, plan_->payload_offsets[i], sources[i].entry->fqn});
   }
   if (options_.asynchronous_staging && options_.torn_snapshot_alarm) {
-    under_way.samples = staging::SourceSamples::take(under_way.copies, os::random_128().low);
+    shared.samples = staging::SourceSamples::take(shared.copies, os::random_128().low);
   }
   listed_ = plan_;
   return {};
 }
 
-Result<void> AsyncTrip::hear(const std::vector<std::string>& words) {
+Result<void> AsyncSaveOperation::count_votes(const std::vector<std::string>& votes) {
   bool same = plan_ != nullptr;
-  for (std::size_t rank = 0; rank < words.size(); ++rank) {
-    Result<Word> word = decode_word(words[rank]);
-    if (!word) return std::move(word).error().rank(static_cast<std::int64_t>(rank));
-    if (word->ticket) ticket_ = word->ticket;
-    same = same && word->plan_id == plan_->id;
+  for (std::size_t rank = 0; rank < votes.size(); ++rank) {
+    Result<Vote> vote = decode_vote(votes[rank]);
+    if (!vote) return std::move(vote).error().rank(static_cast<std::int64_t>(rank));
+    if (vote->ticket) ticket_ = vote->ticket;
+    same = same && vote->plan_id == plan_->id;
   }
   if (!ticket_) return Error(ErrorCode::kInternal, "no rank coordinates");
   if (!same) plan_.reset();
-  under_way_->save_id = ticket_->identity.save_id;
+  shared_->save_id = ticket_->identity.save_id;
   return {};
 }
 
 // Step 3.
-Result<void> AsyncTrip::plan_anew() {
+Result<void> AsyncSaveOperation::plan_anew() {
   const Result<std::vector<std::string>> local_plans = ranks_.gather(local_plan_);
   Result<std::vector<std::string>> assignments{std::vector<std::string>()};
   if (ranks_.is_coordinator()) {
@@ -247,11 +248,11 @@ Result<void> AsyncTrip::plan_anew() {
   }
   CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
   Result<void> taken = ranks_.attempt([&] { return take_assignment(assignment); });
-  if (!taken) leave_mark(taken.error());
+  if (!taken) write_failure_mark(taken.error());
   return taken;
 }
 
-Result<std::vector<std::string>> AsyncTrip::assign(const std::vector<std::string>& local_plans) {
+Result<std::vector<std::string>> AsyncSaveOperation::assign(const std::vector<std::string>& local_plans) {
   CAIRN_TRY_ASSIGN(const PlannedSave planned, plan_together(local_plans, options_.save.dedup_to_lowest_rank));
   CAIRN_TRY_ASSIGN(SaveLayout layout,
                    lay_out_save(planned, *ticket_, options_.save.alone_as_rank.value_or(0), checkpoint_id_));
@@ -267,7 +268,7 @@ Result<std::vector<std::string>> AsyncTrip::assign(const std::vector<std::string
   return messages;
 }
 
-Result<void> AsyncTrip::take_assignment(std::string_view message) {
+Result<void> AsyncSaveOperation::take_assignment(std::string_view message) {
   manifest::CodedReader reader(message);
   auto plan = std::make_shared<StagedPlan>();
   CAIRN_TRY_ASSIGN(plan->id, reader.varint());
@@ -279,31 +280,31 @@ Result<void> AsyncTrip::take_assignment(std::string_view message) {
   CAIRN_TRY(lay_out_staged(sources, {ticket_->identity.save_id, number_of_this_rank(), 0, assignment.file_count},
                            options_.save.file_per_item, commit_plan_, *plan));
   plan_ = plan;
-  means_.plans->keep(std::move(plan));
+  resources_.plans->keep(std::move(plan));
   return {};
 }
 
 // Step 4.
-Result<AsyncSave> AsyncTrip::begin() {
-  UnderWay& under_way = *under_way_;
+Result<AsyncSave> AsyncSaveOperation::begin() {
+  SharedState& shared = *shared_;
   if (listed_ != plan_) CAIRN_TRY(list_copies());
-  under_way.file_bytes = plan_->file_bytes;
-  CAIRN_TRY(means_.arenas->fit(under_way.arena, plan_->layout->arena_bytes, options_.save.interrupted,
-                               memory_wait_max(options_.save.deadlines)));
+  shared.file_bytes = plan_->file_bytes;
+  CAIRN_TRY(resources_.arenas->fit(shared.arena, plan_->layout->arena_bytes, options_.save.interrupted,
+                                   memory_wait_max(options_.save.deadlines)));
   const SaveOptions& save = options_.save;
   writer::SaveRequest request;
   request.directory = directory_;
   request.ticket = *ticket_;
   request.place = {number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),
                    static_cast<std::uint32_t>(save.coordinator_rank)};
-  request.arena = under_way.arena;
+  request.arena = shared.arena;
   request.layout = plan_->layout;
   for (std::size_t i = 0; i < plan_->layout->files.size(); ++i) {
     request.names.push_back(commit::data_file_name(*ticket_, number_of_this_rank(), static_cast<std::uint32_t>(i)));
   }
   if (const auto& commit_plan = plan_->layout->commit_plan) {
     request.checkpoint_id = checkpoint_id_;
-    under_way.render_metadata = [commit_plan, ticket = *ticket_, place = request.place, id = checkpoint_id_] {
+    shared.render_metadata = [commit_plan, ticket = *ticket_, place = request.place, id = checkpoint_id_] {
       return commit_plan->pickle(ticket, place, id);
     };
   }
@@ -313,48 +314,48 @@ Result<AsyncSave> AsyncTrip::begin() {
   request.trainer_waits = !options_.asynchronous_staging;
   request.deadlines = save.deadlines;
   request.umask = os::current_umask();
-  under_way.arena->forget_staged();
+  shared.arena->forget_staged();
   is_with_writer_ = true;  // who tells the other ranks from now on
-  CAIRN_TRY(under_way.save->begin(request));
+  CAIRN_TRY(shared.save->begin(request));
   AsyncSave handle;
-  handle.staging = under_way.staging.get_future().share();
-  handle.write = under_way.write.get_future().share();
-  handle.progress = [kept = under_way_] { return kept->progress(); };
-  under_way.items = std::move(items_);
+  handle.staging = shared.staging.get_future().share();
+  handle.write = shared.write.get_future().share();
+  handle.progress = [kept = shared_] { return kept->progress(); };
+  shared.items = std::move(items_);
   staging::CopyOptions copying;
   copying.arena_bytes = plan_->layout->arena_bytes;
-  copying.thread_count = means_.copy_threads;
+  copying.thread_count = resources_.copy_threads;
   if (options_.asynchronous_staging) {
-    copying.samples = &under_way.samples;
+    copying.samples = &shared.samples;
     copying.confirm = options_.confirm_sources;
-    CAIRN_TRY(means_.in_background([kept = under_way_, copying] { stage(*kept, copying); }));
+    CAIRN_TRY(resources_.in_background([kept = shared_, copying] { stage(*kept, copying); }));
     return handle;
   }
   copying.interrupted = save.interrupted;
-  stage(under_way, copying);
+  stage(shared, copying);
   if (const Result<void>& staged = handle.staging.get(); !staged) return staged.error();
   return handle;
 }
 
 // Step 5. It may have a thread of its own, which no exception must leave.
-void AsyncTrip::stage(UnderWay& under_way, const staging::CopyOptions& options) {
-  Result<void> staged = attempt([&] { return staging::copy_into(*under_way.arena, under_way.copies, options); });
+void AsyncSaveOperation::stage(SharedState& shared, const staging::CopyOptions& options) {
+  Result<void> staged = attempt([&] { return staging::copy_into(*shared.arena, shared.copies, options); });
   (void)attempt([&]() -> Result<void> {
-    if (staged) return under_way.save->staged();  // if the writer is lost, the write future says so
-    under_way.abandon(staged.error());
+    if (staged) return shared.save->staged();  // if the writer is lost, the write future says so
+    shared.abandon(staged.error());
     return {};
   });
-  under_way.is_staged = staged.has_value();
-  under_way.arena.reset();
-  under_way.copies.clear();
-  under_way.samples = {};
-  under_way.items = SaveItems();  // may hold large values
-  under_way.staging.set_value(std::move(staged));
+  shared.is_staged = staged.has_value();
+  shared.arena.reset();
+  shared.copies.clear();
+  shared.samples = {};
+  shared.items = SaveItems();  // may hold large values
+  shared.staging.set_value(std::move(staged));
 }
 
 // After step 2 and before step 4 the others do not know of this rank: its writer has not taken its place. A storage
 // that hangs does not keep the caller: the others then wait until the deadline.
-void AsyncTrip::leave_mark(const Error& reason) const {
+void AsyncSaveOperation::write_failure_mark(const Error& reason) const {
   if (ranks_.size() == 1 || ranks_.is_coordinator() || !ticket_) return;
   const commit::RankPlace place{number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),
                                 static_cast<std::uint32_t>(options_.save.coordinator_rank)};

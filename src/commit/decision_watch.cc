@@ -1,4 +1,4 @@
-#include "commit/verdict_watch.h"
+#include "commit/decision_watch.h"
 
 #include <utility>
 #include <vector>
@@ -8,38 +8,38 @@
 namespace cairn::commit {
 namespace {
 
-constexpr std::chrono::milliseconds kLifeInterval{100};  // to ask for a process costs more than to look at a folder
+constexpr std::chrono::milliseconds kLivenessInterval{100};  // to ask for a process costs more than to look at a folder
 // Every rank of a save looks, and the folder has a lease of each.
 constexpr std::chrono::milliseconds kListingInterval{500};
 
 }  // namespace
 
-VerdictWatch::VerdictWatch(storage::Storage& storage, SaveMarks& marks, const Save& save,
-                           const SaveDeadlines& deadlines)
+DecisionWatch::DecisionWatch(storage::Storage& storage, SaveMarks& marks, const Save& save,
+                             const SaveDeadlines& deadlines)
     : storage_(storage),
       marks_(marks),
       save_(save),
       deadlines_(deadlines),
       lease_(storage, marks.path_of(kLeaseName)) {}
 
-Result<std::optional<Verdict>> VerdictWatch::look() {
-  if (Clock::now() < next_listing_) return marks_.look_for_verdict();
+Result<std::optional<Decision>> DecisionWatch::look() {
+  if (Clock::now() < next_listing_) return marks_.find_decision();
   next_listing_ = Clock::now() + kListingInterval;
   const Result<SaveMarks::Seen> seen = marks_.look();
-  if (seen && seen->verdict) return seen->verdict;
+  if (seen && seen->decision) return seen->decision;
   if (!seen && seen.error().code() == ErrorCode::kUnsafe) {
-    // Another folder has the name. The one that this rank holds may have the verdict all the same.
-    if (std::optional<Verdict> left = marks_.look_for_verdict()) return left;
+    // Another folder has the name. The one that this rank holds may have the decision all the same.
+    if (std::optional<Decision> left = marks_.find_decision()) return left;
     return seen.error();
   }
   const bool is_gone = seen ? !seen->coordinator : seen.error().code() == ErrorCode::kNotFound;
   if (is_gone) return conclude_without_folder();
-  if (Clock::now() < next_life_) return std::optional<Verdict>();
-  next_life_ = Clock::now() + kLifeInterval;
-  const LeaseWatch::Life life = lease_.look(deadlines_);
-  if (life == LeaseWatch::Life::kDead) return conclude_from_death();
-  const bool is_silent = life == LeaseWatch::Life::kSilent;
-  if (!is_silent && life != LeaseWatch::Life::kStuck) return std::optional<Verdict>();
+  if (Clock::now() < next_liveness_) return std::optional<Decision>();
+  next_liveness_ = Clock::now() + kLivenessInterval;
+  const LeaseWatch::Liveness liveness = lease_.look(deadlines_);
+  if (liveness == LeaseWatch::Liveness::kDead) return conclude_from_death();
+  const bool is_silent = liveness == LeaseWatch::Liveness::kSilent;
+  if (!is_silent && liveness != LeaseWatch::Liveness::kStuck) return std::optional<Decision>();
   const std::string why = is_silent ? "gives no sign of life" : "gets nowhere: " + std::string(lease_.stall()->what());
   return Error(ErrorCode::kUnavailable, "the coordinator's writer " + why +
                                             "; whether the save is or will be committed is unknown, look at the "
@@ -48,31 +48,31 @@ Result<std::optional<Verdict>> VerdictWatch::look() {
       .while_doing("waiting for what " + lease_.holder() + " decides");
 }
 
-Result<bool> VerdictWatch::is_in_place() const {
+Result<bool> DecisionWatch::is_in_place() const {
   CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(storage_));
   return now.record && now.record->save_id == save_.id;
 }
 
 // The coordinator may have died between its rename and its sync.
-Verdict VerdictWatch::committed() const {
-  Verdict verdict;
-  if (save_.durability != Durability::kDurable) return verdict;
+Decision DecisionWatch::committed() const {
+  Decision decision;
+  if (save_.durability != Durability::kDurable) return decision;
   if (auto synced = storage_.sync(); !synced) {
-    verdict.failure = std::move(synced).error().while_doing(
+    decision.failure = std::move(synced).error().while_doing(
         "syncing the directory after the coordinator died right after the commit");
-    verdict.files_stay = true;
+    decision.files_stay = true;
   }
-  return verdict;
+  return decision;
 }
 
-Result<std::optional<Verdict>> VerdictWatch::conclude_from_death() {
+Result<std::optional<Decision>> DecisionWatch::conclude_from_death() {
   // Dead, it does nothing any more: what is seen from now on stays so.
   Result<SaveMarks::Seen> seen = marks_.look();
-  if (seen && seen->verdict) return std::move(seen->verdict);
+  if (seen && seen->decision) return std::move(seen->decision);
   CAIRN_TRY_ASSIGN(const bool in_place, is_in_place());
-  Verdict verdict;
+  Decision decision;
   if (in_place) {
-    verdict = committed();
+    decision = committed();
   } else {
     std::vector<Error> failures;
     if (seen) {
@@ -81,29 +81,29 @@ Result<std::optional<Verdict>> VerdictWatch::conclude_from_death() {
     failures.push_back(Error(ErrorCode::kUnavailable, "the coordinator's writer died before it committed the save")
                            .rank(save_.coordinator)
                            .while_doing("waiting for what " + lease_.holder() + " decides"));
-    verdict.failure = Error::of_ranks(std::move(failures));
+    decision.failure = Error::of_ranks(std::move(failures));
   }
   // For ranks on other hosts, which could not tell. Whoever comes to the same conclusion first is heard; and who saw
   // the commit in place, before a later save replaced it, is right.
-  if (!marks_.leave_verdict(verdict) || !in_place) {
+  if (!marks_.write_decision(decision) || !in_place) {
     seen = marks_.look();
-    if (seen && seen->verdict) return std::move(seen->verdict);
+    if (seen && seen->decision) return std::move(seen->decision);
   }
-  return std::optional(std::move(verdict));
+  return std::optional(std::move(decision));
 }
 
 // The coordinator takes the folder away when all is decided, and does not wait for ever until all have seen how.
-Result<std::optional<Verdict>> VerdictWatch::conclude_without_folder() const {
+Result<std::optional<Decision>> DecisionWatch::conclude_without_folder() const {
   CAIRN_TRY_ASSIGN(const bool in_place, is_in_place());
   if (in_place) return std::optional(committed());
-  Verdict verdict;
-  verdict.failure = Error::of_ranks({Error(ErrorCode::kUnavailable,
-                                           "the save was given up, or a later one has replaced it already: its "
-                                           "private folder is gone, and another checkpoint, or none, is in place")
-                                         .rank(save_.coordinator)
-                                         .file(marks_.folder())});
-  verdict.files_stay = true;  // what there was to withdraw the coordinator has withdrawn
-  return std::optional(std::move(verdict));
+  Decision decision;
+  decision.failure = Error::of_ranks({Error(ErrorCode::kUnavailable,
+                                            "the save was given up, or a later one has replaced it already: its "
+                                            "private folder is gone, and another checkpoint, or none, is in place")
+                                          .rank(save_.coordinator)
+                                          .file(marks_.folder())});
+  decision.files_stay = true;  // what there was to withdraw the coordinator has withdrawn
+  return std::optional(std::move(decision));
 }
 
 }  // namespace cairn::commit

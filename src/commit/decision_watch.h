@@ -1,4 +1,4 @@
-// VerdictWatch: how a rank of an asynchronous save learns what became of it: from the coordinator's mark, or, if the
+// DecisionWatch: how a rank of an asynchronous save learns what became of it: from the coordinator's mark, or, if the
 // coordinator is dead, from the `.metadata` in place.
 //
 // One thread at a time. The numbers are those of the steps at the top of rank_save.cc.
@@ -18,7 +18,7 @@
 
 namespace cairn::commit {
 
-class VerdictWatch {
+class DecisionWatch {
  public:
   struct Save {
     SaveId id;
@@ -27,18 +27,18 @@ class VerdictWatch {
   };
   // `storage` and `marks` outlive it. A coordinator that gives no sign of life, or gets nowhere, for longer than
   // `deadlines` allow is given up.
-  VerdictWatch(storage::Storage& storage, SaveMarks& marks, const Save& save, const SaveDeadlines& deadlines);
+  DecisionWatch(storage::Storage& storage, SaveMarks& marks, const Save& save, const SaveDeadlines& deadlines);
 
   // Nullopt while nothing is decided. An error if nobody can tell: the save may be committed or not, then or later.
-  Result<std::optional<Verdict>> look();
+  Result<std::optional<Decision>> look();
   // If so, it can't remove the folder.
-  bool coordinator_is_dead() { return lease_.look(deadlines_) == LeaseWatch::Life::kDead; }
+  bool coordinator_is_dead() { return lease_.look(deadlines_) == LeaseWatch::Liveness::kDead; }
 
  private:
   Result<bool> is_in_place() const;
-  Verdict committed() const;
-  Result<std::optional<Verdict>> conclude_from_death();
-  Result<std::optional<Verdict>> conclude_without_folder() const;
+  Decision committed() const;
+  Result<std::optional<Decision>> conclude_from_death();
+  Result<std::optional<Decision>> conclude_without_folder() const;
 
   using Clock = std::chrono::steady_clock;
   storage::Storage& storage_;
@@ -47,7 +47,7 @@ class VerdictWatch {
   SaveDeadlines deadlines_;
   LeaseWatch lease_;
   Clock::time_point next_listing_{};
-  Clock::time_point next_life_{};
+  Clock::time_point next_liveness_{};
 };
 
 }  // namespace cairn::commit

@@ -1,6 +1,6 @@
 // What is thrown in the middle of an asynchronous save, memory running out most likely: neither the arena nor the
 // directory then waits for a deadline.
-#include "checkpointer/async_trip.h"
+#include "checkpointer/async_save_operation.h"
 
 #include <gtest/gtest.h>
 
@@ -53,15 +53,15 @@ class ThrowingWriter final : public writer::SaveWriter {
   Call call_;
 };
 
-class AsyncTrips : public testing::Test {
+class AsyncSaveOperations : public testing::Test {
  protected:
   using Work = std::function<void()>;
 
   Result<AsyncSave> save(writer::SaveWriter& writer, const std::function<Result<void>(Work)>& in_background = {}) {
-    const AsyncMeans means{&arenas_, 1, &writer, &plans_, in_background};
+    const AsyncSaveResources resources{&arenas_, 1, &writer, &plans_, in_background};
     AsyncSaveOptions options;
     options.asynchronous_staging = static_cast<bool>(in_background);
-    return AsyncTrip(means, directory_, options).run(&state_.dict());
+    return AsyncSaveOperation(resources, directory_, options).run(&state_.dict());
   }
 
   // There is one arena: whoever does not get it at once would wait for the deadline.
@@ -81,7 +81,7 @@ class AsyncTrips : public testing::Test {
   StagedPlans plans_;
 };
 
-TEST_F(AsyncTrips, EndWhenNoThreadCanBeStarted) {
+TEST_F(AsyncSaveOperations, EndWhenNoThreadCanBeStarted) {
   writer::ThreadWriter writer;
   const auto saved = save(writer, [](const Work&) -> Result<void> { throw std::bad_alloc(); });
   ASSERT_FALSE(saved);
@@ -89,7 +89,7 @@ TEST_F(AsyncTrips, EndWhenNoThreadCanBeStarted) {
   expect_to_save_well();
 }
 
-TEST_F(AsyncTrips, EndWhenTheWriterCannotBegin) {
+TEST_F(AsyncSaveOperations, EndWhenTheWriterCannotBegin) {
   ThrowingWriter writer(ThrowingWriter::Call::kBegin);
   const auto saved = save(writer);
   ASSERT_FALSE(saved);
@@ -98,7 +98,7 @@ TEST_F(AsyncTrips, EndWhenTheWriterCannotBegin) {
 }
 
 // It sees for itself that they are all there.
-TEST_F(AsyncTrips, GoOnInTheBackgroundWhenTheWriterCannotBeToldOfTheBytes) {
+TEST_F(AsyncSaveOperations, GoOnInTheBackgroundWhenTheWriterCannotBeToldOfTheBytes) {
   ThrowingWriter writer(ThrowingWriter::Call::kStaged);
   std::jthread background;
   const auto saved = save(writer, [&](Work work) -> Result<void> {

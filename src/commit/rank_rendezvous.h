@@ -1,5 +1,5 @@
-// RankMeeting: how the coordinator of an asynchronous save meets the other ranks' writers in the storage: their files,
-// their marks, their leases. Nothing is sent.
+// RankRendezvous: how the coordinator of an asynchronous save meets the other ranks' writers in the storage: their
+// files, their marks, their leases. Nothing is sent.
 //
 // One thread at a time. The numbers are those of the steps at the top of rank_save.cc.
 #pragma once
@@ -21,14 +21,14 @@
 
 namespace cairn::commit {
 
-class RankMeeting {
+class RankRendezvous {
  public:
   using Files = std::vector<manifest::CommitRecord::File>;
 
   // `storage` and `marks` outlive it. A rank is lost that gives no sign of life, or gets nowhere, for longer than
   // `deadlines` allow.
-  RankMeeting(const storage::Storage& storage, const SaveMarks& marks, const SaveId& save_id,
-              const SaveDeadlines& deadlines)
+  RankRendezvous(const storage::Storage& storage, const SaveMarks& marks, const SaveId& save_id,
+                 const SaveDeadlines& deadlines)
       : storage_(storage), marks_(marks), save_id_(save_id), deadlines_(deadlines) {}
 
   // What ranks have said up to now of why they failed, in their order; or that the folder in which they say it was
@@ -41,9 +41,9 @@ class RankMeeting {
   Result<std::vector<Files>> wait_for_files(const std::vector<std::vector<std::string>>& expected, std::uint32_t mine,
                                             const std::function<bool()>& interrupted);
 
-  // Step 7: waits until every rank that lives has heard the verdict and taken its lease away; and for `others`, so many
-  // ranks, to come, who would find the folder gone and the reason with it. But not for long, and only for a moment once
-  // `interrupted` says true.
+  // Step 7: waits until every rank that lives has heard the decision and taken its lease away; and for `others`, so
+  // many ranks, to come, who would find the folder gone and the reason with it. But not for long, and only for a moment
+  // once `interrupted` says true.
   void wait_until_heard(const std::function<bool()>& interrupted, std::size_t others = 0) const;
 
  private:

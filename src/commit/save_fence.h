@@ -1,4 +1,4 @@
-// SaveFate: decides, once and for all, whether a save may still become the checkpoint after it was reported as failed.
+// SaveFence: decides, once and for all, whether a save may still become the checkpoint after it was reported as failed.
 //
 // The thread that carries a save out may hang in the kernel, and come back at any time. Another thread gives the save
 // up. Both ask here, so that they never disagree: a save that was given up before its decisive step never takes it.
@@ -13,7 +13,7 @@
 
 namespace cairn::commit {
 
-class SaveFate {
+class SaveFence {
  public:
   // Right before the decisive step: the coordinator's rename of `.metadata`; on another rank the publishing of its
   // files, after which the coordinator may commit at any time. kCancelled: the save was given up, and must not go on.
