@@ -1,4 +1,4 @@
-// Backoff: the pauses between two looks at a storage: short at first, longer while nothing happens.
+// Backoff: the pauses between two looks at a storage: short at first, longer while nothing changes.
 //
 // One thread at a time.
 #pragma once

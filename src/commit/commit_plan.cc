@@ -22,7 +22,7 @@ CommitPlan::CommitPlan(dcp::MetadataTemplate metadata, std::vector<std::uint32_t
 std::vector<std::vector<std::string>> CommitPlan::files(const SaveTicket& ticket, const RankPlace& place) const {
   std::vector<std::vector<std::string>> files;
   files.reserve(file_counts_.size());
-  std::uint32_t rank = place.count == 1 ? place.rank : 0;  // who saves alone may have any number
+  std::uint32_t rank = place.count == 1 ? place.rank : 0;  // a rank that saves alone may have any number
   for (const std::uint32_t count : file_counts_) {
     std::vector<std::string>& of_rank = files.emplace_back();
     for (std::uint32_t number = 0; number < count; ++number) {

@@ -1,5 +1,5 @@
-// CommitPlan: what the coordinator commits, save after save of a state that is built alike: the files of all ranks, and
-// what `.metadata` is made from.
+// CommitPlan: the coordinator's part of the commit that stays equal from save to save of an unchanged state: the number
+// of files of each rank, and the template of `.metadata`.
 //
 // Immutable: safe to use from several threads.
 #pragma once
@@ -20,14 +20,15 @@ namespace cairn::commit {
 
 class CommitPlan {
  public:
-  // `file_counts` by rank: together as many as the metadata has files.
+  // `file_counts` is by rank. The sum is the number of files in `metadata`.
   CommitPlan(dcp::MetadataTemplate metadata, std::vector<std::uint32_t> file_counts);
 
-  // The pickle of `.metadata` of one save. `place` is the coordinator's.
+  // The pickle of `.metadata` for a save. `place` is the coordinator's place.
   std::string pickle(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
   CommitRequest commit_request(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
 
-  // For a message to the coordinator's writer. What was not appended by append_to() fails with kCorrupt.
+  // Encodes the plan for the coordinator's writer process. read() fails with kCorrupt for bytes that append_to() cannot
+  // have written.
   void append_to(std::string& out) const;
   static Result<CommitPlan> read(manifest::CodedReader& reader);
 

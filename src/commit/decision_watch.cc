@@ -8,8 +8,8 @@
 namespace cairn::commit {
 namespace {
 
-constexpr std::chrono::milliseconds kLivenessInterval{100};  // to ask for a process costs more than to look at a folder
-// Every rank of a save looks, and the folder has a lease of each.
+constexpr std::chrono::milliseconds kLivenessInterval{100};  // checking a process costs more than listing a folder
+// Every rank of a save lists the folder, and the folder has a lease of each rank.
 constexpr std::chrono::milliseconds kListingInterval{500};
 
 }  // namespace
@@ -28,7 +28,7 @@ Result<std::optional<Decision>> DecisionWatch::look() {
   const Result<SaveMarks::Seen> seen = marks_.look();
   if (seen && seen->decision) return seen->decision;
   if (!seen && seen.error().code() == ErrorCode::kUnsafe) {
-    // Another folder has the name. The one that this rank holds may have the decision all the same.
+    // Another folder has the name. The folder that this rank holds may still have the decision.
     if (std::optional<Decision> left = marks_.find_decision()) return left;
     return seen.error();
   }
@@ -66,7 +66,7 @@ Decision DecisionWatch::committed() const {
 }
 
 Result<std::optional<Decision>> DecisionWatch::conclude_from_death() {
-  // Dead, it does nothing any more: what is seen from now on stays so.
+  // The coordinator is dead and changes nothing any more: from now on every look is final.
   Result<SaveMarks::Seen> seen = marks_.look();
   if (seen && seen->decision) return std::move(seen->decision);
   CAIRN_TRY_ASSIGN(const bool in_place, is_in_place());
@@ -83,8 +83,9 @@ Result<std::optional<Decision>> DecisionWatch::conclude_from_death() {
                            .while_doing("waiting for what " + lease_.holder() + " decides"));
     decision.failure = Error::of_ranks(std::move(failures));
   }
-  // For ranks on other hosts, which could not tell. Whoever comes to the same conclusion first is heard; and who saw
-  // the commit in place, before a later save replaced it, is right.
+  // Leave a mark for ranks on other hosts, which cannot draw the conclusion. The first mark counts, except that
+  // `committed` takes precedence: this rank may have seen the commit in place before a later save replaced the
+  // checkpoint.
   if (!marks_.write_decision(decision) || !in_place) {
     seen = marks_.look();
     if (seen && seen->decision) return std::move(seen->decision);
@@ -92,7 +93,7 @@ Result<std::optional<Decision>> DecisionWatch::conclude_from_death() {
   return std::optional(std::move(decision));
 }
 
-// The coordinator takes the folder away when all is decided, and does not wait for ever until all have seen how.
+// The coordinator removes the folder after the decision, and waits only a limited time for ranks to read the decision.
 Result<std::optional<Decision>> DecisionWatch::conclude_without_folder() const {
   CAIRN_TRY_ASSIGN(const bool in_place, is_in_place());
   if (in_place) return std::optional(committed());
@@ -102,7 +103,7 @@ Result<std::optional<Decision>> DecisionWatch::conclude_without_folder() const {
                                             "private folder is gone, and another checkpoint, or none, is in place")
                                           .rank(save_.coordinator)
                                           .file(marks_.folder())});
-  decision.files_stay = true;  // what there was to withdraw the coordinator has withdrawn
+  decision.files_stay = true;  // the coordinator has withdrawn everything already
   return std::optional(std::move(decision));
 }
 

@@ -1,7 +1,7 @@
-// DecisionWatch: how a rank of an asynchronous save learns what became of it: from the coordinator's mark, or, if the
-// coordinator is dead, from the `.metadata` in place.
+// DecisionWatch: how a rank of an asynchronous save learns the decision on the save: from the coordinator's mark, or,
+// if the coordinator is dead, from the `.metadata` in place.
 //
-// One thread at a time. The numbers are those of the steps at the top of rank_save.cc.
+// One thread at a time. The numbers are the numbers of the steps at the top of rank_save.cc.
 #pragma once
 
 #include <cairn/durability.h>
@@ -25,13 +25,14 @@ class DecisionWatch {
     std::uint32_t coordinator = 0;
     Durability durability = Durability::kDurable;
   };
-  // `storage` and `marks` outlive it. A coordinator that gives no sign of life, or gets nowhere, for longer than
-  // `deadlines` allow is given up.
+  // `storage` and `marks` must outlive the watch. The coordinator counts as lost if its lease shows no heartbeat, or no
+  // progress, for longer than `deadlines` allow.
   DecisionWatch(storage::Storage& storage, SaveMarks& marks, const Save& save, const SaveDeadlines& deadlines);
 
-  // Nullopt while nothing is decided. An error if nobody can tell: the save may be committed or not, then or later.
+  // Nullopt while the save is undecided. An error if the outcome cannot be determined: the save may be committed, now
+  // or later, or not.
   Result<std::optional<Decision>> look();
-  // If so, it can't remove the folder.
+  // A dead coordinator cannot remove the folder.
   bool coordinator_is_dead() { return lease_.look(deadlines_) == LeaseWatch::Liveness::kDead; }
 
  private:

@@ -1,4 +1,4 @@
-// Data files that leaked, and the lock under which they are removed.
+// Leaked data files, and the lock under which a save removes leaked files.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -15,12 +15,12 @@
 namespace cairn::commit {
 namespace {
 
-// A real directory, for the times of its files.
+// A real directory, for the modification times of its files.
 class LeakedFile : public testing::Test {
  protected:
   static constexpr SaveId kLost{9, 9};
 
-  // A data file that no metadata names, and that was written `age` ago.
+  // Writes a data file that no metadata names, as if written `age` ago.
   void leave(const std::string& name, const std::string& bytes, std::chrono::seconds age = std::chrono::hours(1)) {
     ASSERT_TRUE(disk_->create_whole(name, bytes, Durability::kBuffered));
     const auto path = scratch_.path() / name;
@@ -44,13 +44,13 @@ TEST_F(LeakedFile, IsRemovedByTheNextCommit) {
 }
 
 TEST_F(LeakedFile, StaysUnlessItCertainlyIsOne) {
-  leave("__0_1.distcp", data_file_of(kLost), std::chrono::seconds(200));  // young
+  leave("__0_1.distcp", data_file_of(kLost), std::chrono::seconds(200));  // too young
   leave("__0_2.distcp", "of stock torch");
   leave("copy.distcp", data_file_of(kLost));
   leave("__0_4.distcp.bak", data_file_of(kLost));
   leave("__0_x.distcp", data_file_of(kLost));
   leave("__0_5.distcp", data_file_of({9, 10}));
-  ASSERT_TRUE(disk_->make_folder(folder_of({9, 10})));  // of its save, just begun
+  ASSERT_TRUE(disk_->make_folder(folder_of({9, 10})));  // the folder of the file's save, which has just begun
   ASSERT_TRUE(disk_->create_whole(folder_of({9, 10}) + "/clock", "", Durability::kBuffered));
   const std::size_t before = names_in(*disk_).size();
   commit(1);
@@ -97,7 +97,7 @@ TEST_F(LeakedFile, StaysWithoutALockWhichIsSaidOnce) {
   EXPECT_TRUE(holds(*disk_, "__0_0.distcp"));
 }
 
-// Its lock is given to others before it is asked for the `lost_at`-th time whether it is held.
+// A storage whose lock is lost before the `lost_at`-th call of is_held().
 class LosesItsLock : public storage::ViewStorage {
  public:
   LosesItsLock(storage::Storage& storage, int lost_at) : ViewStorage(storage), lost_at_(lost_at) {}

@@ -65,7 +65,7 @@ std::optional<LeaseHolder> decode(const std::string& text) {
   return holder.process.pid > 0 ? std::optional(holder) : std::nullopt;
 }
 
-// What a heartbeat writes over the lease: a text of always one length.
+// The text that a heartbeat writes over the lease. The length never changes.
 struct LeaseText {
   std::string identity;
   Lease::Progress progress;
@@ -78,13 +78,14 @@ void beat(std::stop_token stop, storage::Storage& storage, const std::string& na
   std::condition_variable_any waiting;
   std::unique_lock lock(mutex);
   while (!waiting.wait_for(lock, stop, kHeartbeat, [&stop] { return stop.stop_requested(); })) {
-    // A missed beat is harmless; many are what the lease is for. Where there is no room to write, the time of change
-    // still says that the process lives.
+    // A missed beat is harmless: a lease runs out only after many missed beats. If the write fails for lack of space,
+    // touch() still shows that the process lives.
     if (!text.progress || !storage.rewrite(name, text.whole())) (void)storage.touch(name);
   }
 }
 
-// One lease. Without it the time of change of `if_missing` is that of the last sign of life.
+// Whether a single lease has run out. If the lease is missing, the modification time of `if_missing` counts as the last
+// heartbeat.
 Result<bool> has_run_out(const storage::Storage& storage, const std::string& name, std::string_view if_missing,
                          const StorageClock& clock) {
   const Result<std::optional<LeaseHolder>> holder = read_lease(storage, name);
@@ -93,7 +94,7 @@ Result<bool> has_run_out(const storage::Storage& storage, const std::string& nam
     const os::ProcessIdentity::State state = (*holder)->process.state();
     if (state != os::ProcessIdentity::State::kElsewhere) return state == os::ProcessIdentity::State::kDead;
   }
-  // A process of another host, or no lease yet: only time can tell.
+  // A process of another host, or no lease yet: only the time decides.
   CAIRN_TRY_ASSIGN(const double touched_at, storage.touched_at(holder ? std::string_view(name) : if_missing));
   CAIRN_TRY_ASSIGN(const double now, clock.now());
   return now - touched_at > kSilenceSeconds;
@@ -119,7 +120,7 @@ Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdent
   for (int tries = 1;; ++tries) {
     const Result<void> made = storage.make_folder(folder_of(identity.save_id));
     Result<Lease> lease = made ? take(storage, identity, kLeaseName, progress) : Result<Lease>(made.error());
-    // Not found: somebody cleaning up took the folder, still empty, for a leftover.
+    // kNotFound: another save's cleaning has removed the folder while the folder was still empty.
     if (lease || lease.error().code() != ErrorCode::kNotFound || tries == kTriesMax) return lease;
   }
 }
@@ -153,7 +154,7 @@ Result<bool> lease_has_run_out(const storage::Storage& storage, std::string_view
   for (const storage::ListedFile& file : files) {
     if (!rank_of_lease(file.name)) continue;
     Result<bool> rank = has_run_out(storage, prefix + file.name, prefix + file.name, clock);
-    if (!rank && rank.error().code() == ErrorCode::kNotFound) continue;  // it has just left
+    if (!rank && rank.error().code() == ErrorCode::kNotFound) continue;  // the rank has just left
     if (!rank || !*rank) return rank;
   }
   return true;

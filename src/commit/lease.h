@@ -1,9 +1,10 @@
-// Lease: says in the storage who is saving, so that others know whether leftovers still have an owner.
+// Lease: a file that names the process of a save. Other processes read the lease to tell whether leftover files still
+// have a living owner.
 //
-// Every save has a private folder `.cairn-<save id>/` inside the checkpoint's directory, which only the user who saves
-// may enter, and which every process of the save holds by its descriptor (storage.h); the file `lease` in it names the
-// job and the process, and its time of change is a heartbeat. Where ranks write on their own (rank_save.h), each of
-// them but the coordinator has a `lease-<rank>` beside it.
+// Every save has a private folder `.cairn-<save id>/` in the checkpoint's directory. Only the saving user may enter the
+// folder, and every process of the save holds the folder by a descriptor (storage.h). The file `lease` in the folder
+// names the job and the process; the modification time is a heartbeat. If ranks write through their own writers
+// (rank_save.h), each rank except the coordinator has a `lease-<rank>` in the folder.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -23,40 +24,43 @@
 
 namespace cairn::commit {
 
-// Which save this is among those of its job.
+// The identity of a save, and the save's number within the job.
 struct SaveIdentity {
   SaveId save_id;
   SaveId job_id;
   std::uint64_t save_number = 0;
-  std::uint64_t job_start = 0;  // as in the commit record; a lease does not carry it
+  std::uint64_t job_start = 0;  // as in the commit record; not part of a lease
 };
 
 inline constexpr std::string_view kFolderPrefix = ".cairn-";
 std::string folder_of(const SaveId& save_id);
-// The other way; nullopt if the name is not that of a private folder.
+// The inverse of folder_of(); nullopt if `name` is not the name of a private folder.
 std::optional<SaveId> save_id_of_folder(std::string_view name);
 
-// The names of leases in a private folder: the coordinator's, which is the whole save's, and a rank's.
+// The names of leases in a private folder: the coordinator's lease, which is also the lease of the whole save, and the
+// lease of a rank.
 inline constexpr std::string_view kLeaseName = "lease";
 std::string rank_lease_name(std::uint32_t rank);
-// The rank whose lease has this name; nullopt if it is no rank's.
+// The rank whose lease has this name; nullopt if `name` is not the name of a rank's lease.
 std::optional<std::uint32_t> rank_of_lease(std::string_view name);
 
-// How long a lease lasts: a heartbeat that is older has stopped.
+// The longest time between two heartbeats: a lease whose last heartbeat is older has run out.
 inline constexpr double kSilenceSeconds = 300;
 
-// Keeps a lease alive until destroyed: a thread of its own touches the file every few seconds and writes into it how
-// far the save is. The time of change says that the process lives; the text says whether the save gets on.
+// Keeps a lease alive until destroyed: a thread of the object touches the file every few seconds, and writes the save's
+// progress into the file. The modification time shows that the process lives; the text shows whether the save
+// progresses.
 class Lease {
  public:
-  // Called by the heartbeat's thread; what it uses outlives the lease. Empty: the lease says nothing of progress.
+  // Called by the heartbeat's thread. Everything that the function uses must outlive the lease. Empty: the lease holds
+  // no progress.
   using Progress = std::function<ProgressReport()>;
 
-  // Makes the save's folder with a lease in it. An error with EEXIST if the folder is there.
+  // Makes the save's folder with a lease in the folder. Fails with EEXIST if the folder exists.
   static Result<Lease> take_with_folder(storage::Storage& storage, const SaveIdentity& identity,
                                         Progress progress = {});
-  // A rank's own, in the folder that the coordinator made: kNotFound if it is not there, kUnsafe if the folder is
-  // another user's.
+  // Takes a rank's lease, in the folder made by the coordinator: kNotFound if the folder is missing, kUnsafe if the
+  // folder belongs to another user.
   static Result<Lease> take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank,
                                     Progress progress = {});
 
@@ -70,17 +74,17 @@ class Lease {
   std::jthread heartbeat_;
 };
 
-// Who holds a lease, as its file says.
+// The holder of a lease, according to the file.
 struct LeaseHolder {
   SaveIdentity identity;
   os::ProcessIdentity process;
-  std::optional<ProgressReport> progress = {};  // as of its last heartbeat; nullopt if the lease does not say
+  std::optional<ProgressReport> progress = {};  // as of the last heartbeat; nullopt if the lease holds no progress
 };
-// `name` is relative to the checkpoint's directory. Nullopt if the text is none of ours, or not complete yet.
+// `name` is relative to the checkpoint's directory. Nullopt if the text is not a lease, or not complete yet.
 Result<std::optional<LeaseHolder>> read_lease(const storage::Storage& storage, std::string_view name);
 
-// Whether no process works in this folder any more: of each lease in it the process is dead or, where that can't be
-// seen from this host, the last heartbeat is five minutes older than the time on `clock`.
+// Whether no process works in this folder any more. For each lease in the folder, either the process is dead, or this
+// host cannot see the process and the last heartbeat is more than kSilenceSeconds older than the time on `clock`.
 Result<bool> lease_has_run_out(const storage::Storage& storage, std::string_view folder, const StorageClock& clock);
 
 }  // namespace cairn::commit

@@ -1,4 +1,4 @@
-// Leases of processes on other hosts, where the storage's clock and the host's differ.
+// Leases of processes on foreign hosts, with a difference between the storage's clock and the host's clock.
 #include "commit/lease.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using storage::PosixStorage;
 
-// A directory of a file server whose clock is `skew` ahead of this host's.
+// A directory of a file server. The server's clock is `skew` ahead of the host's clock.
 class ServerDirectory {
  public:
   explicit ServerDirectory(std::chrono::seconds skew) : skew_(skew) {}
@@ -25,7 +25,7 @@ class ServerDirectory {
   const storage::Storage& storage() const { return view_; }
   storage::Storage& storage() { return view_; }
 
-  // The folder of a save by a process of another host, whose last heartbeat is `age` old.
+  // Makes the folder of a save by a process of another host. The last heartbeat is `age` old.
   std::string make_foreign_save(std::uint64_t number, std::chrono::seconds age) {
     const std::string folder = folder_of({1, number});
     EXPECT_TRUE(view_.make_folder(folder));

@@ -6,7 +6,7 @@
 namespace cairn::commit {
 namespace {
 
-// Holders give a sign every few seconds: to miss one is no silence yet.
+// Holders beat every few seconds: a single missed beat is not silence.
 constexpr std::chrono::seconds kSilenceMin{20};
 
 }  // namespace

@@ -1,7 +1,7 @@
-// LeaseWatch: looks at one lease again and again, and says whether its holder lives and whether its save gets on.
+// LeaseWatch: reads a lease repeatedly, and tells whether the holder lives and whether the holder's save progresses.
 //
-// One thread at a time. Silence is measured by the watcher's own clock, from its first look on: clocks of hosts may
-// differ. How long a call of the holder has not returned is measured by the holder, and written into the lease.
+// One thread at a time. Silence is measured by the watcher's clock, from the first look on, because clocks of hosts may
+// differ. The age of the holder's pending call is measured by the holder and written into the lease.
 #pragma once
 
 #include <chrono>
@@ -16,21 +16,21 @@ namespace cairn::commit {
 
 class LeaseWatch {
  public:
-  // `storage` outlives it; `name` is relative to the checkpoint's directory.
+  // `storage` must outlive the watch. `name` is relative to the checkpoint's directory.
   LeaseWatch(const storage::Storage& storage, std::string name) : storage_(storage), name_(std::move(name)) {}
 
   enum class Liveness : std::uint8_t {
-    kAbsent,  // no such lease: not yet, or not any more
-    kAlive,   // as far as can be seen
-    kDead,    // its process is gone: it does nothing any more
-    kSilent,  // no heartbeat for `deadlines.progress`, or for a few beats if that is longer: it may come back
-    kStuck,   // its process lives, but a call into the storage has lasted longer than `deadlines` allow
+    kAbsent,  // the lease does not exist: not yet, or not any more
+    kAlive,   // as far as this host can see
+    kDead,    // the holder's process is dead, and does nothing any more
+    kSilent,  // no heartbeat for `deadlines.progress`, at least for a few beats: the holder may resume
+    kStuck,   // the holder's process lives, but a call into the storage has exceeded `deadlines`
   };
   Liveness look(const SaveDeadlines& deadlines);
 
-  // After kStuck: which call it is.
+  // After kStuck: the call that has exceeded its deadline.
   const std::optional<Error>& stall() const { return stall_; }
-  // "host h, pid 7", once the lease was seen.
+  // "host h, pid 7", once the lease has been read.
   std::string holder() const;
 
  private:
@@ -40,7 +40,7 @@ class LeaseWatch {
   std::string name_;
   std::optional<LeaseHolder> holder_;
   std::optional<Error> stall_;
-  double touched_at_ = 0;  // on the storage's clock: only its changes mean anything
+  double touched_at_ = 0;  // by the storage's clock: only changes of the value have a meaning
   std::optional<Clock::time_point> last_sign_;
 };
 

@@ -16,22 +16,23 @@
 namespace cairn::commit {
 namespace {
 
-// Names that come from files of strangers.
+// A set of names from untrusted files.
 using FileNames = std::unordered_set<std::string, SeededHash>;
 
 constexpr std::string_view kReplacedName = "/replaced";
 // A file that exists only while the storage's clock is read.
 constexpr std::string_view kClockName = "clock";
 constexpr std::uint64_t kReplacedBytesMax = std::uint64_t{1} << 30;
-// A rank that comes to a save which is being given up may leave a mark, or a lease, in a folder that was empty a moment
-// ago. Each rank does so once or twice, so this is enough but for a crowd; time takes what then stays.
+// A rank that joins a save while the save is being given up may leave a mark or a lease in a folder that was empty a
+// moment ago. Each rank does so at most twice: the limit suffices except for very many ranks, and a later save removes
+// the rest.
 constexpr int kRemovalsMax = 16;
 
 void warn_if_failed(const Result<void>& result, std::vector<std::string>& warnings) {
   if (!result) warnings.emplace_back(result.error().what());
 }
 
-// The data files that the metadata names, which was read from the file `name`; nullopt if it can't be read, is too
+// The data files named by `metadata`, which was read from the file `name`. Nullopt if the file cannot be read, is too
 // large, or has changed since.
 std::optional<std::vector<std::string>> names_in(const storage::Storage& storage, const std::string& name,
                                                  const MetadataInPlace& metadata) {
@@ -58,15 +59,16 @@ std::vector<std::string> read_replaced_list(const storage::Storage& storage, std
   return names;
 }
 
-// `.metadata`, and what ranks that saved alone have.
+// Whether `name` is `.metadata`, or the metadata of a rank that saved alone.
 bool is_metadata_name(std::string_view name) {
   return name == kMetadataName || (name.starts_with("__") && name.ends_with(kMetadataName));
 }
 
-// Adds what the checkpoints in place need; or says why that can't be known.
+// Adds the files of all checkpoints in the directory; returns a warning if the files cannot be determined.
 std::optional<std::string> add_needed(const storage::Storage& storage, const std::vector<storage::ListedFile>& files,
                                       FileNames& needed) {
-  // A directory may hold several checkpoints: one of all ranks, and one of each rank that saved alone.
+  // A directory may hold several checkpoints: a checkpoint of all ranks, and a checkpoint of each rank that saved
+  // alone.
   for (const storage::ListedFile& file : files) {
     if (!is_metadata_name(file.name)) continue;
     const Result<MetadataInPlace> metadata = read_metadata_in_place(storage, file.name);
@@ -82,7 +84,7 @@ std::optional<std::string> add_needed(const storage::Storage& storage, const std
   return std::nullopt;
 }
 
-// As data_file_name() makes them: `__R_N.distcp`.
+// Whether `name` has the form of data_file_name(): `__R_N.distcp`.
 bool is_data_file_name(std::string_view name) {
   constexpr std::string_view kPrefix = "__", kSuffix = ".distcp";
   if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return false;
@@ -95,7 +97,7 @@ bool is_data_file_name(std::string_view name) {
          is_number(numbers.substr(between + 1));
 }
 
-// Which save wrote the data file; nullopt if the file has no trailer that can be read.
+// The save that wrote the data file; nullopt if the file has no readable trailer.
 std::optional<SaveId> save_in_trailer(const storage::Storage& storage, const std::string& name) {
   const auto file = storage.open(name, false);
   if (!file) return std::nullopt;
@@ -106,13 +108,14 @@ std::optional<SaveId> save_in_trailer(const storage::Storage& storage, const std
 
 class Cleaner {
  public:
-  // `needed` files stay, whoever wrote them.
+  // `needed` files are kept, whichever save wrote them.
   Cleaner(storage::Storage& storage, FileNames needed, StorageClock clock)
       : storage_(storage), needed_(std::move(needed)), clock_(std::move(clock)) {}
 
   void remove(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
-      // Names come from a metadata file that anybody may have written: only data files inside the directory go.
+      // The names come from a metadata file that anybody may have written: only `.distcp` files below the directory are
+      // removed.
       if (needed_.contains(name) || !storage::check_name(name) || !name.ends_with(".distcp")) continue;
       const Result<void> removed = storage_.remove(name);
       if (!removed && removed.error().code() != ErrorCode::kUnsafe) warn_if_failed(removed, warnings_);
@@ -121,11 +124,12 @@ class Cleaner {
 
   void remove_dead_save(const std::string& folder, const SaveId& save_id,
                         const std::vector<storage::ListedFile>& files) {
-    // Nothing in another user's folder is believed: it is left to that user's next save.
+    // Nothing in another user's folder is trusted. The folder is left to the other user's next save.
     if (!storage_.join_folder(folder)) return;
     const Result<bool> dead = lease_has_run_out(storage_, folder, clock_);
     if (!dead || !*dead) {
-      (void)storage_.remove_folder(folder);  // works only on one that is still empty: its owner died, or tries again
+      // Succeeds only for an empty folder: the owner has died, or will make the folder again.
+      (void)storage_.remove_folder(folder);
       return;
     }
     remove(read_replaced_list(storage_, folder));
@@ -138,9 +142,9 @@ class Cleaner {
     remove_private_folder(storage_, folder, warnings_);
   }
 
-  // A save makes its folder before its files, and its metadata is in the folder until it commits. So a file that no
-  // metadata names and whose save has no folder will never be needed. A network file system may show a folder late, but
-  // not by as long as a lease lasts: a file older than that had a folder that would be seen by now.
+  // A save makes the private folder before any data file, and keeps the metadata in the folder until the commit. A file
+  // is therefore unneeded if no metadata names the file and the file's save has no folder. A network file system may
+  // show a new folder late, but not later than a lease lasts: the folder of an older file would be visible by now.
   void remove_leaked(const SaveId& mine, const std::vector<storage::ListedFile>& files) {
     const Result<MetadataInPlace> metadata = read_metadata_in_place(storage_);
     if (!metadata || !metadata->record) return;
@@ -196,13 +200,14 @@ Result<void> write_replaced_list(storage::Storage& storage, std::string_view fol
   for (const std::string& name : names) {
     if (name.find('\n') == std::string::npos) text += name + "\n";
   }
-  // Lost in a power cut, it costs some litter and nothing else: no sync.
+  // No sync: losing the list in a power cut only leaves unneeded files behind.
   return storage.create_whole(std::string(folder) + std::string(kReplacedName), text, Durability::kBuffered);
 }
 
 std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
                                   const std::vector<std::string>& orphans, LeakedFiles leaked) {
-  // The list comes first: whatever is in it and was committed later is named by a metadata that is read later.
+  // The directory is listed before the metadata is read: a listed file committed after the listing is in a metadata
+  // file read later.
   const auto files = storage.list();
   if (!files) return {files.error().what()};
   FileNames needed;
@@ -219,7 +224,7 @@ std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine,
 }
 
 Result<void> clean_up_after(storage::Storage& storage, const SaveId& save_id) {
-  // What is not removed here for another reason than the sync is left to the next save.
+  // Failures other than a failed sync are ignored: the next save removes the rest.
   const auto lock = storage.lock();
   if (!lock) return {};
   CAIRN_TRY(storage.sync());
@@ -240,7 +245,7 @@ void remove_private_folder(storage::Storage& storage, std::string_view folder, s
       if (files.error().code() != ErrorCode::kNotFound) warnings.emplace_back(files.error().what());
       return;
     }
-    // The lease goes last: a folder that still has files also says whose they are.
+    // The lease is removed last: while the folder has files, the lease names their save.
     const auto remove = [&](const storage::ListedFile& file) {
       warn_if_failed(storage.remove(std::string(folder) + "/" + file.name), warnings);
     };

@@ -1,6 +1,6 @@
-// Leftovers: files that no checkpoint needs any more: those of a replaced checkpoint, and those of saves that died.
+// Leftovers: files that no checkpoint needs any more: the files of a replaced checkpoint, and the files of dead saves.
 //
-// Only regular files inside the directory are ever removed, and only if Cairn can tell whose they were.
+// Removes only regular files inside the directory, and only files whose save Cairn can identify.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -18,39 +18,44 @@ namespace cairn::commit {
 
 struct MetadataInPlace;
 
-// Whether this save wrote that data file: its name tells, or else its trailer. False if it can't be read.
+// Whether the save wrote the data file, according to the file's name, or else the file's trailer. False if the file
+// cannot be read.
 bool belongs_to(const storage::Storage& storage, const std::string& name, const SaveId& save_id);
 
-// Without a commit record the names of a checkpoint's files are in its pickle, which is decoded for them. A larger one
-// counts as one that can't be read: 200,000 chunks of torch 2.13 (1,000 ranks) take 29 MB, and decoding takes at most
-// 60 times the size (core/byte_budget.h).
+// Without a commit record, the names of a checkpoint's files are only in the pickle, which must be decoded. A larger
+// pickle counts as unreadable: 200,000 chunks of torch 2.13 (1,000 ranks) take 29 MB, and decoding takes at most 60
+// times the size (core/byte_budget.h).
 inline constexpr std::uint64_t kDecodedMetadataBytesMax = std::uint64_t{256} << 20;
 
-// The files that `old`, which was read from `metadata_name`, names and the new record does not. Empty if `old` can't be
-// read: then they are not known.
+// The files that `old`, as read from `metadata_name`, names and `record` does not name. Empty if `old` cannot be read:
+// the names are then unknown.
 std::vector<std::string> orphaned_files(const storage::Storage& storage, const std::string& metadata_name,
                                         const MetadataInPlace& old, const manifest::CommitRecord& record);
 
-// Leaves the list in the save's folder before the commit, so that a later save can finish the removal if this one dies.
+// Writes the list of replaced files into the save's folder before the commit. If this process dies, a later save
+// finishes the removal from the list.
 Result<void> write_replaced_list(storage::Storage& storage, std::string_view folder,
                                  const std::vector<std::string>& names);
 
-// Data files that leaked: no metadata names them, and their save has no private folder any more by which it could be
-// known for dead. Without a lock of the directory they are kept: a save that commits meanwhile could be taken for one.
+// Whether to remove leaked data files: files that no metadata names, and whose save has no private folder any more by
+// which a later save could recognise the save as dead. Without a lock of the directory leaked files are kept: the files
+// of a save that commits meanwhile would look like leaked files.
 enum class LeakedFiles : std::uint8_t { kKeep, kRemove };
 
-// Removes `orphans`, the folders and files of saves whose lease has run out, and perhaps files that leaked. `mine` is
-// the save that just committed `record`, whose files stay. Returns what could not be removed, in words.
+// Removes `orphans`, the folders and files of saves whose lease has run out, and, if requested, leaked files. `mine` is
+// the save that has just committed `record`; its files stay. Returns a warning for each file or folder that could not
+// be removed.
 std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
                                   const std::vector<std::string>& orphans, LeakedFiles leaked);
 
-// The same for one save whose process died; nothing is removed if one of its leases has not run out. The process may
-// have died between the rename of `.metadata` and the sync, so the directory is synced first: until then a power cut
-// can bring back the old `.metadata`, which needs the old files. If the sync fails, its error is returned and nothing
-// is removed.
+// Cleans up after a save whose process has died. Removes nothing if a lease of the save has not run out. The process
+// may have died between the rename of `.metadata` and the sync of the directory. The directory is therefore synced
+// first: before the sync, a power cut can bring back the old `.metadata`, which needs the old files. If the sync fails,
+// returns the sync's error and removes nothing.
 Result<void> clean_up_after(storage::Storage& storage, const SaveId& save_id);
 
-// Removes a private folder with all that is in it; kLease: all but its lease, which still says whose files lie about.
+// Removes a private folder with its files. kLease: removes all files but the lease, which still names the save of the
+// remaining data files.
 enum class Keep : std::uint8_t { kNothing, kLease };
 void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings,
                            Keep keep = Keep::kNothing);

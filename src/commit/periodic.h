@@ -1,4 +1,4 @@
-// Periodic: true once in an interval, for a look that costs more than the loop that takes it.
+// Periodic: returns true once per interval. For a check more expensive than the loop around the check.
 #pragma once
 
 #include <chrono>

@@ -9,7 +9,8 @@ namespace cairn::commit {
 
 void withdraw_files(storage::Storage& storage, const std::vector<std::string>& names, const SaveId& save_id) {
   for (const std::string& name : names) {
-    // A first save uses the plain names of DCP, which somebody else may have taken: that may be why we are here.
+    // A first save uses DCP's plain names. A foreign file may have a plain name, and the collision may be the reason
+    // for the withdrawal.
     if (belongs_to(storage, name, save_id)) (void)storage.remove(name);
   }
 }
@@ -19,7 +20,7 @@ RankFiles::~RankFiles() {
   try {
     withdraw();
   } catch (const std::exception&) {
-    // No memory even for names: the next save finds what is left, as after a kill.
+    // Out of memory: the next save removes the leftovers, as after a kill.
   }
 }
 
@@ -36,7 +37,8 @@ Result<std::string> RankFiles::private_name(const std::string& file_name) {
 
 Result<void> RankFiles::publish(const std::vector<std::string>& file_names, Durability durability) {
   for (const std::string& name : file_names) {  // (3)
-    published_.push_back(name);                 // first: if this fails, the file may have its name nevertheless
+    // Before the rename: a failed rename may still have given the file its name.
+    published_.push_back(name);
     CAIRN_TRY(storage_.publish(folder_of(identity_.save_id) + "/" + name, name));
   }
   if (durability == Durability::kDurable) CAIRN_TRY(storage_.sync());
@@ -52,7 +54,7 @@ void RankFiles::withdraw() {
 void RankFiles::remove_own_folder() {
   if (!lease_) return;
   lease_.reset();
-  std::vector<std::string> ignored;  // the next save of somebody finds what is left
+  std::vector<std::string> ignored;  // the next save into the directory removes the rest
   remove_private_folder(storage_, folder_of(identity_.save_id), ignored);
 }
 

@@ -1,6 +1,6 @@
-// RankFiles: the data files of one rank of a save, from their private names to their final ones.
+// RankFiles: a rank's data files, from the private names to the final names.
 //
-// One thread at a time. The numbers are those of the commit's steps (save_transaction.cc).
+// One thread at a time. The numbers are the numbers of the commit's steps (save_transaction.cc).
 #pragma once
 
 #include <cairn/durability.h>
@@ -17,41 +17,44 @@
 
 namespace cairn::commit {
 
-// Removes those of `names` that this save wrote: files of others that have these names stay.
+// Removes the files in `names` with this save's id in the name or in the trailer. Foreign files stay.
 void withdraw_files(storage::Storage& storage, const std::vector<std::string>& names, const SaveId& save_id);
 
 class RankFiles {
  public:
-  // Who makes the private folder: kShared: the coordinator, for all; a rank that does not find it has been given up.
+  // Which process makes the private folder. kShared: the coordinator, for all ranks; a rank without the folder has been
+  // given up. kOwnIfMissing: the rank itself, if the folder is missing.
   enum class Folder : std::uint8_t { kOwnIfMissing, kShared };
-  // `storage` outlives it. Until hand_over(), destroying it withdraws what it published.
+  // `storage` must outlive the object. Until hand_over(), the destructor withdraws the published files.
   RankFiles(storage::Storage& storage, const SaveIdentity& identity, Folder folder = Folder::kOwnIfMissing)
       : storage_(storage), identity_(identity), has_folder_(folder == Folder::kShared) {}
   ~RankFiles();
   RankFiles(const RankFiles&) = delete;
   RankFiles& operator=(const RankFiles&) = delete;
 
-  // Step 2 writes a file under this name. The first call makes the private folder if it is not there: the directory of
-  // another node than the coordinator's may be another one, or the coordinator has given us up. So the folder gets a
-  // lease of ours, by which the next save knows what is left of it and of the files.
+  // The private name under which step 2 writes a file. The first call makes the private folder if the folder is
+  // missing: the rank's node may see another directory than the coordinator's node, or the coordinator has given the
+  // rank up. The new folder gets a lease of this process. By the lease, the next save recognises leftovers of this
+  // rank.
   Result<std::string> private_name(const std::string& file_name);
 
-  // Step 3: gives the files, complete and synced under their private names, their final ones.
+  // Step 3: renames the files to their final names. The files are complete and synced under their private names.
   Result<void> publish(const std::vector<std::string>& file_names, Durability durability);
 
-  // The coordinator knows of the files: from now on only it decides what becomes of them. A rank that merely does not
-  // hear from it must not withdraw: it may have committed.
+  // The coordinator now knows of the files: from now on only the coordinator decides whether the files stay. A rank
+  // that merely gets no answer must not withdraw: the coordinator may have committed.
   void hand_over() { handed_over_ = true; }
-  // The coordinator said that the save has failed.
+  // Called when the coordinator has reported that the save failed.
   void withdraw();
-  // The coordinator said that the save is committed: a folder of our own has done its work.
+  // Called when the coordinator has reported that the save is committed: a folder made by this rank is no longer
+  // needed.
   void remove_own_folder();
 
  private:
   storage::Storage& storage_;
   SaveIdentity identity_;
   bool has_folder_;
-  std::optional<Lease> lease_;  // of a folder that we have made
+  std::optional<Lease> lease_;  // of a folder that this object has made
   std::vector<std::string> published_;
   bool handed_over_ = false;
 };

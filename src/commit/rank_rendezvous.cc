@@ -11,17 +11,19 @@
 namespace cairn::commit {
 namespace {
 
-// To look whether processes live costs more than to look at a folder.
+// Checking whether processes live costs more than listing a folder.
 constexpr std::chrono::milliseconds kLivenessInterval{100};
-// For ranks that are still busy when the decision falls: later they find the folder gone, and the reason with it.
+// For ranks that are still busy when the decision is made: later the folder is gone, and with it the reason of a
+// failure.
 constexpr std::chrono::seconds kHearingMax{20};
 constexpr std::chrono::seconds kHearingMaxIfInterrupted{1};
-// For ranks that have not come yet: all have planned together, a moment ago.
+// For ranks that have not come yet: all ranks have planned together, a moment ago.
 constexpr std::chrono::seconds kComingMax{3};
-// Many times as long as lies between two looks at the marks.
+// Many times the interval between two looks at the marks.
 constexpr std::chrono::seconds kLookingMax{1};
 
-// Of a file that is there: nullopt while it is not, or not yet, the one that was expected; `problem` then says why.
+// The entry of a file in place. Nullopt while the file is missing or differs from the expected file; `problem` then
+// holds the reason.
 std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& storage, const std::string& name,
                                                     const SaveId& save_id, std::optional<Error>& problem) {
   const auto file = storage.open(name, false);
@@ -52,13 +54,13 @@ std::vector<Error> RankRendezvous::failures() const {
   if (seen) {
     for (auto& [rank, failure] : seen->failures) failures.push_back(std::move(failure));
   } else if (seen.error().code() == ErrorCode::kUnsafe) {
-    failures.push_back(std::move(seen).error());  // the folder was replaced: no rank can be heard any more
+    failures.push_back(std::move(seen).error());  // the folder was replaced: no further report can be read
   }
   return failures;
 }
 
 Result<std::unordered_set<std::string>> RankRendezvous::names_in_directory() const {
-  // Network file systems remember what was not there; a new listing makes them look again.
+  // Network file systems cache missing names; a new listing refreshes the cache.
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> listed, storage_.list());
   std::unordered_set<std::string> names;
   for (const storage::ListedFile& file : listed) names.insert(file.name);
@@ -111,8 +113,8 @@ Result<void> RankRendezvous::check_losses(std::vector<Rank>& ranks, Clock::time_
     if (rank.is_complete()) continue;
     std::optional<Error> loss = loss_of(rank, start);
     if (!loss) continue;
-    // Its last deed may have been to complete its files, or to say why it can't: look again, now that it does nothing
-    // more.
+    // The rank's last action may have been to complete the files, or to report a failure. The rank is now inactive: a
+    // second look is final.
     CAIRN_TRY_ASSIGN(const std::unordered_set<std::string> names, names_in_directory());
     CAIRN_TRY(take_files(rank, names));
     if (!rank.is_complete()) lost.push_back(*std::move(loss));
@@ -168,7 +170,7 @@ void RankRendezvous::wait_until_heard(const std::function<bool()>& interrupted, 
     came.insert(seen->leases.begin(), seen->leases.end());
     for (const auto& [rank, failure] : seen->failures) came.insert(rank);
     const bool someone_comes = came.size() < others && !hurry && Clock::now() - start < kComingMax;
-    // No lease tells when such a rank has heard.
+    // A rank in `without_reason` has no lease any more. Nothing shows when the rank has read the decision.
     const bool someone_looks = !seen->without_reason.empty() && !hurry && Clock::now() - start < kLookingMax;
     if (!someone_listens && !someone_comes && !someone_looks) return;
     backoff.pause();

@@ -1,7 +1,7 @@
-// RankRendezvous: how the coordinator of an asynchronous save meets the other ranks' writers in the storage: their
-// files, their marks, their leases. Nothing is sent.
+// RankRendezvous: the coordinator's wait for the other ranks' writers in an asynchronous save. The coordinator sees the
+// other writers only through the storage: by their files, marks and leases. No message is sent.
 //
-// One thread at a time. The numbers are those of the steps at the top of rank_save.cc.
+// One thread at a time. The numbers are the numbers of the steps at the top of rank_save.cc.
 #pragma once
 
 #include <cairn/result.h>
@@ -25,48 +25,49 @@ class RankRendezvous {
  public:
   using Files = std::vector<manifest::CommitRecord::File>;
 
-  // `storage` and `marks` outlive it. A rank is lost that gives no sign of life, or gets nowhere, for longer than
-  // `deadlines` allow.
+  // `storage` and `marks` must outlive the object. A rank counts as lost if its lease shows no heartbeat, or no
+  // progress, for longer than `deadlines` allow.
   RankRendezvous(const storage::Storage& storage, const SaveMarks& marks, const SaveId& save_id,
                  const SaveDeadlines& deadlines)
       : storage_(storage), marks_(marks), save_id_(save_id), deadlines_(deadlines) {}
 
-  // What ranks have said up to now of why they failed, in their order; or that the folder in which they say it was
-  // replaced.
+  // The failures that ranks have reported up to now, in the order of the ranks; or the error that the folder of the
+  // reports was replaced.
   std::vector<Error> failures() const;
 
-  // Step 5: waits until the files of all ranks are there, and returns what the commit record holds of them. `expected`,
-  // their names, and the result are by rank; of `mine`, the caller's own rank, the result has no files.
-  // Error::of_ranks() as soon as a rank has failed or is lost, kCancelled once `interrupted` says true.
+  // Step 5: waits until the files of all ranks are in place, and returns the files' entries for the commit record.
+  // `expected`, the files' names, and the result are by rank; the result has no files for `mine`, the caller's rank.
+  // Fails with Error::of_ranks() as soon as a rank has failed or is lost, and with kCancelled once `interrupted`
+  // returns true.
   Result<std::vector<Files>> wait_for_files(const std::vector<std::vector<std::string>>& expected, std::uint32_t mine,
                                             const std::function<bool()>& interrupted);
 
-  // Step 7: waits until every rank that lives has heard the decision and taken its lease away; and for `others`, so
-  // many ranks, to come, who would find the folder gone and the reason with it. But not for long, and only for a moment
-  // once `interrupted` says true.
+  // Step 7: waits until every living rank has read the decision and removed its lease. Also waits until `others` ranks
+  // have come: a rank that came later would find neither the folder nor the reason. The wait is bounded, and short once
+  // `interrupted` returns true.
   void wait_until_heard(const std::function<bool()>& interrupted, std::size_t others = 0) const;
 
  private:
   using Clock = std::chrono::steady_clock;
-  // What is known of one rank.
+  // A rank's state, as seen by the coordinator.
   struct Rank {
     std::uint32_t number;
-    const std::vector<std::string>* expected;  // names
+    const std::vector<std::string>* expected;  // the files' names
     LeaseWatch lease;
     bool entered = false;
-    Files files = {};              // that are there, in order
-    Clock::time_point next_since;  // when the next of its files was first seen, though not whole
+    Files files = {};              // the files in place, in order
+    Clock::time_point next_since;  // when the next file was first seen in an unfinished state
     bool next_seen = false;
 
     bool is_complete() const { return files.size() == expected->size(); }
   };
 
   Result<std::unordered_set<std::string>> names_in_directory() const;
-  // Takes the files that are there; an error if one of them is not what it should be for too long.
+  // Takes the files in place. Fails if a file remains wrong for longer than deadlines.progress.
   Result<void> take_files(Rank& rank, const std::unordered_set<std::string>& names) const;
-  // Why the rank will never complete, as its lease tells.
+  // The reason why the rank will never complete, according to the rank's lease.
   std::optional<Error> loss_of(Rank& rank, Clock::time_point start) const;
-  // Those of `ranks` that have gone without all of their files.
+  // Fails if ranks are lost without having completed their files.
   Result<void> check_losses(std::vector<Rank>& ranks, Clock::time_point start) const;
 
   const storage::Storage& storage_;

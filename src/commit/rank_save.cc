@@ -1,27 +1,28 @@
-// One save by the writers of many ranks that send each other nothing: they meet in the save's private folder.
+// A save by the writers of many ranks, which send no messages: the writers meet in the save's private folder.
 //
-// 1. Claim. The coordinator's writer makes the folder with its lease (step 1 of save_transaction.cc). The ticket goes
-// to
-//    the other ranks by way of whoever plans.
-// 2. Enter. Every other rank leaves `lease-<rank>` in the folder. Nobody makes the folder but the coordinator: who does
-//    not find it has been given up, or looks at another directory.
-// 3. Write. Every rank writes its files in the folder, and syncs them.
-// 4. Publish. It gives them their final names. With that it has said that it is done; if it can't get so far it leaves
-//    `failed-<rank>` with the reason. From here on it waits, and withdraws nothing by itself: the coordinator may
-//    commit.
-// 5. Meet. The coordinator waits until the files of all are there, with this save's id, and takes their sizes and their
-//    trailers' checksums: a file has its final name only when it is whole. It stops waiting when a rank has left
-//    `failed-<rank>`, is dead, or is silent.
-// 6. Commit (steps 4 to 7 of save_transaction.cc), when no earlier save is under way, and no rank has failed meanwhile.
-// 7. Tell. Only after the commit is synced the coordinator leaves `committed`; or `failed` with all reasons. A
-//    rank that reads it takes its lease away. When no lease of a living rank is left, or after a while, the folder
-//    goes; the coordinator then withdraws what a failed save published. A rank withdraws its files only when it has
-//    read `failed`.
+// 1. Claim. The coordinator's writer makes the folder with its lease (step 1 of save_transaction.cc). The trainers send
+//    the ticket to the other ranks while planning.
+// 2. Enter. Every other rank leaves `lease-<rank>` in the folder. Only the coordinator makes the folder: a rank without
+//    the folder has been given up, or sees a different directory.
+// 3. Write. Every rank writes its files in the folder, and syncs the files.
+// 4. Publish. The rank renames its files to their final names. The final names are the rank's report of success. A rank
+//    that fails before leaves `failed-<rank>` with the reason. From here on the rank waits, and withdraws nothing by
+//    itself: the coordinator may commit.
+// 5. Meet. The coordinator waits until the files of all ranks are in place, with this save's id, and reads the files'
+//    sizes and trailer checksums: a file has its final name only when the file is complete. The coordinator stops
+//    waiting when a rank has left `failed-<rank>`, is dead, or is silent.
+// 6. Commit (steps 4 to 7 of save_transaction.cc), once no earlier save is in flight, and if no rank has failed
+//    meanwhile.
+// 7. Tell. After the commit is synced, and not before, the coordinator leaves `committed`; or `failed` with all
+//    reasons. A rank that has read the mark removes its lease. When no living rank has a lease any more, or after a
+//    limited time, the coordinator removes the folder, and withdraws the published files of a failed save. A rank
+//    withdraws its files only after reading `failed`.
 //
-// If the coordinator's process is dead, it will never rename `.metadata` any more. So a rank on its host can conclude:
-// if the `.metadata` in place is this save's, the save is committed; otherwise it never will be. It leaves the decision
-// in the coordinator's place, and the last to leave removes what lies about. If the coordinator is merely silent,
-// nobody can tell, and nothing is withdrawn: the next save cleans up.
+// If the coordinator's process is dead, `.metadata` will not be renamed any more. A rank on the coordinator's host can
+// then conclude: if the `.metadata` in place is this save's, the save is committed; otherwise the save will never be
+// committed. The rank leaves the decision in the coordinator's place, and the last rank to leave removes the leftovers.
+// If the coordinator is merely silent, no rank can tell whether the save is committed, and nothing is withdrawn: the
+// next save cleans up.
 #include "commit/rank_save.h"
 
 #include <cassert>
@@ -41,7 +42,7 @@ struct RankSave::Impl {
   SaveMember member;
   bool entered = false;
   bool ended = false;
-  // One of the two.
+  // Exactly one of the two is set.
   std::optional<SaveCoordinator> coordinator;
   std::optional<SaveFollower> follower;
 };
@@ -53,7 +54,7 @@ RankSave::~RankSave() {
   try {
     abandon(Error(ErrorCode::kCancelled, "the save was given up before it had ended"));
   } catch (const std::exception&) {
-    // No memory even for names: to the others this rank is silent, and the next save finds what is left.
+    // Out of memory: the other ranks see a silent rank, and the next save removes the leftovers.
   }
 }
 
@@ -87,7 +88,7 @@ Result<void> RankSave::enter(const RankPlace& place) {
   impl_->member.place = place;
   if (impl_->follower) {
     if (auto taken = impl_->follower->take_lease(); !taken) {  // (2)
-      // A folder that is not this user's is not the coordinator's: no rank would read the mark.
+      // A folder of another user is not the coordinator's folder: no rank would read the mark.
       if (taken.error().code() != ErrorCode::kUnsafe)
         (void)impl_->member.marks.write_failure(place.rank, taken.error());
       return taken;

@@ -1,8 +1,8 @@
-// RankSave: one rank's part of an asynchronous save, from the claim to the end. The ranks' writers meet in the storage:
-// nothing is sent between them, so the programs that staged the bytes may all be dead. The steps stand at the top of
+// RankSave: the part of a rank in an asynchronous save, from the claim to the end. The ranks' writers meet in the
+// storage and send no messages: all programs that staged the bytes may be dead by then. The steps are at the top of
 // rank_save.cc.
 //
-// One thread at a time, but for progress(). Destroyed before it has ended, it gives up as abandon() does.
+// One thread at a time, except progress(). The destructor of an unfinished save gives the save up as abandon() does.
 #pragma once
 
 #include <cairn/result.h>
@@ -25,11 +25,11 @@ namespace cairn::commit {
 class RankSave {
  public:
   using Operations = SaveMember::Operations;
-  // Step 1, by the coordinator, whose number is `rank`: before anything is planned. The storage is taken over.
+  // Step 1, by the coordinator, whose number is `rank`: before any planning. Takes ownership of the storage.
   static Result<std::unique_ptr<RankSave>> claim(std::unique_ptr<storage::Storage> storage,
                                                  const SaveIdentity& identity, std::uint32_t rank,
                                                  const ClaimOptions& options = {}, Operations operations = {});
-  // The others come in with the ticket that the coordinator gave them.
+  // The other ranks join with the coordinator's ticket.
   static std::unique_ptr<RankSave> join(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket,
                                         Operations operations = {});
   ~RankSave();
@@ -37,24 +37,25 @@ class RankSave {
   RankSave& operator=(const RankSave&) = delete;
 
   const SaveTicket& ticket() const;
-  // From any thread.
+  // May be called from any thread.
   ProgressReport progress() const;
 
-  // Step 2: takes its place, before its bytes are staged: the others can tell from now on whether it lives. Called
-  // again, it does nothing.
+  // Step 2: takes the rank's lease before the rank's bytes are staged. From now on the other ranks can tell whether
+  // this rank lives. A second call has no effect.
   Result<void> enter(const RankPlace& place);
 
-  // Steps 3 to 7, once the bytes are staged: writes `files` (private names are made here: `name` is the final one), and
-  // returns when the checkpoint is committed and, if durable, synced; or why it is not. `commit_request` is the
-  // coordinator's. `may_commit` is asked right before the commit and returns when no earlier save into this directory
-  // is under way, or why that will never be. Any failure is told to the other ranks; theirs come as Error::of_ranks().
+  // Steps 3 to 7, once the bytes are staged. Writes `files`: `name` is a file's final name, and finish() makes the
+  // private names. Returns once the checkpoint is committed and, if durable, synced, or with the reason why not.
+  // `commit_request` is given by the coordinator only. `may_commit` is called right before the commit; the function
+  // returns once no earlier save into this directory is in flight, or fails if an earlier save will never end. A
+  // failure of this rank is reported to the other ranks; failures of other ranks are returned as Error::of_ranks().
   // kSuperseded as in save_transaction.h.
   Result<RankSaveReport> finish(std::vector<data_file::ImageFile> files,
                                 const std::optional<CommitRequest>& commit_request, const RankSaveOptions& options,
                                 const std::function<Result<void>()>& may_commit = {});
 
-  // In place of finish(): this rank has no bytes. The others fail with the reason, the coordinator withdraws; to let
-  // the others hear, it may wait for as long as twenty seconds.
+  // Replaces finish() if this rank has no bytes. The other ranks fail with `reason`, and the coordinator withdraws
+  // published files. May wait up to twenty seconds for the other ranks to read the decision.
   void abandon(const Error& reason);
 
  private:

@@ -1,4 +1,4 @@
-// Asynchronous saves by several ranks where a directory can't be synced after the commit, or another user replaces the
+// Asynchronous saves by several ranks. The sync of the directory after the commit fails, or an attacker replaces the
 // private folder.
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,8 @@
 namespace cairn::commit {
 namespace {
 
-// The first sync of the directory that finds the save `number` in place fails, as a kernel reports an error once.
+// The first sync of the directory after the commit of save `number` fails. Later syncs succeed: a kernel reports a
+// write error once.
 class UnsyncedCommit final : public storage::ViewStorage {
  public:
   UnsyncedCommit(std::unique_ptr<Storage> storage, int number)
@@ -59,7 +60,7 @@ TEST_F(RankSaves, KeepBothCheckpointsIfNobodyCanSyncTheCommitOfADeadCoordinator)
 
 constexpr uid_t kOtherUser = 54321;
 
-// In place of the folder of save `number` an attacker puts another one, with a mark in it that says `committed`.
+// Puts an attacker's folder in place of the folder of save `number`, with a `committed` mark in the folder.
 void replace_folder_as_other_user(const std::filesystem::path& directory, std::uint64_t number) {
   const std::string folder = folder_of(save_number(number).save_id);
   std::filesystem::rename(directory / folder, directory / "stolen");

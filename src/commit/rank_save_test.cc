@@ -104,7 +104,7 @@ TEST_F(RankSaves, NameTheCoordinatorThatGivesUpBeforeItHasEntered) {
   EXPECT_EQ(report.error().rank(), 1) << report.error().what();
 }
 
-// A file of somebody else has the name that the rank wants.
+// A foreign file has the name of the rank's file.
 TEST_F(RankSaves, FailOnAllIfOneCannotPublish) {
   for (const std::uint32_t rank : {0u, 2u}) {
     GroupSave group = save(1, 3);
@@ -129,7 +129,7 @@ TEST_F(RankSaves, TellARankThatComesWhenTheSaveHasFailed) {
   save_well(1);
   GroupSave group = save(2, 3);
   ASSERT_TRUE(storage_->create_whole(group.name_of(0), "others", Durability::kBuffered));
-  // The last rank comes when the decision can be read.
+  // The last rank joins once the decision can be read.
   group.opened_by[2] = [&, failed = folder_of(group.ticket().identity.save_id) + "/failed"] {
     while (!storage_->open(failed, false)) std::this_thread::yield();
     return open();
@@ -174,7 +174,7 @@ TEST_F(RankSaves, StopWhenOneIsInterrupted) {
   save_well(1);
   for (const std::uint32_t rank : {0u, 2u}) {
     GroupSave group = save(2, 3);
-    // It writes its files, and then never sees the others' because one of them is late.
+    // Rank `rank` writes files, and then never sees the files of rank 1, which is late.
     std::promise<void> rank_1_may_go_on;
     group.instead[1] = [&](RankSave& save) {
       rank_1_may_go_on.get_future().wait();
@@ -267,8 +267,8 @@ TEST_F(RankSaves, AreCommittedIfTheCoordinatorIsKilledAfterItsRename) {
   }
 }
 
-// Whichever operation a writer dies at: the others agree on what became of the save, and the next one removes what is
-// left.
+// A writer dies at each operation in turn: the other ranks agree on the outcome, and the next save removes the
+// leftovers.
 TEST_F(RankSaves, SurviveTheDeathOfAWriterAtAnyOperation) {
   save_well(1);
   std::uint64_t number = 1;
@@ -288,7 +288,7 @@ TEST_F(RankSaves, SurviveTheDeathOfAWriterAtAnyOperation) {
   }
 }
 
-// The power goes, for all writers at once, at any operation of any of them.
+// A power cut stops all writers at once, at each operation of each writer in turn.
 TEST(RankSavesOnAModel, LeaveTheOldOrTheNewCheckpointAfterAPowerCut) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
@@ -313,7 +313,7 @@ TEST(RankSavesOnAModel, LeaveTheOldOrTheNewCheckpointAfterAPowerCut) {
     EXPECT_TRUE(found == 2 || (!saved && found == 1)) << found;
     expect_all_saved(save_on(3));
     EXPECT_EQ(checkpoint_in(disk), 3);
-    if (!crashed) break;  // the loop covered every operation
+    if (!crashed) break;  // the loop has covered every operation
   }
 }
 
@@ -361,7 +361,7 @@ TEST(RankSavesOnAModel, LoseNothingAndAgreeWheneverTheCoordinatorRunsOutOfMemory
     const int found = checkpoint_in(disk);
     EXPECT_TRUE(found == 2 || (saved == 0 && found == 1)) << found;
     EXPECT_TRUE(saved == 0 || saved == 3) << saved;
-    if (operations_left >= 0) break;  // the loop covered every operation
+    if (operations_left >= 0) break;  // the loop has covered every operation
   }
 }
 

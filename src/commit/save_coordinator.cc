@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Phase = ProgressTracker::Phase;
 
-// On a full disk there is room for a decision when the other ranks have removed what they wrote in vain.
+// On a full disk a decision finds space once the other ranks have removed the private files of the failed save.
 constexpr std::chrono::seconds kRoomForDecisionMax{5};
 
 }  // namespace
@@ -37,8 +37,8 @@ Result<RankSaveReport> SaveCoordinator::lead(std::vector<data_file::ImageFile> i
     decision.failure = member_.of_this_rank(std::move(committed).error());
     decision.files_stay = transaction_->may_have_committed();
   }
-  // What is decided stays so whatever is thrown from here on: who is not told looks at what is in place, once the
-  // folder is gone.
+  // The decision is final, whatever exception follows. A rank that does not get the decision reads the `.metadata` in
+  // place once the folder is gone.
   const bool is_told = member_.place.count == 1 || attempt([&] { return tell(decision, options); });
   if (!decision.failure || (decision.files_stay && !is_told)) {
     (void)attempt([&]() -> Result<void> {
@@ -46,7 +46,7 @@ Result<RankSaveReport> SaveCoordinator::lead(std::vector<data_file::ImageFile> i
       return {};
     });
   }
-  transaction_.reset();  // withdraws what did not come to a commit
+  transaction_.reset();  // withdraws everything that was not committed
   if (decision.failure) return *std::move(decision.failure);
   return RankSaveReport{member_.progress.bytes_written + commit_request.pickle.size(), std::move(decision.warnings)};
 }
@@ -106,7 +106,7 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
 
 // Step 7.
 Result<void> SaveCoordinator::tell(const Decision& decision, const RankSaveOptions& options) {
-  member_.progress.phase = Phase::kWaiting;  // whatever others do now, this rank does not hang
+  member_.progress.phase = Phase::kWaiting;  // waiting for other ranks is not a hang of this rank
   const Clock::time_point start = Clock::now();
   for (Backoff backoff;; backoff.pause()) {
     Result<void> left = member_.marks.write_decision(decision);
@@ -119,13 +119,13 @@ Result<void> SaveCoordinator::tell(const Decision& decision, const RankSaveOptio
 }
 
 void SaveCoordinator::give_up_all(const Error& reason) {
-  transaction_->expect_any();  // ranks may have published before anybody could say what
+  transaction_->expect_any();  // ranks may have published before the coordinator knew the names
   const Result<SaveMarks::Seen> seen = member_.marks.look();
   if (seen && !seen->leases.empty()) {
     RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity.save_id, SaveDeadlines());
     std::vector<Error> failures = rendezvous.failures();
     failures.push_back(Error(reason).rank(member_.place.rank));
-    // Even after a commit one comes here, if memory ran out in finish().
+    // abandon() may follow a commit, if finish() ran out of memory.
     const Decision decision{Error::of_ranks(std::move(failures)), transaction_->may_have_committed()};
     if (member_.marks.write_decision(decision)) rendezvous.wait_until_heard({});
   }

@@ -1,4 +1,4 @@
-// SaveCoordinator: what the coordinator's writer does in an asynchronous save beside its own files: steps 5 to 7 of
+// SaveCoordinator: the tasks of the coordinator's writer in an asynchronous save, beside writing files: steps 5 to 7 of
 // rank_save.cc.
 #pragma once
 
@@ -15,10 +15,10 @@
 
 namespace cairn::commit {
 
-// What the coordinator sees to beside its own files.
+// What the coordinator commits: the metadata, and the files of all ranks.
 struct CommitRequest {
   std::string pickle;  // of `.metadata`
-  // Names, by rank; all together, they are the catalog's files in order.
+  // Names, by rank. All names together, in order, are the catalog's files.
   std::vector<std::vector<std::string>> files;
 
   friend bool operator==(const CommitRequest&, const CommitRequest&) = default;
@@ -26,14 +26,14 @@ struct CommitRequest {
 
 class SaveCoordinator {
  public:
-  // `member` outlives it.
+  // `member` must outlive the coordinator.
   SaveCoordinator(SaveMember& member, std::unique_ptr<SaveTransaction> transaction)
       : member_(member), transaction_(std::move(transaction)) {}
 
   // Steps 3 to 7.
   Result<RankSaveReport> lead(std::vector<data_file::ImageFile> images, const CommitRequest& commit_request,
                               const RankSaveOptions& options, const std::function<Result<void>()>& may_commit);
-  // In place of lead(): the others hear the reason, and what they published is withdrawn.
+  // Replaces lead(): reports the reason to the other ranks, and withdraws the published files.
   void give_up_all(const Error& reason);
 
  private:

@@ -1,7 +1,8 @@
-// SaveFence: decides, once and for all, whether a save may still become the checkpoint after it was reported as failed.
+// SaveFence: decides whether a save that was reported as failed may still become the checkpoint. The decision is final.
 //
-// The thread that carries a save out may hang in the kernel, and come back at any time. Another thread gives the save
-// up. Both ask here, so that they never disagree: a save that was given up before its decisive step never takes it.
+// The thread that carries the save out may hang in the kernel and resume at any time. Meanwhile another thread gives
+// the save up. Both threads call the fence, and therefore agree: after give_up(), the decisive step is refused unless
+// the step has begun before.
 //
 // Thread-safe.
 #pragma once
@@ -15,8 +16,9 @@ namespace cairn::commit {
 
 class SaveFence {
  public:
-  // Right before the decisive step: the coordinator's rename of `.metadata`; on another rank the publishing of its
-  // files, after which the coordinator may commit at any time. kCancelled: the save was given up, and must not go on.
+  // Called right before the decisive step. The coordinator's decisive step is the rename of `.metadata`. The decisive
+  // step of the remaining ranks is the publishing of files. After the publishing the coordinator may commit at any
+  // time. kCancelled: the save was given up, and must stop.
   Result<void> begin_decisive_step() {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kGivenUp) {
@@ -25,8 +27,8 @@ class SaveFence {
     if (state_ == State::kOpen) state_ = State::kDecisive;
     return {};
   }
-  // The save is committed and, if durable, synced. False: it was given up in its decisive step. Then it cleans up only
-  // if it knows that no other save has committed since.
+  // The save is committed and, if durable, synced. False: the save was given up during its decisive step. The caller
+  // then cleans up only under the directory's lock.
   bool note_committed() {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kInDoubt) return false;
@@ -35,9 +37,9 @@ class SaveFence {
   }
 
   enum class GivenUp : std::uint8_t {
-    kForGood,    // it is not committed, and will not be
-    kUnknown,    // the decisive step has begun: it may be committed, now or later
-    kCommitted,  // it is committed
+    kForGood,    // the save is not committed, and will not be
+    kUnknown,    // the decisive step has begun: the save may be committed, now or later
+    kCommitted,  // the save is committed
   };
   GivenUp give_up() {
     const std::lock_guard lock(mutex_);
@@ -48,7 +50,7 @@ class SaveFence {
   }
 
  private:
-  // kInDoubt: given up in the decisive step.
+  // kInDoubt: given up during the decisive step.
   enum class State : std::uint8_t { kOpen, kDecisive, kCommitted, kGivenUp, kInDoubt };
   std::mutex mutex_;
   State state_ = State::kOpen;

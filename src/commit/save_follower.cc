@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Phase = ProgressTracker::Phase;
 
-// How long a rank that enters looks for the folder: network file systems remember for a while what was not there.
+// How long an entering rank looks for the folder: network file systems cache missing names.
 constexpr std::chrono::seconds kFolderVisibleAfterMax{3};
 
 }  // namespace
@@ -39,12 +39,12 @@ Result<void> SaveFollower::take_lease() {
           .rank(member_.place.rank)
           .file(member_.marks.folder());
     }
-    (void)member_.storage->list();  // makes a network file system look again
+    (void)member_.storage->list();  // refreshes the cache of a network file system
   }
 }
 
 Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> images, const RankSaveOptions& options) {
-  // A rank without files agrees to the commit by being there.
+  // A rank without files agrees to the commit by its presence.
   if (images.empty() && member_.fence != nullptr) CAIRN_TRY(member_.fence->begin_decisive_step());
   DecisionWatch watch(*member_.storage, member_.marks,
                       {member_.ticket.identity.save_id, member_.place.coordinator, options.write.durability},
@@ -78,7 +78,7 @@ Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> im
     leave();
     return member_.of_this_rank(trailers ? error : std::move(trailers).error());
   }
-  // Without this rank's files nothing was committed, even if nobody answers.
+  // Without this rank's files nothing was committed, even if no decision can be read.
   if (!decision && !trailers) decision = member_.of_this_rank(std::move(trailers).error());
   return conclude(decision, watch);
 }
@@ -87,8 +87,8 @@ Result<RankSaveReport> SaveFollower::conclude(const Result<std::optional<Decisio
   if (decision && !(*decision)->failure && member_.fence != nullptr) member_.fence->note_committed();
   if (decision && (*decision)->failure && !(*decision)->files_stay) member_.files.withdraw();
   leave();
-  // After a failed sync the old checkpoint may come back, so its files stay. The sync is not tried again: a second one
-  // may succeed without the data.
+  // After a failed sync the old checkpoint may come back, and needs its files. The sync is not repeated: a second sync
+  // may succeed although data was lost.
   const bool both_stay = decision && (*decision)->files_stay;
   if (!both_stay && watch.coordinator_is_dead())
     (void)clean_up_after(*member_.storage, member_.ticket.identity.save_id);
@@ -105,7 +105,7 @@ void SaveFollower::give_up(const Error& reason) {
 
 void SaveFollower::leave() {
   lease_.reset();
-  // The coordinator waits for it: so once more if it fails.
+  // The coordinator waits for the removal: a failed removal is tried once more.
   const std::string name = member_.marks.path_of(rank_lease_name(member_.place.rank));
   if (!member_.storage->remove(name)) (void)member_.storage->remove(name);
 }

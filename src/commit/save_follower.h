@@ -1,5 +1,5 @@
-// SaveFollower: what the writer of any rank but the coordinator's does in an asynchronous save: steps 2 to 4 of
-// rank_save.cc, and then it waits for the decision.
+// SaveFollower: the tasks of the writer of every rank except the coordinator in an asynchronous save: steps 2 to 4 of
+// rank_save.cc, and the wait for the decision.
 #pragma once
 
 #include <cairn/result.h>
@@ -16,14 +16,14 @@ namespace cairn::commit {
 
 class SaveFollower {
  public:
-  // `member` outlives it.
+  // `member` must outlive the follower.
   explicit SaveFollower(SaveMember& member) : member_(member) {}
 
   // Step 2.
   Result<void> take_lease();
   // Steps 3, 4 and 7.
   Result<RankSaveReport> follow(std::vector<data_file::ImageFile> images, const RankSaveOptions& options);
-  // In place of follow(): the others hear the reason. Nothing if it has no lease.
+  // Replaces follow(): reports the reason to the other ranks. No effect without a lease.
   void give_up(const Error& reason);
 
  private:

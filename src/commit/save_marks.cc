@@ -18,14 +18,14 @@ constexpr std::uint64_t kMarkBytesMax = std::uint64_t{1} << 28;
 
 std::string failure_name(std::uint32_t rank) { return std::string(kFailurePrefix) + std::to_string(rank); }
 
-// A mark's text has its length before it: not every file system shows a new file only when it is complete.
+// A mark's text follows its length: some file systems show a new file before the file is complete.
 std::string whole_mark(std::string_view text) {
   std::string mark;
   manifest::append_text(mark, text);
   return mark;
 }
 
-// The other way; nullopt if it is not there yet, or not all of it.
+// The inverse of whole_mark(); nullopt if the mark is missing or not complete.
 std::optional<std::string> read_mark(const storage::Storage& storage, const std::string& path) {
   const Result<std::string> mark = storage::read_small(storage, path, kMarkBytesMax);
   if (!mark) return std::nullopt;
@@ -44,7 +44,7 @@ std::optional<std::uint32_t> SaveMarks::rank_of_failure(std::string_view name) {
 Result<void> SaveMarks::write_failure(std::uint32_t rank, const Error& reason) {
   const std::string name = path_of(failure_name(rank));
   Result<void> left = storage_.create_whole(name, whole_mark(manifest::encode_outcome(reason)), Durability::kBuffered);
-  if (left || left.error().error_number() == EEXIST) return {};  // it has said so already
+  if (left || left.error().error_number() == EEXIST) return {};  // the rank has reported a failure already
   if (storage_.replace(path_of(rank_lease_name(rank)), name)) return {};
   return left;
 }
@@ -73,7 +73,7 @@ Result<SaveMarks::Seen> SaveMarks::look() const {
         if (without_reason) seen.without_reason.insert(*rank);
       }
     }
-    // One that says `committed` is never wrong: it wins over what somebody else may have concluded.
+    // `committed` is always right, and takes precedence over a `failed` concluded by a rank.
     const bool spoken = seen.decision && !seen.decision->failure;
     if (!spoken && (file.name == kCommitted || file.name == kFailed)) seen.decision = read_decision(file.name);
   }

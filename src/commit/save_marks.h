@@ -1,7 +1,7 @@
-// SaveMarks: what the writers of one save leave for each other in its private folder: why a rank failed
-// (`failed-<rank>`), and what became of the save (`committed` or `failed`).
+// SaveMarks: files in a save's private folder by which the writers of the save report to each other: the failure of a
+// rank (`failed-<rank>`), and the decision on the save (`committed` or `failed`).
 //
-// Thread-safe. Each mark is left once and never changed; reading one says nothing of how durable it is.
+// Thread-safe. Each mark is written once and never changed. A mark that can be read need not be durable.
 #pragma once
 
 #include <cairn/result.h>
@@ -20,40 +20,41 @@ namespace cairn::commit {
 
 // How a save ended, for all of its ranks.
 struct Decision {
-  std::optional<Error> failure = {};  // none: committed and, if durable, synced
-  bool files_stay = false;            // it failed, but may be in place nevertheless: nothing is withdrawn
+  std::optional<Error> failure = {};  // nullopt: committed and, if durable, synced
+  bool files_stay = false;            // the save failed, but may be in place nevertheless: nothing is withdrawn
   std::vector<std::string> warnings = {};
 };
 
 class SaveMarks {
  public:
-  // `storage` outlives it.
+  // `storage` must outlive the marks.
   SaveMarks(storage::Storage& storage, const SaveId& save_id) : storage_(storage), folder_(folder_of(save_id)) {}
 
   const std::string& folder() const { return folder_; }
   std::string path_of(std::string_view name) const { return folder_ + "/" + std::string(name); }
 
-  // If there is no room even for the mark, the rank's lease is renamed to it: then all learn that it failed, but not
-  // why.
+  // If there is no space for the mark, renames the rank's lease to the mark's name: the other writers then see the
+  // failure without a reason.
   Result<void> write_failure(std::uint32_t rank, const Error& reason);
-  // An error with EEXIST if somebody has said so already. `committed` and `failed` are two files: if both are there,
-  // `committed` counts.
+  // Fails with EEXIST if the mark exists already. `committed` and `failed` are two files: if both exist, `committed`
+  // counts.
   Result<void> write_decision(const Decision& decision);
 
-  // What lies in the folder; kNotFound if the folder is gone.
+  // The contents of the folder; kNotFound if the folder is gone.
   struct Seen {
-    bool coordinator = false;                 // its lease is there
-    std::set<std::uint32_t> leases;           // ranks that have one
+    bool coordinator = false;                 // the coordinator's lease exists
+    std::set<std::uint32_t> leases;           // ranks with a lease
     std::map<std::uint32_t, Error> failures;  // by rank
-    std::set<std::uint32_t> without_reason;   // those of them that had no room to say why, and gave their lease for it
+    std::set<std::uint32_t> without_reason;   // failed ranks without space for a reason, with the lease as the mark
     std::optional<Decision> decision;
   };
   Result<Seen> look() const;
-  // Only the decision, by its name: a folder of many ranks takes its time to list. Network file systems may remember
-  // for a while that it was not there.
+  // Reads only the decision, by its names: listing a folder of many ranks is slow. Network file systems may cache for a
+  // while that the names are missing.
   std::optional<Decision> find_decision() const;
 
-  // The names of marks, for whoever only lists a folder. The rank whose failure mark has this name.
+  // The names of marks, for code that only lists a folder. rank_of_failure(): the rank whose failure mark has this
+  // name.
   static std::optional<std::uint32_t> rank_of_failure(std::string_view name);
   static constexpr std::string_view kCommitted = "committed";
   static constexpr std::string_view kFailed = "failed";

@@ -32,7 +32,7 @@ Result<std::vector<std::uint32_t>> SaveMember::write(std::vector<data_file::Imag
   counted.bytes_written = &progress.bytes_written;
   CAIRN_TRY_ASSIGN(std::vector<std::uint32_t> trailers, data_file::write_images(*storage, images, counted));
   progress.phase = Phase::kPublishing;
-  // With its last file in place this rank has agreed to the commit, unless it commits itself.
+  // A follower agrees to the commit with its last file in place. The coordinator's decisive step is its own commit.
   if (!place.is_coordinator() && fence != nullptr) CAIRN_TRY(fence->begin_decisive_step());
   CAIRN_TRY(files.publish(names, options.durability));
   return trailers;

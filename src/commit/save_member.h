@@ -1,7 +1,7 @@
-// SaveMember: what a rank has in an asynchronous save, whether it coordinates or follows: the storage, its place, its
-// marks, its progress, and its files with steps 3 and 4 of rank_save.cc.
+// SaveMember: the state of a rank in an asynchronous save, as coordinator or follower: the storage, the rank's place,
+// marks, progress, and files, with steps 3 and 4 of rank_save.cc.
 //
-// One thread at a time, but for report().
+// One thread at a time, except report().
 #pragma once
 
 #include <cairn/durability.h>
@@ -26,10 +26,10 @@
 
 namespace cairn::commit {
 
-// A rank's place among those that save group.
+// A rank's place among the ranks of a save.
 struct RankPlace {
-  std::uint32_t rank = 0;   // in the names of its files and marks
-  std::uint32_t count = 1;  // of ranks; 1: nobody to meet
+  std::uint32_t rank = 0;   // in the names of the rank's files and marks
+  std::uint32_t count = 1;  // of ranks; 1: no rendezvous
   std::uint32_t coordinator = 0;
 
   bool is_coordinator() const { return count == 1 || rank == coordinator; }
@@ -37,9 +37,9 @@ struct RankPlace {
 
 struct RankSaveOptions {
   data_file::WriteOptions write;
-  // A rank that gives no sign of life, or gets nowhere, for longer is lost; so is one that never came.
+  // A rank counts as lost if its lease shows no heartbeat, or no progress, for longer, or if the rank never came.
   SaveDeadlines deadlines;
-  // Asked before the step after which the save may be committed; null: the save is never given up from outside.
+  // Called before the step after which the save may be committed. Null: no other thread gives the save up.
   SaveFence* fence = nullptr;
 };
 
@@ -48,22 +48,23 @@ struct RankSaveReport {
   std::vector<std::string> warnings;
 };
 
-// While a rank writes, it looks this often whether the save has failed elsewhere.
+// The interval at which a writing rank checks whether the save has failed elsewhere.
 inline constexpr std::chrono::milliseconds kNewsInterval{100};
 
-// For the rank's SaveCoordinator or SaveFollower, which it outlives.
+// Used by the rank's SaveCoordinator or SaveFollower. The member outlives both.
 struct SaveMember {
-  // The calls into the save's storage, which its lease tells of; null: nobody watches them. Owned by the caller too.
+  // The calls into the save's storage, whose age the lease reports; null: the calls are not watched. The caller is a
+  // second owner.
   using Operations = std::shared_ptr<const storage::OperationWatch>;
 
   SaveMember(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket, Operations watched);
 
-  // For a lease, which goes before this object.
+  // For a lease, which must be destroyed before this object.
   Lease::Progress report() const;
-  // Steps 3 and 4. The checksums of the files' trailers.
+  // Steps 3 and 4. Returns the checksums of the files' trailers.
   Result<std::vector<std::uint32_t>> write(std::vector<data_file::ImageFile> images,
                                            const data_file::WriteOptions& options);
-  // Of no use any more; and a full disk has room again to say so.
+  // Removes the rank's private files after a failure, which also frees space for the failure mark.
   void remove_private_files();
   Error of_this_rank(Error error) const;
 
@@ -72,10 +73,10 @@ struct SaveMember {
   SaveTicket ticket;
   ProgressTracker progress;
   RankPlace place;
-  SaveFence* fence = nullptr;  // the caller's
+  SaveFence* fence = nullptr;  // owned by the caller
   SaveMarks marks;
   RankFiles files;
-  std::vector<std::string> names;  // of the files of this rank
+  std::vector<std::string> names;  // of this rank's files
 };
 
 }  // namespace cairn::commit

@@ -1,23 +1,24 @@
-// How a save becomes the checkpoint of its directory, so that a reader sees the old one or the new one, whole, whenever
-// we are killed or the power goes. One rename is the commit point.
+// How a save becomes the checkpoint of its directory: a reader sees the complete old checkpoint or the complete new
+// checkpoint, even if the process is killed or the power fails at any moment. A single rename is the commit point.
 //
-// 1. Claim. Make `.cairn-<save id>/` with the lease, *then* list the directory: of two saves that begin together at
-//    least one sees the other. If nothing is there but files of others, DCP's own file names are free; otherwise names
-//    carry the save id, so that two saves never share one. Note the `.metadata` in place.
-// 2. Write (image_writer.cc). New files in that folder, synced.
-// 3. Publish (rank_files.cc). Rename them to their final names, never replacing; sync the directory.
-// 4. Seal. Write `.metadata` with its commit record in the folder; sync it, the folder, the directory, and the parent
-//    of every directory that was made.
-// 5. Commit. Under the directory's lock (directory_lock.cc) compare the `.metadata` in place with the one of step 1: an
-// earlier save of
-//    this job may have come between; anything else means that this save is superseded. Note which files the rename
-//    will orphan. Rename over `.metadata`, sync the directory, and read the save id back. Only now the save is durable.
-//    If the sync fails, the save has failed, but nothing is removed: both states are possible after a power cut.
-// 6. Tell. The caller tells the ranks (checkpointer/save.cc, rank_save.cc); the folder goes with step 7, or when all
-//    have heard.
-// 7. Clean (leftovers.cc). Remove what the replaced `.metadata` named and no metadata in the directory does any more,
-//    and what dead saves left. Under the lock also remove data files that leaked: their save has no folder any more.
-//    A save that was given up while step 5 hung, and has lost its lock, removes nothing: others may have committed.
+// 1. Claim. Make `.cairn-<save id>/` with the lease, *then* list the directory: of two saves that begin together, at
+//    least one sees the other. If the directory holds only unrelated files, DCP's own file names are free; otherwise
+//    names include the save id, and two saves never share a name. Read the `.metadata` in place.
+// 2. Write (image_writer.cc). New files in the private folder, synced.
+// 3. Publish (rank_files.cc). Rename the files to their final names, never replacing a file; sync the directory.
+// 4. Seal. Write `.metadata` with its commit record in the folder; sync the file, the folder, the directory, and the
+//    parent of every directory that was made.
+// 5. Commit. Under the directory's lock (directory_lock.cc) compare the `.metadata` in place with the `.metadata` of
+//    step 1. An earlier save of this job may have committed in between; any other change means that this save is
+//    superseded. List the files that the rename will orphan. Rename over `.metadata`, sync the directory, and read the
+//    save id back. Only now is the save durable. If the sync fails, the save has failed, but nothing is removed: after
+//    a power cut either checkpoint may be in place.
+// 6. Tell. The caller reports the commit to the ranks (checkpointer/save.cc, rank_save.cc). The folder is removed with
+//    step 7, or when all ranks have read the decision.
+// 7. Clean (leftovers.cc). Remove the files that the replaced `.metadata` named and no metadata in the directory names
+//    any more, and the leftovers of dead saves. Under the lock also remove leaked data files, whose save has no folder
+//    any more. A save that was given up during step 5 and has lost the lock removes nothing: further saves may have
+//    committed.
 #include "commit/save_transaction.h"
 
 #include <algorithm>
@@ -31,7 +32,7 @@
 namespace cairn::commit {
 namespace {
 
-constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;  // far above any
+constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;  // far above any real file
 constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 constexpr std::string_view kSealedName = "/metadata";
 constexpr std::string_view kLockLost =
@@ -42,25 +43,25 @@ constexpr std::string_view kNoLocks =
     "that "
     "commit in the same instant, one may not learn that it has lost, and data files may be left behind";
 
-// Files of a checkpoint or of a save in flight, as opposed to those that trainers put beside them.
+// Whether `name` belongs to a checkpoint or to a save in flight, rather than to the trainer's own files.
 bool belongs_to_a_checkpoint(std::string_view name) {
   return name.starts_with(kFolderPrefix) || name.ends_with(".distcp") || name.ends_with(".metadata") ||
          name == ".metadata.tmp";
 }
 
-// The same for what one rank saves alone: what bears its number.
+// Whether `name` belongs to a checkpoint that rank `rank` saves alone.
 bool belongs_to_rank(std::string_view name, std::uint32_t rank) {
   const bool is_data = name.starts_with("__" + std::to_string(rank) + "_") && name.ends_with(".distcp");
   return is_data || name == metadata_name(rank);
 }
 
-// kNotFound if the file is gone although it is open, as on a network file system whose server has removed it.
+// kNotFound if the server of a network file system has removed the file while the file was open.
 Result<MetadataInPlace> read_opened(const storage::ReadableFile& file) {
   MetadataInPlace now;
   now.present = true;
   now.size = file.size();
   if (now.size > kMetadataBytesMax) return now;
-  // A damaged record must not keep anybody from saving a good checkpoint over it.
+  // A damaged record must not prevent a save from replacing the checkpoint.
   Result<std::optional<manifest::CommitRecord>> record = manifest::read_only_commit_record(file);
   if (record && *record) {
     now.record = std::move(*record);
@@ -91,14 +92,15 @@ bool MetadataInPlace::same_as(const MetadataInPlace& other) const {
 Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage, const std::string& name) {
   constexpr int kTriesMax = 16;
   for (int tries = 1;; ++tries) {
-    // A link is followed by stock readers, so it counts; the rename will replace the link and not its target.
+    // Stock readers follow a link, and Cairn counts the link's target as the checkpoint. The rename replaces the link,
+    // not the target.
     const Result<std::unique_ptr<storage::ReadableFile>> file = storage.open(name, true);
     if (!file && file.error().error_number() != ESTALE) {
       if (file.error().code() == ErrorCode::kNotFound) return MetadataInPlace();
       return file.error();
     }
     Result<MetadataInPlace> read = file ? read_opened(**file) : file.error();
-    // Not found after it was opened: it was replaced meanwhile, so there is another one to read.
+    // kNotFound after a successful open: the file was replaced meanwhile, and there is a newer file to read.
     if (read || read.error().code() != ErrorCode::kNotFound) return read;
     if (tries == kTriesMax) {
       return Error(ErrorCode::kUnavailable, "the file is replaced again and again while it is being read")
@@ -136,7 +138,7 @@ Result<void> SaveTransaction::look_around() {
 
 Result<void> SaveTransaction::check_overwrite(const MetadataInPlace& now) const {
   if (!now.present || options_.overwrite) return {};
-  // In DCP's words, which its callers match.
+  // DCP's wording, which callers match.
   return Error(ErrorCode::kInvalidArgument, "Checkpoint already exists and overwrite=False").file(metadata_name_);
 }
 
@@ -145,7 +147,7 @@ SaveTransaction::~SaveTransaction() {
   try {
     withdraw();
   } catch (const std::exception&) {
-    // No memory even for names: the next save finds what is left, as after a kill.
+    // Out of memory: the next save removes the leftovers, as after a kill.
   }
 }
 
@@ -168,10 +170,10 @@ Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
   if (fence_ != nullptr) CAIRN_TRY(fence_->begin_decisive_step());
   Result<void> renamed = storage_.replace(folder_ + std::string(kSealedName), metadata_name_);
   if (!renamed) {
-    // Over a network a rename may have happened although its answer was lost: only looking tells.
+    // On a network file system a rename may have succeeded although the answer was lost: read `.metadata` to find out.
     const Result<MetadataInPlace> now = read_metadata_in_place(storage_, metadata_name_);
     if (!now) {
-      committed_ = true;  // nobody knows: what may be the checkpoint is not withdrawn
+      committed_ = true;  // unknown state: files of a possible checkpoint are not withdrawn
       return Error(renamed.error())
           .while_doing("committing; it is unknown which checkpoint is in place, so both are kept");
     }
@@ -222,13 +224,14 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
     CAIRN_TRY(rename_and_confirm(durability));
     const bool given_up = fence_ != nullptr && !fence_->note_committed();
     const bool excludes_others = lock && lock->is_held();
-    // Others may have committed since: the save ends as if it were killed here, and a later one cleans up.
+    // Other saves may have committed since: this save ends as if killed here, and a later save cleans up.
     if (given_up && !excludes_others) return report;
-    // (7) Under the same lock: a save that commits in between must not be taken for one that died.
+    // (7) Under the lock of step 5: otherwise the files of a save with a commit in between would look like a dead
+    // save's files.
     report.warnings = clean_up(storage_, identity_.save_id, record, orphans,
                                excludes_others ? LeakedFiles::kRemove : LeakedFiles::kKeep);
     if (lock && !excludes_others) report.warnings.emplace_back(kLockLost);
-    // Said once in a job: its saves have numbers from 1 on.
+    // Reported once in a job: the job's saves have numbers from 1 on.
     if (!lock && identity_.save_number == 1) report.warnings.emplace_back(kNoLocks);
   }
   if (!keeps_folder_) remove_folder(report.warnings);
@@ -241,23 +244,25 @@ void SaveTransaction::remove_folder(std::vector<std::string>& warnings) {
 }
 
 void SaveTransaction::withdraw() {
-  std::vector<std::string> ignored;  // the failure that brought us here is the one to report
-  // The lease outlives the files, so that a kill in between leaves nothing that nobody would find.
+  std::vector<std::string> ignored;  // the error that caused the withdrawal is the error to report
+  // The lease is removed after the data files: a kill in between leaves no file whose save cannot be recognised as
+  // dead.
   remove_private_folder(storage_, folder_, ignored, Keep::kLease);
   if (expects_any_) look_for_files();
   withdraw_files(storage_, expected_, identity_.save_id);
   lease_.reset();
   remove_private_folder(storage_, folder_, ignored);
-  // Again: a rank that was late may have given a file its name before the folder went. Now none can any more.
+  // Withdraw again: a late rank may have published a file before the folder was removed. Without the folder no rank can
+  // publish any more.
   withdraw_files(storage_, expected_, identity_.save_id);
 }
 
 void SaveTransaction::look_for_files() {
   const auto files = storage_.list();
-  if (!files) return;  // the next save finds what is left, as after a kill
+  if (!files) return;  // the next save removes the leftovers, as after a kill
   const std::string id = to_decimal(identity_.save_id);
   for (const storage::ListedFile& file : *files) {
-    // Beside other files all of ours bear the save's id, so that those need not be opened.
+    // If the names include the save's id, files without the id need not be opened.
     const bool possible = file.name.ends_with(".distcp") && (fresh_ || file.name.find(id) != std::string::npos);
     if (possible && file.is_regular) expected_.push_back(file.name);
   }

@@ -1,7 +1,8 @@
-// SaveTransaction: one save's way into a directory: claimed, written, published, committed by one rename, cleaned up.
+// SaveTransaction: a save's way into a directory: claimed, written, published, committed by a single rename, cleaned
+// up.
 //
-// The steps stand at the top of save_transaction.cc. One thread at a time. Until commit() has renamed `.metadata`,
-// destroying the transaction withdraws everything that it put into the directory; afterwards nothing is withdrawn.
+// The steps are at the top of save_transaction.cc. One thread at a time. Until commit() has renamed `.metadata`, the
+// destructor withdraws everything that the transaction put into the directory. After the rename nothing is withdrawn.
 #pragma once
 
 #include <cairn/durability.h>
@@ -25,18 +26,18 @@ inline constexpr std::string_view kMetadataName = ".metadata";
 // `.metadata`; `__{rank}.metadata` for a rank that saves alone.
 std::string metadata_name(std::optional<std::uint32_t> alone_as_rank);
 
-// What `.metadata` was at some moment: enough to see whether it is still the same.
+// The identity of `.metadata` at a moment: enough to recognise a change.
 struct MetadataInPlace {
   bool present = false;
-  std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it, or if it is damaged
-  // Only without a record, for then nothing else tells one `.metadata` from another.
+  std::optional<manifest::CommitRecord> record;  // nullopt if stock torch wrote the file, or if the record is damaged
+  // Set only without a record. Size and checksum then identify the `.metadata`.
   std::uint64_t size = 0;
   std::uint32_t checksum = 0;
 
   bool same_as(const MetadataInPlace& other) const;
 };
-// Reads the commit record alone if there is one: the pickle before it is not looked at. Without one the whole file is
-// read, a piece at a time, for its checksum.
+// Reads only the commit record if the file has a record: the pickle is not read. Without a record, reads the whole
+// file, piece by piece, for its checksum.
 Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage,
                                                const std::string& name = std::string(kMetadataName));
 
@@ -46,16 +47,15 @@ struct CommitReport {
 
 struct ClaimOptions {
   bool overwrite = true;
-  // The save is that of one rank and nobody else's: it commits `__{rank}.metadata`, and the ranks beside it are none of
-  // its business.
+  // A rank that saves alone: the save commits `__{rank}.metadata`, and ignores the files of other ranks.
   std::optional<std::uint32_t> alone_as_rank = {};
-  bool names_taken = false;  // DCP's names are not free: another rank has files in a directory of its own
+  bool names_taken = false;  // DCP's names are not free: another rank has files in its own directory
 };
 
 class SaveTransaction {
  public:
-  // Step 1. `storage` outlives the transaction; `progress` is for its lease. kInvalidArgument if a checkpoint is there
-  // and `overwrite` is false.
+  // Step 1. `storage` must outlive the transaction; `progress` is for the transaction's lease. kInvalidArgument if a
+  // checkpoint exists and `overwrite` is false.
   static Result<std::unique_ptr<SaveTransaction>> claim(storage::Storage& storage, const SaveIdentity& identity,
                                                         const ClaimOptions& options = {},
                                                         Lease::Progress progress = {});
@@ -63,26 +63,26 @@ class SaveTransaction {
   SaveTransaction(const SaveTransaction&) = delete;
   SaveTransaction& operator=(const SaveTransaction&) = delete;
 
-  // What the ranks need for steps 2 and 3 (rank_files.h).
+  // The ranks' input to steps 2 and 3 (rank_files.h).
   SaveTicket ticket() const { return {identity_, fresh_}; }
-  // The final names of all files that the ranks are going to publish: what to withdraw if the save fails. Only what is
-  // recognised as this save's, by its name or its trailer, is ever withdrawn.
+  // The final names of all files that the ranks are going to publish: the files to withdraw if the save fails.
+  // Withdrawing removes only files with this save's id in the name or in the trailer.
   void expect(std::vector<std::string> file_names) { expected_ = std::move(file_names); }
-  // In place of expect(), where nobody knows the names beforehand: what the directory shows is looked through.
+  // Replaces expect() if the names are unknown beforehand: withdrawing then searches the directory.
   void expect_any() { expects_any_ = true; }
 
-  // Asked right before the rename that commits, and told when the commit is synced. Null: nobody gives the save up from
-  // outside. It outlives the transaction.
+  // The fence is called right before the rename that commits, and once the commit is synced. Null: no other thread
+  // gives the save up. The fence must outlive the transaction.
   void set_fence(SaveFence* fence) { fence_ = fence; }
 
-  // The folder outlives the commit, so that the decision can be left in it (rank_save.cc): until remove_folder().
+  // Keeps the folder beyond the commit, until remove_folder(): the decision is left in the folder (rank_save.cc).
   void keep_folder() { keeps_folder_ = true; }
 
-  // Steps 4 to 7. `record` lacks what the transaction knows (save, job, number, pickle): it is filled in.
+  // Steps 4 to 7. Fills in the fields of `record` that the transaction knows: save, job, number, pickle.
   Result<CommitReport> commit(const std::string& pickle, manifest::CommitRecord record, Durability durability);
-  // After commit(): the ranks have heard. Adds what could not be removed, in words.
+  // After commit(), when the ranks have read the decision. Adds a warning for each file that could not be removed.
   void remove_folder(std::vector<std::string>& warnings);
-  // Whether the rename of step 5 has been done, or nobody knows: then no file is withdrawn any more.
+  // Whether the rename of step 5 has been done, or may have been done: from then on no file is withdrawn.
   bool may_have_committed() const { return committed_; }
 
  private:
@@ -100,7 +100,7 @@ class SaveTransaction {
   std::string metadata_name_;
   std::string folder_;
   std::optional<Lease> lease_;
-  bool fresh_ = false;  // the directory held nothing but files of others: DCP's names are free
+  bool fresh_ = false;  // the directory held only unrelated files: DCP's names are free
   MetadataInPlace seen_;
   std::vector<std::string> expected_;
   bool expects_any_ = false;

@@ -1,4 +1,4 @@
-// The commit of one save, step by step, on a model disk.
+// The commit of a save, step by step, on a model disk.
 #include "commit/save_transaction.h"
 
 #include <gtest/gtest.h>
@@ -94,7 +94,7 @@ TEST(Commit, AWithdrawnSaveLeavesNothing) {
   EXPECT_EQ(names_in(disk), before);
 }
 
-// Publishing has an outcome of its own.
+// A storage whose publish() is given by the test.
 class OddPublishing : public storage::ViewStorage {
  public:
   using Publish = std::function<Result<void>(storage::Storage&, std::string_view from, std::string_view to)>;
@@ -125,7 +125,7 @@ TEST(Commit, AFileOfAnotherSaveIsNeverWithdrawn) {
   for (const std::string& other : {data_file_of({8, 8}), std::string("of stock torch")}) {
     ModelStorage disk;
     OddPublishing odd(disk, [&](storage::Storage& storage, std::string_view from, std::string_view to) {
-      EXPECT_TRUE(storage.create_whole(to, other, Durability::kDurable));  // between our look around and now
+      EXPECT_TRUE(storage.create_whole(to, other, Durability::kDurable));  // after the claim has listed the directory
       return storage.publish(from, to);
     });
     OneSave save(odd, save_number(1));
@@ -170,7 +170,7 @@ TEST(MetadataInPlace, WithoutARecordIsKnownByItsBytes) {
   }
 }
 
-// A folder such as a killed save leaves.
+// Makes a folder as a killed save leaves it.
 void leave_dead_save(ModelStorage& disk, const SaveIdentity& identity, const std::string& replaced) {
   const std::string folder = folder_of(identity.save_id);
   ASSERT_TRUE(disk.make_folder(folder));
@@ -193,7 +193,7 @@ TEST(Leftovers, OfADeadSaveGoWithTheNextCommit) {
   EXPECT_TRUE(holds(disk, "common.pt"));
 }
 
-// A storage in which a rank leaves its mark in a folder that was found empty, right before it is removed.
+// A storage in which a rank leaves a mark in a folder that was found empty, right before the folder is removed.
 class LateMark : public storage::ViewStorage {
  public:
   explicit LateMark(ModelStorage& disk) : ViewStorage(disk), disk_(disk) {}
@@ -233,7 +233,7 @@ TEST(Commit, IsNotHinderedByTheLockFileOfADeadSave) {
   EXPECT_EQ(names_in(disk), (std::vector<std::string>{".metadata", "__0_0.distcp"}));
 }
 
-// Each file that is opened is stale, as after its removal by another client, until `stale` of them were.
+// The first `stale` opened files are stale, as after a removal by another client.
 class StaleFiles : public storage::ViewStorage {
  public:
   StaleFiles(storage::Storage& storage, int stale) : ViewStorage(storage), stale_(stale) {}
@@ -274,7 +274,7 @@ TEST(MetadataInPlace, ThatGoesStaleIsReadAgain) {
   EXPECT_EQ(read_metadata_in_place(StaleFiles(disk, 1000)).error().code(), ErrorCode::kUnavailable);
 }
 
-// One file seems to be large, and to hold zeros.
+// The file `name` appears to be large, and full of zeros.
 class LargeFile : public storage::ViewStorage {
  public:
   LargeFile(storage::Storage& storage, std::string name, std::uint64_t size)
@@ -313,7 +313,7 @@ class LargeFile : public storage::ViewStorage {
   mutable std::uint64_t longest_read_ = 0;
 };
 
-constexpr std::uint64_t kLargePiece = 4 << 20;  // no more of a file may be in memory at a time
+constexpr std::uint64_t kLargePiece = 4 << 20;  // the most bytes of a file that may be in memory at a time
 
 TEST(MetadataInPlace, WithoutARecordIsReadPieceByPiece) {
   ModelStorage disk;
@@ -328,7 +328,7 @@ TEST(MetadataInPlace, WithoutARecordIsReadPieceByPiece) {
   EXPECT_LE(view.longest_read(), kLargePiece);
 }
 
-// Both in place, where the save replaces it, and beside it, as of a rank that saved alone.
+// The large metadata is either in place and replaced by the save, or the metadata of a second rank saving alone.
 TEST(Leftovers, BesideALargeMetadataWithoutARecordStay) {
   for (const std::string& name : {std::string(kMetadataName), metadata_name(9)}) {
     ModelStorage disk;
@@ -340,7 +340,7 @@ TEST(Leftovers, BesideALargeMetadataWithoutARecordStay) {
     const auto committed = save.commit();
     EXPECT_LE(view.longest_read(), kLargePiece);
     EXPECT_TRUE(holds(disk, "__0_0.distcp"));
-    if (name == kMetadataName) continue;  // the view shows the old one after the commit, too
+    if (name == kMetadataName) continue;  // after the commit too, the view shows the old file
     ASSERT_TRUE(committed) << committed.error().what();
     ASSERT_EQ(committed->warnings.size(), 1U);
     EXPECT_NE(committed->warnings[0].find("'__9.metadata'"), std::string::npos);
@@ -373,7 +373,7 @@ TEST(Leftovers, InAnotherUsersFolderAreNotBelieved) {
   EXPECT_TRUE(holds(disk, folder));
 }
 
-// A rank that publishes its file when the coordinator has long withdrawn the save, and never hears of it.
+// A late rank: publishes a file long after the coordinator has withdrawn the save, and never reads the decision.
 class LateRank {
  public:
   explicit LateRank(ModelStorage& disk) : disk_(disk) {
@@ -406,7 +406,8 @@ class LateRank {
 };
 
 TEST(Leftovers, OfARankThatCameTooLateGoWhenItsProcessIsDead) {
-  for (const bool first : {true, false}) {  // the first has the plain name of DCP, which says nothing of its save
+  // The first save's file has DCP's plain name, which does not include the save id.
+  for (const bool first : {true, false}) {
     ModelStorage disk;
     if (!first) commit_one(disk, save_number(1));
     LateRank late(disk);

@@ -1,8 +1,8 @@
-// StorageClock: what time it is by the clock that a storage takes its times of change from. The clock of a host may be
-// minutes off from that of a file server, so the age of a file is never judged by the host's clock where the caller may
-// change the directory.
+// StorageClock: the current time by the clock from which a storage takes modification times. The clocks of a host and
+// of a file server may differ by minutes: if the caller may change the directory, the age of a file is never computed
+// from the host's clock.
 //
-// Thread-safe. The storage outlives it.
+// Thread-safe. The storage must outlive the clock.
 #pragma once
 
 #include <cairn/result.h>
@@ -15,10 +15,10 @@ namespace cairn::commit {
 
 class StorageClock {
  public:
-  // The storage's clock: now() touches `own_file`, a file of this process, and reads its time of change. A file that is
-  // not there is made for the moment and removed again.
+  // The storage's clock: now() touches `own_file`, a file of this process, and reads the modification time. If
+  // `own_file` does not exist, now() creates the file and removes the file again.
   StorageClock(storage::Storage& storage, std::string own_file) : storage_(&storage), own_file_(std::move(own_file)) {}
-  // The clock of this host, for a caller that must change nothing.
+  // The clock of the host, for callers without permission to change the directory.
   static StorageClock of_this_host() { return {}; }
 
   // Seconds since the epoch.

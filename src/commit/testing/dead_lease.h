@@ -11,8 +11,7 @@
 
 namespace cairn::commit {
 
-// Puts the lease of a process of this host that has ended into the private folder `folder`; a lease that is there is
-// replaced.
+// Puts the lease of an ended process of this host into the private folder `folder`. Replaces an existing lease.
 inline void leave_dead_lease(storage::Storage& storage, const std::string& folder) {
   const os::ProcessIdentity process = os::ProcessIdentity::mine();
   const std::string lease = "cairn-lease 1\nhost " + process.host + "\nboot " + process.boot_id + "\nnamespace " +

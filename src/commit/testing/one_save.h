@@ -1,4 +1,4 @@
-// OneSave: a save of one file without items, step by step. For tests of the commit.
+// OneSave: a save of a file without items, step by step. For tests of the commit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ inline bool holds(const storage::Storage& disk, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// A data file without items: the trailer alone.
+// A data file without items: only the trailer.
 inline std::string data_file_of(const SaveId& save_id) {
   manifest::TrailerIndex index;
   index.save_id = save_id;

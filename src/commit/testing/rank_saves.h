@@ -32,7 +32,7 @@ inline constexpr SaveId kJob{7, 7};
 
 inline SaveIdentity save_number(std::uint64_t number, SaveId job = kJob) { return {{job.high, number}, job, number}; }
 
-// What a rank saves: a tensor of its own.
+// A rank's state: a tensor of the rank.
 class RankBytes {
  public:
   RankBytes(const SaveTicket& ticket, std::uint32_t rank, std::uint32_t count)
@@ -65,7 +65,7 @@ inline CommitRequest commit_request_of(const SaveTicket& ticket, std::uint32_t c
   return commit_request;
 }
 
-// The number of the save that is in place, all of it; 0: none; -1: broken.
+// The number of the save in place, if the checkpoint is complete; 0: no checkpoint; -1: a broken checkpoint.
 inline int checkpoint_in(const Storage& storage) {
   const auto now = read_metadata_in_place(storage);
   if (!now || (now->present && !now->record)) return -1;
@@ -85,7 +85,7 @@ inline std::size_t names_in(const Storage& storage) { return storage.list().valu
 using Reports = std::vector<Result<RankSaveReport>>;
 using Opening = std::function<std::unique_ptr<Storage>()>;
 
-// One save by `count` ranks. What a test is about it changes before run().
+// A save by `count` ranks. A test changes members before run().
 class GroupSave {
  public:
   GroupSave(Opening opening, std::uint32_t count, std::uint32_t coordinator)
@@ -93,9 +93,9 @@ class GroupSave {
     options.write.thread_count = 1;
   }
 
-  // What the coordinator's process does, and what the others are told.
+  // Acts as the coordinator's process, and keeps the ticket for the other ranks.
   void claim(const SaveIdentity& identity) { claim_by(opening_, identity); }
-  // The coordinator alone opens the directory in its own way.
+  // Claims with `opening` for the coordinator only.
   void claim_by(const Opening& opening, const SaveIdentity& identity) {
     claimed_ = RankSave::claim(opening(), identity, coordinator_).value();
     come_with(claimed_->ticket());
@@ -109,7 +109,7 @@ class GroupSave {
   const CommitRequest& commit_request() const { return commit_request_; }
   const std::string& name_of(std::uint32_t rank) const { return commit_request_.files[rank].front(); }
 
-  // In place of what a rank would do, once it has entered; and in place of how it would open the directory.
+  // Replaces a rank's actions after enter(); and replaces the opening of a rank's directory.
   using Action = std::function<Result<RankSaveReport>(RankSave&)>;
   std::map<std::uint32_t, Action> instead = {};
   std::map<std::uint32_t, Opening> opened_by = {};
@@ -133,7 +133,7 @@ class GroupSave {
     return report;
   }
 
-  // `absent` ranks do nothing at all here.
+  // `absent` ranks do nothing.
   Reports run(const std::vector<std::uint32_t>& absent = {}) {
     Reports reports(count_, Error(ErrorCode::kInternal, "absent"));
     std::vector<std::thread> threads;
@@ -163,7 +163,7 @@ inline void expect_all_saved(const Reports& reports) {
   }
 }
 
-// All failed, with the same error, in which `rank` is the first to blame.
+// All ranks failed with an equal error. `rank` is the first rank that the error blames.
 inline void expect_all_failed(const Reports& reports, ErrorCode code, std::uint32_t rank) {
   for (const auto& report : reports) {
     ASSERT_FALSE(report);
@@ -177,7 +177,7 @@ inline void expect_all_failed(const Reports& reports, ErrorCode code, std::uint3
 using storage::DyingStorage;
 using Moment = DyingStorage::Moment;
 
-// A process of its own; its death is waited for.
+// A child process. was_killed() waits for its end.
 class Process {
  public:
   explicit Process(const std::function<void()>& work) : pid_(fork()) {
@@ -185,7 +185,7 @@ class Process {
     work();
     _exit(0);
   }
-  // Whether it was killed, as opposed to came to its end.
+  // Whether the process was killed rather than ended by itself.
   bool was_killed() {
     int status = 0;
     EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
@@ -209,7 +209,7 @@ class RankSaves : public testing::Test {
     return group;
   }
   void save_well(std::uint64_t number, std::uint32_t count = 3) const { expect_all_saved(save(number, count).run()); }
-  // The checkpoint of the save is there, and nothing beside it.
+  // The checkpoint of the save is in place, and the directory holds no other file.
   void expect_only(int number, std::size_t files = 3) const {
     EXPECT_EQ(checkpoint_in(*storage_), number);
     EXPECT_EQ(names_in(*storage_), number == 0 ? 0 : files + 1);
@@ -217,14 +217,15 @@ class RankSaves : public testing::Test {
   Opening dying(Moment moment, int operation = -1) const {
     return [this, moment, operation] { return std::make_unique<DyingStorage>(open(), moment, operation); };
   }
-  // Three ranks save; that one is a process that dies at that moment, or not at all. The reports of the others.
+  // Three ranks save. Rank `rank` is a process that dies at the moment of `opening`, or not at all. Returns the reports
+  // of the other ranks.
   Reports save_with_process(std::uint64_t number, std::uint32_t rank, const Opening& opening, bool& killed) const;
 
   storage::ScratchDirectory directory_;
   std::unique_ptr<Storage> storage_;
 };
 
-// A pipe for one ticket between two processes.
+// A pipe that carries a ticket from a process to a second process.
 class TicketPipe {
  public:
   TicketPipe() { EXPECT_EQ(pipe(ends_.data()), 0); }
@@ -239,7 +240,7 @@ class TicketPipe {
     const std::string text = encode_ticket(ticket);
     EXPECT_EQ(write(ends_[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  // Nullopt if the sender died before it sent. The receiver calls it once.
+  // Nullopt if the sender died before sending. Only the receiver calls receive(), and only once.
   std::optional<SaveTicket> receive() {
     close_writing_end();
     std::string text(256, '\0');
@@ -255,8 +256,8 @@ class TicketPipe {
   std::array<int, 2> ends_{-1, -1};
 };
 
-// The child is made before this process claims the save: the claim starts a thread, and the thread sanitizer refuses
-// new threads in a child of a process with several.
+// Makes the child before this process claims the save: the claim starts a thread, and the thread sanitizer refuses new
+// threads in a child of a process with several threads.
 inline Reports RankSaves::save_with_process(std::uint64_t number, std::uint32_t rank, const Opening& opening,
                                             bool& killed) const {
   TicketPipe tickets;
@@ -269,7 +270,7 @@ inline Reports RankSaves::save_with_process(std::uint64_t number, std::uint32_t 
       (void)group.run_rank(rank);
     });
     GroupSave group = save(number, 3);
-    group.options.deadlines.progress = std::chrono::milliseconds(300);  // for one that dies before it has a lease
+    group.options.deadlines.progress = std::chrono::milliseconds(300);  // for a process that dies before taking a lease
     tickets.send(group.ticket());
     Reports reports = group.run({rank});
     killed = process.was_killed();
@@ -282,7 +283,8 @@ inline Reports RankSaves::save_with_process(std::uint64_t number, std::uint32_t 
     (void)group.run_rank(0);
   });
   Reports reports;
-  if (const std::optional<SaveTicket> ticket = tickets.receive()) {  // else it died before the claim was made
+  // Otherwise the process died before the other ranks had a ticket.
+  if (const std::optional<SaveTicket> ticket = tickets.receive()) {
     GroupSave others(this->opening(), 3, 0);
     others.come_with(*ticket);
     reports = others.run({0});
