@@ -45,7 +45,7 @@ Result<void> CommitOrder::Turn::wait(const std::function<bool()>& interrupted) c
                    "an earlier save into this directory hangs in its commit, and might commit after this one");
     }
     directories_->changed.wait_for(lock, kPollInterval);
-    lock.unlock();  // the caller's function may take its time, and locks of its own
+    lock.unlock();  // the caller's function may take time, and take locks
     const bool stop_now = interrupted && interrupted();
     lock.lock();
     if (stop_now) return {};

@@ -1,4 +1,4 @@
-// CommitOrder: lets saves into one directory commit in the order in which they began.
+// CommitOrder: lets saves into one directory commit in the order in which the saves began.
 //
 // Thread-safe. Turns may outlive the order.
 #pragma once
@@ -26,15 +26,16 @@ class CommitOrder {
   };
 
  public:
-  // A save's place in the order; destroyed when the save has ended, in whatever way. Thread-safe.
+  // A save's place in the order. The owner destroys the turn when the save has ended, with or without success.
+  // Thread-safe.
   class Turn {
    public:
     Turn(std::shared_ptr<Directories> directories, std::string directory);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
-    // Returns when no save that entered earlier is left, or once `interrupted`, asked every few milliseconds, says
-    // true. kUnavailable if an earlier one hangs in its commit: it might commit after this one.
+    // Returns once every earlier save has left the order, or once `interrupted`, called every few milliseconds, returns
+    // true. kUnavailable if an earlier save hangs in its commit: the earlier save might commit after this save.
     Result<void> wait(const std::function<bool()>& interrupted) const;
     // The save will not commit any more.
     void leave();
@@ -47,8 +48,8 @@ class CommitOrder {
     std::uint64_t number_ = 0;
   };
 
-  // `directory` however it is written: links are followed, unless the storage hangs for longer than `limit`. Owned by
-  // the save's thread, and by whoever gives the save up.
+  // Enters a save into `directory`. Links in the path are resolved, unless the storage hangs for longer than `limit`.
+  // The turn is owned by the save's thread, and by the thread that gives the save up.
   std::shared_ptr<Turn> enter(const std::string& directory, std::chrono::milliseconds limit);
 
  private:

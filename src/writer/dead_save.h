@@ -1,4 +1,4 @@
-// DeadSave: a save whose writer process died: what this process can still do for it.
+// DeadSave: a save after the death of the writer process, and the cleaning left to this process.
 #pragma once
 
 #include <cairn/result.h>
@@ -15,16 +15,16 @@ namespace cairn::writer {
 struct DeadSave {
   std::string directory;
   SaveId save_id;
-  std::string metadata_name;                        // what it was to commit
-  std::optional<std::uint32_t> follower_rank = {};  // the rank; none: the coordinator
+  std::string metadata_name;                        // the name under which the save was to commit
+  std::optional<std::uint32_t> follower_rank = {};  // the rank; nullopt: the coordinator
 };
 
-// The process is dead, for `reason`. For the coordinator's save: syncs the directory, and then removes what the save
-// left or replaced if no other rank is at work there; if the sync fails, the files of both checkpoints stay. For
-// another rank's save: tells its failure to the other ranks. Returns the reason, and whether the save's checkpoint is
-// in place.
+// Called when the writer process has died for `reason`. For a coordinator's save: syncs the directory, and then removes
+// the save's leftovers and the replaced files, unless another rank still works in the save's folder. If the sync fails,
+// the files of both checkpoints stay. For another rank's save: reports the failure to the other ranks. Returns
+// `reason`, and whether the save's checkpoint is in place.
 Error clean_up_dead_save(const DeadSave& save, Error reason);
-// The same in the save's directory, which is open already.
+// Like clean_up_dead_save(), in the save's directory, which is already open.
 Error clean_up_dead_save_in(storage::Storage& storage, const DeadSave& save, Error reason);
 
 }  // namespace cairn::writer

@@ -1,5 +1,5 @@
-// cairn-writer: the process that completes asynchronous saves when the trainer can't, or has better things to do. It is
-// started by a trainer, with a socket as descriptor 3, and by nobody else.
+// cairn-writer: the process that completes asynchronous saves, also after the trainer's death. Only a trainer starts
+// the program, with a socket as descriptor 3.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -15,7 +15,7 @@ namespace {
 constexpr int kSocket = cairn::os::ChildProcess::kGivenDescriptor;
 constexpr int kNotStartedByATrainer = 2;
 
-// Whatever the trainer left open for its children to have.
+// Closes descriptors that the trainer has left open across exec.
 void close_all_but_the_socket() {
 #ifdef SYS_close_range
   (void)syscall(SYS_close_range, kSocket + 1, ~0U, 0);
@@ -31,13 +31,13 @@ int main() {
     return kNotStartedByATrainer;
   }
   close_all_but_the_socket();
-  // The terminal's signals and those of schedulers are for the trainer. SIGTERM is read from a descriptor.
+  // Signals of the terminal and of schedulers are for the trainer. The server reads SIGTERM from a descriptor.
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
-  // No directory is kept from being unmounted by this process, nor gets anything that a crash leaves.
+  // The working directory of a process cannot be unmounted, and receives core dumps: use the root directory.
   if (chdir("/") != 0) return 1;
   cairn::writer::WriterServer server{cairn::os::Fd(kSocket)};
   const bool ended_well = server.run().has_value();
-  _exit(ended_well ? 0 : 1);  // threads that hang in the storage are not waited for
+  _exit(ended_well ? 0 : 1);  // does not wait for threads that hang in the storage
 }

@@ -16,7 +16,7 @@ using manifest::append_text;
 using manifest::append_varint;
 using manifest::CodedReader;
 
-constexpr std::int64_t kMillisecondsMax = std::numeric_limits<std::int32_t>::max();  // 24 days: as good as for ever
+constexpr std::int64_t kMillisecondsMax = std::numeric_limits<std::int32_t>::max();  // 24 days: practically unlimited
 constexpr std::uint64_t kThreadsMax = 1024;
 constexpr int kNiceMax = 40;
 constexpr mode_t kUmaskMax = 0777;
@@ -108,7 +108,7 @@ Result<commit::RankPlace> read_place(CodedReader& reader) {
   CAIRN_TRY_ASSIGN(place.count, read_u32(reader));
   CAIRN_TRY_ASSIGN(place.coordinator, read_u32(reader));
   if (place.count == 0) return reader.damaged("a save of no ranks");
-  // Who saves alone may have any number.
+  // A rank that saves alone may have any number.
   if (place.count > 1 && (place.rank >= place.count || place.coordinator >= place.count)) {
     return reader.damaged("a rank beyond those that save together");
   }
@@ -120,7 +120,7 @@ Result<mode_t> read_umask(CodedReader& reader) {
   return static_cast<mode_t>(umask);
 }
 
-// How it is to be written.
+// How the request's files are to be written.
 Result<void> read_manner(CodedReader& reader, SaveRequest& request) {
   CAIRN_TRY_ASSIGN(const bool durable, read_flag(reader));
   request.durability = durable ? Durability::kDurable : Durability::kBuffered;
@@ -152,7 +152,8 @@ Result<HelloMessage> decode_hello(std::string_view bytes) {
   HelloMessage message;
   CAIRN_TRY_ASSIGN(message.protocol_version, reader.varint());
   CAIRN_TRY_ASSIGN(message.cairn_version, reader.counted_text());
-  // What follows is of that version: the answer to another one says so, and needs no more of it.
+  // The remaining fields belong to the sender's protocol version. The answer to another version reports the mismatch,
+  // and needs no further fields.
   if (message.protocol_version != kProtocolVersion) return message;
   CAIRN_TRY_ASSIGN(const std::uint64_t trainer, read_at_most(reader, INT32_MAX, "a process id beyond 2^31"));
   message.trainer = static_cast<std::int64_t>(trainer);
@@ -226,7 +227,7 @@ Result<LayoutMessage> decode_layout(std::string_view bytes) {
     for (std::uint64_t number = 0; number < item_count; ++number) {
       manifest::TrailerItem& item = file.index.items.emplace_back();
       CAIRN_TRY(manifest::read_item(reader, end, item));
-      end = item.extent.item_offset + item.extent.item_length;  // checked by read_item
+      end = item.extent.item_offset + item.extent.item_length;  // read_item() has checked the sum
     }
   }
   CAIRN_TRY_ASSIGN(const bool commits, read_flag(reader));
@@ -322,8 +323,8 @@ Result<OutcomeMessage> decode_outcome_message(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(message.save, reader.varint());
   bytes.remove_prefix(reader.position());
   message.outcome = manifest::decode_outcome(bytes);
-  // An outcome that came is the message; one that can't be read is the failure of this call. Only the latter can't be
-  // encoded to the same bytes again.
+  // `outcome` is either the decoded error of the message, or the error of the decoding itself. Only the decoded error
+  // encodes to the message's bytes again.
   if (!message.outcome && manifest::encode_outcome(message.outcome) != bytes) {
     return Error(ErrorCode::kCorrupt, "an outcome that can't be read").actual(message.outcome.error().what());
   }

@@ -1,7 +1,7 @@
 // The messages between a trainer and its writer process, and their bytes: docs/writer-protocol.md.
 //
-// Both sides are one installation of one version; what is decoded is checked all the same. Every decoder fails with
-// kCorrupt on what its encoder can't have made.
+// Both processes run the version of a single installation; decoders check every message nevertheless. Every decoder
+// fails with kCorrupt on bytes that the encoder cannot have made.
 #pragma once
 
 #include <cairn/result.h>
@@ -19,9 +19,9 @@
 
 namespace cairn::writer {
 
-// Goes up with every change of what is sent.
+// Increased with every change of the messages.
 inline constexpr std::uint64_t kProtocolVersion = 6;
-// Layouts that a writer keeps; a client names them by their slot.
+// The number of layouts that a writer process keeps. A client names a layout by its slot.
 inline constexpr std::uint64_t kLayoutSlots = 4;
 
 enum class MessageKind : std::uint32_t {
@@ -45,21 +45,21 @@ enum class MessageKind : std::uint32_t {
 struct HelloMessage {
   std::uint64_t protocol_version = kProtocolVersion;
   std::string cairn_version;
-  std::int64_t trainer = 0;           // its process id
-  std::chrono::milliseconds grace{};  // for what is staged when SIGTERM comes
+  std::int64_t trainer = 0;           // process id of the trainer
+  std::chrono::milliseconds grace{};  // for staged saves, after SIGTERM
   os::Priority priority;
 };
 std::string encode(const HelloMessage& message);
 Result<HelloMessage> decode_hello(std::string_view bytes);
 
-// A message about one thing: kArena, kForgetArena, kStart, kStaged.
+// A message of a single number: kArena, kForgetArena, kStart, kStaged.
 std::string encode_number(std::uint64_t number);
 Result<std::uint64_t> decode_number(std::string_view bytes);
 
-// Where the files of a save lie in the arena: all that stays the same from save to save.
+// The places of a save's files in the arena: the constant part of the requests for an unchanged state.
 struct LayoutMessage {
-  std::uint64_t slot = 0;  // what was there is forgotten
-  StagedLayout layout;     // without the save ids in its indexes
+  std::uint64_t slot = 0;  // replaces the slot's previous layout
+  StagedLayout layout;     // the save ids in the indexes are not set
 };
 // kInvalidArgument if items are out of order.
 Result<std::string> encode_layout(std::uint64_t slot, const StagedLayout& layout);
@@ -81,9 +81,9 @@ struct BeginMessage {
 std::string encode(const BeginMessage& message);
 Result<BeginMessage> decode_begin(std::string_view bytes);
 
-// What came of something: kReady, kClaimed (a ticket), kEnded (a report), and the reason of kAbandon.
+// The result of a request: kReady, kClaimed (a ticket), kEnded (a report), and the reason of kAbandon.
 struct OutcomeMessage {
-  std::uint64_t save = 0;  // 0 of kReady
+  std::uint64_t save = 0;  // 0 for kReady
   Result<std::string> outcome = std::string();
 };
 std::string encode(const OutcomeMessage& message);
@@ -92,7 +92,7 @@ Result<OutcomeMessage> decode_outcome_message(std::string_view bytes);
 std::string encode_report(const commit::RankSaveReport& report);
 Result<commit::RankSaveReport> decode_report(std::string_view bytes);
 
-// Every save that has been started and has not ended; none at all is a sign of life too.
+// All saves that have been started and have not ended. An empty list still shows that the writer process lives.
 struct ProgressMessage {
   struct OfSave {
     std::uint64_t save = 0;

@@ -10,7 +10,7 @@
 namespace cairn::writer {
 namespace {
 
-// Decodes, and encodes again; nullopt if it is refused.
+// Decodes a message and encodes the result again; nullopt if the decoder refuses the message.
 using Recode = std::function<std::optional<std::string>(std::string_view)>;
 
 template <typename Decode>
@@ -132,7 +132,7 @@ TEST(Messages, ThatNameRanksBeyondTheirNumberAreRefused) {
   EXPECT_EQ(decode_begin(encode(begin)).error().code(), ErrorCode::kCorrupt);
   begin.request.place = {1, 3, 3};
   EXPECT_EQ(decode_begin(encode(begin)).error().code(), ErrorCode::kCorrupt);
-  begin.request.place = {7, 1, 0};  // who saves alone may have any number
+  begin.request.place = {7, 1, 0};  // a rank that saves alone may have any number
   EXPECT_TRUE(decode_begin(encode(begin)));
 }
 

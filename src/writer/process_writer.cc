@@ -17,7 +17,7 @@ class ProcessSave final : public WriterSave {
       : owned_(new Owned{std::move(connection), std::move(save)}) {}
   ~ProcessSave() override {
     if (is_of_a_fork()) {
-      // The connection's thread is not here to be joined, nor are its locks to be trusted.
+      // In a child made by fork, the connection's thread does not exist and the locks may be held for ever.
       (void)owned_.release();
       return;
     }
@@ -50,7 +50,7 @@ class ProcessSave final : public WriterSave {
   bool is_of_a_fork() const { return getpid() != process_; }
 
   struct Owned {
-    std::shared_ptr<WriterConnection> connection;  // owned by the writer too, which closes it
+    std::shared_ptr<WriterConnection> connection;  // owned by the writer too, which closes the connection
     std::shared_ptr<WriterConnection::Save> save;  // owned by the connection too, until the save has ended
   };
   pid_t process_ = getpid();
@@ -62,10 +62,10 @@ class ProcessSave final : public WriterSave {
 struct ProcessWriter::State {
   pid_t process = getpid();
   std::mutex mutex;
-  std::shared_ptr<WriterConnection> current;  // owned by its saves too, as are those that are lost
+  std::shared_ptr<WriterConnection> current;  // shared with the connection's saves, like the lost connections
   std::vector<std::shared_ptr<WriterConnection>> lost;
 
-  // A connection that works, or is about to. Under the lock.
+  // Returns a connection that is not lost. The caller holds the lock.
   Result<std::shared_ptr<WriterConnection>> connect(const ProcessWriterOptions& options) {
     if (current && current->is_lost()) lost.push_back(std::move(current));
     close_lost();
@@ -75,8 +75,8 @@ struct ProcessWriter::State {
     return current;
   }
 
-  // Those whose thread has ended: it may be in the middle of telling its saves, it may even be the one that starts a
-  // save now. Under the lock.
+  // Closes lost connections whose thread has ended. A running thread may still be calling `ended` of the connection's
+  // saves, and may even be the thread now starting a save. The caller holds the lock.
   void close_lost() {
     std::erase_if(lost, [](const std::shared_ptr<WriterConnection>& connection) {
       if (!connection->is_done()) return false;
@@ -101,10 +101,10 @@ ProcessWriter::~ProcessWriter() {
 ProcessWriter::State& ProcessWriter::state() const {
   State* found = state_.load();
   if (found->process == getpid()) return *found;
-  // The parent's state, whose locks may be held for ever by threads that are not here, stays as it is.
+  // The parent's state stays untouched: the locks may be held for ever by threads of the parent.
   auto own = std::make_unique<State>();
   if (state_.compare_exchange_strong(found, own.get())) return *own.release();
-  return *found;  // another thread of this process was faster
+  return *found;  // a second thread of this process was faster
 }
 
 Result<void> ProcessWriter::start_process() {
@@ -133,7 +133,7 @@ Result<std::unique_ptr<WriterSave>> ProcessWriter::start(Ended ended) {
   const std::lock_guard lock(own.mutex);
   CAIRN_TRY_ASSIGN(auto connection, own.connect(options_));
   auto save = connection->start(ended);
-  if (!save) {  // it was lost just now
+  if (!save) {  // the connection was lost just now
     CAIRN_TRY_ASSIGN(connection, own.connect(options_));
     save = connection->start(std::move(ended));
     if (!save) return std::move(save).error();

@@ -1,9 +1,10 @@
-// ProcessWriter: carries out saves in a process of its own, `cairn-writer`, which outlives this one: what is staged
-// becomes a checkpoint even if this process is killed right after.
+// ProcessWriter: carries out saves in a separate process, `cairn-writer`, which outlives this process: staged bytes
+// become a checkpoint even if this process is killed right after staging.
 //
-// The process is started by the first save, serves all that follow, and is started anew when it died. Its saves then
-// fail with kUnavailable, and what they left in the storage is removed as far as that is safe. A child made by fork has
-// no part in its parent's saves (their calls fail with kUnavailable); it may start saves of its own.
+// The first save starts the process; the process serves all later saves. If the process dies, its saves fail with
+// kUnavailable, their leftovers in the storage are removed as far as removing is safe, and the next save starts a new
+// process. A child made by fork has no part in its parent's saves (calls on the parent's saves fail with kUnavailable),
+// and may start saves of its own.
 #pragma once
 
 #include <sys/types.h>
@@ -21,27 +22,29 @@ namespace cairn::writer {
 
 struct ProcessWriterOptions {
   std::string executable = {};  // empty: find_writer_executable() (writer_executable.h)
-  // What is staged when SIGTERM comes to the writer has so long.
+  // The time that staged saves get after the writer process has received SIGTERM.
   std::chrono::milliseconds grace{std::chrono::seconds(30)};
   os::Priority priority = {};
-  // Without a sign of life for so long the writer is killed; also if a save writes nothing, its request's deadline
-  // long.
+  // The writer process is killed if no message arrives for this long while a save is in flight. Once a save has a
+  // request, the request's deadlines count instead; a call into the storage that exceeds the request's deadlines also
+  // kills the process.
   std::chrono::milliseconds deadline{std::chrono::minutes(5)};
 };
 
 class ProcessWriter final : public SaveWriter {
  public:
   explicit ProcessWriter(ProcessWriterOptions options = {});
-  // Abandons what is not staged, waits for the end of what is, and then for the process's. Not from within `ended`.
+  // Abandons saves that are not staged, waits for the end of staged saves, and then for the end of the process. Must
+  // not be called from within `ended`.
   ~ProcessWriter() override;
   ProcessWriter(const ProcessWriter&) = delete;
   ProcessWriter& operator=(const ProcessWriter&) = delete;
 
-  // Starts the process, ahead of the first save, and gives it the arena; does not wait until it is ready.
+  // Starts the process before the first save, and sends the arena; does not wait until the process is ready.
   Result<void> prepare(const std::shared_ptr<staging::Arena>& arena) override;
-  // Without an arena.
+  // Like prepare(), without an arena.
   Result<void> start_process();
-  // Of the process that the last start() or start_process() used; nullopt if there is none, or it has ended.
+  // The process of the last start() or start_process(); nullopt if there is none, or if the process has ended.
   std::optional<pid_t> process_id() const;
 
   Result<std::unique_ptr<WriterSave>> start(Ended ended) override;
@@ -51,7 +54,8 @@ class ProcessWriter final : public SaveWriter {
   State& state() const;
 
   ProcessWriterOptions options_;
-  mutable std::atomic<State*> state_;  // owned; a child made by fork leaves its parent's alone and makes its own
+  // Owned; a child made by fork leaves the parent's state alone and makes its own state.
+  mutable std::atomic<State*> state_;
 };
 
 }  // namespace cairn::writer

@@ -28,21 +28,21 @@ namespace {
 
 using storage::ScratchDirectory;
 
-constexpr std::size_t kLarge = 16'000'000;  // 64 MB: takes a while to write
+constexpr std::size_t kLarge = 16'000'000;  // 64 MB: writing takes a while
 
-// The open descriptors of this process, by number and by the file that each refers to.
+// The open descriptors of this process, by number and by file.
 std::set<std::string> descriptors() {
   std::set<std::string> open;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code closed_meanwhile;  // by a thread of an earlier test
+    std::error_code closed_meanwhile;  // a thread of an earlier test may close a descriptor meanwhile
     const std::filesystem::path file = std::filesystem::read_symlink(entry, closed_meanwhile);
     const bool is_of_the_iterator = file.filename() == "fd";
     if (!closed_meanwhile && !is_of_the_iterator) open.insert(entry.path().filename().string() + " " + file.string());
   }
   return open;
 }
-// Those that are open and are not in `before`. A count would be misled by a thread of an earlier test that closes its
-// own.
+// The open descriptors that are not in `before`. A comparison of counts would be wrong if a thread of an earlier test
+// closed a descriptor meanwhile.
 std::set<std::string> descriptors_since(const std::set<std::string>& before) {
   std::set<std::string> since;
   for (const std::string& descriptor : descriptors()) {
@@ -54,7 +54,7 @@ bool has_children() { return waitpid(-1, nullptr, WNOHANG) >= 0; }
 
 class ProcessWriters : public testing::Test {
  protected:
-  // Processes that lose their parent become children of this one, so that none escapes.
+  // Orphaned descendants become children of this process, and the destructor finds them.
   ProcessWriters() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
   ~ProcessWriters() override {
     EXPECT_FALSE(has_children());
@@ -65,7 +65,7 @@ class ProcessWriters : public testing::Test {
   std::set<std::string> descriptors_before_ = descriptors();
 };
 
-// A trainer that can be killed: a child that runs `work` with a descriptor to report to, and then hangs.
+// A trainer that can be killed: a child process. Runs `work` with a descriptor for a report, and then hangs.
 class Trainer {
  public:
   explicit Trainer(const std::function<void(int report_to)>& work) {
@@ -79,7 +79,7 @@ class Trainer {
     while (true) pause();
   }
 
-  // Waits for what `work` writes: the process id of its writer.
+  // Waits for the report of `work`: the id of the writer process.
   pid_t wait_for_report() {
     pid_t writer = -1;
     EXPECT_EQ(read(reports_.get(), &writer, sizeof writer), static_cast<ssize_t>(sizeof writer));
@@ -96,7 +96,7 @@ class Trainer {
   os::Fd reports_;
 };
 
-// Works only on children: of this process, or inherited by it.
+// `process` must be a child of this process, or an adopted orphan.
 int wait_for_end_of(pid_t process) {
   int status = -1;
   EXPECT_EQ(waitpid(process, &status, 0), process);
@@ -108,7 +108,7 @@ void report(int to, const ProcessWriter& writer) {
   if (write(to, &id, sizeof id) != static_cast<ssize_t>(sizeof id)) _exit(9);
 }
 
-// In the trainer: a save up to a point, reported, and never heard of again.
+// In the trainer: carries a save out up to a point, and reports. The trainer then does nothing more.
 void save_up_to(const std::filesystem::path& directory, bool staged, int report_to, StagedSample&& sample) {
   static ProcessWriter* const writer = new ProcessWriter();
   auto save = writer->start([](const auto&) {}).value();
@@ -164,7 +164,7 @@ TEST_F(ProcessWriters, AreNotKeptByAChildOfTheTrainer) {
   Trainer trainer([&](int to) {
     ProcessWriter writer;
     writer.start_process().value();
-    if (fork() == 0) {  // a data loader, say, which outlives the trainer
+    if (fork() == 0) {  // a child with a longer life than the trainer, for example a data loader
       close(hold[1]);
       char byte;
       (void)!read(hold[0], &byte, 1);
@@ -185,7 +185,7 @@ TEST_F(ProcessWriters, AreInASessionOfTheirOwnAndKeepNothingOpen) {
   const ScratchDirectory scratch;
   ProcessWriter writer;
   StagedSample first(1);
-  ASSERT_TRUE(save_now(writer, first, scratch.path()));  // it is up
+  ASSERT_TRUE(save_now(writer, first, scratch.path()));  // the process runs now
   const pid_t id = writer.process_id().value();
   EXPECT_EQ(getsid(id), id);
   ::kill(id, SIGINT);
@@ -199,7 +199,7 @@ TEST_F(ProcessWriters, AreInASessionOfTheirOwnAndKeepNothingOpen) {
 TEST_F(ProcessWriters, LetGoOfAnArenaThatIsNoMore) {
   const ScratchDirectory scratch;
   ProcessWriterOptions options;
-  options.deadline = std::chrono::milliseconds(400);  // so that it is looked often
+  options.deadline = std::chrono::milliseconds(400);  // short, for frequent looks at the process
   ProcessWriter writer(options);
   {
     StagedSample sample(1);
@@ -233,7 +233,7 @@ TEST_F(ProcessWriters, ThatAreKilledFailTheirSavesAndTheNextWorks) {
     ASSERT_FALSE(ended);
     EXPECT_EQ(ended.error().code(), ErrorCode::kUnavailable);
     EXPECT_NE(std::string(ended.error().what()).find("signal 9"), std::string::npos) << ended.error().what();
-    EXPECT_EQ(checkpoint_in(scratch.path()), 0);  // what it left has been removed
+    EXPECT_EQ(checkpoint_in(scratch.path()), 0);  // the save's leftovers have been removed
     EXPECT_FALSE(save->staged());
     EXPECT_EQ(sample.arena().use_count(), 1);
   }
@@ -263,8 +263,9 @@ TEST_F(ProcessWriters, ThatAreKilledKeepNothingOpenThoughTheirSavesAreKept) {
     StagedSample next(number);
     ASSERT_TRUE(save_now(writer, next, scratch.path()));
   }
-  EXPECT_EQ(descriptors().size(), before.size());  // those of the writer process that runs now
-  for (const auto& save : kept) save->abandon(Error(ErrorCode::kCancelled, "too late"));  // to nobody
+  EXPECT_EQ(descriptors().size(), before.size());  // the descriptors of the current writer process
+  // Without effect: the processes are gone.
+  for (const auto& save : kept) save->abandon(Error(ErrorCode::kCancelled, "too late"));
 }
 
 TEST_F(ProcessWriters, ThatAreLostHaveNothingOpenWhenTheyTellOfIt) {
@@ -317,7 +318,7 @@ TEST_F(ProcessWriters, ThatDieBeforeASaveBeginsFailTheOtherRanksAtOnce) {
   ::kill(other.process_id().value(), SIGKILL);
   EXPECT_EQ(second_end.wait().error().code(), ErrorCode::kUnavailable);
   ASSERT_TRUE(first_save->begin(first.request(scratch.path(), ticket)));
-  EXPECT_TRUE(second_save->begin(second.request(scratch.path(), ticket)));  // it has been said how it ended
+  EXPECT_TRUE(second_save->begin(second.request(scratch.path(), ticket)));  // `ended` has already reported the failure
   first.stage();
   ASSERT_TRUE(first_save->staged());
   const auto ended = first_end.wait();
@@ -346,7 +347,7 @@ TEST_F(ProcessWriters, ThatGiveNoSignOfLifeAreKilled) {
   EXPECT_NE(std::string(ended.error().what()).find("killed"), std::string::npos) << ended.error().what();
   StagedSample next(2);
   ASSERT_TRUE(save_now(writer, next, scratch.path()));
-  EXPECT_EQ(checkpoint_in(scratch.path()), 2);  // which removed what the first one left
+  EXPECT_EQ(checkpoint_in(scratch.path()), 2);  // the save has removed the first save's leftovers
 }
 
 TEST_F(ProcessWriters, CompleteWhatIsStagedWhenTheyAreToldToEnd) {
@@ -363,7 +364,7 @@ TEST_F(ProcessWriters, CompleteWhatIsStagedWhenTheyAreToldToEnd) {
   staged.stage();
   ASSERT_TRUE(staged_save->staged());
   while (staged_save->progress().phase == commit::ProgressTracker::Phase::kStaging && !staged_end.is_here()) {
-    std::this_thread::yield();  // until the message has been taken
+    std::this_thread::yield();  // until the process has received the message
   }
   ::kill(writer.process_id().value(), SIGTERM);
   const auto half_ended = half_end.wait();
@@ -379,7 +380,7 @@ TEST_F(ProcessWriters, WithoutGraceWithdrawWhatIsStaged) {
   ProcessWriterOptions options;
   options.grace = std::chrono::milliseconds(0);
   ProcessWriter writer(options);
-  StagedSample sample(1, 100'000, {0, 2, 0});  // the other rank never comes
+  StagedSample sample(1, 100'000, {0, 2, 0});  // rank 1 never comes
   End end;
   const auto save = writer.start(end.callback()).value();
   ASSERT_TRUE(begin_save(*save, sample, scratch.path()));
@@ -456,7 +457,7 @@ TEST_F(ProcessWriters, AProgramThatIsNoWriterFailsTheSave) {
     StagedSample sample(1);
     End end;
     const auto save = writer.start(end.callback());
-    if (!save) continue;  // it was quick
+    if (!save) continue;  // the process has already ended
     EXPECT_FALSE((*save)->claim(sample.claim_request("/nowhere"), {}));
     EXPECT_NE(std::string(end.wait().error().what()).find("exited with status"), std::string::npos);
   }

@@ -22,15 +22,15 @@ using commit::RankSave;
 using Phase = commit::ProgressTracker::Phase;
 using Clock = std::chrono::steady_clock;
 
-// Between two looks at how far the arena is staged: short beside the time that a block takes to be copied.
+// The interval between two looks at the staged part of the arena: short compared with the time to copy a block.
 constexpr std::chrono::microseconds kLookMin{100};
 constexpr std::chrono::microseconds kLookMax{10'000};
-// The other ranks hear why a save was given up, unless the storage hangs for that too.
+// The limit for reporting to the other ranks why a save was given up: the storage may hang during the report, too.
 constexpr std::chrono::milliseconds kTellingMax{1000};
 
 Error out_of_order(const char* what) { return Error(ErrorCode::kInvalidArgument, what); }
 
-// The image of a file in the arena; its memory begins there, and is the rest of the arena's.
+// The image of a file in the arena. The file's memory begins at the file's offset and extends to the end of the arena.
 Result<data_file::FileImage> image_of(const StagedLayout::File& file, std::span<std::byte> arena) {
   if (file.arena_offset % os::kPageBytes != 0 || file.arena_offset > arena.size()) {
     return Error(ErrorCode::kInvalidArgument, "a file that does not lie in its arena")
@@ -40,7 +40,7 @@ Result<data_file::FileImage> image_of(const StagedLayout::File& file, std::span<
   return data_file::FileImage::of_staged(file.index, arena.subspan(file.arena_offset));
 }
 
-// Leaves in the save's private folder what became of a save that this rank has given up.
+// Leaves a mark in the private folder of a save given up by this rank.
 Result<void> leave_outcome(storage::Storage& storage, const SaveId& save_id, const commit::RankPlace& place,
                            const Error& reason, commit::SaveFence::GivenUp how) {
   commit::SaveMarks marks(storage, save_id);
@@ -48,7 +48,7 @@ Result<void> leave_outcome(storage::Storage& storage, const SaveId& save_id, con
   if (how == commit::SaveFence::GivenUp::kCommitted) return marks.write_decision({});
   if (!place.is_coordinator()) {
     CAIRN_TRY(marks.write_failure(place.rank, reason));
-    // The coordinator must not wait until this rank has heard the decision.
+    // Removes the lease: the coordinator must not wait until this rank has read the decision.
     return storage.remove(marks.path_of(commit::rank_lease_name(place.rank)));
   }
   if (how == commit::SaveFence::GivenUp::kUnknown) return {};
@@ -64,8 +64,8 @@ Result<std::unique_ptr<storage::Storage>> open_or_make_directory(const std::stri
 
 Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, SaveWriter::Ended ended,
                                                       std::function<void()> lower_priority, OpenDirectory open) {
-  // Owned by the writer, by whoever was given the save, and by its own thread, which may outlast both once the save was
-  // given up. Until then the writer joins the thread before it drops the save.
+  // Owned by the writer, by the save's client, and by the save's thread, which outlives both if the save was given up.
+  // Otherwise the writer joins the thread before dropping the save.
   const std::shared_ptr<SaveThread> save(
       new SaveThread(order, std::move(ended), std::move(lower_priority), std::move(open)));
   CAIRN_TRY_ASSIGN(save->thread_, os::start_thread<std::thread>("for a save", [save] { save->run(); }));
@@ -73,7 +73,7 @@ Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, SaveWr
 }
 
 SaveThread::~SaveThread() {
-  // It may be the thread itself that drops the save last.
+  // The thread itself may be the last owner.
   if (thread_.joinable()) thread_.detach();
 }
 
@@ -126,9 +126,10 @@ void SaveThread::answer_claim(Result<commit::SaveTicket> ticket) {
 }
 
 void SaveThread::begin(SaveRequest request) {
-  // A function must be copyable, and a request is large: it moves from here to the thread once.
+  // std::function must be copyable, and a request is large: the shared pointer moves the request to the thread without
+  // a copy.
   auto carried = std::make_shared<SaveRequest>(std::move(request));
-  // Here and not on the thread: the order is that of the calls.
+  // Entered here and not on the thread: the order is the order of the calls.
   std::shared_ptr<CommitOrder::Turn> turn = order_.enter(carried->directory, carried->deadlines.publish);
   {
     const std::lock_guard lock(mutex_);
@@ -191,7 +192,7 @@ void SaveThread::give_up(const Error& stall) {
   auto how = GivenUp::kForGood;
   {
     const std::lock_guard lock(mutex_);
-    if (!report_end_) return;  // it has just ended
+    if (!report_end_) return;  // the save has just ended
     report = std::exchange(report_end_, {});
     how = fence_.give_up();
     if (how == GivenUp::kUnknown) {
@@ -281,7 +282,7 @@ void SaveThread::run() {
   done.reset();
   files_.clear();
   images_.clear();
-  request_.reset();  // and with it the arena
+  request_.reset();  // releases the arena
   SaveWriter::Ended report;
   {
     const std::lock_guard lock(mutex_);
@@ -319,7 +320,7 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
     return out_of_order("a save that begins is not the one that was claimed");
   }
   if (request.names.size() != request.layout->files.size()) return out_of_order("names for other files than there are");
-  // First of all, so that the others hear of what fails from here on.
+  // Join first: the other ranks then learn of every failure from here on.
   if (!claimed) {
     CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, false, request.umask));
     set_rank_save(RankSave::join(std::move(storage), request.ticket, operations_));
@@ -329,7 +330,7 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
     place_ = {request.directory, request.ticket.identity.save_id, request.place, request.umask};
   }
   CAIRN_TRY(rank_save_->enter(request.place));
-  // Whole pages are written.
+  // The writer writes whole pages.
   const std::span<std::byte> arena = request.arena->bytes();
   const std::span<std::byte> pages = arena.first(align_down(arena.size(), os::kPageBytes));
   for (std::size_t i = 0; i < request.names.size(); ++i) {

@@ -1,10 +1,11 @@
-// SaveThread: one save, carried out on a thread of its own from the claim to the end. It writes what is staged while
-// the rest is still being copied.
+// SaveThread: carries a save out on a thread of its own, from the claim to the end. Writes staged bytes while the
+// trainer copies the rest.
 //
-// Thread-safe. What is asked of it is answered on its thread, in the order in which it was asked; signals never come
-// there. Its owner calls judge() several times a second, from another thread: a save whose storage hangs is given up.
-// Then `ended` is called at once, and the thread is left alone with all that it uses: the arena is free when the call
-// has returned. Until a save has ended or was given up its owner keeps it, and joins it before dropping it.
+// Thread-safe. The thread carries out requests in the order of the calls; signals are blocked in the thread. The owner
+// calls judge() several times a second from another thread: a save whose storage hangs is given up. Then `ended` is
+// called at once, and the hung thread keeps everything that the thread uses. The arena is free once `ended` has
+// returned. The owner keeps the save until the save has ended or was given up, and joins the thread before dropping the
+// save.
 #pragma once
 
 #include <sys/types.h>
@@ -29,7 +30,8 @@
 
 namespace cairn::writer {
 
-// How a save opens its directory, which is made if it is not there and `make` is true. `umask` is for what is created.
+// Opens a save's directory. If `make` is true, a missing directory is made. `umask` applies to new files and
+// directories.
 using OpenDirectory =
     std::function<Result<std::unique_ptr<storage::Storage>>(const std::string& directory, bool make, mode_t umask)>;
 Result<std::unique_ptr<storage::Storage>> open_or_make_directory(const std::string& directory, bool make, mode_t umask);
@@ -39,9 +41,9 @@ class SaveThread {
   using Clock = std::chrono::steady_clock;
   using Claimed = std::function<void(Result<commit::SaveTicket>)>;
 
-  // `order` outlives the calls of begin(). kUnavailable if the system has no more threads.
-  // `lower_priority` is called on every thread that works for the save, once the trainer does not wait for it any more:
-  // before the thread's next block, again and again, and by the end at the latest.
+  // `order` must outlive the calls of begin(). kUnavailable if the system cannot start a thread. `lower_priority` is
+  // called on every thread that works for the save, once the trainer no longer waits for the save: repeatedly, before
+  // each of the thread's next blocks, and at the latest at the save's end.
   static Result<std::shared_ptr<SaveThread>> start(CommitOrder& order, SaveWriter::Ended ended,
                                                    std::function<void()> lower_priority,
                                                    OpenDirectory open = open_or_make_directory);
@@ -49,31 +51,31 @@ class SaveThread {
   SaveThread(const SaveThread&) = delete;
   SaveThread& operator=(const SaveThread&) = delete;
 
-  // As of WriterSave. After the end they are answered at once, with an error.
+  // As in WriterSave. After the save's end, `claimed` gets an error at once.
   void claim(ClaimRequest request, Claimed claimed);
-  // What is wrong with it ends the save.
+  // An invalid request ends the save.
   void begin(SaveRequest request);
-  // kInvalidArgument if it was not told to begin.
+  // kInvalidArgument without a preceding begin().
   Result<void> staged();
-  // Of no effect once the bytes are staged, as staged() or the arena's mark tells.
+  // No effect once the bytes are staged, according to staged() or to the arena's mark.
   void abandon(const Error& reason);
-  // Staged or not, it is to end soon: what is not committed yet is withdrawn.
+  // Ends the save soon, staged or not: withdraws the files unless the save is committed.
   void cancel(const Error& reason);
 
-  // Lets the calls into the storage age; see storage/operation_watch.h.
+  // Advances the age of pending calls into the storage; see storage/operation_watch.h.
   void tick(Clock::time_point now) { operations_->tick(now); }
-  // Gives the save up if one of them has lasted longer than its deadlines allow. The other ranks are told, as far as
-  // the storage lets it within a second.
+  // Gives the save up if a call into the storage has exceeded the deadline. Reports the failure to the remaining ranks,
+  // as far as the storage responds within a second.
   void judge();
 
   commit::ProgressReport progress() const;
   // Whether `ended` has been called and has returned.
   bool has_ended() const;
-  // Waits for that; and for the thread, unless the save was given up.
+  // Waits until has_ended(), and for the thread, unless the save was given up.
   void join();
 
  private:
-  // Who the other ranks know this one as, once they can know of it.
+  // This rank's identity for the remaining ranks, set once the remaining ranks may know the rank.
   struct Place {
     std::string directory;
     SaveId save_id;
@@ -105,32 +107,32 @@ class SaveThread {
 
   CommitOrder& order_;
   OpenDirectory open_directory_;
-  SaveWriter::Ended report_end_;  // empty once it is being called
+  SaveWriter::Ended report_end_;  // empty once the function is being called
   std::function<void()> lower_priority_;
-  // Owned by the storage and its files too.
+  // Shared with the storage and its files.
   std::shared_ptr<storage::OperationWatch> operations_ = std::make_shared<storage::OperationWatch>();
   commit::SaveFence fence_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
-  Claimed claimed_;  // while a claim is not answered
+  Claimed claimed_;  // set while a claim is not answered
   bool begin_requested_ = false;
   bool begun_ = false;
   bool staged_ = false;
-  bool closed_ = false;  // no task is run any more
+  bool closed_ = false;  // no task runs any more
   bool ended_ = false;
   std::optional<Error> abandoned_;
   SaveDeadlines deadlines_;
   std::optional<Place> place_;
-  std::weak_ptr<staging::Arena> arena_;          // of the request, to mark it when the save is given up
-  std::shared_ptr<CommitOrder::Turn> turn_;      // owned by the thread too, while it waits
-  std::unique_ptr<commit::RankSave> rank_save_;  // the thread's own, but for its progress
+  std::weak_ptr<staging::Arena> arena_;          // of the request, to mark the arena when the save is given up
+  std::shared_ptr<CommitOrder::Turn> turn_;      // shared with the thread while the thread waits
+  std::unique_ptr<commit::RankSave> rank_save_;  // used only by the thread, except for progress()
   commit::ProgressReport last_progress_;
   std::atomic<bool> cancelled_{false};
 
-  // The thread's own.
-  std::optional<Clock::time_point> begin_by_;  // once it has claimed
+  // Used only by the thread.
+  std::optional<Clock::time_point> begin_by_;  // set once the save has claimed
   std::optional<SaveRequest> request_;
   std::deque<data_file::FileImage> images_;
   std::vector<data_file::ImageFile> files_;

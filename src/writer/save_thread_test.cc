@@ -1,4 +1,4 @@
-// When the threads of a save stand back behind the training.
+// When the threads of a save lower their priority.
 #include "writer/save_thread.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using storage::ScratchDirectory;
 
-// Which threads were told to stand back.
+// The threads whose priority was lowered.
 class StoodBack {
  public:
   std::function<void()> callback() {
@@ -39,7 +39,7 @@ constexpr std::uint64_t kBlock = 4 << 20;
 
 class SaveThreads : public testing::Test {
  protected:
-  // Of two blocks, the first of which is staged.
+  // Begins a save of two blocks, of which the first is staged.
   void begin(bool trainer_waits) {
     ASSERT_TRUE(sample_.arena()->fit(2 * kBlock));
     sample_.arena()->note_staged(kBlock + kBlock / 2);
@@ -51,7 +51,7 @@ class SaveThreads : public testing::Test {
     request.trainer_waits = trainer_waits;
     save_->begin(std::move(request));
   }
-  // Until the first block is written.
+  // Waits until the first block is written.
   void await_writing() const {
     const auto until = std::chrono::steady_clock::now() + kGenerous;
     while (save_->progress().bytes_written < kBlock) {
@@ -80,7 +80,7 @@ TEST_F(SaveThreads, HurryWhileTheTrainerWaits) {
   await_writing();
   EXPECT_EQ(stood_back_.count(), 0u);
   stage_and_end();
-  EXPECT_GE(stood_back_.count(), 2u);  // its own, and those that wrote
+  EXPECT_GE(stood_back_.count(), 2u);  // the save's thread, and the writing threads
 }
 
 TEST_F(SaveThreads, StandBackFromTheBeginningIfTheTrainerGoesOn) {

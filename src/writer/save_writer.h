@@ -1,7 +1,7 @@
 // SaveWriter: carries out saves whose bytes are staged in an arena: in threads of this process (thread_writer.h), or in
-// a process of its own that outlives it (process_writer.h). Whoever stages sees no difference.
+// a separate process with a longer life (process_writer.h). Callers see no difference.
 //
-// Thread-safe; calls for one save come one after another.
+// Thread-safe; calls for one save must not overlap.
 #pragma once
 
 #include <cairn/durability.h>
@@ -25,63 +25,67 @@
 
 namespace cairn::writer {
 
-// What the coordinator asks for before it plans.
+// The coordinator's request before planning.
 struct ClaimRequest {
-  std::string directory;  // is made if it is not there
+  std::string directory;  // made if missing
   commit::SaveIdentity identity;
-  std::uint32_t rank = 0;  // the coordinator's
+  std::uint32_t rank = 0;  // of the coordinator
   commit::ClaimOptions options = {};
-  // The trainer goes on to begin() within `progress`: one that is stopped in between keeps others waiting.
+  // After the claim, the trainer calls begin() within `progress`: a trainer that is stopped in between would block
+  // other saves.
   SaveDeadlines deadlines = {};
-  mode_t umask = 022;  // the trainer's, for what is created
+  mode_t umask = 022;  // of the trainer, for new files and directories
 };
 
-// Where the files of a rank lie in an arena: as they will lie on disk, one behind another. Immutable; of an unchanged
-// state one layout serves save after save, and a writer process is sent it once.
+// The places of a rank's files in an arena: each file in its on-disk form, one file behind another. Immutable. An
+// unchanged state uses one layout for all saves, and a writer process receives the layout once.
 struct StagedLayout {
   struct File {
-    std::uint64_t arena_offset = 0;  // a multiple of 4096; there is room for the file rounded up to pages
-    // Says where every payload lies. Frames and trailer are rendered by the writer in their places. Its save id says
-    // nothing: that of the ticket counts.
+    std::uint64_t arena_offset = 0;  // a multiple of 4096; the arena has space for the file rounded up to pages
+    // Holds the place of every payload. The writer renders frames and trailer in their places. The save id in the index
+    // is ignored: the ticket's save id counts.
     manifest::TrailerIndex index;
   };
-  std::uint64_t id = 0;           // never used twice in a process
-  std::uint64_t arena_bytes = 0;  // that it takes
+  std::uint64_t id = 0;           // unique within a process
+  std::uint64_t arena_bytes = 0;  // bytes of the arena that the layout takes
   std::vector<File> files;
-  std::shared_ptr<const commit::CommitPlan> commit_plan;  // the coordinator's, owned by its plans too; else null
+  // Set for the coordinator, which shares ownership; otherwise null.
+  std::shared_ptr<const commit::CommitPlan> commit_plan;
 };
 
-// What is to be saved, and by whom.
+// The state to save, and the rank that saves.
 struct SaveRequest {
   std::string directory;
   commit::SaveTicket ticket;
   commit::RankPlace place;
-  std::shared_ptr<staging::Arena> arena;  // nobody else's until the save has ended
+  std::shared_ptr<staging::Arena> arena;  // used by no other save until this save has ended
   std::shared_ptr<const StagedLayout> layout;
-  std::vector<std::string> names;  // the final ones, of the layout's files
-  std::string checkpoint_id;       // in `.metadata`: the coordinator's
+  std::vector<std::string> names;  // final names, of the layout's files
+  std::string checkpoint_id;       // in `.metadata`; set by the coordinator
   Durability durability = Durability::kDurable;
   std::size_t thread_count = 4;
   bool direct_io = true;
-  bool trainer_waits = true;  // until the bytes are staged: only then does whoever writes them stand back
+  bool trainer_waits = true;  // true: the writer lowers its priority only when the bytes are staged; false: at once
   SaveDeadlines deadlines = {};
-  mode_t umask = 022;  // the trainer's, for what is created
+  mode_t umask = 022;  // of the trainer, for new files and directories
 };
 
-// One save on its way. Dropped before staged(), it is abandoned; dropped later, it goes on.
+// A save in flight. Dropping the object before staged() abandons the save; dropping the object later does not affect
+// the save.
 class WriterSave {
  public:
   virtual ~WriterSave() = default;
-  // Step 1 of commit/rank_save.cc; the coordinator's alone. The calling thread runs `meanwhile`, if there is one,
-  // while the writer claims the directory; a request that could not be sent may skip it.
+  // Step 1 of commit/rank_save.cc, for the coordinator only. The calling thread runs `meanwhile`, if set, while the
+  // writer claims the directory; `meanwhile` may not run if the request could not be sent.
   virtual Result<commit::SaveTicket> claim(const ClaimRequest& request, const std::function<void()>& meanwhile) = 0;
-  // Step 2. Does not wait for the writer, who takes its place among the ranks' writers and begins to write what is
-  // staged; what it can't do ends the save.
+  // Step 2. Does not wait for the writer. The writer joins the other ranks' writers and begins to write staged bytes; a
+  // failure ends the save.
   virtual Result<void> begin(const SaveRequest& request) = 0;
-  // The bytes are there: the save now completes by itself. An error if it is not under way, or not any more: how it
-  // ended, `ended` says.
+  // All bytes are staged: the save completes without further calls. Fails if the save has not begun or has ended;
+  // `ended` reports the outcome.
   virtual Result<void> staged() = 0;
-  // They will never be: all ranks fail with the reason. At any time before staged(), and more than once.
+  // The bytes will never be staged: all ranks fail with `reason`. May be called at any time before staged(), and
+  // repeatedly.
   virtual void abandon(const Error& reason) = 0;
   virtual commit::ProgressReport progress() const = 0;
 };
@@ -89,11 +93,11 @@ class WriterSave {
 class SaveWriter {
  public:
   virtual ~SaveWriter() = default;
-  // Called once, on a thread of the writer's, when the save has ended in whatever way, also if it never began. The
-  // arena is free by then.
+  // Called once, on a thread of the writer, when the save has ended, with or without success, also if the save never
+  // began. The arena is free by then.
   using Ended = std::function<void(Result<commit::RankSaveReport>)>;
   virtual Result<std::unique_ptr<WriterSave>> start(Ended ended) = 0;
-  // Gets ready for saves out of this arena, so that the first of them is as quick as any.
+  // Prepares for saves from `arena`: the first save is then as fast as later saves.
   virtual Result<void> prepare(const std::shared_ptr<staging::Arena>& arena) {
     (void)arena;
     return {};

@@ -1,4 +1,4 @@
-// What both writers do.
+// Behaviour common to both writers.
 #include "writer/save_writer.h"
 
 #include <gtest/gtest.h>
@@ -31,14 +31,14 @@ class Writers : public testing::TestWithParam<bool> {
     if (GetParam()) return std::make_unique<ProcessWriter>(ProcessWriterOptions{.priority = priority});
     return std::make_unique<ThreadWriter>(priority);
   }
-  // Of the process that writes.
+  // The process that writes.
   static pid_t process_of(const SaveWriter& writer) {
     if (!GetParam()) return getpid();
     return dynamic_cast<const ProcessWriter&>(writer).process_id().value();
   }
 };
 
-// How many threads of the process stand back so far.
+// The number of threads of the process with lowered priority.
 int threads_behind(pid_t process, int nice) {
   constexpr int kThread = 1;  // IOPRIO_WHO_PROCESS
   constexpr long kIdle = 3L << 13;
@@ -105,12 +105,12 @@ TEST_P(Writers, TellTheProgressOfASave) {
   ASSERT_TRUE(report);
   EXPECT_EQ(save->progress().phase, commit::ProgressTracker::Phase::kEnded);
   EXPECT_GE(save->progress().bytes_written, 400'000u);
-  EXPECT_LE(save->progress().bytes_written, report->bytes_written);  // which has `.metadata`, too
+  EXPECT_LE(save->progress().bytes_written, report->bytes_written);  // report->bytes_written includes `.metadata`
   EXPECT_EQ(save->progress().bytes_total, save->progress().bytes_written);
   EXPECT_FALSE(save->staged());
 }
 
-// Permissions by path below `root`, of files and of folders.
+// Permissions of files and directories, by path below `root`.
 std::map<std::string, mode_t> permissions_below(const std::filesystem::path& root) {
   std::map<std::string, mode_t> found;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
@@ -122,7 +122,7 @@ std::map<std::string, mode_t> permissions_below(const std::filesystem::path& roo
 }
 
 TEST_P(Writers, CreateFilesByTheUmaskOfEachSave) {
-  const mode_t own = umask(027);  // of this process, and of the writer process when it is started
+  const mode_t own = umask(027);  // of this process, and of the writer process at its start
   const auto writer = make();
   for (const mode_t asked : {077u, 002u, 027u}) {
     const ScratchDirectory scratch;
@@ -159,7 +159,7 @@ TEST_P(Writers, LetSavesIntoDifferentDirectoriesOverlap) {
   End slow_end;
   const auto save = writer->start(slow_end.callback()).value();
   ASSERT_TRUE(begin_save(*save, slow, scratch.path() / "slow"));
-  ASSERT_TRUE(save_now(*writer, quick, scratch.path() / "quick"));  // though the other one is not staged
+  ASSERT_TRUE(save_now(*writer, quick, scratch.path() / "quick"));  // although the slow save is not staged
   EXPECT_FALSE(slow_end.is_here());
   slow.stage();
   ASSERT_TRUE(save->staged());
@@ -186,7 +186,7 @@ TEST_P(Writers, CommitSavesIntoOneDirectoryInTheirOrder) {
   first.stage();
   ASSERT_TRUE(first_save->staged());
   EXPECT_TRUE(first_end.wait());
-  EXPECT_TRUE(second_end.wait());  // had it come first, the first would have been superseded
+  EXPECT_TRUE(second_end.wait());  // if the second save had committed first, the first save would be superseded
   EXPECT_EQ(checkpoint_in(scratch.path()), 2);
 }
 
@@ -259,12 +259,12 @@ TEST_P(Writers, ReportAStorageThatFails) {
   End end;
   const auto save = writer->start(end.callback()).value();
   ASSERT_TRUE(begin_save(*save, sample, scratch.path() / "gone"));
-  // The writer may be making its files there.
+  // The writer may be making its files in the directory meanwhile.
   for (std::error_code busy; std::filesystem::exists(scratch.path() / "gone");) {
     std::filesystem::remove_all(scratch.path() / "gone", busy);
   }
   sample.stage();
-  (void)save->staged();  // it may have failed before
+  (void)save->staged();  // the save may have failed before
   EXPECT_FALSE(end.wait());
   StagedSample next(2);
   EXPECT_TRUE(save_now(*writer, next, scratch.path() / "next"));
@@ -289,13 +289,13 @@ TEST_P(Writers, ReportAFullDisk) {
   if (statvfs(memory.c_str(), &disk) != 0 || disk.f_frsize * disk.f_blocks > (std::uint64_t{1} << 40)) GTEST_SKIP();
   const std::filesystem::path directory = memory / ("cairn-full-" + std::to_string(getpid()));
   const auto writer = make();
-  // Larger than that file system, and never touched: the size is reserved before anything is written.
+  // Larger than the file system. The memory is never touched: the file's size is reserved before the first write.
   StagedSample sample(1, disk.f_frsize * disk.f_blocks / sizeof(float) + 1'000'000);
   End end;
   auto save = writer->start(end.callback()).value();
   const auto begun = begin_save(*save, sample, directory);
   ASSERT_TRUE(begun) << begun.error().what();
-  (void)save->staged();  // it may have failed before
+  (void)save->staged();  // the save may have failed before
   const auto ended = end.wait();
   EXPECT_EQ(names_in(directory), std::vector<std::string>());
   std::filesystem::remove_all(directory);
@@ -337,7 +337,7 @@ TEST_P(Writers, GiveUpAClaimThatNobodyGoesOnWith) {
   ClaimRequest request = claimed.claim_request(scratch.path());
   request.deadlines.progress = std::chrono::seconds(3);
   StagedSample warm(2);
-  ASSERT_TRUE(save_now(*other, warm, ScratchDirectory().path()));  // it comes in time
+  ASSERT_TRUE(save_now(*other, warm, ScratchDirectory().path()));  // within the deadline
   const auto ticket = first_save->claim(request, {}).value();
   ASSERT_TRUE(second_save->begin(begun.request(scratch.path(), ticket)));
   begun.stage();
@@ -347,7 +347,8 @@ TEST_P(Writers, GiveUpAClaimThatNobodyGoesOnWith) {
   EXPECT_EQ(first_ended.error().code(), ErrorCode::kUnavailable) << first_ended.error().what();
   const auto second_ended = second_end.wait();
   ASSERT_FALSE(second_ended);
-  EXPECT_EQ(second_ended.error().rank(), 1) << second_ended.error().what();  // it hears whom it has waited for
+  // The error names the rank that was waited for.
+  EXPECT_EQ(second_ended.error().rank(), 1) << second_ended.error().what();
   EXPECT_EQ(names_in(scratch.path()), std::vector<std::string>());
 }
 
@@ -356,7 +357,7 @@ TEST_P(Writers, StandBackWhenTheTrainerDoesNotWaitAnyMore) {
   const int niceness = getpriority(PRIO_PROCESS, 0);
   if (niceness > 12 || sched_getscheduler(0) != SCHED_OTHER) GTEST_SKIP() << "this process stands back itself";
   const auto writer = make({.nice = 7, .io_class = os::IoClass::kIdle});
-  StagedSample sample(1, 100'000, {0, 2, 0});  // the other rank never comes
+  StagedSample sample(1, 100'000, {0, 2, 0});  // rank 1 never comes
   End end;
   const auto save = writer->start(end.callback()).value();
   const auto ticket = save->claim(sample.claim_request(scratch.path()), {}).value();

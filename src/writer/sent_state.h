@@ -1,5 +1,5 @@
-// SentState: what a writer process has been sent already and keeps: arenas and layouts, so that a save like the last
-// one costs a short message.
+// SentState: the arenas and layouts that a writer process has received and keeps. A save of an unchanged state then
+// needs only a short message.
 //
 // One thread at a time.
 #pragma once
@@ -21,21 +21,21 @@ namespace cairn::writer {
 
 class SentState {
  public:
-  // Sends the arena's descriptor, if the writer has it not.
+  // Sends the arena's descriptor, if the writer does not have the arena.
   Result<void> send_arena(os::MessageSocket& socket, const std::shared_ptr<staging::Arena>& arena);
-  // Has the writer forget arenas that are no more: it would keep their memory. Does not wait for a writer that does not
-  // listen.
+  // Makes the writer process forget destroyed arenas: the process would otherwise keep the arenas' memory. Does not
+  // wait if the socket is full.
   void forget_dropped_arenas(os::MessageSocket& socket);
-  // The slot where the writer has this layout, which is sent if need be in place of the one that was used least
-  // recently.
+  // Returns the slot of this layout in the writer process. If necessary, sends the layout, which replaces the least
+  // recently used layout.
   Result<std::uint64_t> send_layout(os::MessageSocket& socket, const StagedLayout& layout);
 
  private:
   struct Layout {
     std::uint64_t id = 0;
-    std::uint64_t used = 0;  // when; 0: never
+    std::uint64_t used = 0;  // the time of the last use; 0: never
   };
-  std::map<std::uint64_t, std::weak_ptr<const void>> arenas_;  // by their lives
+  std::map<std::uint64_t, std::weak_ptr<const void>> arenas_;  // by the arenas' lives
   std::array<Layout, kLayoutSlots> layouts_;
   std::uint64_t uses_ = 0;
 };

@@ -1,14 +1,17 @@
-// 1. The trainer's hello is answered with `ready`.
-// 2. Arenas and layouts are kept until they are forgotten; a save that uses one keeps it longer.
-// 3. Saves are started, claimed, begun and staged by messages, each on its own thread, which also sends the answers:
-//    this loop never waits for the storage. While there are saves it says four times a second how they stand, and which
-//    call into the storage has not returned for how long.
-// 4. The trainer is lost when its socket ends or its process does, whichever is seen first; what it sent before counts.
-//    Saves whose bytes are staged go on to their end, the others are given up. From now on this process judges by
-//    itself whether a call into the storage hangs: the save is given up, and its thread left alone.
-// 5. SIGTERM: no more saves are taken, those that are not staged are given up, the others have the grace period; what
-//    is then under way is cancelled, and has a moment to withdraw its files and to tell the other ranks.
-// 6. Without saves and without a trainer, or after SIGTERM, the process ends.
+// The steps of the writer process:
+// 1. The server answers the trainer's hello with `ready`.
+// 2. The server keeps an arena until a message forgets the arena, and a layout until a message replaces the layout. A
+//    save may keep its arena and layout longer.
+// 3. Messages start, claim, begin and stage saves. Each save has a thread, which also sends the save's answers: this
+//    loop never waits for the storage. While saves are in flight, the server sends each save's progress four times a
+//    second, with the age of pending calls into the storage.
+// 4. The trainer is lost when the socket ends or the trainer's process dies, whichever the server sees first; messages
+//    sent before still count. Staged saves continue to the end; unstaged saves are given up. From now on the server
+//    itself checks for hanging calls into the storage: the save is given up, and the save's thread left alone.
+// 5. SIGTERM: the server accepts no more saves. Unstaged saves are given up. Staged saves get the grace period; saves
+//    still in flight afterwards are cancelled, and get a few seconds to withdraw files and to report to the remaining
+//    ranks.
+// 6. Without saves, and without a trainer or after SIGTERM, the process ends.
 #include "writer/server.h"
 
 #include <cairn/version.h>
@@ -28,7 +31,7 @@ namespace cairn::writer {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressInterval{250};
-// Where the system has no process descriptors, the trainer is looked at so often.
+// The interval of checks for the trainer's death on systems without process descriptors.
 constexpr std::chrono::milliseconds kWatchInterval{1000};
 constexpr std::chrono::milliseconds kWithdrawalMax{3000};
 
@@ -86,7 +89,8 @@ void WriterServer::wait() {
 }
 
 Result<void> WriterServer::receive_messages() {
-  // Seen before the socket is read: a dead trainer sends nothing behind our back.
+  // Check the trainer before reading the socket: after the trainer's death no message can arrive behind the last one
+  // read.
   pollfd trainer{trainer_.get(), POLLIN, 0};
   const bool is_dead = !has_parent_between_ && (getppid() != trainer_id_ || (trainer_ && poll(&trainer, 1, 0) > 0));
   while (true) {
@@ -167,7 +171,7 @@ Result<void> WriterServer::handle_arena(os::Message message) {
 }
 
 SaveThread* WriterServer::find(std::uint64_t save) {
-  // A save that has ended is not an error: the message and the news of the end have crossed.
+  // A missing save is no error: the message has crossed the report of the save's end.
   const auto found = saves_.find(save);
   return found == saves_.end() ? nullptr : found->second.get();
 }
@@ -175,10 +179,11 @@ SaveThread* WriterServer::find(std::uint64_t save) {
 Result<void> WriterServer::start_save(std::uint64_t number) {
   if (number <= last_save_) return Error(ErrorCode::kCorrupt, "saves that are started out of order");
   last_save_ = number;
-  // Known before the save is told anything, and so before it ends. The thread is joined before it is dropped.
+  // Set before the save gets its first request, and therefore before the save ends. The thread is joined before the
+  // SaveThread is dropped.
   const auto thread = std::make_shared<SaveThread*>();
   auto tell_end = [this, number, thread](Result<commit::RankSaveReport> result) {  // (3)
-    send_at_once({{{number, (*thread)->progress()}}});  // the last that was told may be of long ago
+    send_at_once({{{number, (*thread)->progress()}}});                             // the last progress sent may be old
     OutcomeMessage ended{number};
     if (result) {
       ended.outcome = encode_report(*result);
@@ -225,8 +230,8 @@ Result<void> WriterServer::handle_begin(const os::Message& message) {
   CAIRN_TRY_ASSIGN(BeginMessage begin, decode_begin(message.bytes));
   const auto arena = arenas_.find(begin.arena);
   if (arena == arenas_.end()) return no_such("an arena", begin.arena);
-  // Nobody else's while a save has it, so its size changes only between saves. One that is still in use keeps the size
-  // that its save knows: this save, which broke the rule, then fails.
+  // Saves use an arena one after another, and the arena's size changes only between saves. An arena still in use keeps
+  // the old save's size; the new save, which broke the rule, then fails.
   if (arena->second.use_count() == 1) CAIRN_TRY(arena->second->remap());
   begin.request.layout = layouts_[begin.layout_slot];
   if (!begin.request.layout) return no_such("a layout", begin.layout_slot);
@@ -238,16 +243,16 @@ Result<void> WriterServer::handle_begin(const os::Message& message) {
 }
 
 void WriterServer::send(MessageKind kind, const OutcomeMessage& message) {
-  // A trainer that is gone hears nothing; that it is gone is seen elsewhere.
+  // A dead trainer receives nothing; other code detects the death.
   (void)socket_.send(static_cast<std::uint32_t>(kind), encode(message));
 }
 
 void WriterServer::watch_saves() {
-  const auto saves = saves_;  // one that is given up leaves the map later
+  const auto saves = saves_;  // a copy: a save given up leaves the map later
   for (const auto& [number, save] : saves) {
     save->tick(Clock::now());
-    // A living trainer kills this process: its arena is free when the save has ended, and a thread that hangs must not
-    // use it any more.
+    // A living trainer kills this process instead: once the save has ended the arena is free, and a hung thread must
+    // not use the arena any more.
     if (trainer_lost_) save->judge();
   }
 }
@@ -261,7 +266,7 @@ void WriterServer::send_progress() {
 }
 
 void WriterServer::send_at_once(const ProgressMessage& progress) {
-  // A trainer that does not read (it was stopped) must not stop us.
+  // A trainer that does not read (a stopped process) must not block the server.
   (void)socket_.send_at_once(static_cast<std::uint32_t>(MessageKind::kProgress), encode(progress));
 }
 
@@ -279,7 +284,7 @@ void WriterServer::drop_ended_saves() {
 
 void WriterServer::lose_trainer(const Error& reason) {  // (4)
   trainer_lost_ = true;
-  socket_.shut_down();  // nobody waits to send
+  socket_.shut_down();  // releases threads that wait in send()
   ending_ = reason;
   for (const auto& [number, save] : saves_) save->abandon(reason);
 }

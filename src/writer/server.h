@@ -1,5 +1,5 @@
-// WriterServer: the writer process: takes saves from its trainer by messages and carries each out on a thread. What the
-// two say to each other, and what happens when one of them dies, is docs/writer-protocol.md.
+// WriterServer: the writer process: receives saves from its trainer by messages, and carries each save out on a thread.
+// docs/writer-protocol.md describes the messages, and the behaviour of both processes when either dies.
 #pragma once
 
 #include <array>
@@ -23,9 +23,9 @@ namespace cairn::writer {
 
 class WriterServer {
  public:
-  // The trainer's socket. Signals are blocked by then, in all threads.
+  // `socket` is connected to the trainer. The caller has blocked signals in all threads.
   explicit WriterServer(os::Fd socket) : socket_(std::move(socket)) {}
-  // Returns when there is nothing left to do, and nobody who could ask for more.
+  // Returns when no save is left and no trainer can request a save.
   Result<void> run();
 
  private:
@@ -33,7 +33,7 @@ class WriterServer {
 
   Result<void> prepare();
   void wait();
-  // Everything that has arrived.
+  // Handles all messages that have arrived.
   Result<void> receive_messages();
   Result<void> handle(os::Message message);
   Result<void> handle_hello(const os::Message& message);
@@ -43,37 +43,38 @@ class WriterServer {
   Result<void> start_save(std::uint64_t save);
   SaveThread* find(std::uint64_t save);
   void send(MessageKind kind, const OutcomeMessage& message);
-  // Lets their calls into the storage age. Without a trainer, those that hang are given up.
+  // Advances the age of the saves' calls into the storage. Without a trainer, gives up saves whose calls hang.
   void watch_saves();
   void send_progress();
   void send_at_once(const ProgressMessage& progress);
   void drop_ended_saves();
-  // The trainer is dead, or has left: what is staged goes on, the rest is given up.
+  // The trainer is dead or has disconnected: staged saves continue, all others are given up.
   void lose_trainer(const Error& reason);
-  // SIGTERM.
+  // Handles SIGTERM.
   void begin_to_end();
 
   os::MessageSocket socket_;
-  os::Fd trainer_;  // readable when it is dead; empty where the system can't watch it
+  os::Fd trainer_;  // readable when the trainer is dead; empty if the system cannot watch processes
   os::Fd signals_;
-  os::Fd wake_;                      // a save has ended
-  pid_t trainer_id_ = 0;             // the parent
-  bool has_parent_between_ = false;  // a program that the trainer started started this one: only the socket can tell
+  os::Fd wake_;           // a save has ended
+  pid_t trainer_id_ = 0;  // the parent
+  // A program between trainer and this process: only the socket shows the trainer's death.
+  bool has_parent_between_ = false;
   bool trainer_lost_ = false;
   bool greeted_ = false;
   SessionPriority priority_;
   std::chrono::milliseconds grace_{};
-  std::optional<Clock::time_point> grace_ends_;  // once SIGTERM has come
-  std::optional<Error> ending_;                  // why no save is taken any more
+  std::optional<Clock::time_point> grace_ends_;  // set once SIGTERM has come
+  std::optional<Error> ending_;                  // the reason why no save is accepted any more
   Clock::time_point next_progress_;
 
   CommitOrder order_;
-  std::map<std::uint64_t, std::shared_ptr<staging::Arena>> arenas_;        // owned by the saves that use them too
-  std::array<std::shared_ptr<const StagedLayout>, kLayoutSlots> layouts_;  // owned by saves that begin too
+  std::map<std::uint64_t, std::shared_ptr<staging::Arena>> arenas_;        // shared with saves
+  std::array<std::shared_ptr<const StagedLayout>, kLayoutSlots> layouts_;  // shared with saves
   std::uint64_t last_save_ = 0;
-  std::map<std::uint64_t, std::shared_ptr<SaveThread>> saves_;  // started, and not seen to have ended
+  std::map<std::uint64_t, std::shared_ptr<SaveThread>> saves_;  // started, and not yet known to have ended
   std::mutex ended_mutex_;
-  std::vector<std::uint64_t> ended_;  // by their threads, which are about to return
+  std::vector<std::uint64_t> ended_;  // numbers of saves; each save's thread is about to return
 };
 
 }  // namespace cairn::writer

@@ -1,5 +1,5 @@
-// SessionPriority: how far a writer process stands back behind the training: as it was told, but not while a trainer
-// waits for the bytes of one of its saves to be copied.
+// SessionPriority: the priority of a writer process: the requested priority, raised to the trainer's while a trainer
+// waits for the bytes of a save to be copied.
 //
 // Thread-safe.
 #pragma once
@@ -14,7 +14,7 @@ namespace cairn::writer {
 
 class SessionPriority {
  public:
-  // Before the first save.
+  // Call before the first save.
   void set(const os::Priority& priority) { priority_ = priority; }
 
   // The trainer waits for this save.
@@ -23,13 +23,13 @@ class SessionPriority {
     raised_.insert(save);
     apply();
   }
-  // It does not any more. Called again, it tries again what the kernel did not take.
+  // The trainer no longer waits for this save. A repeated call retries a change that the kernel refused.
   void lower(std::uint64_t save) {
     const std::lock_guard lock(mutex_);
     raised_.erase(save);
     apply();
   }
-  // The same, and the calling thread, which works for the save, stands back too.
+  // Like lower(), and also lowers the priority of the calling thread, which works for the save.
   void lower_with_thread(std::uint64_t save) {
     os::set_priority(priority_);
     lower(save);

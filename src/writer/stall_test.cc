@@ -1,4 +1,5 @@
-// Saves whose storage hangs: they fail within their deadlines, never commit later, and leave their thread alone.
+// Saves whose storage hangs: a hanging save fails within the deadlines, never commits later, and leaves the save's
+// thread alone.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -47,7 +48,7 @@ class Stalls : public testing::Test {
     sample.stage();
     ASSERT_TRUE(save.staged());
   }
-  // Until every thread that hung has gone on and has cleaned up: its storage is destroyed last.
+  // Waits until every hung thread has resumed and cleaned up. Each thread destroys the storage last.
   void await_end() const {
     const auto until = std::chrono::steady_clock::now() + kGenerous;
     while (blockade_.use_count() > 1) {
@@ -61,7 +62,7 @@ class Stalls : public testing::Test {
   }
 
   ScratchDirectory directory_;
-  std::shared_ptr<Blockade> blockade_ = std::make_shared<Blockade>();  // owned by the open storages too
+  std::shared_ptr<Blockade> blockade_ = std::make_shared<Blockade>();  // shared with the open storages
 };
 
 class StallsOf : public Stalls, public testing::WithParamInterface<Blockade::Call> {};
@@ -117,7 +118,7 @@ TEST_F(Stalls, OfTheRenameThatCommitsLeaveTheOutcomeUnknownAndSaySo) {
   const auto ended = end.wait();
   ASSERT_FALSE(ended);
   EXPECT_NE(std::string(ended.error().what()).find("unknown"), std::string::npos) << ended.error().what();
-  StagedSample next(2);  // it must not commit before the one that hangs
+  StagedSample next(2);  // must not commit before the hung save
   End next_end;
   const auto next_save = writer->start(next_end.callback()).value();
   begin(*next_save, next, short_for(Blockade::Call::kReplace));

@@ -20,13 +20,13 @@ Error of_a_fork() {
   return Error(ErrorCode::kUnavailable, "a writer whose threads are in another process: this one was made by fork");
 }
 
-// A save as its client sees it: asks the thread, and waits for the answer.
+// A client's view of a save: passes requests to the thread, and waits for the answers.
 class ThreadSave final : public WriterSave {
  public:
   explicit ThreadSave(std::shared_ptr<SaveThread> thread) : owned_(new Owned{std::move(thread)}) {}
   ~ThreadSave() override {
     if (is_of_a_fork()) {
-      // Its thread is not here to be joined.
+      // In a child made by fork there is no thread to join.
       (void)owned_.release();
       return;
     }
@@ -37,7 +37,7 @@ class ThreadSave final : public WriterSave {
 
   Result<commit::SaveTicket> claim(const ClaimRequest& request, const std::function<void()>& meanwhile) override {
     if (is_of_a_fork()) return of_a_fork();
-    // Owned by this call and by the answer, which may come when the call has returned its value already.
+    // Shared by this call and the answer: the answering thread may still use the promise after this call has returned.
     const auto answer = std::make_shared<std::promise<Result<commit::SaveTicket>>>();
     owned_->thread->claim(request,
                           [answer](Result<commit::SaveTicket> ticket) { answer->set_value(std::move(ticket)); });
@@ -66,7 +66,7 @@ class ThreadSave final : public WriterSave {
 
   pid_t process_ = getpid();
   struct Owned {
-    std::shared_ptr<SaveThread> thread;  // owned by the writer too, which joins it
+    std::shared_ptr<SaveThread> thread;  // shared with the writer, which joins the thread
   };
   std::unique_ptr<Owned> owned_;
 };
@@ -80,10 +80,10 @@ struct ThreadWriter::State {
   CommitOrder order;
   std::mutex mutex;
   std::condition_variable_any started;
-  std::vector<std::shared_ptr<SaveThread>> threads;  // owned by their saves too
-  std::jthread watch;                                // last: it uses the rest
+  std::vector<std::shared_ptr<SaveThread>> threads;  // shared with their saves
+  std::jthread watch;                                // declared last: uses the other members
 
-  // Under the lock.
+  // The caller holds the lock.
   void join_ended() {
     std::erase_if(threads, [](const std::shared_ptr<SaveThread>& thread) {
       if (!thread->has_ended()) return false;
@@ -92,7 +92,8 @@ struct ThreadWriter::State {
     });
   }
 
-  // Whether a save is under way. Under the lock. The number of threads does not tell: a start drops those that ended.
+  // Whether a save is in flight. The caller holds the lock. The number of threads does not tell: only start() drops
+  // ended threads.
   bool has_save() const {
     return std::any_of(threads.begin(), threads.end(),
                        [](const std::shared_ptr<SaveThread>& thread) { return !thread->has_ended(); });
@@ -106,7 +107,7 @@ struct ThreadWriter::State {
         continue;
       }
       const std::vector<std::shared_ptr<SaveThread>> watched = threads;
-      lock.unlock();  // the end of a save may take its time
+      lock.unlock();  // ending a save may take time
       for (const auto& thread : watched) {
         thread->tick(SaveThread::Clock::now());
         thread->judge();

@@ -1,8 +1,9 @@
 // ThreadWriter: carries out saves in threads of this process.
 //
-// A save that waits for its turn to commit holds its thread, so there are as many as saves under way. One more thread,
-// which never calls the storage, watches them: a save whose storage hangs is given up, and its thread left alone. After
-// a fork the child has none of them: there, every call fails with kUnavailable, and destroying the writer does nothing.
+// A save waiting for the turn to commit keeps a thread: the writer has as many threads as saves in flight. A further
+// thread, which never calls the storage, watches the saves: if the storage hangs, the save is given up, and the save's
+// thread left alone. A child made by fork has none of the threads: in the child every call fails with kUnavailable, and
+// the destructor does nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -20,9 +21,10 @@ namespace cairn::writer {
 
 class ThreadWriter final : public SaveWriter {
  public:
-  // `priority` is that of its threads.
+  // `priority` is the priority of the writing threads.
   explicit ThreadWriter(const os::Priority& priority = {}, OpenDirectory open = open_or_make_directory);
-  // Abandons what is not staged, and waits until what is has ended or was given up. Not from within `ended`.
+  // Abandons saves that are not staged, and waits until each staged save has ended or was given up. Must not be called
+  // from within `ended`.
   ~ThreadWriter() override;
   ThreadWriter(const ThreadWriter&) = delete;
   ThreadWriter& operator=(const ThreadWriter&) = delete;

@@ -25,10 +25,11 @@ using Phase = commit::ProgressTracker::Phase;
 
 constexpr milliseconds kPollMax{1000};
 constexpr milliseconds kPollMin{10};
-// A process that was told to end, or killed, is waited for so long; one that hangs in the kernel is left to itself.
+// How long to wait for a process that was asked to end or was killed. A process that hangs in the kernel is left alone
+// after this time.
 constexpr milliseconds kEndMax{5000};
 
-// The same as clean_up_dead_save(), which may run out of memory.
+// Like clean_up_dead_save(), but returns `reason` if memory runs out.
 Error clean_up_without_throwing(const DeadSave& save, const Error& reason) {
   try {
     return clean_up_dead_save(save, reason);
@@ -44,14 +45,15 @@ Result<std::shared_ptr<WriterConnection>> WriterConnection::open(const ProcessWr
   CAIRN_TRY_ASSIGN(auto ends, os::MessageSocket::make_pair());
   CAIRN_TRY_ASSIGN(os::ChildProcess child, os::ChildProcess::start(executable, {}, ends.second.get()));
   ends.second = os::Fd();
-  // Owned by the writer, which closes it, and by its saves.
+  // Owned by the writer, which closes the connection, and by the connection's saves.
   std::shared_ptr<WriterConnection> connection(new WriterConnection(options, std::move(ends.first), std::move(child)));
   HelloMessage hello;
   hello.cairn_version = kVersion;
   hello.trainer = getpid();
   hello.grace = options.grace;
   hello.priority = options.priority;
-  (void)connection->send(MessageKind::kHello, encode(hello));  // if it is dead already, its thread finds out why
+  // If the process is dead already, the connection's thread finds the cause.
+  (void)connection->send(MessageKind::kHello, encode(hello));
   CAIRN_TRY_ASSIGN(connection->thread_, os::start_thread<std::thread>("to watch the writer process",
                                                                       [self = connection.get()] { self->listen(); }));
   return connection;
@@ -74,7 +76,7 @@ void WriterConnection::close() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return saves_.empty() || lost_; });
   }
-  socket_.shut_down();  // which ends the thread
+  socket_.shut_down();  // ends the thread
   if (thread_.joinable()) thread_.join();
 }
 
@@ -89,7 +91,7 @@ Result<void> WriterConnection::send(MessageKind kind, std::string_view bytes) {
 
 Result<std::shared_ptr<WriterConnection::Save>> WriterConnection::start(SaveWriter::Ended ended) {
   const std::lock_guard in_order(order_);
-  auto save = std::make_shared<Save>();  // owned by its client too
+  auto save = std::make_shared<Save>();  // shared with its client
   {
     const std::lock_guard lock(mutex_);
     if (lost_) return *lost_;
@@ -99,7 +101,7 @@ Result<std::shared_ptr<WriterConnection::Save>> WriterConnection::start(SaveWrit
     if (saves_.empty()) last_received_ = watched_;
     saves_.emplace(save->number, save);
   }
-  // If the process is dead, its thread ends the save.
+  // If the process is dead, the connection's thread ends the save.
   (void)send(MessageKind::kStart, encode_number(save->number));
   return save;
 }
@@ -113,7 +115,7 @@ Result<std::string> WriterConnection::ask(Save& save, const std::function<Result
   }
   const Result<void> sent = send_request();
   std::unique_lock lock(mutex_);
-  // A process that can't be reached is about to be lost, and then there is more to say than that.
+  // An unreachable process is about to be lost. The loss then has an error with more detail.
   if (sent || sent.error().code() == ErrorCode::kUnavailable) {
     changed_.wait(lock, [&] { return save.answer || save.over || lost_; });
   }
@@ -165,7 +167,7 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
   {
     const std::lock_guard lock(mutex_);
     lost = lost_;
-    if (!lost && save.over) return {};  // `ended` says how
+    if (!lost && save.over) return {};  // `ended` reports the outcome
     if (!lost) {
       save.arena = request.arena;
       save.deadlines = request.deadlines;
@@ -173,8 +175,8 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
     }
   }
   if (lost) {
-    // `ended` says how, as on the other ranks. When the process was lost nobody knew yet where this save belongs: they
-    // are told now.
+    // `ended` reports the outcome, as on all ranks. When the process was lost, the connection did not know this save's
+    // directory yet: report the failure to the remaining ranks now.
     if (follows) (void)clean_up_dead_save(*follows, *std::move(lost));
     return {};
   }
@@ -185,7 +187,7 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
     return send(MessageKind::kBegin, encode(message));
   };
   const Result<void> sent = send_all();
-  // A process that can't be reached is about to be lost, and then `ended` has more to say than that.
+  // An unreachable process is about to be lost, and `ended` then reports an error with more detail.
   return sent || sent.error().code() == ErrorCode::kUnavailable ? Result<void>() : sent;
 }
 
@@ -216,7 +218,7 @@ void WriterConnection::listen() {
   bool silent = false;
   const Result<void> watched = attempt([&] { return watch(silent); });
   const Error reason = why_it_ended(watched ? std::nullopt : std::optional(watched.error()));
-  socket_.close();  // before anybody hears of it: nothing is left open then
+  socket_.close();  // close before `ended` is called: nothing is open by then
   lose(reason, silent);
   done_ = true;
 }
@@ -240,7 +242,7 @@ Result<void> WriterConnection::watch(bool& silent) {
       silent = true;
       return *std::move(found);
     }
-    // Whoever has it sends, and may have to wait until the process listens.
+    // A thread that holds the lock sends messages, and may have to wait until the process reads.
     if (const std::unique_lock lock(order_, std::try_to_lock); lock.owns_lock()) sent_.forget_dropped_arenas(socket_);
   }
 }
@@ -364,7 +366,7 @@ void WriterConnection::lose(const Error& reason, bool storage_may_hang) {
     changed_.notify_all();
   }
   for (const auto& save : saves) {
-    // A storage that made the process hang would make this thread hang: the next save cleans up.
+    // If the storage made the process hang, the storage would make this thread hang, too: the next save cleans up.
     std::optional<Error> ending;
     if (save->place && !storage_may_hang) {
       ending = os::call_within(save->deadlines.publish,

@@ -19,10 +19,10 @@ void add_places_beside(const fs::path& file, std::vector<fs::path>& places) {
   places.push_back(folder / "bin" / "cairn-writer");
   places.push_back(folder / "cairn-writer");
   places.push_back(folder / ".." / CAIRN_WRITER_FOLDER /
-                   "cairn-writer");  // <prefix>/bin or <prefix>/lib is where we are
+                   "cairn-writer");  // this file is in <prefix>/bin or <prefix>/lib
 }
 
-// The library or program that this function is part of.
+// The library or program with this function.
 fs::path own_file() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&find_writer_executable), &info) == 0 || info.dli_fname == nullptr)

@@ -1,4 +1,4 @@
-// Where the program `cairn-writer` is.
+// The path of the program `cairn-writer`.
 #pragma once
 
 #include <cairn/result.h>
@@ -7,9 +7,10 @@
 
 namespace cairn::writer {
 
-// `given` if it is not empty; else the environment's CAIRN_WRITER; else the first there is of: bin/cairn-writer and
-// cairn-writer beside the file that holds this code (a Python package, a build), the same beside the program that runs,
-// and where an installation has it. kUnavailable, with all places that were looked at.
+// Returns `given` if not empty; otherwise the value of the environment variable CAIRN_WRITER, if set; otherwise the
+// first existing file of: bin/cairn-writer and cairn-writer beside the file with this code (a Python package, a build),
+// bin/cairn-writer and cairn-writer beside the running program, and the place of an installation. kUnavailable, with
+// all searched places, if there is none.
 Result<std::string> find_writer_executable(const std::string& given);
 
 }  // namespace cairn::writer

@@ -1,5 +1,5 @@
-// StagedSample: a save of one rank as a stager hands it to a writer, and what is found of it afterwards. For the tests
-// of this folder.
+// StagedSample: a save of a rank as a stager hands the save to a writer, and checks of the resulting checkpoint. For
+// the tests of this folder.
 #pragma once
 
 #include <cairn/state_dict.h>
@@ -30,7 +30,7 @@ inline constexpr std::chrono::seconds kGenerous{120};
 
 class StagedSample {
  public:
-  // The `number`-th save of its job, by `place.count` ranks: a tensor whose every element is that number.
+  // The `number`-th save of its job, by `place.count` ranks: a tensor whose elements all equal `number`.
   explicit StagedSample(std::uint64_t number, std::size_t elements = 100'000, commit::RankPlace place = {})
       : number_(number), elements_(elements), place_(place), arena_(staging::Arena::make().value()) {
     auto layout = std::make_shared<StagedLayout>();
@@ -61,7 +61,7 @@ class StagedSample {
     return request;
   }
 
-  // What the trainer's threads do between begin() and staged().
+  // Acts as the trainer's threads between begin() and staged().
   void stage() {
     const manifest::ItemExtent& extent = layout_->files.front().index.items.front().extent;
     const auto value = static_cast<float>(number_);
@@ -73,7 +73,7 @@ class StagedSample {
   const std::shared_ptr<staging::Arena>& arena() const { return arena_; }
 
  private:
-  // One file of each rank.
+  // A file for each rank.
   static std::shared_ptr<const commit::CommitPlan> commit_plan(std::uint32_t rank_count) {
     Catalog catalog;
     for (std::uint32_t rank = 0; rank < rank_count; ++rank) catalog.files.push_back("of rank " + std::to_string(rank));
@@ -84,7 +84,7 @@ class StagedSample {
   data_file::LaidOutFile lay_out(std::uint32_t rank) const {
     StateDict state;
     const Extents sizes{static_cast<std::int64_t>(elements_)};
-    const float nowhere = 0;  // the layout looks at no element
+    const float nowhere = 0;  // the layout reads no element
     EXPECT_TRUE(
         state.add_tensor(Path{"t", std::to_string(rank)}, TensorView::contiguous(&nowhere, DType::kFloat32, sizes)));
     data_file::ItemSource source;
@@ -100,7 +100,7 @@ class StagedSample {
   std::shared_ptr<const StagedLayout> layout_;
 };
 
-// How a save ends, and when.
+// The end of a save, and a wait for the end.
 class End {
  public:
   SaveWriter::Ended callback() {
@@ -114,7 +114,7 @@ class End {
 
  private:
   using Promise = std::promise<Result<commit::RankSaveReport>>;
-  std::shared_ptr<Promise> promise_ = std::make_shared<Promise>();  // owned by the callback too
+  std::shared_ptr<Promise> promise_ = std::make_shared<Promise>();  // shared with the callback
   std::future<Result<commit::RankSaveReport>> future_ = promise_->get_future();
 };
 
@@ -142,7 +142,8 @@ inline std::vector<std::string> names_in(const std::filesystem::path& directory)
   return names;
 }
 
-// The number of the save that is in place, its every element read; 0: none; -1: it is broken, or there is litter.
+// The number of the save in place, after reading every element; 0: no checkpoint; -1: a broken checkpoint, or
+// unexpected files.
 inline int checkpoint_in(const std::filesystem::path& directory) {
   const auto storage = storage::PosixStorage::open_directory(directory).value();
   const auto now = commit::read_metadata_in_place(*storage).value();
