@@ -26,12 +26,12 @@ constexpr std::uint64_t kPreparedAtATime = 32 * 1024 * 1024;
 
 std::string saving_to(const std::filesystem::path& directory) { return "saving to '" + directory.string() + "'"; }
 
-// Threads that run one piece of work each.
+// Threads that carry out one function each.
 class Background {
  public:
   ~Background() { join_all(); }
 
-  // kUnavailable if no thread can be had: then the work is not done.
+  // kUnavailable if no thread can be started; then `work` was not called.
   Result<void> run(std::function<void()> work) {
     const std::lock_guard lock(mutex_);
     threads_.remove_if([](const std::unique_ptr<Task>& task) { return task->done.load(); });
@@ -39,7 +39,7 @@ class Background {
     Task& task = *started.emplace_back(std::make_unique<Task>());
     auto copy = [&task, work = std::move(work)]() mutable {
       work();
-      work = nullptr;  // what it holds must not wait for the next save
+      work = nullptr;  // frees the captured objects now, not at the next save
       task.done = true;
     };
     CAIRN_TRY_ASSIGN(task.thread, os::start_thread<std::jthread>("to copy in the background", std::move(copy)));
@@ -55,13 +55,13 @@ class Background {
  private:
   struct Task {
     std::atomic<bool> done{false};
-    std::jthread thread;  // last: it is joined before the flag goes
+    std::jthread thread;  // last: joined before `done` is destroyed
   };
   std::mutex mutex_;
   std::list<std::unique_ptr<Task>> threads_;
 };
 
-// The pages come more slowly than they are filled later: by several threads.
+// The kernel provides new pages more slowly than threads fill pages, so several threads request the pages.
 Result<void> make_all_present(staging::Arena& arena, std::size_t thread_count,
                               const std::function<bool()>& interrupted) {
   const std::uint64_t bytes = arena.bytes().size();
@@ -136,7 +136,7 @@ std::int64_t CheckpointProcess::pid() const { return impl_->writer.process_id().
 struct AsyncCheckpointer::Impl {
   pid_t process_id = getpid();
   AsyncCheckpointerOptions options;
-  std::unique_ptr<writer::ThreadWriter> threads;  // if there is no process
+  std::unique_ptr<writer::ThreadWriter> threads;  // null if `options` has a process
   checkpointer::StagedPlans plans;
   Background background;
   std::shared_future<Result<AsyncSaveReport>> previous;
@@ -149,7 +149,7 @@ struct AsyncCheckpointer::Impl {
     return *threads;
   }
 
-  // Without overlap: the save before is over, and somebody has been told how it went.
+  // Without overlap: waits for the end of the previous save, and reports its failure unless reported already.
   Result<void> await_previous(const std::function<bool()>& interrupted) {
     if (!previous.valid() || previous_reported) return {};
     while (previous.wait_for(kPollInterval) != std::future_status::ready) {
@@ -172,7 +172,7 @@ AsyncCheckpointer::AsyncCheckpointer(AsyncCheckpointerOptions options) : impl_(s
 AsyncCheckpointer::AsyncCheckpointer(AsyncCheckpointer&&) noexcept = default;
 AsyncCheckpointer& AsyncCheckpointer::operator=(AsyncCheckpointer&&) noexcept = default;
 AsyncCheckpointer::~AsyncCheckpointer() {
-  // In a forked child the threads are not there to be joined, nor are the locks to be trusted.
+  // A forked child can't join the threads, which exist only in the parent, and locks may be held for ever.
   if (impl_ && impl_->process_id != getpid()) detach();
 }
 

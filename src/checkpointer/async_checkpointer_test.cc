@@ -1,4 +1,4 @@
-// Asynchronous saves on real files, by threads and by the writer process, alone and by several ranks.
+// Asynchronous saves on real files, by threads and by the writer process, by one rank and by several ranks.
 #include <cairn/async_checkpointer.h>
 #include <cairn/cairn.h>
 #include <cairn/local_group.h>
@@ -131,7 +131,7 @@ TEST_P(AsyncSaves, ReportAFailureAtTheNextCallAndGoOnAfterwards) {
   const auto first = checkpointer.save(directory_, state.dict());
   ASSERT_TRUE(first);
   ASSERT_TRUE(first->write.get());
-  // Somebody makes the checkpoint another one's while the save is under way.
+  // The directory now holds a checkpoint, and the next save may not overwrite.
   AsyncSaveOptions later;
   later.asynchronous_staging = true;
   later.save.overwrite = false;
@@ -165,7 +165,7 @@ TEST_P(AsyncSaves, OfARankAloneStandBesideThoseOfOthers) {
   EXPECT_EQ(target.step(), 4);
 }
 
-// What each of three ranks holds: a row of its own of one tensor, and a value that all have.
+// The state of each of three ranks: one row of a sharded tensor, and a common value.
 struct RankRow {
   RankRow(std::size_t rank, int step) : row(8, static_cast<float>(step * 10 + static_cast<int>(rank))) {
     EXPECT_TRUE(state.add_chunk(Path{"rows"}, TensorView::contiguous(row.data(), DType::kFloat32, {1, 8}), {3, 8},

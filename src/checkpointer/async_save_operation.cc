@@ -1,22 +1,22 @@
-// An asynchronous save, as far as the trainer has to do with it.
+// The trainer's part of an asynchronous save.
 //
-// 1. Describe. Every rank describes its state; byte items are serialised. It takes an arena, and waits for one if saves
-//    hold all of them, or all the memory that there is. With other ranks the wait for memory is limited: they wait in
-//    step 2, and the coordinator may have claimed the directory. The coordinator has its writer claim the directory
-//    (commit/rank_save.cc, step 1). If an earlier plan fits, every rank already lists the copies that step 5 makes,
-//    and takes its samples; the coordinator does so while its writer claims.
-// 2. Agree. Everybody says which of its earlier plans fits, if any; the coordinator adds the claim's ticket.
-// [all-gather]
-// 3. Plan, unless all named the same plan: as save.cc does it in its steps 1 and 2.                  [gather, scatter]
-// 4. Begin. The arena gets its size, if that was not known in step 1; here the wait for memory is always limited: the
-//    coordinator's writer, and the writers of other ranks, wait for this rank. The writer takes its place among the
-//    ranks' writers: they can tell from now on whether it lives.
-// 5. Stage. The tensors are copied into the arena; the writer is told and goes on alone. If the call does not wait for
-//    that, the copies are compared with samples of the tensors that are taken before it returns: a tensor that was
-//    written to meanwhile fails the save.
+// 1. Describe. Every rank describes its state; byte items are serialised. The rank takes an arena, and waits if earlier
+//    saves hold all arenas or all available memory. With several ranks the wait for memory is limited: the remaining
+//    ranks wait in step 2, and the coordinator may have claimed the directory. The coordinator's writer claims the
+//    directory (commit/rank_save.cc, step 1). If an earlier plan fits, every rank already lists the copies of step 5
+//    and samples the tensors; the coordinator lists and samples while its writer claims.
+// 2. Agree. Every rank votes for the earlier plan that fits, if any; the coordinator's vote carries the claim's ticket.
+//                                                                                                        [all-gather]
+// 3. Plan, unless all ranks voted for one plan: like steps 1 and 2 of save.cc.                      [gather, scatter]
+// 4. Begin. If step 1 did not know the size of the arena, the arena gets its size now. The wait for memory is always
+//    limited in step 4: the writers of all ranks wait for this rank. The rank's writer writes its lease: from now on
+//    the remaining ranks' writers can see whether this rank's writer is alive.
+// 5. Stage. The tensors are copied into the arena; then the writer continues without the trainer. If run() returns
+//    before the copies are complete, each tensor is sampled before run() returns and compared with the copy afterwards:
+//    a difference means a write to the tensor in between, and fails the save.
 //
-// What fails until the assignments are scattered, in step 3, fails on all ranks. A rank that fails later leaves its
-// error where the others' writers look.
+// A failure before the assignments are scattered (step 3) fails the save on all ranks. A rank that fails later leaves
+// its error in a failure mark, which the writers of the remaining ranks read.
 #include "checkpointer/async_save_operation.h"
 
 #include <cairn/version.h>
@@ -41,9 +41,9 @@ namespace {
 
 using data_file::ItemSource;
 
-// What a rank says in step 2.
+// A rank's message of step 2.
 struct Vote {
-  std::uint64_t plan_id = 0;                 // 0: none fits
+  std::uint64_t plan_id = 0;                 // 0: no earlier plan fits
   std::optional<commit::SaveTicket> ticket;  // the coordinator's
 };
 
@@ -72,41 +72,42 @@ Result<Vote> decode_vote(std::string_view message) {
   return vote;
 }
 
-// The coordinator's writer gives the save up if step 4 is not there one progress deadline after the claim, and so do
-// the other ranks' writers if this rank is not. One rank may wait for memory in step 1 and then another one in step 4,
-// so each wait is a third of that deadline, and a third is left for the steps between. All ranks thus get the true
-// reason.
+// The coordinator's writer gives the save up if step 4 has not begun one progress deadline after the claim. The
+// remaining ranks' writers give the save up if this rank's writer has not started within the deadline. A rank may wait
+// for memory in step 1, and then a second rank in step 4. Each wait is limited to a third of the deadline, which leaves
+// a third for the steps between. Then all ranks report the lack of memory, not a missing rank.
 constexpr int kMemoryWaitShare = 3;
 
 std::chrono::milliseconds memory_wait_max(const SaveDeadlines& deadlines) {
   return deadlines.progress / kMemoryWaitShare;
 }
 
-// Several coordinators may plan for one rank, so a mere count would not do.
+// Random, because plans of several coordinators may meet on one rank: two coordinators would count to equal ids.
 std::uint64_t new_plan_id() { return os::random_128().low | 1; }
 
 }  // namespace
 
-// What lives until the save has ended, whoever drops it.
+// The state that the operation, the writer and the caller's AsyncSave share until the save has ended.
 struct AsyncSaveOperation::SharedState {
-  std::shared_ptr<staging::Arena> arena;  // until it is staged; the writer has it as long as it needs it
+  // Null after staging; the writer keeps a reference until the files are written.
+  std::shared_ptr<staging::Arena> arena;
   std::function<std::string()> render_metadata;
   SaveId save_id;
   std::promise<Result<void>> staging;
   std::promise<Result<AsyncSaveReport>> write;
   std::unique_ptr<writer::WriterSave> save;
-  std::optional<std::uint32_t> rank;            // if there are others
-  std::atomic<std::uint64_t> bytes_written{0};  // of all that there was, once it has ended well
+  std::optional<std::uint32_t> rank;            // if there are several
+  std::atomic<std::uint64_t> bytes_written{0};  // 0 until the save has succeeded
   std::uint64_t file_bytes = 0;                 // of this rank's files
   std::atomic<bool> is_staged{false};
-  // For a staging that outlasts the call.
+  // For a staging that continues after run().
   SaveItems items;
   std::vector<staging::CopyItem> copies;
   staging::SourceSamples samples;
 
   void abandon(const Error& reason) const { save->abandon(rank ? Error(reason).rank(*rank) : reason); }
 
-  // The writer may be another process, whose last report may be a little old, or not there yet.
+  // A writer process sends its reports with a delay. Before the first report the phase and the totals come from here.
   SaveProgress progress() const {
     if (const std::uint64_t bytes = bytes_written) return {SavePhase::kEnded, bytes, bytes};
     const commit::ProgressReport report = save->progress();
@@ -135,7 +136,8 @@ AsyncSaveOperation::AsyncSaveOperation(const AsyncSaveResources& resources, cons
       ranks_(options.save.collectives, options.save.coordinator_rank) {}
 
 Result<AsyncSave> AsyncSaveOperation::run(const Result<const StateDict*>& state) {
-  // The writer would keep the save, and its arena, until the deadline: an exception must not pass by either.
+  // Without abandon() the writer would keep the save and the arena until the deadline. attempt() makes exceptions
+  // errors, so that exceptions reach abandon(), too.
   Result<AsyncSave> save = attempt([&] { return take_steps(state); });
   if (!save && shared_) shared_->abandon(save.error());
   return save;
@@ -208,7 +210,7 @@ Result<std::string> AsyncSaveOperation::prepare(const Result<const StateDict*>& 
   return encode_vote(vote);
 }
 
-// What step 5 copies by the plan, and its samples.
+// Lists the copies of step 5 by the plan, and samples the tensors.
 Result<void> AsyncSaveOperation::list_copies() {
   SharedState& shared = *shared_;
   CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan_->items));
@@ -315,7 +317,7 @@ Result<AsyncSave> AsyncSaveOperation::begin() {
   request.deadlines = save.deadlines;
   request.umask = os::current_umask();
   shared.arena->forget_staged();
-  is_with_writer_ = true;  // who tells the other ranks from now on
+  is_with_writer_ = true;  // from now on the writer reports a failure to the remaining ranks
   CAIRN_TRY(shared.save->begin(request));
   AsyncSave handle;
   handle.staging = shared.staging.get_future().share();
@@ -337,11 +339,11 @@ Result<AsyncSave> AsyncSaveOperation::begin() {
   return handle;
 }
 
-// Step 5. It may have a thread of its own, which no exception must leave.
+// Step 5. May run on a background thread, so no exception may leave the function.
 void AsyncSaveOperation::stage(SharedState& shared, const staging::CopyOptions& options) {
   Result<void> staged = attempt([&] { return staging::copy_into(*shared.arena, shared.copies, options); });
   (void)attempt([&]() -> Result<void> {
-    if (staged) return shared.save->staged();  // if the writer is lost, the write future says so
+    if (staged) return shared.save->staged();  // the write future reports a lost writer
     shared.abandon(staged.error());
     return {};
   });
@@ -353,8 +355,9 @@ void AsyncSaveOperation::stage(SharedState& shared, const staging::CopyOptions& 
   shared.staging.set_value(std::move(staged));
 }
 
-// After step 2 and before step 4 the others do not know of this rank: its writer has not taken its place. A storage
-// that hangs does not keep the caller: the others then wait until the deadline.
+// Between step 2 and step 4 this rank's writer has no lease, so the writers of the remaining ranks can't see that the
+// rank has failed. If the storage hangs, the caller continues after the deadline of the call; the remaining ranks then
+// wait until their deadline.
 void AsyncSaveOperation::write_failure_mark(const Error& reason) const {
   if (ranks_.size() == 1 || ranks_.is_coordinator() || !ticket_) return;
   const commit::RankPlace place{number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),

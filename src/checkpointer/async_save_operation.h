@@ -1,7 +1,7 @@
-// AsyncSaveOperation: one asynchronous save on one rank, from the state to the moment when the writer goes on alone.
-// The steps stand at the top of async_save_operation.cc.
+// AsyncSaveOperation: one asynchronous save on one rank, from the state dict to the moment when the writer continues
+// without the trainer. The steps stand at the top of async_save_operation.cc.
 //
-// One thread at a time.
+// Threads: one at a time.
 #pragma once
 
 #include <cairn/async_checkpointer.h>
@@ -22,13 +22,14 @@
 
 namespace cairn::checkpointer {
 
-// What a trip takes from its checkpointer. All outlive it.
+// The checkpointer's objects that an operation uses. All outlive the operation.
 struct AsyncSaveResources {
   staging::ArenaPool* arenas = nullptr;
   std::size_t copy_threads = 0;
   writer::SaveWriter* writer = nullptr;
   StagedPlans* plans = nullptr;
-  // Runs the work on a thread of its own, which is joined before the checkpointer ends. kUnavailable if there is none.
+  // Runs the work on a new thread, which is joined before the checkpointer ends. kUnavailable if no thread can be
+  // started.
   std::function<Result<void>(std::function<void()>)> in_background;
 };
 
@@ -37,7 +38,7 @@ class AsyncSaveOperation {
   AsyncSaveOperation(const AsyncSaveResources& resources, const std::filesystem::path& directory,
                      const AsyncSaveOptions& options);
 
-  // `state` may be why there is none. Call it once.
+  // `state`: the state dict, or the error because of which the caller has none. Call run() once.
   Result<AsyncSave> run(const Result<const StateDict*>& state);
 
  private:
@@ -57,15 +58,15 @@ class AsyncSaveOperation {
   std::string terms() const;
 
   const AsyncSaveResources& resources_;
-  std::string directory_;  // absolute: a writer process stands elsewhere
+  std::string directory_;  // absolute: a writer process has a different working directory
   const AsyncSaveOptions& options_;
   std::string checkpoint_id_;
   Ranks ranks_;
   SaveItems items_;
   std::string local_plan_;
   std::shared_ptr<const StagedPlan> plan_;
-  std::shared_ptr<const StagedPlan> listed_;               // whose copies are listed
-  std::shared_ptr<const commit::CommitPlan> commit_plan_;  // at the coordinator, of a plan that is being made
+  std::shared_ptr<const StagedPlan> listed_;               // the plan of the listed copies
+  std::shared_ptr<const commit::CommitPlan> commit_plan_;  // the coordinator's, of a new plan
   std::optional<commit::SaveTicket> ticket_;
   std::shared_ptr<SharedState> shared_;
   bool is_with_writer_ = false;

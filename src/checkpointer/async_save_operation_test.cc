@@ -1,5 +1,5 @@
-// What is thrown in the middle of an asynchronous save, memory running out most likely: neither the arena nor the
-// directory then waits for a deadline.
+// Exceptions in the middle of an asynchronous save (bad_alloc, most likely): the save releases the arena and the
+// directory at once, not after a deadline.
 #include "checkpointer/async_save_operation.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace cairn::checkpointer {
 namespace {
 
-// Memory runs out at one call of its saves.
+// A writer whose saves throw bad_alloc at one call.
 class ThrowingWriter final : public writer::SaveWriter {
  public:
   enum class Call : std::uint8_t { kBegin, kStaged };
@@ -64,14 +64,14 @@ class AsyncSaveOperations : public testing::Test {
     return AsyncSaveOperation(resources, directory_, options).run(&state_.dict());
   }
 
-  // There is one arena: whoever does not get it at once would wait for the deadline.
+  // The pool has one arena: if the failed save had kept the arena, the next save would wait for the deadline.
   void expect_to_save_well() {
     writer::ThreadWriter writer;
     const auto saved = save(writer);
     ASSERT_TRUE(saved) << saved.error().what();
     ASSERT_TRUE(saved->write.get()) << saved->write.get().error().what();
     const std::filesystem::directory_iterator files(directory_);
-    EXPECT_EQ(std::distance(begin(files), end(files)), 2);  // a file, and `.metadata`
+    EXPECT_EQ(std::distance(begin(files), end(files)), 2);  // a data file and `.metadata`
   }
 
   storage::ScratchDirectory scratch_;
@@ -97,7 +97,7 @@ TEST_F(AsyncSaveOperations, EndWhenTheWriterCannotBegin) {
   expect_to_save_well();
 }
 
-// It sees for itself that they are all there.
+// Although staged() throws, the writer sees in the arena that all bytes have arrived.
 TEST_F(AsyncSaveOperations, GoOnInTheBackgroundWhenTheWriterCannotBeToldOfTheBytes) {
   ThrowingWriter writer(ThrowingWriter::Call::kStaged);
   std::jthread background;

@@ -1,4 +1,4 @@
-// CatalogBuilder: the catalog of a save, put together item by item as their places become known.
+// CatalogBuilder: builds the catalog of a save, item by item.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -12,8 +12,8 @@ namespace cairn::checkpointer {
 
 class CatalogBuilder {
  public:
-  // An item and where it lies. Items of one tensor agree on dtype and shape; `path` is empty if the key has none. The
-  // memory of `item.fqn` outlives the builder.
+  // Adds an item and its location. Items of one tensor agree on dtype and shape. `path` is empty if the key has no
+  // path. The memory of `item.fqn` outlives the builder.
   void add(const plan::LocalItem& item, const Box& box, const Path& path, const ItemLocation& location);
 
   Catalog& catalog() { return catalog_; }

@@ -1,4 +1,4 @@
-// The directories that may hold checkpoints: a root and the directories in it.
+// The directories that may hold checkpoints: a root and the root's directories.
 #pragma once
 
 #include <cairn/result.h>
@@ -9,13 +9,13 @@
 
 namespace cairn::checkpointer {
 
-// Whether the directory has the name of a private folder, in which a save works.
+// Whether the directory has the name of a save's private folder.
 bool is_private_folder(const std::filesystem::path& path);
 
 using CheckpointDirectories = std::vector<std::filesystem::path>;
 
-// `root` first, then the directories in it, and the links to directories, in no order. The private folders of saves are
-// left out. Nullopt if there is no `root`; kInvalidArgument if it is not a directory.
+// `root` first, then its directories and its links to directories, in no order, without the private folders of saves.
+// Nullopt if `root` is missing; kInvalidArgument if `root` is not a directory.
 Result<std::optional<CheckpointDirectories>> checkpoint_directories(const std::filesystem::path& root);
 
 }  // namespace cairn::checkpointer

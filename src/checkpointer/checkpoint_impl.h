@@ -18,26 +18,26 @@
 
 namespace cairn {
 
-// Tells a checkpoint from any other that was in its place: equal only for the same save.
+// Identifies a checkpoint: two checkpoints in one directory, of two saves, have two identities.
 std::string identity_of(const commit::MetadataInPlace& metadata);
 
-// Immutable but for the files, which are opened on first use under a lock. Each was whole and the right one then; the
-// storage may close it and open it again, so with very many files a read may still find that one is gone (kNotFound).
+// Immutable except for the data files, which are opened and checked on first use, under a lock. The storage may close a
+// file and reopen the file later, so with very many files a read may find a file missing after the check (kNotFound).
 struct Checkpoint::Impl {
   std::unique_ptr<storage::Storage> storage;
   Catalog catalog;
   std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it
   std::string metadata_name;
-  std::string identity;  // as identity_of() the metadata
+  std::string identity;  // identity_of() the metadata
 
-  // Whether the metadata in the directory is no longer the one that was opened.
+  // Whether the directory now holds the metadata of a different checkpoint.
   bool replaced() const;
 
-  // The data file that holds an item of `fqn`. Fails with kCorrupt if the metadata names no bytes for it, and with
-  // kUnsupported if they went through a stream transform.
+  // The data file that holds an item of `fqn`. kCorrupt if the metadata names no bytes for the item; kUnsupported if
+  // the item's bytes went through a stream transform.
   Result<const data_file::DataFile*> file_of(const ItemLocation& location, std::string_view fqn, bool follow_links);
 
-  // Data file `index` of the catalog. The pointer lives as long as this object.
+  // Data file `index` of the catalog. The pointer is valid for the lifetime of the Impl.
   Result<const data_file::DataFile*> file(std::uint32_t index, bool follow_links);
 
  private:

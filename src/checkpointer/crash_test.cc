@@ -1,4 +1,4 @@
-// One save after another on a disk that forgets what was not synced, with a failure at every single operation.
+// Sequences of saves on a model disk, which loses unsynced data at a power failure, with a fault at each operation.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -19,12 +19,12 @@ using storage::ModelStorage;
 bool save_step(ModelStorage& disk, int step) {
   const SampleState state(step);
   SaveOptions options;
-  options.thread_count = 1;  // so that operations have the same numbers in every run
+  options.thread_count = 1;  // makes the order of operations deterministic
   options.checkpoint_id = "model";
   return checkpointer::save_into({"model", ModelStorage::opening(disk)}, state.dict(), options).has_value();
 }
 
-// The step that is found, 0 if there is no checkpoint, -1 if what is there is broken or a mixture.
+// The step of the checkpoint; 0 without a checkpoint, -1 if the checkpoint is damaged or mixes steps.
 int load_step(ModelStorage& disk) {
   const auto checkpoint = checkpointer::open_in(ModelStorage::view_of(disk));
   if (!checkpoint) return checkpoint.error().code() == ErrorCode::kNotFound ? 0 : -1;
@@ -53,7 +53,7 @@ TEST(Crash, AtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
       } else {
         EXPECT_TRUE(found == 1 || found == 2) << found;
       }
-      // And life goes on.
+      // A later save succeeds.
       EXPECT_TRUE(save_step(disk, 3));
       EXPECT_EQ(load_step(disk), 3);
     }
@@ -61,8 +61,8 @@ TEST(Crash, AtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
   }
 }
 
-// Saves step 2 over step 1 by a process that is killed at operation `kill_at`, and returns the dead save; nullopt if
-// the save ended before, or left no folder.
+// A process saves step 2 over step 1 and is killed at operation `kill_at`. Returns the dead save; nullopt if the save
+// ended earlier or left no private folder.
 std::optional<writer::DeadSave> save_and_be_killed(ModelStorage& disk, std::uint64_t kill_at) {
   EXPECT_TRUE(save_step(disk, 1));
   disk.crash_at(disk.operation_count() + kill_at);
@@ -78,8 +78,8 @@ std::optional<writer::DeadSave> save_and_be_killed(ModelStorage& disk, std::uint
   return std::nullopt;
 }
 
-// The writer process is killed at every operation of a save; what settles its save then loses its power, or sees one
-// operation fail, at every one of its own.
+// The writer process is killed at each operation of a save. The clean-up of the dead save then has, at each operation
+// of the clean-up, a power failure or a failed operation.
 TEST(Crash, WhileADeadSaveIsSettledLeavesTheOldOrTheNewCheckpoint) {
   std::uint64_t settled = 0;
   for (std::uint64_t kill_at = 0;; ++kill_at) {
@@ -138,11 +138,11 @@ TEST(Crash, AFailedOperationFailsTheSaveAndLeavesTheOldCheckpoint) {
     const bool fired = disk.fault_fired();
     const int found = load_step(disk);
     if (saved) {
-      EXPECT_EQ(found, 2);  // what failed was the removal of leftovers
+      EXPECT_EQ(found, 2);  // only the removal of leftovers failed
     } else if (found == 1) {
-      EXPECT_LE(disk.list("").value().size(), files_before + 1);  // at most a folder that could not be removed
+      EXPECT_LE(disk.list("").value().size(), files_before + 1);  // plus a folder, if its removal failed
     } else {
-      EXPECT_EQ(found, 2);  // the sync after the rename: both states are kept
+      EXPECT_EQ(found, 2);  // the sync after the rename failed: the files of both checkpoints are kept
     }
     if (!fired) break;
   }

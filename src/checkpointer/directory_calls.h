@@ -1,4 +1,5 @@
-// Directory calls: save, its steps, and open on any Storage; the public functions are these on a POSIX directory.
+// Directory calls: save, the steps of a save, and open on any Storage. The public functions call them with a POSIX
+// directory.
 #pragma once
 
 #include <cairn/checkpoint.h>
@@ -15,10 +16,10 @@
 
 namespace cairn::checkpointer {
 
-// A directory of a file system. Opening makes it if need be.
+// A directory of a file system. Opening creates a missing directory.
 SaveDirectory made_directory(const std::filesystem::path& directory);
 
-// As cairn::save; `options.checkpoint_id` is recorded as it is.
+// As cairn::save, but `options.checkpoint_id` is recorded unchanged, also if empty.
 Result<SaveReport> save_into(const SaveDirectory& directory, const StateDict& state, const SaveOptions& options);
 
 // As SaveClaim::make and RankShare::write.

@@ -30,7 +30,7 @@ State state_of(const os::ProcessIdentity& process) {
   return State::kUnknown;
 }
 
-// Nullopt if there is no such lease (any more).
+// Nullopt if the lease is missing.
 std::optional<SaveInFlightWriter> writer_of(const storage::Storage& storage, const std::string& lease,
                                             std::optional<std::uint32_t> rank, SaveInFlight& save) {
   const Result<double> touched_at = storage.touched_at(lease);
@@ -38,7 +38,7 @@ std::optional<SaveInFlightWriter> writer_of(const storage::Storage& storage, con
   if (!touched_at || !now) return std::nullopt;
   SaveInFlightWriter writer;
   writer.rank = rank;
-  writer.seconds_since_sign = std::max(*now - *touched_at, 0.0);  // the storage's clock may be ahead
+  writer.seconds_since_sign = std::max(*now - *touched_at, 0.0);  // the storage's clock may be ahead of `now`
   const auto holder = commit::read_lease(storage, lease);
   writer.is_readable = holder && *holder;
   if (!writer.is_readable) return writer;
@@ -57,7 +57,8 @@ std::optional<SaveInFlightWriter> writer_of(const storage::Storage& storage, con
   return writer;
 }
 
-// Nullopt if its folder has gone meanwhile, or can't be listed for another reason than that it is another user's.
+// Nullopt if the private folder is gone or can't be listed. A folder of a different user (EACCES) gives a save that is
+// not readable.
 std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& save_id) {
   SaveInFlight save;
   save.save_id = save_id;
@@ -77,7 +78,7 @@ std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& sav
   if (seen->decision) {
     save.decision = seen->decision->failure ? SaveInFlight::Decision::kFailed : SaveInFlight::Decision::kCommitted;
   }
-  const auto clock = commit::StorageClock::of_this_host();  // nothing is changed here
+  const auto clock = commit::StorageClock::of_this_host();  // the storage's clock would touch a file
   const Result<bool> run_out = commit::lease_has_run_out(storage, marks.folder(), clock);
   save.is_leftover = run_out && *run_out;
   return save;
@@ -100,7 +101,8 @@ Result<std::vector<SaveInFlight>> saves_in(const fs::path& directory) {
   return saves;
 }
 
-// `root` first, then the directories in it by name; links to directories that are among these are left out.
+// `root` first, then the directories in `root` by name. Of a directory and the links to that directory only the
+// directory is listed.
 Result<std::vector<fs::path>> directories_below(const fs::path& root) {
   CAIRN_TRY_ASSIGN(auto found, checkpointer::checkpoint_directories(root));
   if (!found) return Error(ErrorCode::kNotFound, "no such directory").file(root.string());
@@ -125,7 +127,7 @@ Result<std::vector<SaveInFlight>> saves_in_flight(const fs::path& root) {
   CAIRN_TRY_ASSIGN(const std::vector<fs::path> directories, directories_below(root));
   for (const fs::path& directory : directories) {
     if (directory == root) continue;
-    // A directory that has gone since, or that this user may not enter, shows no saves.
+    // A directory that was removed meanwhile, or that the user may not enter, has no saves to show.
     auto inside = saves_in(directory);
     if (inside) std::move(inside->begin(), inside->end(), std::back_inserter(saves));
   }

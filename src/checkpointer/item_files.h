@@ -1,4 +1,4 @@
-// ItemFile: what one data file of a rank holds.
+// ItemFile: the items of one data file of a rank.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 namespace cairn::checkpointer {
 
 struct ItemFile {
-  std::vector<std::size_t> indices;            // of the items, in the order in which they lie in the file
+  std::vector<std::size_t> indices;            // of the items, in the order of the file
   std::vector<data_file::ItemSource> sources;  // the items
 };
 
-// The files that a rank with these items writes, in the order of their numbers. The coordinator's layout gives the
-// items the same order (save_layout.h). The memory of `sources` outlives the result.
+// The files that a rank writes for `sources`, in the order of the file numbers. The coordinator's layout computes an
+// equal order of files and items (save_layout.h). The memory of `sources` outlives the result.
 std::vector<ItemFile> item_files(std::span<const data_file::ItemSource> sources, bool file_per_item);
 
 }  // namespace cairn::checkpointer

@@ -22,13 +22,13 @@ std::uint64_t nanoseconds_since_1970() {
   return count > 0 ? static_cast<std::uint64_t>(count) : 0;
 }
 
-// The job of this process. `mutex` guards the other members.
+// The job of this process. `mutex` guards the members below.
 struct Job {
   std::mutex mutex;
-  pid_t pid = -1;  // of the process that drew `id`: a forked child draws its own
+  pid_t pid = -1;  // the process that drew `id`: a forked child draws a new id
   SaveId id;
   std::uint64_t start = 0;
-  std::uint64_t start_min = 1;  // after every other job whose checkpoint this process has opened
+  std::uint64_t start_min = 1;  // above the start of every job whose checkpoint this process has opened
   std::uint64_t save_number = 0;
 };
 
@@ -43,7 +43,7 @@ commit::SaveIdentity next_save_identity() {
   Job& job = this_job();
   const std::lock_guard lock(job.mutex);
   if (job.pid != getpid()) {
-    if (job.pid != -1) job.start_min = std::max(job.start_min, job.start + 1);  // a forked child comes after its parent
+    if (job.pid != -1) job.start_min = std::max(job.start_min, job.start + 1);  // orders the child after its parent
     job.pid = getpid();
     job.id = random_id();
     job.start = nanoseconds_since_1970();

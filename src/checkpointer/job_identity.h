@@ -1,8 +1,9 @@
-// JobIdentity: the job that this process is, when it started, and how many saves it has begun.
+// JobIdentity: the id of this process's job, the start of the job, and the number of saves begun.
 //
-// latest() orders checkpoints by the start of their job and by the number of the save within it. The start is the time
-// of the job's first save by this host's clock. Clocks of two hosts differ, so a job whose process has opened a
-// checkpoint of another job starts after that job, whatever the clock says.
+// latest() orders checkpoints by the start of the job and by the number of the save within the job. The start of a job
+// is the time of the job's first save by this host's clock. Clocks of two hosts differ: if a process has opened a
+// checkpoint of a job A, the start of the process's own job is set later than the start of A, against the clock if
+// necessary.
 #pragma once
 
 #include "commit/lease.h"
@@ -10,12 +11,12 @@
 
 namespace cairn::checkpointer {
 
-// The identity of the next save: a fresh save id, the job's id and the next number. A forked child is a job of its own.
+// The identity of the next save: a fresh save id, the job's id and the next number. A forked child is a new job.
 // Thread-safe.
 commit::SaveIdentity next_save_identity();
 
-// Later saves of this process are ordered after the saves of the job that committed `record`. Does nothing for a record
-// of this process's own job or without a start. Thread-safe.
+// Orders later saves of this process after the saves of the job that committed `record`. Does nothing for a record of
+// this process's own job, and for a record without a start. Thread-safe.
 void order_saves_after(const manifest::CommitRecord& record);
 
 }  // namespace cairn::checkpointer

@@ -52,13 +52,13 @@ Result<void> wait_for_saves(const fs::path& root, const LatestOptions& options) 
   return {};
 }
 
-// A checkpoint that may be the newest.
+// A checkpoint that latest() compares.
 struct Candidate {
   fs::path directory;
   fs::file_time_type time;  // of its metadata
   std::optional<manifest::CommitRecord> record;
 
-  // Whether the commit record orders it, and not a file's time.
+  // Whether the commit record orders the candidate; otherwise the time of the metadata does.
   bool has_job_start() const { return record && record->job_start != 0; }
 };
 
@@ -114,7 +114,7 @@ Result<void> check_whole(const Candidate& candidate) {
   return {};
 }
 
-// Finds candidates, and tells the caller of those that can't be used.
+// Finds the candidates, and reports unusable checkpoints to LatestOptions::passed_over.
 class Search {
  public:
   explicit Search(const LatestOptions& options) : options_(options) {}
@@ -135,7 +135,7 @@ class Search {
  private:
   void look_at(const fs::path& directory, const std::string& metadata_name) {
     Result<std::optional<Candidate>> found = candidate_in(directory, metadata_name);
-    if (!found && found.error().code() == ErrorCode::kNotFound) return;  // removed since it was listed
+    if (!found && found.error().code() == ErrorCode::kNotFound) return;  // removed after the listing
     if (!found) return pass_over(directory, std::move(found).error());
     if (!*found) return;
     std::vector<Candidate>& kind = (*found)->has_job_start() ? by_record_ : by_time_;

@@ -1,11 +1,12 @@
-// A load, by one process or by many ranks together: all load from one checkpoint, or none does.
+// A load, by one process or by several ranks: all ranks load from one checkpoint, or all ranks fail.
 //
-// 1. Every rank checks everything that the metadata and the files' ends can tell, opens every file that it needs, and
-//    reads its values. No target has changed.
-// 2. All ranks hear from all: who failed, and which checkpoint each looks at. An overwrite removes the old files, and
-//    may come between two ranks: then all begin again (kReplaced).                                    [all-gather]
-// 3. Every rank fills its tensors, and at last puts its values into place.
-// 4. All ranks hear from all whether that went well.                                                   [all-gather]
+// 1. Every rank checks what the metadata and the trailers of the data files allow to check, opens its files, and reads
+//    its values. No target has changed.
+// 2. The ranks exchange failures and the identities of their checkpoints. A concurrent save with overwrite may replace
+//    the checkpoint, and remove the old files, between the opens of two ranks; then all ranks restart (kReplaced).
+//                                                                                                       [all-gather]
+// 3. Every rank fills its tensors, and then stores its values.
+// 4. The ranks exchange the outcomes of step 3.                                                         [all-gather]
 #include <cairn/checkpoint.h>
 
 #include <algorithm>
@@ -24,9 +25,10 @@
 namespace cairn {
 namespace {
 
-// How often a load starts again because another save replaced the checkpoint under it.
+// The number of restarts of a load after saves have replaced the checkpoint during the load.
 constexpr int kRestartsMax = 8;
-// Before the first of them, doubled for each: a network file system may show the old metadata for a while.
+// The pause before the first restart, doubled for each further restart: a network file system may show the old metadata
+// for a while.
 constexpr std::chrono::milliseconds kRestartPause{5};
 
 class Loader {
@@ -34,9 +36,9 @@ class Loader {
   Loader(const Checkpoint& checkpoint, Checkpoint::Impl& impl, StateDict& state, const LoadOptions& options)
       : checkpoint_(checkpoint), impl_(impl), state_(state), options_(options) {}
 
-  // Plans every read and opens every file; writes to no target. Callers of DCP match the texts of its errors, so
-  // missing keys and another size are reported in DCP's words. After the first missing key only missing keys are looked
-  // for.
+  // Plans every read and opens every file; writes to no target. Callers of DCP match the texts of DCP's errors, so
+  // missing keys and differing sizes are reported in DCP's words. After the first missing key prepare() only collects
+  // further missing keys.
   Result<void> prepare() {
     for (std::size_t i = 0; i < state_.entries().size(); ++i) {
       Entry& entry = state_.entries()[i];
@@ -65,7 +67,7 @@ class Loader {
   }
 
   Result<LoadReport> execute() {
-    // Targets that share memory are filled one after the other, so that one of them wins whole.
+    // One thread fills targets that share memory: the shared bytes then come whole from the last target.
     const std::size_t thread_count = targets_overlap() ? 1 : options_.thread_count;
     const data_file::ReadOptions read_options{options_.verify, thread_count, options_.direct_io, options_.interrupted};
     CAIRN_TRY_ASSIGN(const data_file::ReadCounts counts, data_file::read_tensors(reads_, read_options));
@@ -76,14 +78,14 @@ class Loader {
   }
 
  private:
-  // A value that waits until all else has gone well.
+  // A value that is stored after all tensors were read.
   struct NewValue {
     std::size_t entry;
     Value value;
     std::string payload;
   };
 
-  // A shape as torch prints it.
+  // A shape in torch's notation.
   static std::string size_text(const Extents& shape) { return "torch.Size(" + to_string(shape) + ")"; }
 
   static Error kind_differs(const Entry& entry, std::string_view expected, std::string_view actual) {
@@ -151,7 +153,8 @@ class Loader {
     return {file, tensor.fqn, std::move(stored), in_chunk, std::move(part)};
   }
 
-  // Whether any two reads may write the same bytes; views that are interleaved count too.
+  // Whether the memory ranges of any two reads overlap. Interleaved views overlap by this count, although they share no
+  // byte.
   bool targets_overlap() const {
     std::vector<std::pair<std::intptr_t, std::intptr_t>> ranges;
     for (const data_file::TensorRead& read : reads_) {
@@ -199,11 +202,11 @@ class Loader {
   std::vector<NewValue> values_;
 };
 
-// What a rank says of itself at step 2, before the identity of its checkpoint.
-constexpr char kPartial = 'p';  // keys that the checkpoint lacks stay as they are
+// The first byte of a rank's message of step 2; the identity of the checkpoint follows.
+constexpr char kPartial = 'p';  // allow_partial: entries without a key in the checkpoint stay unchanged
 constexpr char kWhole = 'w';
 
-// Whether all ranks look at one checkpoint.
+// kReplaced unless all ranks have opened one checkpoint.
 Result<void> check_same(const std::vector<std::string>& seen) {
   for (std::size_t rank = 0; rank < seen.size(); ++rank) {
     if (seen[rank].substr(1) == seen[0].substr(1)) continue;
@@ -215,8 +218,8 @@ Result<void> check_same(const std::vector<std::string>& seen) {
   return {};
 }
 
-// Several ranks may fail for several reasons; that the checkpoint was replaced explains the others, but not that a rank
-// was told to stop: it does not come again.
+// Ranks may fail for different reasons. A replaced checkpoint explains all of them except a cancellation: a cancelled
+// rank takes no part in a restart. Therefore kCancelled comes first, then kReplaced.
 Error with_reason(Error error) {
   std::vector<Error> replaced;
   for (const Error& cause : error.causes()) {
@@ -230,7 +233,7 @@ Error with_reason(Error error) {
 
 Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options) const {
   checkpointer::Ranks ranks(options.collectives, 0);
-  // A file that is gone although nothing is wrong: another save has taken the checkpoint's place.
+  // A data file is missing without damage if a save has replaced the checkpoint meanwhile: kReplaced.
   const auto explain = [this](Error error) {
     if (error.code() != ErrorCode::kNotFound || !impl_->replaced()) return error;
     return Error(ErrorCode::kReplaced, "the checkpoint was replaced while it was being read")
@@ -246,7 +249,8 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
   if (!seen) return with_reason(seen.error());
   CAIRN_TRY(check_same(*seen));
   Result<LoadReport> report = ranks.attempt([&] { return loader.execute(); });  // (3)
-  // Keys that a second load from another checkpoint would leave alone may hold bytes of this one by now.
+  // With allow_partial a restart could mix two checkpoints: keys that the second checkpoint lacks would keep bytes of
+  // the first.
   const bool final = std::any_of(seen->begin(), seen->end(), [](const std::string& it) { return it[0] == kPartial; });
   Result<std::string> done{std::string()};
   if (!report) done = final ? report.error() : explain(report.error());
@@ -262,7 +266,7 @@ Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state
     Result<LoadReport> report =
         checkpoint ? checkpoint->load(state, options) : Result<LoadReport>(abandon_load(checkpoint.error(), options));
     if (report) return report;
-    // All ranks come to the same answer: the error is the same on all.
+    // All ranks decide alike, because all ranks have equal errors.
     const bool again = report.error().code() == ErrorCode::kReplaced && restarts < kRestartsMax;
     if (!again) return std::move(report).error().while_doing(where);
     std::this_thread::sleep_for(kRestartPause * (1 << restarts));

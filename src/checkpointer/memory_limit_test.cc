@@ -1,4 +1,4 @@
-// Asynchronous saves of a process in a real memory cgroup that has room for one copy of its state, not for two.
+// Asynchronous saves of a process in a real memory cgroup with room for one copy of the state, not for two copies.
 #include <cairn/async_checkpointer.h>
 #include <cairn/cairn.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class InASmallGroup : public testing::Test {
     if (!group_.why_not().empty()) GTEST_SKIP() << group_.why_not();
   }
 
-  // How a process of that group ends which runs `body`.
+  // Runs `body` in a child process in the cgroup; returns the child's exit status.
   int run(const std::function<void()>& body) const {
     const pid_t child = fork();
     if (child == 0) {
@@ -44,8 +44,8 @@ class InASmallGroup : public testing::Test {
     return status;
   }
 
-  // The first save is copied, and keeps its arena until the second, which finds no room, has asked twice whether to
-  // stop.
+  // The first save keeps its arena until the second save, which has no room for an arena, has called `interrupted`
+  // twice.
   void save_twice(bool heed_memory_limits) const {
     const std::vector<float> values(kElements, 1.5F);
     StateDict state;
@@ -83,7 +83,7 @@ class InASmallGroup : public testing::Test {
     EXPECT_EQ(options.stager->arena_count(), 1U);
     EXPECT_TRUE(verify(scratch_.path() / "second")->problems.empty());
 
-    // A state that never fits is refused with the figures, and the next save goes on as before.
+    // A state that exceeds the limit is refused; the error names the limit. The next save succeeds.
     StateDict large;
     for (const std::string key : {"a", "b", "c", "d"}) {
       EXPECT_TRUE(large.add_tensor(key, TensorView::contiguous(values.data(), DType::kFloat32, {kElements})));
@@ -109,7 +109,7 @@ TEST_F(InASmallGroup, TheSecondSaveWaitsForTheFirst) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-// This is what the limits are heeded for.
+// The counter-example: without the memory limits the kernel kills the process.
 TEST_F(InASmallGroup, AProcessThatHeedsNoLimitsIsKilled) {
   const int status = run([this] { save_twice(false); });
   EXPECT_TRUE(WIFSIGNALED(status));

@@ -1,4 +1,4 @@
-// Asynchronous saves that wait for memory which an earlier save holds: on a machine whose limits are files of the test.
+// Asynchronous saves that wait for the memory of an earlier save. The memory limits are read from files of the test.
 #include <cairn/local_group.h>
 #include <gtest/gtest.h>
 
@@ -23,10 +23,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kMiB = os::MemoryFiles::kMiB;
 constexpr std::uint64_t kStateBytes = 8 * kMiB;
-// A wait for memory is a third of it. A writer that gets no core for so long would be given up.
+// A wait for memory lasts a third of kProgress. Long enough for a busy machine: a writer without progress for kProgress
+// is given up.
 constexpr std::chrono::seconds kProgress{3};
 
-// One of `count` ranks, with its part of the state and all that its saves use.
+// One of `count` ranks: a part of the state, and the objects that a save uses.
 struct SavingRank {
   SavingRank(std::size_t rank, std::size_t count, std::shared_ptr<const os::MemoryLimits> limits)
       : row(kStateBytes / sizeof(float), static_cast<float>(rank)), arenas(3, std::move(limits)) {
@@ -35,7 +36,7 @@ struct SavingRank {
                                 {static_cast<std::int64_t>(count), columns}, {static_cast<std::int64_t>(rank), 0}));
   }
 
-  // The failure of the call or of the write. `meanwhile` is called again and again while the call waits.
+  // Returns the failure of the call or of the write. `meanwhile` is called repeatedly while the call waits.
   std::optional<Error> save(const std::filesystem::path& directory, Collectives* collectives = nullptr,
                             const std::function<void()>& meanwhile = {}) {
     const AsyncSaveResources resources{&arenas, 1, &writer, &plans, {}};
@@ -45,7 +46,7 @@ struct SavingRank {
     options.save.deadlines.progress = kProgress;
     options.save.interrupted = [&, end = Clock::now() + 5 * kProgress] {
       if (meanwhile) meanwhile();
-      return Clock::now() > end;  // so that the test fails if the wait has no limit
+      return Clock::now() > end;  // ends a wait without a limit, and fails the test
     };
     const auto saved = AsyncSaveOperation(resources, directory, options).run(&state);
     if (!saved) return saved.error();
@@ -53,7 +54,7 @@ struct SavingRank {
     return written ? std::nullopt : std::optional(written.error());
   }
 
-  // As an earlier save does whose upload takes long.
+  // Holds an arena, as an earlier save with a slow write does.
   std::shared_ptr<staging::Arena> hold_arena() {
     auto arena = arenas.take(kStateBytes + kMiB).value();
     EXPECT_TRUE(arena->make_present(0, kStateBytes + kMiB));
@@ -75,7 +76,7 @@ class SavesWithoutMemory : public testing::Test {
     files_.leave_in_task(1000 * kMiB);
   }
 
-  // Two ranks, one of which finds its memory limited.
+  // Two ranks; the memory of `limited_rank` is limited.
   void make_ranks(std::size_t limited_rank) {
     for (std::size_t rank = 0; rank < 2; ++rank) {
       ranks_[rank] = std::make_unique<SavingRank>(rank, 2, rank == limited_rank ? files_.limits() : nullptr);
@@ -119,7 +120,7 @@ TEST_F(SavesWithoutMemory, FailWithThatReasonOnceTheDirectoryIsClaimed) {
 
 TEST_F(SavesWithoutMemory, WaitAsLongAsTheEarlierSaveBeforeTheDirectoryIsClaimed) {
   SavingRank alone(0, 1, files_.limits());
-  expect_success(alone.save(directory_));  // its plan is known from here on
+  expect_success(alone.save(directory_));  // keeps the plan for the next save
   auto held = alone.hold_arena();
   files_.leave_in_task(kMiB);
   const auto release = [&, at = Clock::now() + 2 * kProgress / 3] {

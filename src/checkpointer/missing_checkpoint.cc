@@ -37,7 +37,7 @@ std::vector<fs::path> directories_in(const fs::path& root) {
 std::string checkpoints_among(const std::vector<fs::path>& directories, const std::string& metadata_name) {
   std::string text;
   std::size_t count = 0;
-  // Of too many directories the last ones: they are the newest.
+  // The last kLookedAtMax directories, which have the highest numbers, are the newest.
   const std::size_t first = directories.size() - std::min(directories.size(), kLookedAtMax);
   for (std::size_t i = first; i < directories.size(); ++i) {
     if (is_private_folder(directories[i]) || !holds_checkpoint(directories[i], metadata_name)) continue;
@@ -48,13 +48,13 @@ std::string checkpoints_among(const std::vector<fs::path>& directories, const st
   return text;
 }
 
-// The directory in which `directory` lies.
+// The directory that contains `directory`.
 fs::path parent_of(const fs::path& directory) {
   const fs::path parent = (directory.has_filename() ? directory : directory.parent_path()).parent_path();
   return parent.empty() ? fs::path(".") : parent;
 }
 
-// What the user may have meant instead of a directory that does not exist.
+// Names the checkpoints beside a missing directory, for a user who mistyped the name.
 std::string beside(const fs::path& directory, const std::string& metadata_name) {
   const fs::path parent = parent_of(directory);
   const std::string found = checkpoints_among(directories_in(parent), metadata_name);

@@ -13,12 +13,12 @@ namespace cairn::checkpointer {
 namespace {
 
 constexpr std::size_t kNamedMax = 8;      // keys that the text names
-constexpr std::size_t kExplainedMax = 3;  // keys of which it names the nearest
-constexpr std::size_t kNearestMax = 2;    // names for each of them
-constexpr std::size_t kPrefixesMax = 8;   // prefixes that are tried on all missing keys
-constexpr std::size_t kPlacesMax = 32;    // places in a key where a prefix is tried
+constexpr std::size_t kExplainedMax = 3;  // keys whose nearest keys the text names
+constexpr std::size_t kNearestMax = 2;    // nearest keys for each
+constexpr std::size_t kPrefixesMax = 8;   // prefixes tried on all missing keys
+constexpr std::size_t kPlacesMax = 32;    // places tried in a key
 
-// What wrappers of modules put before the names of the module's parameters.
+// The prefixes that module wrappers add to the names of a module's parameters.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kWrappers{{
     {"module.", "DistributedDataParallel"},
     {"_orig_mod.", "torch.compile"},
@@ -34,7 +34,7 @@ std::string_view fqn_of(const Catalog& catalog, const Catalog::KeyRef& key) {
   return key.is_tensor ? catalog.tensors[key.index].fqn : catalog.values[key.index].fqn;
 }
 
-// Components that the names in the checkpoint have and the missing keys lack, or the other way round.
+// Components by which keys of the checkpoint differ from missing keys: only one of the two sides has the components.
 struct Prefix {
   std::string text;
   bool is_in_checkpoint;
@@ -42,7 +42,7 @@ struct Prefix {
   bool operator==(const Prefix&) const = default;
 };
 
-// Whether `key` with the prefix added at the start of some component, or removed there, is in the checkpoint.
+// Whether the checkpoint holds `key` with the prefix inserted before a component, or removed before a component.
 bool explains(const Prefix& prefix, const Catalog& catalog, const std::string& key) {
   std::size_t places = 0;
   for (std::size_t at = 0; at != std::string::npos && places < kPlacesMax; ++places) {
@@ -59,7 +59,7 @@ bool explains(const Prefix& prefix, const Catalog& catalog, const std::string& k
   return false;
 }
 
-// The prefix by which all missing keys differ from keys of the checkpoint.
+// The prefix by which every missing key differs from a key of the checkpoint. Nullopt if no tried prefix fits.
 std::optional<Prefix> common_prefix(const Catalog& catalog, const std::vector<std::string>& missing) {
   std::vector<Prefix> candidates;
   for (const Catalog::KeyRef& key : catalog.keys) {

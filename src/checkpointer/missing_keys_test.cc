@@ -55,7 +55,7 @@ TEST(MissingKeys, APrefixThatExplainsOnlySomeIsNotNamed) {
   EXPECT_EQ(text, "Missing key in checkpoint state_dict: a.w (nearest: module.a.w), b.w");
 }
 
-// Without bounds: 10^10 pairs of names.
+// Without bounds the search would compare 10^10 pairs of names.
 TEST(MissingKeys, TheSearchIsBounded) {
   std::vector<std::string> in_checkpoint, missing;
   for (int i = 0; i < 100'000; ++i) {

@@ -18,7 +18,7 @@
 namespace cairn {
 namespace {
 
-// Far above any; keeps a mad file size from memory.
+// Far above the size of any real `.metadata`: bounds the memory for a damaged file size.
 constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;
 
 }  // namespace
@@ -87,7 +87,8 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
   auto decoded = dcp::decode_metadata(span);
   if (!decoded) return std::move(decoded).error().file(metadata_name);
   if (!*record && decoded->pickle_bytes != bytes.size()) {
-    // Stock torch writes nothing there, and without its magic, or cut short, a commit record is not recognised.
+    // Stock torch writes no bytes after the pickle, so the bytes are of a damaged commit record: the reader recognises
+    // no record that is cut short or lacks the magic.
     return Error(ErrorCode::kCorrupt, "what follows the pickle is no commit record")
         .file(metadata_name)
         .offset(decoded->pickle_bytes)

@@ -38,7 +38,7 @@ Result<std::vector<WrittenFile>> RankWriter::write(storage::Storage& storage, co
     files.push_back({std::move(private_name), &images_[i]});
   }
   CAIRN_TRY_ASSIGN(const std::vector<std::uint32_t> trailers, data_file::write_images(storage, files, options));
-  // Even if the last file was written just before: a save that was given up publishes nothing.
+  // The gate is closed: the save was given up, and must publish no file, even if all files are written.
   if (options.sources != nullptr && !os::Gate::Pass(options.sources).is_granted()) {
     return Error(ErrorCode::kCancelled, "the save was given up before its files were published");
   }

@@ -1,7 +1,8 @@
-// RankWriter: carries out one rank's part of a save: lays out its files, writes them, and gives them their final names
-// (steps 2 and 3 of commit/save_transaction.cc).
+// RankWriter: one rank's part of a save: lays out the rank's files, writes the files, and renames the files to their
+// final names (steps 2 and 3 of commit/save_transaction.cc).
 //
-// One thread at a time. The sources are views: their owners outlive write(), or the gate that it is given.
+// Threads: one at a time. The sources are views: the owners keep the memory until write() returns, or until the gate
+// in the options of write() is closed.
 #pragma once
 
 #include <cairn/result.h>
@@ -21,28 +22,28 @@
 
 namespace cairn::checkpointer {
 
-// Who writes, and into what.
+// The rank, and the properties of the save that its files depend on.
 struct RankPart {
   commit::SaveTicket ticket;
   std::uint32_t rank = 0;
-  std::uint32_t file_count = 0;  // of the whole save; 0 if nobody can say yet
+  std::uint32_t file_count = 0;  // of the whole save; 0 if unknown
   bool file_per_item = false;
 };
 
 class RankWriter {
  public:
-  // Decides which source goes where. Touches no storage.
+  // Places each source in a file. Uses no storage.
   static Result<std::unique_ptr<RankWriter>> make(const RankPart& part, std::span<const data_file::ItemSource> sources);
 
-  // Returns what there is to say of each file, in the order of names(). `storage` outlives this object. Call it once.
+  // Returns size and trailer checksum of each file, in the order of names(). `storage` outlives the RankWriter. Call
+  // write() once.
   Result<std::vector<WrittenFile>> write(storage::Storage& storage, const data_file::WriteOptions& options);
 
   // The final names of the files.
   const std::vector<std::string>& names() const { return names_; }
-  // Where each source lies; `file` counts in names().
+  // The location of each source; `file` is an index into names().
   const std::vector<ItemLocation>& locations() const { return locations_; }
-  // After write(): who decides what becomes of the files. Unless they are handed over, destroying this object withdraws
-  // them.
+  // After write(): the written files. The destructor withdraws the files unless RankFiles::hand_over() was called.
   commit::RankFiles& files() { return *files_; }
 
  private:
@@ -52,7 +53,7 @@ class RankWriter {
   RankPart part_;
   std::vector<std::string> names_;
   std::vector<ItemLocation> locations_;
-  std::vector<data_file::FileImage> images_;  // until they are written
+  std::vector<data_file::FileImage> images_;  // empty after write()
   std::optional<commit::RankFiles> files_;
 };
 

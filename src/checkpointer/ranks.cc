@@ -7,7 +7,7 @@
 namespace cairn::checkpointer {
 namespace {
 
-// What all ranks said, or the failures of those that failed.
+// The bytes of all ranks, or the failures of the failed ranks.
 Result<std::vector<std::string>> together(const std::vector<std::string>& messages) {
   std::vector<std::string> all;
   std::vector<Error> failures;

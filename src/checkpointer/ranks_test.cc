@@ -1,4 +1,4 @@
-// Saves and loads by several ranks: threads of this process, on real files and on a disk that forgets.
+// Saves and loads by several ranks, which are threads of the test, on real files and on a model disk.
 #include <cairn/cairn.h>
 #include <cairn/local_group.h>
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kRows = 64;
 constexpr std::int64_t kColumns = 40;
 
-// What one of `ranks` ranks holds at `step`: rows of a sharded tensor, a replica, a tensor and a value that all have,
-// and one of its own.
+// The state of one of `ranks` ranks at `step`: rows of a sharded tensor, a replica, a tensor and a value common to all
+// ranks, and a tensor that only the rank has.
 class RankState {
  public:
   RankState(std::int64_t rank, std::int64_t ranks, int step) : rank_(rank), step_(step) {
@@ -43,7 +43,7 @@ class RankState {
 
   StateDict& dict() { return state_; }
 
-  // The step that all of it is of: -1 for a mixture.
+  // The common step of all elements, -1 if the elements are of several steps.
   int found() const {
     const int step = static_cast<int>(*state_.value("step")->get_if<std::int64_t>());
     const std::int64_t begin = static_cast<std::int64_t>(sharded_.empty() ? 0 : sharded_[0]) % 100'000;
@@ -69,7 +69,7 @@ class RankState {
   StateDict state_;
 };
 
-// Runs `work` as each of `count` ranks; true for those that it succeeded on.
+// Runs `work` on `count` threads, one for each rank of a local group.
 void as_ranks(std::size_t count, const std::function<void(std::size_t, Collectives&)>& work) {
   std::vector<std::unique_ptr<Collectives>> group = make_local_group(count, std::chrono::seconds(30));
   std::vector<std::thread> threads;
@@ -112,7 +112,7 @@ TEST_F(ManyRanks, SaveTogetherAndEachGetsBackWhatItHad) {
   for (const std::size_t coordinator : {0u, 2u}) {
     const int step = static_cast<int>(coordinator) + 1;
     save_step(4, step, {.coordinator_rank = coordinator});
-    EXPECT_EQ(file_count(), 5u);  // a file of each, and `.metadata`
+    EXPECT_EQ(file_count(), 5u);  // one file per rank, and `.metadata`
     as_ranks(4, [&](std::size_t rank, Collectives& collectives) {
       RankState state(static_cast<std::int64_t>(rank), 4, 0);
       const auto report = load(directory_, state.dict(), {.collectives = &collectives});
@@ -191,7 +191,7 @@ TEST_F(ManyRanks, ChangeNoTargetIfOneCannotTakeWhatIsThere) {
 
 TEST_F(ManyRanks, ThatLeaveAHoleAreRefused) {
   as_ranks(2, [&](std::size_t rank, Collectives& collectives) {
-    RankState state(static_cast<std::int64_t>(rank), 3, 1);  // the third is missing
+    RankState state(static_cast<std::int64_t>(rank), 3, 1);  // of three ranks, the third is missing
     const auto report = save(directory_, state.dict(), {.collectives = &collectives});
     ASSERT_FALSE(report);
     EXPECT_EQ(report.error().code(), ErrorCode::kInvalidArgument);
@@ -200,7 +200,7 @@ TEST_F(ManyRanks, ThatLeaveAHoleAreRefused) {
   EXPECT_EQ(file_count(), 0u);
 }
 
-// As on machines without a shared file system: each rank has a directory of its own, with what an earlier job left.
+// Machines without a shared file system: each rank has a separate directory, one of them with a file of an earlier job.
 TEST_F(ManyRanks, SaveIntoDirectoriesOfTheirOwn) {
   fs::create_directories(directory_ / "1");
   std::ofstream(directory_ / "1" / "__1_0.distcp") << "of an earlier job";
@@ -213,7 +213,8 @@ TEST_F(ManyRanks, SaveIntoDirectoriesOfTheirOwn) {
   }
   EXPECT_TRUE(fs::exists(directory_ / "0" / ".metadata"));
   EXPECT_EQ(fs::file_size(directory_ / "1" / "__1_0.distcp"), 17u);
-  for (const auto& file : fs::directory_iterator(directory_ / "1")) {  // gathered in one place they are a checkpoint
+  for (const auto& file :
+       fs::directory_iterator(directory_ / "1")) {  // the files of both directories together are a checkpoint
     fs::copy(file, directory_ / "0", fs::copy_options::skip_existing);
   }
   RankState whole(0, 1, 0);
@@ -239,7 +240,7 @@ TEST_F(ManyRanks, SaveAloneUnderTheirOwnNames) {
 
 using storage::ModelStorage;
 
-// Makes the leases on the disk those of processes that have died.
+// Rewrites the leases on the disk as leases of dead processes.
 void bury_leases(ModelStorage& disk) {
   for (const storage::ListedFile& file : disk.list("").value()) {
     const std::string lease = file.name + "/lease";
@@ -247,14 +248,14 @@ void bury_leases(ModelStorage& disk) {
     auto text = storage::read_small(disk, lease, 4096);
     if (!text) continue;
     const std::size_t start = text->find("\nstart ");
-    if (start == std::string::npos) continue;  // garbled by the power cut: nobody can tell whose it was
+    if (start == std::string::npos) continue;  // garbled by the power failure: the lease names no process
     ASSERT_TRUE(disk.remove(lease));
     ASSERT_TRUE(disk.create_whole(lease, text->substr(0, start) + "\nstart 1\n", Durability::kDurable));
   }
 }
 
-// What each rank saved alone, and what all saved together, live in one directory without harm, also when one of the
-// saves dies at any operation.
+// Checkpoints of single ranks and of all ranks together share a directory. A save that dies, at any operation, damages
+// none of the checkpoints.
 TEST(CrashOfARankAlone, LeavesTheCheckpointsBesideItWhole) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);

@@ -1,20 +1,20 @@
-// A save, by one process or by many ranks together. One rank coordinates; alone, a process is its own coordinator.
+// A save, by one process or by several ranks. One rank is the coordinator; a process alone is its own coordinator.
 //
-// 1. Every rank describes its state: items, values serialised. Its local plan goes to the coordinator.   [gather]
-// 2. The coordinator claims the directory, decides who writes what (plan/global_save_plan.h), lays out every file and
-//    so knows `.metadata`. Each rank gets its assignment.                                                [scatter]
-// 3. Every rank writes its files and gives them their final names. It reports sizes and checksums.        [gather]
-// 4. The coordinator commits: one rename (commit/save_transaction.cc). All learn of it, and what the metadata is.
-// [broadcast]
+// 1. Every rank describes its state as items, with values serialised. The coordinator gets the local plans.  [gather]
+// 2. The coordinator claims the directory, assigns the items to ranks (plan/global_save_plan.h) and lays out the files,
+//    which determines `.metadata`. Each rank gets its assignment.                                           [scatter]
+// 3. Every rank writes its files, renames the files to their final names, and reports sizes and checksums.   [gather]
+// 4. The coordinator commits by one rename (commit/save_transaction.cc). All ranks get the outcome and the metadata.
+//                                                                                                         [broadcast]
 //
-// A rank that fails in a step still takes the next ones, with its error: so it reaches everybody, and nobody waits for
-// a rank that has given up. After step 3 only the coordinator withdraws: a rank that does not hear from it any more
-// can't know whether it has committed.
+// A rank that has failed still takes the remaining steps, with its error in place of a result: the error reaches all
+// ranks, and no rank waits for the failed rank. After step 3 a rank withdraws its files only on the coordinator's word:
+// a rank that has lost the coordinator can't know whether the save is committed.
 //
-// The calling thread plans and talks to the other ranks; whatever touches the storage is a task of the worker
-// (save_worker.h). If a call into the storage hangs in a task, that step fails on this rank like any other failure, and
-// all ranks hear of it in the next step. A storage that hangs in the commit itself leaves it unknown whether the save
-// is committed if the rename has begun; if the commit is synced, the save has succeeded, and only the cleaning is left.
+// The calling thread plans and exchanges messages with the remaining ranks. All storage calls are tasks of the worker
+// (save_worker.h). If a storage call hangs, the step fails on this rank, and all ranks get the failure in the next
+// step. If the storage hangs in the commit, the outcome is unknown once the rename has begun; once the commit is
+// synced, the save has succeeded, and only the clean-up is missing.
 #include <cairn/checkpoint.h>
 
 #include <optional>
@@ -49,7 +49,7 @@ using checkpointer::WorkerState;
 using checkpointer::WrittenFile;
 using data_file::ItemSource;
 
-// Steps 2 and 4: what only the coordinator does.
+// Steps 2 and 4, the coordinator's part.
 class Coordinator {
  public:
   Coordinator(SaveWorker& worker, const SaveOptions& options) : worker_(worker), options_(options) {}
@@ -78,7 +78,7 @@ class Coordinator {
     return assignments;
   }
 
-  // What everybody is told, encoded.
+  // The outcome for all ranks, encoded.
   Result<std::string> commit(const std::vector<std::string>& messages) {
     manifest::CommitRecord record;
     for (std::size_t rank = 0; rank < messages.size(); ++rank) {
@@ -119,7 +119,7 @@ class Save {
   Result<SaveReport> run(const SaveDirectory& directory, const StateDict& state) {
     Result<SaveReport> report = take_steps(directory, state);
     if (report) {
-      worker_.leave();  // the caller's function is not asked: its exception would hide that the save is committed
+      worker_.leave();  // does not call `interrupted`, whose exception would hide the commit
     } else {
       worker_.finish();
     }
@@ -148,7 +148,8 @@ class Save {
     return conclude(*received);
   }
 
-  // The group is lost at the very end. A commit is not undone because somebody can't hear of it: so say what is known.
+  // The broadcast of step 4 has failed. A commit is not undone if a rank can't be reached, so the error text states the
+  // known outcome.
   std::string_view without_decision() const {
     if (!ranks_.is_coordinator())
       return "waiting to hear whether the save is committed: it may be, look at the directory";
@@ -206,12 +207,12 @@ class Save {
       return outcome.error();
     }
     CAIRN_TRY_ASSIGN(checkpointer::Committed committed, checkpointer::decode_committed(*outcome));
-    if (!worker_.has_given_up()) {  // in the clean-up after the commit: that has been said
+    if (!worker_.has_given_up()) {  // else the clean-up hung, and a warning says so
       const auto remove = [](WorkerState& worker_state) -> Result<void> {
         worker_state.writer->files().remove_own_folder();
         return {};
       };
-      // An exception of the caller's function must not hide that the save is committed.
+      // An exception of `interrupted` must not hide the commit.
       const Result<void> cleaned = attempt([&] { return worker_.run("removing its private folder", remove); });
       if (!cleaned) committed.warnings.push_back(checkpointer::not_cleaned_up(cleaned.error()));
     }
@@ -231,9 +232,9 @@ class Save {
   const SaveOptions& options_;
   Ranks ranks_;
   SaveItems items_;
-  SaveWorker worker_;  // may be reading the items until it is destroyed, so it goes first
+  SaveWorker worker_;  // after items_: the worker may read the items until it is destroyed
   Coordinator coordinator_;
-  bool has_written_ = false;  // the worker has a RankWriter, unless it was given up before
+  bool has_written_ = false;  // the worker has a RankWriter, unless it gave up earlier
   std::uint64_t bytes_written_ = 0;
   SaveId save_id_;
 };

@@ -10,12 +10,13 @@ namespace {
 using data_file::ItemSource;
 using manifest::TrailerItem;
 
-// A growing value must not move what follows it at every save: its archive is padded to a size class.
+// Pads a value's archive to a size class: a value that grows slowly then does not move the items after the value at
+// every save.
 std::string padded(std::string archive) {
   const std::uint64_t length = torch_file::padded_length(archive.size());
   std::string unpadded = archive;
   Result<std::string> result = torch_file::pad_archive(std::move(archive), length);
-  return result ? std::move(*result) : std::move(unpadded);  // not a zip: stored as it is
+  return result ? std::move(*result) : std::move(unpadded);  // not a zip archive: stored without padding
 }
 
 }  // namespace

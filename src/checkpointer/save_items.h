@@ -1,6 +1,6 @@
-// SaveItems: what a state dict comes to when it is saved: one item for each entry, values already serialised.
+// SaveItems: the items of a state dict for a save: one item for each entry, values already serialised.
 //
-// Views into the state dict, which outlives it.
+// The items are views into the state dict, which outlives the SaveItems.
 #pragma once
 
 #include <cairn/result.h>
@@ -17,7 +17,8 @@
 
 namespace cairn::checkpointer {
 
-// An item that this rank is to write: `index` into its items, and the part of it if others write the rest.
+// An item for this rank to write: `index` into the rank's items, and the part of the tensor if further ranks write the
+// rest.
 struct AssignedItem {
   std::uint32_t index = 0;
   std::optional<Box> part;  // in the coordinates of the whole tensor
@@ -33,7 +34,7 @@ class SaveItems {
   // In the order of the entries.
   const std::vector<data_file::ItemSource>& sources() const { return sources_; }
 
-  // The items to write. kCorrupt if an assignment names what is not there.
+  // The items to write. kCorrupt if an assignment names a missing item or a part outside the item.
   Result<std::vector<data_file::ItemSource>> take(std::span<const AssignedItem> assigned);
 
  private:
@@ -41,7 +42,7 @@ class SaveItems {
   Result<data_file::ItemSource> part_of(const data_file::ItemSource& source, const Box& part);
 
   std::vector<data_file::ItemSource> sources_;
-  std::deque<std::string> archives_;  // stable addresses: the sources look into them
+  std::deque<std::string> archives_;  // stable addresses: `sources_` points into the strings
   std::deque<TensorEntry> parts_;     // likewise
 };
 

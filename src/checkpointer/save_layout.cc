@@ -10,7 +10,7 @@
 namespace cairn::checkpointer {
 namespace {
 
-// File names have six digits for the file's number.
+// A file name has six digits for the number of the file.
 constexpr std::size_t kFilesOfRankMax = 1'000'000;
 
 class LayoutMaker {
@@ -63,7 +63,7 @@ class LayoutMaker {
     return {};
   }
 
-  // The next file: it will be the catalog's file names_.size().
+  // Places the items of the next file, whose index in the catalog is names_.size().
   Result<void> place(const plan::LocalPlan& items, const std::vector<plan::WriteItem>& writes,
                      const std::vector<std::size_t>& file, std::vector<ItemLocation>& locations) const {
     std::uint64_t end = 0;

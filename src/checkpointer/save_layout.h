@@ -1,8 +1,8 @@
-// SaveLayout: all that the coordinator decides before the first byte is written: who writes what into which file, and
-// where each item will lie.
+// SaveLayout: the coordinator's decisions before the first byte is written: the rank, the file and the offset of each
+// item.
 //
-// Pure. Ranks that follow their assignments come to the same offsets (data_file/item_placement.h), so `.metadata` needs
-// nothing from them but that they are done.
+// Pure functions. Each rank computes the offsets of its items from its assignment, with equal results
+// (data_file/item_placement.h). Therefore the coordinator can make `.metadata` before the ranks have written.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -20,18 +20,18 @@ namespace cairn::checkpointer {
 struct SaveLayout {
   std::vector<SaveAssignment> assignments;  // by rank
   std::vector<std::uint32_t> file_counts;   // by rank
-  Catalog catalog;                          // its files are those of rank 0, then those of rank 1, ...
+  Catalog catalog;                          // files of rank 0 first, then of rank 1, ...
 };
 
-// The plans of all ranks, as they came, and who writes what of them.
+// The local plans of all ranks, and the rank that writes each of their items.
 struct PlannedSave {
   LocalPlans local;
-  plan::GlobalSavePlan global;  // looks into `local`
+  plan::GlobalSavePlan global;  // points into `local`
 };
 Result<PlannedSave> plan_together(const std::vector<std::string>& local_plans, bool dedup_to_lowest_rank);
 
-// The catalog is that of the save of `ticket`, and records `checkpoint_id`. `first_rank` is the number of the first
-// rank: not 0 if a rank saves alone.
+// The layout of the save of `ticket`; the catalog records `checkpoint_id`. `first_rank` is the number of the first
+// rank: greater than 0 only if a rank saves alone.
 Result<SaveLayout> lay_out_save(const PlannedSave& planned, const commit::SaveTicket& ticket, std::uint32_t first_rank,
                                 std::string checkpoint_id);
 

@@ -109,8 +109,7 @@ TEST_F(SaveLoad, ReadsABoxAcrossChunks) {
   std::vector<std::int32_t> values(24);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(i);
   StateDict state;
-  for (std::int64_t column = 0; column < 3;
-       ++column) {  // 4 x 6, cut into three 4 x 2 chunks that are strided in memory
+  for (std::int64_t column = 0; column < 3; ++column) {  // a 4 x 6 tensor in three strided 4 x 2 chunks
     const TensorView chunk{values.data() + 2 * column, DType::kInt32, {4, 2}, {6, 1}};
     ASSERT_TRUE(state.add_chunk(Path{"w"}, chunk, {4, 6}, {0, 2 * column}));
   }
@@ -189,8 +188,8 @@ TEST_F(SaveLoad, VerifyFindsEveryFlippedByte) {
   }
 }
 
-// A verification whose read hangs, and a Ctrl-C in the middle of a large one: python/tests/test_tool_verify.py and
-// test_interrupt.py.
+// python/tests/test_tool_verify.py and test_interrupt.py test a hanging read and a Ctrl-C in the middle of a large
+// checkpoint.
 TEST_F(SaveLoad, VerifyAsksTheCallingThreadUntilItIsInterrupted) {
   ASSERT_TRUE(save(directory_, SampleState(3).dict()));
   VerifyOptions options;
@@ -208,7 +207,7 @@ TEST_F(SaveLoad, VerifyAsksTheCallingThreadUntilItIsInterrupted) {
   questions = 0;
   const auto report = verify(directory_, options);
   EXPECT_EQ(questions, 1) << "asked again after a yes";
-  if (!report) {  // otherwise it had ended before it was told
+  if (!report) {  // else the check had ended before the interruption
     EXPECT_EQ(report.error().code(), ErrorCode::kCancelled);
   }
 }
@@ -225,7 +224,7 @@ TEST_F(SaveLoad, ADamagedCommitRecordIsNotTakenForNone) {
     EXPECT_EQ(opened.error().code(), ErrorCode::kCorrupt);
     EXPECT_EQ(opened.error().file(), ".metadata");
   }
-  // It keeps nobody from saving again, and what it named is still cleaned away.
+  // The damaged record does not prevent the next save, which also removes the files that the record named.
   ASSERT_TRUE(save(directory_, SampleState(2).dict()));
   EXPECT_TRUE(verify(directory_).value().problems.empty());
   EXPECT_EQ(names().size(), 2u);

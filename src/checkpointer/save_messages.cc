@@ -42,9 +42,10 @@ Result<std::string> encode_local_plan(std::span<const data_file::ItemSource> ite
       return std::move(described).error().key(source.entry->fqn);
     }
     if (!options.record_paths) item.path.clear();
-    const std::uint64_t bytes = source.tensor != nullptr ? static_cast<std::uint64_t>(item.box.element_count()) *
-                                                               item_bytes(item.dtype)  // countable: a StateDict's
-                                                         : source.bytes.size();
+    const std::uint64_t bytes = source.tensor != nullptr
+                                    ? static_cast<std::uint64_t>(item.box.element_count()) *
+                                          item_bytes(item.dtype)  // no overflow: checked by StateDict
+                                    : source.bytes.size();
     item.extent = {0, bytes, 0, bytes};
     message.push_back(source.tensor != nullptr && source.tensor->traits.replicated ? 1 : 0);
     manifest::append_item(message, item, 0);

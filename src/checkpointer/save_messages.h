@@ -1,8 +1,8 @@
-// Save messages: what the ranks of a save tell each other: local plans to the coordinator, assignments back, and at the
-// end what was written.
+// Save messages: the messages between the ranks of a save: local plans to the coordinator, assignments back, the
+// written files to the coordinator, and the outcome back.
 //
-// The coding stays within one job: ranks of one save run the same Cairn. What is read is checked all the same
-// (kCorrupt).
+// The coding is used within one job only: the ranks of a save run one version of Cairn. The decoders check every
+// message nevertheless (kCorrupt).
 #pragma once
 
 #include <cairn/result.h>
@@ -21,38 +21,39 @@
 
 namespace cairn::checkpointer {
 
-// --- Every rank to the coordinator: what it could write.
+// --- Every rank to the coordinator: the items that the rank could write.
 
 struct LocalPlanOptions {
   bool record_paths = true;
   bool file_per_item = false;
-  bool names_taken = false;  // this rank's directory, which may be another than the coordinator's, has files of its own
+  bool names_taken = false;  // this rank's directory, maybe not the coordinator's, already holds a file of DCP's name
 };
 Result<std::string> encode_local_plan(std::span<const data_file::ItemSource> items, const LocalPlanOptions& options);
 
-// The local plans of all ranks. Names are kept once, however many ranks have them.
+// The local plans of all ranks. A key that several ranks have is kept once.
 class LocalPlans {
  public:
-  // Takes the ranks in order. kUnsupported if the rank runs another version: it would lay out its files otherwise.
+  // Adds the plan of the next rank; call add() in the order of the ranks. kUnsupported if the rank runs a different
+  // version of Cairn: two versions may compute two layouts.
   Result<void> add(std::string_view message);
 
   std::span<const plan::LocalPlan> plans() const { return plans_; }
   // Whether any rank's directory holds files of an earlier save.
   bool names_taken() const { return names_taken_; }
   bool file_per_item(std::size_t rank) const { return file_per_item_[rank]; }
-  // The nested place of a key, as the first rank that has it says; empty if it has none.
+  // The path of a key in the nested state dict, from the first rank that has the key; empty if the key has no path.
   const Path& path_of(std::string_view fqn) const { return keys_.find(std::string(fqn))->second; }
 
  private:
   Result<plan::LocalItem> read_item(manifest::CodedReader& reader);
 
-  std::unordered_map<std::string, Path> keys_;  // its nodes stay where they are: the plans look into them
+  std::unordered_map<std::string, Path> keys_;  // `plans_` points into the nodes, which never move
   std::vector<plan::LocalPlan> plans_;
   std::vector<bool> file_per_item_;
   bool names_taken_ = false;
 };
 
-// --- The coordinator to every rank: what it shall write, and under which names.
+// --- The coordinator to every rank: the items that the rank writes, and the ticket that determines the file names.
 
 struct SaveAssignment {
   commit::SaveTicket ticket;
@@ -62,7 +63,7 @@ struct SaveAssignment {
 std::string encode_assignment(const SaveAssignment& assignment);
 Result<SaveAssignment> decode_assignment(std::string_view message);
 
-// --- Every rank to the coordinator: the files that it wrote.
+// --- Every rank to the coordinator: the files that the rank has written.
 
 struct WrittenFile {
   std::uint64_t size = 0;
@@ -71,9 +72,9 @@ struct WrittenFile {
 std::string encode_written(std::span<const WrittenFile> files);
 Result<std::vector<WrittenFile>> decode_written(std::string_view message);
 
-// --- The coordinator to every rank: what became of the save.
+// --- The coordinator to every rank: the outcome of the save.
 
-// The checkpoint that is now in place.
+// The result of a commit.
 struct Committed {
   std::string pickle;  // of `.metadata`
   std::vector<std::string> warnings;
@@ -82,8 +83,8 @@ std::string encode_committed(const Committed& committed);
 Result<Committed> decode_committed(std::string_view message);
 
 struct DecisionMessage {
-  std::string outcome;  // of encode_outcome(): Committed, or why not
-  // The files must stay although the save failed: the new checkpoint may be in place.
+  std::string outcome;  // of encode_outcome(): Committed, or the error
+  // Ranks must keep their files although the save failed: the new checkpoint may be in place.
   bool files_stay = false;
 };
 std::string encode_decision(const DecisionMessage& decision);

@@ -1,5 +1,5 @@
-// Synchronous saves whose storage hangs: they fail on every rank within their deadlines, never commit later, and read
-// nothing of the caller's memory once they have returned.
+// Synchronous saves whose storage hangs: the saves fail on every rank within the deadlines, never commit later, and do
+// not read the caller's memory after they have returned.
 #include <cairn/cairn.h>
 #include <cairn/local_group.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ using storage::short_for;
 
 constexpr std::chrono::minutes kGenerous{2};
 
-// A tensor whose pages can be taken away: reading them is then the end of the test.
+// A tensor whose pages can be made inaccessible: a read then kills the test with a signal.
 class Pages {
  public:
   explicit Pages(std::size_t bytes)
@@ -76,7 +76,7 @@ class SaveStalls : public testing::Test {
     return checkpointer::save_into(directory(), state, options);
   }
   Result<SaveReport> save_step(int step, const SaveOptions& options = {}) const {
-    return save_state(SampleState(step).dict(), options);  // the state is gone when this returns
+    return save_state(SampleState(step).dict(), options);  // the state is destroyed on return
   }
   int loaded_step() const {
     SampleState target(0);
@@ -88,7 +88,7 @@ class SaveStalls : public testing::Test {
     for (const auto& file : fs::directory_iterator(directory_.path())) names.push_back(file.path().filename().string());
     return names;
   }
-  // Until the thread of every save that was given up has ended: its storage is destroyed last.
+  // Waits until the threads of all saves that were given up have ended. A thread destroys its storage last.
   void await_end() const {
     const auto until = std::chrono::steady_clock::now() + kGenerous;
     while (blockade_.use_count() > 1) {
@@ -98,7 +98,7 @@ class SaveStalls : public testing::Test {
   }
 
   storage::ScratchDirectory directory_;
-  std::shared_ptr<Blockade> blockade_ = std::make_shared<Blockade>();  // owned by the storages too
+  std::shared_ptr<Blockade> blockade_ = std::make_shared<Blockade>();  // shared with the storages
 };
 
 void expect_stall(const Error& error) {
@@ -148,7 +148,7 @@ TEST_F(SaveStalls, OfTheRenameThatCommitsLeaveTheOutcomeUnknownAndSaySo) {
   EXPECT_EQ(loaded_step(), 2);
 }
 
-// Another save has the lock meanwhile, as if a file server had given it away.
+// A second save takes the lock during the hang, as if a file server had granted the lock twice.
 TEST_F(SaveStalls, OfTheRenameThatCommitsRemoveNothingLater) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(Call::kReplace);
@@ -221,7 +221,7 @@ TEST_F(SaveStalls, AreLeftByAnExceptionOfTheCallersFunction) {
   EXPECT_TRUE(names().empty());
 }
 
-// A sync of many bytes takes longer than other calls may.
+// A sync of many bytes may last longer than the grace time of the remaining calls.
 TEST_F(SaveStalls, DoNotIncludeASlowSyncAfterAnInterruption) {
   constexpr std::chrono::milliseconds kSync{2500};
   blockade_->block(Call::kFinish);
@@ -237,7 +237,7 @@ TEST_F(SaveStalls, DoNotIncludeASlowSyncAfterAnInterruption) {
   EXPECT_TRUE(since);
   if (!report) {
     EXPECT_EQ(std::string(report.error().what()).find("has not returned"), std::string::npos) << report.error().what();
-    EXPECT_TRUE(names().empty());  // the call has withdrawn its files itself
+    EXPECT_TRUE(names().empty());  // withdrawn before the return of the save
   }
 }
 
@@ -278,10 +278,10 @@ TEST_F(SaveStalls, OfTheCommitAreToldAlthoughTheCallersFunctionThrows) {
   EXPECT_EQ(loaded_step(), 3);
 }
 
-// Two ranks save step 2 together; the storage of `stuck` hangs, and only that rank has the options `of_stuck`.
+// Two ranks save step 2 together; the storage of rank `stuck` hangs, and only rank `stuck` has the options `of_stuck`.
 class SaveStallsOfRanks : public SaveStalls {
  protected:
-  // The errors, by rank.
+  // Returns the errors, by rank.
   std::vector<std::optional<Error>> save_by_two(std::size_t stuck, const SaveOptions& of_stuck) const {
     auto group = make_local_group(2, std::chrono::minutes(5));
     std::vector<std::optional<Error>> errors(2);
@@ -299,7 +299,7 @@ class SaveStallsOfRanks : public SaveStalls {
     for (std::thread& thread : threads) thread.join();
     return errors;
   }
-  // The caller's function throws once a call hangs.
+  // Options whose `interrupted` throws once a call hangs.
   SaveOptions throwing() const {
     SaveOptions options;
     options.interrupted = [this]() -> bool {
@@ -344,7 +344,7 @@ TEST_F(SaveStallsOfRanks, InTheCommitFailAllAndKeepTheFilesOfBothCheckpoints) {
   EXPECT_EQ(loaded_step(), 2);
 }
 
-// The rename may still happen, so no rank may withdraw files that it names.
+// The rename may still happen, so no rank may withdraw files that the new metadata names.
 TEST_F(SaveStallsOfRanks, InTheCommitKeepTheFilesEvenIfTheCallersFunctionThrows) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(Call::kReplace);
@@ -354,7 +354,7 @@ TEST_F(SaveStallsOfRanks, InTheCommitKeepTheFilesEvenIfTheCallersFunctionThrows)
   EXPECT_EQ(loaded_step(), 2);
 }
 
-// The save is committed when a rank removes what it does not need any more.
+// The save is committed before a rank removes its private folder.
 TEST_F(SaveStallsOfRanks, InTheCleaningAreNoFailureEvenIfTheCallersFunctionThrows) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(Call::kRemove);
@@ -406,7 +406,7 @@ TEST_F(SaveStepStalls, OfAWithdrawalEndTheDestructorToo) {
   EXPECT_TRUE(names().empty());
 }
 
-// The thread of a claim is not there, and the lock that it may have held stays locked.
+// In the child the claim's thread does not exist, and a lock that the thread held at the fork stays locked.
 TEST_F(SaveStepStalls, AreNoneInAForkedChildWhichCanOnlyDropItsClaim) {
   std::optional<SaveClaim> claim;
   {

@@ -47,7 +47,7 @@ namespace {
 
 std::string saving_to(const std::string& directory) { return "saving to '" + directory + "'"; }
 
-// Lets the caller of one function, and of no later one, interrupt the worker.
+// Gives the worker the `interrupted` of one call, and removes the function when the call ends.
 class InterruptScope {
  public:
   InterruptScope(checkpointer::SaveWorker& worker, const std::function<bool()>& interrupted) : worker_(worker) {
@@ -61,7 +61,7 @@ class InterruptScope {
   checkpointer::SaveWorker& worker_;
 };
 
-// What is committed must be readable: the metadata comes from elsewhere.
+// Decodes and checks the caller's metadata: a commit must not make an unreadable checkpoint.
 Result<Catalog> read_back(std::string_view metadata, const std::vector<PublishedFile>& files) {
   CAIRN_TRY_ASSIGN(dcp::DecodedMetadata decoded, dcp::decode_metadata(std::as_bytes(std::span(metadata))));
   std::unordered_set<std::string_view> names;
@@ -133,10 +133,10 @@ Result<SaveReport> SaveClaim::commit(std::string_view metadata, const std::vecto
   const InterruptScope interrupt_scope(impl_->worker, interrupted);
   Result<SaveReport> report = impl_->commit(metadata, files);
   if (report) {
-    impl_->worker.leave();  // `interrupted` is not asked: its exception would hide that the save is committed
+    impl_->worker.leave();  // does not call `interrupted`, whose exception would hide the commit
     return report;
   }
-  impl_->worker.finish();  // what it has not committed is withdrawn before the caller hears of it
+  impl_->worker.finish();  // withdraws the files before the caller gets the error
   return std::move(report).error().while_doing(saving_to(impl_->directory));
 }
 

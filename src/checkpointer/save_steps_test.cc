@@ -1,4 +1,4 @@
-// The steps of a save by a caller who passes tickets and results between the ranks himself.
+// The steps of a save, by a caller that passes tickets and results between the ranks.
 #include <cairn/cairn.h>
 #include <gtest/gtest.h>
 
@@ -17,18 +17,18 @@ using storage::ModelStorage;
 constexpr std::int64_t kElements = 1000;
 constexpr std::uint32_t kRanks = 2;
 
-// What a rank has at a step: a tensor of its own, and a value.
+// The state of a rank at a step: one tensor and one value, under keys of the rank.
 class Share {
  public:
   Share(std::uint32_t rank, int step) : data_(kElements, static_cast<float>(step * 10 + static_cast<int>(rank))) {
-    EXPECT_TRUE(state_.add_value(value_of(rank), Value(step)));  // before the tensor: the file has it behind
+    EXPECT_TRUE(state_.add_value(value_of(rank), Value(step)));  // entry 0; in the file the value is after the tensor
     EXPECT_TRUE(state_.add_tensor(tensor_of(rank), TensorView::contiguous(data_.data(), DType::kFloat32, {kElements})));
   }
   static std::string tensor_of(std::uint32_t rank) { return "tensor" + std::to_string(rank); }
   static std::string value_of(std::uint32_t rank) { return "value" + std::to_string(rank); }
 
   StateDict& dict() { return state_; }
-  // The step that all of it is of, -1 for a mixture.
+  // The common step of tensor and value, -1 if the two differ.
   int found(std::uint32_t rank) const {
     const int step = static_cast<int>(*state_.value(value_of(rank))->get_if<std::int64_t>());
     const Share whole(rank, step);
@@ -40,7 +40,7 @@ class Share {
   StateDict state_;
 };
 
-// Collects what the ranks sent, as a coordinator does, and makes the metadata of it.
+// Collects the ranks' results, as a coordinator does, and makes the metadata.
 class Results {
  public:
   void add(std::uint32_t rank, const RankShare& share) {
@@ -80,7 +80,7 @@ class Results {
 
 constexpr std::uint32_t kNobody = UINT32_MAX;
 
-// A save of `step` in which the ranks after `last_rank` never get to write.
+// A save of `step` in which only the ranks up to `last_rank` write.
 bool save_on(ModelStorage& disk, int step, std::uint32_t last_rank = kNobody) {
   const SaveOptions options{.thread_count = 1};
   auto claim = checkpointer::claim_in({"model", ModelStorage::opening(disk)}, options);
@@ -100,7 +100,7 @@ bool save_on(ModelStorage& disk, int step, std::uint32_t last_rank = kNobody) {
   return claim->commit(results.metadata(), results.files()).has_value();
 }
 
-// 0 if there is no checkpoint, -1 if what is there is broken or a mixture.
+// The step of the checkpoint; 0 without a checkpoint, -1 if the checkpoint is damaged or mixes steps.
 int step_on(ModelStorage& disk) {
   const auto checkpoint = checkpointer::open_in(ModelStorage::view_of(disk));
   if (!checkpoint) return checkpoint.error().code() == ErrorCode::kNotFound ? 0 : -1;
@@ -120,17 +120,17 @@ TEST(SaveSteps, MakeACheckpointAsASaveDoes) {
   for (const int step : {1, 2}) {
     ASSERT_TRUE(save_on(disk, step));
     EXPECT_EQ(step_on(disk), step);
-    EXPECT_EQ(disk.list("").value().size(), 1u + kRanks);  // what the first wrote is gone
+    EXPECT_EQ(disk.list("").value().size(), 1u + kRanks);  // the first save's files are gone
   }
 }
 
 TEST(SaveSteps, LeaveTheOldCheckpointAndNoLitterIfARankNeverComes) {
   ModelStorage disk;
   EXPECT_FALSE(save_on(disk, 1, 0));
-  EXPECT_TRUE(disk.list("").value().empty());  // under the plain names of DCP
+  EXPECT_TRUE(disk.list("").value().empty());  // the files had DCP's plain names
   ASSERT_TRUE(save_on(disk, 2));
   EXPECT_FALSE(save_on(disk, 3, 0));
-  EXPECT_EQ(disk.list("").value().size(), 1u + kRanks);  // under names with an id
+  EXPECT_EQ(disk.list("").value().size(), 1u + kRanks);  // the files had names with a save id
   EXPECT_EQ(step_on(disk), 2);
 }
 
@@ -162,7 +162,7 @@ TEST(SaveSteps, RefuseMetadataThatCouldNotBeReadBack) {
     share->hand_over();
     Results results;
     results.add(0, *share);
-    const auto report = claim->commit(is_pickle ? results.metadata() : "no pickle", {});  // and files are missing
+    const auto report = claim->commit(is_pickle ? results.metadata() : "no pickle", {});  // and no files
     ASSERT_FALSE(report);
     if (is_pickle) {
       EXPECT_EQ(report.error().code(), ErrorCode::kInvalidArgument);

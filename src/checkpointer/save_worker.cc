@@ -1,13 +1,12 @@
-// 1. The caller puts a task into the shared state and waits. The worker's thread carries it out.
-// 2. While it waits, the caller lets the calls into the storage age (storage/operation_watch.h), and asks whether the
-//    save is interrupted.
-// 3. A call is older than its deadline allows: the save is given up. From now on the thread uses nothing but the shared
-// state.
-// 4. SaveFence decides whether the save may still be committed: not if the rename of `.metadata` has not begun.
-// 5. The gate of the sources is closed: copies out of the caller's tensors that are under way are waited for, and none
-//    begins any more. So the tensors may go when the caller returns. What the thread that hangs reads are buffers of
-//    its own.
-// 6. When the call returns, the thread ends its task as quickly as it can, withdraws what was not committed, and ends.
+// 1. The caller puts a task into the shared state and waits. The worker's thread carries out the task.
+// 2. While waiting, the caller ages the calls into the storage (storage/operation_watch.h) and calls `interrupted`.
+// 3. A call exceeds its deadline: the save is given up. From now on the worker's thread uses only the shared state.
+// 4. SaveFence decides whether the save may still be committed: only if the rename of `.metadata` has begun.
+// 5. The caller closes the gate of the sources: pending copies out of the caller's tensors are waited for, and no
+//    further copy begins. Therefore the tensors may be freed when the save returns. The hanging thread reads only
+//    buffers of the worker.
+// 6. When the hanging call returns, the thread ends its task early, withdraws the files that were not committed, and
+//    ends.
 #include "checkpointer/save_worker.h"
 
 #include <algorithm>
@@ -26,12 +25,14 @@ namespace {
 using GivenUp = commit::SaveFence::GivenUp;
 
 constexpr std::chrono::milliseconds kPollInterval{20};
-// After an interruption a call that has not returned for so long is not waited for any more. A sync that takes ten
-// seconds is normal: to give it up would leave files behind that the save could have withdrawn.
+// After an interruption a pending call has kCallGrace to return; then the save is given up. A sync has kSyncGrace,
+// because a sync of ten seconds is normal, and a save that is given up during a sync leaves files behind that it could
+// have withdrawn.
 constexpr std::chrono::milliseconds kCallGrace{2000};
 constexpr std::chrono::milliseconds kSyncGrace{30'000};
 
-// `waited`: since the interruption. A call that was old by then is waited for as well.
+// `waited`: the time since the interruption. A call that was pending for long before the interruption has the grace
+// time, too.
 SaveDeadlines shortened(SaveDeadlines deadlines, std::chrono::steady_clock::duration waited) {
   if (waited >= kCallGrace) {
     deadlines.progress = std::min(deadlines.progress, kCallGrace);
@@ -57,15 +58,15 @@ void WorkerState::drop() {
   storage.reset();
 }
 
-// What the caller and the worker's thread share.
+// The state that the caller and the worker's thread share.
 struct SaveWorker::SharedState {
-  // Owned by the storage and its files too.
+  // Shared with the storage and its files.
   std::shared_ptr<storage::OperationWatch> operations = std::make_shared<storage::OperationWatch>();
   WorkerState state;
 
   std::mutex mutex;
   std::condition_variable changed;
-  Task task;  // until it is done
+  Task task;  // null when done
   bool closed = false;
 
   // The worker's thread ends when it has no task.
@@ -130,7 +131,7 @@ Result<commit::SaveTicket> SaveWorker::claim(const commit::SaveIdentity& identit
 }
 
 Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> writer, const SaveOptions& options) {
-  // The caller's function is asked by its own thread alone.
+  // Only the calling thread may call options.interrupted: the write watches `cancelled` instead.
   data_file::WriteOptions write_options{options.durability, options.thread_count, options.direct_io};
   return run(
       "writing the files of this rank",
@@ -150,15 +151,15 @@ Result<commit::CommitReport> SaveWorker::commit(std::string pickle, manifest::Co
   };
   auto work = [pickle = std::move(pickle), record = std::move(record),
                durability](WorkerState& state) mutable -> Result<Outcome> {
-    // An exception must not hide that the rename has been done.
+    // An exception must not hide a completed rename.
     auto report = attempt([&] { return state.transaction->commit(pickle, std::move(record), durability); });
     return Outcome{std::move(report), state.transaction->may_have_committed()};
   };
-  may_have_committed_ = true;  // until it is known better
+  may_have_committed_ = true;  // until the outcome is known
   Result<Outcome> outcome = Error(ErrorCode::kInternal, "the commit was not tried");
   try {
     outcome = run("committing", std::move(work));
-  } catch (...) {  // out of the caller's function: it must not hide that the save is, or may be, committed
+  } catch (...) {  // of `interrupted`: the exception must not hide a commit, or a possible commit
     if (given_up_ == GivenUp::kForGood) may_have_committed_ = false;
     if (!given_up_ || given_up_ == GivenUp::kForGood) throw;
     outcome = *reason_;
@@ -179,7 +180,7 @@ std::optional<Error> SaveWorker::carry_out(Task task, std::string_view phase) {
   if (!owned_->thread.joinable()) {
     if (auto started = start(); !started) return std::move(started).error();
   }
-  shared().operations->tick(Clock::now());  // the time before this task is no call's
+  shared().operations->tick(Clock::now());  // the time before the task must not count for a call
   std::unique_lock lock(shared().mutex);
   shared().task = std::move(task);  // (1)
   shared().changed.notify_all();
@@ -189,7 +190,7 @@ std::optional<Error> SaveWorker::carry_out(Task task, std::string_view phase) {
     std::optional<Error> reason;
     try {
       reason = judge();
-    } catch (...) {  // out of the caller's function
+    } catch (...) {  // of `interrupted`
       give_up(Error(ErrorCode::kCancelled, "an exception of the caller's function has ended the save"));
       throw;
     }
@@ -205,7 +206,7 @@ std::optional<Error> SaveWorker::carry_out(Task task, std::string_view phase) {
 std::optional<Error> SaveWorker::judge() {
   const storage::OperationWatch& operations = *shared().operations;
   shared().operations->tick(Clock::now());
-  const bool interrupted = interrupted_ && interrupted_();  // asked again after it has said true: it may throw then
+  const bool interrupted = interrupted_ && interrupted_();  // called again after true: may throw then
   if (interrupted && !interrupted_at_) {
     interrupted_at_ = Clock::now();
     shared().state.cancelled = true;
@@ -232,7 +233,7 @@ void SaveWorker::finish() {
     state.drop();
     return {};
   });
-  if (!dropped) return;  // the storage hangs for that too: the thread does it when it can
+  if (!dropped) return;  // the storage hangs again: the detached thread withdraws the files later
   shared().close();
   owned_->thread.join();
   if (!reason_) reason_ = Error(ErrorCode::kInternal, "the save has ended");

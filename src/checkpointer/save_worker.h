@@ -1,11 +1,11 @@
-// SaveWorker: the part of a synchronous save that calls the storage, on a thread of its own.
+// SaveWorker: makes the storage calls of a synchronous save, on a separate thread.
 //
-// A call that hangs in the kernel can't be cancelled. So the thread that saves never makes one: it gives tasks to the
-// worker's thread, one at a time, and waits for each. If a call lasts longer than its deadline, the save is given up
-// and the worker's thread is left alone. The steps stand at the top of save_worker.cc.
+// Cairn can't cancel a call that hangs in the kernel. Therefore the saving thread makes no storage calls: it gives
+// tasks to the worker's thread, one at a time, and waits for each task. If a call exceeds its deadline, the save is
+// given up and the worker's thread is detached. The steps stand at the top of save_worker.cc.
 //
-// One thread at a time. In a process made by fork the worker has no thread: every task fails with kUnavailable there,
-// and the end of the worker neither waits nor touches the storage.
+// Threads: one at a time. In a forked child the worker has no thread: every task fails with kUnavailable, and the
+// destructor neither waits nor calls the storage.
 #pragma once
 
 #include <cairn/checkpoint.h>
@@ -36,63 +36,66 @@ namespace cairn::checkpointer {
 
 // The directory of a save.
 struct SaveDirectory {
-  std::string name;  // for errors
-  // Called on the worker's thread, so it owns all that it uses.
+  std::string name;  // for error texts
+  // Called on the worker's thread. The function owns all data that it uses.
   std::function<Result<std::unique_ptr<storage::Storage>>()> open;
 };
 
-// What tasks work on. Used and destroyed by the worker's thread alone, but for the first three, which are thread-safe.
+// The state of the tasks. Only the worker's thread uses and destroys the state, except the first three members, which
+// are thread-safe.
 struct WorkerState {
   commit::SaveFence fence;
-  os::Gate sources;  // open as long as the caller's tensors may be read
+  os::Gate sources;  // open while the caller's tensors may be read
   std::atomic<bool> cancelled{false};
-  std::unique_ptr<storage::Storage> storage;             // outlives the rest
-  std::unique_ptr<commit::SaveTransaction> transaction;  // of the coordinator
+  std::unique_ptr<storage::Storage> storage;             // outlives `transaction` and `writer`
+  std::unique_ptr<commit::SaveTransaction> transaction;  // null except at the coordinator
   std::unique_ptr<RankWriter> writer;
 
-  // Destroys the last three, in this order: what was not committed is withdrawn.
+  // Destroys `writer`, `transaction` and `storage`, in this order. Files that were not committed are withdrawn.
   void drop();
 };
 
-// The warning of a save that is committed, but whose storage hung for the rest.
+// The warning of a save that is committed, but whose storage hung during the clean-up.
 std::string not_cleaned_up(const Error& reason);
 
 class SaveWorker {
  public:
   explicit SaveWorker(const SaveDeadlines& deadlines);
-  // As leave().
+  // Calls leave().
   ~SaveWorker();
   SaveWorker(const SaveWorker&) = delete;
   SaveWorker& operator=(const SaveWorker&) = delete;
 
-  // Asked every few milliseconds, on the calling thread, while a task is under way. Once it has said true, a write
-  // fails with kCancelled. From then on a sync that does not return is waited for 30 seconds, and any other call two
-  // seconds; then the save is given up. If the function throws, the first time or later, the save is given up at once.
-  // Empty: the save can't be interrupted.
+  // `interrupted` is called every few milliseconds, on the calling thread, while a task is running. After `interrupted`
+  // has returned true, writes fail with kCancelled. From then on a pending sync has 30 seconds to return, and a pending
+  // call of another kind 2 seconds; then the save is given up. If `interrupted` throws, at any call, the save is given
+  // up at once. Empty: the save can't be interrupted.
   void set_interrupted(std::function<bool()> interrupted) { interrupted_ = std::move(interrupted); }
 
   // The tasks of a save, in this order.
   Result<void> open(const SaveDirectory& directory);
-  // The coordinator's. The transaction withdraws what it expects if the save fails.
+  // At the coordinator only. If the save fails, the transaction withdraws the files that it expects.
   Result<commit::SaveTicket> claim(const commit::SaveIdentity& identity, const commit::ClaimOptions& options);
-  // Of `options` count durability and what changes only speed.
+  // Uses of `options` the durability and the settings that affect only speed.
   Result<std::vector<WrittenFile>> write(std::unique_ptr<RankWriter> writer, const SaveOptions& options);
-  // The coordinator's. If the storage hangs after the commit was synced, the save has succeeded, with a warning. An
-  // exception of the caller's function is rethrown only if the save is not committed and will not be: otherwise it
-  // becomes that warning, or the error that says that the outcome is unknown.
+  // At the coordinator only. If the storage hangs after the commit was synced, the save has succeeded, with a warning.
+  // An exception of `interrupted` is rethrown only if the save is not committed and never will be. Otherwise commit()
+  // drops the exception, and returns the warning or the error that the outcome is unknown.
   Result<commit::CommitReport> commit(std::string pickle, manifest::CommitRecord record, Durability durability);
-  // After commit(), whether it has returned or thrown: if so, no file of the save is withdrawn any more.
+  // Valid after commit() has returned or thrown. True: the save withdraws no files any more.
   bool may_have_committed() const { return may_have_committed_; }
-  // Ends the thread: what was not committed is withdrawn, unless the storage hangs for that too. Called again, does
-  // nothing.
+  // Withdraws the files that were not committed, unless the storage hangs meanwhile, and ends the thread. A second call
+  // does nothing.
   void finish();
-  // As finish(), but the caller's function is not asked, and a call that hangs is waited for as after an interruption.
-  // A thread that is left alone withdraws by itself when its call returns.
+  // As finish(), but does not call `interrupted`, and waits for a hanging call only as long as after an interruption. A
+  // detached thread withdraws the files when its call returns.
   void leave();
 
-  // Any other task: what `work(WorkerState&)`, a Result, returns; an exception comes as it is. Or why the save was
-  // given up meanwhile, or earlier: `phase` says in which step ("while ..."). Then `work` may go on for ever, so it
-  // owns all that it uses but the tensors that are read inside of `sources`.
+  // Runs a task on the worker's thread: returns the Result of `work(WorkerState&)`, and rethrows an exception of
+  // `work`. If the save is given up before the task has ended, run() returns the reason; `phase` names the step in the
+  // text
+  // ("while ..."). Then `work` may run for ever: `work` owns all data that it uses, except the tensors, which it reads
+  // only with a pass of `sources`.
   template <typename Work>
   auto run(std::string_view phase, Work work) -> std::invoke_result_t<Work, WorkerState&> {
     struct Call {
@@ -100,7 +103,7 @@ class SaveWorker {
       std::optional<std::invoke_result_t<Work, WorkerState&>> result = {};
       std::exception_ptr exception = {};
     };
-    const auto call = std::make_shared<Call>(Call{std::move(work)});  // owned by the worker's thread too
+    const auto call = std::make_shared<Call>(Call{std::move(work)});  // shared with the worker's thread
     const auto task = [call](WorkerState& state) {
       try {
         call->result.emplace(call->work(state));
@@ -119,10 +122,10 @@ class SaveWorker {
   using Clock = std::chrono::steady_clock;
   using Task = std::function<void(WorkerState&)>;
   struct SharedState;
-  // What a process made by fork must not destroy: the thread is not there to be joined, and may have held the mutex.
+  // A forked child must not destroy these members: the thread does not exist in the child, and may have held the mutex.
   struct Owned {
-    std::shared_ptr<SharedState> shared;  // owned by the thread too
-    std::thread thread;                   // not joinable before the first task, and after the end
+    std::shared_ptr<SharedState> shared;  // shared with the thread
+    std::thread thread;                   // joinable from the first task until the end
   };
   bool is_of_a_fork() const { return getpid() != process_; }
   SharedState& shared() { return *owned_->shared; }
@@ -139,7 +142,7 @@ class SaveWorker {
   std::unique_ptr<Owned> owned_;
   std::optional<commit::SaveFence::GivenUp> given_up_;
   bool may_have_committed_ = false;
-  std::optional<Error> reason_;  // why there are no tasks any more
+  std::optional<Error> reason_;  // the error of all later tasks
 };
 
 }  // namespace cairn::checkpointer

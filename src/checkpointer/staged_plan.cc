@@ -11,7 +11,7 @@
 namespace cairn::checkpointer {
 namespace {
 
-// A trainer saves one state, or a few in turns (a model alone, a model with its optimizer).
+// A trainer saves one state, or a few states in turn (a model alone, a model with its optimizer).
 constexpr std::size_t kPlansKept = 4;
 
 std::uint64_t next_layout_id() {

@@ -1,5 +1,6 @@
-// StagedPlan: what one rank keeps of an asynchronous save, so that the next one of a state that is built alike needs no
-// planning: its items' places in the arena, and in the coordinator's layout what `.metadata` is made from.
+// StagedPlan: one rank's plan of an asynchronous save, kept for later saves of a state with equal keys, shapes and
+// dtypes: the items' offsets in the arena and, at the coordinator, the commit plan, from which `.metadata` is rendered.
+// A later save that finds its plan skips the planning.
 #pragma once
 
 #include <cairn/result.h>
@@ -20,31 +21,31 @@
 namespace cairn::checkpointer {
 
 struct StagedPlan {
-  std::uint64_t id = 0;                        // the same on all ranks that planned together, and no other plan has it
-  std::string local_plan;                      // encoded: what this rank had, byte items by their size class
-  std::string terms;                           // encoded: what else the plan depends on
-  std::vector<AssignedItem> items;             // in the order in which they lie in the arena
+  std::uint64_t id = 0;             // unique to the plan, and equal on all ranks of the plan
+  std::string local_plan;           // encoded; byte items are listed by size class
+  std::string terms;                // encoded: the rank, the number of ranks and the options that the plan depends on
+  std::vector<AssignedItem> items;  // in the order of the arena
   std::vector<std::uint64_t> payload_offsets;  // in the arena, one per item
   std::shared_ptr<const writer::StagedLayout> layout;
-  std::uint64_t file_bytes = 0;  // of all its files
+  std::uint64_t file_bytes = 0;  // of all files of the rank
 };
 
-// Lays `sources`, those of plan.items, out in an arena, file behind file. Fills in layout, payload_offsets and
-// file_bytes, and brings the items into the order in which they lie. `commit_plan` is the coordinator's, for the
-// layout.
+// Lays `sources`, the sources of plan.items, out in an arena, file after file. Fills in layout, payload_offsets and
+// file_bytes, and sorts plan.items into the order of the arena. `commit_plan` goes into the layout; null except at the
+// coordinator.
 Result<void> lay_out_staged(std::span<const data_file::ItemSource> sources, const data_file::ImageIdentity& identity,
                             bool file_per_item, std::shared_ptr<const commit::CommitPlan> commit_plan,
                             StagedPlan& plan);
 
-// The plans of the last few saves. One thread at a time.
+// The plans used most recently, a bounded number. Threads: one at a time.
 class StagedPlans {
  public:
-  // Null if there is none.
+  // Null if no kept plan has equal `local_plan` and `terms`.
   std::shared_ptr<const StagedPlan> find(std::string_view local_plan, std::string_view terms);
   void keep(std::shared_ptr<const StagedPlan> plan);
 
  private:
-  std::list<std::shared_ptr<const StagedPlan>> plans_;  // the one used last in front
+  std::list<std::shared_ptr<const StagedPlan>> plans_;  // most recently used first
 };
 
 }  // namespace cairn::checkpointer

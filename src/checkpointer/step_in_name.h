@@ -6,7 +6,7 @@
 
 namespace cairn::checkpointer {
 
-// The last number in the name: 120 of `step-120`. Zero if there is none, or if it has over 18 digits.
+// The last number in the name: 120 of `step-120`. Zero if the name holds no number, or a last number of over 18 digits.
 std::uint64_t step_in_name(const std::filesystem::path& directory);
 
 }  // namespace cairn::checkpointer

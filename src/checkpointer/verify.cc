@@ -1,5 +1,5 @@
-// verify: three looks at a checkpoint: does every file match its commit, every byte its checksum, every tensor its
-// chunks?
+// verify: three checks of a checkpoint: every file against the commit record, every byte against its checksum, every
+// tensor against its chunks.
 #include <cairn/verify.h>
 
 #include <algorithm>
@@ -27,23 +27,23 @@ namespace {
 
 using data_file::DataFile;
 
-// A rotten disk can have millions of bad chunks; a reader of the report has enough with these.
+// The report names at most kProblemsMax problems: a failing disk may have millions of damaged chunks.
 constexpr std::size_t kProblemsMax = 1000;
 constexpr std::uint64_t kBatchBytes = 4 * 1024 * 1024;
-// How long a caller that was interrupted waits for the threads that verify.
+// The time that an interrupted caller waits for the verifying threads.
 constexpr std::chrono::milliseconds kGrace{500};
 
-// Bytes of one file that one checksum, or one zip archive, vouches for.
+// Bytes of a data file that share a checksum, or the bytes of a zip archive.
 struct Span {
   const DataFile* file;
   std::uint64_t begin;
   std::uint64_t length;
   std::uint32_t crc;
-  bool is_archive;       // of stock torch: holds records with checksums of their own
+  bool is_archive;       // of stock torch: the archive's records have checksums
   std::string_view key;  // may be empty
 };
 
-// Collects what the threads find.
+// Collects the findings of all threads. Thread-safe.
 class Findings {
  public:
   explicit Findings(VerifyReport& report) : report_(report) {}
@@ -62,10 +62,10 @@ class Findings {
   VerifyReport& report_;
 };
 
-// The spans of the files that Cairn wrote, one after the other: a large checkpoint has too many to hold them all.
+// Iterates over the spans of the files that Cairn wrote. A list of the spans of a large checkpoint would be too large.
 class SpanWalk {
  public:
-  // `files` outlives the walk; null for one that could not be opened.
+  // `files` outlives the walk; null for a file that could not be opened.
   explicit SpanWalk(const std::vector<const DataFile*>& files) : files_(files) {}
 
   std::optional<Span> next() {
@@ -85,7 +85,7 @@ class SpanWalk {
   }
 
  private:
-  // A frame, then the chunks of the payload behind it.
+  // A frame, then the chunks of the payload after the frame.
   std::optional<Span> next_of(const DataFile& file) {
     const manifest::Trailer& trailer = *file.trailer();
     const std::size_t part = part_++;
@@ -105,22 +105,22 @@ class SpanWalk {
   const std::vector<const DataFile*>& files_;
   std::size_t file_ = 0;
   std::size_t frame_ = 0;
-  std::size_t part_ = 0;  // 0: the frame itself
+  std::size_t part_ = 0;  // 0: the frame; n: chunk n - 1 of the payload
 };
 
-// What the calling thread and the thread that verifies tell each other. Owned by both.
+// The state that the calling thread and the verifying thread share.
 struct Watch {
   os::StopFlag stop;  // the caller was interrupted
   std::atomic<std::uint64_t> bytes_read{0};
   std::atomic<std::uint64_t> bytes_total{0};
 };
 
-// Refuses to read once the caller was interrupted, so that the check of a large archive ends early, and counts what it
-// has read, up to its size. The source and the watch outlive it.
+// A source that counts the bytes read, up to the source's size, and that fails once the caller was interrupted: the
+// check of a large archive then ends early. The wrapped source and the watch outlive the WatchedSource.
 class WatchedSource final : public ByteSource {
  public:
   WatchedSource(const ByteSource& source, Watch& watch) : source_(source), watch_(watch) {}
-  // Counts the bytes that were never read, too.
+  // Counts the bytes that were never read, too: the progress reaches its total.
   ~WatchedSource() override { count(source_.size()); }
   WatchedSource(const WatchedSource&) = delete;
   WatchedSource& operator=(const WatchedSource&) = delete;
@@ -140,7 +140,7 @@ class WatchedSource final : public ByteSource {
 
   const ByteSource& source_;
   Watch& watch_;
-  mutable std::uint64_t counted_ = 0;  // one thread reads
+  mutable std::uint64_t counted_ = 0;  // used by one thread
 };
 
 Error interrupted_error() { return {ErrorCode::kCancelled, "interrupted while the checkpoint was verified"}; }
@@ -161,7 +161,7 @@ class Verifier {
         continue;
       }
       ++report_.files;
-      // A trailer was held against its own checksum when it was read.
+      // DataFile has verified the trailer by the trailer's own checksum.
       if (const auto& trailer = (*file)->trailer()) {
         findings_.count((*file)->bytes().size() - trailer->trailer_offset(), 0);
         watch_.bytes_total += trailer->trailer_offset();
@@ -236,7 +236,8 @@ class Verifier {
     if (auto checked = file->check_value(value); !checked) findings_.add(std::move(checked).error());
   }
 
-  // Null, and a finding unless the file itself is one already, if the item has no readable file.
+  // Null if the item has no readable file. Adds a finding if the metadata names no bytes; open_files() has already
+  // added a finding for each unreadable file.
   const DataFile* file_of(const ItemLocation& location, std::string_view fqn) {
     if (location.length != 0) return files_[location.file];
     findings_.add(Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn));
@@ -254,8 +255,9 @@ class Verifier {
     if (found != impl_.catalog.transforms.end()) report_.unchecked_keys.emplace_back(fqn, found->second);
   }
 
-  // The engine cannot undo a transform, and the stored bytes have no checksum: only their place is checked. Where
-  // Cairn's trailer covers the file, its checksums are held against them as against any others.
+  // Cairn can't undo a transform, and the stored bytes of a transformed item have no checksum in the metadata.
+  // Therefore only the item's range is checked. If the file has Cairn's trailer, SpanWalk checks the stored bytes by
+  // the trailer's checksums.
   void add_transformed_item(const DataFile& file, const ItemLocation& location, std::string_view fqn) {
     const std::uint64_t size = file.bytes().size();
     if (location.offset > size || location.length > size - location.offset) {
@@ -270,7 +272,7 @@ class Verifier {
     if (!file.trailer()) findings_.count(0, location.length);
   }
 
-  // Neighbours of one file that fit one request; a larger span, or an archive, comes alone.
+  // Adjacent spans of one file that fit in one read; a larger span or an archive is a batch alone.
   std::vector<Span> take_batch() {
     const std::lock_guard lock(mutex_);
     std::vector<Span> batch;
@@ -365,13 +367,13 @@ class Verifier {
   Findings findings_;
   std::vector<const DataFile*> files_;
   std::vector<Span> archives_;  // of stock files
-  std::mutex mutex_;            // of what follows
+  std::mutex mutex_;            // guards the members below
   SpanWalk walk_{files_};
   std::optional<Span> next_;
   std::size_t next_archive_ = 0;
 };
 
-// On the thread that verifies. Of `options` neither function counts.
+// Runs on the verifying thread, and calls neither function of `options`.
 Result<VerifyReport> verify_watched(const std::filesystem::path& directory, const VerifyOptions& options,
                                     Watch& watch) {
   CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, open(directory));
@@ -384,7 +386,7 @@ Result<VerifyReport> verify_watched(const std::filesystem::path& directory, cons
   return report;
 }
 
-// Stops the thread that verifies, also if a function of the caller throws.
+// Stops the verifying thread when verify() ends, also if a function of `options` throws.
 class StopAtExit {
  public:
   explicit StopAtExit(Watch& watch) : watch_(watch) {}
@@ -398,14 +400,15 @@ class StopAtExit {
 
 }  // namespace
 
-// 1. A thread of its own opens the checkpoint and verifies it: a call into the storage may hang, and the metadata of a
-//    large checkpoint takes seconds to read.
-// 2. The calling thread waits. It reports the progress and asks for an interruption every few milliseconds.
-// 3. Once interrupted, it sets the flag that the threads heed between two pieces of work, and waits for kGrace.
-// 4. After that it returns, and the threads end alone as soon as the storage answers.
+// 1. A new thread opens the checkpoint and verifies the checkpoint: a call into the storage may hang, and the metadata
+//    of a large checkpoint takes seconds to read.
+// 2. The calling thread waits; every few milliseconds it calls `progress` and `interrupted`.
+// 3. After an interruption the calling thread sets the stop flag, which the verifying threads check between two pieces
+//    of work, and waits for kGrace.
+// 4. Then verify() returns; the verifying threads end when the storage answers.
 Result<VerifyReport> verify(const std::filesystem::path& directory, const VerifyOptions& options) {
   using Clock = std::chrono::steady_clock;
-  const auto watch = std::make_shared<Watch>();  // owned by the thread that verifies, too
+  const auto watch = std::make_shared<Watch>();  // shared with the verifying thread
   const StopAtExit stop_at_exit(*watch);
   const VerifyOptions copied{options.thread_count, options.follow_links, {}, {}};
   auto work = [watch, directory, copied]() -> Result<VerifyReport> {

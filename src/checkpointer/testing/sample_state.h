@@ -1,4 +1,4 @@
-// SampleState: a state dict whose every element says which step it is of. For the tests of this folder.
+// SampleState: a state dict in which every element encodes a training step. For the tests of this folder.
 #pragma once
 
 #include <cairn/state_dict.h>
@@ -12,7 +12,7 @@ namespace cairn {
 
 class SampleState {
  public:
-  // `step` fills every tensor and value; 0 makes an empty target.
+  // Every tensor and value is filled from `step`; 0 makes a target for a load.
   explicit SampleState(int step) {
     add_tensor("weight", {30, 50}, step);
     add_tensor("bias", {7}, step);
@@ -30,7 +30,7 @@ class SampleState {
   StateDict& dict() { return state_; }
   const StateDict& dict() const { return state_; }
 
-  // The step that all of it is of, or -1 if it is a mixture.
+  // The common step of all elements, or -1 if the elements are of several steps.
   int step() const {
     const auto* value = std::get_if<Value>(&state_.find("step")->content);
     const int step = static_cast<int>(*value->get_if<std::int64_t>());
