@@ -65,7 +65,9 @@ def test_uninstalling_leaves_everything_as_it_was(tmp_path: Path) -> None:
     program = """
 import copyreg
 import torch.distributed.checkpoint._checkpointer, torch.distributed.checkpoint.format_utils, early, explicit
-import torch.distributed.checkpoint._fsspec_filesystem, cairn._calls.load, cairn._calls.save
+import importlib, cairn._calls.load, cairn._calls.save
+from cairn._mirror.torch_floor import FSSPEC_MODULE
+importlib.import_module(FSSPEC_MODULE)
 cairn.uninstall()  # not installed: nothing happens
 before, reducers = snapshot(), dict(copyreg.dispatch_table)
 cairn.install()
@@ -208,7 +210,8 @@ def test_storages_that_are_no_directory_keep_their_own_way(tmp_path: Path) -> No
     program = """
 import warnings
 warnings.simplefilter("ignore")  # torch says that it saves in one process
-assert f"{replacements.TORCH}._fsspec_filesystem" not in sys.modules
+from cairn._mirror.torch_floor import FSSPEC_MODULE
+assert FSSPEC_MODULE not in sys.modules or hasattr(dcp, "FsspecWriter")  # since 2.15 torch imports the module itself
 cairn.install()
 from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
 assert cairn.FileSystemReader not in FsspecReader.__mro__ and cairn.FileSystemWriter not in FsspecWriter.__mro__

@@ -94,7 +94,7 @@ def uninstall() -> None:
 def _load_subclasses() -> None:
     """Imports torch's modules whose classes must derive from torch's original classes, but which torch loads late."""
     with contextlib.suppress(ImportError):  # fsspec is optional
-        importlib.import_module(f"{replacements.TORCH}._fsspec_filesystem")
+        importlib.import_module(importlib.import_module("cairn._mirror.torch_floor").FSSPEC_MODULE)
 
 
 def _names() -> Iterator[tuple[str, dict[str, Any], str, Any]]:

@@ -4,6 +4,8 @@ Cairn's modules import these names from here, so an older torch gives one messag
 ``./dev compat`` runs the tests on the oldest torch (docs/torch-versions.md).
 """
 
+import importlib.util
+
 import torch
 
 OLDEST = (2, 9)
@@ -26,8 +28,16 @@ from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, Seriali
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # noqa: E402
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse  # noqa: E402
 
+# The module with FsspecWriter and FsspecReader. Torch 2.15 gave the module a public name, and warns of the old name.
+_PUBLIC_FSSPEC = "torch.distributed.checkpoint.fsspec_filesystem"
+_HAS_PUBLIC_FSSPEC = importlib.util.find_spec(_PUBLIC_FSSPEC) is not None
+FSSPEC_MODULE = _PUBLIC_FSSPEC if _HAS_PUBLIC_FSSPEC else "torch.distributed.checkpoint._fsspec_filesystem"
+FSSPEC_FILE_SYSTEM = "_FileSystem" if _HAS_PUBLIC_FSSPEC else "FileSystem"  # the class of their `fs`
+
 __all__ = [
     "CURRENT_DCP_VERSION",
+    "FSSPEC_FILE_SYSTEM",
+    "FSSPEC_MODULE",
     "AsyncCheckpointerType",
     "AsyncSaveResponse",
     "DefaultStager",

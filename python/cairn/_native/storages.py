@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlo
 
 from cairn._directory.location import local_directory
 from cairn._mirror import replacements
-from cairn._mirror.torch_floor import ExtensionRegistry, SerializationFormat
+from cairn._mirror.torch_floor import FSSPEC_FILE_SYSTEM, FSSPEC_MODULE, ExtensionRegistry, SerializationFormat
 from cairn._native.hooks import extends, hooks_of, name_of, overridden, why_not_native
 
 _PathLike = str | os.PathLike[str]
@@ -99,7 +99,7 @@ def _native_readers() -> tuple[type, ...]:
 def _fsspec_module() -> ModuleType | None:
     """Returns torch's module of fsspec storages; None if the module was never imported and its classes have no
     instances."""
-    return sys.modules.get(f"{replacements.TORCH}._fsspec_filesystem")
+    return sys.modules.get(FSSPEC_MODULE)
 
 
 def _of_its_own(storage: Any, hooks: tuple[str, ...], native: tuple[type, ...]) -> str:
@@ -133,13 +133,13 @@ def _is_local(storage: Any, checkpoint_id: _PathLike | None) -> bool:
     if checkpoint_id is None:
         return _local_fsspec(storage.fs) is not None
     fsspec = _fsspec_module()  # reset() of its storages changes the file system by the id
-    is_fsspec = fsspec is not None and type(storage.fs) is fsspec.FileSystem
+    is_fsspec = fsspec is not None and type(storage.fs) is getattr(fsspec, FSSPEC_FILE_SYSTEM)
     return is_fsspec and "::" not in str(checkpoint_id) and local_directory(checkpoint_id) is not None
 
 
 def _local_fsspec(fs: Any) -> Any:
     """Returns fsspec's object for local files if `fs` uses that object; None otherwise."""
     torchs, local = _fsspec_module(), sys.modules.get("fsspec.implementations.local")
-    if torchs is None or local is None or type(fs) is not torchs.FileSystem:
+    if torchs is None or local is None or type(fs) is not getattr(torchs, FSSPEC_FILE_SYSTEM):
         return None
     return fs.fs if type(fs.fs) is local.LocalFileSystem else None
