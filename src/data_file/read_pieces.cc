@@ -104,6 +104,7 @@ ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify)
     if (file_a != file_b) return std::less<>()(file_a, file_b);
     return offset_of(a) != offset_of(b) ? offset_of(a) < offset_of(b) : a.read < b.read;
   });
+  const auto is_final = [&reads](const ReadPiece& piece) { return reads[piece.read].stored().is_final(); };
   for (std::size_t i = 0; i < schedule.pieces.size(); ++i) {
     const ReadPiece& piece = schedule.pieces[i];
     const std::uint64_t begin = offset_of(piece);
@@ -111,8 +112,8 @@ ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify)
     if (!schedule.batches.empty()) {
       ReadBatch& last = schedule.batches.back();
       // Elements that need a conversion are converted inside the buffer. No further read of the file may share the
-      // buffer.
-      const bool final = reads[piece.read].stored().is_final();
+      // buffer: neither a read before them nor a read after them.
+      const bool final = is_final(piece) && is_final(schedule.pieces[last.first_piece]);
       const bool near = final && last.file == file_of(piece) && begin <= last.end + kGapBytesMax;
       if (near && std::max(last.end, end) - last.begin <= kBatchBytesMax) {
         last.end = std::max(last.end, end);
