@@ -1,14 +1,51 @@
 #include "format/dcp/location_join.h"
 
+#include <cairn/seeded_hash.h>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <string>
+#include <unordered_map>
 
 namespace cairn::dcp {
 namespace {
 
 // Marks a chunk without a location.
 constexpr std::uint32_t kNoFile = std::numeric_limits<std::uint32_t>::max();
+
+// A name without its empty and "." parts, which change nothing about the file that is opened.
+std::string plain_name(std::string_view name) {
+  std::string plain(name.starts_with('/') ? "/" : "");
+  for (std::size_t begin = 0; begin < name.size();) {
+    const std::size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    if (!part.empty() && part != ".") {
+      if (!plain.empty() && plain.back() != '/') plain += '/';
+      plain += part;
+    }
+    begin = end + 1;
+  }
+  return plain;
+}
+
+bool is_plain(std::string_view name) {
+  return !name.starts_with("./") && !name.ends_with('/') && !name.ends_with("/.") &&
+         name.find("//") == std::string_view::npos && name.find("/./") == std::string_view::npos;
+}
+
+// By file: the first file with the same plain name. Empty if all names are plain, and each file is its own.
+std::vector<std::uint32_t> first_spellings(const std::vector<std::string>& files) {
+  if (std::all_of(files.begin(), files.end(), [](const std::string& name) { return is_plain(name); })) return {};
+  std::unordered_map<std::string, std::uint32_t, SeededHash> known;
+  std::vector<std::uint32_t> first;
+  first.reserve(files.size());
+  for (const std::string& name : files) {
+    const auto number = static_cast<std::uint32_t>(first.size());
+    first.push_back(known.try_emplace(plain_name(name), number).first->second);
+  }
+  return first;
+}
 
 }  // namespace
 
@@ -102,21 +139,25 @@ Result<void> LocationJoin::check_values() const {
   for (const CatalogValue& value : catalog_.values) {
     if (value.location.length != 0) values.push_back(&value);
   }
-  const auto place = [](const CatalogValue* value) { return std::pair(value->location.file, value->location.offset); };
+  const std::vector<std::uint32_t> first = first_spellings(catalog_.files);
+  const auto file_of = [&first](const CatalogValue* value) {
+    return first.empty() ? value->location.file : first[value->location.file];
+  };
+  const auto place = [&](const CatalogValue* value) { return std::pair(file_of(value), value->location.offset); };
   const auto lies_before = [&](const CatalogValue* a, const CatalogValue* b) { return place(a) < place(b); };
   if (!std::is_sorted(values.begin(), values.end(), lies_before)) std::sort(values.begin(), values.end(), lies_before);
-  const auto overlap = std::adjacent_find(values.begin(), values.end(), [](const auto* a, const auto* b) {
-    return a->location.file == b->location.file && b->location.offset - a->location.offset < a->location.length;
+  const auto overlap = std::adjacent_find(values.begin(), values.end(), [&](const auto* a, const auto* b) {
+    return file_of(a) == file_of(b) && b->location.offset - a->location.offset < a->location.length;
   });
   if (overlap == values.end()) return {};
-  const CatalogValue& first = **overlap;
+  const CatalogValue& earlier = **overlap;
   const CatalogValue& second = **std::next(overlap);
   return Error(ErrorCode::kCorrupt, "two values that share bytes of a file")
       .key(second.fqn)
       .file(catalog_.files[second.location.file])
       .offset(second.location.offset)
-      .expected("none of '" + first.fqn + "', which ends at " +
-                std::to_string(first.location.offset + first.location.length));
+      .expected("none of '" + earlier.fqn + "', which ends at " +
+                std::to_string(earlier.location.offset + earlier.location.length));
 }
 
 }  // namespace cairn::dcp

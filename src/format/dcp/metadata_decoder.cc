@@ -66,12 +66,13 @@ Node attribute(const Graph& graph, Node object, std::string_view name) {
   if (!state.is_set() || !graph.is(state, Kind::kDict)) return {};
   const pickle::Elements elements = graph.elements(state);
   if (elements.size() > 2 * kAttributesMax) return {};
+  Node value;
   for (auto element = elements.begin(); element != elements.end(); ++element) {
     const bool found = graph.text_if(*element) == name;
     ++element;
-    if (found) return *element;
+    if (found) value = *element;  // a dict that sets a name twice keeps the last value, as in Python
   }
-  return {};
+  return value;
 }
 
 // A torch.Size, or a plain tuple or list of integers, as some producers write.

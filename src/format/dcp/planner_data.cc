@@ -2,7 +2,10 @@
 
 #include <cairn/seeded_hash.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace cairn::dcp {
@@ -65,7 +68,11 @@ Result<std::optional<FlatMapping>> read_flat_mapping(const Graph& graph, Node no
   if (!maps) return Maybe();
   // A hostile pickle may name a large dict many times.
   std::unordered_set<std::uint64_t, SeededHash> seen_maps;
-  std::unordered_set<std::string_view, SeededHash> seen_keys;
+  struct Entry {
+    std::uint64_t map;     // the dict that set the key
+    std::size_t position;  // in the mapping
+  };
+  std::unordered_map<std::string_view, Entry, SeededHash> entries;
   FlatMapping mapping;
   for (const Node map : *maps) {
     if (!seen_maps.insert(map.bits()).second) continue;
@@ -77,7 +84,12 @@ Result<std::optional<FlatMapping>> read_flat_mapping(const Graph& graph, Node no
       CAIRN_TRY(budget.charge(kEntryBytes + heap_bytes(key->size())));
       CAIRN_TRY_ASSIGN(std::optional<Path> path, read_path(graph, place, budget));
       if (!path) return Maybe();
-      if (seen_keys.insert(*key).second) mapping.emplace_back(*key, std::move(*path));
+      const auto [entry, is_new] = entries.try_emplace(*key, Entry{map.bits(), mapping.size()});
+      if (is_new) {
+        mapping.emplace_back(*key, std::move(*path));
+      } else if (entry->second.map == map.bits()) {
+        mapping[entry->second.position].second = std::move(*path);  // in one dict the last value wins, as in Python
+      }
     }
   }
   return Maybe(std::move(mapping));
