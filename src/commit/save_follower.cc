@@ -44,8 +44,14 @@ Result<void> SaveFollower::take_lease() {
 }
 
 Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> images, const RankSaveOptions& options) {
-  // A rank without files agrees to the commit by its presence.
-  if (images.empty() && member_.fence != nullptr) CAIRN_TRY(member_.fence->begin_decisive_step());
+  // A rank without files agrees to the commit by its lease. A rank that was given up disagrees: without the mark the
+  // coordinator could commit a save that this rank has reported as failed.
+  if (images.empty() && member_.fence != nullptr) {
+    if (Result<void> begun = member_.fence->begin_decisive_step(); !begun) {
+      give_up(begun.error());
+      return member_.of_this_rank(std::move(begun).error());
+    }
+  }
   DecisionWatch watch(*member_.storage, member_.marks,
                       {member_.ticket.identity.save_id, member_.place.coordinator, options.write.durability},
                       options.deadlines);

@@ -1,0 +1,202 @@
+#include "commit/save_coordinator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "commit/save_fence.h"
+#include "commit/testing/rank_saves.h"
+#include "storage/testing/model_storage.h"
+#include "storage/testing/view_storage.h"
+
+namespace cairn::commit {
+namespace {
+
+using storage::ModelStorage;
+
+// Notes the names of the small files that are made: the folder and its marks are gone when a save has ended.
+class NotingStorage final : public storage::ViewStorage {
+ public:
+  NotingStorage(Storage& disk, std::vector<std::string>& names) : ViewStorage(disk), names_(names) {}
+  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override {
+    names_.emplace_back(name);
+    return ViewStorage::create_whole(name, bytes, durability);
+  }
+
+ private:
+  std::vector<std::string>& names_;
+};
+
+class ACoordinator : public testing::Test {
+ protected:
+  void claim(std::uint32_t count) {
+    auto transaction = SaveTransaction::claim(*member_.storage, identity_).value();
+    transaction->keep_folder();
+    member_.ticket = transaction->ticket();
+    member_.place = {0, count, 0};
+    request_ = commit_request_of(member_.ticket, count);
+    bytes_.emplace(member_.ticket, 0, count);
+    coordinator_.emplace(member_, std::move(transaction));
+    options_.write.thread_count = 1;
+  }
+  Result<RankSaveReport> lead(const std::function<Result<void>()>& may_commit = {}) {
+    return coordinator_->lead(bytes_->files(), request_, options_, may_commit);
+  }
+  bool has_made(std::string_view mark) const {
+    const std::string path = member_.marks.path_of(mark);
+    return std::find(made_.begin(), made_.end(), path) != made_.end();
+  }
+  void expect_nothing() const {
+    EXPECT_EQ(checkpoint_in(disk_), 0);
+    EXPECT_EQ(names_in(disk_), 0u);
+  }
+
+  ModelStorage disk_;
+  std::vector<std::string> made_;
+  SaveIdentity identity_ = save_number(4);
+  SaveMember member_{std::make_unique<NotingStorage>(disk_, made_), SaveTicket{identity_, false}, {}};
+  std::optional<SaveCoordinator> coordinator_;
+  std::optional<RankBytes> bytes_;
+  CommitRequest request_;
+  RankSaveOptions options_;
+};
+
+TEST_F(ACoordinator, CommitsAloneAndRemovesItsFolder) {
+  SaveFence fence;
+  member_.fence = &fence;
+  claim(1);
+  const auto report = lead();
+  ASSERT_TRUE(report) << report.error().what();
+  EXPECT_EQ(checkpoint_in(disk_), 4);
+  EXPECT_EQ(names_in(disk_), 2u);
+  EXPECT_FALSE(has_made(SaveMarks::kCommitted)) << "there is no other rank to tell";
+  EXPECT_EQ(fence.give_up(), SaveFence::GivenUp::kCommitted);
+}
+
+TEST_F(ACoordinator, AsksForThePermissionWhenItsFilesAreInPlace) {
+  claim(1);
+  bool was_in_place = false;
+  ASSERT_TRUE(lead([&]() -> Result<void> {
+    was_in_place = disk_.open(bytes_->name(), false).has_value() && checkpoint_in(disk_) == 0;
+    return {};
+  }));
+  EXPECT_TRUE(was_in_place);
+}
+
+TEST_F(ACoordinator, WithdrawsItsFilesIfItMayNotCommit) {
+  claim(1);
+  const auto report = lead([]() -> Result<void> { return Error(ErrorCode::kSuperseded, "a later save is in place"); });
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), ErrorCode::kSuperseded);
+  expect_nothing();
+}
+
+TEST_F(ACoordinator, CommitsNothingThatWasGivenUp) {
+  SaveFence fence;
+  member_.fence = &fence;
+  claim(1);
+  const auto report = lead([&]() -> Result<void> {
+    EXPECT_EQ(fence.give_up(), SaveFence::GivenUp::kForGood) << "its files alone do not decide";
+    return {};
+  });
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), ErrorCode::kCancelled);
+  expect_nothing();
+}
+
+TEST_F(ACoordinator, RefusesToCommitOtherFilesThanTheRanksWrite) {
+  for (const std::size_t count : {std::size_t{0}, std::size_t{2}, std::size_t{1}}) {
+    claim(1);
+    request_.files.resize(count);
+    if (count == 1) request_.files[0] = {"another name"};
+    const auto report = lead();
+    ASSERT_FALSE(report);
+    EXPECT_EQ(report.error().code(), ErrorCode::kInternal);
+    expect_nothing();
+  }
+}
+
+TEST_F(ACoordinator, TellsTheOthersThatOneHasFailed) {
+  claim(2);
+  ASSERT_TRUE(member_.marks.write_failure(1, Error(ErrorCode::kNoSpace, "the disk is full")));
+  const auto report = lead();
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), ErrorCode::kNoSpace);
+  EXPECT_EQ(report.error().rank(), 1u);
+  EXPECT_TRUE(has_made(SaveMarks::kFailed));
+  EXPECT_FALSE(has_made(SaveMarks::kCommitted));
+  expect_nothing();
+}
+
+TEST_F(ACoordinator, StopsWaitingForARankThatDoesNotComeOnceItIsInterrupted) {
+  claim(2);
+  options_.write.interrupted = [this] { return member_.progress.phase == SavePhase::kWaiting; };
+  const auto report = lead();
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), ErrorCode::kCancelled);
+  EXPECT_TRUE(has_made(SaveMarks::kFailed));
+  expect_nothing();
+}
+
+TEST_F(ACoordinator, CommitsTheFilesOfAllAndSaysSo) {
+  claim(2);
+  SaveMember other(ModelStorage::view_of(disk_), member_.ticket, {});
+  other.place = {1, 2, 0};
+  const RankBytes others(member_.ticket, 1, 2);
+  ASSERT_TRUE(other.write(others.files(), options_.write));
+  const auto report = lead();
+  ASSERT_TRUE(report) << report.error().what();
+  EXPECT_EQ(checkpoint_in(disk_), 4);
+  EXPECT_TRUE(has_made(SaveMarks::kCommitted));
+  EXPECT_EQ(names_in(disk_), 3u);
+}
+
+TEST_F(ACoordinator, CommitsNoFileOfAnotherProgram) {
+  claim(2);
+  options_.deadlines.progress = std::chrono::milliseconds(50);
+  options_.write.interrupted = [this] {
+    return has_made(SaveMarks::kFailed);
+  };  // the coordinator then waits for no rank
+  ASSERT_TRUE(disk_.create_whole(request_.files[1][0], "bytes of another program", Durability::kBuffered));
+  const auto report = lead();
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().rank(), 1u) << report.error().what();
+  EXPECT_EQ(checkpoint_in(disk_), 0);
+  EXPECT_EQ(names_in(disk_), 1u) << "the other program's file stays";
+}
+
+TEST_F(ACoordinator, LeavesNothingIfItGivesUp) {
+  claim(2);
+  coordinator_->give_up_all(Error(ErrorCode::kInvalidArgument, "no plan today"));
+  expect_nothing();
+}
+
+TEST_F(ACoordinator, TellsARankThatHasEnteredWhyItGivesUp) {
+  claim(2);
+  ASSERT_TRUE(member_.marks.write_failure(1, Error(ErrorCode::kNoSpace, "the disk is full")));
+  {
+    const auto lease = Lease::take_as_rank(disk_, identity_, 1);
+    ASSERT_TRUE(lease);
+  }
+  std::jthread rank([this](const std::stop_token& stop) {
+    // As a follower does: it reads the reason, then it takes its lease away.
+    while (!stop.stop_requested() && !member_.marks.find_decision()) std::this_thread::yield();
+    EXPECT_TRUE(disk_.remove(member_.marks.path_of(rank_lease_name(1))));
+  });
+  coordinator_->give_up_all(Error(ErrorCode::kInvalidArgument, "no plan today"));
+  rank.request_stop();
+  rank.join();
+  EXPECT_TRUE(has_made(SaveMarks::kFailed));
+  expect_nothing();
+}
+
+}  // namespace
+}  // namespace cairn::commit
