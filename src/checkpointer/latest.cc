@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -55,7 +54,7 @@ Result<void> wait_for_saves(const fs::path& root, const LatestOptions& options) 
 // A checkpoint that latest() compares.
 struct Candidate {
   fs::path directory;
-  fs::file_time_type time;  // of its metadata
+  double time = 0;  // of the metadata, or of the link in its place; seconds by the clock of the storage
   std::optional<manifest::CommitRecord> record;
 
   // Whether the commit record orders the candidate; otherwise the time of the metadata does.
@@ -66,7 +65,7 @@ bool is_newer(const Candidate& a, const Candidate& b) {
   const auto key_of = [](const Candidate& candidate) {
     const std::uint64_t save_number = candidate.record ? candidate.record->save_number : 0;
     const std::uint64_t job_start = candidate.has_job_start() ? candidate.record->job_start : 0;
-    const auto time = candidate.has_job_start() ? fs::file_time_type::min() : candidate.time;
+    const double time = candidate.has_job_start() ? 0 : candidate.time;
     return std::tuple(job_start, time, save_number, checkpointer::step_in_name(candidate.directory));
   };
   const auto key_a = key_of(a), key_b = key_of(b);
@@ -86,12 +85,12 @@ Result<std::optional<manifest::CommitRecord>> record_in(const storage::ReadableF
 
 // Nullopt if the directory holds no metadata of this name.
 Result<std::optional<Candidate>> candidate_in(const fs::path& directory, const std::string& metadata_name) {
-  std::error_code error;
-  Candidate candidate{directory, fs::last_write_time(directory / metadata_name, error), {}};
-  if (error == std::errc::no_such_file_or_directory) return std::optional<Candidate>();
-  if (error) return Error::from_errno(error.value(), "looking at a checkpoint failed").file(metadata_name);
   CAIRN_TRY_ASSIGN(const auto storage, storage::open_directory(directory));
+  const Result<double> time = storage->touched_at(metadata_name);
+  if (!time && time.error().code() == ErrorCode::kNotFound) return std::optional<Candidate>();
+  if (!time) return time.error();
   CAIRN_TRY_ASSIGN(const auto metadata, storage->open(metadata_name, true));
+  Candidate candidate{directory, *time, {}};
   auto record = record_in(*metadata);
   if (!record) return std::move(record).error().file(metadata_name);
   candidate.record = std::move(*record);
@@ -101,10 +100,10 @@ Result<std::optional<Candidate>> candidate_in(const fs::path& directory, const s
 
 Result<void> check_whole(const Candidate& candidate) {
   if (!candidate.record) return {};
+  CAIRN_TRY_ASSIGN(const auto storage, storage::open_directory(candidate.directory));
   for (const manifest::CommitRecord::File& file : candidate.record->files) {
-    std::error_code error;
-    const std::uintmax_t size = fs::file_size(candidate.directory / file.name, error);
-    if (error) return Error::from_errno(error.value(), "a data file can't be looked at").file(file.name);
+    CAIRN_TRY_ASSIGN(const auto opened, storage->open(file.name, true));
+    const std::uint64_t size = opened->size();
     if (size == file.size) continue;
     return Error(ErrorCode::kCorrupt, "a data file has another size than its commit record says")
         .file(file.name)
