@@ -34,7 +34,7 @@ struct LatestOptions {
 // `cp` and `touch` change times. A job that has opened a checkpoint starts after the checkpoint's job: the order
 // does not depend on the clocks of hosts. Checkpoints without a start (stock torch, Cairn before version 2 of
 // the commit record) are ordered by the time of `.metadata`, then by the last number in the directory's name. Of the
-// newest of both kinds, the one with the later time of `.metadata` is returned.
+// newest of both kinds, the one with the later time of `.metadata` is returned. The time of a link is the link's own.
 //
 // A checkpoint counts only if all data files of its commit record are present with the recorded sizes. A checkpoint of
 // stock torch has no commit record, and counts if its pickle is complete. Later saves of this process are ordered after
