@@ -1,7 +1,9 @@
-"""The programs of README.md run unchanged."""
+"""The programs of README.md, and of docs/guide/cpp.md, run unchanged; README.md has the measured table."""
 
+import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+CPP_PAGE = (ROOT / "docs/guide/cpp.md").read_text()
 
 MODEL = """
 import torch
@@ -30,8 +33,8 @@ int main() {{
 """
 
 
-def block(language: str) -> str:
-    blocks: list[str] = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def block(language: str, page: str) -> str:
+    blocks: list[str] = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 1
     return blocks[0]
 
@@ -43,16 +46,24 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def test_the_python_program_runs(tmp_path: Path) -> None:
-    run(sys.executable, "-c", MODEL + block("python"), cwd=tmp_path)
+    run(sys.executable, "-c", MODEL + block("python", README), cwd=tmp_path)
     assert (tmp_path / "checkpoints/step-1000/.metadata").is_file()
 
 
 @pytest.mark.slow
 def test_the_cpp_program_compiles_and_runs(tmp_path: Path) -> None:
-    include, body = block("cpp").split("\n\n", 1)
+    include, body = block("cpp", CPP_PAGE).split("\n\n", 1)
     (tmp_path / "readme.cc").write_text(include + PROGRAM.format(body=body))
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}"]
     libraries = [ROOT / "build/release/src/libcairn.a", "-lisal", "-lpthread"]
     run(os.environ.get("CXX", "c++"), *flags, "readme.cc", *libraries, "-o", "readme", cwd=tmp_path)
     run(tmp_path / "readme", cwd=tmp_path)
     assert (tmp_path / "checkpoints/step-1000/.metadata").is_file()
+
+
+def test_the_table_and_the_picture_are_those_of_the_measured_numbers() -> None:
+    script = runpy.run_path(str(ROOT / "bench/speed_chart.py"))
+    speed = json.loads((ROOT / "docs/speed.json").read_text())
+    assert script["table"](speed) in README
+    assert script["picture"](speed) == (ROOT / "docs/speed.svg").read_text()
+    assert speed["date"] in README
