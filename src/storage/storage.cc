@@ -8,7 +8,7 @@ Result<std::string> read_small(const Storage& storage, std::string_view name, st
                                bool follow_links) {
   CAIRN_TRY_ASSIGN(const std::unique_ptr<ReadableFile> file, storage.open(name, follow_links));
   if (file->size() > bytes_max) {
-    return Error(ErrorCode::kCorrupt, "a file larger than it may be")
+    return Error(ErrorCode::kCorrupt, "the file is larger than allowed")
         .file(name)
         .expected("at most " + std::to_string(bytes_max) + " bytes")
         .actual(std::to_string(file->size()));

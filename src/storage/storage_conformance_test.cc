@@ -9,11 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <thread>
 
 #include "os/fd.h"
 #include "os/page_buffer.h"
@@ -268,7 +270,7 @@ TEST(PosixStorage, AFailedPublishLeavesNoPlaceholder) {
 }
 
 TEST(PosixStorage, ListsNothingIfAFileCannotBeLookedAt) {
-  for (const int error : {EIO, ENOENT}) {
+  for (const int error : {EIO, ESTALE, ENOENT}) {
     SCOPED_TRACE(std::strerror(error));
     const ScratchDirectory scratch;
     const auto storage = PosixStorage::make_directory(scratch.path()).value();
@@ -284,8 +286,66 @@ TEST(PosixStorage, ListsNothingIfAFileCannotBeLookedAt) {
     } else {
       ASSERT_FALSE(listed);
       EXPECT_EQ(listed.error().file(), "file");
+      EXPECT_EQ(listed.error().error_number(), error);
+      EXPECT_EQ(listed.error().code(), ErrorCode::kUnavailable) << "kNotFound would mean that the folder is gone";
     }
   }
+}
+
+// pwrite accepts no byte, and reports no error.
+TEST(PosixStorage, FailsIfTheFileSystemTakesNoBytes) {
+  const ScratchDirectory scratch;
+  const auto storage = PosixStorage::make_directory(scratch.path()).value();
+  ASSERT_TRUE(storage->create_whole("old", "1", Durability::kDurable));
+  const auto file = storage->create("file", {}).value();
+  const bool ran = run_with_refused({{SYS_pwrite64, 0}}, [&] {
+    const std::byte bytes[4]{};
+    for (const auto& written : {file->write_at(8, bytes), storage->create_whole("new", "1", Durability::kBuffered),
+                                storage->rewrite("old", "2")}) {
+      ASSERT_FALSE(written);
+      EXPECT_EQ(written.error().code(), ErrorCode::kUnavailable) << written.error().what();
+      EXPECT_TRUE(written.error().file() && written.error().offset()) << written.error().what();
+    }
+  });
+  if (!ran) GTEST_SKIP() << "no seccomp here";
+  EXPECT_FALSE(fs::exists(scratch.path() / "new"));
+  EXPECT_EQ(read_all(*storage, "old"), "1");
+}
+
+TEST(PosixStorage, SyncsTheParentsOfANewDirectoryFromSeveralThreads) {
+  constexpr int kRounds = 50;
+  constexpr int kThreads = 4;
+  const ScratchDirectory scratch;
+  for (int round = 0; round < kRounds; ++round) {
+    fs::path directory = scratch.path() / std::to_string(round);
+    for (int depth = 0; depth < 8; ++depth) directory /= "folder";
+    const auto storage = PosixStorage::make_directory(directory).value();
+    std::barrier start(kThreads);
+    std::vector<std::jthread> threads;
+    for (int thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&] {
+        start.arrive_and_wait();
+        const auto synced = storage->sync("");
+        EXPECT_TRUE(synced) << synced.error().what();
+      });
+    }
+  }
+}
+
+TEST(PosixStorage, NamesTheParentThatCanNotBeSynced) {
+  const ScratchDirectory scratch;
+  const auto made = PosixStorage::make_directory(scratch.path() / "parent" / "checkpoint").value();
+  const auto opened = PosixStorage::open_directory(scratch.path() / "parent" / "checkpoint").value();
+  Result<void> of_made;
+  Result<void> of_opened;
+  const bool ran = run_with_refused({{SYS_fsync, EIO}}, [&] {
+    of_made = made->sync("");
+    of_opened = opened->sync("");
+  });
+  if (!ran) GTEST_SKIP() << "no seccomp here";
+  ASSERT_FALSE(of_made || of_opened);
+  EXPECT_EQ(of_made.error().file(), scratch.path().string());
+  EXPECT_EQ(of_opened.error().file(), (scratch.path() / "parent").string());
 }
 
 // Runs `work` in a child process with private mounts and a new file system at /proc/fs. `work` returns whether all went

@@ -78,7 +78,7 @@ class WatchedLock final : public StorageLock {
   WatchedLock& operator=(const WatchedLock&) = delete;
 
   bool is_held() const override {
-    const Call call(*watch_, Kind::kNames, "looking at the lock of the directory", "");
+    const Call call(*watch_, Kind::kNames, "checking the lock of the directory", "");
     return lock_->is_held();
   }
 
@@ -167,7 +167,7 @@ Result<void> WatchedStorage::rewrite(std::string_view name, std::string_view byt
 }
 
 Result<double> WatchedStorage::touched_at(std::string_view name) const {
-  const Call call(*watch_, Kind::kNames, "looking at", name);
+  const Call call(*watch_, Kind::kNames, "reading the attributes of", name);
   return storage_->touched_at(name);
 }
 

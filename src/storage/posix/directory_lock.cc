@@ -62,6 +62,11 @@ Error failed(std::string_view action) {
   return Error::from_errno(errno, std::string(action) + " failed").file(lock_name());
 }
 
+constexpr std::string_view kReadingAttributes = "reading the attributes of the lock file";
+
+// For statx(2) on a lock file (errno): whether the file, or its name, is gone.
+bool is_gone() { return errno == ENOENT || errno == ESTALE; }
+
 struct OpenedLockFile {
   os::Fd fd;
   bool made = false;  // by this process
@@ -82,9 +87,11 @@ Result<OpenedLockFile> open_lock_file(int directory) {
           .while_doing("locking the directory; if no save is under way in it, remove the lock file");
     }
     struct stat status {};
-    if (fstat(file.fd.get(), &status) != 0 && errno == ESTALE) continue;
+    const bool known = fstat(file.fd.get(), &status) == 0;
+    if (!known && errno == ESTALE) continue;
+    if (!known) return failed(kReadingAttributes);
     if (S_ISREG(status.st_mode)) return file;
-    return Error(ErrorCode::kUnsafe, "the name of the lock file belongs to something else: remove it")
+    return Error(ErrorCode::kUnsafe, "the lock file is not a regular file: remove it")
         .file(lock_name())
         .expected("a regular file");
   }
@@ -92,13 +99,18 @@ Result<OpenedLockFile> open_lock_file(int directory) {
 }
 
 // Step 3. The forced sync fetches the attributes of the locked file from the server, past the client's cache.
-bool is_retired(int directory, const os::Fd& fd) {
+Result<bool> is_retired(int directory, const os::Fd& fd) {
   struct statx locked {};
   constexpr int kFlags = AT_EMPTY_PATH | AT_STATX_FORCE_SYNC;
   constexpr unsigned kAsked = STATX_INO | STATX_NLINK | STATX_SIZE;
-  if (statx(fd.get(), "", kFlags, kAsked, &locked) != 0 || locked.stx_nlink == 0 || locked.stx_size != 0) return true;
+  if (statx(fd.get(), "", kFlags, kAsked, &locked) != 0) {
+    return is_gone() ? Result<bool>(true) : Result<bool>(failed(kReadingAttributes));
+  }
+  if (locked.stx_nlink == 0 || locked.stx_size != 0) return true;
   struct statx named {};
-  if (statx(directory, lock_name().c_str(), AT_SYMLINK_NOFOLLOW, STATX_INO, &named) != 0) return true;
+  if (statx(directory, lock_name().c_str(), AT_SYMLINK_NOFOLLOW, STATX_INO, &named) != 0) {
+    return is_gone() ? Result<bool>(true) : Result<bool>(failed(kReadingAttributes));
+  }
   return locked.stx_ino != named.stx_ino || locked.stx_dev_major != named.stx_dev_major ||
          locked.stx_dev_minor != named.stx_dev_minor;
 }
@@ -127,10 +139,11 @@ class Progress {
       struct statx seen {};
       const int flags = AT_EMPTY_PATH | AT_STATX_FORCE_SYNC;
       const bool known = statx(directory_, "", flags, STATX_MTIME, &seen) == 0;
-      const bool changed = known && (seen.stx_mtime.tv_sec != seconds_ || seen.stx_mtime.tv_nsec != nanoseconds_);
-      if (changed) last_change_ = now;
-      seconds_ = seen.stx_mtime.tv_sec;
-      nanoseconds_ = seen.stx_mtime.tv_nsec;
+      if (known && (seen.stx_mtime.tv_sec != seconds_ || seen.stx_mtime.tv_nsec != nanoseconds_)) {
+        last_change_ = now;
+        seconds_ = seen.stx_mtime.tv_sec;
+        nanoseconds_ = seen.stx_mtime.tv_nsec;
+      }
     }
     return now - last_change_ > patience_ || now - holder_since_ > kHolderPatience * patience_;
   }
@@ -161,7 +174,10 @@ class DirectoryLock final : public StorageLock {
     flock(fd_.get(), LOCK_UN);
   }
 
-  bool is_held() const override { return !is_retired(directory_->get(), fd_); }
+  bool is_held() const override {
+    const Result<bool> retired = is_retired(directory_->get(), fd_);
+    return retired && !*retired;
+  }
 
  private:
   std::shared_ptr<const os::Fd> directory_;
@@ -198,7 +214,7 @@ Error never_locked(Attempt last) {
             "locking the directory; the lock is held by another process, or by a save of this process that was given "
             "up, until its storage answers or the process ends: end that process, and leave the lock file in place");
   }
-  return Error(ErrorCode::kUnavailable, "the lock file in place is one that its last holder has retired")
+  return Error(ErrorCode::kUnavailable, "the lock file is left over from a finished save")
       .file(lock_name())
       .while_doing("locking the directory; if no save is under way in it, remove the lock file");
 }
@@ -219,11 +235,12 @@ Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd
       if (file->made) unlinkat(directory->get(), lock_name().c_str(), 0);
       return std::unique_ptr<StorageLock>();
     }
-    if (attempt == Attempt::kLocked && !is_retired(directory->get(), file->fd)) {  // (3)
+    const Result<bool> retired = attempt == Attempt::kLocked ? is_retired(directory->get(), file->fd) : true;  // (3)
+    if (retired && !*retired) {
       return std::unique_ptr<StorageLock>(std::make_unique<DirectoryLock>(std::move(directory), std::move(file->fd)));
     }
     if (attempt != Attempt::kBusy) file.reset();
-    if (progress.has_stopped()) return never_locked(attempt);
+    if (progress.has_stopped()) return retired ? never_locked(attempt) : retired.error();
     std::this_thread::sleep_for(pause);
   }
 }

@@ -195,6 +195,25 @@ TEST_F(DirectoryLocks, AreNullWhereThereAreNone) {
   }
 }
 
+// The advice to remove the lock file would be wrong: the file is in order, and another save may hold the lock.
+TEST_F(DirectoryLocks, NameTheFailureOfTheFileSystem) {
+  constexpr unsigned kFlags = 3;
+  const std::vector<std::vector<RefusedCall>> cases{
+      {{SYS_fstat, EIO}, {SYS_newfstatat, EIO, kFlags, AT_EMPTY_PATH}},
+      {{SYS_statx, EIO}},
+  };
+  for (const std::vector<RefusedCall>& refused : cases) {
+    const bool ran = run_with_refused(refused, [&] {
+      const auto lock = lock_directory(directory(), 300ms);
+      ASSERT_FALSE(lock);
+      EXPECT_EQ(lock.error().code(), ErrorCode::kUnavailable);
+      EXPECT_EQ(lock.error().error_number(), EIO) << lock.error().what();
+      EXPECT_EQ(std::string(lock.error().what()).find("remove"), std::string::npos) << lock.error().what();
+    });
+    if (!ran) GTEST_SKIP() << "no seccomp here";
+  }
+}
+
 TEST_F(DirectoryLocks, FollowNoLink) {
   fs::create_symlink("elsewhere", lock_file());
   EXPECT_FALSE(lock_directory(directory(), 1min));

@@ -21,8 +21,8 @@ Error failed(std::string_view action, std::string_view name) {
 
 Error replaced(std::string_view name, const std::string& expected, const std::string& actual) {
   return Error(ErrorCode::kUnsafe,
-               "the private folder was replaced while a save used it: somebody else can write to the checkpoint's "
-               "directory; take that right away, then save again")
+               "another user replaced the private folder during a save: remove that user's write access to the "
+               "checkpoint directory, then save again")
       .file(name)
       .expected(expected)
       .actual(actual);
@@ -67,7 +67,6 @@ Result<void> HeldFolders::hold(const std::string& name, bool is_new) {
   if (!*folder && !S_ISDIR(status.st_mode)) {
     return Error(ErrorCode::kUnsafe, "not a folder, but a link or a file").file(name);
   }
-  const std::lock_guard lock(mutex_);
   CAIRN_TRY(check_owner(*folder, name, status.st_uid, is_new));
   if (!*folder) {
     errno = error;
@@ -76,22 +75,30 @@ Result<void> HeldFolders::hold(const std::string& name, bool is_new) {
   // On a file system without modes the fchmod changes nothing, and the mount options decide about write access.
   const bool is_open_to_others = (status.st_mode & kPermissions) != kPrivate;
   if (is_open_to_others) (void)!fchmod(folder->get(), kPrivate | (status.st_mode & kAllOfMode & ~kPermissions));
+  const std::lock_guard lock(mutex_);
   held_.insert_or_assign(name, std::move(folder));
   return {};
 }
 
 Result<void> HeldFolders::check_owner(const os::Fd& folder, const std::string& name, uid_t owner, bool is_new) {
-  if (!own_user_ && owner != geteuid() && folder) own_user_ = owner_of_new_file(folder);
-  const uid_t own = own_user_.value_or(geteuid());
-  if (owner == own) {
-    own_user_ = own;
-    return {};
+  std::optional<uid_t> known;
+  {
+    const std::lock_guard lock(mutex_);
+    known = own_user_;
   }
+  // Without the mutex: while the file system hangs, find() must not wait.
+  if (!known && owner != geteuid() && folder) known = owner_of_new_file(folder);
+  const uid_t own = known.value_or(geteuid());
+  if (known || owner == own) {
+    const std::lock_guard lock(mutex_);
+    own_user_ = own;
+  }
+  if (owner == own) return {};
   const std::string expected = "user " + std::to_string(own), actual = "user " + std::to_string(owner);
   if (is_new) return replaced(name, expected, actual);
   return Error(ErrorCode::kUnsafe,
                "the private folder of a save belongs to another user: all ranks of a job must run as one user; if they "
-               "do, somebody else has put this folder there")
+               "do, another user made the folder: remove the folder and that user's write access")
       .file(name)
       .expected(expected)
       .actual(actual);
@@ -108,8 +115,9 @@ Result<void> HeldFolders::check(const std::string& name) const {
   if (!held) return {};
   struct stat mine {
   }, named{};
-  if (fstat(held->get(), &mine) != 0) return failed("looking at", name);
-  if (fstatat(directory_->get(), name.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0) return failed("looking at", name);
+  if (fstat(held->get(), &mine) != 0) return failed("reading the attributes", name);
+  if (fstatat(directory_->get(), name.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0)
+    return failed("reading the attributes", name);
   if (mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) return {};
   return replaced(name, inode_in_words(mine), inode_in_words(named));
 }
@@ -119,7 +127,7 @@ Result<void> HeldFolders::check_opened(const std::string& name, int fd) const {
   if (!held) return {};
   struct stat mine {
   }, opened{};
-  if (fstat(held->get(), &mine) != 0 || fstat(fd, &opened) != 0) return failed("looking at", name);
+  if (fstat(held->get(), &mine) != 0 || fstat(fd, &opened) != 0) return failed("reading the attributes", name);
   if (mine.st_dev == opened.st_dev && mine.st_ino == opened.st_ino) return {};
   return replaced(name, inode_in_words(mine), inode_in_words(opened));
 }

@@ -43,6 +43,7 @@ class HeldFolders {
   Result<void> check_owner(const os::Fd& folder, const std::string& name, uid_t owner, bool is_new);
 
   std::shared_ptr<const os::Fd> directory_;  // owned by the storage, its files, and this object
+  // Guards the members below. No file operation runs under the mutex.
   mutable std::mutex mutex_;
   std::map<std::string, std::shared_ptr<const os::Fd>, std::less<>>
       held_;  // each owned by this object and by pending calls

@@ -15,6 +15,7 @@
 
 #include "core/checked.h"
 #include "os/page_buffer.h"
+#include "storage/posix/descriptor_path.h"
 
 namespace cairn::storage {
 namespace {
@@ -39,8 +40,7 @@ Error no_space(std::string_view action, int fd, std::string_view name, std::uint
   error = std::move(error).expected("room for " + std::to_string(bytes_needed) + " bytes");
   struct statvfs space {};
   if (fstatvfs(fd, &space) != 0) return error;
-  std::error_code ignored;  // without /proc the error names only the file
-  const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored);
+  const std::filesystem::path path = descriptor_path(fd);  // without /proc the error names only the file
   const std::string where = path.empty() ? "" : " of '" + path.parent_path().string() + "'";
   const std::string quota = reason == EDQUOT ? ", but the quota is used up" : "";
   const std::uint64_t bytes_free = std::uint64_t{space.f_bavail} * space.f_frsize;
@@ -83,7 +83,7 @@ struct Identity {
 
 Result<struct stat> status_of_regular(int fd, const std::string& name) {
   struct stat status {};
-  if (fstat(fd, &status) != 0) return failed("looking at", name);
+  if (fstat(fd, &status) != 0) return failed("reading the attributes", name);
   if (S_ISREG(status.st_mode)) return status;
   return Error(ErrorCode::kUnsafe, "not a regular file")
       .file(name)
@@ -100,6 +100,12 @@ std::optional<ReadableFile::DirectAlignment> direct_alignment_of(int fd) {
   if ((status.stx_mask & STATX_DIOALIGN) == 0) return ReadableFile::DirectAlignment{os::kPageBytes, os::kPageBytes};
   if (status.stx_dio_mem_align == 0 || status.stx_dio_offset_align == 0) return std::nullopt;
   return ReadableFile::DirectAlignment{status.stx_dio_mem_align, status.stx_dio_offset_align};
+}
+
+// False if the file system refuses direct I/O.
+bool turn_to_direct(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  return flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
 }
 
 // Several threads may see the EINVAL at the same time; each clears O_DIRECT, and clearing the flag twice is harmless.
@@ -127,6 +133,11 @@ class PosixWritableFile final : public WritableFile {
         CAIRN_TRY(leave_direct());
         continue;
       }
+      if (written == 0) {
+        return Error(ErrorCode::kUnavailable, "writing failed: the file system accepted no byte")
+            .file(name_)
+            .offset(offset);
+      }
       if (write_back_ && cached_) CAIRN_TRY(write_back(offset, static_cast<std::uint64_t>(written)));
       data = data.subspan(static_cast<std::size_t>(written));
       offset += static_cast<std::uint64_t>(written);
@@ -139,7 +150,7 @@ class PosixWritableFile final : public WritableFile {
   }
 
   Result<void> finish(std::uint64_t size, Durability durability) override {
-    if (ftruncate(fd_.get(), static_cast<off_t>(size)) != 0) return failed("cutting to size", name_);
+    if (ftruncate(fd_.get(), static_cast<off_t>(size)) != 0) return failed("setting the file size", name_);
     if (durability == Durability::kDurable && fsync(fd_.get()) != 0) return failed("syncing", name_);
     if (auto closed = std::move(fd_).close(); !closed) return std::move(closed).error().file(name_);
     return {};
@@ -166,7 +177,7 @@ class PosixWritableFile final : public WritableFile {
   // Some file systems accept O_DIRECT in open and refuse it in write.
   Result<void> leave_direct() {
     cached_ = true;
-    if (!turn_to_page_cache(fd_.get())) return failed("turning to the page cache", name_);
+    if (!turn_to_page_cache(fd_.get())) return failed("switching from direct I/O to the page cache", name_);
     return {};
   }
 
@@ -243,7 +254,7 @@ class PosixReadableFile final : public ReadableFile {
 
  private:
   Error short_file(std::uint64_t offset, std::uint64_t length) const {
-    return Error(ErrorCode::kCorrupt, "the file is shorter than what should be in it")
+    return Error(ErrorCode::kCorrupt, "the file is too short")
         .file(name_)
         .offset(offset)
         .expected(std::to_string(length) + " bytes")
@@ -296,20 +307,13 @@ Result<std::unique_ptr<WritableFile>> create_posix_file(const NameInFolder& plac
                                                         const Permissions& permissions, const CreateOptions& options) {
   const mode_t mode = permissions.mask.bits_for(permissions.bits);
   const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  bool direct = options.direct_io;
-  os::Fd fd;
-  if (direct) fd = os::Fd(openat(place.folder, place.name.c_str(), flags | O_DIRECT, mode));
-  if (direct && !fd && errno == EINVAL) {
-    direct = false;
-    unlinkat(place.folder, place.name.c_str(), 0);  // some kernels create the file although they refuse the flag
-  }
-  if (!direct) fd = os::Fd(openat(place.folder, place.name.c_str(), flags, mode));
+  os::Fd fd(openat(place.folder, place.name.c_str(), flags, mode));
   if (!fd) return failed("creating", name);
   permissions.mask.restore(fd.get(), permissions.bits);
-  if (direct && !direct_alignment_of(fd.get())) {
-    if (!turn_to_page_cache(fd.get())) return failed("creating", name);
-    direct = false;
-  }
+  // O_DIRECT is set after the creation. After an open that refuses O_DIRECT, the name may belong to a file made by the
+  // open, or to an older file: some kernels refuse the flag after the creation, and a file system may refuse the flag
+  // before looking for the name.
+  const bool direct = options.direct_io && direct_alignment_of(fd.get()) && turn_to_direct(fd.get());
   if (options.size != 0 && fallocate(fd.get(), 0, 0, static_cast<off_t>(options.size)) != 0) {
     // Some file systems can't reserve space, and their errors are ignored. ENOSPC, EDQUOT and EFBIG are reported.
     const int reason = errno;

@@ -117,5 +117,38 @@ TEST(PosixFile, GoesThroughThePageCacheWhereDirectWritesAreRefused) {
   EXPECT_TRUE(file->finish(4 * kMiB, Durability::kDurable));
 }
 
+// For a file system that refuses O_DIRECT before it looks for the name.
+TEST(PosixFile, NeverRemovesAFileThatIsThere) {
+  const ScratchDirectory scratch;
+  const auto storage = PosixStorage::make_directory(scratch.path()).value();
+  ASSERT_TRUE(storage->create_whole("file", "old", Durability::kDurable));
+  constexpr unsigned kFlags = 2;
+  const bool ran = run_with_refused({{SYS_openat, EINVAL, kFlags, O_DIRECT}}, [&] {
+    const auto created = storage->create("file", {.direct_io = true});
+    ASSERT_FALSE(created);
+    EXPECT_EQ(created.error().error_number(), EEXIST);
+  });
+  if (!ran) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(read_small(*storage, "file", 100).value(), "old");
+}
+
+TEST(PosixFile, IsCreatedWhereDirectIoIsRefused) {
+  const ScratchDirectory scratch;
+  const auto storage = PosixStorage::make_directory(scratch.path()).value();
+  constexpr unsigned kOpenFlags = 2;
+  constexpr unsigned kNewFlags = 2;
+  const std::vector<RefusedCall> refused{{SYS_openat, EINVAL, kOpenFlags, O_DIRECT},
+                                         {SYS_fcntl, EINVAL, kNewFlags, O_DIRECT}};
+  const bool ran = run_with_refused(refused, [&] {
+    const auto file = storage->create("file", {.direct_io = true}).value();
+    EXPECT_EQ(file->write_alignment(), 1u);
+    const std::byte bytes[3]{};
+    EXPECT_TRUE(file->write_at(0, bytes));
+    EXPECT_TRUE(file->finish(3, Durability::kDurable));
+  });
+  if (!ran) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(std::filesystem::file_size(scratch.path() / "file"), 3u);
+}
+
 }  // namespace
 }  // namespace cairn::storage

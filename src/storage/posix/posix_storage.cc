@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 
+#include "storage/posix/descriptor_path.h"
 #include "storage/posix/directory_lock.h"
 #include "storage/posix/exclusive_rename.h"
 #include "storage/posix/open_beneath.h"
@@ -27,12 +28,17 @@ Error failed(std::string_view action, std::string_view name) {
   return Error::from_errno(errno, std::string(action) + " failed").file(name);
 }
 
+Error nothing_written(std::string_view name, std::uint64_t offset) {
+  return Error(ErrorCode::kUnavailable, "writing failed: the file system accepted no byte").file(name).offset(offset);
+}
+
 // Writes `bytes` to the start of the file, and syncs the file if durable.
 Result<void> fill(const os::Fd& fd, std::string_view name, std::string_view bytes, Durability durability) {
   for (std::size_t done = 0; done < bytes.size();) {
     const ssize_t written = pwrite(fd.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return failed("writing", name).offset(done);
+    if (written == 0) return nothing_written(name, done);
     done += static_cast<std::size_t>(written);
   }
   if (durability == Durability::kDurable && fsync(fd.get()) != 0) return failed("syncing", name);
@@ -64,6 +70,32 @@ Result<void> refresh(int folder, const std::string& name) {
   return failed("listing", name);
 }
 
+// nullopt: the file was removed after its name had been read. Any different failure is an error: the file may exist,
+// and a list without the file would make callers treat its name as free.
+Result<std::optional<ListedFile>> look_up(int folder, const std::string& folder_name, const std::string& name) {
+  // ESTALE: a different host removed or replaced the file. The next lookup asks the server for the name again.
+  constexpr int kTriesMax = 3;
+  struct stat status {};
+  int failed_with = 0;
+  for (int tries = 0; tries == 0 || (tries < kTriesMax && failed_with == ESTALE); ++tries) {
+    failed_with = fstatat(folder, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
+  }
+  if (failed_with == 0) return std::optional(ListedFile{name, S_ISDIR(status.st_mode), S_ISREG(status.st_mode)});
+  if (failed_with == ENOENT) return std::optional<ListedFile>();
+  CAIRN_TRY(refresh(folder, folder_name));  // the error of a removed folder
+  // Not kNotFound, the code of from_errno() for ESTALE: kNotFound from list() means that the folder is gone.
+  return Error(ErrorCode::kUnavailable, std::string("reading the attributes failed: ") + std::strerror(failed_with))
+      .error_number(failed_with)
+      .file(folder_name == "." ? name : folder_name + "/" + name);
+}
+
+Error parent_not_synced(const os::Fd& parent) {
+  const int error = errno;
+  const std::string path = descriptor_path(parent.get()).string();
+  errno = error;
+  return failed("syncing a parent directory", path.empty() ? ".." : path);
+}
+
 // Syncs the parent, for the name of the directory to survive a power cut, whichever process made the directory. Skips a
 // parent that this process may not open, a parent in a different file system (the directory is a mount point), and a
 // parent whose file system can't sync directories.
@@ -75,7 +107,7 @@ Result<void> sync_parent(const os::Fd& directory) {
   const bool is_mount_point =
       fstat(directory.get(), &own) == 0 && fstat(parent.get(), &above) == 0 && own.st_dev != above.st_dev;
   if (is_mount_point || fsync(parent.get()) == 0 || errno == EINVAL || errno == EROFS) return {};
-  return failed("syncing a parent directory", "..");
+  return parent_not_synced(parent);
 }
 
 // Returns false and sets errno on failure.
@@ -224,13 +256,8 @@ Result<std::vector<ListedFile>> PosixStorage::list(std::string_view folder) cons
   while (const dirent* item = readdir(stream.get())) {
     const std::string_view name = item->d_name;
     if (name == "." || name == "..") continue;
-    struct stat status {};
-    const bool seen = fstatat(fd, item->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0;
-    // ENOENT: the file was removed after readdir. After any different error the file may exist, and a list without the
-    // file would make callers treat its name as free.
-    if (!seen && errno != ENOENT)
-      return failed("looking at", path == "." ? std::string(name) : path + "/" + item->d_name);
-    if (seen) files.push_back({std::string(name), S_ISDIR(status.st_mode), S_ISREG(status.st_mode)});
+    CAIRN_TRY_ASSIGN(std::optional<ListedFile> file, look_up(fd, path, std::string(name)));
+    if (file) files.push_back(*std::move(file));
     errno = 0;
   }
   if (errno != 0) return failed("listing", path);
@@ -267,7 +294,8 @@ Result<void> PosixStorage::remove(std::string_view name) {
   if (fstatat(place->folder->get(), place->name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     return errno == ENOENT || errno == ESTALE ? Result<void>() : Result<void>(failed("removing", name));
   }
-  if (!S_ISREG(status.st_mode)) return Error(ErrorCode::kUnsafe, "not a regular file: left alone").file(name);
+  if (!S_ISREG(status.st_mode))
+    return Error(ErrorCode::kUnsafe, "not a regular file: neither changed nor removed").file(name);
   if (unlinkat(place->folder->get(), place->name.c_str(), 0) != 0 && errno != ENOENT && errno != ESTALE) {
     return failed("removing", name);
   }
@@ -276,12 +304,7 @@ Result<void> PosixStorage::remove(std::string_view name) {
 
 Result<void> PosixStorage::sync(std::string_view folder) {
   if (folder.empty()) {
-    for (const os::Fd& parent : parents_of_made_) {
-      if (fsync(parent.get()) != 0) return failed("syncing a parent directory", "..");
-    }
-    parents_of_made_.clear();
-    if (!parent_synced_) CAIRN_TRY(sync_parent(*directory_));
-    parent_synced_ = true;
+    CAIRN_TRY(sync_parents());
     if (fsync(directory_->get()) != 0) return failed("syncing the directory", ".");
     return {};
   }
@@ -293,6 +316,18 @@ Result<void> PosixStorage::sync(std::string_view folder) {
   return {};
 }
 
+// Several threads may sync the parents at the same time; syncing twice is harmless. The flag is set after the syncs: no
+// thread skips a sync that is still running, or a sync that failed.
+Result<void> PosixStorage::sync_parents() {
+  if (parents_synced_) return {};
+  for (const os::Fd& parent : parents_of_made_) {
+    if (fsync(parent.get()) != 0) return parent_not_synced(parent);
+  }
+  CAIRN_TRY(sync_parent(*directory_));
+  parents_synced_ = true;
+  return {};
+}
+
 Result<void> PosixStorage::rewrite(std::string_view name, std::string_view bytes) {
   CAIRN_TRY_ASSIGN(const Place place, place_of(name));
   // Without O_NONBLOCK, opening a pipe waits for a process at the far end.
@@ -300,8 +335,9 @@ Result<void> PosixStorage::rewrite(std::string_view name, std::string_view bytes
   os::Fd fd(openat(place.folder->get(), place.name.c_str(), kFlags));
   if (!fd) return failed("opening", name);
   struct stat status {};
-  if (fstat(fd.get(), &status) != 0) return failed("looking at", name);
-  if (!S_ISREG(status.st_mode)) return Error(ErrorCode::kUnsafe, "not a regular file: left alone").file(name);
+  if (fstat(fd.get(), &status) != 0) return failed("reading the attributes", name);
+  if (!S_ISREG(status.st_mode))
+    return Error(ErrorCode::kUnsafe, "not a regular file: neither changed nor removed").file(name);
   CAIRN_TRY(fill(fd, name, bytes, Durability::kBuffered));
   if (auto closed = std::move(fd).close(); !closed) return std::move(closed).error().file(name);
   return {};
@@ -321,7 +357,7 @@ Result<double> PosixStorage::touched_at(std::string_view name) const {
   struct statx status {};
   constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC;
   if (statx(place.folder->get(), place.name.c_str(), kFlags, STATX_MTIME, &status) != 0) {
-    return failed("looking at", name);
+    return failed("reading the attributes", name);
   }
   return static_cast<double>(status.stx_mtime.tv_sec) + 1e-9 * static_cast<double>(status.stx_mtime.tv_nsec);
 }

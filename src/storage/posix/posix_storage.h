@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -56,6 +57,8 @@ class PosixStorage final : public Storage {
     std::shared_ptr<const os::Fd> folder;  // also owned by the storage if the folder is the directory itself or is held
     std::string name;
   };
+  // Makes the name of the directory, and the names of the parents made by make_directory, survive a power cut.
+  Result<void> sync_parents();
   // Finds the folder of `name`. Follows no links.
   Result<Place> place_of(std::string_view name) const;
   // As place_of, for a file about to be renamed: fails if its folder is held and was replaced.
@@ -68,8 +71,8 @@ class PosixStorage final : public Storage {
   std::shared_ptr<DescriptorCache> descriptors_ =
       std::make_shared<DescriptorCache>(DescriptorCache::share_of_process());
   HeldFolders folders_{directory_};
-  std::vector<os::Fd> parents_of_made_;  // the parents of the directories made by make_directory, to be synced
-  bool parent_synced_ = false;
+  const std::vector<os::Fd> parents_of_made_;  // the parents of the directories made by make_directory, to be synced
+  std::atomic<bool> parents_synced_ = false;   // parents_of_made_, and the parent of the directory
 };
 
 }  // namespace cairn::storage

@@ -183,7 +183,7 @@ Result<void> ModelStorage::check_held(std::string_view folder) const {
   const auto held = held_.find(folder);
   if (held == held_.end()) return {};
   const auto found = names_.find(folder);
-  if (found == names_.end()) return Error::from_errno(ENOENT, "looking at a folder").file(folder);
+  if (found == names_.end()) return Error::from_errno(ENOENT, "opening a folder").file(folder);
   if (found->second != held->second) return Error(ErrorCode::kUnsafe, "the folder was replaced").file(folder);
   return {};
 }
