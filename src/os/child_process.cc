@@ -71,7 +71,7 @@ class SpawnAttributes {
 bool ProcessEnd::was_clean() const { return status && WIFEXITED(*status) && WEXITSTATUS(*status) == 0; }
 
 std::string ProcessEnd::in_words() const {
-  if (!status) return "ended, and nobody knows how";
+  if (!status) return "ended with an unknown status: other code in the process collected the status";
   if (WIFSIGNALED(*status)) {
     const int signal = WTERMSIG(*status);
     const char* const description = sigdescr_np(signal);

@@ -1,6 +1,6 @@
 // ChildProcess: a program started by this process, and the end of the program.
 //
-// One thread at a time, except id() and kill(). After a fork the child must not use the object.
+// One thread at a time, except id(). After a fork the child must not use the object.
 #pragma once
 
 #include <cairn/result.h>

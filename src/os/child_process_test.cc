@@ -112,7 +112,7 @@ TEST(ChildProcess, ThatSomebodyElseWaitedForHasEndedAllTheSame) {
   const auto end = child.wait_for(kGenerous);
   ASSERT_TRUE(end);
   EXPECT_FALSE(end->was_clean());
-  EXPECT_EQ(end->in_words(), "ended, and nobody knows how");
+  EXPECT_EQ(end->in_words(), "ended with an unknown status: other code in the process collected the status");
 }
 
 TEST(ChildProcess, AProgramThatIsNotThereIsAnError) {

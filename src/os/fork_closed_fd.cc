@@ -22,9 +22,12 @@ class ForkClosedFds {
     const std::lock_guard lock(mutex_);
     fds_.insert(&fd);
   }
-  void remove(ForkClosedFd& fd) {
+  // Closes the descriptor under the mutex: a fork sees the descriptor either in the list or closed.
+  void close(ForkClosedFd& fd) {
     const std::lock_guard lock(mutex_);
     fds_.erase(&fd);
+    const int number = fd.number_.exchange(-1);
+    if (number >= 0) ::close(number);
   }
 
  private:
@@ -35,6 +38,7 @@ class ForkClosedFds {
 
   void close_in_child() {
     for (ForkClosedFd* fd : fds_) ::close(fd->number_.exchange(-1));
+    fds_.clear();  // the child may destroy the objects: reset() then finds no descriptor, and leaves the list alone
     mutex_.unlock();
   }
 
@@ -48,9 +52,7 @@ ForkClosedFd::ForkClosedFd(Fd fd) : number_(fd ? std::move(fd).release() : -1) {
 
 void ForkClosedFd::reset() noexcept {
   if (get() < 0) return;
-  ForkClosedFds::all().remove(*this);
-  const int fd = number_.exchange(-1);
-  if (fd >= 0) ::close(fd);
+  ForkClosedFds::all().close(*this);
 }
 
 }  // namespace cairn::os

@@ -19,6 +19,8 @@ class ForkClosedFd {
   ForkClosedFd& operator=(const ForkClosedFd&) = delete;
 
   int get() const noexcept { return number_.load(std::memory_order_relaxed); }
+  // Closes the descriptor. A fork in a second thread waits for the close: the close must be quick. The last close of a
+  // large memory file is slow; MemoryFile keeps the file mapped during the close.
   void reset() noexcept;
 
  private:

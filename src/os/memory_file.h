@@ -46,7 +46,9 @@ class MemoryFile {
  private:
   explicit MemoryFile(Fd fd) : fd_(std::make_unique<ForkClosedFd>(std::move(fd))) {}
   Result<void> map(std::uint64_t bytes);
-  void unmap() noexcept;
+  bool is_of_this_process() const noexcept;
+  void unmap() noexcept;  // only in the process that made the mapping
+  void close() noexcept;  // unmaps too
 
   std::unique_ptr<ForkClosedFd> fd_;
   std::span<std::byte> bytes_;

@@ -116,6 +116,13 @@ bool MessageSocket::send_at_once(std::uint32_t kind, std::string_view bytes) {
 }
 
 Result<std::optional<Message>> MessageSocket::receive() {
+  if (receive_failure_) return *receive_failure_;
+  auto message = receive_next();
+  if (!message) receive_failure_ = message.error();
+  return message;
+}
+
+Result<std::optional<Message>> MessageSocket::receive_next() {
   CAIRN_TRY_ASSIGN(Step step, receive_header());
   if (step == Step::kGot) {
     CAIRN_TRY_ASSIGN(step, receive_bytes());
@@ -163,7 +170,7 @@ Result<MessageSocket::Step> MessageSocket::receive_header() {
     if (step != Step::kGot) return step;
   }
   if (load_little_endian<std::uint32_t>(header_.data()) != kMagic) {
-    return Error(ErrorCode::kCorrupt, "bytes on the socket that are no message");
+    return Error(ErrorCode::kCorrupt, "the bytes on the socket are not a message");
   }
   arriving_.kind = load_little_endian<std::uint32_t>(header_.data() + 4);
   length_ = load_little_endian<std::uint64_t>(header_.data() + 8);

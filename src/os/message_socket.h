@@ -48,7 +48,7 @@ class MessageSocket {
 
   // The next message, if the message has arrived completely; never waits. nullopt with has_ended(): the peer has closed
   // its end after its last message. kCorrupt if the bytes are not a message, kUnavailable if the stream ended inside a
-  // message.
+  // message. After an error the place of the next message is unknown: every later call returns the error again.
   Result<std::optional<Message>> receive();
   bool has_ended() const noexcept { return ended_; }
 
@@ -63,6 +63,7 @@ class MessageSocket {
 
   Result<void> send_rest(std::string_view header, std::string_view bytes);
   enum class Step : std::uint8_t { kGot, kNothing, kEnd };
+  Result<std::optional<Message>> receive_next();
   Result<Step> receive_header();
   Result<Step> receive_bytes();
   Result<Step> receive_into(std::byte* to, std::size_t bytes_max, std::size_t& got);
@@ -72,6 +73,7 @@ class MessageSocket {
   std::mutex closing_;   // guards shutdown against a close, after which the number may belong to a new descriptor
   bool broken_ = false;  // a message was sent in part
   bool ended_ = false;
+  std::optional<Error> receive_failure_;  // the first
   // The received part of the next message.
   Header header_{};
   std::size_t header_got_ = 0;

@@ -145,6 +145,10 @@ TEST(MessageSocket, WhatIsNoMessageIsRefused) {
     ASSERT_EQ(write(pair.first.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
     MessageSocket receiver(std::move(pair.second));
     EXPECT_EQ(next(receiver).error().code(), ErrorCode::kCorrupt);
+    ASSERT_EQ(write(pair.first.get(), "more", 4), 4);
+    const auto again = receiver.receive();
+    ASSERT_FALSE(again) << "no later bytes are read as a message";
+    EXPECT_EQ(again.error().code(), ErrorCode::kCorrupt);
   }
 }
 
