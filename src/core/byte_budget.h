@@ -47,7 +47,8 @@ class ByteBudget {
   static constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
   [[gnu::cold]] Error exceeded(std::uint64_t bytes) const {
     return Error(ErrorCode::kUnsafe,
-                 "decoded, this would be far larger than the input: it repeats what it holds by reference")
+                 "the decoded value would be far larger than the input: the input refers to the same objects too "
+                 "often")
         .expected("at most " + std::to_string(left_) + " bytes more")
         .actual(bytes == kUnlimited ? std::string("more than 2^64") : std::to_string(bytes) + " bytes");
   }

@@ -59,7 +59,7 @@ Result<void> Catalog::index() {
   by_fqn_.clear();
   by_fqn_.reserve(tensors.size() + values.size());
   const auto add = [&](std::string_view fqn, KeyRef ref) -> Result<void> {
-    if (!by_fqn_.emplace(fqn, ref).second) return Error(ErrorCode::kCorrupt, "a key that occurs twice").key(fqn);
+    if (!by_fqn_.emplace(fqn, ref).second) return Error(ErrorCode::kCorrupt, "the key occurs twice").key(fqn);
     return {};
   };
   for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -5,13 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <cstring>
-#include <iterator>
 #include <string_view>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "core/stream_copy.h"
 
 namespace cairn {
 namespace {
@@ -50,29 +46,6 @@ constexpr std::uint32_t kShiftByChunk = shift_operator(kChecksumChunkBytes);
 // Small enough for a piece to stay in the first-level cache between its CRC and its copy.
 constexpr std::size_t kCopyPieceBytes = 4 * 1024;
 
-// Copies past the cache if the processor can: the target is next read by a device, or much later.
-void stream_copy(std::byte* target, const std::byte* source, std::size_t length) {
-#if defined(__SSE2__)
-  constexpr std::size_t kLine = 64;
-  if (reinterpret_cast<std::uintptr_t>(target) % sizeof(__m128i) == 0) {
-    for (; length >= kLine; length -= kLine, target += kLine, source += kLine) {
-      const auto* from = reinterpret_cast<const __m128i*>(source);
-      auto* to = reinterpret_cast<__m128i*>(target);
-      const __m128i words[] = {_mm_loadu_si128(from), _mm_loadu_si128(from + 1), _mm_loadu_si128(from + 2),
-                               _mm_loadu_si128(from + 3)};
-      for (std::size_t i = 0; i < std::size(words); ++i) _mm_stream_si128(to + i, words[i]);
-    }
-  }
-#endif
-  std::memcpy(target, source, length);
-}
-
-void finish_streaming() {
-#if defined(__SSE2__)
-  _mm_sfence();  // devices and all threads see the bytes in order
-#endif
-}
-
 }  // namespace
 
 std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t seed) {
@@ -85,7 +58,7 @@ std::uint32_t copy_with_crc32(std::span<std::byte> target, std::span<const std::
   for (std::size_t done = 0; done < source.size(); done += kCopyPieceBytes) {
     const std::size_t piece = std::min(kCopyPieceBytes, source.size() - done);
     seed = crc32(source.subspan(done, piece), seed);
-    if (piece != 0) stream_copy(target.data() + done, source.data() + done, piece);
+    stream_piece(target.subspan(done, piece), source.subspan(done, piece));
   }
   finish_streaming();
   return seed;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string_view>
 
@@ -46,9 +47,12 @@ TEST(Checksum, OfChunksCombinesToThatOfThePayload) {
 
 TEST(Checksum, IsTakenWhileCopying) {
   const std::vector<std::byte> bytes = noise(70'001);
-  std::vector<std::byte> copy(bytes.size());
-  EXPECT_EQ(copy_with_crc32(copy, bytes), crc32(bytes));
-  EXPECT_EQ(copy, bytes);
+  for (const std::size_t shift : {0u, 1u, 16u, 63u, 64u}) {
+    std::vector<std::byte> copy(bytes.size() + 64);
+    const std::span<std::byte> target = std::span(copy).subspan(shift, bytes.size());
+    EXPECT_EQ(copy_with_crc32(target, bytes), crc32(bytes)) << shift;
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), target.begin())) << shift;
+  }
 }
 
 }  // namespace

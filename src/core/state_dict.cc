@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
 
 #include "core/checked.h"
 
@@ -13,8 +16,24 @@ constexpr std::size_t kSlotsMin = 16;
 
 std::size_t hash_of(std::string_view fqn) { return SeededHash()(fqn); }
 
-// Checks that sizes and strides have equal dimensions, that the bytes of the elements are countable, and that the
-// elements have memory.
+// Whether the distance in bytes between any two elements fits into 63 bits: Region and the loads compute distances
+// without further checks. `sizes` and `strides` have equal dimensions, and the tensor is not empty. The stride of a
+// dimension with a single element is never used.
+bool strides_are_addressable(const TensorView& view) {
+  std::int64_t elements = 1;
+  for (std::size_t i = 0; i < view.sizes.size(); ++i) {
+    if (view.sizes[i] == 1) continue;
+    const auto reach = checked_multiply(view.sizes[i], view.strides[i]);
+    if (!reach || *reach == std::numeric_limits<std::int64_t>::min()) return false;
+    const auto sum = checked_add(elements, std::abs(*reach));
+    if (!sum) return false;
+    elements = *sum;
+  }
+  return checked_multiply(elements, static_cast<std::int64_t>(item_bytes(view.dtype))).has_value();
+}
+
+// Checks that sizes and strides have equal dimensions, that the bytes of the elements and the distances between
+// elements are countable, and that the elements have memory.
 Result<void> check_view(const TensorView& view) {
   if (view.strides.size() != view.sizes.size()) {
     return Error(ErrorCode::kInvalidArgument, "sizes and strides differ in dimensions")
@@ -27,6 +46,10 @@ Result<void> check_view(const TensorView& view) {
   }
   if (count != 0 && view.data == nullptr) {
     return Error(ErrorCode::kInvalidArgument, "a tensor without memory").actual(to_string(view.sizes));
+  }
+  if (count != 0 && !strides_are_addressable(view)) {
+    return Error(ErrorCode::kInvalidArgument, "the strides of the tensor reach further than 2^63 - 1 bytes")
+        .actual("sizes " + to_string(view.sizes) + ", strides " + to_string(view.strides));
   }
   return {};
 }

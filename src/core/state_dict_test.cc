@@ -1,6 +1,8 @@
 #include <cairn/state_dict.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -45,6 +47,25 @@ TEST(StateDict, RefusesANameThatIsTaken) {
   }
   EXPECT_FALSE(state.add_chunk("value", view_of({4}), {4}, {0}));
   EXPECT_EQ(state.entries().size(), 2U);
+}
+
+TEST(StateDict, RefusesStridesThatNoMemoryHas) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+  StateDict state;
+  // One dimension overflows, the bytes overflow, the sum of the dimensions overflows.
+  for (const Extents& strides : {Extents{kMost, 1}, Extents{1, kLeast}, Extents{kMost / 4, 1},
+                                 Extents{kMost / 6, kMost / 6}, Extents{kMost / 6, -(kMost / 6)}}) {
+    const auto added = state.add_tensor("w", {memory, DType::kFloat32, {2, 2}, strides});
+    ASSERT_FALSE(added) << to_string(strides);
+    EXPECT_EQ(added.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(added.error().key(), "w");
+    EXPECT_FALSE(state.add_chunk("w", {memory, DType::kFloat32, {2, 2}, strides}, {4, 2}, {0, 0}));
+  }
+  // A stride is never used in a dimension of one element, or in a tensor without elements.
+  EXPECT_TRUE(state.add_tensor("one", {memory, DType::kFloat32, {1, 2}, {kMost, 1}}));
+  EXPECT_TRUE(state.add_tensor("none", {nullptr, DType::kFloat32, {2, 0}, {kLeast, kMost}}));
+  EXPECT_TRUE(state.add_tensor("expanded", {memory, DType::kFloat32, {2, 4}, {0, -1}}));
 }
 
 TEST(StateDict, TakesChunksOfOneTensor) {

@@ -1,5 +1,6 @@
 #include "core/stream_copy.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstdint>
 #include <cstring>
@@ -26,7 +27,6 @@ void stream_lines(std::byte* target, const std::byte* source, std::size_t lines)
     }
     for (std::size_t i = 0; i < kParts; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(target) + i, parts[i]);
   }
-  _mm_sfence();
 }
 #else
 void stream_lines(std::byte* target, const std::byte* source, std::size_t lines) {
@@ -42,12 +42,26 @@ void stream_copy(std::span<std::byte> target, std::span<const std::byte> source)
     if (!source.empty()) std::memcpy(target.data(), source.data(), source.size());
     return;
   }
-  const std::size_t head = (kLineBytes - reinterpret_cast<std::uintptr_t>(target.data()) % kLineBytes) % kLineBytes;
+  stream_piece(target, source);
+  finish_streaming();
+}
+
+void stream_piece(std::span<std::byte> target, std::span<const std::byte> source) {
+  assert(target.size() == source.size());
+  if (source.empty()) return;
+  const std::size_t past_line = reinterpret_cast<std::uintptr_t>(target.data()) % kLineBytes;
+  const std::size_t head = std::min(source.size(), (kLineBytes - past_line) % kLineBytes);
   const std::size_t lines = (source.size() - head) / kLineBytes;
   const std::size_t tail = head + lines * kLineBytes;
   std::memcpy(target.data(), source.data(), head);
   stream_lines(target.data() + head, source.data() + head, lines);
   std::memcpy(target.data() + tail, source.data() + tail, source.size() - tail);
+}
+
+void finish_streaming() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
 }
 
 }  // namespace cairn

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 namespace cairn {
 namespace {
@@ -85,7 +86,7 @@ class Printer {
   void print_one(const Complex& number) {
     text_ += "(";
     print_one(number.real);
-    text_ += number.imaginary < 0 ? "" : "+";
+    text_ += std::signbit(number.imaginary) ? "" : "+";  // -0.0 and a negative NaN print their sign
     print_one(number.imaginary);
     text_ += "j)";
   }

@@ -2,6 +2,7 @@
 #include <cairn/value.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,13 @@ TEST(ValueText, ShowsAnObjectAsTheCallThatMakesIt) {
             "<collections.deque([], 3), [1, 2]>");
   EXPECT_EQ(to_string(call("_io", "BytesIO", Tuple{}, {}, Tuple{{Bytes{"abc"}, 0, None{}}})),
             "<_io.BytesIO(), (<3 bytes>, 0, None)>");
+}
+
+TEST(ValueText, ShowsAComplexNumberWithOneSign) {
+  EXPECT_EQ(to_string(Complex{1.5, 2}), "(1.5+2.0j)");
+  EXPECT_EQ(to_string(Complex{-1, -2}), "(-1.0-2.0j)");
+  EXPECT_EQ(to_string(Complex{1, -0.0}), "(1.0-0.0j)");
+  EXPECT_EQ(to_string(Complex{0, std::numeric_limits<double>::quiet_NaN()}), "(0.0+nanj)");
 }
 
 TEST(ValueText, ShowsDatesAndTimes) {
