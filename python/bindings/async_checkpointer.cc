@@ -114,7 +114,7 @@ void confirm(PythonAsyncSave& self, const std::vector<std::string>& moved) {
   for (const std::string& key : moved) list.append(list.empty() ? "'" : ", '").append(key).append("'");
   self.confirm(
       Error(ErrorCode::kInvalidArgument, "the storages of tensors were resized while they were being staged: " + list +
-                                             "; let the training wait for the staging before it does that")
+                                             "; wait for the end of staging before resizing a storage")
           .key(moved.front()));
 }
 

@@ -5,7 +5,7 @@
 namespace cairn::coordination {
 
 Error wrong_message_count(std::size_t expected, std::size_t actual) {
-  return Error(ErrorCode::kInvalidArgument, "one message for each rank is needed")
+  return Error(ErrorCode::kInvalidArgument, "scatter needs one message per rank at the root")
       .expected(fmt::format("{}", expected))
       .actual(fmt::format("{}", actual));
 }

@@ -22,7 +22,8 @@ class CallGuard {
   template <typename Work>
   auto run(std::size_t root, Work&& work) -> decltype(work()) {
     if (failure_) {
-      return Error(ErrorCode::kUnavailable, std::string("not usable since a call failed: ") + failure_->what());
+      return Error(ErrorCode::kUnavailable,
+                   std::string("the group is unusable after a failed call: ") + failure_->what());
     }
     auto result = root < size_ ? std::forward<Work>(work)() : decltype(work())(no_such_rank(root));
     if (!result) failure_ = result.error();

@@ -224,6 +224,16 @@ TEST(LocalGroup, GivesUpWaitingAfterTheTimeout) {
   EXPECT_FALSE(group[2]->barrier());
 }
 
+// Rank 0 has sent no message either, but the call does not need one.
+TEST(LocalGroup, NamesTheRootThatIsMissingAfterTheTimeout) {
+  Group group = make_local_group(3, std::chrono::milliseconds(1));
+  EXPECT_EQ(group[2]->broadcast("", 1).error().rank(), 1);
+  group = make_local_group(3, std::chrono::milliseconds(1));
+  EXPECT_EQ(group[2]->scatter({}, 1).error().rank(), 1);
+  group = make_local_group(3, std::chrono::milliseconds(1));
+  EXPECT_EQ(group[2]->gather("", 2).error().rank(), 0);
+}
+
 TEST(LocalGroup, NoticesRanksThatMakeDifferentCalls) {
   run_ranks(make_local_group(2), [](std::unique_ptr<Collectives> ranks) {
     EXPECT_FALSE(ranks->rank() == 0 ? ranks->all_gather("").has_value() : ranks->barrier().has_value());

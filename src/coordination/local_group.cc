@@ -59,6 +59,13 @@ struct Round {
     return false;
   }
 
+  // A rank without messages that the waiting ranks need. Only while has_all_for() is false for a rank.
+  std::size_t missing() const {
+    const bool needs_root = call.operation == Operation::kScatter || call.operation == Operation::kBroadcast;
+    if (needs_root) return call.root;
+    return static_cast<std::size_t>(std::find(given.begin(), given.end(), std::nullopt) - given.begin());
+  }
+
   Messages first_of_all() const {
     Messages all;
     for (const auto& messages : given) all.push_back(messages->front());
@@ -140,10 +147,9 @@ class MeetingPlace {
   }
 
   Error timed_out(const Round& round) const {
-    const auto missing = std::find(round.given.begin(), round.given.end(), std::nullopt);
     return Error(ErrorCode::kUnavailable,
-                 fmt::format("{}: no message of a rank in {} ms", text_of(round.call), timeout_->count()))
-        .rank(missing - round.given.begin());
+                 fmt::format("{}: a rank sent no message within {} ms", text_of(round.call), timeout_->count()))
+        .rank(static_cast<std::int64_t>(round.missing()));
   }
 
   const std::optional<std::chrono::milliseconds> timeout_;

@@ -53,13 +53,13 @@ class Validation {
   }
 
   Error outside(std::size_t chunk) const {
-    return at_rank(chunk, Error(ErrorCode::kInvalidArgument, "a chunk that leaves its tensor"))
+    return at_rank(chunk, Error(ErrorCode::kInvalidArgument, "a chunk extends beyond its tensor"))
         .expected("within " + to_string(chunks_.shape))
         .actual(text_of(chunk));
   }
   Error overlap(const BoxPair& pair) const {
-    return at_rank(pair.second, Error(ErrorCode::kInvalidArgument, "a chunk that overlaps another of its tensor"))
-        .expected("none in common with " + described(pair.first))
+    return at_rank(pair.second, Error(ErrorCode::kInvalidArgument, "two chunks of the tensor overlap"))
+        .expected("no element in common with " + described(pair.first))
         .actual(text_of(pair.second));
   }
 

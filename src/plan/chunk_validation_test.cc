@@ -58,7 +58,7 @@ TEST(ChunkValidation, NamesKeyChunksAndRanks) {
   EXPECT_EQ(overlap.error().key(), "w");
   EXPECT_EQ(overlap.error().rank(), 9);
   EXPECT_EQ(overlap.error().actual(), "[1, 4) x [0, 4)");
-  EXPECT_EQ(overlap.error().expected(), "none in common with [0, 2) x [0, 4) of rank 5");
+  EXPECT_EQ(overlap.error().expected(), "no element in common with [0, 2) x [0, 4) of rank 5");
 
   const auto outside = validate({4}, {box({0}, {2}), box({2}, {3})}, Coverage::kPart, {5, 9});
   ASSERT_FALSE(outside);

@@ -451,7 +451,7 @@ TEST(GlobalSavePlan, RefusesChunksThatDoNotFitTogether) {
   const Error overlap = error_of(job);
   EXPECT_EQ(overlap.rank(), 2);
   EXPECT_EQ(overlap.actual(), "[3, 8)");
-  EXPECT_EQ(overlap.expected(), "none in common with [0, 4) of rank 0");
+  EXPECT_EQ(overlap.expected(), "no element in common with [0, 4) of rank 0");
 
   Job half(2);
   half.add(1, "w", {8}, box({0}, {4}));

@@ -44,7 +44,7 @@ Result<void> check_agreement(const Key& key, const LocalItem& item, std::uint32_
   const bool agree = item.kind == first.kind &&
                      (item.kind == Kind::kValue || (item.dtype == first.dtype && item.shape == first.shape));
   if (agree) return {};
-  return Error(ErrorCode::kInvalidArgument, "ranks disagree about a key")
+  return Error(ErrorCode::kInvalidArgument, "the ranks disagree about the kind, dtype or shape of the key")
       .key(item.fqn)
       .rank(rank)
       .expected(description_of(first) + ", as on rank " + std::to_string(key.rank))

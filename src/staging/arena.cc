@@ -16,8 +16,8 @@ constexpr std::uint64_t kGrantShare = 16;
 
 Error no_room(const os::MemoryRoom& room, std::uint64_t needed) {
   return Error(ErrorCode::kNoSpace,
-               "no memory for another copy of the state: taking it would let the kernel end this process or another "
-               "one; let fewer saves be under way at a time (generations), raise the limit, or save synchronously")
+               "not enough memory for a further copy of the state: the kernel's OOM killer could end a process; "
+               "lower generations, raise the limit, or save synchronously")
       .expected("room for " + std::to_string(needed) + " bytes")
       .actual(std::to_string(room.bytes) + " bytes: " + room.figures());
 }

@@ -152,10 +152,8 @@ struct ArenaPool::Shelf {
     std::shared_ptr<Arena> arena = best_free(bytes);
     if (!arena && made == generations) {
       if (!is_stuck()) return arena;
-      return Error(ErrorCode::kUnavailable,
-                   "no memory for another save: saves that were given up hold all of it, until their calls to the "
-                   "storage, which hang, return")
-          .expected("an arena of " + std::to_string(generations) + " to be free");
+      return Error(ErrorCode::kUnavailable, "no free arena: abandoned saves hold all " + std::to_string(generations) +
+                                                " arenas until their hanging storage calls return");
     }
     if (bytes) {
       const Result<void> room = expect_room(arena.get(), needed_for(arena.get(), *bytes));

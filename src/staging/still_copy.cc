@@ -74,7 +74,7 @@ class TornItems {
     if (keys.size() > kKeysNamedMax) list += " and " + std::to_string(keys.size() - kKeysNamedMax) + " more";
     return Error(ErrorCode::kInvalidArgument,
                  "tensors were written to while they were being staged, so this save would mix two states: " + list +
-                     "; let the training wait for the staging before it changes the state in place")
+                     "; wait for the end of staging before the next optimizer step")
         .key(*keys.begin());
   }
 
