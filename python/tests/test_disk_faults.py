@@ -17,6 +17,8 @@ import torch
 from same import assert_same
 
 import cairn
+from cairn import AsyncCheckpointerType
+from cairn._pending import pending_saves
 
 OLD = {"w": torch.arange(1000.0), "step": 1}
 LARGE = {"w": torch.arange(4_000_000.0), "step": 2}
@@ -69,6 +71,24 @@ def test_full_disk(first: str, small_disk: Path) -> None:
         assert Path(free[2]).parent == directory, "the save's own folder, also where no text names the directory"
         assert_old_state(directory, before)
     assert shutil.disk_usage(small_disk).free > 7 << 20
+
+
+@pytest.mark.parametrize("kind", [AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS])
+def test_full_disk_in_the_background(kind: Any, small_disk: Path) -> None:
+    directory, other = small_disk / "checkpoint", small_disk / "other"
+    cairn.save(OLD, checkpoint_id=directory)
+    before = tree(directory)
+    error = cairn.async_save(LARGE, checkpoint_id=directory, async_checkpointer_type=kind).exception()
+    assert isinstance(error, cairn.NoSpace)
+    assert error.errno == errno.ENOSPC
+    assert str(error).count(f"saving to '{directory}'") == 1
+    cairn.async_save(LARGE, checkpoint_id=directory, async_checkpointer_type=kind)
+    pending_saves.wait_for()
+    with pytest.raises(cairn.Error) as caught:
+        cairn.async_save(OLD, checkpoint_id=other, async_checkpointer_type=kind)
+    assert f"saving to '{directory}'" in str(caught.value)
+    assert f"saving to '{other}'" not in str(caught.value), "the error is the earlier save's"
+    assert_old_state(directory, before)
 
 
 def test_full_disk_and_a_new_directory(small_disk: Path) -> None:

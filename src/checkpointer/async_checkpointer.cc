@@ -187,11 +187,14 @@ Result<AsyncSave> AsyncCheckpointer::save(const std::filesystem::path& directory
       given = std::move(awaited).error();
     }
   }
+  // The failure of the previous save names the directory of that save, and not `directory`.
+  const bool previous_failed = !given;
   const CheckpointStager::Impl& stager = impl_->options.stager->impl();
   const checkpointer::AsyncSaveResources resources{
       &impl_->options.stager->impl().arenas, stager.thread_count, &impl_->writer(), &impl_->plans,
       [impl = impl_.get()](std::function<void()> work) { return impl->background.run(std::move(work)); }};
   Result<AsyncSave> save = checkpointer::AsyncSaveOperation(resources, directory, options).run(given);
+  if (!save && previous_failed) return std::move(save).error();
   if (!save) return std::move(save).error().while_doing(saving_to(directory));
   impl_->previous = save->write;
   impl_->previous_reported = false;

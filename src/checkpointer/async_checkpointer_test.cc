@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "checkpointer/testing/sample_state.h"
@@ -224,6 +226,31 @@ TEST_P(AsyncSaves, FailOnAllRanksIfOneHasNoState) {
     EXPECT_EQ(save.error().rank(), 1);
   });
   EXPECT_TRUE(!fs::exists(directory_) || fs::is_empty(directory_));
+}
+
+// Counts `part` in `text`.
+std::size_t count_of(std::string_view part, std::string_view text) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST_P(AsyncSaves, NameTheirDirectoryInTheErrorOfABackgroundFailure) {
+  AsyncCheckpointer checkpointer(options());
+  SampleState state(1);
+  AsyncSaveOptions failing;
+  failing.asynchronous_staging = true;
+  failing.confirm_sources = [] { return Result<void>(Error(ErrorCode::kInvalidArgument, "the sources moved")); };
+  const auto save = checkpointer.save(directory_, state.dict(), failing);
+  ASSERT_TRUE(save) << save.error().what();
+  const fs::path other = scratch_.path() / "other";
+  const std::string named = "saving to '" + directory_.string() + "'";
+  EXPECT_EQ(count_of(named, save->staging.get().error().what()), 1U) << save->staging.get().error().what();
+  EXPECT_EQ(count_of(named, save->write.get().error().what()), 1U) << save->write.get().error().what();
+  const auto next = checkpointer.save(other, state.dict());
+  ASSERT_FALSE(next) << "the next call reports the failure";
+  EXPECT_EQ(count_of(named, next.error().what()), 1U) << next.error().what();
+  EXPECT_EQ(count_of(other.string(), next.error().what()), 0U) << next.error().what();
 }
 
 INSTANTIATE_TEST_SUITE_P(Writers, AsyncSaves, testing::Values(Writer::kThreads, Writer::kProcess),

@@ -93,6 +93,7 @@ struct AsyncSaveOperation::SharedState {
   std::shared_ptr<staging::Arena> arena;
   std::function<std::string()> render_metadata;
   SaveId save_id;
+  std::string directory;  // for the texts of errors
   std::promise<Result<void>> staging;
   std::promise<Result<AsyncSaveReport>> write;
   std::unique_ptr<writer::WriterSave> save;
@@ -117,9 +118,12 @@ struct AsyncSaveOperation::SharedState {
     return progress;
   }
 
+  // An error that the caller receives from a future, with the directory of the save.
+  Error named(const Error& error) const { return Error(error).while_doing("saving to '" + directory + "'"); }
+
   void end(Result<commit::RankSaveReport> outcome) {
     if (!outcome) {
-      write.set_value(std::move(outcome).error());
+      write.set_value(attempt([&]() -> Result<AsyncSaveReport> { return named(outcome.error()); }));
       return;
     }
     bytes_written = outcome->bytes_written;
@@ -183,6 +187,7 @@ Result<std::string> AsyncSaveOperation::prepare(const Result<const StateDict*>& 
   CAIRN_TRY_ASSIGN(std::shared_ptr<staging::Arena> arena,
                    resources_.arenas->take(expected, options_.save.interrupted, wait_max));
   auto shared = std::make_shared<SharedState>();
+  shared->directory = directory_;
   shared->arena = std::move(arena);
   if (ranks_.size() > 1) shared->rank = number_of_this_rank();
   auto started =
@@ -330,17 +335,16 @@ Result<AsyncSave> AsyncSaveOperation::begin() {
   if (options_.asynchronous_staging) {
     copying.samples = &shared.samples;
     copying.confirm = options_.confirm_sources;
-    CAIRN_TRY(resources_.in_background([kept = shared_, copying] { stage(*kept, copying); }));
+    CAIRN_TRY(resources_.in_background([kept = shared_, copying] { (void)stage(*kept, copying); }));
     return handle;
   }
   copying.interrupted = save.interrupted;
-  stage(shared, copying);
-  if (const Result<void>& staged = handle.staging.get(); !staged) return staged.error();
+  CAIRN_TRY(stage(shared, copying));
   return handle;
 }
 
 // Step 5. May run on a background thread, so no exception may leave the function.
-void AsyncSaveOperation::stage(SharedState& shared, const staging::CopyOptions& options) {
+Result<void> AsyncSaveOperation::stage(SharedState& shared, const staging::CopyOptions& options) {
   Result<void> staged = attempt([&] { return staging::copy_into(*shared.arena, shared.copies, options); });
   (void)attempt([&]() -> Result<void> {
     if (staged) return shared.save->staged();  // the write future reports a lost writer
@@ -352,7 +356,9 @@ void AsyncSaveOperation::stage(SharedState& shared, const staging::CopyOptions& 
   shared.copies.clear();
   shared.samples = {};
   shared.items = SaveItems();  // may hold large values
-  shared.staging.set_value(std::move(staged));
+  const auto reported = [&]() -> Result<void> { return staged ? Result<void>() : shared.named(staged.error()); };
+  shared.staging.set_value(attempt(reported));
+  return staged;
 }
 
 // Between step 2 and step 4 this rank's writer has no lease, so the writers of the remaining ranks can't see that the

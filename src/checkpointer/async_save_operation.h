@@ -52,7 +52,7 @@ class AsyncSaveOperation {
   Result<std::vector<std::string>> assign(const std::vector<std::string>& local_plans);
   Result<void> take_assignment(std::string_view message);
   Result<AsyncSave> begin();
-  static void stage(SharedState& shared, const staging::CopyOptions& options);
+  static Result<void> stage(SharedState& shared, const staging::CopyOptions& options);
   void write_failure_mark(const Error& reason) const;
   std::uint32_t number_of_this_rank() const;
   std::string terms() const;

@@ -105,7 +105,9 @@ class GroupCalls:
     def _refuse_scatter(self, messages: Sequence[bytes], root: int) -> None:
         if self.rank != root:
             raise RuntimeError(f"rank {root} gave the scatter a wrong number of messages")
-        raise InvalidArgument("scatter needs one message per rank at the root", expected=str(self.size), actual=str(len(messages)))
+        raise InvalidArgument(
+            "scatter needs one message per rank at the root", expected=str(self.size), actual=str(len(messages))
+        )
 
     def _slices(self, length: int) -> Iterator[tuple[int, int]]:
         step = max(_STAGING_BYTES_MAX // self.size, _SLICE_BYTES_MIN)
