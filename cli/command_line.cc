@@ -47,16 +47,16 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
   tool_.footer(kExitCodes);
   tool_.set_version_flag("--version", "cairn " + std::string(kVersion), "Print the version and exit");
   tool_.require_subcommand(1);
-  constexpr const char* kForPrograms = "the same for programs";
+  constexpr const char* kForPrograms = "print JSON for programs";
   CLI::App* ls = add_command_on_directory(
       "ls", "A line per key; of a folder of checkpoints, a line per checkpoint: time, size, contents, the newest",
       "the checkpoint, or the folder of checkpoints");
   ls->add_flag("--json", arguments_.json, kForPrograms);
   CLI::App* inspect = add_command_on_directory(
       "inspect", "Tree of keys with dtype, shape, bytes, chunks, files; short values", "the checkpoint");
-  inspect->add_option("keys", arguments_.patterns, "only these keys and those below them: *, ? and [a-z] are wildcards")
+  inspect->add_option("keys", arguments_.patterns, "keys or patterns (*, ?, [a-z]); shows matches and all keys below")
       ->type_name("KEY");
-  CLI::Option* json = inspect->add_flag("--json", arguments_.json, "everything the metadata says, for programs");
+  CLI::Option* json = inspect->add_flag("--json", arguments_.json, "print all of the metadata as JSON, for programs");
   inspect->add_option("--depth", arguments_.depth, "levels of the tree to show; deeper keys are counted")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber)
@@ -65,11 +65,11 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
       "verify", "Every byte against its checksum, every chunk against its tensor", "the checkpoint");
   verify->add_flag("--json", arguments_.json, kForPrograms);
   verify->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
-  CLI::App* status = add_command_on_directory(
-      "status", "Saves under way or dead: whose, how far, and when they last gave a sign of life",
-      "the checkpoint, or the folder of checkpoints");
+  CLI::App* status =
+      add_command_on_directory("status", "Saves under way and dead saves: rank, progress, last heartbeat",
+                               "the checkpoint, or the folder of checkpoints");
   status->add_flag("--json", arguments_.json, kForPrograms);
-  CLI::App* completion = add_command("completion", "Prints a script that completes this tool's words in a shell");
+  CLI::App* completion = add_command("completion", "Prints a completion script for bash, zsh or fish");
   completion->add_option("shell", arguments_.shell, "bash, zsh or fish")
       ->required()
       ->type_name("SHELL")

@@ -35,7 +35,7 @@ std::string_view text_of(SaveInFlight::Decision decision) {
 }
 
 std::string_view story_of(const SaveInFlight& save) {
-  if (!save.is_readable) return "of another user, who alone may look at it";
+  if (!save.is_readable) return "belongs to a different user and can't be read";
   if (save.decision == SaveInFlight::Decision::kCommitted) return "committed, about to end";
   if (save.decision == SaveInFlight::Decision::kFailed) return "failed, about to end";
   return save.is_leftover ? "died: the next save removes it" : "under way";

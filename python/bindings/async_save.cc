@@ -30,7 +30,7 @@ std::function<Result<void>()> PythonAsyncSave::confirmation() const {
     if (question->changed.wait_for(lock, deadline, [&] { return question->answer.has_value(); })) {
       return *question->answer;
     }
-    return Error(ErrorCode::kUnavailable, "Python did not say in time whether the memory of the tensors is still there")
+    return Error(ErrorCode::kUnavailable, "no confirm() from Python within deadline_seconds after the copy")
         .expected("an answer within " + std::to_string(deadline.count()) + " ms");
   };
 }

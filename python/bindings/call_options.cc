@@ -53,7 +53,7 @@ void take(nb::handle value, std::function<Result<void>()>& option) {
     } catch (nb::python_error& error) {
       error.discard_as_unraisable(value);
     }
-    return Error(ErrorCode::kCancelled, "what was to be done before the commit has failed");
+    return Error(ErrorCode::kCancelled, "before_commit returned False or raised an exception");
   };
 }
 

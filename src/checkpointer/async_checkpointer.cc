@@ -154,12 +154,12 @@ struct AsyncCheckpointer::Impl {
     if (!previous.valid() || previous_reported) return {};
     while (previous.wait_for(kPollInterval) != std::future_status::ready) {
       if (interrupted && interrupted()) {
-        return Error(ErrorCode::kCancelled, "interrupted while waiting for the save before");
+        return Error(ErrorCode::kCancelled, "interrupted while waiting for the previous save");
       }
     }
     previous_reported = true;
     if (previous.get()) return {};
-    return Error(previous.get().error()).while_doing("the save before this one");
+    return Error(previous.get().error()).while_doing("waiting for the previous save, which failed");
   }
 };
 

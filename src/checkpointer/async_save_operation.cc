@@ -60,7 +60,7 @@ Result<Vote> decode_vote(std::string_view message) {
   manifest::CodedReader reader(message);
   CAIRN_TRY_ASSIGN(const std::string_view version, reader.counted_text());
   if (version != kVersion) {
-    return Error(ErrorCode::kUnsupported, "ranks of one save with several versions of Cairn")
+    return Error(ErrorCode::kUnsupported, "the ranks of the save run different versions of Cairn")
         .expected(kVersion)
         .actual(version);
   }
@@ -176,7 +176,7 @@ std::string AsyncSaveOperation::terms() const {
 Result<std::string> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) {
   if (!state) return state.error();
   if (options_.save.alone_as_rank && ranks_.size() > 1) {
-    return Error(ErrorCode::kInvalidArgument, "a rank that saves alone has no part in a save of many");
+    return Error(ErrorCode::kInvalidArgument, "alone_as_rank can't be combined with collectives");
   }
   CAIRN_TRY_ASSIGN(items_, SaveItems::make(**state));
   CAIRN_TRY_ASSIGN(local_plan_, encode_local_plan(items_.sources(),
@@ -240,7 +240,7 @@ Result<void> AsyncSaveOperation::count_votes(const std::vector<std::string>& vot
     if (vote->ticket) ticket_ = vote->ticket;
     same = same && vote->plan_id == plan_->id;
   }
-  if (!ticket_) return Error(ErrorCode::kInternal, "no rank coordinates");
+  if (!ticket_) return Error(ErrorCode::kInternal, "the save has no coordinator");
   if (!same) plan_.reset();
   shared_->save_id = ticket_->identity.save_id;
   return {};

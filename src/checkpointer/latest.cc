@@ -105,7 +105,7 @@ Result<void> check_whole(const Candidate& candidate) {
     CAIRN_TRY_ASSIGN(const auto opened, storage->open(file.name, true));
     const std::uint64_t size = opened->size();
     if (size == file.size) continue;
-    return Error(ErrorCode::kCorrupt, "a data file has another size than its commit record says")
+    return Error(ErrorCode::kCorrupt, "the size of a data file differs from the commit record")
         .file(file.name)
         .expected(std::to_string(file.size) + " bytes")
         .actual(std::to_string(size) + " bytes");

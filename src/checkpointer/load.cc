@@ -89,7 +89,7 @@ class Loader {
   static std::string size_text(const Extents& shape) { return "torch.Size(" + to_string(shape) + ")"; }
 
   static Error kind_differs(const Entry& entry, std::string_view expected, std::string_view actual) {
-    return Error(ErrorCode::kInvalidArgument, "the checkpoint holds another kind of entry")
+    return Error(ErrorCode::kInvalidArgument, "the kind of the entry in the checkpoint differs from the target's")
         .key(entry.fqn)
         .expected(expected)
         .actual(actual);
@@ -99,7 +99,8 @@ class Loader {
     if (tensor.dtype == target) return {};
     const bool floats = is_floating_point(tensor.dtype) && is_floating_point(target);
     if (!floats && !options_.allow_cast) {
-      return Error(ErrorCode::kInvalidArgument, "the checkpoint holds another dtype (allow_cast converts it)")
+      return Error(ErrorCode::kInvalidArgument,
+                   "the dtype of the checkpoint differs from the target's (allow_cast=True converts)")
           .key(tensor.fqn)
           .expected(name_of(target))
           .actual(name_of(tensor.dtype));
@@ -210,7 +211,7 @@ constexpr char kWhole = 'w';
 Result<void> check_same(const std::vector<std::string>& seen) {
   for (std::size_t rank = 0; rank < seen.size(); ++rank) {
     if (seen[rank].substr(1) == seen[0].substr(1)) continue;
-    return Error(ErrorCode::kReplaced, "ranks look at different checkpoints: one was replaced meanwhile")
+    return Error(ErrorCode::kReplaced, "ranks opened different checkpoints: a save replaced the checkpoint meanwhile")
         .rank(static_cast<std::int64_t>(rank))
         .expected(seen[0].substr(1))
         .actual(seen[rank].substr(1));

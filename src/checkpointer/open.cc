@@ -27,7 +27,7 @@ Result<const data_file::DataFile*> Checkpoint::Impl::file_of(const ItemLocation&
                                                              bool follow_links) {
   if (location.length == 0) return Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn);
   if (const auto transform = catalog.transforms.find(std::string(fqn)); transform != catalog.transforms.end()) {
-    return Error(ErrorCode::kUnsupported, "an item that went through a stream transform")
+    return Error(ErrorCode::kUnsupported, "the item went through a stream transform")
         .key(fqn)
         .actual(transform->second);
   }
@@ -48,8 +48,7 @@ Result<const data_file::DataFile*> Checkpoint::Impl::file(std::uint32_t index, b
     const std::string& name = catalog.files[index];
     const auto recorded = recorded_.find(name);
     const bool known = recorded != recorded_.end();
-    if (record && !known)
-      return Error(ErrorCode::kCorrupt, "a data file that the commit record does not list").file(name);
+    if (record && !known) return Error(ErrorCode::kCorrupt, "the commit record does not list the data file").file(name);
     const std::optional<SaveId> save_id = record ? std::optional(record->save_id) : std::nullopt;
     auto opened = data_file::DataFile::open(*storage, name, follow_links, known ? recorded->second : nullptr, save_id);
     if (!opened) return std::move(opened).error().file(name).while_doing("opening a data file of the checkpoint");
@@ -89,7 +88,7 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
   if (!*record && decoded->pickle_bytes != bytes.size()) {
     // Stock torch writes no bytes after the pickle, so the bytes are of a damaged commit record: the reader recognises
     // no record that is cut short or lacks the magic.
-    return Error(ErrorCode::kCorrupt, "what follows the pickle is no commit record")
+    return Error(ErrorCode::kCorrupt, "the bytes after the pickle are not a commit record")
         .file(metadata_name)
         .offset(decoded->pickle_bytes)
         .expected("the end of the file, or a commit record")
@@ -131,7 +130,7 @@ Result<void> Checkpoint::read(std::string_view fqn, const Box& box, const Tensor
   if (tensor == nullptr) return Error(ErrorCode::kMissingKey, "no such tensor in the checkpoint").key(fqn);
   StateDict state;
   if (!(target.sizes == box.sizes())) {
-    return Error(ErrorCode::kInvalidArgument, "the target has other sizes than the box")
+    return Error(ErrorCode::kInvalidArgument, "the sizes of the target differ from the sizes of the box")
         .key(fqn)
         .expected(to_string(box.sizes()))
         .actual(to_string(target.sizes));

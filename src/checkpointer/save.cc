@@ -84,7 +84,7 @@ class Coordinator {
     for (std::size_t rank = 0; rank < messages.size(); ++rank) {
       CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> files, checkpointer::decode_written(messages[rank]));
       if (files.size() != layout_.file_counts[rank]) {
-        return Error(ErrorCode::kInternal, "a rank wrote another number of files than it was to")
+        return Error(ErrorCode::kInternal, "a rank wrote a number of files that differs from its assignment")
             .rank(static_cast<std::int64_t>(rank));
       }
       for (const WrittenFile& file : files) {
@@ -152,7 +152,7 @@ class Save {
   // known outcome.
   std::string_view without_decision() const {
     if (!ranks_.is_coordinator())
-      return "waiting to hear whether the save is committed: it may be, look at the directory";
+      return "waiting for the coordinator's decision: the save may be committed, look at the directory";
     if (!coordinator_.may_have_committed()) return "telling the other ranks that the save has failed";
     return "telling the other ranks that the save is committed: the new checkpoint is in place";
   }
@@ -160,11 +160,11 @@ class Save {
   Result<std::string> describe(const SaveDirectory& directory, const StateDict& state) {
     CAIRN_TRY(worker_.open(directory));
     if (options_.alone_as_rank && ranks_.size() > 1) {
-      return Error(ErrorCode::kInvalidArgument, "a rank that saves alone has no part in a save of many");
+      return Error(ErrorCode::kInvalidArgument, "alone_as_rank can't be combined with collectives");
     }
     CAIRN_TRY_ASSIGN(items_, SaveItems::make(state));
     const std::string name = commit::data_file_name({{}, true}, number_of_this_rank(), 0);
-    CAIRN_TRY_ASSIGN(const bool names_taken, worker_.run("looking whether file names are free",
+    CAIRN_TRY_ASSIGN(const bool names_taken, worker_.run("checking which file names are in use",
                                                          [name](WorkerState& worker_state) -> Result<bool> {
                                                            return worker_state.storage->open(name, true).has_value();
                                                          }));

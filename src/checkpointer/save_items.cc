@@ -56,7 +56,7 @@ Result<SaveItems> SaveItems::make(const StateDict& state) {
 
 Result<ItemSource> SaveItems::part_of(const ItemSource& source, const Box& part) {
   const auto refuse = [&] {
-    return Error(ErrorCode::kCorrupt, "a part to write that is not in this rank's chunk")
+    return Error(ErrorCode::kCorrupt, "the assigned part is outside this rank's chunk")
         .key(source.entry->fqn)
         .actual(to_string(part));
   };
@@ -82,7 +82,7 @@ Result<std::vector<ItemSource>> SaveItems::take(std::span<const AssignedItem> as
   std::vector<ItemSource> taken;
   taken.reserve(assigned.size());
   for (const AssignedItem& item : assigned) {
-    if (item.index >= sources_.size()) return Error(ErrorCode::kCorrupt, "an item to write that this rank lacks");
+    if (item.index >= sources_.size()) return Error(ErrorCode::kCorrupt, "this rank lacks the assigned item");
     if (!item.part) {
       taken.push_back(sources_[item.index]);
       continue;

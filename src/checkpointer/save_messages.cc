@@ -78,7 +78,7 @@ Result<void> LocalPlans::add(std::string_view message) {
   CodedReader reader(message);
   CAIRN_TRY_ASSIGN(const std::string_view version, reader.counted_text());
   if (version != kVersion) {
-    return Error(ErrorCode::kUnsupported, "ranks of one save with several versions of Cairn")
+    return Error(ErrorCode::kUnsupported, "the ranks of the save run different versions of Cairn")
         .rank(static_cast<std::int64_t>(plans_.size()))
         .expected(kVersion)
         .actual(version);

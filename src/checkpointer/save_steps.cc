@@ -68,7 +68,7 @@ Result<Catalog> read_back(std::string_view metadata, const std::vector<Published
   for (const PublishedFile& file : files) {
     CAIRN_TRY(storage::check_name(file.name));
     if (!names.insert(file.name).second) {
-      return Error(ErrorCode::kInvalidArgument, "two data files of one name").file(file.name);
+      return Error(ErrorCode::kInvalidArgument, "two data files have the same name").file(file.name);
     }
   }
   for (const std::string& name : decoded.catalog.files) {
@@ -128,7 +128,7 @@ Result<SaveReport> SaveClaim::Impl::commit(std::string_view metadata, const std:
 Result<SaveReport> SaveClaim::commit(std::string_view metadata, const std::vector<PublishedFile>& files,
                                      const std::function<bool()>& interrupted) {
   if (std::exchange(impl_->ended, true)) {
-    return Error(ErrorCode::kInvalidArgument, "this claim has been committed, or has failed, already");
+    return Error(ErrorCode::kInvalidArgument, "the claim was already committed, or has failed");
   }
   const InterruptScope interrupt_scope(impl_->worker, interrupted);
   Result<SaveReport> report = impl_->commit(metadata, files);

@@ -43,7 +43,8 @@ SaveDeadlines shortened(SaveDeadlines deadlines, std::chrono::steady_clock::dura
 }
 
 Error of_a_fork() {
-  return Error(ErrorCode::kUnavailable, "a save whose thread is in another process: this one was made by fork");
+  return Error(ErrorCode::kUnavailable,
+               "this process is a forked child; the save belongs to its parent: make a new save here");
 }
 
 }  // namespace

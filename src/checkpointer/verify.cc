@@ -261,7 +261,7 @@ class Verifier {
   void add_transformed_item(const DataFile& file, const ItemLocation& location, std::string_view fqn) {
     const std::uint64_t size = file.bytes().size();
     if (location.offset > size || location.length > size - location.offset) {
-      findings_.add(Error(ErrorCode::kCorrupt, "a data file that ends before an item does")
+      findings_.add(Error(ErrorCode::kCorrupt, "the data file ends before an item does")
                         .key(fqn)
                         .file(file.name())
                         .offset(location.offset)

@@ -64,10 +64,11 @@ Result<CommitPlan> CommitPlan::read(manifest::CodedReader& reader) {
   std::vector<std::uint32_t> file_counts;
   for (std::uint64_t rank = 0; rank < rank_count; ++rank) {
     CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.varint());
-    if (count > std::numeric_limits<std::uint32_t>::max()) return reader.damaged("more files of a rank than 2^32");
+    if (count > std::numeric_limits<std::uint32_t>::max()) return reader.damaged("a rank with more than 2^32 files");
     file_counts.push_back(static_cast<std::uint32_t>(count));
   }
-  if (sum_of(file_counts) != metadata.file_count()) return reader.damaged("ranks with other files than the metadata");
+  if (sum_of(file_counts) != metadata.file_count())
+    return reader.damaged("numbers of files that differ from the metadata");
   return CommitPlan(std::move(metadata), std::move(file_counts));
 }
 

@@ -40,9 +40,10 @@ Result<std::optional<Decision>> DecisionWatch::look() {
   if (liveness == LeaseWatch::Liveness::kDead) return conclude_from_death();
   const bool is_silent = liveness == LeaseWatch::Liveness::kSilent;
   if (!is_silent && liveness != LeaseWatch::Liveness::kStuck) return std::optional<Decision>();
-  const std::string why = is_silent ? "gives no sign of life" : "gets nowhere: " + std::string(lease_.stall()->what());
+  const std::string why =
+      is_silent ? "sends no heartbeats any more" : "makes no progress: " + std::string(lease_.stall()->what());
   return Error(ErrorCode::kUnavailable, "the coordinator's writer " + why +
-                                            "; whether the save is or will be committed is unknown, look at the "
+                                            "; it is unknown whether the save is or will be committed, look at the "
                                             "directory")
       .rank(save_.coordinator)
       .while_doing("waiting for what " + lease_.holder() + " decides");
@@ -99,8 +100,9 @@ Result<std::optional<Decision>> DecisionWatch::conclude_without_folder() const {
   if (in_place) return std::optional(committed());
   Decision decision;
   decision.failure = Error::of_ranks({Error(ErrorCode::kUnavailable,
-                                            "the save was given up, or a later one has replaced it already: its "
-                                            "private folder is gone, and another checkpoint, or none, is in place")
+                                            "the private folder of the save is gone, and the checkpoint in place "
+                                            "belongs to a different save, or is missing: the save was given up, or a "
+                                            "later save has replaced it")
                                           .rank(save_.coordinator)
                                           .file(marks_.folder())});
   decision.files_stay = true;  // the coordinator has withdrawn everything already

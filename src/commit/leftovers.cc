@@ -74,10 +74,10 @@ std::optional<std::string> add_needed(const storage::Storage& storage, const std
     const Result<MetadataInPlace> metadata = read_metadata_in_place(storage, file.name);
     const auto names = metadata ? names_in(storage, file.name, *metadata) : std::nullopt;
     if (!names) {
-      return "nothing was cleaned up: the data files that '" + file.name +
-             "' needs are not known: it can't be read, or " +
-             "has no commit record and can't be decoded or is larger than " + std::to_string(kDecodedMetadataBytesMax) +
-             " bytes";
+      return "nothing was cleaned up: the data files named in '" + file.name +
+             "' are unknown, because the file can't be read, or has no commit record and can't be decoded or is larger "
+             "than " +
+             std::to_string(kDecodedMetadataBytesMax) + " bytes";
     }
     needed.insert(names->begin(), names->end());
   }

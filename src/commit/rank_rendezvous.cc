@@ -37,7 +37,7 @@ std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& stor
     return std::nullopt;
   }
   if (!*footer || (*footer)->save_id != save_id) {
-    problem = Error(ErrorCode::kCorrupt, "a data file of another save")
+    problem = Error(ErrorCode::kCorrupt, "the data file belongs to a different save")
                   .file(name)
                   .expected("save " + to_hex(save_id))
                   .actual(*footer ? "save " + to_hex((*footer)->save_id) : "a file without a trailer");
@@ -88,20 +88,20 @@ std::optional<Error> RankRendezvous::loss_of(Rank& rank, Clock::time_point start
   const auto lost = [&](const std::string& how) {
     Error error(ErrorCode::kUnavailable, "the rank is lost: " + how);
     const std::string holder = rank.lease.holder();
-    if (!holder.empty()) error = std::move(error).while_doing("waiting for what " + holder + " writes");
+    if (!holder.empty()) error = std::move(error).while_doing("waiting for the files that " + holder + " writes");
     return std::move(error).rank(rank.number);
   };
   const LeaseWatch::Liveness liveness = rank.lease.look(deadlines_);
   if (liveness != LeaseWatch::Liveness::kAbsent) rank.entered = true;
   switch (liveness) {
     case LeaseWatch::Liveness::kAlive: return std::nullopt;
-    case LeaseWatch::Liveness::kDead: return lost("the process that writes for it has died");
-    case LeaseWatch::Liveness::kSilent: return lost("its writer gives no sign of life any more");
+    case LeaseWatch::Liveness::kDead: return lost("the process of its writer has died");
+    case LeaseWatch::Liveness::kSilent: return lost("its writer sends no heartbeats any more");
     case LeaseWatch::Liveness::kStuck:
-      return lost("its writer gets nowhere: " + std::string(rank.lease.stall()->what()));
+      return lost("its writer makes no progress: " + std::string(rank.lease.stall()->what()));
     case LeaseWatch::Liveness::kAbsent:
-      if (rank.entered) return lost("its writer has left without a word");
-      if (Clock::now() - start > deadlines_.progress) return lost("it never took part");
+      if (rank.entered) return lost("its lease is gone, without a failure mark and without all files");
+      if (Clock::now() - start > deadlines_.progress) return lost("its writer did not start within deadline_seconds");
       return std::nullopt;
   }
   return std::nullopt;
@@ -145,7 +145,7 @@ Result<std::vector<RankRendezvous::Files>> RankRendezvous::wait_for_files(
       life_at = Clock::now() + kLivenessInterval;
     }
     if (interrupted && interrupted()) {
-      return Error(ErrorCode::kCancelled, "interrupted while waiting for the files of other ranks");
+      return Error(ErrorCode::kCancelled, "interrupted while waiting for the files of the ranks");
     }
     backoff.pause();
   }

@@ -164,7 +164,7 @@ TEST_F(RankSaves, RefuseARankThatSeesAnotherDirectory) {
   group.opened_by[1] = [&] { return PosixStorage::open_directory(elsewhere.path()).value(); };
   const Reports reports = group.run();
   for (const auto& report : reports) ASSERT_FALSE(report);
-  EXPECT_NE(reports[1].error().message().find("need one that all see"), std::string::npos);
+  EXPECT_NE(reports[1].error().message().find("common to all ranks"), std::string::npos);
   expect_all_failed({reports[0], reports[2]}, ErrorCode::kUnavailable, 1);
   expect_only(0);
   EXPECT_TRUE(std::filesystem::is_empty(elsewhere.path()));

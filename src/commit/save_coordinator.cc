@@ -65,7 +65,7 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
   if (commit_request.files.size() != member_.place.count ||
       !std::equal(own.begin(), own.end(), commit_request.files[mine].begin(), commit_request.files[mine].end(),
                   has_name)) {
-    return Error(ErrorCode::kInternal, "the files to commit are not those that the ranks were to write");
+    return Error(ErrorCode::kInternal, "the files to commit differ from the files assigned to the ranks");
   }
   RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity.save_id, options.deadlines);
   const auto& interrupted = options.write.interrupted;

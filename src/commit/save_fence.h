@@ -22,7 +22,7 @@ class SaveFence {
   Result<void> begin_decisive_step() {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kGivenUp) {
-      return Error(ErrorCode::kCancelled, "the save was given up while a call to its storage hung");
+      return Error(ErrorCode::kCancelled, "the save was given up while a call into the storage hung");
     }
     if (state_ == State::kOpen) state_ = State::kDecisive;
     return {};

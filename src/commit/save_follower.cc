@@ -33,9 +33,10 @@ Result<void> SaveFollower::take_lease() {
     }
     if (taken.error().code() != ErrorCode::kNotFound) return std::move(taken).error().rank(member_.place.rank);
     if (Clock::now() - start > kFolderVisibleAfterMax) {
-      return Error(ErrorCode::kUnavailable,
-                   "the save's private folder is not there: the coordinator has given up, or this rank sees another "
-                   "directory; in an asynchronous save all ranks need one that all see")
+      return Error(
+                 ErrorCode::kUnavailable,
+                 "no private folder of the save: the coordinator has given up, or this rank has a different directory "
+                 "mounted; asynchronous saves need a directory common to all ranks")
           .rank(member_.place.rank)
           .file(member_.marks.folder());
     }
@@ -78,8 +79,9 @@ Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> im
     is_interrupted = interrupted && interrupted();
   }
   if (!is_decided()) {
-    const Error error(ErrorCode::kCancelled,
-                      "interrupted while waiting for the coordinator: unless it has committed already, the save fails");
+    const Error error(
+        ErrorCode::kCancelled,
+        "interrupted while waiting for the coordinator; the save fails unless the commit was already made");
     if (trailers) (void)member_.marks.write_failure(member_.place.rank, error);
     leave();
     return member_.of_this_rank(trailers ? error : std::move(trailers).error());

@@ -95,7 +95,8 @@ std::optional<Error> SaveMarks::read_failure(std::uint32_t rank, bool& without_r
   const auto lease = read_lease(storage_, path);
   if (!lease || !*lease) return std::nullopt;
   without_reason = true;
-  return Error(ErrorCode::kUnavailable, "the rank failed, and had no room to say why").rank(rank);
+  return Error(ErrorCode::kUnavailable, "the rank failed; its failure mark lacks the reason, for want of space")
+      .rank(rank);
 }
 
 std::optional<Decision> SaveMarks::read_decision(std::string_view name) const {

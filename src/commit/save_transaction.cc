@@ -36,12 +36,13 @@ constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;  // far abov
 constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 constexpr std::string_view kSealedName = "/metadata";
 constexpr std::string_view kLockLost =
-    "the lock of the directory was lost during the commit: a save of another job may have committed in between, and "
-    "this one has taken its place";
+    "the lock of the directory was lost during the commit: a save of another job may have committed meanwhile, and "
+    "been "
+    "replaced by this save";
 constexpr std::string_view kNoLocks =
-    "the file system of the checkpoint's directory has no locks: let one job at a time save into a directory. Of two "
-    "that "
-    "commit in the same instant, one may not learn that it has lost, and data files may be left behind";
+    "no file locks on this file system: run only one saving job per directory. Two jobs that commit at the same "
+    "instant "
+    "may both report success, and data files may be left behind";
 
 // Whether `name` belongs to a checkpoint or to a save in flight, rather than to the trainer's own files.
 bool belongs_to_a_checkpoint(std::string_view name) {
@@ -156,7 +157,8 @@ Result<void> SaveTransaction::check_not_superseded(const MetadataInPlace& now) c
   const bool earlier_of_this_job =
       now.record && now.record->job_id == identity_.job_id && now.record->save_number < identity_.save_number;
   if (earlier_of_this_job) return {};
-  return Error(ErrorCode::kSuperseded, "another save committed to this directory meanwhile; this one is withdrawn")
+  return Error(ErrorCode::kSuperseded,
+               "another save committed into the directory first; the files of this save are withdrawn")
       .file(metadata_name_)
       .expected(seen_.record    ? "save " + to_hex(seen_.record->save_id)
                 : seen_.present ? "a stock checkpoint"
@@ -175,7 +177,7 @@ Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
     if (!now) {
       committed_ = true;  // unknown state: files of a possible checkpoint are not withdrawn
       return Error(renamed.error())
-          .while_doing("committing; it is unknown which checkpoint is in place, so both are kept");
+          .while_doing("committing; it is unknown which checkpoint is in place, so the files of both are kept");
     }
     if (!now->record || now->record->save_id != identity_.save_id) return renamed;
   }
@@ -183,14 +185,14 @@ Result<void> SaveTransaction::rename_and_confirm(Durability durability) {
   if (durability == Durability::kDurable) {
     if (auto synced = storage_.sync(); !synced) {
       return std::move(synced).error().while_doing(
-          "syncing the directory after the commit: the new checkpoint is visible, but a power cut may bring back the "
-          "old "
-          "one; the files of both are kept");
+          "syncing the directory after the commit: the new checkpoint is visible, but a power failure may bring the "
+          "old checkpoint back; the files of both are kept");
     }
   }
   CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(storage_, metadata_name_));
   if (!now.record || now.record->save_id != identity_.save_id) {
-    return Error(ErrorCode::kSuperseded, "another checkpoint is in place right after the commit").file(metadata_name_);
+    return Error(ErrorCode::kSuperseded, "another save replaced the checkpoint right after the commit")
+        .file(metadata_name_);
   }
   return {};
 }
@@ -218,8 +220,9 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
     const std::vector<std::string> orphans = orphaned_files(storage_, metadata_name_, old, record);
     if (!orphans.empty()) CAIRN_TRY(write_replaced_list(storage_, folder_, orphans));
     if (lock && !lock->is_held()) {
-      return Error(ErrorCode::kUnavailable,
-                   "the lock of the directory was lost before the commit; this save is withdrawn, save again");
+      return Error(
+          ErrorCode::kUnavailable,
+          "the lock of the directory was lost before the commit; the files of this save are withdrawn, save again");
     }
     CAIRN_TRY(rename_and_confirm(durability));
     const bool given_up = fence_ != nullptr && !fence_->note_committed();

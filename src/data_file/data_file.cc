@@ -17,17 +17,18 @@ Error differs(std::string_view what, const std::string& expected, const std::str
 Result<void> check_identity(const storage::ReadableFile& bytes, const std::optional<manifest::Trailer>& trailer,
                             const manifest::CommitRecord::File& recorded, const std::optional<SaveId>& save_id) {
   if (bytes.size() != recorded.size) {
-    return differs("a data file of another size than was committed", std::to_string(recorded.size) + " bytes",
+    return differs("the size of the data file differs from the commit record", std::to_string(recorded.size) + " bytes",
                    std::to_string(bytes.size()) + " bytes");
   }
   if (!trailer)
-    return Error(ErrorCode::kCorrupt, "a data file whose trailer is gone").expected("a trailer").actual("none");
+    return Error(ErrorCode::kCorrupt, "the trailer of the data file is missing").expected("a trailer").actual("none");
   if (save_id && trailer->save_id() != *save_id) {
-    return differs("a data file of another save", "save " + to_hex(*save_id), "save " + to_hex(trailer->save_id()));
+    return differs("the save id of the data file differs from the commit record", "save " + to_hex(*save_id),
+                   "save " + to_hex(trailer->save_id()));
   }
   if (trailer->checksum() != recorded.trailer_checksum) {
-    return differs("a data file other than was committed", "trailer " + crc_text(recorded.trailer_checksum),
-                   "trailer " + crc_text(trailer->checksum()));
+    return differs("the trailer of the data file differs from the commit record",
+                   "trailer " + crc_text(recorded.trailer_checksum), "trailer " + crc_text(trailer->checksum()));
   }
   return {};
 }
@@ -53,17 +54,18 @@ Result<std::unique_ptr<DataFile>> DataFile::open(const storage::Storage& storage
 Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std::size_t chunk) const {
   const ItemLocation& location = tensor.locations[chunk];
   const std::optional<std::size_t> found = trailer_->item_at(location.offset);
-  if (!found) return Error(ErrorCode::kCorrupt, "no item begins where the metadata says").offset(location.offset);
+  if (!found) return Error(ErrorCode::kCorrupt, "no item begins at the offset in the metadata").offset(location.offset);
   const manifest::TrailerItem item = trailer_->item(*found);
   const Box box = tensor.chunk(chunk);
   if (item.kind == manifest::TrailerItem::Kind::kSerializedTensor) {
-    return Error(ErrorCode::kUnsupported, "a tensor that only torch can describe");
+    return Error(ErrorCode::kUnsupported, "the tensor is stored as an archive that only torch can read");
   }
-  if (item.fqn != tensor.fqn) return differs("the item of another key", "'" + tensor.fqn + "'", "'" + item.fqn + "'");
+  if (item.fqn != tensor.fqn)
+    return differs("the key of the item differs from the metadata", "'" + tensor.fqn + "'", "'" + item.fqn + "'");
   if (item.kind != manifest::TrailerItem::Kind::kTensor || item.dtype != tensor.dtype || !(item.box == box) ||
       item.extent.item_length != location.length) {
     return differs(
-        "an item other than the metadata says",
+        "the item differs from the metadata",
         describe(tensor.dtype, box.sizes()) + " of " + std::to_string(location.length) + " bytes",
         describe(item.dtype, item.box.sizes()) + " of " + std::to_string(item.extent.item_length) + " bytes");
   }
@@ -77,7 +79,8 @@ Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std:
   const auto needed =
       checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(box.element_count()), item_bytes(item.dtype));
   if (!needed || *needed != stored.record_bytes) {
-    return differs("a payload of another size than its shape", needed ? std::to_string(*needed) : "a countable size",
+    return differs("the size of the payload differs from the shape",
+                   needed ? std::to_string(*needed) : "a countable size",
                    std::to_string(stored.record_bytes) + " bytes");
   }
   return stored;
@@ -89,7 +92,7 @@ Result<StoredTensor> DataFile::tensor_of_stock(const CatalogTensor& tensor, std:
   CAIRN_TRY_ASSIGN(const torch_file::TensorRecord record, torch_file::read_tensor_item(window));
   const Extents sizes = tensor.chunk(chunk).sizes();
   if (record.dtype != tensor.dtype || !(record.sizes == sizes)) {
-    return differs("a tensor other than the metadata says", describe(tensor.dtype, sizes),
+    return differs("the tensor differs from the metadata", describe(tensor.dtype, sizes),
                    describe(record.dtype, record.sizes));
   }
   StoredTensor stored;
@@ -116,7 +119,7 @@ Result<StoredTensor> DataFile::tensor(const CatalogTensor& tensor, std::size_t c
 Result<void> DataFile::check_value(const CatalogValue& value) const {
   if (!trailer_) return {};
   const auto complain = [&](std::string_view actual) {
-    return Error(ErrorCode::kCorrupt, "an item other than the metadata says")
+    return Error(ErrorCode::kCorrupt, "the item differs from the metadata")
         .key(value.fqn)
         .file(name_)
         .offset(value.location.offset)
@@ -137,7 +140,7 @@ Result<void> DataFile::check_value(const CatalogValue& value) const {
 Result<DataFile::Item> DataFile::read_item(const ItemLocation& location, bool verify) const {
   // Checked before the allocation: the metadata may claim any length.
   if (!range_within(location.offset, location.length, bytes_->size())) {
-    return Error(ErrorCode::kCorrupt, "an item beyond the end of its file")
+    return Error(ErrorCode::kCorrupt, "the item ends beyond the end of the data file")
         .file(name_)
         .offset(location.offset)
         .expected(std::to_string(location.length) + " bytes")
@@ -148,7 +151,9 @@ Result<DataFile::Item> DataFile::read_item(const ItemLocation& location, bool ve
   if (!verify || !trailer_) return item;
   const std::optional<std::size_t> found = trailer_->item_at(location.offset);
   if (!found || trailer_->extent(*found).item_length != location.length) {
-    return Error(ErrorCode::kCorrupt, "no item begins where the metadata says").file(name_).offset(location.offset);
+    return Error(ErrorCode::kCorrupt, "no item begins at the offset in the metadata")
+        .file(name_)
+        .offset(location.offset);
   }
   const manifest::ItemExtent& extent = trailer_->extent(*found);
   // A tensor's archive: the caller checks the archive's own CRCs.

@@ -106,7 +106,7 @@ Result<FileImage> FileImage::of_staged(const manifest::TrailerIndex& index, std:
       return Error(ErrorCode::kInvalidArgument, what).key(described.fqn).offset(extent.payload_offset);
     };
     if (extent.payload_offset > staged.size() || extent.payload_length > staged.size() - extent.payload_offset) {
-      return refuse("an item that lies beyond the memory in which it is staged");
+      return refuse("the item ends beyond the end of the staged bytes");
     }
     const std::byte* const payload = staged.data() + extent.payload_offset;
     const bool is_tensor = described.kind == manifest::TrailerItem::Kind::kTensor;
@@ -117,13 +117,13 @@ Result<FileImage> FileImage::of_staged(const manifest::TrailerIndex& index, std:
     const std::string_view bytes(reinterpret_cast<const char*>(payload), extent.payload_length);
     Result<Item> item = is_tensor ? place_tensor_item(image.staged_.back(), cursor) : place_bytes_item(bytes, cursor);
     if (!item) return std::move(item).error().key(described.fqn);
-    if (!(item->extent == extent)) return refuse("an item that lies elsewhere than it was laid out");
+    if (!(item->extent == extent)) return refuse("the offsets of the item differ from the layout");
     cursor = extent.item_offset + extent.item_length;
     image.items_.push_back(std::move(*item));
   }
   CAIRN_TRY(image.finish(index));
   if (image.file_bytes() > staged.size()) {
-    return Error(ErrorCode::kInvalidArgument, "a file that is larger than the memory in which it is staged");
+    return Error(ErrorCode::kInvalidArgument, "the file is larger than the staged bytes");
   }
   return image;
 }

@@ -42,7 +42,7 @@ Result<void> CommitOrder::Turn::wait(const std::function<bool()>& interrupted) c
     if (found == directories_->in_flight.end() || found->second.begin()->first >= number_) return {};
     if (found->second.begin()->second) {
       return Error(ErrorCode::kUnavailable,
-                   "an earlier save into this directory hangs in its commit, and might commit after this one");
+                   "an earlier save into this directory hangs in its commit and may still commit");
     }
     directories_->changed.wait_for(lock, kPollInterval);
     lock.unlock();  // the caller's function may take time, and take locks

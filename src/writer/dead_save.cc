@@ -23,7 +23,7 @@ Error clean_up_dead_save_in(storage::Storage& storage, const DeadSave& save, Err
       synced ? "the checkpoint of this save is in place, and its directory is synced"
              : "the checkpoint of this save is in place, but the sync of its directory failed (" +
                    std::string(synced.error().what()) +
-                   "): a power cut may bring back the old checkpoint; the files of both are kept");
+                   "): a power failure may bring the old checkpoint back; the files of both are kept");
 }
 
 Error clean_up_dead_save(const DeadSave& save, Error reason) {

@@ -27,7 +27,7 @@ void close_all_but_the_socket() {
 int main() {
   struct stat status;
   if (fstat(kSocket, &status) != 0 || !S_ISSOCK(status.st_mode)) {
-    std::fputs("cairn-writer: is started by a program that saves with Cairn, not by hand\n", stderr);
+    std::fputs("cairn-writer: to be started only by a program that saves with Cairn\n", stderr);
     return kNotStartedByATrainer;
   }
   close_all_but_the_socket();

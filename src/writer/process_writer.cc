@@ -45,7 +45,8 @@ class ProcessSave final : public WriterSave {
 
  private:
   static Error of_a_fork() {
-    return Error(ErrorCode::kUnavailable, "a save of another process: this one was made by fork");
+    return Error(ErrorCode::kUnavailable,
+                 "this process is a forked child; the save belongs to its parent: make a new save here");
   }
   bool is_of_a_fork() const { return getpid() != process_; }
 

@@ -113,7 +113,7 @@ void SaveThread::claim(ClaimRequest request, Claimed claimed) {
     const std::lock_guard lock(mutex_);
     reason = abandoned_;
   }
-  answer_claim(reason.value_or(out_of_order("a claim for a save that has ended")));
+  answer_claim(reason.value_or(out_of_order("claim sent after the end of the save")));
 }
 
 void SaveThread::answer_claim(Result<commit::SaveTicket> ticket) {
@@ -146,8 +146,8 @@ void SaveThread::begin(SaveRequest request) {
 
 Result<void> SaveThread::staged() {
   const std::lock_guard lock(mutex_);
-  if (!begin_requested_) return out_of_order("bytes for a save that has not begun");
-  if (staged_) return out_of_order("bytes that have been staged already");
+  if (!begin_requested_) return out_of_order("staged sent before begin");
+  if (staged_) return out_of_order("staged sent twice");
   staged_ = true;
   changed_.notify_all();
   return {};
@@ -252,7 +252,8 @@ void SaveThread::run_tasks_until_begin(std::unique_lock<std::mutex>& lock) {
     if (!begin_by_) {
       changed_.wait(lock, has_work);
     } else if (!changed_.wait_until(lock, *begin_by_, has_work)) {
-      abandoned_ = Error(ErrorCode::kUnavailable, "the coordinator has claimed the directory, and got no further");
+      abandoned_ = Error(ErrorCode::kUnavailable,
+                         "the coordinator claimed the directory, but sent no begin within deadline_seconds");
     }
     if (tasks_.empty()) break;
     const std::function<void()> task = std::move(tasks_.front());
@@ -300,7 +301,7 @@ Result<std::unique_ptr<storage::Storage>> SaveThread::open_watched(const std::st
 }
 
 Result<commit::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
-  if (rank_save_) return out_of_order("a second claim for one save");
+  if (rank_save_) return out_of_order("claim sent twice");
   CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, true, request.umask));
   CAIRN_TRY_ASSIGN(auto rank_save,
                    RankSave::claim(std::move(storage), request.identity, request.rank, request.options, operations_));
@@ -311,15 +312,16 @@ Result<commit::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
 }
 
 Result<void> SaveThread::do_begin(SaveRequest request) {
-  if (request_) return out_of_order("a save that begins twice");
+  if (request_) return out_of_order("begin sent twice");
   const bool claimed = rank_save_ != nullptr;
   if (claimed != request.place.is_coordinator() || claimed != (request.layout->commit_plan != nullptr)) {
-    return out_of_order("the coordinator of a save, and nobody else, claims and commits");
+    return out_of_order("claim or commit plan missing at the coordinator, or sent by another rank");
   }
   if (claimed && rank_save_->ticket().identity.save_id != request.ticket.identity.save_id) {
-    return out_of_order("a save that begins is not the one that was claimed");
+    return out_of_order("begin has a save id that differs from the claim's");
   }
-  if (request.names.size() != request.layout->files.size()) return out_of_order("names for other files than there are");
+  if (request.names.size() != request.layout->files.size())
+    return out_of_order("number of file names differs from the layout");
   // Join first: the other ranks then learn of every failure from here on.
   if (!claimed) {
     CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, false, request.umask));
@@ -373,7 +375,7 @@ Result<void> SaveThread::await_staged(std::uint64_t arena_offset) {
       pause = kLookMin;
     }
     if (Clock::now() - last_change > request_->deadlines.progress) {
-      return Error(ErrorCode::kUnavailable, "the trainer has stopped copying its bytes")
+      return Error(ErrorCode::kUnavailable, "the trainer staged no bytes for deadline_seconds")
           .expected(std::to_string(arena_offset) + " bytes staged")
           .actual(std::to_string(staged));
     }

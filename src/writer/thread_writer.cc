@@ -17,7 +17,9 @@ namespace {
 constexpr std::chrono::milliseconds kJudgeInterval{100};
 
 Error of_a_fork() {
-  return Error(ErrorCode::kUnavailable, "a writer whose threads are in another process: this one was made by fork");
+  return Error(
+      ErrorCode::kUnavailable,
+      "this process is a forked child; the writer and its saves belong to its parent: make a new checkpointer here");
 }
 
 // A client's view of a save: passes requests to the thread, and waits for the answers.

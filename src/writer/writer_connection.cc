@@ -332,7 +332,7 @@ std::optional<Error> WriterConnection::find_timeout() {
   for (const auto& [number, save] : saves_) {
     const milliseconds silence_max = save->deadlines.progress;
     if (watched_ - last_received_ > silence_max) {
-      return Error(ErrorCode::kUnavailable, "the writer process was killed: it gave no sign of life")
+      return Error(ErrorCode::kUnavailable, "the writer process was killed: it sent no messages")
           .expected("one within " + std::to_string(silence_max.count()) + " ms");
     }
     std::optional<Error> stall = commit::stall_in(save->progress, save->deadlines);

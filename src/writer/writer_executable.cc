@@ -57,8 +57,8 @@ Result<std::string> find_writer_executable(const std::string& given) {
     if (looked_at.find(place.string()) == std::string::npos)
       looked_at += (looked_at.empty() ? "" : ", ") + place.string();
   }
-  return Error(ErrorCode::kUnavailable, "the program cairn-writer, which carries out saves, is not there")
-      .expected("one of " + looked_at + ", or one that the environment's CAIRN_WRITER names");
+  return Error(ErrorCode::kUnavailable, "the writer program cairn-writer was not found in " + looked_at +
+                                            "; reinstall Cairn, or set CAIRN_WRITER to the path of the program");
 }
 
 }  // namespace cairn::writer

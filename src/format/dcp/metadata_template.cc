@@ -378,7 +378,7 @@ Result<MetadataTemplate> MetadataTemplate::read(manifest::CodedReader& reader) {
     slot.kind = static_cast<Slot::Kind>(kind);
     if (slot.kind != Slot::Kind::kFile) continue;
     CAIRN_TRY_ASSIGN(const std::uint64_t file, reader.varint());
-    if (file >= metadata.file_count_) return reader.damaged("a slot for a file that there is not");
+    if (file >= metadata.file_count_) return reader.damaged("a slot for a file beyond the number of files");
     slot.file = static_cast<std::uint32_t>(file);
   }
   return metadata;

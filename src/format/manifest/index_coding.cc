@@ -76,7 +76,7 @@ Result<void> set_element(PathElement& element, std::string_view text, bool is_in
     return {};
   }
   const auto number = whole_number<std::int64_t>(text);
-  if (!number) return reader.damaged("a list position that is no number");
+  if (!number) return reader.damaged("a list index that is not a number");
   element.emplace<std::int64_t>(*number);
   return {};
 }
@@ -96,7 +96,7 @@ Result<void> read_path(CodedReader& reader, PathForm form, TrailerItem& item) {
     } else {
       const bool last = i + 1 == count;
       if (last ? length != unread.size() : length >= unread.size() || unread[length] != '.') {
-        return reader.damaged("a path that is not its flat name");
+        return reader.damaged("a path that differs from the flat name");
       }
       text = unread.substr(0, length);
       unread.remove_prefix(last ? length : length + 1);
@@ -169,7 +169,7 @@ Result<void> check_item(const TrailerItem& item) {
     return refuse("a payload outside its item");
   }
   const bool whole_item = extent.payload_offset == extent.item_offset && extent.payload_length == extent.item_length;
-  if (item.kind != TrailerItem::Kind::kTensor && !whole_item) return refuse("a payload that is not its whole item");
+  if (item.kind != TrailerItem::Kind::kTensor && !whole_item) return refuse("a payload smaller than its item");
   if (item.kind == TrailerItem::Kind::kValue) return {};
   CAIRN_TRY(element_count(item.global_shape));
   if (!item.box.within(item.global_shape)) return refuse("a chunk outside its tensor");
@@ -177,7 +177,7 @@ Result<void> check_item(const TrailerItem& item) {
   const auto bytes =
       checked_multiply(static_cast<std::uint64_t>(item.box.element_count()), std::uint64_t{item_bytes(item.dtype)});
   if (bytes != extent.payload_length) {
-    return refuse("a tensor's payload of another length than its chunk")
+    return refuse("a payload whose length differs from the chunk")
         .expected(bytes ? std::to_string(*bytes) + " bytes" : "more than 2^64 bytes")
         .actual(std::to_string(extent.payload_length) + " bytes");
   }

@@ -28,8 +28,8 @@ namespace {
 
 constexpr std::size_t kArenaWordsMax = std::size_t{1} << 32;  // an offset has 32 bits
 constexpr std::size_t kTupleCountMax = std::size_t{1} << 26;  // a count has 27 bits
-constexpr const char* kTooLarge = "a pickle that needs more memory than allowed";
-constexpr const char* kTooFew = "a pickle that takes more from its stack than is there";
+constexpr const char* kTooLarge = "pickle: needs more memory than allowed";
+constexpr const char* kTooFew = "pickle: stack underflow";
 
 }  // namespace
 
@@ -161,7 +161,7 @@ bool Machine::grow_stack() {
 
 // The objects since the last mark now belong to the previous mark. Before the call, depth() counts the objects.
 [[gnu::always_inline]] inline bool Machine::close_mark(Registers& r) {
-  if (fences_.empty()) return fail(r.at, "a pickle that looks for a mark that is not there");
+  if (fences_.empty()) return fail(r.at, "pickle: no MARK on the stack");
   r.fence = stack_.data() + fences_.back();
   fences_.pop_back();
   return true;
@@ -183,7 +183,7 @@ bool Machine::grow_arena(std::size_t words) {
 
 [[gnu::always_inline]] inline bool Machine::get(Registers& r, std::size_t memo) {
   const Node node = memo_[memo];  // the scan has sized the memo for every entry that is read
-  if (!node.is_set()) return fail(r.at, "a pickle that asks its memo for what is not there");
+  if (!node.is_set()) return fail(r.at, "pickle: memo index not set");
   // The pickle may now add elements to the container, and a fold must not discard the elements.
   if (node.may_change()) pinned_ = arena_end_;
   return push(r, node);
@@ -197,7 +197,7 @@ bool Machine::grow_arena(std::size_t words) {
 
 [[gnu::always_inline]] inline bool Machine::memoize(Registers& r) {
   if (r.depth() == 0) return fail(r.at, kTooFew);
-  if (numbered_memo_) return fail(r.at, "a pickle that numbers its memo in two ways", ErrorCode::kUnsupported);
+  if (numbered_memo_) return fail(r.at, "pickle: both MEMOIZE and PUT opcodes", ErrorCode::kUnsupported);
   put(memoized_++, r.top[-1]);
   return true;
 }
@@ -214,7 +214,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   if (count == 1 && tag == Tag::kTuple && r.top->tag() == Tag::kTuple) {
     return push(r, r.top->as(Tag::kTupleInTuple));
   }
-  if (count > kTupleCountMax) return fail(r.at, "a tuple of too many elements", ErrorCode::kUnsupported);
+  if (count > kTupleCountMax) return fail(r.at, "pickle: tuple with too many elements", ErrorCode::kUnsupported);
   const std::uint64_t place = allocate(r, count);
   if (place == 0) return false;
   Node* to = &arena(place);
@@ -236,7 +236,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
 // the items of the call or instance.
 [[gnu::always_inline]] inline bool Machine::extend(Registers& r, Tag target, std::size_t count) {
   if (r.depth() < count + 1) return fail(r.at, kTooFew);
-  if (target == Tag::kDict && count % 2 != 0) return fail(r.at, "a pickle that sets a key without a value");
+  if (target == Tag::kDict && count % 2 != 0) return fail(r.at, "pickle: dict key without a value");
   const Node* const elements = r.top - count;
   Node into = elements[-1];
   if (into.tag() == Tag::kCall || into.tag() == Tag::kInstance) [[unlikely]] {
@@ -251,8 +251,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
     into = arena(owner + 3);
   }
   r.top -= count;
-  if (into.tag() != target)
-    return fail(r.at, "a pickle that puts elements into something that takes none of that kind");
+  if (into.tag() != target) return fail(r.at, "pickle: elements added to an object of a wrong type");
   if (count == 0) return true;
   const std::uint64_t place = allocate(r, count + 1);
   if (place == 0) return false;
@@ -281,7 +280,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   const Node arguments = r.top[-1];
   const Node callable = r.top[-2];
   if (arguments.tag() != Tag::kTuple && arguments.tag() != Tag::kTupleInTuple) {
-    return fail(r.at, "a pickle that calls with arguments that are no tuple");
+    return fail(r.at, "pickle: call arguments are not a tuple");
   }
   r.top -= 2;
   if (arguments.tag() == Tag::kTupleInTuple && tag == Tag::kCall && callable == graph_.shape_class_) {
@@ -302,10 +301,10 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   const Node state = *--r.top;
   const Node target = r.top[-1];
   if (target.tag() != Tag::kInstance && target.tag() != Tag::kCall) {
-    return fail(r.at, "a pickle that sets a state on something that has none");
+    return fail(r.at, "pickle: BUILD on an object without a state");
   }
   const std::size_t place = target.offset();
-  if (arena(place + 2).is_set()) return fail(r.at, "a pickle that sets a state twice", ErrorCode::kUnsupported);
+  if (arena(place + 2).is_set()) return fail(r.at, "pickle: BUILD twice on one object", ErrorCode::kUnsupported);
   arena(place + 2) = state;
   if (folder_ == nullptr || target.tag() != Tag::kInstance || place < pinned_ || arena(place + 3).is_set() ||
       arena(place).tag() != Tag::kGlobal) {
@@ -384,7 +383,7 @@ void Machine::numbered_put(std::size_t memo, Node node) {
 bool Machine::global(Registers& r, std::string_view module, std::string_view name) {
   constexpr std::size_t kBytesMax = 1024;  // each object copies the names, and each mention hashes the names
   if (std::max(module.size(), name.size()) > kBytesMax) {
-    return fail(r.at, "a pickle that names a class by more than 1024 bytes", ErrorCode::kUnsupported);
+    return fail(r.at, "pickle: global name longer than 1024 bytes", ErrorCode::kUnsupported);
   }
   const Node node = Node::make(Tag::kGlobal, graph_.globals_.number_of({module, name}));
   if (module == "torch" && name == "Size") graph_.shape_class_ = node;
@@ -409,7 +408,7 @@ bool Machine::global_line(Registers& r) {
 bool Machine::stack_global(Registers& r) {
   if (r.depth() < 2) return fail(r.at, kTooFew);
   if (r.top[-1].tag() != Tag::kText || r.top[-2].tag() != Tag::kText) {
-    return fail(r.at, "a pickle that names a global by something that is no text");
+    return fail(r.at, "pickle: STACK_GLOBAL name is not text");
   }
   const std::string_view name = graph_.text(r.top[-1]);
   const std::string_view module = graph_.text(r.top[-2]);
@@ -565,16 +564,16 @@ bool Machine::execute_stack(Registers& r, std::uint8_t opcode) {
     case kNewObjEx: {
       const Node keywords = *--r.top;
       if (keywords.tag() == Tag::kDict && graph_.elements(keywords).empty()) return call(r, Tag::kInstance);
-      return fail(r.at, "a pickle that calls with named arguments", ErrorCode::kUnsupported);
+      return fail(r.at, "pickle: NEWOBJ_EX with keyword arguments", ErrorCode::kUnsupported);
     }
-    default: return fail(r.at, "an opcode that the scan should have refused", ErrorCode::kInternal);
+    default: return fail(r.at, "pickle: opcode that OpcodeScan should have refused", ErrorCode::kInternal);
   }
 }
 
 Result<Graph> Machine::run() {
   const std::span<const std::byte> input = graph_.input_;
   if (input.size() > limits_.input_bytes_max) {
-    return Error(ErrorCode::kUnsupported, "a pickle that is larger than allowed")
+    return Error(ErrorCode::kUnsupported, "pickle: larger than allowed")
         .expected("at most " + std::to_string(limits_.input_bytes_max) + " bytes")
         .actual(std::to_string(input.size()));
   }
@@ -584,7 +583,7 @@ Result<Graph> Machine::run() {
   idioms_end_ = idioms_end(input);
   if (!grow_stack() || !grow_arena(1) || !execute()) return error();
   if (saved_.depth() != 1 || !fences_.empty()) {
-    (void)fail(saved_.at, "a pickle whose STOP does not come with exactly one thing on the stack");
+    (void)fail(saved_.at, "pickle: STOP without exactly one object on the stack");
     return error();
   }
   graph_.root_ = saved_.top[-1];

@@ -138,14 +138,14 @@ Error refusal(std::span<const std::byte> input, const std::byte* opcode_at) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   const std::string text = {'0', 'x', kDigits[opcode >> 4], kDigits[opcode & 15]};
   if (opcode == kProto) {
-    return Error(ErrorCode::kUnsupported, "a pickle of an unknown protocol").offset(offset).expected("2 to 5");
+    return Error(ErrorCode::kUnsupported, "pickle: unknown protocol").offset(offset).expected("2 to 5");
   }
   // INST, OBJ, PERSID, EXT*, NEXT_BUFFER, READONLY_BUFFER, and the text opcodes of protocol 0.
   constexpr std::string_view kKnownToPython = "ioP\x82\x83\x84\x97\x98IFLSTUVdglp";
   if (kKnownToPython.find(static_cast<char>(opcode)) != std::string_view::npos) {
-    return Error(ErrorCode::kUnsupported, "a pickle with an opcode that is not for data").offset(offset).actual(text);
+    return Error(ErrorCode::kUnsupported, "pickle: opcode not allowed in plain data").offset(offset).actual(text);
   }
-  return Error(ErrorCode::kCorrupt, "not a pickle: no such opcode").offset(offset).actual(text);
+  return Error(ErrorCode::kCorrupt, "not a pickle: unknown opcode").offset(offset).actual(text);
 }
 
 }  // namespace
@@ -207,8 +207,8 @@ Result<void> OpcodeScan::run(std::span<const std::byte> input) {
     }
   }
   const auto offset = static_cast<std::uint64_t>(opcode_at - input.data());
-  if (inside) return Error(ErrorCode::kCorrupt, "a pickle that ends without its STOP").offset(input.size());
-  return Error(ErrorCode::kCorrupt, "a pickle with a length or a memo number beyond its end").offset(offset);
+  if (inside) return Error(ErrorCode::kCorrupt, "pickle: no STOP at the end").offset(input.size());
+  return Error(ErrorCode::kCorrupt, "pickle: length or memo index beyond the end").offset(offset);
 }
 
 }  // namespace cairn::pickle

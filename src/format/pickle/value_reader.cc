@@ -137,7 +137,7 @@ Result<Value> ValueReader::read(Node node, std::size_t depth) {
 
 Result<Value> ValueReader::read_anew(Node node, std::size_t depth) {
   if (depth > kValueDepthMax) {
-    return Error(ErrorCode::kUnsupported, "a pickle that nests deeper than allowed, or contains itself")
+    return Error(ErrorCode::kUnsupported, "pickle: nested deeper than allowed, or contains itself")
         .expected("at most " + std::to_string(kValueDepthMax) + " levels");
   }
   switch (graph_.kind(node)) {
@@ -195,7 +195,7 @@ Result<Value> ValueReader::read_call(Node node, std::size_t depth) {
     if (resolved) return std::move(*resolved);
   }
   if (graph_.is(node, Kind::kPersistent) || graph_.is(node, Kind::kFolded)) {
-    return Error(ErrorCode::kUnsupported, "a pickle that refers to something outside of it");
+    return Error(ErrorCode::kUnsupported, "pickle: reference to an object outside the pickle");
   }
   CAIRN_TRY_ASSIGN(std::optional<Value> known, read_known_call(node, depth));
   if (known) return std::move(*known);

@@ -36,14 +36,15 @@ std::optional<Arguments> arguments_of(const Graph& graph, Node call) {
 }
 
 Result<Extents> read_extents(const Graph& graph, Node node) {
-  if (!graph.is(node, Kind::kTuple) && !graph.is(node, Kind::kList)) return damaged("a tensor's size that is no tuple");
+  if (!graph.is(node, Kind::kTuple) && !graph.is(node, Kind::kList))
+    return damaged("a tensor whose size is not a tuple");
   const pickle::Elements elements = graph.elements(node);
-  if (elements.size() > kDimensionsMax) return damaged("a tensor of too many dimensions");
+  if (elements.size() > kDimensionsMax) return damaged("a tensor with too many dimensions");
   Extents extents(elements.size(), 0);
   std::size_t i = 0;
   for (const Node element : elements) {
     const std::optional<std::int64_t> value = graph.integer_if(element);
-    if (!value || *value < 0) return damaged("a tensor's size or stride that is no count");
+    if (!value || *value < 0) return damaged("a tensor whose size or stride is not a count");
     extents[i++] = *value;
   }
   return extents;
@@ -58,13 +59,13 @@ Result<void> read_storage(const Graph& graph, Node node, bool dtype_follows, Ten
   const Node id = graph.persistent_id(node);
   std::array<Node, 5> parts;
   std::size_t count = 0;
-  if (!graph.is(id, Kind::kTuple)) return damaged("a storage that is not described by a tuple");
+  if (!graph.is(id, Kind::kTuple)) return damaged("a storage whose description is not a tuple");
   for (const Node part : graph.elements(id)) {
     parts[count++] = part;
     if (count == parts.size()) break;  // torch before 1.12 has a sixth part, None
   }
   if (count < parts.size() || graph.text_if(parts[0]) != "storage" || !graph.is(parts[1], Kind::kGlobal)) {
-    return damaged("a storage that is not described as one");
+    return damaged("a storage whose description is not of a storage");
   }
   const std::optional<std::string_view> key = graph.text_if(parts[2]);
   const std::optional<std::int64_t> elements = graph.integer_if(parts[4]);
@@ -96,8 +97,8 @@ Result<DType> read_dtype(const Graph& graph, Node node) {
 Result<void> read_view_flags(const Graph& graph, Node node, TensorNode& tensor) {
   if (graph.is(node, Kind::kNone)) return {};
   constexpr std::size_t kFlagsMax = 2;
-  if (!graph.is(node, Kind::kDict)) return damaged("a tensor's flags that are no dictionary");
-  if (graph.elements(node).size() > 2 * kFlagsMax) return damaged("a tensor with more flags than there are");
+  if (!graph.is(node, Kind::kDict)) return damaged("a tensor whose flags are not a dict");
+  if (graph.elements(node).size() > 2 * kFlagsMax) return damaged("a tensor with too many flags");
   std::optional<std::string_view> key;
   bool is_key = true;
   for (const Node element : graph.elements(node)) {
@@ -125,7 +126,7 @@ Result<void> check_window(TensorNode& tensor) {
   };
   if (tensor.sizes.size() != tensor.strides.size()) return refuse("a tensor whose sizes and strides do not match");
   auto elements = element_count(tensor.sizes);
-  if (!elements) return refuse("a tensor whose sizes are none");
+  if (!elements) return refuse("a tensor with invalid sizes");
   if (*elements == 0) {
     tensor.storage_offset = 0;  // an empty tensor needs no offset, and this offset has not been checked
     return {};
@@ -155,7 +156,7 @@ Result<std::optional<TensorNode>> read_tensor_node(const Graph& graph, Node node
   TensorNode tensor;
   CAIRN_TRY(read_storage(graph, nodes[0], v3, tensor));
   const std::optional<std::int64_t> offset = graph.integer_if(nodes[1]);
-  if (!offset || *offset < 0) return damaged("a tensor whose storage offset is no count");
+  if (!offset || *offset < 0) return damaged("a tensor whose storage offset is not a count");
   tensor.storage_offset = static_cast<std::uint64_t>(*offset);
   CAIRN_TRY_ASSIGN(tensor.sizes, read_extents(graph, nodes[2]));
   CAIRN_TRY_ASSIGN(tensor.strides, read_extents(graph, nodes[3]));

@@ -50,7 +50,7 @@ Error not_plain(std::string_view what) {
 // The root of the pickle in words, for the error that refuses the root.
 std::string describe(const Graph& graph, Node node) {
   const bool made = graph.is(node, Kind::kCall) || graph.is(node, Kind::kInstance);
-  if (!made) return "a value that is no tensor";
+  if (!made) return "a value that is not a tensor";
   const Node callable = graph.callable(node);
   if (!graph.is(callable, Kind::kGlobal)) return "the result of an unknown call";
   return std::string(graph.module(callable)) + "." + std::string(graph.name(callable));

@@ -86,7 +86,7 @@ TEST(TensorReader, NamesWhatIsNoPlainTensor) {
   };
   EXPECT_EQ(refusal("stock_quantized.pt"), "torch._utils._rebuild_qtensor");
   EXPECT_EQ(refusal("stock_sparse.pt"), "torch._utils._rebuild_sparse_tensor");
-  EXPECT_EQ(refusal("stock_values.pt"), "a value that is no tensor");
+  EXPECT_EQ(refusal("stock_values.pt"), "a value that is not a tensor");
   refusal("zipfile_deflated.pt");
   refusal("numpy_archive.npz");
   refusal("legacy.pt");

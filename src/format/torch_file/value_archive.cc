@@ -259,7 +259,7 @@ void shift_offset(std::byte* field, std::uint64_t shift) {
 
 Result<std::string> encode_value(const Value& value) {
   if (const std::string unknown = first_unknown_class(value); !unknown.empty()) {
-    return Error(ErrorCode::kUnsupported, "a value of a class that has no native form").actual(unknown);
+    return Error(ErrorCode::kUnsupported, "a value of a class without a native form").actual(unknown);
   }
   pickle::Writer writer(2);
   StorageCollector collector;
@@ -302,7 +302,7 @@ Result<Value> decode_value(const ByteSource& source) {
 Result<Value> describe_value(const ByteSource& source) {
   CAIRN_TRY_ASSIGN(const ArchiveReader archive, ArchiveReader::open(source));
   CAIRN_TRY_ASSIGN(const bool big_endian, archive.big_endian());
-  if (big_endian) return Error(ErrorCode::kUnsupported, "an archive of the other byte order");
+  if (big_endian) return Error(ErrorCode::kUnsupported, "an archive of a different byte order than this host's");
   StorageDescriber resolver;
   return read_pickle(archive, source.size(), resolver);
 }
@@ -317,7 +317,7 @@ std::uint64_t padded_length(std::uint64_t length) {
 Result<std::string> pad_archive(std::string archive, std::uint64_t length) {
   const MemorySource source(std::as_bytes(std::span(archive)));
   auto found = zip::read_directory(source);
-  if (!found) return Error(ErrorCode::kUnsupported, "can't pad what is no zip archive: " + found.error().message());
+  if (!found) return Error(ErrorCode::kUnsupported, "only a zip archive can be padded: " + found.error().message());
   const zip::Directory& directory = *found;
   if (length < archive.size()) {
     return Error(ErrorCode::kInvalidArgument, "an archive can't be padded to less than its length")
