@@ -28,7 +28,7 @@ class SaveWriter(NamedTuple):
 
 
 class SaveInFlight(NamedTuple):
-    """A save that is under way in a directory, or that failed there without clean-up."""
+    """A save under way in a directory, or an interrupted save whose files are still in the directory."""
 
     save_id: str
     job_id: str

@@ -85,7 +85,7 @@ def _generator(description: Description) -> np.random.Generator:
 
 
 def _random_state(description: Description) -> np.random.RandomState:
-    """``__randomstate_ctor(bit generator)`` and a state, which is also that of the bit generator."""
+    """``__randomstate_ctor(bit generator)`` and a state, which holds the bit generator's state too."""
     state = attributes(description.state)
     made = np.random.RandomState(_source(description))
     expect(type(state["has_gauss"]) is int and type(state["gauss"]) is float)

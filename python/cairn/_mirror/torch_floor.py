@@ -1,6 +1,6 @@
-"""The oldest torch that Cairn works with, and the names of ``torch.distributed.checkpoint`` that older ones lack.
+"""The oldest supported torch, and the names of ``torch.distributed.checkpoint`` that older versions lack.
 
-Cairn's modules import these names from here, so an older torch gives one message, whichever module comes first.
+Cairn's modules import these names from here: an older torch then gives a single message, in any import order.
 ``./dev compat`` runs the tests on the oldest torch (docs/torch-versions.md).
 """
 

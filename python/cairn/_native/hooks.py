@@ -154,5 +154,5 @@ def _new_class(kind: type, ours: type) -> type:
 
     try:
         return types.new_class(kind.__name__, (_Combined, kind, ours), exec_body=fill)
-    except Exception:  # raised by a metaclass that needs more arguments, or that refuses a second class of this name
+    except Exception:  # raised by a metaclass: more arguments are needed, or a second class of equal name is refused
         return kind

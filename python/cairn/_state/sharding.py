@@ -1,4 +1,4 @@
-"""The boxes of a DTensor that this process holds, and the boxes of these that further ranks hold too."""
+"""The boxes of a DTensor on this process, with a mark for boxes that further ranks hold too."""
 
 import itertools
 import math
