@@ -204,6 +204,18 @@ std::string json_of(const std::vector<Entry>& entries, const fs::path& folder) {
 
 }  // namespace
 
+bool has_safetensors(const fs::path& path) {
+  const auto is_safetensors = [](const fs::path& file) { return file.extension() == ".safetensors"; };
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return is_safetensors(path) && fs::exists(path, error);
+  bool found = false;
+  for_each_in(path, [&](const fs::directory_entry& entry) {
+    found = is_safetensors(entry.path());
+    return !found;
+  });
+  return found;
+}
+
 bool has_metadata(const fs::path& directory) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(directory / ".metadata", ignored));

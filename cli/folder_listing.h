@@ -8,6 +8,8 @@
 namespace cairn::cli {
 
 bool has_metadata(const std::filesystem::path& directory);
+// Whether `path` is a safetensors file, or a directory that holds one.
+bool has_safetensors(const std::filesystem::path& path);
 
 // Lists the checkpoints one level below `folder`. Names are sorted with their numbers as numbers (natural_order.h). The
 // newest is cairn::latest()'s result. A directory with data files but without `.metadata` is listed as incomplete. The

@@ -66,6 +66,7 @@ class Inspection {
     JsonWriter json;
     json.begin_object();
     json.key("directory").text(directory_.string());
+    json.key("format").text(name_of(catalog_.format));
     json.key("save_id").text_or_null(save_id());
     json.key("version").text_or_null(catalog_.version);
     json.key("checkpoint_id").text_or_null(catalog_.checkpoint_id);
@@ -112,6 +113,7 @@ class Inspection {
   }
 
   std::string origin() const {
+    if (catalog_.format == CheckpointFormat::kSafetensors) return "safetensors";
     const auto id = save_id();
     if (id) return "written by Cairn, save " + *id;
     return "written by stock torch" + (catalog_.version ? ", format " + printable(*catalog_.version) : std::string());

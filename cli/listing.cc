@@ -63,7 +63,7 @@ std::string json_of(const Catalog& catalog, const fs::path& directory) {
 }  // namespace
 
 Outcome list(const fs::path& directory, bool json) {
-  if (!has_metadata(directory)) return list_folder(directory, json);
+  if (!has_metadata(directory) && !has_safetensors(directory)) return list_folder(directory, json);
   const Result<Checkpoint> checkpoint = open(directory);
   if (!checkpoint) return {{}, message_of(checkpoint.error()), ExitCode::kUnreadable};
   const Catalog& catalog = checkpoint->catalog();

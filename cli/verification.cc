@@ -31,6 +31,10 @@ std::string text_of(const VerifyReport& report, const std::string& directory) {
     fmt::format_to(out, "  {} not checked: stored through stream transforms, which are not undone ('{}': {})\n",
                    counted(report.unchecked_keys.size(), "key"), printable(key), printable(transforms));
   }
+  if (report.format == CheckpointFormat::kSafetensors) {
+    text += "  safetensors: headers, shapes and places are checked; the format has no checksums of the elements\n";
+    return text;
+  }
   if (!report.has_commit_record) text += "  no commit record: not written by Cairn, nothing vouches for .metadata\n";
   return text;
 }
@@ -52,6 +56,7 @@ std::string json_of(const VerifyReport& report, const std::string& directory) {
   json.begin_object();
   json.key("directory").text(directory);
   json.key("ok").boolean(report.problems.empty());
+  json.key("format").text(name_of(report.format));
   json.key("has_commit_record").boolean(report.has_commit_record);
   json.key("files").number(report.files);
   json.key("tensors").number(report.tensors);

@@ -58,6 +58,14 @@ struct CatalogValue {
   ItemLocation location;
 };
 
+// How the data files hold the items.
+enum class CheckpointFormat : std::uint8_t {
+  kDcp,          // each item is a torch.save archive; `.metadata` names the items' places
+  kSafetensors,  // the elements of each tensor, row-major; the headers of the files name the tensors' places
+};
+
+std::string_view name_of(CheckpointFormat format);  // "dcp", "safetensors"
+
 struct Catalog {
  public:
   // The entry of a key: an index into `tensors`, or into `values`.
@@ -82,6 +90,7 @@ struct Catalog {
   // is bounded (about 0.1 s), and the result may miss keys of a very large catalog.
   std::vector<std::string> nearest_keys(std::string_view fqn, std::size_t count_max) const;
 
+  CheckpointFormat format = CheckpointFormat::kDcp;
   std::vector<CatalogTensor> tensors;  // in the order of the metadata
   std::vector<CatalogValue> values;
   std::vector<KeyRef> keys;  // all keys, in the metadata's order

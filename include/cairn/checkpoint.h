@@ -168,6 +168,10 @@ class Checkpoint {
   std::unique_ptr<Impl> impl_;
 };
 
+// `directory` is the directory of a DCP checkpoint, a directory with the safetensors files of a model, or the path of a
+// safetensors file (`*.safetensors`). A directory with `.metadata` is a DCP checkpoint, whatever else the directory
+// holds. Of safetensors files `model.safetensors.index.json` names the files; without the index, all files of the
+// directory make up the model. Links to safetensors files are followed.
 // `metadata_name`: ".metadata", or "__0.metadata" for the save of a rank alone.
 Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name = ".metadata");
 

@@ -1,6 +1,7 @@
 // verify: reads a whole checkpoint, and checks every byte against its checksum and every chunk against its tensor.
 #pragma once
 
+#include <cairn/catalog.h>
 #include <cairn/error.h>
 #include <cairn/result.h>
 
@@ -23,6 +24,7 @@ struct VerifyReport {
   std::vector<std::pair<std::string, std::string>> unchecked_keys;
   std::uint64_t tensors = 0;
   std::uint64_t values = 0;
+  CheckpointFormat format = CheckpointFormat::kDcp;  // a safetensors file has no checksums: its bytes are unchecked
   bool has_commit_record =
       false;  // true: Cairn wrote the checkpoint; false: only the zip checksums of stock torch were checked
 };

@@ -27,8 +27,8 @@ struct Checkpoint::Impl {
   std::unique_ptr<storage::Storage> storage;
   Catalog catalog;
   std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it
-  std::string metadata_name;
-  std::string identity;  // identity_of() the metadata
+  std::string metadata_name;  // of a safetensors model: the name of the only file, or empty for the directory's files
+  std::string identity;       // identity_of() the metadata, identity_of_safetensors() of a safetensors model
 
   // Whether the directory now holds the metadata of a different checkpoint.
   bool replaced() const;
@@ -36,6 +36,9 @@ struct Checkpoint::Impl {
   // The data file that holds an item of `fqn`. kCorrupt if the metadata names no bytes for the item; kUnsupported if
   // the item's bytes went through a stream transform.
   Result<const data_file::DataFile*> file_of(const ItemLocation& location, std::string_view fqn, bool follow_links);
+
+  // Gives the data file that comes next in the catalog, open already. Before the first use of file().
+  void put_file(std::unique_ptr<data_file::DataFile> file) { files_.push_back(std::move(file)); }
 
   // Data file `index` of the catalog. The pointer is valid for the lifetime of the Impl.
   Result<const data_file::DataFile*> file(std::uint32_t index, bool follow_links);

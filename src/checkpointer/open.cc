@@ -1,5 +1,6 @@
 #include <cairn/checkpoint.h>
 
+#include <cerrno>
 #include <memory>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/missing_checkpoint.h"
+#include "checkpointer/safetensors_model.h"
 #include "commit/save_transaction.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
@@ -63,6 +65,10 @@ std::string identity_of(const commit::MetadataInPlace& metadata) {
 }
 
 bool Checkpoint::Impl::replaced() const {
+  if (catalog.format == CheckpointFormat::kSafetensors) {
+    const Result<std::string> now = checkpointer::identity_of_safetensors(*storage, metadata_name);
+    return now && *now != identity;
+  }
   const auto now = commit::read_metadata_in_place(*storage, metadata_name);
   return now && now->present && identity_of(*now) != identity;
 }
@@ -105,6 +111,24 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
   return Checkpoint(std::move(impl));
 }
 
+namespace {
+
+bool is_safetensors_name(const std::filesystem::path& file) { return file.extension() == ".safetensors"; }
+
+Result<Checkpoint> open_safetensors_at(const std::filesystem::path& directory, const std::string& only_file) {
+  const std::filesystem::path opened = directory.empty() ? std::filesystem::path(".") : directory;
+  const auto explain = [&](Error error) {
+    return std::move(error).while_doing("opening the safetensors model in '" + opened.string() + "'");
+  };
+  auto storage = storage::open_directory(opened);
+  if (!storage) return explain(std::move(storage).error());
+  Result<Checkpoint> checkpoint = checkpointer::open_safetensors(std::move(*storage), only_file);
+  if (!checkpoint) return explain(std::move(checkpoint).error());
+  return checkpoint;
+}
+
+}  // namespace
+
 Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name) {
   const auto explain = [&](Error error) {
     if (checkpointer::means_no_checkpoint(error, directory, metadata_name)) {
@@ -113,14 +137,22 @@ Result<Checkpoint> open(const std::filesystem::path& directory, const std::strin
     return std::move(error).while_doing("opening the checkpoint in '" + directory.string() + "'");
   };
   auto storage = storage::open_directory(directory);
+  if (!storage && storage.error().error_number() == ENOTDIR && is_safetensors_name(directory)) {
+    return open_safetensors_at(directory.parent_path(), directory.filename().string());
+  }
   if (!storage) return explain(std::move(storage).error());
   Result<Checkpoint> checkpoint = checkpointer::open_in(std::move(*storage), metadata_name);
-  if (!checkpoint) return explain(std::move(checkpoint).error());
-  return checkpoint;
+  if (checkpoint) return checkpoint;
+  if (metadata_name == commit::kMetadataName && checkpoint.error().code() == ErrorCode::kNotFound) {
+    storage = storage::open_directory(directory);
+    if (storage && checkpointer::has_safetensors(**storage)) return open_safetensors_at(directory, {});
+  }
+  return explain(std::move(checkpoint).error());
 }
 
 Result<std::uint64_t> Checkpoint::file_bytes(std::string_view file) const {
-  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::ReadableFile> opened, impl_->storage->open(file, false));
+  const bool follows_links = impl_->catalog.format == CheckpointFormat::kSafetensors;
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::ReadableFile> opened, impl_->storage->open(file, follows_links));
   return opened->size();
 }
 
@@ -162,7 +194,7 @@ Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOpt
   };
   Result<data_file::DataFile::Item> item = file->read_item(location, options.verify != Verify::kNone);
   if (!item) return explain(std::move(item).error());
-  const bool is_zip = item->bytes.starts_with("PK");
+  const bool is_zip = impl_->catalog.format == CheckpointFormat::kDcp && item->bytes.starts_with("PK");
   if (options.verify != Verify::kNone && !item->checked && is_zip) {
     const MemorySource archive(std::as_bytes(std::span(item->bytes)));
     if (auto checked = data_file::check_archive(archive); !checked) return explain(std::move(checked).error());

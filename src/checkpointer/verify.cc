@@ -239,12 +239,15 @@ class Verifier {
   // Null if the item has no readable file. Adds a finding if the metadata names no bytes; open_files() has already
   // added a finding for each unreadable file.
   const DataFile* file_of(const ItemLocation& location, std::string_view fqn) {
-    if (location.length != 0) return files_[location.file];
+    // A tensor without elements has no bytes in a safetensors file.
+    const bool may_be_empty = impl_.catalog.format == CheckpointFormat::kSafetensors;
+    if (location.length != 0 || may_be_empty) return files_[location.file];
     findings_.add(Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn));
     return nullptr;
   }
 
   void add_stock_item(const DataFile& file, const ItemLocation& location, std::string_view fqn) {
+    if (impl_.catalog.format == CheckpointFormat::kSafetensors) return findings_.count(0, location.length);
     if (!file.trailer()) archives_.push_back({&file, location.offset, location.length, 0, true, fqn});
   }
 
@@ -378,6 +381,7 @@ Result<VerifyReport> verify_watched(const std::filesystem::path& directory, cons
                                     Watch& watch) {
   CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, open(directory));
   VerifyReport report;
+  report.format = checkpoint.catalog().format;
   report.has_commit_record = checkpoint.save_id().has_value();
   Verifier verifier(checkpoint.impl(), options, report, watch);
   CAIRN_TRY(verifier.open_files());

@@ -33,6 +33,10 @@ std::string to_decimal(const SaveId& id) {
   return text;
 }
 
+std::string_view name_of(CheckpointFormat format) {
+  return format == CheckpointFormat::kSafetensors ? "safetensors" : "dcp";
+}
+
 Box CatalogTensor::chunk(std::size_t index) const {
   const std::size_t dimensions = shape.size();
   const std::span<const std::int64_t> numbers = std::span(boxes).subspan(index * 2 * dimensions, 2 * dimensions);

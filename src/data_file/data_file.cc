@@ -51,6 +51,16 @@ Result<std::unique_ptr<DataFile>> DataFile::open(const storage::Storage& storage
   return file;
 }
 
+Result<DataFile::OpenedSafetensors> DataFile::open_safetensors(const storage::Storage& storage,
+                                                               const std::string& name) {
+  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::ReadableFile> bytes, storage.open(name, true));
+  std::unique_ptr<DataFile> file(new DataFile(name, std::move(bytes)));
+  file->is_safetensors_ = true;
+  Result<safetensors::Header> header = safetensors::read_header(*file->bytes_);
+  if (!header) return std::move(header).error().file(name);
+  return OpenedSafetensors{std::move(file), *std::move(header)};
+}
+
 Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std::size_t chunk) const {
   const ItemLocation& location = tensor.locations[chunk];
   const std::optional<std::size_t> found = trailer_->item_at(location.offset);
@@ -109,7 +119,20 @@ Result<StoredTensor> DataFile::tensor_of_stock(const CatalogTensor& tensor, std:
   return stored;
 }
 
+// The header was checked against the catalog's numbers and the file's size when the file was opened.
+Result<StoredTensor> DataFile::tensor_of_safetensors(const CatalogTensor& tensor, std::size_t chunk) const {
+  const ItemLocation& location = tensor.locations[chunk];
+  StoredTensor stored;
+  stored.dtype = tensor.dtype;
+  stored.sizes = tensor.chunk(chunk).sizes();
+  stored.strides = row_major_strides(stored.sizes);
+  stored.record_offset = location.offset;
+  stored.record_bytes = location.length;
+  return stored;
+}
+
 Result<StoredTensor> DataFile::tensor(const CatalogTensor& tensor, std::size_t chunk) const {
+  if (is_safetensors_) return tensor_of_safetensors(tensor, chunk);
   const ItemLocation& location = tensor.locations[chunk];
   Result<StoredTensor> stored = trailer_ ? tensor_of_cairn(tensor, chunk) : tensor_of_stock(tensor, chunk);
   if (!stored) return std::move(stored).error().key(tensor.fqn).file(name_).offset(location.offset);

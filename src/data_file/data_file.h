@@ -14,6 +14,7 @@
 
 #include "format/manifest/commit_record.h"
 #include "format/manifest/trailer.h"
+#include "format/safetensors/header.h"
 #include "storage/storage.h"
 
 namespace cairn::data_file {
@@ -43,6 +44,10 @@ class DataFile {
                                                 bool follow_links, const manifest::CommitRecord::File* recorded,
                                                 const std::optional<SaveId>& save_id);
 
+  // A safetensors file, whose header names each tensor and has no checksums.
+  struct OpenedSafetensors;
+  static Result<OpenedSafetensors> open_safetensors(const storage::Storage& storage, const std::string& name);
+
   const std::string& name() const { return name_; }
   const storage::ReadableFile& bytes() const { return *bytes_; }
   const std::optional<manifest::Trailer>& trailer() const { return trailer_; }
@@ -68,10 +73,17 @@ class DataFile {
       : name_(std::move(name)), bytes_(std::move(bytes)) {}
   Result<StoredTensor> tensor_of_cairn(const CatalogTensor& tensor, std::size_t chunk) const;
   Result<StoredTensor> tensor_of_stock(const CatalogTensor& tensor, std::size_t chunk) const;
+  Result<StoredTensor> tensor_of_safetensors(const CatalogTensor& tensor, std::size_t chunk) const;
 
   std::string name_;
   std::unique_ptr<storage::ReadableFile> bytes_;
   std::optional<manifest::Trailer> trailer_;
+  bool is_safetensors_ = false;
+};
+
+struct DataFile::OpenedSafetensors {
+  std::unique_ptr<DataFile> file;
+  safetensors::Header header;
 };
 
 }  // namespace cairn::data_file

@@ -5,6 +5,7 @@
 #include "format/safetensors/header.h"
 
 #include "core/checked.h"
+#include "core/checksum.h"
 #include "core/little_endian.h"
 #include "format/json/json_reader.h"
 #include "format/json/json_string.h"
@@ -199,6 +200,7 @@ Result<Header> read_header(const ByteSource& file) {
   CAIRN_TRY_ASSIGN(const std::string text, read_text(file));  // (1), (2)
   Header header;
   header.data_offset = kLengthBytes + text.size();
+  header.checksum = crc32(std::as_bytes(std::span(text)));
   JsonReader reader(text, kLengthBytes);
   CAIRN_TRY(reader.begin_object());
   std::unordered_set<std::string, SeededHash> names;

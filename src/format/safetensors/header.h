@@ -37,6 +37,7 @@ struct Header {
   std::vector<Tensor> tensors;                                // in the order of their bytes
   std::vector<std::pair<std::string, std::string>> metadata;  // of "__metadata__", in the file's order
   std::uint64_t data_offset = 0;                              // of the first tensor's bytes, in the file
+  std::uint32_t checksum = 0;                                 // of the header's text, as it was read
 };
 
 // kUnsupported for a type that torch lacks (F6_E2M3, F6_E3M2); kCorrupt for all else that is wrong, with offset and

@@ -1,0 +1,29 @@
+// safetensors_model: opens a safetensors file, or a directory of safetensors files, as a Checkpoint.
+//
+// A directory holds one model: the files that `model.safetensors.index.json` names, or all files `*.safetensors` if
+// there is no index. A tensor lies in one file. In the files that torch's HuggingFaceStorageWriter wrote on several
+// ranks (with "DCP_SHARDING_INFO" in the metadata), a tensor may lie in several files, a box in each. Links are
+// followed: the cache of Hugging Face Hub consists of links. A file is read only if its header covers the file exactly,
+// so a link to any other file gives no byte of that file away.
+#pragma once
+
+#include <cairn/checkpoint.h>
+
+#include <memory>
+#include <string>
+
+#include "storage/storage.h"
+
+namespace cairn::checkpointer {
+
+// Whether the directory holds an index or a file `*.safetensors`.
+bool has_safetensors(const storage::Storage& storage);
+
+// The model of the directory, or of its file `only_file` if that is not empty. kCorrupt names file, key and offset;
+// kUnsafe for an index that names a file outside the directory.
+Result<Checkpoint> open_safetensors(std::unique_ptr<storage::Storage> storage, const std::string& only_file);
+
+// Tells a model from a different one of the same names: number and bytes of the files, and a checksum of the headers.
+Result<std::string> identity_of_safetensors(const storage::Storage& storage, const std::string& only_file);
+
+}  // namespace cairn::checkpointer

@@ -1,0 +1,25 @@
+// sharding_info: the entry "DCP_SHARDING_INFO" of a header's metadata: where each tensor of the file lies in the tensor
+// of its name that several files make up.
+//
+// torch's HuggingFaceStorageWriter writes the entry with save_distributed=True: a JSON text that maps the tensor's name
+// to {"saved_offsets": [..]}. Pure; the text is untrusted.
+#pragma once
+
+#include <cairn/box.h>
+#include <cairn/result.h>
+#include <cairn/seeded_hash.h>
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace cairn::safetensors {
+
+inline constexpr std::string_view kShardingInfoName = "DCP_SHARDING_INFO";
+
+using SavedOffsets = std::unordered_map<std::string, Extents, SeededHash>;
+
+// kCorrupt for a text that is not such a JSON object, and for a name twice.
+Result<SavedOffsets> read_sharding_info(std::string_view text);
+
+}  // namespace cairn::safetensors
