@@ -1,5 +1,6 @@
 """Stock torch reads Cairn's checkpoints, and Cairn reads stock torch's: the bits are equal."""
 
+import pickle
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -320,3 +321,35 @@ def test_a_tensor_of_more_than_four_gibibytes(save: Save, load: Load, checkpoint
     load(loaded, checkpoint)
     assert torch.equal(loaded["big"], big)
     assert torch.equal(loaded["after"], torch.arange(5))
+
+
+@pytest.mark.parametrize("verify", ["needed", "full"])
+def test_elements_that_share_memory_are_read_though_the_rest_of_their_storage_is_not(
+    verify: str, tmp_path: Path
+) -> None:
+    """Each tensor has as many elements as its storage, and does not reach all of the storage."""
+    count = 1 << 17
+    state = {
+        "one": torch.arange(2.0)[:1].expand(2),
+        "ends": torch.arange(2.0 * count).as_strided((count, 2), (0, 2 * count - 1)),
+        "gap": torch.arange(2.0 * count).as_strided((2, 2, count // 2), (2 * count - count // 2, 0, 1)),
+    }
+    stock.save(state, tmp_path)
+    target = {key: torch.zeros(value.shape) for key, value in state.items()}
+    cairn.load(target, checkpoint_id=tmp_path, verify=verify)
+    for key, value in state.items():
+        assert torch.equal(target[key], value), key
+
+
+def test_a_save_removes_no_file_of_a_checkpoint_below(tmp_path: Path) -> None:
+    """The metadata that the save replaces names a data file in a folder."""
+    below = tmp_path / "step-10"
+    cairn.save({"w": torch.ones(2)}, checkpoint_id=below)
+    metadata = dcp.FileSystemReader(below).read_metadata()
+    for info in metadata.storage_data.values():
+        info.relative_path = f"step-10/{info.relative_path}"
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(metadata))
+    cairn.save({"w": torch.zeros(2)}, checkpoint_id=tmp_path)
+    state = {"w": torch.zeros(2)}
+    cairn.load(state, checkpoint_id=below)
+    assert torch.equal(state["w"], torch.ones(2))

@@ -114,9 +114,10 @@ class Cleaner {
 
   void remove(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
-      // The names come from a metadata file that anybody may have written: only `.distcp` files below the directory are
-      // removed.
-      if (needed_.contains(name) || !storage::check_name(name) || !name.ends_with(".distcp")) continue;
+      // The names come from a metadata file whose writer is unknown. Only `.distcp` files of the directory itself are
+      // removed: a folder of the directory may be a checkpoint of its own.
+      const bool is_in_folder = name.find('/') != std::string::npos;
+      if (needed_.contains(name) || is_in_folder || !storage::check_name(name) || !name.ends_with(".distcp")) continue;
       const Result<void> removed = storage_.remove(name);
       if (!removed && removed.error().code() != ErrorCode::kUnsafe) warn_if_failed(removed, warnings_);
     }

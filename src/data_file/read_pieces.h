@@ -37,7 +37,6 @@ class TensorRead {
     return static_cast<std::uint64_t>(first_element_ + region_.file_extent()) * item_size();
   }
   std::uint64_t bytes_needed() const { return static_cast<std::uint64_t>(region_.element_count()) * item_size(); }
-  bool needs_whole_record() const { return bytes_needed() == stored_.record_bytes; }
   bool converts() const { return target_.dtype != stored_.dtype; }
   // Whether the requested bytes are contiguous both in the file and in memory, and need no conversion.
   bool is_plain_copy() const { return region_.is_linear() && !converts() && stored_.is_final(); }

@@ -33,11 +33,12 @@ Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std:
 // record's checksum at the end.
 class RecordCheck {
  public:
-  RecordCheck(const TensorRead& read, Verify verify) : read_(&read) {
+  // `bytes_scheduled`: of the record's bytes, those that the pieces of the read fetch.
+  RecordCheck(const TensorRead& read, Verify verify, std::uint64_t bytes_scheduled) : read_(&read) {
     const StoredTensor& stored = read.stored();
     if (verify == Verify::kNone) return;
     by_chunk_ = !stored.chunk_crcs.empty();
-    whole_ = !by_chunk_ && stored.record_crc && (verify == Verify::kFull || read.needs_whole_record());
+    whole_ = !by_chunk_ && stored.record_crc && bytes_scheduled == stored.record_bytes;
     if (whole_) seen_.resize(checksum_chunk_count(stored.record_bytes), 0);
   }
 
@@ -82,8 +83,10 @@ class BatchReader {
  public:
   BatchReader(const std::vector<TensorRead>& reads, const ReadOptions& options)
       : reads_(reads), options_(options), schedule_(schedule_reads(reads, options.verify)) {
+    std::vector<std::uint64_t> bytes_scheduled(reads.size());
+    for (const ReadPiece& piece : schedule_.pieces) bytes_scheduled[piece.read] += piece.end - piece.begin;
     checks_.reserve(reads.size());
-    for (const TensorRead& read : reads) checks_.emplace_back(read, options.verify);
+    for (std::size_t i = 0; i < reads.size(); ++i) checks_.emplace_back(reads[i], options.verify, bytes_scheduled[i]);
   }
 
   std::size_t batch_count() const { return schedule_.batches.size(); }
