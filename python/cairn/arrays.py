@@ -31,7 +31,7 @@ def check_form(tensors: str) -> Form:
     """Returns `tensors` if the string is a Form; raises InvalidArgument otherwise."""
     if tensors in ("numpy", "torch", "integers"):
         return tensors  # type: ignore[return-value]
-    raise InvalidArgument("tensors is 'numpy', 'torch' or 'integers'", actual=repr(tensors))
+    raise InvalidArgument("tensors must be 'numpy', 'torch' or 'integers'", actual=repr(tensors))
 
 
 def numpy_dtype(name: str) -> "np.dtype[Any]":

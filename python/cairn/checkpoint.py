@@ -19,7 +19,7 @@ Index: TypeAlias = "SupportsIndex | slice | tuple[SupportsIndex | slice | Any, .
 def check_verify(verify: str) -> str:
     """Returns `verify` if the string is a Verify; raises InvalidArgument otherwise."""
     if verify not in ("needed", "full", "none"):
-        raise InvalidArgument("verify is 'needed', 'full' or 'none'", actual=repr(verify))
+        raise InvalidArgument("verify must be 'needed', 'full' or 'none'", actual=repr(verify))
     return verify
 
 
@@ -185,7 +185,7 @@ class Checkpoint(Mapping[str, Any]):
         if isinstance(info, TensorInfo):
             return self._read_tensor(info, () if index is None else index, verify)
         if index is not None:
-            raise InvalidArgument(f"'{key}' is not a tensor: it has no part to read", key=key)
+            raise InvalidArgument(f"'{key}' is not a tensor: only tensors take an index", key=key)
         payload = self._native.read_payload(key, verify=verify, follow_links=self._follow_links)
         try:
             return _engine.decode_inert(payload, _known_or_unknown, self._form)

@@ -48,7 +48,7 @@ from cairn._telemetry import engine_use
 from cairn.errors import Cancelled, InvalidArgument, NotFound
 
 _PathLike = str | os.PathLike[str]
-_ELSEWHERE = "torch's code reads items that lie at other places than the checkpoint's metadata says"
+_ELSEWHERE = "torch's code reads items that are not where the checkpoint's metadata places them"
 _EXPANDED = "stream transforms are undone item by item, by Python"
 _THREADS = 4  # requests in flight; torch's default of 1 would leave the device idle
 
@@ -170,7 +170,7 @@ class FileSystemWriter(StockWriter):
             return
         claim, self._cairn_claim = self._cairn_claim, None
         if claim is None:
-            raise Cancelled("this save has been given up")
+            raise Cancelled("the save was cancelled before finish()")
         try:
             files = metadata_of(metadata, results)
             metadata.version = CURRENT_DCP_VERSION
@@ -186,8 +186,8 @@ class FileSystemWriter(StockWriter):
         if self._cairn_claim is not None:
             raise InvalidArgument(
                 f"{name_of(type(self))}.finish() returned without a call of super().finish(), which commits the "
-                f"checkpoint; the data files in '{self.path}' are withdrawn. Let it call super().finish() always, or "
-                f"not mention it: torch's code then writes the data",
+                f"checkpoint; the data files in '{self.path}' are withdrawn. Call super().finish() in every case; a "
+                f"finish() without any super().finish() in its code makes torch's code write the data",
             )
 
     def give_up(self) -> None:

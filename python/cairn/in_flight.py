@@ -58,9 +58,9 @@ def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None 
     directory is no error. Raises InvalidArgument if `root` is not a directory, Unavailable if `root` can't be listed.
     """
     if not 0 <= wait <= _WAIT_MAX:
-        raise InvalidArgument("wait is a number of seconds", expected=f"0 to {_WAIT_MAX}", actual=repr(wait))
+        raise InvalidArgument("wait must be a number of seconds", expected=f"0 to {_WAIT_MAX}", actual=repr(wait))
     if rank is not None and not 0 <= rank < 2**32:
-        raise InvalidArgument("rank is the number of a rank", actual=repr(rank))
+        raise InvalidArgument("rank must be a rank's number", expected="0 to 2**32 - 1", actual=repr(rank))
     found, passed_over = _engine.latest(os.fsencode(existing_directory(root)), math.ceil(wait * 1000), rank)
     for reason in passed_over:
         warnings.warn(reason, RuntimeWarning, stacklevel=2)

@@ -131,8 +131,8 @@ def test_ctrl_c_at_the_end_ends_the_waiting(tmp_path: Path, kind: str) -> None:
         assert program.said() == "waits"
         program.press_ctrl_c()
         assert program.wait() == 0
-        fate = "goes on in its writer process" if kind == "PROCESS" else "is given up"
-        assert program.errors().endswith(f"the program ends before its save into '{checkpoint}', which {fate}\n")
+        fate = "continues in its writer process" if kind == "PROCESS" else "is cancelled"
+        assert program.errors().endswith(f"the program ends during its save into '{checkpoint}', which {fate}\n")
         assert is_there(checkpoint, 0)
     if kind == "PROCESS":
         assert appears(checkpoint, 1)
@@ -341,7 +341,7 @@ def test_forked_children_end_and_save_and_leave_the_parents_save_alone(
     with running(tmp_path, body, checkpoint, kind, functions=functions) as program:
         with no_commit_in(checkpoint):
             assert [program.said() for _ in range(2)] == ["0", "0"], program.errors()
-            assert "made by fork" in program.said()
+            assert "forked child" in program.said()
             assert [program.said() for _ in range(3)] == ["0", "0", "forked"], program.errors()
         assert program.wait() == 0, program.errors()
         assert program.errors() == ""

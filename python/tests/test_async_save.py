@@ -124,7 +124,7 @@ def test_a_failure_that_nobody_asked_for_is_raised_by_the_next_call_once(checkpo
     cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
     failing_save(checkpoint, kind)
     pending_saves.wait_for()
-    with pytest.raises(cairn.Error, match=r"the save before this one \(number \d+\), into '.*checkpoint', failed"):
+    with pytest.raises(cairn.Error, match=r"the previous save \(number \d+\), into '.*checkpoint', failed"):
         cairn.async_save(state_of(2), checkpoint_id=checkpoint, async_checkpointer_type=kind)
     assert cairn.open(checkpoint)["of"] == "another"
     cairn.save(state_of(2), checkpoint_id=checkpoint)
@@ -138,7 +138,7 @@ def test_each_of_two_failures_is_raised(checkpoint: Path, kind: Any) -> None:
         stock.save({"of": "another"}, checkpoint)
     pending_saves.wait_for()
     for _ in range(2):
-        with pytest.raises(cairn.Error, match="the save before this one"):
+        with pytest.raises(cairn.Error, match="the previous save"):
             cairn.async_save(state_of(4), checkpoint_id=checkpoint, async_checkpointer_type=kind)
     cairn.async_save(state_of(4), checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
 
@@ -148,11 +148,11 @@ def test_a_failure_does_not_hide_that_of_a_save_still_under_way(checkpoint: Path
     failing_save(checkpoint, kind)
     pending_saves.wait_for()
     other = checkpoint.with_name("other")
-    with pytest.raises(cairn.Error, match="the save before this one"):
+    with pytest.raises(cairn.Error, match="the previous save"):
         cairn.async_save(state_of(2), checkpoint_id=other, async_checkpointer_type=kind)
     failing_save(checkpoint, kind)
     pending_saves.wait_for()
-    with pytest.raises(cairn.Error, match="the save before this one"):
+    with pytest.raises(cairn.Error, match="the previous save"):
         cairn.save(state_of(2), checkpoint_id=other)
 
 
@@ -435,7 +435,7 @@ def save_into_what_is_taken_away(directory: Path, kind: Any) -> tuple[list[int],
 def test_a_failure_is_raised_by_the_next_call_of_every_rank(three: Gang, checkpoint: Path, kind: Any) -> None:
     for failed, text in three.run(save_into_what_is_taken_away, checkpoint, kind):
         assert failed
-        assert "the save before this one" in text
+        assert "the previous save" in text
     assert cairn.open(checkpoint)["after"] == 1
 
 

@@ -105,7 +105,7 @@ def test_ctrl_c_that_ends_the_waiting_fails_the_program(replaced: Path, tmp_path
         assert program.said() == "waits"
         program.press_ctrl_c()
         assert program.wait() == 1
-        assert "the program ends before its save" in program.errors()
+        assert "the program ends during its save" in program.errors()
     cairn.save({"step": 3}, checkpoint_id=replaced)  # removes the leftovers of the interrupted save
 
 
@@ -184,7 +184,7 @@ def test_an_exception_of_the_block_goes_on_with_a_note(replaced: Path) -> None:
     if sys.version_info >= (3, 11):
         (note,) = caught.value.__notes__
         assert f"'{replaced}' failed as well: " in note
-    with pytest.raises(cairn.Error, match="the save before this one"):
+    with pytest.raises(cairn.Error, match="the previous save"):
         cairn.async_save(state(4), checkpoint_id=replaced)
     assert upload.was_told
 

@@ -166,7 +166,7 @@ def test_a_load_tells_that_its_target_was_given_other_memory(checkpoint: Path) -
     targets.add(("weight",), target)
     target.data = torch.zeros(COUNT)  # as a second thread might
     _engine.open(str(checkpoint).encode()).load(state)
-    with pytest.raises(cairn.InvalidArgument, match="'weight' was given other memory"):
+    with pytest.raises(cairn.InvalidArgument, match="the memory of 'weight' changed during the load"):
         targets.finish(set())
 
 

@@ -246,7 +246,7 @@ class _Call(NamedTuple):
 def _check_type(wanted: object) -> None:
     if not isinstance(wanted, AsyncCheckpointerType):
         raise InvalidArgument(
-            "async_checkpointer_type is a member of AsyncCheckpointerType",
+            "async_checkpointer_type must be a member of AsyncCheckpointerType",
             expected="AsyncCheckpointerType.THREAD or AsyncCheckpointerType.PROCESS",
             actual=repr(wanted),
         )
@@ -351,7 +351,7 @@ def _save_what_is_staged(
                 directory = str(local_directory(given) or given)
                 reason = "" if foreign else f"{name_of(type(stager))} stages asynchronously"
                 if process:
-                    reason = f"threads write, not the writer process that was asked for{reason and ': '}{reason}"
+                    reason = f"threads write in place of the requested writer process{reason and ': '}{reason}"
                 arguments = call._replace(process_group=own.group)._asdict()
                 save = functools.partial(save_now, **arguments, call="async_save", reason=reason)
                 pending = queued_saves.enqueue(own, directory, staged, follower, save)

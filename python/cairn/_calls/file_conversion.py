@@ -90,8 +90,8 @@ class BroadcastingTorchSaveReader(StockReader):
         keys = [[item.storage_index.fqn for item in plan.items] for plan in global_plan]
         if any(of_rank != keys[0] for of_rank in keys):
             raise InvalidArgument(
-                f"{type(self).__name__} sends each tensor to all ranks, and the ranks load other keys; "
-                f"cairn.format_utils.torch_save_to_dcp makes a checkpoint of which each rank can load what it likes",
+                f"{type(self).__name__} sends each tensor to all ranks, but the ranks load different keys; "
+                f"cairn.format_utils.torch_save_to_dcp makes a checkpoint from which each rank can load its own keys",
                 file=str(self.checkpoint_id),
             )
         return global_plan
@@ -112,7 +112,9 @@ class BroadcastingTorchSaveReader(StockReader):
         if failure is not None:
             raise failure
         if failed:
-            raise Cancelled(f"rank {self.coordinator_rank} could not read '{self.checkpoint_id}', and sends nothing")
+            raise Cancelled(
+                f"rank {self.coordinator_rank} could not read '{self.checkpoint_id}': see the error of that rank"
+            )
         for item in plan.items:
             target = planner.state_dict[item.storage_index.fqn]
             if self.is_coordinator:
@@ -142,7 +144,7 @@ class BroadcastingTorchSaveReader(StockReader):
                 raise MissingKey(f"Missing key in checkpoint state_dict: {key}.", key=key, file=name)
             value = state[key]
             if item.type is LoadItemType.BYTE_IO or not isinstance(value, torch.Tensor):
-                raise Unsupported(f"{type(self).__name__} sends tensors alone", key=key, file=name)
+                raise Unsupported(f"{type(self).__name__} can send only tensors", key=key, file=name)
             expected = planner.state_dict[key].shape
             if value.shape != expected:
                 actual, wanted = str(tuple(value.shape)), str(tuple(expected))
@@ -167,8 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Converts a checkpoint to one file of torch.save, or such a file to a checkpoint.",
     )
     parser.add_argument("mode", choices=sorted(_CONVERSIONS))
-    parser.add_argument("src", help="what is read")
-    parser.add_argument("dst", help="what is written")
+    parser.add_argument("src", help="the checkpoint or file to read")
+    parser.add_argument("dst", help="the file or checkpoint to write")
     parser.add_argument("--allow-pickle", action="store_true", help="run the code that src names, if you trust it")
     given = parser.parse_args(arguments)
     try:

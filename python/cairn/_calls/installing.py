@@ -51,7 +51,7 @@ def install(
     global _explicit  # noqa: PLW0603
     for name, value in (("allow_pickle", allow_pickle), ("allow_cast", allow_cast)):
         if value is not None and not isinstance(value, bool):
-            raise InvalidArgument(f"{name} is True, False or None", actual=repr(value))
+            raise InvalidArgument(f"{name} must be True, False or None", actual=repr(value))
     async_saving = importlib.import_module("cairn._calls.async_save")  # imports torch
     with _lock:
         if async_checkpointer_type is not None:

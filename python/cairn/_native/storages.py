@@ -118,13 +118,13 @@ def _why_not_plain(writer: Any, checkpoint_id: _PathLike | None) -> str:
 
 
 def _elsewhere(storage: Any) -> str:
-    return f"{name_of(type(storage))} is for another storage than a local directory"
+    return f"{name_of(type(storage))} does not store in a local directory"
 
 
 def _why_no_directory(checkpoint_id: _PathLike | None) -> str:
     if not checkpoint_id or local_directory(checkpoint_id) is not None:
         return ""
-    return f"{str(checkpoint_id).partition('://')[0]}:// is another storage than a local directory"
+    return f"{str(checkpoint_id).partition('://')[0]}:// is not a local directory"
 
 
 def _is_local(storage: Any, checkpoint_id: _PathLike | None) -> bool:

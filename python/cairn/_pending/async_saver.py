@@ -265,8 +265,8 @@ class AsyncSaver:
     def _leave(self, save: PendingSave) -> None:
         self._native.detach()
         goes_on = self._process is not None and save.staging.done()
-        fate = "goes on in its writer process" if goes_on else "is given up"
-        _log.warning("the program ends before its save into '%s', which %s", save.directory, fate)
+        fate = "continues in its writer process" if goes_on else "is cancelled"
+        _log.warning("the program ends during its save into '%s', which %s", save.directory, fate)
 
 
 def _add_note(error: BaseException, note: str) -> None:
@@ -288,5 +288,5 @@ def _wait(wait: Callable[[float], _T]) -> _T:
 def _catalog_in(directory: str, save_id: str, rank: int | None) -> _engine.Catalog:
     checkpoint = open_checkpoint(directory, rank)
     if checkpoint.save_id != save_id:
-        raise Replaced("a later save has taken the place of this one, whose metadata only the coordinator has kept")
+        raise Replaced("a later save replaced this checkpoint; only the coordinator kept its metadata")
     return _engine.catalog_of(checkpoint)

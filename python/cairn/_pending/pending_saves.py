@@ -33,7 +33,7 @@ from cairn.progress import Progress
 _PathLike = str | os.PathLike[str]
 _log = logging.getLogger("cairn")
 
-EARLIER = "the save before this one"  # in the error of a call that reports an earlier save
+EARLIER = "the previous save"  # in the error of a call that reports an earlier save
 
 
 class SaveFuture(ToldFuture[Metadata]):
@@ -60,7 +60,7 @@ class SaveFuture(ToldFuture[Metadata]):
 
     def _refuse_in_a_fork(self) -> None:
         if os.getpid() != self._process and not self.done():
-            raise Unavailable("a save of another process: this one was made by fork")
+            raise Unavailable("this process is a forked child; the save belongs to its parent: make a new save here")
 
 
 class Turn(NamedTuple):

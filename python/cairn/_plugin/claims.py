@@ -91,7 +91,8 @@ def current_ticket(planned: object) -> Ticket:
     ticket = planned if isinstance(planned, Ticket) else seen
     if ticket is None:
         raise InvalidArgument(
-            "a plan that has not been through this writer's prepare_global_plan()", actual=type(planned).__name__
+            "the plan holds no ticket: it did not pass through this writer's prepare_global_plan()",
+            actual=type(planned).__name__,
         )
     return seen if seen is not None and ticket.is_older_than(seen) else ticket
 

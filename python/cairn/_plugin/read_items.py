@@ -167,7 +167,7 @@ class PlannerWithoutCode:
 def _check_fits(item: ReadItem, chunk: _Chunk, target: torch.Tensor) -> None:
     if target.shape != item.lengths:
         raise InvalidArgument(
-            f"the planner has a tensor of another shape than it planned for '{item.dest_index.fqn}'",
+            f"'{item.dest_index.fqn}': the shape of the planner's tensor differs from its plan",
             key=item.dest_index.fqn,
             expected=str(tuple(item.lengths)),
             actual=str(tuple(target.shape)),
@@ -176,7 +176,7 @@ def _check_fits(item: ReadItem, chunk: _Chunk, target: torch.Tensor) -> None:
     fits = len(boxes) == len(item.storage_offsets) == len(chunk.sizes)
     if not fits or any(first < 0 or first + length > size for first, length, size in boxes):
         raise InvalidArgument(
-            f"a read item that is not within its chunk of '{chunk.key}'",
+            f"a read item of '{chunk.key}' reaches outside its chunk",
             key=chunk.key,
             expected=f"within {chunk.sizes}",
             actual=f"{tuple(item.lengths)} at {tuple(item.storage_offsets)}",

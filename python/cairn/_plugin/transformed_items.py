@@ -88,7 +88,7 @@ class TransformedItems:
         if not isinstance(saved, torch.Tensor) or saved.shape != chunk or saved.dtype != DTYPES.get(code):
             found = f"{saved.dtype} {tuple(saved.shape)}" if isinstance(saved, torch.Tensor) else type(saved).__name__
             expected = f"{DTYPES.get(code)} {chunk}"
-            raise Corrupt("another item than the metadata says", key=key, expected=expected, actual=found)
+            raise Corrupt("the item differs from its metadata", key=key, expected=expected, actual=found)
         for dimension, (first, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
             if saved.shape[dimension] != length:
                 saved = saved.narrow(dimension, first, length)
@@ -106,7 +106,7 @@ class TransformedItems:
             return
         if not self._options.get("allow_cast") and not (saved.is_floating_point and target.is_floating_point):
             raise InvalidArgument(
-                "the checkpoint holds another dtype (allow_cast converts it)",
+                "the dtype of the checkpoint differs from the target's (allow_cast=True converts)",
                 key=key,
                 expected=str(target),
                 actual=str(saved),
@@ -134,7 +134,10 @@ class TransformedItems:
             while expanded.tell() <= limit and (piece := stream.read(_PIECE_BYTES)):
                 expanded.write(piece)
             if expanded.tell() > limit:
-                raise Corrupt("an item that expands to more than it can hold", expected=f"at most {limit} bytes")
+                raise Corrupt(
+                    "an item decompresses to more bytes than its tensor or value can have",
+                    expected=f"at most {limit} bytes",
+                )
             payload = expanded.getvalue()
             if payload.startswith(b"PK") and self._options.get("verify") != "none":
                 _check_archive(payload)
@@ -143,7 +146,7 @@ class TransformedItems:
         except Exception as error:
             what = error.message if isinstance(error, Error) else f"{type(error).__name__}: {error}"
             raise Corrupt(
-                f"'{key}' can't be brought back through {names}: {what}", key=key, file=file, offset=info.offset
+                f"'{key}' can't be decoded by {names}: {what}", key=key, file=file, offset=info.offset
             ) from error
         return payload
 
@@ -151,20 +154,22 @@ class TransformedItems:
         """Returns the bytes at a place of a regular file in the directory. Follows links if the options allow links."""
         relative = PurePosixPath(file)
         if relative.is_absolute() or ".." in relative.parts or not relative.parts:
-            raise Corrupt("a data file outside the directory", key=key, file=file)
+            raise Corrupt("the metadata names a data file outside the directory", key=key, file=file)
         try:
             descriptor = _open_below(self._directory, relative, bool(self._options.get("follow_links")))
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
-            raise Corrupt("a data file behind a symbolic link (follow_links)", key=key, file=file) from error
+            raise Corrupt(
+                "a data file is reached through a symbolic link (follow_links=True allows links)", key=key, file=file
+            ) from error
         with os.fdopen(descriptor, "rb") as stream:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise Corrupt("a data file that is no regular file", key=key, file=file)
+                raise Corrupt("a data file is not a regular file", key=key, file=file)
             if offset < 0 or length < 0 or offset + length > status.st_size:
                 raise Corrupt(
-                    "a data file that ends before an item does",
+                    "a data file ends before an item does",
                     key=key,
                     file=file,
                     offset=offset,
@@ -200,7 +205,7 @@ def _check_archive(payload: bytes) -> None:
     with zipfile.ZipFile(io.BytesIO(payload)) as archive:
         for record in archive.infolist():
             if record.compress_type != zipfile.ZIP_STORED:
-                raise Corrupt(f"record '{record.filename}' is compressed, as no record of torch.save is")
+                raise Corrupt(f"record '{record.filename}' is compressed; torch.save compresses no record")
             with archive.open(record) as stream:
                 while stream.read(_PIECE_BYTES):  # raises BadZipFile
                     pass

@@ -68,7 +68,7 @@ def metadata_of(metadata: Metadata, results: Iterable[list[WriteResult]]) -> lis
     for result in (result for of_rank in results for result in of_rank):
         if not isinstance(result, Written):
             raise InvalidArgument(
-                f"a result for '{result.index.fqn}' that this writer did not give", key=result.index.fqn
+                f"the result for '{result.index.fqn}' does not come from this writer", key=result.index.fqn
             )
         storage_data[result.index] = result.storage_data
         files[result.file[0]] = result.file
@@ -103,14 +103,14 @@ def _add_tensor(tensors: TensorSource, path: Path, item: WriteItem, data: Any) -
     key = item.index.fqn
     planned = item.tensor_data
     if planned is None:
-        raise InvalidArgument(f"a write item for the tensor '{key}' without its size", key=key)
+        raise InvalidArgument(f"the write item of the tensor '{key}' has no size", key=key)
     if not isinstance(data, torch.Tensor):
         raise InvalidArgument(
             f"the planner has no tensor for '{key}'", key=key, expected="Tensor", actual=type(data).__name__
         )
     if data.shape != planned.chunk.sizes:
         raise InvalidArgument(
-            f"the planner has a tensor of another shape than it planned for '{key}'",
+            f"'{key}': the shape of the planner's tensor differs from its plan",
             key=key,
             expected=str(tuple(planned.chunk.sizes)),
             actual=str(tuple(data.shape)),

@@ -23,10 +23,10 @@ _FLAGS = ("fail_at_exit", "torn_snapshot_alarm")
 def check_settings(io_priority: object = None, **settings: object) -> None:
     """Raises InvalidArgument if a setting of an AsyncSaver has an invalid value."""
     if io_priority not in (None, "low", "idle"):
-        raise InvalidArgument("io_priority is 'low', 'idle' or None", actual=repr(io_priority))
+        raise InvalidArgument("io_priority must be 'low', 'idle' or None", actual=repr(io_priority))
     for name, value in settings.items():
         if name in _FLAGS and not isinstance(value, bool):
-            raise InvalidArgument(f"{name} is True or False", actual=repr(value))
+            raise InvalidArgument(f"{name} must be True or False", actual=repr(value))
         if name not in _RANGES:
             continue
         kind, least, greatest = _RANGES[name]

@@ -97,7 +97,7 @@ def _of_one_length(key: str, parts: list[Any]) -> list[tuple[tuple[int, ...], ..
     columns = [_integers(key, name, part) for name, part in zip(_DECLARED[1:], parts, strict=True)]
     if len({len(column) for column in columns}) > 1:
         actual = ", ".join(f"{len(column)} {name}" for name, column in zip(_DECLARED[1:], columns, strict=True))
-        raise InvalidArgument(f"the shards of '{key}' are not of one count", key=key, actual=actual)
+        raise InvalidArgument(f"the shard attributes of '{key}' differ in length", key=key, actual=actual)
     return list(zip(*columns, strict=True))
 
 
@@ -147,7 +147,7 @@ def _runs_by_dimension(tensor: DTensor) -> list[list[_Run]]:
     held = [_held(torch.arange(size, device="cpu"), cuts[i]) for i, size in enumerate(tensor.shape)]
     if [len(indices) for indices in held] != list(tensor.to_local().shape):
         raise Unsupported(
-            "a strided shard of another size than its placements say",
+            "the size of a strided shard differs from its placements",
             expected=str([len(indices) for indices in held]),
             actual=str(list(tensor.to_local().shape)),
         )

@@ -158,7 +158,7 @@ class TensorTarget:
         for path, tensor, storage in self._written:
             if tensor.untyped_storage()._cdata != storage._cdata:
                 key = ".".join(map(str, path))
-                raise InvalidArgument(f"'{key}' was given other memory while it was being loaded; load again", key=key)
+                raise InvalidArgument(f"the memory of '{key}' changed during the load; load again", key=key)
             if not tensor.is_inference():
                 torch.autograd.graph.increment_version(tensor)
 
@@ -265,7 +265,9 @@ def _refuse_what_has_no_bytes(key: str, tensor: torch.Tensor) -> None:
 def _code_of(key: str, tensor: torch.Tensor) -> int:
     code = _CODES.get(tensor.dtype)
     if code is None:
-        raise Unsupported(f"no format for elements of {tensor.dtype}: '{key}'", key=key, actual=str(tensor.dtype))
+        raise Unsupported(
+            f"the checkpoint format has no dtype {tensor.dtype}: '{key}'", key=key, actual=str(tensor.dtype)
+        )
     return code
 
 

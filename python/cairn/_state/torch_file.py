@@ -28,8 +28,8 @@ def check_rules_hold(what: str, key: str | None = None, file: str | None = None)
     """Raises UnsafeContent, about `what`, if ``torch.load(weights_only=True)`` of the installed torch may run code."""
     if not rules_hold():
         raise UnsafeContent(
-            f"{what} can be read by torch alone, and torch {torch.__version__} may run code from it in spite of "
-            f"weights_only=True (CVE-2025-32434): upgrade torch to 2.6; or, if you trust whoever wrote it: "
+            f"only torch can read {what}, and torch {torch.__version__} may run code from it in spite of "
+            f"weights_only=True (CVE-2025-32434): upgrade torch to 2.6; or, if you trust its author: "
             f"{line_that_allows()}",
             key=key,
             file=file,

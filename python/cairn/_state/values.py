@@ -84,7 +84,7 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
         if not allow_pickle:
             raise UnsafeContent(
                 f"'{key}' holds a {foreign}, which can't be read without running code from the checkpoint. If you "
-                f"trust whoever wrote it: {line_that_allows()}, or set CAIRN_ALLOW_PICKLE=1 (docs/pickles.md)",
+                f"trust its author: {line_that_allows()}, or set CAIRN_ALLOW_PICKLE=1 (docs/pickles.md)",
                 key=key,
                 actual=foreign,
             ) from error
@@ -183,8 +183,8 @@ def _warn_of_devices(key: str, location: Any) -> None:
     if news:
         _warned.update(news)
         warnings.warn(
-            f"'{key}' holds tensors that were saved from {', '.join(sorted(news))}, which this process lacks: they are "
-            f"on the CPU, and so are those of values that are loaded later",
+            f"'{key}' holds tensors that were saved from {', '.join(sorted(news))}, which this process lacks: the "
+            f"tensors are on the CPU (warned once; later values are loaded likewise)",
             DeviceWarning,
             stacklevel=_level_of_the_caller(),
         )

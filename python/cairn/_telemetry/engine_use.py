@@ -52,7 +52,7 @@ class Report:
     def __str__(self) -> str:
         if not self.calls:
             return "cairn: no save or load of this process has reached Cairn"
-        lines = [f"cairn: the engine carried out {self.engine_calls} calls, and {self.other_calls} went past it"]
+        lines = [f"cairn: {self.engine_calls} calls used the engine, {self.other_calls} did not"]
         for entry in self.calls:
             by = "engine" if entry.engine else "NOT the engine"
             how = f" ({entry.how})" if entry.how else ""
@@ -83,12 +83,12 @@ def note(call: str, place: object, how: str = "", *, engine: bool = True, expect
     if not is_new or expected:
         return
     if engine:
-        _log.warning("%s(), checkpoint '%s': %s (said once; cairn.report() counts such calls)", call, place, how)
+        _log.warning("%s(), checkpoint '%s': %s (logged once; cairn.report() counts these calls)", call, place, how)
         return
     _log.warning(
-        "%s() does not use Cairn's engine for checkpoint '%s': %s. It lacks what the engine promises: an old "
-        "checkpoint that stays whole until the new one is durable, checks of every byte, no code run from files "
-        "(said once; cairn.report() counts such calls)",
+        "%s() does not use Cairn's engine for checkpoint '%s': %s. The engine's promises do not hold: the old "
+        "checkpoint stays whole until the new checkpoint is durable, every byte is checked, no code from files runs "
+        "(logged once; cairn.report() counts these calls)",
         call,
         place,
         how,

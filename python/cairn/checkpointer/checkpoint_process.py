@@ -125,7 +125,9 @@ class CheckpointProcess:
         """
         self.process_creation_future.result()
         if self._saver is None:
-            raise InvalidArgument("this checkpoint process runs a writer of its own: it takes staged states only")
+            raise InvalidArgument(
+                "this checkpoint process runs a Python writer, which takes only staged states: call write()"
+            )
         return self._saver.save(
             with_shape(state_dict),
             path,

@@ -56,7 +56,7 @@ class CheckpointReader:
             weights_only = kwargs.pop("weights_only")
             allow_pickle = not weights_only if allow_pickle is None and weights_only is not None else allow_pickle
         if kwargs:
-            raise TypeError(f"read() knows no keyword '{next(iter(kwargs))}'")
+            raise TypeError(f"read() got an unexpected keyword argument '{next(iter(kwargs))}'")
         path, state_dict = path_and_state(path, state_dict)
         check_verify(verify)
         reading = Reading(placement(map_location), map_location, pickle_allowed(allow_pickle), verify)

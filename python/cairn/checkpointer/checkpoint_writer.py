@@ -63,7 +63,7 @@ class CheckpointWriter:
     ) -> None:
         # checked before any save, not after a commit
         if barrier is not None and not callable(getattr(barrier, "execute_barrier", None)):
-            raise InvalidArgument("a barrier has a method execute_barrier()", actual=type(barrier).__name__)
+            raise InvalidArgument("a barrier must have a method execute_barrier()", actual=type(barrier).__name__)
         self._config = config
         self._rank_info = rank_info
         self._barrier = barrier

@@ -25,7 +25,7 @@ class NestedShape(NamedTuple):
 def with_shape(state_dict: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """Returns `state_dict` with an entry for the lost parts, if any. Copies no values."""
     if SHAPE in state_dict:
-        raise InvalidArgument(f"'{SHAPE}' is Cairn's own key", key=SHAPE)
+        raise InvalidArgument(f"the key '{SHAPE}' is reserved for Cairn: rename the entry", key=SHAPE)
     shape = _shape_of(state_dict)
     if not shape.names and not shape.empty:
         return state_dict

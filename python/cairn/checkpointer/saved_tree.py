@@ -69,7 +69,7 @@ class _Growing:
             raise Corrupt(f"the metadata has no place for '{key}'", key=key)
         branch = self._branch(path[:-1], key)
         if path[-1] in branch.entries:
-            raise Corrupt(f"the metadata has '{key}' in the place of another value", key=key)
+            raise Corrupt(f"the metadata has two entries at the place of '{key}'", key=key)
         branch.entries[path[-1]] = node
 
     def see_what_are_lists(self) -> None:
@@ -82,7 +82,9 @@ class _Growing:
             count = max(numbers) + 1
             if len(numbers) < len(branch.entries) or min(numbers) < 0 or count - len(numbers) > _GAPS_MAX or not path:
                 where = ".".join(map(str, path))
-                raise Corrupt(f"the metadata has something that is neither list nor mapping at '{where}'", key=where)
+                raise Corrupt(
+                    f"the entries of the metadata below '{where}' form neither a list nor a mapping", key=where
+                )
             branch.entries = {i: branch.entries.get(i, Branch()) for i in range(count)}
             branch.is_list = True
 
@@ -93,7 +95,7 @@ class _Growing:
         branch = self.branches[path[:depth]]
         for end in range(depth, len(path)):
             if path[end] in branch.entries:
-                raise Corrupt(f"the metadata has '{key}' within another value", key=key)
+                raise Corrupt(f"the metadata has '{key}' below an entry that is not a container", key=key)
             inner = Branch()
             branch.entries[path[end]] = inner
             self.branches[path[: end + 1]] = branch = inner

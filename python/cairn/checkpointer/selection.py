@@ -101,7 +101,7 @@ class Selection:
         nodes = list(branch.entries.values())
         if len(wanted) > len(nodes):
             raise Mismatch(
-                f"the list '{place}' is longer than the one that was saved",
+                f"'{place}': the template's list is longer than the saved list",
                 key=place,
                 expected=f"at most {len(nodes)} items",
                 actual=str(len(wanted)),
@@ -126,7 +126,7 @@ def _check_tensor(target: Any, leaf: Leaf, place: str) -> None:
     shape = tuple(target.shape)
     if shape not in (leaf.shape, leaf.part_shape) or target.dtype != leaf.dtype:
         raise Mismatch(
-            f"'{place}' was saved as another tensor than the one that it is to be loaded into",
+            f"'{place}': shape or dtype of the checkpoint differs from the template",
             key=place,
             expected=f"{leaf.part_shape or leaf.shape} {leaf.dtype}",
             actual=f"{shape} {target.dtype}",
@@ -135,7 +135,7 @@ def _check_tensor(target: Any, leaf: Leaf, place: str) -> None:
 
 def _mismatch(place: str, target: type, saved: type) -> Mismatch:
     return Mismatch(
-        f"'{place}' was saved as another type than the template has there",
+        f"'{place}': the type in the checkpoint differs from the template",
         key=place,
         expected=saved.__name__,
         actual=target.__name__,
