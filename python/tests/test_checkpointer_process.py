@@ -381,6 +381,17 @@ def test_a_wrapped_future_keeps_no_state() -> None:
     assert watched() is None
 
 
+def test_storages_of_several_sizes_at_one_address(process: CheckpointProcess, checkpoint: Path) -> None:
+    memory = bytearray(range(256))
+    state = {
+        "head": torch.frombuffer(memory, dtype=torch.uint8, count=16),
+        "whole": torch.frombuffer(memory, dtype=torch.uint8),
+        "next": torch.zeros(512, dtype=torch.uint8),
+    }
+    result(process.write(state, str(checkpoint)))
+    assert_same(alone().load(str(checkpoint)), state)
+
+
 @pytest.fixture
 def one_second() -> Iterator[None]:
     """Sets the deadlines of blocking saves to one second."""

@@ -127,7 +127,7 @@ class _Pickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         self.storages: list[torch.UntypedStorage] = []
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
 
     def persistent_id(self, value: Any) -> Any:
         """Returns the placeholder of a tensor: the storage's number, dtype, offset, shape, stride, and
@@ -135,11 +135,12 @@ class _Pickler(pickle.Pickler):
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(value):
             return None
         storage = value.untyped_storage()
-        address = storage.data_ptr()
-        if address not in self._numbers:
-            self._numbers[address] = len(self.storages)
+        # Storages of several sizes may begin at one address: views of foreign memory (torch.frombuffer).
+        memory = (storage.data_ptr(), storage.nbytes())
+        if memory not in self._numbers:
+            self._numbers[memory] = len(self.storages)
             self.storages.append(storage)
-        place = (self._numbers[address], value.dtype, value.storage_offset(), tuple(value.shape), value.stride())
+        place = (self._numbers[memory], value.dtype, value.storage_offset(), tuple(value.shape), value.stride())
         return place, value.requires_grad
 
 
