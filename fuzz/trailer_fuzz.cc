@@ -28,8 +28,8 @@ void check_trailer(const Trailer& trailer, std::span<const std::byte> file) {
   std::uint64_t place = 0;
   for (std::size_t i = 0; i < trailer.item_count(); ++i) {
     if (trailer.frame_begin(i) != place || trailer.frame_end(i) < place) std::abort();
-    place = trailer.frame_end(i) + trailer.extent(i).payload_length;
-    static_cast<void>(trailer.chunk_checksums(i));
+    place = trailer.frame_end(i) + trailer.range(i).payload_length;
+    static_cast<void>(trailer.block_checksums(i));
     index.items.push_back(trailer.item(i));
   }
   if (trailer.frame_begin(trailer.item_count()) != place || place > trailer.trailer_offset()) std::abort();

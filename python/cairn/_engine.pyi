@@ -245,7 +245,7 @@ _Writer = tuple[
     str,
     float,
 ]
-# Save id, job id, number, verdict, is_leftover, writers, (rank, reason) of the failed ranks, is_readable, directory.
+# Save id, job id, number, decision, is_leftover, writers, (rank, reason) of the failed ranks, is_readable, directory.
 _SaveInFlight = tuple[
     str,
     str,

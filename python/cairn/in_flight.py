@@ -33,7 +33,7 @@ class SaveInFlight(NamedTuple):
     save_id: str
     job_id: str
     save_number: int  # counts the saves of a job
-    verdict: Literal["committed", "failed"] | None
+    decision: Literal["committed", "failed"] | None
     is_leftover: bool  # no process works on the save any more: the next save removes its files
     writers: tuple[SaveWriter, ...]  # the coordinator first
     failures: dict[int | None, str]  # the reason of the failure, by rank
@@ -80,7 +80,7 @@ def saves_in_flight(root: str | os.PathLike[str]) -> tuple[SaveInFlight, ...]:
             save_id,
             job_id,
             number,
-            verdict,
+            decision,
             is_leftover,
             tuple(
                 SaveWriter(*writer[:6], Progress(*writer[6]) if writer[6] else None, *writer[7:]) for writer in writers
@@ -93,7 +93,7 @@ def saves_in_flight(root: str | os.PathLike[str]) -> tuple[SaveInFlight, ...]:
             save_id,
             job_id,
             number,
-            verdict,
+            decision,
             is_leftover,
             writers,
             failures,

@@ -273,7 +273,7 @@ def test_a_save_in_flight_is_seen_while_it_lives_and_when_it_died(tmp_path: Path
         (save,) = cairn.saves_in_flight(tmp_path)
         assert (tmp_path / f".cairn-{save.save_id}").is_dir()
         assert save.save_number == 1
-        assert (save.verdict, save.is_leftover, save.failures) == (None, False, {})
+        assert (save.decision, save.is_leftover, save.failures) == (None, False, {})
         (writer,) = save.writers
         assert (writer.rank, writer.host, writer.pid) == (None, socket.gethostname(), saver.pid)
         assert writer.state == "alive"

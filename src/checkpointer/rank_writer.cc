@@ -22,7 +22,7 @@ Result<void> RankWriter::lay_out(std::span<const ItemSource> sources) {
     const data_file::ImageIdentity identity{part_.ticket.identity.save_id, part_.rank, number, part_.file_count};
     CAIRN_TRY_ASSIGN(FileImage image, FileImage::make(identity, file.sources));
     for (std::size_t i = 0; i < file.indices.size(); ++i) {
-      locations_[file.indices[i]] = {number, image.extent(i).item_offset, image.extent(i).item_length};
+      locations_[file.indices[i]] = {number, image.range(i).item_offset, image.range(i).item_length};
     }
     images_.push_back(std::move(image));
     names_.push_back(commit::data_file_name(part_.ticket, part_.rank, number));

@@ -69,16 +69,16 @@ class LayoutMaker {
     std::uint64_t end = 0;
     for (const std::size_t i : file) {
       const plan::LocalItem& item = items[writes[i].item];
-      manifest::ItemExtent extent;
+      manifest::ItemRange range;
       if (item.kind == plan::LocalItem::Kind::kTensor) {
         CAIRN_TRY_ASSIGN(const data_file::PlacedTensor placed,
                          data_file::place_tensor({item.dtype, global_.box_of(writes[i], item).sizes()}, end));
-        extent = placed.extent;
+        range = placed.range;
       } else {
-        CAIRN_TRY_ASSIGN(extent, data_file::place_bytes(item.bytes, end));
+        CAIRN_TRY_ASSIGN(range, data_file::place_bytes(item.bytes, end));
       }
-      end = extent.item_offset + extent.item_length;
-      locations[i] = {static_cast<std::uint32_t>(names_.size()), extent.item_offset, extent.item_length};
+      end = range.item_offset + range.item_length;
+      locations[i] = {static_cast<std::uint32_t>(names_.size()), range.item_offset, range.item_length};
     }
     return {};
   }

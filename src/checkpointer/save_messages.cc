@@ -46,7 +46,7 @@ Result<std::string> encode_local_plan(std::span<const data_file::ItemSource> ite
                                     ? static_cast<std::uint64_t>(item.box.element_count()) *
                                           item_bytes(item.dtype)  // no overflow: checked by StateDict
                                     : source.bytes.size();
-    item.extent = {0, bytes, 0, bytes};
+    item.range = {0, bytes, 0, bytes};
     message.push_back(source.tensor != nullptr && source.tensor->traits.replicated ? 1 : 0);
     manifest::append_item(message, item, 0);
   }
@@ -68,7 +68,7 @@ Result<plan::LocalItem> LocalPlans::read_item(CodedReader& reader) {
   local.dtype = item.dtype;
   local.requires_grad = item.requires_grad;
   local.replicated = replicated != 0;
-  local.bytes = item.extent.payload_length;
+  local.bytes = item.range.payload_length;
   local.shape = std::move(item.global_shape);
   local.box = std::move(item.box);
   return local;

@@ -36,7 +36,7 @@ Result<void> lay_out_staged(std::span<const data_file::ItemSource> sources, cons
     CAIRN_TRY_ASSIGN(data_file::LaidOutFile laid_out, data_file::FileImage::lay_out(file_identity, file.sources));
     for (std::size_t i = 0; i < file.indices.size(); ++i) {
       ordered.push_back(std::move(plan.items[file.indices[i]]));
-      plan.payload_offsets.push_back(layout->arena_bytes + laid_out.index.items[i].extent.payload_offset);
+      plan.payload_offsets.push_back(layout->arena_bytes + laid_out.index.items[i].range.payload_offset);
     }
     layout->files.push_back({layout->arena_bytes, std::move(laid_out.index)});
     plan.file_bytes += laid_out.file_bytes;

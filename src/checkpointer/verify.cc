@@ -94,12 +94,12 @@ class SpanWalk {
       return Span{&file, begin, trailer.frame_end(frame_) - begin, trailer.frame_checksum(frame_), false, {}};
     }
     if (frame_ == trailer.item_count()) return std::nullopt;
-    const std::span<const std::uint32_t> checksums = trailer.chunk_checksums(frame_);
+    const std::span<const std::uint32_t> checksums = trailer.block_checksums(frame_);
     if (part > checksums.size()) return std::nullopt;
-    const manifest::ItemExtent& extent = trailer.extent(frame_);
-    const std::uint64_t begin = (part - 1) * kChecksumChunkBytes;
-    const std::uint64_t length = std::min(kChecksumChunkBytes, extent.payload_length - begin);
-    return Span{&file, extent.payload_offset + begin, length, checksums[part - 1], false, {}};
+    const manifest::ItemRange& range = trailer.range(frame_);
+    const std::uint64_t begin = (part - 1) * kChecksumBlockBytes;
+    const std::uint64_t length = std::min(kChecksumBlockBytes, range.payload_length - begin);
+    return Span{&file, range.payload_offset + begin, length, checksums[part - 1], false, {}};
   }
 
   const std::vector<const DataFile*>& files_;
@@ -351,8 +351,8 @@ class Verifier {
     Error problem(ErrorCode::kCorrupt, "a checksum differs");
     const manifest::Trailer& trailer = *span.file->trailer();
     for (std::size_t i = 0; i < trailer.item_count(); ++i) {
-      const manifest::ItemExtent& extent = trailer.extent(i);
-      if (span.begin < extent.payload_offset || span.begin >= extent.payload_offset + extent.payload_length) continue;
+      const manifest::ItemRange& range = trailer.range(i);
+      if (span.begin < range.payload_offset || span.begin >= range.payload_offset + range.payload_length) continue;
       problem = std::move(problem).key(trailer.item(i).fqn);
       break;
     }

@@ -41,7 +41,7 @@ constexpr std::uint32_t shift_operator(std::uint64_t length) {
   return result;
 }
 
-constexpr std::uint32_t kShiftByChunk = shift_operator(kChecksumChunkBytes);
+constexpr std::uint32_t kShiftByBlock = shift_operator(kChecksumBlockBytes);
 
 // Small enough for a piece to stay in the first-level cache between its CRC and its copy.
 constexpr std::size_t kCopyPieceBytes = 4 * 1024;
@@ -75,14 +75,14 @@ std::string crc_text(std::uint32_t crc) {
   return text;
 }
 
-std::uint32_t combine_chunks(std::span<const std::uint32_t> chunk_crcs, std::uint64_t payload_bytes) {
-  assert(chunk_crcs.size() == checksum_chunk_count(payload_bytes));
-  if (chunk_crcs.empty()) return 0;
-  std::uint32_t crc = chunk_crcs[0];
-  for (std::size_t i = 1; i + 1 < chunk_crcs.size(); ++i) crc = multiply(kShiftByChunk, crc) ^ chunk_crcs[i];
-  if (chunk_crcs.size() > 1) {
-    const std::uint64_t last_bytes = payload_bytes - (chunk_crcs.size() - 1) * kChecksumChunkBytes;
-    crc = combine_crc32(crc, chunk_crcs.back(), last_bytes);
+std::uint32_t combine_blocks(std::span<const std::uint32_t> block_crcs, std::uint64_t payload_bytes) {
+  assert(block_crcs.size() == checksum_block_count(payload_bytes));
+  if (block_crcs.empty()) return 0;
+  std::uint32_t crc = block_crcs[0];
+  for (std::size_t i = 1; i + 1 < block_crcs.size(); ++i) crc = multiply(kShiftByBlock, crc) ^ block_crcs[i];
+  if (block_crcs.size() > 1) {
+    const std::uint64_t last_bytes = payload_bytes - (block_crcs.size() - 1) * kChecksumBlockBytes;
+    crc = combine_crc32(crc, block_crcs.back(), last_bytes);
   }
   return crc;
 }

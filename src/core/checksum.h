@@ -1,5 +1,5 @@
 // Checksum: CRC-32 with the zip polynomial, and the algebra for combining the CRCs of parts. One pass over the bytes
-// yields both the chunk checksums and the zip file's CRC.
+// yields both the block checksums and the zip file's CRC.
 //
 // Pure functions. A CRC is always the finished value, as returned by zlib's crc32() and stored in zip files.
 #pragma once
@@ -12,11 +12,11 @@
 
 namespace cairn {
 
-// A payload has one checksum per chunk of kChecksumChunkBytes; the last chunk is the rest.
-inline constexpr std::uint64_t kChecksumChunkBytes = 64 * 1024;
+// A payload has one checksum per block of kChecksumBlockBytes; the last block is the rest.
+inline constexpr std::uint64_t kChecksumBlockBytes = 64 * 1024;
 
-constexpr std::uint64_t checksum_chunk_count(std::uint64_t payload_bytes) {
-  return payload_bytes / kChecksumChunkBytes + (payload_bytes % kChecksumChunkBytes != 0 ? 1 : 0);
+constexpr std::uint64_t checksum_block_count(std::uint64_t payload_bytes) {
+  return payload_bytes / kChecksumBlockBytes + (payload_bytes % kChecksumBlockBytes != 0 ? 1 : 0);
 }
 
 // The CRC of `bytes` appended to data with CRC `seed` (0 for no data).
@@ -31,7 +31,7 @@ std::uint32_t combine_crc32(std::uint32_t crc_a, std::uint32_t crc_b, std::uint6
 // "crc 0123abcd", for errors.
 std::string crc_text(std::uint32_t crc);
 
-// The CRC of a payload, from the CRCs of its chunks.
-std::uint32_t combine_chunks(std::span<const std::uint32_t> chunk_crcs, std::uint64_t payload_bytes);
+// The CRC of a payload, from the CRCs of its blocks.
+std::uint32_t combine_blocks(std::span<const std::uint32_t> block_crcs, std::uint64_t payload_bytes);
 
 }  // namespace cairn

@@ -32,16 +32,16 @@ TEST(Checksum, OfPartsCombinesToThatOfTheWhole) {
   }
 }
 
-TEST(Checksum, OfChunksCombinesToThatOfThePayload) {
+TEST(Checksum, OfBlocksCombinesToThatOfThePayload) {
   for (const std::size_t size : {0u, 1u, 65'535u, 65'536u, 65'537u, 262'144u, 300'001u}) {
     const std::vector<std::byte> bytes = noise(size);
-    std::vector<std::uint32_t> chunks;
-    for (std::size_t begin = 0; begin < size; begin += kChecksumChunkBytes) {
-      chunks.push_back(
-          crc32(std::span(bytes).subspan(begin, std::min<std::size_t>(kChecksumChunkBytes, size - begin))));
+    std::vector<std::uint32_t> blocks;
+    for (std::size_t begin = 0; begin < size; begin += kChecksumBlockBytes) {
+      blocks.push_back(
+          crc32(std::span(bytes).subspan(begin, std::min<std::size_t>(kChecksumBlockBytes, size - begin))));
     }
-    ASSERT_EQ(chunks.size(), checksum_chunk_count(size));
-    EXPECT_EQ(combine_chunks(chunks, size), crc32(bytes)) << size;
+    ASSERT_EQ(blocks.size(), checksum_block_count(size));
+    EXPECT_EQ(combine_blocks(blocks, size), crc32(bytes)) << size;
   }
 }
 

@@ -73,19 +73,18 @@ Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std:
   if (item.fqn != tensor.fqn)
     return differs("the key of the item differs from the metadata", "'" + tensor.fqn + "'", "'" + item.fqn + "'");
   if (item.kind != manifest::TrailerItem::Kind::kTensor || item.dtype != tensor.dtype || !(item.box == box) ||
-      item.extent.item_length != location.length) {
-    return differs(
-        "the item differs from the metadata",
-        describe(tensor.dtype, box.sizes()) + " of " + std::to_string(location.length) + " bytes",
-        describe(item.dtype, item.box.sizes()) + " of " + std::to_string(item.extent.item_length) + " bytes");
+      item.range.item_length != location.length) {
+    return differs("the item differs from the metadata",
+                   describe(tensor.dtype, box.sizes()) + " of " + std::to_string(location.length) + " bytes",
+                   describe(item.dtype, item.box.sizes()) + " of " + std::to_string(item.range.item_length) + " bytes");
   }
   StoredTensor stored;
   stored.dtype = item.dtype;
   stored.sizes = box.sizes();
   stored.strides = row_major_strides(box.sizes());
-  stored.record_offset = item.extent.payload_offset;
-  stored.record_bytes = item.extent.payload_length;
-  stored.chunk_crcs = trailer_->chunk_checksums(*found);
+  stored.record_offset = item.range.payload_offset;
+  stored.record_bytes = item.range.payload_length;
+  stored.block_crcs = trailer_->block_checksums(*found);
   const auto needed =
       checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(box.element_count()), item_bytes(item.dtype));
   if (!needed || *needed != stored.record_bytes) {
@@ -154,8 +153,8 @@ Result<void> DataFile::check_value(const CatalogValue& value) const {
   const manifest::TrailerItem item = trailer_->item(*found);
   const bool is_value = item.kind == manifest::TrailerItem::Kind::kValue;
   if (!is_value || item.fqn != value.fqn) return complain((is_value ? "the value '" : "the tensor '") + item.fqn + "'");
-  if (item.extent.item_length != value.location.length) {
-    return complain(std::to_string(item.extent.item_length) + " bytes, not " + std::to_string(value.location.length));
+  if (item.range.item_length != value.location.length) {
+    return complain(std::to_string(item.range.item_length) + " bytes, not " + std::to_string(value.location.length));
   }
   return {};
 }
@@ -173,17 +172,17 @@ Result<DataFile::Item> DataFile::read_item(const ItemLocation& location, bool ve
   CAIRN_TRY(bytes_->read_at(location.offset, std::as_writable_bytes(std::span(item.bytes))));
   if (!verify || !trailer_) return item;
   const std::optional<std::size_t> found = trailer_->item_at(location.offset);
-  if (!found || trailer_->extent(*found).item_length != location.length) {
+  if (!found || trailer_->range(*found).item_length != location.length) {
     return Error(ErrorCode::kCorrupt, "no item begins at the offset in the metadata")
         .file(name_)
         .offset(location.offset);
   }
-  const manifest::ItemExtent& extent = trailer_->extent(*found);
+  const manifest::ItemRange& range = trailer_->range(*found);
   // A tensor's archive: the caller checks the archive's own CRCs.
-  if (extent.payload_length != extent.item_length) return item;
+  if (range.payload_length != range.item_length) return item;
   std::uint64_t begin = 0;
-  for (const std::uint32_t expected : trailer_->chunk_checksums(*found)) {
-    const std::uint64_t length = std::min(kChecksumChunkBytes, location.length - begin);
+  for (const std::uint32_t expected : trailer_->block_checksums(*found)) {
+    const std::uint64_t length = std::min(kChecksumBlockBytes, location.length - begin);
     const std::uint32_t actual = crc32(std::as_bytes(std::span(item.bytes)).subspan(begin, length));
     if (actual != expected) {
       return Error(ErrorCode::kCorrupt, "a checksum differs")

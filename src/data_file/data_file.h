@@ -27,7 +27,7 @@ struct StoredTensor {
   std::uint64_t record_offset = 0;  // in bytes from the start of the file; checksums count from here
   std::uint64_t record_bytes = 0;
   std::uint64_t first_element = 0;            // in elements, from record_offset
-  std::span<const std::uint32_t> chunk_crcs;  // for each 64 KiB of the record, if Cairn wrote the file
+  std::span<const std::uint32_t> block_crcs;  // for each 64 KiB of the record, if Cairn wrote the file
   std::optional<std::uint32_t> record_crc;    // of the whole record, if stock torch wrote the file and computed the CRC
   // Conversions that the stored elements need. Only files of stock torch need any.
   bool big_endian = false;

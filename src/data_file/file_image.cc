@@ -38,7 +38,7 @@ Result<void> describe(const ItemSource& source, manifest::TrailerItem& item) {
 
 Result<FileImage::Item> FileImage::place_bytes_item(std::string_view bytes, std::uint64_t cursor) {
   Item item;
-  CAIRN_TRY_ASSIGN(item.extent, place_bytes(bytes.size(), cursor));
+  CAIRN_TRY_ASSIGN(item.range, place_bytes(bytes.size(), cursor));
   item.contiguous = reinterpret_cast<const std::byte*>(bytes.data());
   return item;
 }
@@ -46,7 +46,7 @@ Result<FileImage::Item> FileImage::place_bytes_item(std::string_view bytes, std:
 Result<FileImage::Item> FileImage::place_tensor_item(const TensorView& tensor, std::uint64_t cursor) {
   Item item;
   CAIRN_TRY_ASSIGN(const PlacedTensor placed, place_tensor(item_of(tensor), cursor));
-  item.extent = placed.extent;
+  item.range = placed.range;
   item.layout = placed.layout;
   item.tensor = &tensor;
   Region region(tensor.sizes, row_major_strides(tensor.sizes), tensor.strides);
@@ -59,14 +59,14 @@ Result<FileImage::Item> FileImage::place_tensor_item(const TensorView& tensor, s
 }
 
 Result<void> FileImage::add(const ItemSource& source, manifest::TrailerIndex& index) {
-  const std::uint64_t cursor = items_.empty() ? 0 : items_.back().extent.item_offset + items_.back().extent.item_length;
+  const std::uint64_t cursor = items_.empty() ? 0 : items_.back().range.item_offset + items_.back().range.item_length;
   Result<Item> placed = source.tensor != nullptr ? place_tensor_item(source.tensor->local, cursor)
                                                  : place_bytes_item(source.bytes, cursor);
   if (!placed) return std::move(placed).error().key(source.entry->fqn);
   const Item& item = items_.emplace_back(std::move(*placed));
   manifest::TrailerItem& described = index.items.emplace_back();
   CAIRN_TRY(describe(source, described));
-  described.extent = item.extent;
+  described.range = item.range;
   return {};
 }
 
@@ -90,7 +90,7 @@ Result<FileImage> FileImage::make(const ImageIdentity& identity, std::span<const
 }
 
 Result<void> FileImage::finish(const manifest::TrailerIndex& index) {
-  const std::uint64_t end = items_.empty() ? 0 : items_.back().extent.item_offset + items_.back().extent.item_length;
+  const std::uint64_t end = items_.empty() ? 0 : items_.back().range.item_offset + items_.back().range.item_length;
   CAIRN_TRY_ASSIGN(trailer_, manifest::TrailerLayout::make(index, align_up(end, kPayloadAlignment)));
   return {};
 }
@@ -101,24 +101,24 @@ Result<FileImage> FileImage::of_staged(const manifest::TrailerIndex& index, std:
   image.staged_.reserve(index.items.size());  // items hold pointers into the vector, which must not reallocate
   std::uint64_t cursor = 0;
   for (const manifest::TrailerItem& described : index.items) {
-    const manifest::ItemExtent& extent = described.extent;
+    const manifest::ItemRange& range = described.range;
     const auto refuse = [&](const char* what) {
-      return Error(ErrorCode::kInvalidArgument, what).key(described.fqn).offset(extent.payload_offset);
+      return Error(ErrorCode::kInvalidArgument, what).key(described.fqn).offset(range.payload_offset);
     };
-    if (extent.payload_offset > staged.size() || extent.payload_length > staged.size() - extent.payload_offset) {
+    if (range.payload_offset > staged.size() || range.payload_length > staged.size() - range.payload_offset) {
       return refuse("the item ends beyond the end of the staged bytes");
     }
-    const std::byte* const payload = staged.data() + extent.payload_offset;
+    const std::byte* const payload = staged.data() + range.payload_offset;
     const bool is_tensor = described.kind == manifest::TrailerItem::Kind::kTensor;
     if (is_tensor) {
       image.staged_.push_back(
           TensorView::contiguous(static_cast<const void*>(payload), described.dtype, described.box.sizes()));
     }
-    const std::string_view bytes(reinterpret_cast<const char*>(payload), extent.payload_length);
+    const std::string_view bytes(reinterpret_cast<const char*>(payload), range.payload_length);
     Result<Item> item = is_tensor ? place_tensor_item(image.staged_.back(), cursor) : place_bytes_item(bytes, cursor);
     if (!item) return std::move(item).error().key(described.fqn);
-    if (!(item->extent == extent)) return refuse("the offsets of the item differ from the layout");
-    cursor = extent.item_offset + extent.item_length;
+    if (!(item->range == range)) return refuse("the offsets of the item differ from the layout");
+    cursor = range.item_offset + range.item_length;
     image.items_.push_back(std::move(*item));
   }
   CAIRN_TRY(image.finish(index));
@@ -130,7 +130,7 @@ Result<FileImage> FileImage::of_staged(const manifest::TrailerIndex& index, std:
 
 std::size_t FileImage::first_item_beyond(std::uint64_t offset) const {
   const auto found = std::partition_point(items_.begin(), items_.end(), [offset](const Item& item) {
-    return item.extent.payload_offset + item.extent.payload_length <= offset;
+    return item.range.payload_offset + item.range.payload_length <= offset;
   });
   return static_cast<std::size_t>(found - items_.begin());
 }

@@ -66,13 +66,13 @@ class FileImage {
   const manifest::TrailerLayout& trailer() const { return trailer_; }
 
   std::size_t item_count() const { return items_.size(); }
-  const manifest::ItemExtent& extent(std::size_t item) const { return items_[item].extent; }
+  const manifest::ItemRange& range(std::size_t item) const { return items_[item].range; }
   // Frame `frame` lies before payload `frame`; the last frame lies before the trailer.
   std::uint64_t frame_begin(std::size_t frame) const {
-    return frame == 0 ? 0 : items_[frame - 1].extent.payload_offset + items_[frame - 1].extent.payload_length;
+    return frame == 0 ? 0 : items_[frame - 1].range.payload_offset + items_[frame - 1].range.payload_length;
   }
   std::uint64_t frame_end(std::size_t frame) const {
-    return frame == items_.size() ? trailer_.trailer_offset() : items_[frame].extent.payload_offset;
+    return frame == items_.size() ? trailer_.trailer_offset() : items_[frame].range.payload_offset;
   }
   // The first item whose payload ends beyond `offset`; item_count() if no payload does.
   std::size_t first_item_beyond(std::uint64_t offset) const;
@@ -88,7 +88,7 @@ class FileImage {
 
  private:
   struct Item {
-    manifest::ItemExtent extent;
+    manifest::ItemRange range;
     torch_file::TensorItemLayout layout;  // of a tensor
     const TensorView* tensor = nullptr;
     const std::byte* contiguous = nullptr;  // the payload, if contiguous in memory

@@ -10,29 +10,29 @@
 namespace cairn::data_file {
 
 struct ImageComposer::Window {
-  std::uint64_t begin;  // of the block, in the file
+  std::uint64_t begin;  // of the segment, in the file
   std::span<std::byte> out;
 
   std::uint64_t end() const { return begin + out.size(); }
   bool holds(std::uint64_t offset) const { return offset >= begin && offset < end(); }
 };
 
-ImageComposer::ImageComposer(const FileImage& image, std::uint64_t block_bytes)
+ImageComposer::ImageComposer(const FileImage& image, std::uint64_t segment_bytes)
     : image_(image),
-      block_bytes_(block_bytes),
-      block_count_((image.file_bytes() + block_bytes - 1) / block_bytes),
+      segment_bytes_(segment_bytes),
+      segment_count_((image.file_bytes() + segment_bytes - 1) / segment_bytes),
       checksums_(image.trailer().checksum_count(), 0),
-      payloads_done_(block_count_),
-      frames_done_(block_count_),
+      payloads_done_(segment_count_),
+      frames_done_(segment_count_),
       trailer_(image.trailer().trailer_bytes()) {}
 
-std::uint64_t ImageComposer::block_length(std::uint64_t block) const {
-  return std::min(block_bytes_, image_.file_bytes() - block_begin(block));
+std::uint64_t ImageComposer::segment_length(std::uint64_t segment) const {
+  return std::min(segment_bytes_, image_.file_bytes() - segment_begin(segment));
 }
 
-void ImageComposer::compose(std::uint64_t block, std::span<std::byte> out) {
+void ImageComposer::compose(std::uint64_t segment, std::span<std::byte> out) {
   try {
-    compose_in_steps(block, {block_begin(block), out});
+    compose_in_steps(segment, {segment_begin(segment), out});
   } catch (...) {
     abandon();
     throw;
@@ -44,46 +44,46 @@ void ImageComposer::abandon() {
   frames_done_.abandon();
 }
 
-void ImageComposer::compose_in_steps(std::uint64_t block, const Window& window) {
+void ImageComposer::compose_in_steps(std::uint64_t segment, const Window& window) {
   copy_payloads(window);  // (1)
-  payloads_done_.mark(block);
-  payloads_done_.wait_for_first(block);
+  payloads_done_.mark(segment);
+  payloads_done_.wait_for_first(segment);
   render_frames(window);  // (2)
-  frames_done_.mark(block);
-  if (window.end() > image_.trailer().trailer_offset()) render_trailer(window, block);  // (3)
+  frames_done_.mark(segment);
+  if (window.end() > image_.trailer().trailer_offset()) render_trailer(window, segment);  // (3)
 }
 
 void ImageComposer::copy_payloads(const Window& window) {
   for (std::size_t item = image_.first_item_beyond(window.begin); item < image_.item_count(); ++item) {
-    if (image_.extent(item).payload_offset >= window.end()) return;
+    if (image_.range(item).payload_offset >= window.end()) return;
     copy_payload(window, item);
   }
 }
 
 void ImageComposer::copy_payload(const Window& window, std::size_t item) {
-  const manifest::ItemExtent& extent = image_.extent(item);
-  const std::uint64_t payload_end = extent.payload_offset + extent.payload_length;
-  // The part of the payload that lies in the block, in bytes from the payload's begin.
-  const std::uint64_t from = std::max(window.begin, extent.payload_offset) - extent.payload_offset;
-  const std::uint64_t to = std::min(window.end(), payload_end) - extent.payload_offset;
-  const std::uint64_t first_slot = image_.trailer().slots().first_chunk(item);
-  std::array<std::byte, kChecksumChunkBytes> scratch;
+  const manifest::ItemRange& range = image_.range(item);
+  const std::uint64_t payload_end = range.payload_offset + range.payload_length;
+  // The part of the payload that lies in the segment, in bytes from the payload's begin.
+  const std::uint64_t from = std::max(window.begin, range.payload_offset) - range.payload_offset;
+  const std::uint64_t to = std::min(window.end(), payload_end) - range.payload_offset;
+  const std::uint64_t first_slot = image_.trailer().slots().first_block(item);
+  std::array<std::byte, kChecksumBlockBytes> scratch;
 
-  for (std::uint64_t chunk = from / kChecksumChunkBytes; chunk * kChecksumChunkBytes < to; ++chunk) {
-    const std::uint64_t chunk_begin = chunk * kChecksumChunkBytes;
-    const std::uint64_t chunk_end = std::min(chunk_begin + kChecksumChunkBytes, extent.payload_length);
-    const std::uint64_t begin = std::max(from, chunk_begin);
-    const std::uint64_t end = std::min(to, chunk_end);
-    const std::span<std::byte> out = window.out.subspan(extent.payload_offset + begin - window.begin, end - begin);
-    std::uint32_t& checksum = checksums_[first_slot + chunk];
-    const bool begins_here = begin == chunk_begin;
-    if (const auto source = image_.view_payload(item, begin, chunk_end - begin)) {
+  for (std::uint64_t block = from / kChecksumBlockBytes; block * kChecksumBlockBytes < to; ++block) {
+    const std::uint64_t block_begin = block * kChecksumBlockBytes;
+    const std::uint64_t block_end = std::min(block_begin + kChecksumBlockBytes, range.payload_length);
+    const std::uint64_t begin = std::max(from, block_begin);
+    const std::uint64_t end = std::min(to, block_end);
+    const std::span<std::byte> out = window.out.subspan(range.payload_offset + begin - window.begin, end - begin);
+    std::uint32_t& checksum = checksums_[first_slot + block];
+    const bool begins_here = begin == block_begin;
+    if (const auto source = image_.view_payload(item, begin, block_end - begin)) {
       const bool in_place = source->data() == out.data();
       if (begins_here && in_place) {
         checksum = crc32(*source);
       } else if (begins_here) {
         checksum = copy_with_crc32(out, source->first(out.size()));
-        checksum = crc32(source->subspan(out.size()), checksum);  // the part that the next block copies
+        checksum = crc32(source->subspan(out.size()), checksum);  // the part that the next segment copies
       } else if (!in_place) {
         std::memcpy(out.data(), source->data(), out.size());
       }
@@ -92,8 +92,8 @@ void ImageComposer::copy_payload(const Window& window, std::size_t item) {
     image_.read_payload(item, begin, out);
     if (!begins_here) continue;
     checksum = crc32(out);
-    if (end == chunk_end) continue;
-    const std::span<std::byte> rest = std::span(scratch).first(chunk_end - end);
+    if (end == block_end) continue;
+    const std::span<std::byte> rest = std::span(scratch).first(block_end - end);
     image_.read_payload(item, end, rest);
     checksum = crc32(rest, checksum);
   }
@@ -101,9 +101,9 @@ void ImageComposer::copy_payload(const Window& window, std::size_t item) {
 
 std::uint32_t ImageComposer::payload_crc(std::size_t item) const {
   const manifest::ChecksumSlots& slots = image_.trailer().slots();
-  const std::span<const std::uint32_t> chunks =
-      std::span(checksums_).subspan(slots.first_chunk(item), slots.chunk_count(item));
-  return combine_chunks(chunks, image_.extent(item).payload_length);
+  const std::span<const std::uint32_t> blocks =
+      std::span(checksums_).subspan(slots.first_block(item), slots.block_count(item));
+  return combine_blocks(blocks, image_.range(item).payload_length);
 }
 
 void ImageComposer::render_frames(const Window& window) {
@@ -131,8 +131,8 @@ void ImageComposer::render_frames(const Window& window) {
   }
 }
 
-void ImageComposer::render_trailer(const Window& window, std::uint64_t block) {
-  frames_done_.wait_for_first(block + 1);
+void ImageComposer::render_trailer(const Window& window, std::uint64_t segment) {
+  frames_done_.wait_for_first(segment + 1);
   std::call_once(trailer_once_,
                  [this] { trailer_checksum_ = image_.trailer().render(checksums_, std::span(trailer_)); });
   const std::uint64_t begin = std::max(window.begin, image_.trailer().trailer_offset());

@@ -22,7 +22,7 @@ class SampleState {
     add({}, false, random);
     add({0, 4}, false, random);
     for (int i = 0; i < 20; ++i) add({1 + static_cast<std::int64_t>(random() % 40), 7}, i % 3 == 0, random);
-    add({300, 500}, false, random);  // more than a page-aligned payload, several blocks long
+    add({300, 500}, false, random);  // more than a page-aligned payload, several segments long
     add({300, 500}, true, random);
     for (int i = 0; i < 5; ++i) add({3}, false, random);
   }
@@ -69,16 +69,17 @@ class SampleState {
   std::vector<std::vector<float>> memories_;
 };
 
-std::vector<std::byte> compose_with(const FileImage& image, std::uint64_t block_bytes, std::size_t thread_count) {
-  ImageComposer composer(image, block_bytes);
+std::vector<std::byte> compose_with(const FileImage& image, std::uint64_t segment_bytes, std::size_t thread_count) {
+  ImageComposer composer(image, segment_bytes);
   std::vector<std::byte> file(image.file_bytes());
   std::atomic<std::uint64_t> next{0};
   {
     std::vector<std::jthread> threads;
     for (std::size_t i = 0; i < thread_count; ++i) {
       threads.emplace_back([&] {
-        for (std::uint64_t block = next++; block < composer.block_count(); block = next++) {
-          composer.compose(block, std::span(file).subspan(composer.block_begin(block), composer.block_length(block)));
+        for (std::uint64_t segment = next++; segment < composer.segment_count(); segment = next++) {
+          composer.compose(segment,
+                           std::span(file).subspan(composer.segment_begin(segment), composer.segment_length(segment)));
         }
       });
     }
@@ -92,9 +93,9 @@ TEST(ImageComposer, MakesTheSameFileWhateverTheBlocksAndThreads) {
   state.add_bytes(std::string(200'000, 'v'));
   const FileImage image = FileImage::make({{1, 2}, 3, 0, 1}, state.sources()).value();
   const std::vector<std::byte> expected = compose_with(image, std::uint64_t{1} << 30, 1);
-  for (const std::uint64_t block : {4096u, 12'288u, 65'536u, 1u << 20}) {
-    EXPECT_EQ(compose_with(image, block, 1), expected) << block;
-    EXPECT_EQ(compose_with(image, block, 4), expected) << block;
+  for (const std::uint64_t segment : {4096u, 12'288u, 65'536u, 1u << 20}) {
+    EXPECT_EQ(compose_with(image, segment, 1), expected) << segment;
+    EXPECT_EQ(compose_with(image, segment, 4), expected) << segment;
   }
 }
 
@@ -114,10 +115,10 @@ TEST(ImageComposer, ChecksumsCoverEveryByte) {
     EXPECT_EQ(crc32(bytes.subspan(begin, trailer->frame_end(i) - begin)), trailer->frame_checksum(i)) << "frame " << i;
     covered = trailer->frame_end(i);
     if (i == trailer->item_count()) break;
-    const manifest::ItemExtent& extent = trailer->extent(i);
-    const auto payload = bytes.subspan(extent.payload_offset, extent.payload_length);
-    EXPECT_EQ(combine_chunks(trailer->chunk_checksums(i), extent.payload_length), crc32(payload)) << "item " << i;
-    covered += extent.payload_length;
+    const manifest::ItemRange& range = trailer->range(i);
+    const auto payload = bytes.subspan(range.payload_offset, range.payload_length);
+    EXPECT_EQ(combine_blocks(trailer->block_checksums(i), range.payload_length), crc32(payload)) << "item " << i;
+    covered += range.payload_length;
   }
   EXPECT_EQ(covered, trailer->trailer_offset());
 }
@@ -129,17 +130,17 @@ TEST(ImageComposer, ItemsAreArchivesWithTheTensorsElements) {
   const std::vector<std::byte> file = compose_with(image, 16'384, 2);
   const MemorySource source(file);
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    const manifest::ItemExtent& extent = image.extent(i);
-    const auto item = SourceWindow::make(source, extent.item_offset, extent.item_length).value();
+    const manifest::ItemRange& range = image.range(i);
+    const auto item = SourceWindow::make(source, range.item_offset, range.item_length).value();
     const auto record = torch_file::read_tensor_item(item);
     ASSERT_TRUE(record) << record.error().what();
-    EXPECT_EQ(extent.item_offset + record->payload_offset, extent.payload_offset);
-    const std::span<const std::byte> payload = std::span(file).subspan(extent.payload_offset, extent.payload_length);
+    EXPECT_EQ(range.item_offset + record->payload_offset, range.payload_offset);
+    const std::span<const std::byte> payload = std::span(file).subspan(range.payload_offset, range.payload_length);
     EXPECT_EQ(record->crc.value_or(0), crc32(payload));
     const std::vector<float> elements = SampleState::elements(*sources[i].tensor);
     EXPECT_TRUE(std::ranges::equal(payload, std::as_bytes(std::span(elements))));
-    const bool large = extent.payload_length >= kPageAlignedPayloadBytes;
-    EXPECT_EQ(extent.payload_offset % (large ? kPayloadPageBytes : kPayloadAlignment), 0u);
+    const bool large = range.payload_length >= kPageAlignedPayloadBytes;
+    EXPECT_EQ(range.payload_offset % (large ? kPayloadPageBytes : kPayloadAlignment), 0u);
   }
 }
 
@@ -162,14 +163,15 @@ TEST(ImageComposer, CompletesAFileInTheMemoryWhereItIsStaged) {
   const manifest::TrailerIndex index = FileImage::lay_out(identity, sources).value().index;
   std::vector<std::byte> staged(direct.file_bytes(), std::byte{0xAA});
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    const manifest::ItemExtent& extent = index.items[i].extent;
-    direct.read_payload(i, 0, std::span(staged).subspan(extent.payload_offset, extent.payload_length));
+    const manifest::ItemRange& range = index.items[i].range;
+    direct.read_payload(i, 0, std::span(staged).subspan(range.payload_offset, range.payload_length));
   }
   const FileImage image = FileImage::of_staged(index, staged).value();
   ASSERT_EQ(image.file_bytes(), direct.file_bytes());
   ImageComposer composer(image, 64 * 1024);
-  for (std::uint64_t block = 0; block < composer.block_count(); ++block) {
-    composer.compose(block, std::span(staged).subspan(composer.block_begin(block), composer.block_length(block)));
+  for (std::uint64_t segment = 0; segment < composer.segment_count(); ++segment) {
+    composer.compose(segment,
+                     std::span(staged).subspan(composer.segment_begin(segment), composer.segment_length(segment)));
   }
   EXPECT_EQ(staged, expected);
 }
@@ -180,7 +182,7 @@ TEST(ImageComposer, RefusesAnIndexThatWasNotLaidOutSo) {
   std::vector<std::byte> staged(8 << 20);
   ASSERT_TRUE(FileImage::of_staged(index, staged));
   EXPECT_EQ(FileImage::of_staged(index, std::span(staged).first(4096)).error().code(), ErrorCode::kInvalidArgument);
-  manifest::ItemExtent& last = index.items.back().extent;
+  manifest::ItemRange& last = index.items.back().range;
   last.item_offset += 64;
   last.payload_offset += 64;
   EXPECT_EQ(FileImage::of_staged(index, staged).error().code(), ErrorCode::kInvalidArgument);

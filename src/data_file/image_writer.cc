@@ -15,40 +15,41 @@
 namespace cairn::data_file {
 namespace {
 
-// Large enough to keep a device busy with a few blocks in flight, small enough for a few blocks to take little memory.
-constexpr std::uint64_t kBlockBytes = 4 * 1024 * 1024;
+// Large enough to keep a device busy with a few segments in flight, small enough for a few segments to take little
+// memory.
+constexpr std::uint64_t kSegmentBytes = 4 * 1024 * 1024;
 
-// The state of a file being written. The thread that takes the first block creates the file; the thread that writes the
-// last block finishes the file.
+// The state of a file being written. The thread that takes the first segment creates the file; the thread that writes
+// the last segment finishes the file.
 class FileJob {
  public:
-  FileJob(const ImageFile& file, std::uint64_t block_bytes)
+  FileJob(const ImageFile& file, std::uint64_t segment_bytes)
       : file_(file),
-        block_bytes_(block_bytes),
-        block_count_((file.image->file_bytes() + block_bytes - 1) / block_bytes) {}
+        segment_bytes_(segment_bytes),
+        segment_count_((file.image->file_bytes() + segment_bytes - 1) / segment_bytes) {}
 
-  std::uint64_t block_count() const { return block_count_; }
+  std::uint64_t segment_count() const { return segment_count_; }
 
-  Result<void> write_block(storage::Storage& storage, std::uint64_t block, os::PageBuffer& buffer,
-                           const WriteOptions& options) {
+  Result<void> write_segment(storage::Storage& storage, std::uint64_t segment, os::PageBuffer& buffer,
+                             const WriteOptions& options) {
     CAIRN_TRY(open(storage, options));
-    const std::uint64_t begin = composer_->block_begin(block);
-    const std::uint64_t length = composer_->block_length(block);
+    const std::uint64_t begin = composer_->segment_begin(segment);
+    const std::uint64_t length = composer_->segment_length(segment);
     // Pads the file's tail to the file's write alignment. finish() truncates the padding.
     const std::uint64_t padded = align_up(length, file_out_->write_alignment());
     const std::span<std::byte> bytes =
         file_.staged.empty() ? buffer.span().first(padded) : file_.staged.subspan(begin, padded);
     if (file_.await_staged) {
       if (Result<void> there = file_.await_staged(begin + length); !there) {
-        composer_->abandon();  // other threads may be inside compose() and wait for this block
+        composer_->abandon();  // other threads may be inside compose() and wait for this segment
         return there;
       }
     }
-    CAIRN_TRY(compose(block, bytes.first(length), options.sources));
+    CAIRN_TRY(compose(segment, bytes.first(length), options.sources));
     std::memset(bytes.data() + length, 0, padded - length);
     CAIRN_TRY(file_out_->write_at(begin, bytes));
     if (options.bytes_written != nullptr) options.bytes_written->fetch_add(length, std::memory_order_relaxed);
-    if (blocks_written_.fetch_add(1) + 1 != block_count_) return {};
+    if (segments_written_.fetch_add(1) + 1 != segment_count_) return {};
     CAIRN_TRY(file_out_->finish(file_.image->file_bytes(), options.durability));
     trailer_checksum_ = composer_->trailer_checksum();
     file_out_.reset();
@@ -63,8 +64,8 @@ class FileJob {
     const std::lock_guard lock(opening_);
     if (failure_) return *failure_;
     if (file_out_) return {};
-    // Also after an exception no other thread creates the file: the block of this thread will never be composed, and
-    // threads with later blocks would wait for the block.
+    // Also after an exception no other thread creates the file: the segment of this thread will never be composed, and
+    // threads with later segments would wait for the segment.
     Result<void> created = attempt([&] { return create(storage, options); });
     if (!created) failure_ = created.error();
     return created;
@@ -72,62 +73,62 @@ class FileJob {
 
   Result<void> create(storage::Storage& storage, const WriteOptions& options) {
     // Direct I/O gives a file of a few pages no advantage.
-    const bool is_large = file_.image->file_bytes() >= block_bytes_;
+    const bool is_large = file_.image->file_bytes() >= segment_bytes_;
     CAIRN_TRY_ASSIGN(
         std::unique_ptr<storage::WritableFile> created,
         storage.create(file_.name, {.size = file_.image->file_bytes(),
                                     .direct_io = is_large && options.direct_io,
                                     .write_back = is_large && options.durability == Durability::kDurable}));
-    composer_.emplace(*file_.image, block_bytes_);
+    composer_.emplace(*file_.image, segment_bytes_);
     file_out_ = std::move(created);
     return {};
   }
 
-  Result<void> compose(std::uint64_t block, std::span<std::byte> bytes, os::Gate* sources) {
+  Result<void> compose(std::uint64_t segment, std::span<std::byte> bytes, os::Gate* sources) {
     const os::Gate::Pass pass(sources);
     if (pass.is_granted()) {
-      composer_->compose(block, bytes);
+      composer_->compose(segment, bytes);
       return {};
     }
-    composer_->abandon();  // threads inside compose() may be waiting for this block
+    composer_->abandon();  // threads inside compose() may be waiting for this segment
     return Error(ErrorCode::kCancelled, "the save was given up before its bytes were copied").file(file_.name);
   }
 
   const ImageFile& file_;
-  std::uint64_t block_bytes_;
-  std::uint64_t block_count_;
+  std::uint64_t segment_bytes_;
+  std::uint64_t segment_count_;
   std::mutex opening_;
   std::optional<Error> failure_;
   std::unique_ptr<storage::WritableFile> file_out_;
   std::optional<ImageComposer> composer_;
-  std::atomic<std::uint64_t> blocks_written_{0};
+  std::atomic<std::uint64_t> segments_written_{0};
   std::uint32_t trailer_checksum_ = 0;
 };
 
-// Hands out (file, block) pairs in ascending order, as ImageComposer requires.
-class BlockQueue {
+// Hands out (file, segment) pairs in ascending order, as ImageComposer requires.
+class SegmentQueue {
  public:
-  explicit BlockQueue(std::vector<std::unique_ptr<FileJob>>& jobs) : jobs_(jobs) {}
+  explicit SegmentQueue(std::vector<std::unique_ptr<FileJob>>& jobs) : jobs_(jobs) {}
 
-  struct Block {
+  struct Segment {
     FileJob* job;
     std::uint64_t index;
   };
-  std::optional<Block> take() {
+  std::optional<Segment> take() {
     const std::lock_guard lock(mutex_);
-    while (file_ < jobs_.size() && block_ == jobs_[file_]->block_count()) {
+    while (file_ < jobs_.size() && segment_ == jobs_[file_]->segment_count()) {
       ++file_;
-      block_ = 0;
+      segment_ = 0;
     }
     if (file_ == jobs_.size()) return std::nullopt;
-    return Block{jobs_[file_].get(), block_++};
+    return Segment{jobs_[file_].get(), segment_++};
   }
 
  private:
   std::mutex mutex_;
   std::vector<std::unique_ptr<FileJob>>& jobs_;
   std::size_t file_ = 0;
-  std::uint64_t block_ = 0;
+  std::uint64_t segment_ = 0;
 };
 
 }  // namespace
@@ -135,27 +136,27 @@ class BlockQueue {
 Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const std::vector<ImageFile>& files,
                                                 const WriteOptions& options) {
   std::vector<std::unique_ptr<FileJob>> jobs;
-  std::uint64_t block_count = 0;
+  std::uint64_t segment_count = 0;
   for (const ImageFile& file : files) {
-    jobs.push_back(std::make_unique<FileJob>(file, kBlockBytes));
-    block_count += jobs.back()->block_count();
+    jobs.push_back(std::make_unique<FileJob>(file, kSegmentBytes));
+    segment_count += jobs.back()->segment_count();
   }
-  BlockQueue queue(jobs);
+  SegmentQueue queue(jobs);
   const std::size_t threads =
-      std::clamp<std::uint64_t>(options.thread_count, 1, std::max<std::uint64_t>(block_count, 1));
+      std::clamp<std::uint64_t>(options.thread_count, 1, std::max<std::uint64_t>(segment_count, 1));
   const bool all_staged =
       std::none_of(files.begin(), files.end(), [](const ImageFile& file) { return file.staged.empty(); });
-  const std::size_t buffer_bytes = all_staged ? 0 : kBlockBytes;
-  const auto write_blocks = [&](std::size_t, os::StopFlag& stop) -> Result<void> {
+  const std::size_t buffer_bytes = all_staged ? 0 : kSegmentBytes;
+  const auto write_segments = [&](std::size_t, os::StopFlag& stop) -> Result<void> {
     os::PageBuffer buffer(buffer_bytes);
     while (!stop.is_set()) {
-      const std::optional<BlockQueue::Block> block = queue.take();
-      if (!block) break;
-      CAIRN_TRY(block->job->write_block(storage, block->index, buffer, options));
+      const std::optional<SegmentQueue::Segment> segment = queue.take();
+      if (!segment) break;
+      CAIRN_TRY(segment->job->write_segment(storage, segment->index, buffer, options));
     }
     return {};
   };
-  CAIRN_TRY(os::run_parallel(threads, options.interrupted, write_blocks));
+  CAIRN_TRY(os::run_parallel(threads, options.interrupted, write_segments));
   std::vector<std::uint32_t> checksums;
   checksums.reserve(jobs.size());
   for (const auto& job : jobs) checksums.push_back(job->trailer_checksum());

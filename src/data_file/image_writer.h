@@ -1,5 +1,5 @@
-// ImageWriter: writes file images to storage: composes blocks, keeps several requests in flight, and writes each byte
-// once. Blocks are started in file order.
+// ImageWriter: writes file images to storage: composes segments, keeps several requests in flight, and writes each byte
+// once. Segments are started in file order.
 #pragma once
 
 #include <cairn/durability.h>
@@ -44,7 +44,7 @@ struct WriteOptions {
 };
 
 // Creates and writes every file, and syncs every file if durable. Returns the trailer checksums in the order of
-// `files`. Memory: a block of 4 MiB for each thread. On failure some files may exist, unfinished: the caller removes
+// `files`. Memory: a segment of 4 MiB for each thread. On failure some files may exist, unfinished: the caller removes
 // the files.
 Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const std::vector<ImageFile>& files,
                                                 const WriteOptions& options);

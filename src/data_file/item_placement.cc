@@ -29,16 +29,16 @@ Result<PlacedTensor> place_tensor(const torch_file::TensorItem& item, std::uint6
   const bool large = layout.payload_bytes >= kPageAlignedPayloadBytes;
   const std::uint64_t payload =
       align_up(previous_end + layout.head_bytes, large ? kPayloadPageBytes : kPayloadAlignment);
-  placed.extent = {payload - layout.head_bytes, layout.total(), payload, layout.payload_bytes};
-  CAIRN_TRY(check_end(placed.extent.item_offset, placed.extent.item_length));
+  placed.range = {payload - layout.head_bytes, layout.total(), payload, layout.payload_bytes};
+  CAIRN_TRY(check_end(placed.range.item_offset, placed.range.item_length));
   return placed;
 }
 
-Result<manifest::ItemExtent> place_bytes(std::uint64_t length, std::uint64_t previous_end) {
+Result<manifest::ItemRange> place_bytes(std::uint64_t length, std::uint64_t previous_end) {
   if (previous_end > kFileBytesMax) return too_large();
   const std::uint64_t offset = align_up(previous_end, kPayloadAlignment);
   CAIRN_TRY(check_end(offset, length));
-  return manifest::ItemExtent{offset, length, offset, length};
+  return manifest::ItemRange{offset, length, offset, length};
 }
 
 }  // namespace cairn::data_file

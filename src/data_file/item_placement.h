@@ -21,7 +21,7 @@ inline constexpr std::uint64_t kPayloadPageBytes = 4096;
 inline constexpr std::uint64_t kPayloadAlignment = 64;
 
 struct PlacedTensor {
-  manifest::ItemExtent extent;
+  manifest::ItemRange range;
   torch_file::TensorItemLayout layout;
 };
 
@@ -30,6 +30,6 @@ struct PlacedTensor {
 Result<PlacedTensor> place_tensor(const torch_file::TensorItem& item, std::uint64_t previous_end);
 
 // Places an item of `length` ready bytes. Fails with kInvalidArgument if the file would exceed 2^62 bytes.
-Result<manifest::ItemExtent> place_bytes(std::uint64_t length, std::uint64_t previous_end);
+Result<manifest::ItemRange> place_bytes(std::uint64_t length, std::uint64_t previous_end);
 
 }  // namespace cairn::data_file

@@ -13,9 +13,9 @@ TEST(ItemPlacement, PutsTheElementsOfASmallTensorAtAMultipleOf64) {
   for (const std::uint64_t previous_end : {0u, 1u, 63u, 64u, 65u, 4095u, 1'000'003u}) {
     const auto placed = place_tensor(bytes_of(kPageAlignedPayloadBytes - 1), previous_end);
     ASSERT_TRUE(placed) << placed.error().what();
-    const manifest::ItemExtent& extent = placed->extent;
-    EXPECT_EQ(extent.payload_offset % kPayloadAlignment, 0u);
-    EXPECT_LT(extent.payload_offset, previous_end + placed->layout.head_bytes + kPayloadAlignment);
+    const manifest::ItemRange& range = placed->range;
+    EXPECT_EQ(range.payload_offset % kPayloadAlignment, 0u);
+    EXPECT_LT(range.payload_offset, previous_end + placed->layout.head_bytes + kPayloadAlignment);
   }
 }
 
@@ -23,8 +23,8 @@ TEST(ItemPlacement, PutsTheElementsOfALargeTensorAtTheBeginningOfAPage) {
   for (const std::uint64_t previous_end : {0u, 1u, 4096u, 1'000'003u}) {
     const auto placed = place_tensor(bytes_of(kPageAlignedPayloadBytes), previous_end);
     ASSERT_TRUE(placed) << placed.error().what();
-    EXPECT_EQ(placed->extent.payload_offset % kPayloadPageBytes, 0u);
-    EXPECT_LT(placed->extent.payload_offset, previous_end + placed->layout.head_bytes + kPayloadPageBytes);
+    EXPECT_EQ(placed->range.payload_offset % kPayloadPageBytes, 0u);
+    EXPECT_LT(placed->range.payload_offset, previous_end + placed->layout.head_bytes + kPayloadPageBytes);
   }
 }
 
@@ -33,20 +33,20 @@ TEST(ItemPlacement, OfATensorIsItsHeadItsElementsAndItsTailBehindThePreviousItem
     for (const std::uint64_t previous_end : {0u, 77u, 123'456u}) {
       const auto placed = place_tensor(bytes_of(count), previous_end);
       ASSERT_TRUE(placed) << placed.error().what();
-      const auto& [extent, layout] = *placed;
-      EXPECT_GE(extent.item_offset, previous_end);
-      EXPECT_EQ(extent.payload_offset, extent.item_offset + layout.head_bytes);
-      EXPECT_EQ(extent.payload_length, count);
-      EXPECT_EQ(extent.item_length, layout.head_bytes + count + layout.tail_bytes);
+      const auto& [range, layout] = *placed;
+      EXPECT_GE(range.item_offset, previous_end);
+      EXPECT_EQ(range.payload_offset, range.item_offset + layout.head_bytes);
+      EXPECT_EQ(range.payload_length, count);
+      EXPECT_EQ(range.item_length, layout.head_bytes + count + layout.tail_bytes);
     }
   }
 }
 
 TEST(ItemPlacement, OfBytesIsTheNextMultipleOf64) {
-  EXPECT_EQ(place_bytes(10, 0).value(), (manifest::ItemExtent{0, 10, 0, 10}));
-  EXPECT_EQ(place_bytes(10, 1).value(), (manifest::ItemExtent{64, 10, 64, 10}));
-  EXPECT_EQ(place_bytes(10, 64).value(), (manifest::ItemExtent{64, 10, 64, 10}));
-  EXPECT_EQ(place_bytes(0, 65).value(), (manifest::ItemExtent{128, 0, 128, 0}));
+  EXPECT_EQ(place_bytes(10, 0).value(), (manifest::ItemRange{0, 10, 0, 10}));
+  EXPECT_EQ(place_bytes(10, 1).value(), (manifest::ItemRange{64, 10, 64, 10}));
+  EXPECT_EQ(place_bytes(10, 64).value(), (manifest::ItemRange{64, 10, 64, 10}));
+  EXPECT_EQ(place_bytes(0, 65).value(), (manifest::ItemRange{128, 0, 128, 0}));
   EXPECT_EQ(place_bytes(kPageAlignedPayloadBytes, 65).value().payload_offset, 128u);
 }
 

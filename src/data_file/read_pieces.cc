@@ -11,7 +11,7 @@ namespace {
 
 // Reading this many unneeded bytes costs less than a second request.
 constexpr std::uint64_t kGapBytesMax = 32 * 1024;
-static_assert(kBatchBytesMax % kChecksumChunkBytes == 0);
+static_assert(kBatchBytesMax % kChecksumBlockBytes == 0);
 
 std::int64_t first_element_of(const StoredTensor& stored, const Extents& offsets) {
   auto element = static_cast<std::int64_t>(stored.first_element);
@@ -19,16 +19,16 @@ std::int64_t first_element_of(const StoredTensor& stored, const Extents& offsets
   return element;
 }
 
-// Takes ranges in ascending order, widens the ranges to whole checksum chunks, and cuts the result into pieces.
+// Takes ranges in ascending order, widens the ranges to whole checksum blocks, and cuts the result into pieces.
 class PieceCutter {
  public:
   PieceCutter(std::vector<ReadPiece>& pieces, std::uint32_t read, const StoredTensor& stored)
-      : pieces_(pieces), read_(read), record_bytes_(stored.record_bytes), checked_(!stored.chunk_crcs.empty()) {}
+      : pieces_(pieces), read_(read), record_bytes_(stored.record_bytes), checked_(!stored.block_crcs.empty()) {}
 
   void add(std::uint64_t begin, std::uint64_t end) {
     if (checked_) {
-      begin = align_down(begin, kChecksumChunkBytes);
-      end = std::min(align_up(end, kChecksumChunkBytes), record_bytes_);
+      begin = align_down(begin, kChecksumBlockBytes);
+      end = std::min(align_up(end, kChecksumBlockBytes), record_bytes_);
     }
     if (begin <= end_ + kGapBytesMax && end_ > begin_) {
       end_ = std::max(end_, end);
@@ -41,8 +41,8 @@ class PieceCutter {
 
   void flush() {
     for (std::uint64_t begin = begin_; begin < end_;) {
-      // Cuts at multiples of the checksum chunk's size: every chunk lies in exactly one piece.
-      const std::uint64_t cut = std::min(align_down(begin, kChecksumChunkBytes) + kBatchBytesMax, end_);
+      // Cuts at multiples of the checksum block's size: every block lies in exactly one piece.
+      const std::uint64_t cut = std::min(align_down(begin, kChecksumBlockBytes) + kBatchBytesMax, end_);
       pieces_.push_back({read_, begin, cut});
       begin = cut;
     }

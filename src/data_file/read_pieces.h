@@ -50,8 +50,8 @@ class TensorRead {
   std::int64_t first_element_;
 };
 
-// The bytes [begin, end) of the record of a read. If the record has checksums per chunk, a piece consists of whole
-// checksum chunks.
+// The bytes [begin, end) of the record of a read. If the record has checksums per block, a piece consists of whole
+// checksum blocks.
 struct ReadPiece {
   std::uint32_t read;
   std::uint64_t begin;

@@ -40,8 +40,8 @@ class ReadPieces : public testing::Test {
   // The same with a checksum for each chunk.
   StoredTensor checked_floats(const Extents& sizes, std::uint64_t record_offset = 0) {
     StoredTensor stored = floats(sizes, record_offset);
-    crcs_.resize(std::max<std::size_t>(crcs_.size(), checksum_chunk_count(stored.record_bytes)));
-    stored.chunk_crcs = std::span(crcs_).first(checksum_chunk_count(stored.record_bytes));
+    crcs_.resize(std::max<std::size_t>(crcs_.size(), checksum_block_count(stored.record_bytes)));
+    stored.block_crcs = std::span(crcs_).first(checksum_block_count(stored.record_bytes));
     return stored;
   }
   void read(const StoredTensor& stored, const Extents& offsets, const Extents& sizes, std::size_t file = 0) {

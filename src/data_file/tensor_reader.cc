@@ -16,7 +16,7 @@ namespace cairn::data_file {
 namespace {
 
 // Bytes are read and checked in steps of this size: the check then finds the bytes in the processor's cache.
-constexpr std::uint64_t kCachedStepBytes = 4 * kChecksumChunkBytes;
+constexpr std::uint64_t kCachedStepBytes = 4 * kChecksumBlockBytes;
 constexpr std::uint64_t kBufferBytes = kBatchBytesMax + kFetchMarginBytes;
 
 Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std::uint32_t expected,
@@ -29,7 +29,7 @@ Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std:
       .actual(crc_text(actual));
 }
 
-// Checks the bytes read from a record: each chunk against the chunk's checksum, or the whole record against the
+// Checks the bytes read from a record: each block against the block's checksum, or the whole record against the
 // record's checksum at the end.
 class RecordCheck {
  public:
@@ -37,19 +37,19 @@ class RecordCheck {
   RecordCheck(const TensorRead& read, Verify verify, std::uint64_t bytes_scheduled) : read_(&read) {
     const StoredTensor& stored = read.stored();
     if (verify == Verify::kNone) return;
-    by_chunk_ = !stored.chunk_crcs.empty();
-    whole_ = !by_chunk_ && stored.record_crc && bytes_scheduled == stored.record_bytes;
-    if (whole_) seen_.resize(checksum_chunk_count(stored.record_bytes), 0);
+    by_block_ = !stored.block_crcs.empty();
+    whole_ = !by_block_ && stored.record_crc && bytes_scheduled == stored.record_bytes;
+    if (whole_) seen_.resize(checksum_block_count(stored.record_bytes), 0);
   }
 
-  bool wanted() const { return by_chunk_ || whole_; }
+  bool wanted() const { return by_block_ || whole_; }
 
-  // Reports the CRC of the chunk at offset `begin` of the record. Each chunk is reported once, by one thread.
+  // Reports the CRC of the block at offset `begin` of the record. Each block is reported once, by one thread.
   Result<void> report(std::uint64_t begin, std::uint32_t crc) {
-    const std::uint64_t chunk = begin / kChecksumChunkBytes;
-    if (whole_) seen_[chunk] = crc;
-    if (!by_chunk_) return {};
-    const std::uint32_t expected = read_->stored().chunk_crcs[chunk];
+    const std::uint64_t block = begin / kChecksumBlockBytes;
+    if (whole_) seen_[block] = crc;
+    if (!by_block_) return {};
+    const std::uint32_t expected = read_->stored().block_crcs[block];
     if (crc != expected) return checksum_differs(*read_, begin, expected, crc);
     return {};
   }
@@ -57,14 +57,14 @@ class RecordCheck {
   Result<void> finish() const {
     if (!whole_) return {};
     const std::uint32_t expected = *read_->stored().record_crc;
-    const std::uint32_t actual = combine_chunks(seen_, read_->stored().record_bytes);
+    const std::uint32_t actual = combine_blocks(seen_, read_->stored().record_bytes);
     if (actual != expected) return checksum_differs(*read_, 0, expected, actual);
     return {};
   }
 
  private:
   const TensorRead* read_;
-  bool by_chunk_ = false;
+  bool by_block_ = false;
   bool whole_ = false;
   std::vector<std::uint32_t> seen_;
 };
@@ -145,13 +145,13 @@ class BatchReader {
   }
 
   // Compares the complete bytes of a piece with the record's checksums. A piece to be checked begins at a multiple of
-  // the checksum chunk's size.
+  // the checksum block's size.
   Result<void> check(const ReadPiece& piece, std::span<const std::byte> bytes) {
     RecordCheck& record = checks_[piece.read];
     if (!record.wanted()) return {};
-    for (std::uint64_t done = 0; done < bytes.size(); done += kChecksumChunkBytes) {
-      const auto chunk = bytes.subspan(done, std::min<std::uint64_t>(kChecksumChunkBytes, bytes.size() - done));
-      CAIRN_TRY(record.report(piece.begin + done, crc32(chunk)));
+    for (std::uint64_t done = 0; done < bytes.size(); done += kChecksumBlockBytes) {
+      const auto block = bytes.subspan(done, std::min<std::uint64_t>(kChecksumBlockBytes, bytes.size() - done));
+      CAIRN_TRY(record.report(piece.begin + done, crc32(block)));
     }
     return {};
   }
@@ -172,8 +172,8 @@ class BatchReader {
     std::span<std::byte> bytes;
     CAIRN_TRY_ASSIGN(bytes, fetch_range(file, batch.begin, target.size(), false, buffer));
     RecordCheck& record = checks_[piece.read];
-    for (std::uint64_t done = 0; done < bytes.size(); done += kChecksumChunkBytes) {
-      const std::uint64_t length = std::min<std::uint64_t>(kChecksumChunkBytes, bytes.size() - done);
+    for (std::uint64_t done = 0; done < bytes.size(); done += kChecksumBlockBytes) {
+      const std::uint64_t length = std::min<std::uint64_t>(kChecksumBlockBytes, bytes.size() - done);
       if (!record.wanted()) {
         std::memcpy(target.data() + done, bytes.data() + done, length);
         continue;

@@ -197,11 +197,11 @@ Result<std::string> encode_layout(std::uint64_t slot, const StagedLayout& layout
     append_varint(out, file.index.items.size());
     std::uint64_t end = 0;
     for (const manifest::TrailerItem& item : file.index.items) {
-      if (item.extent.item_offset < end) {
+      if (item.range.item_offset < end) {
         return Error(ErrorCode::kInvalidArgument, "items of a file that are out of order").key(item.fqn);
       }
       manifest::append_item(out, item, end);
-      end = item.extent.item_offset + item.extent.item_length;
+      end = item.range.item_offset + item.range.item_length;
     }
   }
   append_flag(out, layout.commit_plan != nullptr);
@@ -227,7 +227,7 @@ Result<LayoutMessage> decode_layout(std::string_view bytes) {
     for (std::uint64_t number = 0; number < item_count; ++number) {
       manifest::TrailerItem& item = file.index.items.emplace_back();
       CAIRN_TRY(manifest::read_item(reader, end, item));
-      end = item.extent.item_offset + item.extent.item_length;  // read_item() has checked the sum
+      end = item.range.item_offset + item.range.item_length;  // read_item() has checked the sum
     }
   }
   CAIRN_TRY_ASSIGN(const bool commits, read_flag(reader));

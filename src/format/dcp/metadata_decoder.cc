@@ -12,7 +12,7 @@
 
 #include "core/checked.h"
 #include "format/dcp/location_join.h"
-#include "format/dcp/metadata_folder.h"
+#include "format/dcp/metadata_records.h"
 #include "format/dcp/planner_data.h"
 #include "format/pickle/machine.h"
 #include "format/pickle/value_reader.h"
@@ -117,8 +117,8 @@ Result<std::optional<std::string>> path_text(const Graph& graph, Node node, Byte
 
 class MetadataDecoder {
  public:
-  MetadataDecoder(const Graph& graph, MetadataFolder& folder, ByteBudget& budget)
-      : graph_(graph), folder_(folder), budget_(budget) {}
+  MetadataDecoder(const Graph& graph, MetadataRecords& records, ByteBudget& budget)
+      : graph_(graph), records_(records), budget_(budget) {}
 
   Result<Catalog> decode();
 
@@ -137,7 +137,7 @@ class MetadataDecoder {
   Result<std::uint32_t> file_number(std::uint32_t path);
 
   const Graph& graph_;
-  MetadataFolder& folder_;
+  MetadataRecords& records_;
   ByteBudget& budget_;
   Catalog catalog_;
   std::vector<std::optional<LocationJoin::Target>> targets_;  // by number of the name
@@ -259,7 +259,7 @@ Result<void> MetadataDecoder::read_chunks(CatalogTensor& tensor, Node list) {
   tensor.boxes.reserve(elements.size() * 2 * tensor.shape.size());
   tensor.locations.resize(elements.size());
   for (const Node element : elements) {
-    if (const std::optional<ChunkNumbers> numbers = folder_.chunk(graph_, element)) {
+    if (const std::optional<ChunkNumbers> numbers = records_.chunk(graph_, element)) {
       CAIRN_TRY(read_chunk(tensor, *numbers));
       continue;
     }
@@ -313,7 +313,7 @@ Result<void> MetadataDecoder::read_storage(Node dict) {
 }
 
 Result<void> MetadataDecoder::read_item(LocationJoin& join, Node index, Node info) {
-  std::optional<IndexRecord> record = folder_.index(graph_, index);
+  std::optional<IndexRecord> record = records_.index(graph_, index);
   std::optional<std::vector<std::int64_t>> offsets;
   if (!record) {
     const Node fqn = attribute(graph_, index, "fqn");
@@ -326,18 +326,18 @@ Result<void> MetadataDecoder::read_item(LocationJoin& join, Node index, Node inf
       offsets = integers_of(graph_, offset);
       if (!offsets) return corrupt("an item of storage_data whose offset is none").key(graph_.text(fqn));
     }
-    record = IndexRecord{folder_.names().number_of(graph_.text(fqn)), std::nullopt, std::nullopt};
+    record = IndexRecord{records_.names().number_of(graph_.text(fqn)), std::nullopt, std::nullopt};
     if (offsets) record->offsets = *offsets;
     if (hint.is_set()) record->hint = graph_.integer_if(hint);
   }
-  const std::string_view fqn = folder_.names()[record->name];
+  const std::string_view fqn = records_.names()[record->name];
   bool is_known = true;
   CAIRN_TRY_ASSIGN(const LocationRecord location, read_location(fqn, info, is_known));
   if (!is_known) return {};
   if (location.offset < 0 || location.length < 0 || !checked_add(location.offset, location.length)) {
     return corrupt("an item whose place in its file cannot be")
         .key(fqn)
-        .file(folder_.paths()[location.path])
+        .file(records_.paths()[location.path])
         .actual("offset " + std::to_string(location.offset) + ", length " + std::to_string(location.length));
   }
   if (record->name >= targets_.size()) targets_.resize(record->name + std::size_t{1});
@@ -351,7 +351,7 @@ Result<void> MetadataDecoder::read_item(LocationJoin& join, Node index, Node inf
 
 // Clears `is_known` for an object of another storage writer's class: the chunk then has no location in the catalog.
 Result<LocationRecord> MetadataDecoder::read_location(std::string_view fqn, Node info, bool& is_known) {
-  if (const std::optional<LocationRecord> folded = folder_.location(graph_, info)) return *folded;
+  if (const std::optional<LocationRecord> folded = records_.location(graph_, info)) return *folded;
   LocationRecord record;
   const Node path = attribute(graph_, info, "relative_path");
   const Node offset = attribute(graph_, info, "offset");
@@ -365,7 +365,7 @@ Result<LocationRecord> MetadataDecoder::read_location(std::string_view fqn, Node
   if (!graph_.is(path, Kind::kText) || !offset_number || !length_number) {
     return corrupt("an item whose place is not a file, an offset and a length").key(fqn);
   }
-  record.path = folder_.paths().number_of(graph_.text(path));
+  record.path = records_.paths().number_of(graph_.text(path));
   record.offset = *offset_number;
   record.length = *length_number;
   const Node transforms = attribute(graph_, info, "transform_descriptors");
@@ -383,12 +383,12 @@ Result<LocationRecord> MetadataDecoder::read_location(std::string_view fqn, Node
   return record;
 }
 
-// Only names of items' files enter the catalog. The folder may have seen names of further files.
+// Only names of items' files enter the catalog. The fold may have seen names of further files.
 Result<std::uint32_t> MetadataDecoder::file_number(std::uint32_t path) {
   if (path >= files_.size()) files_.resize(path + std::size_t{1});
   std::optional<std::uint32_t>& file = files_[path];
   if (!file) {
-    const std::string_view name = folder_.paths()[path];
+    const std::string_view name = records_.paths()[path];
     // Listings of chunks repeat the file's name for each chunk.
     if (name.size() > kFileNameBytesMax) {
       return corrupt("a data file whose name is longer than any path")
@@ -425,7 +425,7 @@ Result<void> MetadataDecoder::read_storage_meta(Node node) {
 }
 
 Result<void> MetadataDecoder::keep(std::string_view name, Node node) {
-  Result<Value> value = pickle::to_value(graph_, node, budget_, &folder_);
+  Result<Value> value = pickle::to_value(graph_, node, budget_, &records_);
   if (!value) return std::move(value).error().while_doing("keeping the metadata's attribute " + std::string(name));
   catalog_.extra.emplace_back(name, std::move(*value));
   return {};
@@ -434,11 +434,11 @@ Result<void> MetadataDecoder::keep(std::string_view name, Node node) {
 }  // namespace
 
 Result<DecodedMetadata> decode_metadata(std::span<const std::byte> bytes) {
-  MetadataFolder folder(bytes.size());
-  CAIRN_TRY_ASSIGN(const Graph graph, pickle::parse(bytes, {}, &folder));
+  MetadataRecords records(bytes.size());
+  CAIRN_TRY_ASSIGN(const Graph graph, pickle::parse(bytes, {}, &records));
   ByteBudget budget(bytes.size());
   CAIRN_TRY(budget.charge(graph.memory_bytes()));
-  CAIRN_TRY_ASSIGN(Catalog catalog, MetadataDecoder(graph, folder, budget).decode());
+  CAIRN_TRY_ASSIGN(Catalog catalog, MetadataDecoder(graph, records, budget).decode());
   return DecodedMetadata{std::move(catalog), graph.bytes_consumed()};
 }
 

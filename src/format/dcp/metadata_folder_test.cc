@@ -1,4 +1,4 @@
-#include "format/dcp/metadata_folder.h"
+#include "format/dcp/metadata_records.h"
 
 #include <gtest/gtest.h>
 
@@ -23,27 +23,27 @@ class Folded {
  public:
   explicit Folded(const std::vector<Part>& objects)
       : bytes_(list_of(objects)),
-        folder_(bytes_.size()),
-        graph_(pickle::parse(as_bytes(bytes_), {}, &folder_).value()) {
+        records_(bytes_.size()),
+        graph_(pickle::parse(as_bytes(bytes_), {}, &records_).value()) {
     for (const Node node : graph_.elements(graph_.root())) nodes_.push_back(node);
   }
 
   std::optional<std::vector<std::int64_t>> chunk(std::size_t i) const {
-    const auto numbers = folder_.chunk(graph_, nodes_[i]);
+    const auto numbers = records_.chunk(graph_, nodes_[i]);
     if (!numbers) return std::nullopt;
     return std::vector(numbers->begin(), numbers->end());
   }
-  std::optional<IndexRecord> index(std::size_t i) const { return folder_.index(graph_, nodes_[i]); }
-  std::optional<LocationRecord> location(std::size_t i) const { return folder_.location(graph_, nodes_[i]); }
+  std::optional<IndexRecord> index(std::size_t i) const { return records_.index(graph_, nodes_[i]); }
+  std::optional<LocationRecord> location(std::size_t i) const { return records_.location(graph_, nodes_[i]); }
   bool is_folded(std::size_t i) const { return graph_.is(nodes_[i], pickle::Kind::kFolded); }
-  std::string name(std::uint32_t number) { return std::string(folder_.names()[number]); }
-  std::string path(std::uint32_t number) { return std::string(folder_.paths()[number]); }
+  std::string name(std::uint32_t number) { return std::string(records_.names()[number]); }
+  std::string path(std::uint32_t number) { return std::string(records_.paths()[number]); }
   Result<std::optional<Value>> resolve(std::size_t i, std::uint64_t budget_bytes = 1000) {
     ByteBudget budget(budget_bytes);
-    return folder_.resolve(graph_, nodes_[i], budget);
+    return records_.resolve(graph_, nodes_[i], budget);
   }
   Result<std::optional<Value>> resolve(std::size_t i, ByteBudget& budget) {
-    return folder_.resolve(graph_, nodes_[i], budget);
+    return records_.resolve(graph_, nodes_[i], budget);
   }
 
  private:
@@ -58,7 +58,7 @@ class Folded {
   }
 
   std::string bytes_;
-  MetadataFolder folder_;
+  MetadataRecords records_;
   pickle::Graph graph_;
   std::vector<Node> nodes_;
 };
@@ -88,7 +88,7 @@ Part location(std::string path, std::int64_t offset, std::int64_t length) {
                  {"length", Handmade::number(length)}});
 }
 
-TEST(MetadataFolder, MakesRecordsOfTheObjectsOfAChunk) {
+TEST(MetadataRecords, MakesRecordsOfTheObjectsOfAChunk) {
   Folded folded({chunk({0, 5}, {3, 4}), index("w", Handmade::number(7), {1, 2}), location("f", 1ll << 40, 6)});
   EXPECT_EQ(folded.chunk(0), (std::vector<std::int64_t>{0, 5, 3, 4}));
   const std::optional<IndexRecord> record = folded.index(1);
@@ -104,7 +104,7 @@ TEST(MetadataFolder, MakesRecordsOfTheObjectsOfAChunk) {
   EXPECT_EQ(place->length, 6);
 }
 
-TEST(MetadataFolder, GivesARecordOnlyAsWhatItIs) {
+TEST(MetadataRecords, GivesARecordOnlyAsWhatItIs) {
   const Folded folded({chunk({}, {}), index("w", none(), {}), location("f", 1, 2)});
   for (const std::size_t i : {0u, 1u, 2u}) {
     EXPECT_EQ(folded.chunk(i).has_value(), i == 0);
@@ -114,7 +114,7 @@ TEST(MetadataFolder, GivesARecordOnlyAsWhatItIs) {
   EXPECT_FALSE(folded.index(1)->hint);
 }
 
-TEST(MetadataFolder, MakesARecordOfTheIndexOfAValue) {
+TEST(MetadataRecords, MakesARecordOfTheIndexOfAValue) {
   Folded folded({object(kModule, "MetadataIndex", {{"fqn", text("v")}, {"index", none()}})});
   const std::optional<IndexRecord> record = folded.index(0);
   ASSERT_TRUE(record);
@@ -124,7 +124,7 @@ TEST(MetadataFolder, MakesARecordOfTheIndexOfAValue) {
 }
 
 // From the third object on, an object of the same opcodes is recognised without a graph.
-TEST(MetadataFolder, KeepsApartObjectsThatDifferInNumbersAndNamesAlone) {
+TEST(MetadataRecords, KeepsApartObjectsThatDifferInNumbersAndNamesAlone) {
   std::vector<Part> objects;
   for (std::int64_t i = 0; i < 20; ++i) {
     const std::string name = i % 3 == 0 ? "fqn" : "name" + std::to_string(i % 5);
@@ -151,7 +151,7 @@ TEST(MetadataFolder, KeepsApartObjectsThatDifferInNumbersAndNamesAlone) {
   }
 }
 
-TEST(MetadataFolder, LeavesAnObjectThatTorchWouldNotWriteInTheGraph) {
+TEST(MetadataRecords, LeavesAnObjectThatTorchWouldNotWriteInTheGraph) {
   const std::vector<Part> objects = {
       chunk({0, 0}, {1}),
       chunk(std::vector<std::int64_t>(65, 0), std::vector<std::int64_t>(65, 1)),
@@ -173,7 +173,7 @@ TEST(MetadataFolder, LeavesAnObjectThatTorchWouldNotWriteInTheGraph) {
   for (std::size_t i = 0; i < objects.size(); ++i) EXPECT_FALSE(folded.is_folded(i)) << i;
 }
 
-TEST(MetadataFolder, GivesARecordBackAsTheObjectThatItWas) {
+TEST(MetadataRecords, GivesARecordBackAsTheObjectThatItWas) {
   Folded folded({chunk({0}, {3}), index("w", Handmade::number(7), {1}), location("f", 5, 6), text("no object")});
   const auto attribute = [&](std::size_t i, std::size_t place) {
     const Value value = *folded.resolve(i).value();

@@ -125,20 +125,19 @@ Result<void> read_tensor(CodedReader& reader, bool whole, TrailerItem& item) {
 }
 
 Result<void> read_extent(CodedReader& reader, std::uint64_t previous_end, TrailerItem& item) {
-  ItemExtent& extent = item.extent;
+  ItemRange& range = item.range;
   CAIRN_TRY_ASSIGN(const std::uint64_t gap, reader.varint());
-  CAIRN_TRY_ASSIGN(extent.item_length, reader.varint());
+  CAIRN_TRY_ASSIGN(range.item_length, reader.varint());
   const auto offset = checked_add(previous_end, gap);
-  if (!offset || !checked_add(*offset, extent.item_length)) return reader.damaged("an item beyond 2^64");
-  extent.item_offset = *offset;
-  extent.payload_offset = extent.item_offset;
-  extent.payload_length = extent.item_length;
+  if (!offset || !checked_add(*offset, range.item_length)) return reader.damaged("an item beyond 2^64");
+  range.item_offset = *offset;
+  range.payload_offset = range.item_offset;
+  range.payload_length = range.item_length;
   if (item.kind != TrailerItem::Kind::kTensor) return {};
   CAIRN_TRY_ASSIGN(const std::uint64_t head, reader.varint());
-  CAIRN_TRY_ASSIGN(extent.payload_length, reader.varint());
-  if (!range_within(head, extent.payload_length, extent.item_length))
-    return reader.damaged("a payload outside its item");
-  extent.payload_offset += head;
+  CAIRN_TRY_ASSIGN(range.payload_length, reader.varint());
+  if (!range_within(head, range.payload_length, range.item_length)) return reader.damaged("a payload outside its item");
+  range.payload_offset += head;
   return {};
 }
 
@@ -162,13 +161,13 @@ Result<Extents> read_extents(CodedReader& reader, std::uint64_t dimensions) {
 
 Result<void> check_item(const TrailerItem& item) {
   const auto refuse = [&](const char* what) { return Error(ErrorCode::kInvalidArgument, what).key(item.fqn); };
-  const ItemExtent& extent = item.extent;
-  if (!checked_add(extent.item_offset, extent.item_length)) return refuse("an item beyond 2^64");
-  if (extent.payload_offset < extent.item_offset ||
-      !range_within(extent.payload_offset - extent.item_offset, extent.payload_length, extent.item_length)) {
+  const ItemRange& range = item.range;
+  if (!checked_add(range.item_offset, range.item_length)) return refuse("an item beyond 2^64");
+  if (range.payload_offset < range.item_offset ||
+      !range_within(range.payload_offset - range.item_offset, range.payload_length, range.item_length)) {
     return refuse("a payload outside its item");
   }
-  const bool whole_item = extent.payload_offset == extent.item_offset && extent.payload_length == extent.item_length;
+  const bool whole_item = range.payload_offset == range.item_offset && range.payload_length == range.item_length;
   if (item.kind != TrailerItem::Kind::kTensor && !whole_item) return refuse("a payload smaller than its item");
   if (item.kind == TrailerItem::Kind::kValue) return {};
   CAIRN_TRY(element_count(item.global_shape));
@@ -176,10 +175,10 @@ Result<void> check_item(const TrailerItem& item) {
   if (item.kind == TrailerItem::Kind::kSerializedTensor) return {};
   const auto bytes =
       checked_multiply(static_cast<std::uint64_t>(item.box.element_count()), std::uint64_t{item_bytes(item.dtype)});
-  if (bytes != extent.payload_length) {
+  if (bytes != range.payload_length) {
     return refuse("a payload whose length differs from the chunk")
         .expected(bytes ? std::to_string(*bytes) + " bytes" : "more than 2^64 bytes")
-        .actual(std::to_string(extent.payload_length) + " bytes");
+        .actual(std::to_string(range.payload_length) + " bytes");
   }
   return {};
 }
@@ -192,11 +191,11 @@ void append_item(std::string& out, const TrailerItem& item, std::uint64_t previo
   if (is_tensor && item.requires_grad) bits |= kRequiresGradBit;
   if (whole) bits |= kWholeBit;
   out.push_back(static_cast<char>(bits));
-  append_varint(out, item.extent.item_offset - previous_end);
-  append_varint(out, item.extent.item_length);
+  append_varint(out, item.range.item_offset - previous_end);
+  append_varint(out, item.range.item_length);
   if (item.kind == TrailerItem::Kind::kTensor) {
-    append_varint(out, item.extent.payload_offset - item.extent.item_offset);
-    append_varint(out, item.extent.payload_length);
+    append_varint(out, item.range.payload_offset - item.range.item_offset);
+    append_varint(out, item.range.payload_length);
   }
   append_varint(out, item.fqn.size());
   out += item.fqn;

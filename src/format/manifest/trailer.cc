@@ -104,7 +104,7 @@ std::span<const std::byte> as_bytes(const std::string& text) { return std::as_by
 }  // namespace
 
 void ChecksumSlots::append(std::uint64_t payload_length) {
-  first_chunks_.push_back(first_chunks_.back() + checksum_chunk_count(payload_length));
+  first_blocks_.push_back(first_blocks_.back() + checksum_block_count(payload_length));
 }
 
 Result<TrailerLayout> TrailerLayout::make(const TrailerIndex& index, std::uint64_t trailer_offset) {
@@ -118,15 +118,15 @@ Result<TrailerLayout> TrailerLayout::make(const TrailerIndex& index, std::uint64
   std::uint64_t previous_end = 0;
   for (const TrailerItem& item : index.items) {
     CAIRN_TRY(check_item(item));
-    const ItemExtent& extent = item.extent;
-    if (extent.item_offset < previous_end || !range_within(extent.item_offset, extent.item_length, trailer_offset)) {
+    const ItemRange& range = item.range;
+    if (range.item_offset < previous_end || !range_within(range.item_offset, range.item_length, trailer_offset)) {
       return Error(ErrorCode::kInvalidArgument, "an item that overlaps the one before it or the trailer")
           .key(item.fqn)
-          .offset(extent.item_offset);
+          .offset(range.item_offset);
     }
     append_item(layout.index_, item, previous_end);
-    layout.slots_.append(extent.payload_length);
-    previous_end = extent.item_offset + extent.item_length;
+    layout.slots_.append(range.payload_length);
+    previous_end = range.item_offset + range.item_length;
   }
   return layout;
 }
@@ -193,16 +193,16 @@ class TrailerReader {
     CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.varint());
     if (count > reader.left() / kItemBytesMin) return reader.damaged("more items than there are bytes");
     trailer.item_places_.reserve(count);
-    trailer.extents_.reserve(count);
+    trailer.ranges_.reserve(count);
     TrailerItem item;
     std::uint64_t previous_end = 0;
     for (std::uint64_t i = 0; i < count; ++i) {
       trailer.item_places_.push_back(reader.position());
       CAIRN_TRY(read_item(reader, previous_end, item));
-      previous_end = item.extent.item_offset + item.extent.item_length;
+      previous_end = item.range.item_offset + item.range.item_length;
       if (previous_end > trailer.trailer_offset_) return reader.damaged("an item that overlaps the trailer");
-      trailer.extents_.push_back(item.extent);
-      trailer.slots_.append(item.extent.payload_length);
+      trailer.ranges_.push_back(item.range);
+      trailer.slots_.append(item.range.payload_length);
     }
     if (reader.left() != 0) return reader.damaged("bytes left over in the index");
     return {};
@@ -226,7 +226,7 @@ class TrailerReader {
 
 TrailerItem Trailer::item(std::size_t item) const {
   CodedReader reader(as_bytes(index_).subspan(item_places_[item]), trailer_offset_);
-  const std::uint64_t previous_end = item == 0 ? 0 : extents_[item - 1].item_offset + extents_[item - 1].item_length;
+  const std::uint64_t previous_end = item == 0 ? 0 : ranges_[item - 1].item_offset + ranges_[item - 1].item_length;
   TrailerItem decoded;
   read_item(reader, previous_end, decoded).value();  // parse_index() decoded the item before: no failure is possible
   return decoded;
@@ -234,22 +234,22 @@ TrailerItem Trailer::item(std::size_t item) const {
 
 std::optional<std::size_t> Trailer::item_at(std::uint64_t item_offset) const {
   const auto behind =
-      std::upper_bound(extents_.begin(), extents_.end(), item_offset,
-                       [](std::uint64_t offset, const ItemExtent& extent) { return offset < extent.item_offset; });
-  if (behind == extents_.begin() || std::prev(behind)->item_offset != item_offset) return std::nullopt;
-  return static_cast<std::size_t>(behind - extents_.begin()) - 1;
+      std::upper_bound(ranges_.begin(), ranges_.end(), item_offset,
+                       [](std::uint64_t offset, const ItemRange& range) { return offset < range.item_offset; });
+  if (behind == ranges_.begin() || std::prev(behind)->item_offset != item_offset) return std::nullopt;
+  return static_cast<std::size_t>(behind - ranges_.begin()) - 1;
 }
 
-std::span<const std::uint32_t> Trailer::chunk_checksums(std::size_t item) const {
-  return checksums().subspan(slots_.first_chunk(item), slots_.chunk_count(item));
+std::span<const std::uint32_t> Trailer::block_checksums(std::size_t item) const {
+  return checksums().subspan(slots_.first_block(item), slots_.block_count(item));
 }
 
 std::uint64_t Trailer::frame_begin(std::size_t frame) const {
-  return frame == 0 ? 0 : extents_[frame - 1].payload_offset + extents_[frame - 1].payload_length;
+  return frame == 0 ? 0 : ranges_[frame - 1].payload_offset + ranges_[frame - 1].payload_length;
 }
 
 std::uint64_t Trailer::frame_end(std::size_t frame) const {
-  return frame == extents_.size() ? trailer_offset_ : extents_[frame].payload_offset;
+  return frame == ranges_.size() ? trailer_offset_ : ranges_[frame].payload_offset;
 }
 
 Result<std::optional<Trailer>> read_trailer(const ByteSource& file) {

@@ -23,12 +23,12 @@
 namespace cairn::manifest {
 
 // The place of an item, in bytes from the start of the file.
-struct ItemExtent {
+struct ItemRange {
   std::uint64_t item_offset = 0;
   std::uint64_t item_length = 0;
   std::uint64_t payload_offset = 0;  // the payload lies inside the item
   std::uint64_t payload_length = 0;
-  friend bool operator==(const ItemExtent&, const ItemExtent&) = default;
+  friend bool operator==(const ItemRange&, const ItemRange&) = default;
 };
 
 struct TrailerItem {
@@ -42,7 +42,7 @@ struct TrailerItem {
   bool requires_grad = false;
   Extents global_shape;
   Box box;
-  ItemExtent extent;  // the payload of a value or a serialised tensor is the whole item
+  ItemRange range;  // the payload of a value or a serialised tensor is the whole item
 };
 
 struct TrailerIndex {
@@ -53,7 +53,7 @@ struct TrailerIndex {
   std::vector<TrailerItem> items;  // ascending by offset, not overlapping
 };
 
-// Which bytes each checksum of the table covers. First, item by item, a checksum for each 64 KiB chunk of the payload.
+// Which bytes each checksum of the table covers. First, item by item, a checksum for each 64 KiB block of the payload.
 // Then a checksum for each frame: frame i is the bytes between the payloads of items i-1 and i, the first frame begins
 // at offset 0, and the last frame ends at the trailer. Every byte before the trailer is covered by exactly one
 // checksum.
@@ -61,16 +61,16 @@ class ChecksumSlots {
  public:
   ChecksumSlots() = default;
   // Slots are counted from 0; `item` is an index into the items, `frame` is at most the number of items.
-  std::uint64_t first_chunk(std::size_t item) const { return first_chunks_[item]; }
-  std::uint64_t chunk_count(std::size_t item) const { return first_chunks_[item + 1] - first_chunks_[item]; }
-  std::uint64_t frame(std::size_t frame) const { return first_chunks_.back() + frame; }
-  std::uint64_t count() const { return first_chunks_.back() + first_chunks_.size(); }
-  std::size_t item_count() const { return first_chunks_.size() - 1; }
+  std::uint64_t first_block(std::size_t item) const { return first_blocks_[item]; }
+  std::uint64_t block_count(std::size_t item) const { return first_blocks_[item + 1] - first_blocks_[item]; }
+  std::uint64_t frame(std::size_t frame) const { return first_blocks_.back() + frame; }
+  std::uint64_t count() const { return first_blocks_.back() + first_blocks_.size(); }
+  std::size_t item_count() const { return first_blocks_.size() - 1; }
   // Appends the slots of the next item. Call once per item, in file order.
   void append(std::uint64_t payload_length);
 
  private:
-  std::vector<std::uint64_t> first_chunks_{0};  // per item, and the end of the last
+  std::vector<std::uint64_t> first_blocks_{0};  // per item, and the end of the last
 };
 
 // The trailer of a file to be written, without the checksums.
@@ -111,8 +111,8 @@ class Trailer {
   // The checksum of the whole trailer. The commit record holds this value for the file.
   std::uint32_t checksum() const { return checksum_; }
 
-  std::size_t item_count() const { return extents_.size(); }
-  const ItemExtent& extent(std::size_t item) const { return extents_[item]; }
+  std::size_t item_count() const { return ranges_.size(); }
+  const ItemRange& range(std::size_t item) const { return ranges_[item]; }
   // Decodes item `item` of the index.
   TrailerItem item(std::size_t item) const;
   // The index of the item at offset `item_offset` of the file; nullopt if no item begins at `item_offset`.
@@ -120,8 +120,8 @@ class Trailer {
 
   const ChecksumSlots& slots() const { return slots_; }
   std::span<const std::uint32_t> checksums() const { return checksums_; }
-  // A checksum for each 64 KiB chunk of the item's payload.
-  std::span<const std::uint32_t> chunk_checksums(std::size_t item) const;
+  // A checksum for each 64 KiB block of the item's payload.
+  std::span<const std::uint32_t> block_checksums(std::size_t item) const;
   // The CRC of the bytes [frame_begin(frame), frame_end(frame)): from the end of payload frame-1 (0 for the first
   // frame) to the start of payload `frame` (the trailer for the last frame).
   std::uint32_t frame_checksum(std::size_t frame) const { return checksums_[slots_.frame(frame)]; }
@@ -138,7 +138,7 @@ class Trailer {
   std::uint64_t trailer_offset_ = 0;
   std::string index_;                       // encoded
   std::vector<std::uint64_t> item_places_;  // in index_
-  std::vector<ItemExtent> extents_;
+  std::vector<ItemRange> ranges_;
   ChecksumSlots slots_;
   std::vector<std::uint32_t> checksums_;
 };

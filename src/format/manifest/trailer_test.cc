@@ -21,7 +21,7 @@ TrailerItem tensor_item(std::string fqn, std::uint64_t offset, Extents shape, Bo
   item.global_shape = std::move(shape);
   item.box = std::move(box);
   const auto bytes = static_cast<std::uint64_t>(item.box.element_count()) * 8;
-  item.extent = {offset, bytes + 500, offset + 300, bytes};
+  item.range = {offset, bytes + 500, offset + 300, bytes};
   return item;
 }
 
@@ -42,14 +42,14 @@ TrailerIndex example() {
   value.fqn = "lr";
   value.path = {"lr"};
   value.kind = TrailerItem::Kind::kValue;
-  value.extent = {100'000, 200'000, 100'000, 200'000};
+  value.range = {100'000, 200'000, 100'000, 200'000};
   index.items.push_back(value);
   TrailerItem serialized = value;
   serialized.kind = TrailerItem::Kind::kSerializedTensor;
   serialized.dtype = DType::kQInt8;
   serialized.global_shape = {3};
   serialized.box = Box::whole({3}).value();
-  serialized.extent = {300'000, 5, 300'000, 5};
+  serialized.range = {300'000, 5, 300'000, 5};
   index.items.push_back(serialized);
   return index;
 }
@@ -87,8 +87,8 @@ TEST(Trailer, GivesBackWhatWasWritten) {
     EXPECT_EQ(item.fqn, expected.fqn);
     EXPECT_EQ(item.path, expected.path);
     EXPECT_EQ(item.kind, expected.kind);
-    EXPECT_EQ(item.extent, expected.extent);
-    EXPECT_EQ(trailer->item_at(expected.extent.item_offset), i);
+    EXPECT_EQ(item.range, expected.range);
+    EXPECT_EQ(trailer->item_at(expected.range.item_offset), i);
     if (item.kind == TrailerItem::Kind::kValue) continue;
     EXPECT_EQ(item.dtype, expected.dtype);
     EXPECT_EQ(item.requires_grad, expected.requires_grad);
@@ -110,14 +110,14 @@ TEST(Trailer, CoversEveryByteBeforeItOnce) {
     ++used[trailer->slots().frame(i)];
     place = trailer->frame_end(i);
     if (i == trailer->item_count()) break;
-    EXPECT_EQ(trailer->extent(i).payload_offset, place);
-    EXPECT_EQ(trailer->chunk_checksums(i).size(), checksum_chunk_count(trailer->extent(i).payload_length));
-    for (std::size_t j = 0; j < trailer->chunk_checksums(i).size(); ++j) ++used[trailer->slots().first_chunk(i) + j];
-    place += trailer->extent(i).payload_length;
+    EXPECT_EQ(trailer->range(i).payload_offset, place);
+    EXPECT_EQ(trailer->block_checksums(i).size(), checksum_block_count(trailer->range(i).payload_length));
+    for (std::size_t j = 0; j < trailer->block_checksums(i).size(); ++j) ++used[trailer->slots().first_block(i) + j];
+    place += trailer->range(i).payload_length;
   }
   EXPECT_EQ(place, kTrailerOffset);
   EXPECT_EQ(used, std::vector<int>(used.size(), 1));
-  EXPECT_EQ(trailer->chunk_checksums(0)[1], 1001u);
+  EXPECT_EQ(trailer->block_checksums(0)[1], 1001u);
 }
 
 TEST(Trailer, OfAFileWithoutItemsHasOneFrame) {
@@ -199,16 +199,16 @@ TEST(TrailerLayout, RefusesItemsThatContradictThemselves) {
   using Items = std::vector<TrailerItem>;
   EXPECT_EQ(code_of([](Items&) {}), std::nullopt);
   EXPECT_EQ(code_of([](Items& items) { std::swap(items[0], items[1]); }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([](Items& items) { items[0].extent.item_length = 100'000; }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([](Items& items) { items[0].extent.payload_length -= 8; }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([](Items& items) { items[0].range.item_length = 100'000; }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([](Items& items) { items[0].range.payload_length -= 8; }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of([](Items& items) {
               items[1].box = Box::make({98, 0}, {7, 50}).value();
             }),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([](Items& items) { items[4].extent.payload_offset += 1; }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([](Items& items) { items.back().extent.item_offset = kTrailerOffset; }),
+  EXPECT_EQ(code_of([](Items& items) { items[4].range.payload_offset += 1; }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([](Items& items) { items.back().range.item_offset = kTrailerOffset; }),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code_of([](Items& items) { items.back().extent.item_offset = UINT64_MAX; }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([](Items& items) { items.back().range.item_offset = UINT64_MAX; }), ErrorCode::kInvalidArgument);
 }
 
 TEST(TrailerLayout, TakesManyItems) {
@@ -219,14 +219,14 @@ TEST(TrailerLayout, TakesManyItems) {
     index.items.push_back(
         tensor_item("layers." + std::to_string(i) + ".weight", offset, shape, Box::whole(shape).value()));
     index.items.back().path = {"layers", std::int64_t{i}, "weight"};
-    offset += index.items.back().extent.item_length;
+    offset += index.items.back().range.item_length;
   }
   const TrailerLayout layout = TrailerLayout::make(index, offset).value();
   EXPECT_LT(layout.trailer_bytes(), 10'000u * 50);
   const std::optional<Trailer> trailer = read(file_with(layout)).value();
   ASSERT_TRUE(trailer);
   EXPECT_EQ(trailer->item(9'999).path, index.items[9'999].path);
-  EXPECT_EQ(trailer->item_at(index.items[5'000].extent.item_offset), 5'000u);
+  EXPECT_EQ(trailer->item_at(index.items[5'000].range.item_offset), 5'000u);
 }
 
 }  // namespace

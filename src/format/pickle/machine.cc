@@ -3,7 +3,7 @@
 //   that the pickle reads again: a pickle memoises almost every object.
 // - A node is a word. The word holds a number; a text stays in the input; `torch.Size((a, b))` is the inner tuple under
 //   another tag.
-// - The arena allocates only at its end. When a Folder consumes an instance, the machine frees all nodes of the
+// - The arena allocates only at its end. When a FoldHandler consumes an instance, the machine frees all nodes of the
 //   instance by moving the arena's end back. Nothing else may then refer to words behind the new end. `pinned_` guards
 //   the words: the machine moves `pinned_` up when making a reference that the stack does not show (memo, DUP), and
 //   when pushing an old container from the memo, to which the pickle may add elements.
@@ -35,8 +35,8 @@ constexpr const char* kTooFew = "pickle: stack underflow";
 
 class Machine {
  public:
-  Machine(std::span<const std::byte> input, const Limits& limits, Folder* folder)
-      : limits_(limits), folder_(folder), recogniser_(graph_, scan_, memo_, folder) {
+  Machine(std::span<const std::byte> input, const Limits& limits, FoldHandler* fold_handler)
+      : limits_(limits), fold_handler_(fold_handler), recogniser_(graph_, scan_, memo_, fold_handler) {
     graph_.input_ = input;
   }
 
@@ -93,7 +93,7 @@ class Machine {
 
   Graph graph_;
   Limits limits_;
-  Folder* folder_;
+  FoldHandler* fold_handler_;
   std::size_t arena_end_ = 1;  // 0 means "none" in links
   std::size_t pinned_ = 0;     // only instances at this word of the arena or behind may be folded
 
@@ -306,11 +306,11 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   const std::size_t place = target.offset();
   if (arena(place + 2).is_set()) return fail(r.at, "pickle: BUILD twice on one object", ErrorCode::kUnsupported);
   arena(place + 2) = state;
-  if (folder_ == nullptr || target.tag() != Tag::kInstance || place < pinned_ || arena(place + 3).is_set() ||
+  if (fold_handler_ == nullptr || target.tag() != Tag::kInstance || place < pinned_ || arena(place + 3).is_set() ||
       arena(place).tag() != Tag::kGlobal) {
     return true;
   }
-  if (const std::optional<std::uint64_t> folded = folder_->fold(graph_, target)) {
+  if (const std::optional<std::uint64_t> folded = fold_handler_->fold(graph_, target)) {
     recogniser_.end(place, r.at, memoized_, arena(place), *folded);
     r.top[-1] = Node::make(Tag::kFolded, *folded);
     arena_end_ = place;
@@ -592,8 +592,8 @@ Result<Graph> Machine::run() {
   return std::move(graph_);
 }
 
-Result<Graph> parse(std::span<const std::byte> input, const Limits& limits, Folder* folder) {
-  return Machine(input, limits, folder).run();
+Result<Graph> parse(std::span<const std::byte> input, const Limits& limits, FoldHandler* fold_handler) {
+  return Machine(input, limits, fold_handler).run();
 }
 
 }  // namespace cairn::pickle

@@ -24,9 +24,9 @@ struct Limits {
 
 // Turns finished instances into a number chosen by the consumer while the pickle is being read: a graph of millions of
 // equal small objects never lies in memory.
-class Folder {
+class FoldHandler {
  public:
-  virtual ~Folder() = default;
+  virtual ~FoldHandler() = default;
   // Called when a state is set on an instance of a global, if nothing else refers to the instance. Returns the number
   // for folded() (59 bits), or nullopt to keep the instance in the graph. A fold discards all nodes within `instance`
   // that lie in the arena (all but text, small numbers and globals).
@@ -34,16 +34,16 @@ class Folder {
 
   // Folding without a graph, for objects whose opcodes equal an earlier object's opcodes except for the holes of a
   // stencil.
-  //   1. is_told_by(): the earlier object has just been folded to `folded`. `fillings` are the small numbers and short
-  //      texts in its opcodes, in order. Returns whether `fillings` determine everything in which a following object
-  //      can differ from the earlier one.
+  //   1. is_determined_by(): the earlier object has just been folded to `folded`. `fillings` are the small numbers and
+  //      short texts in its opcodes, in order. Returns whether `fillings` determine everything in which a following
+  //      object can differ from the earlier one.
   //   2. fold_like(): folds an object that differs from the earlier object only in `fillings`.
-  virtual bool is_told_by(std::uint64_t folded, std::span<const Filling> fillings) const = 0;
+  virtual bool is_determined_by(std::uint64_t folded, std::span<const Filling> fillings) const = 0;
   virtual std::optional<std::uint64_t> fold_like(std::uint64_t folded, std::span<const Filling> fillings) = 0;
 };
 
 // Reads the pickle at the start of `input`, which must outlive the graph. Errors: kCorrupt or kUnsupported, with the
 // offset.
-Result<Graph> parse(std::span<const std::byte> input, const Limits& limits = {}, Folder* folder = nullptr);
+Result<Graph> parse(std::span<const std::byte> input, const Limits& limits = {}, FoldHandler* fold_handler = nullptr);
 
 }  // namespace cairn::pickle

@@ -168,7 +168,7 @@ TEST(Machine, KeepsToItsMemoryLimit) {
 }
 
 // Folds instances of m.C to the integer in the first value of the instance's state.
-class FirstNumber final : public Folder {
+class FirstNumber final : public FoldHandler {
  public:
   std::optional<std::uint64_t> fold(const Graph& graph, Node instance) override {
     if (!graph.makes(instance, "m", "C")) return std::nullopt;
@@ -176,7 +176,7 @@ class FirstNumber final : public Folder {
     auto element = graph.elements(graph.state(instance)).begin();
     return static_cast<std::uint64_t>(graph.integer(*++element));
   }
-  bool is_told_by(std::uint64_t folded, std::span<const Filling> fillings) const override {
+  bool is_determined_by(std::uint64_t folded, std::span<const Filling> fillings) const override {
     return fillings.size() == 1 && !fillings[0].is_text && static_cast<std::uint64_t>(fillings[0].number) == folded;
   }
   std::optional<std::uint64_t> fold_like(std::uint64_t, std::span<const Filling> fillings) override {
@@ -187,14 +187,14 @@ class FirstNumber final : public Folder {
   int calls_like = 0;
 };
 
-TEST(Folder, SeesEachFinishedInstanceAndTakesItsPlace) {
+TEST(FoldHandler, SeesEachFinishedInstanceAndTakesItsPlace) {
   for (const std::string& open : {")\x81}("s, ")\x81\x94}\x94("s}) {
     const auto object = [&](char number) { return "cm\nC\n" + open + "X\x01\x00\x00\x00kK"s + number + "ub"; };
     const std::string pickle = "](" + object(7) + object(9) + "e.padding";
-    FirstNumber folder;
-    const auto graph = parse(as_bytes(pickle), {}, &folder);
+    FirstNumber fold_handler;
+    const auto graph = parse(as_bytes(pickle), {}, &fold_handler);
     ASSERT_TRUE(graph.has_value());
-    EXPECT_EQ(folder.calls, 2);
+    EXPECT_EQ(fold_handler.calls, 2);
     std::vector<std::uint64_t> folded;
     for (const Node element : graph->elements(graph->root())) {
       ASSERT_EQ(graph->kind(element), Kind::kFolded);
@@ -215,27 +215,27 @@ std::string alike(const std::vector<std::string>& numbers) {
   return pickle + "e.padding that makes room for wide loads"s;
 }
 
-TEST(Folder, IsGivenObjectsThatAreWrittenAlikeWithoutAGraph) {
+TEST(FoldHandler, IsGivenObjectsThatAreWrittenAlikeWithoutAGraph) {
   const std::string pickle =
       alike({"K\x01", "K\x02", "M\x00\x03"s, "J\x00\x00\x00\x04"s, "\x8a\x05\x00\x00\x00\x00\x05"s});
-  FirstNumber folder;
-  const auto graph = parse(as_bytes(pickle), {}, &folder);
+  FirstNumber fold_handler;
+  const auto graph = parse(as_bytes(pickle), {}, &fold_handler);
   ASSERT_TRUE(graph.has_value());
   std::vector<std::uint64_t> folded;
   for (const Node element : graph->elements(graph->root())) folded.push_back(graph->folded(element));
   EXPECT_EQ(folded, (std::vector<std::uint64_t>{1, 2, 0x300, 0x4000000, 0x500000000}));
-  EXPECT_EQ(folder.calls, 1);
-  EXPECT_EQ(folder.calls_like, 4);
+  EXPECT_EQ(fold_handler.calls, 1);
+  EXPECT_EQ(fold_handler.calls_like, 4);
 }
 
-TEST(Folder, IsNotGivenAnObjectWrittenAlikeThatIsReferredToAgain) {
+TEST(FoldHandler, IsNotGivenAnObjectWrittenAlikeThatIsReferredToAgain) {
   // Entries 2 and 3 are the first object and its state, 4 and 5 the second object and its state.
   for (const char entry : {'\x02', '\x03', '\x04', '\x05', '\x06', '\x07'}) {
     SCOPED_TRACE(static_cast<int>(entry));
     std::string pickle = alike({"K\x01", "K\x02", "K\x03"});
     pickle.replace(pickle.find("e.padding"), 1, "h"s + entry + "e");
-    FirstNumber folder;
-    const auto graph = parse(as_bytes(pickle), {}, &folder);
+    FirstNumber fold_handler;
+    const auto graph = parse(as_bytes(pickle), {}, &fold_handler);
     ASSERT_TRUE(graph.has_value());
     std::vector<Node> elements;
     for (const Node element : graph->elements(graph->root())) elements.push_back(element);
@@ -246,16 +246,16 @@ TEST(Folder, IsNotGivenAnObjectWrittenAlikeThatIsReferredToAgain) {
   }
 }
 
-TEST(Folder, AnObjectCutInTheMiddleIsAnErrorAlsoIfItBeginsLikeAnother) {
+TEST(FoldHandler, AnObjectCutInTheMiddleIsAnErrorAlsoIfItBeginsLikeAnother) {
   const std::string pickle = alike({"K\x01", "K\x02", "K\x03"});
   const std::size_t end = pickle.find("e.padding");
   for (std::size_t size = 0; size <= end + 1; ++size) {
-    FirstNumber folder;
-    EXPECT_FALSE(parse(as_bytes(pickle).first(size), {}, &folder).has_value()) << size;
+    FirstNumber fold_handler;
+    EXPECT_FALSE(parse(as_bytes(pickle).first(size), {}, &fold_handler).has_value()) << size;
   }
 }
 
-TEST(Folder, IsNotAskedAboutAnInstanceThatIsReferredToAgain) {
+TEST(FoldHandler, IsNotAskedAboutAnInstanceThatIsReferredToAgain) {
   const std::string by_memo =
       "](cm\nC\n)\x81\x94}\x94(X\x01\x00\x00\x00kK\x07ubh\x00"
       "e.padding"s;
@@ -263,10 +263,10 @@ TEST(Folder, IsNotAskedAboutAnInstanceThatIsReferredToAgain) {
       "](cm\nC\n)\x81"
       "2}(X\x01\x00\x00\x00kK\x07ube.padding"s;
   for (const std::string& pickle : {by_memo, by_duplicate}) {
-    FirstNumber folder;
-    const auto graph = parse(as_bytes(pickle), {}, &folder);
+    FirstNumber fold_handler;
+    const auto graph = parse(as_bytes(pickle), {}, &fold_handler);
     ASSERT_TRUE(graph.has_value());
-    EXPECT_EQ(folder.calls, 0);
+    EXPECT_EQ(fold_handler.calls, 0);
     const Elements elements = graph->elements(graph->root());
     ASSERT_EQ(elements.size(), 2u);
     EXPECT_EQ(elements.front(), *++elements.begin());
@@ -276,15 +276,15 @@ TEST(Folder, IsNotAskedAboutAnInstanceThatIsReferredToAgain) {
 
 // The state's list is put into an older list before the instance is finished: a fold would leave the older list with a
 // dangling element.
-TEST(Folder, IsNotAskedWhileSomethingOlderMayHoldAPartOfTheInstance) {
+TEST(FoldHandler, IsNotAskedWhileSomethingOlderMayHoldAPartOfTheInstance) {
   const std::string pickle =
       "]\x94(cm\nC\n)\x81}(X\x01\x00\x00\x00kK\x07X\x01\x00\x00\x00lh\x00(K\x01K\x02\x86"
       "eubK\x05"
       "e.padding"s;
-  FirstNumber folder;
-  const auto graph = parse(as_bytes(pickle), {}, &folder);
+  FirstNumber fold_handler;
+  const auto graph = parse(as_bytes(pickle), {}, &fold_handler);
   ASSERT_TRUE(graph.has_value());
-  EXPECT_EQ(folder.calls, 0);
+  EXPECT_EQ(fold_handler.calls, 0);
   const Elements elements = graph->elements(graph->root());
   ASSERT_EQ(elements.size(), 3u);
   EXPECT_EQ(integers(*graph, elements.front()), (std::vector<std::int64_t>{1, 2}));

@@ -24,7 +24,7 @@ enum class Kind : std::uint8_t {
   kCall,        // callable(*arguments), then perhaps a state and items set on the result
   kInstance,    // callable.__new__(callable, *arguments), then perhaps a state and items
   kPersistent,  // persistent_id(): the container's id of an object stored outside the pickle
-  kFolded,      // the number that a Folder made of an instance: folded()
+  kFolded,      // the number that a FoldHandler made of an instance: folded()
 };
 
 class Graph;

@@ -19,9 +19,9 @@ namespace cairn::pickle {
 
 class Recogniser {
  public:
-  // Without a folder the recogniser learns nothing and finds nothing.
-  Recogniser(const Graph& graph, const OpcodeScan& scan, const ZeroedArray<Node>& memo, Folder* folder)
-      : graph_(graph), scan_(scan), memo_(memo), folder_(folder) {}
+  // Without a fold handler the recogniser learns nothing and finds nothing.
+  Recogniser(const Graph& graph, const OpcodeScan& scan, const ZeroedArray<Node>& memo, FoldHandler* fold_handler)
+      : graph_(graph), scan_(scan), memo_(memo), fold_handler_(fold_handler) {}
 
   // The opcodes of an object begin at `at`. `place` is the object's place in the arena, `memoized` the number of memo
   // entries before the object.
@@ -49,7 +49,7 @@ class Recogniser {
     const auto* found = stencils_.find([&](const auto& entry) {
       if (!(entry.note.callable == callable) || !fill(entry.stencil, place)) return false;
       if (!scan_.is_any_used(memoized, entry.note.memoized)) {
-        folded = folder_->fold_like(entry.note.folded, fillings(entry.stencil));
+        folded = fold_handler_->fold_like(entry.note.folded, fillings(entry.stencil));
       }
       return true;
     });
@@ -73,8 +73,8 @@ class Recogniser {
     };
     const auto accept = [&](const Stencil& stencil) {
       const std::byte* at = begin_;
-      const bool is_told = fill(stencil, at) && folder_->is_told_by(folded, fillings(stencil));
-      return is_told ? std::optional(Earlier{callable, folded, memoized}) : std::nullopt;
+      const bool is_determined = fill(stencil, at) && fold_handler_->is_determined_by(folded, fillings(stencil));
+      return is_determined ? std::optional(Earlier{callable, folded, memoized}) : std::nullopt;
     };
     stencils_.learn(begin_, end, input_end(), is_alike, accept);
   }
@@ -100,7 +100,7 @@ class Recogniser {
   const Graph& graph_;
   const OpcodeScan& scan_;
   const ZeroedArray<Node>& memo_;
-  Folder* folder_;
+  FoldHandler* fold_handler_;
   std::size_t place_ = 0;  // 0: no object is begun
   const std::byte* begin_ = nullptr;
   std::size_t memoized_before_ = 0;

@@ -63,10 +63,10 @@ class StagedSample {
 
   // Acts as the trainer's threads between begin() and staged().
   void stage() {
-    const manifest::ItemExtent& extent = layout_->files.front().index.items.front().extent;
+    const manifest::ItemRange& range = layout_->files.front().index.items.front().range;
     const auto value = static_cast<float>(number_);
-    for (std::uint64_t at = 0; at < extent.payload_length; at += sizeof value) {
-      std::memcpy(arena_->bytes().data() + extent.payload_offset + at, &value, sizeof value);
+    for (std::uint64_t at = 0; at < range.payload_length; at += sizeof value) {
+      std::memcpy(arena_->bytes().data() + range.payload_offset + at, &value, sizeof value);
     }
   }
 
@@ -153,8 +153,8 @@ inline int checkpoint_in(const std::filesystem::path& directory) {
     const auto opened = storage->open(file.name, false).value();
     const auto trailer = manifest::read_trailer(*opened).value();
     if (opened->size() != file.size || !trailer || trailer->save_id() != now.record->save_id) return -1;
-    std::vector<float> elements(trailer->extent(0).payload_length / sizeof(float));
-    EXPECT_TRUE(opened->read_at(trailer->extent(0).payload_offset, std::as_writable_bytes(std::span(elements))));
+    std::vector<float> elements(trailer->range(0).payload_length / sizeof(float));
+    EXPECT_TRUE(opened->read_at(trailer->range(0).payload_offset, std::as_writable_bytes(std::span(elements))));
     const auto wrong = [&](float element) { return element != static_cast<float>(now.record->save_number); };
     if (elements.empty() || std::any_of(elements.begin(), elements.end(), wrong)) return -1;
   }

@@ -1,4 +1,4 @@
-// MetadataFolder: the small objects of `.metadata` (a few per chunk) as compact records. Objects are folded while the
+// MetadataRecords: the small objects of `.metadata` (a few per chunk) as compact records. Objects are folded while the
 // pickle is being read: a graph of half a million objects never lies in memory.
 //
 // One thread at a time. Folds only objects in exactly torch's form. All other objects stay in the graph, and
@@ -37,13 +37,13 @@ struct LocationRecord {
   std::int64_t length = 0;
 };
 
-class MetadataFolder final : public pickle::Folder, public pickle::Resolver {
+class MetadataRecords final : public pickle::FoldHandler, public pickle::Resolver {
  public:
   // `input_bytes` is the size of the pickle: reserves memory for the expected number of records.
-  explicit MetadataFolder(std::size_t input_bytes);
+  explicit MetadataRecords(std::size_t input_bytes);
 
   std::optional<std::uint64_t> fold(const pickle::Graph& graph, pickle::Node instance) override;
-  bool is_told_by(std::uint64_t folded, std::span<const pickle::Filling> fillings) const override;
+  bool is_determined_by(std::uint64_t folded, std::span<const pickle::Filling> fillings) const override;
   std::optional<std::uint64_t> fold_like(std::uint64_t folded, std::span<const pickle::Filling> fillings) override;
   // Turns a folded object back into its Value, for a folded object inside an attribute of the metadata that the catalog
   // keeps as is.
@@ -54,7 +54,7 @@ class MetadataFolder final : public pickle::Folder, public pickle::Resolver {
   NameTable& paths() noexcept { return paths_; }
 
   // The record to which `node` was folded; nullopt if `node` was not folded, or to a record of another kind. The spans
-  // live as long as the folder.
+  // live as long as this object.
   std::optional<ChunkNumbers> chunk(const pickle::Graph& graph, pickle::Node node) const;
   std::optional<IndexRecord> index(const pickle::Graph& graph, pickle::Node node) const;
   std::optional<LocationRecord> location(const pickle::Graph& graph, pickle::Node node) const;

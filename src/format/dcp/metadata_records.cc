@@ -1,4 +1,4 @@
-#include "format/dcp/metadata_folder.h"
+#include "format/dcp/metadata_records.h"
 
 #include <algorithm>
 #include <limits>
@@ -43,14 +43,14 @@ constexpr std::size_t kBytesPerChunk = 128;
 
 }  // namespace
 
-MetadataFolder::MetadataFolder(std::size_t input_bytes) {
+MetadataRecords::MetadataRecords(std::size_t input_bytes) {
   const std::size_t chunks = input_bytes / kBytesPerChunk;
   numbers_.reserve(6 * chunks);
   indices_.reserve(chunks);
   locations_.reserve(chunks);
 }
 
-MetadataFolder::Class MetadataFolder::class_of(const Graph& graph, Node callable) {
+MetadataRecords::Class MetadataRecords::class_of(const Graph& graph, Node callable) {
   const std::size_t number = graph.global_index(callable);
   if (number >= classes_.size()) classes_.resize(number + 1, Class::kUnknown);
   Class& known = classes_[number];
@@ -67,7 +67,7 @@ MetadataFolder::Class MetadataFolder::class_of(const Graph& graph, Node callable
   return known;
 }
 
-bool MetadataFolder::is_field(const Graph& graph, Node key, Field field) {
+bool MetadataRecords::is_field(const Graph& graph, Node key, Field field) {
   Node& seen = field_nodes_[static_cast<std::size_t>(field)];
   if (key == seen) return true;
   if (graph.text_if(key) != kFieldNames[static_cast<std::size_t>(field)]) return false;
@@ -76,8 +76,8 @@ bool MetadataFolder::is_field(const Graph& graph, Node key, Field field) {
 }
 
 template <std::size_t Count>
-bool MetadataFolder::take_fields(const Graph& graph, const pickle::Elements& state,
-                                 const std::array<Field, Count>& fields, std::array<Node, Count>& values) {
+bool MetadataRecords::take_fields(const Graph& graph, const pickle::Elements& state,
+                                  const std::array<Field, Count>& fields, std::array<Node, Count>& values) {
   if (state.size() != 2 * Count) return false;
   auto element = state.begin();
   for (std::size_t i = 0; i < Count; ++i) {
@@ -89,7 +89,7 @@ bool MetadataFolder::take_fields(const Graph& graph, const pickle::Elements& sta
   return true;
 }
 
-std::optional<std::uint64_t> MetadataFolder::fold(const Graph& graph, Node instance) {
+std::optional<std::uint64_t> MetadataRecords::fold(const Graph& graph, Node instance) {
   const Class kind = class_of(graph, graph.callable(instance));
   const Node state = graph.state(instance);
   if (kind == Class::kOther || !graph.is(state, Kind::kDict)) return std::nullopt;
@@ -100,7 +100,7 @@ std::optional<std::uint64_t> MetadataFolder::fold(const Graph& graph, Node insta
 }
 
 // On failure numbers_ is unchanged.
-bool MetadataFolder::append_shape(const Graph& graph, Node node) {
+bool MetadataRecords::append_shape(const Graph& graph, Node node) {
   const std::optional<std::span<const Node>> shape = graph.shape(node);
   if (!shape || shape->size() > kDimensionsFoldedMax) return false;
   const std::size_t before = numbers_.size();
@@ -115,7 +115,7 @@ bool MetadataFolder::append_shape(const Graph& graph, Node node) {
   return true;
 }
 
-std::optional<std::uint64_t> MetadataFolder::fold_chunk(const Graph& graph, const pickle::Elements& state) {
+std::optional<std::uint64_t> MetadataRecords::fold_chunk(const Graph& graph, const pickle::Elements& state) {
   std::array<Node, 2> values;
   if (!take_fields(graph, state, std::array{Field::kOffsets, Field::kSizes}, values)) return std::nullopt;
   const std::size_t before = numbers_.size();
@@ -128,7 +128,7 @@ std::optional<std::uint64_t> MetadataFolder::fold_chunk(const Graph& graph, cons
   return make_folded(Folded::kChunk, make_range(before, 2 * dimensions));
 }
 
-std::optional<std::uint64_t> MetadataFolder::fold_index(const Graph& graph, const pickle::Elements& state) {
+std::optional<std::uint64_t> MetadataRecords::fold_index(const Graph& graph, const pickle::Elements& state) {
   std::array<Node, 3> all;  // the three fields of a tensor's index
   std::array<Node, 2> two;
   const bool is_tensor = take_fields(graph, state, std::array{Field::kFqn, Field::kIndex, Field::kOffset}, all);
@@ -154,7 +154,7 @@ std::optional<std::uint64_t> MetadataFolder::fold_index(const Graph& graph, cons
   return make_folded(Folded::kIndex, indices_.size() - 1);
 }
 
-std::optional<std::uint64_t> MetadataFolder::fold_location(const Graph& graph, const pickle::Elements& state) {
+std::optional<std::uint64_t> MetadataRecords::fold_location(const Graph& graph, const pickle::Elements& state) {
   std::array<Node, 3> values;
   if (!take_fields(graph, state, std::array{Field::kRelativePath, Field::kOffset, Field::kLength}, values))
     return std::nullopt;
@@ -195,7 +195,7 @@ bool is_value(std::string_view text, std::string_view expected) {
 // Every number and every text of the object's opcodes ends up in the object, and the object has no further numbers. If
 // the counts agree, the fillings therefore hold all of the object's numbers. A name may be missing from the fillings:
 // then the name is a reference to an earlier text, and equal in every object that the stencil matches.
-bool MetadataFolder::is_told_by(std::uint64_t folded, std::span<const Filling> fillings) const {
+bool MetadataRecords::is_determined_by(std::uint64_t folded, std::span<const Filling> fillings) const {
   const std::uint64_t rest = folded >> kFoldedBits;
   if (what_is(folded) == Folded::kChunk) return are_numbers(fillings, numbers_at(rest));
   const std::optional<std::string_view> text = take_text(fillings);
@@ -211,13 +211,13 @@ bool MetadataFolder::is_told_by(std::uint64_t folded, std::span<const Filling> f
          are_numbers(fillings.subspan(1), numbers_at(index.offsets));
 }
 
-std::uint64_t MetadataFolder::append_numbers(std::span<const Filling> fillings) {
+std::uint64_t MetadataRecords::append_numbers(std::span<const Filling> fillings) {
   const std::size_t before = numbers_.size();
   for (const Filling& filling : fillings) numbers_.push_back(filling.number);
   return make_range(before, fillings.size());
 }
 
-std::optional<std::uint64_t> MetadataFolder::fold_like(std::uint64_t folded, std::span<const Filling> fillings) {
+std::optional<std::uint64_t> MetadataRecords::fold_like(std::uint64_t folded, std::span<const Filling> fillings) {
   const std::uint64_t rest = folded >> kFoldedBits;
   if (what_is(folded) != Folded::kChunk) {
     if (what_is(folded) == Folded::kIndex) return fold_index_like(indices_[rest], fillings);
@@ -231,7 +231,7 @@ std::optional<std::uint64_t> MetadataFolder::fold_like(std::uint64_t folded, std
   return make_folded(Folded::kChunk, append_numbers(fillings));
 }
 
-std::optional<std::uint64_t> MetadataFolder::fold_index_like(StoredIndex earlier, std::span<const Filling> fillings) {
+std::optional<std::uint64_t> MetadataRecords::fold_index_like(StoredIndex earlier, std::span<const Filling> fillings) {
   const std::optional<std::string_view> text = take_text(fillings);
   // A hole matches a number as well as a text: a text may be missing and a number be surplus.
   if (fillings.size() != 1 + numbers_at(earlier.offsets).size() || !are_all_numbers(fillings)) return std::nullopt;
@@ -242,16 +242,16 @@ std::optional<std::uint64_t> MetadataFolder::fold_index_like(StoredIndex earlier
   return make_folded(Folded::kIndex, indices_.size() - 1);
 }
 
-std::span<const std::int64_t> MetadataFolder::numbers_at(std::uint64_t range) const {
+std::span<const std::int64_t> MetadataRecords::numbers_at(std::uint64_t range) const {
   return std::span(numbers_).subspan(range >> kRangeBits, range & ((1u << kRangeBits) - 1));
 }
 
-std::optional<ChunkNumbers> MetadataFolder::chunk(const Graph& graph, Node node) const {
+std::optional<ChunkNumbers> MetadataRecords::chunk(const Graph& graph, Node node) const {
   if (!graph.is(node, Kind::kFolded) || what_is(graph.folded(node)) != Folded::kChunk) return std::nullopt;
   return numbers_at(graph.folded(node) >> kFoldedBits);
 }
 
-std::optional<IndexRecord> MetadataFolder::index(const Graph& graph, Node node) const {
+std::optional<IndexRecord> MetadataRecords::index(const Graph& graph, Node node) const {
   if (!graph.is(node, Kind::kFolded) || what_is(graph.folded(node)) != Folded::kIndex) return std::nullopt;
   const StoredIndex& stored = indices_[graph.folded(node) >> kFoldedBits];
   IndexRecord record{stored.name, std::nullopt, std::nullopt};
@@ -260,7 +260,7 @@ std::optional<IndexRecord> MetadataFolder::index(const Graph& graph, Node node) 
   return record;
 }
 
-std::optional<LocationRecord> MetadataFolder::location(const Graph& graph, Node node) const {
+std::optional<LocationRecord> MetadataRecords::location(const Graph& graph, Node node) const {
   if (!graph.is(node, Kind::kFolded) || what_is(graph.folded(node)) != Folded::kLocation) return std::nullopt;
   return locations_[graph.folded(node) >> kFoldedBits];
 }
@@ -291,7 +291,7 @@ Value instance_value(std::string_view module, std::string_view name, Dict state)
 
 }  // namespace
 
-Result<std::optional<Value>> MetadataFolder::resolve(const Graph& graph, Node node, ByteBudget& budget) {
+Result<std::optional<Value>> MetadataRecords::resolve(const Graph& graph, Node node, ByteBudget& budget) {
   // Of an instance with three attributes, two of which are shapes.
   constexpr std::uint64_t kInstanceBytes = 3 * sizeof(Object) + 12 * sizeof(Value) + 256;
   Dict state;
