@@ -9,12 +9,12 @@ namespace cairn::python {
 namespace {
 
 // Addresses: [begin, end).
-struct Stretch {
+struct MemoryRange {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
 };
 
-Stretch stretch_of(const TensorView& view) {
+MemoryRange range_of(const TensorView& view) {
   const auto begin = reinterpret_cast<std::uintptr_t>(view.data);
   std::int64_t last = 0;  // element, counted from the first; torch has no negative strides
   for (std::size_t i = 0; i < view.sizes.size(); ++i) {
@@ -32,7 +32,7 @@ std::vector<std::string> HeldStorages::keys_of_moved(const StateDict& state) con
     const Entry& entry = state.entries().at(index);
     const auto* tensor = std::get_if<TensorEntry>(&entry.content);
     if (tensor == nullptr) continue;
-    const Stretch needed = stretch_of(tensor->local);
+    const MemoryRange needed = range_of(tensor->local);
     if (needed.begin == needed.end) continue;
     const auto begin = nb::cast<std::uintptr_t>(storage.attr("data_ptr")());
     const auto bytes = nb::cast<std::uintptr_t>(storage.attr("nbytes")());

@@ -33,7 +33,7 @@
 #include "os/call_within.h"
 #include "os/process_identity.h"
 #include "os/umask.h"
-#include "staging/still_copy.h"
+#include "staging/snapshot_copy.h"
 #include "storage/open_directory.h"
 
 namespace cairn::checkpointer {

@@ -17,7 +17,7 @@
 #include "checkpointer/save_items.h"
 #include "checkpointer/staged_plan.h"
 #include "staging/arena_pool.h"
-#include "staging/still_copy.h"
+#include "staging/snapshot_copy.h"
 #include "writer/save_writer.h"
 
 namespace cairn::checkpointer {

@@ -84,10 +84,9 @@ struct Round {
 };
 
 // The shared state of the group. Thread-safe.
-class MeetingPlace {
+class Rendezvous {
  public:
-  MeetingPlace(std::size_t size, std::optional<std::chrono::milliseconds> timeout)
-      : timeout_(timeout), members_(size) {}
+  Rendezvous(std::size_t size, std::optional<std::chrono::milliseconds> timeout) : timeout_(timeout), members_(size) {}
 
   std::size_t size() const { return members_.size(); }
 
@@ -161,14 +160,14 @@ class MeetingPlace {
 
 class LocalRank final : public Collectives {
  public:
-  LocalRank(std::shared_ptr<MeetingPlace> place, std::size_t rank)
-      : place_(std::move(place)), rank_(rank), guard_(place_->size()) {}
-  ~LocalRank() override { place_->leave(rank_, "its object was destroyed"); }
+  LocalRank(std::shared_ptr<Rendezvous> rendezvous, std::size_t rank)
+      : rendezvous_(std::move(rendezvous)), rank_(rank), guard_(rendezvous_->size()) {}
+  ~LocalRank() override { rendezvous_->leave(rank_, "its object was destroyed"); }
   LocalRank(const LocalRank&) = delete;
   LocalRank& operator=(const LocalRank&) = delete;
 
   std::size_t rank() const override { return rank_; }
-  std::size_t size() const override { return place_->size(); }
+  std::size_t size() const override { return rendezvous_->size(); }
 
   Result<Messages> gather(std::string bytes, std::size_t root) override {
     return call({Operation::kGather, root}, one(std::move(bytes)));
@@ -200,13 +199,13 @@ class LocalRank final : public Collectives {
     auto result = guard_.run(call.root, [&]() -> Result<Messages> {
       const bool scatters = call.operation == Operation::kScatter && call.root == rank_;
       if (scatters && messages.size() != size()) return coordination::wrong_message_count(size(), messages.size());
-      return place_->call(rank_, call, std::move(messages));
+      return rendezvous_->call(rank_, call, std::move(messages));
     });
-    if (!result) place_->leave(rank_, result.error().what());  // 5.
+    if (!result) rendezvous_->leave(rank_, result.error().what());  // 5.
     return result;
   }
 
-  const std::shared_ptr<MeetingPlace> place_;  // owned by all ranks of the group
+  const std::shared_ptr<Rendezvous> rendezvous_;  // owned by all ranks of the group
   const std::size_t rank_;
   coordination::CallGuard guard_;
 };
@@ -215,9 +214,9 @@ class LocalRank final : public Collectives {
 
 std::vector<std::unique_ptr<Collectives>> make_local_group(std::size_t rank_count,
                                                            std::optional<std::chrono::milliseconds> timeout) {
-  const auto place = std::make_shared<MeetingPlace>(rank_count, timeout);
+  const auto rendezvous = std::make_shared<Rendezvous>(rank_count, timeout);
   std::vector<std::unique_ptr<Collectives>> ranks;
-  for (std::size_t rank = 0; rank < rank_count; ++rank) ranks.push_back(std::make_unique<LocalRank>(place, rank));
+  for (std::size_t rank = 0; rank < rank_count; ++rank) ranks.push_back(std::make_unique<LocalRank>(rendezvous, rank));
   return ranks;
 }
 

@@ -19,9 +19,9 @@ namespace {
 constexpr std::chrono::milliseconds kPollInterval{20};
 
 // The state shared by the workers and the caller.
-class Crew {
+class ThreadTeam {
  public:
-  explicit Crew(std::size_t size) : running_(size) {}
+  explicit ThreadTeam(std::size_t size) : running_(size) {}
 
   void finish(Result<void> result) {
     const std::lock_guard lock(mutex_);
@@ -68,22 +68,22 @@ class Crew {
   StopFlag stop_;
 };
 
-void start_workers(Crew& crew, std::size_t thread_count,
+void start_workers(ThreadTeam& team, std::size_t thread_count,
                    const std::function<Result<void>(std::size_t, StopFlag&)>& work,
                    std::vector<std::jthread>& threads) {
   for (std::size_t worker = 0; worker < thread_count; ++worker) {
-    const auto body = [&crew, &work, worker] {
+    const auto body = [&team, &work, worker] {
       try {
-        crew.finish(work(worker, crew.stop()));
+        team.finish(work(worker, team.stop()));
       } catch (const std::exception& exception) {
-        crew.finish(Error(ErrorCode::kInternal, std::string("a worker failed: ") + exception.what()));
+        team.finish(Error(ErrorCode::kInternal, std::string("a worker failed: ") + exception.what()));
       }
     };
     Result<std::jthread> started = start_thread<std::jthread>("to work", body);
     if (started) {
       threads.push_back(std::move(*started));
     } else {  // no more threads: the running threads can do the work
-      crew.finish(threads.empty() ? Result<void>(std::move(started).error()) : Result<void>());
+      team.finish(threads.empty() ? Result<void>(std::move(started).error()) : Result<void>());
     }
   }
 }
@@ -97,13 +97,13 @@ std::size_t useful_thread_count() {
 
 Result<void> run_parallel(std::size_t thread_count, const std::function<bool()>& interrupted,
                           const std::function<Result<void>(std::size_t, StopFlag&)>& work) {
-  Crew crew(thread_count);
+  ThreadTeam team(thread_count);
   std::vector<std::jthread> threads;
   threads.reserve(thread_count);
-  start_workers(crew, thread_count, work, threads);
-  crew.wait(interrupted);
+  start_workers(team, thread_count, work, threads);
+  team.wait(interrupted);
   threads.clear();
-  return std::move(crew).result();
+  return std::move(team).result();
 }
 
 }  // namespace cairn::os

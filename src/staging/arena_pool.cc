@@ -52,8 +52,9 @@ class MemoryWait {
 
 }  // namespace
 
-struct ArenaPool::Shelf {
-  Shelf(std::size_t count, std::shared_ptr<const os::MemoryLimits> heeded, std::chrono::milliseconds between_looks)
+struct ArenaPool::SharedState {
+  SharedState(std::size_t count, std::shared_ptr<const os::MemoryLimits> heeded,
+              std::chrono::milliseconds between_looks)
       : generations(count), limits(std::move(heeded)), look_interval(between_looks) {
     free.reserve(count);
   }
@@ -187,19 +188,19 @@ struct ArenaPool::Shelf {
 
 ArenaPool::ArenaPool(std::size_t generations, std::shared_ptr<const os::MemoryLimits> limits,
                      std::chrono::milliseconds look_interval)
-    : shelf_(std::make_shared<Shelf>(std::max<std::size_t>(generations, 1), std::move(limits), look_interval)) {}
+    : shared_(std::make_shared<SharedState>(std::max<std::size_t>(generations, 1), std::move(limits), look_interval)) {}
 
-// The deleter of the borrowers' pointer owns the arena; the last borrower's release returns the arena to the shelf.
+// The deleter of the borrowers' pointer owns the arena; the last borrower's release returns the arena to the shared.
 std::shared_ptr<Arena> ArenaPool::lend(std::shared_ptr<Arena> arena) const {
   Arena* const lent = arena.get();
   return std::shared_ptr<Arena>(
-      lent, [shelf = shelf_, arena = std::move(arena)](Arena*) mutable { shelf->put_back(std::move(arena)); });
+      lent, [shared = shared_, arena = std::move(arena)](Arena*) mutable { shared->put_back(std::move(arena)); });
 }
 
 Result<std::shared_ptr<Arena>> ArenaPool::take(std::optional<std::uint64_t> bytes,
                                                const std::function<bool()>& interrupted,
                                                std::optional<std::chrono::milliseconds> memory_wait_max) {
-  CAIRN_TRY_ASSIGN(std::shared_ptr<Arena> arena, shelf_->take(bytes, interrupted, MemoryWait(memory_wait_max)));
+  CAIRN_TRY_ASSIGN(std::shared_ptr<Arena> arena, shared_->take(bytes, interrupted, MemoryWait(memory_wait_max)));
   return lend(std::move(arena));
 }
 
@@ -208,21 +209,21 @@ Result<void> ArenaPool::fit(std::shared_ptr<Arena>& arena, std::uint64_t bytes,
                             std::optional<std::chrono::milliseconds> memory_wait_max) {
   MemoryWait wait(memory_wait_max);
   {
-    const std::lock_guard lock(shelf_->mutex);
-    Result<void> room = shelf_->expect_room(arena.get(), shelf_->needed_for(arena.get(), bytes));
+    const std::lock_guard lock(shared_->mutex);
+    Result<void> room = shared_->expect_room(arena.get(), shared_->needed_for(arena.get(), bytes));
     if (room) return arena->fit(bytes);
     if (room.error().code() != ErrorCode::kNoSpace) return room;
     wait.note(std::move(room).error());
   }
   arena.reset();  // the memory of the returned arena may suffice
-  CAIRN_TRY_ASSIGN(std::shared_ptr<Arena> other, shelf_->take(bytes, interrupted, std::move(wait)));
+  CAIRN_TRY_ASSIGN(std::shared_ptr<Arena> other, shared_->take(bytes, interrupted, std::move(wait)));
   arena = lend(std::move(other));
   return {};
 }
 
 std::size_t ArenaPool::arena_count() const {
-  const std::lock_guard lock(shelf_->mutex);
-  return shelf_->made;
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->made;
 }
 
 }  // namespace cairn::staging

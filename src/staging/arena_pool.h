@@ -49,10 +49,10 @@ class ArenaPool {
   std::size_t arena_count() const;
 
  private:
-  struct Shelf;
+  struct SharedState;
   std::shared_ptr<Arena> lend(std::shared_ptr<Arena> arena) const;
 
-  std::shared_ptr<Shelf> shelf_;
+  std::shared_ptr<SharedState> shared_;
 };
 
 }  // namespace cairn::staging

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "staging/still_copy.h"
+#include "staging/snapshot_copy.h"
 
 namespace cairn::staging {
 namespace {
@@ -151,7 +151,7 @@ TEST(SourceSamples, CompareBytesOfStridedTensorsAndOfNaNs) {
   }
 }
 
-TEST(StillCopy, IsNotStagedUntilItIsConfirmed) {
+TEST(SnapshotCopy, IsNotStagedUntilItIsConfirmed) {
   const std::vector<float> memory(100, 1.0F);
   const TensorView view = TensorView::contiguous(memory.data(), DType::kFloat32, {100});
   const std::vector<CopyItem> items{{&view, {}, 0, "t"}};

@@ -1,4 +1,4 @@
-#include "staging/still_copy.h"
+#include "staging/snapshot_copy.h"
 
 #include <algorithm>
 #include <atomic>
@@ -90,9 +90,9 @@ std::uint64_t begin_of(std::span<const CopyItem> items, const Portion& portion) 
 }
 
 // The copying of one call, shared by all of its threads.
-class StillCopy {
+class SnapshotCopy {
  public:
-  StillCopy(Arena& arena, std::span<const CopyItem> items, const SourceSamples* samples)
+  SnapshotCopy(Arena& arena, std::span<const CopyItem> items, const SourceSamples* samples)
       : arena_(arena), items_(items), samples_(samples) {}
 
   void copy(const Portion& portion) {
@@ -135,10 +135,10 @@ Result<void> copy_into(Arena& arena, std::span<const CopyItem> items, const Copy
     if (index == 0) return std::uint64_t{0};
     return index < portions.size() ? begin_of(items, portions[index]) : options.arena_bytes;
   };
-  StillCopy still_copy(arena, items, options.samples);
+  SnapshotCopy snapshot_copy(arena, items, options.samples);
   const auto copy = [&](std::size_t index) -> Result<void> {
     CAIRN_TRY(arena.make_present(begin_at(index), begin_at(index + 1) - begin_at(index)));
-    still_copy.copy(portions[index]);
+    snapshot_copy.copy(portions[index]);
     const std::uint64_t done = progress.mark(index);
     if (done < portions.size()) arena.note_staged(begin_at(done));
     return {};
@@ -160,7 +160,7 @@ Result<void> copy_into(Arena& arena, std::span<const CopyItem> items, const Copy
   }
   if (portions.empty()) CAIRN_TRY(arena.make_present(0, options.arena_bytes));
   arena.note_present(options.arena_bytes);
-  CAIRN_TRY(still_copy.expect_whole());
+  CAIRN_TRY(snapshot_copy.expect_whole());
   if (options.confirm) CAIRN_TRY(options.confirm());
   arena.note_staged(Arena::kAll);
   return {};

@@ -1,4 +1,4 @@
-#include "staging/still_copy.h"
+#include "staging/snapshot_copy.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ std::vector<float> staged(const Arena& arena, std::uint64_t offset, std::size_t 
   return values;
 }
 
-TEST(StillCopy, PutsEveryItemInItsPlaceWhateverTheThreads) {
+TEST(SnapshotCopy, PutsEveryItemInItsPlaceWhateverTheThreads) {
   const std::vector<float> large = counting(3'000'001);  // several portions, the last one short
   const std::vector<float> matrix = counting(1500 * 2000);
   const std::vector<float> small = counting(3);
@@ -56,7 +56,7 @@ TEST(StillCopy, PutsEveryItemInItsPlaceWhateverTheThreads) {
   }
 }
 
-TEST(StillCopy, StopsWhenInterrupted) {
+TEST(SnapshotCopy, StopsWhenInterrupted) {
   const std::vector<float> values = counting(8'000'000);
   const TensorView view = TensorView::contiguous(values.data(), DType::kFloat32, {8'000'000});
   const std::vector<CopyItem> items(1, {&view, {}, 0});
