@@ -190,7 +190,7 @@ ArenaPool::ArenaPool(std::size_t generations, std::shared_ptr<const os::MemoryLi
                      std::chrono::milliseconds look_interval)
     : shared_(std::make_shared<SharedState>(std::max<std::size_t>(generations, 1), std::move(limits), look_interval)) {}
 
-// The deleter of the borrowers' pointer owns the arena; the last borrower's release returns the arena to the shared.
+// The deleter of the borrowers' pointer owns the arena; the last borrower's release returns the arena to the pool.
 std::shared_ptr<Arena> ArenaPool::lend(std::shared_ptr<Arena> arena) const {
   Arena* const lent = arena.get();
   return std::shared_ptr<Arena>(
