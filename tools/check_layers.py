@@ -1,11 +1,13 @@
 """Fails when src/ includes more than src/LAYERS allows, or cli/ and python/ more than the public headers."""
 
+import ast
 import re
 import sys
 from pathlib import Path
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 SOURCES = {".h", ".cc"}
+ENGINE = "_engine"  # the extension module, which any module of the package may import
 
 
 class Layers:
@@ -87,11 +89,78 @@ def check_outside(root: Path, layers: Layers) -> list[str]:
     return problems
 
 
+def check_python(root: Path, layers: Layers) -> list[str]:
+    """Problems with the imports of the modules under python/cairn, at any depth and also for type checkers only."""
+    problems = list(layers.problems)
+    used: dict[str, set[str]] = {unit: set() for unit in layers.uses}
+    imports: dict[str, set[str]] = {}  # of modules, by the module that imports them
+    package = root / "python" / "cairn"
+    for path in sorted(package.rglob("*.py")):
+        module = module_of(path.relative_to(package))
+        unit = module.split(".")[0]
+        imports[module] = imported_modules(path, package)
+        if module in {"", "__main__"}:
+            continue
+        if unit not in layers.uses:
+            problems.append(f"python/cairn: '{unit}' is not in LAYERS")
+            continue
+        for name in sorted(imports[module]):
+            other = name.split(".")[0]
+            used[unit].add(other)
+            if other not in layers.uses[unit] | {unit, ENGINE}:
+                problems.append(f"python/cairn: '{module}' may not import '{name or 'cairn'}'")
+    for unit, granted in layers.uses.items():
+        problems += [f"LAYERS: {unit} imports nothing of {name}" for name in sorted(granted - used[unit])]
+    return problems + circles(imports)
+
+
+def module_of(path: Path) -> str:
+    """The module of a file, below the package: "" for the package itself."""
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(path: Path, package: Path) -> set[str]:
+    """The modules of the package that a file imports by statements, below the package."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == package.name}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package.name:
+            for alias in node.names:
+                place = package.joinpath(*str(node.module).split(".")[1:], alias.name)
+                is_module = place.with_suffix(".py").exists() or place.is_dir() or alias.name == ENGINE
+                found.add(f"{node.module}.{alias.name}" if is_module else str(node.module))
+    return {name.partition(".")[2] for name in found}
+
+
+def circles(imports: dict[str, set[str]]) -> list[str]:
+    """A problem for each circle of modules that import one another."""
+    problems = []
+    done: set[str] = set()
+
+    def visit(module: str, path: list[str]) -> None:
+        if module in path:
+            problems.append("python/cairn: a circle of imports: " + " -> ".join([*path[path.index(module) :], module]))
+        elif module not in done:
+            for other in sorted(imports.get(module, ())):
+                visit(other, [*path, module])
+            done.add(module)
+
+    for module in sorted(imports):
+        visit(module, [])
+    return problems
+
+
 def main() -> int:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
     layers = Layers((root / "src" / "LAYERS").read_text())
     problems = check_src(root, layers) + check_outside(root, layers)
-    print("\n".join(problems) or f"layers ok: {len(layers.uses)} folders")
+    units = Layers((root / "python" / "LAYERS").read_text())
+    problems += check_python(root, units)
+    print(
+        "\n".join(problems) or f"layers ok: {len(layers.uses)} folders, {len(units.uses)} parts of the Python package"
+    )
     return 1 if problems else 0
 
 

@@ -17,6 +17,20 @@ cairn/api.h = commit
 isa-l/ > core
 """
 
+PYTHON_LAYERS = """
+errors:
+_ranks: errors
+_calls: errors _ranks
+"""
+PYTHON_FILES = {
+    "python/cairn/__init__.py": "from cairn._calls import save\n",
+    "python/cairn/errors.py": "from cairn import _engine\n",
+    "python/cairn/_ranks/__init__.py": "",
+    "python/cairn/_ranks/ranks.py": "from cairn.errors import Error\n",
+    "python/cairn/_calls/__init__.py": "",
+    "python/cairn/_calls/save.py": "def save():\n    from cairn import errors\n    from cairn._ranks import ranks\n",
+}
+
 
 def run(checker: str, root: Path) -> tuple[int, str]:
     command = [sys.executable, str(ROOT / "tools" / checker), str(root)]
@@ -25,7 +39,7 @@ def run(checker: str, root: Path) -> tuple[int, str]:
 
 
 def plant(root: Path, files: dict[str, str]) -> Path:
-    for name, text in {"src/LAYERS": LAYERS, **files}.items():
+    for name, text in {"src/LAYERS": LAYERS, "python/LAYERS": PYTHON_LAYERS, **PYTHON_FILES, **files}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
@@ -39,7 +53,7 @@ def test_a_tree_in_order_passes(tmp_path: Path) -> None:
         "src/commit/save.cc": '#include <cairn/api.h>\n#include <cairn/error.h>\n#include "os/fd.h"\n',
     }
     plant(tmp_path, files)
-    assert run("check_layers.py", tmp_path) == (0, "layers ok: 3 folders\n")
+    assert run("check_layers.py", tmp_path) == (0, "layers ok: 3 folders, 3 parts of the Python package\n")
     assert run("check_tree.py", tmp_path) == (0, "tree ok\n")
 
 
@@ -56,6 +70,14 @@ def test_a_tree_in_order_passes(tmp_path: Path) -> None:
         ("cli/main.cc", '#include "core/crc.h"\n', "sees public headers only"),
         ("include/cairn/api.h", '#include "core/crc.h"\n', "a public header includes"),
         ("src/os/fd.cc", '#include "os/testing/disk.h"\n', "is for tests"),
+        ("python/cairn/_ranks/ranks.py", "from cairn._calls.save import save\n", "may not import '_calls.save'"),
+        ("python/cairn/_ranks/ranks.py", "import cairn._calls\n", "'_ranks.ranks' may not import '_calls'"),
+        ("python/cairn/_ranks/ranks.py", "from cairn import save\n", "'_ranks.ranks' may not import 'cairn'"),
+        ("python/cairn/_ranks/ranks.py", "from cairn import errors, _calls\n", "may not import '_calls'"),
+        ("python/cairn/_ranks/ranks.py", "\n", "_ranks imports nothing of errors"),
+        ("python/cairn/drawer.py", "\n", "'drawer' is not in LAYERS"),
+        ("python/cairn/_calls/load.py", "from cairn._calls import load\n", "_calls.load -> _calls.load"),
+        ("python/LAYERS", "errors: _calls\n_calls: errors\n", "errors uses _calls, not listed above it"),
     ],
 )
 def test_a_wrong_include_is_found(tmp_path: Path, file: str, text: str, complaint: str) -> None:
