@@ -9,6 +9,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cairn import _engine
+from cairn._mirror import modules
 from cairn.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
@@ -98,3 +99,7 @@ def _torch() -> Any:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("tensors='torch' needs torch, which is not installed", name=error.name) from error
     return torch
+
+
+if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name
+    __getattr__, __dir__ = modules.names_of(__name__)

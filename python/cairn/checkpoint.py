@@ -4,11 +4,12 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
-from cairn import _engine, _known_objects, arrays
+from cairn import _engine, arrays
 from cairn._directory.location import existing_directory
 from cairn._directory.opening import naming_latest, open_checkpoint
+from cairn._mirror import modules
 from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey
 
 Verify: TypeAlias = Literal["needed", "full", "none"]
@@ -86,6 +87,8 @@ class UnknownObject:
 
 
 def _known_or_unknown(module: str, name: str, by_new: bool, arguments: Any, state: Any, items: Any) -> Any:
+    from cairn import _known_objects  # takes its time, and `import cairn` does not need it
+
     made = _known_objects.make_without_torch(module, name, by_new, arguments, state, items)
     return UnknownObject(module, name, arguments, state, items) if made is NotImplemented else made
 
@@ -265,3 +268,7 @@ def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_l
     with naming_latest(place):
         found = _engine.verify(os.fsencode(place), thread_count, follow_links)
     return VerifyReport(**{**found, "problems": tuple(found["problems"])})
+
+
+if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name
+    __getattr__, __dir__ = modules.names_of(__name__)

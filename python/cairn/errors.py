@@ -6,10 +6,20 @@ built-in one. With torch, ``cairn.save`` and ``cairn.load`` raise subclasses tha
 """
 
 import errno
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from cairn._failures.exception_record import ExceptionRecord
+from cairn._mirror import modules
+
+Frame: TypeAlias = tuple[str, int, str, str]  # file, line, function, source line
+
+
+class ExceptionRecord(NamedTuple):
+    """An exception of a rank as plain data, which other processes can read. All texts are bounded."""
+
+    class_name: str  #: with its module, "builtins.OSError"
+    text: str  #: ``str(exception)``
+    error_number: int  #: errno of an OSError, else 0
+    frames: list[Frame]  #: where it was raised, the outermost call first
 
 
 class Error(Exception):
@@ -31,7 +41,7 @@ class Error(Exception):
     actual: str | None
     #: After a call of several ranks: the failure of each failed rank, and the record of the exception that caused the
     #: failure.
-    causes: list[tuple["Error", "ExceptionRecord | None"]]
+    causes: list[tuple["Error", ExceptionRecord | None]]
 
     def __init__(
         self,
@@ -170,36 +180,5 @@ class InternalError(Error, RuntimeError):
     code = "kInternal"
 
 
-_BY_CODE: dict[str, type[Error]] = {
-    kind.code: kind
-    for kind in (
-        InvalidArgument,
-        MissingKey,
-        NotFound,
-        Corrupt,
-        UnsafeContent,
-        Unsupported,
-        Unavailable,
-        NoSpace,
-        Superseded,
-        Replaced,
-        Cancelled,
-        InternalError,
-    )
-}
-
-
-def from_engine(
-    code: str, message: str, error_number: int, place: dict[str, Any], causes: list[tuple[Error, Any]]
-) -> Error:
-    """Makes the exception for an error of the engine; the engine calls this function. `causes` holds the fields of
-    ExceptionRecords."""
-    from cairn._failures.exception_record import ExceptionRecord  # imports this module
-
-    kind = _BY_CODE.get(code, InternalError)
-    if issubclass(kind, SystemFailure):
-        error: Error = kind(message, error_number=error_number, **place)
-    else:
-        error = kind(message, **place)
-    error.causes = [(cause, None if record is None else ExceptionRecord(*record)) for cause, record in causes]
-    return error
+if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name
+    __getattr__, __dir__ = modules.names_of(__name__)

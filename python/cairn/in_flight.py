@@ -3,10 +3,11 @@
 import math
 import os
 import warnings
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cairn import _engine
 from cairn._directory.location import existing_directory
+from cairn._mirror import modules
 from cairn.errors import InvalidArgument
 from cairn.progress import Progress
 
@@ -101,3 +102,7 @@ def saves_in_flight(root: str | os.PathLike[str]) -> tuple[SaveInFlight, ...]:
             directory,
         ) in _engine.saves_in_flight(os.fsencode(existing_directory(root)))
     )
+
+
+if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name
+    __getattr__, __dir__ = modules.names_of(__name__)

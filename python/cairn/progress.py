@@ -1,6 +1,8 @@
 """The progress of a save."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from cairn._mirror import modules
 
 
 class Progress(NamedTuple):
@@ -13,3 +15,7 @@ class Progress(NamedTuple):
     phase: str
     bytes_written: int  # of this rank's files
     bytes_total: int  # 0 until the total is known
+
+
+if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name
+    __getattr__, __dir__ = modules.names_of(__name__)

@@ -1,5 +1,9 @@
 """The warnings of Cairn: one class per fact that a caller may want to filter or to turn into an error."""
 
+from typing import TYPE_CHECKING
+
+from cairn._mirror import modules
+
 
 class PickleWarning(UserWarning):
     """A saved value can be loaded only with ``allow_pickle=True``."""
@@ -11,3 +15,7 @@ class ConversionWarning(UserWarning):
 
 class DeviceWarning(UserWarning):
     """Tensors inside a value are on the CPU because this process lacks the device from which they were saved."""
+
+
+if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name
+    __getattr__, __dir__ = modules.names_of(__name__)

@@ -49,6 +49,14 @@ OWN = {
 }
 
 
+# Modules that torch has added since 2.13, up to 2.15.
+LATER_MODULES = {"fsspec_filesystem", "protocol"}
+# The modules with files of Cairn's own that mirror a module of torch's.
+MIRRORED = {"_experimental", "filesystem", "staging"}
+HERE = {path.stem for path in (ROOT / "python/cairn").iterdir() if path.suffix == ".py" or path.is_dir()}
+PUBLIC = sorted(name for name in HERE - MIRRORED if not name.startswith("_"))
+
+
 def cairns(module: str) -> str:
     return "cairn" + module.removeprefix(dcp.__name__)
 
@@ -105,6 +113,35 @@ def test_what_is_cairns_own_is_said_once() -> None:
         assert value.__module__ == home
         assert value is not replacements.original(*key)
         assert replacements.original(*key) is getattr(sys.modules[f"{dcp.__name__}.{key[0]}"], key[1])
+
+
+def test_no_module_of_cairns_hides_one_of_torchs() -> None:
+    found = {module.name for module in pkgutil.iter_modules(dcp.__path__)}
+    assert HERE & (found | LATER_MODULES) == MIRRORED
+
+
+def test_a_later_module_of_torchs_shows_through_the_public_module_of_its_name(tmp_path: Path) -> None:
+    """A folder with a module for each public name stands for a later version of torch."""
+    assert {"errors", "warnings", "checkpoint", "arrays", "in_flight", "checkpointer"} <= set(PUBLIC)
+    for name in PUBLIC:
+        (tmp_path / f"{name}.py").write_text("class Later:\n    pass\n")
+    program = """
+        import importlib, sys
+        import torch.distributed.checkpoint as dcp
+        import cairn
+        dcp.__path__.append(sys.argv[1])
+        for name in sys.argv[2:]:
+            ours = importlib.import_module(f"cairn.{name}")
+            assert not hasattr(ours, "nonsense")
+            later = importlib.import_module(f"{dcp.__name__}.{name}").Later
+            assert ours.Later is later and "Later" in dir(ours), name
+        from cairn.errors import Later, NotFound
+    """
+    run(program, str(tmp_path), *PUBLIC)
+
+
+def test_a_name_that_a_public_module_lacks_needs_no_torch() -> None:
+    run(WITHOUT_TORCH + "import cairn.errors\nassert not hasattr(cairn.errors, 'nonsense')")
 
 
 def test_names_that_torch_lacks_are_missing() -> None:

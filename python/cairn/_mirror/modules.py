@@ -4,8 +4,11 @@ For every module of torch's package, Cairn has a module with all names of torch'
 ``torch.distributed.checkpoint.state_dict``, private names and sub-packages included. `replacements.OURS` lists the
 names of Cairn's own objects. All remaining names give torch's objects, looked up at each access.
 
-A module without a file in Cairn is made at its first import. A module with a file (``cairn.filesystem``) holds Cairn's
-own objects, and ends with ``__getattr__, __dir__ = modules.names_of(__name__)`` for the remaining names.
+A module without a file in Cairn is made at its first import. A module with a file (``cairn.filesystem``,
+``cairn.errors``) holds Cairn's own objects, and ends with ``__getattr__, __dir__ = modules.names_of(__name__)``: where
+torch has a module of that name, now or in a later version, torch's names are in Cairn's module too. So no public module
+of Cairn's hides a module of torch's. The modules of Cairn's whose names torch does not have today do this behind ``if
+not TYPE_CHECKING``: a type checker would accept any name in them.
 """
 
 import importlib
@@ -15,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any
 
-from cairn._mirror.replacements import TORCH, originals, own
+from cairn._mirror.replacements import TORCH, imported, originals, own
 
 # Modules of Cairn that are programs, as torch's are: ``python -m cairn.format_utils`` calls the named module's
 # ``main``.
@@ -90,16 +93,26 @@ def _find(module: str) -> ModuleSpec | None:
 
 def _attribute(module: str, theirs: str, name: str) -> Any:
     """Returns the object of Cairn's `module` for `name`, a name of torch's module `theirs`."""
-    if name == "__all__":
-        return _star(importlib.import_module(theirs))
+    if name == "__all__" and (torch_module := _torchs(module, theirs)) is not None:
+        return _star(torch_module)
     if not (name.startswith("__") and name.endswith("__")):  # dunder names describe the module itself
-        torch_module = importlib.import_module(theirs)
+        torch_module = _torchs(module, theirs)
         value = getattr(torch_module, name, _MISSING)
         if value is not _MISSING:
             return _ours_if_any(value)
         if hasattr(torch_module, "__path__") and _find(f"{theirs}.{name}") is not None:
             return importlib.import_module(f"{module}.{name}")  # torch's module has not been imported yet
     raise AttributeError(f"module '{module}' has no attribute '{name}'", name=name, obj=sys.modules[module])
+
+
+def _torchs(module: str, theirs: str) -> ModuleType | None:
+    """Torch's module `theirs`. None if torch has no such module, or if only Cairn's `module` works without torch."""
+    try:
+        return imported(theirs)
+    except ModuleNotFoundError as error:
+        if error.name != "torch" or module == "cairn":
+            raise
+        return None
 
 
 def _star(module: ModuleType) -> list[str]:

@@ -41,7 +41,7 @@ def originals() -> dict[tuple[str, str], Any]:
     Objects that the installed version of torch lacks are missing.
     """
     for module, name in OURS.keys() - _originals.keys():
-        value = getattr(_imported(f"{TORCH}.{module}"), name, _MISSING)
+        value = getattr(imported(f"{TORCH}.{module}"), name, _MISSING)
         if value is not _MISSING:
             # install() calls this function before replacing. If another thread calls later and gets Cairn's object, the
             # first answer stays.
@@ -58,7 +58,7 @@ def original(module: str, name: str) -> Any:
     return getattr(importlib.import_module(f"{TORCH}.{module}"), name) if value is _MISSING else value
 
 
-def _imported(module: str) -> ModuleType | None:
+def imported(module: str) -> ModuleType | None:
     """Returns a module of torch; None if the installed version lacks the module."""
     try:
         return importlib.import_module(module)

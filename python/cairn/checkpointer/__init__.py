@@ -12,7 +12,9 @@ For states that several ranks make up together, use ``cairn.save`` and ``cairn.l
 """
 
 import sys
+from typing import TYPE_CHECKING
 
+from cairn._mirror import modules
 from cairn.checkpointer import completion, rank_info
 from cairn.checkpointer.barriers import (
     BARRIER_REGISTRY,
@@ -84,3 +86,6 @@ types = rank_info
 utils = completion
 sys.modules[f"{__name__}.types"] = types
 sys.modules[f"{__name__}.utils"] = utils
+
+if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name
+    __getattr__, __dir__ = modules.names_of(__name__)
