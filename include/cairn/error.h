@@ -71,6 +71,9 @@ class [[nodiscard]] Error : public std::exception {
   Error&& error_number(int number) &&;
   // The exception of the caller's language for which this error stands.
   Error&& exception(ExceptionRecord record) &&;
+  // The identity of an earlier save whose failure this error reports, as a text that the caller chose. The text travels
+  // with the error to the remaining ranks, which know the save by the same identity.
+  Error&& earlier_save(std::string_view identity) &&;
 
   ErrorCode code() const noexcept;
   int error_number() const noexcept;  // errno, or 0
@@ -83,6 +86,7 @@ class [[nodiscard]] Error : public std::exception {
   const std::optional<std::string>& actual() const noexcept;
   const std::string& doing() const noexcept;          // empty if no caller set the operation
   const ExceptionRecord* exception() const noexcept;  // may be null; valid while this error lives unchanged
+  const std::string& earlier_save() const noexcept;   // empty if this error reports no earlier save
   const std::vector<Error>& causes() const noexcept;  // of of_ranks(); empty otherwise
 
   // All fields in a line: message, key, file, offset, expected, actual, and the operation. For an error of of_ranks():

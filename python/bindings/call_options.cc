@@ -142,6 +142,7 @@ Error reason_of(const nb::tuple& reason) {
     if (field == "expected") error = std::move(error).expected(to_utf8(value));
     if (field == "actual") error = std::move(error).actual(to_utf8(value));
     if (field == "offset") error = std::move(error).offset(nb::cast<std::uint64_t>(value));
+    if (field == "earlier_save") error = std::move(error).earlier_save(to_utf8(value));
     if (field == "error_number") error = std::move(error).error_number(nb::cast<int>(value));
   }
   return error;

@@ -24,7 +24,7 @@ nb::object record_of(const Error& error) {
 }  // namespace
 
 nb::object exception_of(const Error& error) {
-  const nb::object module = nb::module_::import_("cairn.errors");
+  const nb::object module = nb::module_::import_("cairn._failures.engine_errors");
   nb::dict place;
   place["key"] = text_or_none(error.key());
   place["rank"] = error.rank() ? nb::object(nb::int_(*error.rank())) : nb::none();
@@ -32,6 +32,7 @@ nb::object exception_of(const Error& error) {
   place["offset"] = error.offset() ? nb::object(nb::int_(*error.offset())) : nb::none();
   place["expected"] = text_or_none(error.expected());
   place["actual"] = text_or_none(error.actual());
+  place["earlier_save"] = error.earlier_save().empty() ? nb::none() : nb::object(to_str(error.earlier_save()));
   nb::list causes;
   for (const Error& cause : error.causes()) causes.append(nb::make_tuple(exception_of(cause), record_of(cause)));
   return module.attr("from_engine")(to_str(name_of(error.code())), to_str(error.what()), error.error_number(), place,

@@ -11,8 +11,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 import cairn
 from cairn import errors
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
+from cairn._failures.engine_errors import from_engine
 from cairn._failures.exception_record import record_of
-from cairn.errors import from_engine
 
 KINDS = {
     cairn.InvalidArgument: ValueError,

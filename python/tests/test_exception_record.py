@@ -12,9 +12,10 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
-from cairn._failures.exception_record import ExceptionRecord, exception_of, record_of, trace_of
+from cairn._failures.exception_record import exception_of, record_of, trace_of
 from cairn.checkpointer.worker_messages import RequestType, WorkerResponse
 from cairn.checkpointer.writer_child import ProcessTimeout
+from cairn.errors import ExceptionRecord
 
 
 def raised(error: BaseException) -> BaseException:

@@ -15,8 +15,10 @@ from ranks import Gang
 from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
-from cairn._calls import async_save
-from cairn._failures.exception_record import ExceptionRecord
+from cairn._failures.engine_errors import from_engine
+from cairn._pending.async_savers import AsyncSavers
+from cairn._process import part
+from cairn.errors import ExceptionRecord
 
 
 class MakesAFolder:
@@ -63,7 +65,7 @@ def save_beside(directory: Path, planted: bytes) -> tuple[str, dict[int, tuple[s
         return cairn.async_save(state, checkpoint_id=directory, async_checkpointer_type=kind)
 
     save().result(60)
-    writer = async_save._savers[True].writer_pid
+    writer = part(AsyncSavers).by_process[True].writer_pid
     if dist.get_rank() == 1:
         os.kill(writer, signal.SIGSTOP)
     dist.barrier()
@@ -171,7 +173,5 @@ def test_a_pickle_in_place_of_an_answer_runs_no_code(two: Gang, tmp_path: Path) 
 
 
 def test_the_record_of_an_error_of_the_engine_is_a_tuple() -> None:
-    made = cairn.errors.from_engine(
-        "kCorrupt", "two failed", 0, {}, [(cairn.Corrupt("a"), ("builtins.ValueError", "v", 0, []))]
-    )
+    made = from_engine("kCorrupt", "two failed", 0, {}, [(cairn.Corrupt("a"), ("builtins.ValueError", "v", 0, []))])
     assert made.causes[0][1] == ExceptionRecord("builtins.ValueError", "v", 0, [])

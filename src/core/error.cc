@@ -37,6 +37,7 @@ struct Error::Detail {
   std::optional<std::string> expected;
   std::optional<std::string> actual;
   std::shared_ptr<const ExceptionRecord> exception;  // shared by copies of the error
+  std::string earlier_save;
   std::vector<Error> causes;
   std::string text;  // the text returned by what()
 
@@ -155,6 +156,11 @@ Error&& Error::exception(ExceptionRecord record) && {
   return std::move(*this);
 }
 
+Error&& Error::earlier_save(std::string_view identity) && {
+  edit().earlier_save = identity;
+  return std::move(*this);
+}
+
 ErrorCode Error::code() const noexcept { return detail_->code; }
 int Error::error_number() const noexcept { return detail_->error_number; }
 const std::string& Error::message() const noexcept { return detail_->message; }
@@ -166,6 +172,7 @@ const std::optional<std::string>& Error::expected() const noexcept { return deta
 const std::optional<std::string>& Error::actual() const noexcept { return detail_->actual; }
 const std::string& Error::doing() const noexcept { return detail_->doing; }
 const ExceptionRecord* Error::exception() const noexcept { return detail_->exception.get(); }
+const std::string& Error::earlier_save() const noexcept { return detail_->earlier_save; }
 const std::vector<Error>& Error::causes() const noexcept { return detail_->causes; }
 const char* Error::what() const noexcept { return detail_->text.c_str(); }
 

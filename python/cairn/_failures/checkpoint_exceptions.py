@@ -8,8 +8,9 @@ from typing import Any, TypeAlias, cast
 
 from torch.distributed.checkpoint.api import CheckpointException
 
-from cairn._failures.exception_record import ExceptionRecord, exception_of, trace_of
-from cairn.errors import Error
+from cairn._failures.exception_record import exception_of, trace_of
+from cairn._failures.reported_save import reported_save, set_reported_save
+from cairn.errors import Error, ExceptionRecord
 
 Failure: TypeAlias = tuple[BaseException, traceback.StackSummary]
 
@@ -87,6 +88,7 @@ def _told(cause: Error, record: ExceptionRecord | None) -> Failure:
     if record is None:
         return failure_of(cause)
     exception = exception_of(record, cause.place)
+    set_reported_save(exception, reported_save(cause))
     return exception, trace_of(record)
 
 

@@ -8,26 +8,14 @@ fixed table, and no constructor of a foreign class is called.
 import builtins
 import sys
 import traceback
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from cairn.errors import Error, SystemFailure
+from cairn.errors import Error, ExceptionRecord, Frame, SystemFailure
 
 _TEXT_CHARACTERS_MAX = 4000
 _NAME_CHARACTERS_MAX = 200  # of names of classes, files and functions, and of source lines
 _OUTER_FRAMES_MAX = 8  # frames kept from the beginning of a long trace
 _INNER_FRAMES_MAX = 24  # frames kept from the end
-
-Frame: TypeAlias = tuple[str, int, str, str]  # file, line, function, source line
-
-
-class ExceptionRecord(NamedTuple):
-    """The recorded parts of an exception. All texts are bounded."""
-
-    class_name: str  #: with its module, "builtins.OSError"
-    text: str  #: ``str(exception)``
-    error_number: int  #: errno of an OSError, else 0
-    frames: list[Frame]  #: the calls up to the raise, the outermost first
-
 
 # Code, message, place, record: the reason of a rank's failure, sent through the engine to the remaining ranks.
 Reason: TypeAlias = tuple[str, str, dict[str, Any], ExceptionRecord | None]

@@ -1,5 +1,6 @@
 #include "format/manifest/outcome.h"
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <utility>
@@ -137,6 +138,24 @@ Result<void> read_exceptions(CodedReader& reader, std::span<Error> errors) {
   return {};
 }
 
+// The identities of earlier saves that `errors` report, in order: for each error the text, empty for none. Nothing if
+// no error reports an earlier save: such reports travel over the process group only, and a mark in a file never holds
+// one.
+void append_earlier_saves(std::string& out, std::span<const Error> errors) {
+  const auto reports = [](const Error& error) { return !error.earlier_save().empty(); };
+  if (std::none_of(errors.begin(), errors.end(), reports)) return;
+  for (const Error& error : errors) append_text(out, error.earlier_save());
+}
+
+Result<void> read_earlier_saves(CodedReader& reader, std::span<Error> errors) {
+  if (reader.left() == 0) return {};
+  for (Error& error : errors) {
+    CAIRN_TRY_ASSIGN(const std::string_view identity, reader.counted_text());
+    if (!identity.empty()) error = std::move(error).earlier_save(identity);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string encode_outcome(const Result<std::string>& outcome) {
@@ -146,7 +165,9 @@ std::string encode_outcome(const Result<std::string>& outcome) {
   const std::vector<Error>& causes = outcome.error().causes();
   append_varint(message, causes.size());
   for (const Error& cause : causes) append_error(message, cause);
-  append_exceptions(message, causes.empty() ? std::span(&outcome.error(), 1) : std::span(causes));
+  const std::span<const Error> failures = causes.empty() ? std::span(&outcome.error(), 1) : std::span(causes);
+  append_exceptions(message, failures);
+  append_earlier_saves(message, failures);
   return message;
 }
 
@@ -160,6 +181,7 @@ Result<std::string> decode_outcome(std::string_view message) {
   if (cause_count != 0) errors.clear();  // Error::of_ranks() builds the outer error from the causes
   for (std::uint64_t i = 0; i < cause_count; ++i) CAIRN_TRY(read_one_error(reader, errors));
   CAIRN_TRY(read_exceptions(reader, errors));
+  CAIRN_TRY(read_earlier_saves(reader, errors));
   if (cause_count == 0) return errors.front();
   return Error::of_ranks(std::move(errors));
 }

@@ -34,6 +34,15 @@ TEST(Outcome, CarriesTheExceptionOfEachRank) {
   EXPECT_EQ(got.causes()[1].exception(), nullptr);
 }
 
+TEST(Outcome, CarriesTheIdentityOfAnEarlierSave) {
+  const Error report = failure(1, sample_exception()).earlier_save("7:abc");
+  const Error sent = Error::of_ranks({report, Error(ErrorCode::kNoSpace, "full").rank(2)});
+  const Error got = decode_outcome(encode_outcome(sent)).error();
+  EXPECT_EQ(got.causes()[0].earlier_save(), "7:abc");
+  EXPECT_EQ(got.causes()[1].earlier_save(), "");
+  EXPECT_EQ(decode_outcome(encode_outcome(report)).error().earlier_save(), "7:abc");
+}
+
 TEST(Outcome, OfOneProcessCarriesItsException) {
   const Error got = decode_outcome(encode_outcome(failure(0, sample_exception()))).error();
   ASSERT_NE(got.exception(), nullptr);

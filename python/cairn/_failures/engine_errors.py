@@ -1,0 +1,59 @@
+"""The exceptions of :mod:`cairn.errors` for errors of the engine."""
+
+from typing import Any
+
+from cairn._failures.reported_save import set_reported_save
+from cairn.errors import (
+    Cancelled,
+    Corrupt,
+    Error,
+    ExceptionRecord,
+    InternalError,
+    InvalidArgument,
+    MissingKey,
+    NoSpace,
+    NotFound,
+    Replaced,
+    Superseded,
+    SystemFailure,
+    Unavailable,
+    UnsafeContent,
+    Unsupported,
+)
+
+_BY_CODE: dict[str, type[Error]] = {
+    kind.code: kind
+    for kind in (
+        InvalidArgument,
+        MissingKey,
+        NotFound,
+        Corrupt,
+        UnsafeContent,
+        Unsupported,
+        Unavailable,
+        NoSpace,
+        Superseded,
+        Replaced,
+        Cancelled,
+        InternalError,
+    )
+}
+
+
+def from_engine(
+    code: str, message: str, error_number: int, place: dict[str, Any], causes: list[tuple[Error, Any]]
+) -> Error:
+    """The exception for an error of the engine, which calls this.
+
+    `place` has the keywords of the constructor, and under "earlier_save" the identity of an earlier save whose failure
+    the error reports (:mod:`cairn._failures.reported_save`). `causes` has the fields of an ExceptionRecord.
+    """
+    kind = _BY_CODE.get(code, InternalError)
+    earlier_save = place.pop("earlier_save", None)
+    if issubclass(kind, SystemFailure):
+        error: Error = kind(message, error_number=error_number, **place)
+    else:
+        error = kind(message, **place)
+    set_reported_save(error, earlier_save)
+    error.causes = [(cause, None if record is None else ExceptionRecord(*record)) for cause, record in causes]
+    return error
