@@ -27,7 +27,7 @@ from same import assert_same
 
 import cairn
 from cairn._calls.async_save import ASYNCHRONOUS_STAGING
-from cairn._pending.tracked_future import ToldFuture
+from cairn._pending.tracked_future import TrackedFuture
 
 
 class Job(Protocol):
@@ -71,13 +71,13 @@ class FailedCalls(logging.Handler):
         super().__init__(logging.DEBUG)
         self.found: list[str] = []
         dcp_logger._dcp_logger.addHandler(self)
-        set_exception = ToldFuture.set_exception
+        set_exception = TrackedFuture.set_exception
 
-        def keep(future: ToldFuture[Any], error: BaseException | None) -> None:
+        def keep(future: TrackedFuture[Any], error: BaseException | None) -> None:
             self.found.append(f"asynchronous save: {error}")
             set_exception(future, error)
 
-        ToldFuture.set_exception = keep  # type: ignore[method-assign]
+        TrackedFuture.set_exception = keep  # type: ignore[method-assign]
 
     def emit(self, record: logging.LogRecord) -> None:
         if isinstance(record.msg, dict) and record.msg.get("event") == "exception":

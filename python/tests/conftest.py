@@ -48,7 +48,10 @@ def checkpoint(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def fresh_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """``cairn.report()`` counts only the calls of the running test, and each first call warns again."""
-    monkeypatch.setattr("cairn._telemetry.engine_use._counts", {})
+    from cairn._process import part
+    from cairn._telemetry.engine_use import CallCounts
+
+    monkeypatch.setattr(part(CallCounts), "counts", {})
 
 
 def ranks_of(size: int) -> Iterator["Gang"]:

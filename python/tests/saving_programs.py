@@ -21,7 +21,8 @@ from pathlib import Path
 
 import torch
 import cairn
-from cairn._calls import async_save
+from cairn._pending.async_savers import AsyncSavers
+from cairn._process import part
 
 torch.set_num_threads(1)  # what has many threads in OpenMP can't go on in a forked child
 directory, kind = Path(sys.argv[1]), cairn.AsyncCheckpointerType[sys.argv[2]]
@@ -33,7 +34,8 @@ def save(step, where=directory, kind=kind):
     return cairn.async_save(state(step), checkpoint_id=where, async_checkpointer_type=kind)
 
 def writer_pid():
-    return async_save._savers[True].writer_pid if True in async_save._savers else 0
+    savers = part(AsyncSavers).by_process
+    return savers[True].writer_pid if True in savers else 0
 
 def say(*words):
     # One write per line: a forked child says its lines on the same pipe, and print() may write a line in two parts.

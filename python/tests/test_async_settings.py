@@ -8,7 +8,8 @@ import torch
 from ranks import Gang
 
 import cairn
-from cairn._calls import async_save
+from cairn._pending.async_savers import AsyncSavers
+from cairn._process import part
 from cairn._settings import save_deadlines
 
 WRONG: list[dict[str, Any]] = [
@@ -27,12 +28,12 @@ WRONG: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    before = dict(async_save._settings)
+    before = dict(part(AsyncSavers).settings)
     (name,) = wrong
     for set_up in (cairn.configure_async_saves, cairn.AsyncSaver):
         with pytest.raises(cairn.InvalidArgument, match=name):
             set_up(**wrong)
-    assert async_save._settings == before
+    assert part(AsyncSavers).settings == before
 
 
 @pytest.mark.parametrize("wrong", [{"deadline_seconds": 0}, {"sync_deadline_seconds": "1"}], ids=str)

@@ -109,7 +109,7 @@ def test_ctrl_c_that_ends_the_waiting_fails_the_program(replaced: Path, tmp_path
     cairn.save({"step": 3}, checkpoint_id=replaced)  # removes the leftovers of the interrupted save
 
 
-def test_it_is_0_if_the_program_was_told(replaced: Path, tmp_path: Path) -> None:
+def test_it_is_0_if_the_program_exception_retrieved(replaced: Path, tmp_path: Path) -> None:
     body = f"""
     {ON}
     future = save(2)
@@ -172,7 +172,7 @@ def test_the_block_of_a_saver_raises_what_was_not_told(replaced: Path, kind: str
     cairn.async_save(state(4), checkpoint_id=replaced).result()  # type: ignore[union-attr]
 
 
-def test_the_block_of_a_saver_does_not_raise_what_was_told(replaced: Path) -> None:
+def test_the_block_of_a_saver_does_not_raise_what_exception_retrieved(replaced: Path) -> None:
     with cairn.AsyncSaver(process=False) as saver:
         assert save_that_fails(saver, replaced).exception() is not None
 
@@ -186,7 +186,7 @@ def test_an_exception_of_the_block_goes_on_with_a_note(replaced: Path) -> None:
         assert f"'{replaced}' failed as well: " in note
     with pytest.raises(cairn.Error, match="the previous save"):
         cairn.async_save(state(4), checkpoint_id=replaced)
-    assert upload.was_told
+    assert upload.exception_retrieved
 
 
 def test_an_exit_in_the_block_of_a_saver_does_not_hide_the_failure(replaced: Path, tmp_path: Path) -> None:

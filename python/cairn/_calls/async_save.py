@@ -30,10 +30,13 @@ from cairn._native.hooks import hooks_of, name_of, why_not_native
 from cairn._native.planners import save_planning, why_save_planner_is_foreign
 from cairn._native.storages import why_writer_is_foreign
 from cairn._pending import pending_saves, queued_saves
-from cairn._pending.async_saver import AsyncSaver, Observer
+from cairn._pending.async_saver import Observer
+from cairn._pending.async_savers import AsyncSavers
 from cairn._pending.pending_saves import Follower, PendingSave, SaveFuture
+from cairn._process import part
 from cairn._ranks.ranks import Ranks
 from cairn._results.driver_attributes import fill_save_planner, fill_writer
+from cairn._settings.installation import Installation
 from cairn._settings.setting_ranges import IoPriority, check_settings
 from cairn._state.described import DescribedState, states_of
 from cairn._telemetry import dcp_records, engine_use
@@ -47,10 +50,6 @@ _BLOCKING_HOOKS = hooks_of(StockBlockingStager)
 _STAGERS = (DefaultStager, StockDefaultStager)
 _STAGING_HOOKS = hooks_of(StockDefaultStager)
 ASYNCHRONOUS_STAGING = ", asynchronous staging"  # for engine_use: the call returned before the state was copied
-
-_type_for_all: AsyncCheckpointerType | None = None  # overrides the argument of every call
-_savers: dict[bool, AsyncSaver] = {}  # by whether a process writes
-_settings: dict[str, Any] = {}
 
 
 @dataclass
@@ -147,10 +146,10 @@ def _begin(
 ) -> SaveFuture | SaveResponse:
     if stager is None and isinstance(call.storage_writer, AsyncStager):
         stager = call.storage_writer
-    process = (_type_for_all or async_checkpointer_type) is AsyncCheckpointerType.PROCESS
+    process = _writes_in_process(async_checkpointer_type)
 
     def state() -> dict[str, Any]:  # runs where an error also reaches the remaining ranks
-        _check_type(async_checkpointer_type)
+        check_type(async_checkpointer_type)
         return states_of(state_dict)
 
     foreign = why_save_planner_is_foreign(call.planner)
@@ -203,11 +202,7 @@ def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
         "heed_memory_limits": heed_memory_limits,
     }
     check_settings(**settings)
-    pending_saves.wait_for()
-    for saver in _savers.values():
-        saver.close()
-    _savers.clear()
-    _settings.update(settings)
+    part(AsyncSavers).configure(settings)
 
 
 def prepare_async_saves(
@@ -218,18 +213,9 @@ def prepare_async_saves(
     Without preparation, the first save waits for its memory; the system allocates memory more slowly than later saves
     fill it. Returns a future that is done when everything is ready.
     """
-    _check_type(async_checkpointer_type)
-    process = (_type_for_all or async_checkpointer_type) is AsyncCheckpointerType.PROCESS
-    return _saver(process).prepare(states_of(state_dict))
-
-
-def use_checkpointer_type(wanted: AsyncCheckpointerType | None) -> None:
-    """For ``cairn.install``: makes all saves use `wanted`; None restores each call's own type. Raises
-    InvalidArgument."""
-    global _type_for_all  # noqa: PLW0603
-    if wanted is not None:
-        _check_type(wanted)
-    _type_for_all = wanted
+    check_type(async_checkpointer_type)
+    process = _writes_in_process(async_checkpointer_type)
+    return part(AsyncSavers).saver(process).prepare(states_of(state_dict))
 
 
 class _Call(NamedTuple):
@@ -243,7 +229,8 @@ class _Call(NamedTuple):
     use_collectives: bool
 
 
-def _check_type(wanted: object) -> None:
+def check_type(wanted: object) -> None:
+    """Raises InvalidArgument if `wanted` is no AsyncCheckpointerType."""
     if not isinstance(wanted, AsyncCheckpointerType):
         raise InvalidArgument(
             "async_checkpointer_type must be a member of AsyncCheckpointerType",
@@ -252,10 +239,9 @@ def _check_type(wanted: object) -> None:
         )
 
 
-def _saver(process: bool) -> AsyncSaver:
-    if process not in _savers:
-        _savers[process] = AsyncSaver(process=process, **_settings)
-    return _savers[process]
+def _writes_in_process(asked: AsyncCheckpointerType) -> bool:
+    """Whether a writer process writes, for a call that asks for a type."""
+    return (part(Installation).async_checkpointer_type or asked) is AsyncCheckpointerType.PROCESS
 
 
 def _start(
@@ -271,7 +257,7 @@ def _start(
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(call.process_group, call.no_dist)
         here.rank = ranks.rank
-        saver = _saver(process)
+        saver = part(AsyncSavers).saver(process)
         together = ranks.options if call.use_collectives else {"alone_as_rank": ranks.rank}
 
         def fill(save_id: str, metadata: Metadata) -> None:
@@ -281,7 +267,7 @@ def _start(
         try:
             with Follower(_members(ranks, call)) as follower:
                 with ranks.preparing(saver.abandon if call.use_collectives else None):
-                    pending_saves.raise_untold()
+                    pending_saves.raise_unretrieved()
                     planning = save_planning(call.planner)
                     directory, options = save_options(call.checkpoint_id, call.storage_writer)
                     state = make_state()
@@ -311,7 +297,7 @@ def _start(
             engine_use.note("async_save", directory, writers + (ASYNCHRONOUS_STAGING if asynchronous_staging else ""))
             return pending
         except Error as error:
-            pending_saves.note_told(error)
+            pending_saves.note_report(error)
             raise
 
 
@@ -337,12 +323,13 @@ def _save_what_is_staged(
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(call.process_group, call.no_dist)
         here.rank = ranks.rank
-        own = Ranks(queued_saves.group_of_our_own(call.process_group, call.no_dist), call.no_dist)
+        queue = queued_saves.queue_for(call.process_group, call.no_dist)
+        own = Ranks(queue.group_instead_of(call.process_group), call.no_dist)
         with Follower(_members(ranks, call)) as follower:
             try:
-                staged = queued_saves.stage(ranks, own, follower, stage)
+                staged = queue.stage(ranks, follower, stage)
             except BaseException as error:
-                pending_saves.note_told(error)
+                pending_saves.note_report(error)
                 raise
             if not foreign and not isinstance(staged, Future):
                 pending = _start(lambda: staged, call, process, asynchronous_staging=False, is_staged=True)
@@ -354,8 +341,8 @@ def _save_what_is_staged(
                     reason = f"threads write in place of the requested writer process{reason and ': '}{reason}"
                 arguments = call._replace(process_group=own.group)._asdict()
                 save = functools.partial(save_now, **arguments, call="async_save", reason=reason)
-                pending = queued_saves.enqueue(own, directory, staged, follower, save)
-                pending.fails_exit = _settings.get("fail_at_exit", False)
+                pending = queue.enqueue(own, directory, staged, follower, save)
+                pending.fails_exit = part(AsyncSavers).settings.get("fail_at_exit", False)
     if isinstance(staged, Future):
         return _response(pending.staging, pending.upload)
     return pending.upload
@@ -381,12 +368,3 @@ def _staged(stager: Any, state: dict[str, Any]) -> Any:
 
 def _response(staging: "Future[None]", upload: SaveFuture) -> SaveResponse:
     return SaveResponse(staging_completion=staging, upload_completion=upload)
-
-
-def _forget() -> None:  # in a forked child: the savers belong to the parent
-    _savers.clear()
-    _settings.pop("fail_at_exit", None)  # set for the parent's exit status
-    queued_saves.forget()
-
-
-os.register_at_fork(after_in_child=_forget)

@@ -4,21 +4,17 @@ import contextlib
 import copyreg
 import importlib
 import sys
-import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from cairn._mirror import replacements
-from cairn._settings import casts, consent
+from cairn._process import part
+from cairn._settings.installation import Installation
 from cairn.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
-
-_lock = threading.RLock()
-# the names that held Cairn's objects before the installation; None: not installed
-_explicit: set[tuple[str, str]] | None = None
 
 
 def install(
@@ -48,21 +44,26 @@ def install(
     Safe to call from any thread; a concurrent import in another thread may be missed. Raises ModuleNotFoundError
     without torch, InvalidArgument for a wrong argument; nothing is changed then.
     """
-    global _explicit  # noqa: PLW0603
     for name, value in (("allow_pickle", allow_pickle), ("allow_cast", allow_cast)):
         if value is not None and not isinstance(value, bool):
             raise InvalidArgument(f"{name} must be True, False or None", actual=repr(value))
-    async_saving = importlib.import_module("cairn._calls.async_save")  # imports torch
-    with _lock:
-        if async_checkpointer_type is not None:
-            async_saving.use_checkpointer_type(async_checkpointer_type)
-        consent.installed.note_installation(allow_pickle)
-        casts.installed.note_installation(allow_cast)
+    from cairn._calls.async_save import check_type  # imports torch
+
+    if async_checkpointer_type is not None:
+        check_type(async_checkpointer_type)
+    installation = part(Installation)
+    with installation.lock:
+        for name, value in (("allow_pickle", allow_pickle), ("allow_cast", allow_cast)):
+            if value is not None:
+                setattr(installation, name, value)
+        installation.async_checkpointer_type = async_checkpointer_type or installation.async_checkpointer_type
         pairs = [(theirs, replacements.own(key)) for key, theirs in replacements.originals().items()]
         _load_subclasses()
-        if _explicit is None:
+        if not installation.is_installed:
             own = {id(ours) for _, ours in pairs}
-            _explicit = {(module, name) for module, _, name, value in _names() if id(value) in own}
+            earlier = {(module, name) for module, _, name, value in _references() if id(value) in own}
+            installation.earlier_references = earlier
+        installation.is_installed = True
         for theirs, _ in pairs:
             if isinstance(theirs, type):
                 copyreg.pickle(theirs, _reduce)
@@ -77,18 +78,16 @@ def uninstall() -> None:
     torch's objects under all names, even under names that the module imported from Cairn: the two cases can't be
     distinguished. Does nothing if not installed.
     """
-    global _explicit  # noqa: PLW0603
-    with _lock:
-        if _explicit is None:
+    installation = part(Installation)
+    with installation.lock:
+        if not installation.is_installed:
             return
         originals = replacements.originals()
-        _replace({id(replacements.own(key)): theirs for key, theirs in originals.items()}, _explicit)
-        importlib.import_module("cairn._calls.async_save").use_checkpointer_type(None)
-        consent.installed.note_removal()
-        casts.installed.note_removal()
+        torchs = {id(replacements.own(key)): theirs for key, theirs in originals.items()}
+        _replace(torchs, installation.earlier_references)
         for theirs in originals.values():
             copyreg.dispatch_table.pop(theirs, None)
-        _explicit = None
+        installation.forget()
 
 
 def _load_subclasses() -> None:
@@ -97,7 +96,7 @@ def _load_subclasses() -> None:
         importlib.import_module(importlib.import_module("cairn._mirror.torch_floor").FSSPEC_MODULE)
 
 
-def _names() -> Iterator[tuple[str, dict[str, Any], str, Any]]:
+def _references() -> Iterator[tuple[str, dict[str, Any], str, Any]]:
     """Yields module, namespace, name and value of every global of the loaded modules, torch's first, without
     Cairn's."""
     modules = sorted(sys.modules.items(), key=lambda item: not item[0].startswith(replacements.TORCH))
@@ -111,7 +110,7 @@ def _names() -> Iterator[tuple[str, dict[str, Any], str, Any]]:
 
 
 def _replace(new_of: dict[int, Any], spared: set[tuple[str, str]]) -> None:
-    for module, namespace, name, value in _names():
+    for module, namespace, name, value in _references():
         if id(value) in new_of and (module, name) not in spared:
             namespace[name] = new_of[id(value)]
 

@@ -1,10 +1,9 @@
 """cairn.load: ``torch.distributed.checkpoint.load``, carried out by the engine."""
 
 import os
-import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.planner_helpers import _init_state_dict
@@ -15,6 +14,7 @@ from cairn._calls.second_argument import takes_storage_second
 from cairn._calls.torch_driver import load_by_protocol
 from cairn._directory.location import metadata_name
 from cairn._directory.opening import open_checkpoint
+from cairn._directory.restarts import restarting
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._mirror import replacements
 from cairn._native.planners import load_planner_options, why_load_planner_is_foreign
@@ -38,14 +38,10 @@ from cairn._state.tensors import (
 from cairn._state.values import load_value, warn_of_conversions
 from cairn._telemetry import dcp_records, engine_use
 from cairn.checkpoint import Verify, check_verify
-from cairn.errors import Error, MissingKey, NotFound, Replaced, Unsupported
+from cairn.errors import Error, MissingKey, NotFound, Unsupported
 from cairn.filesystem import load_options
 
-# before the first restart; doubled for each next one: a network file system may show old metadata for a while
-_RESTART_PAUSE_SECONDS = 0.005
-_RESTARTS_MAX = 8  # restarts of a load after a save replaced the checkpoint during the load
 _TRANSFORMED = "the checkpoint has items that went through stream transforms"  # the engine does not undo the transforms
-_Result = TypeVar("_Result")
 
 
 @takes_storage_second
@@ -369,16 +365,6 @@ class _Load:
         for leaf, value in fresh:
             if not missing or leaf.fqn not in missing:
                 leaf.container[leaf.place] = value
-
-
-def restarting(attempt: Callable[[], _Result]) -> _Result:
-    """Returns the result of `attempt`; calls `attempt` again if a save replaced the checkpoint during the attempt."""
-    for restarts in range(_RESTARTS_MAX):
-        try:
-            return attempt()
-        except Replaced:
-            time.sleep(_RESTART_PAUSE_SECONDS * 2**restarts)
-    return attempt()
 
 
 def _with_restarts(directory: bytes, run: _Load, ranks: Ranks) -> list[tuple[str, int, int]]:

@@ -71,12 +71,12 @@ def save(
             before=_heed_earlier_saves,
         )
     except Error as error:
-        pending_saves.note_told(error)
+        pending_saves.note_report(error)
         raise
 
 
 def _heed_earlier_saves(directory: str | os.PathLike[str]) -> None:
-    pending_saves.raise_untold()
+    pending_saves.raise_unretrieved()
     pending_saves.wait_for(directory)  # saves into one directory commit in their order
 
 
@@ -183,7 +183,7 @@ def _save_as_it_is(
             call=call,
         )
     except Error as error:
-        pending_saves.note_told(error)
+        pending_saves.note_report(error)
         raise
 
 

@@ -30,7 +30,6 @@ from cairn.progress import Progress
 _PathLike = str | os.PathLike[str]
 _T = TypeVar("_T")
 _log = logging.getLogger("cairn")
-_SLICE_SECONDS = 0.2
 
 
 def writer_executable() -> str:
@@ -124,7 +123,7 @@ class AsyncSaver:
         """Waits for the saves of this object, and closes it. Raises the first error that no caller retrieved."""
         for save in self._saves:
             pending_saves.await_end(save.upload)
-        failed = [save for save in self._saves if save.upload.has_untold_error]
+        failed = [save for save in self._saves if save.upload.has_unretrieved_exception]
         self.close()
         if not failed:
             return
@@ -176,7 +175,7 @@ class AsyncSaver:
         place = real_path(directory)
         upload = SaveFuture(lambda: Progress(*native.progress()))
         save = PendingSave(place, Future(), upload, follower.turn, self._fail_at_exit)
-        self._saves = [*filter(pending_saves.is_of_interest, self._saves), save]
+        self._saves = [*filter(pending_saves.is_pending, self._saves), save]
         save.staging.set_running_or_notify_cancel()
         if not asynchronous_staging:
             save.staging.set_result(None)
@@ -234,7 +233,7 @@ class AsyncSaver:
                     self._leave(save)
                     return
                 native.confirm(kept[0].keys_of_moved())
-                while not native.wait_staged(_SLICE_SECONDS):
+                while not native.wait_staged(pending_saves.WAIT_SLICE_SECONDS):
                     pass
         except BaseException as error:
             save.staging.set_exception(error)
@@ -279,10 +278,10 @@ def _add_note(error: BaseException, note: str) -> None:
 
 def _wait(wait: Callable[[float], _T]) -> _T:
     """Returns the result of `wait`; a false result if the interpreter ends before the save."""
-    while not (told := wait(_SLICE_SECONDS)):
-        if pending_saves.leaving.is_set():
+    while not (answer := wait(pending_saves.WAIT_SLICE_SECONDS)):
+        if pending_saves.is_leaving():
             break
-    return told
+    return answer
 
 
 def _catalog_in(directory: str, save_id: str, rank: int | None) -> _engine.Catalog:

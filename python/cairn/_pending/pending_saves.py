@@ -1,15 +1,16 @@
-"""The asynchronous saves of this process: the saves under way, and the failed saves whose error no caller retrieved.
+"""The asynchronous saves of this process: saves that have not ended, and failed saves with an unretrieved exception.
 
 Sequence when the interpreter exits:
 
 1. ``threading._shutdown`` waits for the threads that follow the saves. Ctrl-C ends the wait.
 2. ``atexit`` calls :func:`_end`, which tells the remaining threads to end, and waits for each thread for some seconds.
-3. Each error that no caller retrieved is logged. If its save, or a save with an unknown end, has ``fails_exit``, the
-   engine changes exit status 0 to 1 (``python/bindings/exit_status.cc``). Python continues with its remaining exit
+3. Each exception that no caller retrieved is logged. If its save, or a save with an unknown end, has ``fails_exit``,
+   the engine changes exit status 0 to 1 (``python/bindings/exit_status.cc``). Python continues with its remaining exit
    callbacks, and flushes its streams.
 """
 
 import atexit
+import hashlib
 import itertools
 import logging
 import os
@@ -26,7 +27,9 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from cairn import _engine
 from cairn._directory.real_path import real_path
-from cairn._pending.tracked_future import ToldFuture
+from cairn._failures.reported_save import reported_saves, set_reported_save
+from cairn._pending.tracked_future import TrackedFuture
+from cairn._process import ProcessPart, part
 from cairn.errors import Error, Unavailable
 from cairn.progress import Progress
 
@@ -36,7 +39,7 @@ _log = logging.getLogger("cairn")
 EARLIER = "the previous save"  # in the error of a call that reports an earlier save
 
 
-class SaveFuture(ToldFuture[Metadata]):
+class SaveFuture(TrackedFuture[Metadata]):
     """The future of an asynchronous save: a ``concurrent.futures.Future`` of the checkpoint's Metadata."""
 
     def __init__(self, progress: Callable[[], Progress]) -> None:
@@ -64,10 +67,18 @@ class SaveFuture(ToldFuture[Metadata]):
 
 
 class Turn(NamedTuple):
-    """The number of a save among the saves of one set of ranks; equal on all ranks of the save."""
+    """The place of a save among the saves that the same ranks make together."""
 
-    number: int  # from 1
-    ranks: int  # 0: this process saves alone, without a connection to any rank
+    number: int  # from 1; the same on every rank of the save
+    members: tuple[int, ...]  # the ranks of the save, in the order of the group; empty if this process saves alone
+
+    @property
+    def identity(self) -> str | None:
+        """A text that every rank of the save has for this save, and no other save of the job has. None: saves alone."""
+        if not self.members:
+            return None
+        ranks = hashlib.blake2b(",".join(map(str, self.members)).encode(), digest_size=16)
+        return f"{self.number}:{ranks.hexdigest()}"
 
 
 @dataclass(eq=False)
@@ -75,8 +86,8 @@ class PendingSave:
     """An asynchronous save. `staging` is done when the state may change again, `upload` when the checkpoint is durable
     and in place.
 
-    `fails_exit`: the exit status is not 0 if, at the interpreter's exit, no caller has retrieved the save's error or
-    the save has not ended.
+    `fails_exit`: the exit status is not 0 if, at the interpreter's exit, no caller has retrieved the save's exception
+    or the save has not ended.
     """
 
     directory: str
@@ -88,42 +99,58 @@ class PendingSave:
     @property
     def title(self) -> str:
         """The name of the save in an error that the ranks of a later save receive."""
-        by = f", by {self.turn.ranks} ranks" if self.turn.ranks else ""
+        by = f", by {len(self.turn.members)} ranks" if self.turn.members else ""
         return f"{EARLIER} (number {self.turn.number}{by}), into '{self.directory}', failed"
 
 
-_lock = threading.Lock()
-_saves: list[PendingSave] = []  # under way, or failed with an error that no caller retrieved
-_threads: list[threading.Thread] = []  # the threads that follow the saves
-# by the ranks that save together
-_numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(lambda: itertools.count(1))
-
+WAIT_SLICE_SECONDS = 0.2  # of a wait: between slices Python handles Ctrl-C
 _LEAVING_SECONDS = 5.0
 _FAILED_STATUS = 1  # as after an uncaught exception
 
-leaving = threading.Event()  # set when the interpreter ends without waiting
+
+class PendingSaves(ProcessPart):
+    """The pending saves of this process, and the threads that follow them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.saves: list[PendingSave] = []
+        self.threads: list[threading.Thread] = []
+        #: By the ranks that save together: the numbers of their saves.
+        self.numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(lambda: itertools.count(1))
+        self.leaving = threading.Event()  # set when the interpreter ends without waiting
+
+    def add(self, save: PendingSave) -> None:
+        """Adds a save, and drops those that are not pending any more."""
+        with self.lock:
+            self.saves = [*filter(is_pending, self.saves), save]
+
+    def snapshot(self) -> Sequence[PendingSave]:
+        """The saves at this moment."""
+        with self.lock:
+            return list(self.saves)
 
 
-def _add(save: PendingSave) -> None:
-    with _lock:
-        _saves[:] = [*filter(is_of_interest, _saves), save]
+def is_pending(save: PendingSave) -> bool:
+    """Whether the save has not ended, or has failed and no caller has retrieved its exception."""
+    return not save.upload.done() or save.upload.has_unretrieved_exception
 
 
-def is_of_interest(save: PendingSave) -> bool:
-    """Returns whether the save is under way, or has failed with an error that no caller retrieved."""
-    return not save.upload.done() or save.upload.has_untold_error
+def is_leaving() -> bool:
+    """Whether the interpreter ends without waiting."""
+    return part(PendingSaves).leaving.is_set()
 
 
 def in_background(work: Callable[..., None], *arguments: Any) -> None:
     """Runs the work in a non-daemon thread: the interpreter waits for the thread before the process exits.
 
-    If Ctrl-C ends the wait, ``leaving`` is set, and the thread must end soon.
+    If Ctrl-C ends the wait, :func:`is_leaving` is true, and the thread must end soon.
     """
     thread = threading.Thread(target=work, args=arguments, name="cairn-save")
-    with _lock:
-        _threads[:] = [other for other in _threads if other.is_alive()]
+    pending = part(PendingSaves)
+    with pending.lock:
+        pending.threads = [other for other in pending.threads if other.is_alive()]
         thread.start()
-        _threads.append(thread)
+        pending.threads.append(thread)
 
 
 class Follower:
@@ -141,7 +168,7 @@ class Follower:
     def __init__(self, members: tuple[int, ...] = ()) -> None:
         """Takes the turn. `members`: the ranks that make the save together, in an order that is equal on all ranks;
         empty for a save alone."""
-        self.turn = Turn(next(_numbers[members]), len(members))
+        self.turn = Turn(next(part(PendingSaves).numbers[members]), members)
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def __enter__(self) -> "Follower":
@@ -157,9 +184,9 @@ class Follower:
         in_background(_do_one, self._work)
 
     def follow(self, save: PendingSave, work: Callable[[], None]) -> None:
-        """Makes the thread run `work` once, which completes the save. The save counts as under way from now on."""
+        """Makes the thread run `work` once, which completes the save. The save is pending from now on."""
         self._work.put(work)  # first: after a Ctrl-C between the two calls, no caller waits for a save that never ends
-        _add(save)
+        part(PendingSaves).add(save)
 
 
 def _do_one(given: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
@@ -171,78 +198,73 @@ def _do_one(given: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
 def wait_for(directory: _PathLike | None = None) -> None:
     """Returns when no save into `directory` (None: anywhere) is under way. Does not retrieve the saves' errors."""
     wanted = None if directory is None else real_path(directory)
-    for save in _snapshot():
+    for save in part(PendingSaves).snapshot():
         if wanted is None or save.directory == wanted:
             await_end(save.upload)
 
 
 def wait_for_staging() -> None:
     """Returns when the state of every pending save may change again. Errors stay in the futures."""
-    for save in _snapshot():
+    for save in part(PendingSaves).snapshot():
         await_end(save.staging)
 
 
-def raise_untold() -> None:
-    """Raises the error of the first earlier save whose error no caller retrieved. Each error is raised once."""
-    with _lock:
-        failed = next((save for save in _saves if save.upload.has_untold_error), None)
+def raise_unretrieved() -> None:
+    """Raises the exception of the first earlier save whose exception no caller retrieved. Raises each once.
+
+    The exception bears the identity of the save, for :func:`note_report` on the other ranks of this call.
+    """
+    pending = part(PendingSaves)
+    with pending.lock:
+        failed = next((save for save in pending.saves if save.upload.has_unretrieved_exception), None)
         if failed is None:
             return
-        failed.upload.was_told = True
-        _saves.remove(failed)
+        failed.upload.exception_retrieved = True
+        pending.saves.remove(failed)
     error = failed.upload.exception()
     assert error is not None
+    report = error
     if isinstance(error, Error):
-        raise type(error)(f"{failed.title}: {error}", **error.place) from error
-    raise error
+        report = type(error)(f"{failed.title}: {error}", **error.place)
+    set_reported_save(report, failed.turn.identity)
+    if report is error:
+        raise report
+    raise report from error
 
 
-def note_told(error: BaseException) -> None:
-    """Marks as retrieved the errors of earlier saves that `error` reports for this or another rank.
+def note_report(error: BaseException) -> None:
+    """Marks the saves as retrieved whose failure `error` reports on behalf of other ranks.
 
-    A save that this process makes alone is never marked, also if another process saves alone under an equal number. Two
-    joint saves of a rank agree in directory, number and count of ranks only if two groups of one size save into one
-    directory.
+    This rank then does not report these saves again. The ranks know a save by its identity, not by the error's text:
+    they may have the directory under different paths. A save that this process makes alone has no identity.
     """
-    texts = [str(error), *(str(failure) for failure, _ in getattr(error, "failures", {}).values())]
-    for save in _snapshot():
-        if save.turn.ranks and any(save.title in text for text in texts):
-            save.upload.was_told = True
-
-
-def _snapshot() -> Sequence[PendingSave]:
-    with _lock:
-        return list(_saves)
+    reported = reported_saves(error)
+    for save in part(PendingSaves).snapshot():
+        if save.turn.identity in reported:
+            save.upload.exception_retrieved = True
 
 
 def await_end(future: "Future[Any]") -> None:
     """Returns when the future is done. Does not retrieve the future's error."""
     done = threading.Event()
     Future.add_done_callback(future, lambda _: done.set())
-    while not done.wait(0.2):  # in slices, for Python to handle Ctrl-C
+    while not done.wait(WAIT_SLICE_SECONDS):
         pass
 
 
-def _forget() -> None:  # in a forked child: the saves belong to the parent
-    global _lock  # noqa: PLW0603
-    _lock = threading.Lock()
-    _saves.clear()
-    _threads.clear()
-
-
 def _end() -> None:
-    leaving.set()
+    pending = part(PendingSaves)
+    pending.leaving.set()
     # Ctrl-C ended the wait for the remaining threads. No thread may be in the engine after the interpreter is
     # finalised.
-    for thread in _threads:
+    for thread in pending.threads:
         thread.join(_LEAVING_SECONDS)  # a thread inside foreign plug-in code does not see `leaving`
-    saves = _snapshot()
-    failed = [save for save in saves if save.upload.has_untold_error]
+    saves = pending.snapshot()
+    failed = [save for save in saves if save.upload.has_unretrieved_exception]
     if any(save.fails_exit for save in failed) or any(save.fails_exit and not save.upload.done() for save in saves):
         _engine.fail_exit(_FAILED_STATUS)
     for save in failed:
         _log.error("an asynchronous save into '%s' failed: %s", save.directory, save.upload.exception())
 
 
-os.register_at_fork(after_in_child=_forget)
 atexit.register(_end)

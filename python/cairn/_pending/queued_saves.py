@@ -6,8 +6,9 @@
    at the same time.
 """
 
-from collections import defaultdict
-from collections.abc import Callable
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,70 +17,86 @@ import torch.distributed as dist
 from cairn._directory.real_path import real_path
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._pending import pending_saves
+from cairn._pending.owned_group import OwnedGroup
 from cairn._pending.pending_saves import Follower, PendingSave, SaveFuture
+from cairn._process import ProcessPart, part
 from cairn._ranks.ranks import Ranks
 from cairn.progress import Progress
 
-_GENERATIONS = 2  # the number of saves under way at a time
-
-_groups: dict[int, tuple[Any, Any]] = {}  # by id of a process group: the group, and Cairn's group of equal ranks
-_queues: defaultdict[int, list[SaveFuture]] = defaultdict(list)  # by id of Cairn's group
+_GENERATIONS = 2  # saves at a time
 
 
-def stage(ranks: Ranks, own: Ranks, follower: Follower, work: Callable[[], Any]) -> Any:
-    """Runs step 1 on the group of `ranks`, the caller's group, which is free during the call. Returns the result of
-    `work`.
+class SaveQueue:
+    """The saves of the ranks of one process group, in their order."""
 
-    Waits while too many saves are under way. Starts the follower.
-    """
-    with ranks.all_or_none("staging"):
-        pending_saves.raise_untold()
-        queue = [save for save in _queues[id(own.group)] if not save.done()]
-        if len(queue) >= _GENERATIONS:
-            pending_saves.await_end(queue[-_GENERATIONS])
-        staged = work()
-        follower.start()
-        return staged
+    def __init__(self, owned: OwnedGroup | None = None) -> None:
+        """`owned`: the group of the saves' collectives. None: there is no other rank."""
+        self._owned = owned
+        self._saves: list[SaveFuture] = []
 
+    def group_instead_of(self, given: Any) -> Any:
+        """The group on which the saves talk, for the caller's group."""
+        return given if self._owned is None else self._owned.group
 
-def enqueue(own: Ranks, directory: str, staged: Any, follower: Follower, save: Callable[[Any], Any]) -> PendingSave:
-    """Starts step 2: `save` runs with the staged state. `staged` may be a future of the state."""
-    upload = SaveFuture(lambda: Progress(_phase_of(pending), 0, 0))
-    pending = PendingSave(real_path(directory), Future(), upload, follower.turn)
-    pending.staging.set_running_or_notify_cancel()
-    queue = _queues[id(own.group)]
-    before = queue[-1] if queue else None
-    queue[:] = [*(save for save in queue if not save.done()), upload]
+    def stage(self, callers: Ranks, follower: Follower, work: Callable[[], Any]) -> Any:
+        """Step 1, on the group of `callers`, in the caller's turn: the result of the stager's `work`.
 
-    def wait_until_staged() -> Any:
-        try:
-            state = staged.result() if isinstance(staged, Future) else staged
-        except BaseException as error:
-            pending.staging.set_exception(error)
-            raise
-        pending.staging.set_result(None)
-        return state
+        Waits while too many saves have not ended. The follower is started.
+        """
+        with callers.all_or_none("staging"):
+            pending_saves.raise_unretrieved()
+            running = [save for save in self._saves if not save.done()]
+            if len(running) >= _GENERATIONS:
+                pending_saves.await_end(running[-_GENERATIONS])
+            staged = work()
+            follower.start()
+            return staged
 
-    def agree_and_save() -> Any:
-        with as_checkpoint_exceptions() as here:
-            here.rank = own.rank
-            # A rank that left alone would leave the remaining ranks in the save's collectives.
-            with own.all_or_none("staging"):
-                try:
-                    state = wait_until_staged()
-                finally:
-                    if before is not None:  # until then the previous save uses Cairn's group
-                        pending_saves.await_end(before)
-            return save(state)
+    def enqueue(
+        self, own: Ranks, directory: str, staged: Any, follower: Follower, save: Callable[[Any], Any]
+    ) -> PendingSave:
+        """Step 2, on the group of `own`: `save` with `staged`, the staged state or a future of it."""
+        upload = SaveFuture(lambda: Progress(_phase_of(pending), 0, 0))
+        pending = PendingSave(real_path(directory), Future(), upload, follower.turn)
+        pending.staging.set_running_or_notify_cancel()
+        before = self._saves[-1] if self._saves else None
+        self._saves = [*(save for save in self._saves if not save.done()), upload]
 
-    def work() -> None:
-        try:
-            upload.set_result(agree_and_save())
-        except BaseException as error:
-            upload.set_exception(error)
+        def wait_until_staged() -> Any:
+            try:
+                state = staged.result() if isinstance(staged, Future) else staged
+            except BaseException as error:
+                pending.staging.set_exception(error)
+                raise
+            pending.staging.set_result(None)
+            return state
 
-    follower.follow(pending, work)
-    return pending
+        def agree_and_save() -> Any:
+            with as_checkpoint_exceptions() as here:
+                here.rank = own.rank
+                # A rank that went away by itself would leave the others in the save's collectives.
+                with own.all_or_none("staging"):
+                    try:
+                        state = wait_until_staged()
+                    finally:
+                        if before is not None:  # until then the group carries the messages of that save
+                            pending_saves.await_end(before)
+                return save(state)
+
+        def work() -> None:
+            try:
+                with self._in_use():
+                    upload.set_result(agree_and_save())
+            except BaseException as error:
+                upload.set_exception(error)
+
+        follower.follow(pending, work)
+        return pending
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """In the block the queue and its group live on, although the caller may have released his group."""
+        yield
 
 
 def _phase_of(save: PendingSave) -> str:
@@ -88,19 +105,20 @@ def _phase_of(save: PendingSave) -> str:
     return "writing" if save.staging.done() else "staging"
 
 
-def group_of_our_own(group: Any, no_dist: bool) -> Any:
-    """Returns a process group of the ranks of `group` for Cairn's use alone. All ranks call this function in one
-    order."""
-    if no_dist or not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
-        return group
+class _SaveQueues(ProcessPart):
+    """The queues of this process. A queue goes with the caller's group: when torch and the caller have released it."""
+
+    def __init__(self) -> None:
+        self.without_group = SaveQueue()
+        self.by_group: weakref.WeakKeyDictionary[Any, SaveQueue] = weakref.WeakKeyDictionary()
+
+
+def queue_for(group: Any, no_dist: bool) -> SaveQueue:
+    """The queue of the ranks of `group` (None: all ranks of the job). All of them call this in the same order."""
+    queues = part(_SaveQueues)
+    if no_dist or not dist.is_available() or not dist.is_initialized():
+        return queues.without_group
     given: Any = dist.group.WORLD if group is None else group
-    if id(given) not in _groups:
-        ranks = dist.get_process_group_ranks(given)
-        _groups[id(given)] = (given, dist.new_group(ranks, backend="gloo", use_local_synchronization=True))
-    return _groups[id(given)][1]
-
-
-def forget() -> None:
-    """In a forked child: drops the groups and queues, which belong to the parent."""
-    _groups.clear()
-    _queues.clear()
+    if given not in queues.by_group:
+        queues.by_group[given] = SaveQueue(None if dist.get_world_size(given) == 1 else OwnedGroup(given))
+    return queues.by_group[given]

@@ -23,13 +23,18 @@ import weakref
 from typing import Any
 
 from cairn import _engine
+from cairn._process import ProcessPart, part
 from cairn._settings import save_deadlines
 from cairn.errors import InvalidArgument
 
-_numbers = itertools.count()
-# the claims of this process, by ticket
-_claims: "weakref.WeakValueDictionary[bytes, Claim]" = weakref.WeakValueDictionary()
-_here = threading.local()  # .ticket: the ticket that this thread unpickled or made last
+
+class _ClaimsAndTickets(ProcessPart):
+    """`claims`: the claims of this process, by ticket. `seen.ticket`: the last ticket that a thread unpickled or made."""
+
+    def __init__(self) -> None:
+        self.claims: weakref.WeakValueDictionary[bytes, Claim] = weakref.WeakValueDictionary()
+        self.seen = threading.local()
+        self.numbers = itertools.count()  # of tickets, in the order in which this process saw them
 
 
 class Claim:
@@ -46,7 +51,7 @@ class Claim:
             deadlines=save_deadlines.current(),
         )
         self._content = self._held.ticket
-        _claims[self._content] = self
+        part(_ClaimsAndTickets).claims[self._content] = self
 
     @property
     def save_id(self) -> str:
@@ -74,8 +79,9 @@ class Ticket:
     def __init__(self, content: bytes, rank: int) -> None:
         self.content = content
         self.rank = rank
-        self._number = next(_numbers)
-        _here.ticket = self  # (2)
+        here = part(_ClaimsAndTickets)
+        self._number = next(here.numbers)
+        here.seen.ticket = self  # (2)
 
     def is_older_than(self, other: "Ticket") -> bool:
         """Returns whether `other` belongs to another save and was recorded later."""
@@ -87,7 +93,7 @@ class Ticket:
 
 def current_ticket(planned: object) -> Ticket:
     """Returns the ticket to write under; `planned` is the plan's storage data. (3)"""
-    seen: Ticket | None = getattr(_here, "ticket", None)
+    seen: Ticket | None = getattr(part(_ClaimsAndTickets).seen, "ticket", None)
     ticket = planned if isinstance(planned, Ticket) else seen
     if ticket is None:
         raise InvalidArgument(
@@ -111,7 +117,7 @@ class _Mark:
 
 
 def _arrived(content: bytes) -> _Mark:
-    claim = _claims.get(content)
+    claim = part(_ClaimsAndTickets).claims.get(content)
     if claim is not None:
         claim.give_up()
     return _Mark(content)

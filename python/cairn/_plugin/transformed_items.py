@@ -22,7 +22,8 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Read
 
 from cairn import _engine
 from cairn._plugin.read_items import ItemReader, is_stock
-from cairn._state.tensors import DTYPES, fill, needs_payload
+from cairn._state.dtypes import DTYPES
+from cairn._state.tensors import fill, needs_payload
 from cairn._state.torch_file import check_rules_hold
 from cairn._state.values import payload_without_code
 from cairn.errors import Corrupt, Error, InvalidArgument, Unsupported

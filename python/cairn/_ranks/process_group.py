@@ -4,7 +4,6 @@ Bytes travel as uint8 tensors, preceded by lengths as int64; nothing is pickled.
 Ctrl-C during the wait for another rank.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import get_backend_config
 
 from cairn import _engine
+from cairn._ranks.work_wait import wait_for_work
 from cairn.errors import InvalidArgument
 
 # A gather needs tensors of equal length. Messages are padded to the longest and sent in slices; the padded slices of
@@ -23,9 +23,6 @@ _SLICE_BYTES_MIN = 4096
 # Backends known to gather and scatter. For all remaining backends, all_gather and broadcast are used, which every
 # backend has.
 _GATHERING_BACKENDS = {"gloo", "mpi", "nccl", "ucc", "xccl"}
-
-_PAUSE_SECONDS_MIN = 20e-6
-_PAUSE_SECONDS_MAX = 5e-3
 
 
 def collectives_of(group: dist.ProcessGroup | None = None) -> _engine.Collectives:
@@ -136,7 +133,7 @@ class GroupCalls:
             parts = self._all_gather_equal(mine)
             return parts if self.rank == root else []
         parts = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == root else []
-        _finish(dist.gather(mine, parts or None, dst=self._global(root), group=self._group, async_op=True))
+        wait_for_work(dist.gather(mine, parts or None, dst=self._global(root), group=self._group, async_op=True))
         return parts
 
     def _scatter_equal(self, parts: list[torch.Tensor], length: int, root: int) -> torch.Tensor:
@@ -145,16 +142,16 @@ class GroupCalls:
             self._broadcast(joined, root)
             return joined[self.rank * length : (self.rank + 1) * length]
         mine = self._tensor(b"", length)
-        _finish(dist.scatter(mine, parts or None, src=self._global(root), group=self._group, async_op=True))
+        wait_for_work(dist.scatter(mine, parts or None, src=self._global(root), group=self._group, async_op=True))
         return mine
 
     def _all_gather_equal(self, mine: torch.Tensor) -> list[torch.Tensor]:
         parts = [torch.empty_like(mine) for _ in range(self.size)]
-        _finish(dist.all_gather(parts, mine, group=self._group, async_op=True))
+        wait_for_work(dist.all_gather(parts, mine, group=self._group, async_op=True))
         return parts
 
     def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        _finish(dist.broadcast(tensor, src=self._global(root), group=self._group, async_op=True))
+        wait_for_work(dist.broadcast(tensor, src=self._global(root), group=self._group, async_op=True))
 
     def _global(self, rank: int) -> int:
         """Returns the rank in the whole job: torch before 2.6 lacks the arguments `group_src` and `group_dst`."""
@@ -175,12 +172,3 @@ def _extend(received: list[bytearray], parts: list[torch.Tensor], lengths: list[
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
     return tensor.cpu().numpy().tobytes()
-
-
-def _finish(work: Any) -> None:
-    """Waits for the collective. During Work.wait() Python could not handle a signal."""
-    pause = _PAUSE_SECONDS_MIN
-    while not work.is_completed():
-        time.sleep(pause)
-        pause = min(2 * pause, _PAUSE_SECONDS_MAX)
-    work.wait()  # raises the collective's error

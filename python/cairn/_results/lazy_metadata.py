@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from cairn import _engine
 from cairn._results import plan_objects
-from cairn._state.tensors import DTYPES
+from cairn._state.dtypes import DTYPES
 
 
 class LazyMetadata(Metadata):

@@ -5,13 +5,13 @@ and a program that resumes under DCP must resume under Cairn. Without ``install`
 ConversionWarning names each cast.
 """
 
-from cairn._settings.installed_switch import InstalledSwitch
-
-installed = InstalledSwitch()
+from cairn._process import part
+from cairn._settings.installation import Installation
 
 
 def cast_allowed(allow_cast: bool | None) -> bool:
     """Returns whether any cast is allowed for a call with argument `allow_cast`."""
     if allow_cast is not None:
         return allow_cast
-    return installed.is_installed if installed.value is None else installed.value
+    installation = part(Installation)
+    return installation.is_installed if installation.allow_cast is None else installation.allow_cast

@@ -6,18 +6,19 @@ setting the environment variable ``CAIRN_ALLOW_PICKLE``.
 
 import os
 
-from cairn._settings.installed_switch import InstalledSwitch
-
-installed = InstalledSwitch()
+from cairn._process import part
+from cairn._settings.installation import Installation
 
 
 def pickle_allowed(allow_pickle: bool | None) -> bool:
     """Returns whether code may run in a call with argument `allow_pickle`."""
     if allow_pickle is not None:
         return allow_pickle
-    return os.environ.get("CAIRN_ALLOW_PICKLE") == "1" if installed.value is None else installed.value
+    installed = part(Installation).allow_pickle
+    return os.environ.get("CAIRN_ALLOW_PICKLE") == "1" if installed is None else installed
 
 
 def line_that_allows() -> str:
     """Returns the line of a program that gives the consent, for messages."""
-    return "cairn.install(allow_pickle=True)" if installed.is_installed else "cairn.load(..., allow_pickle=True)"
+    is_installed = part(Installation).is_installed
+    return "cairn.install(allow_pickle=True)" if is_installed else "cairn.load(..., allow_pickle=True)"

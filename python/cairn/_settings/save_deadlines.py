@@ -1,8 +1,15 @@
 """The deadlines of blocking saves: how long a call into the storage may hang."""
 
+from cairn._process import ProcessPart, part
 from cairn._settings.setting_ranges import check_settings
 
-_seconds = (300.0, 1800.0, 600.0)
+
+class _Deadlines(ProcessPart):
+    def __init__(self) -> None:
+        self.seconds = (300.0, 1800.0, 600.0)
+
+    def in_child(self) -> "_Deadlines":
+        return self
 
 
 def configure_saves(
@@ -26,15 +33,14 @@ def configure_saves(
     A :class:`cairn.checkpointer.CheckpointProcess` with a writer of the caller's own passes the deadlines to its Python
     process, and kills the process after the longest deadline without CPU time and without a moved byte.
     """
-    global _seconds  # noqa: PLW0603
     check_settings(
         deadline_seconds=deadline_seconds,
         sync_deadline_seconds=sync_deadline_seconds,
         publish_deadline_seconds=publish_deadline_seconds,
     )
-    _seconds = (float(deadline_seconds), float(sync_deadline_seconds), float(publish_deadline_seconds))
+    part(_Deadlines).seconds = (float(deadline_seconds), float(sync_deadline_seconds), float(publish_deadline_seconds))
 
 
 def current() -> tuple[float, float, float]:
     """Returns the deadlines for the engine: progress, sync, publish, in seconds."""
-    return _seconds
+    return part(_Deadlines).seconds

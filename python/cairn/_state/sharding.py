@@ -11,13 +11,13 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from cairn._state.tensors import ShardOfMine
+from cairn._state.local_shard import LocalShard
 from cairn.errors import InvalidArgument, Unsupported
 
 _Run = tuple[int, int, int]  # first index in the whole dimension, first index in the local dimension, count
 
 
-def chunks_of_dtensor(key: str, tensor: Any) -> Iterator[ShardOfMine]:
+def chunks_of_dtensor(key: str, tensor: Any) -> Iterator[LocalShard]:
     """Yields the chunks of the tensor under `key`: a DTensor, or an object with DCP's ``__create_chunk_list__``
     protocol.
 
@@ -43,21 +43,21 @@ def chunks_of_dtensor(key: str, tensor: Any) -> Iterator[ShardOfMine]:
         yield from _chunks_by_protocol(tensor, replicated)
 
 
-def _chunks_by_protocol(tensor: DTensor, replicated: bool) -> Iterator[ShardOfMine]:
+def _chunks_by_protocol(tensor: DTensor, replicated: bool) -> Iterator[LocalShard]:
     protocol: Any = tensor
     for chunk in protocol.__create_chunk_list__():
         shard = protocol.__get_tensor_shard__(MetadataIndex("", chunk.offsets))
-        yield ShardOfMine(shard, chunk.offsets, replicated, tensor.size())
+        yield LocalShard(shard, chunk.offsets, replicated, tensor.size())
 
 
-def _chunks_of_checkpointable(value: Any) -> Iterator[ShardOfMine]:
+def _chunks_of_checkpointable(value: Any) -> Iterator[LocalShard]:
     """Yields the chunks of an object that may be no tensor: then only its write items hold the global size."""
     for item in value.__create_write_items__("", value):
         shard = value.__get_tensor_shard__(item.index)
-        yield ShardOfMine(shard, item.tensor_data.chunk.offsets, False, item.tensor_data.size)
+        yield LocalShard(shard, item.tensor_data.chunk.offsets, False, item.tensor_data.size)
 
 
-def chunks_of_declared(key: str, tensor: torch.Tensor) -> Iterator[ShardOfMine]:
+def chunks_of_declared(key: str, tensor: torch.Tensor) -> Iterator[LocalShard]:
     """Yields the shards that a tensor declares by the attributes of torch's ``CheckpointableTensor``.
 
     `global_shape` is the size of the whole tensor. For each shard, `global_offsets` is its offset in the whole tensor,
@@ -78,7 +78,7 @@ def chunks_of_declared(key: str, tensor: torch.Tensor) -> Iterator[ShardOfMine]:
         part = tensor.detach()
         for dimension, (first, count) in enumerate(zip(inside, extent, strict=True)):
             part = part.narrow(dimension, first, count)
-        yield ShardOfMine(part.requires_grad_(tensor.requires_grad), begin, False, torch.Size(shape))
+        yield LocalShard(part.requires_grad_(tensor.requires_grad), begin, False, torch.Size(shape))
 
 
 _DECLARED = ("global_shape", "global_offsets", "local_offsets", "local_sizes")
@@ -123,7 +123,7 @@ def _check_declared(
     )
 
 
-def _chunks_of_strided(tensor: DTensor, replicated: bool) -> Iterator[ShardOfMine]:
+def _chunks_of_strided(tensor: DTensor, replicated: bool) -> Iterator[LocalShard]:
     """Yields the stripes of a strided shard. DCP takes the local tensor for one box at the first element's place, which
     is wrong for several stripes."""
     local = tensor.to_local()
@@ -131,7 +131,7 @@ def _chunks_of_strided(tensor: DTensor, replicated: bool) -> Iterator[ShardOfMin
         part = local
         for dimension, (_, begin, count) in enumerate(runs):
             part = part.narrow(dimension, begin, count)
-        yield ShardOfMine(part, tuple(first for first, _, _ in runs), replicated, tensor.size())
+        yield LocalShard(part, tuple(first for first, _, _ in runs), replicated, tensor.size())
 
 
 def _runs_by_dimension(tensor: DTensor) -> list[list[_Run]]:

@@ -13,40 +13,23 @@ storage's memory; this can only be detected afterwards.
 import importlib.util
 import io
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from cairn import _engine
+from cairn._state.dtypes import CODES, QUANTIZED
 from cairn._state.flattening import Path, Rules
+from cairn._state.local_shard import LocalShard
 from cairn._state.torch_file import check_rules_hold
 from cairn.errors import Error, InvalidArgument, Unsupported
 
-DTYPES: dict[int, torch.dtype] = {
-    code: getattr(torch, name) for code, name in enumerate(_engine.DTYPE_NAMES) if hasattr(torch, name)
-}
-_CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in DTYPES.items()}
-QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
-_PLAIN_CODES = {dtype: code for dtype, code in _CODES.items() if dtype not in QUANTIZED}
+_PLAIN_CODES = {dtype: code for dtype, code in CODES.items() if dtype not in QUANTIZED}
 _SIMPLE_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 # Since torch 2.14 a plain tensor may declare by attributes that the tensor holds shards of a larger tensor.
 _TORCH_HAS_DECLARED_SHARDS = importlib.util.find_spec("torch.distributed.checkpoint.protocol") is not None
 _SHARD_MARK = "global_shape"
-
-
-class ShardOfMine(NamedTuple):
-    """A chunk of a distributed tensor that this process holds."""
-
-    local: torch.Tensor
-    offsets: Any  # of the first element, in the whole tensor
-    replicated: bool  # further ranks hold an equal chunk
-    size: Any  # of the whole tensor
-
-
-def dtype_name(code: int) -> str:
-    """Returns 'torch.float32' for the code of float32."""
-    return f"torch.{_engine.DTYPE_NAMES[code]}"
 
 
 class TensorSource:
@@ -233,7 +216,7 @@ def _as_plain(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().cpu().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
 
 
-def _chunks_of(key: str, tensor: torch.Tensor) -> Iterator[ShardOfMine] | None:
+def _chunks_of(key: str, tensor: torch.Tensor) -> Iterator[LocalShard] | None:
     """Returns this process's chunks of a distributed tensor; None if `tensor` is not distributed."""
     if _TORCH_HAS_DECLARED_SHARDS and is_declared_shard(tensor):
         from cairn._state.sharding import chunks_of_declared
@@ -250,7 +233,7 @@ def _chunks_of(key: str, tensor: torch.Tensor) -> Iterator[ShardOfMine] | None:
 
         if isinstance(tensor, ShardedTensor):
             size = tensor.size()
-            return (ShardOfMine(it.tensor, it.metadata.shard_offsets, False, size) for it in tensor.local_shards())
+            return (LocalShard(it.tensor, it.metadata.shard_offsets, False, size) for it in tensor.local_shards())
     return None
 
 
@@ -263,7 +246,7 @@ def _refuse_what_has_no_bytes(key: str, tensor: torch.Tensor) -> None:
 
 
 def _code_of(key: str, tensor: torch.Tensor) -> int:
-    code = _CODES.get(tensor.dtype)
+    code = CODES.get(tensor.dtype)
     if code is None:
         raise Unsupported(
             f"the checkpoint format has no dtype {tensor.dtype}: '{key}'", key=key, actual=str(tensor.dtype)

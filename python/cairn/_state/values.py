@@ -22,8 +22,8 @@ import torch
 from cairn import _engine, _known_objects
 from cairn._known_objects.tensors import TensorsOfArchive
 from cairn._settings.consent import line_that_allows
+from cairn._state.dtypes import dtype_name
 from cairn._state.flattening import Path
-from cairn._state.tensors import dtype_name
 from cairn._state.torch_file import check_rules_hold
 from cairn.errors import Corrupt, Error, InvalidArgument, UnsafeContent
 from cairn.warnings import ConversionWarning, DeviceWarning, PickleWarning

@@ -7,11 +7,12 @@ threads instead of a writer process.
 
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+
+from cairn._process import ProcessPart, part
 
 _log = logging.getLogger("cairn")
 
@@ -60,8 +61,12 @@ class Report:
         return "\n".join(lines)
 
 
-_lock = threading.Lock()
-_counts: dict[tuple[str, bool, str], tuple[int, str]] = {}  # by call, engine and how: count and last checkpoint
+class CallCounts(ProcessPart):
+    """The calls of this process. `counts`: by call, engine and how, the count and the last checkpoint."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.counts: dict[tuple[str, bool, str], tuple[int, str]] = {}
 
 
 def report() -> Report:
@@ -69,17 +74,19 @@ def report() -> Report:
 
     In a program switched by ``cairn.install()``, the counts show whether checkpoints go through Cairn's engine.
     """
-    with _lock:
-        return Report(tuple(CallCount(*key, *value) for key, value in _counts.items()))
+    calls = part(CallCounts)
+    with calls.lock:
+        return Report(tuple(CallCount(*key, *value) for key, value in calls.counts.items()))
 
 
 def note(call: str, place: object, how: str = "", *, engine: bool = True, expected: bool = True) -> None:
     """Counts a call for the checkpoint `place`. The first call of an unexpected way (not `expected`) is logged."""
     key = (call, engine, how)
-    with _lock:
-        is_new = key not in _counts
-        count, _ = _counts.get(key, (0, ""))
-        _counts[key] = (count + 1, str(place))
+    calls = part(CallCounts)
+    with calls.lock:
+        is_new = key not in calls.counts
+        count, _ = calls.counts.get(key, (0, ""))
+        calls.counts[key] = (count + 1, str(place))
     if not is_new or expected:
         return
     if engine:
@@ -140,12 +147,3 @@ def storage_moves_data(storage: object, place: object, reason: str = "", *, rema
     current.engine = not reason
     current.reason = reason
     current.remark = remark
-
-
-def _forget() -> None:  # in a forked child, which counts its own calls
-    global _lock  # noqa: PLW0603
-    _lock = threading.Lock()
-    _counts.clear()
-
-
-os.register_at_fork(after_in_child=_forget)

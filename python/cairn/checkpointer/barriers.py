@@ -5,7 +5,6 @@ A barrier class of the caller's own has a ``barrier_type`` and is registered wit
 """
 
 import abc
-import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
+from cairn._ranks.work_wait import wait_for_work
 from cairn.errors import InvalidArgument, Unavailable
 
 #: The barrier classes by their ``barrier_type``.
@@ -20,8 +20,6 @@ BARRIER_REGISTRY: dict[str, type] = {}
 
 _Class = TypeVar("_Class", bound=type)
 
-_PAUSE_SECONDS_MIN = 20e-6
-_PAUSE_SECONDS_MAX = 5e-3
 _NAMED_RANKS_MAX = 16  # ranks that an error lists
 
 
@@ -99,19 +97,12 @@ class DistBarrier(Barrier):
 
     @staticmethod
     def _wait(timeout_secs: float | None) -> None:
-        deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
-        work: Any = dist.barrier(async_op=True)
-        pause = _PAUSE_SECONDS_MIN
-        while not work.is_completed():  # during Work.wait() Python could not handle a signal
-            if deadline is not None and time.monotonic() > deadline:
-                raise BarrierTimeout(
-                    f"Timed out: not all of the {dist.get_world_size()} ranks reached the barrier within "
-                    f"{timeout_secs:g} s",
-                    rank=dist.get_rank(),
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
-        work.wait()  # raises the error of the barrier
+        if not wait_for_work(dist.barrier(async_op=True), timeout_secs):
+            raise BarrierTimeout(
+                f"Timed out: not all of the {dist.get_world_size()} ranks reached the barrier within "
+                f"{timeout_secs:g} s",
+                rank=dist.get_rank(),
+            )
 
 
 @register_barrier

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from cairn._calls.load import restarting
 from cairn._directory.location import metadata_name
+from cairn._directory.restarts import restarting
 from cairn._settings.consent import pickle_allowed
 from cairn.checkpoint import Verify, check_verify
 from cairn.checkpointer.argument_order import path_and_state

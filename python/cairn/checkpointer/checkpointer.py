@@ -160,7 +160,7 @@ class AsyncCheckpointer(Checkpointer):
         finally:
             self._process.close()
         last, self._last = self._last, None
-        if last is not None and not last.was_told:
+        if last is not None and not last.exception_retrieved:
             last.result()
 
 

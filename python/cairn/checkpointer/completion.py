@@ -3,10 +3,10 @@
 from concurrent.futures import Future
 from typing import Any
 
-from cairn._pending.tracked_future import ToldFuture
+from cairn._pending.tracked_future import TrackedFuture
 
 
-class Completion(ToldFuture[None]):
+class Completion(TrackedFuture[None]):
     """The end of an operation, without the operation's result."""
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from cairn._failures.exception_record import ExceptionRecord, exception_of, record_of
-from cairn.errors import Error
+from cairn._failures.exception_record import exception_of, record_of
+from cairn.errors import Error, ExceptionRecord
 
 _ALIGNMENT_BYTES = 64
 

@@ -1,0 +1,35 @@
+"""AsyncSavers: the two AsyncSavers of ``cairn.async_save`` in this process, and their settings."""
+
+from typing import Any
+
+from cairn._pending import pending_saves
+from cairn._pending.async_saver import AsyncSaver
+from cairn._process import ProcessPart
+
+
+class AsyncSavers(ProcessPart):
+    """`by_process`: the saver with a writer process (True) and the saver with threads, each made at its first use."""
+
+    def __init__(self) -> None:
+        self.by_process: dict[bool, AsyncSaver] = {}
+        self.settings: dict[str, Any] = {}
+
+    def in_child(self) -> "AsyncSavers":
+        """A child keeps the settings, but for `fail_at_exit`: that was asked for the parent's exit status."""
+        child = AsyncSavers()
+        child.settings = {name: value for name, value in self.settings.items() if name != "fail_at_exit"}
+        return child
+
+    def saver(self, process: bool) -> AsyncSaver:
+        """The saver with or without a writer process."""
+        if process not in self.by_process:
+            self.by_process[process] = AsyncSaver(process=process, **self.settings)
+        return self.by_process[process]
+
+    def configure(self, settings: dict[str, Any]) -> None:
+        """Waits for all saves of this process, and makes new savers at their next use."""
+        pending_saves.wait_for()
+        for saver in self.by_process.values():
+            saver.close()
+        self.by_process.clear()
+        self.settings.update(settings)

@@ -1,0 +1,69 @@
+"""OwnedGroup: a process group of Cairn's own, of the same ranks as a caller's group.
+
+Torch names such a group after its ranks and after a count that may differ from rank to rank: the number of the groups
+that this process has (until torch 2.14), or of those that it has ever made. Ranks with different names wait for each
+other until the time-out, and a name that is used a second time finds the addresses of the first group in the job's
+store. So Cairn gives the name: the ranks, and how many groups Cairn has made of these ranks in this job, which all of
+them have made together.
+"""
+
+import contextlib
+import hashlib
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from cairn._process import ProcessPart, part
+
+
+class _GroupCounts(ProcessPart):
+    """How many groups this process has made of which ranks, by the job's default group: names begin anew with it."""
+
+    def __init__(self) -> None:
+        self.by_job: weakref.WeakKeyDictionary[Any, Counter[tuple[int, ...]]] = weakref.WeakKeyDictionary()
+
+
+class OwnedGroup:
+    """Destroyed on this rank when this object is released. All ranks of `given` make theirs in the same order."""
+
+    def __init__(self, given: Any) -> None:
+        ranks = dist.get_process_group_ranks(given)
+        counts = part(_GroupCounts).by_job.setdefault(dist.group.WORLD, Counter())
+        counts[tuple(ranks)] += 1
+        digest = hashlib.sha1(",".join(map(str, ranks)).encode(), usedforsecurity=False).hexdigest()
+        with _named(f"cairn-{digest}-{counts[tuple(ranks)]}"):
+            self.group: Any = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        finalizer = weakref.finalize(self, _destroy, self.group, os.getpid())
+        finalizer.atexit = False  # torch destroys what is left
+
+
+def _destroy(group: Any, process: int) -> None:
+    """Sends nothing to other ranks. A forked child has no threads of the group, and leaves the group alone."""
+    if os.getpid() == process:
+        with contextlib.suppress(ValueError, AssertionError):  # the caller has destroyed all groups
+            dist.destroy_process_group(group)
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """A group that this thread makes in the block has this name: ``new_group`` takes none from its caller."""
+    torchs = getattr(c10d, "_process_group_name", None)
+    if torchs is None:
+        yield
+        return
+    thread = threading.get_ident()
+
+    def name_of(*arguments: Any, **keywords: Any) -> Any:
+        return name if threading.get_ident() == thread else torchs(*arguments, **keywords)
+
+    vars(c10d)["_process_group_name"] = name_of
+    try:
+        yield
+    finally:
+        vars(c10d)["_process_group_name"] = torchs
