@@ -29,7 +29,7 @@ from cairn.errors import InvalidArgument
 
 
 class _ClaimsAndTickets(ProcessPart):
-    """`claims`: the claims of this process, by ticket. `seen.ticket`: the last ticket that a thread unpickled or made."""
+    """`claims`: the claims of this process, by ticket. `seen.ticket`: the last that a thread unpickled or made."""
 
     def __init__(self) -> None:
         self.claims: weakref.WeakValueDictionary[bytes, Claim] = weakref.WeakValueDictionary()
