@@ -87,7 +87,9 @@ def test_all_exit_callbacks_run_and_all_streams_are_flushed(replaced: Path, tmp_
     atexit.register(cairn._pending.pending_saves._end)
     atexit.register(at_exit, "before", os.getpid())
     C = ctypes.CDLL(None)
-    C.on_exit(C.dprintf, b"of C")  # calls dprintf(status, text), and a status of 1 is the descriptor of the output
+    C.strdup.restype = ctypes.c_void_p  # a copy of the text, as the interpreter frees its own texts before the callback
+    text = ctypes.c_void_p(C.strdup(b"of C"))
+    C.on_exit(C.dprintf, text)  # calls dprintf(status, text), and a status of 1 is the descriptor of the output
     {ON}
     assert status_of_a_child(saves=True) == 0
     {SAYS_WHEN_IT_WAITS}
