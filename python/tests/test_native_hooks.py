@@ -549,6 +549,6 @@ def test_a_process_that_becomes_threads_is_warned_of(checkpoint: Path, caplog: p
     ).result()
     ((call, engine, reason),) = how()
     assert (call, engine) == ("async_save", True)
-    assert "threads write, not the writer process" in reason
+    assert "threads write in place of the requested writer process" in reason
     assert "Negates overrides resolve_data" in reason
     assert [record.levelname for record in caplog.records if record.name == "cairn"] == ["WARNING"]

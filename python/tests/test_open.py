@@ -117,7 +117,7 @@ def test_tensors_of_every_dtype_as_torch_tensors_or_as_integers(checkpoint: Path
     assert by_numpy["half"].dtype == np.uint16
     part = by_torch.read("w", np.s_[1, ..., 2:4])
     assert part.tolist() == STATE["w"][1, ..., 2:4].tolist()
-    with pytest.raises(cairn.InvalidArgument, match="tensors is"):
+    with pytest.raises(cairn.InvalidArgument, match="tensors must be"):
         cairn.open(checkpoint, tensors="jax")  # type: ignore[arg-type]
 
 
