@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 ENVIRONMENT = Path(sys.prefix)
-EXPECTED = np.arange(300 * 257, dtype=np.float32).reshape(300, 257)  # more than one checksum chunk of 64 KiB
+EXPECTED = np.arange(300 * 257, dtype=np.float32).reshape(300, 257)  # more than one checksum block of 64 KiB
 
 
 def tool(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":

@@ -62,6 +62,11 @@ def test_version_and_help() -> None:
         assert f"Usage: cairn {command}" in text_of(command, "--help")
 
 
+def test_python_m_cairn_is_the_tool() -> None:
+    done = subprocess.run([sys.executable, "-m", "cairn", "--version"], capture_output=True, check=True)
+    assert done.stdout.decode() == text_of("--version")
+
+
 @pytest.mark.parametrize("words", [[], ["frobnicate"], ["inspect"], ["ls", "a", "b"], ["verify", "--colour", "a"]])
 def test_a_wrong_command_line_is_exit_code_2(words: list[str]) -> None:
     done = run(*words)

@@ -121,11 +121,16 @@ def test_a_state_dict_is_a_dict(call: str, checkpoint: Path) -> None:
 def test_swapped_arguments_say_so(tmp_path: Path) -> None:
     place = str(tmp_path / "c")
     for path in (place, Path(place)):
+        with pytest.raises(cairn.InvalidArgument, match=r"the arguments of async_save\(\) are swapped"):
+            cairn.async_save(path, checkpoint_id=STATE)  # type: ignore[call-overload]
         for call in (cairn.save, cairn.load):
             name = call.__name__
             with pytest.raises(cairn.InvalidArgument) as caught:
                 call(path, STATE)
             right = f"{name}(state_dict, checkpoint_id='{place}')"
+            with pytest.raises(cairn.InvalidArgument) as caught:
+                call(path, checkpoint_id=STATE)
+            assert str(caught.value) == f"the arguments of {name}() are swapped: call {right}"
             assert str(caught.value) == f"the arguments of {name}() are swapped: call {right}"
             with pytest.raises(cairn.InvalidArgument) as caught:
                 call(STATE, path)
@@ -135,3 +140,9 @@ def test_swapped_arguments_say_so(tmp_path: Path) -> None:
         right = f"AsyncSaver.save(state_dict, '{place}')"
         assert str(caught.value) == f"the arguments of AsyncSaver.save() are swapped: call {right}"
     assert not Path(place).exists()
+
+
+@pytest.mark.parametrize("call", [cairn.open, cairn.verify, cairn.saves_in_flight, cairn.latest])
+def test_none_in_place_of_a_directory_says_where_none_comes_from(call: Any) -> None:
+    with pytest.raises(cairn.InvalidArgument, match=r"the directory is None; cairn\.latest\(\) returns None"):
+        call(None)

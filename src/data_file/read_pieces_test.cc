@@ -37,7 +37,7 @@ class ReadPieces : public testing::Test {
     stored.record_bytes = static_cast<std::uint64_t>(element_count(sizes).value()) * sizeof(float);
     return stored;
   }
-  // The same with a checksum for each chunk.
+  // The same with a checksum for each block.
   StoredTensor checked_floats(const Extents& sizes, std::uint64_t record_offset = 0) {
     StoredTensor stored = floats(sizes, record_offset);
     crcs_.resize(std::max<std::size_t>(crcs_.size(), checksum_block_count(stored.record_bytes)));
@@ -82,14 +82,14 @@ TEST_F(ReadPieces, AreNoneForABoxWithoutElements) {
 }
 
 TEST_F(ReadPieces, AreWholeChecksumChunksButForTheEndOfTheRecord) {
-  const StoredTensor stored = checked_floats({40'000});  // 160,000 bytes: two chunks and a rest
+  const StoredTensor stored = checked_floats({40'000});  // 160,000 bytes: two blocks and a rest
   read(stored, {20'000}, {1});
   EXPECT_EQ(pieces(), (std::vector<Range>{{64 * kKiB, 128 * kKiB}}));
   reads_.clear();
   read(stored, {39'999}, {1});
   EXPECT_EQ(pieces(), (std::vector<Range>{{128 * kKiB, 160'000}}));
   reads_.clear();
-  read(stored, {16'383}, {2});  // the last element of a chunk and the first of the next
+  read(stored, {16'383}, {2});  // the last element of a block and the first of the next
   EXPECT_EQ(pieces(), (std::vector<Range>{{0, 128 * kKiB}}));
 }
 

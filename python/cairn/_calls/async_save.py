@@ -39,6 +39,7 @@ from cairn._results.driver_attributes import fill_save_planner, fill_writer
 from cairn._settings.installation import Installation
 from cairn._settings.setting_ranges import IoPriority, check_settings
 from cairn._state.described import DescribedState, states_of
+from cairn._state.state_argument import check_order
 from cairn._telemetry import dcp_records, engine_use
 from cairn.errors import Error, InvalidArgument
 from cairn.filesystem import FileSystemWriter, save_options
@@ -130,6 +131,7 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     A planner, a storage or a stager of the caller's own class is used as in DCP, with threads. Raises InvalidArgument
     if `async_checkpointer_type` is no AsyncCheckpointerType; ``cairn.install`` can replace the type for all calls.
     """
+    check_order("async_save", state_dict, checkpoint_id)
     with dcp_records.in_call(
         "async_save",
         checkpoint_id=checkpoint_id,

@@ -28,6 +28,8 @@ def takes_storage_second(function: Callable[_Parameters, _Result]) -> Callable[_
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
+        if arguments:
+            check_order(function.__name__, arguments[0], keywords.get("checkpoint_id"))
         if len(arguments) == 2:
             check_order(function.__name__, *arguments)
             refuse_path(function.__name__, arguments[1])

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from cairn.errors import Unsupported
+from cairn.errors import InvalidArgument, Unsupported
 
 _PathLike = str | os.PathLike[str]
 
@@ -30,7 +30,12 @@ def metadata_name(rank: int | None) -> str:
 
 
 def existing_directory(place: _PathLike) -> _PathLike:
-    """As local_directory(), for functions that read only directories. Raises Unsupported for another storage."""
+    """As local_directory(), for functions that read only directories. Raises Unsupported for another storage.
+
+    Raises InvalidArgument for None, the result of ``cairn.latest`` if there is no checkpoint.
+    """
+    if place is None:
+        raise InvalidArgument("the directory is None; cairn.latest() returns None if it finds no checkpoint")
     directory = local_directory(place)
     if directory is None:
         raise Unsupported(

@@ -18,7 +18,7 @@ using Part = Handmade::Part;
 
 constexpr std::string_view kFilesystem = "torch.distributed.checkpoint.filesystem";
 
-// A pickled list of objects, read with a folder.
+// A pickled list of objects, read with MetadataRecords.
 class Folded {
  public:
   explicit Folded(const std::vector<Part>& objects)
