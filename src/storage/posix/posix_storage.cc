@@ -70,23 +70,27 @@ Result<void> refresh(int folder, const std::string& name) {
   return failed("listing", name);
 }
 
-// nullopt: the file was removed after its name had been read. Any different failure is an error: the file may exist,
-// and a list without the file would make callers treat its name as free.
-Result<std::optional<ListedFile>> look_up(int folder, const std::string& folder_name, const std::string& name) {
+// Completes `file`, which has its name. False: the file was removed after its name had been read. Any different failure
+// is an error: the file may exist, and a list without the file would make callers treat its name as free.
+Result<bool> look_up(int folder, const std::string& folder_name, ListedFile& file) {
   // ESTALE: a different host removed or replaced the file. The next lookup asks the server for the name again.
   constexpr int kTriesMax = 3;
   struct stat status {};
   int failed_with = 0;
   for (int tries = 0; tries == 0 || (tries < kTriesMax && failed_with == ESTALE); ++tries) {
-    failed_with = fstatat(folder, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
+    failed_with = fstatat(folder, file.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
   }
-  if (failed_with == 0) return std::optional(ListedFile{name, S_ISDIR(status.st_mode), S_ISREG(status.st_mode)});
-  if (failed_with == ENOENT) return std::optional<ListedFile>();
+  if (failed_with == ENOENT) return false;
+  if (failed_with == 0) {
+    file.is_folder = S_ISDIR(status.st_mode);
+    file.is_regular = S_ISREG(status.st_mode);
+    return true;
+  }
   CAIRN_TRY(refresh(folder, folder_name));  // the error of a removed folder
   // Not kNotFound, the code of from_errno() for ESTALE: kNotFound from list() means that the folder is gone.
   return Error(ErrorCode::kUnavailable, std::string("reading the attributes failed: ") + std::strerror(failed_with))
       .error_number(failed_with)
-      .file(folder_name == "." ? name : folder_name + "/" + name);
+      .file(folder_name == "." ? file.name : folder_name + "/" + file.name);
 }
 
 Error parent_not_synced(const os::Fd& parent) {
@@ -256,8 +260,9 @@ Result<std::vector<ListedFile>> PosixStorage::list(std::string_view folder) cons
   while (const dirent* item = readdir(stream.get())) {
     const std::string_view name = item->d_name;
     if (name == "." || name == "..") continue;
-    CAIRN_TRY_ASSIGN(std::optional<ListedFile> file, look_up(fd, path, std::string(name)));
-    if (file) files.push_back(*std::move(file));
+    ListedFile file{std::string(name)};
+    CAIRN_TRY_ASSIGN(const bool is_there, look_up(fd, path, file));
+    if (is_there) files.push_back(std::move(file));
     errno = 0;
   }
   if (errno != 0) return failed("listing", path);
