@@ -142,7 +142,7 @@ class Checkpoint {
   // Save id of the commit record; nullopt if stock torch wrote the checkpoint.
   std::optional<SaveId> save_id() const noexcept;
   // The size of a file in catalog().files. Never opens a file outside the directory: kUnsafe for a link, and for a name
-  // that leaves the directory.
+  // that leaves the directory. Links to the files of a safetensors model are followed.
   Result<std::uint64_t> file_bytes(std::string_view file) const;
 
   // Reads the elements of `box` of tensor `fqn` into `target`, whose sizes are the box's.
@@ -171,8 +171,10 @@ class Checkpoint {
 // `directory` is the directory of a DCP checkpoint, a directory with the safetensors files of a model, or the path of a
 // safetensors file (`*.safetensors`). A directory with `.metadata` is a DCP checkpoint, whatever else the directory
 // holds. Of safetensors files `model.safetensors.index.json` names the files; without the index, all files of the
-// directory make up the model. Links to safetensors files are followed.
-// `metadata_name`: ".metadata", or "__0.metadata" for the save of a rank alone.
+// directory make up the model. Links to safetensors files are followed. A directory with a trace of a DCP checkpoint (a
+// data file, a metadata file of any name, the private folder of a save) is never taken for a model. Safetensors files
+// have no save id: a model that is replaced during a load by a model with equal names, sizes and headers is not
+// noticed. `metadata_name`: ".metadata", or "__0.metadata" for the save of a rank alone.
 Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name = ".metadata");
 
 // The form of tensors inside a value from decode_value().

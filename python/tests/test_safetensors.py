@@ -113,6 +113,16 @@ def test_a_directory_with_metadata_stays_a_dcp_checkpoint(tmp_path: Path) -> Non
     assert_loads(tmp_path / "model.safetensors", {"w": torch.zeros(2)})
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_beside_a_trace_of_a_dcp_checkpoint_is_not_taken_for_the_checkpoint(tmp_path: Path) -> None:
+    save_file({"w": torch.full((2,), 7.0)}, tmp_path / "model.safetensors")
+    dcp.save({"w": torch.ones(2)}, checkpoint_id=tmp_path, use_collectives=False)
+    assert_loads(tmp_path, {"w": torch.ones(2)})  # what the rank saved alone
+    (tmp_path / "__0.metadata").unlink()
+    with pytest.raises(cairn.NotFound, match="no checkpoint"):
+        cairn.open(tmp_path)
+
+
 def shard_of_rank(whole: torch.Tensor) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor

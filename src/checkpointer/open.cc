@@ -143,9 +143,9 @@ Result<Checkpoint> open(const std::filesystem::path& directory, const std::strin
   if (!storage) return explain(std::move(storage).error());
   Result<Checkpoint> checkpoint = checkpointer::open_in(std::move(*storage), metadata_name);
   if (checkpoint) return checkpoint;
-  if (metadata_name == commit::kMetadataName && checkpoint.error().code() == ErrorCode::kNotFound) {
+  if (metadata_name == commit::kMetadataName && checkpoint.error().error_number() == ENOENT) {
     storage = storage::open_directory(directory);
-    if (storage && checkpointer::has_safetensors(**storage)) return open_safetensors_at(directory, {});
+    if (storage && checkpointer::holds_model_alone(**storage)) return open_safetensors_at(directory, {});
   }
   return explain(std::move(checkpoint).error());
 }

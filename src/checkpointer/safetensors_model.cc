@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "checkpointer/checkpoint_impl.h"
+#include "commit/lease.h"
 #include "core/checked.h"
 #include "core/checksum.h"
 #include "data_file/data_file.h"
@@ -198,10 +199,17 @@ Result<std::unique_ptr<Checkpoint::Impl>> read_model(const storage::Storage& sto
 
 }  // namespace
 
-bool has_safetensors(const storage::Storage& storage) {
-  if (storage.open(safetensors::kIndexName, true)) return true;
-  const Result<std::vector<std::string>> names = names_in(storage);
-  return names && !names->empty();
+bool holds_model_alone(const storage::Storage& storage) {
+  const Result<std::vector<storage::ListedFile>> files = storage.list();
+  if (!files) return false;
+  const auto is_of_dcp = [](const storage::ListedFile& file) {
+    return file.name.ends_with(".metadata") || file.name.ends_with(".distcp") || commit::save_id_of_folder(file.name);
+  };
+  const auto is_of_model = [](const storage::ListedFile& file) {
+    return !file.is_folder && (file.name == safetensors::kIndexName || file.name.ends_with(kSuffix));
+  };
+  return std::none_of(files->begin(), files->end(), is_of_dcp) &&
+         std::any_of(files->begin(), files->end(), is_of_model);
 }
 
 Result<Checkpoint> open_safetensors(std::unique_ptr<storage::Storage> storage, const std::string& only_file) {

@@ -16,8 +16,9 @@
 
 namespace cairn::checkpointer {
 
-// Whether the directory holds an index or a file `*.safetensors`.
-bool has_safetensors(const storage::Storage& storage);
+// Whether the directory holds an index or a file `*.safetensors`, and no trace of a DCP checkpoint: a metadata file of
+// any name, a data file, or the private folder of a save. Beside such a trace a model is not what the caller saved.
+bool holds_model_alone(const storage::Storage& storage);
 
 // The model of the directory, or of its file `only_file` if that is not empty. kCorrupt names file, key and offset;
 // kUnsafe for an index that names a file outside the directory.

@@ -8,6 +8,7 @@ them have made together.
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import threading
@@ -50,20 +51,38 @@ def _destroy(group: Any, process: int) -> None:
             dist.destroy_process_group(group)
 
 
+class _GivenName(threading.local):
+    """The name of the next groups of a thread; None: torch gives the name."""
+
+    name: str | None = None
+
+
+_given = _GivenName()
+
+
 @contextlib.contextmanager
 def _named(name: str) -> Iterator[None]:
     """A group that this thread makes in the block has this name: ``new_group`` takes none from its caller."""
-    torchs = getattr(c10d, "_process_group_name", None)
-    if torchs is None:
-        yield
-        return
-    thread = threading.get_ident()
-
-    def name_of(*arguments: Any, **keywords: Any) -> Any:
-        return name if threading.get_ident() == thread else torchs(*arguments, **keywords)
-
-    vars(c10d)["_process_group_name"] = name_of
+    _let_threads_name_groups()
+    _given.name = name
     try:
         yield
     finally:
-        vars(c10d)["_process_group_name"] = torchs
+        _given.name = None
+
+
+def _let_threads_name_groups() -> None:
+    """Replaces torch's naming function once, by a function that differs only in threads with a given name.
+
+    The function stays in place: if two threads put functions in place and take them away again, the first thread's
+    function may stay for ever.
+    """
+    torchs = getattr(c10d, "_process_group_name", None)
+    if torchs is None or hasattr(torchs, "__wrapped__"):
+        return
+
+    @functools.wraps(torchs)
+    def name_of(*arguments: Any, **keywords: Any) -> Any:
+        return torchs(*arguments, **keywords) if _given.name is None else _given.name
+
+    vars(c10d)["_process_group_name"] = name_of

@@ -204,6 +204,8 @@ def _check_archive(payload: bytes) -> None:
     """Raises Corrupt if a record of an archive differs from its checksum; zipfile's exceptions if `payload` is no
     archive."""
     with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+        if sum(record.file_size for record in archive.infolist()) > len(payload):
+            raise Corrupt("records of the archive share bytes")
         for record in archive.infolist():
             if record.compress_type != zipfile.ZIP_STORED:
                 raise Corrupt(f"record '{record.filename}' is compressed; torch.save compresses no record")

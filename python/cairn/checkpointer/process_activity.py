@@ -1,5 +1,6 @@
 """The work of another process, as the kernel counts it: CPU time, and bytes read and written."""
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -43,12 +44,20 @@ def _with_descendants(pid: int) -> list[int]:
 
 
 def _counters_of(pid: int) -> tuple[int, ...]:
-    try:
-        # The command may hold spaces and brackets; the state is the first field after the last bracket.
+    return (pid, *_cpu_ticks_of(pid), *_bytes_moved_by(pid))
+
+
+def _cpu_ticks_of(pid: int) -> tuple[int, ...]:
+    with contextlib.suppress(OSError):  # the process has ended
+        # The command may hold spaces and brackets; the state is the first field after its last bracket.
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        user_ticks, system_ticks = int(fields[11]), int(fields[12])
+        return int(fields[11]), int(fields[12])
+    return ()
+
+
+def _bytes_moved_by(pid: int) -> tuple[int, ...]:
+    with contextlib.suppress(OSError):  # the process has ended, changed its user, or this kernel does not count
         lines = (_PROC / str(pid) / "io").read_text().splitlines()
-    except OSError:  # the process has ended, or belongs to another user now
-        return (pid,)
-    counts = dict(line.split(": ") for line in lines)
-    return (pid, user_ticks, system_ticks, *(int(counts[name]) for name in _COUNTERS_OF_IO))
+        counts = dict(line.split(": ") for line in lines)
+        return tuple(int(counts[name]) for name in _COUNTERS_OF_IO)
+    return ()

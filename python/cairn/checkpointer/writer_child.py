@@ -111,6 +111,8 @@ class WriterChild:
                     )
             # The pipe still holds the response of a child that has died since.
             response = WorkerResponse.decode(self._pipe.recv_bytes(RESPONSE_BYTES_MAX))
+        except ProcessFailure:
+            raise
         except (EOFError, ConnectionError) as error:
             self.process.join(_KILL_SECONDS)
             raise ProcessFailure(
@@ -118,6 +120,12 @@ class WriterChild:
                 f"'{request.value}' of rank {self._rank}",
                 rank=self._rank,
                 actual=str(self.process.exitcode),
+            ) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._drop()  # the pipe may hold the rest of the answer
+            raise ProcessFailure(
+                f"the checkpoint process of rank {self._rank} gave an unreadable answer ('{request.value}'): {error}",
+                rank=self._rank,
             ) from error
         if not response.success:
             raise ProcessFailure(

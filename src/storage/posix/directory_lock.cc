@@ -239,7 +239,10 @@ Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd
     if (retired && !*retired) {
       return std::unique_ptr<StorageLock>(std::make_unique<DirectoryLock>(std::move(directory), std::move(file->fd)));
     }
-    if (attempt != Attempt::kBusy) file.reset();
+    if (attempt != Attempt::kBusy) {
+      flock(file->fd.get(), LOCK_UN);  // a child that was forked meanwhile shares the lock
+      file.reset();
+    }
     if (progress.has_stopped()) return retired ? never_locked(attempt) : retired.error();
     std::this_thread::sleep_for(pause);
   }
