@@ -104,7 +104,7 @@ class Killer:
                 self.tally.found["with a rank told"] += 1
             else:
                 judge(self.tally, reply, struck_at, job.timeout_seconds)
-                if kill.must_be == "new" and "is committed" not in reply.text:
+                if kill.must_be == "new" and "be committed" not in reply.text:
                     raise Problem(f"rank {rank} does not say that the save may be committed: {reply.text}")
         return told
 
