@@ -24,8 +24,8 @@ FIGURES = (
     ("save", "save rate", True, 1e-9, "{:.2f} GB/s"),
     ("load, cold page cache", "cold load rate", True, 1e-9, "{:.2f} GB/s"),
     ("load, warm page cache", "warm load rate", True, 1e-9, "{:.2f} GB/s"),
-    ("save 2,000 small tensors", "small save", False, 1, "{:.1f} us each"),
-    ("load 2,000 small tensors", "small load", False, 1, "{:.1f} us each"),
+    ("save 10,000 small tensors", "small save", False, 1, "{:.1f} us each"),
+    ("load 10,000 small tensors", "small load", False, 1, "{:.1f} us each"),
 )
 
 BAR_HEIGHT, BAR_GAP, GROUP_GAP, LEFT, WIDTH = 14, 3, 16, 190, 720
