@@ -62,9 +62,10 @@ struct CatalogValue {
 enum class CheckpointFormat : std::uint8_t {
   kDcp,          // each item is a torch.save archive; `.metadata` names the items' places
   kSafetensors,  // the elements of each tensor, row-major; the headers of the files name the tensors' places
+  kTorchSave,    // one file of torch.save: the storages of the tensors; its pickle names the tensors' places
 };
 
-std::string_view name_of(CheckpointFormat format);  // "dcp", "safetensors"
+std::string_view name_of(CheckpointFormat format);  // "dcp", "safetensors", "torch"
 
 struct Catalog {
  public:

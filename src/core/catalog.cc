@@ -34,7 +34,12 @@ std::string to_decimal(const SaveId& id) {
 }
 
 std::string_view name_of(CheckpointFormat format) {
-  return format == CheckpointFormat::kSafetensors ? "safetensors" : "dcp";
+  switch (format) {
+    case CheckpointFormat::kDcp: return "dcp";
+    case CheckpointFormat::kSafetensors: return "safetensors";
+    case CheckpointFormat::kTorchSave: return "torch";
+  }
+  return "dcp";
 }
 
 Box CatalogTensor::chunk(std::size_t index) const {
