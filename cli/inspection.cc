@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include <cairn/key_pattern.h>
 #include "catalog_text.h"
 #include "json_writer.h"
-#include "key_pattern.h"
 #include "key_tree.h"
 #include "printable.h"
 

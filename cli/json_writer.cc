@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "utf8.h"
+#include <cairn/utf8.h>
 #include "visible.h"
 
 namespace cairn::cli {

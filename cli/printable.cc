@@ -4,7 +4,7 @@
 
 #include <iterator>
 
-#include "utf8.h"
+#include <cairn/utf8.h>
 #include "visible.h"
 
 namespace cairn::cli {

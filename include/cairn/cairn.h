@@ -7,10 +7,12 @@
 #include <cairn/catalog.h>               // IWYU pragma: export
 #include <cairn/checkpoint.h>            // IWYU pragma: export
 #include <cairn/collectives.h>           // IWYU pragma: export
+#include <cairn/convert.h>               // IWYU pragma: export
 #include <cairn/dtype.h>                 // IWYU pragma: export
 #include <cairn/durability.h>            // IWYU pragma: export
 #include <cairn/error.h>                 // IWYU pragma: export
 #include <cairn/in_flight.h>             // IWYU pragma: export
+#include <cairn/key_pattern.h>           // IWYU pragma: export
 #include <cairn/latest.h>                // IWYU pragma: export
 #include <cairn/local_group.h>           // IWYU pragma: export
 #include <cairn/result.h>                // IWYU pragma: export

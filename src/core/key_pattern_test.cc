@@ -1,10 +1,10 @@
-#include "key_pattern.h"
+#include <cairn/key_pattern.h>
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace cairn::cli {
+namespace cairn {
 namespace {
 
 TEST(KeyPattern, WithoutWildcardsIsAKeyOrTheFolderAboveIt) {
@@ -52,4 +52,4 @@ TEST(KeyPattern, ManyStarsStayQuick) {
 }
 
 }  // namespace
-}  // namespace cairn::cli
+}  // namespace cairn

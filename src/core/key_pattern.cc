@@ -1,12 +1,12 @@
-#include "key_pattern.h"
+#include <cairn/key_pattern.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
-#include "utf8.h"
+#include <cairn/utf8.h>
 
-namespace cairn::cli {
+namespace cairn {
 namespace {
 
 // A byte that begins no UTF-8 character counts as a character above all code points.
@@ -89,4 +89,4 @@ bool matches_key(std::string_view pattern, std::string_view key) {
   }
 }
 
-}  // namespace cairn::cli
+}  // namespace cairn

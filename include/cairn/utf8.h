@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-namespace cairn::cli {
+namespace cairn {
 
 struct Utf8Character {
   std::uint32_t code_point = 0;
@@ -17,4 +17,4 @@ struct Utf8Character {
 // surrogate pair counts as a character, because Python writes such halves (surrogatepass).
 std::optional<Utf8Character> first_character(std::string_view text);
 
-}  // namespace cairn::cli
+}  // namespace cairn

@@ -1,6 +1,6 @@
-#include "utf8.h"
+#include <cairn/utf8.h>
 
-namespace cairn::cli {
+namespace cairn {
 namespace {
 
 // By number of bytes: the bits of the first byte, and the smallest code point of the length.
@@ -31,4 +31,4 @@ std::optional<Utf8Character> first_character(std::string_view text) {
   return std::nullopt;
 }
 
-}  // namespace cairn::cli
+}  // namespace cairn

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace cairn::cli {
+namespace cairn {
 
 // Whether `pattern` matches the whole key, or the key up to a dot: the pattern "model.layers.0" matches every key below
 // model.layers.0. `*` is any run of characters, dots included; `?` is a UTF-8 character, or a byte that is not UTF-8;
@@ -11,4 +11,4 @@ namespace cairn::cli {
 // literal. Time is bounded by the product of both lengths.
 bool matches_key(std::string_view pattern, std::string_view key);
 
-}  // namespace cairn::cli
+}  // namespace cairn

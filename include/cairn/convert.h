@@ -1,0 +1,101 @@
+// convert: copies a checkpoint into another format, or with other keys, dtypes or files.
+//
+// The copy streams: besides the values that are not tensors, and the catalog, the memory is a few buffers of 4 MiB for
+// each thread, whatever the size of the checkpoint. Every byte read is compared with its checksum, and the result
+// appears under its name only when it is whole.
+#pragma once
+
+#include <cairn/catalog.h>
+#include <cairn/checkpoint.h>
+#include <cairn/durability.h>
+#include <cairn/result.h>
+#include <cairn/save_deadlines.h>
+#include <cairn/verify_level.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cairn {
+
+// `from` without a star is a prefix: the key `from` itself, and all keys that continue with a dot. A trailing dot in
+// `from` is allowed; the empty prefix is of every key. If `to` is empty, the dot behind the prefix is removed, too.
+// `from` with stars is a pattern of the whole key: each star stands for the shortest run of characters that lets the
+// rest match, and each star of `to`, which has equally many, is replaced by the run of its turn. `\` quotes a
+// character.
+struct KeyRename {
+  std::string from;
+  std::string to;
+};
+
+struct ConvertProgress {
+  std::uint64_t bytes_done = 0;   // of the tensors, as they are written
+  std::uint64_t bytes_total = 0;  // 0 until the source is open and the target is laid out
+};
+
+struct ConvertOptions {
+  // --- the target
+  CheckpointFormat to = CheckpointFormat::kDcp;
+  // Patterns (cairn/key_pattern.h): keys that match none of them are left out. Empty: all keys. A pattern without a
+  // match is an error (kMissingKey).
+  std::vector<std::string> keys = {};
+  // The first rename that matches a key renames the key. kMissingKey if a rename applies to no key; kInvalidArgument if
+  // two keys get the same name.
+  std::vector<KeyRename> renames = {};
+  std::optional<DType> dtype = {};    // of all real floating-point tensors; a floating-point dtype
+  std::uint64_t max_shard_bytes = 0;  // kSafetensors: of the tensors of a file; 0: one file
+  std::size_t file_count = 1;         // kDcp: the number of data files, balanced by bytes
+  bool overwrite = false;             // false: an existing target is an error (kInvalidArgument)
+  Durability durability = Durability::kDurable;
+  // --- the source
+  // kFull and kNeeded: every byte read is checked. kFull: a record of which only a part is needed, and which has only a
+  // checksum of the whole, is read whole for the check. kNone: trust the storage.
+  Verify verify = Verify::kFull;
+  bool follow_links = false;  // data files may be symbolic links
+  // --- when the conversion fails
+  SaveDeadlines deadlines = {};  // of the calls into the target's storage, as of a save
+  // --- options that change only speed
+  std::size_t thread_count = 4;
+  bool direct_io = true;
+  // Both functions are called every few milliseconds, on the calling thread. After `interrupted` has returned true, the
+  // conversion fails with kCancelled and leaves no target. If `interrupted` throws, the conversion is given up at once.
+  std::function<bool()> interrupted = {};
+  std::function<void(const ConvertProgress&)> progress = {};
+};
+
+// Tensors of the source that share memory in torch, by their new names.
+struct TiedTensors {
+  std::vector<std::string> keys;
+  bool stay_tied = false;  // false: the target holds a copy for each key
+};
+
+struct ConvertReport {
+  CheckpointFormat from = CheckpointFormat::kDcp;
+  std::filesystem::path directory;  // of the files
+  std::vector<std::string> files;   // the files of the target, relative to `directory`
+  std::uint64_t tensors = 0;
+  std::uint64_t values = 0;             // keys that are not tensors
+  std::uint64_t tensor_bytes = 0;       // as written
+  std::uint64_t bytes_written = 0;      // of all files
+  std::vector<Conversion> conversions;  // by the keys' names in the source
+  std::vector<TiedTensors> tied;
+  std::vector<std::string> warnings;
+};
+
+// Copies the checkpoint `source`, of any format that open() recognises, to `target`:
+//   kDcp          a directory, made if missing.
+//   kTorchSave    a file. torch.load returns the nested state.
+//   kSafetensors  a file, if the name ends in ".safetensors" (then max_shard_bytes must be 0); otherwise a directory,
+//                 which gets model.safetensors, or several files with model.safetensors.index.json. kUnsupported for a
+//                 key that is not a tensor: leave the key out by `keys`.
+// The target is not the source, nor within it: kInvalidArgument. kCorrupt names key, file and offset of a checksum that
+// differs. After a failure or a kill the target is as before; the next conversion or save to the target removes the
+// leftovers of a dead conversion.
+Result<ConvertReport> convert(const std::filesystem::path& source, const std::filesystem::path& target,
+                              const ConvertOptions& options = {});
+
+}  // namespace cairn
