@@ -23,6 +23,9 @@ WRONG: list[dict[str, Any]] = [
     {"nice": 99},
     {"nice": -1},
     {"io_priority": "high"},
+    {"torn_snapshot_alarm": 1},
+    {"fail_at_exit": "no"},
+    {"heed_memory_limits": None},
 ]
 
 

@@ -146,6 +146,31 @@ def test_a_write_that_fails_is_told_and_the_next_one_works(process: CheckpointPr
     assert process.process.pid == pid, "the same process"
 
 
+@pytest.mark.parametrize("is_native", [False, True], ids=["python", "native"])
+def test_every_failed_write_is_logged(
+    process: CheckpointProcess, is_native: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The caller may never ask the future."""
+    written_by = process
+    if is_native:
+        written_by = CheckpointProcess(
+            RANK, CheckpointProcessConfig(), default_subprocess_init_fn, (), default_writer_init_fn, {}
+        )
+    staged: Future[dict[str, Any]] = Future()
+    staged.set_exception(ValueError("not staged"))
+    with pytest.raises(ValueError, match="not staged"):
+        result(written_by.write(staged, str(tmp_path / "unstaged")))
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Exception, match="file"):
+        result(written_by.write({"w": torch.ones(3)}, str(tmp_path / "file")))
+    if is_native:
+        written_by.close()
+    logged = [record.getMessage() for record in caplog.records if record.name == "cairn"]
+    assert len(logged) == 2, logged
+    assert f"the save of rank 0 into '{tmp_path}/unstaged' failed: not staged" in logged[0]
+    assert f"the save of rank 0 into '{tmp_path}/file' failed: " in logged[1]
+
+
 def test_a_process_that_died_is_told_and_replaced(process: CheckpointProcess, checkpoint: Path) -> None:
     process.process_creation_future.result()
     pid = process.process.pid

@@ -102,6 +102,7 @@ class AsyncSaver:
             io_priority=io_priority,
             torn_snapshot_alarm=torn_snapshot_alarm,
             fail_at_exit=fail_at_exit,
+            heed_memory_limits=heed_memory_limits,
         )
         self._deadlines = (float(deadline_seconds), float(sync_deadline_seconds), float(publish_deadline_seconds))
         self._process: _engine.WriterProcess | None = None

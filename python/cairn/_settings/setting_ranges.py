@@ -17,7 +17,7 @@ _RANGES: dict[str, tuple[type | tuple[type, ...], float, float]] = {  # by setti
     "grace_seconds": ((int, float), 0, _SECONDS_MAX),
     "nice": (int, 0, 19),
 }
-_FLAGS = ("fail_at_exit", "torn_snapshot_alarm")
+_FLAGS = ("fail_at_exit", "heed_memory_limits", "torn_snapshot_alarm")
 
 
 def check_settings(io_priority: object = None, **settings: object) -> None:

@@ -151,13 +151,13 @@ class CheckpointProcess:
             self._saver = AsyncSaver(process=True, generations=1)  # one save at a time
 
     def _write(self, state_dict: STATE_DICT | Future[STATE_DICT], path: str, kwargs: dict[str, Any]) -> None:
-        staged = state_dict.result() if isinstance(state_dict, Future) else state_dict
-        if self._child is None:
-            self.save_live(staged, path, asynchronous_staging=False).upload.result()
-            return
         try:
-            self._start()
-            self._child.write(staged, path, kwargs)
+            staged = state_dict.result() if isinstance(state_dict, Future) else state_dict
+            if self._child is None:
+                self.save_live(staged, path, asynchronous_staging=False).upload.result()
+            else:
+                self._start()
+                self._child.write(staged, path, kwargs)
         except Exception as error:  # logged because the caller may never ask the future
             _log.error("the save of rank %d into '%s' failed: %s", self._rank_info.global_rank, path, error)
             raise
