@@ -32,6 +32,9 @@ struct Checkpoint::Impl {
 
   // Whether the directory now holds the metadata of a different checkpoint.
   bool replaced() const;
+  // The error of a read. A data file is missing without damage if a save has replaced the checkpoint meanwhile:
+  // kReplaced then takes the place of kNotFound.
+  Error replaced_or(Error error) const;
 
   // The data file that holds an item of `fqn`. kCorrupt if the metadata names no bytes for the item; kUnsupported if
   // the item's bytes went through a stream transform.

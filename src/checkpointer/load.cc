@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "checkpointer/checkpoint_impl.h"
+#include "checkpointer/chunk_read.h"
 #include "checkpointer/missing_keys.h"
 #include "checkpointer/ranks.h"
 #include "core/conversion.h"
@@ -133,25 +134,9 @@ class Loader {
       const data_file::DataFile* file = nullptr;
       CAIRN_TRY_ASSIGN(file, impl_.file_of(tensor.locations[item.chunk], tensor.fqn, options_.follow_links));
       CAIRN_TRY_ASSIGN(data_file::StoredTensor stored, file->tensor(tensor, item.chunk));
-      reads_.push_back(read_of(tensor, target, item, *file, std::move(stored)));
+      reads_.push_back(checkpointer::chunk_read(tensor, item, {target.local, target.box}, *file, std::move(stored)));
     }
     return {};
-  }
-
-  static data_file::TensorRead read_of(const CatalogTensor& tensor, const TensorEntry& target,
-                                       const plan::ReadItem& item, const data_file::DataFile& file,
-                                       data_file::StoredTensor stored) {
-    const Box saved = tensor.chunk(item.chunk);
-    Extents in_chunk = item.overlap.offsets();
-    TensorView part = target.local;
-    part.sizes = item.overlap.sizes();
-    std::int64_t first = 0;
-    for (std::size_t i = 0; i < in_chunk.size(); ++i) {
-      first += (item.overlap.offsets()[i] - target.box.offsets()[i]) * part.strides[i];
-      in_chunk[i] -= saved.offsets()[i];
-    }
-    part.data = static_cast<std::byte*>(part.data) + first * static_cast<std::int64_t>(item_bytes(part.dtype));
-    return {file, tensor.fqn, std::move(stored), in_chunk, std::move(part)};
   }
 
   // Whether the memory ranges of any two reads overlap. Interleaved views overlap by this count, although they share no
@@ -234,18 +219,11 @@ Error with_reason(Error error) {
 
 Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options) const {
   checkpointer::Ranks ranks(options.collectives, 0);
-  // A data file is missing without damage if a save has replaced the checkpoint meanwhile: kReplaced.
-  const auto explain = [this](Error error) {
-    if (error.code() != ErrorCode::kNotFound || !impl_->replaced()) return error;
-    return Error(ErrorCode::kReplaced, "the checkpoint was replaced while it was being read")
-        .expected(impl_->identity)
-        .actual(error.what());
-  };
   Loader loader(*this, *impl_, state, options);
   const Result<void> prepared = ranks.attempt([&] { return loader.prepare(); });  // (1)
   const std::string identity = options.own_checkpoint ? std::string() : impl_->identity;
   Result<std::string> mine{(options.allow_partial ? kPartial : kWhole) + identity};
-  if (!prepared) mine = explain(prepared.error());
+  if (!prepared) mine = impl_->replaced_or(prepared.error());
   const Result<std::vector<std::string>> seen = ranks.all_gather(std::move(mine));  // (2)
   if (!seen) return with_reason(seen.error());
   CAIRN_TRY(check_same(*seen));
@@ -254,7 +232,7 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
   // the first.
   const bool final = std::any_of(seen->begin(), seen->end(), [](const std::string& it) { return it[0] == kPartial; });
   Result<std::string> done{std::string()};
-  if (!report) done = final ? report.error() : explain(report.error());
+  if (!report) done = final ? report.error() : impl_->replaced_or(report.error());
   const Result<std::vector<std::string>> all = ranks.all_gather(std::move(done));  // (4)
   if (!all) return with_reason(all.error());
   return report;

@@ -73,6 +73,13 @@ bool Checkpoint::Impl::replaced() const {
   return now && now->present && identity_of(*now) != identity;
 }
 
+Error Checkpoint::Impl::replaced_or(Error error) const {
+  if (error.code() != ErrorCode::kNotFound || !replaced()) return error;
+  return Error(ErrorCode::kReplaced, "the checkpoint was replaced while it was being read")
+      .expected(identity)
+      .actual(error.what());
+}
+
 Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;

@@ -208,8 +208,13 @@ Result<ReadCounts> read_tensors(const std::vector<TensorRead>& reads, const Read
   BatchReader reader(reads, options);
   const std::size_t threads =
       std::clamp<std::size_t>(options.thread_count, 1, std::max<std::size_t>(reader.batch_count(), 1));
-  CAIRN_TRY(os::run_parallel(threads, options.interrupted,
-                             [&reader](std::size_t, os::StopFlag& stop) { return reader.work(stop); }));
+  if (threads == 1 && !options.interrupted) {  // many small calls would each start a thread
+    os::StopFlag stop;
+    CAIRN_TRY(reader.work(stop));
+  } else {
+    CAIRN_TRY(os::run_parallel(threads, options.interrupted,
+                               [&reader](std::size_t, os::StopFlag& stop) { return reader.work(stop); }));
+  }
   CAIRN_TRY(reader.finish());
   ReadCounts counts{0, reader.bytes_read()};
   for (const TensorRead& read : reads) counts.bytes_needed += read.bytes_needed();

@@ -25,8 +25,8 @@ struct ReadCounts {
   std::uint64_t bytes_read = 0;
 };
 
-// On failure targets are partly written. kCorrupt names key, file and offset of the checksum that differs. Memory: a
-// buffer of 4 MiB for each thread.
+// With one thread and without `interrupted`, works on the calling thread. On failure targets are partly written.
+// kCorrupt names key, file and offset of the checksum that differs. Memory: a buffer of 4 MiB for each thread.
 Result<ReadCounts> read_tensors(const std::vector<TensorRead>& reads, const ReadOptions& options);
 
 }  // namespace cairn::data_file

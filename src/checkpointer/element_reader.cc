@@ -1,0 +1,85 @@
+#include "checkpointer/element_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "data_file/tensor_reader.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+// The error without the words about the targets of a load: the caller drops the elements that were read.
+Error without_targets(const Error& error) {
+  if (error.code() != ErrorCode::kCorrupt || !error.offset()) return error;
+  return Error(ErrorCode::kCorrupt, "a checksum differs")
+      .key(error.key().value_or(""))
+      .file(error.file().value_or(""))
+      .offset(*error.offset())
+      .expected(error.expected().value_or(""))
+      .actual(error.actual().value_or(""));
+}
+
+}  // namespace
+
+Result<ElementReader> ElementReader::open(Checkpoint::Impl& impl, const CatalogTensor& tensor, RecordChecks& checks,
+                                          bool follow_links) {
+  ElementReader reader(tensor, checks);
+  CAIRN_TRY_ASSIGN(const Box whole, Box::whole(tensor.shape));
+  CAIRN_TRY(reader.index_.reads_for(whole));
+  if (whole.element_count() == 0) return reader;
+  reader.chunks_.resize(tensor.chunk_count());
+  for (std::size_t i = 0; i < tensor.chunk_count(); ++i) {
+    if (tensor.chunk(i).element_count() == 0) continue;
+    Chunk& chunk = reader.chunks_[i];
+    CAIRN_TRY_ASSIGN(chunk.file, impl.file_of(tensor.locations[i], tensor.fqn, follow_links));
+    CAIRN_TRY_ASSIGN(chunk.stored, chunk.file->tensor(tensor, i));
+  }
+  return reader;
+}
+
+std::int64_t ElementReader::elements_per_read(std::size_t bytes_max) const {
+  const std::size_t bytes_each = item_bytes(tensor_->dtype);
+  const auto most = static_cast<std::int64_t>(std::max<std::size_t>(bytes_max / bytes_each, 1));
+  if (tensor_->shape.empty() || chunks_.size() <= 1) return most;
+  const std::int64_t row = row_major_strides(tensor_->shape)[0];
+  return row <= most ? most / row * row : most;
+}
+
+Result<data_file::TensorRead> ElementReader::read_of(const plan::ReadItem& item, const BoxMemory& memory) const {
+  const Chunk& chunk = chunks_[item.chunk];
+  data_file::TensorRead read = chunk_read(*tensor_, item, memory, *chunk.file, chunk.stored);
+  data_file::StoredTensor stored = chunk.stored;
+  const bool is_whole_record = read.span_begin() == 0 && read.span_end() == stored.record_bytes;
+  if (!stored.record_crc || is_whole_record) return read;
+  CAIRN_TRY(checks_->check(*chunk.file, stored, tensor_->fqn));
+  stored.record_crc.reset();  // or the read would check the record again, and read all of it
+  return chunk_read(*tensor_, item, memory, *chunk.file, std::move(stored));
+}
+
+Result<void> ElementReader::plan(plan::FlatRange range, std::byte* target,
+                                 std::vector<data_file::TensorRead>& reads) const {
+  for (const Box& box : plan::boxes_of(tensor_->shape, range)) {
+    const TensorView view = TensorView::contiguous(target, tensor_->dtype, box.sizes());
+    CAIRN_TRY_ASSIGN(const std::vector<plan::ReadItem> items, index_.reads_for(box));
+    for (const plan::ReadItem& item : items) {
+      CAIRN_TRY_ASSIGN(data_file::TensorRead read, read_of(item, {view, box}));
+      reads.push_back(std::move(read));
+    }
+    target += static_cast<std::size_t>(box.element_count()) * item_bytes(tensor_->dtype);
+  }
+  return {};
+}
+
+Result<void> ElementReader::read(const std::vector<data_file::TensorRead>& reads) {
+  const Result<data_file::ReadCounts> counts = data_file::read_tensors(reads, {Verify::kFull, 1});
+  if (!counts) return without_targets(counts.error());
+  return {};
+}
+
+Result<void> ElementReader::read(plan::FlatRange range, std::byte* target) const {
+  std::vector<data_file::TensorRead> reads;
+  CAIRN_TRY(plan(range, target, reads));
+  return read(reads);
+}
+
+}  // namespace cairn::checkpointer

@@ -1,0 +1,61 @@
+// ElementReader: reads ranges of a tensor's elements, in row-major order and verified, whatever chunks, strides and
+// files hold the elements.
+//
+// For passes over tensors of any size with bounded memory (conversion, comparison, statistics).
+#pragma once
+
+#include <cairn/catalog.h>
+#include <cairn/result.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "checkpointer/checkpoint_impl.h"
+#include "checkpointer/chunk_read.h"
+#include "checkpointer/record_checks.h"
+#include "data_file/read_pieces.h"
+#include "plan/chunk_index.h"
+#include "plan/flat_range.h"
+
+namespace cairn::checkpointer {
+
+// Thread-safe. Memory: a few hundred bytes per chunk of the tensor.
+class ElementReader {
+ public:
+  // Opens the files of the tensor, which belongs to the catalog of `impl`. kCorrupt if the chunks do not make up the
+  // tensor, or if a file contradicts the catalog; kUnsupported if the tensor is stored in a form that only torch reads
+  // (quantised), or went through stream transforms. `impl` and `checks` outlive the reader and its reads.
+  static Result<ElementReader> open(Checkpoint::Impl& impl, const CatalogTensor& tensor, RecordChecks& checks,
+                                    bool follow_links = false);
+
+  const CatalogTensor& tensor() const { return *tensor_; }
+  // The number of elements to ask for at a time: at most `bytes_max` bytes, but at least one element. If the tensor has
+  // several chunks, a multiple of a row if a row has at most `bytes_max` bytes: the parts of a chunk are then longer.
+  std::int64_t elements_per_read(std::size_t bytes_max) const;
+
+  // Appends the reads that fill `target` with the elements of the range, in the tensor's dtype. Small ranges of several
+  // tensors can share a call of read(). Checks the records that the reads can't check, in 4 MiB pieces.
+  Result<void> plan(plan::FlatRange range, std::byte* target, std::vector<data_file::TensorRead>& reads) const;
+
+  // Carries out the reads on the calling thread. kCorrupt with key, file and offset if a checksum differs.
+  static Result<void> read(const std::vector<data_file::TensorRead>& reads);
+
+  // plan() and read().
+  Result<void> read(plan::FlatRange range, std::byte* target) const;
+
+ private:
+  struct Chunk {
+    const data_file::DataFile* file = nullptr;
+    data_file::StoredTensor stored;
+  };
+  ElementReader(const CatalogTensor& tensor, RecordChecks& checks)
+      : tensor_(&tensor), checks_(&checks), index_(tensor) {}
+  Result<data_file::TensorRead> read_of(const plan::ReadItem& item, const BoxMemory& memory) const;
+
+  const CatalogTensor* tensor_;
+  RecordChecks* checks_;
+  plan::ChunkIndex index_;
+  std::vector<Chunk> chunks_;  // of a tensor without elements: empty
+};
+
+}  // namespace cairn::checkpointer
