@@ -1,6 +1,7 @@
 // Reads any bytes as each file in a save's private folder that a foreign process may read: leases, the marks of failed
-// ranks, the decision, and the list of replaced files, which a later save removes. The removal must never remove a file
-// that is not a data file, nor a file that the checkpoint in place needs.
+// ranks, the decision, and the list of replaced files, which a later save removes. Reads the bytes as the `.metadata`
+// in place too. The removal must never remove a file that is not a data file, nor a file that the checkpoint in place
+// needs.
 #include <cairn/durability.h>
 
 #include <cstddef>
@@ -12,7 +13,9 @@
 
 #include "commit/lease.h"
 #include "commit/leftovers.h"
+#include "commit/progress_tracker.h"
 #include "commit/save_marks.h"
+#include "commit/save_transaction.h"
 #include "decoding_bounds.h"
 #include "format/manifest/commit_record.h"
 #include "storage/testing/model_storage.h"
@@ -45,11 +48,35 @@ void fill(ModelStorage& disk, std::string_view input) {
   }
 }
 
+// A decoded line must encode to a line that decodes to an equal report.
+void read_progress_line(std::string_view line) {
+  const cairn::fuzz::DecodingBounds bounds(line.size());
+  const auto report = cairn::commit::decode_progress_line(line);
+  if (!report) return;
+  const std::string encoded = cairn::commit::encode_progress_line(*report);
+  const auto again = cairn::commit::decode_progress_line(encoded);
+  if (!again || cairn::commit::encode_progress_line(*again) != encoded) std::abort();
+}
+
+// Two looks at one `.metadata` must find one identity.
+void read_as_metadata(std::string_view input) {
+  ModelStorage disk;
+  make(disk, ".metadata", input);
+  const cairn::fuzz::DecodingBounds bounds(2 * input.size());
+  const auto first = cairn::commit::read_metadata_in_place(disk);
+  const auto second = cairn::commit::read_metadata_in_place(disk);
+  if (first.has_value() != second.has_value() || (first && !first->same_as(*second))) std::abort();
+  if (first && !first->present) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  read_as_metadata(input);
+  read_progress_line(input);
   ModelStorage disk;
-  fill(disk, {reinterpret_cast<const char*>(data), size});
+  fill(disk, input);
   const std::string folder = cairn::commit::folder_of(kDeadSave);
   cairn::commit::SaveMarks marks(disk, kDeadSave);
   {

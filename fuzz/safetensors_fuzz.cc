@@ -1,4 +1,5 @@
-// Reads any bytes as a safetensors file, as the header of such a file, and as an index. An accepted header covers the
+// Reads any bytes as a safetensors file, as the header of such a file, as an index, and as the sharding info of stock
+// torch. An accepted header covers the
 // file exactly, and is the same when it is rendered and read again.
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "decoding_bounds.h"
 #include "format/safetensors/header.h"
 #include "format/safetensors/index.h"
+#include "format/safetensors/sharding_info.h"
 
 namespace {
 
@@ -81,6 +83,18 @@ void read_index(std::span<const std::byte> bytes) {
   if (!again || again->files != index->files) std::abort();
 }
 
+void read_sharding_info(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const cairn::fuzz::DecodingBounds bounds(bytes.size());
+  const auto offsets = cairn::safetensors::read_sharding_info(text);
+  if (!offsets) return;
+  for (const auto& [key, of_chunk] : *offsets) {
+    for (const std::int64_t offset : of_chunk) {
+      if (key.size() > bytes.size() || offset < 0) std::abort();
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -88,5 +102,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read(cairn::MemorySource(bytes), size);
   read_with_true_length(bytes);
   read_index(bytes);
+  read_sharding_info(bytes);
   return 0;
 }

@@ -1,5 +1,5 @@
 // Reads any bytes as a tensor item and as a value archive. A tensor's window must lie in its record. A plain value must
-// survive Cairn's own encoding. A readable archive must be readable after padding.
+// survive Cairn's own encoding. Padding must keep an archive's value.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -41,14 +41,19 @@ void check_value(const Value& value) {
   if (!again || *again != *encoded) std::abort();
 }
 
-void check_padding(std::span<const std::byte> bytes, bool readable) {
+// Padding must keep the archive's value. `value`: of the archive without padding; null if the archive is unreadable.
+void check_padding(std::span<const std::byte> bytes, const Value* value) {
   const std::string archive(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const std::uint64_t length = cairn::torch_file::padded_length(archive.size() + 1);
   const Result<std::string> padded = cairn::torch_file::pad_archive(archive, length);
   if (!padded) return;
   if (padded->size() != length) std::abort();
   const auto decoded = cairn::torch_file::decode_value(MemorySource(std::as_bytes(std::span(*padded))));
-  if (readable && !decoded) std::abort();
+  if (value == nullptr) return;
+  if (!decoded) std::abort();
+  const Result<std::string> before = cairn::torch_file::encode_value(*value);
+  const Result<std::string> after = cairn::torch_file::encode_value(*decoded);
+  if (before.has_value() != after.has_value() || (before && *before != *after)) std::abort();
 }
 
 void read(std::span<const std::byte> bytes) {
@@ -67,7 +72,7 @@ void read(std::span<const std::byte> bytes) {
     const cairn::fuzz::DecodingBounds bounds(bytes.size());
     (void)cairn::torch_file::describe_value(source);
   }
-  check_padding(bytes, value.has_value());
+  check_padding(bytes, value ? &*value : nullptr);
 }
 
 // Returns an archive with the given pickle, a CRC that says "not computed", and storages 0 and 1 of 24 bytes.

@@ -1,0 +1,65 @@
+// Reads any bytes as each message between the ranks of a save: the first byte is the kind. An accepted message must
+// encode to bytes that are accepted too and encode to equal bytes.
+#include <cairn/version.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "checkpointer/save_messages.h"
+#include "commit/save_ticket.h"
+#include "decoding_bounds.h"
+#include "format/manifest/outcome.h"
+#include "format/manifest/varint.h"
+
+namespace {
+
+using namespace cairn::checkpointer;
+
+enum class MessageKind : std::uint8_t { kLocalPlan, kAssignment, kWritten, kCommitted, kDecision, kTicket, kOutcome };
+
+// `bytes` follow the version in a message. Adds the message twice, as two ranks with equal plans do. Each listed item
+// has a path.
+void read_local_plan(std::string_view bytes) {
+  std::string message;
+  cairn::manifest::append_text(message, cairn::kVersion);
+  message += bytes;
+  LocalPlans plans;
+  if (!plans.add(message)) return;
+  if (!plans.add(message) || plans.plans().size() != 2) std::abort();
+  if (plans.file_per_item(0) != plans.file_per_item(1)) std::abort();
+  for (const cairn::plan::LocalItem& item : plans.plans()[0]) (void)plans.path_of(item.fqn);
+}
+
+// Returns the message, encoded again; nullopt if the bytes are refused.
+std::optional<std::string> recode(MessageKind kind, std::string_view bytes) {
+  const cairn::fuzz::DecodingBounds bounds(2 * bytes.size());
+  const auto again = [](const auto& message, const auto& encode) {
+    return message ? std::optional<std::string>(encode(*message)) : std::nullopt;
+  };
+  switch (kind) {
+    case MessageKind::kLocalPlan: read_local_plan(bytes); return std::nullopt;
+    case MessageKind::kAssignment: return again(decode_assignment(bytes), encode_assignment);
+    case MessageKind::kWritten: return again(decode_written(bytes), encode_written);
+    case MessageKind::kCommitted: return again(decode_committed(bytes), encode_committed);
+    case MessageKind::kDecision: return again(decode_decision(bytes), encode_decision);
+    case MessageKind::kTicket: return again(cairn::commit::decode_ticket(bytes), cairn::commit::encode_ticket);
+    case MessageKind::kOutcome: return cairn::manifest::encode_outcome(cairn::manifest::decode_outcome(bytes));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const auto kind = static_cast<MessageKind>(data[0]);
+  const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const std::optional<std::string> once = recode(kind, bytes);
+  if (!once) return 0;
+  if (recode(kind, *once) != once) std::abort();
+  return 0;
+}
