@@ -26,7 +26,7 @@ LATER = StagingOptions(
 
 @dataclass(frozen=True)
 class Pending:
-    """A save under way.
+    """A save in flight.
 
     `fence` returns when the state may change again, `wait` when the checkpoint is durable.
     """

@@ -66,7 +66,7 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
   verify->add_flag("--json", arguments_.json, kForPrograms);
   verify->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
   CLI::App* status =
-      add_command_on_directory("status", "Saves under way and dead saves: rank, progress, last heartbeat",
+      add_command_on_directory("status", "Saves in flight and dead saves: rank, progress, last heartbeat",
                                "the checkpoint, or the folder of checkpoints");
   status->add_flag("--json", arguments_.json, kForPrograms);
   CLI::App* completion = add_command("completion", "Prints a completion script for bash, zsh or fish");

@@ -15,9 +15,9 @@ std::string drawn(const std::vector<std::string>& names) {
   return text;
 }
 
-TEST(KeyTree, WhatSharesAFolderStandsTogether) { EXPECT_EQ(drawn({"a.x", "step", "a.y"}), "a\n x=0\n y=2\nstep=1\n"); }
+TEST(KeyTree, KeysOfOneFolderAreAdjacent) { EXPECT_EQ(drawn({"a.x", "step", "a.y"}), "a\n x=0\n y=2\nstep=1\n"); }
 
-TEST(KeyTree, AFolderOfOneIsJoinedWithIt) {
+TEST(KeyTree, AFolderWithOneEntryIsJoinedWithTheEntry) {
   EXPECT_EQ(drawn({"a.b.c.x", "a.b.c.y", "d.e.f"}), "a.b.c\n x=0\n y=1\nd.e.f=2\n");
 }
 

@@ -5,12 +5,12 @@
 namespace cairn::cli {
 namespace {
 
-TEST(Printable, HarmlessTextStaysAsItIs) {
+TEST(Printable, PlainTextIsUnchanged) {
   EXPECT_EQ(printable("model.layers/0 weight"), "model.layers/0 weight");
   EXPECT_EQ(printable("größe.权重.🪨"), "größe.权重.🪨");
 }
 
-TEST(Printable, WhatActsOnATerminalIsEscaped) {
+TEST(Printable, ControlCharactersAreEscaped) {
   EXPECT_EQ(printable("a\nb"), "a\\nb");
   EXPECT_EQ(printable("\x1b[31mred"), "\\x1b[31mred");
   EXPECT_EQ(printable(std::string_view("\0\x7f", 2)), "\\x00\\x7f");
@@ -18,7 +18,7 @@ TEST(Printable, WhatActsOnATerminalIsEscaped) {
   EXPECT_EQ(printable("abc\u202etxt"), "abc\\u202etxt");
 }
 
-TEST(Printable, WhatCannotBeSeenIsEscaped) {
+TEST(Printable, InvisibleCharactersAreEscaped) {
   EXPECT_EQ(printable("w\u200b"), "w\\u200b");  // zero width space
   EXPECT_EQ(printable("\ufeffw"), "\\ufeffw");
   EXPECT_EQ(printable("a\u00adb"), "a\\xadb");          // soft hyphen
@@ -28,7 +28,7 @@ TEST(Printable, WhatCannotBeSeenIsEscaped) {
   EXPECT_EQ(printable("a\u2028b"), "a\\u2028b");
 }
 
-TEST(Printable, EscapesCanBeToldFromNames) { EXPECT_EQ(printable("a\\nb"), "a\\\\nb"); }
+TEST(Printable, ABackslashIsEscaped) { EXPECT_EQ(printable("a\\nb"), "a\\\\nb"); }
 
 TEST(Printable, BytesThatAreNotUtf8AreEscapedOneByOne) {
   EXPECT_EQ(printable("a\xff\xfe"), "a\\xff\\xfe");

@@ -38,7 +38,7 @@ std::string_view story_of(const SaveInFlight& save) {
   if (!save.is_readable) return "belongs to a different user and can't be read";
   if (save.decision == SaveInFlight::Decision::kCommitted) return "committed, about to end";
   if (save.decision == SaveInFlight::Decision::kFailed) return "failed, about to end";
-  return save.is_leftover ? "died: the next save removes it" : "under way";
+  return save.is_leftover ? "died: the next save removes it" : "in flight";
 }
 
 // The writer's progress; empty if the lease has no progress.
@@ -67,7 +67,7 @@ std::string text_of(const std::vector<SaveInFlight>& saves) {
     }
     for (const Error& failure : save.failures) fmt::format_to(out, "  failed: {}\n", printable(failure.what()));
   }
-  return text.empty() ? "no save is under way\n" : text;
+  return text.empty() ? "no save is in flight\n" : text;
 }
 
 std::int64_t milliseconds_of(double seconds) { return std::llround(seconds * 1e3); }

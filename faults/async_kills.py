@@ -173,9 +173,9 @@ class AsyncKiller:
                 judge(self.tally, reply, struck_at, job.timeout_seconds)
                 if outlived:
                     raise Problem(f"all was staged, and rank {rank} reports an error: {reply.text}")
-        told = any(reply.ok for reply in replies.values() if reply)
-        self.tally.found["with a rank told"] += told
-        return told or outlived
+        acknowledged = any(reply.ok for reply in replies.values() if reply)
+        self.tally.found["with an acknowledged save"] += acknowledged
+        return acknowledged or outlived
 
     def _look_for_the_newest(self, must_be_new: bool) -> int | None:
         """Returns the step from which a job that starts now would resume."""

@@ -206,10 +206,10 @@ def _carry_out(hang: Hang, trial: Trial, tally: Tally) -> None:
                 tally.error(reply.kind, max(reply.ended - stopped_at, 0))
                 if not reply.is_cairns:
                     raise Problem(f"{reply.kind} is no error of Cairn's: {reply.text}")
-        told = any(reply.ok for reply in replies)
-        which = trial.look({new} if told else {old, new}, f"after the hang, a rank told: {told}")
+        acknowledged = any(reply.ok for reply in replies)
+        which = trial.look({new} if acknowledged else {old, new}, f"after the hang, acknowledged: {acknowledged}")
         tally.found["new" if which == new else "old"] += 1
-        tally.found["with a rank told"] += told
+        tally.found["with an acknowledged save"] += acknowledged
         for rank in job.ranks:  # a writer may have been stopped without remaining work
             job.signal(rank, signal.SIGCONT, "writer")
         if not (was_planning := _was_planning(hang, replies)):

@@ -40,7 +40,7 @@ def _save_at_once(trial: Trial, tally: Tally, chance: random.Random) -> None:
             if replies[0].ok:
                 winners.add(step)
             elif not all(reply.is_cairns for reply in replies):
-                raise Problem(f"not told by Cairn: {_said(replies)}")
+                raise Problem(f"not an error of Cairn: {_said(replies)}")
             else:
                 tally.errors[replies[0].kind] += 1
         if not winners:

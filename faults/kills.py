@@ -75,10 +75,12 @@ class Killer:
         with Job(RANKS) as job:
             for _ in range(kill.whole_saves):
                 self.trial.save(job)
-            told = self._strike(job, kill)
+            acknowledged = self._strike(job, kill)
         old, new = self.trial.in_place, self.trial.step
         allowed: dict[str, Collection[int | None]] = {"old": {old}, "new": {new}, "": {old, new}}
-        which = self.trial.look(allowed["new" if told else kill.must_be], f"after the kill, a rank told: {told}")
+        which = self.trial.look(
+            allowed["new" if acknowledged else kill.must_be], f"after the kill, acknowledged: {acknowledged}"
+        )
         self.tally.found["new" if which == new else "old" if old is not None else "nothing"] += 1
         self.tally.found["with litter"] += bool(self.trial.litter())
 
@@ -94,19 +96,19 @@ class Killer:
                 job.signal(rank, signal.SIGKILL)
         last_words = [job.await_reply(rank) for rank in kill.victims]
         struck_at = time.monotonic()
-        told = any(reply.ok for reply in last_words if reply)
+        acknowledged = any(reply.ok for reply in last_words if reply)
         for rank in set(range(RANKS)) - set(kill.victims):
             reply = job.await_reply(rank)
             if reply is None:
                 raise Problem(f"rank {rank}, which lives on, is gone")
-            told |= reply.ok
+            acknowledged |= reply.ok
             if reply.ok:
-                self.tally.found["with a rank told"] += 1
+                self.tally.found["with an acknowledged save"] += 1
             else:
                 judge(self.tally, reply, struck_at, job.timeout_seconds)
                 if kill.must_be == "new" and "be committed" not in reply.text:
                     raise Problem(f"rank {rank} does not say that the save may be committed: {reply.text}")
-        return told
+        return acknowledged
 
     def tidy(self) -> None:
         """Saves once more after the last kill."""

@@ -74,11 +74,11 @@ int save_as_ranks(const std::vector<std::filesystem::path>& directories, int cou
       State state(static_cast<std::int64_t>(rank));
       for (int step = 1; step <= count; ++step) {
         const Clock::time_point begin = Clock::now();
-        const auto under_way = checkpointer.save(directories[rank], state.dict().value(), options);
-        if (under_way) under_way->write.wait();
-        const bool saved = under_way && under_way->write.get();
+        const auto in_flight = checkpointer.save(directories[rank], state.dict().value(), options);
+        if (in_flight) in_flight->write.wait();
+        const bool saved = in_flight && in_flight->write.get();
         if (!saved)
-          std::printf("rank %zu: %s\n", rank, (under_way ? under_way->write.get().error() : under_way.error()).what());
+          std::printf("rank %zu: %s\n", rank, (in_flight ? in_flight->write.get().error() : in_flight.error()).what());
         failed[rank] += saved ? 0 : 1;
         longest[rank] = std::max(longest[rank], std::chrono::duration<double>(Clock::now() - begin).count());
       }

@@ -168,13 +168,13 @@ class AsyncDeed:
     def _save(self, state_dict: state.State, checkpoint_id: str) -> "Future[Any]":
         """Saves, and returns when the state may change."""
         stager = self._stager if self._how.staged_later else None
-        told = cairn.async_save(
+        response = cairn.async_save(
             state_dict, checkpoint_id=checkpoint_id, async_checkpointer_type=self._type, async_stager=stager
         )
-        if isinstance(told, Future):
-            return told
-        told.staging_completion.result()
-        return told.upload_completion
+        if isinstance(response, Future):
+            return response
+        response.staging_completion.result()
+        return response.upload_completion
 
 
 _DEEDS: dict[str, Callable[..., Any]] = {"save": save.save, "save with torch": stock.save, "load": load.load}

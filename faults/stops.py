@@ -71,8 +71,8 @@ def _carry_out(stop: Stop, trial: Trial, tally: Tally) -> None:
         old, new = trial.in_place, trial.next_step()
         job.start("save", trial.directory, new, {stop.victim: stop.moment.strike(signal.SIGSTOP)})
         job.await_stopped(stop.victim)
-        told = _hear(job, set(range(kills.RANKS)) - {stop.victim}, tally)
-        allowed: set[int | None] = {new} if told else {old, new}
+        acknowledged = _hear(job, set(range(kills.RANKS)) - {stop.victim}, tally)
+        allowed: set[int | None] = {new} if acknowledged else {old, new}
         if stop.overtaken:
             with Job(kills.RANKS) as next_job:
                 trial.save_beside(next_job)
@@ -82,7 +82,7 @@ def _carry_out(stop: Stop, trial: Trial, tally: Tally) -> None:
         job.signal(stop.victim, signal.SIGCONT)
         reply = job.await_reply(stop.victim)
         assert reply is not None
-        if reply.ok and not told and not stop.overtaken:
+        if reply.ok and not acknowledged and not stop.overtaken:
             allowed = {new}
         if not reply.ok:
             tally.found["ended with an error"] += 1
@@ -96,12 +96,12 @@ def _carry_out(stop: Stop, trial: Trial, tally: Tally) -> None:
 def _hear(job: Job, ranks: set[int], tally: Tally) -> bool:
     """Whether a rank that is not stopped received success."""
     stopped_at = time.monotonic()
-    told = False
+    acknowledged = False
     for rank in ranks:
         reply = job.await_reply(rank)
         if reply is None:
             raise Problem(f"rank {rank}, which was not stopped, is gone")
-        told |= reply.ok
+        acknowledged |= reply.ok
         if not reply.ok:
             kills.judge(tally, reply, stopped_at, job.timeout_seconds)
-    return told
+    return acknowledged

@@ -114,7 +114,7 @@ struct AsyncSaveReport {
   std::vector<std::string> warnings;
 };
 
-// A handle of a save under way. Copies are handles of the same save; dropping all handles does not stop the save.
+// A handle of a save in flight. Copies are handles of the same save; dropping all handles does not stop the save.
 struct AsyncSave {
   std::shared_future<Result<void>> staging;           // ready: the state may change again
   std::shared_future<Result<AsyncSaveReport>> write;  // ready: the checkpoint is durable and in place, or an error
@@ -150,11 +150,11 @@ class AsyncCheckpointer {
   // Allocates memory for a state like `state`, and starts the writer: the first save is then as quick as later saves.
   // Reads only shapes and dtypes. May run beside save() in a second thread.
   Result<void> prepare(const StateDict& state, const std::function<bool()>& interrupted = {});
-  // Calls cairn::load, without waiting for saves under way.
+  // Calls cairn::load, without waiting for saves in flight.
   Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {});
-  // Waits for the saves under way and returns the first unreported error. Saves are refused afterwards.
+  // Waits for the saves in flight and returns the first unreported error. Saves are refused afterwards.
   Result<void> close();
-  // For a program that ends without waiting: leaves the saves under way and their memory alone. A writer process
+  // For a program that ends without waiting: leaves the saves in flight and their memory alone. A writer process
   // finishes the staged saves; threads end with the program. Afterwards only the destructor may be called.
   void detach() noexcept;
 

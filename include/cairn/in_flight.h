@@ -1,4 +1,4 @@
-// Saves in flight: saves under way, and dead saves, in a directory and in the directories of the directory.
+// Saves in flight, and dead saves, in a directory and in the directories of the directory.
 #pragma once
 
 #include <cairn/catalog.h>

@@ -53,17 +53,17 @@ std::optional<DType> PlainTensors::dtype_of(nb::handle tensor) const {
 
 bool PlainTensors::read_exchange(nb::handle tensor, TensorView& view) const {
   if (exchange_ == nullptr) return false;
-  nb::dlpack::dltensor told;
-  if (exchange_(tensor.ptr(), &told) != 0) {  // a dtype without a code in DLPack
+  nb::dlpack::dltensor exchanged;
+  if (exchange_(tensor.ptr(), &exchanged) != 0) {  // a dtype without a code in DLPack
     PyErr_Clear();
     return false;
   }
-  const auto dimensions = static_cast<std::size_t>(told.ndim);
-  const bool has_strides = dimensions == 0 || told.strides != nullptr;
-  if (told.device.device_type != nb::device::cpu::value || !has_strides) return false;
-  view.data = static_cast<std::byte*>(told.data) + told.byte_offset;
-  view.sizes = Extents(std::span<const std::int64_t>(told.shape, dimensions));
-  view.strides = Extents(std::span<const std::int64_t>(told.strides, dimensions));
+  const auto dimensions = static_cast<std::size_t>(exchanged.ndim);
+  const bool has_strides = dimensions == 0 || exchanged.strides != nullptr;
+  if (exchanged.device.device_type != nb::device::cpu::value || !has_strides) return false;
+  view.data = static_cast<std::byte*>(exchanged.data) + exchanged.byte_offset;
+  view.sizes = Extents(std::span<const std::int64_t>(exchanged.shape, dimensions));
+  view.strides = Extents(std::span<const std::int64_t>(exchanged.strides, dimensions));
   return true;
 }
 

@@ -7,7 +7,7 @@
 namespace cairn {
 namespace {
 
-TEST(KeyPattern, WithoutWildcardsIsAKeyOrTheFolderAboveIt) {
+TEST(KeyPattern, WithoutWildcardsIsAKeyOrAFolderOfKeys) {
   EXPECT_TRUE(matches_key("model.layers.0", "model.layers.0"));
   EXPECT_TRUE(matches_key("model.layers.0", "model.layers.0.weight"));
   EXPECT_FALSE(matches_key("model.layers.0", "model.layers.01.weight"));

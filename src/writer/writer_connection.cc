@@ -195,7 +195,7 @@ Result<void> WriterConnection::staged(Save& save) {
   {
     const std::lock_guard lock(mutex_);
     if (lost_) return *lost_;
-    if (save.over || !save.arena) return Error(ErrorCode::kInvalidArgument, "bytes for a save that is not under way");
+    if (save.over || !save.arena) return Error(ErrorCode::kInvalidArgument, "bytes for a save that is not in flight");
     save.staged = true;
   }
   return send(MessageKind::kStaged, encode_number(save.number));

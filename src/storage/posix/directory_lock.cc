@@ -84,7 +84,7 @@ Result<OpenedLockFile> open_lock_file(int directory) {
     if (!file.fd && (errno == EEXIST || errno == ENOENT || errno == ESTALE)) continue;
     if (!file.fd) {
       return failed("opening the lock file")
-          .while_doing("locking the directory; if no save is under way in it, remove the lock file");
+          .while_doing("locking the directory; if no save into the directory is in flight, remove the lock file");
     }
     struct stat status {};
     const bool known = fstat(file.fd.get(), &status) == 0;
@@ -216,7 +216,7 @@ Error never_locked(Attempt last) {
   }
   return Error(ErrorCode::kUnavailable, "the lock file is left over from a finished save")
       .file(lock_name())
-      .while_doing("locking the directory; if no save is under way in it, remove the lock file");
+      .while_doing("locking the directory; if no save into the directory is in flight, remove the lock file");
 }
 
 }  // namespace
