@@ -107,12 +107,12 @@ class FileSystemWriter(StockWriter):
         self._cairn_threads_min = 1
 
     def reset(self, checkpoint_id: _PathLike | None = None) -> None:
-        """As in DCP. Gives up a save that is under way."""
+        """As in DCP. Gives up a save that is in flight."""
         FileSystemWriter.give_up(self)
         super().reset(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """As in DCP. Gives up a save that is under way."""
+        """As in DCP. Gives up a save that is in flight."""
         FileSystemWriter.give_up(self)
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
         if reason := why_torch_writes(self):
@@ -175,11 +175,11 @@ class FileSystemWriter(StockWriter):
             files = metadata_of(metadata, results)
             metadata.version = CURRENT_DCP_VERSION
             metadata.storage_meta = self.storage_meta()
-            remarks = claim.commit(pickle.dumps(metadata), files)
+            texts = claim.commit(pickle.dumps(metadata), files)
         finally:
             claim.give_up()  # does nothing after a commit
-        for remark in remarks:
-            warnings.warn(remark, RuntimeWarning, stacklevel=2)
+        for text in texts:
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def check_committed(self) -> None:
         """For drivers, after finish(): raises InvalidArgument if the save has not been committed."""
@@ -274,7 +274,7 @@ class FileSystemReader(StockReader):
         warn_of_conversions(reader.conversions)
         if theirs:
             return self._cairn_read_by_torch(replace(plan, items=theirs), planner, allow_pickle, _ELSEWHERE)
-        engine_use.storage_moves_data(self, self.path, remark=_EXPANDED if transformed else "")
+        engine_use.storage_moves_data(self, self.path, way=_EXPANDED if transformed else "")
         future: Future[None] = Future()
         future.set_result(None)
         return future

@@ -29,7 +29,7 @@ class SaveWriter(NamedTuple):
 
 
 class SaveInFlight(NamedTuple):
-    """A save under way in a directory, or an interrupted save whose files are still in the directory."""
+    """A save in flight in a directory, or an interrupted save whose files are still in the directory."""
 
     save_id: str
     job_id: str
@@ -69,7 +69,7 @@ def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None 
 
 
 def saves_in_flight(root: str | os.PathLike[str]) -> tuple[SaveInFlight, ...]:
-    """Returns the saves that are under way, or were interrupted, in `root` and in the directories in `root`.
+    """Returns the saves that are in flight, or were interrupted, in `root` and in the directories in `root`.
 
     `root` is a checkpoint or a folder of checkpoints, as for :func:`latest` and for ``cairn status``. The saves in
     `root` itself come first, by number, then the saves of each directory in `root`, in the order of the directories'

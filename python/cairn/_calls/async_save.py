@@ -31,7 +31,7 @@ from cairn._native.planners import save_planning, why_save_planner_is_foreign
 from cairn._native.storages import why_writer_is_foreign
 from cairn._pending import pending_saves, queued_saves
 from cairn._pending.async_saver import Observer
-from cairn._pending.async_savers import AsyncSavers
+from cairn._pending.default_savers import DefaultSavers
 from cairn._pending.pending_saves import Follower, PendingSave, SaveFuture
 from cairn._process import part
 from cairn._ranks.ranks import Ranks
@@ -115,7 +115,7 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     the save, with an error that names the tensor's key. ``AsyncCheckpointerType.PROCESS`` finishes the staged bytes
     even if this process is killed. With PROCESS and with THREAD, all ranks must see the directory.
 
-    At most two saves are under way at a time (:func:`cairn.configure_async_saves`); a third save waits for the oldest.
+    At most two saves are in flight at a time (:func:`cairn.configure_async_saves`); a third save waits for the oldest.
     Saves into one directory commit in their order.
 
     Errors: a failure before the save has begun is raised here, on every rank. A failure while this rank begins or
@@ -204,7 +204,7 @@ def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
         "heed_memory_limits": heed_memory_limits,
     }
     check_settings(**settings)
-    part(AsyncSavers).configure(settings)
+    part(DefaultSavers).configure(settings)
 
 
 def prepare_async_saves(
@@ -217,7 +217,7 @@ def prepare_async_saves(
     """
     check_type(async_checkpointer_type)
     process = _writes_in_process(async_checkpointer_type)
-    return part(AsyncSavers).saver(process).prepare(states_of(state_dict))
+    return part(DefaultSavers).saver(process).prepare(states_of(state_dict))
 
 
 class _Call(NamedTuple):
@@ -259,7 +259,7 @@ def _start(
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(call.process_group, call.no_dist)
         here.rank = ranks.rank
-        saver = part(AsyncSavers).saver(process)
+        saver = part(DefaultSavers).saver(process)
         together = ranks.options if call.use_collectives else {"alone_as_rank": ranks.rank}
 
         def fill(save_id: str, metadata: Metadata) -> None:
@@ -344,7 +344,7 @@ def _save_what_is_staged(
                 arguments = call._replace(process_group=own.group)._asdict()
                 save = functools.partial(save_now, **arguments, call="async_save", reason=reason)
                 pending = queue.enqueue(own, directory, staged, follower, save)
-                pending.fails_exit = part(AsyncSavers).settings.get("fail_at_exit", False)
+                pending.fails_exit = part(DefaultSavers).settings.get("fail_at_exit", False)
     if isinstance(staged, Future):
         return _response(pending.staging, pending.upload)
     return pending.upload

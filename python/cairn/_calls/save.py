@@ -240,12 +240,12 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
             dcp_records.note_step("global_step", *step)
         with dcp_records.in_step("write_data", *step):
             options = {**planning, **options, **together, "deadlines": save_deadlines.current()}
-            catalog, _, _, remarks = _engine.save(os.fsencode(directory), described.native, **options)
+            catalog, _, _, texts = _engine.save(os.fsencode(directory), described.native, **options)
         if coordinates:
             dcp_records.note_step("finish_checkpoint", *step)
     engine_use.note(call, directory, reason, expected=not reason)
-    for remark in remarks:
-        warnings.warn(remark, RuntimeWarning, stacklevel=2)
+    for text in texts:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
     metadata = LazyMetadata(catalog)
     fill_save_planner(planner, metadata, ranks.rank, states)
     assert catalog.save_id is not None  # the engine gives every save an id

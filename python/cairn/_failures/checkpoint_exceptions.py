@@ -1,6 +1,7 @@
 """Errors in DCP's form: a ``CheckpointException`` with the failures of each rank."""
 
 import contextlib
+import functools
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,14 +38,9 @@ def as_checkpoint_exceptions() -> Iterator["Here"]:
         raise _combined(error, here.rank) from (error.__cause__ or None)
 
 
-_classes: dict[type[Error], type[Error]] = {}  # by the class that each extends
-
-
+@functools.cache
 def _class_of(kind: type[Error]) -> type[Error]:
     """Returns a class that derives from `kind` and CheckpointException, and is caught as either."""
-
-    if kind in _classes:
-        return _classes[kind]
 
     def reduce(self: Any) -> tuple[Any, ...]:
         return _rebuild, (kind, self.message, self.place, self.failures)
@@ -55,8 +51,7 @@ def _class_of(kind: type[Error]) -> type[Error]:
         "__doc__": kind.__doc__,
         "__qualname__": kind.__name__,
     }
-    _classes[kind] = cast(type[Error], type(kind.__name__, (kind, CheckpointException), members))
-    return _classes[kind]
+    return cast(type[Error], type(kind.__name__, (kind, CheckpointException), members))
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -93,6 +88,6 @@ def _told(cause: Error, record: ExceptionRecord | None) -> Failure:
 
 
 def _rebuild(kind: type[Error], message: str, place: dict[str, Any], failures: dict[int, Any]) -> Error:
-    combined = _class_of(kind)(message, **place)
+    combined = _class_of(kind)(message, **place)  # type: ignore[arg-type]  # mypy takes the hash of an instance
     combined._failures = failures  # type: ignore[attr-defined]
     return combined

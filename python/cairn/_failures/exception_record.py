@@ -6,6 +6,7 @@ fixed table, and no constructor of a foreign class is called.
 """
 
 import builtins
+import functools
 import sys
 import traceback
 from typing import Any, TypeAlias
@@ -89,7 +90,9 @@ def exception_of(record: ExceptionRecord, place: dict[str, Any] | None = None) -
         known = {name: value for name, value in (place or {}).items() if takes_number or name != "error_number"}
         return kind(record.text, **known)
     error = _filled(kind, record)
-    return error if str(error) == record.text else _filled(_with_own_text(kind), record)
+    if str(error) == record.text:
+        return error
+    return _filled(_with_own_text(kind), record)  # type: ignore[arg-type]  # mypy takes the hash of an instance
 
 
 def trace_of(record: ExceptionRecord) -> traceback.StackSummary:
@@ -134,18 +137,14 @@ def _filled(kind: type[BaseException], record: ExceptionRecord) -> BaseException
     return error
 
 
-_with_own_texts: dict[type[BaseException], type[BaseException]] = {}  # by the class that each extends
-
-
+@functools.cache
 def _with_own_text(kind: type[BaseException]) -> type[BaseException]:
     """Returns a subclass of `kind` with the record's text as ``str()``, for classes that compose ``str()`` from more
     than args."""
-    if kind not in _with_own_texts:
-        members = {
-            "__str__": lambda self: self._record.text,
-            "__reduce__": lambda self: (exception_of, (self._record,)),
-            "__module__": kind.__module__,
-            "__qualname__": kind.__qualname__,
-        }
-        _with_own_texts[kind] = type(kind.__name__, (kind,), members)
-    return _with_own_texts[kind]
+    members = {
+        "__str__": lambda self: self._record.text,
+        "__reduce__": lambda self: (exception_of, (self._record,)),
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+    }
+    return type(kind.__name__, (kind,), members)

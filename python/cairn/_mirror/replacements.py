@@ -9,6 +9,8 @@ import sys
 from types import ModuleType
 from typing import Any, TypeVar
 
+from cairn._process import ProcessPart, part
+
 TORCH = "torch.distributed.checkpoint"
 
 # Key: the module of `TORCH` that defines the object, and the object's name. Value: the module with Cairn's object.
@@ -31,8 +33,18 @@ OURS = {
 }
 
 _MISSING = object()
-_originals: dict[tuple[str, str], Any] = {}
 _Class = TypeVar("_Class", bound=type)
+
+
+class _Originals(ProcessPart):
+    """`objects`: the objects of torch that `OURS` replaces, by key, from before the installation."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], Any] = {}
+
+    def in_child(self) -> "_Originals":
+        """A child inherits torch's modules, which may hold Cairn's objects."""
+        return self
 
 
 def originals() -> dict[tuple[str, str], Any]:
@@ -40,13 +52,14 @@ def originals() -> dict[tuple[str, str], Any]:
 
     Objects that the installed version of torch lacks are missing.
     """
-    for module, name in OURS.keys() - _originals.keys():
+    known = part(_Originals).objects
+    for module, name in OURS.keys() - known.keys():
         value = getattr(imported(f"{TORCH}.{module}"), name, _MISSING)
         if value is not _MISSING:
             # install() calls this function before replacing. If another thread calls later and gets Cairn's object, the
             # first answer stays.
-            _originals.setdefault((module, name), value)
-    return _originals
+            known.setdefault((module, name), value)
+    return known
 
 
 def original(module: str, name: str) -> Any:

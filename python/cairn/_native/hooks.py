@@ -11,26 +11,36 @@ the call of :func:`hooks_of`, which Cairn makes at its import.
 """
 
 import copyreg
+import functools
 import types
 from collections.abc import Iterable
 from typing import Any
 
+from cairn._process import ProcessPart, part
+
 # Names that ABCs and protocols add to every subclass.
 _MACHINERY = {"_abc_impl", "_is_protocol", "_is_runtime_protocol"}
 
-# By class: the hooks of the class at the call of hooks_of().
-_looked_up: dict[type, dict[str, Any]] = {}
 _MISSING = object()
 _PRIVATE = "_cairn_"  # prefix of attributes of Cairn's classes, to avoid clashes with subclasses of the caller's
 
-_combinations: dict[tuple[type, type], type] = {}  # by the caller's class and Cairn's class: the combined class
+
+class _Definitions(ProcessPart):
+    """`by_class`: the attributes of each class at the call of hooks_of()."""
+
+    def __init__(self) -> None:
+        self.by_class: dict[type, dict[str, Any]] = {}
+
+    def in_child(self) -> "_Definitions":
+        """A child inherits the classes, whose methods may have been replaced before the fork."""
+        return self
 
 
 def hooks_of(*classes: type) -> frozenset[str]:
     """Returns the names that the classes and their bases define, private names included, without dunder names."""
     names: set[str] = set()
     for base in {base for kind in classes for base in kind.__mro__}:
-        names.update(_looked_up.setdefault(base, dict(vars(base))))
+        names.update(part(_Definitions).by_class.setdefault(base, dict(vars(base))))
     return frozenset(name for name in names - _MACHINERY if not name.startswith("__"))
 
 
@@ -114,7 +124,7 @@ class _Combined:
     def __reduce_ex__(self, protocol: Any) -> Any:
         _, kind, _ = type(self).__bases__
         plain: Any = object.__new__(kind)
-        plain.__dict__.update({name: it for name, it in vars(self).items() if not name.startswith(_PRIVATE)})
+        plain.__dict__.update({name: value for name, value in vars(self).items() if not name.startswith(_PRIVATE)})
         function, arguments, *state = plain.__reduce_ex__(protocol)
         if function is copyreg.__newobj__:  # type: ignore[attr-defined]
             function, arguments = _blank, (kind,)  # pickle compares the class with the class of this instance
@@ -129,7 +139,8 @@ def _is_replaced(kind: type, hook: str) -> bool:
     """Returns whether a method of this name was replaced in the class. Caches and data of the class may change."""
     now = vars(kind)[hook]
     is_method = callable(now) or hasattr(now, "__get__")
-    return is_method and kind in _looked_up and now is not _looked_up[kind].get(hook, _MISSING)
+    before = part(_Definitions).by_class.get(kind)
+    return is_method and before is not None and now is not before.get(hook, _MISSING)
 
 
 def _owner(kind: type, hook: str) -> type | None:
@@ -143,11 +154,10 @@ def _combined(kind: type, stock: type, ours: type) -> type:
         return ours
     if kind.__basicsize__ != stock.__basicsize__:  # __slots__
         return kind
-    if (kind, ours) not in _combinations:
-        _combinations[kind, ours] = _new_class(kind, ours)
-    return _combinations[kind, ours]
+    return _new_class(kind, ours)
 
 
+@functools.cache
 def _new_class(kind: type, ours: type) -> type:
     def fill(namespace: dict[str, Any]) -> None:
         namespace.update(__module__=kind.__module__, __qualname__=kind.__qualname__, __doc__=kind.__doc__)

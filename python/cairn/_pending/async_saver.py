@@ -51,7 +51,7 @@ class AsyncSaver:
 
     `process`: a native process writes, started at the first use; the process finishes the staged bytes even if this
     process is killed. False: threads write, and die with this process. `generations`: the number of saves that may be
-    under way at a time, each with memory for the whole state; a further save waits for the oldest. `copy_threads`: the
+    in flight at a time, each with memory for the whole state; a further save waits for the oldest. `copy_threads`: the
     number of threads that stage; 0 for one per core.
 
     `deadline_seconds`, `sync_deadline_seconds`, `publish_deadline_seconds`: a save fails on every rank when one of its
@@ -112,7 +112,7 @@ class AsyncSaver:
         self._native = _engine.AsyncCheckpointer(self._process, (generations, copy_threads, heed_memory_limits), nice)
         self._torn_snapshot_alarm = torn_snapshot_alarm
         self._fail_at_exit = fail_at_exit
-        self._saves: list[PendingSave] = []  # under way, or failed with an error that no caller retrieved
+        self._saves: list[PendingSave] = []  # in flight, or failed with an error that no caller retrieved
 
     def __enter__(self) -> "AsyncSaver":
         self._fail_at_exit = True
@@ -244,14 +244,14 @@ class AsyncSaver:
                 save.staging.set_result(None)
         kept.clear()
         native.release()
-        remarks: list[str] = []
+        texts: list[str] = []  # of warnings
         try:
             with uploading(), as_checkpoint_exceptions():
                 written = _wait(native.wait_written)
             if written is None:
                 self._leave(save)
                 return
-            save_id, is_here, _, remarks = written
+            save_id, is_here, _, texts = written
             source = native.catalog if is_here else functools.partial(_catalog_in, save.directory, save_id, rank)
             metadata = LazyMetadata(source)
             if observer is not None:
@@ -259,8 +259,8 @@ class AsyncSaver:
             save.upload.set_result(metadata)
         except BaseException as error:
             save.upload.set_exception(error)
-        for remark in remarks:  # last: a warning may be raised as an error
-            warnings.warn(remark, RuntimeWarning, stacklevel=2)
+        for text in texts:  # last: a warning may be raised as an error
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _leave(self, save: PendingSave) -> None:
         self._native.detach()

@@ -52,12 +52,12 @@ class SaveFuture(TrackedFuture[Metadata]):
         return self._progress()
 
     def result(self, timeout: float | None = None) -> Metadata:
-        """As Future.result(). Raises Unavailable in a forked child if the save was under way at the fork."""
+        """As Future.result(). Raises Unavailable in a forked child if the save was in flight at the fork."""
         self._refuse_in_a_fork()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As Future.exception(). Raises Unavailable in a forked child if the save was under way at the fork."""
+        """As Future.exception(). Raises Unavailable in a forked child if the save was in flight at the fork."""
         self._refuse_in_a_fork()
         return super().exception(timeout)
 
@@ -196,7 +196,7 @@ def _do_one(given: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
 
 
 def wait_for(directory: _PathLike | None = None) -> None:
-    """Returns when no save into `directory` (None: anywhere) is under way. Does not retrieve the saves' errors."""
+    """Returns when no save into `directory` (None: anywhere) is in flight. Does not retrieve the saves' errors."""
     wanted = None if directory is None else real_path(directory)
     for save in part(PendingSaves).snapshot():
         if wanted is None or save.directory == wanted:

@@ -71,10 +71,10 @@ class Ranks:
                 if not lost.causes:
                     raise error from None
                 raise
-            except Error as told:
+            except Error as common:
                 if not isinstance(error, Exception):  # Ctrl-C and SystemExit are for this rank alone
                     raise error from None
-                raise told from error
+                raise common from error
 
     @contextlib.contextmanager
     def all_or_none(self, step: str) -> Iterator[None]:
@@ -101,8 +101,8 @@ class Ranks:
         or exception."""
         try:
             _engine.agree(() if failure is None else _reason_of(failure), **self.options)
-        except Error as told:
-            failures = failures_of(told)
+        except Error as common:
+            failures = failures_of(common)
             if not failures and failure is None:  # the group itself has failed
                 raise
             if not failures or not (failure is None or isinstance(failure, Exception)):

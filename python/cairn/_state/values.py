@@ -21,6 +21,7 @@ import torch
 
 from cairn import _engine, _known_objects
 from cairn._known_objects.tensors import TensorsOfArchive
+from cairn._process import ProcessPart, part
 from cairn._settings.consent import line_that_allows
 from cairn._state.dtypes import dtype_name
 from cairn._state.flattening import Path
@@ -29,7 +30,17 @@ from cairn.errors import Corrupt, Error, InvalidArgument, UnsafeContent
 from cairn.warnings import ConversionWarning, DeviceWarning, PickleWarning
 
 _NAMED_KEYS_MAX = 5  # keys that a warning lists
-_warned: set[str] = set()  # classes named by a PickleWarning, and devices named by a DeviceWarning
+
+
+class _Warned(ProcessPart):
+    """`names`: the classes that a PickleWarning has named, and the devices that a DeviceWarning has named."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def in_child(self) -> "_Warned":
+        """A child does not repeat the parent's warnings."""
+        return self
 
 
 def add_value(state: _engine.StateDict, path: Path, value: Any) -> None:
@@ -179,9 +190,10 @@ def _unpickle(key: str, payload: bytes, map_location: Any, *, weights_only: bool
 
 def _warn_of_devices(key: str, location: Any) -> None:
     """Issues a DeviceWarning after a load if `location` is a _Devices and a device was missing."""
-    news = location.lacking() - _warned if isinstance(location, _Devices) else None
+    warned = part(_Warned).names
+    news = location.lacking() - warned if isinstance(location, _Devices) else None
     if news:
-        _warned.update(news)
+        warned.update(news)
         warnings.warn(
             f"'{key}' holds tensors that were saved from {', '.join(sorted(news))}, which this process lacks: the "
             f"tensors are on the CPU (warned once; later values are loaded likewise)",
@@ -196,16 +208,17 @@ def _warn_if_foreign(key: str, payload: bytes, kind: str) -> None:
         _, foreign = _decoded(payload)
     except Error:
         foreign = kind
-    if not foreign or foreign in _warned:
+    warned = part(_Warned).names
+    if not foreign or foreign in warned:
         return
     try:
         check_rules_hold(f"the value under '{key}'", key=key)  # as at the load
         torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception:
         _, foreign = _described(payload, foreign, "cpu")
-        if not foreign or foreign in _warned:
+        if not foreign or foreign in warned:
             return
-        _warned.add(foreign)
+        warned.add(foreign)
         warnings.warn(
             f"'{key}' holds a {foreign}, which is not plain data. To load it, code from the checkpoint must be allowed "
             f"to run: {line_that_allows()}, or set CAIRN_ALLOW_PICKLE=1 (docs/pickles.md)",

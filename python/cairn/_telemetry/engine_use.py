@@ -108,7 +108,7 @@ class _DrivenCall:
     def __init__(self) -> None:
         self.engine = False
         self.reason = ""
-        self.remark = ""
+        self.way = ""
 
 
 _driven: ContextVar[_DrivenCall | None] = ContextVar("cairn_driven_call", default=None)
@@ -131,19 +131,19 @@ def driving(call: str, place: object, reasons: list[str]) -> Iterator[None]:
     if not any(current.reason in reason for reason in said):
         said.append(current.reason)
     why = "; ".join(reason for reason in said if reason)
-    note(call, place, why or current.remark, engine=current.engine, expected=not why)
+    note(call, place, why or current.way, engine=current.engine, expected=not why)
 
 
-def storage_moves_data(storage: object, place: object, reason: str = "", *, remark: str = "") -> None:
+def storage_moves_data(storage: object, place: object, reason: str = "", *, way: str = "") -> None:
     """For a storage of Cairn: records that the engine moves the data of a save or load, or torch's code, for a
     `reason`.
 
-    `remark` describes how the engine moves the data.
+    `way` describes how the engine moves the data.
     """
     current = _driven.get()
     if current is None:
-        note(type(storage).__name__, place, reason or remark, engine=not reason, expected=not reason)
+        note(type(storage).__name__, place, reason or way, engine=not reason, expected=not reason)
         return
     current.engine = not reason
     current.reason = reason
-    current.remark = remark
+    current.way = way

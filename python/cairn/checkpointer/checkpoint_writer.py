@@ -118,10 +118,10 @@ def _save_rank(
         "deadlines": save_deadlines.current(),
     }
     try:
-        _, _, _, remarks = _engine.save(os.fsencode(directory), described.native, **options)
+        _, _, _, texts = _engine.save(os.fsencode(directory), described.native, **options)
     except Cancelled:
         if raised:
             raise raised.pop() from None
         raise
-    for remark in remarks:
-        warnings.warn(remark, RuntimeWarning, stacklevel=3)
+    for text in texts:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -149,7 +149,7 @@ class AsyncCheckpointer(Checkpointer):
         strict: bool = False,
         **kwargs: Any,
     ) -> STATE_DICT:
-        """As in Checkpointer. Does not wait for a save under way."""
+        """As in Checkpointer. Does not wait for a save in flight."""
         return _load(self._reader, path, state_dict, default_map_location, strict, kwargs)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""AsyncSavers: the two AsyncSavers of ``cairn.async_save`` in this process, and their settings."""
+"""DefaultSavers: the two AsyncSavers that ``cairn.async_save`` uses in this process, and their settings."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ from cairn._pending.async_saver import AsyncSaver
 from cairn._process import ProcessPart
 
 
-class AsyncSavers(ProcessPart):
+class DefaultSavers(ProcessPart):
     """`by_process`: the saver with a writer process (True) and the saver with threads, each made at its first use."""
 
     def __init__(self) -> None:
         self.by_process: dict[bool, AsyncSaver] = {}
         self.settings: dict[str, Any] = {}
 
-    def in_child(self) -> "AsyncSavers":
+    def in_child(self) -> "DefaultSavers":
         """A child keeps the settings, but for `fail_at_exit`: that was asked for the parent's exit status."""
-        child = AsyncSavers()
+        child = DefaultSavers()
         child.settings = {name: value for name, value in self.settings.items() if name != "fail_at_exit"}
         return child
 
