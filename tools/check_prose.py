@@ -1,8 +1,9 @@
-"""Fails when comments or pages hold more stand-in words than tools/prose_limits.txt allows.
+"""Fails when comments or pages hold more stand-in words than tools/prose_limits.txt allows, or a test's name holds one.
 
 Stand-in words (STAND_IN, mostly pronouns) hide the subject of a sentence. They make up 2.4 to 4.8 % of the comments of
 code bases with readable comments. A limit falls with the text: a limit of more than half a percent above the measured
-share fails too, with the number to write into the file. The goal is 5 % everywhere.
+share fails too, with the number to write into the file. The goal is 5 % everywhere. The name of a test holds none of
+NAME_WORDS: a name states a subject and a fact.
 
 usage: check_prose.py [ROOT] [--worst N] [--write]
 """
@@ -11,6 +12,7 @@ import argparse
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +23,17 @@ STAND_IN = re.compile(
     r"|others|another|so|such|same|there|else",
     re.IGNORECASE,
 )
+# Words that hide the subject of a test's name, and verbs that give a program a mind.
+NAME_WORDS = re.compile(
+    r"it|they|them|what|whatever|who|whom|whoever|nobody|nobodys|somebody|told|untold|tells?|knows?|believe[sd]?|wants?"
+    r"|hears?|heard|heed|heeds|heeded",
+    re.IGNORECASE,
+)
+PYTHON_TEST = re.compile(r"^ *(?:async )?def test_(\w+)", re.MULTILINE)
+CPP_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.MULTILINE)
+CAMEL_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 WORD = re.compile(r"[A-Za-z']+")
+DOCSTRING = re.compile(r'[rR]?"""(.*)"""', re.DOTALL)
 SENTENCE_END = re.compile(r"(?<=[.;:])\s+")
 LIMITS = Path("tools/prose_limits.txt")
 GOAL = 5.0
@@ -52,26 +64,26 @@ def comments_of_python(path: Path) -> Iterator[tuple[int, str]]:
                 begin = begin if block else token.start[0]
                 last = token.start[0]
                 block.append(token.string.lstrip("# "))
-            elif token.type == tokenize.STRING and token.string.startswith('"""'):
-                yield token.start[0], token.string.strip('"')
+            elif token.type == tokenize.STRING and (docstring := DOCSTRING.fullmatch(token.string)):
+                yield token.start[0], docstring[1]
     if block:
         yield begin, " ".join(block)
 
 
-def comments_of_cpp(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the comments, neighbouring lines joined."""
+def comments_after(marker: str, path: Path) -> Iterator[tuple[int, str]]:
+    """Yields the comments, which `marker` begins, neighbouring lines joined."""
     block: list[str] = []
     begin = 0
     for number, line in enumerate([*path.read_text().splitlines(), ""], 1):
-        code, slashes, comment = line.partition("//")
-        if slashes and not code.strip():
+        code, found, comment = line.partition(marker)
+        if found and not code.strip():
             begin = begin if block else number
             block.append(comment)
             continue
         if block:
             yield begin, " ".join(block)
             block = []
-        if slashes and code.count('"') % 2 == 0:
+        if found and code.count('"') % 2 == 0:
             yield number, comment
 
 
@@ -94,8 +106,10 @@ def paragraphs_of_page(path: Path) -> Iterator[tuple[int, str]]:
 
 READERS = {
     ".py": comments_of_python,
-    ".h": comments_of_cpp,
-    ".cc": comments_of_cpp,
+    ".pyi": comments_of_python,
+    ".h": partial(comments_after, "//"),
+    ".cc": partial(comments_after, "//"),
+    ".cmake": partial(comments_after, "#"),
     ".md": paragraphs_of_page,
 }
 
@@ -104,12 +118,32 @@ def texts_of(root: Path) -> Iterator[Text]:
     """Yields the texts of all files of the tree."""
     for file in listed_files(root):
         name, path = str(file), root / file
-        reader = READERS.get(path.suffix)
+        reader = READERS.get(".cmake" if path.name == "CMakeLists.txt" else path.suffix)
         if reader is None:
             continue
         group = name if path.suffix == ".md" else COMMENTS
         for line, words in reader(path):
             yield Text(group, f"{name}:{line}", words)
+
+
+def name_problems_of(root: Path) -> list[str]:
+    """Returns a text for each test whose name holds one of NAME_WORDS."""
+    problems = []
+    for file in listed_files(root):
+        if file.suffix == ".py":
+            names = [(match, match[1].split("_")) for match in PYTHON_TEST.finditer((root / file).read_text())]
+        elif file.name.endswith("_test.cc"):
+            found = CPP_TEST.finditer((root / file).read_text())
+            names = [(match, CAMEL_WORD.findall(f"{match[1]} {match[2]}")) for match in found]
+        else:
+            continue
+        for match, words in names:
+            line = match.string.count("\n", 0, match.start()) + 1
+            problems += [
+                f"{file}:{line}: the name of a test holds '{word}': name the subject and the fact"
+                for word in sorted({word.lower() for word in words if NAME_WORDS.fullmatch(word)})
+            ]
+    return problems
 
 
 def share_of(text: str) -> tuple[int, int]:
@@ -172,7 +206,7 @@ def main() -> int:
         lines = [f"{max(GOAL, share + 0.05):4.1f} {group}\n" for group, share in sorted(shares.items()) if share > GOAL]
         head = "# The greatest share of words that stand for another word, in percent; 5.0 where nothing is said.\n"
         (options.root / LIMITS).write_text(head + "".join(lines))
-    problems = problems_of(shares, read_limits(options.root / LIMITS))
+    problems = problems_of(shares, read_limits(options.root / LIMITS)) + name_problems_of(options.root)
     print("\n".join(problems) or f"prose ok: {len(shares)} groups")
     return 1 if problems else 0
 

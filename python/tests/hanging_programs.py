@@ -169,10 +169,10 @@ def orphan(rank: int, directory: Path) -> None:
     block = hang() if rank == 1 else None
     future = cairn.async_save(mine(4), checkpoint_id=directory, async_checkpointer_type=PROCESS)
     if block is not None:
-        from cairn._pending.async_savers import AsyncSavers
+        from cairn._pending.default_savers import DefaultSavers
         from cairn._process import part
 
-        (FOLDER / "writer").write_text(str(part(AsyncSavers).by_process[True].writer_pid))
+        (FOLDER / "writer").write_text(str(part(DefaultSavers).by_process[True].writer_pid))
         os.kill(os.getpid(), signal.SIGKILL)
     error = future.exception()
     assert isinstance(error, cairn.Unavailable), error

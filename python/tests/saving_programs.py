@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 import cairn
-from cairn._pending.async_savers import AsyncSavers
+from cairn._pending.default_savers import DefaultSavers
 from cairn._process import part
 
 torch.set_num_threads(1)  # what has many threads in OpenMP can't go on in a forked child
@@ -34,7 +34,7 @@ def save(step, where=directory, kind=kind):
     return cairn.async_save(state(step), checkpoint_id=where, async_checkpointer_type=kind)
 
 def writer_pid():
-    savers = part(AsyncSavers).by_process
+    savers = part(DefaultSavers).by_process
     return savers[True].writer_pid if True in savers else 0
 
 def say(*words):

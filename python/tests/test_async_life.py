@@ -27,7 +27,7 @@ ENDS = {
 
 @both
 @pytest.mark.parametrize("end", ENDS)
-def test_the_interpreter_waits_for_what_is_under_way(checkpoint: Path, tmp_path: Path, kind: str, end: str) -> None:
+def test_the_interpreter_waits_for_saves_in_flight(checkpoint: Path, tmp_path: Path, kind: str, end: str) -> None:
     last, status, told = ENDS[end]
     body = f"""
     {SAYS_WHEN_IT_WAITS}
@@ -111,7 +111,7 @@ def test_the_program_ends_after_a_call_that_ctrl_c_ended(checkpoint: Path, tmp_p
 
 
 @both
-def test_a_failure_that_nobody_asked_for_is_logged_at_the_end(checkpoint: Path, tmp_path: Path, kind: str) -> None:
+def test_an_unretrieved_failure_is_logged_at_exit(checkpoint: Path, tmp_path: Path, kind: str) -> None:
     stock.save({"step": 1}, checkpoint)
     with running(tmp_path, f"{SAYS_WHEN_IT_WAITS}\nsave(2)", checkpoint, kind) as program:
         with no_commit_in(checkpoint):
@@ -165,7 +165,7 @@ def test_ctrl_c_while_the_future_is_waited_for_and_once_more(tmp_path: Path, kin
 
 
 @both
-def test_ctrl_c_while_a_save_waits_for_those_before(checkpoint: Path, tmp_path: Path, kind: str) -> None:
+def test_ctrl_c_while_a_save_waits_for_earlier_saves(checkpoint: Path, tmp_path: Path, kind: str) -> None:
     body = """
     futures = [save(1), save(2)]  # as many as there is memory for
     say_inside("async_save", "saves")
@@ -265,7 +265,7 @@ say(writer_pid())
 """
 
 
-def test_a_terminated_writer_finishes_what_is_staged(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_terminated_writer_finishes_staged_saves(checkpoint: Path, tmp_path: Path) -> None:
     with running(tmp_path, TERMINATED_WRITER, checkpoint, "PROCESS") as program:
         with no_commit_in(checkpoint):
             pid = int(program.said())

@@ -54,7 +54,7 @@ def loaded(directory: Path, like: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def test_it_is_the_checkpoint_that_stock_torch_reads(checkpoint: Path, kind: Any) -> None:
+def test_stock_torch_reads_the_checkpoint(checkpoint: Path, kind: Any) -> None:
     state = state_of(1)
     future = cairn.async_save(state, checkpoint_id=checkpoint, async_checkpointer_type=kind)
     metadata = future.result()
@@ -68,7 +68,7 @@ def test_it_is_the_checkpoint_that_stock_torch_reads(checkpoint: Path, kind: Any
     assert cairn.verify(checkpoint)
 
 
-def test_what_is_saved_is_the_state_at_the_call(checkpoint: Path, kind: Any) -> None:
+def test_the_saved_state_is_the_state_at_the_call(checkpoint: Path, kind: Any) -> None:
     for step in range(1, 6):
         state = state_of(step)
         future = cairn.async_save(state, checkpoint_id=checkpoint, async_checkpointer_type=kind)
@@ -101,7 +101,7 @@ def test_saves_into_two_directories_overlap_and_into_one_keep_their_order(tmp_pa
         assert not list((tmp_path / name).glob(".cairn-*"))
 
 
-def test_a_save_that_waits_comes_after_those_that_do_not(checkpoint: Path, kind: Any) -> None:
+def test_a_synchronous_save_comes_after_the_asynchronous_saves(checkpoint: Path, kind: Any) -> None:
     future = cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind)
     cairn.save(state_of(2), checkpoint_id=checkpoint)
     assert future.done()
@@ -109,7 +109,7 @@ def test_a_save_that_waits_comes_after_those_that_do_not(checkpoint: Path, kind:
     assert_same(loaded(checkpoint, expected), expected)
 
 
-def test_a_failure_is_in_the_future_and_then_nobody_is_told_again(checkpoint: Path, kind: Any) -> None:
+def test_a_retrieved_failure_is_reported_once(checkpoint: Path, kind: Any) -> None:
     cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
     future = failing_save(checkpoint, kind)
     error = future.exception()
@@ -120,7 +120,7 @@ def test_a_failure_is_in_the_future_and_then_nobody_is_told_again(checkpoint: Pa
     assert_same(loaded(checkpoint, expected), expected)
 
 
-def test_a_failure_that_nobody_asked_for_is_raised_by_the_next_call_once(checkpoint: Path, kind: Any) -> None:
+def test_an_unretrieved_failure_is_raised_once_by_the_next_call(checkpoint: Path, kind: Any) -> None:
     cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
     failing_save(checkpoint, kind)
     pending_saves.wait_for()
@@ -143,7 +143,7 @@ def test_each_of_two_failures_is_raised(checkpoint: Path, kind: Any) -> None:
     cairn.async_save(state_of(4), checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
 
 
-def test_a_failure_does_not_hide_that_of_a_save_still_under_way(checkpoint: Path, kind: Any) -> None:
+def test_a_failure_does_not_hide_the_failure_of_a_save_in_flight(checkpoint: Path, kind: Any) -> None:
     cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
     failing_save(checkpoint, kind)
     pending_saves.wait_for()
@@ -157,7 +157,7 @@ def test_a_failure_does_not_hide_that_of_a_save_still_under_way(checkpoint: Path
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning", "ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_remark_that_is_an_error_does_not_keep_the_future_from_its_end(checkpoint: Path, kind: Any) -> None:
+def test_a_warning_raised_as_an_error_does_not_keep_the_future_pending(checkpoint: Path, kind: Any) -> None:
     checkpoint.mkdir()
     (checkpoint / "__7.metadata").write_bytes(b"no pickle")
     future = cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind)
@@ -282,7 +282,7 @@ class Late(AsyncStager):
 
 
 @pytest.mark.parametrize("planner", [None, DefaultSavePlanner], ids=["native", "torch's planning"])
-def test_a_stager_that_finishes_when_it_is_synchronised(checkpoint: Path, kind: Any, planner: Any) -> None:
+def test_a_stager_that_finishes_at_synchronisation(checkpoint: Path, kind: Any, planner: Any) -> None:
     class Mine(DefaultSavePlanner):
         """A planner that makes Cairn follow torch's planning protocol."""
 
@@ -316,13 +316,13 @@ def test_writers_and_planners_as_of_save(checkpoint: Path, kind: Any) -> None:
         )
 
 
-def test_what_can_not_be_saved_is_refused_by_the_call(checkpoint: Path, kind: Any) -> None:
+def test_an_unsupported_value_is_refused_by_the_call(checkpoint: Path, kind: Any) -> None:
     with pytest.raises(cairn.Error, match="meta"):
         cairn.async_save({"t": torch.empty(3, device="meta")}, checkpoint_id=checkpoint, async_checkpointer_type=kind)
     assert not checkpoint.exists() or not list(checkpoint.iterdir())
 
 
-def test_progress_is_told_and_ends(checkpoint: Path, kind: Any) -> None:
+def test_progress_reaches_the_end(checkpoint: Path, kind: Any) -> None:
     future: Any = cairn.async_save(state_of(1), checkpoint_id=checkpoint, async_checkpointer_type=kind)
     progress = future.progress()
     assert progress.phase not in ("staging", "")  # the call has staged everything
@@ -333,14 +333,14 @@ def test_progress_is_told_and_ends(checkpoint: Path, kind: Any) -> None:
     assert future.progress().bytes_written == future.progress().bytes_total
 
 
-def test_it_is_made_ready_ahead(checkpoint: Path, kind: Any) -> None:
+def test_a_save_after_prepare_async_saves(checkpoint: Path, kind: Any) -> None:
     state = state_of(1)
     cairn.prepare_async_saves(state, kind).result()
     cairn.async_save(state, checkpoint_id=checkpoint, async_checkpointer_type=kind).result()
     assert_same(loaded(checkpoint, state), state)
 
 
-def test_a_saver_of_ones_own(checkpoint: Path) -> None:
+def test_a_callers_own_saver(checkpoint: Path) -> None:
     saver = cairn.AsyncSaver(process=True, generations=1, nice=5, io_priority="idle", heed_memory_limits=False)
     save = saver.save(state_of(1), checkpoint, alone_as_rank=3)
     pid = saver.writer_pid

@@ -8,7 +8,7 @@ import torch
 from ranks import Gang
 
 import cairn
-from cairn._pending.async_savers import AsyncSavers
+from cairn._pending.default_savers import DefaultSavers
 from cairn._process import part
 from cairn._settings import save_deadlines
 
@@ -31,12 +31,12 @@ WRONG: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    before = dict(part(AsyncSavers).settings)
+    before = dict(part(DefaultSavers).settings)
     (name,) = wrong
     for set_up in (cairn.configure_async_saves, cairn.AsyncSaver):
         with pytest.raises(cairn.InvalidArgument, match=name):
             set_up(**wrong)
-    assert part(AsyncSavers).settings == before
+    assert part(DefaultSavers).settings == before
 
 
 @pytest.mark.parametrize("wrong", [{"deadline_seconds": 0}, {"sync_deadline_seconds": "1"}], ids=str)

@@ -256,7 +256,7 @@ LIES: dict[str, Callable[[Metadata], None]] = {
 
 @WRITERS
 @pytest.mark.parametrize("lie", LIES)
-def test_metadata_that_lies(writer: str, lie: str, checkpoint: Path) -> None:
+def test_inconsistent_metadata(writer: str, lie: str, checkpoint: Path) -> None:
     save(writer, state_of(1), checkpoint)
     edit(checkpoint, LIES[lie])
     error = load_fails(checkpoint)
@@ -365,7 +365,7 @@ class TestOutsideTheDirectory:
 
     @WRITERS
     @pytest.mark.parametrize("kind", ["fifo", "folder", "socket", "device"])
-    def test_what_is_no_file(self, writer: str, kind: str, checkpoint: Path) -> None:
+    def test_special_files(self, writer: str, kind: str, checkpoint: Path) -> None:
         save(writer, state_of(1), checkpoint)
         path = checkpoint / "__0_0.distcp"
         path.unlink()

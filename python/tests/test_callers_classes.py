@@ -74,7 +74,7 @@ KINDS = pytest.mark.parametrize("kind", [Equal, Unhashable, Slots])
 @KINDS
 @pytest.mark.parametrize("storage", [cairn, dcp], ids=["of cairn", "of torch"])
 @pytest.mark.parametrize("mixed_in", [(), (PlansAsTorch,)], ids=["by the engine", "by torch's driver"])
-def test_two_of_them_share_nothing(kind: type, storage: Any, mixed_in: Any, tmp_path: Path) -> None:
+def test_two_instances_share_nothing(kind: type, storage: Any, mixed_in: Any, tmp_path: Path) -> None:
     """Both writers exist before the first save; the writers save twice, in turn. The readers load twice, in turn."""
     writers = [made(kind, storage.FileSystemWriter)(tmp_path / str(i)) for i in range(2)]
     planners = [made(kind, *mixed_in, DefaultSavePlanner)() for _ in range(2)]
@@ -340,5 +340,5 @@ def told_of_an_unknown_storage(save: bool) -> str:
 
 
 @pytest.mark.parametrize("save", [True, False])
-def test_what_fails_on_every_rank_outside_of_torchs_driver_is_raised_as_by_torch(save: bool, two: Gang) -> None:
+def test_a_failure_of_every_rank_outside_torchs_driver_is_raised_as_by_torch(save: bool, two: Gang) -> None:
     assert two.run(told_of_an_unknown_storage, save) == ["RuntimeError"] * 2

@@ -103,6 +103,16 @@ def test_a_wrong_include_is_found(tmp_path: Path, file: str, text: str, complain
             "// Zip.\n#pragma once\nResult<Zip> read_zip(const ByteSource& file);\n",
             "no fuzz/*_fuzz.cc includes it",
         ),
+        (
+            "src/commit/lease.h",
+            "// Lease.\n#pragma once\nResult<Lease> read_lease(const storage::Storage& storage, int rank);\n",
+            "lease.h: decodes bytes, and no fuzz/*_fuzz.cc includes it",
+        ),
+        (
+            "src/commit/progress.h",
+            "// Progress.\n#pragma once\nstd::optional<Progress> decode_progress(std::string_view line);\n",
+            "progress.h: decodes bytes, and no fuzz/*_fuzz.cc includes it",
+        ),
         ("fuzz/zip_fuzz.cc", "", "no seeds in fuzz/corpus/zip"),
     ],
 )
@@ -123,6 +133,10 @@ VAGUE = "It is what they do if one of them sees that it has not done so, or anot
         ("src/core/crc.cc", "// ", "\nint crc;\n"),
         ("tools/crc.py", '"""', '"""\n'),
         ("tools/crc.py", "# ", "\n"),
+        ("tools/crc.py", 'r"""', '"""\n'),
+        ("tools/crc.pyi", '"""', '"""\n'),
+        ("src/CMakeLists.txt", "# ", "\nproject(crc)\n"),
+        ("cmake/crc.cmake", "set(crc 1)  # ", "\n"),
     ],
 )
 def test_prose_that_hides_its_subjects_is_found(tmp_path: Path, file: str, before: str, after: str) -> None:
@@ -138,6 +152,26 @@ def test_prose_that_hides_its_subjects_is_found(tmp_path: Path, file: str, befor
     assert run("check_prose.py", tmp_path)[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("file", "test", "word"),
+    [
+        ("python/tests/test_save.py", "def test_nobody_is_left(x: int) -> None: ...\n", "nobody"),
+        ("python/tests/test_save.py", "class TestSave:\n    def test_a_save_that_wants_more(self): ...\n", "wants"),
+        ("src/core/crc_test.cc", "TEST(Crc, IsWhatThePolynomialGives) {}\n", "what"),
+        ("src/core/crc_test.cc", "TEST_P(Crc,\n       FailsIfItIsAOne) {}\n", "it"),
+    ],
+)
+def test_a_name_of_a_test_that_hides_its_subject_is_found(tmp_path: Path, file: str, test: str, word: str) -> None:
+    plant(
+        tmp_path, {file: test.replace(word, "sum").replace(word.title(), "Sum"), "tools/prose_limits.txt": "# limits\n"}
+    )
+    assert run("check_prose.py", tmp_path)[0] == 0
+    plant(tmp_path, {file: test})
+    code, output = run("check_prose.py", tmp_path)
+    assert code == 1
+    assert re.search(rf"^{file}:\d+: the name of a test holds '{word}'", output, re.MULTILINE)
+
+
 def test_a_limit_of_prose_follows_the_text(tmp_path: Path) -> None:
     plant(tmp_path, {"docs/page.md": CLEAR, "tools/prose_limits.txt": "9.0 docs/page.md\n5.0 docs/gone.md\n"})
     code, output = run("check_prose.py", tmp_path)
@@ -146,7 +180,7 @@ def test_a_limit_of_prose_follows_the_text(tmp_path: Path) -> None:
     assert "docs/gone.md is no page" in output
 
 
-def test_the_count_tells_failed_crashed_and_skipped_tests_apart(tmp_path: Path) -> None:
+def test_the_count_separates_failed_crashed_and_skipped_tests(tmp_path: Path) -> None:
     reports = {
         "release/core_test.xml": '<testsuites><testcase name="a" status="run"/><testcase name="b" status="run">'
         "<failure/></testcase></testsuites>",

@@ -58,7 +58,7 @@ def alone(rank: int = 0, hook: WriterHook | None = None) -> SyncCheckpointer:
 # --- saving
 
 
-def test_what_was_saved_comes_back(checkpoint: Path) -> None:
+def test_a_load_returns_the_saved_state(checkpoint: Path) -> None:
     checkpointer = make_sync_checkpointer()
     assert checkpointer.save(str(checkpoint), STATE) is None
     assert sorted(path.name for path in checkpoint.iterdir()) == ["__0.metadata", "__0_0.distcp"]
@@ -66,7 +66,7 @@ def test_what_was_saved_comes_back(checkpoint: Path) -> None:
     checkpointer.close()
 
 
-def test_dcp_reads_it_as_a_rank_that_saved_alone(checkpoint: Path) -> None:
+def test_dcp_reads_the_checkpoint_as_saved_without_collectives(checkpoint: Path) -> None:
     alone().save(str(checkpoint), STATE)
     for load in (cairn.load, stock.dcp.load):
         target = blank(STATE)
@@ -74,7 +74,7 @@ def test_dcp_reads_it_as_a_rank_that_saved_alone(checkpoint: Path) -> None:
         assert_same(target, STATE)
 
 
-def test_it_reads_what_dcp_saved_without_collectives(checkpoint: Path) -> None:
+def test_the_reader_reads_a_dcp_save_without_collectives(checkpoint: Path) -> None:
     stock.save({"a": {"w": torch.ones(3)}, "l": [{}, torch.ones(1)]}, checkpoint, use_collectives=False)
     assert_same(alone().load(str(checkpoint)), {"a": {"w": torch.ones(3)}, "l": [{}, torch.ones(1)]})
 
@@ -123,7 +123,7 @@ def save_and_load_alone(directory: Path) -> None:
         assert_same(target, state)
 
 
-def test_each_rank_gets_back_what_it_saved(two: Gang, checkpoint: Path) -> None:
+def test_each_rank_loads_its_own_state(two: Gang, checkpoint: Path) -> None:
     for _ in range(2):  # the second round overwrites the first
         two.run(save_and_load_alone, checkpoint)
     names = {path.name for path in checkpoint.iterdir()}
@@ -300,7 +300,7 @@ def test_the_writer_has_a_deadline_of_its_own(free_port: int, checkpoint: Path) 
     assert alone().load(str(checkpoint)) == {"step": 1}, "this rank's own is in place"
 
 
-def test_a_store_that_nobody_comes_to(free_port: int) -> None:
+def test_a_store_that_no_rank_joins(free_port: int) -> None:
     for rank in range(2):
         with pytest.raises(BarrierTimeout, match=rf"^Timed out: .*localhost:{free_port} within 1 s"):
             TCPStoreBarrier(rank, 2, "test", 1, True, free_port, "localhost", 1)
@@ -336,7 +336,7 @@ def test_without_a_process_group() -> None:
         DistBarrier()
 
 
-def test_barriers_of_ones_own() -> None:
+def test_a_callers_own_barrier() -> None:
     @register_barrier
     class Mine(Barrier):
         barrier_type = "mine"
@@ -383,7 +383,7 @@ def test_a_barrier_of_torchs_class_is_reached_after_the_commit(checkpoint: Path)
 # --- futures
 
 
-def test_a_wrapped_future_tells_only_that_it_is_done() -> None:
+def test_a_wrapped_future_reports_completion_only() -> None:
     original: Future[str] = Future()
     wrapped = wrap_future(original)
     assert not wrapped.done()
@@ -401,7 +401,7 @@ def test_a_wrapped_future_tells_only_that_it_is_done() -> None:
     assert wrapped.exception() is not None
 
 
-def test_a_writer_of_ones_own_may_return_a_future(checkpoint: Path) -> None:
+def test_a_callers_own_writer_may_return_a_future(checkpoint: Path) -> None:
     class Later(CheckpointWriter):
         def write(self, path: str, state_dict: dict[str, Any], **kwargs: Any) -> Future[None]:
             with ThreadPoolExecutor(1) as thread:

@@ -44,14 +44,14 @@ def assert_takes_the_same(ours: Any, theirs: Any, where: str) -> None:
     assert list(mine)[: len(positional)] == positional, where
 
 
-def test_the_package_has_what_torchs_exports() -> None:
+def test_the_package_has_the_names_that_torch_exports() -> None:
     assert set(experimental.__all__) <= set(cairn.checkpointer.__all__)
     for name in cairn.checkpointer.__all__:
         assert getattr(cairn.checkpointer, name).__class__ is not ModuleType
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_module_has_what_torchs_has(module: str) -> None:
+def test_every_module_has_the_names_of_torchs_module(module: str) -> None:
     theirs = importlib.import_module(f"{experimental.__name__}.{module}")
     ours = importlib.import_module(f"cairn.checkpointer.{module}")
     names = defined_in(theirs)
@@ -82,7 +82,7 @@ def test_the_barriers_have_the_same_types() -> None:
     assert theirs.keys() <= cairn.checkpointer.BARRIER_REGISTRY.keys()
 
 
-def test_what_is_sent_to_other_processes_is_found_by_its_name() -> None:
+def test_classes_sent_to_processes_are_importable_by_name() -> None:
     info = cairn.checkpointer.RankInfo(1, 2)
     assert pickle.loads(pickle.dumps(info)) == info
     config = cairn.checkpointer.CheckpointerConfig()
@@ -127,5 +127,5 @@ assert make_sync_checkpointer is cairn.checkpointer.make_sync_checkpointer and n
         run(f"{start}\n{program}\n{check}")
 
 
-def test_the_package_alone_does_not_import_them() -> None:
+def test_importing_the_package_does_not_import_the_checkpointers() -> None:
     run("import sys, cairn; assert 'torch' not in sys.modules and 'cairn.checkpointer' not in sys.modules")

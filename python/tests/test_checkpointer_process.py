@@ -127,7 +127,7 @@ def test_the_callers_writer_runs_in_the_process(process: CheckpointProcess, chec
     assert process.process.pid == pid
 
 
-def test_a_write_that_fails_is_told_and_the_next_one_works(process: CheckpointProcess, checkpoint: Path) -> None:
+def test_a_failed_write_is_reported_and_the_next_write_succeeds(process: CheckpointProcess, checkpoint: Path) -> None:
     with pytest.raises(RuntimeError, match=r"(?s)rank 0 failed.*pre_commit.*LookupError: as ordered") as caught:
         result(process.write({"step": 1}, str(checkpoint), order="fail"))
     assert isinstance(caught.value.__cause__, LookupError)
@@ -171,7 +171,7 @@ def test_every_failed_write_is_logged(
     assert f"the save of rank 0 into '{tmp_path}/file' failed: " in logged[1]
 
 
-def test_a_process_that_died_is_told_and_replaced(process: CheckpointProcess, checkpoint: Path) -> None:
+def test_a_dead_process_is_reported_and_replaced(process: CheckpointProcess, checkpoint: Path) -> None:
     process.process_creation_future.result()
     pid = process.process.pid
     with pytest.raises(RuntimeError, match="Child process terminated unexpectedly") as caught:
@@ -203,7 +203,7 @@ def test_a_process_that_cannot_start() -> None:
     assert not process.process.is_alive()
 
 
-def test_close_waits_for_what_is_being_written(checkpoint: Path, tmp_path: Path) -> None:
+def test_close_waits_for_the_write(checkpoint: Path, tmp_path: Path) -> None:
     process = python_process()
     gate = Gate(tmp_path / "gate")
     written = process.write({"step": 1}, str(checkpoint), gate=gate.name)
@@ -311,7 +311,7 @@ class Doubling(CheckpointStager):
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_stager_of_ones_own_before_a_process_of_ones_own(
+def test_a_callers_own_stager_before_a_callers_own_process(
     asynchronous: bool, process: CheckpointProcess, checkpoint: Path
 ) -> None:
     stager = Doubling(asynchronous)
@@ -342,7 +342,7 @@ def test_a_save_waits_for_the_one_before(process: CheckpointProcess, checkpoint:
     assert_same(checkpointer.load(str(checkpoint) + "-2"), {"w": w})
 
 
-def test_a_failed_save_is_told_by_the_next_one_once(process: CheckpointProcess, checkpoint: Path) -> None:
+def test_a_failed_save_is_reported_once_by_the_next_save(process: CheckpointProcess, checkpoint: Path) -> None:
     checkpointer = AsyncCheckpointer(DefaultStager(), process, CheckpointReader(RANK))
     checkpointer.save(str(checkpoint), {"step": 1}, order="fail")
     with pytest.raises(RuntimeError, match="as ordered"):
@@ -353,7 +353,7 @@ def test_a_failed_save_is_told_by_the_next_one_once(process: CheckpointProcess, 
     assert checkpointer.load(str(checkpoint)) == {"step": 3}
 
 
-def test_it_is_made_with_functions_of_ones_own(checkpoint: Path) -> None:
+def test_the_process_runs_a_callers_own_functions(checkpoint: Path) -> None:
     checkpointer = make_async_checkpointer(
         CheckpointerConfig(),
         subprocess_init_fn=set_note,
@@ -382,7 +382,7 @@ class Failing(CheckpointProcess):
         pass
 
 
-def test_close_tells_of_a_failure_that_nobody_has_heard_of() -> None:
+def test_close_raises_an_unretrieved_failure() -> None:
     checkpointer = AsyncCheckpointer(DefaultStager(), Failing(), CheckpointReader(RANK))
     checkpointer.save("first", {"step": 1})
     with pytest.raises(LookupError, match="first"):
@@ -480,7 +480,7 @@ def test_by_default_no_python_runs_in_the_process() -> None:
     process.close()
 
 
-def test_the_native_process_writes_what_is_staged(native: AsyncCheckpointer, checkpoint: Path) -> None:
+def test_the_native_process_writes_the_staged_state(native: AsyncCheckpointer, checkpoint: Path) -> None:
     for step in range(3):
         w = torch.full((1000,), float(step))
         state = {**STATE, "w": w, "n": step}
@@ -524,7 +524,7 @@ def test_staging_may_block(checkpoint: Path) -> None:
     checkpointer.close()
 
 
-def test_a_stager_of_ones_own_before_the_native_process(checkpoint: Path) -> None:
+def test_a_callers_own_stager_before_the_native_process(checkpoint: Path) -> None:
     process = CheckpointProcess(
         RANK, CheckpointProcessConfig(), default_subprocess_init_fn, (), default_writer_init_fn, {}
     )
@@ -537,7 +537,7 @@ def test_a_stager_of_ones_own_before_the_native_process(checkpoint: Path) -> Non
     assert stager.is_closed
 
 
-def test_a_native_save_that_fails_is_told_by_the_next_one(native: AsyncCheckpointer, tmp_path: Path) -> None:
+def test_a_failed_native_save_is_reported_by_the_next_save(native: AsyncCheckpointer, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="file"):
         native.save(str(tmp_path / "file"), {"w": torch.ones(3)})

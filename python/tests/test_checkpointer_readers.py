@@ -40,7 +40,7 @@ def load(directory: Path, *arguments: Any, **options: Any) -> dict[str, Any]:
     return alone().load(str(directory), *arguments, **options)
 
 
-def test_all_of_it(save: Save, checkpoint: Path) -> None:
+def test_a_read_without_a_template(save: Save, checkpoint: Path) -> None:
     save(checkpoint, STATE)
     assert_same(load(checkpoint), STATE)
 
@@ -52,7 +52,7 @@ def test_whether_gradients_are_wanted_comes_back(save: Save, checkpoint: Path) -
     assert not loaded["n"].requires_grad
 
 
-def test_a_template_says_what_is_wanted(save: Save, checkpoint: Path) -> None:
+def test_a_template_selects_the_keys(save: Save, checkpoint: Path) -> None:
     save(checkpoint, STATE)
     w = torch.zeros(2, 3)
     template: dict[str, Any] = {
@@ -96,7 +96,7 @@ def test_strided_and_gradient_targets_are_filled(save: Save, checkpoint: Path) -
     assert_same(parameter, torch.ones(2))
 
 
-def test_what_is_missing_stays_as_it_was(save: Save, checkpoint: Path) -> None:
+def test_missing_keys_leave_the_template_unchanged(save: Save, checkpoint: Path) -> None:
     save(checkpoint, STATE)
     template = {"model": {"w": torch.zeros(2, 3), "new": torch.ones(1)}, "other": {"x": 1}}
     loaded = load(checkpoint, template)
@@ -123,7 +123,7 @@ def test_what_is_missing_stays_as_it_was(save: Save, checkpoint: Path) -> None:
         ({"parts": [None, 5, {}, 1]}, "parts", "at most 3 items", "4"),
     ],
 )
-def test_what_does_not_fit_is_named_and_nothing_changes(
+def test_a_mismatch_is_named_and_changes_nothing(
     template: dict[str, Any], key: str, expected: str, actual: str, save: Save, checkpoint: Path
 ) -> None:
     save(checkpoint, STATE)
@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_named_and_nothing_changes(
     ],
     ids=["name", "device", "dict", "function"],
 )
-def test_new_tensors_go_where_they_are_sent(location: Any, save: Save, checkpoint: Path) -> None:
+def test_new_tensors_go_to_map_location(location: Any, save: Save, checkpoint: Path) -> None:
     save(checkpoint, STATE)
     loaded = load(checkpoint, default_map_location=location)
     assert loaded["model"]["w"].device.type == "meta"
@@ -259,7 +259,7 @@ def test_a_file_that_is_none_of_torchs(content: bytes, checkpoint: Path) -> None
         load(checkpoint)
 
 
-def test_of_a_file_of_torchs_only_what_is_wanted_is_read(checkpoint: Path) -> None:
+def test_only_the_requested_tensors_of_a_torch_file_are_read(checkpoint: Path) -> None:
     """The elements of unwanted tensors may be damaged."""
     by_torch(checkpoint, {"good": torch.arange(1000.0), "bad": torch.full((1 << 20,), 7.5)})
     file = checkpoint / "checkpoint_0.pt"

@@ -103,7 +103,7 @@ def test_inspect_shows_the_tree(checkpoint: Path) -> None:
     assert "first\ntry" not in text
 
 
-def test_inspect_json_says_what_torch_says(checkpoint: Path) -> None:
+def test_inspect_json_agrees_with_torch(checkpoint: Path) -> None:
     report = json_of("inspect", checkpoint)
     metadata = stock.metadata_of(checkpoint)
     keys = {entry["key"]: entry for entry in report["keys"]}
@@ -121,7 +121,7 @@ def test_inspect_json_says_what_torch_says(checkpoint: Path) -> None:
     assert report["files"] == [{"name": file.name, "bytes": file.stat().st_size}]
 
 
-def test_save_id_tells_who_wrote_it(tmp_path: Path) -> None:
+def test_only_a_checkpoint_of_cairn_has_a_save_id(tmp_path: Path) -> None:
     save_with_torch(tmp_path / "torch")
     save_with_cairn(tmp_path / "cairn")
     assert json_of("inspect", tmp_path / "torch")["save_id"] is None
@@ -132,7 +132,7 @@ NAMES = ["größe.权重/🪨", "line\nbreak", "\x1b[31mred", "back\\slash", 'qu
 NAMES += ["\x9b31m", "w\u200b", "w\u2066", "w\U000e0041"]
 
 
-def test_no_name_reaches_the_terminal_raw_and_json_keeps_them_all(tmp_path: Path) -> None:
+def test_no_name_reaches_the_terminal_raw_and_json_keeps_every_name(tmp_path: Path) -> None:
     save_with_torch(tmp_path, {name: torch.ones(2) for name in NAMES})
     assert [entry["key"] for entry in json_of("inspect", tmp_path)["keys"]] == NAMES
     for command in (["ls"], ["inspect"], ["inspect", "--json"]):
@@ -146,14 +146,14 @@ def test_no_name_reaches_the_terminal_raw_and_json_keeps_them_all(tmp_path: Path
     assert len(text_of("ls", tmp_path).splitlines()) == len(NAMES)
 
 
-def test_inspect_shows_an_object_without_running_it(tmp_path: Path) -> None:
+def test_inspect_shows_an_object_without_running_code(tmp_path: Path) -> None:
     stock.save({"path": Path("/etc/passwd"), "step": 1}, tmp_path)
     values = {entry["key"]: entry["value"] for entry in json_of("inspect", tmp_path)["keys"]}
     assert "pathlib" in values["path"]
     assert values["step"] == "1"
 
 
-def test_inspect_of_a_checkpoint_whose_file_is_gone_still_shows_the_tree(checkpoint: Path) -> None:
+def test_inspect_of_a_checkpoint_without_a_data_file_shows_the_tree(checkpoint: Path) -> None:
     data_file(checkpoint).unlink()
     done = run("inspect", checkpoint)
     assert done.returncode == UNREADABLE
@@ -194,7 +194,7 @@ def test_verify_of_a_good_checkpoint(checkpoint: Path) -> None:
         assert (report["bytes_unchecked"], report["bytes_checked"]) == (0, data_file(checkpoint).stat().st_size)
 
 
-def test_verify_finds_a_flipped_bit_and_names_it(checkpoint: Path) -> None:
+def test_verify_finds_and_names_a_flipped_bit(checkpoint: Path) -> None:
     (chunk,) = next(e for e in json_of("inspect", checkpoint)["keys"] if e["key"] == WEIGHT)["chunks"]
     file = data_file(checkpoint)
     flip_bit(file, chunk["offset"] + chunk["length"] // 2)
@@ -232,7 +232,7 @@ def test_verify_reports_damaged_metadata(checkpoint: Path) -> None:
     assert json.loads(done.stdout)["problems"][0]["file"] == ".metadata"
 
 
-def test_verify_follows_links_only_when_told(checkpoint: Path) -> None:
+def test_verify_follows_links_only_with_the_option(checkpoint: Path) -> None:
     file = data_file(checkpoint)
     file.rename(checkpoint.parent / "elsewhere")
     file.symlink_to(checkpoint.parent / "elsewhere")
@@ -255,7 +255,7 @@ def test_output_that_cannot_be_written_is_an_error(checkpoint: Path) -> None:
     assert b"stdout" in done.stderr
 
 
-def test_it_is_a_program_of_its_own(checkpoint: Path) -> None:
+def test_the_tool_needs_no_python(checkpoint: Path) -> None:
     """The tool needs no Python, no torch and no environment."""
     assert Path(tool()).resolve().read_bytes()[:4] == b"\x7fELF"
     linked = subprocess.run(["ldd", tool()], capture_output=True, text=True, check=True).stdout
@@ -264,11 +264,11 @@ def test_it_is_a_program_of_its_own(checkpoint: Path) -> None:
     assert run("verify", checkpoint, environment={}).returncode == OK
 
 
-def test_status_tells_of_saves_under_way_in_a_folder_of_checkpoints(tmp_path: Path) -> None:
-    assert text_of("status", tmp_path) == "no save is under way\n"
+def test_status_lists_the_saves_in_flight_in_a_folder_of_checkpoints(tmp_path: Path) -> None:
+    assert text_of("status", tmp_path) == "no save is in flight\n"
     claim = _engine.SaveClaim(os.fsencode(tmp_path / "step-3"), overwrite=True, durable=True)
     text = text_of("status", tmp_path)
-    assert "under way" in text
+    assert "in flight" in text
     assert f"pid {os.getpid()}" in text
     (save,) = json_of("status", tmp_path)["saves"]
     assert save["directory"] == str(tmp_path / "step-3")
@@ -293,7 +293,7 @@ def test_status_tells_of_saves_under_way_in_a_folder_of_checkpoints(tmp_path: Pa
     assert json_of("status", tmp_path) == {"saves": []}
 
 
-def test_status_tells_of_a_save_that_died(tmp_path: Path) -> None:
+def test_status_lists_a_dead_save(tmp_path: Path) -> None:
     program = "import os, sys; from cairn import _engine; "
     program += "claim = _engine.SaveClaim(os.fsencode(sys.argv[1]), overwrite=True, durable=True); os._exit(0)"
     subprocess.run([sys.executable, "-c", program, tmp_path], check=True)

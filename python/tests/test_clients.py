@@ -158,7 +158,7 @@ def in_order(value: Any) -> Any:
     return [in_order(entry) for entry in value] if type(value) is list else value
 
 
-def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(played: Played) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_run(played: Played) -> None:
     assert_same(played.state("resumed"), played.state("saved"))
     assert_same(played.state("continued"), played.state("uninterrupted"))
     with pytest.raises(AssertionError):  # the training changed the state after the save
@@ -169,7 +169,7 @@ def test_another_number_of_ranks_resumes(played: Played) -> None:
     assert_same(played.state("resharded"), played.state(played.client.resharded))
 
 
-def test_it_loads_the_same_whatever_of_cairn_is_there(played: Played) -> None:
+def test_the_client_loads_equal_states_with_and_without_cairn(played: Played) -> None:
     for phase in ("without", "switched", *played.client.swaps):
         assert_same(played.state(phase), played.state("saved"), phase)
 
@@ -194,14 +194,14 @@ def test_the_last_save_is_all_that_is_left_beside_the_clients_own_files(played: 
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_torch_alone_reads_it(played: Played) -> None:
+def test_torch_alone_reads_the_checkpoint(played: Played) -> None:
     for directory, expected in played.saves():
         state = blank(expected)
         stock.load(state, directory)
         assert_same(state, expected)
 
 
-def test_the_client_merges_it_with_cairn_and_without(played: Played, tmp_path: Path) -> None:
+def test_the_client_merges_the_checkpoint_with_and_without_cairn(played: Played, tmp_path: Path) -> None:
     client = played.client
     part, keys = next(iter(client.contents.items()))
     state = played.state("saved")

@@ -121,7 +121,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("target", NUMBERS, ids=name)
-def test_every_dtype_becomes_what_copy_makes_of_it(target: torch.dtype, saved: Path) -> None:
+def test_every_dtype_is_converted_as_by_copy(target: torch.dtype, saved: Path) -> None:
     sources = {name(dtype): numbers_of(dtype) for dtype in NUMBERS}
     loaded = load_as(target, saved, sources)
     for key, source in sources.items():
@@ -136,7 +136,7 @@ def test_every_dtype_becomes_what_copy_makes_of_it(target: torch.dtype, saved: P
 
 
 @pytest.mark.parametrize("target", INTEGERS[1:], ids=name)
-def test_what_lies_outside_becomes_the_nearest_integer(target: torch.dtype, checkpoint: Path) -> None:
+def test_values_out_of_range_become_the_nearest_integer(target: torch.dtype, checkpoint: Path) -> None:
     values = [torch.inf, 1e30, -torch.inf, -1e30, torch.nan]
     sources = {
         name(dtype): torch.tensor(values, dtype=dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16)
@@ -148,14 +148,14 @@ def test_what_lies_outside_becomes_the_nearest_integer(target: torch.dtype, chec
         assert actual.tolist() == [bounds.max, bounds.max, bounds.min, bounds.min, 0]
 
 
-def test_what_is_no_number_is_one_bfloat16(saved: Path) -> None:
+def test_every_nan_becomes_one_bfloat16(saved: Path) -> None:
     sources = {name(dtype): numbers_of(dtype) for dtype in REAL_FLOATS if dtype is not torch.bfloat16}
     for key, actual in load_as(torch.bfloat16, saved, sources).items():
         assert set(actual[actual.isnan()].view(torch.uint16).tolist()) <= {0x7FC0}, key
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=name)
-def test_what_copy_refuses_is_unsupported(other: torch.dtype, checkpoint: Path) -> None:
+def test_conversions_that_copy_refuses_are_unsupported(other: torch.dtype, checkpoint: Path) -> None:
     state = {name(dtype): torch.zeros(4, dtype=dtype) for dtype in NUMBERS}
     state["other"] = torch.zeros(4, dtype=torch.uint8).view(other)
     cairn.save(dict(state), checkpoint_id=checkpoint)

@@ -130,7 +130,7 @@ def older_calls(module: Any, directory: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")
 @pytest.mark.parametrize("call", [save, save_by_writer, save_alone, save_by_protocol, load, older_calls])
-def test_calls_are_recorded_as_stock_records_them(call: Any, tmp_path: Path) -> None:
+def test_calls_are_recorded_as_by_stock_torch(call: Any, tmp_path: Path) -> None:
     records = assert_same_records(call, tmp_path)
     assert {record["event"] for record in records} == {"start", "end"}
 
@@ -168,7 +168,7 @@ def async_save_by_protocol(module: Any, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("call", [async_save, async_save_by_writer, async_save_by_stager, async_save_by_protocol])
-def test_asynchronous_saves_are_recorded_as_stock_records_them(call: Any, two: Gang, tmp_path: Path) -> None:
+def test_asynchronous_saves_are_recorded_as_by_stock_torch(call: Any, two: Gang, tmp_path: Path) -> None:
     """Runs on the ranks of a group, because stock torch needs a group."""
     two.run(_same_on_each_rank, call, tmp_path)
 
@@ -180,7 +180,7 @@ def _same_on_each_rank(call: Any, folder: Path) -> None:
     assert uploads[0]["global_rank"] == str(dist.get_rank())
 
 
-def test_two_ranks_record_what_stocks_ranks_record(two: Gang, tmp_path: Path) -> None:
+def test_two_ranks_record_as_two_ranks_of_stock_torch(two: Gang, tmp_path: Path) -> None:
     for call in (save, save_by_writer, save_alone):
         two.run(_same, call, tmp_path / call.__name__)
 
@@ -211,7 +211,7 @@ def load_of_nothing(module: Any, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("call", [save_that_breaks, load_that_lacks_a_key, load_of_nothing])
-def test_failures_are_recorded_as_stock_records_them(call: Any, tmp_path: Path) -> None:
+def test_failures_are_recorded_as_by_stock_torch(call: Any, tmp_path: Path) -> None:
     events: dict[str, list[tuple[str, str, list[str]]]] = {}
     for name, module in (("stock", stock.dcp), ("cairn", cairn)):
         with heard() as records, pytest.raises(BaseException):  # noqa: B017 - each case raises a different class

@@ -91,7 +91,7 @@ def test_shards_of_two_ranks_are_one_tensor(saved: str, two: Gang, checkpoint: P
         assert two.run(load, checkpoint, layout) == [True, True]
 
 
-def test_what_stock_torch_saved_fills_the_shards_of_two_ranks(two: Gang, checkpoint: Path) -> None:
+def test_a_stock_checkpoint_fills_the_shards_of_two_ranks(two: Gang, checkpoint: Path) -> None:
     stock.save({"table": WHOLE}, checkpoint)
     for layout in LAYOUTS.values():
         assert two.run(load, checkpoint, layout) == [True, True]

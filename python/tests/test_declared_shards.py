@@ -66,7 +66,7 @@ def test_its_shards_are_filled_and_its_padding_is_not(kind: type, save: Any, che
     assert state["table"]._version > version
 
 
-def test_it_may_hold_none(checkpoint: Path) -> None:
+def test_a_rank_may_hold_no_shard(checkpoint: Path) -> None:
     none = holding(-1.0, global_offsets=(), local_offsets=(), local_sizes=())
     cairn.save({"table": TABLE}, checkpoint_id=checkpoint)
     cairn.load({"table": none}, checkpoint_id=checkpoint)
@@ -94,7 +94,7 @@ def test_it_may_hold_none(checkpoint: Path) -> None:
     ],
     ids=str,
 )
-def test_what_is_declared_wrongly_is_refused(changes: dict[str, Any], checkpoint: Path) -> None:
+def test_a_wrong_declaration_is_refused(changes: dict[str, Any], checkpoint: Path) -> None:
     tensor = holding(-1.0, **changes)
     with pytest.raises(cairn.InvalidArgument, match="table") as caught:
         cairn.save({"table": tensor}, checkpoint_id=checkpoint)
@@ -106,7 +106,7 @@ def test_what_is_declared_wrongly_is_refused(changes: dict[str, Any], checkpoint
     assert torch.equal(tensor, torch.full((8, 6), -1.0))
 
 
-def test_a_torch_without_the_protocol_saves_the_tensor_as_it_is(
+def test_a_torch_without_the_protocol_saves_the_tensor_undivided(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A torch without the protocol ignores the attributes and saves the whole tensor."""

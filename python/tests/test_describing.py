@@ -36,7 +36,7 @@ HAS_EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
     [pytest.param(True, marks=pytest.mark.skipif(not HAS_EXCHANGE, reason="torch before 2.10")), False],
     ids=["exchange table", "attributes"],
 )
-def test_tensors_are_read_as_they_are(exchange: bool, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_are_described_unchanged(exchange: bool, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if HAS_EXCHANGE and not exchange:
         monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__")
     metadata = cairn.save(PLAIN, checkpoint_id=checkpoint)
@@ -107,7 +107,7 @@ class Lazy(Mapping[str, Any]):
         return 50
 
 
-def test_tensors_made_on_demand_live_until_they_are_written(checkpoint: Path) -> None:
+def test_tensors_made_on_demand_live_until_written(checkpoint: Path) -> None:
     lazy = Lazy()
     cairn.save({"lazy": lazy}, checkpoint_id=checkpoint)
     expected = {str(i): torch.full((1000,), float(i)) for i in range(50)}
@@ -137,7 +137,7 @@ def test_a_mapping_of_no_pairs_is_an_error(pairs: list[Any], checkpoint: Path) -
     assert not checkpoint.exists()
 
 
-def test_what_a_mapping_raises_goes_through(checkpoint: Path) -> None:
+def test_an_exception_of_a_mapping_reaches_the_caller(checkpoint: Path) -> None:
     class Broken(dict[str, Any]):
         def items(self) -> Any:
             yield "a", 1

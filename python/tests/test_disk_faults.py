@@ -147,7 +147,7 @@ def test_file_size_limit(checkpoint: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
-def test_directory_of_somebody_else(checkpoint: Path) -> None:
+def test_directory_of_another_user(checkpoint: Path) -> None:
     cairn.save(OLD, checkpoint_id=checkpoint)
     before = tree(checkpoint)
     for parent in [checkpoint, *checkpoint.parents][:4]:

@@ -37,7 +37,7 @@ def described(planner: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("flatten", [True, False])
-def test_planners_hold_what_stock_leaves_in_them(flatten: bool, checkpoint: Path, tmp_path: Path) -> None:
+def test_planners_hold_the_attributes_that_stock_torch_sets(flatten: bool, checkpoint: Path, tmp_path: Path) -> None:
     savers = [DefaultSavePlanner(flatten_state_dict=flatten) for _ in range(2)]
     state = sample() if flatten else {"w": torch.ones(3), "step": 3}
     stock.save(state, tmp_path / "stock", planner=savers[0])
@@ -75,7 +75,7 @@ def test_the_planner_of_a_meta_tensor_holds_the_loaded_one(checkpoint: Path) -> 
 
 
 @pytest.mark.parametrize("reader", [dcp.FileSystemReader, cairn.FileSystemReader])
-def test_a_reader_holds_what_stock_leaves_in_it(reader: Any, checkpoint: Path) -> None:
+def test_a_reader_holds_the_attributes_that_stock_torch_sets(reader: Any, checkpoint: Path) -> None:
     stock.save(sample(), checkpoint)
     theirs, ours = dcp.FileSystemReader(checkpoint), reader(checkpoint)
     planner = DefaultLoadPlanner()
@@ -134,7 +134,7 @@ def _save_together(directory: str) -> tuple[str, bool]:
     return writer.save_id, writer.save_id == written
 
 
-def test_two_ranks_hold_one_save_id_if_they_save_together(two: Gang, tmp_path: Path) -> None:
+def test_two_ranks_of_one_save_hold_one_save_id(two: Gang, tmp_path: Path) -> None:
     together = two.run(_save_together, str(tmp_path / "together"))
     assert together[0] == together[1]
     alone = two.run(_save_alone, str(tmp_path / "alone"))
@@ -152,7 +152,7 @@ def stock_text(call: Any) -> str:
     return str(caught.value.failures[0][0])
 
 
-def test_a_missing_key_and_another_size_are_told_in_stocks_words(checkpoint: Path) -> None:
+def test_a_missing_key_and_a_wrong_size_have_the_texts_of_stock_torch(checkpoint: Path) -> None:
     stock.save(sample(), checkpoint)
     wrong: list[dict[str, Any]] = [blank(new=torch.ones(1)), blank(step2=0), {"model": {"w": torch.ones(2, 4)}}]
     for state in wrong:
@@ -164,7 +164,7 @@ def test_a_missing_key_and_another_size_are_told_in_stocks_words(checkpoint: Pat
         assert words.startswith(("Missing key in checkpoint state_dict: ", "Size mismatch between saved torch.Size"))
 
 
-def test_an_overwrite_that_is_forbidden_is_told_in_stocks_words(checkpoint: Path) -> None:
+def test_a_forbidden_overwrite_has_the_text_of_stock_torch(checkpoint: Path) -> None:
     stock.save(sample(), checkpoint)
     theirs = stock_text(
         lambda: dcp.save(sample(), storage_writer=dcp.FileSystemWriter(checkpoint, overwrite=False), no_dist=True)

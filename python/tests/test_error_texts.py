@@ -29,7 +29,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_folder_of_checkpoints_names_them_and_the_call_that_finds_the_newest(reader: str, run: Path) -> None:
+def test_a_folder_of_checkpoints_names_the_checkpoints_and_latest(reader: str, run: Path) -> None:
     with pytest.raises(cairn.NotFound) as caught:
         READERS[reader](run)
     assert str(caught.value) == (

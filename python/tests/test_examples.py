@@ -62,7 +62,7 @@ def test_cpp_reads_a_checkpoint_of_stock_torch(reader: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_cpp_says_what_is_missing(reader: Path, tmp_path: Path) -> None:
+def test_cpp_names_the_missing_checkpoint(reader: Path, tmp_path: Path) -> None:
     done = subprocess.run([reader, tmp_path / "absent"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "absent" in done.stderr
@@ -205,7 +205,7 @@ def test_fsdp_goes_on_with_any_number_of_ranks(fsdp: tuple[Path, Story], reader:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["tensor", "hsdp", "ddp"])
-def test_other_layouts_go_on_as_fsdp_and_fsdp_as_they(
+def test_layouts_resume_from_fsdp_and_fsdp_from_layouts(
     layout: str, fsdp: tuple[Path, Story], reader: Path, tmp_path: Path
 ) -> None:
     whole = trained(4, tmp_path / layout, layout)

@@ -127,7 +127,7 @@ def test_everything_is_bounded() -> None:
     assert len(record_of(huge()).class_name) == 200
 
 
-def test_a_trace_reads_no_file_that_it_names() -> None:
+def test_a_trace_reads_no_named_file() -> None:
     record = ExceptionRecord("builtins.ValueError", "", 0, [("/etc/hostname", 1, "f", "")])
     (frame,) = trace_of(record)
     assert (frame.filename, frame.lineno, frame.name, frame.line) == ("/etc/hostname", 1, "f", "")

@@ -50,7 +50,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("kind", "last", "status"), ENDS)
-def test_a_failure_that_was_not_told_changes_it_from_0_to_1(
+def test_an_unretrieved_failure_changes_the_exit_status_from_0_to_1(
     replaced: Path, tmp_path: Path, kind: str, last: str, status: int
 ) -> None:
     with running(tmp_path, f"{ON}\n{SAVES}\n{last}", replaced, kind) as program:
@@ -111,7 +111,7 @@ def test_ctrl_c_that_ends_the_waiting_fails_the_program(replaced: Path, tmp_path
     cairn.save({"step": 3}, checkpoint_id=replaced)  # removes the leftovers of the interrupted save
 
 
-def test_it_is_0_if_the_program_exception_retrieved(replaced: Path, tmp_path: Path) -> None:
+def test_the_exit_status_is_0_if_the_program_retrieved_the_failure(replaced: Path, tmp_path: Path) -> None:
     body = f"""
     {ON}
     future = save(2)
@@ -124,7 +124,7 @@ def test_it_is_0_if_the_program_exception_retrieved(replaced: Path, tmp_path: Pa
         assert program.errors() == ""
 
 
-def test_torchrun_reports_the_rank_whose_last_save_failed(tmp_path: Path) -> None:
+def test_torchrun_reports_the_rank_of_the_failed_last_save(tmp_path: Path) -> None:
     """A planner of the caller's saves by torch's driver, in a thread."""
     program = tmp_path / "program.py"
     program.write_text(f"""
@@ -167,14 +167,14 @@ def test_the_block_of_a_saver_waits_for_its_saves(checkpoint: Path) -> None:
 
 
 @both
-def test_the_block_of_a_saver_raises_what_was_not_told(replaced: Path, kind: str) -> None:
+def test_the_block_of_a_saver_raises_an_unretrieved_failure(replaced: Path, kind: str) -> None:
     with pytest.raises(cairn.Superseded) as caught, cairn.AsyncSaver(process=kind == "PROCESS") as saver:
         upload = save_that_fails(saver, replaced)
     assert upload.exception() is caught.value
     cairn.async_save(state(4), checkpoint_id=replaced).result()  # type: ignore[union-attr]
 
 
-def test_the_block_of_a_saver_does_not_raise_what_exception_retrieved(replaced: Path) -> None:
+def test_the_block_of_a_saver_does_not_raise_a_retrieved_failure(replaced: Path) -> None:
     with cairn.AsyncSaver(process=False) as saver:
         assert save_that_fails(saver, replaced).exception() is not None
 

@@ -201,7 +201,7 @@ def test_stock_load_by_our_reader_runs_no_code(
     assert folder.exists()
 
 
-def test_what_install_puts_in_place_runs_no_code(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_installed_functions_run_no_code(checkpoint: Path, tmp_path: Path) -> None:
     folder = tmp_path / "code ran"
     stock.save({"value": MakesAFolder(folder)}, checkpoint)
     code = """

@@ -26,7 +26,7 @@ def test_a_first_save_has_dcps_names_and_an_overwrite_its_own(checkpoint: Path) 
     assert not seen[1] & seen[2]
 
 
-def test_a_directory_without_a_checkpoint_gives_dcps_names_whatever_else_it_holds(checkpoint: Path) -> None:
+def test_a_directory_with_unrelated_files_gives_dcps_names(checkpoint: Path) -> None:
     checkpoint.mkdir()
     (checkpoint / "meta.pt").write_bytes(b"of the client")
     cairn.save({"w": torch.ones(9)}, checkpoint_id=checkpoint)

@@ -71,7 +71,7 @@ def test_flattens_like_torch_before_2_4(state: dict[Any, Any]) -> None:
 
 @often
 @given(states)
-def test_a_leaf_knows_where_it_sits(state: dict[Any, Any]) -> None:
+def test_a_leaf_names_its_container_and_place(state: dict[Any, Any]) -> None:
     for leaf in [*flatten(state), *flatten_as_2_3(state), *top_level(state)]:
         assert leaf.container[leaf.place] is leaf.value
 

@@ -36,7 +36,7 @@ def test_reading_needs_no_torch(tmp_path: Path) -> None:
     assert run(program, str(tmp_path)) == "read"
 
 
-def test_what_needs_torch_says_so() -> None:
+def test_calls_that_need_torch_name_torch() -> None:
     program = WITHOUT_TORCH + (
         "import cairn\n"
         "for name in ('save', 'load', 'FileSystemWriter', 'DefaultLoadPlanner'):\n"
@@ -51,7 +51,7 @@ def test_what_needs_torch_says_so() -> None:
     run(program)
 
 
-def test_import_loads_neither_torch_nor_numpy_nor_what_nobody_asked_for() -> None:
+def test_import_loads_neither_torch_nor_numpy_nor_unused_modules() -> None:
     program = """
         import sys
         before = set(sys.modules)

@@ -110,7 +110,7 @@ def test_latest_refuses_a_root_that_is_no_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not list the root")
-def test_latest_fails_where_it_cannot_list_the_root(tmp_path: Path) -> None:
+def test_latest_fails_for_an_unreadable_root(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     save(closed / "step-1")
     closed.chmod(0o700)
@@ -178,7 +178,7 @@ cairn.load({"w": torch.ones(3)}, checkpoint_id=sys.argv[1], no_dist=True)
 """
 
 
-def test_a_job_that_resumes_comes_after_the_one_it_resumes_whatever_the_clocks_say(tmp_path: Path) -> None:
+def test_a_resumed_job_comes_after_the_original_job_for_any_clocks(tmp_path: Path) -> None:
     root = tmp_path / "root"
     environment = {**os.environ, "LD_PRELOAD": str(preloaded.library(SLOW_CLOCK, tmp_path))}
 
@@ -195,7 +195,7 @@ def test_a_job_that_resumes_comes_after_the_one_it_resumes_whatever_the_clocks_s
     assert cairn.latest(root) == os.fspath(root / "d")
 
 
-def test_latest_says_which_checkpoints_it_passes_over(tmp_path: Path) -> None:
+def test_latest_names_the_skipped_checkpoints(tmp_path: Path) -> None:
     for name in ("old", "torn", "cut", "damaged", "blank"):
         save(tmp_path / name)
     (tmp_path / "torn" / "__0_0.distcp").unlink()
@@ -224,7 +224,7 @@ def test_latest_takes_stock_checkpoints_by_the_time_of_their_metadata(tmp_path: 
     assert cairn.latest(tmp_path) == os.fspath(tmp_path / "ours")
 
 
-def test_latest_counts_what_a_rank_saved_alone_only_for_that_rank(tmp_path: Path) -> None:
+def test_latest_counts_a_save_without_collectives_only_for_its_rank(tmp_path: Path) -> None:
     save(tmp_path / "all")
     (tmp_path / "alone").mkdir()
     claim = _engine.SaveClaim(os.fsencode(tmp_path / "alone"), overwrite=True, durable=True, alone_as_rank=3)
@@ -244,7 +244,7 @@ def test_latest_waits_for_a_writer_that_is_about_to_commit(tmp_path: Path) -> No
         assert waiting.result() == os.fspath(tmp_path / "new")
 
 
-def test_latest_waits_for_a_writer_only_while_it_lives(tmp_path: Path) -> None:
+def test_latest_waits_only_for_a_living_writer(tmp_path: Path) -> None:
     save(tmp_path / "old")
     with running(SAVER, tmp_path / "new") as saver:
         waiting = Waiting(tmp_path)
@@ -259,7 +259,7 @@ def test_latest_stops_waiting_on_ctrl_c(tmp_path: Path) -> None:
         assert waiter.communicate()[0] == "interrupted\n"
 
 
-def test_latest_refuses_what_is_no_time_and_no_rank(tmp_path: Path) -> None:
+def test_latest_refuses_invalid_times_and_ranks(tmp_path: Path) -> None:
     for wait in (-1.0, float("nan"), float("inf")):
         with pytest.raises(cairn.InvalidArgument, match="wait"):
             cairn.latest(tmp_path, wait=wait)
@@ -267,7 +267,7 @@ def test_latest_refuses_what_is_no_time_and_no_rank(tmp_path: Path) -> None:
         cairn.latest(tmp_path, rank=-1)
 
 
-def test_a_save_in_flight_is_seen_while_it_lives_and_when_it_died(tmp_path: Path) -> None:
+def test_a_save_in_flight_is_listed_alive_and_dead(tmp_path: Path) -> None:
     assert cairn.saves_in_flight(tmp_path) == ()
     with running(SAVER, tmp_path) as saver:
         (save,) = cairn.saves_in_flight(tmp_path)
@@ -307,7 +307,7 @@ def say_progress(folder: Path, line: str) -> None:
     lease.write_text("\n".join([*lines, line]) + "\n")
 
 
-def test_a_lease_tells_how_far_the_save_is(tmp_path: Path) -> None:
+def test_a_lease_shows_the_progress_of_the_save(tmp_path: Path) -> None:
     with running(SAVER, tmp_path):
         (save,) = cairn.saves_in_flight(tmp_path)
         assert save.is_readable
@@ -332,7 +332,7 @@ def test_saves_in_flight_needs_a_directory(tmp_path: Path) -> None:
         cairn.saves_in_flight(tmp_path / "missing")
 
 
-def test_saves_in_a_folder_of_checkpoints_are_those_that_the_tool_shows(tmp_path: Path) -> None:
+def test_python_and_the_tool_list_equal_saves_in_flight(tmp_path: Path) -> None:
     claims = [
         _engine.SaveClaim(os.fsencode(directory), overwrite=True, durable=True)
         for directory in (tmp_path / "step-2", tmp_path / "step-1", tmp_path)

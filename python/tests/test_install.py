@@ -85,7 +85,7 @@ class TestPipInstall:
         (tags,) = foreign.parent.glob(f"lib/python3.*/site-packages/cairn_checkpoint-{VERSION}.dist-info/WHEEL")
         assert "Tag: cp310-abi3-" in tags.read_text()
 
-    def test_the_metadata_is_what_pypi_shows(self, foreign: Path) -> None:
+    def test_the_package_metadata_for_pypi(self, foreign: Path) -> None:
         (info,) = foreign.parent.glob(f"lib/python3.*/site-packages/cairn_checkpoint-{VERSION}.dist-info")
         metadata = Parser().parsestr((info / "METADATA").read_text())
         assert (metadata["Name"], metadata["Version"]) == ("cairn-checkpoint", VERSION)
@@ -105,7 +105,7 @@ class TestPipInstall:
                 ROOT / re.sub(r"^(blob|raw)/main/|#.*", "", link.removeprefix(urls["Repository"] + "/"))
             ).exists(), link
 
-    def test_the_clone_stays_as_it_was(self, clone: Path, foreign: Path) -> None:
+    def test_the_build_leaves_the_clone_unchanged(self, clone: Path, foreign: Path) -> None:
         assert foreign.is_dir()
         left = {path.relative_to(clone).parts[0] for path in clone.rglob("*") if path.is_file()}
         tracked = {
@@ -114,7 +114,7 @@ class TestPipInstall:
         assert left - tracked <= {"build"}
 
 
-def test_a_source_distribution_has_what_a_build_needs(clone: Path, tmp_path: Path) -> None:
+def test_a_source_distribution_has_the_files_of_a_build(clone: Path, tmp_path: Path) -> None:
     program = f"import scikit_build_core.build as build; print(build.build_sdist({str(tmp_path)!r}))"
     run(sys.executable, "-c", program, cwd=clone)
     archive = tmp_path / f"cairn_checkpoint-{VERSION}.tar.gz"
@@ -165,7 +165,7 @@ class TestConfigure:
         assert done.stderr.count("CMake Error") == 1, done.stderr
         assert "apt-get install g++ libisal-dev libfmt-dev libcli11-dev\n" in done.stderr
 
-    def test_only_what_is_missing_is_named(self, tmp_path: Path) -> None:
+    def test_only_missing_packages_are_named(self, tmp_path: Path) -> None:
         done = self.configure(tmp_path, "-DCMAKE_IGNORE_PATH=/usr/include")
         assert done.returncode != 0
         assert "apt-get install libisal-dev libfmt-dev libcli11-dev\n" in done.stderr

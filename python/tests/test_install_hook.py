@@ -38,7 +38,7 @@ def run_job(program: str, directory: Path) -> None:
     run(START + program, directory)
 
 
-def test_it_does_not_matter_who_was_imported_first(tmp_path: Path) -> None:
+def test_the_order_of_imports_does_not_matter(tmp_path: Path) -> None:
     program = """
 from torch.distributed.checkpoint import save as alias
 import early
@@ -60,7 +60,7 @@ assert cairn.state_dict_saver.save is cairn.save
     run_job(program, tmp_path)
 
 
-def test_uninstalling_leaves_everything_as_it_was(tmp_path: Path) -> None:
+def test_uninstalling_restores_everything(tmp_path: Path) -> None:
     (tmp_path / "explicit.py").write_text("from cairn import save, load as restore\n")
     program = """
 import copyreg
@@ -86,7 +86,7 @@ assert early.save is dcp.save is cairn.save
     run_job(program, tmp_path)
 
 
-def test_a_second_call_reaches_what_the_first_could_not(tmp_path: Path) -> None:
+def test_a_second_call_replaces_names_left_by_the_first(tmp_path: Path) -> None:
     program = """
 import early
 cairn.install()
@@ -240,7 +240,7 @@ for writer, reader in ((Writer, FsspecReader), (FsspecWriter, Reader)):
     run_job(program, tmp_path)
 
 
-def test_threads_may_call_it_at_once(tmp_path: Path) -> None:
+def test_concurrent_calls_of_threads(tmp_path: Path) -> None:
     program = """
 import threading
 before = snapshot()
@@ -299,7 +299,7 @@ for wrong in ({"async_checkpointer_type": "process"}, {"allow_pickle": "yes"}):
     run_job(program, tmp_path)
 
 
-def test_one_line_lets_a_framework_load_what_needs_code(tmp_path: Path) -> None:
+def test_one_line_lets_a_framework_load_values_that_need_code(tmp_path: Path) -> None:
     program = """
 import os, warnings
 

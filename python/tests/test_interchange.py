@@ -171,7 +171,7 @@ def test_values(save: Save, load: Load, name: str, checkpoint: Path) -> None:
     assert_same(round_trip(save, load, state, checkpoint), state)
 
 
-def test_every_numpy_knows_the_names_that_are_written(checkpoint: Path) -> None:
+def test_every_numpy_has_the_written_names(checkpoint: Path) -> None:
     """NumPy before 1.26 lacks ``numpy._core``; NumPy 2 keeps the older names to read old pickles."""
     cairn.save({"v": (np.arange(3.0), np.float64(1))}, checkpoint_id=checkpoint)
     written = b"".join(path.read_bytes() for path in checkpoint.glob("*.distcp"))
@@ -288,7 +288,7 @@ def test_the_metadata_is_that_of_stock_torch(checkpoint: Path, tmp_path: Path) -
     assert type(ours.storage_meta) is type(theirs.storage_meta)
 
 
-def test_a_checkpoint_holds_only_what_dcp_would_write(checkpoint: Path) -> None:
+def test_a_checkpoint_holds_only_files_of_dcp(checkpoint: Path) -> None:
     cairn.save({"w": torch.rand(3), "n": 1}, checkpoint_id=checkpoint)
     assert sorted(path.name for path in checkpoint.iterdir()) == [".metadata", "__0_0.distcp"]
 

@@ -46,6 +46,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 
 import cairn
 from cairn import _engine, _known_objects
+from cairn._process import part
 from cairn._state import values
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_pickles.json").read_text())
@@ -122,7 +123,7 @@ def _plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_every_python_pickles_it_so_that_it_is_built(name: str) -> None:
+def test_the_pickle_of_every_python_is_built(name: str) -> None:
     seen: set[str] = set()
     for pickled, origins in RECORDED[name].items():
         decoded, foreign = _decode(base64.b64decode(pickled))
@@ -134,7 +135,7 @@ def test_every_python_pickles_it_so_that_it_is_built(name: str) -> None:
 
 @pytest.mark.parametrize("name", OF_NUMPY)
 @pytest.mark.parametrize("protocol", range(2, 6))
-def test_numpy_pickles_it_so_that_it_is_built(name: str, protocol: int) -> None:
+def test_the_pickle_of_numpy_is_built(name: str, protocol: int) -> None:
     value = OF_NUMPY[name]
     for module in (b"numpy._core", b"numpy.core"):  # numpy.core: the name in NumPy 1
         pickled = pickle.dumps(value, protocol)
@@ -149,7 +150,7 @@ def test_numpy_pickles_it_so_that_it_is_built(name: str, protocol: int) -> None:
 
 @pytest.mark.parametrize("name", OF_TORCH)
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_torch_pickles_it_so_that_it_is_built(name: str, protocol: int) -> None:
+def test_the_pickle_of_torch_is_built(name: str, protocol: int) -> None:
     stream = io.BytesIO()
     torch.save(OF_TORCH[name], stream, pickle_protocol=protocol)
     decoded, foreign = _engine.decode_plain(stream.getvalue(), _known_objects.make)
@@ -186,7 +187,7 @@ def test_a_state_of_such_values_goes_both_ways(
     writer: str, reader: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No consent is given, and no warning asks for consent."""
-    monkeypatch.setattr(values, "_warned", set())
+    monkeypatch.setattr(part(values._Warned), "names", set())
     monkeypatch.delenv("CAIRN_ALLOW_PICKLE", raising=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", cairn.PickleWarning)
@@ -208,7 +209,7 @@ def test_a_state_of_such_values_goes_both_ways(
     assert isinstance(text, cairn.UnknownObject)
 
 
-def test_what_one_value_holds_twice_is_one_object() -> None:
+def test_an_object_held_twice_by_one_value_is_one_object() -> None:
     shared = deque([1])
     stream = io.BytesIO(b"x")
     value = {"a": [shared, stream], "b": (shared, types.SimpleNamespace(shared=shared, stream=stream))}
@@ -235,7 +236,7 @@ def test_an_object_that_holds_itself_is_refused(checkpoint: Path) -> None:
 
 def test_a_container_of_tensors_is_refused_by_its_own_name(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal names the container's class, not the class of the tensors inside, which need no code."""
-    monkeypatch.setattr(values, "_warned", set())
+    monkeypatch.setattr(part(values._Warned), "names", set())
     last = deque([Point(torch.ones(2), 1)])
     with pytest.warns(cairn.PickleWarning, match=r"holds a test_known_objects\.Point"):
         cairn.save({"h": {"dtype": torch.half, "last": last}}, checkpoint_id=checkpoint)
@@ -243,7 +244,7 @@ def test_a_container_of_tensors_is_refused_by_its_own_name(checkpoint: Path, mon
         cairn.load({"h": {"dtype": None, "last": None}}, checkpoint_id=checkpoint)
 
 
-def test_the_tool_shows_them(checkpoint: Path) -> None:
+def test_the_tool_shows_known_objects(checkpoint: Path) -> None:
     stock.save(STATE, checkpoint)
     command = [Path(sys.executable).with_name("cairn"), "inspect", checkpoint]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout

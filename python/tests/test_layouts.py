@@ -156,7 +156,7 @@ def test_several_stripes_on_a_rank(name: str, saved: Path, four: Gang, three: Ga
         assert_same(state, {name: whole(STRIPES[name])})
 
 
-def test_the_chunks_are_those_of_stock_torch(saved: Path) -> None:
+def test_the_chunks_equal_the_chunks_of_stock_torch(saved: Path) -> None:
     """Chunks are compared for tensors that Cairn does not cut; tensors with stripes are left out."""
     ours, theirs = (stock.metadata_of(saved / library).state_dict_metadata for library in LIBRARIES)
     for name in LAYOUTS:

@@ -54,7 +54,7 @@ def test_autograd_notices_the_change(checkpoint: Path) -> None:
         loss.backward()
 
 
-def test_statefuls_give_their_state_once_and_get_it_back(checkpoint: Path) -> None:
+def test_statefuls_are_called_once_and_get_the_state_back(checkpoint: Path) -> None:
     saved = Counter(w=torch.ones(2), n=5)
     cairn.save({"app": saved}, checkpoint_id=checkpoint)
     assert saved.calls == ["state_dict"]
@@ -79,7 +79,7 @@ def test_a_stateful_is_left_alone_when_the_load_fails(checkpoint: Path) -> None:
     assert loaded.calls == ["state_dict"]
 
 
-def test_values_return_to_the_key_that_they_came_from(checkpoint: Path) -> None:
+def test_values_return_to_their_key(checkpoint: Path) -> None:
     cairn.save({"d": {1: "one", 2: {3: "three"}}}, checkpoint_id=checkpoint)
     state: dict[str, Any] = {"d": {1: None, 2: {3: None}}}
     cairn.load(state, checkpoint_id=checkpoint)
@@ -93,7 +93,7 @@ def test_keys_of_the_checkpoint_that_are_not_asked_for_are_ignored(checkpoint: P
     assert_same(state, {"b": torch.ones(1)})
 
 
-def test_partial_load_leaves_what_the_checkpoint_lacks(checkpoint: Path) -> None:
+def test_partial_load_leaves_missing_keys_unchanged(checkpoint: Path) -> None:
     cairn.save({"a": torch.ones(1), "n": 1}, checkpoint_id=checkpoint)
     state = {"a": torch.zeros(1), "extra": torch.zeros(1), "n": 0, "m": "mine"}
     cairn.load(state, checkpoint_id=checkpoint, planner=cairn.DefaultLoadPlanner(allow_partial_load=True))
@@ -164,7 +164,7 @@ FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.flo
 @pytest.mark.filterwarnings("ignore::cairn.ConversionWarning")
 @pytest.mark.parametrize("saved", FLOATS, ids=str)
 @pytest.mark.parametrize("target", FLOATS, ids=str)
-def test_conversions_are_those_of_torch(saved: torch.dtype, target: torch.dtype, checkpoint: Path) -> None:
+def test_conversions_equal_the_conversions_of_torch(saved: torch.dtype, target: torch.dtype, checkpoint: Path) -> None:
     torch.manual_seed(5)
     special = torch.tensor([0.0, -0.0, 1.0, 448.0, 449.0, 464.0, 1e5, 1e-7, float("inf"), float("-inf")])
     source = torch.cat([torch.randn(500) * 10 ** torch.linspace(-9, 6, 500), special]).double().to(saved)
@@ -194,7 +194,7 @@ def test_other_changes_of_dtype_need_permission(target: torch.dtype, checkpoint:
     assert_same(state["x"], source.to(target))
 
 
-def test_real_numbers_become_complex_ones_and_back(checkpoint: Path) -> None:
+def test_real_numbers_become_complex_and_back(checkpoint: Path) -> None:
     cairn.save({"x": torch.ones(3), "y": torch.full((3,), 2 + 1j)}, checkpoint_id=checkpoint)
     state = {"x": torch.zeros(3, dtype=torch.complex64), "y": torch.zeros(3)}
     with pytest.warns(cairn.ConversionWarning):
@@ -212,7 +212,7 @@ def test_verify_has_three_words(verify: Any, checkpoint: Path) -> None:
         cairn.load(state, checkpoint_id=checkpoint, verify="always")  # type: ignore[arg-type]
 
 
-def test_what_dcp_callers_catch(checkpoint: Path) -> None:
+def test_exceptions_that_dcp_callers_catch(checkpoint: Path) -> None:
     cairn.save({"w": torch.ones(2)}, checkpoint_id=checkpoint)
     with pytest.raises(CheckpointException) as caught:
         cairn.load({"w": torch.ones(2), "absent": torch.ones(1)}, checkpoint_id=checkpoint)
@@ -292,7 +292,7 @@ def test_loads_from_checkpoints_of_several_ranks(checkpoint: Path) -> None:
     assert_same(state["w"], torch.arange(12.0).reshape(4, 3))
 
 
-def test_containers_of_the_template_stay_what_they_are(checkpoint: Path) -> None:
+def test_containers_of_the_template_keep_their_identity(checkpoint: Path) -> None:
     state = {"ordered": OrderedDict(b=1, a=torch.ones(1)), "list": [torch.ones(1), 2]}
     cairn.save(state, checkpoint_id=checkpoint)
     template = copy.deepcopy(state)

@@ -170,7 +170,9 @@ def load_state(library: str, make: Callable[[], dict[str, Any]], directory: Path
 
 
 @pytest.mark.parametrize("make", STATES, ids=lambda make: make.__name__)
-def test_who_has_what(make: Callable[[], dict[str, Any]], four: Gang, two: Gang, tmp_path: Path) -> None:
+def test_distributions_of_a_state_over_ranks(
+    make: Callable[[], dict[str, Any]], four: Gang, two: Gang, tmp_path: Path
+) -> None:
     for library in LIBRARIES:
         four.run(save_state, library, make, tmp_path / library)
     assert cairn.verify(tmp_path / "cairn")
@@ -201,7 +203,7 @@ def save_disagreeing(directory: Path) -> None:
     cairn.save(state, checkpoint_id=directory)
 
 
-def test_of_what_differs_under_one_key_one_comes_out_whole(four: Gang, checkpoint: Path) -> None:
+def test_of_values_that_differ_under_one_key_one_is_saved_whole(four: Gang, checkpoint: Path) -> None:
     four.run(save_disagreeing, checkpoint)
     opened = cairn.open(checkpoint)
     assert len(set(opened["w"].tolist())) == 1

@@ -25,7 +25,7 @@ class Lazy(Mapping[str, torch.Tensor]):
         return torch.full((257,), float(key[1:]))
 
 
-def test_tensors_that_nobody_else_holds(checkpoint: Path) -> None:
+def test_tensors_without_further_references(checkpoint: Path) -> None:
     cairn.save({"lazy": Lazy()}, checkpoint_id=checkpoint)
     opened = cairn.open(checkpoint)
     for key, tensor in Lazy().items():

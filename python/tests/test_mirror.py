@@ -75,7 +75,7 @@ def expected(value: Any) -> Any:
     return value
 
 
-def test_the_modules_are_those_of_torch() -> None:
+def test_the_modules_equal_the_modules_of_torch() -> None:
     names = {name.removeprefix(f"{dcp.__name__}.") for name in MODULES}
     assert {"state_dict", "planner_helpers", "_checkpointer", "filesystem", "utils"} <= names
 
@@ -92,7 +92,7 @@ def test_every_name_is_torchs_or_cairns_own(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES[1:])
-def test_a_star_takes_what_it_takes_from_torch(module: str) -> None:
+def test_a_star_import_takes_the_names_of_torch(module: str) -> None:
     theirs: dict[str, Any] = {}
     ours: dict[str, Any] = {}
     exec(f"from {module} import *", theirs)
@@ -101,12 +101,12 @@ def test_a_star_takes_what_it_takes_from_torch(module: str) -> None:
     assert {name: expected(value) for name, value in theirs.items()} == ours
 
 
-def test_the_package_promises_what_torchs_exports() -> None:
+def test_the_package_exports_the_names_of_torch() -> None:
     exported = {name for name, value in names_of(dcp).items() if not isinstance(value, ModuleType)}
     assert {"SavePlan", "StorageWriter", "CheckpointException", "async_save"} <= exported <= set(cairn.__all__)
 
 
-def test_what_is_cairns_own_is_said_once() -> None:
+def test_replacements_are_listed_once() -> None:
     assert OWN == replacements.OURS
     for key, home in OWN.items():
         value = replacements.own(key)
@@ -158,7 +158,7 @@ def test_names_that_torch_lacks_are_missing() -> None:
             importlib.import_module(module)
 
 
-def test_objects_keep_the_name_that_pickle_finds_them_by() -> None:
+def test_objects_keep_the_name_in_pickles() -> None:
     assert cairn.SavePlan is SavePlan
     assert b"torch.distributed.checkpoint.planner" in pickle.dumps(cairn.SavePlan([]))
 
@@ -179,11 +179,11 @@ def test_names_are_looked_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         "from cairn import format_utils; got = format_utils.DynamicMetaLoadPlanner",
     ],
 )
-def test_it_may_be_the_first_thing_that_a_program_imports(program: str) -> None:
+def test_every_module_can_be_imported_first(program: str) -> None:
     assert run(f"{program}\nprint(got.__module__)").startswith("torch.distributed.checkpoint.")
 
 
-def test_without_torch_modules_say_what_they_need() -> None:
+def test_without_torch_modules_name_the_missing_package() -> None:
     program = WITHOUT_TORCH + (
         "import cairn\n"
         "assert not hasattr(cairn, 'state_dict')\n"
@@ -212,7 +212,7 @@ def test_a_list_of_names_imports_nothing() -> None:
     )
 
 
-def test_type_checkers_know_what_the_package_promises() -> None:
+def test_type_checkers_find_the_exported_names() -> None:
     tree = ast.parse((ROOT / "python/cairn/__init__.pyi").read_text())
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module != "typing"]
     assert sorted(alias.asname or "" for node in imports for alias in node.names) == sorted(cairn.__all__)

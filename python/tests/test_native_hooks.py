@@ -91,7 +91,7 @@ def test_a_subclass_without_hooks_of_its_own_is_native(writer: Any, reader: Any,
     assert how() == [("save", True, ""), ("load", True, "")]
 
 
-def test_what_its_init_sets_is_heeded(checkpoint: Path) -> None:
+def test_attributes_set_by_init_have_effect(checkpoint: Path) -> None:
     cairn.save(sample(), storage_writer=OwnStockWriter(checkpoint))
     assert len(list(checkpoint.glob("*.distcp"))) == 3
     state = {**blank(), "more": torch.full((2,), 5.0)}
@@ -179,7 +179,7 @@ def test_a_writer_that_is_reset_to_another_storage_goes_there(checkpoint: Path) 
 
 
 @pytest.mark.parametrize("call", [cairn.open, cairn.verify, cairn.latest, cairn.saves_in_flight])
-def test_what_reads_directories_says_why_it_cant_read_a_url(call: Any) -> None:
+def test_a_reader_of_directories_refuses_a_url_with_the_reason(call: Any) -> None:
     with pytest.raises(cairn.Unsupported, match=r"memory://cairn/x.*fsspec"):
         call("memory://cairn/x")
 
@@ -527,7 +527,7 @@ def test_a_load_that_fails_in_torchs_driver_is_not_counted(checkpoint: Path) -> 
     assert [entry.call for entry in cairn.report().calls] == ["save"]
 
 
-def test_what_goes_past_the_engine_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_outside_the_engine_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     for step in (1, 2):
         cairn.save(sample(step), checkpoint_id="memory://cairn/twice")
     (record,) = [record for record in caplog.records if record.name == "cairn"]

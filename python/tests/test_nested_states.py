@@ -69,7 +69,7 @@ def has_unique_names(state: dict[str, Any]) -> bool:
 
 @often
 @given(states.filter(has_unique_names))
-def test_torch_reads_what_cairn_writes(state: dict[str, Any]) -> None:
+def test_torch_reads_the_checkpoints_of_cairn(state: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         cairn.save(state, checkpoint_id=directory)
         loaded = blank(state)
@@ -80,7 +80,7 @@ def test_torch_reads_what_cairn_writes(state: dict[str, Any]) -> None:
 
 @often
 @given(states.filter(has_unique_names))
-def test_cairn_reads_what_torch_writes(state: dict[str, Any]) -> None:
+def test_cairn_reads_the_checkpoints_of_torch(state: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         stock.save(state, directory)
         loaded = blank(state)

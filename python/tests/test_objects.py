@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
 from cairn import _engine, _known_objects
+from cairn._process import part
 from cairn._state import values
 
 
@@ -34,7 +35,7 @@ class Config:
 
 @pytest.fixture(autouse=True)
 def forget_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "_warned", set())
+    monkeypatch.setattr(part(values._Warned), "names", set())
 
 
 def test_a_class_is_announced_once(checkpoint: Path) -> None:
@@ -49,7 +50,7 @@ def test_a_class_is_announced_once(checkpoint: Path) -> None:
     assert caught[0].filename == __file__
 
 
-def test_what_can_be_loaded_is_not_announced(checkpoint: Path) -> None:
+def test_loadable_values_cause_no_warning(checkpoint: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cairn.save({"a": torch.Size([1]), "b": (torch.ones(1),), "c": torch.float16}, checkpoint_id=checkpoint)
@@ -157,7 +158,7 @@ def test_a_trap_in_the_metadata_does_not_spring(checkpoint: Path, tmp_path: Path
     assert not mark.exists()
 
 
-def test_what_cannot_be_pickled_is_named(checkpoint: Path) -> None:
+def test_an_unpicklable_value_is_named(checkpoint: Path) -> None:
     with pytest.raises(cairn.InvalidArgument, match="function") as caught:
         cairn.save({"a": {"f": lambda: None}}, checkpoint_id=checkpoint)
     assert caught.value.key == "a.f"

@@ -71,7 +71,7 @@ def without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)  # an import of ml_dtypes fails now
 
 
-def test_dtypes_that_numpy_lacks_are_those_of_ml_dtypes(opened: cairn.Checkpoint) -> None:
+def test_dtypes_that_numpy_lacks_come_from_ml_dtypes(opened: cairn.Checkpoint) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     for key, kind in [("half", ml_dtypes.bfloat16), ("eight", ml_dtypes.float8_e4m3fn)]:
         array = opened[key]
@@ -91,7 +91,7 @@ def test_without_ml_dtypes_the_error_names_the_extra(opened: cairn.Checkpoint) -
     assert_same(opened["w"], STATE["w"].numpy())
 
 
-def test_what_ml_dtypes_lacks_too_is_no_array_of_integers(checkpoint: Path) -> None:
+def test_dtypes_that_ml_dtypes_lacks_raise(checkpoint: Path) -> None:
     cairn.save(NUMPY_LACKS | {"four": FOUR}, checkpoint_id=checkpoint)
     for key in ("complex", "four"):
         with pytest.raises(cairn.Unsupported, match="tensors='torch'") as caught:
@@ -165,7 +165,7 @@ def test_bad_boxes(opened: cairn.Checkpoint) -> None:
 
 
 @given(st.data())
-def test_boxes_are_those_of_numpy(data: st.DataObject) -> None:
+def test_boxes_select_as_in_numpy(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(0, 4), max_size=3)))
     bound = st.none() | st.integers(-6, 6)
     part = st.builds(slice, bound, bound) | st.integers(-4, 3)
@@ -187,7 +187,7 @@ def test_boxes_are_those_of_numpy(data: st.DataObject) -> None:
     assert np.array_equal(box.reshape([sizes[d] for d in kept]), expected)
 
 
-def test_tells_what_the_metadata_says(opened: cairn.Checkpoint) -> None:
+def test_attributes_equal_the_metadata(opened: cairn.Checkpoint) -> None:
     info = opened.info("w")
     assert isinstance(info, TensorInfo)
     assert (info.shape, info.dtype, info.nbytes) == ((3, 4, 5), "float32", 240)
@@ -203,7 +203,7 @@ def test_tells_what_the_metadata_says(opened: cairn.Checkpoint) -> None:
     assert "2 values" in repr(opened)
 
 
-def test_save_id_tells_who_wrote_it(checkpoint: Path) -> None:
+def test_only_a_checkpoint_of_cairn_has_a_save_id(checkpoint: Path) -> None:
     stock.save({"w": torch.ones(1)}, checkpoint)
     assert cairn.open(checkpoint).save_id is None
     cairn.save({"w": torch.ones(1)}, checkpoint_id=checkpoint)

@@ -41,7 +41,7 @@ class PlannerOfTheCaller(DefaultSavePlanner):
         return super().resolve_data(write_item)
 
 
-def test_the_group_for_a_callers_group_goes_with_it(two: Gang, checkpoint: Path) -> None:
+def test_the_group_for_a_callers_group_is_released_with_the_callers_group(two: Gang, checkpoint: Path) -> None:
     for groups, threads in two.run(open_groups_and_save, checkpoint):
         assert groups == [0, 0, 0]
         assert threads[2] <= threads[0]

@@ -54,7 +54,7 @@ def test_the_plans_of_all_ranks_are_kept(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["alone", "in a plan", "in a field"])
-def test_what_needs_code_is_left_out(where: str, checkpoint: Path, tmp_path: Path) -> None:
+def test_values_that_need_code_are_left_out(where: str, checkpoint: Path, tmp_path: Path) -> None:
     stock.save({"w": torch.ones(3)}, checkpoint)
     code = RunsCode(tmp_path / "ran")
     values: dict[str, Any] = {

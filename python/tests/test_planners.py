@@ -155,7 +155,7 @@ def test_a_save_planner_that_converts(save: Save, checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("result", "word"), [(torch.ones(3), "differs from its plan"), (io.BytesIO(), "no tensor"), (None, "no tensor")]
 )
-def test_a_save_planner_that_breaks_its_word_is_told_the_key(result: Any, word: str, checkpoint: Path) -> None:
+def test_an_inconsistent_save_planner_gets_an_error_with_the_key(result: Any, word: str, checkpoint: Path) -> None:
     class Breaks(DefaultSavePlanner):
         def resolve_data(self, write_item: Any) -> Any:
             return result if write_item.index.fqn == "model.w" else super().resolve_data(write_item)
@@ -282,7 +282,7 @@ def test_load_planners(planner: type[DefaultLoadPlanner], save: Any, load: Any, 
     assert_same(state, expected)
 
 
-def test_a_load_planner_that_breaks_its_word_is_told_the_key(checkpoint: Path) -> None:
+def test_an_inconsistent_load_planner_gets_an_error_with_the_key(checkpoint: Path) -> None:
     class Breaks(DefaultLoadPlanner):
         def resolve_tensor(self, read_item: Any) -> Any:
             return torch.empty(2, 2)
@@ -310,7 +310,7 @@ class Inherits(DefaultLoadPlanner):
 
 
 @pytest.mark.filterwarnings("ignore::cairn.PickleWarning")
-def test_a_planner_of_others_runs_no_pickle_unless_it_is_allowed(checkpoint: Path) -> None:
+def test_a_callers_planner_runs_no_pickle_without_consent(checkpoint: Path) -> None:
     cairn.save({"odd": Mine()}, checkpoint_id=checkpoint)
     state: dict[str, Any] = {"odd": None}
     with pytest.raises(cairn.UnsafeContent) as caught:
@@ -407,7 +407,7 @@ class Counts:
 
 
 @pytest.mark.usefixtures("fresh_report")
-def test_a_storage_of_ones_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callers_own_storage(caplog: pytest.LogCaptureFixture) -> None:
     storage = InMemory()
     with caplog.at_level(logging.WARNING, "cairn"):
         saved = cairn.save({**sample(), "counts": Counts(5)}, storage_writer=storage, checkpoint_id="anywhere")
@@ -422,7 +422,7 @@ def test_a_storage_of_ones_own(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.usefixtures("fresh_report")
-def test_a_planner_of_ones_own_is_said_to_be_why(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callers_own_planner_is_named_as_the_reason(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "cairn"):
         cairn.save(sample(), checkpoint_id=checkpoint)
         cairn.load(blank(), checkpoint_id=checkpoint)
@@ -433,7 +433,7 @@ def test_a_planner_of_ones_own_is_said_to_be_why(checkpoint: Path, caplog: pytes
     assert "TurnsAround" in first and "SkipsSome" in second
 
 
-def test_stock_storage_with_a_planner_of_ones_own_becomes_cairns(checkpoint: Path) -> None:
+def test_stock_storage_with_a_callers_own_planner_becomes_cairns(checkpoint: Path) -> None:
     writer = dcp.FileSystemWriter("elsewhere", single_file_per_rank=False)
     cairn.save(sample(), storage_writer=writer, checkpoint_id=checkpoint, planner=TurnsAround())
     assert cairn.open(checkpoint).save_id is not None

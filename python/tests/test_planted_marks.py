@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
 from cairn._failures.engine_errors import from_engine
-from cairn._pending.async_savers import AsyncSavers
+from cairn._pending.default_savers import DefaultSavers
 from cairn._process import part
 from cairn.errors import ExceptionRecord
 
@@ -65,7 +65,7 @@ def save_beside(directory: Path, planted: bytes) -> tuple[str, dict[int, tuple[s
         return cairn.async_save(state, checkpoint_id=directory, async_checkpointer_type=kind)
 
     save().result(60)
-    writer = part(AsyncSavers).by_process[True].writer_pid
+    writer = part(DefaultSavers).by_process[True].writer_pid
     if dist.get_rank() == 1:
         os.kill(writer, signal.SIGSTOP)
     dist.barrier()

@@ -136,7 +136,7 @@ def test_a_failed_save_leaves_the_old_checkpoint_and_no_litter(checkpoint: Path)
     read_all_ways(checkpoint, sample(3))
 
 
-def test_a_claim_that_nobody_commits_ends_with_its_writer(checkpoint: Path) -> None:
+def test_an_uncommitted_claim_ends_with_its_writer(checkpoint: Path) -> None:
     class FailsLate(DefaultSavePlanner):
         def finish_plan(self, new_plan: Any) -> Any:
             raise ValueError("late")
@@ -185,7 +185,7 @@ def test_extensions_and_safetensors_are_torchs_own_affair(checkpoint: Path) -> N
     assert not cairn.open(checkpoint).save_id
 
 
-def test_a_reader_reads_what_stock_torch_wrote(checkpoint: Path) -> None:
+def test_a_reader_reads_a_stock_checkpoint(checkpoint: Path) -> None:
     save(sample(4), dcp.FileSystemWriter(checkpoint), no_dist=True)
     read_all_ways(checkpoint, sample(4))
 
@@ -204,7 +204,7 @@ def test_a_flipped_byte_is_found_by_key_and_file(checkpoint: Path) -> None:
     assert (error.key, error.file) == ("w", info.relative_path)
 
 
-def test_a_cast_is_what_torch_does_and_warned_of(checkpoint: Path) -> None:
+def test_a_cast_equals_the_cast_of_torch_and_warns(checkpoint: Path) -> None:
     save({"w": torch.arange(5)}, cairn.FileSystemWriter(checkpoint), no_dist=True)
     target = {"w": torch.zeros(5)}
     with pytest.warns(cairn.ConversionWarning, match="'w' from torch.int64 to torch.float32"):

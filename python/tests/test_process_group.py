@@ -201,7 +201,7 @@ import os; os._exit(0)
 """
 
 
-def test_ctrl_c_is_heard_while_others_are_waited_for(tmp_path: Path) -> None:
+def test_ctrl_c_interrupts_the_wait_for_other_ranks(tmp_path: Path) -> None:
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     commands = [[sys.executable, "-c", INTERRUPTED, str(tmp_path / "store"), str(rank)] for rank in range(2)]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
@@ -245,7 +245,7 @@ class Alone:
             raise self.failure
 
 
-def test_what_a_call_raises_is_the_cause() -> None:
+def test_the_exception_of_a_call_is_the_cause() -> None:
     failure = RuntimeError("connection closed by peer")
     ranks = _engine.Collectives(Alone(failure))
     with pytest.raises(cairn.Unavailable, match="RuntimeError: connection closed by peer") as caught:
@@ -254,7 +254,7 @@ def test_what_a_call_raises_is_the_cause() -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_interrupts_come_through_as_they_are(kind: type[BaseException]) -> None:
+def test_interrupts_reach_the_caller_unchanged(kind: type[BaseException]) -> None:
     failure = kind("stop")
     calls = Alone(failure)
     ranks = _engine.Collectives(calls)

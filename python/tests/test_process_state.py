@@ -9,7 +9,7 @@ def test_a_child_starts_anew_but_keeps_the_settings(tmp_path: Path) -> None:
     program = """
         import os, sys, threading, torch, cairn
         from cairn._process import part
-        from cairn._pending.async_savers import AsyncSavers
+        from cairn._pending.default_savers import DefaultSavers
         from cairn._pending.pending_saves import PendingSaves
         from cairn._settings import save_deadlines
         from cairn._settings.consent import pickle_allowed
@@ -19,19 +19,19 @@ def test_a_child_starts_anew_but_keeps_the_settings(tmp_path: Path) -> None:
         cairn.configure_async_saves(generations=3, fail_at_exit=True)
         cairn.install(allow_pickle=True)
         cairn.async_save({"t": torch.ones(2)}, checkpoint_id=directory).result()
-        assert cairn.report().calls and part(AsyncSavers).by_process and part(PendingSaves).saves
+        assert cairn.report().calls and part(DefaultSavers).by_process and part(PendingSaves).saves
         assert part(PendingSaves) is part(PendingSaves)
         child = os.fork()
         if child == 0:
             assert not cairn.report().calls
-            assert not part(AsyncSavers).by_process and not part(PendingSaves).saves
-            assert part(AsyncSavers).settings["generations"] == 3
-            assert "fail_at_exit" not in part(AsyncSavers).settings
+            assert not part(DefaultSavers).by_process and not part(PendingSaves).saves
+            assert part(DefaultSavers).settings["generations"] == 3
+            assert "fail_at_exit" not in part(DefaultSavers).settings
             assert save_deadlines.current()[0] == 7 and pickle_allowed(None)
             cairn.async_save({"t": torch.zeros(2)}, checkpoint_id=directory + "/child").result()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        assert part(AsyncSavers).by_process
+        assert part(DefaultSavers).by_process
         print("done")
     """
     assert run(program, tmp_path / "checkpoint") == "done"

@@ -61,7 +61,7 @@ def test_the_cpp_program_compiles_and_runs(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints/step-1000/.metadata").is_file()
 
 
-def test_the_table_and_the_picture_are_those_of_the_measured_numbers() -> None:
+def test_the_table_and_the_picture_show_the_measured_numbers() -> None:
     script = runpy.run_path(str(ROOT / "bench/speed_chart.py"))
     speed = json.loads((ROOT / "docs/speed.json").read_text())
     assert script["table"](speed) in README

@@ -101,7 +101,7 @@ def test_a_report_of_a_rank_that_has_the_directory_under_another_path_counts(
 
 
 @pytest.mark.parametrize("alone_first", [False, True])
-def test_failures_of_one_rank_alone_and_of_all_are_told_once_each(
+def test_failures_of_one_rank_and_of_all_are_reported_once_each(
     three: Gang, checkpoint: Path, kind: Any, alone_first: bool
 ) -> None:
     reports = [(True, True), (False, False)] if alone_first else [(False, True), (True, False)]

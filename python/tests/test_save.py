@@ -21,7 +21,7 @@ from cairn._results.lazy_metadata import LazyMetadata
 STATE = {"a": {"w": torch.rand(2, 3), "s": torch.tensor(1)}, "n": 3, "l": [torch.rand(1), {"x": None}]}
 
 
-def test_metadata_is_filled_when_it_is_looked_at(checkpoint: Path) -> None:
+def test_metadata_is_filled_at_the_first_access(checkpoint: Path) -> None:
     metadata = cairn.save(STATE, checkpoint_id=checkpoint)
     assert type(metadata) is LazyMetadata
     assert isinstance(metadata, Metadata)
@@ -59,7 +59,7 @@ def test_metadata_can_be_shown_taken_apart_and_changed(checkpoint: Path) -> None
     assert set(metadata.state_dict_metadata) == {"a.w", "a.s", "n", "l.0", "l.1.x"}
 
 
-def test_metadata_says_what_dcps_says(checkpoint: Path, tmp_path: Path) -> None:
+def test_metadata_equals_the_metadata_of_dcp(checkpoint: Path, tmp_path: Path) -> None:
     ours = cairn.save(STATE, checkpoint_id=checkpoint)
     theirs = stock.save(STATE, tmp_path / "stock")
     assert ours.state_dict_metadata == theirs.state_dict_metadata
@@ -96,7 +96,7 @@ def test_a_name_used_twice_is_an_error(checkpoint: Path) -> None:
     ],
     ids=["coo", "csr", "meta", "nested"],
 )
-def test_what_dcp_cannot_save_is_refused_by_name(tensor: torch.Tensor, word: str, checkpoint: Path) -> None:
+def test_values_that_dcp_cannot_save_are_refused_by_name(tensor: torch.Tensor, word: str, checkpoint: Path) -> None:
     with pytest.raises(NotImplementedError, match=word) as caught:
         cairn.save({"fine": torch.ones(1), "odd": tensor}, checkpoint_id=checkpoint)
     assert isinstance(caught.value, cairn.Unsupported)
@@ -175,7 +175,7 @@ class TestWriters:
         cairn.load(state, storage_reader=cairn.FileSystemReader(checkpoint))
         assert_same(state, {"a": torch.ones(1), "b": 2})
 
-    def test_checkpoint_id_resets_them(self, checkpoint: Path, tmp_path: Path) -> None:
+    def test_checkpoint_id_resets_writers_and_readers(self, checkpoint: Path, tmp_path: Path) -> None:
         writer = cairn.FileSystemWriter(tmp_path / "elsewhere")
         cairn.save({"a": torch.ones(1)}, checkpoint_id=checkpoint, storage_writer=writer)
         assert writer.checkpoint_id == checkpoint
@@ -256,7 +256,7 @@ class TestOverwrite:
     """The new checkpoint replaces the old checkpoint; foreign files stay."""
 
     @pytest.mark.parametrize("first", ["cairn", "torch", "torch with many files"])
-    def test_replaces_it_whole(self, first: str, checkpoint: Path) -> None:
+    def test_replaces_the_whole_checkpoint(self, first: str, checkpoint: Path) -> None:
         if first == "cairn":
             cairn.save({"a": torch.ones(1), "old": 1}, checkpoint_id=checkpoint)
         else:

@@ -44,7 +44,7 @@ def assert_same_parameters(name: str, ours: Callable[..., Any], theirs: Callable
 
 
 @pytest.mark.parametrize("key", OWN, ids=".".join)
-def test_what_replaces_torchs_takes_the_same_arguments(key: tuple[str, str]) -> None:
+def test_replacements_of_torchs_functions_take_equal_arguments(key: tuple[str, str]) -> None:
     assert_same_parameters(key[1], replacements.own(key), replacements.original(*key))
 
 

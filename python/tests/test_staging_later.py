@@ -143,7 +143,7 @@ def test_a_storage_that_is_resized_fails_the_save(checkpoint: Path, kind: Any, h
         response.upload_completion.result()
 
 
-def test_what_is_read_outlives_a_save_that_nobody_follows(checkpoint: Path, held: HeldTensor) -> None:
+def test_the_source_outlives_an_unreferenced_save(checkpoint: Path, held: HeldTensor) -> None:
     """The state after a Ctrl-C between the engine's call and the start of the thread that follows the save."""
     saver = cairn.AsyncSaver(process=False)
     described = DescribedState({"held": held.tensor, "weight": torch.rand(COUNT)})
@@ -158,7 +158,7 @@ def test_what_is_read_outlives_a_save_that_nobody_follows(checkpoint: Path, held
     assert not checkpoint.exists() or not list(checkpoint.glob("*.metadata"))
 
 
-def test_a_load_tells_that_its_target_was_given_other_memory(checkpoint: Path) -> None:
+def test_a_load_reports_that_its_target_got_other_memory(checkpoint: Path) -> None:
     cairn.save({"weight": torch.rand(COUNT)}, checkpoint_id=checkpoint)
     target = torch.nn.Parameter(torch.zeros(COUNT))
     state = _engine.StateDict()
@@ -170,7 +170,7 @@ def test_a_load_tells_that_its_target_was_given_other_memory(checkpoint: Path) -
         targets.finish(set())
 
 
-def test_copies_of_a_stager_hold_what_the_state_was_at_the_call() -> None:
+def test_copies_of_a_stager_hold_the_state_at_the_call() -> None:
     """cairn.checkpointer's stager, which copies by torch in a thread for a user's writer."""
     stager = RankStager(CheckpointStagerConfig(use_async_staging=True))
     entered, go_on = threading.Event(), threading.Event()

@@ -100,7 +100,7 @@ def stored(directory: Path, key: str) -> tuple[Path, int, int]:
 
 @pytest.mark.usefixtures("fresh_report")
 @pytest.mark.parametrize("writer", [cairn.FileSystemWriter, dcp.FileSystemWriter])
-def test_what_zstandard_compressed_loads(writer: Any, tmp_path: Path) -> None:
+def test_zstandard_files_load(writer: Any, tmp_path: Path) -> None:
     cairn.save(sample(), storage_writer=writer(tmp_path, _extensions=[ZStandard()]))
     for given in (
         {"checkpoint_id": tmp_path},
@@ -116,7 +116,7 @@ def test_what_zstandard_compressed_loads(writer: Any, tmp_path: Path) -> None:
     assert_same(state)
 
 
-def test_verify_names_the_keys_that_it_could_not_check(tmp_path: Path) -> None:
+def test_verify_names_the_unchecked_keys(tmp_path: Path) -> None:
     save(tmp_path, sample())
     report = cairn.verify(tmp_path)
     assert report

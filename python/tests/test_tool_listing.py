@@ -130,7 +130,7 @@ def tree_of(text: str) -> list[str]:
     return text.split("\n\n", 1)[1].splitlines()
 
 
-def test_inspect_depth_counts_the_keys_that_it_hides(layers: Path) -> None:
+def test_inspect_depth_counts_the_hidden_keys(layers: Path) -> None:
     lines = {
         line.split()[0]: line.split(maxsplit=1)[1:] for line in tree_of(text_of("inspect", layers, "--depth", "1"))
     }
@@ -143,7 +143,7 @@ def test_inspect_depth_counts_the_keys_that_it_hides(layers: Path) -> None:
     assert tree_of(text_of("inspect", layers, "--depth", "0")) == []
 
 
-def test_inspect_depth_reads_no_value_that_it_hides(layers: Path) -> None:
+def test_inspect_depth_reads_no_hidden_value(layers: Path) -> None:
     shutil.copytree(layers, layers.parent / "damaged")
     (data_file,) = (layers.parent / "damaged").glob("*.distcp")
     data_file.unlink()

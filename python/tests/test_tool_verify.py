@@ -52,7 +52,7 @@ def read_all(terminal: int) -> bytes:
     return text
 
 
-def test_verify_draws_a_bar_on_a_terminal_and_removes_it(small: Path) -> None:
+def test_verify_draws_and_removes_a_bar_on_a_terminal(small: Path) -> None:
     process, terminal = on_terminal([tool(), "verify", str(small)], {**os.environ, "TERM": "xterm"})
     drawn = read_all(terminal)
     assert process.communicate(timeout=60)[0].decode().startswith(f"{small}: ok\n")
@@ -62,7 +62,7 @@ def test_verify_draws_a_bar_on_a_terminal_and_removes_it(small: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", ["dumb", None])
-def test_verify_draws_no_bar_where_it_cannot(small: Path, terminal: str | None) -> None:
+def test_verify_draws_no_bar_without_a_capable_terminal(small: Path, terminal: str | None) -> None:
     assert run("verify", small).stderr == b""
     environment = {name: value for name, value in os.environ.items() if name != "TERM"}
     process, ours = on_terminal(

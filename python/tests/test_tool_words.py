@@ -66,7 +66,7 @@ def test_bash_completes_commands_options_and_directories(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_names_every_command_and_option_and_its_shell_can_read_it(shell: str, tmp_path: Path) -> None:
+def test_a_script_is_readable_by_its_shell_and_names_every_command_and_option(shell: str, tmp_path: Path) -> None:
     script = text_of("completion", shell)
     for word in [*COMMANDS, "depth", "follow-links", "json", "version"]:
         assert word in script
@@ -117,7 +117,7 @@ def test_python_m_cairn_is_the_tool(tmp_path: Path) -> None:
     assert (as_module("status", tmp_path).returncode, as_module("ls", tmp_path).returncode) == (OK, UNREADABLE)
 
 
-def test_python_m_cairn_without_the_tool_says_where_it_looked(tmp_path: Path) -> None:
+def test_python_m_cairn_without_the_tool_names_the_searched_paths(tmp_path: Path) -> None:
     package = tmp_path / "lib" / "python" / "cairn"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()

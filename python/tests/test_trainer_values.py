@@ -20,6 +20,7 @@ import stock
 import torch
 
 import cairn
+from cairn._process import part
 from cairn._state import values
 
 T = torch.arange(6.0).reshape(2, 3)
@@ -158,9 +159,9 @@ def assert_alike(loaded: Any, saved: Any) -> None:
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_it_is_loaded_without_consent(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_trainers_load_without_consent(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cairn's save does not warn about the value either."""
-    monkeypatch.setattr(values, "_warned", set())
+    monkeypatch.setattr(part(values._Warned), "names", set())
     stock.save({"v": LOADED[name]()}, tmp_path / "stock")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -175,7 +176,7 @@ def test_it_is_loaded_without_consent(name: str, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused_by_key_class_and_line(name: str, checkpoint: Path) -> None:
+def test_a_refusal_names_key_class_and_line(name: str, checkpoint: Path) -> None:
     value, kind = REFUSED[name]
     stock.save({"model": {"w": T}, "v": value}, checkpoint)
     state: dict[str, Any] = {"model": {"w": torch.zeros(2, 3)}, "v": "kept"}
@@ -187,7 +188,7 @@ def test_it_is_refused_by_key_class_and_line(name: str, checkpoint: Path) -> Non
     assert (state["v"], state["model"]["w"].sum()) == ("kept", 0)
 
 
-def test_tensors_that_share_a_storage_share_it_again(checkpoint: Path) -> None:
+def test_tensors_that_share_a_storage_share_one_after_a_load(checkpoint: Path) -> None:
     shared = torch.arange(8.0)
     stock.save({"v": deque([shared, shared[2:4], shared])}, checkpoint)
     state: dict[str, Any] = {"v": None}
@@ -244,7 +245,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize("number", range(len(MISFITS)))
-def test_what_no_pickle_of_the_class_has_is_refused(number: int, checkpoint: Path) -> None:
+def test_arguments_outside_the_pickles_of_the_class_are_refused(number: int, checkpoint: Path) -> None:
     stock.save({"v": deque([MISFITS[number]])}, checkpoint)
     with pytest.raises((cairn.UnsafeContent, cairn.Corrupt)):
         cairn.load({"v": None}, checkpoint_id=checkpoint)

@@ -55,13 +55,13 @@ def assert_holds(directory: Path, step: int) -> None:
     assert cairn.latest(directory.parent) is not None
 
 
-def test_megatron_loads_through_the_engine_however_it_saves(megatron: Path) -> None:
+def test_megatron_loads_through_the_engine_after_every_kind_of_save(megatron: Path) -> None:
     for phase in ("sync", "fork", "persistent"):
         assert calls(megatron, phase) == [("FileSystemWriterAsync", False, 1), ("load_state_dict", True, 1)], phase
     assert calls(megatron, "switched") == [("load_state_dict", True, 1)]
 
 
-def test_megatron_leaves_the_files_that_it_leaves_without_cairn(megatron: Path) -> None:
+def test_megatron_leaves_the_files_of_a_run_without_cairn(megatron: Path) -> None:
     for step, name in enumerate(("sync", "fork", "persistent", "stock"), 1):
         names = {path.name for path in (megatron / name).iterdir()}
         assert {".metadata", "common.pt", "metadata.json", "__0_0.distcp", "__1_0.distcp"} <= names

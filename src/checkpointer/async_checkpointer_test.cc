@@ -63,7 +63,7 @@ TEST_P(AsyncSaves, BecomeTheCheckpoint) {
   EXPECT_TRUE(nothing_else_in(directory_));
 }
 
-TEST_P(AsyncSaves, HoldWhatTheStateWasAtTheCall) {
+TEST_P(AsyncSaves, HoldTheStateAtTheTimeOfTheCall) {
   AsyncCheckpointer checkpointer(options());
   for (int step = 1; step <= 4; ++step) {
     std::optional<SampleState> state(step);
@@ -152,7 +152,7 @@ TEST_P(AsyncSaves, AreMadeReadyForAhead) {
   EXPECT_EQ(loaded_step(directory_), 1);
 }
 
-TEST_P(AsyncSaves, OfARankAloneStandBesideThoseOfOthers) {
+TEST_P(AsyncSaves, OfSingleRanksCoexistInOneDirectory) {
   AsyncCheckpointer checkpointer(options());
   for (const std::uint32_t rank : {0U, 3U}) {
     SampleState state(static_cast<int>(rank) + 1);

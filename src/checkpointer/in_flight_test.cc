@@ -81,7 +81,7 @@ TEST_F(SavesInFlight, NameTheOtherRanksAndTheirFailures) {
   EXPECT_EQ(found[0].failures[0].code(), ErrorCode::kNoSpace);
 }
 
-TEST_F(SavesInFlight, TellALeftoverFromASave) {
+TEST_F(SavesInFlight, DistinguishALeftoverFromASave) {
   storage::Storage& storage = directory();
   ASSERT_TRUE(storage.make_folder(commit::folder_of({1, 5})));
   commit::leave_dead_lease(storage, commit::folder_of({1, 5}));

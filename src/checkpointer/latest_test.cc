@@ -62,7 +62,7 @@ class Latest : public testing::Test {
   std::vector<Error> passed_over_;
 };
 
-TEST_F(Latest, IsTheLastSaveWhateverTheTimesOfFilesSay) {
+TEST_F(Latest, IsTheLastSaveForAnyFileTimes) {
   save_as("step-2");
   save_as("step-1");
   change("step-1/.metadata", 3600s);
@@ -70,7 +70,7 @@ TEST_F(Latest, IsTheLastSaveWhateverTheTimesOfFilesSay) {
   EXPECT_TRUE(passed_over_.empty());
 }
 
-TEST_F(Latest, PassesOverACheckpointWhoseDataFileIsNotWhole) {
+TEST_F(Latest, SkipsACheckpointWithATruncatedDataFile) {
   save_as("old");
   save_as("new");
   const fs::path file = root_ / "new" / "__0_0.distcp";
@@ -159,7 +159,7 @@ TEST_F(Latest, LooksIntoNoPrivateFolder) {
   EXPECT_EQ(newest(), "old");
 }
 
-TEST_F(Latest, WaitsForALivingWriterUntilItIsInterrupted) {
+TEST_F(Latest, WaitsForALivingWriterUntilTheCallerInterrupts) {
   save_as("old");
   const auto storage = storage::open_directory(root_ / "old").value();
   const auto lease = commit::Lease::take_with_folder(*storage, {{1, 2}, {3, 4}, 1});

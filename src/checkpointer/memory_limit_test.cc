@@ -110,7 +110,7 @@ TEST_F(InASmallGroup, TheSecondSaveWaitsForTheFirst) {
 }
 
 // The counter-example: without the memory limits the kernel kills the process.
-TEST_F(InASmallGroup, AProcessThatHeedsNoLimitsIsKilled) {
+TEST_F(InASmallGroup, AProcessThatIgnoresTheLimitIsKilled) {
   const int status = run([this] { save_twice(false); });
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(WTERMSIG(status), SIGKILL);

@@ -129,7 +129,7 @@ TEST_F(SavesWithoutMemory, WaitAsLongAsTheEarlierSaveBeforeTheDirectoryIsClaimed
   expect_success(alone.save(directory_, nullptr, release));
 }
 
-TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksItBeforeTheyMeet) {
+TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksMemoryBeforeTheRendezvous) {
   make_ranks(1);
   for (const auto& failure : save_together()) expect_success(failure);
   auto held = ranks_[1]->hold_arena();
@@ -142,7 +142,7 @@ TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksItBeforeTheyMeet) {
   for (const auto& failure : save_together()) expect_success(failure);
 }
 
-TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksItAfterTheyHavePlanned) {
+TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksMemoryAfterThePlan) {
   for (const std::size_t limited_rank : {0U, 1U}) {
     files_.leave_in_task(1000 * kMiB);
     make_ranks(limited_rank);

@@ -108,7 +108,7 @@ class ManyRanks : public testing::Test {
   fs::path directory_;
 };
 
-TEST_F(ManyRanks, SaveTogetherAndEachGetsBackWhatItHad) {
+TEST_F(ManyRanks, SaveTogetherAndLoadTheirOwnShards) {
   for (const std::size_t coordinator : {0u, 2u}) {
     const int step = static_cast<int>(coordinator) + 1;
     save_step(4, step, {.coordinator_rank = coordinator});
@@ -122,7 +122,7 @@ TEST_F(ManyRanks, SaveTogetherAndEachGetsBackWhatItHad) {
   }
 }
 
-TEST_F(ManyRanks, AreLoadedByAnotherNumberOfThem) {
+TEST_F(ManyRanks, AreLoadedByADifferentNumberOfRanks) {
   save_step(4, 5);
   for (const std::size_t ranks : {1u, 3u}) {
     as_ranks(ranks, [&](std::size_t rank, Collectives& collectives) {
@@ -136,7 +136,7 @@ TEST_F(ManyRanks, AreLoadedByAnotherNumberOfThem) {
   EXPECT_TRUE(verified->problems.empty());
 }
 
-TEST_F(ManyRanks, AllHearWhyOneOfThemFails) {
+TEST_F(ManyRanks, AllReportTheReasonOfOneFailure) {
   save_step(3, 1);
   const std::size_t files_before = file_count();
   as_ranks(3, [&](std::size_t rank, Collectives& collectives) {
@@ -158,7 +158,7 @@ TEST_F(ManyRanks, AllHearWhyOneOfThemFails) {
   EXPECT_EQ(file_count(), files_before);
 }
 
-TEST_F(ManyRanks, AgreeUnlessOneOfThemFails) {
+TEST_F(ManyRanks, AgreeUnlessARankFails) {
   as_ranks(3, [&](std::size_t rank, Collectives& collectives) {
     const LoadOptions options{.collectives = &collectives};
     EXPECT_TRUE(agree({}, options));
@@ -172,7 +172,7 @@ TEST_F(ManyRanks, AgreeUnlessOneOfThemFails) {
   EXPECT_EQ(agree(Error(ErrorCode::kNoSpace, "no room to stage"), {}).error().code(), ErrorCode::kNoSpace);
 }
 
-TEST_F(ManyRanks, ChangeNoTargetIfOneCannotTakeWhatIsThere) {
+TEST_F(ManyRanks, ChangeNoTargetIfOneRankHasAMismatch) {
   save_step(2, 1);
   as_ranks(2, [&](std::size_t rank, Collectives& collectives) {
     RankState state(static_cast<std::int64_t>(rank), 2, 4);
@@ -256,7 +256,7 @@ void bury_leases(ModelStorage& disk) {
 
 // Checkpoints of single ranks and of all ranks together share a directory. A save that dies, at any operation, damages
 // none of the checkpoints.
-TEST(CrashOfARankAlone, LeavesTheCheckpointsBesideItWhole) {
+TEST(CrashOfARankAlone, LeavesTheCheckpointsOfOtherRanksIntact) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
     ModelStorage disk;

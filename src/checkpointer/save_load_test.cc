@@ -33,7 +33,7 @@ class SaveLoad : public testing::Test {
   fs::path directory_;
 };
 
-TEST_F(SaveLoad, GivesBackWhatWasSaved) {
+TEST_F(SaveLoad, LoadsTheSavedState) {
   ASSERT_TRUE(save(directory_, SampleState(7).dict()));
   EXPECT_EQ(names(), (std::vector<std::string>{".metadata", "__0_0.distcp"}));
   SampleState target(0);
@@ -51,7 +51,7 @@ TEST_F(SaveLoad, OneFilePerItemIsTheSameState) {
   EXPECT_EQ(target.step(), 7);
 }
 
-TEST_F(SaveLoad, AnOverwriteLeavesOnlyTheNewFilesAndThoseOfOthers) {
+TEST_F(SaveLoad, AnOverwriteLeavesTheNewFilesAndForeignFiles) {
   ASSERT_TRUE(save(directory_, SampleState(1).dict()));
   std::ofstream(directory_ / "common.pt") << "not ours";
   ASSERT_TRUE(save(directory_, SampleState(2).dict()));
@@ -65,7 +65,7 @@ TEST_F(SaveLoad, AnOverwriteLeavesOnlyTheNewFilesAndThoseOfOthers) {
   EXPECT_EQ(target.step(), 2);
 }
 
-TEST_F(SaveLoad, RefusesToOverwriteWhenTold) {
+TEST_F(SaveLoad, RefusesToOverwriteWithoutPermission) {
   ASSERT_TRUE(save(directory_, SampleState(1).dict()));
   const auto again = save(directory_, SampleState(2).dict(), {.overwrite = false});
   ASSERT_FALSE(again);
@@ -88,7 +88,7 @@ TEST_F(SaveLoad, AnInterruptedSaveLeavesNoTrace) {
   }
 }
 
-TEST_F(SaveLoad, WhatFailsBeforeTheCommitLeavesTheOldCheckpoint) {
+TEST_F(SaveLoad, AFailureBeforeTheCommitLeavesTheOldCheckpoint) {
   ASSERT_TRUE(save(directory_, SampleState(1).dict()));
   const auto before = names();
   SaveOptions options;
@@ -145,7 +145,7 @@ TEST_F(SaveLoad, ConvertsFloatsAndRefusesTheRest) {
   EXPECT_EQ(integers[6], 3);
 }
 
-TEST_F(SaveLoad, NamesWhatDoesNotFit) {
+TEST_F(SaveLoad, NamesMismatchedEntries) {
   ASSERT_TRUE(save(directory_, SampleState(3).dict()));
   float memory[8] = {};
   StateDict shape;
@@ -190,7 +190,7 @@ TEST_F(SaveLoad, VerifyFindsEveryFlippedByte) {
 
 // python/tests/test_tool_verify.py and test_interrupt.py test a hanging read and a Ctrl-C in the middle of a large
 // checkpoint.
-TEST_F(SaveLoad, VerifyAsksTheCallingThreadUntilItIsInterrupted) {
+TEST_F(SaveLoad, VerifyStopsWhenTheCallingThreadInterrupts) {
   ASSERT_TRUE(save(directory_, SampleState(3).dict()));
   VerifyOptions options;
   int questions = 0;

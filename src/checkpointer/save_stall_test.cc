@@ -254,7 +254,7 @@ TEST_F(SaveStalls, AreLeftByAnExceptionAfterAnInterruption) {
   EXPECT_TRUE(names().empty());
 }
 
-TEST_F(SaveStalls, OfTheCommitAreToldAlthoughTheCallersFunctionThrows) {
+TEST_F(SaveStalls, OfTheCommitAreReportedAlthoughTheCallersFunctionThrows) {
   ASSERT_TRUE(save_step(1));
   SaveOptions options;
   options.interrupted = [this]() -> bool {

@@ -43,7 +43,7 @@ TEST_F(LeakedFile, IsRemovedByTheNextCommit) {
   EXPECT_EQ(names_in(*disk_).size(), 2u) << testing::PrintToString(names_in(*disk_));
 }
 
-TEST_F(LeakedFile, StaysUnlessItCertainlyIsOne) {
+TEST_F(LeakedFile, StaysUnlessProvenLeaked) {
   leave("__0_1.distcp", data_file_of(kLost), std::chrono::seconds(200));  // too young
   leave("__0_2.distcp", "of stock torch");
   leave("copy.distcp", data_file_of(kLost));
@@ -57,7 +57,7 @@ TEST_F(LeakedFile, StaysUnlessItCertainlyIsOne) {
   EXPECT_EQ(names_in(*disk_).size(), before + 2) << testing::PrintToString(names_in(*disk_));
 }
 
-TEST_F(LeakedFile, StaysIfARankThatSavedAloneNeedsIt) {
+TEST_F(LeakedFile, StaysIfARankThatSavedAloneRefersToTheFile) {
   const SaveIdentity alone{kLost, kOtherJob, 1};
   {
     const auto transaction = SaveTransaction::claim(*disk_, alone, {.alone_as_rank = 3}).value();

@@ -35,7 +35,7 @@ class UnsyncedCommit final : public storage::ViewStorage {
   bool failed_ = false;
 };
 
-TEST_F(RankSaves, KeepBothCheckpointsIfNobodyCanSyncTheCommitOfADeadCoordinator) {
+TEST_F(RankSaves, KeepBothCheckpointsIfNoRankCanSyncTheCommitOfADeadCoordinator) {
   save_well(1);
   const auto old_files = read_metadata_in_place(*storage_).value().record->files;
   TicketPipe tickets;

@@ -39,7 +39,7 @@ TEST_F(RankSaves, AloneIsCommitted) {
   expect_only(2, 1);
 }
 
-TEST_F(RankSaves, TogetherAreCommittedWhoeverCoordinates) {
+TEST_F(RankSaves, TogetherAreCommittedByAnyCoordinator) {
   int number = 0;
   for (const std::uint32_t coordinator : {0u, 2u, 1u}) {
     expect_all_saved(save(static_cast<std::uint64_t>(++number), 3, coordinator).run());
@@ -93,7 +93,7 @@ TEST_F(RankSaves, FailOnAllIfTheCoordinatorHasNoBytes) {
   expect_only(1);
 }
 
-TEST_F(RankSaves, NameTheCoordinatorThatGivesUpBeforeItHasEntered) {
+TEST_F(RankSaves, NameTheCoordinatorThatGivesUpBeforeItsEntry) {
   auto coordinator = RankSave::claim(open(), save_number(1), 1).value();
   const auto save = RankSave::join(open(), coordinator->ticket());
   ASSERT_TRUE(save->enter({0, 2, 1}));
@@ -117,7 +117,7 @@ TEST_F(RankSaves, FailOnAllIfOneCannotPublish) {
   }
 }
 
-TEST_F(RankSaves, HearOfAFailureThatHasNoRoomForItsReason) {
+TEST_F(RankSaves, FailWithoutTheReasonIfTheDiskHasNoRoomForTheReason) {
   save_well(1);
   GroupSave group = save(2, 3);
   group.opened_by[1] = [this] { return std::make_unique<storage::FullStorage>(open()); };
@@ -125,7 +125,7 @@ TEST_F(RankSaves, HearOfAFailureThatHasNoRoomForItsReason) {
   expect_only(1);
 }
 
-TEST_F(RankSaves, TellARankThatComesWhenTheSaveHasFailed) {
+TEST_F(RankSaves, FailARankThatEntersAfterTheFailure) {
   save_well(1);
   GroupSave group = save(2, 3);
   ASSERT_TRUE(storage_->create_whole(group.name_of(0), "others", Durability::kBuffered));
@@ -139,7 +139,7 @@ TEST_F(RankSaves, TellARankThatComesWhenTheSaveHasFailed) {
   expect_only(1);
 }
 
-TEST_F(RankSaves, HearADecisionThatHasNoRoomAtFirst) {
+TEST_F(RankSaves, ReadADecisionThatIsWrittenAtALaterAttempt) {
   save_well(1);
   GroupSave group([this] { return std::make_unique<storage::StorageThatGetsRoom>(open()); }, 3, 0);
   group.claim(save_number(2));
@@ -157,7 +157,7 @@ TEST_F(RankSaves, FailIfOneNeverTakesPart) {
   expect_only(1);
 }
 
-TEST_F(RankSaves, RefuseARankThatSeesAnotherDirectory) {
+TEST_F(RankSaves, RefuseARankWithADifferentDirectory) {
   storage::ScratchDirectory elsewhere;
   GroupSave group = save(1, 3);
   group.options.deadlines.progress = 300ms;
@@ -224,7 +224,7 @@ TEST_F(RankSaves, OfTwoJobsTheLaterToCommitWithdraws) {
   expect_only(5, 1);
 }
 
-TEST_F(RankSaves, FailIfAWriterIsKilledBeforeItPublishes) {
+TEST_F(RankSaves, FailIfAWriterIsKilledBeforePublishing) {
   for (const int before : {0, 1}) {
     if (before == 1) save_well(1);
     bool killed = false;
@@ -234,7 +234,7 @@ TEST_F(RankSaves, FailIfAWriterIsKilledBeforeItPublishes) {
   }
 }
 
-TEST_F(RankSaves, AreCommittedIfAWriterIsKilledAfterItPublished) {
+TEST_F(RankSaves, AreCommittedIfAWriterIsKilledAfterPublishing) {
   for (const int number : {1, 2}) {
     bool killed = false;
     expect_all_saved(save_with_process(static_cast<std::uint64_t>(number), 1, dying(Moment::kAfterPublish), killed));
@@ -317,7 +317,7 @@ TEST(RankSavesOnAModel, LeaveTheOldOrTheNewCheckpointAfterAPowerCut) {
   }
 }
 
-TEST(RankSavesOnAModel, AgreeWhateverOperationFails) {
+TEST(RankSavesOnAModel, AgreeWhenAnyOperationFails) {
   for (std::uint64_t number = 0;; ++number) {
     SCOPED_TRACE(testing::Message() << "number=" << number);
     ModelStorage disk;

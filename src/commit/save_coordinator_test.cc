@@ -91,7 +91,7 @@ TEST_F(ACoordinator, AsksForThePermissionWhenItsFilesAreInPlace) {
   EXPECT_TRUE(was_in_place);
 }
 
-TEST_F(ACoordinator, WithdrawsItsFilesIfItMayNotCommit) {
+TEST_F(ACoordinator, WithdrawsItsFilesWithoutThePermissionToCommit) {
   claim(1);
   const auto report = lead([]() -> Result<void> { return Error(ErrorCode::kSuperseded, "a later save is in place"); });
   ASSERT_FALSE(report);
@@ -124,7 +124,7 @@ TEST_F(ACoordinator, RefusesToCommitOtherFilesThanTheRanksWrite) {
   }
 }
 
-TEST_F(ACoordinator, TellsTheOthersThatOneHasFailed) {
+TEST_F(ACoordinator, ReportsTheFailureOfARankToAllRanks) {
   claim(2);
   ASSERT_TRUE(member_.marks.write_failure(1, Error(ErrorCode::kNoSpace, "the disk is full")));
   const auto report = lead();
@@ -136,7 +136,7 @@ TEST_F(ACoordinator, TellsTheOthersThatOneHasFailed) {
   expect_nothing();
 }
 
-TEST_F(ACoordinator, StopsWaitingForARankThatDoesNotComeOnceItIsInterrupted) {
+TEST_F(ACoordinator, StopsWaitingForAMissingRankOnInterrupt) {
   claim(2);
   options_.write.interrupted = [this] { return member_.progress.phase == SavePhase::kWaiting; };
   const auto report = lead();
@@ -173,13 +173,13 @@ TEST_F(ACoordinator, CommitsNoFileOfAnotherProgram) {
   EXPECT_EQ(names_in(disk_), 1u) << "the other program's file stays";
 }
 
-TEST_F(ACoordinator, LeavesNothingIfItGivesUp) {
+TEST_F(ACoordinator, LeavesNoFileAfterGivingUp) {
   claim(2);
   coordinator_->give_up_all(Error(ErrorCode::kInvalidArgument, "no plan today"));
   expect_nothing();
 }
 
-TEST_F(ACoordinator, TellsARankThatHasEnteredWhyItGivesUp) {
+TEST_F(ACoordinator, ReportsTheReasonForGivingUpToAnEnteredRank) {
   claim(2);
   ASSERT_TRUE(member_.marks.write_failure(1, Error(ErrorCode::kNoSpace, "the disk is full")));
   {

@@ -76,7 +76,7 @@ TEST_F(AFollower, KeepsItsFilesWhereTheCommitMayBeInPlace) {
   EXPECT_TRUE(holds(bytes_.name()));
 }
 
-TEST_F(AFollower, SaysWhyItHasNoFiles) {
+TEST_F(AFollower, ReportsTheReasonForMissingFiles) {
   ASSERT_TRUE(disk_.create_whole(bytes_.name(), "another program's", Durability::kBuffered));
   options_.write.interrupted = [this] { return member_.progress.phase == SavePhase::kWaiting; };
   const auto report = follower_.follow(bytes_.files(), options_);
@@ -89,7 +89,7 @@ TEST_F(AFollower, SaysWhyItHasNoFiles) {
   EXPECT_FALSE(holds(member_.marks.path_of(bytes_.name()))) << "its room may be what the others lack";
 }
 
-TEST_F(AFollower, FailsTheSaveIfItIsInterruptedWhileItWaits) {
+TEST_F(AFollower, FailsTheSaveIfInterruptedWhileWaiting) {
   options_.write.interrupted = [this] { return member_.progress.phase == SavePhase::kWaiting; };
   const auto report = follower_.follow(bytes_.files(), options_);
   ASSERT_FALSE(report);
@@ -100,7 +100,7 @@ TEST_F(AFollower, FailsTheSaveIfItIsInterruptedWhileItWaits) {
 }
 
 // The coordinator would otherwise wait for this rank, and commit a save that this rank has reported as failed.
-TEST_F(AFollower, WithoutFilesSaysThatItWasGivenUp) {
+TEST_F(AFollower, WithoutFilesReportsTheAbandonedSave) {
   SaveFence fence;
   EXPECT_EQ(fence.give_up(), SaveFence::GivenUp::kForGood);
   member_.fence = &fence;
@@ -119,7 +119,7 @@ TEST_F(AFollower, GivesUpWithItsReason) {
   EXPECT_FALSE(has_lease());
 }
 
-TEST_F(AFollower, SaysNothingBeforeItHasEntered) {
+TEST_F(AFollower, ReportsNothingBeforeItsEntry) {
   SaveMember late(ModelStorage::view_of(disk_), ticket_, {});
   late.place = {0, 2, 1};
   SaveFollower(late).give_up(Error(ErrorCode::kInvalidArgument, "no bytes today"));

@@ -57,7 +57,7 @@ TEST_F(AMember, PublishesNothingOnceTheSaveWasGivenUp) {
   EXPECT_FALSE(holds(member_.marks.path_of(bytes_.name())));
 }
 
-TEST_F(AMember, DecidesByPublishingUnlessItCoordinates) {
+TEST_F(AMember, DecidesByPublishingUnlessCoordinator) {
   for (const bool coordinates : {false, true}) {
     SaveFence fence;
     const RankBytes bytes(ticket_, coordinates ? 0 : 1, 2);

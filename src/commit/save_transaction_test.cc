@@ -48,7 +48,7 @@ TEST(Commit, TwoSavesThatBeginTogetherSeeEachOther) {
   EXPECT_NE(second.name(), "__0_0.distcp");
 }
 
-TEST(Commit, TheLoserOfTwoJobsIsToldAndWithdraws) {
+TEST(Commit, TheLoserOfTwoJobsFailsAndWithdraws) {
   ModelStorage disk;
   OneSave loser(disk, save_number(1));
   commit_one(disk, save_number(1, kOtherJob));
@@ -76,7 +76,7 @@ TEST(Commit, OfAJobComeInTheirOrder) {
   EXPECT_EQ(names_in(disk), (std::vector<std::string>{".metadata", third.name()}));
 }
 
-TEST(Commit, WithoutOverwriteTheSecondOfTwoThatBeganTogetherIsTold) {
+TEST(Commit, WithoutOverwriteTheSecondOfTwoConcurrentSavesFails) {
   ModelStorage disk;
   auto first = SaveTransaction::claim(disk, save_number(1), {.overwrite = false}).value();
   auto second = SaveTransaction::claim(disk, save_number(2), {.overwrite = false}).value();
@@ -107,7 +107,7 @@ class OddPublishing : public storage::ViewStorage {
   Publish publish_;
 };
 
-TEST(Commit, AFileThatWasPublishedThoughItFailedIsWithdrawn) {
+TEST(Commit, AFilePublishedByAFailedCallIsWithdrawn) {
   ModelStorage disk;
   OddPublishing odd(disk, [](storage::Storage& storage, std::string_view from, std::string_view to) -> Result<void> {
     CAIRN_TRY(storage.publish(from, to));
@@ -362,7 +362,7 @@ TEST(Commit, PublishesNothingFromAFolderThatWasReplaced) {
   }
 }
 
-TEST(Leftovers, InAnotherUsersFolderAreNotBelieved) {
+TEST(Leftovers, InAnotherUsersFolderAreIgnored) {
   ModelStorage disk;
   ASSERT_TRUE(disk.create_whole("__0_5.distcp", "not named by any metadata", Durability::kBuffered));
   leave_dead_save(disk, save_number(9, kOtherJob), "__0_5.distcp\n");

@@ -86,7 +86,7 @@ class CollectivesConformance : public testing::TestWithParam<Kind> {
   static Group make(std::size_t rank_count) { return GetParam().make(rank_count); }
 };
 
-TEST_P(CollectivesConformance, KnowsItsRankAndSize) {
+TEST_P(CollectivesConformance, HasItsRankAndSize) {
   const Group group = make(3);
   for (std::size_t rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(group[rank]->rank(), rank);
@@ -194,7 +194,7 @@ TEST_P(CollectivesConformance, FailsLaterCallsWhenARankHasLeft) {
   }
 }
 
-TEST_P(CollectivesConformance, LetsTheOthersFinishWhatALeaverHasDone) {
+TEST_P(CollectivesConformance, KeepsTheMessagesOfARankThatLeft) {
   Group group = make(2);
   ASSERT_TRUE(group[1]->gather("last words", 0));
   group[1].reset();
@@ -248,7 +248,7 @@ TEST(LocalGroup, NoticesRanksThatMakeDifferentCalls) {
 
 CollectiveCalls calls_of_one() { return calls_of(std::move(make_local_group(1)[0])); }
 
-TEST(CallbackCollectives, TurnsWhatIsThrownIntoAnError) {
+TEST(CallbackCollectives, TurnsAnExceptionIntoAnError) {
   CollectiveCalls calls = calls_of_one();
   calls.barrier = []() -> Result<void> { throw std::runtime_error("peer is gone"); };
   const auto ranks = make_collectives(calls).value();

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
 
-TEST(Box, RefusesWhatCannotBeCounted) {
+TEST(Box, RefusesInvalidAndOverflowingSizes) {
   EXPECT_FALSE(Box::make({0}, {-1}));
   EXPECT_FALSE(Box::make({-1}, {1}));
   EXPECT_FALSE(Box::make({1}, {kHuge}));
@@ -33,7 +33,7 @@ TEST(Box, IntersectsWhereBothAre) {
   EXPECT_TRUE(intersection(Box(), Box()));
 }
 
-TEST(Box, KnowsWhetherItIsWithinAShape) {
+TEST(Box, IsWithinAShapeOrNot) {
   const Box box = Box::make({2}, {3}).value();
   EXPECT_TRUE(box.within({5}));
   EXPECT_FALSE(box.within({4}));

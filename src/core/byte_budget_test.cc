@@ -13,7 +13,7 @@ TEST(ByteBudget, GrowsWithTheInput) {
   EXPECT_EQ(ByteBudget(UINT64_MAX).left(), UINT64_MAX);
 }
 
-TEST(ByteBudget, RefusesWhatIsNotLeftAndStaysAsItIs) {
+TEST(ByteBudget, RefusesMoreThanTheRestAndIsUnchanged) {
   ByteBudget budget(0);
   ASSERT_TRUE(budget.charge(ByteBudget::kBytesMin - 10));
   const auto refused = budget.charge(11);

@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-TEST(SeededHash, IsTheSameForEqualTextsAndTellsOthersApart) {
+TEST(SeededHash, IsEqualForEqualTextsAndDiffersForOthers) {
   const SeededHash hash;
   std::set<std::size_t> seen;
   std::string text;
@@ -22,7 +22,7 @@ TEST(SeededHash, IsTheSameForEqualTextsAndTellsOthersApart) {
 }
 
 // For any first block, a second block exists that brings MurmurHash64A, the hash of libstdc++, to one fixed state.
-TEST(SeededHash, TellsApartWhatCollidesForTheStandardLibrary) {
+TEST(SeededHash, SeparatesTextsThatCollideInTheStandardLibrary) {
   constexpr std::uint64_t kMultiplier = 0xC6A4A7935BD1E995;
   std::uint64_t inverse = kMultiplier;  // of an odd number, by Newton's method
   for (int i = 0; i < 6; ++i) inverse *= 2 - kMultiplier * inverse;

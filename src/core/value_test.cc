@@ -21,7 +21,7 @@ Value call(std::string module, std::string name, Value arguments, Value items = 
   return object;
 }
 
-TEST(ValueText, ShowsAnObjectAsTheCallThatMakesIt) {
+TEST(ValueText, ShowsAnObjectAsItsConstructorCall) {
   EXPECT_EQ(to_string(call("torch", "float32", None{})), "<torch.float32>");
   EXPECT_EQ(to_string(call("datetime", "timedelta", Tuple{{1, 2, 3}})), "<datetime.timedelta(1, 2, 3)>");
   EXPECT_EQ(to_string(call("collections", "deque", Tuple{{List{}, 3}}, List{{1, 2}})),

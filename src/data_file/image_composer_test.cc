@@ -87,7 +87,7 @@ std::vector<std::byte> compose_with(const FileImage& image, std::uint64_t segmen
   return file;
 }
 
-TEST(ImageComposer, MakesTheSameFileWhateverTheBlocksAndThreads) {
+TEST(ImageComposer, MakesTheSameFileForAnyBlocksAndThreads) {
   SampleState state;
   state.add_bytes("first value");
   state.add_bytes(std::string(200'000, 'v'));
@@ -152,7 +152,7 @@ TEST(ImageComposer, OfNothingIsATrailer) {
   EXPECT_EQ(trailer->item_count(), 0u);
 }
 
-TEST(ImageComposer, CompletesAFileInTheMemoryWhereItIsStaged) {
+TEST(ImageComposer, CompletesAFileInTheStagedMemory) {
   SampleState state;
   state.add_bytes(std::string(5000, 'v'));
   const std::vector<ItemSource> sources = state.sources();

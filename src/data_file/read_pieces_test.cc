@@ -114,7 +114,7 @@ TEST_F(ReadPieces, AreCutBetweenChecksumChunksAfterFourMiB) {
   }
 }
 
-TEST_F(ReadPieces, AreTheWholeRecordWhereAChecksumOfAllOfItIsAskedFor) {
+TEST_F(ReadPieces, AreTheWholeRecordIfTheChecksumOfTheRecordIsRequested) {
   StoredTensor stored = floats({100'000});
   stored.record_crc = 7;
   stored.record_bytes += 100;  // of a storage that is larger than its tensor
@@ -149,7 +149,7 @@ TEST_F(ReadPieces, AreFetchedFourMiBAtATimeAtMost) {
   EXPECT_EQ(batches(), (std::vector<Range>{{0, 4 * kMiB}, {4 * kMiB, 8 * kMiB}, {8 * kMiB, 10 * kMiB}}));
 }
 
-TEST_F(ReadPieces, OfElementsThatAreConvertedInTheBufferShareItWithNoOtherRead) {
+TEST_F(ReadPieces, OfElementsConvertedInTheBufferShareTheBufferWithNoOtherRead) {
   StoredTensor swapped = floats({10}, 1'000);
   swapped.big_endian = true;
   for (const bool swapped_first : {false, true}) {

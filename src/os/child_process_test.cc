@@ -89,7 +89,7 @@ TEST(ChildProcess, HasNoSignalBlockedOrIgnored) {
   EXPECT_EQ(std::stoull(ignored, nullptr, 16) & ~kOfTheCLibrary, 0u);
 }
 
-TEST(ChildProcess, SaysHowItEnded) {
+TEST(ChildProcess, ReportsItsExitStatus) {
   Pipe pipe;
   auto exited = ChildProcess::start("/bin/sh", {"-c", "exit 3"}, pipe.write_end.get()).value();
   const auto end = exited.wait_for(kGenerous);
@@ -105,7 +105,7 @@ TEST(ChildProcess, SaysHowItEnded) {
   EXPECT_EQ(killed.wait_for(kGenerous).value().in_words(), "was killed by signal 9 (Killed)");
 }
 
-TEST(ChildProcess, ThatSomebodyElseWaitedForHasEndedAllTheSame) {
+TEST(ChildProcess, ReapedByAnotherWaitHasEnded) {
   Pipe pipe;
   auto child = ChildProcess::start("/bin/true", {}, pipe.write_end.get()).value();
   ASSERT_EQ(waitpid(child.id(), nullptr, 0), child.id());

@@ -10,7 +10,7 @@
 namespace cairn::os {
 namespace {
 
-TEST(Gate, RefusesPassesOnceItIsClosed) {
+TEST(Gate, RefusesPassesAfterClose) {
   Gate gate;
   EXPECT_TRUE(Gate::Pass(&gate).is_granted());
   gate.close();

@@ -12,7 +12,7 @@ using Groups = std::vector<MemoryGroup>;
 constexpr auto kOne = CgroupVersion::kOne;
 constexpr auto kTwo = CgroupVersion::kTwo;
 
-TEST(MemoryGroups, OfVersion2AreTheGroupAndAllAboveIt) {
+TEST(MemoryGroups, OfVersion2AreTheGroupAndItsAncestors) {
   EXPECT_EQ(memory_groups_of("0::/system.slice/slurmd.service/job_7/step_0\n",
                              "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
                              "30 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"),
@@ -33,7 +33,7 @@ TEST(MemoryGroups, OfVersion1AreThoseOfTheMemoryController) {
               {kOne, "/sys/fs/cgroup/cpu,memory"}}));
 }
 
-TEST(MemoryGroups, OfAHybridMachineAreThoseOfBothVersions) {
+TEST(MemoryGroups, OfAHybridMachineComeFromBothVersions) {
   EXPECT_EQ(memory_groups_of("4:memory:/a\n0::/b\n",
                              "35 32 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
                              "41 32 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"),
@@ -61,7 +61,7 @@ TEST(MemoryGroups, OfAContainerAreThoseThatItsMountShows) {
             (Groups{{kTwo, "/sys/fs/cgroup/x"}, {kTwo, "/sys/fs/cgroup"}}));
 }
 
-TEST(MemoryGroups, AreSeenThroughTheMountThatShowsMostOfThem) {
+TEST(MemoryGroups, AreReadThroughTheMountThatShowsMostGroups) {
   EXPECT_EQ(
       memory_groups_of("0::/pod/box\n",
                        "30 22 0:26 /pod/box /sys/fs/cgroup ro - cgroup2 cgroup rw\n"

@@ -33,7 +33,7 @@ TEST_F(Limits, AreNoneWhereNothingCanBeRead) {
   EXPECT_EQ(limits_.room().bytes, kUnlimited);
 }
 
-TEST_F(Limits, LeaveWhatIsNotUsedAndWhatCanBeReclaimed) {
+TEST_F(Limits, LeaveUnusedAndReclaimableMemory) {
   files_.join_task();
   files_.set_group("/job/task", digits(1024 * kMiB), 700 * kMiB, 200 * kMiB);
   files_.set_group("/job", "max", 900 * kMiB);
@@ -70,7 +70,7 @@ TEST_F(Limits, KeepAnEighthOfASmallGroupAndAHundredthOfALargeOneFree) {
   }
 }
 
-TEST_F(Limits, CountFreeSwapAsFarAsTheGroupMayUseIt) {
+TEST_F(Limits, CountFreeSwapUpToTheSwapLimitOfTheGroup) {
   files_.join_task();
   files_.set_group("/job/task", digits(1024 * kMiB), 1000 * kMiB);
   files_.set_machine(100000 * kMiB, 90000 * kMiB, 500 * kMiB);
@@ -124,7 +124,7 @@ TEST_F(Limits, AreThoseOfTheGroupInWhichTheProcessIsNow) {
 }
 
 // memory.stat is read only if the limit is tight: in a large group the kernel takes long to compute memory.stat.
-TEST_F(Limits, AreNotLookedAtCloselyWhereTheyLeaveEnough) {
+TEST_F(Limits, AreNotReadInDetailIfTheRestIsLarge) {
   files_.join_task();
   files_.set_group("/job/task", digits(1024 * kMiB), 100 * kMiB, 100 * kMiB);
   EXPECT_EQ(limits_.room(800 * kMiB).reclaimable_bytes, 0U);

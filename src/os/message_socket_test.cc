@@ -49,7 +49,7 @@ TEST(MessageSocket, DeliversMessagesInOrder) {
   EXPECT_FALSE(pair.b.has_ended());
 }
 
-TEST(MessageSocket, CarriesWhatNoBufferHolds) {
+TEST(MessageSocket, CarriesMessagesLargerThanTheSocketBuffer) {
   Pair pair;
   std::string large(50'000'000, 'x');
   for (std::size_t i = 0; i < large.size(); i += 4099) large[i] = static_cast<char>(i);
@@ -101,7 +101,7 @@ TEST(MessageSocket, CarriesADescriptorWithItsMessage) {
   EXPECT_FALSE(next(pair.b).value()->fd);
 }
 
-TEST(MessageSocket, TellsTheEndFromAnError) {
+TEST(MessageSocket, DistinguishesTheEndFromAnError) {
   auto ends = MessageSocket::make_pair().value();
   MessageSocket socket(std::move(ends.first));
   {
@@ -138,7 +138,7 @@ TEST(MessageSocket, AMessageThatIsCutOffIsAnError) {
   }
 }
 
-TEST(MessageSocket, WhatIsNoMessageIsRefused) {
+TEST(MessageSocket, RefusesBytesThatAreNoMessage) {
   std::string huge("CRN1\1\0\0\0\0\0\0\0\1\0\0\0", 16);  // 2^32 bytes
   for (const std::string& bytes : {std::string("HTTP/1.1 200 OK "), huge}) {
     auto pair = MessageSocket::make_pair().value();
@@ -205,7 +205,7 @@ TEST(MessageSocket, IsNotKeptByAChildMadeByFork) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(MessageSocket, ShuttingDownFreesWhoWaitsToSend) {
+TEST(MessageSocket, ShutdownWakesABlockedSender) {
   Pair pair;
   std::thread sender([&] { EXPECT_FALSE(pair.a.send(1, std::string(50'000'000, 'x'))); });
   pollfd waiting{pair.b.fd(), POLLIN, 0};

@@ -29,7 +29,7 @@ TEST(Parallel, OneFailureStopsTheOthersAndIsReported) {
   EXPECT_EQ(result.error().code(), ErrorCode::kNoSpace);
 }
 
-TEST(Parallel, ListensToTheCallerWhileItWorks) {
+TEST(Parallel, PollsTheCallersInterruptWhileWorking) {
   int asked = 0;
   const auto result = run_parallel(
       2, [&asked] { return ++asked == 2; },

@@ -47,7 +47,7 @@ TEST(Priority, ThatIsNotAskedForChangesNothing) {
   EXPECT_EQ(standing.policy, SCHED_OTHER);
 }
 
-TEST(Priority, LeavesAThreadThatStandsBackFurtherWhereItIs) {
+TEST(Priority, KeepsAThreadOfLowerPriorityUnchanged) {
   EXPECT_EQ(standing_after(SCHED_IDLE, {.nice = 1}).policy, SCHED_IDLE);
 }
 

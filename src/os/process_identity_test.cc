@@ -74,7 +74,7 @@ TEST(ProcessIdentity, IsAliveWhileAnyOfItsThreadsIs) {
   close(ready[1]);
 }
 
-TEST(ProcessIdentity, TellsAProcessFromALaterOneWithItsPid) {
+TEST(ProcessIdentity, DistinguishesAProcessFromALaterOneWithItsPid) {
   ProcessIdentity earlier = ProcessIdentity::mine();
   earlier.start_time -= 1;
   EXPECT_EQ(earlier.state(), State::kDead);
@@ -88,7 +88,7 @@ TEST(ProcessIdentity, OfAnotherBootMayBeAnotherMachineOfThatName) {
   EXPECT_EQ(other.state(), State::kElsewhere);
 }
 
-TEST(ProcessIdentity, OfAnotherHostOrContainerCantBeTold) {
+TEST(ProcessIdentity, OfAnotherHostOrContainerIsUnknown) {
   ProcessIdentity other = ProcessIdentity::mine();
   other.host = "another";
   EXPECT_EQ(other.state(), State::kElsewhere);

@@ -34,7 +34,7 @@ TEST_F(RealPath, OfARelativePathIsAbsolute) {
   EXPECT_EQ(real_path((folder_ / "link").lexically_relative(fs::current_path()), kGenerous), folder_ / "there");
 }
 
-TEST_F(RealPath, IsThePathAsItWasGivenIfTheStorageRefusesToTell) {
+TEST_F(RealPath, IsTheGivenPathIfTheLookUpFails) {
   fs::create_symlink("loop", folder_ / "loop");
   EXPECT_EQ(real_path(folder_ / "loop" / "x", kGenerous), folder_ / "loop" / "x");
 }

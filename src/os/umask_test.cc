@@ -6,7 +6,7 @@
 namespace cairn::os {
 namespace {
 
-TEST(Umask, IsReadAndLeftAsItIs) {
+TEST(Umask, IsReadAndUnchanged) {
   const mode_t before = umask(027);
   EXPECT_EQ(current_umask(), 027u);
   EXPECT_EQ(umask(0), 027u);

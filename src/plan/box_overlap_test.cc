@@ -46,7 +46,7 @@ Box disturbed(const Box& whole, std::mt19937& random) {
   return box(offsets, sizes);
 }
 
-TEST(BoxOverlap, IsFoundInRandomTilingsExactlyIfItIsThere) {
+TEST(BoxOverlap, IsFoundInRandomTilingsExactlyIfPresent) {
   std::mt19937 random(5);
   int overlapping = 0;
   for (int round = 0; round < 3000; ++round) {
@@ -66,7 +66,7 @@ TEST(BoxOverlap, IsFoundInRandomTilingsExactlyIfItIsThere) {
   EXPECT_LT(overlapping, 2500);
 }
 
-TEST(BoxOverlap, IsFoundAmongSparseBoxesExactlyIfItIsThere) {
+TEST(BoxOverlap, IsFoundAmongSparseBoxesExactlyIfPresent) {
   std::mt19937 random(6);
   int overlapping = 0;
   for (int round = 0; round < 3000; ++round) {
@@ -113,7 +113,7 @@ std::vector<Box> uneven_grid(const std::vector<std::size_t>& counts) {
 }
 
 // With so many chunks, comparing all pairs would take far longer: a quadratic search would be noticed by its duration.
-TEST(BoxOverlap, OfManyChunksIsFoundWhateverTheCut) {
+TEST(BoxOverlap, OfManyChunksIsFoundForAnyCut) {
   std::mt19937 random(7);
   for (const std::vector<std::size_t>& counts : {std::vector<std::size_t>{40000},
                                                  {1, 40000},
@@ -132,7 +132,7 @@ TEST(BoxOverlap, OfManyChunksIsFoundWhateverTheCut) {
 }
 
 // Half of the tensor is cut into rows, half into columns; the lengths of the chunks grow along a diagonal.
-TEST(BoxOverlap, OfManyChunksIsFoundWhereTheyAreNoGrid) {
+TEST(BoxOverlap, OfManyChunksOutsideAGridIsFound) {
   constexpr std::int64_t kCount = 30000;
   std::vector<Box> boxes;
   for (std::int64_t i = 0; i < kCount; ++i) {
@@ -146,7 +146,7 @@ TEST(BoxOverlap, OfManyChunksIsFoundWhereTheyAreNoGrid) {
   expect_the_truth(boxes, true);
 }
 
-TEST(BoxOverlap, KnowsBoxesThatAreNone) {
+TEST(BoxOverlap, IgnoresEmptyBoxes) {
   EXPECT_FALSE(overlap_of({}));
   EXPECT_FALSE(overlap_of({box({0}, {4})}));
   EXPECT_FALSE(overlap_of({box({0}, {4}), box({2}, {0}), box({2}, {0})}));

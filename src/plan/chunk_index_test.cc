@@ -18,7 +18,7 @@ CatalogTensor tensor_of(Extents shape, const std::vector<Box>& chunks) {
   return tensor;
 }
 
-TEST(ChunkIndex, CoversEachElementOnceWhateverTheCuts) {
+TEST(ChunkIndex, CoversEachElementOnceForAnyCuts) {
   std::mt19937 random(11);
   for (int round = 0; round < 300; ++round) {
     SCOPED_TRACE(testing::Message() << "round=" << round);

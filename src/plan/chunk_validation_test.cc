@@ -16,7 +16,7 @@ Result<void> validate(const Extents& shape, const std::vector<Box>& chunks, Cove
   return validate_chunks({"w", shape, numbers, ranks}, coverage);
 }
 
-TEST(ChunkValidation, PassesExactlyWhatHoldsEveryElementOnce) {
+TEST(ChunkValidation, PassesExactlyTheChunksThatCoverEveryElementOnce) {
   std::mt19937 random(3);
   int passed = 0;
   for (int round = 0; round < 2000; ++round) {
@@ -81,7 +81,7 @@ TEST(ChunkValidation, OfAPartAllowsHolesButNothingElse) {
   EXPECT_FALSE(validate({4}, {box({0}, {2}), box({1}, {1})}, Coverage::kPart));
 }
 
-TEST(ChunkValidation, ChunksWithoutElementsAreInNobodysWay) {
+TEST(ChunkValidation, EmptyChunksOverlapNoChunk) {
   EXPECT_TRUE(validate({4}, {box({0}, {4}), box({4}, {0}), box({2}, {0})}));
   EXPECT_FALSE(validate({4}, {box({0}, {4}), box({5}, {0})}));
   EXPECT_TRUE(validate({0, 3}, {}));

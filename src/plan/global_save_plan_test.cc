@@ -175,7 +175,7 @@ TEST(GlobalSavePlan, WritesEachElementOfAHundredThousandItemsOnce) {
   }
 }
 
-TEST(GlobalSavePlan, WritesEachElementOfFewItemsOnceWhateverTheirSizes) {
+TEST(GlobalSavePlan, WritesEachElementOfFewItemsOnceForAnySizes) {
   std::mt19937 random(18);
   std::size_t cuts = 0;
   for (int round = 0; round < 1000; ++round) {
@@ -189,7 +189,7 @@ TEST(GlobalSavePlan, WritesEachElementOfFewItemsOnceWhateverTheirSizes) {
   EXPECT_GT(cuts, 300U);
 }
 
-TEST(GlobalSavePlan, OfOneRankIsAllOfItInOrder) {
+TEST(GlobalSavePlan, OfOneRankHoldsAllItemsInOrder) {
   Job job(1);
   job.add(0, "b", {4}).replicated = true;
   job.add_value(0, "c", 10);
@@ -213,7 +213,7 @@ TEST(GlobalSavePlan, ARankWithoutItemsWritesNothing) {
   EXPECT_EQ(loads_of(job, plan), (std::vector<std::uint64_t>{32 * kMiB, 0, 32 * kMiB}));
 }
 
-TEST(GlobalSavePlan, DependsOnWhatRanksSayAlone) {
+TEST(GlobalSavePlan, DependsOnTheDeclarationsOfTheRanksAlone) {
   const auto plan_of = [] {
     std::mt19937 random(23);
     Job job(8);
@@ -253,7 +253,7 @@ TEST(GlobalSavePlan, SpreadsReplicasEvenly) {
 }
 
 // Plain tensors cannot be cut: the embedding is the whole load of one rank, and the remaining ranks share the rest.
-TEST(GlobalSavePlan, SpreadsPlainTensorsButNeverCutsThem) {
+TEST(GlobalSavePlan, SpreadsPlainTensorsWithoutCutting) {
   constexpr std::size_t kRanks = 8;
   Job job(kRanks);
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
@@ -288,7 +288,7 @@ TEST(GlobalSavePlan, SpreadsShardsThatAreReplicatedInGroups) {
 }
 
 // A rank with more bytes of its own takes fewer of the shared bytes.
-TEST(GlobalSavePlan, EvensOutWhatRanksHaveOfTheirOwn) {
+TEST(GlobalSavePlan, BalancesTheItemsOfSingleRanks) {
   std::mt19937 random(29);
   for (int round = 0; round < 50; ++round) {
     SCOPED_TRACE(testing::Message() << "round=" << round);
@@ -308,14 +308,14 @@ TEST(GlobalSavePlan, EvensOutWhatRanksHaveOfTheirOwn) {
 }
 
 // Items of few ranks are placed first; items of all ranks then even out the loads.
-TEST(GlobalSavePlan, PlacesFirstWhatFewRanksHave) {
+TEST(GlobalSavePlan, PlacesItemsOfFewRanksFirst) {
   Job job(4);
   job.replicate("all", {400});
   job.replicate({0, 1}, "few", {200}, box({0}, {200}));
   EXPECT_EQ(loads_of(job, job.plan()), std::vector<std::uint64_t>(4, 150 * kMiB));
 }
 
-TEST(GlobalSavePlan, DoesNotCutWhatComesOutEvenWhole) {
+TEST(GlobalSavePlan, DoesNotCutItemsThatBalanceUncut) {
   Job job(4);
   for (int key = 0; key < 8; ++key) job.replicate("w." + std::to_string(key), {100, 1});
   const GlobalSavePlan plan = job.plan();
@@ -349,7 +349,7 @@ TEST(GlobalSavePlan, CutsAlongTheOutermostDimensionThatIsLongEnough) {
                                                   box({0, 200}, {3, 100}), box({0, 300}, {3, 100})}));
 }
 
-TEST(GlobalSavePlan, CutsAChunkWhereItLies) {
+TEST(GlobalSavePlan, CutsAChunkInItsPlace) {
   Job job(3);
   job.replicate({0, 1}, "w", {300, 2}, box({100, 0}, {200, 2}));
   job.replicate({2}, "w", {300, 2}, box({0, 0}, {100, 2}));
@@ -465,7 +465,7 @@ TEST(GlobalSavePlan, RefusesChunksThatDoNotFitTogether) {
   EXPECT_EQ(error_of(flat).rank(), 1);
 }
 
-TEST(GlobalSavePlan, RefusesWhatCannotBeCounted) {
+TEST(GlobalSavePlan, RefusesInvalidAndOverflowingSizes) {
   Job huge(3);
   for (std::size_t rank = 0; rank < 3; ++rank) huge.add_value(rank, "v", std::uint64_t{1} << 62);
   EXPECT_EQ(error_of(huge).rank(), 1);

@@ -143,7 +143,7 @@ TEST_F(LimitedArenas, AreWaitedForWithoutALimitWhenMemoryIsNotTheReason) {
   EXPECT_EQ(asked, 3);
 }
 
-TEST_F(LimitedArenas, CountWhatIsPromisedToThoseThatAreNotFilledYet) {
+TEST_F(LimitedArenas, CountTheReservedBytesOfUnfilledArenas) {
   auto first = pool_.take(kSize).value();
   files_.leave_in_task(kSize + kSize / 2);
   // The first arena still needs its pages: a second arena does not fit.
@@ -204,7 +204,7 @@ TEST_F(LimitedArenas, ThatAreSmallAreNotRefused) {
   EXPECT_TRUE(arena->make_present(0, kMiB));
 }
 
-TEST_F(LimitedArenas, StopGrowingWhenOthersTakeTheRoomAndGiveBackWhatTheyHave) {
+TEST_F(LimitedArenas, StopGrowingAndReleaseMemoryWhenOtherProcessesTakeTheRoom) {
   auto arena = pool_.take(kSize).value();
   files_.leave_in_task(kMiB);
   ASSERT_TRUE(arena->make_present(0, 4 * kMiB));

@@ -50,7 +50,7 @@ class SourceSamplesOf : public testing::Test {
   std::shared_ptr<Arena> arena_;
 };
 
-TEST_F(SourceSamplesOf, AgreeWithACopyOfWhatWasSampled) {
+TEST_F(SourceSamplesOf, AgreeWithACopyOfTheSampledSource) {
   for (const std::uint64_t bytes : {0UL, 1UL, 31UL, 33UL, 100UL, kMiB - 1, kMiB, kMiB + 1, 9 * kMiB + 5})
     add(bytes, "t");
   auto all = items();
@@ -151,7 +151,7 @@ TEST(SourceSamples, CompareBytesOfStridedTensorsAndOfNaNs) {
   }
 }
 
-TEST(SnapshotCopy, IsNotStagedUntilItIsConfirmed) {
+TEST(SnapshotCopy, IsNotStagedUntilConfirmed) {
   const std::vector<float> memory(100, 1.0F);
   const TensorView view = TensorView::contiguous(memory.data(), DType::kFloat32, {100});
   const std::vector<CopyItem> items{{&view, {}, 0, "t"}};

@@ -44,7 +44,7 @@ TEST_F(OperationWatches, AreContentWithSlowCallsThatReturn) {
   }
 }
 
-TEST_F(OperationWatches, GiveASyncItsOwnLimitAndLetOtherCallsWaitForIt) {
+TEST_F(OperationWatches, GiveASyncItsOwnLimitAndLetOtherCallsWait) {
   const Call name(watch_, Kind::kNames, "listing", ".");
   std::optional<Call> sync;
   sync.emplace(watch_, Kind::kSync, "syncing", "a");

@@ -46,7 +46,7 @@ class StorageConformance : public testing::TestWithParam<bool> {
   std::unique_ptr<Storage> storage_;
 };
 
-TEST_P(StorageConformance, WritesWhatItReads) {
+TEST_P(StorageConformance, ReadsTheWrittenBytes) {
   for (const bool direct : {false, true}) {
     const std::string name = direct ? "direct" : "buffered";
     auto file = storage_->create(name, {.size = 10'000, .direct_io = direct}).value();
@@ -188,7 +188,7 @@ void in_poorer_places(const std::function<void(PosixStorage&, const fs::path&)>&
   }
 }
 
-TEST(PosixStorage, PublishesWhateverTheFileSystemLacks) {
+TEST(PosixStorage, PublishesWithoutOptionalFileSystemCalls) {
   in_poorer_places([](PosixStorage& storage, const fs::path&) {
     ASSERT_TRUE(storage.make_folder("mine"));
     ASSERT_TRUE(storage.create_whole("mine/a", "1", Durability::kDurable));
@@ -207,7 +207,7 @@ TEST(PosixStorage, PublishesWhateverTheFileSystemLacks) {
   });
 }
 
-TEST(PosixStorage, CreatesWholeFilesWhateverTheFileSystemLacks) {
+TEST(PosixStorage, CreatesWholeFilesWithoutOptionalFileSystemCalls) {
   in_poorer_places([](PosixStorage& storage, const fs::path&) {
     ASSERT_TRUE(storage.create_whole("file", "1", Durability::kDurable));
     EXPECT_EQ(read_all(storage, "file"), "1");
@@ -218,7 +218,7 @@ TEST(PosixStorage, CreatesWholeFilesWhateverTheFileSystemLacks) {
   });
 }
 
-TEST(PosixStorage, RefusesLinksWhateverTheKernelLacks) {
+TEST(PosixStorage, RefusesLinksWithoutOptionalKernelCalls) {
   in_poorer_places([](PosixStorage& storage, const fs::path& path) {
     ASSERT_TRUE(storage.make_folder("folder"));
     ASSERT_TRUE(storage.create_whole("folder/file", "1", Durability::kDurable));
@@ -468,7 +468,7 @@ TEST_F(SharedDirectory, NoticesThatAFolderWasReplaced) {
   EXPECT_TRUE(fs::exists(scratch_.path() / "stolen/mark"));
 }
 
-TEST_F(SharedDirectory, LetsNobodyJoinTheFolderOfAnotherUser) {
+TEST_F(SharedDirectory, RefusesToJoinTheFolderOfAnotherUser) {
   ASSERT_TRUE(open()->make_folder("folder"));
   replace("folder");
   const auto joined = open()->join_folder("folder");

@@ -84,7 +84,7 @@ std::vector<Example> examples() {
   };
 }
 
-TEST(Messages, ComeBackAsTheyWere) {
+TEST(Messages, RoundTrip) {
   for (const Example& example : examples()) EXPECT_EQ(example.recode(example.bytes), example.bytes) << example.name;
   const OutcomeMessage ready{0, std::string("bytes\0and more", 14)};
   EXPECT_EQ(decode_outcome_message(encode(ready)).value().outcome.value(), *ready.outcome);
@@ -112,7 +112,7 @@ TEST(Messages, SayAllThatASaveNeeds) {
   EXPECT_EQ(got.request.umask, 0137u);
 }
 
-TEST(Messages, TellTheCoordinatorsWriterWhatToCommit) {
+TEST(Messages, CarryTheCommitPlanToTheWriterOfTheCoordinator) {
   const commit::RankPlace place{1, 3, 1};
   StagedSample sample(3, 1000, place);
   const commit::SaveTicket ticket{sample.identity(), false};
@@ -144,7 +144,7 @@ TEST(Messages, ThatAreCutOffAreRefused) {
   }
 }
 
-TEST(Messages, WithBytesBehindThemAreRefused) {
+TEST(Messages, WithTrailingBytesAreRefused) {
   for (const Example& example : examples()) EXPECT_FALSE(example.recode(example.bytes + '\0')) << example.name;
 }
 

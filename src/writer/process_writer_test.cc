@@ -121,7 +121,7 @@ void save_up_to(const std::filesystem::path& directory, bool staged, int report_
   while (true) pause();
 }
 
-TEST_F(ProcessWriters, CompleteWhatWasStagedWhenTheTrainerIsKilled) {
+TEST_F(ProcessWriters, CompleteAStagedSaveWhenTheTrainerIsKilled) {
   for (const bool overwrite : {false, true}) {
     const ScratchDirectory scratch;
     if (overwrite) {
@@ -137,7 +137,7 @@ TEST_F(ProcessWriters, CompleteWhatWasStagedWhenTheTrainerIsKilled) {
   }
 }
 
-TEST_F(ProcessWriters, LeaveNothingOfWhatWasNotStagedWhenTheTrainerIsKilled) {
+TEST_F(ProcessWriters, LeaveNoFileOfAnUnstagedSaveWhenTheTrainerIsKilled) {
   const ScratchDirectory scratch;
   Trainer trainer([&](int to) { save_up_to(scratch.path(), false, to, StagedSample(1)); });
   const pid_t writer = trainer.wait_for_report();
@@ -268,7 +268,7 @@ TEST_F(ProcessWriters, ThatAreKilledKeepNothingOpenThoughTheirSavesAreKept) {
   for (const auto& save : kept) save->abandon(Error(ErrorCode::kCancelled, "too late"));
 }
 
-TEST_F(ProcessWriters, ThatAreLostHaveNothingOpenWhenTheyTellOfIt) {
+TEST_F(ProcessWriters, ThatAreLostHaveNoOpenFileAtTheReport) {
   const ScratchDirectory scratch;
   ProcessWriter writer;
   StagedSample lost(1);
@@ -350,7 +350,7 @@ TEST_F(ProcessWriters, ThatGiveNoSignOfLifeAreKilled) {
   EXPECT_EQ(checkpoint_in(scratch.path()), 2);  // the save has removed the first save's leftovers
 }
 
-TEST_F(ProcessWriters, CompleteWhatIsStagedWhenTheyAreToldToEnd) {
+TEST_F(ProcessWriters, CompleteStagedSavesOnSigterm) {
   const ScratchDirectory scratch;
   ProcessWriter writer;
   StagedSample staged(1, kLarge);
@@ -375,7 +375,7 @@ TEST_F(ProcessWriters, CompleteWhatIsStagedWhenTheyAreToldToEnd) {
   EXPECT_EQ(checkpoint_in(scratch.path() / "half"), 0);
 }
 
-TEST_F(ProcessWriters, WithoutGraceWithdrawWhatIsStaged) {
+TEST_F(ProcessWriters, WithoutGraceWithdrawStagedSaves) {
   const ScratchDirectory scratch;
   ProcessWriterOptions options;
   options.grace = std::chrono::milliseconds(0);
@@ -439,7 +439,7 @@ TEST_F(ProcessWriters, AChildMadeByForkMayEndWithoutDoingHarm) {
   EXPECT_TRUE(end.wait());
 }
 
-TEST_F(ProcessWriters, AnExecutableThatIsNotThereIsAnErrorThatSaysWhereItWasSought) {
+TEST_F(ProcessWriters, AMissingExecutableIsAnErrorThatNamesTheSearchedPath) {
   ProcessWriterOptions options;
   options.executable = "/nowhere/cairn-writer";
   ProcessWriter writer(options);
@@ -463,7 +463,7 @@ TEST_F(ProcessWriters, AProgramThatIsNoWriterFailsTheSave) {
   }
 }
 
-TEST_F(ProcessWriters, StartedByHandSayWhatTheyAre) {
+TEST_F(ProcessWriters, StartedByHandPrintTheirPurpose) {
   const pid_t child = fork();
   if (child == 0) {
     close(3);

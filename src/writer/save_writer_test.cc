@@ -56,7 +56,7 @@ int threads_behind(pid_t process, int nice) {
 INSTANTIATE_TEST_SUITE_P(SaveWriter, Writers, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "Process" : "Thread"; });
 
-TEST_P(Writers, SaveWhatIsStaged) {
+TEST_P(Writers, SaveTheStagedState) {
   const ScratchDirectory scratch;
   const auto writer = make();
   for (std::uint64_t number = 1; number <= 3; ++number) {
@@ -91,7 +91,7 @@ TEST_P(Writers, TakeManySavesOutOfOneArena) {
   EXPECT_EQ(checkpoint_in(scratch.path()), 2);
 }
 
-TEST_P(Writers, TellTheProgressOfASave) {
+TEST_P(Writers, ReportTheProgressOfASave) {
   const ScratchDirectory scratch;
   const auto writer = make();
   StagedSample sample(1);
@@ -209,7 +209,7 @@ TEST_P(Writers, DoNotLetASaveThatFailsHoldTheNext) {
   EXPECT_EQ(checkpoint_in(scratch.path()), 2);
 }
 
-TEST_P(Writers, EndWhatIsAbandonedAndLeaveNothing) {
+TEST_P(Writers, EndAbandonedSavesAndLeaveNoFile) {
   const ScratchDirectory scratch;
   const auto writer = make();
   for (int steps = 0; steps <= 2; ++steps) {
@@ -230,7 +230,7 @@ TEST_P(Writers, EndWhatIsAbandonedAndLeaveNothing) {
   }
 }
 
-TEST_P(Writers, WaitForWhatIsStagedWhenTheyAreClosed) {
+TEST_P(Writers, WaitForStagedSavesAtClose) {
   const ScratchDirectory scratch;
   StagedSample staged(1);
   StagedSample half(2);
@@ -303,7 +303,7 @@ TEST_P(Writers, ReportAFullDisk) {
   EXPECT_EQ(ended.error().code(), ErrorCode::kNoSpace) << ended.error().what();
 }
 
-TEST_P(Writers, RefuseBytesBeforeTheyBegin) {
+TEST_P(Writers, RefuseBytesBeforeTheSaveBegins) {
   const auto writer = make();
   End end;
   auto save = writer->start(end.callback()).value();
@@ -324,7 +324,7 @@ TEST_P(Writers, EndASaveThatBeginsUnclaimed) {
   EXPECT_EQ(ended.error().code(), ErrorCode::kInvalidArgument) << ended.error().what();
 }
 
-TEST_P(Writers, GiveUpAClaimThatNobodyGoesOnWith) {
+TEST_P(Writers, GiveUpAnAbandonedClaim) {
   const ScratchDirectory scratch;
   const auto coordinator = make();
   const auto other = make();

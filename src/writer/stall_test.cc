@@ -179,7 +179,7 @@ TEST_F(Stalls, DoNotKeepTheProgramFromEnding) {
   expect_only(0);
 }
 
-TEST_F(Stalls, KeepTheirArenaUntilTheyAreOver) {
+TEST_F(Stalls, KeepTheirArenaUntilTheStallEnds) {
   staging::ArenaPool pool(1);
   auto arena = pool.take({}).value();
   arena->note_stuck();

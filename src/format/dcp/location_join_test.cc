@@ -63,7 +63,7 @@ TEST(LocationJoin, FindsTensorsAndValuesByTheirNames) {
   EXPECT_EQ(join.find("v2").kind, Kind::kNothing);
 }
 
-TEST(LocationJoin, PlacesAChunkByItsOffsetsWhateverTheHint) {
+TEST(LocationJoin, PlacesAChunkByItsOffsetsForAnyHint) {
   for (const std::optional<std::int64_t> hint :
        {std::optional<std::int64_t>(), std::optional<std::int64_t>(0), std::optional<std::int64_t>(1),
         std::optional<std::int64_t>(3), std::optional<std::int64_t>(-1), std::optional<std::int64_t>(INT64_MAX)}) {
@@ -118,7 +118,7 @@ TEST(LocationJoin, RefusesValuesThatShareBytes) {
 }
 
 // Otherwise a small file would name one large value under many keys, once for each spelling.
-TEST(LocationJoin, KnowsAFileByEverySpellingOfItsName) {
+TEST(LocationJoin, FindsAFileByEverySpellingOfItsName) {
   for (const std::string spelling : {"./f", ".//f", "f/.", "././f/"}) {
     EXPECT_FALSE(join_values({{0, 0, 10}, {1, 5, 10}}, {"f", spelling})) << spelling;
   }

@@ -115,7 +115,7 @@ TEST(Metadata, OfManyChunksIsReadRight) {
   }
 }
 
-TEST(Metadata, OfManyTensorsIsReadRightWhateverTheirNames) {
+TEST(Metadata, OfManyTensorsIsReadCorrectlyForAnyNames) {
   Catalog catalog;
   const std::vector<std::string> names = {
       "a", "fqn", "offset", "index", "relative_path", "length", "", std::string(300, 'x'), "z"};
@@ -202,7 +202,7 @@ TEST(Metadata, LacksVersionAndStorageMetaInOldFiles) {
   EXPECT_TRUE(decoded->catalog.tensors[0].requires_grad);
 }
 
-TEST(Metadata, ReadsPathsAsEachPythonWritesThem) {
+TEST(Metadata, ReadsThePathsOfEveryPython) {
   const auto id_of = [](std::string_view module, const std::vector<std::string>& parts) {
     Handmade handmade;
     handmade.more.emplace_back("storage_meta", [&](Writer& w) {
@@ -262,7 +262,7 @@ TEST(Metadata, RefusesPlacesThatCannotBe) {
   }
 }
 
-TEST(Metadata, RefusesADTypeThatItDoesNotKnow) {
+TEST(Metadata, RefusesAnUnknownDType) {
   Handmade handmade;
   handmade.dtype = [](Writer& w) { w.global("torch", "float7"); };
   expect_refused(handmade, ErrorCode::kUnsupported);

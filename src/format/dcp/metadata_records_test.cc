@@ -104,7 +104,7 @@ TEST(MetadataRecords, MakesRecordsOfTheObjectsOfAChunk) {
   EXPECT_EQ(place->length, 6);
 }
 
-TEST(MetadataRecords, GivesARecordOnlyAsWhatItIs) {
+TEST(MetadataRecords, ReturnsARecordOnlyAsItsOwnType) {
   const Folded folded({chunk({}, {}), index("w", none(), {}), location("f", 1, 2)});
   for (const std::size_t i : {0u, 1u, 2u}) {
     EXPECT_EQ(folded.chunk(i).has_value(), i == 0);
@@ -173,7 +173,7 @@ TEST(MetadataRecords, LeavesAnObjectThatTorchWouldNotWriteInTheGraph) {
   for (std::size_t i = 0; i < objects.size(); ++i) EXPECT_FALSE(folded.is_folded(i)) << i;
 }
 
-TEST(MetadataRecords, GivesARecordBackAsTheObjectThatItWas) {
+TEST(MetadataRecords, ReturnsARecordAsTheOriginalObject) {
   Folded folded({chunk({0}, {3}), index("w", Handmade::number(7), {1}), location("f", 5, 6), text("no object")});
   const auto attribute = [&](std::size_t i, std::size_t place) {
     const Value value = *folded.resolve(i).value();

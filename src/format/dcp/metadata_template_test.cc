@@ -11,7 +11,7 @@
 namespace cairn::dcp {
 namespace {
 
-TEST(MetadataTemplate, RendersWhatIsReadAsTheSameCatalog) {
+TEST(MetadataTemplate, RendersBytesThatReadAsTheSameCatalog) {
   const auto decoded = decode_metadata(as_bytes(kFromTorch));
   ASSERT_TRUE(decoded.has_value());
   const auto layout = MetadataTemplate::make(decoded->catalog);
@@ -45,7 +45,7 @@ TEST(MetadataTemplate, HasSlotsForNamesOfAnyLength) {
   EXPECT_EQ(again->catalog.checkpoint_id, std::string(70'000, 'c'));
 }
 
-TEST(MetadataTemplate, KeepsAttributesThatNobodyKnows) {
+TEST(MetadataTemplate, KeepsUnknownAttributes) {
   Handmade handmade;
   handmade.more.emplace_back("mcore_data", [](Writer& w) {
     w.empty_list();
@@ -115,7 +115,7 @@ TEST(MetadataTemplate, OfAMessageThatIsCutAnywhereIsRefused) {
   }
 }
 
-TEST(MetadataTemplate, RefusesAMessageWhoseSlotsDoNotFit) {
+TEST(MetadataTemplate, RefusesAMessageWithMismatchedSlots) {
   const auto refusal = [](std::uint64_t files, std::uint64_t distance, char kind, std::uint64_t file) {
     std::string message;
     manifest::append_text(message, "opcodes");

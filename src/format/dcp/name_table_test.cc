@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kLong = 1000;  // a long name is known by its place in the text
 
-TEST(NameTable, CountsNewNamesFromZeroAndKnowsThemAgain) {
+TEST(NameTable, NumbersNewNamesFromZeroAndFindsKnownNames) {
   NameTable table;
   EXPECT_EQ(table.number_of("a"), 0u);
   EXPECT_EQ(table.number_of(""), 1u);
@@ -37,7 +37,7 @@ TEST(NameTable, GivesOneNumberToEqualNamesAtSeveralPlaces) {
   }
 }
 
-TEST(NameTable, TellsLongNamesApartThatOverlapInTheText) {
+TEST(NameTable, SeparatesLongNamesThatOverlapInTheText) {
   const std::string text(2 * kLong, 'x');
   const std::string_view all = text;
   NameTable table;
@@ -46,7 +46,7 @@ TEST(NameTable, TellsLongNamesApartThatOverlapInTheText) {
   EXPECT_EQ(table.number_of(all.substr(2, kLong)), 0u) << "the same bytes at another place";
 }
 
-TEST(NameTable, AgreesWithAMapWhateverTheOrderOfTheNames) {
+TEST(NameTable, AgreesWithAMapForAnyOrderOfTheNames) {
   constexpr unsigned kSeed = 5;
   std::mt19937 random(kSeed);
   std::vector<std::string> names;

@@ -89,7 +89,7 @@ TEST(JsonReader, ReadsUnsignedNumbersExactly) {
   }
 }
 
-TEST(JsonReader, SkipsWhatIsJson) {
+TEST(JsonReader, SkipsValidJson) {
   for (const std::string_view text : {"0", "-0", "-1.5e+10", "1E-2", "true", "false", "null", "[]", "{}",
                                       R"([[], {"a": [1, 2, {"b": null}]}, "x"])"}) {
     EXPECT_TRUE(is_json(text)) << text;
@@ -119,7 +119,7 @@ TEST(JsonReader, NamesTheOffsetInTheFile) {
   EXPECT_EQ(skipped.error().actual(), "'x]'");
 }
 
-TEST(JsonString, ComesBackAsItWas) {
+TEST(JsonString, RoundTrips) {
   std::string text;
   for (int c = 0; c < 0x80; ++c) text.push_back(static_cast<char>(c));
   text += "\u00e9\u20ac\U0001F600";

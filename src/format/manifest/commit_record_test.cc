@@ -25,7 +25,7 @@ Result<std::optional<CommitRecord>> read(const std::string& file) {
   return read_commit_record(std::as_bytes(std::span(file)));
 }
 
-TEST(CommitRecord, GivesBackWhatWasWritten) {
+TEST(CommitRecord, RoundTrips) {
   EXPECT_EQ(read(kPickle + encode_commit_record(example())).value(), example());
   CommitRecord none = example();
   none.files.clear();

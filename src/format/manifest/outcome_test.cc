@@ -68,7 +68,7 @@ TEST(Outcome, OfAnOlderVersionIsReadWithoutThePickle) {
   EXPECT_EQ(encode_outcome(got).find("system"), std::string::npos);
 }
 
-TEST(Outcome, LeavesOutExceptionsThatWouldMakeItLong) {
+TEST(Outcome, LeavesOutExceptionsBeyondTheSizeLimit) {
   std::vector<Error> failures;
   for (std::int64_t rank = 0; rank < 40; ++rank) {
     failures.push_back(failure(rank, {"builtins.OSError", std::string(100'000, 'x'), {}}));

@@ -68,7 +68,7 @@ Result<std::optional<Trailer>> read(const std::string& file) {
   return read_trailer(MemorySource(std::as_bytes(std::span(file))));
 }
 
-TEST(Trailer, GivesBackWhatWasWritten) {
+TEST(Trailer, RoundTrips) {
   const TrailerIndex index = example();
   const TrailerLayout layout = TrailerLayout::make(index, kTrailerOffset).value();
   const std::string file = file_with(layout);
@@ -99,7 +99,7 @@ TEST(Trailer, GivesBackWhatWasWritten) {
   EXPECT_EQ(trailer->item_at(0), std::nullopt);
 }
 
-TEST(Trailer, CoversEveryByteBeforeItOnce) {
+TEST(Trailer, CoversEveryPrecedingByteOnce) {
   const TrailerLayout layout = TrailerLayout::make(example(), kTrailerOffset).value();
   const std::optional<Trailer> trailer = read(file_with(layout)).value();
   ASSERT_TRUE(trailer);
@@ -162,7 +162,7 @@ TEST(Trailer, MustEndWhereTheFileDoes) {
   EXPECT_EQ(read("x" + file).error().code(), ErrorCode::kCorrupt);
 }
 
-TEST(Trailer, FooterAloneTellsTheSave) {
+TEST(Trailer, FooterAloneIdentifiesTheSave) {
   const TrailerIndex index = example();
   const TrailerLayout layout = TrailerLayout::make(index, kTrailerOffset).value();
   const std::string file = file_with(layout);

@@ -58,7 +58,7 @@ TEST(Machine, KeepsElementsThatComeInSeveralGoesInOrder) {
   EXPECT_EQ(integers(*graph, graph->root()), (std::vector<std::int64_t>{1, 2, 3, 4}));
 }
 
-TEST(Machine, MakesInertNodesOfCallsWhateverTheirName) {
+TEST(Machine, MakesInertNodesOfAllCalls) {
   const std::string pickle = "cos\nsystem\n(X\x04\x00\x00\x00true"s + "tR.";
   const auto graph = parse(as_bytes(pickle));
   ASSERT_TRUE(graph.has_value());
@@ -114,7 +114,7 @@ TEST(Machine, AnOrderedDictGetsItsItemsAndAnInstanceItsState) {
   EXPECT_TRUE(instance->state(instance->root()).is_set());
 }
 
-TEST(Machine, RefusesWhatIsNotForData) {
+TEST(Machine, RefusesOpcodesThatAreNotForData) {
   expect_error("\x80\x02\x82\x01."s, ErrorCode::kUnsupported, 2);  // EXT1
   expect_error("(ios\nsystem\n."s, ErrorCode::kUnsupported, 1);    // INST
   expect_error("Pid\n."s, ErrorCode::kUnsupported, 0);             // PERSID
@@ -143,7 +143,7 @@ TEST(Machine, RefusesAMemoNumberThatNothingCouldHaveMade) {
   expect_error("Nq\x01h\x02."s, ErrorCode::kCorrupt, 3);
 }
 
-TEST(Machine, RefusesToTakeWhatIsNotThere) {
+TEST(Machine, RefusesOpcodesWithoutTheirOperands) {
   for (const char* pickle :
        {".",     "a.",    "Na.",    "R.",   "NR.",       "b.",   "t.",    "1.", "0.", "2.", "(.",    "NN.",  "(K\1.",
         "\x85.", "\x94.", "N)R)).", "NNb.", "]N(N\x93.", "NNs.", "NNNs.", "Q.", "e.", "u.", "}(Nu.", "\x90."}) {
@@ -187,7 +187,7 @@ class FirstNumber final : public FoldHandler {
   int calls_like = 0;
 };
 
-TEST(FoldHandler, SeesEachFinishedInstanceAndTakesItsPlace) {
+TEST(FoldHandler, ReceivesEachFinishedInstanceAndReplacesTheInstance) {
   for (const std::string& open : {")\x81}("s, ")\x81\x94}\x94("s}) {
     const auto object = [&](char number) { return "cm\nC\n" + open + "X\x01\x00\x00\x00kK"s + number + "ub"; };
     const std::string pickle = "](" + object(7) + object(9) + "e.padding";
@@ -246,7 +246,7 @@ TEST(FoldHandler, IsNotGivenAnObjectWrittenAlikeThatIsReferredToAgain) {
   }
 }
 
-TEST(FoldHandler, AnObjectCutInTheMiddleIsAnErrorAlsoIfItBeginsLikeAnother) {
+TEST(FoldHandler, ATruncatedObjectIsAnErrorEvenAfterEqualObjects) {
   const std::string pickle = alike({"K\x01", "K\x02", "K\x03"});
   const std::size_t end = pickle.find("e.padding");
   for (std::size_t size = 0; size <= end + 1; ++size) {
@@ -276,7 +276,7 @@ TEST(FoldHandler, IsNotAskedAboutAnInstanceThatIsReferredToAgain) {
 
 // The state's list is put into an older list before the instance is finished: a fold would leave the older list with a
 // dangling element.
-TEST(FoldHandler, IsNotAskedWhileSomethingOlderMayHoldAPartOfTheInstance) {
+TEST(FoldHandler, IsNotCalledWhileAnOlderObjectMayHoldAPartOfTheInstance) {
   const std::string pickle =
       "]\x94(cm\nC\n)\x81}(X\x01\x00\x00\x00kK\x07X\x01\x00\x00\x00lh\x00(K\x01K\x02\x86"
       "eubK\x05"

@@ -93,7 +93,7 @@ std::vector<Value> examples() {
   return values;
 }
 
-TEST(Value, ComesBackAsItWasWritten) {
+TEST(Value, RoundTrips) {
   for (const int protocol : {2, 4}) {
     for (const Value& value : examples()) {
       SCOPED_TRACE(to_string(value) + " in protocol " + std::to_string(protocol));
@@ -104,7 +104,7 @@ TEST(Value, ComesBackAsItWasWritten) {
   }
 }
 
-TEST(Value, WritesWhatPythonWrites) {
+TEST(Value, WritesTheBytesOfPython) {
   EXPECT_EQ(write(make<List>(1, -1, std::int64_t{1} << 31, "a"), 2),
             "\x80\x02](K\x01J\xff\xff\xff\xff\x8a\x05\x00\x00\x00\x80\x00X\x01\x00\x00\x00"
             "ae."s);
@@ -154,7 +154,7 @@ TEST(Value, AnArrayWithTooFewBytesIsNotTakenForOne) {
   EXPECT_EQ(value->object()->name, "_reconstruct");
 }
 
-TEST(Value, RefusesWhatContainsItself) {
+TEST(Value, RefusesCycles) {
   const auto value = read(
       "]\x94h\x00"
       "a."s);
@@ -162,7 +162,7 @@ TEST(Value, RefusesWhatContainsItself) {
   EXPECT_EQ(value.error().code(), ErrorCode::kUnsupported);
 }
 
-TEST(Value, SaysWhatWasOneObject) {
+TEST(Value, ReportsSharedObjects) {
   // ([1], the first list again, ([1],))
   const std::string pickle =
       "\x80\x02(]K\x01"
@@ -194,14 +194,14 @@ TEST(Value, ReachesTheDepthThatIsPromisedAndNoFurther) {
   EXPECT_FALSE(read(nested(kValueDepthMax + 1)).has_value());
 }
 
-TEST(Value, HasTheNamesOfTodayWhereProtocolTwoHasOldOnes) {
+TEST(Value, HasTheCurrentNamesForTheOldNamesOfProtocolTwo) {
   const auto value = read("c__builtin__\nxrange\n(K\x01tR."s);
   ASSERT_TRUE(value.has_value());
   ASSERT_NE(value->object(), nullptr);
   EXPECT_EQ(value->object()->qualified_name(), "builtins.range");
 }
 
-TEST(Value, AReferenceOutOfThePickleNeedsSomebodyWhoKnowsIt) {
+TEST(Value, APersistentIdNeedsAResolver) {
   class Fixed final : public Resolver {
    public:
     Result<std::optional<Value>> resolve(const Graph& graph, Node node, ByteBudget&) override {

@@ -106,7 +106,7 @@ TEST(SafetensorsHeader, BoundsItsLength) {
   EXPECT_FALSE(read(file_of("{}" + std::string(kHeaderBytesMax, ' '), 0))) << "above the format's limit";
 }
 
-TEST(SafetensorsHeader, IsRenderedAsItIsRead) {
+TEST(SafetensorsHeader, IsRenderedToTheBytesThatWereRead) {
   Header header;
   header.metadata = {{"format", "pt"}, {"note", "a \"quoted\"\n line"}};
   std::uint64_t place = 0;
@@ -135,7 +135,7 @@ TEST(SafetensorsHeader, IsRenderedAsItIsRead) {
   }
 }
 
-TEST(SafetensorsHeader, IsNotRenderedForWhatTheFormatLacks) {
+TEST(SafetensorsHeader, IsNotRenderedForTensorsOutsideTheFormat) {
   const auto refused = [](std::string name, DType dtype, Extents shape, std::uint64_t bytes) {
     Header header;
     header.tensors.push_back({"first", DType::kUInt8, {1}, 0, 1});

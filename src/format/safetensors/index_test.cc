@@ -5,7 +5,7 @@
 namespace cairn::safetensors {
 namespace {
 
-TEST(SafetensorsIndex, IsRenderedAsItIsRead) {
+TEST(SafetensorsIndex, IsRenderedToTheBytesThatWereRead) {
   Index index;
   index.files = {{"a \"b\"", "model-00001-of-00002.safetensors"}, {"c", "model-00002-of-00002.safetensors"}};
   const Result<std::string> text = render_index(index, 12);
@@ -23,7 +23,7 @@ TEST(SafetensorsIndex, MayHoldMore) {
   EXPECT_EQ(index->files.size(), 1U);
 }
 
-TEST(SafetensorsIndex, IsRefusedIfItIsDamaged) {
+TEST(SafetensorsIndex, IsRefusedIfDamaged) {
   for (const std::string_view text :
        {"", "[]", "{}", R"({"weight_map": []})", R"({"weight_map": {"a": 1}})",
         R"({"weight_map": {"a": "f", "a": "g"}})", R"({"weight_map": {}, "weight_map": {}})",

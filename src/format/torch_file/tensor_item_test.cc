@@ -118,7 +118,7 @@ TEST(TensorItem, BeyondFourGiBStaysReadable) {
   EXPECT_EQ(record.crc, 77u);
 }
 
-TEST(TensorItem, RefusesWhatHasNoNativeForm) {
+TEST(TensorItem, RefusesTensorsWithoutANativeForm) {
   const auto code_of = [](const TensorItem& item) {
     const auto layout = layout_tensor_item(item);
     return layout ? std::optional<ErrorCode>() : layout.error().code();

@@ -23,7 +23,7 @@ Result<TensorRecord> read(const std::string& item) {
   return read_tensor_item(MemorySource(std::as_bytes(std::span(item))));
 }
 
-TEST(TensorReader, ReadsWhatTorchWrote) {
+TEST(TensorReader, ReadsTheFilesOfTorch) {
   const std::string item = golden("stock_float32_2d.pt");
   const TensorRecord record = read(item).value();
   EXPECT_EQ(record.dtype, DType::kFloat32);
@@ -66,7 +66,7 @@ TEST(TensorReader, ReadsEveryKindOfStridedTensor) {
   }
 }
 
-TEST(TensorReader, SeesFlags) {
+TEST(TensorReader, ReadsFlags) {
   EXPECT_TRUE(read(golden("stock_conjugate.pt")).value().conjugate);
   EXPECT_TRUE(read(golden("stock_negative.pt")).value().negative);
   EXPECT_TRUE(read(golden("stock_parameter.pt")).value().requires_grad);
@@ -76,7 +76,7 @@ TEST(TensorReader, SeesFlags) {
   EXPECT_FALSE(read(golden("stock_without_crcs.pt")).value().crc);
 }
 
-TEST(TensorReader, NamesWhatIsNoPlainTensor) {
+TEST(TensorReader, NamesObjectsOtherThanPlainTensors) {
   const auto refusal = [](const char* file) {
     const auto record = read(golden(file));
     EXPECT_FALSE(record) << file;

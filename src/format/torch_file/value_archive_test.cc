@@ -54,13 +54,13 @@ Value example() {
   return dict;
 }
 
-TEST(ValueArchive, GivesBackWhatWasEncoded) {
+TEST(ValueArchive, RoundTrips) {
   const std::string archive = encode_value(example()).value();
   EXPECT_EQ(decode(archive).value(), example());
   EXPECT_EQ(encode_value(example()).value(), archive);
 }
 
-TEST(ValueArchive, DescribesTensorsByTheCallsThatMakeThem) {
+TEST(ValueArchive, DescribesTensorsByTheirConstructorCalls) {
   const std::string archive = encode_value(List{{Value(floats({2, 1}, {1, 2})), Value(3)}}).value();
   const Value described = describe_value(MemorySource(std::as_bytes(std::span(archive)))).value();
   const auto& items = described.get_if<List>()->items;
@@ -86,7 +86,7 @@ TEST(ValueArchive, StoragesAreAligned) {
   }
 }
 
-TEST(ValueArchive, RefusesToEncodeWhatItCannot) {
+TEST(ValueArchive, RefusesToEncodeUnsupportedValues) {
   auto object = std::make_unique<Object>();
   object->module = "some";
   object->name = "Thing";
@@ -102,7 +102,7 @@ TEST(ValueArchive, RefusesToEncodeWhatItCannot) {
   EXPECT_EQ(code_of(torn), ErrorCode::kUnsupported);
 }
 
-TEST(ValueArchive, ReadsWhatTorchWrote) {
+TEST(ValueArchive, ReadsTheFilesOfTorch) {
   const Value value = decode(golden("stock_values.pt")).value();
   const Value* list = find(value, "a");
   ASSERT_NE(list, nullptr);
@@ -134,7 +134,7 @@ TEST(ValueArchive, TensorsComeBackRowMajor) {
   EXPECT_EQ(*find(views, "block"), Value(floats({2, 2}, {5, 6, 9, 10})));
 }
 
-TEST(ValueArchive, WhatAnArrayCannotSayIsAnObject) {
+TEST(ValueArchive, ATensorWithoutAnArrayFormIsAnObject) {
   EXPECT_EQ(first_unknown_class(decode(golden("stock_requires_grad.pt")).value()), "torch._utils._rebuild_tensor_v2");
   EXPECT_EQ(first_unknown_class(decode(golden("stock_parameter.pt")).value()), "torch._utils._rebuild_parameter");
   EXPECT_EQ(first_unknown_class(decode(golden("stock_quantized.pt")).value()), "torch._utils._rebuild_qtensor");
@@ -190,7 +190,7 @@ TEST(Padding, KeepsTheArchiveReadable) {
   }
 }
 
-TEST(Padding, RefusesWhatItCannotPad) {
+TEST(Padding, RefusesArchivesThatCannotBePadded) {
   const auto code_of = [](const std::string& archive, std::uint64_t length) {
     const auto padded = pad_archive(archive, length);
     return padded ? std::optional<ErrorCode>() : padded.error().code();

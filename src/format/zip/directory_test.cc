@@ -53,7 +53,7 @@ ErrorCode code_of(const std::string& archive) {
   return directory ? ErrorCode::kInternal : directory.error().code();
 }
 
-TEST(Directory, GivesBackWhatWasWritten) {
+TEST(Directory, RoundTrips) {
   const std::string archive = make_archive(kThreeRecords);
   const MemorySource source(bytes_of(archive));
   const Directory directory = read_directory(source).value();
@@ -99,7 +99,7 @@ TEST(Directory, RefusesANameUsedTwice) {
   EXPECT_EQ(code_of(make_archive(many)), ErrorCode::kCorrupt);
 }
 
-TEST(Directory, OfSomethingElseIsUnsupportedNotCorrupt) {
+TEST(Directory, OfAnotherFormatIsUnsupportedNotCorrupt) {
   EXPECT_EQ(code_of(""), ErrorCode::kUnsupported);
   EXPECT_EQ(code_of(std::string(10000, '\0')), ErrorCode::kUnsupported);
   EXPECT_EQ(code_of(make_archive({{"no_prefix", "1"}})), ErrorCode::kUnsupported);
@@ -116,7 +116,7 @@ TEST(Directory, CrcZeroOfBytesMeansNotComputed) {
 }
 
 // Damage in the directory must cause an error, or leave a directory whose ranges lie inside the archive.
-TEST(Directory, StaysInsideTheArchiveWhateverItSays) {
+TEST(Directory, StaysInsideTheArchiveForAnyContent) {
   const std::string good = make_archive(kThreeRecords);
   const std::uint64_t begin = read_directory(MemorySource(bytes_of(good))).value().offset;
   std::size_t refused = 0;

@@ -111,7 +111,7 @@ TEST(DescriptorCache, ReadsThousandsOfFilesInManyThreads) {
   EXPECT_LE(open_descriptors(), before + 1 + 64 / 4);
 }
 
-TEST(DescriptorCache, GivesBackWhatOthersNeed) {
+TEST(DescriptorCache, ReleasesDescriptorsForOtherFiles) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizers ask for a pipe to look at an object, and here there is no descriptor left";
 #endif

@@ -163,7 +163,7 @@ TEST_F(DirectoryLocks, OfAKilledProcessAreFree) {
   EXPECT_TRUE(is_empty());
 }
 
-TEST_F(DirectoryLocks, OfAForkedHolderAreReleasedByIt) {
+TEST_F(DirectoryLocks, OfAForkedHolderAreReleasedByTheChild) {
   auto lock = lock_directory(directory(), 1min);
   ASSERT_TRUE(lock && *lock);
   int hold[2];

@@ -44,7 +44,7 @@ Result<void> write_all(WritableFile& file) {
   return {};
 }
 
-TEST(PosixFile, IsWrittenBackAsItComes) {
+TEST(PosixFile, IsWrittenBackDuringTheWrite) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   struct statfs system {};
@@ -87,7 +87,7 @@ TEST(PosixFile, FailsIfBytesWereLostOnTheirWay) {
   }
 }
 
-TEST(PosixFile, IsSyncedAtTheEndWhereItCanNotBeWrittenBackBefore) {
+TEST(PosixFile, IsSyncedAtTheEndWithoutEarlyWriteBack) {
   for (const int error : {ENOSYS, EPERM}) {
     const ScratchDirectory scratch;
     const auto storage = PosixStorage::make_directory(scratch.path()).value();
