@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 
 #include "core/checked.h"
 
@@ -36,37 +35,31 @@ Result<void> describe(const ItemSource& source, manifest::TrailerItem& item) {
   return {};
 }
 
-Result<FileImage::Item> FileImage::place_bytes_item(std::string_view bytes, std::uint64_t cursor) {
-  Item item;
-  CAIRN_TRY_ASSIGN(item.range, place_bytes(bytes.size(), cursor));
-  item.contiguous = reinterpret_cast<const std::byte*>(bytes.data());
-  return item;
+std::uint64_t FileImage::end() const {
+  return items_.empty() ? 0 : items_.back().range.item_offset + items_.back().range.item_length;
 }
 
-Result<FileImage::Item> FileImage::place_tensor_item(const TensorView& tensor, std::uint64_t cursor) {
+Result<void> FileImage::add_bytes_item(std::string_view bytes) {
   Item item;
-  CAIRN_TRY_ASSIGN(const PlacedTensor placed, place_tensor(item_of(tensor), cursor));
-  item.range = placed.range;
-  item.layout = placed.layout;
-  item.tensor = &tensor;
-  Region region(tensor.sizes, row_major_strides(tensor.sizes), tensor.strides);
-  if (region.is_linear() || item.layout.payload_bytes == 0) {
-    item.contiguous = static_cast<const std::byte*>(tensor.data);
-  } else {
-    item.region = std::move(region);
-  }
-  return item;
+  CAIRN_TRY_ASSIGN(item.range, place_bytes(bytes.size(), end()));
+  add_bytes(item.range.payload_offset, bytes);
+  items_.push_back(item);
+  return {};
+}
+
+Result<void> FileImage::add_tensor_item(const TensorView& tensor) {
+  CAIRN_TRY_ASSIGN(const PlacedTensor placed, place_tensor(item_of(tensor), end()));
+  add_tensor(placed.range.payload_offset, placed.layout.payload_bytes, tensor);
+  items_.push_back({placed.range, placed.layout, &tensor});
+  return {};
 }
 
 Result<void> FileImage::add(const ItemSource& source, manifest::TrailerIndex& index) {
-  const std::uint64_t cursor = items_.empty() ? 0 : items_.back().range.item_offset + items_.back().range.item_length;
-  Result<Item> placed = source.tensor != nullptr ? place_tensor_item(source.tensor->local, cursor)
-                                                 : place_bytes_item(source.bytes, cursor);
-  if (!placed) return std::move(placed).error().key(source.entry->fqn);
-  const Item& item = items_.emplace_back(std::move(*placed));
+  Result<void> added = source.tensor != nullptr ? add_tensor_item(source.tensor->local) : add_bytes_item(source.bytes);
+  if (!added) return std::move(added).error().key(source.entry->fqn);
   manifest::TrailerItem& described = index.items.emplace_back();
   CAIRN_TRY(describe(source, described));
-  described.range = item.range;
+  described.range = items_.back().range;
   return {};
 }
 
@@ -82,6 +75,7 @@ Result<LaidOutFile> FileImage::lay_out(const ImageIdentity& identity, std::span<
 Result<FileImage> FileImage::make(const ImageIdentity& identity, std::span<const ItemSource> sources) {
   FileImage image;
   image.items_.reserve(sources.size());
+  image.reserve(sources.size());
   manifest::TrailerIndex index{identity.save_id, identity.rank, identity.file_number, identity.file_count, {}};
   index.items.reserve(sources.size());
   for (const ItemSource& source : sources) CAIRN_TRY(image.add(source, index));
@@ -90,16 +84,15 @@ Result<FileImage> FileImage::make(const ImageIdentity& identity, std::span<const
 }
 
 Result<void> FileImage::finish(const manifest::TrailerIndex& index) {
-  const std::uint64_t end = items_.empty() ? 0 : items_.back().range.item_offset + items_.back().range.item_length;
-  CAIRN_TRY_ASSIGN(trailer_, manifest::TrailerLayout::make(index, align_up(end, kPayloadAlignment)));
+  CAIRN_TRY_ASSIGN(trailer_, manifest::TrailerLayout::make(index, align_up(end(), kPayloadAlignment)));
   return {};
 }
 
 Result<FileImage> FileImage::of_staged(const manifest::TrailerIndex& index, std::span<const std::byte> staged) {
   FileImage image;
   image.items_.reserve(index.items.size());
+  image.reserve(index.items.size());
   image.staged_.reserve(index.items.size());  // items hold pointers into the vector, which must not reallocate
-  std::uint64_t cursor = 0;
   for (const manifest::TrailerItem& described : index.items) {
     const manifest::ItemRange& range = described.range;
     const auto refuse = [&](const char* what) {
@@ -115,43 +108,15 @@ Result<FileImage> FileImage::of_staged(const manifest::TrailerIndex& index, std:
           TensorView::contiguous(static_cast<const void*>(payload), described.dtype, described.box.sizes()));
     }
     const std::string_view bytes(reinterpret_cast<const char*>(payload), range.payload_length);
-    Result<Item> item = is_tensor ? place_tensor_item(image.staged_.back(), cursor) : place_bytes_item(bytes, cursor);
-    if (!item) return std::move(item).error().key(described.fqn);
-    if (!(item->range == range)) return refuse("the offsets of the item differ from the layout");
-    cursor = range.item_offset + range.item_length;
-    image.items_.push_back(std::move(*item));
+    Result<void> added = is_tensor ? image.add_tensor_item(image.staged_.back()) : image.add_bytes_item(bytes);
+    if (!added) return std::move(added).error().key(described.fqn);
+    if (!(image.items_.back().range == range)) return refuse("the offsets of the item differ from the layout");
   }
   CAIRN_TRY(image.finish(index));
   if (image.file_bytes() > staged.size()) {
     return Error(ErrorCode::kInvalidArgument, "the file is larger than the staged bytes");
   }
   return image;
-}
-
-std::size_t FileImage::first_item_beyond(std::uint64_t offset) const {
-  const auto found = std::partition_point(items_.begin(), items_.end(), [offset](const Item& item) {
-    return item.range.payload_offset + item.range.payload_length <= offset;
-  });
-  return static_cast<std::size_t>(found - items_.begin());
-}
-
-std::optional<std::span<const std::byte>> FileImage::view_payload(std::size_t index, std::uint64_t begin,
-                                                                  std::uint64_t length) const {
-  const Item& item = items_[index];
-  if (item.region) return std::nullopt;
-  return std::span(item.contiguous + begin, length);
-}
-
-void FileImage::read_payload(std::size_t index, std::uint64_t begin, std::span<std::byte> out) const {
-  const Item& item = items_[index];
-  if (out.empty()) return;  // a payload without elements may have no memory
-  if (!item.region) {
-    std::memcpy(out.data(), item.contiguous + begin, out.size());
-    return;
-  }
-  const std::size_t item_size = item_bytes(item.tensor->dtype);
-  gather(*item.region, item_size, static_cast<const std::byte*>(item.tensor->data),
-         static_cast<std::int64_t>(begin / item_size), out);
 }
 
 void FileImage::render_frame(std::size_t frame, std::uint32_t previous_payload_crc, std::span<std::byte> out) const {

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cstring>
 
+#include "core/checked.h"
 #include "core/checksum.h"
 
 namespace cairn::data_file {
@@ -17,14 +18,14 @@ struct ImageComposer::Window {
   bool holds(std::uint64_t offset) const { return offset >= begin && offset < end(); }
 };
 
-ImageComposer::ImageComposer(const FileImage& image, std::uint64_t segment_bytes)
+ImageComposer::ImageComposer(const Image& image, std::uint64_t segment_bytes)
     : image_(image),
       segment_bytes_(segment_bytes),
       segment_count_((image.file_bytes() + segment_bytes - 1) / segment_bytes),
-      checksums_(image.trailer().checksum_count(), 0),
+      checksums_(image.slots().count(), 0),
       payloads_done_(segment_count_),
       frames_done_(segment_count_),
-      trailer_(image.trailer().trailer_bytes()) {}
+      trailer_(image.trailer_bytes()) {}
 
 std::uint64_t ImageComposer::segment_length(std::uint64_t segment) const {
   return std::min(segment_bytes_, image_.file_bytes() - segment_begin(segment));
@@ -50,34 +51,49 @@ void ImageComposer::compose_in_steps(std::uint64_t segment, const Window& window
   payloads_done_.wait_for_first(segment);
   render_frames(window);  // (2)
   frames_done_.mark(segment);
-  if (window.end() > image_.trailer().trailer_offset()) render_trailer(window, segment);  // (3)
+  if (window.end() > image_.trailer_offset()) render_trailer(window, segment);  // (3)
+}
+
+std::uint64_t ImageComposer::filled_length(std::uint64_t segment) const {
+  const std::uint64_t length = segment_length(segment);
+  const std::uint64_t end = segment_begin(segment) + length;
+  const std::size_t payload = image_.first_payload_beyond(end);
+  if (payload == image_.payload_count() || image_.payload_begin(payload) >= end) return length;
+  const std::uint64_t in_payload = end - image_.payload_begin(payload);
+  const std::uint64_t block_end = std::min(align_up(in_payload, kChecksumBlockBytes), image_.payload_length(payload));
+  return length + block_end - in_payload;
 }
 
 void ImageComposer::copy_payloads(const Window& window) {
-  for (std::size_t item = image_.first_item_beyond(window.begin); item < image_.item_count(); ++item) {
-    if (image_.range(item).payload_offset >= window.end()) return;
-    copy_payload(window, item);
+  for (std::size_t payload = image_.first_payload_beyond(window.begin); payload < image_.payload_count(); ++payload) {
+    if (image_.payload_begin(payload) >= window.end()) return;
+    copy_payload(window, payload);
   }
 }
 
-void ImageComposer::copy_payload(const Window& window, std::size_t item) {
-  const manifest::ItemRange& range = image_.range(item);
-  const std::uint64_t payload_end = range.payload_offset + range.payload_length;
+void ImageComposer::copy_payload(const Window& window, std::size_t payload) {
+  const std::uint64_t payload_begin = image_.payload_begin(payload);
+  const std::uint64_t payload_length = image_.payload_length(payload);
   // The part of the payload that lies in the segment, in bytes from the payload's begin.
-  const std::uint64_t from = std::max(window.begin, range.payload_offset) - range.payload_offset;
-  const std::uint64_t to = std::min(window.end(), payload_end) - range.payload_offset;
-  const std::uint64_t first_slot = image_.trailer().slots().first_block(item);
+  const std::uint64_t from = std::max(window.begin, payload_begin) - payload_begin;
+  const std::uint64_t to = std::min(window.end(), payload_begin + payload_length) - payload_begin;
+  const std::uint64_t first_slot = image_.slots().first_block(payload);
+  const bool is_filled = image_.is_absent(payload);
   std::array<std::byte, kChecksumBlockBytes> scratch;
 
   for (std::uint64_t block = from / kChecksumBlockBytes; block * kChecksumBlockBytes < to; ++block) {
     const std::uint64_t block_begin = block * kChecksumBlockBytes;
-    const std::uint64_t block_end = std::min(block_begin + kChecksumBlockBytes, range.payload_length);
+    const std::uint64_t block_end = std::min(block_begin + kChecksumBlockBytes, payload_length);
     const std::uint64_t begin = std::max(from, block_begin);
     const std::uint64_t end = std::min(to, block_end);
-    const std::span<std::byte> out = window.out.subspan(range.payload_offset + begin - window.begin, end - begin);
+    const std::span<std::byte> out = window.out.subspan(payload_begin + begin - window.begin, end - begin);
     std::uint32_t& checksum = checksums_[first_slot + block];
     const bool begins_here = begin == block_begin;
-    if (const auto source = image_.view_payload(item, begin, block_end - begin)) {
+    if (is_filled) {
+      if (begins_here) checksum = crc32(std::span<const std::byte>(out.data(), block_end - begin));
+      continue;
+    }
+    if (const auto source = image_.view_payload(payload, begin, block_end - begin)) {
       const bool in_place = source->data() == out.data();
       if (begins_here && in_place) {
         checksum = crc32(*source);
@@ -89,26 +105,26 @@ void ImageComposer::copy_payload(const Window& window, std::size_t item) {
       }
       continue;
     }
-    image_.read_payload(item, begin, out);
+    image_.read_payload(payload, begin, out);
     if (!begins_here) continue;
     checksum = crc32(out);
     if (end == block_end) continue;
     const std::span<std::byte> rest = std::span(scratch).first(block_end - end);
-    image_.read_payload(item, end, rest);
+    image_.read_payload(payload, end, rest);
     checksum = crc32(rest, checksum);
   }
 }
 
-std::uint32_t ImageComposer::payload_crc(std::size_t item) const {
-  const manifest::ChecksumSlots& slots = image_.trailer().slots();
+std::uint32_t ImageComposer::payload_crc(std::size_t payload) const {
+  const manifest::ChecksumSlots& slots = image_.slots();
   const std::span<const std::uint32_t> blocks =
-      std::span(checksums_).subspan(slots.first_block(item), slots.block_count(item));
-  return combine_blocks(blocks, image_.range(item).payload_length);
+      std::span(checksums_).subspan(slots.first_block(payload), slots.block_count(payload));
+  return combine_blocks(blocks, image_.payload_length(payload));
 }
 
 void ImageComposer::render_frames(const Window& window) {
   std::vector<std::byte> frame_bytes;
-  for (std::size_t frame = image_.first_item_beyond(window.begin); frame <= image_.item_count(); ++frame) {
+  for (std::size_t frame = image_.first_payload_beyond(window.begin); frame <= image_.payload_count(); ++frame) {
     const std::uint64_t begin = image_.frame_begin(frame);
     const std::uint64_t end = image_.frame_end(frame);
     if (begin >= window.end()) return;
@@ -123,7 +139,7 @@ void ImageComposer::render_frames(const Window& window) {
       bytes = frame_bytes;
     }
     image_.render_frame(frame, previous, bytes);
-    if (window.holds(begin)) checksums_[image_.trailer().slots().frame(frame)] = crc32(bytes);
+    if (window.holds(begin)) checksums_[image_.slots().frame(frame)] = crc32(bytes);
     if (inside) continue;
     const std::uint64_t from = std::max(begin, window.begin);
     const std::uint64_t to = std::min(end, window.end());
@@ -133,10 +149,9 @@ void ImageComposer::render_frames(const Window& window) {
 
 void ImageComposer::render_trailer(const Window& window, std::uint64_t segment) {
   frames_done_.wait_for_first(segment + 1);
-  std::call_once(trailer_once_,
-                 [this] { trailer_checksum_ = image_.trailer().render(checksums_, std::span(trailer_)); });
-  const std::uint64_t begin = std::max(window.begin, image_.trailer().trailer_offset());
-  std::memcpy(window.out.data() + (begin - window.begin), trailer_.data() + (begin - image_.trailer().trailer_offset()),
+  std::call_once(trailer_once_, [this] { trailer_checksum_ = image_.render_trailer(checksums_, trailer_); });
+  const std::uint64_t begin = std::max(window.begin, image_.trailer_offset());
+  std::memcpy(window.out.data() + (begin - window.begin), trailer_.data() + (begin - image_.trailer_offset()),
               window.end() - begin);
 }
 

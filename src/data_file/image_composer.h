@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-#include "data_file/file_image.h"
+#include "data_file/image.h"
 #include "os/ordered_progress.h"
 
 namespace cairn::data_file {
@@ -26,34 +26,41 @@ namespace cairn::data_file {
 class ImageComposer {
  public:
   // `segment_bytes` is a multiple of 4096. The image must outlive the composer.
-  ImageComposer(const FileImage& image, std::uint64_t segment_bytes);
+  ImageComposer(const Image& image, std::uint64_t segment_bytes);
 
   std::uint64_t segment_count() const { return segment_count_; }
   std::uint64_t segment_begin(std::uint64_t segment) const { return segment * segment_bytes_; }
   // The bytes of the segment; the last segment ends at the end of the file.
   std::uint64_t segment_length(std::uint64_t segment) const;
+  // The segment's bytes, and the rest of the checksum block that the segment's end cuts: the absent payloads of these
+  // bytes are filled in before the segment is composed.
+  std::uint64_t filled_length(std::uint64_t segment) const;
 
   // `out` has segment_length(segment) bytes. If `out` is the memory in which the payloads are staged, the payloads are
-  // not copied. An exception (out of memory) first abandons the image, as abandon() does.
+  // not copied. If the image has absent payloads, filled_length(segment) bytes from out.data() on hold these payloads.
+  // An exception (out of memory) first abandons the image, as abandon() does.
   void compose(std::uint64_t segment, std::span<std::byte> out);
 
   // Announces that a segment will never be composed: releases all waiting threads. The output of every later compose()
   // is worthless.
   void abandon();
 
-  // Checksum of the finished trailer, for the commit record. Valid once every segment is composed.
+  // Valid once every segment is composed: the checksum of the finished trailer, for the commit record, and the CRC of a
+  // payload.
   std::uint32_t trailer_checksum() const { return trailer_checksum_; }
+  std::uint32_t payload_crc(std::size_t payload) const;
+  // Renders the image's revised bytes. Once every segment is composed.
+  void revise(std::span<std::byte> out) const { image_.revise(checksums_, out); }
 
  private:
   struct Window;  // a segment's place and bytes
   void compose_in_steps(std::uint64_t segment, const Window& window);
   void copy_payloads(const Window& window);
-  void copy_payload(const Window& window, std::size_t item);
+  void copy_payload(const Window& window, std::size_t payload);
   void render_frames(const Window& window);
   void render_trailer(const Window& window, std::uint64_t segment);
-  std::uint32_t payload_crc(std::size_t item) const;
 
-  const FileImage& image_;
+  const Image& image_;
   std::uint64_t segment_bytes_;
   std::uint64_t segment_count_;
   std::vector<std::uint32_t> checksums_;  // a segment writes each checksum, and only later segments read the checksum

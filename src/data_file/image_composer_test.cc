@@ -9,6 +9,7 @@
 
 #include "core/byte_source.h"
 #include "core/checksum.h"
+#include "data_file/file_image.h"
 #include "format/torch_file/tensor_reader.h"
 
 namespace cairn::data_file {
@@ -69,7 +70,7 @@ class SampleState {
   std::vector<std::vector<float>> memories_;
 };
 
-std::vector<std::byte> compose_with(const FileImage& image, std::uint64_t segment_bytes, std::size_t thread_count) {
+std::vector<std::byte> compose_with(const Image& image, std::uint64_t segment_bytes, std::size_t thread_count) {
   ImageComposer composer(image, segment_bytes);
   std::vector<std::byte> file(image.file_bytes());
   std::atomic<std::uint64_t> next{0};

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cstring>
 #include <mutex>
 #include <optional>
 
 #include "core/attempt.h"
 #include "core/checked.h"
+#include "core/checksum.h"
 #include "data_file/image_composer.h"
 #include "os/page_buffer.h"
 #include "os/parallel.h"
@@ -45,13 +47,20 @@ class FileJob {
         return there;
       }
     }
+    if (file_.fill) {
+      if (Result<void> filled = attempt([&] { return fill(segment, buffer.span()); }); !filled) {
+        composer_->abandon();
+        return filled;
+      }
+    }
     CAIRN_TRY(compose(segment, bytes.first(length), options.sources));
     std::memset(bytes.data() + length, 0, padded - length);
     CAIRN_TRY(file_out_->write_at(begin, bytes));
     if (options.bytes_written != nullptr) options.bytes_written->fetch_add(length, std::memory_order_relaxed);
     if (segments_written_.fetch_add(1) + 1 != segment_count_) return {};
+    CAIRN_TRY(revise());
     CAIRN_TRY(file_out_->finish(file_.image->file_bytes(), options.durability));
-    trailer_checksum_ = composer_->trailer_checksum();
+    take_checksums();
     file_out_.reset();
     composer_.reset();
     return {};
@@ -82,6 +91,40 @@ class FileJob {
     composer_.emplace(*file_.image, segment_bytes_);
     file_out_ = std::move(created);
     return {};
+  }
+
+  // Fills in the absent payloads of the segment, which lies at the begin of `buffer`.
+  Result<void> fill(std::uint64_t segment, std::span<std::byte> buffer) {
+    const Image& image = *file_.image;
+    const std::uint64_t begin = composer_->segment_begin(segment);
+    const std::uint64_t end = begin + composer_->filled_length(segment);
+    std::vector<PayloadPart> parts;
+    for (std::size_t payload = image.first_payload_beyond(begin); payload < image.payload_count(); ++payload) {
+      const std::uint64_t from = std::max(begin, image.payload_begin(payload));
+      if (from >= end) break;
+      if (!image.is_absent(payload)) continue;
+      const std::uint64_t to = std::min(end, image.payload_end(payload));
+      parts.push_back({payload, from - image.payload_begin(payload), buffer.subspan(from - begin, to - from)});
+    }
+    if (parts.empty()) return {};
+    return file_.fill(parts);
+  }
+
+  // Writes the image's revised bytes, now that all checksums are known.
+  Result<void> revise() {
+    const std::uint64_t bytes = file_.image->revised_bytes();
+    if (bytes == 0) return {};
+    assert(bytes % file_out_->write_alignment() == 0);
+    os::PageBuffer buffer(bytes);
+    composer_->revise(buffer.span().first(bytes));
+    return file_out_->write_at(0, buffer.span().first(bytes));
+  }
+
+  void take_checksums() {
+    trailer_checksum_ = composer_->trailer_checksum();
+    if (file_.payload_crcs == nullptr) return;
+    file_.payload_crcs->resize(file_.image->payload_count());
+    for (std::size_t i = 0; i < file_.payload_crcs->size(); ++i) (*file_.payload_crcs)[i] = composer_->payload_crc(i);
   }
 
   Result<void> compose(std::uint64_t segment, std::span<std::byte> bytes, os::Gate* sources) {
@@ -146,7 +189,8 @@ Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const
       std::clamp<std::uint64_t>(options.thread_count, 1, std::max<std::uint64_t>(segment_count, 1));
   const bool all_staged =
       std::none_of(files.begin(), files.end(), [](const ImageFile& file) { return file.staged.empty(); });
-  const std::size_t buffer_bytes = all_staged ? 0 : kSegmentBytes;
+  // A filled segment is followed by the rest of a checksum block.
+  const std::size_t buffer_bytes = all_staged ? 0 : kSegmentBytes + kChecksumBlockBytes;
   const auto write_segments = [&](std::size_t, os::StopFlag& stop) -> Result<void> {
     os::PageBuffer buffer(buffer_bytes);
     while (!stop.is_set()) {

@@ -13,15 +13,22 @@
 #include <string>
 #include <vector>
 
-#include "data_file/file_image.h"
+#include "data_file/image.h"
 #include "os/gate.h"
 #include "storage/storage.h"
 
 namespace cairn::data_file {
 
+// The bytes [begin, begin + out.size()) of an absent payload, to be filled in.
+struct PayloadPart {
+  std::size_t payload;
+  std::uint64_t begin;  // a multiple of 64 KiB, of the size of an element, or the place of a segment's begin
+  std::span<std::byte> out;
+};
+
 struct ImageFile {
   std::string name;  // name of the file to create; must be unused
-  const FileImage* image;
+  const Image* image;
   // Memory that holds the payloads at their places in the file: page-aligned, the file's bytes rounded up to pages. The
   // writer completes the file in this memory and writes the file from here. Empty: the file is composed in small
   // buffers.
@@ -30,6 +37,11 @@ struct ImageFile {
   // returns the error that stopped the staging. Never returns an error for bytes already staged. Called from several
   // threads.
   std::function<Result<void>(std::uint64_t end)> await_staged = {};
+  // Set if the image has absent payloads. Called once for each segment with absent payloads, from several threads, with
+  // the parts in the order of the file.
+  std::function<Result<void>(std::span<const PayloadPart> parts)> fill = {};
+  // If set: receives the CRC of each payload when the file is finished.
+  std::vector<std::uint32_t>* payload_crcs = nullptr;
 };
 
 struct WriteOptions {

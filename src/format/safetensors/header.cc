@@ -2,6 +2,7 @@
 // 2. Read the header; it begins with '{'.
 // 3. Read one member per tensor; each has dtype, shape and data_offsets, each once and nothing more.
 // 4. Sort the tensors by their bytes. Each begins where the tensor before it ends, and the last ends with the file.
+// 5. Read the checksums, if Cairn wrote the file, and hold the header against its own.
 #include "format/safetensors/header.h"
 
 #include "core/checked.h"
@@ -23,7 +24,6 @@ namespace cairn::safetensors {
 namespace {
 
 constexpr std::string_view kMetadataName = "__metadata__";
-constexpr std::uint64_t kAlignment = 8;
 
 struct NamedType {
   std::string_view name;
@@ -146,7 +146,7 @@ Result<void> read_metadata(JsonReader& reader, Header& header) {
     if (!name) return {};
     if (!names.insert(*name).second) return reader.damaged("each name once").actual(*name);
     CAIRN_TRY_ASSIGN(std::string value, reader.read_string());
-    header.metadata.emplace_back(*name, std::move(value));
+    if (*name != kChecksumsName) header.metadata.emplace_back(*name, std::move(value));
   }
 }
 
@@ -218,8 +218,15 @@ Result<Header> read_header(const ByteSource& file) {
     header.tensors.push_back(*std::move(tensor));
   }
   CAIRN_TRY(reader.end());
-  CAIRN_TRY(check_cover(header.tensors, file.size() - header.data_offset));  // (4)
+  CAIRN_TRY(check_cover(header.tensors, file.size() - header.data_offset));               // (4)
+  CAIRN_TRY_ASSIGN(header.checksums, read_checksums(text, coverage_of(header.tensors)));  // (5)
   return header;
+}
+
+ChecksumCoverage coverage_of(const std::vector<Tensor>& tensors) {
+  ChecksumCoverage coverage{0, tensors.size()};
+  for (const Tensor& tensor : tensors) coverage.blocks += checksum_block_count(tensor.end - tensor.begin);
+  return coverage;
 }
 
 std::optional<std::string_view> type_name(DType dtype) {
@@ -265,7 +272,7 @@ Result<void> append_metadata(std::string& out, const Header& header) {
 
 }  // namespace
 
-Result<std::string> render_header(const Header& header) {
+Result<std::string> render_header(const Header& header, std::uint64_t alignment) {
   std::string out(kLengthBytes, '\0');
   out += '{';
   bool is_first = true;
@@ -285,7 +292,7 @@ Result<std::string> render_header(const Header& header) {
     }
   }
   out += '}';
-  out.resize(align_up(out.size(), kAlignment), ' ');
+  out.resize(align_up(out.size(), alignment), ' ');
   const std::uint64_t bytes = out.size() - kLengthBytes;
   if (bytes > kHeaderBytesMax) {
     return Error(ErrorCode::kUnsupported, "a header above the limit of safetensors: save into several files")

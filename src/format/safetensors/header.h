@@ -8,6 +8,7 @@
 #pragma once
 
 #include "core/byte_source.h"
+#include "format/safetensors/checksums.h"
 
 #include <cairn/box.h>
 #include <cairn/dtype.h>
@@ -38,7 +39,12 @@ struct Header {
   std::vector<std::pair<std::string, std::string>> metadata;  // of "__metadata__", in the file's order
   std::uint64_t data_offset = 0;                              // of the first tensor's bytes, in the file
   std::uint32_t checksum = 0;                                 // of the header's text, as it was read
+  // Checksums of the tensors' bytes (checksums.h), if Cairn wrote the file; `metadata` then lacks their entry.
+  std::optional<std::vector<std::uint32_t>> checksums;
 };
+
+// The number of checksums that the tensors have in a file of Cairn's.
+ChecksumCoverage coverage_of(const std::vector<Tensor>& tensors);
 
 // kUnsupported for a type that torch lacks (F6_E2M3, F6_E3M2); kCorrupt for all else that is wrong, with offset and
 // key.
@@ -47,9 +53,10 @@ Result<Header> read_header(const ByteSource& file);
 // The format's name of a type: "BF16". Nullopt for a type that the format lacks.
 std::optional<std::string_view> type_name(DType dtype);
 
-// The bytes before the first tensor, a multiple of 8. Fails with kInvalidArgument for a name that is not UTF-8, is
+// The bytes before the first tensor, a multiple of `alignment`, which is a multiple of 8. Fails with kInvalidArgument
+// for a name that is not UTF-8, is
 // "__metadata__" or occurs twice, and with kUnsupported for a type that the format lacks and for a header above the
 // limit. The tensors must be in the order of their bytes, without gaps.
-Result<std::string> render_header(const Header& header);
+Result<std::string> render_header(const Header& header, std::uint64_t alignment = 8);
 
 }  // namespace cairn::safetensors

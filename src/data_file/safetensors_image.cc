@@ -1,0 +1,87 @@
+#include "data_file/safetensors_image.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <numeric>
+
+#include "core/checked.h"
+#include "core/checksum.h"
+#include "format/safetensors/checksums.h"
+#include "format/safetensors/header.h"
+
+namespace cairn::data_file {
+namespace {
+
+Result<std::uint64_t> bytes_of(const TensorView& tensor) {
+  CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(tensor.sizes));
+  const auto bytes = checked_multiply(static_cast<std::uint64_t>(count), std::uint64_t{item_bytes(tensor.dtype)});
+  if (!bytes) return Error(ErrorCode::kInvalidArgument, "a tensor of more than 2^64 bytes");
+  return *bytes;
+}
+
+}  // namespace
+
+Result<SafetensorsImage> SafetensorsImage::make(const SaveId& save_id, std::span<const Item> items,
+                                                std::vector<std::pair<std::string, std::string>> metadata) {
+  SafetensorsImage image;
+  image.order_.resize(items.size());
+  std::iota(image.order_.begin(), image.order_.end(), std::size_t{0});
+  std::stable_sort(image.order_.begin(), image.order_.end(), [&](std::size_t a, std::size_t b) {
+    return item_bytes(items[a].tensor->dtype) > item_bytes(items[b].tensor->dtype);
+  });
+  safetensors::Header header;
+  header.tensors.reserve(items.size());
+  std::uint64_t end = 0;
+  for (const std::size_t index : image.order_) {
+    const Item& item = items[index];
+    const Result<std::uint64_t> bytes = bytes_of(*item.tensor);
+    if (!bytes) return Error(bytes.error()).key(item.name);
+    const std::optional<std::uint64_t> next = checked_add(end, *bytes);
+    if (!next) return Error(ErrorCode::kInvalidArgument, "a file of more than 2^64 bytes").key(item.name);
+    header.tensors.push_back({std::string(item.name), item.tensor->dtype, item.tensor->sizes, end, *next});
+    end = *next;
+  }
+  header.metadata.emplace_back(safetensors::kChecksumsName,
+                               safetensors::blank_checksums(safetensors::coverage_of(header.tensors)));
+  header.metadata.emplace_back("format", "pt");
+  header.metadata.emplace_back(safetensors::kSaveIdName, to_hex(save_id));
+  for (auto& entry : metadata) header.metadata.push_back(std::move(entry));
+  CAIRN_TRY_ASSIGN(image.header_, safetensors::render_header(header, safetensors::kChecksummedDataAlignment));
+  image.reserve(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const safetensors::Tensor& tensor = header.tensors[i];
+    image.add_tensor(image.header_.size() + tensor.begin, tensor.end - tensor.begin, *items[image.order_[i]].tensor);
+  }
+  image.file_bytes_ = image.header_.size() + end;
+  return image;
+}
+
+void SafetensorsImage::render_frame(std::size_t frame, std::uint32_t /*previous_payload_crc*/,
+                                    std::span<std::byte> out) const {
+  assert(out.size() == (frame == 0 ? header_.size() : 0));
+  if (frame == 0) std::memcpy(out.data(), header_.data(), out.size());
+}
+
+std::uint32_t SafetensorsImage::render_trailer(std::span<const std::uint32_t> /*checksums*/,
+                                               std::span<std::byte> /*out*/) const {
+  return 0;
+}
+
+void SafetensorsImage::revise(std::span<const std::uint32_t> checksums, std::span<std::byte> out) const {
+  assert(out.size() == header_.size());
+  std::memcpy(out.data(), header_.data(), out.size());
+  const std::uint64_t block_count = payload_count() == 0 ? 0 : slots().first_block(payload_count());
+  if (safetensors::ChecksumCoverage{block_count, payload_count()}.is_by_block()) {
+    return safetensors::write_checksums(out, checksums.first(block_count));
+  }
+  std::vector<std::uint32_t> by_tensor;
+  by_tensor.reserve(payload_count());
+  for (std::size_t i = 0; i < payload_count(); ++i) {
+    by_tensor.push_back(
+        combine_blocks(checksums.subspan(slots().first_block(i), slots().block_count(i)), payload_length(i)));
+  }
+  safetensors::write_checksums(out, by_tensor);
+}
+
+}  // namespace cairn::data_file
