@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -60,6 +61,23 @@ class Findings {
  private:
   std::mutex mutex_;
   VerifyReport& report_;
+};
+
+// The bytes of a tensor in a safetensors file, and their checksums.
+struct SafetensorsRecord {
+  const DataFile* file;
+  data_file::StoredTensor stored;
+  std::string_view key;
+
+  std::size_t span_count() const { return stored.record_crc ? 1 : stored.block_crcs.size(); }
+  Span span(std::size_t index) const {
+    if (stored.record_crc) {
+      return {file, stored.record_offset, stored.record_bytes, *stored.record_crc, false, key};
+    }
+    const std::uint64_t begin = index * kChecksumBlockBytes;
+    const std::uint64_t length = std::min(kChecksumBlockBytes, stored.record_bytes - begin);
+    return {file, stored.record_offset + begin, length, stored.block_crcs[index], false, key};
+  }
 };
 
 // Iterates over the spans of the files that Cairn wrote. A list of the spans of a large checkpoint would be too large.
@@ -161,7 +179,8 @@ class Verifier {
         continue;
       }
       ++report_.files;
-      // DataFile has verified the trailer by the trailer's own checksum.
+      // DataFile has verified header and trailer by their own checksums.
+      findings_.count((*file)->checked_header_bytes(), 0);
       if (const auto& trailer = (*file)->trailer()) {
         findings_.count((*file)->bytes().size() - trailer->trailer_offset(), 0);
         watch_.bytes_total += trailer->trailer_offset();
@@ -185,7 +204,13 @@ class Verifier {
   }
 
   Result<void> check_bytes() {
+    // A batch consists of adjacent spans in the order of the file.
+    std::sort(safetensors_records_.begin(), safetensors_records_.end(), [](const auto& a, const auto& b) {
+      if (a.file != b.file) return std::less<>()(a.file, b.file);
+      return a.stored.record_offset < b.stored.record_offset;
+    });
     for (const Span& archive : archives_) watch_.bytes_total += archive.length;
+    for (const SafetensorsRecord& record : safetensors_records_) watch_.bytes_total += record.stored.record_bytes;
     return os::run_parallel(
         std::max<std::size_t>(options_.thread_count, 1), [this] { return watch_.stop.is_set(); },
         [this](std::size_t, os::StopFlag& stop) -> Result<void> {
@@ -216,6 +241,10 @@ class Verifier {
         continue;
       }
       auto stored = file->tensor(tensor, chunk);
+      if (stored && impl_.catalog.format == CheckpointFormat::kSafetensors) {
+        add_safetensors_record({file, *std::move(stored), tensor.fqn});
+        continue;
+      }
       if (!stored && stored.error().code() != ErrorCode::kUnsupported) findings_.add(std::move(stored).error());
       add_stock_item(*file, location, tensor.fqn);
     }
@@ -247,8 +276,12 @@ class Verifier {
   }
 
   void add_stock_item(const DataFile& file, const ItemLocation& location, std::string_view fqn) {
-    if (impl_.catalog.format == CheckpointFormat::kSafetensors) return findings_.count(0, location.length);
     if (!file.trailer()) archives_.push_back({&file, location.offset, location.length, 0, true, fqn});
+  }
+
+  void add_safetensors_record(SafetensorsRecord record) {
+    if (record.span_count() == 0) return findings_.count(0, record.stored.record_bytes);
+    safetensors_records_.push_back(std::move(record));
   }
 
   bool is_transformed(const std::string& fqn) const { return impl_.catalog.transforms.contains(fqn); }
@@ -296,6 +329,12 @@ class Verifier {
 
   std::optional<Span> next_span() {
     if (auto span = walk_.next()) return span;
+    while (next_record_ < safetensors_records_.size()) {
+      const SafetensorsRecord& record = safetensors_records_[next_record_];
+      if (next_record_span_ < record.span_count()) return record.span(next_record_span_++);
+      ++next_record_;
+      next_record_span_ = 0;
+    }
     return next_archive_ < archives_.size() ? std::optional(archives_[next_archive_++]) : std::nullopt;
   }
 
@@ -349,11 +388,12 @@ class Verifier {
     findings_.count(span.length, 0);
     if (crc == span.crc) return;
     Error problem(ErrorCode::kCorrupt, "a checksum differs");
-    const manifest::Trailer& trailer = *span.file->trailer();
-    for (std::size_t i = 0; i < trailer.item_count(); ++i) {
-      const manifest::ItemRange& range = trailer.range(i);
+    if (!span.key.empty()) problem = std::move(problem).key(span.key);
+    const std::optional<manifest::Trailer>& trailer = span.file->trailer();
+    for (std::size_t i = 0; trailer && i < trailer->item_count(); ++i) {
+      const manifest::ItemRange& range = trailer->range(i);
       if (span.begin < range.payload_offset || span.begin >= range.payload_offset + range.payload_length) continue;
-      problem = std::move(problem).key(trailer.item(i).fqn);
+      problem = std::move(problem).key(trailer->item(i).fqn);
       break;
     }
     findings_.add(std::move(problem)
@@ -370,10 +410,13 @@ class Verifier {
   Findings findings_;
   std::vector<const DataFile*> files_;
   std::vector<Span> archives_;  // of stock files
-  std::mutex mutex_;            // guards the members below
+  std::vector<SafetensorsRecord> safetensors_records_;
+  std::mutex mutex_;  // guards the members below
   SpanWalk walk_{files_};
   std::optional<Span> next_;
   std::size_t next_archive_ = 0;
+  std::size_t next_record_ = 0;  // of safetensors_records_
+  std::size_t next_record_span_ = 0;
 };
 
 // Runs on the verifying thread, and calls neither function of `options`.

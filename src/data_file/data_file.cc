@@ -1,5 +1,9 @@
 #include "data_file/data_file.h"
 
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
 #include "core/byte_source.h"
 #include "core/checked.h"
 #include "core/checksum.h"
@@ -58,7 +62,22 @@ Result<DataFile::OpenedSafetensors> DataFile::open_safetensors(const storage::St
   file->is_safetensors_ = true;
   Result<safetensors::Header> header = safetensors::read_header(*file->bytes_);
   if (!header) return std::move(header).error().file(name);
+  file->take_checksums(*header);
   return OpenedSafetensors{std::move(file), *std::move(header)};
+}
+
+void DataFile::take_checksums(safetensors::Header& header) {
+  if (!header.checksums) return;
+  SafetensorsChecksums& checksums = safetensors_checksums_;
+  checksums.data_offset = header.data_offset;
+  checksums.by_block = safetensors::coverage_of(header.tensors).is_by_block();
+  checksums.crcs = *std::exchange(header.checksums, std::nullopt);
+  std::size_t next = 0;
+  for (const safetensors::Tensor& tensor : header.tensors) {
+    const std::uint64_t bytes = tensor.end - tensor.begin;
+    if (bytes != 0) checksums.places.push_back({header.data_offset + tensor.begin, next});
+    next += checksums.by_block ? checksum_block_count(bytes) : 1;
+  }
 }
 
 Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std::size_t chunk) const {
@@ -127,6 +146,16 @@ Result<StoredTensor> DataFile::tensor_of_safetensors(const CatalogTensor& tensor
   stored.strides = row_major_strides(stored.sizes);
   stored.record_offset = location.offset;
   stored.record_bytes = location.length;
+  const SafetensorsChecksums& checksums = safetensors_checksums_;
+  if (location.length == 0 || checksums.places.empty()) return stored;
+  const auto place = std::partition_point(checksums.places.begin(), checksums.places.end(),
+                                          [&](const auto& it) { return it.offset < location.offset; });
+  assert(place != checksums.places.end() && place->offset == location.offset);
+  if (checksums.by_block) {
+    stored.block_crcs = std::span(checksums.crcs).subspan(place->first, checksum_block_count(location.length));
+  } else {
+    stored.record_crc = checksums.crcs[place->first];
+  }
   return stored;
 }
 

@@ -28,7 +28,7 @@ struct StoredTensor {
   std::uint64_t record_bytes = 0;
   std::uint64_t first_element = 0;            // in elements, from record_offset
   std::span<const std::uint32_t> block_crcs;  // for each 64 KiB of the record, if Cairn wrote the file
-  std::optional<std::uint32_t> record_crc;    // of the whole record, if stock torch wrote the file and computed the CRC
+  std::optional<std::uint32_t> record_crc;    // of the whole record, if the file has no CRC per block
   // Conversions that the stored elements need. Only files of stock torch need any.
   bool big_endian = false;
   bool conjugate = false;
@@ -51,6 +51,9 @@ class DataFile {
   const std::string& name() const { return name_; }
   const storage::ReadableFile& bytes() const { return *bytes_; }
   const std::optional<manifest::Trailer>& trailer() const { return trailer_; }
+  // Of a safetensors file with checksums: the bytes of the header, which matched the header's own checksum when the
+  // file was opened. 0 otherwise.
+  std::uint64_t checked_header_bytes() const { return safetensors_checksums_.data_offset; }
 
   // The saved chunk `chunk` of `tensor`. kCorrupt if the file contradicts the catalog; kUnsupported if the item is not
   // a plain strided tensor.
@@ -74,11 +77,26 @@ class DataFile {
   Result<StoredTensor> tensor_of_cairn(const CatalogTensor& tensor, std::size_t chunk) const;
   Result<StoredTensor> tensor_of_stock(const CatalogTensor& tensor, std::size_t chunk) const;
   Result<StoredTensor> tensor_of_safetensors(const CatalogTensor& tensor, std::size_t chunk) const;
+  void take_checksums(safetensors::Header& header);
 
   std::string name_;
   std::unique_ptr<storage::ReadableFile> bytes_;
   std::optional<manifest::Trailer> trailer_;
   bool is_safetensors_ = false;
+
+  // Empty if the file has no checksums.
+  struct SafetensorsChecksums {
+    // The first checksum of a tensor with elements; the tensor begins at `offset` of the file.
+    struct Place {
+      std::uint64_t offset;
+      std::size_t first;
+    };
+    std::uint64_t data_offset = 0;
+    bool by_block = true;  // false: one checksum per tensor
+    std::vector<std::uint32_t> crcs;
+    std::vector<Place> places;  // ascending
+  };
+  SafetensorsChecksums safetensors_checksums_;
 };
 
 struct DataFile::OpenedSafetensors {

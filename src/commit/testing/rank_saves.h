@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "commit/rank_save.h"
+#include "data_file/file_image.h"
 #include "format/manifest/trailer.h"
 #include "storage/posix/posix_storage.h"
 #include "storage/testing/dying_storage.h"
