@@ -39,7 +39,7 @@ Job& this_job() {
 
 }  // namespace
 
-commit::SaveIdentity next_save_identity() {
+commit::SaveIdentity next_save_identity(commit::SaveForm form) {
   Job& job = this_job();
   const std::lock_guard lock(job.mutex);
   if (job.pid != getpid()) {
@@ -50,7 +50,7 @@ commit::SaveIdentity next_save_identity() {
     job.save_number = 0;
   }
   job.start = std::min(std::max(job.start, job.start_min), manifest::kJobStartMax);
-  return {random_id(), job.id, ++job.save_number, job.start};
+  return {random_id(), job.id, ++job.save_number, job.start, form};
 }
 
 void order_saves_after(const manifest::CommitRecord& record) {

@@ -13,7 +13,7 @@ namespace cairn::checkpointer {
 
 // The identity of the next save: a fresh save id, the job's id and the next number. A forked child is a new job.
 // Thread-safe.
-commit::SaveIdentity next_save_identity();
+commit::SaveIdentity next_save_identity(commit::SaveForm form = commit::SaveForm::kCheckpoint);
 
 // Orders later saves of this process after the saves of the job that committed `record`. Does nothing for a record of
 // this process's own job, and for a record without a start. Thread-safe.

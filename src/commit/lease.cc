@@ -19,22 +19,14 @@ constexpr std::uint64_t kLeaseBytesMax = 64 * 1024;
 constexpr std::chrono::seconds kHeartbeat{5};
 constexpr int kTriesMax = 16;
 
+std::string prefix_of(SaveForm form) { return std::string(kFolderPrefix) + (form == SaveForm::kModel ? "model-" : ""); }
+
 std::string encode(const SaveIdentity& identity, const os::ProcessIdentity& process) {
   std::ostringstream text;
   text << kFirstLine << "\nsave " << to_hex(identity.save_id) << "\njob " << to_hex(identity.job_id) << "\nnumber "
        << identity.save_number << "\nhost " << process.host << "\nboot " << process.boot_id << "\nnamespace "
        << process.pid_namespace << "\npid " << process.pid << "\nstart " << process.start_time << "\n";
   return text.str();
-}
-
-std::optional<SaveId> parse_id(std::string_view digits) {
-  constexpr std::size_t kHalf = 16;
-  if (digits.size() != 2 * kHalf) return std::nullopt;
-  const auto high = whole_number<std::uint64_t>(digits.substr(0, kHalf), 16);
-  const auto low = whole_number<std::uint64_t>(digits.substr(kHalf), 16);
-  if (!high || !low) return std::nullopt;
-  const SaveId id{*high, *low};
-  return to_hex(id) == digits ? std::optional(id) : std::nullopt;
 }
 
 std::optional<LeaseHolder> decode(const std::string& text) {
@@ -48,8 +40,8 @@ std::optional<LeaseHolder> decode(const std::string& text) {
     if (space == std::string::npos) return std::nullopt;
     const std::string name = line.substr(0, space);
     const std::string value = line.substr(space + 1);
-    if (name == "save") holder.identity.save_id = parse_id(value).value_or(SaveId());
-    if (name == "job") holder.identity.job_id = parse_id(value).value_or(SaveId());
+    if (name == "save") holder.identity.save_id = save_id_of_hex(value).value_or(SaveId());
+    if (name == "job") holder.identity.job_id = save_id_of_hex(value).value_or(SaveId());
     if (name == "number") number = whole_number<std::uint64_t>(value);
     if (name == "host") holder.process.host = value;
     if (name == "boot") holder.process.boot_id = value;
@@ -102,11 +94,22 @@ Result<bool> has_run_out(const storage::Storage& storage, const std::string& nam
 
 }  // namespace
 
-std::string folder_of(const SaveId& save_id) { return std::string(kFolderPrefix) + to_hex(save_id); }
+std::optional<SaveId> save_id_of_hex(std::string_view digits) {
+  constexpr std::size_t kHalf = 16;
+  if (digits.size() != 2 * kHalf) return std::nullopt;
+  const auto high = whole_number<std::uint64_t>(digits.substr(0, kHalf), 16);
+  const auto low = whole_number<std::uint64_t>(digits.substr(kHalf), 16);
+  if (!high || !low) return std::nullopt;
+  const SaveId id{*high, *low};
+  return to_hex(id) == digits ? std::optional(id) : std::nullopt;
+}
 
-std::optional<SaveId> save_id_of_folder(std::string_view name) {
-  if (!name.starts_with(kFolderPrefix)) return std::nullopt;
-  return parse_id(name.substr(kFolderPrefix.size()));
+std::string folder_of(const SaveId& save_id, SaveForm form) { return prefix_of(form) + to_hex(save_id); }
+
+std::optional<SaveId> save_id_of_folder(std::string_view name, SaveForm form) {
+  const std::string prefix = prefix_of(form);
+  if (!name.starts_with(prefix)) return std::nullopt;
+  return save_id_of_hex(name.substr(prefix.size()));
 }
 
 std::string rank_lease_name(std::uint32_t rank) { return std::string(kRankLeasePrefix) + std::to_string(rank); }
@@ -118,7 +121,7 @@ std::optional<std::uint32_t> rank_of_lease(std::string_view name) {
 
 Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdentity& identity, Progress progress) {
   for (int tries = 1;; ++tries) {
-    const Result<void> made = storage.make_folder(folder_of(identity.save_id));
+    const Result<void> made = storage.make_folder(folder_of_save(identity));
     Result<Lease> lease = made ? take(storage, identity, kLeaseName, progress) : Result<Lease>(made.error());
     // kNotFound: another save's cleaning has removed the folder while the folder was still empty.
     if (lease || lease.error().code() != ErrorCode::kNotFound || tries == kTriesMax) return lease;
@@ -127,13 +130,13 @@ Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdent
 
 Result<Lease> Lease::take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank,
                                   Progress progress) {
-  CAIRN_TRY(storage.join_folder(folder_of(identity.save_id)));
+  CAIRN_TRY(storage.join_folder(folder_of_save(identity)));
   return take(storage, identity, rank_lease_name(rank), std::move(progress));
 }
 
 Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identity, std::string_view file_name,
                           Progress progress) {
-  const std::string name = folder_of(identity.save_id) + "/" + std::string(file_name);
+  const std::string name = folder_of_save(identity) + "/" + std::string(file_name);
   const LeaseText text{encode(identity, os::ProcessIdentity::mine()), std::move(progress)};
   CAIRN_TRY(storage.create_whole(name, text.whole(), Durability::kBuffered));
   const auto work = [&storage, name, text](std::stop_token stop) { beat(std::move(stop), storage, name, text); };

@@ -24,18 +24,25 @@
 
 namespace cairn::commit {
 
+// What a save commits: a DCP checkpoint (save_transaction.h), or a safetensors model (model_transaction.h).
+enum class SaveForm : std::uint8_t { kCheckpoint, kModel };
+
 // The identity of a save, and the save's number within the job.
 struct SaveIdentity {
   SaveId save_id;
   SaveId job_id;
   std::uint64_t save_number = 0;
-  std::uint64_t job_start = 0;  // as in the commit record; not part of a lease
+  std::uint64_t job_start = 0;            // as in the commit record; not part of a lease
+  SaveForm form = SaveForm::kCheckpoint;  // not part of a lease: the folder's name tells the form
 };
 
 inline constexpr std::string_view kFolderPrefix = ".cairn-";
-std::string folder_of(const SaveId& save_id);
-// The inverse of folder_of(); nullopt if `name` is not the name of a private folder.
-std::optional<SaveId> save_id_of_folder(std::string_view name);
+std::string folder_of(const SaveId& save_id, SaveForm form = SaveForm::kCheckpoint);
+inline std::string folder_of_save(const SaveIdentity& identity) { return folder_of(identity.save_id, identity.form); }
+// The inverse of folder_of(); nullopt if `name` is not the name of a private folder of a save of this form.
+std::optional<SaveId> save_id_of_folder(std::string_view name, SaveForm form = SaveForm::kCheckpoint);
+// The inverse of to_hex().
+std::optional<SaveId> save_id_of_hex(std::string_view digits);
 
 // The names of leases in a private folder: the coordinator's lease, which is also the lease of the whole save, and the
 // lease of a rank.

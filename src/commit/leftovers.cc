@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "commit/lease.h"
+#include "commit/model_files.h"
 #include "commit/save_transaction.h"
 #include "core/checksum.h"
 #include "format/dcp/metadata_decoder.h"
@@ -48,15 +49,6 @@ std::optional<std::vector<std::string>> names_in(const storage::Storage& storage
   auto decoded = dcp::decode_metadata(span);
   if (!decoded) return std::nullopt;
   return std::move(decoded->catalog.files);
-}
-
-std::vector<std::string> read_replaced_list(const storage::Storage& storage, std::string_view folder) {
-  std::vector<std::string> names;
-  auto text = storage::read_small(storage, std::string(folder) + std::string(kReplacedName), kReplacedBytesMax);
-  if (!text) return names;
-  std::istringstream lines(*text);
-  for (std::string line; std::getline(lines, line);) names.push_back(line);
-  return names;
 }
 
 // Whether `name` is `.metadata`, or the metadata of a rank that saved alone.
@@ -182,6 +174,10 @@ class Cleaner {
 
 bool belongs_to(const storage::Storage& storage, const std::string& name, const SaveId& save_id) {
   if (name.find(to_decimal(save_id)) != std::string::npos) return true;
+  if (name.ends_with(kModelSuffix)) {
+    const Result<ModelFileOrigin> origin = origin_of_model_file(storage, name);
+    return origin && origin->save_id == save_id;
+  }
   return save_in_trailer(storage, name) == save_id;
 }
 
@@ -203,6 +199,15 @@ Result<void> write_replaced_list(storage::Storage& storage, std::string_view fol
   }
   // No sync: losing the list in a power cut only leaves unneeded files behind.
   return storage.create_whole(std::string(folder) + std::string(kReplacedName), text, Durability::kBuffered);
+}
+
+std::vector<std::string> read_replaced_list(const storage::Storage& storage, std::string_view folder) {
+  std::vector<std::string> names;
+  auto text = storage::read_small(storage, std::string(folder) + std::string(kReplacedName), kReplacedBytesMax);
+  if (!text) return names;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) names.push_back(line);
+  return names;
 }
 
 std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,

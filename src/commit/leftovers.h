@@ -18,8 +18,8 @@ namespace cairn::commit {
 
 struct MetadataInPlace;
 
-// Whether the save wrote the data file, according to the file's name, or else the file's trailer. False if the file
-// cannot be read.
+// Whether the save wrote the data file, according to the file's name, or else the file's trailer or header. False if
+// the file cannot be read.
 bool belongs_to(const storage::Storage& storage, const std::string& name, const SaveId& save_id);
 
 // Without a commit record, the names of a checkpoint's files are only in the pickle, which must be decoded. A larger
@@ -36,6 +36,10 @@ std::vector<std::string> orphaned_files(const storage::Storage& storage, const s
 // finishes the removal from the list.
 Result<void> write_replaced_list(storage::Storage& storage, std::string_view folder,
                                  const std::vector<std::string>& names);
+
+// The list of a save's folder; empty if the folder has no list. The names are those that a killed process left behind:
+// unchecked.
+std::vector<std::string> read_replaced_list(const storage::Storage& storage, std::string_view folder);
 
 // Whether to remove leaked data files: files that no metadata names, and whose save has no private folder any more by
 // which a later save could recognise the save as dead. Without a lock of the directory leaked files are kept: the files

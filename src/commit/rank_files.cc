@@ -28,18 +28,18 @@ Result<std::string> RankFiles::private_name(const std::string& file_name) {
   if (!has_folder_) {
     Result<Lease> lease = Lease::take_with_folder(storage_, identity_);
     if (!lease && lease.error().error_number() != EEXIST) return std::move(lease).error();
-    if (!lease) CAIRN_TRY(storage_.join_folder(folder_of(identity_.save_id)));
+    if (!lease) CAIRN_TRY(storage_.join_folder(folder_of_save(identity_)));
     if (lease) lease_ = std::move(*lease);
     has_folder_ = true;
   }
-  return folder_of(identity_.save_id) + "/" + file_name;
+  return folder_of_save(identity_) + "/" + file_name;
 }
 
 Result<void> RankFiles::publish(const std::vector<std::string>& file_names, Durability durability) {
   for (const std::string& name : file_names) {  // (3)
     // Before the rename: a failed rename may still have given the file its name.
     published_.push_back(name);
-    CAIRN_TRY(storage_.publish(folder_of(identity_.save_id) + "/" + name, name));
+    CAIRN_TRY(storage_.publish(folder_of_save(identity_) + "/" + name, name));
   }
   if (durability == Durability::kDurable) CAIRN_TRY(storage_.sync());
   return {};
@@ -55,7 +55,7 @@ void RankFiles::remove_own_folder() {
   if (!lease_) return;
   lease_.reset();
   std::vector<std::string> ignored;  // the next save into the directory removes the rest
-  remove_private_folder(storage_, folder_of(identity_.save_id), ignored);
+  remove_private_folder(storage_, folder_of_save(identity_), ignored);
 }
 
 }  // namespace cairn::commit

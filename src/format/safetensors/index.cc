@@ -2,6 +2,7 @@
 
 #include "format/json/json_reader.h"
 #include "format/json/json_string.h"
+#include "format/safetensors/file_set.h"
 
 #include <cairn/seeded_hash.h>
 
@@ -33,6 +34,10 @@ Result<Index> read_index(std::string_view text) {
   while (true) {
     CAIRN_TRY_ASSIGN(const std::optional<std::string> name, reader.next_name());
     if (!name) break;
+    if (*name == kSaveIdName && index.save_id.empty()) {
+      CAIRN_TRY_ASSIGN(index.save_id, reader.read_string());
+      continue;
+    }
     if (*name != "weight_map") {
       CAIRN_TRY(reader.skip_value());
       continue;
@@ -48,6 +53,11 @@ Result<Index> read_index(std::string_view text) {
 
 Result<std::string> render_index(const Index& index, std::uint64_t tensor_bytes) {
   std::string out = "{\n  \"metadata\": {\n    \"total_size\": " + std::to_string(tensor_bytes) + "\n  },\n";
+  if (!index.save_id.empty()) {
+    out += "  \"" + std::string(kSaveIdName) + "\": ";
+    CAIRN_TRY(json::append_json_string(out, index.save_id));
+    out += ",\n";
+  }
   out += "  \"weight_map\": {";
   bool is_first = true;
   for (const auto& [name, file] : index.files) {

@@ -18,13 +18,15 @@ inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 struct Index {
   std::vector<std::pair<std::string, std::string>> files;  // by tensor, in the index's order: each tensor once
+  std::string save_id;  // of "cairn_save_id", a member of Cairn's own; empty if the index lacks the member
 };
 
-// Reads "weight_map" and skips all other members. kCorrupt for a text that is not JSON, lacks "weight_map", or names a
-// tensor twice.
+// Reads "weight_map" and "cairn_save_id" and skips all other members. kCorrupt for a text that is not JSON, lacks
+// "weight_map", or names a tensor twice.
 Result<Index> read_index(std::string_view text);
 
-// As Hugging Face's writers render it, with "metadata": {"total_size": `tensor_bytes`}.
+// As Hugging Face's writers render it, with "metadata": {"total_size": `tensor_bytes`}, and "cairn_save_id" if
+// `index.save_id` is not empty.
 Result<std::string> render_index(const Index& index, std::uint64_t tensor_bytes);
 
 }  // namespace cairn::safetensors

@@ -1,0 +1,60 @@
+#include "commit/model_files.h"
+
+#include <algorithm>
+
+#include "format/safetensors/header.h"
+#include "format/safetensors/sharding_info.h"
+
+namespace cairn::commit {
+namespace {
+
+constexpr std::size_t kNumberDigits = 5;
+
+std::string padded(std::uint32_t number) {
+  std::string text = std::to_string(number);
+  text.insert(0, kNumberDigits - std::min(kNumberDigits, text.size()), '0');
+  return text;
+}
+
+bool take(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+bool take_number(std::string_view& text) {
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  text.remove_prefix(digits);
+  return digits != 0;
+}
+
+}  // namespace
+
+std::string model_file_name(const SaveTicket& ticket, const ModelFileNumber& number) {
+  std::string name = number.shard ? "shard-" + padded(*number.shard) + "-" : std::string();
+  name += "model-" + padded(number.file) + "-of-" + padded(number.file_max);
+  if (!ticket.fresh) name += "-" + to_decimal(ticket.identity.save_id);
+  return name += kModelSuffix;
+}
+
+bool is_model_file_name(std::string_view name) {
+  if (name == kSingleModelName) return true;
+  if (take(name, "shard-") && !(take_number(name) && take(name, "-"))) return false;
+  if (!(take(name, "model-") && take_number(name) && take(name, "-of-") && take_number(name))) return false;
+  if (take(name, "-") && !take_number(name)) return false;
+  return name == kModelSuffix;
+}
+
+Result<ModelFileOrigin> origin_of_model_file(const storage::Storage& storage, const std::string& name) {
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::ReadableFile> file, storage.open(name, false));
+  CAIRN_TRY_ASSIGN(const safetensors::Header header, safetensors::read_header(*file));
+  ModelFileOrigin origin;
+  for (const auto& [key, value] : header.metadata) {
+    if (key == safetensors::kSaveIdName) origin.save_id = save_id_of_hex(value);
+    if (key == safetensors::kFileSetName) origin.set = safetensors::read_file_set(value);
+    if (key == safetensors::kShardingInfoName) origin.has_shards = true;
+  }
+  return origin;
+}
+
+}  // namespace cairn::commit
