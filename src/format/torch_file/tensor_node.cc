@@ -35,6 +35,11 @@ std::optional<Arguments> arguments_of(const Graph& graph, Node call) {
   return arguments;
 }
 
+// A state or items set on the result would change the tensor that the call makes.
+bool is_changed_later(const Graph& graph, Node call) {
+  return graph.state(call).is_set() || graph.items(call).is_set();
+}
+
 Result<Extents> read_extents(const Graph& graph, Node node) {
   if (!graph.is(node, Kind::kTuple) && !graph.is(node, Kind::kList))
     return damaged("a tensor whose size is not a tuple");
@@ -149,6 +154,7 @@ Result<std::optional<TensorNode>> read_tensor_node(const Graph& graph, Node node
   if (!v3 && !graph.makes(node, kUtils, "_rebuild_tensor_v2") && !graph.makes(node, kUtils, "_rebuild_tensor")) {
     return std::optional<TensorNode>();
   }
+  if (is_changed_later(graph, node)) return std::optional<TensorNode>();
   const std::optional<Arguments> arguments = arguments_of(graph, node);
   const std::size_t required = v3 ? 7 : 4;
   if (!arguments || arguments->count < required) return damaged("a tensor with too few or too many arguments");
@@ -171,7 +177,7 @@ Result<std::optional<TensorNode>> read_tensor_node(const Graph& graph, Node node
 }
 
 std::optional<ParameterNode> read_parameter_node(const Graph& graph, Node node) {
-  if (!graph.makes(node, kUtils, "_rebuild_parameter")) return std::nullopt;
+  if (!graph.makes(node, kUtils, "_rebuild_parameter") || is_changed_later(graph, node)) return std::nullopt;
   const std::optional<Arguments> arguments = arguments_of(graph, node);
   if (!arguments || arguments->count < 2) return std::nullopt;
   return ParameterNode{arguments->nodes[0], read_bool(graph, arguments->nodes[1])};

@@ -29,7 +29,8 @@ struct TensorNode {
   std::uint64_t element_bytes() const { return item_bytes(dtype); }
 };
 
-// Nullopt if `node` is not a call that makes a plain strided tensor (torch._utils._rebuild_tensor, _v2 or _v3).
+// Nullopt if `node` is not a call that makes a plain strided tensor (torch._utils._rebuild_tensor, _v2 or _v3), and if
+// the pickle sets a state or items on the tensor: torch applies a state to the tensor, and may replace its elements.
 // kCorrupt if the call's arguments are invalid: impossible sizes, or a window that does not lie in its storage.
 Result<std::optional<TensorNode>> read_tensor_node(const pickle::Graph& graph, pickle::Node node);
 

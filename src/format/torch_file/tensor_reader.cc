@@ -53,7 +53,9 @@ std::string describe(const Graph& graph, Node node) {
   if (!made) return "a value that is not a tensor";
   const Node callable = graph.callable(node);
   if (!graph.is(callable, Kind::kGlobal)) return "the result of an unknown call";
-  return std::string(graph.module(callable)) + "." + std::string(graph.name(callable));
+  const std::string name = std::string(graph.module(callable)) + "." + std::string(graph.name(callable));
+  const bool has_state = graph.state(node).is_set() || graph.items(node).is_set();
+  return has_state ? name + " with a state" : name;
 }
 
 Result<TensorNode> read_root(const Graph& graph) {
@@ -62,7 +64,6 @@ Result<TensorNode> read_root(const Graph& graph) {
   if (parameter) root = parameter->tensor;
   CAIRN_TRY_ASSIGN(std::optional<TensorNode> tensor, read_tensor_node(graph, root));
   if (!tensor) return not_plain(describe(graph, root));
-  if (graph.state(root).is_set() || graph.items(root).is_set()) return not_plain("a tensor with a state");
   if (is_quantized(tensor->dtype)) return not_plain("a quantised tensor");
   if (parameter) tensor->requires_grad = parameter->requires_grad;
   return std::move(*tensor);

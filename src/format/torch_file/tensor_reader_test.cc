@@ -76,6 +76,28 @@ TEST(TensorReader, ReadsFlags) {
   EXPECT_FALSE(read(golden("stock_without_crcs.pt")).value().crc);
 }
 
+// `archive`, whose pickle ends with a call, with an empty dict as the state of the call's result. The CRC of the pickle
+// becomes 0, "not computed".
+std::string with_a_state(std::string archive) {
+  const std::uint64_t directory = zip::read_directory(MemorySource(std::as_bytes(std::span(archive)))).value().offset;
+  archive.replace(directory + 16, 4, 4, '\0');
+  for (std::size_t i = 0; i + 4 <= directory; ++i) {
+    const bool is_end = archive[i] == 'R' && archive[i + 1] == 'q' && archive[i + 3] == '.';
+    if (is_end) return archive.replace(i + 1, 2, "}b");  // the store into the memo gives way to the state
+  }
+  ADD_FAILURE() << "the pickle does not end with a call";
+  return archive;
+}
+
+TEST(TensorReader, RefusesAStateThatChangesTheTensor) {
+  for (const char* file : {"stock_float32_2d.pt", "stock_parameter.pt"}) {
+    const auto record = read(with_a_state(golden(file)));
+    ASSERT_FALSE(record) << file;
+    EXPECT_EQ(record.error().code(), ErrorCode::kUnsupported);
+    EXPECT_TRUE(record.error().actual()->ends_with(" with a state")) << *record.error().actual();
+  }
+}
+
 TEST(TensorReader, NamesObjectsOtherThanPlainTensors) {
   const auto refusal = [](const char* file) {
     const auto record = read(golden(file));

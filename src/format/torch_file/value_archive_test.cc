@@ -141,6 +141,28 @@ TEST(ValueArchive, ATensorWithoutAnArrayFormIsAnObject) {
   EXPECT_NE(first_unknown_class(decode(golden("stock_object.pt")).value()), "");
 }
 
+// `archive`, whose pickle ends with a call, with an empty dict as the state of the call's result. The CRC of the pickle
+// becomes 0, "not computed".
+std::string with_a_state(std::string archive) {
+  const std::uint64_t directory = zip::read_directory(MemorySource(std::as_bytes(std::span(archive)))).value().offset;
+  archive.replace(directory + 16, 4, 4, '\0');
+  for (std::size_t i = 0; i + 4 <= directory; ++i) {
+    const bool is_end = archive[i] == 'R' && archive[i + 1] == 'q' && archive[i + 3] == '.';
+    if (is_end) return archive.replace(i + 1, 2, "}b");  // the store into the memo gives way to the state
+  }
+  ADD_FAILURE() << "the pickle does not end with a call";
+  return archive;
+}
+
+// A state of torch's may replace the elements of the tensor.
+TEST(ValueArchive, ATensorWithAStateIsAnObject) {
+  const Value value = decode(with_a_state(golden("stock_float32_2d.pt"))).value();
+  const Object* object = value.object();
+  ASSERT_NE(object, nullptr);
+  EXPECT_EQ(object->qualified_name(), "torch._utils._rebuild_tensor_v2");
+  EXPECT_EQ(object->state, Value(Dict()));
+}
+
 TEST(ValueArchive, NoticesADamagedRecord) {
   std::string archive = golden("stock_float32_2d.pt");
   archive[704] ^= 1;

@@ -30,9 +30,10 @@ constexpr std::uint16_t kDescriptorFlag = 8;
 constexpr std::uint32_t kSee64 = 0xFFFFFFFF;
 constexpr std::uint16_t kSee64Short = 0xFFFF;
 
-// The end record is searched only within the archive's last 4 KiB: an archive with a longer comment is refused.
-// torch.save and Cairn write no comment.
+// The end record is first searched within the archive's last 4 KiB: torch.save and Cairn write no comment.
 constexpr std::uint64_t kTailBytes = 4096;
+// An end record with the longest comment, which has 2^16 - 1 bytes.
+constexpr std::uint64_t kLongTailBytes = kEndBytes + 0xFFFF;
 // Far above any archive that torch can read in reasonable time: a false size cannot fill the memory.
 constexpr std::uint64_t kDirectoryBytesMax = 256 << 20;
 // Up to this number, a scan of all entries is faster than a sorted index.
@@ -45,19 +46,20 @@ std::uint64_t u64(const std::byte* from) { return load_little_endian<std::uint64
 Error not_a_zip(const char* reason) { return Error(ErrorCode::kUnsupported, reason); }
 Error damaged(const char* what, std::uint64_t offset) { return Error(ErrorCode::kCorrupt, what).offset(offset); }
 
-// The last bytes of the archive, read once. The tail usually contains all end records and the directory.
+// The last bytes of the archive, read once; read a second time for an archive with a long comment. The tail usually
+// contains all end records and the directory.
 class Tail {
  public:
   explicit Tail(const ByteSource& archive) : archive_(archive) {}
 
-  Result<void> read() {
-    bytes_ = std::min<std::uint64_t>(archive_.size(), kTailBytes);
-    begin_ = archive_.size() - bytes_;
-    return archive_.read_at(begin_, std::span(buffer_).first(bytes_));
+  Result<void> read() { return read_into(short_buffer_); }
+  Result<void> read_long() {
+    long_buffer_.resize(kLongTailBytes);
+    return read_into(long_buffer_);
   }
 
   std::uint64_t begin() const { return begin_; }
-  const std::byte* at(std::uint64_t offset) const { return buffer_.data() + (offset - begin_); }
+  const std::byte* at(std::uint64_t offset) const { return bytes_.data() + (offset - begin_); }
   bool holds(std::uint64_t offset) const { return offset >= begin_; }
 
   // The caller has checked that the range lies inside the archive.
@@ -68,10 +70,18 @@ class Tail {
   }
 
  private:
+  Result<void> read_into(std::span<std::byte> buffer) {
+    const std::span<std::byte> tail = buffer.first(std::min<std::uint64_t>(archive_.size(), buffer.size()));
+    begin_ = archive_.size() - tail.size();
+    bytes_ = tail;
+    return archive_.read_at(begin_, tail);
+  }
+
   const ByteSource& archive_;
   std::uint64_t begin_ = 0;
-  std::size_t bytes_ = 0;
-  std::array<std::byte, kTailBytes> buffer_;
+  std::span<const std::byte> bytes_;  // in one of the buffers
+  std::array<std::byte, kTailBytes> short_buffer_;
+  std::vector<std::byte> long_buffer_;
 };
 
 // The place of the directory according to the end records.
@@ -129,8 +139,12 @@ Result<void> read_zip64_end(const Tail& tail, Bounds& bounds) {
   return {};
 }
 
-Result<Bounds> read_bounds(const Tail& tail, std::uint64_t archive_bytes) {
-  const std::optional<std::uint64_t> end = find_end(tail, archive_bytes);
+Result<Bounds> read_bounds(Tail& tail, std::uint64_t archive_bytes) {
+  std::optional<std::uint64_t> end = find_end(tail, archive_bytes);
+  if (!end && archive_bytes > kTailBytes) {
+    CAIRN_TRY(tail.read_long());
+    end = find_end(tail, archive_bytes);
+  }
   if (!end) return not_a_zip("no zip archive: it has no end record");
   std::array<std::byte, kEndBytes> record;
   CAIRN_TRY(tail.copy(*end, record));

@@ -49,8 +49,8 @@ struct Directory {
   std::vector<std::uint32_t> by_name_;  // indices of entries; empty if there are few entries
 };
 
-// Reads the directory with a single read of the archive's end, or with two reads if the directory is larger than a few
-// KiB.
+// Reads the directory with a single read of the archive's end. Takes another read if the directory is larger than a few
+// KiB, and another if the archive ends with a comment of more than 4 KiB.
 Result<Directory> read_directory(const ByteSource& archive);
 
 // The offset of the entry's bytes, from the entry's local header, which is checked against the directory. Fails with

@@ -74,8 +74,18 @@ TEST(Directory, IsFoundBeforeAComment) {
   archive[archive.size() - 2] = 100;
   archive += std::string(100, '?');
   EXPECT_EQ(read_directory(MemorySource(bytes_of(archive))).value().entries.size(), 3u);
-  archive += std::string(4096, '?');
-  EXPECT_EQ(code_of(archive), ErrorCode::kUnsupported);
+}
+
+TEST(Directory, IsFoundBeforeTheLongestComment) {
+  std::string archive = make_archive(kThreeRecords);
+  archive.replace(archive.size() - 2, 2, "\xFF\xFF");
+  archive += std::string(0xFFFF, '?');
+  const MemorySource source(bytes_of(archive));
+  const Directory directory = read_directory(source).value();
+  ASSERT_EQ(directory.entries.size(), 3u);
+  EXPECT_EQ(archive.substr(payload_offset(source, directory.entries[0]).value(), 7), "pickled");
+  archive += '?';
+  EXPECT_EQ(code_of(archive), ErrorCode::kUnsupported) << "no comment is longer";
 }
 
 TEST(Directory, LargerThanTheTailIsReadWhole) {
