@@ -48,16 +48,19 @@ std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& stor
 
 }  // namespace
 
-std::vector<Error> RankRendezvous::failures() const {
-  std::vector<Error> failures;
+RankRendezvous::Reports RankRendezvous::reports() const {
+  Reports reports;
   auto seen = marks_.look();
   if (seen) {
-    for (auto& [rank, failure] : seen->failures) failures.push_back(std::move(failure));
+    reports.leases = std::move(seen->leases);
+    for (auto& [rank, failure] : seen->failures) reports.failures.push_back(std::move(failure));
   } else if (seen.error().code() == ErrorCode::kUnsafe) {
-    failures.push_back(std::move(seen).error());  // the folder was replaced: no further report can be read
+    reports.failures.push_back(std::move(seen).error());  // the folder was replaced: no further report can be read
   }
-  return failures;
+  return reports;
 }
+
+std::vector<Error> RankRendezvous::failures() const { return reports().failures; }
 
 Result<std::unordered_set<std::string>> RankRendezvous::names_in_directory() const {
   // Network file systems cache missing names; a new listing refreshes the cache.
@@ -68,7 +71,7 @@ Result<std::unordered_set<std::string>> RankRendezvous::names_in_directory() con
 }
 
 Result<void> RankRendezvous::take_files(Rank& rank, const std::unordered_set<std::string>& names) const {
-  while (!rank.is_complete()) {
+  while (rank.files.size() < rank.expected->size()) {
     const std::string& next = (*rank.expected)[rank.files.size()];
     if (!names.contains(next)) return {};
     std::optional<Error> problem;
@@ -136,9 +139,14 @@ Result<std::vector<RankRendezvous::Files>> RankRendezvous::wait_for_files(
   }
   Backoff backoff;
   for (Clock::time_point life_at = start;;) {
-    if (std::vector<Error> said = failures(); !said.empty()) return Error::of_ranks(std::move(said));
+    Reports said = reports();
+    if (!said.failures.empty()) return Error::of_ranks(std::move(said.failures));
     CAIRN_TRY_ASSIGN(const std::unordered_set<std::string> names, names_in_directory());
-    for (Rank& rank : ranks) CAIRN_TRY(take_files(rank, names));
+    for (Rank& rank : ranks) {
+      // For a rank with files, a listed lease decides nothing: a network file system may not open the lease yet.
+      if (rank.expected->empty() && said.leases.contains(rank.number)) rank.entered = true;
+      CAIRN_TRY(take_files(rank, names));
+    }
     if (std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.is_complete(); })) break;
     if (Clock::now() >= life_at) {
       CAIRN_TRY(check_losses(ranks, start));

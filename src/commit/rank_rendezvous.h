@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -35,10 +36,10 @@ class RankRendezvous {
   // reports was replaced.
   std::vector<Error> failures() const;
 
-  // Step 5: waits until the files of all ranks are in place, and returns the files' entries for the commit record.
-  // `expected`, the files' names, and the result are by rank; the result has no files for `mine`, the caller's rank.
-  // Fails with Error::of_ranks() as soon as a rank has failed or is lost, and with kCancelled once `interrupted`
-  // returns true.
+  // Step 5: waits until the files of all ranks are in place and every rank without files has entered. Returns the
+  // files' entries for the commit record. `expected`, the files' names, and the result are by rank; the result has no
+  // files for `mine`, the caller's rank. Fails with Error::of_ranks() as soon as a rank has failed or is lost, and with
+  // kCancelled once `interrupted` returns true.
   Result<std::vector<Files>> wait_for_files(const std::vector<std::vector<std::string>>& expected, std::uint32_t mine,
                                             const std::function<bool()>& interrupted);
 
@@ -54,14 +55,20 @@ class RankRendezvous {
     std::uint32_t number;
     const std::vector<std::string>* expected;  // the files' names
     LeaseWatch lease;
-    bool entered = false;
+    bool entered = false;          // the rank's lease was seen
     Files files = {};              // the files in place, in order
     Clock::time_point next_since;  // when the next file was first seen in an unfinished state
     bool next_seen = false;
 
-    bool is_complete() const { return files.size() == expected->size(); }
+    // A rank without files agrees to the commit by its lease.
+    bool is_complete() const { return files.size() == expected->size() && (entered || !expected->empty()); }
   };
 
+  struct Reports {
+    std::vector<Error> failures;  // as failures()
+    std::set<std::uint32_t> leases;
+  };
+  Reports reports() const;
   Result<std::unordered_set<std::string>> names_in_directory() const;
   // Takes the files in place. Fails if a file remains wrong for longer than deadlines.progress.
   Result<void> take_files(Rank& rank, const std::unordered_set<std::string>& names) const;

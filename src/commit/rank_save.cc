@@ -3,13 +3,15 @@
 // 1. Claim. The coordinator's writer makes the folder with its lease (step 1 of save_transaction.cc). The trainers send
 //    the ticket to the other ranks while planning.
 // 2. Enter. Every other rank leaves `lease-<rank>` in the folder. Only the coordinator makes the folder: a rank without
-//    the folder has been given up, or sees a different directory.
+//    the folder has been given up, or sees a different directory. A rank without files agrees to the commit by its
+//    lease: from here on the rank withdraws nothing by itself.
 // 3. Write. Every rank writes its files in the folder, and syncs the files.
 // 4. Publish. The rank renames its files to their final names. The final names are the rank's report of success. A rank
 //    that fails before leaves `failed-<rank>` with the reason. From here on the rank waits, and withdraws nothing by
 //    itself: the coordinator may commit.
 // 5. Meet. The coordinator waits until the files of all ranks are in place, with this save's id, and reads the files'
-//    sizes and trailer checksums: a file has its final name only when the file is complete. The coordinator stops
+//    sizes and trailer checksums: a file has its final name only when the file is complete. The coordinator also waits
+//    for the lease of each rank without files: a later rank would not find the folder any more. The coordinator stops
 //    waiting when a rank has left `failed-<rank>`, is dead, or is silent.
 // 6. Commit (steps 4 to 7 of save_transaction.cc), once no earlier save is in flight, and if no rank has failed
 //    meanwhile.
@@ -82,12 +84,13 @@ std::unique_ptr<RankSave> RankSave::join(std::unique_ptr<storage::Storage> stora
   return std::unique_ptr<RankSave>(new RankSave(std::move(impl)));
 }
 
-Result<void> RankSave::enter(const RankPlace& place) {
+Result<void> RankSave::enter(const RankPlace& place, const EnterOptions& options) {
   if (impl_->entered) return {};
   assert(impl_->coordinator.has_value() == place.is_coordinator());
   impl_->member.place = place;
+  impl_->member.fence = options.fence;
   if (impl_->follower) {
-    if (auto taken = impl_->follower->take_lease(); !taken) {  // (2)
+    if (auto taken = impl_->follower->take_lease(options.has_files); !taken) {  // (2)
       // A folder of another user is not the coordinator's folder: no rank would read the mark.
       if (taken.error().code() != ErrorCode::kUnsafe)
         (void)impl_->member.marks.write_failure(place.rank, taken.error());

@@ -22,6 +22,12 @@
 
 namespace cairn::commit {
 
+struct EnterOptions {
+  // Whether finish() will get files. A rank without files passes the decisive step of `fence` here, before the lease.
+  bool has_files = true;
+  SaveFence* fence = nullptr;  // as RankSaveOptions::fence
+};
+
 class RankSave {
  public:
   using Operations = SaveMember::Operations;
@@ -42,7 +48,7 @@ class RankSave {
 
   // Step 2: takes the rank's lease before the rank's bytes are staged. From now on the other ranks can tell whether
   // this rank lives. A second call has no effect.
-  Result<void> enter(const RankPlace& place);
+  Result<void> enter(const RankPlace& place, const EnterOptions& options = {});
 
   // Steps 3 to 7, once the bytes are staged. Writes `files`: `name` is a file's final name, and finish() makes the
   // private names. Returns once the checkpoint is committed and, if durable, synced, or with the reason why not.

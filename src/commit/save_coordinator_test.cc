@@ -50,6 +50,14 @@ class ACoordinator : public testing::Test {
   Result<RankSaveReport> lead(const std::function<Result<void>()>& may_commit = {}) {
     return coordinator_->lead(bytes_->files(), request_, options_, may_commit);
   }
+  // Rank 1 has a lease, and removes the lease once it has read the decision, as a follower does.
+  std::jthread entered_rank() {
+    EXPECT_TRUE(Lease::take_as_rank(disk_, identity_, 1));  // the file stays
+    return std::jthread([this](const std::stop_token& stop) {
+      while (!stop.stop_requested() && !member_.marks.find_decision()) std::this_thread::yield();
+      EXPECT_TRUE(disk_.remove(member_.marks.path_of(rank_lease_name(1))));
+    });
+  }
   bool has_made(std::string_view mark) const {
     const std::string path = member_.marks.path_of(mark);
     return std::find(made_.begin(), made_.end(), path) != made_.end();
@@ -179,21 +187,33 @@ TEST_F(ACoordinator, LeavesNoFileAfterGivingUp) {
   expect_nothing();
 }
 
+TEST_F(ACoordinator, WaitsForTheLeaseOfARankWithoutFiles) {
+  claim(2);
+  request_.files[1].clear();
+  options_.write.interrupted = [this] { return member_.progress.phase == SavePhase::kWaiting; };
+  const auto report = lead();
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), ErrorCode::kCancelled);
+  expect_nothing();
+}
+
+TEST_F(ACoordinator, CommitsWithTheLeaseOfARankWithoutFiles) {
+  claim(2);
+  request_.files[1].clear();
+  const std::jthread rank = entered_rank();
+  const auto report = lead();
+  ASSERT_TRUE(report) << report.error().what();
+  EXPECT_EQ(checkpoint_in(disk_), 4);
+  EXPECT_TRUE(has_made(SaveMarks::kCommitted));
+}
+
 TEST_F(ACoordinator, ReportsTheReasonForGivingUpToAnEnteredRank) {
   claim(2);
   ASSERT_TRUE(member_.marks.write_failure(1, Error(ErrorCode::kNoSpace, "the disk is full")));
   {
-    const auto lease = Lease::take_as_rank(disk_, identity_, 1);
-    ASSERT_TRUE(lease);
+    const std::jthread rank = entered_rank();
+    coordinator_->give_up_all(Error(ErrorCode::kInvalidArgument, "no plan today"));
   }
-  std::jthread rank([this](const std::stop_token& stop) {
-    // As a follower does: it reads the reason, then it takes its lease away.
-    while (!stop.stop_requested() && !member_.marks.find_decision()) std::this_thread::yield();
-    EXPECT_TRUE(disk_.remove(member_.marks.path_of(rank_lease_name(1))));
-  });
-  coordinator_->give_up_all(Error(ErrorCode::kInvalidArgument, "no plan today"));
-  rank.request_stop();
-  rank.join();
   EXPECT_TRUE(has_made(SaveMarks::kFailed));
   expect_nothing();
 }

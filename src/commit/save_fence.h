@@ -17,8 +17,8 @@ namespace cairn::commit {
 class SaveFence {
  public:
   // Called right before the decisive step. The coordinator's decisive step is the rename of `.metadata`. The decisive
-  // step of the remaining ranks is the publishing of files. After the publishing the coordinator may commit at any
-  // time. kCancelled: the save was given up, and must stop.
+  // step of the remaining ranks is the publishing of files, or the lease of a rank without files. After that step the
+  // coordinator may commit at any time. kCancelled: the save was given up, and must stop.
   Result<void> begin_decisive_step() {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kGivenUp) {

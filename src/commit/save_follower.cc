@@ -22,7 +22,14 @@ constexpr std::chrono::seconds kFolderVisibleAfterMax{3};
 }  // namespace
 
 // Step 2.
-Result<void> SaveFollower::take_lease() {
+Result<void> SaveFollower::take_lease(bool has_files) {
+  // A rank that was given up must not agree: the coordinator could commit a save that this rank has reported as failed.
+  if (!has_files && member_.fence != nullptr) {
+    if (Result<void> begun = member_.fence->begin_decisive_step(); !begun) {
+      CAIRN_TRY(member_.storage->join_folder(member_.marks.folder()));  // the caller reports the failure in the folder
+      return std::move(begun).error().rank(member_.place.rank);
+    }
+  }
   const Clock::time_point start = Clock::now();
   for (Backoff backoff;; backoff.pause()) {
     Result<Lease> taken =
@@ -45,14 +52,6 @@ Result<void> SaveFollower::take_lease() {
 }
 
 Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> images, const RankSaveOptions& options) {
-  // A rank without files agrees to the commit by its lease. A rank that was given up disagrees: without the mark the
-  // coordinator could commit a save that this rank has reported as failed.
-  if (images.empty() && member_.fence != nullptr) {
-    if (Result<void> begun = member_.fence->begin_decisive_step(); !begun) {
-      give_up(begun.error());
-      return member_.of_this_rank(std::move(begun).error());
-    }
-  }
   DecisionWatch watch(*member_.storage, member_.marks,
                       {member_.ticket.identity.save_id, member_.place.coordinator, options.write.durability},
                       options.deadlines);

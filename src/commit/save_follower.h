@@ -19,8 +19,8 @@ class SaveFollower {
   // `member` must outlive the follower.
   explicit SaveFollower(SaveMember& member) : member_(member) {}
 
-  // Step 2.
-  Result<void> take_lease();
+  // Step 2. A rank without files agrees to the commit by its lease; kCancelled if the rank was given up before.
+  Result<void> take_lease(bool has_files);
   // Steps 3, 4 and 7.
   Result<RankSaveReport> follow(std::vector<data_file::ImageFile> images, const RankSaveOptions& options);
   // Replaces follow(): reports the reason to the other ranks. No effect without a lease.

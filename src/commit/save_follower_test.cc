@@ -22,7 +22,7 @@ class AFollower : public testing::Test {
     claim_->keep_folder();
     member_.place = {1, 2, 0};
     options_.write.thread_count = 1;
-    EXPECT_TRUE(follower_.take_lease());
+    EXPECT_TRUE(follower_.take_lease(true));
   }
 
   bool holds(const std::string& name) const { return disk_.open(name, false).has_value(); }
@@ -99,19 +99,6 @@ TEST_F(AFollower, FailsTheSaveIfInterruptedWhileWaiting) {
   EXPECT_FALSE(has_lease());
 }
 
-// The coordinator would otherwise wait for this rank, and commit a save that this rank has reported as failed.
-TEST_F(AFollower, WithoutFilesReportsTheAbandonedSave) {
-  SaveFence fence;
-  EXPECT_EQ(fence.give_up(), SaveFence::GivenUp::kForGood);
-  member_.fence = &fence;
-  const auto report = follower_.follow({}, options_);
-  ASSERT_FALSE(report);
-  EXPECT_EQ(report.error().code(), ErrorCode::kCancelled);
-  EXPECT_EQ(report.error().rank(), 1u);
-  EXPECT_TRUE(failures().contains(1));
-  EXPECT_FALSE(has_lease());
-}
-
 TEST_F(AFollower, GivesUpWithItsReason) {
   follower_.give_up(Error(ErrorCode::kInvalidArgument, "no bytes today"));
   ASSERT_TRUE(failures().contains(1));
@@ -124,6 +111,34 @@ TEST_F(AFollower, ReportsNothingBeforeItsEntry) {
   late.place = {0, 2, 1};
   SaveFollower(late).give_up(Error(ErrorCode::kInvalidArgument, "no bytes today"));
   EXPECT_TRUE(failures().empty());
+}
+
+// The coordinator commits once it sees the lease of a rank without files.
+TEST(RankWithoutFiles, DecidesByTheLease) {
+  for (const bool has_files : {false, true}) {
+    ModelStorage disk;
+    const auto claim = SaveTransaction::claim(disk, save_number(4)).value();
+    claim->keep_folder();
+    const auto save = RankSave::join(ModelStorage::view_of(disk), claim->ticket());
+    SaveFence fence;
+    ASSERT_TRUE(save->enter({1, 2, 0}, {.has_files = has_files, .fence = &fence}));
+    EXPECT_EQ(fence.give_up(), has_files ? SaveFence::GivenUp::kForGood : SaveFence::GivenUp::kUnknown);
+  }
+}
+
+TEST(RankWithoutFiles, AfterGivingUpReportsAFailureAndTakesNoLease) {
+  ModelStorage disk;
+  const auto claim = SaveTransaction::claim(disk, save_number(4)).value();
+  claim->keep_folder();
+  const auto late = RankSave::join(ModelStorage::view_of(disk), claim->ticket());
+  SaveFence fence;
+  EXPECT_EQ(fence.give_up(), SaveFence::GivenUp::kForGood);
+  const auto entered = late->enter({1, 2, 0}, {.has_files = false, .fence = &fence});
+  ASSERT_FALSE(entered);
+  EXPECT_EQ(entered.error().code(), ErrorCode::kCancelled);
+  const auto seen = SaveMarks(disk, claim->ticket().identity.save_id).look().value();
+  EXPECT_TRUE(seen.failures.contains(1));
+  EXPECT_FALSE(seen.leases.contains(1));
 }
 
 }  // namespace

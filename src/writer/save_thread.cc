@@ -331,7 +331,7 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
     const std::lock_guard lock(mutex_);
     place_ = {request.directory, request.ticket.identity.save_id, request.place, request.umask};
   }
-  CAIRN_TRY(rank_save_->enter(request.place));
+  CAIRN_TRY(rank_save_->enter(request.place, {.has_files = !request.names.empty(), .fence = &fence_}));
   // The writer writes whole pages.
   const std::span<std::byte> arena = request.arena->bytes();
   const std::span<std::byte> pages = arena.first(align_down(arena.size(), os::kPageBytes));
