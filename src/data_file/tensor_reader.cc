@@ -17,7 +17,6 @@ namespace {
 
 // Bytes are read and checked in steps of this size: the check then finds the bytes in the processor's cache.
 constexpr std::uint64_t kCachedStepBytes = 4 * kChecksumBlockBytes;
-constexpr std::uint64_t kBufferBytes = kBatchBytesMax + kFetchMarginBytes;
 
 Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std::uint32_t expected,
                        std::uint32_t actual) {
@@ -30,22 +29,25 @@ Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std:
 }
 
 // Checks the bytes read from a record: each block against the block's checksum, or the whole record against the
-// record's checksum at the end.
+// record's checksum at the end. With a tally, a record that is not read whole is left to the tally.
 class RecordCheck {
  public:
   // `bytes_scheduled`: of the record's bytes, those that the pieces of the read fetch.
-  RecordCheck(const TensorRead& read, Verify verify, std::uint64_t bytes_scheduled) : read_(&read) {
+  RecordCheck(const TensorRead& read, const ReadOptions& options, std::uint64_t bytes_scheduled) : read_(&read) {
     const StoredTensor& stored = read.stored();
-    if (verify == Verify::kNone) return;
+    if (options.verify == Verify::kNone) return;
     by_block_ = !stored.block_crcs.empty();
     whole_ = !by_block_ && stored.record_crc && bytes_scheduled == stored.record_bytes;
+    if (!by_block_ && !whole_ && stored.record_crc) tally_ = options.tally;
     if (whole_) seen_.resize(checksum_block_count(stored.record_bytes), 0);
   }
 
-  bool wanted() const { return by_block_ || whole_; }
+  bool wanted() const { return by_block_ || whole_ || tally_ != nullptr; }
 
-  // Reports the CRC of the block at offset `begin` of the record. Each block is reported once, by one thread.
-  Result<void> report(std::uint64_t begin, std::uint32_t crc) {
+  // Reports the CRC of `length` bytes at offset `begin` of the record: a block, unless the tally checks the record.
+  // Each byte is reported once, by one thread.
+  Result<void> report(std::uint64_t begin, std::uint64_t length, std::uint32_t crc) {
+    if (tally_ != nullptr) return tally_->add(read_->file(), read_->key(), read_->stored(), {begin, length, crc});
     const std::uint64_t block = begin / kChecksumBlockBytes;
     if (whole_) seen_[block] = crc;
     if (!by_block_) return {};
@@ -66,6 +68,7 @@ class RecordCheck {
   const TensorRead* read_;
   bool by_block_ = false;
   bool whole_ = false;
+  RecordTally* tally_ = nullptr;
   std::vector<std::uint32_t> seen_;
 };
 
@@ -86,13 +89,18 @@ class BatchReader {
     std::vector<std::uint64_t> bytes_scheduled(reads.size());
     for (const ReadPiece& piece : schedule_.pieces) bytes_scheduled[piece.read] += piece.end - piece.begin;
     checks_.reserve(reads.size());
-    for (std::size_t i = 0; i < reads.size(); ++i) checks_.emplace_back(reads[i], options.verify, bytes_scheduled[i]);
+    for (std::size_t i = 0; i < reads.size(); ++i) checks_.emplace_back(reads[i], options, bytes_scheduled[i]);
   }
 
   std::size_t batch_count() const { return schedule_.batches.size(); }
 
   Result<void> work(os::StopFlag& stop) {
-    os::PageBuffer buffer(kBufferBytes);
+    if (options_.buffer != nullptr) return work(stop, *options_.buffer);
+    os::PageBuffer buffer(kReadBufferBytes);
+    return work(stop, buffer);
+  }
+
+  Result<void> work(os::StopFlag& stop, os::PageBuffer& buffer) {
     while (!stop.is_set()) {
       const std::size_t next = next_batch_.fetch_add(1);
       if (next >= schedule_.batches.size()) break;
@@ -151,7 +159,7 @@ class BatchReader {
     if (!record.wanted()) return {};
     for (std::uint64_t done = 0; done < bytes.size(); done += kChecksumBlockBytes) {
       const auto block = bytes.subspan(done, std::min<std::uint64_t>(kChecksumBlockBytes, bytes.size() - done));
-      CAIRN_TRY(record.report(piece.begin + done, crc32(block)));
+      CAIRN_TRY(record.report(piece.begin + done, block.size(), crc32(block)));
     }
     return {};
   }
@@ -179,7 +187,7 @@ class BatchReader {
         continue;
       }
       const std::uint32_t crc = copy_with_crc32(target.subspan(done, length), bytes.subspan(done, length));
-      CAIRN_TRY(record.report(piece.begin + done, crc));
+      CAIRN_TRY(record.report(piece.begin + done, length, crc));
     }
     return {};
   }

@@ -9,7 +9,10 @@
 #include <functional>
 #include <vector>
 
+#include "data_file/range_fetch.h"
 #include "data_file/read_pieces.h"
+#include "data_file/record_tally.h"
+#include "os/page_buffer.h"
 
 namespace cairn::data_file {
 
@@ -18,7 +21,14 @@ struct ReadOptions {
   std::size_t thread_count = 4;
   bool direct_io = true;
   std::function<bool()> interrupted = {};
+  // If set: gets the CRC of each piece of a record that has only a checksum of the whole and is not read whole. For
+  // reads that stream; with Verify::kNeeded.
+  RecordTally* tally = nullptr;
+  // If set: used instead of a buffer of the call's own; at least kReadBufferBytes. With one thread and without
+  // `interrupted`.
+  os::PageBuffer* buffer = nullptr;
 };
+inline constexpr std::uint64_t kReadBufferBytes = kBatchBytesMax + kFetchMarginBytes;
 
 struct ReadCounts {
   std::uint64_t bytes_needed = 0;

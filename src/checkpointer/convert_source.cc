@@ -1,0 +1,154 @@
+#include "checkpointer/convert_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "checkpointer/chunk_read.h"
+#include "checkpointer/record_checks.h"
+#include "core/checked.h"
+#include "plan/flat_range.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+using data_file::StoredTensor;
+using data_file::TensorRead;
+
+// More tensors than the threads work on at a time.
+constexpr std::size_t kRecentMax = 64;
+
+}  // namespace
+
+ConvertSource::ConvertSource(Checkpoint checkpoint, const ConvertOptions& options)
+    : checkpoint_(std::move(checkpoint)), verify_(options.verify) {
+  load_options_.verify = options.verify;
+  load_options_.follow_links = options.follow_links;
+  load_options_.direct_io = options.direct_io;
+}
+
+Result<void> ConvertSource::check_size(const CatalogTensor& tensor) const {
+  const Result<std::int64_t> elements = element_count(tensor.shape);
+  if (!elements) return Error(elements.error()).key(tensor.fqn);
+  const auto needed = checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(*elements), item_bytes(tensor.dtype));
+  std::uint64_t held = 0;
+  for (const ItemLocation& location : tensor.locations) held = checked_add(held, location.length).value_or(UINT64_MAX);
+  if (needed && *needed <= held) return {};
+  return Error(ErrorCode::kCorrupt, "the chunks of the tensor hold less than its shape")
+      .key(tensor.fqn)
+      .expected(needed ? std::to_string(*needed) + " bytes" : "a countable size")
+      .actual(std::to_string(held) + " bytes");
+}
+
+Result<ConvertSource::Stored> ConvertSource::stored(const CatalogTensor& tensor, std::size_t chunk) const {
+  const data_file::DataFile* file = nullptr;
+  CAIRN_TRY_ASSIGN(file, checkpoint_.impl().file_of(tensor.locations[chunk], tensor.fqn, load_options_.follow_links));
+  CAIRN_TRY_ASSIGN(StoredTensor described, file->tensor(tensor, chunk));
+  return Stored{file, std::move(described)};
+}
+
+std::shared_ptr<ConvertSource::OpenTensor> ConvertSource::open(const CatalogTensor& tensor) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found =
+        std::find_if(recent_.begin(), recent_.end(), [&](const auto& recent) { return recent.first == &tensor; });
+    if (found != recent_.end()) {
+      recent_.splice(recent_.begin(), recent_, found);
+      return recent_.front().second;
+    }
+  }
+  auto opened = std::make_shared<OpenTensor>(tensor);  // without the lock: sorts the chunks
+  const std::lock_guard lock(mutex_);
+  recent_.emplace_front(&tensor, opened);
+  if (recent_.size() > kRecentMax) recent_.pop_back();
+  return opened;
+}
+
+Result<void> ConvertSource::plan(const StreamPart& part, std::vector<TensorRead>& reads) {
+  const CatalogTensor& tensor = *part.tensor->tensor;
+  const std::size_t item = item_bytes(part.tensor->dtype);
+  const std::int64_t begin = part.tensor->first_element + static_cast<std::int64_t>(part.begin / item);
+  const std::int64_t end = begin + static_cast<std::int64_t>(part.out.size() / item);
+  const std::shared_ptr<OpenTensor> opened = open(tensor);
+  std::byte* out = part.out.data();
+  for (const Box& box : plan::boxes_of(tensor.shape, {begin, end})) {
+    const TensorView view = TensorView::contiguous(out, part.tensor->dtype, box.sizes());
+    CAIRN_TRY_ASSIGN(const std::vector<plan::ReadItem> items, opened->index.reads_for(box));
+    for (const plan::ReadItem& read : items) {
+      const std::lock_guard lock(opened->mutex);
+      auto found = opened->chunks.find(read.chunk);
+      if (found == opened->chunks.end()) {
+        CAIRN_TRY_ASSIGN(Stored described, stored(tensor, read.chunk));
+        found = opened->chunks.emplace(read.chunk, std::move(described)).first;
+      }
+      reads.push_back(chunk_read(tensor, read, {view, box}, *found->second.file, found->second.tensor));
+    }
+    out += static_cast<std::size_t>(box.element_count()) * item;
+  }
+  return {};
+}
+
+Result<void> ConvertSource::plan_record(const StreamPart& part, std::vector<TensorRead>& reads) {
+  const CatalogTensor& tensor = *part.tensor->tensor;
+  const std::size_t item = item_bytes(part.tensor->dtype);
+  CAIRN_TRY_ASSIGN(Stored described, stored(tensor, 0));
+  StoredTensor& record = described.tensor;
+  record.sizes = {static_cast<std::int64_t>(record.record_bytes / item_bytes(record.dtype))};
+  record.strides = {1};
+  record.first_element = 0;
+  const Extents sizes{static_cast<std::int64_t>(part.out.size() / item)};
+  reads.emplace_back(*described.file, tensor.fqn, record, Extents{static_cast<std::int64_t>(part.begin / item)},
+                     TensorView::contiguous(part.out.data(), part.tensor->dtype, sizes));
+  return {};
+}
+
+std::unique_ptr<os::PageBuffer> ConvertSource::take_buffer() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!buffers_.empty()) {
+      auto buffer = std::move(buffers_.back());
+      buffers_.pop_back();
+      return buffer;
+    }
+  }
+  return std::make_unique<os::PageBuffer>(data_file::kReadBufferBytes);
+}
+
+Result<void> ConvertSource::read(std::span<const StreamPart> parts) {
+  std::vector<TensorRead> reads;
+  std::uint64_t bytes = 0;
+  for (const StreamPart& part : parts) {
+    bytes += part.out.size();
+    Result<void> planned = part.tensor->whole_record ? plan_record(part, reads) : plan(part, reads);
+    if (!planned) return explain(std::move(planned).error().key(part.tensor->tensor->fqn));
+  }
+  data_file::ReadOptions options;
+  options.verify = verify_ == Verify::kNone ? Verify::kNone : Verify::kNeeded;
+  options.thread_count = 1;  // the calling thread
+  options.direct_io = load_options_.direct_io;
+  options.tally = verify_ == Verify::kNone ? nullptr : &tally_;
+  std::unique_ptr<os::PageBuffer> buffer = take_buffer();
+  options.buffer = buffer.get();
+  const Result<data_file::ReadCounts> counts = data_file::read_tensors(reads, options);
+  {
+    const std::lock_guard lock(mutex_);
+    buffers_.push_back(std::move(buffer));
+  }
+  if (!counts) return explain(counts.error());
+  bytes_done_.fetch_add(bytes, std::memory_order_relaxed);
+  return {};
+}
+
+Result<void> ConvertSource::finish(const os::StopFlag& stop) {
+  if (verify_ != Verify::kFull) return {};
+  RecordChecks checks(stop);
+  for (const data_file::RecordTally::Unchecked& record : tally_.unchecked()) {
+    if (auto checked = checks.check(*record.file, record.stored, record.key); !checked) {
+      return explain(std::move(checked).error());
+    }
+  }
+  return {};
+}
+
+Error ConvertSource::explain(Error error) const { return checkpoint_.impl().replaced_or(std::move(error)); }
+
+}  // namespace cairn::checkpointer

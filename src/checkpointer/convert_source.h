@@ -1,0 +1,102 @@
+// ConvertSource: reads the tensors of a conversion, piece by piece, in the order in which the target needs them.
+//
+// Thread-safe. Owns the open checkpoint: a thread that hangs in a read keeps the source alive.
+#pragma once
+
+#include <cairn/checkpoint.h>
+#include <cairn/convert.h>
+#include <cairn/result.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "checkpointer/checkpoint_impl.h"
+#include "data_file/record_tally.h"
+#include "data_file/tensor_reader.h"
+#include "os/page_buffer.h"
+#include "os/parallel.h"
+#include "plan/chunk_index.h"
+
+namespace cairn::checkpointer {
+
+// A payload of the target: row-major elements, as `dtype`. `tensor` is of the source's catalog.
+struct StreamedTensor {
+  const CatalogTensor* tensor = nullptr;
+  DType dtype = DType::kFloat32;
+  std::int64_t first_element = 0;  // of the tensor, in row-major order
+  // Set: the elements are the record's, from its first byte on, and not those of `tensor` alone. A record of elements
+  // that need no change but the dtype's.
+  bool whole_record = false;
+};
+
+// The bytes of `tensor`, from byte `begin` on, that fill `out`. Both are multiples of the element's size.
+struct StreamPart {
+  const StreamedTensor* tensor = nullptr;
+  std::uint64_t begin = 0;
+  std::span<std::byte> out;
+};
+
+class ConvertSource {
+ public:
+  ConvertSource(Checkpoint checkpoint, const ConvertOptions& options);
+
+  const Catalog& catalog() const { return checkpoint_.catalog(); }
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const LoadOptions& load_options() const { return load_options_; }
+
+  // kCorrupt if the items of `tensor` have fewer bytes than its shape needs: the target would be out of proportion.
+  Result<void> check_size(const CatalogTensor& tensor) const;
+  // The stored elements of the only chunk of a tensor.
+  struct Stored {
+    const data_file::DataFile* file;
+    data_file::StoredTensor tensor;
+  };
+  Result<Stored> stored(const CatalogTensor& tensor, std::size_t chunk) const;
+
+  // Fills all parts, with few requests for parts that are neighbours in the source.
+  Result<void> read(std::span<const StreamPart> parts);
+  // The bytes that read() has filled.
+  std::uint64_t bytes_done() const { return bytes_done_.load(std::memory_order_relaxed); }
+
+  // After the last read(): with Verify::kFull, reads and checks the records that have only a checksum of the whole and
+  // were read in part.
+  Result<void> finish(const os::StopFlag& stop);
+
+  // kReplaced in place of an error that a save into the source explains.
+  Error explain(Error error) const;
+
+ private:
+  // A tensor whose chunks are found and described once for many reads.
+  struct OpenTensor {
+    explicit OpenTensor(const CatalogTensor& tensor) : index(tensor) {}
+    plan::ChunkIndex index;
+    std::mutex mutex;
+    std::unordered_map<std::size_t, Stored> chunks;
+  };
+  std::shared_ptr<OpenTensor> open(const CatalogTensor& tensor);
+  Result<void> plan(const StreamPart& part, std::vector<data_file::TensorRead>& reads);
+  Result<void> plan_record(const StreamPart& part, std::vector<data_file::TensorRead>& reads);
+  std::unique_ptr<os::PageBuffer> take_buffer();
+
+  Checkpoint checkpoint_;
+  LoadOptions load_options_;
+  Verify verify_;
+  data_file::RecordTally tally_;
+  std::atomic<std::uint64_t> bytes_done_{0};
+
+  std::mutex mutex_;  // of all below
+  // The tensors used last, the latest first.
+  std::list<std::pair<const CatalogTensor*, std::shared_ptr<OpenTensor>>> recent_;
+  std::vector<std::unique_ptr<os::PageBuffer>> buffers_;
+};
+
+}  // namespace cairn::checkpointer
