@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "format/safetensors/checksums.h"
 #include "format/safetensors/header.h"
 #include "format/safetensors/sharding_info.h"
 

@@ -11,6 +11,7 @@
 #include "commit/rank_files.h"
 #include "commit/testing/dead_lease.h"
 #include "commit/testing/one_save.h"
+#include "format/safetensors/checksums.h"
 #include "format/safetensors/header.h"
 #include "storage/testing/model_storage.h"
 

@@ -11,7 +11,6 @@
 
 namespace cairn::safetensors {
 
-inline constexpr std::string_view kSaveIdName = "cairn_save_id";  // 32 hexadecimal digits
 inline constexpr std::string_view kFileSetName = "cairn_set";
 
 struct FileSet {

@@ -2,6 +2,7 @@
 
 #include "format/json/json_reader.h"
 #include "format/json/json_string.h"
+#include "format/safetensors/checksums.h"
 #include "format/safetensors/file_set.h"
 
 #include <cairn/seeded_hash.h>
