@@ -11,6 +11,7 @@ import pytest
 import stock
 import torch
 import torch.distributed as dist
+from held_tensor import HeldTensor, held
 from ranks import Gang
 from same import assert_same, blank
 from saving_programs import no_commit_in
@@ -24,6 +25,8 @@ import cairn
 from cairn import AsyncCheckpointerType
 from cairn._pending import pending_saves
 from cairn.staging import BlockingAsyncStager, DefaultStager, StagingOptions
+
+__all__ = ["held"]  # a fixture
 
 TYPES = [AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS]
 
@@ -188,17 +191,27 @@ def test_an_asynchronous_staging_has_a_future_of_its_own(checkpoint: Path, kind:
     stager.close()
 
 
-def test_the_fence_holds_the_optimizer_back_until_the_bytes_are_copied(checkpoint: Path, kind: Any) -> None:
+def test_the_fence_holds_the_optimizer_back_until_the_bytes_are_copied(
+    checkpoint: Path, kind: Any, held: HeldTensor
+) -> None:
     parameter = torch.nn.Parameter(torch.zeros(8 << 20))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     handle = cairn.staging_fence(optimizer)
     stager = DefaultStager(StagingOptions(use_async_staging=True))
+    parameter.grad = torch.full_like(parameter, -1.0)
     for step in range(3):
-        response = cairn.async_save(
-            {"p": parameter}, checkpoint_id=checkpoint, async_checkpointer_type=kind, async_stager=stager
-        )
-        parameter.grad = torch.full_like(parameter, -1.0)
-        optimizer.step()
+        state = {"p": parameter, "held": held.tensor}
+        response = cairn.async_save(state, checkpoint_id=checkpoint, async_checkpointer_type=kind, async_stager=stager)
+        if step == 0:
+            held.wait_until_reached()
+        trainer = threading.Thread(target=optimizer.step)
+        trainer.start()
+        if step == 0:  # the copy waits for the held tensor
+            trainer.join(0.1)
+            assert trainer.is_alive()
+            assert not parameter.any()
+            held.release()
+        trainer.join()
         assert response.staging_completion.done()
         response.upload_completion.result()
         target = {"p": torch.empty(8 << 20)}

@@ -2,8 +2,7 @@
 
 import os
 import socket
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -262,24 +261,14 @@ def store_barriers(port: int, count: int = 2, **options: Any) -> list[TCPStoreBa
 @pytest.mark.parametrize("libuv", [True, False])
 def test_ranks_meet_in_a_store(libuv: bool, free_port: int) -> None:
     barriers = store_barriers(free_port, 3, use_checkpoint_barrier_tcpstore_libuv=libuv)
-    late = threading.Event()
-    done: list[int] = []
-
-    def cross(rank: int) -> None:
-        for turn in range(3):
-            if rank == 2:
-                late.wait()
-                assert len(done) == 3 * turn, "nobody passes before the last has come"
-            barriers[rank].execute_barrier()
-            done.append(rank)
-            meeting.wait()
-
-    meeting = threading.Barrier(3)
     with ThreadPoolExecutor(3) as threads:
-        crossing = [threads.submit(cross, rank) for rank in range(3)]
-        late.set()
-        for each in crossing:
-            each.result()
+        for _ in range(3):
+            crossing = [threads.submit(barriers[rank].execute_barrier) for rank in (0, 2)]
+            passed, _ = wait(crossing, timeout=0.05)
+            crossing.append(threads.submit(barriers[1].execute_barrier))
+            for each in crossing:
+                each.result()
+            assert not passed, "no rank passes before the last rank arrives"
 
 
 def test_a_rank_that_does_not_come_is_named(free_port: int) -> None:

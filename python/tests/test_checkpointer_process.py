@@ -325,19 +325,45 @@ def test_a_callers_own_stager_before_a_callers_own_process(
     stager.close()
 
 
-def test_a_save_waits_for_the_one_before(process: CheckpointProcess, checkpoint: Path, tmp_path: Path) -> None:
-    checkpointer = AsyncCheckpointer(DefaultStager(), process, CheckpointReader(RANK))
+class Watching(DefaultStager):
+    """Notes at each staging whether `first`, an earlier save, is complete."""
+
+    first: Future[Any] | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bool] = []
+
+    def stage(self, state_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any] | Future[dict[str, Any]]:
+        if self.first is not None:
+            self.seen.append(self.first.done())
+        return super().stage(state_dict, **kwargs)
+
+
+def test_a_save_waits_for_the_one_before(
+    process: CheckpointProcess, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stager = Watching()
+    checkpointer = AsyncCheckpointer(stager, process, CheckpointReader(RANK))
     gate = Gate(tmp_path / "gate")
     w = torch.ones(3)
     staged, first = checkpointer.save(str(checkpoint), {"w": w}, gate=gate.name)
     staged.result()
     w.fill_(2)  # staged values do not change
     assert not first.done()
-    with ThreadPoolExecutor(1) as thread:
-        second = thread.submit(checkpointer.save, str(checkpoint) + "-2", {"w": w})
-        gate.open()
-        second.result()[1].result()
-    assert first.done()
+    stager.first = first
+    wait = first.result
+
+    def open_and_wait(*arguments: Any) -> Any:
+        if not first.done():
+            gate.open()  # the first save ends only when a caller waits for the first save
+        return wait(*arguments)
+
+    monkeypatch.setattr(first, "result", open_and_wait)
+    second = checkpointer.save(str(checkpoint) + "-2", {"w": w})
+    first.result()
+    second[1].result()
+    assert stager.seen == [True]
     assert_same(checkpointer.load(str(checkpoint)), {"w": torch.ones(3)})
     assert_same(checkpointer.load(str(checkpoint) + "-2"), {"w": w})
 

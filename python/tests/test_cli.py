@@ -146,11 +146,25 @@ def test_no_name_reaches_the_terminal_raw_and_json_keeps_every_name(tmp_path: Pa
     assert len(text_of("ls", tmp_path).splitlines()) == len(NAMES)
 
 
+class MakesDirectory:
+    """Unpickling the object makes the directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
 def test_inspect_shows_an_object_without_running_code(tmp_path: Path) -> None:
-    stock.save({"path": Path("/etc/passwd"), "step": 1}, tmp_path)
-    values = {entry["key"]: entry["value"] for entry in json_of("inspect", tmp_path)["keys"]}
+    made = tmp_path / "made"
+    stock.save({"path": Path("/etc/passwd"), "code": MakesDirectory(made), "step": 1}, tmp_path / "checkpoint")
+    assert not made.exists()
+    values = {entry["key"]: entry["value"] for entry in json_of("inspect", tmp_path / "checkpoint")["keys"]}
     assert "pathlib" in values["path"]
+    assert "mkdir" in values["code"]
     assert values["step"] == "1"
+    assert not made.exists()
 
 
 def test_inspect_of_a_checkpoint_without_a_data_file_shows_the_tree(checkpoint: Path) -> None:

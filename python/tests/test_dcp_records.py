@@ -238,24 +238,36 @@ def test_an_upload_that_fails_is_recorded(kind: AsyncCheckpointerType, checkpoin
 
 
 def test_without_a_listener_nothing_is_computed(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise AssertionError("computed a record")
+    computed: list[str] = []
 
+    def compute(name: str, **_: Any) -> dict[str, Any]:
+        computed.append(name)
+        return {}
+
+    monkeypatch.setattr("torch.distributed.checkpoint.logger._get_msg_dict", compute)
+    with heard():
+        cairn.save(state(), checkpoint_id=checkpoint)
+    assert "save" in computed, "with a listener"
+    computed.clear()
     for handler in list(_dcp_logger.handlers):  # pytest adds a handler
         if not isinstance(handler, logging.NullHandler):
             monkeypatch.setattr(_dcp_logger, "handlers", [logging.NullHandler()])
-    monkeypatch.setattr("torch.distributed.checkpoint.logger._get_msg_dict", fail)
     cairn.save(state(), checkpoint_id=checkpoint)
     cairn.load(state(), checkpoint_id=checkpoint)
     end(cairn.async_save(state(), checkpoint_id=checkpoint))
+    assert not computed
 
 
 def test_a_record_that_can_not_be_made_fails_no_save(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
+    failed: list[str] = []
+
+    def fail(name: str, **_: Any) -> None:
+        failed.append(name)
         raise ValueError("the process group is gone")
 
     monkeypatch.setattr("torch.distributed.checkpoint.logger._get_msg_dict", fail)
     with heard() as records:
         cairn.save(state(), checkpoint_id=checkpoint)
     assert not records
+    assert "save" in failed
     assert (checkpoint / ".metadata").exists()

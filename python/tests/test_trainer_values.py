@@ -108,6 +108,12 @@ LOADED: dict[str, Callable[[], Any]] = {
     "wants a gradient": lambda: deque([torch.ones(2, requires_grad=True)]),
 }
 
+
+def with_attribute(tensor: torch.Tensor, value: object) -> torch.Tensor:
+    tensor.note = value  # type: ignore[attr-defined]
+    return tensor
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "class of NumPy": (np.float32, "numpy.float32"),
     "dataclass": ([Config(T)], "test_trainer_values.Config"),
@@ -115,7 +121,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "function": (torch.nn.functional.relu, "torch.nn.functional.relu"),
     "lambda's stand-in": (functools.partial(int, base=2), "functools.partial"),
     "named tuple": ((Batch(T, 1),), "test_trainer_values.Batch"),
-    "tensor with an attribute": (deque([Config]), "test_trainer_values.Config"),
+    "class": (deque([Config]), "test_trainer_values.Config"),
+    "tensor with an attribute": (deque([with_attribute(T.clone(), Config(T))]), "torch._utils._rebuild_tensor_v2"),
 }
 
 
