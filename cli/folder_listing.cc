@@ -2,6 +2,7 @@
 
 #include <cairn/checkpoint.h>
 #include <cairn/latest.h>
+#include <cairn/metadata_name.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,6 +42,8 @@ struct Entry {
   std::optional<std::uint64_t> keys = {};
   bool is_newest = false;
 };
+
+const fs::path kMetadata(kMetadataName);
 
 bool is_data_file(const std::string& name) { return name.ends_with(".distcp"); }
 bool is_private_folder(const std::string& name) { return name.starts_with(".cairn-"); }
@@ -99,7 +102,7 @@ std::optional<Clock::time_point> time_of(const fs::path& path) {
 
 // Sets the bytes of `.metadata` and its data files. For an incomplete checkpoint, names the first missing file.
 void look_at_files(const Checkpoint& checkpoint, Entry& entry) {
-  std::uint64_t bytes = bytes_of(fs::directory_entry(entry.directory / ".metadata"));
+  std::uint64_t bytes = bytes_of(fs::directory_entry(entry.directory / kMetadata));
   for (const std::string& file : checkpoint.catalog().files) {
     const Result<std::uint64_t> size = checkpoint.file_bytes(file);
     if (size) {
@@ -119,7 +122,7 @@ Entry entry_of(const fs::path& directory, Outcome& outcome) {
     entry.bytes = bytes_of_pieces(directory);
     return entry;
   }
-  entry.time = time_of(directory / ".metadata");
+  entry.time = time_of(directory / kMetadata);
   const Result<Checkpoint> checkpoint = open(directory);
   if (!checkpoint) {
     entry.state = entry.text = "unreadable";
@@ -218,7 +221,7 @@ bool has_safetensors(const fs::path& path) {
 
 bool has_metadata(const fs::path& directory) {
   std::error_code ignored;
-  return fs::exists(fs::symlink_status(directory / ".metadata", ignored));
+  return fs::exists(fs::symlink_status(directory / kMetadata, ignored));
 }
 
 Outcome list_folder(const fs::path& folder, bool json) {
@@ -234,7 +237,11 @@ Outcome list_folder(const fs::path& folder, bool json) {
     Error whole = std::move(problem).while_doing("listing '" + folder.string() + "'");
     return Outcome{{}, message_of(whole), ExitCode::kUnreadable};
   };
-  if (error) return failed(Error::from_errno(error.value(), error.message()));
+  // open() names the checkpoints beside a missing directory.
+  if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) {
+    return unopened(open(folder).error(), folder);
+  }
+  if (error) return failed(Error::from_errno(error.value(), "reading the directory failed"));
   if (found.empty()) return failed(Error(ErrorCode::kNotFound, "neither a checkpoint nor a folder of checkpoints"));
   std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) {
     return natural_less(a.filename().native(), b.filename().native());

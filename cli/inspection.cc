@@ -17,6 +17,7 @@
 #include "catalog_text.h"
 #include "json_writer.h"
 #include "key_tree.h"
+#include "nearest_word.h"
 #include "printable.h"
 
 namespace cairn::cli {
@@ -102,9 +103,29 @@ class Inspection {
       const bool is_matched = std::any_of(selected_.begin(), selected_.end(),
                                           [&](std::size_t index) { return matches_key(pattern, name_of_key(index)); });
       if (is_matched) continue;
-      outcome_.messages += fmt::format("cairn: no key matches '{}'\n", printable(pattern));
+      const std::string near = nearest_to(pattern);
+      const std::string hint = near.empty() ? near : "; did you mean '" + printable(near) + "'?";
+      outcome_.messages += fmt::format("cairn: no key matches '{}'{}\n", printable(pattern), hint);
       outcome_.exit_code = ExitCode::kCheckFailed;
     }
+  }
+
+  // The key nearest to a pattern without wildcards, or the beginning of keys with as many components as the pattern;
+  // empty if none is near.
+  std::string nearest_to(const std::string& pattern) const {
+    if (pattern.find_first_of("*?[\\") != std::string::npos) return {};
+    const auto dots = std::count(pattern.begin(), pattern.end(), '.');
+    std::vector<std::string> beginnings;
+    for (std::size_t i = 0; i < catalog_.keys.size(); ++i) {
+      const std::string& key = name_of_key(i);
+      std::size_t end = key.find('.');
+      for (auto left = dots; left > 0 && end != std::string::npos; --left) end = key.find('.', end + 1);
+      const std::string_view beginning = std::string_view(key).substr(0, end);
+      if (beginnings.empty() || beginnings.back() != beginning) beginnings.emplace_back(beginning);
+    }
+    if (const auto near = nearest_word(pattern, beginnings)) return *near;
+    const std::vector<std::string> keys = catalog_.nearest_keys(pattern, 1);
+    return keys.empty() ? std::string() : keys.front();
   }
 
   std::optional<std::string> save_id() const {
@@ -287,7 +308,7 @@ class Inspection {
 
 Outcome inspect(const fs::path& directory, const InspectionOptions& options) {
   const Result<Checkpoint> checkpoint = open(directory);
-  if (!checkpoint) return {{}, message_of(checkpoint.error()), ExitCode::kUnreadable};
+  if (!checkpoint) return unopened(checkpoint.error(), directory);
   Outcome outcome;
   Inspection inspection(*checkpoint, directory, options, outcome);
   outcome.data = options.json ? inspection.json() : inspection.text();

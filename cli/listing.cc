@@ -65,7 +65,7 @@ std::string json_of(const Catalog& catalog, const fs::path& directory) {
 Outcome list(const fs::path& directory, bool json) {
   if (!has_metadata(directory) && !has_safetensors(directory)) return list_folder(directory, json);
   const Result<Checkpoint> checkpoint = open(directory);
-  if (!checkpoint) return {{}, message_of(checkpoint.error()), ExitCode::kUnreadable};
+  if (!checkpoint) return unopened(checkpoint.error(), directory);
   const Catalog& catalog = checkpoint->catalog();
   return {json ? json_of(catalog, directory) : text_of(catalog), {}, ExitCode::kOk};
 }

@@ -3,6 +3,7 @@
 
 #include <cairn/error.h>
 
+#include <filesystem>
 #include <string>
 
 namespace cairn::cli {
@@ -24,5 +25,9 @@ struct Outcome {
 
 // "cairn: " and the error's whole text, made printable.
 std::string message_of(const Error& error);
+
+// The outcome of a command on `directory`, whose checkpoint could not be opened: the message of the error, and the next
+// command for a directory without a checkpoint.
+Outcome unopened(const Error& error, const std::filesystem::path& directory);
 
 }  // namespace cairn::cli

@@ -22,9 +22,9 @@ std::string text_of(const VerifyReport& report, const std::string& directory) {
   fmt::format_to(out, "{}: {}\n", printable(directory), problems == 0 ? "ok" : counted(problems, "problem"));
   fmt::format_to(out, "  {}, {} in {}\n", counted(report.tensors, "tensor"), counted(report.values, "value"),
                  counted(report.files, "file"));
-  fmt::format_to(out, "  {} held against a checksum\n", byte_text(report.bytes_checked));
+  fmt::format_to(out, "  {} checked by checksums\n", byte_text(report.bytes_checked));
   if (report.bytes_unchecked != 0) {
-    fmt::format_to(out, "  {} without a checksum to hold them against\n", byte_text(report.bytes_unchecked));
+    fmt::format_to(out, "  {} without checksums\n", byte_text(report.bytes_unchecked));
   }
   if (!report.unchecked_keys.empty()) {
     const auto& [key, transforms] = report.unchecked_keys.front();
@@ -35,7 +35,8 @@ std::string text_of(const VerifyReport& report, const std::string& directory) {
     text += "  safetensors: headers, shapes and places are checked; the format has no checksums of the elements\n";
     return text;
   }
-  if (!report.has_commit_record) text += "  no commit record: not written by Cairn, nothing vouches for .metadata\n";
+  if (!report.has_commit_record)
+    text += "  no commit record: Cairn did not write the checkpoint, and .metadata has no checksum\n";
   return text;
 }
 
@@ -89,7 +90,7 @@ Outcome verify(const std::filesystem::path& directory, bool json, bool follow_li
   if (!report) {
     const ErrorCode code = report.error().code();
     const bool is_damage = code == ErrorCode::kCorrupt || code == ErrorCode::kUnsafe;
-    if (!is_damage) return {{}, message_of(report.error()), ExitCode::kUnreadable};
+    if (!is_damage) return unopened(report.error(), directory);
     VerifyReport damaged;
     damaged.problems.push_back(report.error());
     report = std::move(damaged);
