@@ -41,7 +41,7 @@ from cairn.errors import (
     UnsafeContent,
     Unsupported,
 )
-from cairn.in_flight import SaveInFlight, SaveWriter, latest, saves_in_flight
+from cairn.in_flight import SaveInFlight, SaveInFlightWriter, latest, saves_in_flight
 from cairn.progress import Progress
 
 __all__ = [
@@ -78,9 +78,9 @@ __all__ = [
     "Replaced",
     "SaveFuture",
     "SaveInFlight",
+    "SaveInFlightWriter",
     "SavePlan",
     "SavePlanner",
-    "SaveWriter",
     "Stateful",
     "StorageReader",
     "StorageWriter",

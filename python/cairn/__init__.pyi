@@ -70,7 +70,7 @@ from cairn.errors import Unsupported as Unsupported
 from cairn.filesystem import FileSystemReader as FileSystemReader
 from cairn.filesystem import FileSystemWriter as FileSystemWriter
 from cairn.in_flight import SaveInFlight as SaveInFlight
-from cairn.in_flight import SaveWriter as SaveWriter
+from cairn.in_flight import SaveInFlightWriter as SaveInFlightWriter
 from cairn.in_flight import latest as latest
 from cairn.in_flight import saves_in_flight as saves_in_flight
 from cairn.progress import Progress as Progress

@@ -14,7 +14,7 @@ from cairn.progress import Progress
 _WAIT_MAX = 10**9
 
 
-class SaveWriter(NamedTuple):
+class SaveInFlightWriter(NamedTuple):
     """A process that writes for a save. `rank` is None for the coordinator, or the only rank."""
 
     rank: int | None
@@ -36,7 +36,7 @@ class SaveInFlight(NamedTuple):
     save_number: int  # counts the saves of a job
     decision: Literal["committed", "failed"] | None
     is_leftover: bool  # no process works on the save any more: the next save removes its files
-    writers: tuple[SaveWriter, ...]  # the coordinator first
+    writers: tuple[SaveInFlightWriter, ...]  # the coordinator first
     failures: dict[int | None, str]  # the reason of the failure, by rank
     is_readable: bool  # False: only another user may enter the save's folder, and only the save id is known
     directory: str  # the checkpoint's: the requested directory, or a directory in it
@@ -84,7 +84,8 @@ def saves_in_flight(root: str | os.PathLike[str]) -> tuple[SaveInFlight, ...]:
             decision,
             is_leftover,
             tuple(
-                SaveWriter(*writer[:6], Progress(*writer[6]) if writer[6] else None, *writer[7:]) for writer in writers
+                SaveInFlightWriter(*writer[:6], Progress(*writer[6]) if writer[6] else None, *writer[7:])
+                for writer in writers
             ),
             dict(failures),
             is_readable,
