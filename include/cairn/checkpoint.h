@@ -11,6 +11,7 @@
 
 #include <cairn/catalog.h>
 #include <cairn/durability.h>
+#include <cairn/metadata_name.h>
 #include <cairn/result.h>
 #include <cairn/save_deadlines.h>
 #include <cairn/state_dict.h>
@@ -174,8 +175,14 @@ class Checkpoint {
 // directory make up the model. Links to safetensors files are followed. A directory with a trace of a DCP checkpoint (a
 // data file, a metadata file of any name, the private folder of a save) is never taken for a model. Safetensors files
 // have no save id: a model that is replaced during a load by a model with equal names, sizes and headers is not
-// noticed. `metadata_name`: ".metadata", or "__0.metadata" for the save of a rank alone.
-Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name = ".metadata");
+// noticed. `metadata_name`: as from metadata_name() (metadata_name.h).
+Result<Checkpoint> open(const std::filesystem::path& directory,
+                        const std::string& metadata_name = std::string(kMetadataName));
+
+// The restart policy of reads: the pause before the next restart, after `restarts` restarts of a read that failed with
+// kReplaced. Nullopt: the read is not restarted any more. load() follows the policy. The pauses grow, because a network
+// file system may show old metadata for a while.
+std::optional<std::chrono::milliseconds> pause_before_restart(unsigned restarts);
 
 // The form of tensors inside a value from decode_value().
 enum class TensorForm : std::uint8_t {

@@ -3,9 +3,12 @@
 
 #include <cairn/verify.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -33,7 +36,23 @@ nb::tuple save_state(const nb::bytes& directory, const StateDict& state, const n
 // (conversions: [(fqn, saved dtype code, target dtype code)], missing keys)
 nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::kwargs& keywords) {
   LoadOptions options = load_options_of(keywords);
-  const LoadReport report = without_lock(options, keywords, [&] { return checkpoint.load(state, options); });
+  LoadReport report;
+  try {
+    report = without_lock(options, keywords, [&] { return checkpoint.load(state, options); });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kMissingKey) throw;
+    nb::list missing;
+    for (const Entry& entry : state.entries()) {
+      const Catalog& catalog = checkpoint.catalog();
+      const bool is_there = catalog.find_tensor(entry.fqn) != nullptr || catalog.find_value(entry.fqn) != nullptr;
+      if (!is_there) missing.append(to_str(entry.fqn));
+    }
+    const nb::object exception = exception_of(error);
+    // The failure may be of another rank.
+    if (!missing.empty()) exception.attr("keys") = nb::tuple(missing);
+    PyErr_SetObject(exception.type().ptr(), exception.ptr());
+    throw nb::python_error();
+  }
   nb::list conversions;
   for (const Conversion& conversion : report.conversions) {
     conversions.append(nb::make_tuple(to_str(conversion.fqn), static_cast<int>(conversion.saved),
@@ -140,8 +159,14 @@ void bind_checkpoint(nb::module_& module) {
   module.def("abandon_save", &abandon_save_with);
   module.def("abandon_load", &abandon_load_with);
   module.def("agree", &agree_with);
-  module.def("open", &open_checkpoint, nb::arg("directory"), nb::arg("metadata_name") = ".metadata");
+  module.def("open", &open_checkpoint, nb::arg("directory"), nb::arg("metadata_name") = std::string(kMetadataName));
   module.def("verify", &verify_directory);
+  module.def(
+      "metadata_name", [](std::optional<std::uint32_t> rank) { return metadata_name(rank); }, nb::arg("rank").none());
+  module.def("pause_before_restart", [](unsigned restarts) {
+    const auto pause = pause_before_restart(restarts);
+    return pause ? std::optional(std::chrono::duration<double>(*pause).count()) : std::nullopt;
+  });
 }
 
 }  // namespace cairn::python

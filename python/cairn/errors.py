@@ -6,6 +6,7 @@ built-in one. With torch, ``cairn.save`` and ``cairn.load`` raise subclasses tha
 """
 
 import errno
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from cairn._mirror import modules
@@ -112,9 +113,23 @@ class InvalidArgument(Error, ValueError):
 
 
 class MissingKey(Error, KeyError):
-    """The checkpoint lacks a requested key."""
+    """The checkpoint lacks requested keys.
+
+    ``keys`` has all keys that this rank's state dict holds and the checkpoint lacks, in the order of the state dict. If
+    only other ranks lack keys, ``keys`` has the key of the error.
+    """
 
     code = "kMissingKey"
+    keys: tuple[str, ...]
+
+    def __init__(self, message: str, *, keys: Iterable[str] = (), **place: Any) -> None:
+        super().__init__(message, **place)
+        self.keys = tuple(keys) or (() if self.key is None else (self.key,))
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """As in Error, with the keys."""
+        return {**super().place, "keys": self.keys}
 
 
 class NotFound(SystemFailure, FileNotFoundError):

@@ -27,6 +27,7 @@ struct Checkpoint::Impl {
   std::unique_ptr<storage::Storage> storage;
   Catalog catalog;
   std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it
+  std::string directory;      // as the caller of open() named it; empty if the checkpoint was opened in a storage
   std::string metadata_name;  // of a safetensors model: the name of the only file, or empty for the directory's files
   std::string identity;       // identity_of() the metadata, identity_of_safetensors() of a safetensors model
 

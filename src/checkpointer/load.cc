@@ -26,10 +26,8 @@
 namespace cairn {
 namespace {
 
-// The number of restarts of a load after saves have replaced the checkpoint during the load.
-constexpr int kRestartsMax = 8;
-// The pause before the first restart, doubled for each further restart: a network file system may show the old metadata
-// for a while.
+constexpr unsigned kRestartsMax = 8;
+// The pause before the first restart, doubled for each further restart.
 constexpr std::chrono::milliseconds kRestartPause{5};
 
 class Loader {
@@ -219,11 +217,15 @@ Error with_reason(Error error) {
 
 Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options) const {
   checkpointer::Ranks ranks(options.collectives, 0);
+  const auto explain = [this](Error error) {
+    if (impl_->directory.empty()) return error;
+    return std::move(error).while_doing("loading from '" + impl_->directory + "'");
+  };
   Loader loader(*this, *impl_, state, options);
   const Result<void> prepared = ranks.attempt([&] { return loader.prepare(); });  // (1)
   const std::string identity = options.own_checkpoint ? std::string() : impl_->identity;
   Result<std::string> mine{(options.allow_partial ? kPartial : kWhole) + identity};
-  if (!prepared) mine = impl_->replaced_or(prepared.error());
+  if (!prepared) mine = explain(impl_->replaced_or(prepared.error()));
   const Result<std::vector<std::string>> seen = ranks.all_gather(std::move(mine));  // (2)
   if (!seen) return with_reason(seen.error());
   CAIRN_TRY(check_same(*seen));
@@ -232,24 +234,29 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
   // the first.
   const bool final = std::any_of(seen->begin(), seen->end(), [](const std::string& it) { return it[0] == kPartial; });
   Result<std::string> done{std::string()};
-  if (!report) done = final ? report.error() : impl_->replaced_or(report.error());
+  if (!report) done = explain(final ? report.error() : impl_->replaced_or(report.error()));
   const Result<std::vector<std::string>> all = ranks.all_gather(std::move(done));  // (4)
   if (!all) return with_reason(all.error());
   return report;
 }
 
 Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options) {
-  const std::string where = "loading from '" + directory.string() + "'";
-  for (int restarts = 0;; ++restarts) {
+  for (unsigned restarts = 0;; ++restarts) {
     Result<Checkpoint> checkpoint = open(directory);
     Result<LoadReport> report =
         checkpoint ? checkpoint->load(state, options) : Result<LoadReport>(abandon_load(checkpoint.error(), options));
     if (report) return report;
     // All ranks decide alike, because all ranks have equal errors.
-    const bool again = report.error().code() == ErrorCode::kReplaced && restarts < kRestartsMax;
-    if (!again) return std::move(report).error().while_doing(where);
-    std::this_thread::sleep_for(kRestartPause * (1 << restarts));
+    const bool is_replaced = report.error().code() == ErrorCode::kReplaced;
+    const auto pause = is_replaced ? pause_before_restart(restarts) : std::nullopt;
+    if (!pause) return report;
+    std::this_thread::sleep_for(*pause);
   }
+}
+
+std::optional<std::chrono::milliseconds> pause_before_restart(unsigned restarts) {
+  if (restarts >= kRestartsMax) return std::nullopt;
+  return kRestartPause * (1U << restarts);
 }
 
 Error abandon_load(const Error& reason, const LoadOptions& options) {

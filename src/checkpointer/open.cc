@@ -131,6 +131,7 @@ Result<Checkpoint> open_safetensors_at(const std::filesystem::path& directory, c
   if (!storage) return explain(std::move(storage).error());
   Result<Checkpoint> checkpoint = checkpointer::open_safetensors(std::move(*storage), only_file);
   if (!checkpoint) return explain(std::move(checkpoint).error());
+  checkpoint->impl().directory = opened.string();
   return checkpoint;
 }
 
@@ -149,8 +150,11 @@ Result<Checkpoint> open(const std::filesystem::path& directory, const std::strin
   }
   if (!storage) return explain(std::move(storage).error());
   Result<Checkpoint> checkpoint = checkpointer::open_in(std::move(*storage), metadata_name);
-  if (checkpoint) return checkpoint;
-  if (metadata_name == commit::kMetadataName && checkpoint.error().error_number() == ENOENT) {
+  if (checkpoint) {
+    checkpoint->impl().directory = directory.string();
+    return checkpoint;
+  }
+  if (metadata_name == kMetadataName && checkpoint.error().error_number() == ENOENT) {
     storage = storage::open_directory(directory);
     if (storage && checkpointer::holds_model_alone(**storage)) return open_safetensors_at(directory, {});
   }

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from cairn import _engine
 from cairn.errors import InvalidArgument, Unsupported
 
 _PathLike = str | os.PathLike[str]
@@ -26,7 +27,7 @@ def local_directory(checkpoint_id: _PathLike) -> _PathLike | None:
 
 def metadata_name(rank: int | None) -> str:
     """Returns the name of a checkpoint's metadata file; `rank`: of the checkpoint that the rank saved alone."""
-    return ".metadata" if rank is None else f"__{rank}.metadata"
+    return _engine.metadata_name(rank)
 
 
 def existing_directory(place: _PathLike) -> _PathLike:

@@ -1,22 +1,24 @@
-"""The restart policy of reads: a read begins again if a save replaced the checkpoint during the read."""
+"""Restarts of a read whose checkpoint a save replaced during the read, by the engine's policy."""
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from cairn import _engine
 from cairn.errors import Replaced
 
-# before the first restart; doubled for each next one: a network file system may show old metadata for a while
-_RESTART_PAUSE_SECONDS = 0.005
-_RESTARTS_MAX = 8  # restarts of a load after a save replaced the checkpoint during the load
 _Result = TypeVar("_Result")
 
 
 def restarting(attempt: Callable[[], _Result]) -> _Result:
     """Returns the result of `attempt`; calls `attempt` again if a save replaced the checkpoint during the attempt."""
-    for restarts in range(_RESTARTS_MAX):
+    for restarts in itertools.count():
         try:
             return attempt()
         except Replaced:
-            time.sleep(_RESTART_PAUSE_SECONDS * 2**restarts)
-    return attempt()
+            pause = _engine.pause_before_restart(restarts)
+            if pause is None:
+                raise
+        time.sleep(pause)
+    raise AssertionError("unreachable")

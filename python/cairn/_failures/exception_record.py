@@ -11,7 +11,7 @@ import sys
 import traceback
 from typing import Any, TypeAlias
 
-from cairn.errors import Error, ExceptionRecord, Frame, SystemFailure
+from cairn.errors import Error, ExceptionRecord, Frame, MissingKey, SystemFailure
 
 _TEXT_CHARACTERS_MAX = 4000
 _NAME_CHARACTERS_MAX = 200  # of names of classes, files and functions, and of source lines
@@ -86,8 +86,11 @@ def exception_of(record: ExceptionRecord, place: dict[str, Any] | None = None) -
     if kind is None:
         return RuntimeError(f"{record.class_name}: {record.text}" if record.text else record.class_name)
     if issubclass(kind, Error):
-        takes_number = issubclass(kind, SystemFailure)
-        known = {name: value for name, value in (place or {}).items() if takes_number or name != "error_number"}
+        known = dict(place or {})
+        if not issubclass(kind, SystemFailure):
+            known.pop("error_number", None)
+        if not issubclass(kind, MissingKey):
+            known.pop("keys", None)
         return kind(record.text, **known)
     error = _filled(kind, record)
     if str(error) == record.text:
