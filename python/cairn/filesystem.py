@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from cairn import _engine
-from cairn._directory.location import local_directory
+from cairn._directory.location import local_directory, metadata_name
 from cairn._directory.opening import open_checkpoint
 from cairn._mirror import modules, replacements
 from cairn._mirror.torch_floor import (
@@ -242,7 +242,7 @@ class FileSystemReader(StockReader):
             return super().read_metadata(*args, **kwargs)
         with tempfile.TemporaryDirectory(prefix="cairn-metadata-") as copy:
             with self.fs.create_stream(self._get_metadata_path(rank), "rb") as stream:
-                (Path(copy) / ".metadata").write_bytes(stream.read())
+                (Path(copy) / metadata_name(None)).write_bytes(stream.read())
             return LazyMetadata(_engine.catalog_of(open_checkpoint(copy)), self.load_id)
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":

@@ -28,6 +28,7 @@ Result<RankShare> write_share_in(const SaveDirectory& directory, std::string_vie
                                  const StateDict& state, const SaveOptions& options);
 
 // As cairn::open.
-Result<Checkpoint> open_in(std::unique_ptr<storage::Storage> storage, const std::string& metadata_name = ".metadata");
+Result<Checkpoint> open_in(std::unique_ptr<storage::Storage> storage,
+                           const std::string& metadata_name = std::string(kMetadataName));
 
 }  // namespace cairn::checkpointer

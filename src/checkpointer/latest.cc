@@ -13,10 +13,10 @@
 #include "checkpointer/checkpoint_directories.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/step_in_name.h"
-#include "commit/backoff.h"
 #include "commit/lease.h"
 #include "commit/save_transaction.h"
 #include "format/manifest/commit_record.h"
+#include "storage/backoff.h"
 #include "storage/open_directory.h"
 
 namespace cairn {
@@ -41,7 +41,7 @@ bool has_save_in_flight(const fs::path& directory) {
 
 Result<void> wait_for_saves(const fs::path& root, const LatestOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  for (commit::Backoff backoff; std::chrono::steady_clock::now() - start < options.wait; backoff.pause()) {
+  for (storage::Backoff backoff; std::chrono::steady_clock::now() - start < options.wait; backoff.pause()) {
     if (options.interrupted && options.interrupted()) {
       return Error(ErrorCode::kCancelled, "interrupted while waiting for saves in flight");
     }
@@ -119,8 +119,8 @@ class Search {
   explicit Search(const LatestOptions& options) : options_(options) {}
 
   void look_at(const fs::path& directory) {
-    look_at(directory, std::string(commit::kMetadataName));
-    if (options_.rank) look_at(directory, commit::metadata_name(options_.rank));
+    look_at(directory, std::string(kMetadataName));
+    if (options_.rank) look_at(directory, metadata_name(options_.rank));
   }
 
   std::optional<fs::path> newest() const {

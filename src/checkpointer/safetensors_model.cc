@@ -5,6 +5,8 @@
 // 4. If there is an index, hold the tensors that were found against those that it names.
 #include "checkpointer/safetensors_model.h"
 
+#include <cairn/metadata_name.h>
+
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -203,7 +205,7 @@ bool holds_model_alone(const storage::Storage& storage) {
   const Result<std::vector<storage::ListedFile>> files = storage.list();
   if (!files) return false;
   const auto is_of_dcp = [](const storage::ListedFile& file) {
-    return file.name.ends_with(".metadata") || file.name.ends_with(".distcp") || commit::save_id_of_folder(file.name);
+    return file.name.ends_with(kMetadataName) || file.name.ends_with(".distcp") || commit::save_id_of_folder(file.name);
   };
   const auto is_of_model = [](const storage::ListedFile& file) {
     return !file.is_folder && (file.name == safetensors::kIndexName || file.name.ends_with(kSuffix));

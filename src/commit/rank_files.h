@@ -22,12 +22,12 @@ void withdraw_files(storage::Storage& storage, const std::vector<std::string>& n
 
 class RankFiles {
  public:
-  // Which process makes the private folder. kShared: the coordinator, for all ranks; a rank without the folder has been
-  // given up. kOwnIfMissing: the rank itself, if the folder is missing.
-  enum class Folder : std::uint8_t { kOwnIfMissing, kShared };
+  // The process that makes the private folder. kThisRank: only if the folder is missing. kCoordinator: for all ranks; a
+  // rank without the folder has been given up.
+  enum class FolderMaker : std::uint8_t { kThisRank, kCoordinator };
   // `storage` must outlive the object. Until hand_over(), the destructor withdraws the published files.
-  RankFiles(storage::Storage& storage, const SaveIdentity& identity, Folder folder = Folder::kOwnIfMissing)
-      : storage_(storage), identity_(identity), has_folder_(folder == Folder::kShared) {}
+  RankFiles(storage::Storage& storage, const SaveIdentity& identity, FolderMaker maker = FolderMaker::kThisRank)
+      : storage_(storage), identity_(identity), has_folder_(maker == FolderMaker::kCoordinator) {}
   ~RankFiles();
   RankFiles(const RankFiles&) = delete;
   RankFiles& operator=(const RankFiles&) = delete;

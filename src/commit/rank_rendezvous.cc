@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "commit/backoff.h"
 #include "format/manifest/trailer.h"
+#include "storage/backoff.h"
 
 namespace cairn::commit {
 namespace {
@@ -137,7 +137,7 @@ Result<std::vector<RankRendezvous::Files>> RankRendezvous::wait_for_files(
     ranks.push_back(
         {rank, &expected[rank], LeaseWatch(storage_, marks_.path_of(rank_lease_name(rank))), false, {}, {}, false});
   }
-  Backoff backoff;
+  storage::Backoff backoff;
   for (Clock::time_point life_at = start;;) {
     Reports said = reports();
     if (!said.failures.empty()) return Error::of_ranks(std::move(said.failures));
@@ -166,7 +166,7 @@ void RankRendezvous::wait_until_heard(const std::function<bool()>& interrupted, 
   const Clock::time_point start = Clock::now();
   std::map<std::uint32_t, LeaseWatch> watches;
   std::set<std::uint32_t> came;
-  Backoff backoff;
+  storage::Backoff backoff;
   for (;;) {
     const auto seen = marks_.look();
     const bool hurry = interrupted && interrupted();

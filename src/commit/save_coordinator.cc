@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <utility>
 
-#include "commit/backoff.h"
 #include "commit/periodic.h"
 #include "commit/rank_rendezvous.h"
 #include "commit/save_marks.h"
 #include "core/attempt.h"
+#include "storage/backoff.h"
 
 namespace cairn::commit {
 namespace {
@@ -108,7 +108,7 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
 Result<void> SaveCoordinator::tell(const Decision& decision, const RankSaveOptions& options) {
   member_.progress.phase = Phase::kWaiting;  // waiting for other ranks is not a hang of this rank
   const Clock::time_point start = Clock::now();
-  for (Backoff backoff;; backoff.pause()) {
+  for (storage::Backoff backoff;; backoff.pause()) {
     Result<void> left = member_.marks.write_decision(decision);
     if (left) break;
     if (left.error().code() != ErrorCode::kNoSpace || Clock::now() - start > kRoomForDecisionMax) return left;

@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
-#include "commit/backoff.h"
 #include "commit/leftovers.h"
 #include "commit/periodic.h"
 #include "core/attempt.h"
+#include "storage/backoff.h"
 
 namespace cairn::commit {
 namespace {
@@ -31,7 +31,7 @@ Result<void> SaveFollower::take_lease(bool has_files) {
     }
   }
   const Clock::time_point start = Clock::now();
-  for (Backoff backoff;; backoff.pause()) {
+  for (storage::Backoff backoff;; backoff.pause()) {
     Result<Lease> taken =
         Lease::take_as_rank(*member_.storage, member_.ticket.identity, member_.place.rank, member_.report());
     if (taken) {
@@ -73,7 +73,7 @@ Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> im
     (void)member_.marks.write_failure(member_.place.rank, trailers.error());
   }
   member_.progress.phase = Phase::kWaiting;
-  for (Backoff backoff; !is_decided() && !is_interrupted; backoff.pause()) {  // (7)
+  for (storage::Backoff backoff; !is_decided() && !is_interrupted; backoff.pause()) {  // (7)
     decision = attempt([&] { return watch.look(); });
     is_interrupted = interrupted && interrupted();
   }

@@ -12,7 +12,7 @@ SaveMember::SaveMember(std::unique_ptr<storage::Storage> taken_storage, const Sa
       operations(std::move(watched)),
       ticket(given_ticket),
       marks(*storage, ticket.identity.save_id),
-      files(*storage, ticket.identity, RankFiles::Folder::kShared) {
+      files(*storage, ticket.identity, RankFiles::FolderMaker::kCoordinator) {
   files.hand_over();
 }
 

@@ -46,7 +46,7 @@ constexpr std::string_view kNoLocks =
 
 // Whether `name` belongs to a checkpoint or to a save in flight, rather than to the trainer's own files.
 bool belongs_to_a_checkpoint(std::string_view name) {
-  return name.starts_with(kFolderPrefix) || name.ends_with(".distcp") || name.ends_with(".metadata") ||
+  return name.starts_with(kFolderPrefix) || name.ends_with(".distcp") || name.ends_with(kMetadataName) ||
          name == ".metadata.tmp";
 }
 
@@ -79,10 +79,6 @@ Result<MetadataInPlace> read_opened(const storage::ReadableFile& file) {
 }
 
 }  // namespace
-
-std::string metadata_name(std::optional<std::uint32_t> alone_as_rank) {
-  return (alone_as_rank ? "__" + std::to_string(*alone_as_rank) : "") + std::string(kMetadataName);
-}
 
 bool MetadataInPlace::same_as(const MetadataInPlace& other) const {
   if (present != other.present) return false;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cairn/durability.h>
+#include <cairn/metadata_name.h>
 #include <cairn/result.h>
 
 #include <cstdint>
@@ -21,10 +22,6 @@
 #include "storage/storage.h"
 
 namespace cairn::commit {
-
-inline constexpr std::string_view kMetadataName = ".metadata";
-// `.metadata`; `__{rank}.metadata` for a rank that saves alone.
-std::string metadata_name(std::optional<std::uint32_t> alone_as_rank);
 
 // The identity of `.metadata` at a moment: enough to recognise a change.
 struct MetadataInPlace {

@@ -1,6 +1,7 @@
 #include "storage/open_directory.h"
 
-#include <system_error>
+#include <cerrno>
+#include <utility>
 
 #include "storage/posix/posix_storage.h"
 
@@ -19,18 +20,20 @@ Result<std::unique_ptr<Storage>> make_directory(const fs::path& directory, std::
 }
 
 Result<std::optional<std::vector<fs::path>>> directories_in(const fs::path& root) {
-  std::error_code error;
-  fs::directory_iterator entry(root, error);
-  if (error == std::errc::no_such_file_or_directory) return std::optional<std::vector<fs::path>>();
-  if (error == std::errc::not_a_directory) {
+  const Result<std::unique_ptr<Storage>> storage = open_directory(root);
+  if (!storage && storage.error().code() == ErrorCode::kNotFound) return std::optional<std::vector<fs::path>>();
+  if (!storage && storage.error().error_number() == ENOTDIR) {
     return Error(ErrorCode::kInvalidArgument, "the root of the checkpoints is not a directory").file(root.string());
   }
+  if (!storage) return storage.error();
+  Result<std::vector<ListedFile>> files = (*storage)->list();
+  if (!files) return std::move(files).error().while_doing("listing the checkpoints in '" + root.string() + "'");
   std::vector<fs::path> found;
-  for (const fs::directory_iterator end; !error && entry != end; entry.increment(error)) {
-    std::error_code ignored;
-    if (entry->is_directory(ignored)) found.push_back(entry->path());
+  for (const ListedFile& file : *files) {
+    const fs::path path = root / file.name;
+    const bool is_link = !file.is_folder && !file.is_regular;  // or a pipe or a device, which is no directory
+    if (file.is_folder || (is_link && open_directory(path))) found.push_back(path);
   }
-  if (error) return Error::from_errno(error.value(), "listing the checkpoints failed").file(root.string());
   return std::optional(std::move(found));
 }
 

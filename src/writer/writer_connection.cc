@@ -138,8 +138,8 @@ Result<commit::SaveTicket> WriterConnection::claim(Save& save, const ClaimReques
   {
     const std::lock_guard lock(mutex_);
     save.deadlines = request.deadlines;
-    save.place = DeadSave{message.request.directory, request.identity.save_id,
-                          commit::metadata_name(request.options.alone_as_rank)};
+    save.place =
+        DeadSave{message.request.directory, request.identity.save_id, metadata_name(request.options.alone_as_rank)};
   }
   const auto send_claim = [&]() -> Result<void> {
     CAIRN_TRY(send(MessageKind::kClaim, encode(message)));
@@ -160,7 +160,7 @@ Result<void> WriterConnection::begin(Save& save, const SaveRequest& request) {
   message.arena = request.arena->id();
   std::optional<DeadSave> follows;
   if (!request.place.is_coordinator()) {
-    follows = DeadSave{message.request.directory, request.ticket.identity.save_id, std::string(commit::kMetadataName),
+    follows = DeadSave{message.request.directory, request.ticket.identity.save_id, std::string(kMetadataName),
                        request.place.rank};
   }
   std::optional<Error> lost;

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-namespace cairn::commit {
+namespace cairn::storage {
 
 class Backoff {
  public:
@@ -23,4 +23,4 @@ class Backoff {
   std::chrono::milliseconds next_ = kShortest;
 };
 
-}  // namespace cairn::commit
+}  // namespace cairn::storage
