@@ -115,8 +115,8 @@ class InvalidArgument(Error, ValueError):
 class MissingKey(Error, KeyError):
     """The checkpoint lacks requested keys.
 
-    ``keys`` has all keys that this rank's state dict holds and the checkpoint lacks, in the order of the state dict. If
-    only other ranks lack keys, ``keys`` has the key of the error.
+    ``keys`` has all keys that this rank's state dict holds and the checkpoint lacks. If only other ranks lack keys,
+    ``keys`` has the key of the error.
     """
 
     code = "kMissingKey"

@@ -66,7 +66,7 @@ def test_missing_keys_are_all_named_values_and_tensors(checkpoint: Path) -> None
     assert "stpe (nearest: step)" in text
     assert "other_thing" in text
     assert caught.value.key == "model.weihgt"
-    assert caught.value.keys == ("model.weihgt", "stpe", "other_thing")
+    assert sorted(caught.value.keys) == ["model.weihgt", "other_thing", "stpe"]
     assert f"'{checkpoint}'" in text
 
 
@@ -77,7 +77,7 @@ def test_many_missing_keys_are_counted(checkpoint: Path) -> None:
     assert "layers.0.attentoin.weight (nearest: layers.0.attention.weight, " in str(caught.value)
     assert str(caught.value).count("attentoin") == 9, "eight names, and the key"
     assert "and 192 more" in str(caught.value)
-    assert caught.value.keys == tuple(f"layers.{i}.attentoin.weight" for i in range(200))
+    assert set(caught.value.keys) == {f"layers.{i}.attentoin.weight" for i in range(200)}
     copied = pickle.loads(pickle.dumps(caught.value))
     assert copied.keys == caught.value.keys
 

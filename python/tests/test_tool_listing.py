@@ -172,7 +172,7 @@ def test_inspect_shows_the_keys_that_match(layers: Path, patterns: list[str], ke
 def test_inspect_says_which_pattern_matches_no_key(layers: Path) -> None:
     done = run("inspect", layers, "step", "ste")
     assert done.returncode == CHECK_FAILED
-    assert done.stderr == b"cairn: no key matches 'ste'\n"
+    assert done.stderr == b"cairn: no key matches 'ste'; did you mean 'step'?\n"
     assert b"= 3" in done.stdout
 
 

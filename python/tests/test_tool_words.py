@@ -39,6 +39,30 @@ def test_a_wrong_word_names_the_near_one(words: list[str], said: str) -> None:
     assert "--help'." in done.stderr.decode()
 
 
+@pytest.mark.parametrize("command", ["inspect", "verify", "ls"])
+def test_a_directory_without_a_checkpoint_names_the_next_command(command: str, tmp_path: Path) -> None:
+    missing = run(command, tmp_path / "nope").stderr.decode()
+    assert missing.count("no such directory") == 1
+    assert "No such file or directory" not in missing
+    if command == "ls":
+        return
+    assert f"Try 'cairn status {tmp_path}'" in run(command, tmp_path).stderr.decode()
+    cairn.save({"step": 1}, checkpoint_id=tmp_path / "step-1", no_dist=True)
+    parent = run(command, tmp_path)
+    assert parent.returncode == UNREADABLE
+    assert "found step-1" in parent.stderr.decode()
+    assert f"Try 'cairn ls {tmp_path}'" in parent.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "near"), [("modle", "model"), ("model.layer", "model.layers"), ("stpe", "step"), ("x*", None)]
+)
+def test_inspect_names_the_key_near_a_pattern_without_matches(pattern: str, near: str | None, tmp_path: Path) -> None:
+    cairn.save({"model": {"layers": [0, 1]}, "step": 1}, checkpoint_id=tmp_path, no_dist=True)
+    hint = f"; did you mean '{near}'?" if near else ""
+    assert run("inspect", tmp_path, pattern).stderr.decode() == f"cairn: no key matches '{pattern}'{hint}\n"
+
+
 def completed_by_bash(words: list[str], folder: Path) -> list[str]:
     """Returns bash's completions of the last word."""
     program = 'eval "$(cairn completion bash)"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _cairn; '
