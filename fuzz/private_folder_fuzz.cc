@@ -1,7 +1,7 @@
 // Reads any bytes as each file in a save's private folder that a foreign process may read: leases, the marks of failed
 // ranks, the decision, and the list of replaced files, which a later save removes. Reads the bytes as the `.metadata`
-// in place too. The removal must never remove a file that is not a data file, nor a file that the checkpoint in place
-// needs.
+// and the index in place too. The removal must never remove a file that is not a data file, nor a file that the
+// checkpoint in place needs.
 #include <cairn/durability.h>
 
 #include <cstddef>
@@ -13,11 +13,13 @@
 
 #include "commit/lease.h"
 #include "commit/leftovers.h"
+#include "commit/model_leftovers.h"
 #include "commit/progress_tracker.h"
 #include "commit/save_marks.h"
 #include "commit/save_transaction.h"
 #include "decoding_bounds.h"
 #include "format/manifest/commit_record.h"
+#include "format/safetensors/index.h"
 #include "storage/testing/model_storage.h"
 
 namespace {
@@ -58,6 +60,16 @@ void read_progress_line(std::string_view line) {
   if (!again || cairn::commit::encode_progress_line(*again) != encoded) std::abort();
 }
 
+// Two looks at one index of a model must find one identity.
+void read_as_index(std::string_view input) {
+  ModelStorage disk;
+  make(disk, cairn::safetensors::kIndexName, input);
+  const cairn::fuzz::DecodingBounds bounds(2 * input.size());
+  const auto first = cairn::commit::read_index_in_place(disk);
+  const auto second = cairn::commit::read_index_in_place(disk);
+  if (!first || !second || !first->present || !first->same_as(*second)) std::abort();
+}
+
 // Two looks at one `.metadata` must find one identity.
 void read_as_metadata(std::string_view input) {
   ModelStorage disk;
@@ -74,6 +86,7 @@ void read_as_metadata(std::string_view input) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   read_as_metadata(input);
+  read_as_index(input);
   read_progress_line(input);
   ModelStorage disk;
   fill(disk, input);

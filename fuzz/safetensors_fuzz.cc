@@ -1,5 +1,5 @@
-// Reads any bytes as a safetensors file, as the header of such a file, as an index, and as the sharding info of stock
-// torch. An accepted header covers the
+// Reads any bytes as a safetensors file, as the header of such a file, as an index, as the sharding info of stock
+// torch, and as the checksums and the file set of Cairn. An accepted header covers the
 // file exactly, and is the same when it is rendered and read again.
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +10,8 @@
 
 #include "core/little_endian.h"
 #include "decoding_bounds.h"
+#include "format/safetensors/checksums.h"
+#include "format/safetensors/file_set.h"
 #include "format/safetensors/header.h"
 #include "format/safetensors/index.h"
 #include "format/safetensors/sharding_info.h"
@@ -95,6 +97,16 @@ void read_sharding_info(std::span<const std::byte> bytes) {
   }
 }
 
+void read_entries_of_cairn(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const cairn::fuzz::DecodingBounds bounds(bytes.size());
+  const cairn::safetensors::ChecksumCoverage coverage{bytes.size() % 8, 1};
+  const auto checksums = cairn::safetensors::read_checksums(text, coverage);
+  if (checksums && *checksums && (*checksums)->size() != coverage.count()) std::abort();
+  const auto set = cairn::safetensors::read_file_set(text);
+  if (set && cairn::safetensors::render_file_set(*set) != text) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -103,5 +115,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read_with_true_length(bytes);
   read_index(bytes);
   read_sharding_info(bytes);
+  read_entries_of_cairn(bytes);
   return 0;
 }
