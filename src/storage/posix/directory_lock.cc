@@ -24,7 +24,8 @@
 // each other, and closing a second descriptor of the file releases nothing. Both locks reach an NFS server. More
 // kernels, sandboxes and FUSE file systems support flock. On a local file system the two kinds of lock do not exclude
 // each other: Cairn uses only flock. A child forked while the lock is held shares the open file: the release calls
-// LOCK_UN, because closing alone would not unlock.
+// LOCK_UN, because closing alone would not unlock. If the holder is killed, such a child keeps the lock until the child
+// ends (docs/durability.md).
 #include "storage/posix/directory_lock.h"
 
 #include <fcntl.h>
