@@ -65,6 +65,7 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
       "verify", "Every byte against its checksum, every chunk against its tensor", "the checkpoint");
   verify->add_flag("--json", arguments_.json, kForPrograms);
   verify->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
+  add_diff();
   CLI::App* status =
       add_command_on_directory("status", "Saves in flight and dead saves: rank, progress, last heartbeat",
                                "the checkpoint, or the folder of checkpoints");
@@ -74,6 +75,23 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
       ->required()
       ->type_name("SHELL")
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+}
+
+void CommandLine::add_diff() {
+  CLI::App* diff = add_command_on_directory("diff", "Keys, shapes, dtypes, elements and values of two checkpoints",
+                                            "checkpoint A, of any format");
+  diff->footer("Exit codes, as diff's: 0 equal, 1 different, 2 wrong usage, or a checkpoint can't be read.");
+  diff->get_option("directory")->type_name("A");
+  diff->add_option("other", arguments_.other, "checkpoint B, of any format")->required()->type_name("B");
+  diff->add_option("--tolerance", arguments_.tolerance,
+                   "floats agree if their absolute or relative difference is at most T; without it, bits count")
+      ->type_name("T")
+      ->check(CLI::NonNegativeNumber);
+  diff->add_option("--keys", arguments_.patterns, "only keys that match GLOB (*, ?, [a-z]), and all keys below")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
+  diff->add_flag("--json", arguments_.json, "print JSON for programs");
+  diff->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
 }
 
 CLI::App* CommandLine::add_command(const char* name, const char* description) {

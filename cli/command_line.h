@@ -16,6 +16,8 @@ struct Arguments {
   std::filesystem::path directory;
   bool json = false;
   bool follow_links = false;
+  std::filesystem::path other = {};  // the second checkpoint of `diff`
+  std::optional<double> tolerance = {};
   std::vector<std::string> patterns = {};
   std::optional<std::size_t> depth = {};
   std::string shell = {};
@@ -38,6 +40,7 @@ class CommandLine {
 
  private:
   CLI::App* add_command(const char* name, const char* description);
+  void add_diff();
   CLI::App* add_command_on_directory(const char* name, const char* description, const char* directory);
   // The complaint about a wrong word or option, with a hint.
   std::string complaint_about(const std::vector<std::string>& words, const CLI::ParseError& error) const;

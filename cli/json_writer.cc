@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -37,6 +38,13 @@ void JsonWriter::number(std::uint64_t number) {
 void JsonWriter::number(std::int64_t number) {
   separate();
   json_ += std::to_string(number);
+}
+
+void JsonWriter::number(double number) {
+  const std::string digits = fmt::format("{}", number);
+  if (!std::isfinite(number)) return text(std::isnan(number) ? "nan" : digits);
+  separate();
+  json_ += digits;
 }
 
 void JsonWriter::boolean(bool flag) {

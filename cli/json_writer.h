@@ -25,6 +25,9 @@ class JsonWriter {
   void text(std::string_view text);
   void number(std::uint64_t number);
   void number(std::int64_t number);
+  // The shortest text with the value of `number`. NaN and infinities, which JSON lacks, become the texts "nan", "inf"
+  // and "-inf".
+  void number(double number);
   void boolean(bool flag);
   void null();
   // Writes the text, or null if the text is missing.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "command_line.h"
+#include "comparison.h"
 #include "completion.h"
 #include "inspection.h"
 #include "listing.h"
@@ -26,6 +27,10 @@ Outcome run(const std::vector<std::string>& words) {
     return cairn::cli::inspect(given.directory, {given.json, given.patterns, given.depth});
   }
   if (line.command() == "status") return cairn::cli::status(given.directory, given.json);
+  if (line.command() == "diff") {
+    return cairn::cli::compare(given.directory, given.other,
+                               {given.tolerance, given.patterns, given.json, given.follow_links});
+  }
   if (line.command() == "verify") return cairn::cli::verify(given.directory, given.json, given.follow_links);
   return {cairn::cli::completion_script(line.tool(), given.shell), {}, ExitCode::kOk};
 }

@@ -11,8 +11,9 @@ namespace cairn::cli {
 // The complete list. Scripts rely on the values.
 enum class ExitCode : int {
   kOk = 0,
-  kCheckFailed = 1,  // `verify` found a problem, or no key matches a pattern of `inspect`
+  kCheckFailed = 1,  // `verify` found a problem, `diff` a difference, or no key matches a pattern of `inspect`
   kUsage = 2,        // the command line is not valid
+  kDiffTrouble = 2,  // `diff` could not compare: the code of diff(1)
   kUnreadable = 3,   // no checkpoint, or the system or damaged metadata prevents reading
 };
 

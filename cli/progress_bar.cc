@@ -52,17 +52,17 @@ void handle(int number, void (*handler)(int)) {
 
 }  // namespace
 
-std::string bar_text(std::uint64_t done, std::uint64_t total, std::size_t columns) {
+std::string bar_text(std::string_view action, std::uint64_t done, std::uint64_t total, std::size_t columns) {
   constexpr std::size_t kWidth = 30;
   const double share = total == 0 ? 0 : std::min(static_cast<double>(done) / static_cast<double>(total), 1.0);
   const auto filled = static_cast<std::size_t>(share * kWidth);
-  std::string text = fmt::format("verifying [{:.<{}}] {:>3}%  {} of {}", std::string(filled, '#'), kWidth,
+  std::string text = fmt::format("{} [{:.<{}}] {:>3}%  {} of {}", action, std::string(filled, '#'), kWidth,
                                  static_cast<int>(share * 100), byte_text(std::min(done, total)), byte_text(total));
   if (text.size() >= columns) text.resize(columns == 0 ? 0 : columns - 1);
   return text;
 }
 
-ProgressBar::ProgressBar() : can_draw_(can_draw_on_stderr()) {
+ProgressBar::ProgressBar(std::string_view action) : action_(action), can_draw_(can_draw_on_stderr()) {
   if (!can_draw_) return;
   for (const int number : kEndingSignals) handle(number, remove_line_and_end);
 }
@@ -77,7 +77,7 @@ void ProgressBar::show(std::uint64_t done, std::uint64_t total) {
   const Clock::time_point now = Clock::now();
   if (!can_draw_ || now < next_) return;
   next_ = now + kInterval;
-  write_to_terminal("\r" + bar_text(done, total, columns_of_stderr()) + "\x1b[K");
+  write_to_terminal("\r" + bar_text(action_, done, total, columns_of_stderr()) + "\x1b[K");
 }
 
 }  // namespace cairn::cli

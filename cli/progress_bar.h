@@ -4,19 +4,20 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace cairn::cli {
 
-// "verifying [#####.....]  50%  1.0 GiB of 2.0 GiB", cut to fewer than `columns` characters. Without a known total (0)
-// the bar is empty.
-std::string bar_text(std::uint64_t done, std::uint64_t total, std::size_t columns);
+// "verifying [#####.....]  50%  1.0 GiB of 2.0 GiB" for the action "verifying", cut to fewer than `columns` characters.
+// Without a known total (0) the bar is empty.
+std::string bar_text(std::string_view action, std::uint64_t done, std::uint64_t total, std::size_t columns);
 
 // Draws on stderr if stderr is a terminal with a movable cursor, and otherwise does nothing. A process has at most one
 // ProgressBar at a time: during its life, SIGINT and SIGTERM remove the line from the terminal and then end the
 // process, as by default. The destructor removes the line.
 class ProgressBar {
  public:
-  ProgressBar();
+  explicit ProgressBar(std::string_view action);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -26,6 +27,7 @@ class ProgressBar {
 
  private:
   using Clock = std::chrono::steady_clock;
+  std::string action_;
   bool can_draw_ = false;
   Clock::time_point next_ = Clock::time_point::min();
 };

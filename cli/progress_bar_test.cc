@@ -9,15 +9,17 @@ namespace {
 
 TEST(ProgressBar, ShowsTheShareAndTheBytes) {
   constexpr std::uint64_t kGiB = 1ULL << 30;
-  EXPECT_EQ(bar_text(0, 0, 80), "verifying [..............................]   0%  0 B of 0 B");
-  EXPECT_EQ(bar_text(kGiB, 2 * kGiB, 80), "verifying [###############...............]  50%  1.0 GiB of 2.0 GiB");
-  EXPECT_EQ(bar_text(3 * kGiB, 2 * kGiB, 80), "verifying [##############################] 100%  2.0 GiB of 2.0 GiB");
+  EXPECT_EQ(bar_text("verifying", 0, 0, 80), "verifying [..............................]   0%  0 B of 0 B");
+  EXPECT_EQ(bar_text("verifying", kGiB, 2 * kGiB, 80),
+            "verifying [###############...............]  50%  1.0 GiB of 2.0 GiB");
+  EXPECT_EQ(bar_text("verifying", 3 * kGiB, 2 * kGiB, 80),
+            "verifying [##############################] 100%  2.0 GiB of 2.0 GiB");
 }
 
 TEST(ProgressBar, FitsTheTerminal) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
   for (const std::size_t columns : {0U, 1U, 2U, 40U, 200U}) {
-    EXPECT_LE(bar_text(kMost - 1, kMost, columns).size(), columns == 0 ? 0 : columns - 1);
+    EXPECT_LE(bar_text("verifying", kMost - 1, kMost, columns).size(), columns == 0 ? 0 : columns - 1);
   }
 }
 

@@ -83,7 +83,7 @@ std::string json_of(const VerifyReport& report, const std::string& directory) {
 
 Outcome verify(const std::filesystem::path& directory, bool json, bool follow_links) {
   VerifyOptions options{.follow_links = follow_links};
-  auto bar = std::make_optional<ProgressBar>();
+  auto bar = std::make_optional<ProgressBar>("verifying");
   options.progress = [&bar](const VerifyProgress& progress) { bar->show(progress.bytes_read, progress.bytes_total); };
   Result<VerifyReport> report = cairn::verify(directory, options);
   bar.reset();  // before any output

@@ -8,6 +8,7 @@
 #include <cairn/checkpoint.h>            // IWYU pragma: export
 #include <cairn/collectives.h>           // IWYU pragma: export
 #include <cairn/convert.h>               // IWYU pragma: export
+#include <cairn/diff.h>                  // IWYU pragma: export
 #include <cairn/dtype.h>                 // IWYU pragma: export
 #include <cairn/durability.h>            // IWYU pragma: export
 #include <cairn/error.h>                 // IWYU pragma: export

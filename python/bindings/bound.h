@@ -16,6 +16,7 @@ void bind_flattening(nb::module_& module);
 void bind_describe(nb::module_& module);
 void bind_collectives(nb::module_& module);
 void bind_checkpoint(nb::module_& module);
+void bind_diff(nb::module_& module);
 void bind_save_steps(nb::module_& module);
 void bind_async_checkpointer(nb::module_& module);
 void bind_in_flight(nb::module_& module);

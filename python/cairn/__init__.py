@@ -3,8 +3,8 @@
 ``import cairn as dcp`` replaces ``import torch.distributed.checkpoint as dcp``: the package has every name of DCP and
 of DCP's modules, as Cairn's own object or as torch's, and reads and writes the files of DCP. :func:`install` replaces
 DCP in programs that must not be changed; :func:`report` lists the calls that used the engine. ``open`` and ``verify``
-examine a checkpoint; ``latest`` and ``saves_in_flight`` find the checkpoints from which a job can resume. These four
-functions, and ``import cairn``, need no torch.
+examine a checkpoint, ``diff`` compares two; ``latest`` and ``saves_in_flight`` find the checkpoints from which a
+job can resume. These five functions, and ``import cairn``, need no torch.
 
 Every error is a :class:`cairn.Error` that names key, file and offset, and also the matching built-in exception
 (``FileNotFoundError``, ``ValueError``, ...).
@@ -26,6 +26,7 @@ from cairn.checkpoint import (
     open,
     verify,
 )
+from cairn.difference import DiffReport, ElementDifference, KeyDifference, NumberDifference, diff
 from cairn.errors import (
     Cancelled,
     Corrupt,
@@ -58,6 +59,8 @@ __all__ = [
     "DefaultLoadPlanner",
     "DefaultSavePlanner",
     "DeviceWarning",
+    "DiffReport",
+    "ElementDifference",
     "Error",
     "FileSystemReader",
     "FileSystemWriter",
@@ -65,12 +68,14 @@ __all__ = [
     "HuggingFaceStorageWriter",
     "InternalError",
     "InvalidArgument",
+    "KeyDifference",
     "LoadPlan",
     "LoadPlanner",
     "Metadata",
     "MissingKey",
     "NoSpace",
     "NotFound",
+    "NumberDifference",
     "PickleWarning",
     "Progress",
     "QuantizedHuggingFaceStorageReader",
@@ -98,6 +103,7 @@ __all__ = [
     "async_save",
     "configure_async_saves",
     "configure_saves",
+    "diff",
     "install",
     "latest",
     "load",

@@ -54,6 +54,11 @@ from cairn.checkpoint import ValueInfo as ValueInfo
 from cairn.checkpoint import VerifyReport as VerifyReport
 from cairn.checkpoint import open as open
 from cairn.checkpoint import verify as verify
+from cairn.difference import DiffReport as DiffReport
+from cairn.difference import ElementDifference as ElementDifference
+from cairn.difference import KeyDifference as KeyDifference
+from cairn.difference import NumberDifference as NumberDifference
+from cairn.difference import diff as diff
 from cairn.errors import Cancelled as Cancelled
 from cairn.errors import Corrupt as Corrupt
 from cairn.errors import Error as Error

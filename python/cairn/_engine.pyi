@@ -232,6 +232,24 @@ def metadata_name(rank: int | None) -> str: ...
 def pause_before_restart(restarts: int, /) -> float | None: ...  # seconds; None: no further restart
 def catalog_of(checkpoint: Checkpoint, /) -> Catalog: ...
 def verify(directory: bytes, thread_count: int, follow_links: bool, /) -> dict[str, Any]: ...
+
+_Index = tuple[int, ...]
+# As cairn.difference.ElementDifference and NumberDifference.
+ElementDifference = tuple[int, int, int, _Index | None, tuple[int, float, float, _Index | None] | None]
+# As cairn.difference.KeyDifference.
+KeyDifference = tuple[
+    str,
+    Literal["only_in_a", "only_in_b", "kind", "shape", "dtype", "elements", "value"],
+    str | None,
+    str | None,
+    str,
+    ElementDifference | None,
+]
+
+# Differences, tolerated differences, tensors, values, bytes compared.
+def diff(
+    directories: tuple[bytes, bytes], tolerance: float | None, keys: list[str], thread_count: int, follow_links: bool, /
+) -> tuple[list[KeyDifference], list[KeyDifference], int, int, int]: ...
 def latest(root: bytes, wait_ms: int, rank: int | None, /) -> tuple[bytes | None, list[str]]: ...
 
 # Rank, host, pid, state, seconds since the last sign of life, is_readable; phase, bytes written, bytes in total; the

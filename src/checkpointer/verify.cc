@@ -3,11 +3,7 @@
 #include <cairn/verify.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <exception>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -15,24 +11,23 @@
 #include <vector>
 
 #include "checkpointer/checkpoint_impl.h"
+#include "checkpointer/watched_call.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
 #include "data_file/archive_check.h"
 #include "data_file/range_fetch.h"
-#include "os/call_within.h"
 #include "os/parallel.h"
 #include "plan/chunk_index.h"
 
 namespace cairn {
 namespace {
 
+using checkpointer::Watch;
 using data_file::DataFile;
 
 // The report names at most kProblemsMax problems: a failing disk may have millions of damaged chunks.
 constexpr std::size_t kProblemsMax = 1000;
 constexpr std::uint64_t kBatchBytes = 4 * 1024 * 1024;
-// The time that an interrupted caller waits for the verifying threads.
-constexpr std::chrono::milliseconds kGrace{500};
 
 // Bytes of a data file that share a checksum, or the bytes of a zip archive.
 struct Span {
@@ -126,13 +121,6 @@ class SpanWalk {
   std::size_t part_ = 0;  // 0: the frame; n: chunk n - 1 of the payload
 };
 
-// The state that the calling thread and the verifying thread share.
-struct Watch {
-  os::StopFlag stop;  // the caller was interrupted
-  std::atomic<std::uint64_t> bytes_read{0};
-  std::atomic<std::uint64_t> bytes_total{0};
-};
-
 // A source that counts the bytes read, up to the source's size, and that fails once the caller was interrupted: the
 // check of a large archive then ends early. The wrapped source and the watch outlive the WatchedSource.
 class WatchedSource final : public ByteSource {
@@ -153,7 +141,7 @@ class WatchedSource final : public ByteSource {
   void count(std::uint64_t bytes) const {
     bytes = std::min(bytes, source_.size() - counted_);
     counted_ += bytes;
-    watch_.bytes_read.fetch_add(bytes, std::memory_order_relaxed);
+    watch_.bytes_done.fetch_add(bytes, std::memory_order_relaxed);
   }
 
   const ByteSource& source_;
@@ -344,7 +332,7 @@ class Verifier {
     if (first.length > kBatchBytes) return check_large_span(first, buffer, stop);
     const storage::ReadableFile& file = first.file->bytes();
     const std::uint64_t length = batch.back().begin + batch.back().length - first.begin;
-    watch_.bytes_read += length;
+    watch_.bytes_done += length;
     const bool cached = data_file::better_from_cache(file, first.begin, length, true);
     auto bytes = data_file::fetch_range(file, first.begin, length, cached, buffer);
     if (!bytes) return findings_.add(std::move(bytes).error().file(first.file->name()).offset(first.begin));
@@ -361,7 +349,7 @@ class Verifier {
       }
       crc = crc32(piece, crc);
       done += piece.size();
-      watch_.bytes_read += piece.size();
+      watch_.bytes_done += piece.size();
     }
     compare(span, crc);
   }
@@ -433,49 +421,17 @@ Result<VerifyReport> verify_watched(const std::filesystem::path& directory, cons
   return report;
 }
 
-// Stops the verifying thread when verify() ends, also if a function of `options` throws.
-class StopAtExit {
- public:
-  explicit StopAtExit(Watch& watch) : watch_(watch) {}
-  ~StopAtExit() { watch_.stop.set(); }
-  StopAtExit(const StopAtExit&) = delete;
-  StopAtExit& operator=(const StopAtExit&) = delete;
-
- private:
-  Watch& watch_;
-};
-
 }  // namespace
 
-// 1. A new thread opens the checkpoint and verifies the checkpoint: a call into the storage may hang, and the metadata
-//    of a large checkpoint takes seconds to read.
-// 2. The calling thread waits; every few milliseconds it calls `progress` and `interrupted`.
-// 3. After an interruption the calling thread sets the stop flag, which the verifying threads check between two pieces
-//    of work, and waits for kGrace.
-// 4. Then verify() returns; the verifying threads end when the storage answers.
 Result<VerifyReport> verify(const std::filesystem::path& directory, const VerifyOptions& options) {
-  using Clock = std::chrono::steady_clock;
-  const auto watch = std::make_shared<Watch>();  // shared with the verifying thread
-  const StopAtExit stop_at_exit(*watch);
   const VerifyOptions copied{options.thread_count, options.follow_links, {}, {}};
-  auto work = [watch, directory, copied]() -> Result<VerifyReport> {
-    try {
-      return verify_watched(directory, copied, *watch);
-    } catch (const std::exception& exception) {
-      return Error(ErrorCode::kInternal, std::string("the check failed: ") + exception.what());
-    }
-  };
-  std::optional<Clock::time_point> interrupted_at;
-  const auto keep_waiting = [&] {
-    if (options.progress) options.progress({watch->bytes_read, watch->bytes_total});
-    if (!interrupted_at && options.interrupted && options.interrupted()) {
-      interrupted_at = Clock::now();
-      watch->stop.set();
-    }
-    return !interrupted_at || Clock::now() - *interrupted_at < kGrace;
-  };
-  CAIRN_TRY_ASSIGN(auto verified, os::call_while(keep_waiting, std::move(work)));  // steps 1 to 4
-  return verified ? std::move(*verified) : interrupted_error();
+  std::function<void(std::uint64_t, std::uint64_t)> progress;
+  if (options.progress) {
+    progress = [&options](std::uint64_t done, std::uint64_t total) { options.progress({done, total}); };
+  }
+  return checkpointer::watched_call(
+      {options.interrupted, std::move(progress), interrupted_error()},
+      [directory, copied](Watch& watch) { return verify_watched(directory, copied, watch); });
 }
 
 }  // namespace cairn

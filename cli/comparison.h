@@ -1,0 +1,24 @@
+// `cairn diff`: two checkpoints, key by key.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "outcome.h"
+
+namespace cairn::cli {
+
+struct ComparisonOptions {
+  std::optional<double> tolerance = {};
+  std::vector<std::string> patterns = {};  // of keys; empty: all keys
+  bool json = false;
+  bool follow_links = false;
+};
+
+// Returns kCheckFailed if the checkpoints differ, and kDiffTrouble after any failure, as diff(1) does. Draws a progress
+// bar if stderr is a terminal; Ctrl-C ends the process at once.
+Outcome compare(const std::filesystem::path& a, const std::filesystem::path& b, const ComparisonOptions& options);
+
+}  // namespace cairn::cli

@@ -1,0 +1,76 @@
+// Watched call: long work on a thread of its own, while the calling thread shows the progress and asks for an
+// interruption.
+//
+// 1. A new thread does the work: a call into the storage may hang, and the metadata of a large checkpoint takes seconds
+//    to read.
+// 2. The calling thread waits; every few milliseconds it calls `progress` and `interrupted`.
+// 3. After an interruption the calling thread sets the stop flag, which the working threads check between two pieces of
+//    work, and waits for kGrace.
+// 4. Then the call returns; the working threads end when the storage answers.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "os/call_within.h"
+#include "os/parallel.h"
+
+namespace cairn::checkpointer {
+
+// The state that the calling thread and the working threads share. Thread-safe.
+struct Watch {
+  os::StopFlag stop;  // the caller was interrupted
+  std::atomic<std::uint64_t> bytes_done{0};
+  std::atomic<std::uint64_t> bytes_total{0};
+};
+
+// What the calling thread does meanwhile. Both functions may be empty.
+struct Meanwhile {
+  std::function<bool()> interrupted;
+  std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress;
+  Error cancelled;  // the error after an interruption
+};
+
+// Returns the result of `work(watch)`, a Result. `work` must own everything that it uses. An exception of `work`
+// becomes kInternal; an exception of `interrupted` or `progress` goes to the caller, and stops the work too.
+template <typename Work>
+auto watched_call(const Meanwhile& meanwhile, Work work) -> decltype(work(std::declval<Watch&>())) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kGrace{500};
+  const auto watch = std::make_shared<Watch>();
+  struct StopAtExit {
+    Watch& watch;
+    ~StopAtExit() { watch.stop.set(); }
+  };
+  const StopAtExit stop_at_exit{*watch};
+  auto body = [watch, work = std::move(work)]() mutable -> decltype(work(*watch)) {
+    try {
+      return work(*watch);
+    } catch (const std::exception& exception) {
+      return Error(ErrorCode::kInternal, std::string("the work failed: ") + exception.what());
+    }
+  };
+  std::optional<Clock::time_point> interrupted_at;
+  const auto keep_waiting = [&] {
+    if (meanwhile.progress) meanwhile.progress(watch->bytes_done, watch->bytes_total);
+    if (!interrupted_at && meanwhile.interrupted && meanwhile.interrupted()) {
+      interrupted_at = Clock::now();
+      watch->stop.set();
+    }
+    return !interrupted_at || Clock::now() - *interrupted_at < kGrace;
+  };
+  CAIRN_TRY_ASSIGN(auto done, os::call_while(keep_waiting, std::move(body)));
+  if (!done) return meanwhile.cancelled;
+  return std::move(*done);
+}
+
+}  // namespace cairn::checkpointer
