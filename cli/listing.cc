@@ -63,7 +63,9 @@ std::string json_of(const Catalog& catalog, const fs::path& directory) {
 }  // namespace
 
 Outcome list(const fs::path& directory, bool json) {
-  if (!has_metadata(directory) && !has_safetensors(directory)) return list_folder(directory, json);
+  std::error_code ignored;
+  const bool is_one = fs::is_regular_file(directory, ignored) || has_metadata(directory) || has_safetensors(directory);
+  if (!is_one) return list_folder(directory, json);
   const Result<Checkpoint> checkpoint = open(directory);
   if (!checkpoint) return unopened(checkpoint.error(), directory);
   const Catalog& catalog = checkpoint->catalog();

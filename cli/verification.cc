@@ -35,6 +35,10 @@ std::string text_of(const VerifyReport& report, const std::string& directory) {
     text += "  safetensors: headers, shapes and places are checked; the format has no checksums of the elements\n";
     return text;
   }
+  if (report.format == CheckpointFormat::kTorchSave) {
+    text += "  torch.save: one checksum per record; files before torch 1.6, and some written without CRCs, have none\n";
+    return text;
+  }
   if (!report.has_commit_record)
     text += "  no commit record: Cairn did not write the checkpoint, and .metadata has no checksum\n";
   return text;

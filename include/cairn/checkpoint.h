@@ -169,13 +169,19 @@ class Checkpoint {
   std::unique_ptr<Impl> impl_;
 };
 
-// `directory` is the directory of a DCP checkpoint, a directory with the safetensors files of a model, or the path of a
-// safetensors file (`*.safetensors`). A directory with `.metadata` is a DCP checkpoint, whatever else the directory
-// holds. Of safetensors files `model.safetensors.index.json` names the files; without the index, all files of the
-// directory make up the model. Links to safetensors files are followed. A directory with a trace of a DCP checkpoint (a
-// data file, a metadata file of any name, the private folder of a save) is never taken for a model. Safetensors files
-// have no save id: a model that is replaced during a load by a model with equal names, sizes and headers is not
-// noticed. `metadata_name`: as from metadata_name() (metadata_name.h).
+// `directory` is the directory of a DCP checkpoint, a directory with the safetensors files of a model, the path of a
+// safetensors file (`*.safetensors`), or the path of a file of torch.save with any other name: a zip archive, or the
+// legacy format before torch 1.6, recognised by content. A directory with `.metadata` is a DCP checkpoint, whatever
+// else the directory holds. Of safetensors files `model.safetensors.index.json` names the files; without the index, all
+// files of the directory make up the model. Links to safetensors files are followed. A directory with a trace of a DCP
+// checkpoint (a data file, a metadata file of any name, the private folder of a save) is never taken for a model.
+// Safetensors files have no save id: a model that is replaced during a load by a model with equal names, sizes and
+// headers is not noticed.
+//
+// A torch.save file must hold a dict (kUnsupported otherwise). Its keys are those of DCP's flattening of the dict, and
+// tensors of a shared storage share their location. Opening checks the pickle's CRC, and runs nothing from the file: a
+// value of an unknown class is listed, and comes back as an Object. A legacy file has no checksums. `metadata_name`:
+// as from metadata_name() (metadata_name.h).
 Result<Checkpoint> open(const std::filesystem::path& directory,
                         const std::string& metadata_name = std::string(kMetadataName));
 

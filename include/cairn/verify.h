@@ -24,7 +24,7 @@ struct VerifyReport {
   std::vector<std::pair<std::string, std::string>> unchecked_keys;
   std::uint64_t tensors = 0;
   std::uint64_t values = 0;
-  // The bytes of a safetensors file without Cairn's checksums are unchecked.
+  // The bytes of a safetensors file without Cairn's checksums, and of a legacy torch.save file, are unchecked.
   CheckpointFormat format = CheckpointFormat::kDcp;
   bool has_commit_record =
       false;  // true: Cairn wrote the checkpoint; false: only the zip checksums of stock torch were checked

@@ -28,8 +28,9 @@ struct Checkpoint::Impl {
   Catalog catalog;
   std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it
   std::string directory;      // as the caller of open() named it; empty if the checkpoint was opened in a storage
-  std::string metadata_name;  // of a safetensors model: the name of the only file, or empty for the directory's files
-  std::string identity;       // identity_of() the metadata, identity_of_safetensors() of a safetensors model
+  std::string metadata_name;  // of a safetensors model: the name of the only file, or empty for the directory's files;
+                              // of a torch.save file: its name
+  std::string identity;       // identity_of() the metadata, identity_of_safetensors(), or identity_of_torch_save()
 
   // Whether the directory now holds the metadata of a different checkpoint.
   bool replaced() const;
@@ -40,6 +41,9 @@ struct Checkpoint::Impl {
   // The data file that holds an item of `fqn`. kCorrupt if the metadata names no bytes for the item; kUnsupported if
   // the item's bytes went through a stream transform.
   Result<const data_file::DataFile*> file_of(const ItemLocation& location, std::string_view fqn, bool follow_links);
+
+  // The entry of a torch.save file as an inert value.
+  Result<Value> value_in_torch_save(std::string_view fqn);
 
   // Gives the data file that comes next in the catalog, open already. Before the first use of file().
   void put_file(std::unique_ptr<data_file::DataFile> file) { files_.push_back(std::move(file)); }

@@ -80,7 +80,9 @@ Error missing_checkpoint(const Error& error, const fs::path& directory, const st
     return Error(ErrorCode::kNotFound, std::move(text)).file(file).error_number(error.error_number());
   };
   if (error.error_number() == ENOTDIR) {
-    return not_found(none + ": it is not a directory" + instead_of_file(directory, metadata_name), directory.string());
+    const std::string instead = instead_of_file(directory, metadata_name);
+    const std::string known = instead.empty() ? ", nor a file of torch.save, nor named *.safetensors" : "";
+    return not_found(none + ": it is not a directory" + known + instead, directory.string());
   }
   if (error.file() != metadata_name) {
     return not_found(none + ": there is no such directory" + beside(directory, metadata_name), directory.string());

@@ -9,6 +9,7 @@
 #include "checkpointer/job_identity.h"
 #include "checkpointer/missing_checkpoint.h"
 #include "checkpointer/safetensors_model.h"
+#include "checkpointer/torch_save_file.h"
 #include "commit/save_transaction.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
@@ -69,8 +70,22 @@ bool Checkpoint::Impl::replaced() const {
     const Result<std::string> now = checkpointer::identity_of_safetensors(*storage, metadata_name);
     return now && *now != identity;
   }
+  if (catalog.format == CheckpointFormat::kTorchSave) {
+    const Result<std::string> now = checkpointer::identity_of_torch_save(*storage, metadata_name);
+    return now && *now != identity;
+  }
   const auto now = commit::read_metadata_in_place(*storage, metadata_name);
   return now && now->present && identity_of(*now) != identity;
+}
+
+Result<Value> Checkpoint::Impl::value_in_torch_save(std::string_view fqn) {
+  const data_file::DataFile* opened = nullptr;
+  CAIRN_TRY_ASSIGN(opened, file(0, true));
+  const torch_file::StateFile::Entry* entry = opened->state_file()->find(fqn);
+  if (entry == nullptr) return Error(ErrorCode::kMissingKey, "no such key in the checkpoint").key(fqn);
+  Result<Value> value = opened->state_file()->value(*entry);
+  if (!value) return std::move(value).error().key(fqn).file(opened->name());
+  return value;
 }
 
 Error Checkpoint::Impl::replaced_or(Error error) const {
@@ -135,6 +150,18 @@ Result<Checkpoint> open_safetensors_at(const std::filesystem::path& directory, c
   return checkpoint;
 }
 
+// The checkpoint in a file that is no safetensors file by its name. Nullopt if the file begins like no file of
+// torch.save.
+std::optional<Result<Checkpoint>> open_torch_save_at(const std::filesystem::path& file) {
+  const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+  const std::string name = file.filename().string();
+  auto storage = storage::open_directory(parent);
+  if (!storage || !checkpointer::is_torch_save(**storage, name)) return std::nullopt;
+  Result<Checkpoint> checkpoint = checkpointer::open_torch_save(std::move(*storage), name);
+  if (checkpoint) return checkpoint;
+  return std::move(checkpoint).error().while_doing("opening the torch.save file '" + file.string() + "'");
+}
+
 }  // namespace
 
 Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name) {
@@ -147,6 +174,9 @@ Result<Checkpoint> open(const std::filesystem::path& directory, const std::strin
   auto storage = storage::open_directory(directory);
   if (!storage && storage.error().error_number() == ENOTDIR && is_safetensors_name(directory)) {
     return open_safetensors_at(directory.parent_path(), directory.filename().string());
+  }
+  if (!storage && storage.error().error_number() == ENOTDIR) {
+    if (std::optional<Result<Checkpoint>> opened = open_torch_save_at(directory)) return *std::move(opened);
   }
   if (!storage) return explain(std::move(storage).error());
   Result<Checkpoint> checkpoint = checkpointer::open_in(std::move(*storage), metadata_name);
@@ -162,7 +192,7 @@ Result<Checkpoint> open(const std::filesystem::path& directory, const std::strin
 }
 
 Result<std::uint64_t> Checkpoint::file_bytes(std::string_view file) const {
-  const bool follows_links = impl_->catalog.format == CheckpointFormat::kSafetensors;
+  const bool follows_links = impl_->catalog.format != CheckpointFormat::kDcp;
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::ReadableFile> opened, impl_->storage->open(file, follows_links));
   return opened->size();
 }
@@ -199,6 +229,11 @@ Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOpt
   const ItemLocation& location = value != nullptr ? value->location : tensor->locations[0];
   const data_file::DataFile* file = nullptr;
   CAIRN_TRY_ASSIGN(file, impl_->file_of(location, fqn, options.follow_links));
+  if (const torch_file::StateFile* state = file->state_file()) {
+    Result<std::string> payload = state->payload(*state->find(fqn));
+    if (!payload) return std::move(payload).error().key(fqn).file(file->name());
+    return payload;
+  }
   if (value != nullptr && options.verify != Verify::kNone) CAIRN_TRY(file->check_value(*value));
   const auto explain = [&](Error error) {
     return std::move(error).key(fqn).file(file->name()).offset(location.offset);
@@ -214,6 +249,7 @@ Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOpt
 }
 
 Result<Value> Checkpoint::read_value(std::string_view fqn, const LoadOptions& options) const {
+  if (impl_->catalog.format == CheckpointFormat::kTorchSave) return impl_->value_in_torch_save(fqn);
   CAIRN_TRY_ASSIGN(const std::string payload, read_payload(fqn, options));
   Result<Value> value = decode_value(std::as_bytes(std::span(payload)));
   if (!value) return std::move(value).error().key(fqn);

@@ -167,6 +167,7 @@ class Verifier {
         continue;
       }
       ++report_.files;
+      if (impl_.catalog.format == CheckpointFormat::kTorchSave) add_torch_save(**file);
       // DataFile has verified header and trailer by their own checksums.
       findings_.count((*file)->checked_header_bytes(), 0);
       if (const auto& trailer = (*file)->trailer()) {
@@ -257,14 +258,22 @@ class Verifier {
   // added a finding for each unreadable file.
   const DataFile* file_of(const ItemLocation& location, std::string_view fqn) {
     // A tensor without elements has no bytes in a safetensors file.
-    const bool may_be_empty = impl_.catalog.format == CheckpointFormat::kSafetensors;
+    const bool may_be_empty = impl_.catalog.format != CheckpointFormat::kDcp;
     if (location.length != 0 || may_be_empty) return files_[location.file];
     findings_.add(Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn));
     return nullptr;
   }
 
   void add_stock_item(const DataFile& file, const ItemLocation& location, std::string_view fqn) {
+    if (impl_.catalog.format == CheckpointFormat::kTorchSave) return;  // add_torch_save() has added the whole file
     if (!file.trailer()) archives_.push_back({&file, location.offset, location.length, 0, true, fqn});
+  }
+
+  // Of an archive every record has a CRC; several keys may share a record. A legacy file has no checksums.
+  void add_torch_save(const DataFile& file) {
+    const std::uint64_t size = file.bytes().size();
+    if (!file.state_file()->is_archive()) return findings_.count(0, size);
+    archives_.push_back({&file, 0, size, 0, true, {}});
   }
 
   void add_safetensors_record(SafetensorsRecord record) {

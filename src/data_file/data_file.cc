@@ -37,6 +37,22 @@ Result<void> check_identity(const storage::ReadableFile& bytes, const std::optio
   return {};
 }
 
+// `record_offset` counts from the start of the file.
+StoredTensor stored_at(const torch_file::TensorRecord& record, std::uint64_t record_offset) {
+  StoredTensor stored;
+  stored.dtype = record.dtype;
+  stored.sizes = record.sizes;
+  stored.strides = record.strides;
+  stored.record_offset = record_offset;
+  stored.record_bytes = record.payload_bytes;
+  stored.first_element = record.storage_offset;
+  stored.record_crc = record.crc;
+  stored.big_endian = record.big_endian;
+  stored.conjugate = record.conjugate;
+  stored.negative = record.negative;
+  return stored;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DataFile>> DataFile::open(const storage::Storage& storage, const std::string& name,
@@ -78,6 +94,15 @@ void DataFile::take_checksums(safetensors::Header& header) {
     if (bytes != 0) checksums.places.push_back({header.data_offset + tensor.begin, next});
     next += checksums.by_block ? checksum_block_count(bytes) : 1;
   }
+}
+
+Result<std::unique_ptr<DataFile>> DataFile::open_torch_save(const storage::Storage& storage, const std::string& name) {
+  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::ReadableFile> bytes, storage.open(name, true));
+  std::unique_ptr<DataFile> file(new DataFile(name, std::move(bytes)));
+  Result<std::unique_ptr<torch_file::StateFile>> state_file = torch_file::StateFile::open(*file->bytes_);
+  if (!state_file) return std::move(state_file).error().file(name);
+  file->state_file_ = *std::move(state_file);
+  return file;
 }
 
 Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std::size_t chunk) const {
@@ -123,18 +148,15 @@ Result<StoredTensor> DataFile::tensor_of_stock(const CatalogTensor& tensor, std:
     return differs("the tensor differs from the metadata", describe(tensor.dtype, sizes),
                    describe(record.dtype, record.sizes));
   }
-  StoredTensor stored;
-  stored.dtype = record.dtype;
-  stored.sizes = record.sizes;
-  stored.strides = record.strides;
-  stored.record_offset = location.offset + record.payload_offset;
-  stored.record_bytes = record.payload_bytes;
-  stored.first_element = record.storage_offset;
-  stored.record_crc = record.crc;
-  stored.big_endian = record.big_endian;
-  stored.conjugate = record.conjugate;
-  stored.negative = record.negative;
-  return stored;
+  return stored_at(record, location.offset + record.payload_offset);
+}
+
+// StateFile has made the catalog's numbers, and has checked them against the file.
+Result<StoredTensor> DataFile::tensor_of_torch_save(const CatalogTensor& tensor) const {
+  const torch_file::StateFile::Entry* entry = state_file_->find(tensor.fqn);
+  if (entry == nullptr || !entry->tensor) return Error(ErrorCode::kInternal, "the file lacks a tensor of its catalog");
+  CAIRN_TRY_ASSIGN(const torch_file::TensorRecord record, state_file_->tensor(*entry));
+  return stored_at(record, record.payload_offset);
 }
 
 // The header was checked against the catalog's numbers and the file's size when the file was opened.
@@ -162,7 +184,11 @@ Result<StoredTensor> DataFile::tensor_of_safetensors(const CatalogTensor& tensor
 Result<StoredTensor> DataFile::tensor(const CatalogTensor& tensor, std::size_t chunk) const {
   if (is_safetensors_) return tensor_of_safetensors(tensor, chunk);
   const ItemLocation& location = tensor.locations[chunk];
-  Result<StoredTensor> stored = trailer_ ? tensor_of_cairn(tensor, chunk) : tensor_of_stock(tensor, chunk);
+  const auto find = [&] {
+    if (state_file_) return tensor_of_torch_save(tensor);
+    return trailer_ ? tensor_of_cairn(tensor, chunk) : tensor_of_stock(tensor, chunk);
+  };
+  Result<StoredTensor> stored = find();
   if (!stored) return std::move(stored).error().key(tensor.fqn).file(name_).offset(location.offset);
   return stored;
 }

@@ -15,6 +15,7 @@
 #include "format/manifest/commit_record.h"
 #include "format/manifest/trailer.h"
 #include "format/safetensors/header.h"
+#include "format/torch_file/state_file.h"
 #include "storage/storage.h"
 
 namespace cairn::data_file {
@@ -48,6 +49,11 @@ class DataFile {
   struct OpenedSafetensors;
   static Result<OpenedSafetensors> open_safetensors(const storage::Storage& storage, const std::string& name);
 
+  // A file of torch.save that holds a state dict.
+  static Result<std::unique_ptr<DataFile>> open_torch_save(const storage::Storage& storage, const std::string& name);
+  // The content of a file of open_torch_save(); null for all other files.
+  const torch_file::StateFile* state_file() const { return state_file_.get(); }
+
   const std::string& name() const { return name_; }
   const storage::ReadableFile& bytes() const { return *bytes_; }
   const std::optional<manifest::Trailer>& trailer() const { return trailer_; }
@@ -78,6 +84,7 @@ class DataFile {
   Result<StoredTensor> tensor_of_stock(const CatalogTensor& tensor, std::size_t chunk) const;
   Result<StoredTensor> tensor_of_safetensors(const CatalogTensor& tensor, std::size_t chunk) const;
   void take_checksums(safetensors::Header& header);
+  Result<StoredTensor> tensor_of_torch_save(const CatalogTensor& tensor) const;
 
   std::string name_;
   std::unique_ptr<storage::ReadableFile> bytes_;
@@ -97,6 +104,7 @@ class DataFile {
     std::vector<Place> places;  // ascending
   };
   SafetensorsChecksums safetensors_checksums_;
+  std::unique_ptr<torch_file::StateFile> state_file_;  // reads `bytes_`
 };
 
 struct DataFile::OpenedSafetensors {

@@ -20,15 +20,16 @@ constexpr std::size_t kArgumentsMax = 8;
 
 Error damaged(const char* what) { return Error(ErrorCode::kCorrupt, what); }
 
-// The arguments of a call; nullopt if there are more than kArgumentsMax.
+// The arguments of a call.
 struct Arguments {
   std::array<Node, kArgumentsMax> nodes;
   std::size_t count = 0;
 };
 
-std::optional<Arguments> arguments_of(const Graph& graph, Node call) {
+// Nullopt if there are more than kArgumentsMax.
+std::optional<Arguments> elements_of(const Graph& graph, Node tuple) {
   Arguments arguments;
-  for (const Node node : graph.elements(graph.arguments(call))) {
+  for (const Node node : graph.elements(tuple)) {
     if (arguments.count == kArgumentsMax) return std::nullopt;
     arguments.nodes[arguments.count++] = node;
   }
@@ -57,38 +58,38 @@ Result<Extents> read_extents(const Graph& graph, Node node) {
 
 bool read_bool(const Graph& graph, Node node) { return graph.is(node, Kind::kBool) && graph.boolean(node); }
 
-// Reads a storage: ('storage', class, key, location, element count). Sets key and bytes, and the dtype if the class has
-// a dtype.
-Result<void> read_storage(const Graph& graph, Node node, bool dtype_follows, TensorNode& tensor) {
-  if (!graph.is(node, Kind::kPersistent)) return damaged("a tensor without a storage");
-  const Node id = graph.persistent_id(node);
-  std::array<Node, 5> parts;
-  std::size_t count = 0;
-  if (!graph.is(id, Kind::kTuple)) return damaged("a storage whose description is not a tuple");
-  for (const Node part : graph.elements(id)) {
-    parts[count++] = part;
-    if (count == parts.size()) break;  // torch before 1.12 has a sixth part, None
+// (key, offset, element count): the view of a storage, as torch before 1.6 could save one.
+Result<void> read_view(const Graph& graph, Node node, std::uint64_t element_bytes, StorageNode& storage) {
+  std::array<Node, 3> parts;
+  if (!graph.is(node, Kind::kTuple) || graph.elements(node).size() != parts.size()) {
+    return damaged("a storage whose view is not a tuple of three");
   }
-  if (count < parts.size() || graph.text_if(parts[0]) != "storage" || !graph.is(parts[1], Kind::kGlobal)) {
-    return damaged("a storage whose description is not of a storage");
-  }
-  const std::optional<std::string_view> key = graph.text_if(parts[2]);
-  const std::optional<std::int64_t> elements = graph.integer_if(parts[4]);
-  if (!key || !elements || *elements < 0) return damaged("a storage without key or element count");
-  tensor.storage_key = *key;
-
-  const std::string_view storage_class = graph.name(parts[1]);
-  const std::optional<DType> dtype = dtype_of_storage_class(storage_class);
-  const bool untyped = storage_class == "UntypedStorage" || storage_class == "_UntypedStorage";
-  if (!dtype && !(untyped && dtype_follows)) {
-    return Error(ErrorCode::kUnsupported, "a storage of an unknown class").actual(storage_class);
-  }
-  if (dtype) tensor.dtype = *dtype;
-  const std::uint64_t element_bytes = dtype ? item_bytes(*dtype) : 1;
+  std::size_t i = 0;
+  for (const Node part : graph.elements(node)) parts[i++] = part;
+  const std::optional<std::int64_t> offset = graph.integer_if(parts[1]);
+  const std::optional<std::int64_t> elements = graph.integer_if(parts[2]);
+  if (!offset || !elements || *offset < 0 || *elements < 0) return damaged("a view without offset or element count");
+  const auto begin = checked_multiply(static_cast<std::uint64_t>(*offset), element_bytes);
   const auto bytes = checked_multiply(static_cast<std::uint64_t>(*elements), element_bytes);
-  if (!bytes) return damaged("a storage of more than 2^64 bytes");
-  tensor.storage_bytes = *bytes;
+  if (!begin || !bytes || !range_within(*begin, *bytes, storage.bytes)) {
+    return damaged("a view that reaches beyond its storage");
+  }
+  storage.view_offset = static_cast<std::uint64_t>(*offset);
+  storage.view_bytes = *bytes;
   return {};
+}
+
+// Reads the storage of a tensor. Sets key and bytes, and the dtype if the storage's class has a dtype.
+Result<StorageNode> read_storage(const Graph& graph, Node node, bool dtype_follows, TensorNode& tensor) {
+  if (!graph.is(node, Kind::kPersistent)) return damaged("a tensor without a storage");
+  CAIRN_TRY_ASSIGN(const StorageNode storage, read_storage_node(graph, graph.persistent_id(node)));
+  if (!storage.dtype && !dtype_follows) {
+    return Error(ErrorCode::kUnsupported, "a storage of an unknown class").actual(storage.class_name);
+  }
+  tensor.storage_key = storage.key;
+  tensor.storage_bytes = storage.bytes;
+  if (storage.dtype) tensor.dtype = *storage.dtype;
+  return storage;
 }
 
 Result<DType> read_dtype(const Graph& graph, Node node) {
@@ -121,11 +122,12 @@ Result<void> read_view_flags(const Graph& graph, Node node, TensorNode& tensor) 
   return {};
 }
 
-// Whether the last element reached by sizes and strides lies in the storage.
-Result<void> check_window(TensorNode& tensor) {
+// Whether the last element reached by sizes and strides lies in the storage, or in its view. Moves the offset from the
+// view's begin to the storage's.
+Result<void> check_window(const StorageNode& storage, TensorNode& tensor) {
   const auto refuse = [&](const char* what) {
     return damaged(what)
-        .expected("within " + std::to_string(tensor.storage_bytes) + " bytes")
+        .expected("within " + std::to_string(storage.view_bytes) + " bytes")
         .actual("sizes " + to_string(tensor.sizes) + ", strides " + to_string(tensor.strides) + ", offset " +
                 std::to_string(tensor.storage_offset));
   };
@@ -143,42 +145,116 @@ Result<void> check_window(TensorNode& tensor) {
     end = step ? checked_add(*end, *step) : std::nullopt;
   }
   const auto end_bytes = end ? checked_multiply(*end, tensor.element_bytes()) : std::nullopt;
-  if (!end_bytes || *end_bytes > tensor.storage_bytes) return refuse("a tensor that reaches beyond its storage");
+  if (!end_bytes || *end_bytes > storage.view_bytes) return refuse("a tensor that reaches beyond its storage");
+  tensor.storage_offset += storage.view_offset;  // no overflow: the view lies in the storage
   return {};
 }
 
-}  // namespace
-
-Result<std::optional<TensorNode>> read_tensor_node(const Graph& graph, Node node) {
-  const bool v3 = graph.makes(node, kUtils, "_rebuild_tensor_v3");
-  if (!v3 && !graph.makes(node, kUtils, "_rebuild_tensor_v2") && !graph.makes(node, kUtils, "_rebuild_tensor")) {
+// The tensor that the function `callable` of torch._utils makes of the tuple `argument_tuple`.
+Result<std::optional<TensorNode>> read_call(const Graph& graph, Node callable, Node argument_tuple) {
+  const bool v3 = graph.is_global(callable, kUtils, "_rebuild_tensor_v3");
+  const bool quantised = graph.is_global(callable, kUtils, "_rebuild_qtensor");
+  if (!v3 && !quantised && !graph.is_global(callable, kUtils, "_rebuild_tensor_v2") &&
+      !graph.is_global(callable, kUtils, "_rebuild_tensor")) {
     return std::optional<TensorNode>();
   }
-  if (is_changed_later(graph, node)) return std::optional<TensorNode>();
-  const std::optional<Arguments> arguments = arguments_of(graph, node);
-  const std::size_t required = v3 ? 7 : 4;
+  const std::optional<Arguments> arguments = elements_of(graph, argument_tuple);
+  const std::size_t required = v3 || quantised ? 7 : 4;
   if (!arguments || arguments->count < required) return damaged("a tensor with too few or too many arguments");
   const auto& [nodes, count] = *arguments;
   TensorNode tensor;
-  CAIRN_TRY(read_storage(graph, nodes[0], v3, tensor));
+  CAIRN_TRY_ASSIGN(const StorageNode storage, read_storage(graph, nodes[0], v3, tensor));
   const std::optional<std::int64_t> offset = graph.integer_if(nodes[1]);
   if (!offset || *offset < 0) return damaged("a tensor whose storage offset is not a count");
   tensor.storage_offset = static_cast<std::uint64_t>(*offset);
   CAIRN_TRY_ASSIGN(tensor.sizes, read_extents(graph, nodes[2]));
   CAIRN_TRY_ASSIGN(tensor.strides, read_extents(graph, nodes[3]));
-  if (count > 4) tensor.requires_grad = read_bool(graph, nodes[4]);
+  if (count > 4) tensor.requires_grad = read_bool(graph, nodes[quantised ? 5 : 4]);
   if (v3) {
     CAIRN_TRY_ASSIGN(tensor.dtype, read_dtype(graph, nodes[6]));
   }
   const std::size_t flags = v3 ? 7 : 6;
-  if (count > flags) CAIRN_TRY(read_view_flags(graph, nodes[flags], tensor));
-  CAIRN_TRY(check_window(tensor));
+  if (count > flags && !quantised) CAIRN_TRY(read_view_flags(graph, nodes[flags], tensor));
+  CAIRN_TRY(check_window(storage, tensor));
   return std::optional(std::move(tensor));
+}
+
+}  // namespace
+
+Result<StorageNode> read_storage_node(const Graph& graph, Node id) {
+  constexpr std::size_t kRequired = 5;
+  std::array<Node, kRequired + 1> parts;  // torch before 1.6 adds a sixth part: a view, or None
+  std::size_t count = 0;
+  if (!graph.is(id, Kind::kTuple)) return damaged("a storage whose description is not a tuple");
+  for (const Node part : graph.elements(id)) {
+    parts[count++] = part;
+    if (count == parts.size()) break;
+  }
+  if (count < kRequired || graph.text_if(parts[0]) != "storage" || !graph.is(parts[1], Kind::kGlobal)) {
+    return damaged("a storage whose description is not of a storage");
+  }
+  const std::optional<std::string_view> key = graph.text_if(parts[2]);
+  const std::optional<std::int64_t> elements = graph.integer_if(parts[4]);
+  if (!key || !elements || *elements < 0) return damaged("a storage without key or element count");
+  StorageNode storage;
+  storage.key = *key;
+  storage.class_name = graph.name(parts[1]);
+  storage.dtype = dtype_of_storage_class(storage.class_name);
+  if (!storage.dtype && storage.class_name != "UntypedStorage" && storage.class_name != "_UntypedStorage") {
+    return Error(ErrorCode::kUnsupported, "a storage of an unknown class").actual(storage.class_name);
+  }
+  const std::uint64_t element_bytes = storage.dtype ? item_bytes(*storage.dtype) : 1;
+  const auto bytes = checked_multiply(static_cast<std::uint64_t>(*elements), element_bytes);
+  if (!bytes) return damaged("a storage of more than 2^64 bytes");
+  storage.bytes = *bytes;
+  storage.view_bytes = *bytes;
+  if (count > kRequired && !graph.is(parts[kRequired], Kind::kNone)) {
+    CAIRN_TRY(read_view(graph, parts[kRequired], element_bytes, storage));
+  }
+  return storage;
+}
+
+Result<std::optional<TensorNode>> read_tensor_node(const Graph& graph, Node node) {
+  if (graph.makes(node, kUtils, "_rebuild_qtensor")) return std::optional<TensorNode>();
+  if (!graph.is(node, Kind::kCall) && !graph.is(node, Kind::kInstance)) return std::optional<TensorNode>();
+  if (is_changed_later(graph, node)) return std::optional<TensorNode>();
+  return read_call(graph, graph.callable(node), graph.arguments(node));
+}
+
+Result<std::optional<TensorNode>> read_saved_tensor_node(const Graph& graph, Node node) {
+  if (!graph.is(node, Kind::kCall) || is_changed_later(graph, node)) return std::optional<TensorNode>();
+  const Node callable = graph.callable(node);
+  const std::optional<Arguments> arguments = elements_of(graph, graph.arguments(node));
+  // A parameter: (tensor, requires_grad, hooks), perhaps with a state behind.
+  const bool is_parameter = graph.is_global(callable, kUtils, "_rebuild_parameter") ||
+                            graph.is_global(callable, kUtils, "_rebuild_parameter_with_state");
+  if (is_parameter && arguments && arguments->count >= 2) {
+    CAIRN_TRY_ASSIGN(std::optional<TensorNode> tensor, read_tensor_node(graph, arguments->nodes[0]));
+    if (tensor) tensor->requires_grad = read_bool(graph, arguments->nodes[1]);
+    return tensor;
+  }
+  // A tensor with attributes: (function, class, arguments of the function, state).
+  if (graph.is_global(callable, "torch._tensor", "_rebuild_from_type_v2") && arguments && arguments->count >= 3) {
+    if (!graph.is_global(arguments->nodes[1], "torch", "Tensor")) return std::optional<TensorNode>();
+    if (!graph.is(arguments->nodes[2], Kind::kTuple)) return std::optional<TensorNode>();
+    return read_call(graph, arguments->nodes[0], arguments->nodes[2]);
+  }
+  return read_call(graph, callable, graph.arguments(node));
+}
+
+bool makes_tensor(const Graph& graph, Node node) {
+  if (!graph.is(node, Kind::kCall)) return false;
+  const Node callable = graph.callable(node);
+  if (!graph.is(callable, Kind::kGlobal)) return false;
+  const std::string_view module = graph.module(callable);
+  const std::string_view name = graph.name(callable);
+  if (module == "torch._tensor") return name == "_rebuild_from_type_v2" || name == "_rebuild_from_type";
+  return module == kUtils && name.starts_with("_rebuild_");
 }
 
 std::optional<ParameterNode> read_parameter_node(const Graph& graph, Node node) {
   if (!graph.makes(node, kUtils, "_rebuild_parameter") || is_changed_later(graph, node)) return std::nullopt;
-  const std::optional<Arguments> arguments = arguments_of(graph, node);
+  const std::optional<Arguments> arguments = elements_of(graph, graph.arguments(node));
   if (!arguments || arguments->count < 2) return std::nullopt;
   return ParameterNode{arguments->nodes[0], read_bool(graph, arguments->nodes[1])};
 }

@@ -34,6 +34,27 @@ struct TensorNode {
 // kCorrupt if the call's arguments are invalid: impossible sizes, or a window that does not lie in its storage.
 Result<std::optional<TensorNode>> read_tensor_node(const pickle::Graph& graph, pickle::Node node);
 
+// As read_tensor_node(), for any node of which DCP saves a tensor: also a parameter, with or without attributes, and a
+// plain tensor with attributes. The attributes are left out, as by DCP. A quantised tensor
+// (torch._utils._rebuild_qtensor) has a quantised dtype, and the scales stay in the pickle.
+Result<std::optional<TensorNode>> read_saved_tensor_node(const pickle::Graph& graph, pickle::Node node);
+
+// Whether Python makes a torch.Tensor of `node`: a tensor of any layout or subclass.
+bool makes_tensor(const pickle::Graph& graph, pickle::Node node);
+
+// The storage that a persistent id of torch.save names: ('storage', class, key, location, element count), and in files
+// before torch 1.6 perhaps a view of the storage.
+struct StorageNode {
+  std::string_view key;  // the record is data/<key>; a view into the pickle
+  std::string_view class_name;
+  std::optional<DType> dtype;     // nullopt: a class that counts bytes
+  std::uint64_t bytes = 0;        // of the whole storage
+  std::uint64_t view_offset = 0;  // in elements
+  std::uint64_t view_bytes = 0;   // the view's; of the whole storage without a view
+};
+// kCorrupt if `id` is not such an id. kUnsupported for a class of an unknown dtype.
+Result<StorageNode> read_storage_node(const pickle::Graph& graph, pickle::Node id);
+
 // If `node` makes a torch.nn.Parameter without further state: the node of the parameter's tensor, and whether the
 // parameter requires a gradient.
 struct ParameterNode {

@@ -1,0 +1,258 @@
+#include "format/torch_file/state_file.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "core/byte_budget.h"
+#include "core/checksum.h"
+#include "format/pickle/graph_writer.h"
+#include "format/pickle/machine.h"
+#include "format/pickle/value_reader.h"
+#include "format/torch_file/archive_writer.h"
+#include "format/torch_file/state_flattening.h"
+#include "format/torch_file/tensor_resolver.h"
+#include "format/torch_file/value_archive.h"
+#include "format/zip/directory.h"
+
+namespace cairn::torch_file {
+namespace {
+
+using pickle::Graph;
+using pickle::Node;
+
+// "PK\3\4": the local header of an archive's first record.
+constexpr std::array kArchiveMagic = {std::byte{0x50}, std::byte{0x4b}, std::byte{0x03}, std::byte{0x04}};
+
+bool begins_archive(std::span<const std::byte> bytes) {
+  return bytes.size() >= kArchiveMagic.size() && std::equal(kArchiveMagic.begin(), kArchiveMagic.end(), bytes.begin());
+}
+
+Error wrong_size(std::uint64_t expected, std::uint64_t actual) {
+  return Error(ErrorCode::kCorrupt, "a storage record of the wrong size")
+      .expected(std::to_string(expected) + " bytes")
+      .actual(std::to_string(actual) + " bytes");
+}
+
+std::uint32_t add_to_checksum(std::uint32_t checksum, const std::string& text) {
+  return crc32(std::as_bytes(std::span(text)), checksum);
+}
+
+// The pickle's bytes are in the file at `offset`.
+Error in_pickle(const Error& error, std::uint64_t offset) {
+  Error placed(error.code(), error.message());
+  if (error.expected()) placed = std::move(placed).expected(*error.expected());
+  if (error.actual()) placed = std::move(placed).actual(*error.actual());
+  return std::move(placed).offset(offset + error.offset().value_or(0));
+}
+
+// Writes storages under new keys, and lists the old keys.
+class StorageRenamer final : public pickle::PersistentWriter {
+ public:
+  const std::vector<std::string_view>& keys() const { return keys_; }  // by the number that is the new key
+
+  Result<void> write_persistent(pickle::Writer& writer, const Graph& graph, Node id) override {
+    CAIRN_TRY_ASSIGN(const StorageNode storage, read_storage_node(graph, id));
+    const bool is_view = storage.view_offset != 0 || storage.view_bytes != storage.bytes;
+    if (is_view) return Error(ErrorCode::kUnsupported, "a view of a storage, as torch before 1.6 wrote it");
+    const auto [known, is_new] = numbers_.try_emplace(storage.key, keys_.size());
+    if (is_new) keys_.push_back(storage.key);
+    writer.mark();
+    std::size_t place = 0;
+    for (const Node part : graph.elements(id)) {
+      if (place == kKeyPlace) {
+        writer.text(std::to_string(known->second));
+      } else if (place < kPartCount) {
+        CAIRN_TRY(pickle::write_node(writer, graph, part));
+      }
+      ++place;
+    }
+    writer.tuple_since_mark();
+    writer.persistent();
+    return {};
+  }
+
+ private:
+  static constexpr std::size_t kKeyPlace = 2;
+  static constexpr std::size_t kPartCount = 5;
+  std::vector<std::string_view> keys_;
+  std::unordered_map<std::string_view, std::size_t, SeededHash> numbers_;
+};
+
+}  // namespace
+
+bool StateFile::is_begun_by(std::span<const std::byte> first_bytes) {
+  return begins_archive(first_bytes) || begins_legacy_file(first_bytes);
+}
+
+Result<std::unique_ptr<StateFile>> StateFile::open(const ByteSource& file) {
+  std::array<std::byte, kFirstBytes> buffer{};
+  const std::span<std::byte> first = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), file.size()));
+  CAIRN_TRY(file.read_at(0, first));
+  const bool is_archive = begins_archive(first);
+  if (!is_archive && !begins_legacy_file(first)) {
+    return Error(ErrorCode::kUnsupported, "not a file of torch.save").expected("a zip archive, or a legacy file");
+  }
+  CAIRN_TRY_ASSIGN(std::unique_ptr<StateFile> state, is_archive ? open_archive(file) : open_legacy(file));
+  CAIRN_TRY(state->flatten());
+  return state;
+}
+
+Result<std::unique_ptr<StateFile>> StateFile::open_archive(const ByteSource& file) {
+  CAIRN_TRY_ASSIGN(ArchiveReader archive, ArchiveReader::open(file));
+  CAIRN_TRY_ASSIGN(const zip::DirectoryEntry* entry, archive.require("data.pkl"));
+  CAIRN_TRY_ASSIGN(std::vector<std::byte> pickled, archive.read("data.pkl"));
+  CAIRN_TRY_ASSIGN(const std::uint64_t pickled_offset, zip::payload_offset(file, *entry));
+  CAIRN_TRY_ASSIGN(const bool big_endian, archive.big_endian());
+  Result<Graph> graph = pickle::parse(pickled);
+  if (!graph) return in_pickle(graph.error(), pickled_offset);
+  std::uint32_t checksum = crc32(pickled);
+  for (const zip::DirectoryEntry& record : archive.directory().entries) {
+    const std::string crc = record.crc ? std::to_string(*record.crc) : "none";
+    checksum = add_to_checksum(checksum, record.name + ' ' + std::to_string(record.size) + ' ' + crc + '\n');
+  }
+  std::unique_ptr<StateFile> state(new StateFile(file, std::move(*graph)));
+  state->pickled_range_ = {pickled_offset, pickled.size()};
+  state->pickled_ = std::move(pickled);
+  state->archive_ = std::move(archive);
+  state->big_endian_ = big_endian;
+  state->checksum_ = checksum;
+  return state;
+}
+
+Result<std::unique_ptr<StateFile>> StateFile::open_legacy(const ByteSource& file) {
+  CAIRN_TRY_ASSIGN(LegacyFile legacy, read_legacy_file(file));
+  std::unique_ptr<StateFile> state(new StateFile(file, std::move(legacy.graph)));
+  state->pickled_range_ = {legacy.pickled_offset, legacy.pickled.size()};
+  state->checksum_ = crc32(legacy.pickled);
+  state->pickled_ = std::move(legacy.pickled);
+  state->legacy_storages_ = std::move(legacy.storages);
+  return state;
+}
+
+Result<void> StateFile::flatten() {
+  ByteBudget budget(pickled_.size());
+  CAIRN_TRY_ASSIGN(std::vector<FlatEntry> flat, flatten_state(graph_, budget));
+  entries_.reserve(flat.size());
+  for (FlatEntry& leaf : flat) {
+    Entry& entry = entries_.emplace_back(Entry{fqn_of(leaf.path), std::move(leaf.path), leaf.node, std::nullopt});
+    const auto explain = [&](Error error) { return in_pickle(error, pickled_range_.offset).key(entry.fqn); };
+    if (makes_tensor(graph_, leaf.node)) {
+      Result<std::optional<TensorNode>> tensor = read_saved_tensor_node(graph_, leaf.node);
+      // The entry is a value of an unknown class: reading it is refused, and the other entries stay readable.
+      const bool is_unknown = !tensor && tensor.error().code() == ErrorCode::kUnsupported;
+      if (!tensor && !is_unknown) return explain(std::move(tensor).error());
+      if (tensor && *tensor) {
+        if (auto checked = check_storage(**tensor); !checked) return std::move(checked).error().key(entry.fqn);
+        entry.tensor = *std::move(*tensor);
+      }
+    }
+  }
+  by_fqn_.reserve(entries_.size());
+  for (std::size_t i = 0; i < entries_.size(); ++i) by_fqn_.emplace(entries_[i].fqn, i);
+  if (by_fqn_.size() == entries_.size()) return {};
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (by_fqn_.at(entries_[i].fqn) == i) continue;
+    return Error(ErrorCode::kUnsupported, "two entries of the state dict have one flat key").key(entries_[i].fqn);
+  }
+  return {};
+}
+
+const StateFile::Entry* StateFile::find(std::string_view fqn) const {
+  const auto found = by_fqn_.find(fqn);
+  return found == by_fqn_.end() ? nullptr : &entries_[found->second];
+}
+
+Result<void> StateFile::check_storage(const TensorNode& tensor) const {
+  std::uint64_t bytes = 0;
+  if (archive_) {
+    CAIRN_TRY_ASSIGN(const zip::DirectoryEntry* record, archive_->require(storage_record_name(tensor.storage_key)));
+    bytes = record->size;
+  } else {
+    const auto storage = legacy_storages_.find(std::string(tensor.storage_key));
+    if (storage == legacy_storages_.end()) {
+      return Error(ErrorCode::kCorrupt, "the file lacks a storage").expected(tensor.storage_key);
+    }
+    bytes = storage->second.bytes;
+  }
+  if (bytes != tensor.storage_bytes) return wrong_size(tensor.storage_bytes, bytes);
+  return {};
+}
+
+StateFile::Range StateFile::range(const Entry& entry) const {
+  if (!entry.tensor) return pickled_range_;
+  const std::string_view key = entry.tensor->storage_key;
+  if (archive_) {
+    const zip::DirectoryEntry& record = *archive_->directory().find(storage_record_name(key));
+    return {record.local_header_offset, record.end_max - record.local_header_offset};
+  }
+  const LegacyStorage& storage = legacy_storages_.at(std::string(key));
+  return {storage.offset, storage.bytes};
+}
+
+Result<TensorRecord> StateFile::tensor(const Entry& entry) const {
+  const TensorNode& node = *entry.tensor;
+  if (is_quantized(node.dtype)) {
+    return Error(ErrorCode::kUnsupported, "a quantised tensor, which only torch can read").actual(name_of(node.dtype));
+  }
+  TensorRecord record;
+  if (archive_) {
+    CAIRN_TRY_ASSIGN(const zip::DirectoryEntry* found, archive_->require(storage_record_name(node.storage_key)));
+    CAIRN_TRY_ASSIGN(record.payload_offset, zip::payload_offset(*file_, *found));
+    record.crc = found->crc;
+  } else {
+    record.payload_offset = legacy_storages_.at(std::string(node.storage_key)).offset;
+  }
+  record.dtype = node.dtype;
+  record.sizes = node.sizes;
+  record.strides = node.strides;
+  record.storage_offset = node.storage_offset;
+  record.payload_bytes = node.storage_bytes;
+  record.big_endian = big_endian_;
+  record.conjugate = node.conjugate;
+  record.negative = node.negative;
+  record.requires_grad = node.requires_grad;
+  return record;
+}
+
+Result<std::vector<std::byte>> StateFile::read_storage(std::string_view key) const {
+  if (archive_) return archive_->read(storage_record_name(key));
+  const auto storage = legacy_storages_.find(std::string(key));
+  if (storage == legacy_storages_.end()) {
+    return Error(ErrorCode::kCorrupt, "the file lacks a storage").expected(key);
+  }
+  std::vector<std::byte> bytes(storage->second.bytes);
+  CAIRN_TRY(file_->read_at(storage->second.offset, bytes));
+  return bytes;
+}
+
+Result<Value> StateFile::value(const Entry& entry) const {
+  TensorResolver resolver([this](std::string_view key) { return read_storage(key); }, big_endian_);
+  ByteBudget budget(file_->size());
+  return pickle::to_value(graph_, entry.node, budget, &resolver);
+}
+
+Result<std::string> StateFile::payload(const Entry& entry) const {
+  // torch.load(weights_only=True) reads protocol 2 alone: plain values of other protocols are encoded anew.
+  if (pickle::protocol_of(graph_) != 2) {
+    CAIRN_TRY_ASSIGN(const Value decoded, value(entry));
+    if (first_unknown_class(decoded).empty()) return encode_value(decoded);
+  }
+  pickle::Writer writer(pickle::protocol_of(graph_));
+  StorageRenamer storages;
+  CAIRN_TRY(pickle::write_node(writer, graph_, entry.node, &storages));
+  writer.stop();
+  const std::string prefix(kArchivePrefix);
+  ArchiveWriter archive;
+  archive.add(prefix + "data.pkl", std::move(writer).take());
+  if (big_endian_) archive.add(prefix + "byteorder", "big");
+  for (std::size_t i = 0; i < storages.keys().size(); ++i) {
+    CAIRN_TRY_ASSIGN(const std::vector<std::byte> bytes, read_storage(storages.keys()[i]));
+    archive.add(prefix + storage_record_name(std::to_string(i)),
+                {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, kStorageAlignment);
+  }
+  archive.add(prefix + "version", "3\n");
+  return std::move(archive).finish();
+}
+
+}  // namespace cairn::torch_file

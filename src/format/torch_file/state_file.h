@@ -1,0 +1,102 @@
+// StateFile: a file of torch.save that holds a state dict: its entries, by the rules of DCP's flattening, and the
+// places of their bytes.
+//
+// Recognised by content: a zip archive (torch 1.6 and later), or the legacy format (legacy_file.h). Inert: nothing that
+// the pickle names is imported or called. Entries are the leaves that torch.distributed.checkpoint (2.4 and later)
+// makes of the file's dict: every mapping comes apart (dict, OrderedDict, defaultdict, Counter), a list only if it
+// holds a tensor or a mapping, a tuple never; keys become text; empty containers vanish. A tensor of any kind is a
+// leaf. Several tensors may share a storage: tied tensors and views stay windows of one record.
+//
+// Immutable once open, and safe to read from several threads. Reads pickle and directory, and no storage, when it
+// opens.
+#pragma once
+
+#include "core/byte_source.h"
+
+#include <cairn/result.h>
+#include <cairn/seeded_hash.h>
+#include <cairn/state_dict.h>
+#include <cairn/value.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "format/pickle/graph.h"
+#include "format/torch_file/archive_reader.h"
+#include "format/torch_file/legacy_file.h"
+#include "format/torch_file/tensor_node.h"
+#include "format/torch_file/tensor_reader.h"
+
+namespace cairn::torch_file {
+
+class StateFile {
+ public:
+  struct Entry {
+    std::string fqn;
+    Path path;
+    pickle::Node node;
+    std::optional<TensorNode> tensor;  // nullopt: a value, or a tensor that only torch can make (sparse, subclass)
+  };
+
+  // Bytes of the file.
+  struct Range {
+    std::uint64_t offset = 0;
+    std::uint64_t length = 0;
+  };
+
+  // Whether `file` begins like an archive or like a legacy file.
+  static bool is_begun_by(std::span<const std::byte> first_bytes);
+  static constexpr std::size_t kFirstBytes = kLegacyMagicBytes;
+
+  // Checks the CRC of the pickle. `file` must outlive the StateFile. kUnsupported if the file is no file of torch.save,
+  // or if its object is not a mapping. kCorrupt for damage; kUnsafe for a pickle whose entries would take memory out of
+  // proportion to it.
+  static Result<std::unique_ptr<StateFile>> open(const ByteSource& file);
+
+  // In the order of the file's dict.
+  const std::vector<Entry>& entries() const { return entries_; }
+  // Null if no entry has the name.
+  const Entry* find(std::string_view fqn) const;
+  // Whether the file is an archive, whose records have CRCs.
+  bool is_archive() const { return archive_.has_value(); }
+  // Of the pickle, and of the records' names, sizes and CRCs.
+  std::uint32_t checksum() const { return checksum_; }
+
+  // The range that holds the entry: of a tensor its storage's record, framing included; of a value the whole pickle.
+  Range range(const Entry& entry) const;
+  // The tensor of the entry, which has one. Reads the record's header. kUnsupported for a quantised tensor.
+  Result<TensorRecord> tensor(const Entry& entry) const;
+  // The entry as an inert value; tensors are copied. Checks the CRC of every storage read.
+  Result<Value> value(const Entry& entry) const;
+  // The entry alone, as a torch.save archive with the calls of the file's pickle, whatever their class. kUnsupported
+  // for a reference to something outside the file. Checks the CRC of every storage copied.
+  Result<std::string> payload(const Entry& entry) const;
+
+ private:
+  StateFile(const ByteSource& file, pickle::Graph graph) : file_(&file), graph_(std::move(graph)) {}
+  static Result<std::unique_ptr<StateFile>> open_archive(const ByteSource& file);
+  static Result<std::unique_ptr<StateFile>> open_legacy(const ByteSource& file);
+  Result<void> flatten();
+  Result<void> check_storage(const TensorNode& tensor) const;
+  Result<std::vector<std::byte>> read_storage(std::string_view key) const;
+
+  const ByteSource* file_;
+  std::optional<ArchiveReader> archive_;                                        // of an archive
+  std::unordered_map<std::string, LegacyStorage, SeededHash> legacy_storages_;  // of a legacy file
+  std::vector<std::byte> pickled_;                                              // `graph_` refers to these bytes
+  Range pickled_range_;
+  pickle::Graph graph_;
+  bool big_endian_ = false;
+  std::uint32_t checksum_ = 0;
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string_view, std::size_t, SeededHash> by_fqn_;  // views of the entries' names
+};
+
+}  // namespace cairn::torch_file

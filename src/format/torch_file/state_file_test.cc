@@ -1,0 +1,144 @@
+#include "format/torch_file/state_file.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "format/torch_file/value_archive.h"
+
+namespace cairn::torch_file {
+namespace {
+
+// The seeds of the fuzz target, which torch 2.13 wrote. Tests run in the root of the repository.
+std::string seed(const std::string& name) {
+  std::ifstream file("fuzz/corpus/state_file/" + name, std::ios::binary);
+  EXPECT_TRUE(file) << name;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A file in memory, open.
+struct Opened {
+  explicit Opened(std::string file_bytes) : bytes(std::move(file_bytes)) {}
+  std::string bytes;
+  MemorySource source{std::as_bytes(std::span(bytes))};
+  Result<std::unique_ptr<StateFile>> file = StateFile::open(source);
+};
+
+std::vector<std::string> keys_of(const StateFile& file) {
+  std::vector<std::string> keys;
+  for (const StateFile::Entry& entry : file.entries()) keys.push_back(entry.fqn);
+  return keys;
+}
+
+const std::vector<std::string> kFormats = {"archive.pt", "legacy.pt", "protocol_4.pt"};
+
+TEST(StateFile, HasTheKeysOfDcpsFlattening) {
+  for (const std::string& name : kFormats) {
+    SCOPED_TRACE(name);
+    const Opened opened(seed(name));
+    ASSERT_TRUE(opened.file) << opened.file.error().what();
+    const std::vector<std::string> keys = keys_of(**opened.file);
+    const std::vector<std::string> first{"model.weight", "model.bias", "optimizer.state.0.step"};
+    ASSERT_GT(keys.size(), first.size());
+    EXPECT_TRUE(std::equal(first.begin(), first.end(), keys.begin()));
+    const StateFile& file = **opened.file;
+    for (const char* key : {"list.0", "list.1", "list.2.a", "plain", "tuple", "sparse", "1", "(1, 2)", "counter.a",
+                            "default.z", "step", "optimizer.param_groups.0.lr"}) {
+      EXPECT_NE(file.find(key), nullptr) << key;
+    }
+    EXPECT_EQ(file.find("empty"), nullptr);
+    EXPECT_TRUE(std::holds_alternative<std::int64_t>(file.find("list.1")->path[1]));
+    EXPECT_FALSE(file.find("sparse")->tensor);
+    EXPECT_FALSE(file.find("tuple")->tensor);
+  }
+}
+
+TEST(StateFile, TensorsOfOneStorageAreWindowsOfOneRecord) {
+  for (const std::string& name : kFormats) {
+    SCOPED_TRACE(name);
+    const Opened opened(seed(name));
+    const StateFile& file = **opened.file;
+    const TensorRecord whole = file.tensor(*file.find("w")).value();
+    for (const char* key : {"tied", "view", "t", "parameter", "list.1"}) {
+      EXPECT_EQ(file.tensor(*file.find(key))->payload_offset, whole.payload_offset) << key;
+    }
+    const TensorRecord view = file.tensor(*file.find("view")).value();
+    EXPECT_EQ(view.sizes, (Extents{2, 2}));
+    EXPECT_EQ(view.strides, (Extents{4, 1}));
+    EXPECT_EQ(view.storage_offset, 6u);
+    EXPECT_TRUE(file.tensor(*file.find("parameter"))->requires_grad);
+  }
+}
+
+TEST(StateFile, TheArchiveOfAnEntryAloneHoldsItsValue) {
+  for (const std::string& name : kFormats) {
+    SCOPED_TRACE(name);
+    const Opened opened(seed(name));
+    const StateFile& file = **opened.file;
+    for (const StateFile::Entry& entry : file.entries()) {
+      SCOPED_TRACE(entry.fqn);
+      const Value value = file.value(entry).value();
+      const std::string payload = file.payload(entry).value();
+      EXPECT_EQ(decode_value(MemorySource(std::as_bytes(std::span(payload)))).value(), value);
+    }
+    EXPECT_EQ(first_unknown_class(*file.value(*file.find("sparse"))), "torch._utils._rebuild_sparse_tensor");
+  }
+}
+
+TEST(StateFile, AQuantisedTensorIsListedAndReadOnlyAsAnArchive) {
+  const Opened opened(seed("quantised.pt"));
+  const StateFile& file = **opened.file;
+  ASSERT_TRUE(file.find("q")->tensor);
+  EXPECT_EQ(file.tensor(*file.find("q")).error().code(), ErrorCode::kUnsupported);
+  EXPECT_TRUE(file.tensor(*file.find("w")));
+  EXPECT_TRUE(file.payload(*file.find("q")));
+}
+
+TEST(StateFile, OnlyAMappingIsAStateDict) {
+  const Opened opened(seed("list.pt"));
+  ASSERT_FALSE(opened.file);
+  EXPECT_EQ(opened.file.error().code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(opened.file.error().actual(), "a list");
+}
+
+TEST(StateFile, AFlippedByteOfTheArchivesPickleIsFound) {
+  const std::string bytes = seed("archive.pt");
+  const std::size_t place = bytes.find("optimizer");
+  ASSERT_NE(place, std::string::npos);
+  std::string flipped = bytes;
+  flipped[place] = static_cast<char>(flipped[place] ^ 1);
+  const Opened opened(flipped);
+  ASSERT_FALSE(opened.file);
+  EXPECT_EQ(opened.file.error().code(), ErrorCode::kCorrupt);
+}
+
+TEST(StateFile, ALegacyFileCutShortAnywhereIsRefused) {
+  const std::string bytes = seed("legacy.pt");
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    ASSERT_FALSE(Opened(bytes.substr(0, length)).file) << length;
+  }
+}
+
+TEST(StateFile, ALegacyFileWithMoreBytesThanItsStoragesIsRefused) {
+  const std::string bytes = seed("legacy.pt");
+  EXPECT_EQ(Opened(bytes + "x").file.error().code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(Opened(bytes + bytes).file.error().offset(), bytes.size());
+}
+
+TEST(StateFile, ALegacyFileNeedsItsMagicNumberAndVersion) {
+  const std::string bytes = seed("legacy.pt");
+  std::string magic = bytes;
+  magic[5] = static_cast<char>(magic[5] ^ 1);
+  EXPECT_EQ(Opened(magic).file.error().code(), ErrorCode::kUnsupported);
+  const std::size_t version = bytes.find("M\xe9\x03");
+  ASSERT_NE(version, std::string::npos);
+  std::string other = bytes;
+  other[version + 1] = static_cast<char>(other[version + 1] ^ 1);
+  EXPECT_EQ(Opened(other).file.error().code(), ErrorCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace cairn::torch_file

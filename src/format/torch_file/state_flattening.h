@@ -1,0 +1,27 @@
+// flatten_state: the leaves of the nested state in a torch file's pickle, by the rules of DCP (StateFile states them).
+//
+// Pure and inert. Bounded: charges a budget for each leaf and each step.
+#pragma once
+
+#include <cairn/result.h>
+#include <cairn/state_dict.h>
+
+#include <vector>
+
+#include "core/byte_budget.h"
+#include "format/pickle/graph.h"
+
+namespace cairn::torch_file {
+
+struct FlatEntry {
+  Path path;
+  pickle::Node node;
+};
+
+// kUnsupported if the root is not a mapping, or nests deeper than kValueDepthMax (value_reader.h).
+Result<std::vector<FlatEntry>> flatten_state(const pickle::Graph& graph, ByteBudget& budget);
+
+// The class of a node in words, for errors: "torch._utils._rebuild_tensor_v2", "a list".
+std::string class_of(const pickle::Graph& graph, pickle::Node node);
+
+}  // namespace cairn::torch_file

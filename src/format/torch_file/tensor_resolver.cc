@@ -1,0 +1,89 @@
+#include "format/torch_file/tensor_resolver.h"
+
+#include <span>
+#include <utility>
+
+#include "core/checked.h"
+#include "core/region.h"
+#include "core/stored_elements.h"
+
+namespace cairn::torch_file {
+namespace {
+
+using pickle::Graph;
+using pickle::Kind;
+using pickle::Node;
+
+// Of an Object with two arguments.
+constexpr std::uint64_t kCallBytes = sizeof(Object) + 2 * sizeof(Value) + 64;
+
+Result<const std::vector<std::byte>*> check_size(const TensorNode& tensor, const std::vector<std::byte>& storage) {
+  if (storage.size() == tensor.storage_bytes) return &storage;
+  return Error(ErrorCode::kCorrupt, "a storage record of the wrong size")
+      .expected(std::to_string(tensor.storage_bytes) + " bytes")
+      .actual(std::to_string(storage.size()) + " bytes in " + storage_record_name(tensor.storage_key));
+}
+
+}  // namespace
+
+Result<std::optional<Value>> StorageDescriber::resolve(const Graph& graph, Node node, ByteBudget& budget) {
+  if (!graph.is(node, Kind::kPersistent)) return std::optional<Value>();
+  CAIRN_TRY(budget.charge(kCallBytes));
+  auto object = std::make_unique<Object>();
+  object->module = "torch.storage";
+  object->name = "_load_storage";
+  CAIRN_TRY_ASSIGN(Value id, pickle::to_value(graph, graph.persistent_id(node), budget));
+  object->arguments = Tuple{{std::move(id)}};
+  return std::optional<Value>(std::move(object));
+}
+
+Result<std::optional<Value>> TensorResolver::resolve(const Graph& graph, Node node, ByteBudget& budget) {
+  // A storage that an unknown call takes as an argument.
+  if (graph.is(node, Kind::kPersistent)) return StorageDescriber().resolve(graph, node, budget);
+  CAIRN_TRY_ASSIGN(const std::optional<TensorNode> tensor, read_tensor_node(graph, node));
+  if (!tensor || is_quantized(tensor->dtype)) return std::optional<Value>();
+  CAIRN_TRY_ASSIGN(Array array, read_tensor(*tensor, budget));
+  if (!tensor->requires_grad) return std::optional<Value>(std::move(array));
+  CAIRN_TRY(budget.charge(kCallBytes));
+  // An Array has no requires_grad. The Object keeps the flag: a resumed training must not lose requires_grad silently.
+  const Node callable = graph.callable(node);
+  auto object = std::make_unique<Object>();
+  object->module = graph.module(callable);
+  object->name = graph.name(callable);
+  object->arguments = Tuple{{Value(std::move(array)), Value(true)}};
+  return std::optional<Value>(std::move(object));
+}
+
+Result<Array> TensorResolver::read_tensor(const TensorNode& tensor, ByteBudget& budget) {
+  Array array;
+  array.kind = Array::Kind::kTensor;
+  array.dtype = tensor.dtype;
+  array.shape = tensor.sizes;
+  CAIRN_TRY_ASSIGN(const std::int64_t elements, element_count(tensor.sizes));
+  const auto bytes = checked_multiply(static_cast<std::uint64_t>(elements), tensor.element_bytes());
+  const std::uint64_t beside = sizeof(Array) + tensor.sizes.size() * sizeof(std::int64_t);
+  if (auto charged = budget.charge(checked_add(bytes.value_or(UINT64_MAX), beside).value_or(UINT64_MAX)); !charged) {
+    return std::move(charged).error().while_doing("reading a tensor of " + to_string(tensor.sizes) + " " +
+                                                  std::string(name_of(tensor.dtype)));
+  }
+  CAIRN_TRY_ASSIGN(const std::vector<std::byte>* storage, storage_of(tensor));
+  if (*bytes == 0) return array;
+  array.data.resize(*bytes);
+  const std::span<std::byte> out = std::as_writable_bytes(std::span(array.data));
+  const Region region(tensor.sizes, row_major_strides(tensor.sizes), tensor.strides);
+  gather(region, tensor.element_bytes(), storage->data() + tensor.storage_offset * tensor.element_bytes(), 0, out);
+  if (big_endian_) swap_bytes(tensor.dtype, out);
+  if (tensor.conjugate) negate_imaginary(tensor.dtype, out);
+  if (tensor.negative) negate(tensor.dtype, out);
+  return array;
+}
+
+// Reads and checks each storage once, however many tensors are views of the storage.
+Result<const std::vector<std::byte>*> TensorResolver::storage_of(const TensorNode& tensor) {
+  const auto known = storages_.find(tensor.storage_key);
+  if (known != storages_.end()) return check_size(tensor, known->second);
+  CAIRN_TRY_ASSIGN(std::vector<std::byte> bytes, read_storage_(tensor.storage_key));
+  return check_size(tensor, storages_.emplace(tensor.storage_key, std::move(bytes)).first->second);
+}
+
+}  // namespace cairn::torch_file
