@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 import stock
 import torch
+import torch.distributed as dist
 from ranks import Gang
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import cairn
 from cairn import format_utils
@@ -131,25 +135,109 @@ def broadcast_refused(file: Path, size: int = 3) -> str:
     return str(caught.value)
 
 
-def test_the_broadcasting_reader_runs_no_code_without_consent(two: Gang, tmp_path: Path) -> None:
+def on_the_coordinator_alone(call: Any, file: Path, *arguments: Any) -> Any:
+    """Calls `call`; the ranks other than 0 are given a path that has no file."""
+    return call(file if dist.get_rank() == 0 else file.with_name("missing.pt"), *arguments)
+
+
+@pytest.fixture(params=["every rank sees the file", "the coordinator sees the file"])
+def on_ranks(request: pytest.FixtureRequest, two: Gang) -> Any:
+    """Runs a function of a file on two ranks."""
+    if request.param.startswith("every"):
+        return two.run
+    return lambda call, file, *arguments: two.run(on_the_coordinator_alone, call, file, *arguments)
+
+
+def test_the_broadcasting_reader_runs_no_code_without_consent(on_ranks: Any, tmp_path: Path) -> None:
+    """A tensor is read from a file that names code, and the code does not run; a tensor that needs code is refused."""
     plain, code = tmp_path / "plain.pt", tmp_path / "code.pt"
     torch.save({"w": torch.arange(3.0)}, plain)
     torch.save({"w": torch.arange(3.0), "code": MakesAFolder(tmp_path / "made")}, code)
-    assert two.run(broadcast, plain, False) == [[0.0, 1.0, 2.0]] * 2
-    for told in two.run(broadcast_refused, code):
+    assert on_ranks(broadcast, plain, False) == [[0.0, 1.0, 2.0]] * 2
+    assert on_ranks(broadcast, code, False) == [[0.0, 1.0, 2.0]] * 2
+    torch.save({"w": MakesAFolder(tmp_path / "made")}, code)
+    for told in on_ranks(broadcast_refused, code):
         assert "allow_pickle=True" in told
     assert not (tmp_path / "made").exists()
-    assert two.run(broadcast, code, True) == [[0.0, 1.0, 2.0]] * 2
-    assert (tmp_path / "made").exists()
 
 
-def test_all_ranks_of_the_broadcasting_reader_fail_together(two: Gang, tmp_path: Path) -> None:
+def test_all_ranks_of_the_broadcasting_reader_fail_together(on_ranks: Any, tmp_path: Path) -> None:
     torch.save({"w": torch.arange(3.0)}, tmp_path / "file.pt")
-    for told in two.run(broadcast_refused, tmp_path / "file.pt", 4):
+    for told in on_ranks(broadcast_refused, tmp_path / "file.pt", 4):
         assert "Size mismatch between saved (3,) and current (4,) for w" in told
     torch.save({"v": torch.arange(3.0)}, tmp_path / "file.pt")
-    for told in two.run(broadcast_refused, tmp_path / "file.pt"):
+    for told in on_ranks(broadcast_refused, tmp_path / "file.pt"):
         assert "Missing key in checkpoint state_dict: w." in told
+    for told in on_ranks(broadcast_refused, tmp_path / "none.pt"):
+        assert "none.pt" in told
+
+
+def load_sharded(file: Path, parameters: int, fails_on: int | None = None) -> list[float]:
+    """Fills a sharded model; returns the sum of each parameter, and checks the local parts."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    placements = ([Shard(0)], [Shard(1)], [Replicate()])
+    state = {f"p{i}": distribute_tensor(torch.zeros(8, 6), mesh, placements[i % 3]) for i in range(parameters)}
+    planner = format_utils.DynamicMetaLoadPlanner()
+    if dist.get_rank() == fails_on:
+        planner.resolve_tensor = failing
+    reader = format_utils.BroadcastingTorchSaveReader()
+    stock.dcp.load(state, checkpoint_id=file, storage_reader=reader, planner=planner)
+    return [tensor.full_tensor().sum().item() for tensor in state.values()]
+
+
+def failing(*_: Any) -> Any:
+    raise RuntimeError("no memory on this device")
+
+
+def test_distributed_tensors_are_filled(on_ranks: Any, tmp_path: Path) -> None:
+    state = {f"p{i}": torch.randn(8, 6) for i in range(6)}
+    torch.save(state, tmp_path / "model.pt")
+    expected = [tensor.sum().item() for tensor in state.values()]
+    for found in on_ranks(load_sharded, tmp_path / "model.pt", 6):
+        assert found == pytest.approx(expected, abs=1e-4)
+
+
+def load_sharded_refused(file: Path, fails_on: int) -> str:
+    with pytest.raises(stock.dcp.CheckpointException) as caught:
+        load_sharded(file, 3, fails_on)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("fails_on", [0, 1])
+def test_a_rank_that_cannot_put_a_tensor_into_place_fails_all_ranks(
+    fails_on: int, on_ranks: Any, tmp_path: Path
+) -> None:
+    torch.save({f"p{i}": torch.randn(8, 6) for i in range(3)}, tmp_path / "model.pt")
+    for told in on_ranks(load_sharded_refused, tmp_path / "model.pt", fails_on):
+        assert "no memory on this device" in told
+
+
+def load_fsdp(file: Path) -> tuple[float, int]:
+    """Fills an FSDP2 model of 64 parameters. Returns the error, and the bytes that this process has read meanwhile."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(32)))
+    fully_shard(model)
+    state = model.state_dict()
+    before = bytes_read()
+    reader = format_utils.BroadcastingTorchSaveReader()
+    planner = format_utils.DynamicMetaLoadPlanner()
+    stock.dcp.load(state, checkpoint_id=file, storage_reader=reader, planner=planner)
+    read = bytes_read() - before
+    expected = torch.load(file, weights_only=True)
+    differences = [(state[key].full_tensor() - expected[key]).abs().max().item() for key in expected]
+    return max(differences), read
+
+
+def bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+
+
+def test_each_rank_reads_its_own_half_of_a_sharded_model(two: Gang, tmp_path: Path) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(32)))
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    needed = sum(tensor.nbytes for tensor in model.state_dict().values()) / 2
+    for difference, read in two.run(load_fsdp, tmp_path / "model.pt"):
+        assert difference == 0
+        assert read <= 1.1 * needed
 
 
 def program(*arguments: object) -> "subprocess.CompletedProcess[str]":

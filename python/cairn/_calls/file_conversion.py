@@ -17,17 +17,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.format_utils import BroadcastingTorchSaveReader as StockReader
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan
 from torch.futures import Future
 
 from cairn._calls.torch_driver import load_by_protocol, save_by_protocol
+from cairn._calls.torch_save_tensors import ReadingTogether, boxes_of, read_alone
 from cairn._mirror import replacements
 from cairn._settings.consent import pickle_allowed
 from cairn._state.torch_file import load_torch_file
-from cairn.errors import Cancelled, Error, InvalidArgument, MissingKey, Unsupported
+from cairn.errors import Error, InvalidArgument
 
 _PathLike = str | os.PathLike[str]
 
@@ -67,12 +68,14 @@ def torch_save_to_dcp(
 
 @replacements.stands_for_base
 class BroadcastingTorchSaveReader(StockReader):
-    """Reads a file of ``torch.save`` on one rank and sends its tensors to the remaining ranks, for
-    DynamicMetaLoadPlanner.
+    """Reads tensors of a file of ``torch.save`` into the state dicts of all ranks, for DynamicMetaLoadPlanner.
 
-    All ranks load equal keys, with tensors of the file's sizes; each rank gets the part in its plan. The file is read
-    as by ``torch_save_to_dcp``: without running code from the file, unless `allow_pickle` is True (None: as in
-    :func:`cairn.load`). If the reading rank can't read the file, the load fails on all ranks.
+    Where all ranks see the file, each rank reads only its own boxes. Where only the coordinator sees it, the
+    coordinator reads each tensor once, and sends each rank only that rank's boxes. Distributed tensors are filled, and
+    each rank may load other keys than the rest. If a rank fails, the load fails on all ranks.
+
+    Nothing from the file runs. A tensor of a class of the caller needs `allow_pickle` (None: as in ``cairn.load``).
+    A checksum is compared wherever a whole record is read.
     """
 
     def __init__(
@@ -85,78 +88,26 @@ class BroadcastingTorchSaveReader(StockReader):
         super().__init__(checkpoint_id, coordinator_rank)
         self._allow_pickle = allow_pickle
 
-    def prepare_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
-        """Raises InvalidArgument if the ranks' plans name different keys: the broadcasts would not match."""
-        keys = [[item.storage_index.fqn for item in plan.items] for plan in global_plan]
-        if any(of_rank != keys[0] for of_rank in keys):
-            raise InvalidArgument(
-                f"{type(self).__name__} sends each tensor to all ranks, but the ranks load different keys; "
-                f"cairn.format_utils.torch_save_to_dcp makes a checkpoint from which each rank can load its own keys",
-                file=str(self.checkpoint_id),
-            )
-        return global_plan
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool) -> None:
+        """As torch's; a process alone needs no process group."""
+        if dist.is_initialized():
+            super().set_up_storage_reader(metadata, is_coordinator)
+            return
+        self.is_coordinator = is_coordinator
+        if self.checkpoint_id is None:
+            raise InvalidArgument(f"{type(self).__name__} needs a checkpoint_id")
 
     def read_data(self, plan: LoadPlan, planner: Any) -> "Future[None]":
-        """Broadcasts the tensors of `plan`, in the plan's order, and fills the planner's tensors. A read failure raises
-        on all ranks."""
-        tensors: dict[str, torch.Tensor] = {}
-        failure: Exception | None = None
-        if self.is_coordinator:
-            try:
-                tensors = self._tensors(plan, planner)
-            except Exception as error:
-                failure = error
-        device = dist.distributed_c10d._get_pg_default_device()
-        failed = torch.tensor(int(failure is not None), device=device)
-        dist.broadcast(failed, src=self.coordinator_rank)
-        if failure is not None:
-            raise failure
-        if failed:
-            raise Cancelled(
-                f"rank {self.coordinator_rank} could not read '{self.checkpoint_id}': see the error of that rank"
-            )
-        for item in plan.items:
-            target = planner.state_dict[item.storage_index.fqn]
-            if self.is_coordinator:
-                tensor = tensors[item.storage_index.fqn].to(device, target.dtype).contiguous()
-            else:
-                tensor = torch.empty(target.shape, dtype=target.dtype, device=device)
-            dist.broadcast(tensor, src=self.coordinator_rank)
-            part = planner.resolve_tensor(item).detach()
-            for dimension, (first, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
-                tensor = tensor.narrow(dimension, first, length)
-            part.copy_(tensor)
-            planner.commit_tensor(item, part)
+        """Fills the planner's tensors. A failure raises on all ranks."""
+        file = Path(os.fspath(self.checkpoint_id or ""))
+        allow_pickle = pickle_allowed(self._allow_pickle)
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            ReadingTogether(file, allow_pickle, self.coordinator_rank).run(plan, planner)
+        else:
+            read_alone(file, allow_pickle, boxes_of(plan, planner), planner)
         future: Future[None] = Future()
         future.set_result(None)
         return future
-
-    def _tensors(self, plan: LoadPlan, planner: Any) -> dict[str, torch.Tensor]:
-        """Reads the tensors of `plan` from the file, by key; raises if a size differs from the planner's tensor."""
-        name = str(self.checkpoint_id)
-        state = load_torch_file(Path(name), pickle_allowed(self._allow_pickle))
-        if planner.flatten_state_dict:
-            state, _ = flatten_state_dict(state)
-        tensors: dict[str, torch.Tensor] = {}
-        for item in plan.items:
-            key = item.storage_index.fqn
-            if key not in state:
-                raise MissingKey(f"Missing key in checkpoint state_dict: {key}.", key=key, file=name)
-            value = state[key]
-            if item.type is LoadItemType.BYTE_IO or not isinstance(value, torch.Tensor):
-                raise Unsupported(f"{type(self).__name__} can send only tensors", key=key, file=name)
-            expected = planner.state_dict[key].shape
-            if value.shape != expected:
-                actual, wanted = str(tuple(value.shape)), str(tuple(expected))
-                raise InvalidArgument(
-                    f"Size mismatch between saved {actual} and current {wanted} for {key}",
-                    key=key,
-                    file=name,
-                    expected=wanted,
-                    actual=actual,
-                )
-            tensors[key] = value
-        return tensors
 
 
 _CONVERSIONS = {"torch_to_dcp": torch_save_to_dcp, "dcp_to_torch": dcp_to_torch_save}

@@ -1,0 +1,293 @@
+"""The tensors of a file of ``torch.save``, read in boxes: by each rank for itself, or by one rank for all ranks.
+
+Reading together, by all ranks of the default process group:
+
+1. Every rank opens the file, and the ranks exchange a mark of the file's content, or none.
+2. If all ranks see the same file, each reads its own boxes, and no tensor is sent.
+3. Otherwise the coordinator alone reads: the ranks send it their boxes; it announces keys in batches, reads each tensor
+   once, and scatters to each rank only that rank's boxes. A rank that has failed goes on receiving.
+4. The ranks exchange failures: if a rank has failed, all fail.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
+
+from cairn import _engine
+from cairn._directory.opening import open_checkpoint
+from cairn._ranks.ranks import Ranks
+from cairn._state.dtypes import DTYPES, QUANTIZED
+from cairn._state.tensors import TensorTarget
+from cairn._state.values import load_value, warn_of_conversions
+from cairn.errors import Cancelled, InvalidArgument, MissingKey, Unsupported
+
+_BATCH_BYTES = 32 << 20  # tensors that share a scatter; a larger tensor has its own
+_MARK_BYTES = 64 << 10  # the end of an archive holds the checksums of all records
+
+
+class Box(NamedTuple):
+    """A part of a tensor of the file, and the item of a load plan that wants the part."""
+
+    item: ReadItem
+    key: str
+    shape: tuple[int, ...]  # of the whole tensor, as the state dict has it
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+class TorchSaveTensors:
+    """An open file. Raises NotFound, Unsupported if the file holds no state dict, Corrupt."""
+
+    def __init__(self, file: Path, allow_pickle: bool) -> None:
+        self._file = file
+        self._allow_pickle = allow_pickle
+        self._checkpoint = open_checkpoint(file)
+        self._catalog = _engine.catalog_of(self._checkpoint)
+
+    def mark(self) -> bytes:
+        """Returns bytes that differ between files of different content, except for damage."""
+        with self._file.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            digest = hashlib.blake2b(str(size).encode())
+            digest.update(stream.read(_MARK_BYTES))
+            stream.seek(max(size - _MARK_BYTES, 0))
+            digest.update(stream.read(_MARK_BYTES))
+        return digest.digest()
+
+    def shape_and_dtype(self, key: str) -> tuple[tuple[int, ...], torch.dtype]:
+        """Returns what is known of a tensor. Raises MissingKey, and Unsupported for a value."""
+        found = self._catalog.tensor(key)
+        if found is None:
+            tensor = self._opaque(key)
+            return tuple(tensor.shape), tensor.dtype
+        dtype = DTYPES.get(found[0])
+        if dtype is None:
+            raise Unsupported(f"this torch lacks the dtype of '{key}'", key=key, file=str(self._file))
+        return tuple(found[1]), dtype
+
+    def fill(self, boxes: Iterable[tuple[Box, torch.Tensor]]) -> None:
+        """Fills the target of each box. Every size is checked before anything changes."""
+        state = _engine.StateDict()
+        targets = TensorTarget(state)
+        opaque: list[tuple[Box, torch.Tensor]] = []
+        for box, target in boxes:
+            shape, dtype = self.shape_and_dtype(box.key)
+            check_shape(box.key, box.shape, shape, str(self._file))
+            if self._catalog.tensor(box.key) is None or dtype in QUANTIZED:
+                opaque.append((box, target))
+            else:
+                targets.add_part((box.key,), target, shape, box.offsets)
+        read = [(target, _part_of(self._opaque(box.key), box.offsets, box.sizes)) for box, target in opaque]
+        conversions, _ = self._checkpoint.load(state, allow_cast=True)
+        targets.finish(set())
+        for target, part in read:
+            target.copy_(part)
+        warn_of_conversions(conversions)
+
+    def whole(self, key: str) -> torch.Tensor:
+        """Returns a new tensor on the CPU."""
+        shape, dtype = self.shape_and_dtype(key)
+        if self._catalog.tensor(key) is None or dtype in QUANTIZED:
+            return self._opaque(key)
+        tensor = torch.empty(shape, dtype=dtype, device="cpu")
+        state = _engine.StateDict()
+        targets = TensorTarget(state)
+        targets.add((key,), tensor)
+        self._checkpoint.load(state)
+        targets.finish(set())
+        return tensor
+
+    def _opaque(self, key: str) -> torch.Tensor:
+        """Returns a tensor that only torch can make. Raises UnsafeContent if it needs code, without consent."""
+        if key not in self._catalog:
+            raise MissingKey(f"Missing key in checkpoint state_dict: {key}.", key=key, file=str(self._file))
+        value = load_value(key, self._checkpoint.read_payload(key), self._allow_pickle, "cpu")
+        if not isinstance(value, torch.Tensor):
+            raise Unsupported("a reader of torch.save files fills only tensors", key=key, file=str(self._file))
+        return value.detach()
+
+
+def check_shape(key: str, wanted: tuple[int, ...], shape: tuple[int, ...], file: str) -> None:
+    """Raises InvalidArgument, in torch's words, if the file's tensor has another shape than the state dict's."""
+    if shape != wanted:
+        raise InvalidArgument(
+            f"Size mismatch between saved {shape} and current {wanted} for {key}",
+            key=key,
+            file=file,
+            expected=str(wanted),
+            actual=str(shape),
+        )
+
+
+def boxes_of(plan: LoadPlan, planner: Any) -> list[Box]:
+    """Returns the boxes of a plan. Raises Unsupported for an item that is no tensor."""
+    boxes = []
+    for item in plan.items:
+        key = item.storage_index.fqn
+        if item.type is LoadItemType.BYTE_IO:
+            raise Unsupported("a reader of torch.save files fills only tensors", key=key)
+        sizes = tuple(item.lengths)
+        # the item's offsets count from the chunk that the planner's metadata has, not from the whole tensor
+        begin = tuple(item.storage_index.offset or (0,) * len(sizes))
+        offsets = tuple(a + b for a, b in zip(begin, item.storage_offsets, strict=True))
+        boxes.append(Box(item, key, tuple(planner.state_dict[key].shape), offsets, sizes))
+    return boxes
+
+
+def read_alone(file: Path, allow_pickle: bool, boxes: Sequence[Box], planner: Any) -> None:
+    """Fills the planner's tensors on this process alone."""
+    _fill_planner(TorchSaveTensors(file, allow_pickle), boxes, planner)
+
+
+class ReadingTogether:
+    """One reading by all ranks of the default group. `root` is the coordinator's rank."""
+
+    def __init__(self, file: Path, allow_pickle: bool, root: int) -> None:
+        from cairn._ranks.process_group import GroupCalls
+
+        self._file = file
+        self._allow_pickle = allow_pickle
+        self._root = root
+        self._ranks = GroupCalls(None)
+        self._source: TorchSaveTensors | None = None
+        self._failure: BaseException | None = None
+
+    def run(self, plan: LoadPlan, planner: Any) -> None:
+        """Fills the planner's tensors. Raises on all ranks if a rank fails."""
+        boxes: list[Box] = []
+        self._attempt(lambda: boxes.extend(boxes_of(plan, planner)))
+        marks = self._ranks.all_gather(self._open())  # (1)
+        if marks[0] and marks.count(marks[0]) == len(marks) and self._source is not None:
+            source = self._source
+            self._attempt(lambda: _fill_planner(source, boxes, planner))  # (2)
+        else:
+            self._receive(boxes, planner)  # (3)
+        with Ranks().all_or_none("read"):  # (4)
+            if self._failure is not None:
+                raise self._failure
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        """Does the work unless this rank has failed. Keeps a failure for step 4."""
+        if self._failure is not None:
+            return
+        try:
+            work()
+        except BaseException as failure:
+            self._failure = failure
+
+    def _open(self) -> bytes:
+        """Opens the file. Returns its mark; nothing if this rank does not see the file."""
+        try:
+            self._source = TorchSaveTensors(self._file, self._allow_pickle)
+            return self._source.mark()
+        except Exception as failure:
+            self._source = None
+            if self._ranks.rank == self._root and self._failure is None:
+                self._failure = failure
+            return b""
+
+    def _receive(self, boxes: Sequence[Box], planner: Any) -> None:
+        wanted = self._ranks.gather(_encoded([box[1:] for box in boxes]), self._root)
+        announced: list[Any] = []
+        if self._ranks.rank == self._root:
+            self._attempt(lambda: announced.extend(self._announcement([json.loads(text) for text in wanted])))
+        batches = json.loads(self._ranks.broadcast(_encoded(announced), self._root))
+        for batch in batches:
+            messages = [b""] * self._ranks.size
+            if self._ranks.rank == self._root:
+                self._attempt(lambda batch=batch, out=messages: self._read_batch(batch, wanted, out))  # type: ignore[misc]
+            received = self._ranks.scatter(messages, self._root)
+            self._attempt(lambda batch=batch, bytes_=received: self._put(batch, bytes_, boxes, planner))  # type: ignore[misc]
+        if not batches and boxes:
+            self._attempt(self._refuse_nothing)
+
+    def _announcement(self, wanted: list[Any]) -> list[dict[str, str]]:
+        """Returns the batches: the dtype of each tensor, by key. Raises InvalidArgument for a size that differs."""
+        assert self._source is not None
+        batches: list[dict[str, str]] = []
+        left = 0
+        described: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        for key, shape, *_ in (box for boxes in wanted for box in boxes):
+            if key not in described:
+                described[key] = self._source.shape_and_dtype(key)
+            check_shape(key, tuple(shape), described[key][0], str(self._file))
+        for key, (shape, dtype) in described.items():
+            size = math.prod(shape) * dtype.itemsize
+            if not batches or size > left:
+                batches.append({})
+                left = _BATCH_BYTES
+            batches[-1][key] = str(dtype).removeprefix("torch.")
+            left -= size
+        return batches
+
+    def _read_batch(self, batch: dict[str, str], wanted: Sequence[bytes], out: list[bytes]) -> None:
+        """Sets the messages of a batch: for each rank its boxes, in the order of the batch and of the rank's plan."""
+        assert self._source is not None
+        parts: list[list[bytes]] = [[] for _ in out]
+        boxes_by_rank = [json.loads(text) for text in wanted]
+        for key in batch:
+            tensor = self._source.whole(key)
+            for rank, boxes in enumerate(boxes_by_rank):
+                for name, _, offsets, sizes in boxes:
+                    if name == key:
+                        parts[rank].append(_bytes_of(_part_of(tensor, offsets, sizes)))
+        out[:] = [b"".join(part) for part in parts]
+
+    def _put(self, batch: dict[str, str], received: bytes, boxes: Sequence[Box], planner: Any) -> None:
+        place = 0
+        by_key: dict[str, list[Box]] = {}
+        for box in boxes:
+            by_key.setdefault(box.key, []).append(box)
+        expected = sum(
+            math.prod(box.sizes) * getattr(torch, dtype).itemsize
+            for key, dtype in batch.items()
+            for box in by_key.get(key, [])
+        )
+        if len(received) != expected:
+            self._refuse_nothing()
+        for key, name in batch.items():
+            dtype = getattr(torch, name)
+            for box in by_key.get(key, []):
+                size = math.prod(box.sizes) * dtype.itemsize
+                part = torch.empty(box.sizes, dtype=dtype, device="cpu")
+                if size:
+                    elements = torch.frombuffer(bytearray(received[place : place + size]), dtype=torch.uint8)
+                    part = elements.view(dtype).reshape(box.sizes)
+                place += size
+                target = planner.resolve_tensor(box.item).detach()
+                target.copy_(part)
+                planner.commit_tensor(box.item, target)
+
+    def _refuse_nothing(self) -> None:
+        raise Cancelled(f"rank {self._root} could not read '{self._file}': see the error of that rank")
+
+
+def _fill_planner(source: TorchSaveTensors, boxes: Sequence[Box], planner: Any) -> None:
+    targets = [(box, planner.resolve_tensor(box.item).detach()) for box in boxes]
+    source.fill(targets)
+    for box, target in targets:
+        planner.commit_tensor(box.item, target)
+
+
+def _part_of(tensor: torch.Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
+    for dimension, (first, length) in enumerate(zip(offsets, sizes, strict=True)):
+        tensor = tensor.narrow(dimension, first, length)
+    return tensor
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    whole = tensor.contiguous().reshape(-1)
+    if whole.numel() == 0:
+        return b""
+    return whole.view(torch.uint8).numpy().tobytes()
+
+
+def _encoded(message: Any) -> bytes:
+    return json.dumps(message).encode()
