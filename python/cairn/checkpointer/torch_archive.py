@@ -1,18 +1,25 @@
 """The file of torch's own CheckpointWriter: ``checkpoint_{rank}.pt``, one ``torch.save`` of the whole state.
 
-The file is read by the rules of ``torch.load(weights_only=True)`` unless the caller allows pickles to run, and
-memory-mapped: only the selected tensors are read. The file has no usable checksums.
+torch.load, by the rules of ``weights_only=True`` unless the caller allows pickles to run, gives the nested state and
+the values; the file is memory-mapped, and torch reads no element. The engine reads the selected tensors and compares
+checksums, which torch ignores. The legacy format has no checksums.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from cairn._state.tensors import fill
+import torch
+
+from cairn import _engine
+from cairn._directory.opening import open_checkpoint
+from cairn._state.flattening import flatten
+from cairn._state.tensors import TensorTarget, fill
 from cairn._state.torch_file import load_torch_file
 from cairn.checkpointer.reading import Reading
 from cairn.checkpointer.saved_tree import Branch, tree_of_value
 from cairn.checkpointer.selection import Slot
-from cairn.errors import Corrupt
+from cairn.errors import Corrupt, Unsupported
 
 
 class TorchArchive:
@@ -21,26 +28,87 @@ class TorchArchive:
     def __init__(self, file: Path, reading: Reading) -> None:
         self._file = file
         self._reading = reading
+        # "needed" would not check a record of which only a part is read
+        self._verify = "none" if reading.verify == "none" else "full"
+        self._checkpoint: _engine.Checkpoint | None = None  # None: a file that only torch can read
+        self._keys: dict[int, str] = {}  # the engine's keys of the objects in the state, by the objects' ids
 
     def tree(self) -> Branch:
         """Returns the tree of the saved state. Raises UnsafeContent, Corrupt."""
-        tree = tree_of_value(load_torch_file(self._file, self._reading.allow_pickle), "")
+        try:
+            self._checkpoint = open_checkpoint(self._file)  # checks the pickle
+        except Unsupported:
+            if not self._reading.allow_pickle:
+                load_torch_file(self._file, allow_pickle=False)  # raises the error of torch's rules, if they refuse
+        state = load_torch_file(self._file, self._reading.allow_pickle)
+        tree = tree_of_value(state, "")
         if not isinstance(tree, Branch) or tree.is_list:
             raise Corrupt(f"{self._file.name} holds no state dict", file=self._file.name)
+        if self._checkpoint is not None:
+            for leaf in flatten(state):
+                for part in _parts_of(leaf.value):
+                    self._keys[id(part)] = leaf.fqn
         return tree
 
     def read_values(self, slots: Sequence[Slot]) -> None:
-        """Sets the values, which tree() has already read."""
+        """Sets the values, which tree() has already read, and checks the tensors inside values."""
         for slot in slots:
+            if _holds_tensor(slot.leaf.content):
+                self._check(slot)
             slot.value = slot.leaf.content
 
     def read_tensors(self, slots: Sequence[Slot]) -> None:
-        """Fills the targets of `slots`, and makes new tensors for slots without a target."""
+        """Fills the targets of `slots`, and makes new tensors for slots without a target. Raises Corrupt for a checksum
+        that differs."""
+        state = _engine.StateDict()
+        targets = TensorTarget(state)
+        opaque: list[Slot] = []
         for slot in slots:
             source = slot.leaf.content
+            slot.value = slot.target
             if slot.target is None:
-                new = self._reading.place(source.detach().clone())
-                slot.value = new.requires_grad_(source.requires_grad)
+                slot.value = torch.empty_like(source.detach(), device="cpu") if _is_plain(source) else source
+            key = self._keys.get(id(source))
+            if key is None or not _is_plain(source) or not _is_plain(slot.value):
+                opaque.append(slot)
             else:
-                fill(slot.target, source)
-                slot.value = slot.target
+                targets.add_part((key,), slot.value.detach(), slot.value.shape, (0,) * slot.value.dim())
+        for slot in opaque:
+            self._check(slot)
+        if self._checkpoint is not None:
+            self._checkpoint.load(state, verify=self._verify)
+        targets.finish(set())
+        for slot in opaque:
+            if slot.target is None:
+                slot.value = slot.leaf.content.detach().clone()
+            else:
+                fill(slot.target, slot.leaf.content)
+        for slot in slots:
+            if slot.target is None:
+                slot.value = self._reading.place(slot.value).requires_grad_(slot.leaf.content.requires_grad)
+
+    def _check(self, slot: Slot) -> None:
+        """Compares the checksums of an entry that torch has read."""
+        key = self._keys.get(id(slot.leaf.content))
+        if self._checkpoint is not None and key is not None and self._verify != "none":
+            self._checkpoint.read_payload(key, verify=self._verify)
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Returns whether the engine can read, or fill, the tensor."""
+    is_simple = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return is_simple and tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def _parts_of(value: Any) -> Iterator[Any]:
+    """Yields the object and the items of its nested lists, which saved_tree takes apart."""
+    yield value
+    if isinstance(value, list):
+        for item in value:
+            yield from _parts_of(item)
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    return isinstance(value, (tuple, list, set)) and any(_holds_tensor(item) for item in value)
