@@ -10,6 +10,7 @@
 #include "core/little_endian.h"
 #include "decoding_bounds.h"
 #include "format/torch_file/archive_writer.h"
+#include "format/torch_file/legacy_file.h"
 #include "format/torch_file/state_file.h"
 #include "format/torch_file/value_archive.h"
 
@@ -64,6 +65,10 @@ void check_entry(const StateFile& file, const StateFile::Entry& entry, std::size
 
 void read(std::span<const std::byte> bytes) {
   const MemorySource source(bytes);
+  {
+    const cairn::fuzz::DecodingBounds bounds(bytes.size());
+    (void)cairn::torch_file::read_legacy_file(source);
+  }
   const auto file = [&] {
     const cairn::fuzz::DecodingBounds bounds(bytes.size());
     return StateFile::open(source);

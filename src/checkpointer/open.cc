@@ -158,7 +158,10 @@ std::optional<Result<Checkpoint>> open_torch_save_at(const std::filesystem::path
   auto storage = storage::open_directory(parent);
   if (!storage || !checkpointer::is_torch_save(**storage, name)) return std::nullopt;
   Result<Checkpoint> checkpoint = checkpointer::open_torch_save(std::move(*storage), name);
-  if (checkpoint) return checkpoint;
+  if (checkpoint) {
+    checkpoint->impl().directory = parent.string();
+    return checkpoint;
+  }
   return std::move(checkpoint).error().while_doing("opening the torch.save file '" + file.string() + "'");
 }
 
