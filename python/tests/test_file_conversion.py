@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import same
 import stock
 import torch
 import torch.distributed as dist
@@ -79,6 +80,45 @@ def test_neither_way_runs_code(checkpoint: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("CAIRN_ALLOW_PICKLE", "1")
     format_utils.torch_save_to_dcp(tmp_path / "file.pt", tmp_path / "split")
     assert folder.exists()
+
+
+def test_tied_tensors_nesting_and_optimizer_states_survive_both_ways(checkpoint: Path, tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    w = torch.randn(4)
+    whole = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "w": w, "tied": w, "lr": 0.5, "n": None}
+    torch.save(whole, tmp_path / "in.pt")
+    format_utils.torch_save_to_dcp(tmp_path / "in.pt", checkpoint)
+    format_utils.dcp_to_torch_save(checkpoint, tmp_path / "out.pt")
+    stock.dcp_to_torch_save(checkpoint, tmp_path / "theirs.pt")
+    ours = torch.load(tmp_path / "out.pt", weights_only=True)
+    same.assert_same(ours, torch.load(tmp_path / "theirs.pt", weights_only=False))
+    assert torch.equal(ours["tied"], w)
+
+
+def test_a_flipped_byte_is_found_in_either_direction(checkpoint: Path, tmp_path: Path) -> None:
+    w = torch.arange(1000.0)
+    file = tmp_path / "file.pt"
+    torch.save({"w": w, "part": w[:10]}, file)
+    flip(file, w)
+    with pytest.raises(cairn.Corrupt, match="checksum"):
+        format_utils.torch_save_to_dcp(file, checkpoint)
+    assert not checkpoint.exists()
+    cairn.save({"w": w}, checkpoint_id=checkpoint)
+    flip(checkpoint / "__0_0.distcp", w)
+    file.write_bytes(b"old")
+    with pytest.raises(cairn.Corrupt, match="checksum"):
+        format_utils.dcp_to_torch_save(checkpoint, file)
+    assert file.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir() if ".cairn-" in path.name] == []
+
+
+def flip(file: Path, tensor: torch.Tensor) -> None:
+    content = bytearray(file.read_bytes())
+    content[content.index(tensor.numpy().tobytes()) + 500] ^= 1
+    file.write_bytes(content)
 
 
 def test_a_pipe_is_refused_at_once(checkpoint: Path, tmp_path: Path) -> None:

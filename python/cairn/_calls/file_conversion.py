@@ -9,6 +9,7 @@ As a program: ``python -m cairn.format_utils {torch_to_dcp,dcp_to_torch} SRC DST
 """
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -23,12 +24,13 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.futures import Future
 
+from cairn import _engine
 from cairn._calls.torch_driver import load_by_protocol, save_by_protocol
 from cairn._calls.torch_save_tensors import ReadingTogether, boxes_of, read_alone
 from cairn._mirror import replacements
 from cairn._settings.consent import pickle_allowed
 from cairn._state.torch_file import load_torch_file
-from cairn.errors import Error, InvalidArgument
+from cairn.errors import Error, InvalidArgument, NotFound, Unsupported
 
 _PathLike = str | os.PathLike[str]
 
@@ -38,8 +40,9 @@ def dcp_to_torch_save(
 ) -> None:
     """Writes the whole content of a checkpoint to one file of ``torch.save``, tensors whole and on the CPU.
 
-    Runs no code from the checkpoint unless `allow_pickle` allows the code that the values' pickles name. Raises
-    UnsafeContent for a value that needs `allow_pickle`, and then writes nothing.
+    The file gets its name when it is whole and synced; until then a file of this name stays as it is. Runs no code from
+    the checkpoint unless `allow_pickle` allows the code that the values' pickles name. Raises UnsafeContent for a value
+    that needs `allow_pickle`, Corrupt, and then writes nothing.
     """
     state_dict: dict[str, Any] = {}
     planner: Any = _EmptyStateDictLoadPlanner
@@ -51,7 +54,7 @@ def dcp_to_torch_save(
         allow_pickle=pickle_allowed(allow_pickle),
         call="dcp_to_torch_save",
     )
-    torch.save(state_dict, torch_save_path)
+    _save_whole(state_dict, Path(torch_save_path))
 
 
 def torch_save_to_dcp(
@@ -59,11 +62,41 @@ def torch_save_to_dcp(
 ) -> None:
     """Saves the state dict in a file of ``torch.save`` as a checkpoint.
 
-    The file is read by the rules of ``torch.load(weights_only=True)``, and runs no code, unless `allow_pickle` allows
-    the code that the file's pickle names. Raises UnsafeContent, Corrupt.
+    Every record of the file is first compared with its checksum; the legacy format has none. The file is read by the
+    rules of ``torch.load(weights_only=True)``, memory-mapped, and runs no code, unless `allow_pickle` allows the code
+    that the file's pickle names. Raises UnsafeContent, Corrupt, and then saves nothing.
     """
+    _check_records(Path(torch_save_path))
     state_dict = load_torch_file(Path(torch_save_path), pickle_allowed(allow_pickle))
     save_by_protocol(lambda: state_dict, checkpoint_id=dcp_checkpoint_dir, no_dist=True, call="torch_save_to_dcp")
+
+
+def _save_whole(state_dict: dict[str, Any], file: Path) -> None:
+    """Saves under a private name in the directory of `file`, syncs, and renames. Removes the private file after a
+    failure."""
+    private = file.with_name(f".{file.name}.cairn-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        with private.open("xb") as stream:
+            torch.save(state_dict, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        private.replace(file)
+    except BaseException:
+        private.unlink(missing_ok=True)
+        raise
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _check_records(file: Path) -> None:
+    """Raises the first damage that the checksums of the file show. Passes a file that the engine does not read: the
+    error of torch's rules follows."""
+    with contextlib.suppress(NotFound, Unsupported):
+        for problem in _engine.verify(os.fsencode(file), 4, False)["problems"]:
+            raise problem
 
 
 @replacements.stands_for_base
