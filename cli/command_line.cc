@@ -66,6 +66,7 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
   verify->add_flag("--json", arguments_.json, kForPrograms);
   verify->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
   add_diff();
+  add_cat();
   CLI::App* status =
       add_command_on_directory("status", "Saves in flight and dead saves: rank, progress, last heartbeat",
                                "the checkpoint, or the folder of checkpoints");
@@ -75,6 +76,17 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
       ->required()
       ->type_name("SHELL")
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+}
+
+void CommandLine::add_cat() {
+  CLI::App* cat = add_command_on_directory(
+      "cat", "A value, or a tensor's shape, dtype, min, max, mean, NaN and infinities", "the checkpoint");
+  cat->add_option("key", arguments_.key, "the key")->required()->type_name("KEY");
+  cat->add_option("--npy", arguments_.npy,
+                  "write the tensor to FILE for numpy.load instead; bfloat16 and float8 as float32, which is exact")
+      ->type_name("FILE");
+  cat->add_flag("--json", arguments_.json, "print JSON for programs");
+  cat->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
 }
 
 void CommandLine::add_diff() {

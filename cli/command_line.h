@@ -17,6 +17,8 @@ struct Arguments {
   bool json = false;
   bool follow_links = false;
   std::filesystem::path other = {};  // the second checkpoint of `diff`
+  std::string key = {};              // of `cat`
+  std::filesystem::path npy = {};    // the file that `cat` writes
   std::optional<double> tolerance = {};
   std::vector<std::string> patterns = {};
   std::optional<std::size_t> depth = {};
@@ -40,6 +42,7 @@ class CommandLine {
 
  private:
   CLI::App* add_command(const char* name, const char* description);
+  void add_cat();
   void add_diff();
   CLI::App* add_command_on_directory(const char* name, const char* description, const char* directory);
   // The complaint about a wrong word or option, with a hint.

@@ -8,6 +8,7 @@
 #include "comparison.h"
 #include "completion.h"
 #include "inspection.h"
+#include "key_content.h"
 #include "listing.h"
 #include "outcome.h"
 #include "status.h"
@@ -30,6 +31,9 @@ Outcome run(const std::vector<std::string>& words) {
   if (line.command() == "diff") {
     return cairn::cli::compare(given.directory, given.other,
                                {given.tolerance, given.patterns, given.json, given.follow_links});
+  }
+  if (line.command() == "cat") {
+    return cairn::cli::show_key(given.directory, given.key, {given.npy, given.json, given.follow_links});
   }
   if (line.command() == "verify") return cairn::cli::verify(given.directory, given.json, given.follow_links);
   return {cairn::cli::completion_script(line.tool(), given.shell), {}, ExitCode::kOk};

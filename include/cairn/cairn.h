@@ -16,10 +16,13 @@
 #include <cairn/key_pattern.h>           // IWYU pragma: export
 #include <cairn/latest.h>                // IWYU pragma: export
 #include <cairn/local_group.h>           // IWYU pragma: export
+#include <cairn/npy.h>                   // IWYU pragma: export
 #include <cairn/result.h>                // IWYU pragma: export
 #include <cairn/save_deadlines.h>        // IWYU pragma: export
 #include <cairn/save_steps.h>            // IWYU pragma: export
 #include <cairn/state_dict.h>            // IWYU pragma: export
+#include <cairn/tensor_pass.h>           // IWYU pragma: export
+#include <cairn/tensor_summary.h>        // IWYU pragma: export
 #include <cairn/value.h>                 // IWYU pragma: export
 #include <cairn/verify.h>                // IWYU pragma: export
 #include <cairn/verify_level.h>          // IWYU pragma: export

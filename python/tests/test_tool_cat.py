@@ -1,0 +1,83 @@
+"""`cairn cat`: values, summaries of tensors, tensors as .npy files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
+from test_safetensors import bits, of_every_dtype
+from tool import CHECK_FAILED, OK, UNREADABLE, json_of, run, text_of
+
+import cairn
+
+EXPORTED_AS = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+
+
+def exported_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if "float8" in str(dtype) else EXPORTED_AS.get(dtype, dtype)
+
+
+def test_a_value(tmp_path: Path) -> None:
+    cairn.save({"betas": (0.9, 0.99), "w": torch.ones(2)}, checkpoint_id=tmp_path / "c", no_dist=True)
+    assert text_of("cat", tmp_path / "c", "betas") == "(0.9, 0.99)\n"
+    assert json_of("cat", tmp_path / "c", "betas") == {"key": "betas", "kind": "value", "value": "(0.9, 0.99)"}
+
+
+def test_the_summary_of_a_tensor(tmp_path: Path) -> None:
+    tensor = torch.tensor([[1.0, float("nan"), -3.0], [float("inf"), 4.0, float("-inf")]])
+    state = {"w": tensor, "i": torch.arange(3_000_000), "empty": torch.zeros(0)}
+    cairn.save(state, checkpoint_id=tmp_path / "c", no_dist=True)
+    told = json_of("cat", tmp_path / "c", "w")
+    assert (told["dtype"], told["shape"], told["elements"]) == ("float32", [2, 3], 6)
+    assert (told["min"], told["max"], told["mean"]) == (-3, 4, pytest.approx(2 / 3))
+    assert (told["nan"], told["infinite"]) == (1, 2)
+    assert json_of("cat", tmp_path / "c", "i")["mean"] == (3_000_000 - 1) / 2
+    assert json_of("cat", tmp_path / "c", "empty")["min"] is None
+    assert text_of("cat", tmp_path / "c", "w").startswith("w  float32 [2, 3]\n  min -3, max 4, mean 0.66")
+
+
+@pytest.mark.parametrize("writer", ["cairn", "stock", "safetensors"])
+def test_every_dtype_as_npy(tmp_path: Path, writer: str) -> None:
+    tensors = of_every_dtype()
+    place = tmp_path / "c"
+    if writer == "safetensors":
+        place = tmp_path / "c.safetensors"
+        save_file(tensors, place)
+    else:
+        {"cairn": cairn, "stock": dcp}[writer].save(dict(tensors), checkpoint_id=place, no_dist=True)
+    for key, tensor in tensors.items():
+        done = run("cat", place, key, "--npy", tmp_path / "t.npy")
+        assert (done.returncode, done.stdout, done.stderr) == (OK, b"", b""), key
+        array = np.load(tmp_path / "t.npy")
+        expected = tensor.to(exported_dtype(tensor.dtype))
+        assert array.shape == tuple(expected.shape), key
+        if expected.dtype == tensor.dtype:
+            assert array.tobytes() == bits(expected), key
+        else:
+            np.testing.assert_array_equal(array, expected.numpy())
+    assert [file.name for file in tmp_path.iterdir() if ".partial" in file.name] == []
+
+
+def test_a_tensor_of_several_windows_as_npy(tmp_path: Path) -> None:
+    tensor = torch.arange(3_000_000.0).reshape(1000, 3000)
+    dcp.save({"w": tensor}, checkpoint_id=tmp_path / "c", no_dist=True)
+    assert run("cat", tmp_path / "c", "w", "--npy", tmp_path / "w.npy").returncode == OK
+    assert np.load(tmp_path / "w.npy").tobytes() == bits(tensor)
+
+
+def test_a_wrong_key_and_damage(tmp_path: Path) -> None:
+    cairn.save({"model": {"weight": torch.ones(64)}}, checkpoint_id=tmp_path / "c", no_dist=True)
+    done = run("cat", tmp_path / "c", "model.wieght")
+    assert done.returncode == CHECK_FAILED
+    assert b"model.weight" in done.stderr
+    data = tmp_path / "c" / "__0_0.distcp"
+    stored = bytearray(data.read_bytes())
+    stored[stored.find(torch.ones(64).numpy().tobytes()) + 9] ^= 1
+    data.write_bytes(stored)
+    for words in [[], ["--npy", tmp_path / "w.npy"]]:
+        done = run("cat", tmp_path / "c", "model.weight", *words)
+        assert (done.returncode, done.stdout) == (UNREADABLE, b"")
+        assert b"model.weight" in done.stderr
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["c"]

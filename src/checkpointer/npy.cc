@@ -1,0 +1,105 @@
+// 1. A hidden file beside the target gets the header; several threads then write the elements at their offsets.
+// 2. The file is synced, renamed to the target's name, and the directory synced.
+#include <cairn/npy.h>
+
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "checkpointer/tensor_windows.h"
+#include "core/checked.h"
+#include "core/conversion.h"
+#include "storage/open_directory.h"
+
+namespace cairn {
+namespace {
+
+// A dtype that NumPy has, and NumPy's name of it.
+struct NumpyDType {
+  DType dtype;
+  const char* name;
+};
+
+std::optional<NumpyDType> numpy_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64: return NumpyDType{dtype, "<f8"};
+    case DType::kFloat16: return NumpyDType{dtype, "<f2"};
+    case DType::kComplex32:
+    case DType::kComplex64: return NumpyDType{DType::kComplex64, "<c8"};
+    case DType::kComplex128: return NumpyDType{dtype, "<c16"};
+    case DType::kUInt8: return NumpyDType{dtype, "|u1"};
+    case DType::kInt8: return NumpyDType{dtype, "|i1"};
+    case DType::kInt16: return NumpyDType{dtype, "<i2"};
+    case DType::kInt32: return NumpyDType{dtype, "<i4"};
+    case DType::kInt64: return NumpyDType{dtype, "<i8"};
+    case DType::kBool: return NumpyDType{dtype, "|b1"};
+    case DType::kUInt16: return NumpyDType{dtype, "<u2"};
+    case DType::kUInt32: return NumpyDType{dtype, "<u4"};
+    case DType::kUInt64: return NumpyDType{dtype, "<u8"};
+    default:
+      if (!is_convertible(dtype, DType::kFloat32)) return std::nullopt;
+      return NumpyDType{DType::kFloat32, "<f4"};
+  }
+}
+
+std::string header_of(const char* dtype, const Extents& shape) {
+  constexpr std::size_t kAlignment = 64;
+  constexpr std::size_t kPrefixBytes = 10;  // magic, version, and the length in two bytes
+  std::string text = std::string("{'descr': '") + dtype + "', 'fortran_order': False, 'shape': (";
+  for (const std::int64_t size : shape) text += std::to_string(size) + ",";
+  text += "), }";
+  text.resize(align_up(kPrefixBytes + text.size() + 1, kAlignment) - kPrefixBytes - 1, ' ');
+  text += '\n';
+  std::string header = "\x93NUMPY";  // at most 64 dimensions: the length fits in two bytes
+  header += {'\x01', '\x00', static_cast<char>(text.size() & 0xFF), static_cast<char>(text.size() >> 8)};
+  return header + text;
+}
+
+std::string partial_name(const std::string& name) {
+  std::random_device random;
+  return "." + name + "." + std::to_string(random()) + std::to_string(random()) + ".partial";
+}
+
+}  // namespace
+
+Result<void> export_npy(const Checkpoint& checkpoint, std::string_view key, const std::filesystem::path& file,
+                        const TensorPassOptions& options) {
+  const CatalogTensor* tensor = nullptr;
+  CAIRN_TRY_ASSIGN(tensor, checkpointer::require_tensor(checkpoint, key));
+  const auto target = numpy_dtype(tensor->dtype);
+  if (!target) {
+    return Error(ErrorCode::kUnsupported, "NumPy has no dtype for the tensor").key(key).actual(name_of(tensor->dtype));
+  }
+  const std::string header = header_of(target->name, tensor->shape);
+  CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(tensor->shape));
+  const auto bytes_each = item_bytes(target->dtype);
+  const auto bytes = checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(count), bytes_each);
+  const auto size = bytes ? checked_add<std::uint64_t>(*bytes, header.size()) : std::nullopt;
+  if (!size) return Error(ErrorCode::kCorrupt, "the tensor is larger than any file").key(key);
+  const std::string name = file.filename().string();
+  const std::string partial = partial_name(name);
+  const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(parent));
+  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::WritableFile> out, storage->create(partial, {.size = *size}));
+  const auto write = [&](const checkpointer::TensorWindow& window) -> Result<void> {
+    const std::uint64_t offset = header.size() + static_cast<std::uint64_t>(window.range.begin) * bytes_each;
+    if (tensor->dtype == target->dtype) return out->write_at(offset, window.bytes);
+    std::vector<std::byte> converted(static_cast<std::size_t>(window.range.count()) * bytes_each);
+    convert(tensor->dtype, target->dtype, {window.bytes.data(), 1, converted.data(), 1}, window.range.count());
+    return out->write_at(offset, converted);
+  };
+  const auto write_all = [&]() -> Result<void> {
+    CAIRN_TRY(out->write_at(0, std::as_bytes(std::span(header))));  // (1)
+    CAIRN_TRY(checkpointer::for_each_window(checkpoint, *tensor, options, write));
+    CAIRN_TRY(out->finish(*size, Durability::kDurable));  // (2)
+    CAIRN_TRY(storage->replace(partial, name));
+    return storage->sync();
+  };
+  Result<void> written = write_all();
+  if (!written) (void)storage->remove(partial);  // the first error counts
+  return written;
+}
+
+}  // namespace cairn
