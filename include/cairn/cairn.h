@@ -7,6 +7,7 @@
 #include <cairn/catalog.h>               // IWYU pragma: export
 #include <cairn/checkpoint.h>            // IWYU pragma: export
 #include <cairn/collectives.h>           // IWYU pragma: export
+#include <cairn/consolidate.h>           // IWYU pragma: export
 #include <cairn/convert.h>               // IWYU pragma: export
 #include <cairn/diff.h>                  // IWYU pragma: export
 #include <cairn/dtype.h>                 // IWYU pragma: export

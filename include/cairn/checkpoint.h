@@ -32,6 +32,20 @@ namespace cairn {
 
 class Collectives;  // cairn/collectives.h
 
+// A save as a safetensors model, in place of a DCP checkpoint: the files of torch's HuggingFaceStorageWriter. The state
+// must hold only tensors of types that safetensors has (kInvalidArgument or kUnsupported, with the key, before anything
+// is written).
+struct SafetensorsForm {
+  // By key the number of the key's file, from 1 on; the names state the largest number. Empty: one file.
+  std::vector<std::pair<std::string, std::uint32_t>> file_numbers = {};
+  // true: each rank writes its own chunks, and the chunks' places stand in the files' headers. There is no index, and
+  // therefore no moment at which the files replace an older model: an existing model is an error (kInvalidArgument),
+  // unless `overwrite_with_shards`. false: each file is written by one rank, which must hold all of the file's tensors
+  // whole (else kInvalidArgument), and the rename of `model.safetensors.index.json` commits the model.
+  bool sharded = false;
+  bool overwrite_with_shards = false;
+};
+
 struct SaveOptions {
   // --- options that change the stored bytes or the promises
   Durability durability = Durability::kDurable;
@@ -45,6 +59,8 @@ struct SaveOptions {
   // `__{rank}_{n}.distcp` and the rank's own metadata file `__{rank}.metadata`. Excludes collectives.
   std::optional<std::uint32_t> alone_as_rank = {};
   std::string checkpoint_id = {};  // the checkpoint's id in `.metadata`; empty: the directory
+  // Set: the save writes a model. Excludes alone_as_rank; file_per_item and checkpoint_id have no effect.
+  std::optional<SafetensorsForm> safetensors = {};
   // --- when the save fails
   // If the storage hangs, the save fails with kUnavailable and never becomes the checkpoint later. After save() has
   // returned, no thread reads the state. The hanging thread keeps at most 4 MiB for each of `thread_count`. Only if the
@@ -181,7 +197,8 @@ class Checkpoint {
 // A torch.save file must hold a dict (kUnsupported otherwise). Its keys are those of DCP's flattening of the dict, and
 // tensors of a shared storage share their location. Opening checks the pickle's CRC, and runs nothing from the file: a
 // value of an unknown class is listed, and comes back as an Object. A legacy file has no checksums. `metadata_name`:
-// as from metadata_name() (metadata_name.h).
+// as from metadata_name() (metadata_name.h), or "model.safetensors.index.json" for the safetensors model of the
+// directory, whatever else the directory holds.
 Result<Checkpoint> open(const std::filesystem::path& directory,
                         const std::string& metadata_name = std::string(kMetadataName));
 

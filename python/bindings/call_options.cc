@@ -57,6 +57,17 @@ void take(nb::handle value, std::function<Result<void>()>& option) {
   };
 }
 
+// (file numbers by key, sharded, overwrite_with_shards)
+void take(nb::handle value, std::optional<SafetensorsForm>& option) {
+  if (value.is_none()) return;
+  const auto [numbers, sharded, overwrite] = nb::cast<std::tuple<nb::dict, bool, bool>>(value);
+  option.emplace();
+  for (const auto [key, number] : numbers)
+    option->file_numbers.emplace_back(to_utf8(key), nb::cast<std::uint32_t>(number));
+  option->sharded = sharded;
+  option->overwrite_with_shards = overwrite;
+}
+
 // A keyword, and the member set by the keyword.
 template <typename Options>
 struct Keyword {
@@ -88,6 +99,7 @@ constexpr Keyword<SaveOptions> kSaveKeywords[] = {
     {"dedup_to_lowest_rank", set<&SaveOptions::dedup_to_lowest_rank>},
     {"alone_as_rank", set<&SaveOptions::alone_as_rank>},
     {"checkpoint_id", set<&SaveOptions::checkpoint_id>},
+    {"safetensors", set<&SaveOptions::safetensors>},
     {"thread_count", set<&SaveOptions::thread_count>},
     {"direct_io", set<&SaveOptions::direct_io>},
     {"deadlines", set<&SaveOptions::deadlines>},

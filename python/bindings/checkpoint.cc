@@ -1,6 +1,7 @@
 // save, load, open, verify. Python's lock is released while the engine works; Ctrl-C stops the engine (interrupt.h).
 #include <cairn/checkpoint.h>
 
+#include <cairn/consolidate.h>
 #include <cairn/verify.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -31,6 +32,15 @@ nb::tuple save_state(const nb::bytes& directory, const StateDict& state, const n
   SaveReport report = without_lock(options, keywords, [&] { return save(path, state, options); });
   return nb::make_tuple(SharedCatalog{report.catalog}, to_str(to_hex(report.save_id)), report.bytes_written,
                         strings(report.warnings));
+}
+
+// Returns the warnings.
+nb::list consolidate_model(const nb::bytes& input, const nb::bytes& output, const nb::kwargs& keywords) {
+  SaveOptions options = save_options_of(keywords);
+  const std::filesystem::path from = to_filesystem_path(input);
+  const std::filesystem::path to = to_filesystem_path(output);
+  const SaveReport report = without_lock(options, keywords, [&] { return consolidate(from, to, options); });
+  return strings(report.warnings);
 }
 
 // (conversions: [(fqn, saved dtype code, target dtype code)], missing keys)
@@ -157,6 +167,7 @@ void bind_checkpoint(nb::module_& module) {
   });
   module.def("save", &save_state);
   module.def("abandon_save", &abandon_save_with);
+  module.def("consolidate", &consolidate_model);
   module.def("abandon_load", &abandon_load_with);
   module.def("agree", &agree_with);
   module.def("open", &open_checkpoint, nb::arg("directory"), nb::arg("metadata_name") = std::string(kMetadataName));

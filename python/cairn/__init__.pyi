@@ -9,8 +9,6 @@ from typing import Any
 from torch.distributed.checkpoint.api import CheckpointException as CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner as DefaultLoadPlanner
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner as DefaultSavePlanner
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader as HuggingFaceStorageReader
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata as BytesStorageMetadata
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata as ChunkStorageMetadata
 from torch.distributed.checkpoint.metadata import Metadata as Metadata
@@ -24,9 +22,6 @@ from torch.distributed.checkpoint.planner import ReadItem as ReadItem
 from torch.distributed.checkpoint.planner import SavePlan as SavePlan
 from torch.distributed.checkpoint.planner import SavePlanner as SavePlanner
 from torch.distributed.checkpoint.planner import WriteItem as WriteItem
-from torch.distributed.checkpoint.quantized_hf_storage import (
-    QuantizedHuggingFaceStorageReader as QuantizedHuggingFaceStorageReader,
-)
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType as AsyncCheckpointerType
 from torch.distributed.checkpoint.stateful import Stateful as Stateful
 from torch.distributed.checkpoint.storage import StorageReader as StorageReader
@@ -74,6 +69,9 @@ from cairn.errors import UnsafeContent as UnsafeContent
 from cairn.errors import Unsupported as Unsupported
 from cairn.filesystem import FileSystemReader as FileSystemReader
 from cairn.filesystem import FileSystemWriter as FileSystemWriter
+from cairn.hf_storage import HuggingFaceStorageReader as HuggingFaceStorageReader
+from cairn.hf_storage import HuggingFaceStorageWriter as HuggingFaceStorageWriter
+from cairn.hf_storage import QuantizedHuggingFaceStorageReader as QuantizedHuggingFaceStorageReader
 from cairn.in_flight import SaveInFlight as SaveInFlight
 from cairn.in_flight import SaveInFlightWriter as SaveInFlightWriter
 from cairn.in_flight import latest as latest

@@ -35,6 +35,7 @@ from cairn._mirror.torch_floor import (
     StreamTransformExtension,
 )
 from cairn._native.hooks import name_of
+from cairn._native.models import model_form, reads_model, writes_model
 from cairn._native.storages import directory_of, why_torch_reads, why_torch_writes
 from cairn._plugin.claims import Claim, current_ticket, mark
 from cairn._plugin.read_items import ItemReader, PlannerWithoutCode
@@ -349,6 +350,13 @@ def save_options(checkpoint_id: _PathLike | None, writer: StockWriter | None) ->
         return directory, {"checkpoint_id": os.fspath(checkpoint_id or directory)}
     if checkpoint_id is not None:
         writer.reset(checkpoint_id)
+    if writes_model(writer):
+        return directory_of(writer), {
+            "safetensors": model_form(writer),
+            "durable": writer.sync_files,
+            "overwrite": writer.overwrite,
+            "thread_count": max(writer.thread_count, _THREADS),
+        }
     return directory_of(writer), {
         "checkpoint_id": os.fspath(writer.path),
         "file_per_item": not writer.single_file_per_rank,
@@ -364,7 +372,8 @@ def load_options(checkpoint_id: _PathLike | None, reader: StockReader | None) ->
         return _directory(checkpoint_id, "storage_reader"), {}
     if checkpoint_id is not None:
         reader.reset(checkpoint_id)
-    return directory_of(reader), {"thread_count": getattr(reader, "thread_count", _THREADS)}
+    threads = getattr(reader, "thread_count", _THREADS)
+    return directory_of(reader), {"thread_count": max(threads, _THREADS) if reads_model(reader) else threads}
 
 
 def _directory(checkpoint_id: _PathLike | None, storage: str) -> _PathLike:

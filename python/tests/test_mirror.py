@@ -31,6 +31,11 @@ MODULES = [
 
 # A second copy of mirror.OURS: a lost row fails the comparison.
 OWN = {
+    ("_consolidate_hf_safetensors", "consolidate_safetensors_files"): "cairn._calls.consolidation",
+    ("_consolidate_hf_safetensors", "consolidate_safetensors_files_on_every_rank"): "cairn._calls.consolidation",
+    ("hf_storage", "HuggingFaceStorageReader"): "cairn.hf_storage",
+    ("hf_storage", "HuggingFaceStorageWriter"): "cairn.hf_storage",
+    ("quantized_hf_storage", "QuantizedHuggingFaceStorageReader"): "cairn.hf_storage",
     ("filesystem", "FileSystemReader"): "cairn.filesystem",
     ("filesystem", "FileSystemWriter"): "cairn.filesystem",
     ("format_utils", "BroadcastingTorchSaveReader"): "cairn._calls.file_conversion",
@@ -52,7 +57,7 @@ OWN = {
 # Modules that torch has added since 2.13, up to 2.15.
 LATER_MODULES = {"fsspec_filesystem", "protocol"}
 # The modules with files of Cairn's own that mirror a module of torch's.
-MIRRORED = {"_experimental", "filesystem", "staging"}
+MIRRORED = {"_experimental", "filesystem", "hf_storage", "staging"}
 HERE = {path.stem for path in (ROOT / "python/cairn").iterdir() if path.suffix == ".py" or path.is_dir()}
 PUBLIC = sorted(name for name in HERE - MIRRORED if not name.startswith("_"))
 

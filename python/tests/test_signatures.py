@@ -17,6 +17,7 @@ from cairn._mirror import replacements
 ADDED = {
     "load": ["allow_pickle", "allow_cast", "verify", "follow_links"],
     "FileSystemReader": ["thread_count"],
+    "HuggingFaceStorageWriter": ["overwrite_with_shards"],
     "BroadcastingTorchSaveReader": ["allow_pickle"],
     "dcp_to_torch_save": ["allow_pickle"],
     "torch_save_to_dcp": ["allow_pickle"],

@@ -15,6 +15,7 @@
 #include "core/checksum.h"
 #include "data_file/archive_check.h"
 #include "format/dcp/metadata_decoder.h"
+#include "format/safetensors/index.h"
 #include "format/torch_file/value_archive.h"
 #include "storage/open_directory.h"
 
@@ -182,6 +183,7 @@ Result<Checkpoint> open(const std::filesystem::path& directory, const std::strin
     if (std::optional<Result<Checkpoint>> opened = open_torch_save_at(directory)) return *std::move(opened);
   }
   if (!storage) return explain(std::move(storage).error());
+  if (metadata_name == safetensors::kIndexName) return open_safetensors_at(directory, {});
   Result<Checkpoint> checkpoint = checkpointer::open_in(std::move(*storage), metadata_name);
   if (checkpoint) {
     checkpoint->impl().directory = directory.string();

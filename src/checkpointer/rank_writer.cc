@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "checkpointer/item_files.h"
+#include "checkpointer/model_image.h"
 
 namespace cairn::checkpointer {
 
@@ -24,10 +25,36 @@ Result<void> RankWriter::lay_out(std::span<const ItemSource> sources) {
     for (std::size_t i = 0; i < file.indices.size(); ++i) {
       locations_[file.indices[i]] = {number, image.range(i).item_offset, image.range(i).item_length};
     }
-    images_.push_back(std::move(image));
     names_.push_back(commit::data_file_name(part_.ticket, part_.rank, number));
+    images_.push_back({names_.back(), std::make_unique<FileImage>(std::move(image))});
   }
   return {};
+}
+
+Result<std::unique_ptr<RankWriter>> RankWriter::make_model(const RankPart& part, std::span<const ItemSource> sources,
+                                                           std::span<const AssignedFile> files,
+                                                           safetensors::FileSet::Kind kind) {
+  std::vector<NamedImage> images;
+  std::size_t first = 0;
+  for (const AssignedFile& file : files) {
+    std::vector<ModelItem> items;
+    for (const ItemSource& source : sources.subspan(first, file.item_count)) {
+      if (source.tensor == nullptr) return Error(ErrorCode::kInternal, "a value in a model").key(source.entry->fqn);
+      items.push_back({source.entry->fqn, &source.tensor->local, &source.tensor->box.offsets()});
+    }
+    first += file.item_count;
+    CAIRN_TRY_ASSIGN(data_file::SafetensorsImage image,
+                     make_model_image(part.ticket.identity.save_id, items, {kind, part.file_count}));
+    images.push_back({file.name, std::make_unique<data_file::SafetensorsImage>(std::move(image))});
+  }
+  return of_images(part, std::move(images));
+}
+
+std::unique_ptr<RankWriter> RankWriter::of_images(const RankPart& part, std::vector<NamedImage> images) {
+  std::unique_ptr<RankWriter> writer(new RankWriter(part));
+  for (const NamedImage& image : images) writer->names_.push_back(image.name);
+  writer->images_ = std::move(images);
+  return writer;
 }
 
 Result<std::vector<WrittenFile>> RankWriter::write(storage::Storage& storage, const data_file::WriteOptions& options) {
@@ -35,7 +62,9 @@ Result<std::vector<WrittenFile>> RankWriter::write(storage::Storage& storage, co
   std::vector<data_file::ImageFile> files;
   for (std::size_t i = 0; i < images_.size(); ++i) {
     CAIRN_TRY_ASSIGN(std::string private_name, files_->private_name(names_[i]));
-    files.push_back({std::move(private_name), &images_[i]});
+    data_file::ImageFile& file =
+        files.emplace_back(data_file::ImageFile{std::move(private_name), images_[i].image.get()});
+    file.fill = images_[i].fill;
   }
   CAIRN_TRY_ASSIGN(const std::vector<std::uint32_t> trailers, data_file::write_images(storage, files, options));
   // The gate is closed: the save was given up, and must publish no file, even if all files are written.
@@ -44,7 +73,7 @@ Result<std::vector<WrittenFile>> RankWriter::write(storage::Storage& storage, co
   }
   CAIRN_TRY(files_->publish(names_, options.durability));
   std::vector<WrittenFile> written;
-  for (std::size_t i = 0; i < images_.size(); ++i) written.push_back({images_[i].file_bytes(), trailers[i]});
+  for (std::size_t i = 0; i < images_.size(); ++i) written.push_back({images_[i].image->file_bytes(), trailers[i]});
   images_.clear();
   return written;
 }

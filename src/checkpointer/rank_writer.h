@@ -8,6 +8,7 @@
 #include <cairn/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,6 +19,7 @@
 #include "commit/rank_files.h"
 #include "data_file/file_image.h"
 #include "data_file/image_writer.h"
+#include "format/safetensors/file_set.h"
 #include "storage/storage.h"
 
 namespace cairn::checkpointer {
@@ -30,10 +32,24 @@ struct RankPart {
   bool file_per_item = false;
 };
 
+// A file of a save that is not laid out by the RankWriter. `fill` as in ImageFile.
+struct NamedImage {
+  std::string name;  // final name
+  std::unique_ptr<data_file::Image> image;
+  std::function<Result<void>(std::span<const data_file::PayloadPart>)> fill = {};
+};
+
 class RankWriter {
  public:
   // Places each source in a file. Uses no storage.
   static Result<std::unique_ptr<RankWriter>> make(const RankPart& part, std::span<const data_file::ItemSource> sources);
+  // The files of a model, whose sources are all tensors: `files` take the sources in their order.
+  static Result<std::unique_ptr<RankWriter>> make_model(const RankPart& part,
+                                                        std::span<const data_file::ItemSource> sources,
+                                                        std::span<const AssignedFile> files,
+                                                        safetensors::FileSet::Kind kind);
+
+  static std::unique_ptr<RankWriter> of_images(const RankPart& part, std::vector<NamedImage> images);
 
   // Returns size and trailer checksum of each file, in the order of names(). `storage` outlives the RankWriter. Call
   // write() once.
@@ -53,7 +69,7 @@ class RankWriter {
   RankPart part_;
   std::vector<std::string> names_;
   std::vector<ItemLocation> locations_;
-  std::vector<data_file::FileImage> images_;  // empty after write()
+  std::vector<NamedImage> images_;  // empty after write()
   std::optional<commit::RankFiles> files_;
 };
 

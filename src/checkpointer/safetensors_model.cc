@@ -1,5 +1,7 @@
 // 1. Find the names of the files: from the index, or from the directory.
-// 2. Open each file and read its header.
+// 2. Open each file and read its header. With Cairn's index: hold the save of each file against the index. Without an
+//    index: take the files of one whole set of one save (one_set()), because a save may be in flight or have been
+//    killed (commit/model_transaction.cc).
 // 3. Put the boxes of each tensor together. The shape is the smallest that holds all of them; a load finds out whether
 //    they tile it.
 // 4. If there is an index, hold the tensors that were found against those that it names.
@@ -8,6 +10,7 @@
 #include <cairn/metadata_name.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -20,6 +23,8 @@
 #include "core/checked.h"
 #include "core/checksum.h"
 #include "data_file/data_file.h"
+#include "format/safetensors/checksums.h"
+#include "format/safetensors/file_set.h"
 #include "format/safetensors/header.h"
 #include "format/safetensors/index.h"
 #include "format/safetensors/sharding_info.h"
@@ -170,33 +175,105 @@ class ModelCatalog {
   std::vector<bool> sharded_;                                        // by index in the catalog
 };
 
+struct OpenedFile {
+  std::string name;
+  DataFile::OpenedSafetensors opened;
+  std::string save_id;  // as the header says; empty for a file of another program
+  std::optional<safetensors::FileSet> set;
+
+  bool needs_index() const { return set && set->kind == safetensors::FileSet::Kind::kIndexed; }
+  bool stands_alone() const { return !set || set->kind == safetensors::FileSet::Kind::kAlone; }
+};
+
+// (2)
+Result<std::vector<OpenedFile>> open_files(const storage::Storage& storage, const std::vector<std::string>& names) {
+  std::vector<OpenedFile> files;
+  for (const std::string& name : names) {
+    Result<DataFile::OpenedSafetensors> opened = DataFile::open_safetensors(storage, name);
+    if (!opened) return std::move(opened).error().file(name).while_doing("opening a safetensors file");
+    OpenedFile& file = files.emplace_back(OpenedFile{name, *std::move(opened), {}, {}});
+    for (const auto& [key, value] : file.opened.header.metadata) {
+      if (key == safetensors::kSaveIdName) file.save_id = value;
+      if (key == safetensors::kFileSetName) file.set = safetensors::read_file_set(value);
+    }
+  }
+  return files;
+}
+
+// Files that need an index are left out beside other files: the files of a save that has not committed. If a set is
+// among the files that remain, the set must be whole and alone.
+Result<std::vector<OpenedFile>> one_set(std::vector<OpenedFile> files) {
+  if (!std::all_of(files.begin(), files.end(), std::mem_fn(&OpenedFile::needs_index))) {
+    std::erase_if(files, std::mem_fn(&OpenedFile::needs_index));
+  }
+  const auto of_set = std::find_if_not(files.begin(), files.end(), std::mem_fn(&OpenedFile::stands_alone));
+  if (of_set == files.end()) return files;
+  for (const OpenedFile& file : files) {
+    if (file.save_id == of_set->save_id && file.set == of_set->set) continue;
+    return Error(ErrorCode::kCorrupt,
+                 "the directory holds files of several saves and no index: a save is in flight or was killed; remove "
+                 "the files of one of the saves, or open one of the files alone")
+        .file(file.name)
+        .expected("a file of save " + of_set->save_id + ", as '" + of_set->name + "'")
+        .actual(file.save_id.empty() ? "a file without a save" : "save " + file.save_id);
+  }
+  if (files.size() == of_set->set->file_count) return files;
+  return Error(ErrorCode::kCorrupt, "the directory lacks files of the save: a save is in flight or was killed")
+      .file(of_set->name)
+      .expected(std::to_string(of_set->set->file_count) + " files of save " + of_set->save_id)
+      .actual(std::to_string(files.size()));
+}
+
+Result<void> check_save(const std::vector<OpenedFile>& files, const safetensors::Index& index) {
+  if (index.save_id.empty()) return {};
+  for (const OpenedFile& file : files) {
+    if (file.save_id == index.save_id) continue;
+    return Error(ErrorCode::kCorrupt, "the file belongs to another save than the index that names the file")
+        .file(file.name)
+        .expected("save " + index.save_id)
+        .actual(file.save_id.empty() ? "a file without a save" : "save " + file.save_id);
+  }
+  return {};
+}
+
 // Steps 2 to 4. The result lacks its storage.
-Result<std::unique_ptr<Checkpoint::Impl>> read_files(const storage::Storage& storage, const ModelFiles& files) {
+Result<std::unique_ptr<Checkpoint::Impl>> read_files(std::vector<OpenedFile> files,
+                                                     const std::optional<safetensors::Index>& index) {
   auto impl = std::make_unique<Checkpoint::Impl>();
   ModelCatalog catalog;
   std::uint64_t bytes = 0;
   std::uint32_t checksum = 0;  // of the names, sizes and headers
-  for (const std::string& name : files.names) {
-    Result<DataFile::OpenedSafetensors> opened = DataFile::open_safetensors(storage, name);  // (2)
-    if (!opened) return std::move(opened).error().file(name).while_doing("opening a safetensors file");
-    CAIRN_TRY(catalog.add(name, opened->header));  // (3)
-    const std::uint64_t size = opened->file->bytes().size();
-    const std::string seen = name + ' ' + std::to_string(size) + ' ' + crc_text(opened->header.checksum) + '\n';
+  for (OpenedFile& file : files) {
+    const safetensors::Header& header = file.opened.header;
+    CAIRN_TRY(catalog.add(file.name, header));  // (3)
+    const std::uint64_t size = file.opened.file->bytes().size();
+    const std::string seen = file.name + ' ' + std::to_string(size) + ' ' + crc_text(header.checksum) + '\n';
     checksum = crc32(std::as_bytes(std::span(seen)), checksum);
     bytes += size;
-    impl->put_file(std::move(opened->file));
+    impl->put_file(std::move(file.opened.file));
   }
-  if (files.index) CAIRN_TRY(catalog.hold_against(*files.index));  // (4)
+  if (index) CAIRN_TRY(catalog.hold_against(*index));  // (4)
   CAIRN_TRY_ASSIGN(impl->catalog, catalog.take());
-  impl->identity = std::to_string(files.names.size()) + " safetensors files of " + std::to_string(bytes) + " bytes, " +
-                   crc_text(checksum);
+  impl->identity =
+      std::to_string(files.size()) + " safetensors files of " + std::to_string(bytes) + " bytes, " + crc_text(checksum);
   return impl;
 }
 
 Result<std::unique_ptr<Checkpoint::Impl>> read_model(const storage::Storage& storage, const std::string& only_file) {
-  if (!only_file.empty()) return read_files(storage, {{only_file}, std::nullopt});
-  CAIRN_TRY_ASSIGN(const ModelFiles files, files_of_model(storage));
-  return read_files(storage, files);
+  if (!only_file.empty()) {
+    CAIRN_TRY_ASSIGN(std::vector<OpenedFile> files, open_files(storage, {only_file}));
+    return read_files(std::move(files), std::nullopt);
+  }
+  CAIRN_TRY_ASSIGN(const ModelFiles model, files_of_model(storage));
+  if (model.names.empty() && !model.index) {
+    return Error(ErrorCode::kNotFound, "no safetensors file in the directory");
+  }
+  CAIRN_TRY_ASSIGN(std::vector<OpenedFile> files, open_files(storage, model.names));
+  if (model.index) CAIRN_TRY(check_save(files, *model.index));
+  if (!model.index) {
+    CAIRN_TRY_ASSIGN(files, one_set(std::move(files)));
+  }
+  return read_files(std::move(files), model.index);
 }
 
 }  // namespace

@@ -17,11 +17,13 @@
 // synced, the save has succeeded, and only the clean-up is missing.
 #include <cairn/checkpoint.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
+#include "checkpointer/model_layout.h"
 #include "checkpointer/rank_writer.h"
 #include "checkpointer/ranks.h"
 #include "checkpointer/save_items.h"
@@ -56,21 +58,17 @@ class Coordinator {
 
   // An assignment for each rank, encoded.
   Result<std::vector<std::string>> assign(const std::vector<std::string>& messages) {
-    CAIRN_TRY_ASSIGN(const checkpointer::PlannedSave planned,
+    CAIRN_TRY_ASSIGN(checkpointer::PlannedSave planned,
                      checkpointer::plan_together(messages, options_.dedup_to_lowest_rank));
-    const commit::SaveIdentity identity = checkpointer::next_save_identity();
-    CAIRN_TRY_ASSIGN(
-        const commit::SaveTicket ticket,
-        worker_.claim(identity, {options_.overwrite, options_.alone_as_rank, planned.local.names_taken()}));
-    const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
-    CAIRN_TRY_ASSIGN(layout_, checkpointer::lay_out_save(planned, ticket, first_rank, options_.checkpoint_id));
+    CAIRN_TRY_ASSIGN(layout_, options_.safetensors ? lay_out_model(planned) : lay_out_checkpoint(planned));
     const Catalog& catalog = layout_.catalog;
     CAIRN_TRY(worker_.run("claiming the directory", [files = catalog.files](WorkerState& worker_state) -> Result<void> {
-      worker_state.transaction->expect(files);
+      if (worker_state.transaction) worker_state.transaction->expect(files);
+      if (worker_state.model) worker_state.model->expect(files);
       return {};
     }));
     CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
-    pickle_ = metadata.render(*catalog.save_id, *catalog.checkpoint_id, catalog.files);
+    pickle_ = metadata.render(*catalog.save_id, catalog.checkpoint_id.value_or(options_.checkpoint_id), catalog.files);
     std::vector<std::string> assignments;
     for (const SaveAssignment& assignment : layout_.assignments) {
       assignments.push_back(checkpointer::encode_assignment(assignment));
@@ -92,7 +90,10 @@ class Coordinator {
       }
     }
     if (options_.before_commit) CAIRN_TRY(options_.before_commit());
-    CAIRN_TRY_ASSIGN(commit::CommitReport report, worker_.commit(pickle_, std::move(record), options_.durability));
+    CAIRN_TRY_ASSIGN(commit::CommitReport report,
+                     options_.safetensors
+                         ? worker_.commit_model(checkpointer::content_of(layout_.catalog), options_.durability)
+                         : worker_.commit(pickle_, std::move(record), options_.durability));
     return checkpointer::encode_committed({pickle_, std::move(report.warnings)});
   }
 
@@ -100,6 +101,28 @@ class Coordinator {
   Catalog take_catalog() { return std::move(layout_.catalog); }
 
  private:
+  Result<SaveLayout> lay_out_checkpoint(const checkpointer::PlannedSave& planned) {
+    const commit::SaveIdentity identity = checkpointer::next_save_identity();
+    CAIRN_TRY_ASSIGN(
+        const commit::SaveTicket ticket,
+        worker_.claim(identity, {options_.overwrite, options_.alone_as_rank, planned.local.names_taken()}));
+    const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
+    return checkpointer::lay_out_save(planned, ticket, first_rank, options_.checkpoint_id);
+  }
+
+  Result<SaveLayout> lay_out_model(checkpointer::PlannedSave& planned) {
+    const SafetensorsForm& form = *options_.safetensors;
+    if (!form.sharded) CAIRN_TRY(checkpointer::assign_whole_files(planned, form));
+    commit::ModelClaimOptions claim;
+    claim.kind = form.sharded ? safetensors::FileSet::Kind::kShards : safetensors::FileSet::Kind::kIndexed;
+    claim.overwrite = options_.overwrite;
+    claim.overwrite_with_shards = form.overwrite_with_shards;
+    claim.names_taken = planned.local.names_taken();
+    CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket,
+                     worker_.claim_model(checkpointer::next_save_identity(commit::SaveForm::kModel), claim));
+    return checkpointer::lay_out_model(planned, form, ticket);
+  }
+
   SaveWorker& worker_;
   const SaveOptions& options_;
   SaveLayout layout_;
@@ -158,18 +181,27 @@ class Save {
   }
 
   Result<std::string> describe(const SaveDirectory& directory, const StateDict& state) {
+    if (options_.safetensors) CAIRN_TRY(checkpointer::check_model_state(state, *options_.safetensors));
     CAIRN_TRY(worker_.open(directory));
-    if (options_.alone_as_rank && ranks_.size() > 1) {
-      return Error(ErrorCode::kInvalidArgument, "alone_as_rank can't be combined with collectives");
+    if (options_.alone_as_rank && (ranks_.size() > 1 || options_.safetensors)) {
+      return Error(ErrorCode::kInvalidArgument, "alone_as_rank can't be combined with collectives or a model");
     }
     CAIRN_TRY_ASSIGN(items_, SaveItems::make(state));
-    const std::string name = commit::data_file_name({{}, true}, number_of_this_rank(), 0);
-    CAIRN_TRY_ASSIGN(const bool names_taken, worker_.run("checking which file names are in use",
-                                                         [name](WorkerState& worker_state) -> Result<bool> {
-                                                           return worker_state.storage->open(name, true).has_value();
-                                                         }));
+    CAIRN_TRY_ASSIGN(const bool names_taken, are_names_taken());
     return checkpointer::encode_local_plan(items_.sources(),
                                            {options_.record_paths, options_.file_per_item, names_taken});
+  }
+
+  Result<bool> are_names_taken() {
+    const std::string name = commit::data_file_name({{}, true}, number_of_this_rank(), 0);
+    return worker_.run("checking which file names are in use",
+                       [name, is_model = options_.safetensors.has_value()](WorkerState& state) -> Result<bool> {
+                         if (!is_model) return state.storage->open(name, true).has_value();
+                         CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, state.storage->list());
+                         return std::any_of(files.begin(), files.end(), [](const storage::ListedFile& file) {
+                           return commit::is_model_file_name(file.name);
+                         });
+                       });
   }
 
   Result<std::string> write(const std::string& message) {
@@ -178,7 +210,9 @@ class Save {
     CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(assignment.items));
     const checkpointer::RankPart part{assignment.ticket, number_of_this_rank(), assignment.file_count,
                                       options_.file_per_item};
-    CAIRN_TRY_ASSIGN(auto writer, RankWriter::make(part, sources));
+    CAIRN_TRY_ASSIGN(auto writer, options_.safetensors
+                                      ? RankWriter::make_model(part, sources, assignment.files, kind_of_set())
+                                      : RankWriter::make(part, sources));
     has_written_ = true;
     CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> written, worker_.write(std::move(writer), options_));
     for (const WrittenFile& file : written) bytes_written_ += file.size;
@@ -188,6 +222,11 @@ class Save {
       return {};
     }));
     return message_of_files;
+  }
+
+  safetensors::FileSet::Kind kind_of_set() const {
+    using Kind = safetensors::FileSet::Kind;
+    return options_.safetensors->sharded ? Kind::kShards : Kind::kIndexed;
   }
 
   std::uint32_t number_of_this_rank() const {
@@ -223,6 +262,7 @@ class Save {
       CAIRN_TRY_ASSIGN(auto decoded, dcp::decode_metadata(std::as_bytes(std::span(committed.pickle))));
       catalog = std::move(decoded.catalog);
     }
+    if (options_.safetensors) catalog.format = CheckpointFormat::kSafetensors;
     CAIRN_TRY(catalog.index());
     const std::uint64_t metadata_bytes = ranks_.is_coordinator() ? committed.pickle.size() : 0;
     return SaveReport{save_id_, std::make_shared<Catalog>(std::move(catalog)), bytes_written_ + metadata_bytes,

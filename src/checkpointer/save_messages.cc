@@ -109,6 +109,11 @@ std::string encode_assignment(const SaveAssignment& assignment) {
     manifest::append_extents(message, item.part->offsets());
     manifest::append_extents(message, item.part->sizes());
   }
+  append_varint(message, assignment.files.size());
+  for (const AssignedFile& file : assignment.files) {
+    append_text(message, file.name);
+    append_varint(message, file.item_count);
+  }
   return message;
 }
 
@@ -125,6 +130,16 @@ Result<SaveAssignment> decode_assignment(std::string_view message) {
     CAIRN_TRY_ASSIGN(AssignedItem item, read_assigned(reader));
     assignment.items.push_back(std::move(item));
   }
+  CAIRN_TRY_ASSIGN(const std::uint64_t files, reader.count());
+  std::uint64_t placed = 0;
+  for (std::uint64_t i = 0; i < files; ++i) {
+    CAIRN_TRY_ASSIGN(const std::string_view name, reader.counted_text());
+    CAIRN_TRY_ASSIGN(const std::uint64_t items, reader.varint());
+    if (items > count - placed) return reader.damaged("files with more items than the assignment");
+    placed += items;
+    assignment.files.push_back({std::string(name), static_cast<std::uint32_t>(items)});
+  }
+  if (files != 0 && placed != count) return reader.damaged("items without a file");
   return assignment;
 }
 

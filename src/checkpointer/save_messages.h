@@ -55,10 +55,17 @@ class LocalPlans {
 
 // --- The coordinator to every rank: the items that the rank writes, and the ticket that determines the file names.
 
+// A file of a model, with the next `item_count` items of the assignment.
+struct AssignedFile {
+  std::string name;
+  std::uint32_t item_count = 0;
+};
+
 struct SaveAssignment {
   commit::SaveTicket ticket;
   std::uint32_t file_count = 0;  // of the whole save
   std::vector<AssignedItem> items;
+  std::vector<AssignedFile> files;  // of a model; a checkpoint's files follow from the items
 };
 std::string encode_assignment(const SaveAssignment& assignment);
 Result<SaveAssignment> decode_assignment(std::string_view message);

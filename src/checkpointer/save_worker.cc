@@ -56,6 +56,7 @@ std::string not_cleaned_up(const Error& reason) {
 void WorkerState::drop() {
   writer.reset();
   transaction.reset();
+  model.reset();
   storage.reset();
 }
 
@@ -131,6 +132,15 @@ Result<commit::SaveTicket> SaveWorker::claim(const commit::SaveIdentity& identit
   });
 }
 
+Result<commit::SaveTicket> SaveWorker::claim_model(const commit::SaveIdentity& identity,
+                                                   const commit::ModelClaimOptions& options) {
+  return run("claiming the directory", [identity, options](WorkerState& state) -> Result<commit::SaveTicket> {
+    CAIRN_TRY_ASSIGN(state.model, commit::ModelTransaction::claim(*state.storage, identity, options));
+    state.model->set_fence(&state.fence);
+    return state.model->ticket();
+  });
+}
+
 Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> writer, const SaveOptions& options) {
   // Only the calling thread may call options.interrupted: the write watches `cancelled` instead.
   data_file::WriteOptions write_options{options.durability, options.thread_count, options.direct_io};
@@ -146,20 +156,28 @@ Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> w
 
 Result<commit::CommitReport> SaveWorker::commit(std::string pickle, manifest::CommitRecord record,
                                                 Durability durability) {
-  struct Outcome {
-    Result<commit::CommitReport> report;
-    bool may_have_committed;
-  };
-  auto work = [pickle = std::move(pickle), record = std::move(record),
-               durability](WorkerState& state) mutable -> Result<Outcome> {
+  const auto work = [pickle = std::move(pickle), record = std::move(record), durability](WorkerState& state) {
     // An exception must not hide a completed rename.
-    auto report = attempt([&] { return state.transaction->commit(pickle, std::move(record), durability); });
-    return Outcome{std::move(report), state.transaction->may_have_committed()};
+    auto report = attempt([&] { return state.transaction->commit(pickle, record, durability); });
+    return CommitOutcome{std::move(report), state.transaction->may_have_committed()};
   };
+  return carry_out_commit(work, kMetadataName);
+}
+
+Result<commit::CommitReport> SaveWorker::commit_model(commit::ModelContent content, Durability durability) {
+  const auto work = [content = std::move(content), durability](WorkerState& state) {
+    auto report = attempt([&] { return state.model->commit(content, durability); });
+    return CommitOutcome{std::move(report), state.model->may_have_committed()};
+  };
+  return carry_out_commit(work, safetensors::kIndexName);
+}
+
+Result<commit::CommitReport> SaveWorker::carry_out_commit(CommitTask work, std::string_view renamed) {
   may_have_committed_ = true;  // until the outcome is known
-  Result<Outcome> outcome = Error(ErrorCode::kInternal, "the commit was not tried");
+  Result<CommitOutcome> outcome = Error(ErrorCode::kInternal, "the commit was not tried");
   try {
-    outcome = run("committing", std::move(work));
+    outcome = run("committing",
+                  [work = std::move(work)](WorkerState& state) -> Result<CommitOutcome> { return work(state); });
   } catch (...) {  // of `interrupted`: the exception must not hide a commit, or a possible commit
     if (given_up_ == GivenUp::kForGood) may_have_committed_ = false;
     if (!given_up_ || given_up_ == GivenUp::kForGood) throw;
@@ -171,8 +189,9 @@ Result<commit::CommitReport> SaveWorker::commit(std::string pickle, manifest::Co
   Error reason = std::move(outcome).error();
   if (given_up_ == GivenUp::kCommitted) return commit::CommitReport{{not_cleaned_up(reason)}};
   if (given_up_ != GivenUp::kUnknown) return reason;
-  return std::move(reason).while_doing(
-      "renaming `.metadata`: it is unknown whether the save is or will be committed, look at the directory");
+  return std::move(reason).while_doing("renaming `" + std::string(renamed) +
+                                       "`: it is unknown whether the save is or will be committed, look at the "
+                                       "directory");
 }
 
 std::optional<Error> SaveWorker::carry_out(Task task, std::string_view phase) {

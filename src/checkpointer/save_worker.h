@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "checkpointer/rank_writer.h"
+#include "commit/model_transaction.h"
 #include "commit/save_fence.h"
 #include "commit/save_transaction.h"
 #include "os/gate.h"
@@ -47,11 +48,12 @@ struct WorkerState {
   commit::SaveFence fence;
   os::Gate sources;  // open while the caller's tensors may be read
   std::atomic<bool> cancelled{false};
-  std::unique_ptr<storage::Storage> storage;             // outlives `transaction` and `writer`
-  std::unique_ptr<commit::SaveTransaction> transaction;  // null except at the coordinator
+  std::unique_ptr<storage::Storage> storage;             // outlives `transaction`, `model` and `writer`
+  std::unique_ptr<commit::SaveTransaction> transaction;  // null except at the coordinator of a checkpoint
+  std::unique_ptr<commit::ModelTransaction> model;       // null except at the coordinator of a model
   std::unique_ptr<RankWriter> writer;
 
-  // Destroys `writer`, `transaction` and `storage`, in this order. Files that were not committed are withdrawn.
+  // Destroys `writer`, the transactions and `storage`, in this order. Files that were not committed are withdrawn.
   void drop();
 };
 
@@ -76,12 +78,16 @@ class SaveWorker {
   Result<void> open(const SaveDirectory& directory);
   // At the coordinator only. If the save fails, the transaction withdraws the files that it expects.
   Result<commit::SaveTicket> claim(const commit::SaveIdentity& identity, const commit::ClaimOptions& options);
+  Result<commit::SaveTicket> claim_model(const commit::SaveIdentity& identity,
+                                         const commit::ModelClaimOptions& options);
   // Uses of `options` the durability and the settings that affect only speed.
   Result<std::vector<WrittenFile>> write(std::unique_ptr<RankWriter> writer, const SaveOptions& options);
   // At the coordinator only. If the storage hangs after the commit was synced, the save has succeeded, with a warning.
   // An exception of `interrupted` is rethrown only if the save is not committed and never will be. Otherwise commit()
   // drops the exception, and returns the warning or the error that the outcome is unknown.
   Result<commit::CommitReport> commit(std::string pickle, manifest::CommitRecord record, Durability durability);
+  // As commit(), of a model.
+  Result<commit::CommitReport> commit_model(commit::ModelContent content, Durability durability);
   // Valid after commit() has returned or thrown. True: the save withdraws no files any more.
   bool may_have_committed() const { return may_have_committed_; }
   // Withdraws the files that were not committed, unless the storage hangs meanwhile, and ends the thread. A second call
@@ -132,6 +138,12 @@ class SaveWorker {
   static void work(SharedState& shared);
   Result<void> start();
   std::optional<Error> carry_out(Task task, std::string_view phase);
+  struct CommitOutcome {
+    Result<commit::CommitReport> report;
+    bool may_have_committed;
+  };
+  using CommitTask = std::function<CommitOutcome(WorkerState&)>;
+  Result<commit::CommitReport> carry_out_commit(CommitTask work, std::string_view renamed);
   std::optional<Error> judge();
   void give_up(const Error& reason);
 

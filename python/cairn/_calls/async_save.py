@@ -27,6 +27,7 @@ from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._mirror.torch_floor import AsyncCheckpointerType, AsyncSaveResponse, StagingOptions
 from cairn._mirror.torch_floor import DefaultStager as StockDefaultStager
 from cairn._native.hooks import hooks_of, name_of, why_not_native
+from cairn._native.models import writes_model
 from cairn._native.planners import save_planning, why_save_planner_is_foreign
 from cairn._native.storages import why_writer_is_foreign
 from cairn._pending import pending_saves, queued_saves
@@ -156,6 +157,7 @@ def _begin(
 
     foreign = why_save_planner_is_foreign(call.planner)
     foreign = foreign or why_writer_is_foreign(call.storage_writer, call.checkpoint_id)
+    foreign = foreign or ("a thread saves a safetensors model" if writes_model(call.storage_writer) else "")
     if not foreign and (stager is None or not why_not_native(stager, _BLOCKING_HOOKS, _BLOCKING_STAGERS)):
         pending = _start(state, call, process, asynchronous_staging=False)
         with dcp_records.in_call("maybe_synchronize_staging"):

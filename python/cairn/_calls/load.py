@@ -17,6 +17,7 @@ from cairn._directory.opening import open_checkpoint
 from cairn._directory.restarts import restarting
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._mirror import replacements
+from cairn._native.models import MODEL_INDEX, reads_model
 from cairn._native.planners import load_planner_options, why_load_planner_is_foreign
 from cairn._native.storages import why_reader_is_foreign
 from cairn._ranks.ranks import Ranks
@@ -292,7 +293,8 @@ class _Load:
         fresh: list[tuple[Leaf, Any]] = []  # the new objects in place of values and meta tensors
         step = self._given.step
         with ranks.preparing(_engine.abandon_load), dcp_records.in_step("local_step", *step):
-            checkpoint = open_checkpoint(directory, ranks.rank if alone else None)
+            model = MODEL_INDEX if reads_model(self._given.reader) else None
+            checkpoint = open_checkpoint(directory, ranks.rank if alone else None, model)
             catalog = _engine.catalog_of(checkpoint)
             if catalog.transforms():
                 raise Unsupported(_TRANSFORMED)

@@ -9,6 +9,7 @@ from typing import Any
 from torch.distributed.checkpoint.metadata import Metadata
 
 from cairn import _engine
+from cairn._calls.consolidation import consolidate_saved
 from cairn._calls.second_argument import takes_storage_second
 from cairn._calls.torch_driver import save_by_protocol
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
@@ -241,6 +242,7 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
         with dcp_records.in_step("write_data", *step):
             options = {**planning, **options, **together, "deadlines": save_deadlines.current()}
             catalog, _, _, texts = _engine.save(os.fsencode(directory), described.native, **options)
+            texts += consolidate_saved(storage_writer, ranks)
         if coordinates:
             dcp_records.note_step("finish_checkpoint", *step)
     engine_use.note(call, directory, reason, expected=not reason)

@@ -12,11 +12,11 @@ from cairn.errors import NotFound
 _Directory = str | os.PathLike[str] | bytes
 
 
-def open_checkpoint(directory: _Directory, rank: int | None = None) -> _engine.Checkpoint:
-    """Opens the checkpoint in `directory`, or the checkpoint that `rank` saved alone there. Raises the engine's
-    errors."""
+def open_checkpoint(directory: _Directory, rank: int | None = None, name: str | None = None) -> _engine.Checkpoint:
+    """Opens the checkpoint in `directory`, or the checkpoint that `rank` saved alone there. `name` is the name of the
+    metadata file, if not ``.metadata``. Raises the engine's errors."""
     with naming_latest(directory):
-        return _engine.open(os.fsencode(directory), metadata_name(rank))
+        return _engine.open(os.fsencode(directory), name or metadata_name(rank))
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from cairn._directory.location import local_directory
 from cairn._mirror import replacements
 from cairn._mirror.torch_floor import FSSPEC_FILE_SYSTEM, FSSPEC_MODULE, ExtensionRegistry, SerializationFormat
 from cairn._native.hooks import extends, hooks_of, name_of, overridden, why_not_native
+from cairn._native.models import reads_model, writes_model
 
 _PathLike = str | os.PathLike[str]
 
@@ -44,6 +45,8 @@ def why_writer_is_foreign(writer: Any, checkpoint_id: _PathLike | None) -> str:
     """
     if writer is None:
         return _why_no_directory(checkpoint_id)
+    if writes_model(writer):
+        return "" if _is_local(writer, checkpoint_id) else _elsewhere(writer)
     return why_not_native(writer, _WRITER_HOOKS, _native_writers()) or _why_not_plain(writer, checkpoint_id)
 
 
@@ -51,6 +54,8 @@ def why_reader_is_foreign(reader: Any, checkpoint_id: _PathLike | None) -> str:
     """Returns why the engine can't carry out a whole load for `reader`: as why_writer_is_foreign()."""
     if reader is None:
         return _why_no_directory(checkpoint_id)
+    if reads_model(reader):
+        return "" if _is_local(reader, checkpoint_id) else _elsewhere(reader)
     if reason := why_not_native(reader, _READER_HOOKS, _native_readers()):
         return reason
     if not _is_local(reader, checkpoint_id):

@@ -1,6 +1,7 @@
 #include "format/safetensors/sharding_info.h"
 
 #include "format/json/json_reader.h"
+#include "format/json/json_string.h"
 
 #include <cstdint>
 #include <optional>
@@ -56,6 +57,21 @@ Result<SavedOffsets> read_sharding_info(std::string_view text) {
   }
   CAIRN_TRY(reader.end());
   return saved;
+}
+
+Result<std::string> render_sharding_info(std::span<const std::pair<std::string_view, const Extents*>> tensors) {
+  std::string out = "{";
+  for (const auto& [name, offsets] : tensors) {
+    if (out.size() > 1) out += ", ";
+    CAIRN_TRY(json::append_json_string(out, name));
+    out += ": {\"saved_offsets\": [";
+    for (std::size_t i = 0; i < offsets->size(); ++i) {
+      if (i != 0) out += ", ";
+      out += std::to_string((*offsets)[i]);
+    }
+    out += "]}";
+  }
+  return out += "}";
 }
 
 }  // namespace cairn::safetensors

@@ -9,9 +9,11 @@
 #include <cairn/result.h>
 #include <cairn/seeded_hash.h>
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 namespace cairn::safetensors {
 
@@ -21,5 +23,9 @@ using SavedOffsets = std::unordered_map<std::string, Extents, SeededHash>;
 
 // kCorrupt for a text that is not such a JSON object, and for a name twice.
 Result<SavedOffsets> read_sharding_info(std::string_view text);
+
+// The text for tensors, each once: the name and the offsets of the box. The pointers are not kept. kInvalidArgument for
+// a name that is not UTF-8.
+Result<std::string> render_sharding_info(std::span<const std::pair<std::string_view, const Extents*>> tensors);
 
 }  // namespace cairn::safetensors

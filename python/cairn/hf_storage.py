@@ -1,0 +1,197 @@
+"""HuggingFaceStorageWriter and its readers: DCP's, with equal arguments and attributes, carried out by the engine.
+
+``cairn.save`` and ``cairn.load`` save and load safetensors models natively by these classes, and by torch's classes
+too. Each class derives from torch's class, to satisfy ``isinstance`` checks, and is a plug-in for
+``torch.distributed.checkpoint`` itself: then the readers read natively, and torch's code writes.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader as StockModelReader
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockModelWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, WriteItemType
+from torch.distributed.checkpoint.quantized_hf_storage import QuantizedHuggingFaceStorageReader as StockQuantizedReader
+from torch.futures import Future
+
+from cairn import _engine
+from cairn._directory.opening import open_checkpoint
+from cairn._mirror import modules, replacements
+from cairn._native.models import MODEL_INDEX
+from cairn._native.storages import directory_of, why_torch_reads
+from cairn._results.lazy_metadata import LazyMetadata
+from cairn._state.dtypes import DTYPES
+from cairn._telemetry import engine_use
+from cairn.errors import InvalidArgument
+from cairn.filesystem import FileSystemReader, _keep, _reading_of
+
+_PathLike = str | os.PathLike[str]
+
+
+@replacements.stands_for_base
+class HuggingFaceStorageWriter(StockModelWriter):
+    """The directory and options of ``cairn.save`` for a safetensors model, in the files of torch's class.
+
+    The arguments are torch's. `fqn_to_index_mapping` gives each key the number of its file, from 1 on; None puts all
+    tensors into one file. With `save_distributed`, each rank writes its own chunks; with `enable_consolidation` too,
+    the shards go to the folder ``sharded``, and the whole tensors are then written to `path`. Without
+    `save_distributed`, each file is written by one rank, which must hold the file's tensors whole.
+
+    The rename of ``model.safetensors.index.json`` commits a model: an older model stays whole until then. Shards
+    without an index have no commit point: saving them over a model raises InvalidArgument, unless
+    `overwrite_with_shards` allows a time without a whole model. A value that is no tensor raises InvalidArgument, with
+    the key, before anything is written.
+
+    Under ``torch.distributed.checkpoint.save``, and for a path that is not local, torch's code writes the files, and
+    only the values that are no tensors are refused.
+    """
+
+    def __init__(
+        self,
+        path: _PathLike,
+        fqn_to_index_mapping: dict[str, int] | None = None,
+        thread_count: int = 1,
+        save_distributed: bool = False,
+        enable_consolidation: bool = False,
+        thread_count_consolidation: int = 1,
+        *,
+        overwrite_with_shards: bool = False,
+    ) -> None:
+        super().__init__(
+            os.fspath(path),
+            fqn_to_index_mapping,
+            thread_count,
+            save_distributed,
+            enable_consolidation,
+            thread_count_consolidation,
+        )
+        self.overwrite_with_shards = overwrite_with_shards
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Raises InvalidArgument for a value that is no tensor: torch would write a file that no reader accepts."""
+        for item in plan.items:
+            if item.type is WriteItemType.BYTE_IO:
+                key = item.index.fqn
+                raise InvalidArgument(
+                    f"safetensors holds tensors only: leave the value '{key}' out, or save it elsewhere", key=key
+                )
+        prepared = super().prepare_local_plan(plan)
+        engine_use.storage_moves_data(self, self.path, "torch's driver writes safetensors by torch's code")
+        return prepared
+
+
+@replacements.stands_for_base
+class HuggingFaceStorageReader(StockModelReader, FileSystemReader):
+    """The directory and options of ``cairn.load`` for a safetensors model: a folder with or without an index.
+
+    As a StorageReader for ``torch.distributed.checkpoint.load``, the class reads natively, straight into the planner's
+    tensors, and checks every byte that has a checksum. torch reads a path that is not local.
+    """
+
+    def __init__(self, path: _PathLike, thread_count: int = 1) -> None:
+        super().__init__(os.fspath(path), thread_count)
+
+    def read_metadata(self) -> Metadata:
+        """Returns the metadata as torch's class, filled at the first access."""
+        if why_torch_reads(self):
+            return super().read_metadata()
+        checkpoint = open_checkpoint(directory_of(self), name=MODEL_INDEX)
+        _keep(self, checkpoint)
+        return LazyMetadata(_engine.catalog_of(checkpoint), self.load_id)
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
+        """Fills the planner's tensors. The returned future is done."""
+        if reason := why_torch_reads(self):
+            future = super().read_data(plan, planner)
+            engine_use.storage_moves_data(self, self.path, reason)
+            return future
+        _opened(self)
+        return FileSystemReader.read_data(self, plan, planner)
+
+
+@replacements.stands_for_base
+class QuantizedHuggingFaceStorageReader(StockQuantizedReader, HuggingFaceStorageReader):
+    """torch's reader of models with quantised tensors: the engine reads, and torch's code computes the tensors."""
+
+    def read_metadata(self) -> Any:
+        """As torch's, with the metadata read by the engine."""
+        metadata = super().read_metadata()
+        if not why_torch_reads(self):
+            # torch opens the file of a tensor's scales if it is not the tensor's: one object here has all tensors.
+            self._weight_map = dict.fromkeys(self._weight_map, "")
+        return metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
+        """Reads each item natively; torch's code computes the values of the quantised items."""
+        if why_torch_reads(self):
+            return StockModelReader.read_data(self, plan, planner)
+        model = _OpenModel(_opened(self))
+        for item in plan.items:
+            self._process_read_request(model, item, planner)
+        engine_use.storage_moves_data(self, self.path)
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    def _load_quantization_metadata(self) -> None:
+        if why_torch_reads(self) or (Path(directory_of(self)) / MODEL_INDEX).exists():
+            super()._load_quantization_metadata()  # type: ignore[no-untyped-call]
+            return
+        keys = _engine.catalog_of(_opened(self)).keys()
+        self._build_weight_scale_mapping(dict.fromkeys(keys, ""))
+
+
+def _opened(reader: HuggingFaceStorageReader) -> _engine.Checkpoint:
+    """Returns the model whose metadata `reader` has read; opens the model if a subclass read other metadata."""
+    reading = _reading_of(reader)
+    checkpoint = reader._cairn_checkpoint if reading is None else reading.checkpoint
+    if checkpoint is None:
+        checkpoint = open_checkpoint(directory_of(reader), name=MODEL_INDEX)
+        _keep(reader, checkpoint)
+    return checkpoint
+
+
+class _OpenModel:
+    """The tensors of an open model, with the methods of ``safetensors.safe_open``."""
+
+    def __init__(self, checkpoint: _engine.Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._catalog = _engine.catalog_of(checkpoint)
+
+    def get_slice(self, key: str) -> "_Slice":
+        return _Slice(self, key)
+
+    def get_tensor(self, key: str) -> torch.Tensor:
+        code, shape = self.described(key)
+        return self.read(key, [0] * len(shape), list(shape), DTYPES[code])
+
+    def described(self, key: str) -> tuple[int, tuple[int, ...]]:
+        tensor = self._catalog.tensor(key)
+        if tensor is None:
+            raise InvalidArgument(f"the model has no tensor '{key}'", key=key)
+        return tensor[0], tensor[1]
+
+    def read(self, key: str, offsets: list[int], sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
+        target = torch.empty(sizes, dtype=dtype)
+        self._checkpoint.read_box(key, (tuple(offsets), tuple(sizes)), target.data_ptr())
+        return target
+
+
+class _Slice:
+    """Reads boxes of a tensor, as safetensors' slices do."""
+
+    def __init__(self, model: _OpenModel, key: str) -> None:
+        self._model = model
+        self._key = key
+
+    def __getitem__(self, slices: tuple[slice, ...]) -> torch.Tensor:
+        code, shape = self._model.described(self._key)
+        bounds = [part.indices(size) for part, size in zip(slices, shape, strict=True)]
+        offsets = [begin for begin, _, _ in bounds]
+        return self._model.read(self._key, offsets, [max(0, end - begin) for begin, end, _ in bounds], DTYPES[code])
+
+
+__getattr__, __dir__ = modules.names_of(__name__)

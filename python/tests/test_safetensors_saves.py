@@ -1,0 +1,343 @@
+"""Saves of safetensors models: the files, the overwrite, shards, consolidation and the readers of torch."""
+
+import logging
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from cairn._consolidate_hf_safetensors import (
+    consolidate_safetensors_files,
+    consolidate_safetensors_files_on_every_rank,
+)
+from cairn.quantized_hf_storage import QuantizedHuggingFaceStorageReader
+from ranks import Gang
+from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader as StockReader
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockWriter
+from torch.distributed.checkpoint.quantized_hf_storage import QuantizedHuggingFaceStorageReader as StockQuantizedReader
+
+import cairn
+from cairn.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+
+INDEX = "model.safetensors.index.json"
+ONE = "model-00001-of-00001.safetensors"
+
+
+def state_of(seed: float) -> dict[str, Any]:
+    return {
+        "scalar": torch.tensor(seed),
+        "count": torch.tensor(int(seed)),
+        "empty": torch.zeros(0, 3),
+        "mask": torch.tensor([True, False, seed > 1]),
+        "steps": torch.arange(5) * int(seed),
+        "half": torch.full((3,), seed, dtype=torch.bfloat16),
+        "layer": {"weight": (torch.arange(35.0) * seed).reshape(7, 5).t()},
+    }
+
+
+def flat(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {**{key: value for key, value in state.items() if key != "layer"}, "layer.weight": state["layer"]["weight"]}
+
+
+def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert set(found) == set(expected)
+    for key, tensor in expected.items():
+        assert found[key].dtype == tensor.dtype, key
+        assert torch.equal(found[key], tensor), key
+
+
+def zeros_of(state: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: zeros_of(value) if isinstance(value, dict) else torch.zeros_like(value) for key, value in state.items()
+    }
+
+
+def names_in(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def test_files_are_torchs_and_every_reader_reads_them(tmp_path: Path) -> None:
+    state = state_of(2.5)
+    cairn.save(state, storage_writer=HuggingFaceStorageWriter(tmp_path))
+    assert names_in(tmp_path) == {ONE, INDEX}
+    assert_equal(load_file(tmp_path / ONE), flat(state))
+    for load, reader in [
+        (cairn.load, HuggingFaceStorageReader(tmp_path)),
+        (cairn.load, StockReader(str(tmp_path))),
+        (dcp.load, HuggingFaceStorageReader(tmp_path)),
+        (dcp.load, StockReader(str(tmp_path))),
+    ]:
+        target = zeros_of(state)
+        load(target, storage_reader=reader)
+        assert_equal(flat(target), flat(state))
+    assert cairn.verify(tmp_path)
+
+
+def test_a_mapping_makes_several_files_and_an_overwrite_new_names(tmp_path: Path) -> None:
+    mapping = {key: 1 + number % 2 for number, key in enumerate(flat(state_of(1.0)))}
+    for stale in ("model.safetensors", "adapter_model.safetensors"):
+        save_file({"stale": torch.ones(1)}, tmp_path / stale)
+    cairn.save(state_of(1.0), storage_writer=HuggingFaceStorageWriter(tmp_path, mapping))
+    first = names_in(tmp_path)
+    assert "model.safetensors" not in first
+    cairn.save(state_of(2.0), storage_writer=StockWriter(str(tmp_path), mapping))
+    second = names_in(tmp_path)
+    assert first & second == {INDEX, "adapter_model.safetensors"}
+    assert len(second) == 4
+    target = zeros_of(state_of(2.0))
+    cairn.load(target, storage_reader=HuggingFaceStorageReader(tmp_path))
+    assert_equal(flat(target), flat(state_of(2.0)))
+    with pytest.raises(cairn.InvalidArgument, match=r"lacks the key.*scalar"):
+        cairn.save(state_of(3.0), storage_writer=HuggingFaceStorageWriter(tmp_path, {"count": 1}))
+    assert names_in(tmp_path) == second
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("save", [cairn.save, dcp.save])
+def test_a_value_is_refused_before_anything_is_written(tmp_path: Path, save: Any) -> None:
+    directory = tmp_path / "model"
+    with pytest.raises((cairn.Error, CheckpointException)) as caught:
+        save({"w": torch.ones(2), "lr": 0.1}, storage_writer=HuggingFaceStorageWriter(directory))
+    text = f"{caught.value} {getattr(caught.value, 'failures', '')}"
+    assert "tensors only" in text
+    assert "'lr'" in text
+    assert not directory.exists() or not names_in(directory)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_torchs_driver_and_async_save_take_the_writer(tmp_path: Path) -> None:
+    state = state_of(3.0)
+    state["layer"]["weight"] = state["layer"]["weight"].contiguous()
+    dcp.save(state, storage_writer=HuggingFaceStorageWriter(tmp_path / "dcp"))
+    cairn.async_save(state, storage_writer=HuggingFaceStorageWriter(tmp_path / "later")).result()
+    for name in ("dcp", "later"):
+        assert_equal(load_file(tmp_path / name / ONE), flat(state))
+
+
+def test_install_replaces_the_names(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint.hf_storage as theirs
+
+    cairn.install()
+    try:
+        assert theirs.HuggingFaceStorageWriter is HuggingFaceStorageWriter
+        assert issubclass(HuggingFaceStorageWriter, StockWriter)
+        dcp.save({"w": torch.ones(2)}, storage_writer=theirs.HuggingFaceStorageWriter(tmp_path))
+    finally:
+        cairn.uninstall()
+    assert "cairn_save_id" in (tmp_path / INDEX).read_text()
+
+
+def test_a_remote_path_stays_torchs_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("fsspec")
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
+
+    class Remote(StockWriter):
+        def __init__(self) -> None:
+            super().__init__("memory-model")
+            self.fs = FsspecWriter("memory://model").fs
+            self.path = "memory://model"
+
+    with caplog.at_level(logging.WARNING, "cairn"):
+        cairn.save({"w": torch.ones(2)}, storage_writer=Remote())
+    assert "does not store in a local directory" in caplog.text
+
+
+def shard_of_rank(whole: torch.Tensor) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    return distribute_tensor(whole, init_device_mesh("cpu", (dist.get_world_size(),)), [Shard(0)])
+
+
+def sharded_state(seed: int) -> dict[str, Any]:
+    return {
+        "weight": shard_of_rank((torch.arange(4000.0) * seed).reshape(1000, 4)),
+        "odd": shard_of_rank(torch.arange(10) + seed),
+        "mask": shard_of_rank(torch.arange(9) % 2 == seed % 2),
+        "scalar": torch.tensor(1.5 * seed),
+        "step": torch.tensor(seed),
+    }
+
+
+def whole_state(seed: int) -> dict[str, torch.Tensor]:
+    return {
+        "weight": (torch.arange(4000.0) * seed).reshape(1000, 4),
+        "odd": torch.arange(10) + seed,
+        "mask": torch.arange(9) % 2 == seed % 2,
+        "scalar": torch.tensor(1.5 * seed),
+        "step": torch.tensor(seed),
+    }
+
+
+def save_shards(directory: Path, seed: int, option: str = "save_distributed") -> None:
+    writer = HuggingFaceStorageWriter(directory, **{"save_distributed": True, option: True})  # type: ignore[arg-type]
+    cairn.save(sharded_state(seed), storage_writer=writer)
+
+
+def load_shards(directory: Path, seed: int) -> None:
+    target = {key: torch.zeros_like(tensor) for key, tensor in sharded_state(seed).items()}
+    cairn.load(target, storage_reader=HuggingFaceStorageReader(directory))
+    for key, tensor in whole_state(seed).items():
+        found = target[key].full_tensor() if hasattr(target[key], "full_tensor") else target[key]
+        assert torch.equal(found, tensor), key
+
+
+def test_shards_of_four_ranks_are_loaded_by_two_and_by_torch(two: Gang, four: Gang, tmp_path: Path) -> None:
+    four.run(save_shards, tmp_path, 1)
+    assert names_in(tmp_path) == {f"shard-0000{rank}-model-00001-of-00001.safetensors" for rank in range(1, 5)}
+    two.run(load_shards, tmp_path, 1)
+    stock = {key: torch.zeros_like(tensor) for key, tensor in whole_state(1).items()}
+    dcp.load(stock, storage_reader=StockReader(str(tmp_path)), no_dist=True)
+    assert_equal(stock, whole_state(1))
+    before = names_in(tmp_path)
+    with pytest.raises(Exception, match="new directory"):
+        four.run(save_shards, tmp_path, 2)
+    assert names_in(tmp_path) == before
+    two.run(load_shards, tmp_path, 1)
+    four.run(save_shards, tmp_path, 2, "overwrite_with_shards")
+    assert len(names_in(tmp_path)) == 4
+    two.run(load_shards, tmp_path, 2)
+
+
+def test_shards_of_two_saves_and_a_part_of_a_save_are_refused(four: Gang, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        four.run(save_shards, tmp_path / str(seed), seed)
+    name = "shard-00002-model-00001-of-00001.safetensors"
+    shutil.copyfile(tmp_path / "2" / name, tmp_path / "1" / name)
+    with pytest.raises(cairn.Corrupt, match=f"files of several saves.*{name}"):
+        cairn.open(tmp_path / "1")
+    (tmp_path / "2" / name).unlink()
+    with pytest.raises(cairn.Corrupt, match=r"lacks files of the save.*4 files"):
+        cairn.open(tmp_path / "2")
+
+
+def save_whole(directory: Path, sharded: bool) -> None:
+    state = {"w": shard_of_rank(torch.ones(8))} if sharded else {"a": torch.ones(3), "b": torch.zeros(2)}
+    cairn.save(state, storage_writer=HuggingFaceStorageWriter(directory, None if sharded else {"a": 1, "b": 2}))
+
+
+def test_ranks_with_whole_tensors_share_the_files_of_one_model(two: Gang, tmp_path: Path) -> None:
+    two.run(save_whole, tmp_path / "whole", False)
+    assert len(names_in(tmp_path / "whole")) == 3
+    assert set(cairn.open(tmp_path / "whole")) == {"a", "b"}
+    with pytest.raises(Exception, match="no rank holds all tensors"):
+        two.run(save_whole, tmp_path / "sharded", True)
+
+
+def consolidate_together(source: Path, target: Path) -> None:
+    mapping = {"weight": 1, "odd": 2, "mask": 2, "scalar": 1, "step": 2}
+    consolidate_safetensors_files_on_every_rank(str(source), str(target), mapping)
+
+
+@pytest.mark.parametrize("saved_by", ["cairn", "torch"])
+def test_consolidation_keeps_every_value(four: Gang, two: Gang, tmp_path: Path, saved_by: str) -> None:
+    source = tmp_path / "shards"
+    if saved_by == "cairn":
+        four.run(save_shards, source, 3)
+    else:
+        four.run(save_shards_by_torch, source)
+    consolidate_safetensors_files(str(source), str(tmp_path / "one"), dict.fromkeys(whole_state(3), 1))
+    assert names_in(tmp_path / "one") == {ONE, INDEX}
+    assert_equal(load_file(tmp_path / "one" / ONE), whole_state(3))
+    two.run(consolidate_together, source, tmp_path / "two")
+    files = sorted((tmp_path / "two").glob("*.safetensors"))
+    assert_equal(load_file(files[0]) | load_file(files[1]), whole_state(3))
+    two.run(load_shards, tmp_path / "two", 3)
+    with pytest.raises(cairn.InvalidArgument, match="lacks the key"):
+        consolidate_safetensors_files(str(source), str(tmp_path / "one"), {"weight": 1})
+    with pytest.raises(cairn.MissingKey, match="other"):
+        consolidate_safetensors_files(str(source), str(tmp_path / "one"), {"other": 1})
+    assert_equal(load_file(tmp_path / "one" / ONE), whole_state(3))
+
+
+def save_shards_by_torch(directory: Path) -> None:
+    dcp.save(sharded_state(3), storage_writer=StockWriter(str(directory), save_distributed=True))
+
+
+def test_the_writer_consolidates_what_it_has_saved(four: Gang, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        four.run(save_shards, tmp_path, seed, "enable_consolidation")
+        model = next(tmp_path.glob("model-*.safetensors"))
+        assert names_in(tmp_path) == {model.name, INDEX, "sharded"}
+        assert_equal(load_file(model), whole_state(seed))
+
+
+def test_a_flipped_byte_does_not_pass_a_consolidation(four: Gang, tmp_path: Path) -> None:
+    four.run(save_shards, tmp_path / "shards", 1)
+    shard = tmp_path / "shards" / "shard-00003-model-00001-of-00001.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-100] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(cairn.Corrupt, match="shard-00003"):
+        consolidate_safetensors_files(str(tmp_path / "shards"), str(tmp_path / "one"), {})
+    assert names_in(tmp_path / "one") == set()
+
+
+def test_quantised_tensors_are_those_of_torch(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    tensors = {
+        "a.weight": torch.randn(200, 150).to(torch.float8_e4m3fn),
+        "a.weight_scale_inv": torch.rand(2, 2),
+        "b_blocks": torch.randint(0, 256, (2, 8, 3, 16), dtype=torch.uint8),
+        "b_scales": torch.randint(120, 130, (2, 8, 3), dtype=torch.uint8),
+        "plain": torch.randn(4),
+    }
+    mapping = {"a.weight": 1, "a.weight_scale_inv": 2, "b_blocks": 1, "b_scales": 2, "plain": 1}
+    cairn.save(tensors, storage_writer=HuggingFaceStorageWriter(tmp_path, mapping))
+    results = []
+    for load, reader in [(dcp.load, StockQuantizedReader), (cairn.load, QuantizedHuggingFaceStorageReader)]:
+        target = {"a.weight": torch.zeros(200, 150), "b_blocks": torch.zeros(2, 8, 96), "plain": torch.zeros(4)}
+        load(target, storage_reader=reader(str(tmp_path)))
+        results.append(target)
+    assert_equal(results[1], results[0])
+    assert results[0]["a.weight"].abs().sum() > 0
+
+
+KILLS = 50
+
+
+@pytest.mark.slow
+def test_kills_during_an_overwrite(checkpoint: Path) -> None:
+    """Every reader finds the whole old or the whole new model, and the next save removes all leftovers."""
+    states = [{f"layer{i}": torch.full((64, 1024), 10.0 * seed + i) for i in range(8)} for seed in (1, 2)]
+    mapping = {key: 1 + number % 3 for number, key in enumerate(states[0])}
+
+    def save(number: int) -> None:
+        cairn.save(states[number], storage_writer=HuggingFaceStorageWriter(checkpoint, mapping))
+
+    save(0)
+    (checkpoint / "adapter_model.safetensors").write_bytes(b"mine")
+    begin = time.perf_counter()
+    save(1)
+    duration = time.perf_counter() - begin
+    save(0)
+    chance = random.Random(3)
+    seen = {0: 0, 1: 0}
+    for _ in range(KILLS):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                save(1)
+            finally:
+                os._exit(0)
+        time.sleep(chance.uniform(0, 1.5 * duration))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        target = zeros_of(states[0])
+        cairn.load(target, storage_reader=HuggingFaceStorageReader(checkpoint))
+        which = int(target["layer0"][0, 0] == 20.0)
+        seen[which] += 1
+        assert_equal(target, states[which])
+        save(0)
+        assert len(names_in(checkpoint)) == 5, names_in(checkpoint)
+    assert (checkpoint / "adapter_model.safetensors").read_bytes() == b"mine"
+    assert min(seen.values()) > 0, seen

@@ -1,0 +1,31 @@
+#include "checkpointer/model_image.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "format/safetensors/sharding_info.h"
+
+namespace cairn::checkpointer {
+
+Result<data_file::SafetensorsImage> make_model_image(const SaveId& save_id, std::span<const ModelItem> items,
+                                                     const safetensors::FileSet& set) {
+  std::vector<data_file::SafetensorsImage::Item> tensors;
+  std::vector<std::pair<std::string_view, const Extents*>> boxes;
+  tensors.reserve(items.size());
+  for (const ModelItem& item : items) {
+    tensors.push_back({item.key, item.tensor});
+    if (item.offsets != nullptr) boxes.emplace_back(item.key, item.offsets);
+  }
+  std::vector<std::pair<std::string, std::string>> metadata;
+  if (boxes.size() == items.size()) {
+    CAIRN_TRY_ASSIGN(std::string sharding, safetensors::render_sharding_info(boxes));
+    metadata.emplace_back(safetensors::kShardingInfoName, std::move(sharding));
+    metadata.emplace_back("DCP_VERSION", "1.0");
+  }
+  metadata.emplace_back(safetensors::kFileSetName, safetensors::render_file_set(set));
+  return data_file::SafetensorsImage::make(save_id, tensors, std::move(metadata));
+}
+
+}  // namespace cairn::checkpointer
