@@ -13,7 +13,7 @@
 
 #include "commit/lease.h"
 #include "commit/leftovers.h"
-#include "commit/model_leftovers.h"
+#include "commit/model_in_place.h"
 #include "commit/progress_tracker.h"
 #include "commit/save_marks.h"
 #include "commit/save_transaction.h"

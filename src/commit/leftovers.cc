@@ -125,12 +125,15 @@ class Cleaner {
       (void)storage_.remove_folder(folder);
       return;
     }
-    remove(read_replaced_list(storage_, folder));
+    const std::vector<std::string> replaced = read_replaced_list(storage_, folder);
     std::vector<std::string> its_files;
     for (const storage::ListedFile& file : files) {
       const bool candidate = file.is_regular && file.name.ends_with(".distcp") && !needed_.contains(file.name);
       if (candidate && belongs_to(storage_, file.name, save_id)) its_files.push_back(file.name);
     }
+    // An uncommitted save's sealed metadata goes first: if the saver was only paused, its commit then fails.
+    if (!its_files.empty()) remove_private_folder(storage_, folder, warnings_, Keep::kLease);
+    remove(replaced);
     remove(its_files);
     remove_private_folder(storage_, folder, warnings_);
   }

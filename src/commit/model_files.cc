@@ -46,14 +46,24 @@ bool is_model_file_name(std::string_view name) {
   return name == kModelSuffix;
 }
 
+bool names_a_save(std::string_view name) {
+  constexpr std::size_t kIdDigits = 39;  // of to_decimal()
+  if (!name.ends_with(kModelSuffix)) return false;
+  name.remove_suffix(kModelSuffix.size());
+  const std::size_t dash = name.rfind('-');
+  return dash != std::string_view::npos && name.size() - dash - 1 == kIdDigits &&
+         name.find_first_not_of("0123456789", dash + 1) == std::string_view::npos;
+}
+
 Result<ModelFileOrigin> origin_of_model_file(const storage::Storage& storage, const std::string& name) {
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::ReadableFile> file, storage.open(name, false));
   CAIRN_TRY_ASSIGN(const safetensors::Header header, safetensors::read_header(*file));
   ModelFileOrigin origin;
   for (const auto& [key, value] : header.metadata) {
+    if (key == safetensors::kShardingInfoName) origin.has_shards = true;
+    if (!header.checksums) continue;  // another program may have copied the metadata
     if (key == safetensors::kSaveIdName) origin.save_id = save_id_of_hex(value);
     if (key == safetensors::kFileSetName) origin.set = safetensors::read_file_set(value);
-    if (key == safetensors::kShardingInfoName) origin.has_shards = true;
   }
   return origin;
 }

@@ -34,7 +34,11 @@ std::string model_file_name(const SaveTicket& ticket, const ModelFileNumber& num
 // program wrote the file. All other names are foreign, unless an index names them.
 bool is_model_file_name(std::string_view name);
 
-// What a file's header says of the save that wrote the file. Both are nullopt for a file of another program.
+// Whether `name` ends with the id of a save, as model_file_name() renders it.
+bool names_a_save(std::string_view name);
+
+// What a file's header says of the save that wrote the file. Both are nullopt for a file of another program: for a
+// header without checksums of its own (format/safetensors/checksums.h), into which the metadata may have been copied.
 struct ModelFileOrigin {
   std::optional<SaveId> save_id;
   std::optional<safetensors::FileSet> set;

@@ -3,102 +3,270 @@
 #include <cairn/seeded_hash.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
-#include <span>
+#include <sstream>
 #include <unordered_set>
 
 #include "commit/leftovers.h"
 #include "commit/model_files.h"
-#include "core/checksum.h"
+#include "format/safetensors/header.h"
 
 namespace cairn::commit {
 namespace {
 
-using FileNames = std::unordered_set<std::string, SeededHash>;  // of names from untrusted files
+using safetensors::FileSet;
 
-constexpr std::uint64_t kIndexBytesMax = std::uint64_t{1} << 30;
-
-FileNames named_by(const safetensors::Index& index) {
-  FileNames names;
-  for (const auto& [key, file] : index.files) names.insert(file);
-  return names;
-}
+constexpr std::uint64_t kReplacedBytesMax = std::uint64_t{1} << 30;
 
 bool is_removable(const std::string& name) {
-  return name.find('/') == std::string::npos && storage::check_name(name) && name.ends_with(kModelSuffix);
+  const bool is_of_model = name.ends_with(kModelSuffix) || name == safetensors::kIndexName;
+  return name.find('/') == std::string::npos && storage::check_name(name) && is_of_model;
 }
 
-// The ids of the saves, other than `mine`, that have a private folder.
-std::vector<SaveId> saves_with_folder(const std::vector<storage::ListedFile>& files, const SaveId& mine) {
-  std::vector<SaveId> saves;
-  for (const storage::ListedFile& file : files) {
-    const std::optional<SaveId> id = file.is_folder ? save_id_of_folder(file.name, SaveForm::kModel) : std::nullopt;
-    if (id && *id != mine) saves.push_back(*id);
+Result<std::vector<StampedFile>> read_replaced_files(const storage::Storage& storage, const std::string& name) {
+  std::vector<StampedFile> files;
+  const auto text = storage::read_small(storage, name, kReplacedBytesMax);
+  if (!text && text.error().error_number() == ENOENT) return files;
+  if (!text) return text.error();
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t space = line.find(' ');
+    if (space != std::string::npos) files.push_back({line.substr(space + 1), line.substr(0, space)});
   }
-  return saves;
+  return files;
 }
 
-// Whether the dead save has committed, as far as the directory tells. False for a commit that a later save replaced.
-bool has_committed(const storage::Storage& storage, const SaveId& save, const IndexInPlace& index) {
-  if (index.readable && index.index.save_id == to_hex(save)) return true;
-  if (storage.open(folder_of(save, SaveForm::kModel) + std::string(kCommittedName), false)) return true;
-  return belongs_to(storage, std::string(kSingleModelName), save);
+bool is_unchanged(const storage::Storage& storage, const StampedFile& file) {
+  const Result<std::string> stamp = stamp_of(storage, file.name);
+  return stamp && *stamp == file.stamp;
+}
+
+// A file of the directory whose header was read.
+struct WrittenModelFile {
+  std::string name;
+  ModelFileOrigin origin;
+};
+
+class DeadSave {
+ public:
+  DeadSave(storage::Storage& storage, const SaveId& save, std::vector<std::string>& warnings)
+      : storage_(storage), save_(save), folder_(folder_of(save, SaveForm::kModel)), warnings_(warnings) {}
+
+  Result<void> end(const std::vector<WrittenModelFile>& files, const ModelInPlace& model) {
+    CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> contents, storage_.list(folder_));
+    const auto has = [&contents](std::string_view name) {
+      return std::any_of(contents.begin(), contents.end(), [name](const auto& file) { return file.name == name; });
+    };
+    if (!has(kLeaseName) && !has(kCommittedName)) {
+      // The rest of a folder whose save is unknown, or whose lease was lost in a power cut.
+      remove_private_folder(storage_, folder_, warnings_);
+      return {};
+    }
+    read_set(files);
+    if (has(kCommittedName)) return is_whole_ ? complete(kCommittedName, model, OldIndex::kGoes) : leave();
+    if (model.index.readable && model.index.index.save_id == to_hex(save_)) {
+      return complete(kReplacedModelName, model, OldIndex::kStays);
+    }
+    if (is_single_file_) return complete_single_file(model, has(kSealedIndexName));
+    if (is_whole_ && is_alone(model)) return leave();
+    return undo(model);
+  }
+
+ private:
+  enum class OldIndex : std::uint8_t { kStays, kGoes };
+
+  void read_set(const std::vector<WrittenModelFile>& files) {
+    std::optional<FileSet> set;
+    std::size_t count = 0;
+    const std::string id = to_decimal(save_);
+    for (const WrittenModelFile& file : files) {
+      const bool is_of_save = file.origin.save_id == save_;
+      if (!is_of_save && file.name.find(id) == std::string::npos) continue;
+      if (file.name == kSingleModelName) {
+        is_single_file_ = true;
+        continue;
+      }
+      names_.push_back(file.name);
+      if (!is_of_save) continue;
+      ++count;
+      if (file.origin.set) set = file.origin.set;
+    }
+    is_whole_ = set && set->kind == FileSet::Kind::kShards && set->file_count == count;
+  }
+
+  bool is_alone(const ModelInPlace& model) const {
+    return !model.index.present && std::all_of(model.files.begin(), model.files.end(), [this](const auto& file) {
+      return std::find(names_.begin(), names_.end(), file.name) != names_.end();
+    });
+  }
+
+  Result<void> leave() {
+    remove_committed_folder(storage_, folder_, warnings_);
+    return {};
+  }
+
+  // The files of the list that no index names any more.
+  Result<void> remove_list(const std::vector<StampedFile>& files) {
+    CAIRN_TRY_ASSIGN(const IndexInPlace index, read_index_in_place(storage_));
+    if (index.present && !index.readable) return Error(ErrorCode::kCorrupt, "a damaged index");
+    std::vector<StampedFile> unneeded;
+    for (const StampedFile& file : files) {
+      const bool is_needed = std::any_of(index.index.files.begin(), index.index.files.end(),
+                                         [&file](const auto& named) { return named.second == file.name; });
+      if (!is_needed && file.name != safetensors::kIndexName) unneeded.push_back(file);
+    }
+    CAIRN_TRY(remove_replaced_files(storage_, unneeded, warnings_));
+    return storage_.sync();
+  }
+
+  Result<void> complete(std::string_view list_name, const ModelInPlace& model, OldIndex old_index) {
+    CAIRN_TRY_ASSIGN(const std::vector<StampedFile> replaced,
+                     read_replaced_files(storage_, folder_ + "/" + std::string(list_name)));
+    // A power cut may bring the old model back: the old files are removed only once the commit is on the disk.
+    CAIRN_TRY(storage_.sync(folder_));
+    CAIRN_TRY(storage_.sync());
+    const StampedFile index{std::string(safetensors::kIndexName), model.index_stamp};
+    if (old_index == OldIndex::kGoes && std::find(replaced.begin(), replaced.end(), index) != replaced.end()) {
+      CAIRN_TRY(storage_.remove(index.name));
+      CAIRN_TRY(storage_.sync());
+    }
+    CAIRN_TRY(remove_list(replaced));
+    return leave();
+  }
+
+  // A power cut may lose the sealed index without the effect of its rename.
+  Result<void> make_index_of_single_file(const std::string& name) {
+    const std::string single(kSingleModelName);
+    CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::ReadableFile> file, storage_.open(single, false));
+    CAIRN_TRY_ASSIGN(const safetensors::Header header, safetensors::read_header(*file));
+    safetensors::Index index;
+    for (const safetensors::Tensor& tensor : header.tensors) index.files.emplace_back(tensor.name, single);
+    const std::uint64_t tensor_bytes = header.tensors.empty() ? 0 : header.tensors.back().end;
+    CAIRN_TRY_ASSIGN(const std::string text, safetensors::render_index(index, tensor_bytes));
+    return storage_.create_whole(name, text, Durability::kDurable);
+  }
+
+  // The index follows the single file, unless another program has changed the index.
+  Result<void> complete_single_file(const ModelInPlace& model, bool has_sealed_index) {
+    CAIRN_TRY_ASSIGN(const std::vector<StampedFile> replaced,
+                     read_replaced_files(storage_, folder_ + "/" + std::string(kReplacedModelName)));
+    const auto listed = std::find_if(replaced.begin(), replaced.end(),
+                                     [](const StampedFile& file) { return file.name == safetensors::kIndexName; });
+    const bool is_same =
+        listed == replaced.end() ? !model.index.present : model.index.present && listed->stamp == model.index_stamp;
+    if (is_same) {
+      CAIRN_TRY(storage_.sync());
+      const std::string sealed = folder_ + "/" + std::string(kSealedIndexName);
+      if (!has_sealed_index) CAIRN_TRY(make_index_of_single_file(sealed));
+      CAIRN_TRY(storage_.replace(sealed, std::string(safetensors::kIndexName)));
+    }
+    return complete(kReplacedModelName, model, OldIndex::kStays);
+  }
+
+  // The sealed index goes first: if the saver was only paused, its commit then fails.
+  Result<void> undo(const ModelInPlace& model) {
+    remove_private_folder(storage_, folder_, warnings_, Keep::kLease);
+    for (const std::string& name : names_) {
+      const bool is_needed = std::any_of(model.index.index.files.begin(), model.index.index.files.end(),
+                                         [&name](const auto& named) { return named.second == name; });
+      if (is_needed || !is_model_file_name(name)) continue;
+      if (auto removed = storage_.remove(name); !removed) warnings_.emplace_back(removed.error().what());
+    }
+    remove_private_folder(storage_, folder_, warnings_);
+    return {};
+  }
+
+  storage::Storage& storage_;
+  SaveId save_;
+  std::string folder_;
+  std::vector<std::string>& warnings_;
+  std::vector<std::string> names_;  // of the save's files, except for `model.safetensors`
+  bool is_single_file_ = false;     // `model.safetensors` is of the save
+  bool is_whole_ = false;           // all shards of the save are there
+};
+
+// The headers of the regular files with the name of a model's file, without those whose name has the id of a save other
+// than `saves`. A file that is no safetensors file has no origin.
+Result<std::vector<WrittenModelFile>> read_headers(const storage::Storage& storage,
+                                                   const std::vector<storage::ListedFile>& files,
+                                                   const std::vector<SaveId>& saves) {
+  std::vector<WrittenModelFile> written;
+  for (const storage::ListedFile& file : files) {
+    if (!file.is_regular || !is_model_file_name(file.name)) continue;
+    const bool is_possible = !names_a_save(file.name) || std::any_of(saves.begin(), saves.end(), [&](const auto& save) {
+      return file.name.find(to_decimal(save)) != std::string::npos;
+    });
+    if (!is_possible) continue;
+    Result<ModelFileOrigin> origin = origin_of_model_file(storage, file.name);
+    if (!origin && origin.error().code() == ErrorCode::kUnavailable) return origin.error();
+    written.push_back({file.name, origin ? *std::move(origin) : ModelFileOrigin()});
+  }
+  return written;
+}
+
+std::string not_cleaned_up(const SaveId& save, const Error& error) {
+  return "the files of the dead save " + to_hex(save) + " were left: " + error.what();
 }
 
 }  // namespace
 
-Result<IndexInPlace> read_index_in_place(const storage::Storage& storage) {
-  const Result<std::string> text =
-      storage::read_small(storage, std::string(safetensors::kIndexName), kIndexBytesMax, true);
-  IndexInPlace now;
-  if (!text && text.error().code() == ErrorCode::kNotFound) return now;
-  if (!text) return text.error();
-  now.present = true;
-  now.size = text->size();
-  now.checksum = crc32(std::as_bytes(std::span(*text)));
-  Result<safetensors::Index> index = safetensors::read_index(*text);
-  now.readable = index.has_value();
-  if (index) now.index = *std::move(index);
-  return now;
-}
-
-std::vector<std::string> replaced_model_files(const storage::Storage& storage, const IndexInPlace& old,
-                                              const std::vector<std::string>& kept, const SaveId& mine) {
-  const auto files = storage.list();
-  if (!files) return {};  // the files stay, and the new index does not name the files
-  const FileNames of_old = named_by(old.index);
-  const FileNames of_new(kept.begin(), kept.end());
-  const std::vector<SaveId> others = saves_with_folder(*files, mine);
-  std::vector<std::string> names;
-  for (const storage::ListedFile& file : *files) {
-    const bool is_candidate = file.is_regular && is_removable(file.name) && !of_new.contains(file.name);
-    if (!is_candidate || !(of_old.contains(file.name) || is_model_file_name(file.name))) continue;
-    const auto has_written = [&](const SaveId& save) { return belongs_to(storage, file.name, save); };
-    // A save gives a file the single file's name only in its commit.
-    const bool is_in_place = of_old.contains(file.name) || file.name == kSingleModelName;
-    const bool in_flight = !is_in_place && std::any_of(others.begin(), others.end(), has_written);
-    if (!in_flight) names.push_back(file.name);
+std::vector<StampedFile> replaced_model_files(const ModelInPlace& old, const std::vector<std::string>& kept) {
+  const std::unordered_set<std::string_view, SeededHash> of_new(kept.begin(), kept.end());
+  std::vector<StampedFile> files;
+  for (const StampedFile& file : old.files) {
+    if (is_removable(file.name) && !of_new.contains(file.name)) files.push_back(file);
   }
-  std::stable_partition(names.begin(), names.end(), [](const std::string& name) { return name == kSingleModelName; });
-  return names;
+  std::stable_partition(files.begin(), files.end(), [](const auto& file) { return file.name == kSingleModelName; });
+  return files;
 }
 
-void remove_model_files(storage::Storage& storage, const std::vector<std::string>& names,
-                        std::vector<std::string>& warnings) {
-  for (const std::string& name : names) {
-    if (!is_removable(name)) continue;
-    const Result<void> removed = storage.remove(name);
-    if (!removed && removed.error().code() != ErrorCode::kUnsafe) warnings.emplace_back(removed.error().what());
+std::string encode_replaced_files(const std::vector<StampedFile>& files) {
+  std::string text;
+  for (const StampedFile& file : files) {
+    if (file.name.find('\n') == std::string::npos) text += file.stamp + " " + file.name + "\n";
   }
+  return text;
 }
 
-Result<void> remove_dead_model_saves(storage::Storage& storage, const SaveId& mine,
-                                     std::vector<std::string>& warnings) {
+Result<void> remove_replaced_files(storage::Storage& storage, const std::vector<StampedFile>& files,
+                                   std::vector<std::string>& warnings) {
+  for (const StampedFile& file : files) {
+    if (!is_removable(file.name) || !is_unchanged(storage, file)) continue;
+    Result<void> removed = storage.remove(file.name);
+    if (removed) continue;
+    if (file.name == kSingleModelName) {
+      return std::move(removed).error().while_doing(
+          "removing the old `model.safetensors`: the new model is committed, but transformers takes the old file "
+          "until it is removed");
+    }
+    warnings.emplace_back(removed.error().what());
+  }
+  return {};
+}
+
+void remove_committed_folder(storage::Storage& storage, const std::string& folder, std::vector<std::string>& warnings) {
+  const auto files = storage.list(folder);
+  const auto remove = [&](std::string_view name) {
+    const Result<void> removed = storage.remove(folder + "/" + std::string(name));
+    if (!removed) warnings.emplace_back(removed.error().what());
+    return removed.has_value();
+  };
+  bool is_marked = false, is_removed = true;
+  for (const storage::ListedFile& file : files ? *files : std::vector<storage::ListedFile>()) {
+    is_marked = is_marked || file.name == kCommittedName;
+    if (file.name != kCommittedName) is_removed = remove(file.name) && is_removed;
+  }
+  if (is_marked) {
+    if (!is_removed || !storage.sync(folder)) return;  // the mark stays
+  }
+  remove_private_folder(storage, folder, warnings);
+}
+
+Result<void> end_dead_model_saves(storage::Storage& storage, const SaveId& mine, std::vector<std::string>& warnings) {
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list());
-  const std::vector<SaveId> others = saves_with_folder(files, mine);
-  if (others.empty()) return {};
-  CAIRN_TRY_ASSIGN(const IndexInPlace index, read_index_in_place(storage));
-  const FileNames needed = named_by(index.index);
+  const std::vector<SaveId> others = model_saves_with_folder(files, mine);
+  std::optional<std::vector<WrittenModelFile>> written;
   const StorageClock clock(storage, folder_of(mine, SaveForm::kModel) + "/" + std::string(kLeaseName));
   for (const SaveId& save : others) {
     const std::string folder = folder_of(save, SaveForm::kModel);
@@ -108,20 +276,18 @@ Result<void> remove_dead_model_saves(storage::Storage& storage, const SaveId& mi
       (void)storage.remove_folder(folder);  // succeeds only for an empty folder
       continue;
     }
-    std::vector<std::string> names;
-    if (has_committed(storage, save, index)) {
-      // A power cut may bring the old index back: the old files are removed only once the commit is on the disk.
-      CAIRN_TRY(storage.sync());
-      names = read_replaced_list(storage, folder);
-    } else {
-      for (const storage::ListedFile& file : files) {
-        const bool is_candidate = file.is_regular && is_model_file_name(file.name) && file.name != kSingleModelName;
-        if (is_candidate && belongs_to(storage, file.name, save)) names.push_back(file.name);
-      }
+    if (!written) {
+      CAIRN_TRY_ASSIGN(written, read_headers(storage, files, others));
     }
-    std::erase_if(names, [&needed](const std::string& name) { return needed.contains(name); });
-    remove_model_files(storage, names, warnings);
-    remove_private_folder(storage, folder, warnings);
+    CAIRN_TRY_ASSIGN(const ModelInPlace model, look_at_model(storage, mine, {}));
+    if (model.index.present && !model.index.readable) {
+      warnings.push_back(not_cleaned_up(save, Error(ErrorCode::kCorrupt,
+                                                    "the index is damaged, so the model's files "
+                                                    "are unknown")));
+      continue;
+    }
+    const Result<void> ended = DeadSave(storage, save, warnings).end(*written, model);
+    if (!ended) warnings.push_back(not_cleaned_up(save, ended.error()));
   }
   return {};
 }

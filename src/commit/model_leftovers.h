@@ -1,51 +1,46 @@
 // Model leftovers: the files of a replaced safetensors model, and the files of dead saves of models.
 //
-// Removes only regular `*.safetensors` files of the directory itself: files that an index names, files with the name of
-// a model's file, and files of a save that Cairn can identify. Foreign files stay.
+// Removes only regular files of the directory itself: the index, and files `*.safetensors` that an index names, that
+// have the name of a model's file, or that belong to a save that Cairn can identify. Foreign files stay, and a file
+// that has changed since the commit stays. If Cairn cannot tell whether a save has committed, all its files stay.
 #pragma once
 
 #include <cairn/result.h>
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "commit/lease.h"
-#include "format/safetensors/index.h"
+#include "commit/model_in_place.h"
 #include "storage/storage.h"
 
 namespace cairn::commit {
 
-// The identity of `model.safetensors.index.json` at a moment: enough to recognise a change.
-struct IndexInPlace {
-  bool present = false;
-  std::uint64_t size = 0;
-  std::uint32_t checksum = 0;
-  bool readable = false;  // `index` is what the file says
-  safetensors::Index index;
+// The list of the files that a commit replaces, in the save's folder: a single file and an index write it before the
+// commit; for shards it is the text of kCommittedName. If the process dies, a later save finishes the removal from it.
+inline constexpr std::string_view kReplacedModelName = "replaced";
+// The index of the save, in the save's folder before the commit.
+inline constexpr std::string_view kSealedIndexName = "index";
 
-  bool same_as(const IndexInPlace& other) const {
-    return present == other.present && size == other.size && checksum == other.checksum;
-  }
-};
-// An index that is damaged is present and not readable.
-Result<IndexInPlace> read_index_in_place(const storage::Storage& storage);
+// The files of `old` without `kept`. `model.safetensors` comes first.
+std::vector<StampedFile> replaced_model_files(const ModelInPlace& old, const std::vector<std::string>& kept);
 
-// The file in a save's folder that says that a save of shards, which has no index, is committed.
-inline constexpr std::string_view kCommittedName = "/committed";
+std::string encode_replaced_files(const std::vector<StampedFile>& files);
 
-// The files that the save `mine` replaces: files that `old` names, and files with the name of a model's file, except
-// `kept` and the files of saves in flight. `model.safetensors` comes first.
-std::vector<std::string> replaced_model_files(const storage::Storage& storage, const IndexInPlace& old,
-                                              const std::vector<std::string>& kept, const SaveId& mine);
+// Removes the files that have not changed, in this order. Fails if `model.safetensors` could not be removed, which
+// transformers takes before any other file; adds a warning for each other file.
+Result<void> remove_replaced_files(storage::Storage& storage, const std::vector<StampedFile>& files,
+                                   std::vector<std::string>& warnings);
 
-// Removes `names`, in this order. Adds a warning for each file that could not be removed.
-void remove_model_files(storage::Storage& storage, const std::vector<std::string>& names,
-                        std::vector<std::string>& warnings);
+// Removes the folder of a committed save: the lease first, and the mark of the commit last. A lease in the folder
+// therefore says that the mark has not been removed yet.
+void remove_committed_folder(storage::Storage& storage, const std::string& folder, std::vector<std::string>& warnings);
 
-// Removes the folders and files of dead saves of models. A committed save's list of replaced files is carried out; the
-// published files of an uncommitted save are removed. Call under the directory's lock. `mine` is not dead.
-Result<void> remove_dead_model_saves(storage::Storage& storage, const SaveId& mine, std::vector<std::string>& warnings);
+// Ends the dead saves of models. A committed save is completed: a single file's index is put in place, and the replaced
+// files are removed. The published files of an uncommitted save are removed. A save counts as committed if the index in
+// place or `model.safetensors` is of the save, if the folder holds the mark of a commit and all shards are there, or if
+// the directory holds all shards of the save and no other model, which is the model to a reader. Call under the
+// directory's lock. `mine` is not dead.
+Result<void> end_dead_model_saves(storage::Storage& storage, const SaveId& mine, std::vector<std::string>& warnings);
 
 }  // namespace cairn::commit

@@ -3,52 +3,56 @@
 // `*.safetensors`; of these files Cairn takes one whole set of one save, or fails (checkpointer/safetensors_model.cc).
 // torch's reader takes all files `*.safetensors`, and therefore must not read while a save replaces a model.
 //
-// 1. Claim. Make `.cairn-model-<save id>/` with the lease, *then* list the directory. Under the directory's lock remove
-//    the leftovers of dead saves. If the directory has no file of a model, torch's names are free; otherwise names
-//    include the save id, and two saves never share a name. Read the index in place.
+// 1. Claim. Make `.cairn-model-<save id>/` with the lease; for shards sync both, so that no power cut leaves a shard
+//    whose save cannot be recognised. Under the directory's lock end the dead saves
+//    (model_leftovers.h), *then* look at the model in place: at the index and at all files of the model, except for the
+//    files of saves in flight (model_in_place.h). If the directory has no file of a model, torch's names are free;
+//    otherwise names include the save id, and two saves never share a name. Refuse a model of links, as in the cache of
+//    Hugging Face Hub: Cairn does not remove links. Refuse shards beside `*.safetensors` files of other programs: a
+//    reader without an index would take those files too.
 // 2. Write (data_file/image_writer.cc). New files in the private folder, synced. The header of each file holds the
 //    save's id, and says whether an index belongs to the file.
 // 3. Publish (rank_files.cc). Rename the files of a set to their final names, never replacing a file; sync the
 //    directory. No reader takes these files: the old index does not name the files, and without an index Cairn leaves
-//    out files that need an index, if there are other files.
+//    out files that need an index. A single file is not published.
 // 4. Seal. Write the new index in the folder; sync the file, the folder and the directory. Under the directory's lock
-//    compare the index in place with the index of step 1: a difference means that this save is superseded. Write the
-//    list of the files that the commit replaces into the folder.
+//    look again at the model in place: a difference to step 1 means that this save is superseded. The files of step 3
+//    must still be there. Write the list of the files that the commit replaces, with a stamp of each, into the folder.
 // 5. Commit.
 //    a. A set with an index: rename the index over the index in place. Cairn sees the new model, and transformers too
 //       unless there is a `model.safetensors`.
-//    b. A single file: first remove an index that names only this file, so that the directory's model is the file
-//       itself. Then rename the file. If an index remains, rename the new index, which names the single file, over the
-//       index: until then Cairn sees the whole old model, and transformers the whole new model.
-//    c. Shards without an index: nothing is renamed; `committed` in the folder says that the files stay. The files'
-//       headers hold the number of files: Cairn's reader does not take fewer.
-//    Sync the directory.
-// 6. Clean. Remove the replaced files, `model.safetensors` first: from then on transformers sees the new model of (a).
-//    Sync, and remove the index of (b), which is not needed any more. Remove the folder.
+//    b. A single file: rename the file. If there is an index, or a `*.safetensors` file of another program, sync, and
+//       rename the new index, which names the single file, over the index: until then Cairn sees the whole old model,
+//       and transformers the whole new model. This index lacks the save's id: the next single file, which replaces the
+//       file first, fits the index if the model has the same tensors; if not, Cairn refuses the model until the
+//       rename of the index.
+//    c. Shards without an index: create `committed` in the folder, with the list of step 4; sync the file and the
+//       folder. From here on a later save completes the commit. Then remove the old index: the files' headers hold the
+//       number of files, and Cairn's reader takes only a whole set that is alone.
+//    Sync the directory. If this fails, or the answer of 5 was lost, the files of both models stay.
+// 6. Clean. Remove the replaced files whose stamp is that of the list, `model.safetensors` first: from then on
+//    transformers sees the new model of (a). Sync, and remove the index of (b) if no other file needs it. Remove the
+//    folder. Without the lock nothing is removed unless the save is still in place, and the folder then stays for the
+//    next save.
 #include "commit/model_transaction.h"
 
 #include <algorithm>
 #include <cassert>
+#include <cerrno>
 #include <exception>
+#include <span>
+#include <unordered_set>
 #include <utility>
 
 #include "commit/leftovers.h"
+#include "commit/model_leftovers.h"
 #include "commit/rank_files.h"
+#include "core/checksum.h"
 
 namespace cairn::commit {
 namespace {
 
 using Kind = safetensors::FileSet::Kind;
-
-constexpr std::string_view kSealedName = "/index";
-
-bool is_index(const storage::ListedFile& file) { return file.name == safetensors::kIndexName; }
-bool is_model_file(const storage::ListedFile& file) { return !file.is_folder && file.name.ends_with(kModelSuffix); }
-
-bool names_only(const IndexInPlace& index, const std::string& name) {
-  const auto& files = index.index.files;
-  return index.readable && std::all_of(files.begin(), files.end(), [&](const auto& it) { return it.second == name; });
-}
 
 }  // namespace
 
@@ -58,50 +62,90 @@ Result<std::unique_ptr<ModelTransaction>> ModelTransaction::claim(storage::Stora
                                                                   Lease::Progress progress) {
   assert(identity.form == SaveForm::kModel);
   CAIRN_TRY(storage::check_name(options.file_name));
+  if (options.file_name != kSingleModelName && is_model_file_name(options.file_name)) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "a single file must not have the name of a file of several: choose another name, or a directory")
+        .file(options.file_name);
+  }
   std::unique_ptr<ModelTransaction> transaction(new ModelTransaction(storage, identity, options));
   CAIRN_TRY_ASSIGN(transaction->lease_, Lease::take_with_folder(storage, identity, std::move(progress)));  // (1)
-  {
-    CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage.lock());
-    CAIRN_TRY(remove_dead_model_saves(storage, identity.save_id, transaction->warnings_));
+  if (options.kind == Kind::kShards) {
+    CAIRN_TRY(storage.sync(folder_of_save(identity)));
+    CAIRN_TRY(storage.sync());
   }
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage.lock());
+  CAIRN_TRY(end_dead_model_saves(storage, identity.save_id, transaction->warnings_));
   CAIRN_TRY(transaction->look_around());
   return transaction;
 }
 
 ModelTransaction::ModelTransaction(storage::Storage& storage, const SaveIdentity& identity,
                                    const ModelClaimOptions& options)
-    : storage_(storage), identity_(identity), options_(options), folder_(folder_of_save(identity)) {}
+    : storage_(storage), identity_(identity), options_(options), folder_(folder_of_save(identity) + "/") {}
 
 // Whether the save replaces the model of the directory, rather than a file of any name.
 bool ModelTransaction::is_of_the_directory() const {
   return options_.kind != Kind::kAlone || options_.file_name == kSingleModelName;
 }
 
-Result<void> ModelTransaction::look_around() {
-  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
-  fresh_ = !options_.names_taken && std::none_of(files.begin(), files.end(), [this](const storage::ListedFile& file) {
-    const bool is_other_save = file.name != folder_ && save_id_of_folder(file.name, SaveForm::kModel).has_value();
-    return is_index(file) || is_model_file(file) || is_other_save;
-  });
-  CAIRN_TRY_ASSIGN(seen_, read_index_in_place(storage_));
-  return check_overwrite(files);
+Result<ModelInPlace> ModelTransaction::look() const {
+  return look_at_model(storage_, identity_.save_id, is_of_the_directory() ? std::string() : options_.file_name);
 }
 
-Result<void> ModelTransaction::check_overwrite(const std::vector<storage::ListedFile>& files) const {
+Result<void> ModelTransaction::look_around() {
+  CAIRN_TRY_ASSIGN(seen_, look());
+  fresh_ = !options_.names_taken && !seen_.index.present && seen_.files.empty() && seen_.foreign.empty() &&
+           !seen_.has_other_saves;
+  return check_overwrite(seen_);
+}
+
+Result<void> ModelTransaction::check_overwrite(const ModelInPlace& now) const {
+  if (!is_of_the_directory()) return check_other_name(now);
   const bool shards = options_.kind == Kind::kShards;
-  if (options_.overwrite && !(shards && !options_.overwrite_with_shards)) return {};
-  const auto found = std::find_if(files.begin(), files.end(), [&](const storage::ListedFile& file) {
-    if (!is_of_the_directory()) return file.name == options_.file_name;
-    return is_index(file) || is_model_file(file);
-  });
-  if (found == files.end()) return {};
+  std::string found = now.index.present ? std::string(safetensors::kIndexName) : std::string();
+  if (found.empty() && !now.foreign.empty()) found = now.foreign.front();
+  if (found.empty() && !now.files.empty()) found = now.files.front().name;
+  if (found.empty()) return {};
   // DCP's wording, which callers match.
   if (!options_.overwrite)
-    return Error(ErrorCode::kInvalidArgument, "Checkpoint already exists and overwrite=False").file(found->name);
+    return Error(ErrorCode::kInvalidArgument, "Checkpoint already exists and overwrite=False").file(found);
+  if (shards && !options_.overwrite_with_shards) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "the directory holds a model, and shards without an index can't replace a model in one step: save "
+                 "into a new directory, or consolidate the shards, or allow a time without a whole model")
+        .file(found);
+  }
+  if (shards && !now.foreign.empty()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "a reader without an index would take the file of another program for a part of the model: save into "
+                 "a new directory, or consolidate the shards")
+        .file(now.foreign.front());
+  }
+  return check_regular(now);
+}
+
+// A single file of another name than `model.safetensors`.
+Result<void> ModelTransaction::check_other_name(const ModelInPlace& now) const {
+  for (const auto& [key, file] : now.index.index.files) {
+    if (file != options_.file_name) continue;
+    return Error(ErrorCode::kInvalidArgument, "the file belongs to the model of the directory: choose another name")
+        .file(file);
+  }
+  const bool exists = std::any_of(now.files.begin(), now.files.end(),
+                                  [this](const StampedFile& file) { return file.name == options_.file_name; });
+  if (options_.overwrite || !exists) return {};
+  return Error(ErrorCode::kInvalidArgument, "Checkpoint already exists and overwrite=False").file(options_.file_name);
+}
+
+Result<void> ModelTransaction::check_regular(const ModelInPlace& now) const {
+  const auto link =
+      std::find_if(now.files.begin(), now.files.end(), [](const auto& file) { return file.stamp.empty(); });
+  const bool is_index = now.index.present && now.index_stamp.empty();
+  if (!is_index && link == now.files.end()) return {};
   return Error(ErrorCode::kInvalidArgument,
-               "the directory holds a model, and shards without an index can't replace a model in one step: save into "
-               "a new directory, or consolidate the shards, or allow a time without a whole model")
-      .file(found->name);
+               "the directory's model consists of links, as in the cache of Hugging Face Hub, and can't be replaced in "
+               "one step: save into a new directory")
+      .file(is_index ? safetensors::kIndexName : std::string_view(link->name));
 }
 
 ModelTransaction::~ModelTransaction() {
@@ -120,23 +164,37 @@ Result<void> ModelTransaction::sync(Durability durability) {
 
 // (4)
 Result<void> ModelTransaction::write_index(const ModelContent& content, Durability durability) {
-  if (options_.kind != Kind::kShards) {
+  const bool has_index = options_.kind == Kind::kIndexed || (options_.kind == Kind::kAlone && is_of_the_directory());
+  if (has_index) {
     safetensors::Index index = content.index;
-    index.save_id = to_hex(identity_.save_id);
+    if (options_.kind == Kind::kIndexed) index.save_id = to_hex(identity_.save_id);
     CAIRN_TRY_ASSIGN(const std::string text, safetensors::render_index(index, content.tensor_bytes));
-    CAIRN_TRY(storage_.create_whole(folder_ + std::string(kSealedName), text, durability));
+    index_size_ = text.size();
+    index_checksum_ = crc32(std::as_bytes(std::span(text)));
+    CAIRN_TRY(storage_.create_whole(folder_ + std::string(kSealedIndexName), text, durability));
   }
-  if (durability == Durability::kDurable) CAIRN_TRY(storage_.sync(folder_));
+  if (durability == Durability::kDurable) CAIRN_TRY(storage_.sync(folder_of_save(identity_)));
   return sync(durability);
+}
+
+// (4)
+Result<void> ModelTransaction::write_replaced(const ModelInPlace& old, const std::vector<StampedFile>& replaced,
+                                              Durability durability) {
+  std::vector<StampedFile> files;
+  if (old.index.present) files.push_back({std::string(safetensors::kIndexName), old.index_stamp});
+  files.insert(files.end(), replaced.begin(), replaced.end());
+  CAIRN_TRY(storage_.create_whole(folder_ + std::string(kReplacedModelName), encode_replaced_files(files), durability));
+  return durability == Durability::kDurable ? storage_.sync(folder_of_save(identity_)) : Result<void>();
 }
 
 // (5a)
 Result<void> ModelTransaction::rename_index() {
-  Result<void> renamed = storage_.replace(folder_ + std::string(kSealedName), std::string(safetensors::kIndexName));
+  Result<void> renamed =
+      storage_.replace(folder_ + std::string(kSealedIndexName), std::string(safetensors::kIndexName));
   if (renamed) return {};
   // On a network file system a rename may have succeeded although the answer was lost.
   const Result<IndexInPlace> now = read_index_in_place(storage_);
-  if (now && now->index.save_id == to_hex(identity_.save_id)) return {};
+  if (now && now->present && now->size == index_size_ && now->checksum == index_checksum_) return {};
   if (now) return renamed;
   committed_ = true;  // unknown state: files of a possible model are not withdrawn
   return Error(renamed.error())
@@ -144,30 +202,60 @@ Result<void> ModelTransaction::rename_index() {
 }
 
 // (5b)
-Result<void> ModelTransaction::replace_file(const IndexInPlace& old, Durability durability) {
-  const bool has_index = is_of_the_directory() && old.present;
-  const bool is_needless = has_index && names_only(old, options_.file_name);
-  if (is_needless) {
-    CAIRN_TRY(storage_.remove(safetensors::kIndexName));
-    CAIRN_TRY(sync(durability));
+Result<void> ModelTransaction::rename_file() {
+  const std::string private_name = folder_ + options_.file_name;
+  Result<void> renamed = storage_.replace(private_name, options_.file_name);
+  // As in rename_index(). The private name may be gone without a rename: a cleaner may have taken this save for dead.
+  if (!renamed && !is_in_place()) {
+    if (storage_.open(private_name, false)) return renamed;
+    committed_ = true;
+    return Error(renamed.error()).while_doing("committing; it is unknown whether the new file is in place");
   }
-  Result<void> renamed = storage_.replace(folder_ + "/" + options_.file_name, options_.file_name);
-  // As in rename_index().
-  if (!renamed && !belongs_to(storage_, options_.file_name, identity_.save_id)) return renamed;
   committed_ = true;
-  if (!has_index || is_needless) return {};
+  return {};
+}
+
+// (5b)
+Result<void> ModelTransaction::replace_file(const ModelInPlace& old, Durability durability) {
+  CAIRN_TRY(rename_file());
+  const bool needs_index = is_of_the_directory() && (old.index.present || !old.foreign.empty());
+  if (!needs_index) return {};
   CAIRN_TRY(sync(durability));
   return rename_index();
 }
 
-Result<void> ModelTransaction::make_visible(const IndexInPlace& old, Durability durability) {
+// (5c)
+Result<void> ModelTransaction::mark_committed(const ModelInPlace& old, const std::vector<StampedFile>& replaced,
+                                              Durability durability) {
+  std::vector<StampedFile> files = replaced;
+  if (old.index.present) files.insert(files.begin(), {std::string(safetensors::kIndexName), old.index_stamp});
+  const std::string mark = folder_ + std::string(kCommittedName);
+  Result<void> marked = storage_.create_whole(mark, encode_replaced_files(files), durability);
+  if (!marked) {
+    const auto found = storage_.open(mark, false);
+    if (!found && found.error().error_number() == ENOENT) return marked;
+    committed_ = true;  // unknown state
+    return std::move(marked).error().while_doing("committing; it is unknown whether the shards are committed");
+  }
+  committed_ = true;
+  if (durability == Durability::kDurable) CAIRN_TRY(storage_.sync(folder_of_save(identity_)));
+  if (old.index.present) CAIRN_TRY(remove_index(durability));
+  return {};
+}
+
+Result<void> ModelTransaction::remove_index(Durability durability) {
+  CAIRN_TRY(storage_.remove(safetensors::kIndexName));
+  return sync(durability);
+}
+
+// (5)
+Result<void> ModelTransaction::make_visible(const ModelInPlace& old, const std::vector<StampedFile>& replaced,
+                                            Durability durability) {
   if (fence_ != nullptr) CAIRN_TRY(fence_->begin_decisive_step());
   switch (options_.kind) {
     case Kind::kIndexed: CAIRN_TRY(rename_index()); break;
     case Kind::kAlone: CAIRN_TRY(replace_file(old, durability)); break;
-    case Kind::kShards:  // (5c)
-      CAIRN_TRY(storage_.create_whole(folder_ + std::string(kCommittedName), {}, durability));
-      break;
+    case Kind::kShards: CAIRN_TRY(mark_committed(old, replaced, durability)); break;
   }
   committed_ = true;  // visible from here on: never withdrawn
   if (durability != Durability::kDurable) return {};
@@ -179,57 +267,90 @@ Result<void> ModelTransaction::make_visible(const IndexInPlace& old, Durability 
   return {};
 }
 
-Result<void> ModelTransaction::commit_under_lock(const ModelContent& content, Durability durability,
+// Whether the commit of this save is the directory's last.
+bool ModelTransaction::is_in_place() const {
+  if (options_.kind == Kind::kShards) return true;  // a later save removes only what it saw
+  if (options_.kind == Kind::kAlone) {
+    const Result<ModelFileOrigin> origin = origin_of_model_file(storage_, options_.file_name);
+    return origin && origin->save_id == identity_.save_id;
+  }
+  const Result<IndexInPlace> index = read_index_in_place(storage_);
+  return index && index->index.save_id == to_hex(identity_.save_id);
+}
+
+// A cleaner that took this save for dead may have removed the files.
+Result<void> ModelTransaction::check_published(const ModelContent& content) const {
+  if (options_.kind == Kind::kAlone) return {};
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
+  std::unordered_set<std::string_view> names;
+  for (const storage::ListedFile& file : files) names.insert(file.name);
+  for (const std::string& name : content.files) {
+    if (names.contains(name)) continue;
+    return Error(ErrorCode::kUnavailable,
+                 "a file of this save was removed before the commit: the save was silent for so long that another save "
+                 "took it for dead, save again")
+        .file(name);
+  }
+  return {};
+}
+
+Result<bool> ModelTransaction::commit_under_lock(const ModelContent& content, Durability durability,
                                                  const storage::StorageLock* lock, CommitReport& report) {
-  CAIRN_TRY_ASSIGN(const IndexInPlace old, read_index_in_place(storage_));
+  CAIRN_TRY_ASSIGN(const ModelInPlace old, look());
   if (is_of_the_directory() && !old.same_as(seen_)) {
     return Error(ErrorCode::kSuperseded,
-                 "another save committed a model into the directory first; the files of this save are withdrawn")
+                 "another save or program has changed the directory's model since this save began; the files of this "
+                 "save are withdrawn")
         .file(safetensors::kIndexName);
   }
-  std::vector<std::string> replaced;
-  if (is_of_the_directory()) replaced = replaced_model_files(storage_, old, content.files, identity_.save_id);
-  if (!replaced.empty()) CAIRN_TRY(write_replaced_list(storage_, folder_, replaced));
+  CAIRN_TRY(check_overwrite(old));
+  CAIRN_TRY(check_published(content));
+  std::vector<StampedFile> replaced;
+  if (is_of_the_directory()) replaced = replaced_model_files(old, content.files);
+  const bool has_list = is_of_the_directory() && options_.kind != Kind::kShards;
+  if (has_list && (old.index.present || !replaced.empty())) CAIRN_TRY(write_replaced(old, replaced, durability));
   if (lock != nullptr && !lock->is_held()) {
     return Error(ErrorCode::kUnavailable,
                  "the lock of the directory was lost before the commit; the files of this save are withdrawn, save "
                  "again");
   }
-  CAIRN_TRY(make_visible(old, durability));  // (5)
+  CAIRN_TRY(make_visible(old, replaced, durability));  // (5)
   const bool given_up = fence_ != nullptr && !fence_->note_committed();
-  const bool excludes_others = lock == nullptr || lock->is_held();
-  if (given_up && !excludes_others) return {};              // as if killed here: the next save cleans up
-  remove_model_files(storage_, replaced, report.warnings);  // (6)
-  const bool is_shards_over_index = options_.kind == Kind::kShards && old.present;
-  const bool is_file_over_index = options_.kind == Kind::kAlone && is_of_the_directory() && old.present;
-  if (is_shards_over_index || is_file_over_index) {
-    if (auto synced = sync(durability); !synced) report.warnings.emplace_back(synced.error().what());
-    if (auto removed = storage_.remove(safetensors::kIndexName); !removed)
-      report.warnings.emplace_back(removed.error().what());
+  const bool excludes_others = lock != nullptr && lock->is_held();
+  if (!is_of_the_directory()) return true;
+  if (!excludes_others && (given_up || !is_in_place())) return false;     // as if killed here: the next save cleans up
+  CAIRN_TRY(remove_replaced_files(storage_, replaced, report.warnings));  // (6)
+  if (!replaced.empty()) CAIRN_TRY(sync(durability));
+  const bool has_needless_index = options_.kind == Kind::kAlone && old.index.present && old.foreign.empty();
+  if (has_needless_index) {
+    if (auto removed = remove_index(durability); !removed) report.warnings.emplace_back(removed.error().what());
   }
-  return {};
+  return true;
 }
 
 Result<CommitReport> ModelTransaction::commit(const ModelContent& content, Durability durability) {
   CAIRN_TRY(write_index(content, durability));
   CommitReport report{std::move(warnings_)};
+  bool is_cleaned = false;
   {
     CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_.lock());
-    CAIRN_TRY(commit_under_lock(content, durability, lock.get(), report));
+    CAIRN_TRY_ASSIGN(is_cleaned, commit_under_lock(content, durability, lock.get(), report));
   }
   lease_.reset();
-  remove_private_folder(storage_, folder_, report.warnings);
+  if (is_cleaned) remove_committed_folder(storage_, folder_of_save(identity_), report.warnings);
   return report;
 }
 
 void ModelTransaction::withdraw() {
   std::vector<std::string> ignored;  // the error that caused the withdrawal is the error to report
-  // The order is that of SaveTransaction::withdraw().
-  remove_private_folder(storage_, folder_, ignored, Keep::kLease);
-  withdraw_files(storage_, expected_, identity_.save_id);
+  // The order is that of SaveTransaction::withdraw(). A single file has its final name only after the commit.
+  const std::vector<std::string> published = options_.kind == Kind::kAlone ? std::vector<std::string>() : expected_;
+  const std::string folder = folder_of_save(identity_);
+  remove_private_folder(storage_, folder, ignored, Keep::kLease);
+  withdraw_files(storage_, published, identity_.save_id);
   lease_.reset();
-  remove_private_folder(storage_, folder_, ignored);
-  withdraw_files(storage_, expected_, identity_.save_id);
+  remove_private_folder(storage_, folder, ignored);
+  withdraw_files(storage_, published, identity_.save_id);
 }
 
 }  // namespace cairn::commit

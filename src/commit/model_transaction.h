@@ -16,7 +16,7 @@
 
 #include "commit/lease.h"
 #include "commit/model_files.h"
-#include "commit/model_leftovers.h"
+#include "commit/model_in_place.h"
 #include "commit/save_fence.h"
 #include "commit/save_ticket.h"
 #include "commit/save_transaction.h"
@@ -34,7 +34,9 @@ struct ModelClaimOptions {
   // false: an existing model is then an error (kInvalidArgument).
   bool overwrite_with_shards = false;
   bool names_taken = false;  // torch's names are not free: another rank has files in its own directory
-  std::string file_name = std::string(kSingleModelName);  // of kAlone
+  // Of kAlone. A name that model_file_name() returns is an error (kInvalidArgument), as is a file of the model in
+  // place.
+  std::string file_name = std::string(kSingleModelName);
 };
 
 // The new model.
@@ -63,7 +65,7 @@ class ModelTransaction {
   // As in SaveTransaction.
   void set_fence(SaveFence* fence) { fence_ = fence; }
 
-  // Steps 4 to 6. kSuperseded if another save has committed since the claim.
+  // Steps 4 to 6. kSuperseded if the model in place has changed since the claim.
   Result<CommitReport> commit(const ModelContent& content, Durability durability);
   // Whether the rename of step 5 has been done, or may have been done: from then on no file is withdrawn.
   bool may_have_committed() const { return committed_; }
@@ -71,13 +73,23 @@ class ModelTransaction {
  private:
   ModelTransaction(storage::Storage& storage, const SaveIdentity& identity, const ModelClaimOptions& options);
   Result<void> look_around();
-  Result<void> check_overwrite(const std::vector<storage::ListedFile>& files) const;
+  Result<ModelInPlace> look() const;
+  Result<void> check_overwrite(const ModelInPlace& now) const;
+  Result<void> check_other_name(const ModelInPlace& now) const;
+  Result<void> check_regular(const ModelInPlace& now) const;
   Result<void> write_index(const ModelContent& content, Durability durability);
-  Result<void> commit_under_lock(const ModelContent& content, Durability durability, const storage::StorageLock* lock,
+  // Whether the replaced files were removed: if not, the folder must stay.
+  Result<bool> commit_under_lock(const ModelContent& content, Durability durability, const storage::StorageLock* lock,
                                  CommitReport& report);
-  Result<void> make_visible(const IndexInPlace& old, Durability durability);
-  Result<void> replace_file(const IndexInPlace& old, Durability durability);
+  Result<void> check_published(const ModelContent& content) const;
+  Result<void> write_replaced(const ModelInPlace& old, const std::vector<StampedFile>& replaced, Durability durability);
+  Result<void> make_visible(const ModelInPlace& old, const std::vector<StampedFile>& replaced, Durability durability);
+  Result<void> mark_committed(const ModelInPlace& old, const std::vector<StampedFile>& replaced, Durability durability);
+  Result<void> replace_file(const ModelInPlace& old, Durability durability);
+  Result<void> rename_file();
   Result<void> rename_index();
+  Result<void> remove_index(Durability durability);
+  bool is_in_place() const;
   Result<void> sync(Durability durability);
   void withdraw();
   bool is_of_the_directory() const;
@@ -88,7 +100,9 @@ class ModelTransaction {
   std::string folder_;
   std::optional<Lease> lease_;
   bool fresh_ = false;  // the directory has no file of a model: torch's names are free
-  IndexInPlace seen_;
+  ModelInPlace seen_;
+  std::uint64_t index_size_ = 0;  // of the sealed index, as index_checksum_
+  std::uint32_t index_checksum_ = 0;
   std::vector<std::string> expected_;
   SaveFence* fence_ = nullptr;
   bool committed_ = false;

@@ -4,16 +4,22 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "commit/model_in_place.h"
 #include "commit/rank_files.h"
 #include "commit/testing/dead_lease.h"
+#include "commit/testing/faulty_model_storage.h"
 #include "commit/testing/one_save.h"
 #include "format/safetensors/checksums.h"
 #include "format/safetensors/header.h"
+#include "storage/posix/posix_storage.h"
 #include "storage/testing/model_storage.h"
+#include "storage/testing/scratch_directory.h"
 
 namespace cairn::commit {
 namespace {
@@ -34,9 +40,13 @@ SaveIdentity model_save(std::uint64_t number) {
 std::string file_of(const SaveId& save_id, const FileSet& set, const std::string& key) {
   safetensors::Header header;
   header.tensors.push_back({key, DType::kFloat32, Extents{0}, 0, 0});
-  header.metadata = {{std::string(safetensors::kSaveIdName), to_hex(save_id)},
+  header.metadata = {{std::string(safetensors::kChecksumsName),
+                      safetensors::blank_checksums(safetensors::coverage_of(header.tensors))},
+                     {std::string(safetensors::kSaveIdName), to_hex(save_id)},
                      {std::string(safetensors::kFileSetName), safetensors::render_file_set(set)}};
-  return safetensors::render_header(header).value();
+  std::string text = safetensors::render_header(header, safetensors::kChecksummedDataAlignment).value();
+  safetensors::write_checksums(std::as_writable_bytes(std::span(text)), {});
+  return text;
 }
 
 // A file of another program.
@@ -227,18 +237,10 @@ TEST(ModelCommit, TheNextSaveRemovesTheFilesOfAKilledSave) {
   EXPECT_EQ(names_in(disk), sorted({names[0], names[1], "adapter_model.safetensors", std::string(kIndex)}));
 }
 
-// The save whose whole model a reader finds: of the files that the index names, or of `model.safetensors`.
-enum class Prefers : std::uint8_t { kTheIndex, kSingleFile };
-std::optional<std::uint64_t> whole_model(const ModelStorage& disk, Prefers prefers) {
-  const IndexInPlace index = read_index_in_place(disk).value();
-  const bool takes_single = holds(disk, "model.safetensors") && (prefers == Prefers::kSingleFile || !index.present);
-  if (!takes_single && !index.readable) return std::nullopt;
+// The single save of `names`; nullopt for files of several saves, and for a file without a save.
+std::optional<std::uint64_t> save_of(const ModelStorage& disk, const std::vector<std::string>& names) {
   std::optional<SaveId> save;
-  if (takes_single) {
-    const auto origin = origin_of_model_file(disk, "model.safetensors");
-    return origin ? std::optional(origin->save_id->low) : std::nullopt;
-  }
-  for (const auto& [key, name] : index.index.files) {
+  for (const std::string& name : names) {
     const auto origin = origin_of_model_file(disk, name);
     if (!origin || !origin->save_id || (save && *save != *origin->save_id)) return std::nullopt;
     save = origin->save_id;
@@ -246,36 +248,93 @@ std::optional<std::uint64_t> whole_model(const ModelStorage& disk, Prefers prefe
   return save ? std::optional(save->low) : std::nullopt;
 }
 
+// The save whose whole model Cairn finds (checkpointer/safetensors_model.cc).
+std::optional<std::uint64_t> model_of_cairn(const ModelStorage& disk) {
+  const IndexInPlace index = read_index_in_place(disk).value();
+  std::vector<std::string> names;
+  if (index.present) {
+    for (const auto& [key, name] : index.index.files) names.push_back(name);
+    const auto save = index.readable ? save_of(disk, names) : std::nullopt;
+    const std::string& id = index.index.save_id;
+    return save && (id.empty() || id == to_hex(model_save(*save).save_id)) ? save : std::nullopt;
+  }
+  std::optional<FileSet> set;
+  for (const std::string& name : names_in(disk)) {
+    const auto origin = name.ends_with(kModelSuffix) ? origin_of_model_file(disk, name) : ModelFileOrigin();
+    if (!name.ends_with(kModelSuffix) || (origin && origin->set && origin->set->kind == Kind::kIndexed)) continue;
+    if (!origin || !origin->set || (set && !(*set == *origin->set))) return std::nullopt;
+    set = origin->set;
+    names.push_back(name);
+  }
+  return set && names.size() == set->file_count ? save_of(disk, names) : std::nullopt;
+}
+
+std::optional<std::uint64_t> model_of_transformers(const ModelStorage& disk) {
+  return holds(disk, "model.safetensors") ? save_of(disk, {"model.safetensors"}) : model_of_cairn(disk);
+}
+
+// Whether all files of the save are there.
+bool is_whole(const ModelStorage& disk, std::uint64_t number, Kind kind) {
+  std::size_t count = 0;
+  for (const std::string& name : names_in(disk)) {
+    const auto origin = name.ends_with(kModelSuffix) ? origin_of_model_file(disk, name) : ModelFileOrigin();
+    count += origin && origin->save_id == model_save(number).save_id;
+  }
+  const IndexInPlace index = read_index_in_place(disk).value();
+  const bool has_index = index.readable && index.index.save_id == to_hex(model_save(number).save_id);
+  return count == (kind == Kind::kAlone ? 1 : 2) && (kind != Kind::kIndexed || has_index);
+}
+
+// Makes all saves in the directory look killed. False if a power cut has left a folder without its lease: the next save
+// then does not recognise the leftovers.
+bool kill_saves(ModelStorage& disk) {
+  for (const std::string& name : names_in(disk)) {
+    if (!save_id_of_folder(name, SaveForm::kModel)) continue;
+    if (!disk.open(name + "/lease", false)) return false;
+    leave_dead_lease(disk, name);
+  }
+  return true;
+}
+
+constexpr std::uint64_t kSeeds = 24;  // 0: without a power cut
+
 // Overwrites a model of save 1 by save 2 with a crash at each operation, with and without a power cut. Every reader
-// then finds a whole model, and the next save removes all leftovers.
+// then finds a whole model, which is that of save 2 if the save was reported as successful. A claim makes all readers
+// agree, and the next save removes all leftovers.
 void crash_everywhere(const ModelClaimOptions& first, const ModelClaimOptions& second) {
+  const bool has_shards = first.kind == Kind::kShards || second.kind == Kind::kShards;
   bool done = false;
   for (std::uint64_t crash_at = 0; !done; ++crash_at) {
-    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
       SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at << " seed=" << seed);
       ModelStorage disk;
-      put(disk, "adapter_model.safetensors", foreign_file("mine"));
+      if (!has_shards) put(disk, "adapter_model.safetensors", foreign_file("mine"));
       save_model(disk, 1, first);
       disk.crash_at(disk.operation_count() + crash_at);
       const bool ended = try_model(disk, 2, second).has_value();
       done = ended && !disk.fault_fired();
       if (seed == 0) disk.outlive_crash();
       if (seed != 0) disk.lose_power(seed);
-      for (const Prefers prefers : {Prefers::kTheIndex, Prefers::kSingleFile}) {
-        const auto found = whole_model(disk, prefers);
-        ASSERT_TRUE(found) << "no whole model";
-        if (done) ASSERT_EQ(*found, 2u);
+      if (ended) {
+        ASSERT_EQ(model_of_cairn(disk), 2u);
       }
-      bool recognised = true;  // the next save recognises the leftovers: the power cut left each folder its lease
-      for (const std::string& name : names_in(disk)) {
-        if (!save_id_of_folder(name, SaveForm::kModel)) continue;
-        recognised = recognised && disk.open(name + "/lease", false);
-        if (recognised) leave_dead_lease(disk, name);
+      if (has_shards) {
+        ASSERT_TRUE(is_whole(disk, 1, first.kind) || is_whole(disk, 2, second.kind)) << "both models are lost";
+      } else {
+        ASSERT_TRUE(model_of_cairn(disk));
+        ASSERT_TRUE(model_of_transformers(disk));
+        if (ended) ASSERT_EQ(model_of_transformers(disk), 2u);
       }
+      const bool recognised = kill_saves(disk);
+      ModelClaimOptions any;
+      ASSERT_TRUE(ModelTransaction::claim(disk, model_save(4), any));
+      if (recognised || !has_shards) ASSERT_TRUE(model_of_cairn(disk));
+      if (recognised && !has_shards) ASSERT_EQ(model_of_cairn(disk), model_of_transformers(disk));
+      if (ended) ASSERT_EQ(model_of_cairn(disk), 2u);
       const auto names = save_model(disk, 3, second);
       std::vector<std::string> expected = names;
-      expected.emplace_back("adapter_model.safetensors");
-      if (second.kind == Kind::kIndexed) expected.emplace_back(kIndex);
+      if (!has_shards) expected.emplace_back("adapter_model.safetensors");
+      if (!has_shards || second.kind == Kind::kIndexed) expected.emplace_back(kIndex);
       const std::vector<std::string> left = names_in(disk);
       if (recognised) ASSERT_EQ(left, sorted(expected));
     }
@@ -289,6 +348,228 @@ TEST(ModelCommit, ACrashAtAnyOperationLeavesAWholeModel) {
   crash_everywhere(alone, set);
   crash_everywhere(set, alone);
   crash_everywhere(alone, alone);
+}
+
+TEST(ModelCommit, ACrashAtAnyOperationWithShardsLosesNoModel) {
+  ModelClaimOptions set, alone, shards;
+  alone.kind = Kind::kAlone;
+  shards.kind = Kind::kShards;
+  shards.overwrite_with_shards = true;
+  crash_everywhere(set, shards);
+  crash_everywhere(alone, shards);
+  crash_everywhere(shards, shards);
+  crash_everywhere(shards, set);
+  crash_everywhere(shards, alone);
+}
+
+ModelClaimOptions of_kind(Kind kind) {
+  ModelClaimOptions options;
+  options.kind = kind;
+  options.overwrite_with_shards = true;
+  return options;
+}
+
+TEST(ModelCommit, AModelFileThatCannotBeRemovedMakesTheSaveFail) {
+  ModelStorage disk;
+  put(disk, "model.safetensors", foreign_file("stale"));
+  FaultyModelStorage faulty(disk);
+  faulty.unremovable = "model.safetensors";
+  const auto saved = try_model(faulty, 1);
+  ASSERT_FALSE(saved);
+  EXPECT_NE(std::string(saved.error().what()).find("transformers"), std::string::npos);
+  EXPECT_EQ(model_of_cairn(disk), 1u);
+  ASSERT_TRUE(kill_saves(disk));
+  { ASSERT_TRUE(ModelTransaction::claim(disk, model_save(2))); }
+  EXPECT_FALSE(holds(disk, "model.safetensors"));
+}
+
+TEST(ModelCommit, AnIndexThatCannotBeRemovedMakesTheShardsFailAndTheNextSaveRemovesIt) {
+  ModelStorage disk;
+  save_model(disk, 1);
+  FaultyModelStorage faulty(disk);
+  faulty.unremovable = kIndex;
+  ASSERT_FALSE(try_model(faulty, 2, of_kind(Kind::kShards)));
+  EXPECT_EQ(model_of_cairn(disk), 1u);
+  ASSERT_TRUE(kill_saves(disk));
+  { ASSERT_TRUE(ModelTransaction::claim(disk, model_save(3))); }
+  EXPECT_EQ(model_of_cairn(disk), 2u);
+}
+
+TEST(ModelCommit, OfTwoSavesOfShardsThatBeginTogetherTheSecondIsSuperseded) {
+  for (const bool overwrite : {true, false}) {
+    ModelStorage disk;
+    ModelClaimOptions shards = of_kind(Kind::kShards);
+    shards.overwrite = overwrite;
+    {
+      auto loser = OneModel::make(disk, model_save(1), shards);
+      ASSERT_TRUE(loser);
+      const auto winner = try_model(disk, 2, shards);
+      ASSERT_TRUE(winner) << winner.error().what();
+      ASSERT_TRUE(loser->publish());
+      const auto committed = loser->commit();
+      ASSERT_FALSE(committed);
+      EXPECT_EQ(committed.error().code(), ErrorCode::kSuperseded);
+    }
+    EXPECT_EQ(model_of_cairn(disk), 2u);
+  }
+}
+
+TEST(ModelCommit, AModelWrittenByAnotherProgramDuringTheSaveStays) {
+  for (const Kind kind : {Kind::kIndexed, Kind::kAlone, Kind::kShards}) {
+    ModelStorage disk;
+    const std::string theirs = foreign_file("theirs");
+    {
+      auto save = OneModel::make(disk, model_save(1), of_kind(kind));
+      ASSERT_TRUE(save);
+      ASSERT_TRUE(save->publish());
+      put(disk, "model.safetensors", theirs);
+      EXPECT_FALSE(save->commit());
+    }
+    EXPECT_EQ(names_in(disk), std::vector<std::string>{"model.safetensors"});
+    EXPECT_EQ(storage::read_small(disk, "model.safetensors", theirs.size()).value(), theirs);
+  }
+}
+
+TEST(ModelCommit, UnderADamagedOrUnreadableIndexNoFileIsRemoved) {
+  ModelStorage disk;
+  put(disk, "model.safetensors", foreign_file("stale"));
+  FaultyModelStorage faulty(disk);
+  faulty.unremovable = "model.safetensors";
+  ASSERT_FALSE(try_model(faulty, 1));  // committed, but not cleaned up
+  ASSERT_TRUE(kill_saves(disk));
+  const auto before = names_in(disk);
+  faulty.unremovable.clear();
+  faulty.unreadable = kIndex;
+  EXPECT_FALSE(ModelTransaction::claim(faulty, model_save(2)));
+  EXPECT_EQ(names_in(disk), before);
+  faulty.unreadable.clear();
+  faulty.go_stale(3);
+  {
+    ASSERT_TRUE(ModelTransaction::claim(faulty, model_save(3)));
+    EXPECT_EQ(model_of_cairn(disk), 1u);
+  }
+  ASSERT_FALSE(holds(disk, "model.safetensors"));
+  ModelStorage damaged;
+  OneModel killed(damaged, model_save(1));
+  ASSERT_TRUE(killed.publish());
+  leave_dead_lease(damaged, folder_of_save(model_save(1)));
+  put(damaged, std::string(kIndex), "{");
+  { ASSERT_TRUE(ModelTransaction::claim(damaged, model_save(2))); }
+  EXPECT_TRUE(holds(damaged, killed.names()[0]));
+}
+
+TEST(ModelCommit, ADirectoryThatCannotBeListedFailsTheSaveBeforeItsCommit) {
+  ModelStorage disk;
+  save_model(disk, 1);
+  FaultyModelStorage faulty(disk);
+  auto save = OneModel::make(faulty, model_save(2), {});
+  ASSERT_TRUE(save);
+  ASSERT_TRUE(save->publish());
+  faulty.lists = false;
+  EXPECT_FALSE(save->commit());
+  EXPECT_EQ(model_of_cairn(disk), 1u);
+}
+
+TEST(ModelCommit, AFileThatHasChangedSinceTheCommitIsNotRemoved) {
+  ModelStorage disk;
+  put(disk, "model.safetensors", foreign_file("stale"));
+  FaultyModelStorage faulty(disk);
+  faulty.unremovable = "model.safetensors";
+  ASSERT_FALSE(try_model(faulty, 1));
+  ASSERT_TRUE(kill_saves(disk));
+  ASSERT_TRUE(disk.remove("model.safetensors"));
+  put(disk, "model.safetensors", foreign_file("new"));
+  { ASSERT_TRUE(ModelTransaction::claim(disk, model_save(2))); }
+  EXPECT_TRUE(holds(disk, "model.safetensors"));
+}
+
+TEST(ModelCommit, ShardsBesideAFileOfAnotherProgramAreRefused) {
+  ModelStorage disk;
+  put(disk, "adapter_model.safetensors", foreign_file("mine"));
+  const auto claimed = ModelTransaction::claim(disk, model_save(1), of_kind(Kind::kShards));
+  ASSERT_FALSE(claimed);
+  EXPECT_NE(std::string(claimed.error().what()).find("adapter_model"), std::string::npos);
+}
+
+TEST(ModelCommit, AModelOfLinksIsRefused) {
+  storage::ScratchDirectory scratch;
+  auto disk = storage::PosixStorage::open_directory(scratch.path()).value();
+  std::filesystem::create_symlink("/dev/null", scratch.path() / "model.safetensors");
+  for (const Kind kind : {Kind::kIndexed, Kind::kAlone, Kind::kShards}) {
+    const auto claimed = ModelTransaction::claim(*disk, model_save(1), of_kind(kind));
+    ASSERT_FALSE(claimed);
+    EXPECT_NE(std::string(claimed.error().what()).find("links"), std::string::npos);
+  }
+}
+
+TEST(ModelCommit, ASingleFileWhoseRenameGotNoAnswerStays) {
+  ModelStorage disk;
+  FaultyModelStorage faulty(disk);
+  faulty.lost_answer = "model.safetensors";
+  EXPECT_FALSE(try_model(faulty, 1, of_kind(Kind::kAlone)));
+  EXPECT_EQ(model_of_cairn(disk), 1u);
+}
+
+TEST(ModelCommit, ASingleFileBesideAFileOfAnotherProgramKeepsAnIndex) {
+  ModelStorage disk;
+  put(disk, "adapter_model.safetensors", foreign_file("mine"));
+  save_model(disk, 1, of_kind(Kind::kAlone));
+  EXPECT_EQ(read_index_in_place(disk).value().index.files[0].second, "model.safetensors");
+  EXPECT_EQ(model_of_cairn(disk), 1u);
+}
+
+TEST(ModelCommit, ASingleFileNeverTakesTheNameOfAFileOfSeveral) {
+  ModelStorage disk;
+  ModelClaimOptions alone = of_kind(Kind::kAlone);
+  alone.file_name = "model-00001-of-00001.safetensors";
+  EXPECT_FALSE(ModelTransaction::claim(disk, model_save(1), alone));
+  const auto set = save_model(disk, 2);
+  put(disk, std::string("odd.safetensors"), foreign_file("odd"));
+  ASSERT_TRUE(disk.remove(kIndex));
+  put(disk, std::string(kIndex), R"({"weight_map": {"odd": "odd.safetensors"}})");
+  alone.file_name = "odd.safetensors";
+  EXPECT_FALSE(ModelTransaction::claim(disk, model_save(3), alone));
+}
+
+TEST(ModelCommit, MetadataCopiedByAnotherProgramIsNotBelieved) {
+  ModelStorage disk;
+  safetensors::Header header;
+  header.tensors.push_back({"key", DType::kFloat32, Extents{0}, 0, 0});
+  header.metadata = {{std::string(safetensors::kSaveIdName), to_hex(model_save(1).save_id)},
+                     {std::string(safetensors::kFileSetName), "index of 2 files"}};
+  put(disk, "model.safetensors", safetensors::render_header(header).value());
+  const auto origin = origin_of_model_file(disk, "model.safetensors").value();
+  EXPECT_FALSE(origin.save_id);
+  EXPECT_FALSE(origin.set);
+}
+
+// A save is taken for dead and cleaned up, the cleaner is killed, and the save goes on.
+TEST(ModelCommit, ASaveThatWasCleanedUpAtAnyPointNeverCommitsWithoutItsFiles) {
+  for (std::uint64_t crash_at = 0; crash_at < 30; ++crash_at) {
+    SCOPED_TRACE(crash_at);
+    ModelStorage disk;
+    save_model(disk, 1);
+    {
+      OneModel paused(disk, model_save(2));
+      ASSERT_TRUE(paused.publish());
+      leave_dead_lease(disk, folder_of_save(model_save(2)));
+      disk.crash_at(disk.operation_count() + crash_at);
+      (void)ModelTransaction::claim(disk, model_save(3));
+      disk.outlive_crash();
+      (void)paused.commit();
+    }
+    ASSERT_TRUE(model_of_cairn(disk));
+  }
+}
+
+TEST(ModelCommit, WithoutLocksASaveRemovesOnlyWhatItReplaced) {
+  ModelStorage disk;
+  save_model(disk, 1);
+  FaultyModelStorage faulty(disk);
+  faulty.locks = false;
+  const auto names = try_model(faulty, 2);
+  ASSERT_TRUE(names);
+  EXPECT_EQ(names_in(disk), sorted({(*names)[0], (*names)[1], std::string(kIndex)}));
 }
 
 }  // namespace
