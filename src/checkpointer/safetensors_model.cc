@@ -1,7 +1,7 @@
 // 1. Find the names of the files: from the index, or from the directory.
 // 2. Open each file and read its header. With Cairn's index: hold the save of each file against the index. Without an
 //    index: take the files of one whole set of one save (one_set()), because a save may be in flight or have been
-//    killed (commit/model_transaction.cc).
+//    killed (commit/model_transaction.cc). If a file is gone, a save has committed meanwhile: begin again.
 // 3. Put the boxes of each tensor together. The shape is the smallest that holds all of them; a load finds out whether
 //    they tile it.
 // 4. If there is an index, hold the tensors that were found against those that it names.
@@ -10,6 +10,7 @@
 #include <cairn/metadata_name.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <functional>
 #include <optional>
 #include <span>
@@ -62,7 +63,8 @@ Result<std::vector<std::string>> names_in(const storage::Storage& storage) {
 Result<ModelFiles> files_of_model(const storage::Storage& storage) {
   const std::string index_name(safetensors::kIndexName);
   Result<std::string> text = storage::read_small(storage, index_name, kIndexBytesMax, true);
-  if (!text && text.error().code() != ErrorCode::kNotFound) return std::move(text).error();
+  // Any other error than ENOENT says that an index is there, or may be there.
+  if (!text && text.error().error_number() != ENOENT) return std::move(text).error();
   ModelFiles files;
   if (!text) {
     CAIRN_TRY_ASSIGN(files.names, names_in(storage));
@@ -192,6 +194,8 @@ Result<std::vector<OpenedFile>> open_files(const storage::Storage& storage, cons
     Result<DataFile::OpenedSafetensors> opened = DataFile::open_safetensors(storage, name);
     if (!opened) return std::move(opened).error().file(name).while_doing("opening a safetensors file");
     OpenedFile& file = files.emplace_back(OpenedFile{name, *std::move(opened), {}, {}});
+    // Another program may have copied the metadata.
+    if (file.opened.file->checked_header_bytes() == 0) continue;
     for (const auto& [key, value] : file.opened.header.metadata) {
       if (key == safetensors::kSaveIdName) file.save_id = value;
       if (key == safetensors::kFileSetName) file.set = safetensors::read_file_set(value);
@@ -200,12 +204,17 @@ Result<std::vector<OpenedFile>> open_files(const storage::Storage& storage, cons
   return files;
 }
 
-// Files that need an index are left out beside other files: the files of a save that has not committed. If a set is
-// among the files that remain, the set must be whole and alone.
+// Files that need an index are left out: the files of a save that has not committed. If a set is among the files that
+// remain, the set must be whole and alone.
 Result<std::vector<OpenedFile>> one_set(std::vector<OpenedFile> files) {
-  if (!std::all_of(files.begin(), files.end(), std::mem_fn(&OpenedFile::needs_index))) {
-    std::erase_if(files, std::mem_fn(&OpenedFile::needs_index));
+  if (std::all_of(files.begin(), files.end(), std::mem_fn(&OpenedFile::needs_index))) {
+    return Error(ErrorCode::kCorrupt,
+                 "the files belong to a save with an index, and the index is missing: the save is in flight, or was "
+                 "killed before its commit; open one of the files alone")
+        .file(safetensors::kIndexName)
+        .expected("an index of save " + files.front().save_id);
   }
+  std::erase_if(files, std::mem_fn(&OpenedFile::needs_index));
   const auto of_set = std::find_if_not(files.begin(), files.end(), std::mem_fn(&OpenedFile::stands_alone));
   if (of_set == files.end()) return files;
   for (const OpenedFile& file : files) {
@@ -259,11 +268,7 @@ Result<std::unique_ptr<Checkpoint::Impl>> read_files(std::vector<OpenedFile> fil
   return impl;
 }
 
-Result<std::unique_ptr<Checkpoint::Impl>> read_model(const storage::Storage& storage, const std::string& only_file) {
-  if (!only_file.empty()) {
-    CAIRN_TRY_ASSIGN(std::vector<OpenedFile> files, open_files(storage, {only_file}));
-    return read_files(std::move(files), std::nullopt);
-  }
+Result<std::unique_ptr<Checkpoint::Impl>> read_directory(const storage::Storage& storage) {
   CAIRN_TRY_ASSIGN(const ModelFiles model, files_of_model(storage));
   if (model.names.empty() && !model.index) {
     return Error(ErrorCode::kNotFound, "no safetensors file in the directory");
@@ -274,6 +279,20 @@ Result<std::unique_ptr<Checkpoint::Impl>> read_model(const storage::Storage& sto
     CAIRN_TRY_ASSIGN(files, one_set(std::move(files)));
   }
   return read_files(std::move(files), model.index);
+}
+
+// A save that commits meanwhile removes the files of the old model: a file that is gone means that there is a newer
+// model to read.
+Result<std::unique_ptr<Checkpoint::Impl>> read_model(const storage::Storage& storage, const std::string& only_file) {
+  if (!only_file.empty()) {
+    CAIRN_TRY_ASSIGN(std::vector<OpenedFile> files, open_files(storage, {only_file}));
+    return read_files(std::move(files), std::nullopt);
+  }
+  constexpr int kTriesMax = 5;
+  for (int tries = 1;; ++tries) {
+    Result<std::unique_ptr<Checkpoint::Impl>> model = read_directory(storage);
+    if (model || model.error().code() != ErrorCode::kNotFound || tries == kTriesMax) return model;
+  }
 }
 
 }  // namespace
