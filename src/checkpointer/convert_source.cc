@@ -114,6 +114,7 @@ std::unique_ptr<os::PageBuffer> ConvertSource::take_buffer() {
 }
 
 Result<void> ConvertSource::read(std::span<const StreamPart> parts) {
+  if (stop_.is_set()) return Error(ErrorCode::kCancelled, "interrupted by the caller");
   std::vector<TensorRead> reads;
   std::uint64_t bytes = 0;
   for (const StreamPart& part : parts) {
@@ -138,9 +139,9 @@ Result<void> ConvertSource::read(std::span<const StreamPart> parts) {
   return {};
 }
 
-Result<void> ConvertSource::finish(const os::StopFlag& stop) {
+Result<void> ConvertSource::finish() {
   if (verify_ != Verify::kFull) return {};
-  RecordChecks checks(stop);
+  RecordChecks checks(stop_);
   for (const data_file::RecordTally::Unchecked& record : tally_.unchecked()) {
     if (auto checked = checks.check(*record.file, record.stored, record.key); !checked) {
       return explain(std::move(checked).error());

@@ -69,7 +69,10 @@ class ConvertSource {
 
   // After the last read(): with Verify::kFull, reads and checks the records that have only a checksum of the whole and
   // were read in part.
-  Result<void> finish(const os::StopFlag& stop);
+  Result<void> finish();
+
+  // All reads end soon with kCancelled.
+  void stop() { stop_.set(); }
 
   // kReplaced in place of an error that a save into the source explains.
   Error explain(Error error) const;
@@ -92,6 +95,7 @@ class ConvertSource {
   Verify verify_;
   data_file::RecordTally tally_;
   std::atomic<std::uint64_t> bytes_done_{0};
+  os::StopFlag stop_;
 
   std::mutex mutex_;  // of all below
   // The tensors used last, the latest first.

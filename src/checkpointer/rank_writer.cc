@@ -66,12 +66,14 @@ Result<std::vector<WrittenFile>> RankWriter::write(storage::Storage& storage, co
         files.emplace_back(data_file::ImageFile{std::move(private_name), images_[i].image.get()});
     file.fill = images_[i].fill;
   }
-  CAIRN_TRY_ASSIGN(const std::vector<std::uint32_t> trailers, data_file::write_images(storage, files, options));
+  data_file::WriteOptions write_options = options;
+  if (part_.owns_sources) write_options.sources = nullptr;
+  CAIRN_TRY_ASSIGN(const std::vector<std::uint32_t> trailers, data_file::write_images(storage, files, write_options));
   // The gate is closed: the save was given up, and must publish no file, even if all files are written.
   if (options.sources != nullptr && !os::Gate::Pass(options.sources).is_granted()) {
     return Error(ErrorCode::kCancelled, "the save was given up before its files were published");
   }
-  CAIRN_TRY(files_->publish(names_, options.durability));
+  if (part_.publishes) CAIRN_TRY(files_->publish(names_, options.durability));
   std::vector<WrittenFile> written;
   for (std::size_t i = 0; i < images_.size(); ++i) written.push_back({images_[i].image->file_bytes(), trailers[i]});
   images_.clear();

@@ -30,6 +30,15 @@ struct RankPart {
   std::uint32_t rank = 0;
   std::uint32_t file_count = 0;  // of the whole save; 0 if unknown
   bool file_per_item = false;
+  bool publishes = true;  // false: the transaction renames the files to their final names (ModelTransaction, kAlone)
+  bool owns_sources = false;  // true: `fill` of the images owns all that the images refer to; no gate is needed
+};
+
+// A file of a save that is not laid out by the RankWriter. `fill` as in ImageFile.
+struct NamedImage {
+  std::string name;  // final name
+  std::unique_ptr<data_file::Image> image;
+  std::function<Result<void>(std::span<const data_file::PayloadPart>)> fill = {};
 };
 
 // A file of a save that is not laid out by the RankWriter. `fill` as in ImageFile.
@@ -48,6 +57,8 @@ class RankWriter {
                                                         std::span<const data_file::ItemSource> sources,
                                                         std::span<const AssignedFile> files,
                                                         safetensors::FileSet::Kind kind);
+
+  static std::unique_ptr<RankWriter> of_images(const RankPart& part, std::vector<NamedImage> images);
 
   static std::unique_ptr<RankWriter> of_images(const RankPart& part, std::vector<NamedImage> images);
 

@@ -43,10 +43,10 @@ Result<ItemSource> SaveItems::item_of(const Entry& entry) {
   return item;
 }
 
-Result<SaveItems> SaveItems::make(const StateDict& state) {
+Result<SaveItems> SaveItems::make(std::span<const Entry> entries) {
   SaveItems items;
-  items.sources_.reserve(state.entries().size());
-  for (const Entry& entry : state.entries()) {
+  items.sources_.reserve(entries.size());
+  for (const Entry& entry : entries) {
     Result<ItemSource> item = items.item_of(entry);
     if (!item) return std::move(item).error().key(entry.fqn);
     items.sources_.push_back(*item);

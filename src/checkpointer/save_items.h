@@ -29,7 +29,9 @@ struct AssignedItem {
 class SaveItems {
  public:
   // Fails with kUnsupported for values that have no native form.
-  static Result<SaveItems> make(const StateDict& state);
+  static Result<SaveItems> make(const StateDict& state) { return make(state.entries()); }
+  // As make(), of entries that outlive the SaveItems.
+  static Result<SaveItems> make(std::span<const Entry> entries);
 
   // In the order of the entries.
   const std::vector<data_file::ItemSource>& sources() const { return sources_; }

@@ -21,7 +21,7 @@
 #include "format/pickle/writer.h"
 #include "format/torch_file/archive_reader.h"
 #include "format/torch_file/archive_writer.h"
-#include "format/torch_file/storage_class.h"
+#include "format/torch_file/tensor_pickle.h"
 #include "format/torch_file/tensor_resolver.h"
 
 namespace cairn::torch_file {
@@ -41,28 +41,9 @@ class StorageCollector final : public pickle::TensorWriter {
 
   Result<void> write_tensor(pickle::Writer& writer, const Array& tensor) override {
     CAIRN_TRY(check(tensor));
-    const StorageClass storage = storage_class_of(tensor.dtype);
-    const std::size_t element_bytes = storage.untyped ? 1 : item_bytes(tensor.dtype);
-    writer.global("torch._utils", storage.untyped ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
-    writer.mark();
-    writer.mark();
-    writer.text("storage");
-    writer.global(storage.module, storage.name);
-    writer.text(std::to_string(storages_.size()));
-    writer.text("cpu");
-    writer.integer(static_cast<std::int64_t>(tensor.data.size() / element_bytes));
-    writer.tuple_since_mark();
-    writer.persistent();
-    writer.integer(0);
-    write_extents(writer, tensor.shape);
-    write_extents(writer, row_major_strides(tensor.shape));
-    writer.boolean(false);
-    writer.global("collections", "OrderedDict");
-    writer.empty_tuple();
-    writer.reduce();
-    if (storage.untyped) writer.global("torch", name_of(tensor.dtype));
-    writer.tuple_since_mark();
-    writer.reduce();
+    const std::string key = std::to_string(storages_.size());
+    torch_file::write_tensor(writer,
+                             {tensor.dtype, key, tensor.data.size(), 0, tensor.shape, row_major_strides(tensor.shape)});
     storages_.push_back(&tensor.data);
     return {};
   }
@@ -78,13 +59,6 @@ class StorageCollector final : public pickle::TensorWriter {
     return Error(ErrorCode::kInvalidArgument, "a tensor whose bytes do not fit its shape")
         .expected(to_string(tensor.shape) + " of " + std::string(name_of(tensor.dtype)))
         .actual(std::to_string(tensor.data.size()) + " bytes");
-  }
-
-  static void write_extents(pickle::Writer& writer, const Extents& extents) {
-    if (extents.size() > 3) writer.mark();
-    for (const std::int64_t value : extents) writer.integer(value);
-    if (extents.size() > 3) return writer.tuple_since_mark();
-    writer.tuple(extents.size());
   }
 
   std::vector<const std::string*> storages_;

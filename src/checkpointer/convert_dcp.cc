@@ -1,0 +1,232 @@
+// The conversion into a DCP checkpoint. The steps are those of a save by one rank (save.cc): claim, write, publish,
+// commit.
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "checkpointer/catalog_builder.h"
+#include "checkpointer/convert_job.h"
+#include "checkpointer/directory_calls.h"
+#include "checkpointer/job_identity.h"
+#include "checkpointer/save_items.h"
+#include "data_file/file_image.h"
+#include "format/dcp/metadata_template.h"
+#include "plan/file_balance.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+using data_file::FileImage;
+using data_file::ItemSource;
+
+// The items of the target, and all that they refer to.
+struct Items {
+  std::shared_ptr<const ConvertPlan> plan;
+  std::vector<Entry> entries;    // by key of the plan
+  SaveItems serialized;          // points into `entries`
+  std::deque<TensorEntry> cuts;  // parts of tensors
+};
+
+// The data files, with the sources and streams of their items.
+struct FileContent {
+  std::vector<ItemSource> sources;
+  std::vector<StreamedTensor> streams;  // by source; without a tensor: the source has ready bytes
+};
+
+Result<SerializedTensor> serialized_tensor(const ConvertJob& job, const CatalogTensor& tensor) {
+  CAIRN_TRY_ASSIGN(std::string payload, job.source->checkpoint().read_payload(tensor.fqn, job.source->load_options()));
+  return SerializedTensor{std::move(payload), tensor.dtype, tensor.shape, tensor.requires_grad};
+}
+
+// Whether the tensor is stored in a form that only torch reads.
+Result<bool> is_serialized(const ConvertJob& job, const CatalogTensor& tensor) {
+  if (is_quantized(tensor.dtype)) return true;
+  if (job.source->catalog().format != CheckpointFormat::kDcp || tensor.chunk_count() != 1) return false;
+  const Result<ConvertSource::Stored> stored = job.source->stored(tensor, 0);
+  if (stored) return false;
+  if (stored.error().code() != ErrorCode::kUnsupported) return stored.error();
+  return true;
+}
+
+Result<void> add_tensor(const ConvertJob& job, const ConvertKey& key, Entry& entry) {
+  CAIRN_TRY_ASSIGN(const bool as_archive, is_serialized(job, *key.tensor));
+  if (as_archive) {
+    CAIRN_TRY_ASSIGN(entry.content, serialized_tensor(job, *key.tensor));
+    return {};
+  }
+  CAIRN_TRY_ASSIGN(Box whole, Box::whole(key.tensor->shape));
+  TensorEntry tensor{TensorView::contiguous(static_cast<void*>(nullptr), key.dtype, key.tensor->shape),
+                     key.tensor->shape, std::move(whole)};
+  tensor.traits.requires_grad = key.tensor->requires_grad;
+  entry.content = std::move(tensor);
+  return {};
+}
+
+Result<void> add_value(const ConvertJob& job, const ConvertKey& key, Entry& entry) {
+  const Checkpoint& source = job.source->checkpoint();
+  if (source.catalog().format == CheckpointFormat::kDcp) {  // the bytes stay, whatever classes they name
+    CAIRN_TRY_ASSIGN(std::string payload, source.read_payload(key.value->fqn, job.source->load_options()));
+    entry.content = SerializedValue{std::move(payload)};
+  } else {
+    CAIRN_TRY_ASSIGN(entry.content, source.read_value(key.value->fqn, job.source->load_options()));
+  }
+  return {};
+}
+
+Result<std::shared_ptr<Items>> make_items(const ConvertJob& job) {
+  auto items = std::make_shared<Items>();
+  items->plan = job.plan;
+  items->entries.reserve(job.plan->keys.size());
+  for (const ConvertKey& key : job.plan->keys) {
+    Entry& entry = items->entries.emplace_back(Entry{key.name.fqn, key.name.path, Value()});
+    Result<void> added = key.tensor != nullptr ? add_tensor(job, key, entry) : add_value(job, key, entry);
+    if (!added) return job.source->explain(std::move(added).error().key(key.source_fqn()));
+  }
+  CAIRN_TRY_ASSIGN(items->serialized, SaveItems::make(items->entries));
+  return items;
+}
+
+// The rows of an item that a file may hold apart from the rest.
+std::int64_t rows_of(const ItemSource& source) {
+  if (source.tensor == nullptr || source.tensor->global_shape.empty()) return 1;
+  return source.tensor->global_shape[0];
+}
+
+std::uint64_t bytes_of(const ItemSource& source, const ConvertKey& key) {
+  return source.tensor != nullptr ? key.bytes() : source.bytes.size();
+}
+
+std::vector<FileContent> divide(const ConvertJob& job, Items& items) {
+  const std::vector<ItemSource>& sources = items.serialized.sources();
+  std::vector<std::size_t> order;  // tensors first, as in every data file
+  for (const bool values : {false, true}) {
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      if ((sources[i].kind == manifest::TrailerItem::Kind::kValue) == values) order.push_back(i);
+    }
+  }
+  std::vector<plan::BalancedItem> balanced;
+  balanced.reserve(order.size());
+  for (const std::size_t i : order) {
+    balanced.push_back({bytes_of(sources[i], job.plan->keys[i]), rows_of(sources[i])});
+  }
+  std::vector<FileContent> files;
+  for (const auto& parts : plan::balance_files(balanced, job.options.file_count)) {
+    FileContent& file = files.emplace_back();
+    for (const plan::ItemPart& part : parts) {
+      const std::size_t i = order[part.item];
+      ItemSource source = sources[i];
+      StreamedTensor stream;
+      if (source.tensor != nullptr) {
+        const Extents& shape = source.tensor->global_shape;
+        stream = {job.plan->keys[i].tensor, job.plan->keys[i].dtype, 0};
+        if (part.end - part.begin != rows_of(source)) {
+          Extents offsets(shape.size(), 0);
+          Extents sizes = shape;
+          offsets[0] = part.begin;
+          sizes[0] = part.end - part.begin;
+          TensorEntry cut = *source.tensor;
+          cut.local = TensorView::contiguous(static_cast<void*>(nullptr), cut.local.dtype, sizes);
+          cut.box = Box::make(std::move(offsets), std::move(sizes)).value();
+          source.tensor = &items.cuts.emplace_back(std::move(cut));
+          stream.first_element = part.begin * row_major_strides(shape)[0];
+        }
+      }
+      file.sources.push_back(source);
+      file.streams.push_back(stream);
+    }
+  }
+  return files;
+}
+
+Result<plan::LocalItem> describe_item(const ItemSource& source) {
+  manifest::TrailerItem described;
+  CAIRN_TRY(data_file::describe(source, described));
+  plan::LocalItem item;
+  item.fqn = source.entry->fqn;
+  item.kind = source.kind == manifest::TrailerItem::Kind::kValue              ? plan::LocalItem::Kind::kValue
+              : source.kind == manifest::TrailerItem::Kind::kSerializedTensor ? plan::LocalItem::Kind::kSerializedTensor
+                                                                              : plan::LocalItem::Kind::kTensor;
+  item.dtype = described.dtype;
+  item.requires_grad = described.requires_grad;
+  item.shape = described.global_shape;
+  item.box = described.box;
+  return item;
+}
+
+struct Layout {
+  std::vector<StreamedImage> images;
+  Catalog catalog;
+};
+
+Result<Layout> lay_out(const ConvertJob& job, const std::shared_ptr<Items>& items, const commit::SaveTicket& ticket) {
+  Layout layout;
+  CatalogBuilder builder;
+  // A DCP checkpoint of a state that was never nested stays one.
+  const bool has_paths = job.plan->has_paths || job.source->catalog().format != CheckpointFormat::kDcp;
+  std::vector<FileContent> files = divide(job, *items);
+  std::vector<std::string> names;
+  for (FileContent& file : files) {
+    const auto number = static_cast<std::uint32_t>(names.size());
+    const data_file::ImageIdentity identity{ticket.identity.save_id, 0, number,
+                                            static_cast<std::uint32_t>(files.size())};
+    CAIRN_TRY_ASSIGN(FileImage image, FileImage::make(identity, file.sources));
+    for (std::size_t i = 0; i < file.sources.size(); ++i) {
+      CAIRN_TRY_ASSIGN(const plan::LocalItem item, describe_item(file.sources[i]));
+      const Path& path = file.sources[i].entry->path;
+      builder.add(item, item.box, has_paths ? path : Path(),
+                  {number, image.range(i).item_offset, image.range(i).item_length});
+    }
+    names.push_back(commit::data_file_name(ticket, 0, number));
+    layout.images.push_back(
+        {names.back(), std::make_unique<FileImage>(std::move(image)), std::move(file.streams), items});
+  }
+  layout.catalog = std::move(builder.catalog());
+  layout.catalog.files = std::move(names);
+  layout.catalog.version = dcp::kMetadataVersion;
+  layout.catalog.save_id = uuid_text(ticket.identity.save_id);
+  layout.catalog.checkpoint_id = job.target.string();
+  return layout;
+}
+
+}  // namespace
+
+Result<void> convert_to_dcp(ConvertJob& job) {
+  CAIRN_TRY_ASSIGN(const std::shared_ptr<Items> items, make_items(job));
+  CAIRN_TRY(job.worker.open(made_directory(job.target)));
+  CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket,
+                   job.worker.claim(next_save_identity(), {.overwrite = job.options.overwrite}));
+  CAIRN_TRY_ASSIGN(Layout layout, lay_out(job, items, ticket));
+  CAIRN_TRY(
+      job.worker.run("claiming the directory", [files = layout.catalog.files](WorkerState& state) -> Result<void> {
+        state.transaction->expect(files);
+        return {};
+      }));
+  CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(layout.catalog));
+  std::string pickle = metadata.render(*layout.catalog.save_id, *layout.catalog.checkpoint_id, layout.catalog.files);
+  RankPart part;
+  part.ticket = ticket;
+  CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> written, write_streams(job, part, std::move(layout.images)));
+  manifest::CommitRecord record;
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    record.files.push_back({layout.catalog.files[i], written[i].size, written[i].trailer_checksum});
+  }
+  CAIRN_TRY(job.worker.run("handing over its files", [](WorkerState& state) -> Result<void> {
+    state.writer->files().hand_over();
+    return {};
+  }));
+  job.report.bytes_written += pickle.size();
+  CAIRN_TRY_ASSIGN(commit::CommitReport committed,
+                   job.worker.commit(std::move(pickle), std::move(record), job.options.durability));
+  job.report.warnings = std::move(committed.warnings);
+  job.report.directory = job.target;
+  job.report.files = std::move(layout.catalog.files);
+  job.report.files.emplace_back(commit::kMetadataName);
+  if (written.size() < job.options.file_count) {
+    job.report.warnings.push_back("the tensors fill only " + std::to_string(written.size()) + " of " +
+                                  std::to_string(job.options.file_count) + " files");
+  }
+  report_copies(job);
+  return {};
+}
+
+}  // namespace cairn::checkpointer

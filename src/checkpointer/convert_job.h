@@ -1,0 +1,55 @@
+// ConvertJob: a conversion with its source open and its keys planned, for the three kinds of targets.
+#pragma once
+
+#include <cairn/convert.h>
+#include <cairn/result.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpointer/convert_plan.h"
+#include "checkpointer/convert_source.h"
+#include "checkpointer/rank_writer.h"
+#include "checkpointer/save_worker.h"
+
+namespace cairn::checkpointer {
+
+struct ConvertJob {
+  const ConvertOptions& options;
+  const std::filesystem::path& target;
+  std::shared_ptr<const ConvertPlan> plan;  // points into the source's catalog
+  std::shared_ptr<ConvertSource> source;
+  // Keys (indices into the plan) whose tensors share a record of the source, in groups of at least two.
+  std::vector<std::vector<std::size_t>> tied = {};
+  SaveWorker& worker;
+  ConvertReport& report;
+};
+
+// Each claims the target, writes its files and commits them, and fills in files, sizes, tied tensors and warnings of
+// the report. Until the commit the old target stays in place.
+Result<void> convert_to_dcp(ConvertJob& job);
+Result<void> convert_to_torch_save(ConvertJob& job);
+Result<void> convert_to_safetensors(ConvertJob& job);
+
+// --- Steps that the targets share.
+
+// The image of a file. `streams` supplies the payloads, by their index, that have no memory; `owner` owns everything
+// that image and streams refer to.
+struct StreamedImage {
+  std::string name;
+  std::unique_ptr<data_file::Image> image;
+  std::vector<StreamedTensor> streams;
+  std::shared_ptr<const void> owner;
+};
+
+// Writes the files, and checks what was read of the source.
+Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, std::vector<StreamedImage> images);
+
+// Adds the job's tied tensors to the report: the target holds a copy for each key.
+void report_copies(ConvertJob& job);
+
+}  // namespace cairn::checkpointer

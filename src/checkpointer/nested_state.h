@@ -1,0 +1,33 @@
+// NestedState: the nested dicts and lists of a state, from the paths of its parts.
+#pragma once
+
+#include <cairn/result.h>
+#include <cairn/state_dict.h>
+#include <cairn/value.h>
+
+#include <memory>
+#include <string>
+
+namespace cairn::checkpointer {
+
+// As DCP's unflatten_state_dict: a text is a key of a dict, an integer a position in a list; a list is filled up with
+// None. One thread at a time.
+class NestedState {
+ public:
+  NestedState();
+  ~NestedState();
+
+  // `path` is not empty. kCorrupt if the path leads through a part that is no container, names a part twice, or mixes
+  // keys and positions; kUnsupported if the path is longer than a pickle nests.
+  Result<void> add(const Path& path, Value value);
+
+  // The whole state: a dict, in the order in which the parts were added. kUnsafe for a list that would be far longer
+  // than its parts.
+  Result<Value> take() &&;
+
+ private:
+  struct Node;
+  std::unique_ptr<Node> root_;
+};
+
+}  // namespace cairn::checkpointer
