@@ -71,6 +71,8 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
       add_command_on_directory("status", "Saves in flight and dead saves: rank, progress, last heartbeat",
                                "the checkpoint, or the folder of checkpoints");
   status->add_flag("--json", arguments_.json, kForPrograms);
+  add_convert();
+  add_reshard();
   CLI::App* completion = add_command("completion", "Prints a completion script for bash, zsh or fish");
   completion->add_option("shell", arguments_.shell, "bash, zsh or fish")
       ->required()
@@ -104,6 +106,50 @@ void CommandLine::add_diff() {
       ->allow_extra_args(false);
   diff->add_flag("--json", arguments_.json, "print JSON for programs");
   diff->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
+}
+
+void CommandLine::add_convert() {
+  ConversionOptions& given = arguments_.conversion;
+  CLI::App* convert =
+      add_command_on_directory("convert", "Copies a checkpoint into another format, checked and streamed",
+                               "the source: a checkpoint of any format");
+  convert->get_option("directory")->type_name("SRC");
+  convert->add_option("target", arguments_.target, "the target: a directory, or a .pt or .safetensors file")
+      ->required()
+      ->type_name("DST");
+  convert->add_option("--to", given.to, "dcp, torch or safetensors; by default as the target's name says")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"dcp", "torch", "safetensors"}));
+  convert->add_option("--keys", given.keys, "only keys that match GLOB (*, ?, [a-z]), and all keys below")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
+  convert
+      ->add_option("--rename", given.renames,
+                   "OLD=NEW: a prefix, or a pattern whose stars stand for the stars of NEW; the first that matches")
+      ->type_name("OLD=NEW")
+      ->allow_extra_args(false);
+  convert->add_option("--dtype", given.dtype, "the dtype of all floating-point tensors: bf16, fp16, fp32, ...")
+      ->type_name("DTYPE");
+  convert->add_option("--max-shard-size", given.max_shard_size, "safetensors files of at most SIZE (5GB), with index")
+      ->type_name("SIZE");
+  convert->add_flag("--overwrite", given.overwrite, "replace an existing target");
+  convert->add_flag("--follow-links", given.follow_links, "data files may be symbolic links");
+  convert->add_flag("--json", given.json, "print JSON for programs");
+}
+
+void CommandLine::add_reshard() {
+  ConversionOptions& given = arguments_.conversion;
+  CLI::App* reshard = add_command_on_directory("reshard", "Copies a checkpoint into a DCP checkpoint of N data files",
+                                               "the source: a checkpoint of any format");
+  reshard->get_option("directory")->type_name("SRC");
+  reshard->add_option("target", arguments_.target, "the directory of the target")->required()->type_name("DST");
+  reshard->add_option("--files", given.file_count, "the number of data files, of nearly equal sizes")
+      ->required()
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  reshard->add_flag("--overwrite", given.overwrite, "replace an existing target");
+  reshard->add_flag("--follow-links", given.follow_links, "data files may be symbolic links");
+  reshard->add_flag("--json", given.json, "print JSON for programs");
 }
 
 CLI::App* CommandLine::add_command(const char* name, const char* description) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "conversion.h"
 #include "outcome.h"
 
 namespace cairn::cli {
@@ -23,6 +24,8 @@ struct Arguments {
   std::vector<std::string> patterns = {};
   std::optional<std::size_t> depth = {};
   std::string shell = {};
+  std::filesystem::path target = {};  // of `convert` and `reshard`
+  ConversionOptions conversion = {};
 };
 
 // One thread at a time. Not movable: CLI11 keeps pointers to the arguments.
@@ -45,6 +48,8 @@ class CommandLine {
   void add_cat();
   void add_diff();
   CLI::App* add_command_on_directory(const char* name, const char* description, const char* directory);
+  void add_convert();
+  void add_reshard();
   // The complaint about a wrong word or option, with a hint.
   std::string complaint_about(const std::vector<std::string>& words, const CLI::ParseError& error) const;
 

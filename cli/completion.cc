@@ -81,6 +81,7 @@ std::string zsh_arguments(const CLI::App& command) {
   if (!takes_directory(command)) return arguments + " \\\n        '1:shell:(bash zsh fish)'";
   arguments += " \\\n        '1:directory:_files -/'";
   if (command.get_option_no_throw("other") != nullptr) arguments += " \\\n        '2:directory:_files -/'";
+  if (command.get_option_no_throw("target") != nullptr) arguments += " \\\n        '2:target:_files'";
   return command.get_option_no_throw("keys") == nullptr ? arguments : arguments + " \\\n        '*:key:'";
 }
 

@@ -1,4 +1,5 @@
-// The tool `cairn`: looks at checkpoints. Data go to stdout, messages to stderr; the exit codes are in outcome.h.
+// The tool `cairn`: looks at checkpoints and converts them. Data go to stdout, messages to stderr; the exit codes are
+// in outcome.h.
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -7,6 +8,7 @@
 #include "command_line.h"
 #include "comparison.h"
 #include "completion.h"
+#include "conversion.h"
 #include "inspection.h"
 #include "key_content.h"
 #include "listing.h"
@@ -36,6 +38,12 @@ Outcome run(const std::vector<std::string>& words) {
     return cairn::cli::show_key(given.directory, given.key, {given.npy, given.json, given.follow_links});
   }
   if (line.command() == "verify") return cairn::cli::verify(given.directory, given.json, given.follow_links);
+  if (line.command() == "convert") return cairn::cli::convert(given.directory, given.target, given.conversion);
+  if (line.command() == "reshard") {
+    cairn::cli::ConversionOptions options = given.conversion;
+    options.to = "dcp";
+    return cairn::cli::convert(given.directory, given.target, options);
+  }
   return {cairn::cli::completion_script(line.tool(), given.shell), {}, ExitCode::kOk};
 }
 

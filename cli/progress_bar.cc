@@ -62,7 +62,17 @@ std::string bar_text(std::string_view action, std::uint64_t done, std::uint64_t 
   return text;
 }
 
-ProgressBar::ProgressBar(std::string_view action) : action_(action), can_draw_(can_draw_on_stderr()) {
+std::string rate_text(std::uint64_t done, std::uint64_t total, std::chrono::duration<double> elapsed) {
+  if (done == 0 || total == 0 || elapsed.count() <= 0) return {};
+  const double rate = static_cast<double>(done) / elapsed.count();
+  const auto left = static_cast<std::uint64_t>(static_cast<double>(total - std::min(done, total)) / rate + 0.5);
+  const std::string hours = left < 3600 ? "" : fmt::format("{}:", left / 3600);
+  const std::string minutes = left < 3600 ? fmt::format("{}", left / 60) : fmt::format("{:02}", left / 60 % 60);
+  return fmt::format("  {}/s, {}{}:{:02} left", byte_text(static_cast<std::uint64_t>(rate)), hours, minutes, left % 60);
+}
+
+ProgressBar::ProgressBar(std::string_view action, Rate rate)
+    : action_(action), shows_rate_(rate == Rate::kShown), can_draw_(can_draw_on_stderr()) {
   if (!can_draw_) return;
   for (const int number : kEndingSignals) handle(number, remove_line_and_end);
 }
@@ -77,7 +87,11 @@ void ProgressBar::show(std::uint64_t done, std::uint64_t total) {
   const Clock::time_point now = Clock::now();
   if (!can_draw_ || now < next_) return;
   next_ = now + kInterval;
-  write_to_terminal("\r" + bar_text(action_, done, total, columns_of_stderr()) + "\x1b[K");
+  const std::size_t columns = columns_of_stderr();
+  std::string text = bar_text(action_, done, total, columns);
+  const std::string rate = shows_rate_ ? rate_text(done, total, now - start_) : std::string();
+  if (text.size() + rate.size() < columns) text += rate;
+  write_to_terminal("\r" + text + "\x1b[K");
 }
 
 }  // namespace cairn::cli

@@ -17,6 +17,7 @@ void bind_describe(nb::module_& module);
 void bind_collectives(nb::module_& module);
 void bind_checkpoint(nb::module_& module);
 void bind_diff(nb::module_& module);
+void bind_convert(nb::module_& module);
 void bind_save_steps(nb::module_& module);
 void bind_async_checkpointer(nb::module_& module);
 void bind_in_flight(nb::module_& module);

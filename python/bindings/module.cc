@@ -37,6 +37,7 @@ NB_MODULE(_engine, module) {
   cairn::python::bind_collectives(module);
   cairn::python::bind_checkpoint(module);
   cairn::python::bind_diff(module);
+  cairn::python::bind_convert(module);
   cairn::python::bind_save_steps(module);
   cairn::python::bind_async_checkpointer(module);
   cairn::python::bind_in_flight(module);

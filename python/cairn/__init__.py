@@ -3,8 +3,9 @@
 ``import cairn as dcp`` replaces ``import torch.distributed.checkpoint as dcp``: the package has every name of DCP and
 of DCP's modules, as Cairn's own object or as torch's, and reads and writes the files of DCP. :func:`install` replaces
 DCP in programs that must not be changed; :func:`report` lists the calls that used the engine. ``open`` and ``verify``
-examine a checkpoint, ``diff`` compares two; ``latest`` and ``saves_in_flight`` find the checkpoints from which a
-job can resume. These five functions, and ``import cairn``, need no torch.
+examine a checkpoint, ``diff`` compares two, and ``convert`` copies one into another format; ``latest`` and
+``saves_in_flight`` find the checkpoints from which a job can resume. These six functions, and ``import cairn``, need
+no torch.
 
 Every error is a :class:`cairn.Error` that names key, file and offset, and also the matching built-in exception
 (``FileNotFoundError``, ``ValueError``, ...).
@@ -26,6 +27,7 @@ from cairn.checkpoint import (
     open,
     verify,
 )
+from cairn.conversion import ConvertReport, TiedTensors, convert
 from cairn.difference import DiffReport, ElementDifference, KeyDifference, NumberDifference, diff
 from cairn.errors import (
     Cancelled,
@@ -55,6 +57,7 @@ __all__ = [
     "Chunk",
     "ChunkStorageMetadata",
     "ConversionWarning",
+    "ConvertReport",
     "Corrupt",
     "DefaultLoadPlanner",
     "DefaultSavePlanner",
@@ -92,6 +95,7 @@ __all__ = [
     "Superseded",
     "TensorInfo",
     "TensorStorageMetadata",
+    "TiedTensors",
     "Unavailable",
     "UnknownObject",
     "UnsafeContent",
@@ -103,6 +107,7 @@ __all__ = [
     "async_save",
     "configure_async_saves",
     "configure_saves",
+    "convert",
     "diff",
     "install",
     "latest",

@@ -49,6 +49,9 @@ from cairn.checkpoint import ValueInfo as ValueInfo
 from cairn.checkpoint import VerifyReport as VerifyReport
 from cairn.checkpoint import open as open
 from cairn.checkpoint import verify as verify
+from cairn.conversion import ConvertReport as ConvertReport
+from cairn.conversion import TiedTensors as TiedTensors
+from cairn.conversion import convert as convert
 from cairn.difference import DiffReport as DiffReport
 from cairn.difference import ElementDifference as ElementDifference
 from cairn.difference import KeyDifference as KeyDifference

@@ -253,6 +253,10 @@ KeyDifference = tuple[
 def diff(
     directories: tuple[bytes, bytes], tolerance: float | None, keys: list[str], thread_count: int, follow_links: bool, /
 ) -> tuple[list[KeyDifference], list[KeyDifference], int, int, int]: ...
+# fields of cairn.conversion.ConvertReport; progress: called with the bytes done and the bytes in total
+def convert(
+    source: bytes, target: bytes, progress: Callable[[int, int], object] | None, /, **options: Any
+) -> dict[str, Any]: ...
 def latest(root: bytes, wait_ms: int, rank: int | None, /) -> tuple[bytes | None, list[str]]: ...
 
 # Rank, host, pid, state, seconds since the last sign of life, is_readable; phase, bytes written, bytes in total; the

@@ -220,7 +220,7 @@ Result<void> convert_to_dcp(ConvertJob& job) {
   job.report.warnings = std::move(committed.warnings);
   job.report.directory = job.target;
   job.report.files = std::move(layout.catalog.files);
-  job.report.files.emplace_back(commit::kMetadataName);
+  job.report.files.emplace_back(kMetadataName);
   if (written.size() < job.options.file_count) {
     job.report.warnings.push_back("the tensors fill only " + std::to_string(written.size()) + " of " +
                                   std::to_string(job.options.file_count) + " files");

@@ -1,0 +1,222 @@
+#include "conversion.h"
+
+#include <cairn/convert.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <csignal>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "json_writer.h"
+#include "printable.h"
+#include "progress_bar.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr int kEndingSignals[] = {SIGINT, SIGTERM};
+std::atomic<bool> is_interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes the flag");
+
+// While it lives, a first SIGINT or SIGTERM sets the flag; a second one ends the process. An ignored signal (nohup)
+// stays ignored.
+class SignalFlag {
+ public:
+  SignalFlag() {
+    for (const int number : kEndingSignals) {
+      struct sigaction current {};
+      if (::sigaction(number, nullptr, &current) != 0 || current.sa_handler == SIG_IGN) continue;
+      struct sigaction action {};
+      action.sa_handler = [](int) { is_interrupted = true; };
+      action.sa_flags = static_cast<int>(SA_RESETHAND);
+      ::sigaction(number, &action, nullptr);
+    }
+  }
+};
+
+std::optional<CheckpointFormat> format_of(std::string_view name) {
+  for (const auto format : {CheckpointFormat::kDcp, CheckpointFormat::kSafetensors, CheckpointFormat::kTorchSave}) {
+    if (name == name_of(format)) return format;
+  }
+  return std::nullopt;
+}
+
+// The format that the target's name means; nullopt for other names.
+std::optional<CheckpointFormat> format_of_target(const std::filesystem::path& target) {
+  const std::string extension = target.extension().string();
+  if (extension == ".safetensors") return CheckpointFormat::kSafetensors;
+  constexpr std::array<std::string_view, 3> kOfTorch{".pt", ".pth", ".bin"};
+  if (std::find(kOfTorch.begin(), kOfTorch.end(), extension) != kOfTorch.end()) return CheckpointFormat::kTorchSave;
+  return std::nullopt;
+}
+
+// A dtype by torch's name, or by the short name in use for models.
+std::optional<DType> dtype_of(std::string_view name) {
+  constexpr std::array<std::pair<std::string_view, DType>, 7> kShort{{{"bf16", DType::kBFloat16},
+                                                                      {"fp16", DType::kFloat16},
+                                                                      {"f16", DType::kFloat16},
+                                                                      {"fp32", DType::kFloat32},
+                                                                      {"f32", DType::kFloat32},
+                                                                      {"fp64", DType::kFloat64},
+                                                                      {"f64", DType::kFloat64}}};
+  for (const auto& [text, dtype] : kShort) {
+    if (name == text) return dtype;
+  }
+  return dtype_from_name(name);
+}
+
+// Bytes: "5GB" is 5 * 10^9, "5GiB" is 5 * 2^30. Nullopt for other texts, and for 0.
+std::optional<std::uint64_t> bytes_of(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, std::uint64_t>, 9> kUnits{{{"", 1},
+                                                                              {"B", 1},
+                                                                              {"KB", 1'000},
+                                                                              {"MB", 1'000'000},
+                                                                              {"GB", 1'000'000'000},
+                                                                              {"TB", 1'000'000'000'000},
+                                                                              {"KiB", std::uint64_t{1} << 10},
+                                                                              {"MiB", std::uint64_t{1} << 20},
+                                                                              {"GiB", std::uint64_t{1} << 30}}};
+  std::uint64_t number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failure != std::errc() || number == 0) return std::nullopt;
+  const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  for (const auto& [name, bytes] : kUnits) {
+    if (unit == name && number <= UINT64_MAX / bytes) return number * bytes;
+  }
+  return std::nullopt;
+}
+
+Outcome usage(const std::string& complaint) {
+  return {{}, fmt::format("cairn: {}\nTry 'cairn convert --help'.\n", complaint), ExitCode::kUsage};
+}
+
+// Fills in `options`; returns the outcome if a word is wrong.
+std::optional<Outcome> read_options(const std::filesystem::path& target, const ConversionOptions& given,
+                                    ConvertOptions& options) {
+  const std::optional<CheckpointFormat> format = given.to.empty() ? format_of_target(target) : format_of(given.to);
+  if (!format) return usage("the target's name says no format: --to dcp, --to torch or --to safetensors");
+  options.to = *format;
+  options.keys = given.keys;
+  for (const std::string& rename : given.renames) {
+    const std::size_t equals = rename.find('=');
+    if (equals == std::string::npos) return usage(fmt::format("--rename takes OLD=NEW, not '{}'", printable(rename)));
+    options.renames.push_back({rename.substr(0, equals), rename.substr(equals + 1)});
+  }
+  if (!given.dtype.empty()) {
+    options.dtype = dtype_of(given.dtype);
+    if (!options.dtype || !is_floating_point(*options.dtype)) {
+      return usage(
+          fmt::format("--dtype takes bf16, fp16, fp32 or torch's name of a float, not '{}'", printable(given.dtype)));
+    }
+  }
+  if (!given.max_shard_size.empty()) {
+    const std::optional<std::uint64_t> bytes = bytes_of(given.max_shard_size);
+    if (!bytes) {
+      return usage(
+          fmt::format("--max-shard-size takes a size like 5GB or 500MiB, not '{}'", printable(given.max_shard_size)));
+    }
+    options.max_shard_bytes = *bytes;
+  }
+  options.file_count = given.file_count;
+  options.overwrite = given.overwrite;
+  options.follow_links = given.follow_links;
+  return std::nullopt;
+}
+
+std::string joined(const std::vector<std::string>& keys) {
+  std::string text;
+  for (const std::string& key : keys) text += (text.empty() ? "" : ", ") + printable(key);
+  return text;
+}
+
+std::string text_of(const ConvertReport& report, const std::filesystem::path& target, CheckpointFormat to) {
+  std::string text;
+  const auto out = std::back_inserter(text);
+  fmt::format_to(out, "{}: {} from {}\n", printable(target.string()), name_of(to), name_of(report.from));
+  fmt::format_to(out, "  {} of {}, {}, in {} of {}\n", counted(report.tensors, "tensor"),
+                 byte_text(report.tensor_bytes), counted(report.values, "value"), counted(report.files.size(), "file"),
+                 byte_text(report.bytes_written));
+  if (!report.conversions.empty()) {
+    fmt::format_to(out, "  {} converted to {}\n", counted(report.conversions.size(), "tensor"),
+                   name_of(report.conversions.front().target));
+  }
+  for (const TiedTensors& tied : report.tied) {
+    fmt::format_to(out, "  tied tensors {}: {}\n", tied.stay_tied ? "stay tied" : "are copies now", joined(tied.keys));
+  }
+  for (const std::string& warning : report.warnings) fmt::format_to(out, "  warning: {}\n", printable(warning));
+  return text;
+}
+
+void write_texts(JsonWriter& json, const std::vector<std::string>& texts) {
+  json.begin_array();
+  for (const std::string& text : texts) json.text(text);
+  json.end_array();
+}
+
+std::string json_of(const ConvertReport& report, const std::filesystem::path& target, CheckpointFormat to) {
+  JsonWriter json;
+  json.begin_object();
+  json.key("target").text(target.string());
+  json.key("from").text(name_of(report.from));
+  json.key("to").text(name_of(to));
+  json.key("directory").text(report.directory.string());
+  json.key("files");
+  write_texts(json, report.files);
+  json.key("tensors").number(report.tensors);
+  json.key("values").number(report.values);
+  json.key("tensor_bytes").number(report.tensor_bytes);
+  json.key("bytes_written").number(report.bytes_written);
+  json.key("conversions").begin_array();
+  for (const Conversion& conversion : report.conversions) {
+    json.begin_object();
+    json.key("key").text(conversion.fqn);
+    json.key("from").text(name_of(conversion.saved));
+    json.key("to").text(name_of(conversion.target));
+    json.end_object();
+  }
+  json.end_array();
+  json.key("tied").begin_array();
+  for (const TiedTensors& tied : report.tied) {
+    json.begin_object();
+    json.key("keys");
+    write_texts(json, tied.keys);
+    json.key("stay_tied").boolean(tied.stay_tied);
+    json.end_object();
+  }
+  json.end_array();
+  json.key("warnings");
+  write_texts(json, report.warnings);
+  json.end_object();
+  return std::move(json).take();
+}
+
+ExitCode exit_code_of(const Error& error) {
+  const bool is_damage = error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kUnsafe;
+  if (is_damage || error.code() == ErrorCode::kMissingKey) return ExitCode::kCheckFailed;
+  return error.code() == ErrorCode::kInvalidArgument ? ExitCode::kUsage : ExitCode::kUnreadable;
+}
+
+}  // namespace
+
+Outcome convert(const std::filesystem::path& source, const std::filesystem::path& target,
+                const ConversionOptions& given) {
+  ConvertOptions options;
+  if (std::optional<Outcome> outcome = read_options(target, given, options)) return *std::move(outcome);
+  auto bar = std::make_optional<ProgressBar>("converting", ProgressBar::Rate::kShown);
+  const SignalFlag signals;  // after the bar, whose handlers end the process
+  options.interrupted = [] { return is_interrupted.load(); };
+  options.progress = [&bar](const ConvertProgress& progress) { bar->show(progress.bytes_done, progress.bytes_total); };
+  const Result<ConvertReport> report = cairn::convert(source, target, options);
+  bar.reset();  // before any output
+  if (!report) return {{}, message_of(report.error()), exit_code_of(report.error())};
+  return {given.json ? json_of(*report, target, options.to) : text_of(*report, target, options.to), {}, ExitCode::kOk};
+}
+
+}  // namespace cairn::cli

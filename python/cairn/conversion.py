@@ -1,0 +1,142 @@
+"""Conversion of checkpoints: another format, other keys, dtypes or files; streamed, checked, without torch."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from cairn import _engine
+from cairn._directory.location import existing_directory
+from cairn._mirror import modules
+from cairn.checkpoint import Verify, check_verify
+from cairn.errors import InvalidArgument
+
+Format: TypeAlias = Literal["dcp", "torch", "safetensors"]
+_FORMATS = ("dcp", "torch", "safetensors")
+
+
+class TiedTensors(NamedTuple):
+    """Tensors of the source that share memory in torch, by their names in the target.
+
+    `stay_tied` is False if the target holds a copy for each key.
+    """
+
+    keys: tuple[str, ...]
+    stay_tied: bool
+
+
+class ConvertReport(NamedTuple):
+    """The result of :func:`convert`."""
+
+    source_format: Format
+    directory: str
+    """The directory of the files."""
+    files: tuple[str, ...]
+    """The files of the target, relative to `directory`."""
+    tensors: int
+    values: int
+    """The number of keys that are not tensors."""
+    tensor_bytes: int
+    bytes_written: int
+    conversions: Mapping[str, tuple[str, str]]
+    """For each key of the source whose dtype has changed: torch's names of the old and the new dtype."""
+    tied: tuple[TiedTensors, ...]
+    warnings: tuple[str, ...]
+
+
+def _dtype_code(dtype: object) -> int | None:
+    if dtype is None:
+        return None
+    name = str(dtype).removeprefix("torch.")
+    if name not in _engine.DTYPE_NAMES:
+        raise InvalidArgument("dtype must be a dtype of torch, or its name", actual=repr(dtype))
+    return _engine.DTYPE_NAMES.index(name)
+
+
+def convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    to: Format,
+    keys: Iterable[str] = (),
+    renames: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    dtype: object = None,
+    max_shard_bytes: int = 0,
+    file_count: int = 1,
+    overwrite: bool = False,
+    durable: bool = True,
+    verify: Verify = "full",
+    follow_links: bool = False,
+    thread_count: int = 4,
+    direct_io: bool = True,
+    progress: Callable[[int, int], object] | None = None,
+) -> ConvertReport:
+    """Copies the checkpoint `source`, of any format that :func:`cairn.open` recognises, to `target`, in format `to`.
+
+    ``"dcp"`` writes a directory; ``"torch"`` a file for ``torch.load``, with the nested state; ``"safetensors"`` a
+    file, if `target` ends in ``.safetensors``, or a directory for ``transformers``. Memory does not grow with the
+    tensors. Every byte read is compared with its checksum. `target` appears only when it is whole: after a failure or
+    a kill the old target is in place. Needs no torch.
+
+    :param keys: patterns (``*``, ``?``, ``[a-z]``) of the keys to copy, each also with all keys below it; all keys if
+        empty.
+    :param renames: pairs of an old and a new name. An old name without a star is a prefix that ends at a dot; with
+        stars it is a pattern of the whole key, and each star of the new name stands for the text of its star. The
+        first rename that matches a key counts.
+    :param dtype: the new dtype of all floating-point tensors, a ``torch.dtype`` or its name.
+    :param max_shard_bytes: of the tensors of a safetensors file; the directory then gets several files and
+        ``model.safetensors.index.json``. 0: one file.
+    :param file_count: the number of data files of a DCP checkpoint, of nearly equal sizes.
+    :param overwrite: whether to replace an existing target.
+    :param durable: whether to sync files and directories, so that the target survives a power cut.
+    :param verify: ``"full"`` checks every byte; ``"needed"`` leaves out records that have one checksum and are not
+        copied whole; ``"none"`` trusts the storage.
+    :param follow_links: whether data files may be symbolic links.
+    :param progress: called every few milliseconds with the bytes done and the bytes in total.
+
+    Raises MissingKey if a pattern or a rename matches no key; InvalidArgument if two keys get the same name, or if
+    `target` exists and `overwrite` is False; Unsupported for a key that the format can't hold (safetensors holds only
+    tensors); Corrupt, with key, file and offset, if a checksum does not match.
+    """
+    if to not in _FORMATS:
+        raise InvalidArgument("to must be 'dcp', 'torch' or 'safetensors'", actual=repr(to))
+    if isinstance(keys, str):
+        raise InvalidArgument("keys must be a list of patterns, not a string", actual=repr(keys))
+    pairs = list(renames.items()) if isinstance(renames, Mapping) else list(renames)
+    for name, number in (("max_shard_bytes", max_shard_bytes), ("file_count", file_count)):
+        if number < 0:
+            raise InvalidArgument(f"{name} must not be negative", actual=repr(number))
+    found = _engine.convert(
+        os.fsencode(existing_directory(source)),
+        os.fsencode(Path(existing_directory(target))),
+        progress,
+        to=to,
+        keys=list(keys),
+        renames=pairs,
+        dtype=_dtype_code(dtype),
+        max_shard_bytes=max_shard_bytes,
+        file_count=file_count,
+        overwrite=overwrite,
+        durable=durable,
+        verify=check_verify(verify),
+        follow_links=follow_links,
+        thread_count=thread_count,
+        direct_io=direct_io,
+    )
+    names = _engine.DTYPE_NAMES
+    return ConvertReport(
+        source_format=found["source_format"],
+        directory=os.fsdecode(found["directory"]),
+        files=tuple(found["files"]),
+        tensors=found["tensors"],
+        values=found["values"],
+        tensor_bytes=found["tensor_bytes"],
+        bytes_written=found["bytes_written"],
+        conversions={key: (names[old], names[new]) for key, old, new in found["conversions"]},
+        tied=tuple(TiedTensors(tuple(group), stay_tied) for group, stay_tied in found["tied"]),
+        warnings=tuple(found["warnings"]),
+    )
+
+
+if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name
+    __getattr__, __dir__ = modules.names_of(__name__)
