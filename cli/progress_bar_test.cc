@@ -25,6 +25,7 @@ TEST(ProgressBar, FitsTheTerminal) {
 
 TEST(ProgressBar, ShowsTheRateAndTheRemainingTime) {
   using Seconds = std::chrono::duration<double>;
+  constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
   EXPECT_EQ(rate_text(kGiB, 3 * kGiB, Seconds(4)), "  256.0 MiB/s, 0:08 left");
   EXPECT_EQ(rate_text(kGiB, 101 * kGiB, Seconds(60)), "  17.1 MiB/s, 1:40:00 left");
   EXPECT_EQ(rate_text(0, kGiB, Seconds(1)), "");

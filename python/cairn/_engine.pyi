@@ -253,6 +253,7 @@ KeyDifference = tuple[
 def diff(
     directories: tuple[bytes, bytes], tolerance: float | None, keys: list[str], thread_count: int, follow_links: bool, /
 ) -> tuple[list[KeyDifference], list[KeyDifference], int, int, int]: ...
+
 # fields of cairn.conversion.ConvertReport; progress: called with the bytes done and the bytes in total
 def convert(
     source: bytes, target: bytes, progress: Callable[[int, int], object] | None, /, **options: Any

@@ -53,7 +53,7 @@ def _dtype_code(dtype: object) -> int | None:
     return _engine.DTYPE_NAMES.index(name)
 
 
-def convert(
+def convert(  # noqa: PLR0913
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
     *,

@@ -1,0 +1,261 @@
+"""cairn.convert and `cairn convert`: bit-equal copies among DCP, torch.save and safetensors."""
+
+import random
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tool import CHECK_FAILED, USAGE, json_of, run, tool
+
+import cairn
+from cairn.conversion import Format
+
+DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.uint16,
+    torch.int32,
+    torch.uint32,
+    torch.int64,
+    torch.uint64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+]
+
+
+def of_every_dtype() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    tensors = {"scalar": torch.tensor(2.5), "empty": torch.zeros(0, 3), "turned": torch.randn(7, 5).t()}
+    for dtype in DTYPES:
+        raw = torch.randint(0, 2 if dtype == torch.bool else 256, (48,), dtype=torch.uint8, generator=generator)
+        tensors[str(dtype).removeprefix("torch.")] = raw.view(dtype)
+    return tensors
+
+
+def bits(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
+    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.dtype, tensor.shape, bytes(raw.numpy())
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        assert bits(found) == bits(expected)
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert found == expected
+
+
+def nested() -> dict[str, Any]:
+    return {
+        "model": of_every_dtype(),
+        "optim": {"state": {"0": {"step": torch.tensor(3.0)}}, "groups": [{"lr": 0.1, "betas": (0.9, 0.99)}]},
+        "epoch": 7,
+        "name": "run",
+    }
+
+
+def save_as(form: Format, state: dict[str, Any], place: Path) -> Path:
+    """Saves by Cairn's, torch's or safetensors' own writer."""
+    if form == "dcp":
+        cairn.save(state, checkpoint_id=place)
+        return place
+    file = place.with_suffix(".pt" if form == "torch" else ".safetensors")
+    if form == "torch":
+        torch.save(state, file)
+    else:
+        safetensors.torch.save_file({key: tensor.contiguous() for key, tensor in state.items()}, file)
+    return file
+
+
+def target_of(form: Format, place: Path) -> Path:
+    return place if form == "dcp" else place.with_suffix(".pt" if form == "torch" else ".safetensors")
+
+
+def load_from(form: Format, place: Path, like: dict[str, Any]) -> dict[str, Any]:
+    """Loads by torch's or safetensors' own reader."""
+    if form == "torch":
+        return torch.load(place, weights_only=True)  # type: ignore[no-any-return]
+    if form == "safetensors":
+        loaded = safetensors.torch.load_file(place)
+        return {key: loaded[key] for key in like}
+    state = {key: torch.zeros_like(value) if isinstance(value, torch.Tensor) else value for key, value in like.items()}
+    dcp.load(state, checkpoint_id=place, no_dist=True)
+    return state
+
+
+@pytest.mark.parametrize("to", ["dcp", "torch", "safetensors"])
+@pytest.mark.parametrize("form", ["dcp", "torch", "safetensors"])
+def test_each_format_becomes_each_format_bit_by_bit(form: Format, to: Format, tmp_path: Path) -> None:
+    state = of_every_dtype()
+    source = save_as(form, state, tmp_path / "source")
+    target = target_of(to, tmp_path / "target")
+    report = cairn.convert(source, target, to=to)
+    assert (report.source_format, report.tensors, report.values) == (form, len(state), 0)
+    assert_same(load_from(to, target, state), state)
+    assert cairn.verify(target)
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_a_nested_state_keeps_its_structure_and_values(stock: bool, tmp_path: Path) -> None:
+    state = nested()
+    (dcp if stock else cairn).save(state, checkpoint_id=tmp_path / "a", no_dist=True)
+    cairn.convert(tmp_path / "a", tmp_path / "b.pt", to="torch")
+    assert_same(torch.load(tmp_path / "b.pt", weights_only=True), state)
+    cairn.convert(tmp_path / "b.pt", tmp_path / "c", to="dcp")
+    cairn.convert(tmp_path / "c", tmp_path / "d.pt", to="torch")
+    assert_same(torch.load(tmp_path / "d.pt", weights_only=True), state)
+
+
+def test_tied_tensors_stay_tied_in_a_torch_file_and_are_reported_elsewhere(tmp_path: Path) -> None:
+    weight = torch.randn(64, 32)
+    torch.save({"a": weight, "b": weight, "row": weight[3], "other": torch.ones(3)}, tmp_path / "a.pt")
+    report = cairn.convert(tmp_path / "a.pt", tmp_path / "b.pt", to="torch", dtype=torch.bfloat16)
+    assert [(set(keys), stay) for keys, stay in report.tied] == [({"a", "b", "row"}, True)]
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert len({found[key].untyped_storage().data_ptr() for key in ("a", "b", "row")}) == 1
+    assert_same(found["row"], weight[3].bfloat16())
+    report = cairn.convert(tmp_path / "a.pt", tmp_path / "c.safetensors", to="safetensors")
+    assert [stay for _, stay in report.tied] == [False]
+    assert_same(safetensors.torch.load_file(tmp_path / "c.safetensors")["b"], weight)
+
+
+def test_the_tool_selects_renames_converts_and_cuts_into_shards(tmp_path: Path) -> None:
+    layers = {"layers.0.w": torch.randn(500, 300), "layers.1.w": torch.randn(500, 300)}
+    cairn.save({"model": layers, "step": 3}, checkpoint_id=tmp_path / "a")
+    words = ("--to", "safetensors", "--keys", "model", "--rename", "model.layers.*.w=h.*.weight", "--dtype", "bf16")
+    found = json_of("convert", tmp_path / "a", tmp_path / "hf", *words, "--max-shard-size", "300KB")
+    assert found["files"][-1] == "model.safetensors.index.json"
+    assert len(found["files"]) == 3
+    model = cairn.open(tmp_path / "hf", tensors="torch")
+    assert sorted(model) == ["h.0.weight", "h.1.weight"]
+    assert_same(model["h.1.weight"], layers["layers.1.w"].bfloat16())
+    refused = run("convert", tmp_path / "a", tmp_path / "b", "--to", "dcp", "--rename", "nothing=x")
+    assert (refused.returncode, b"nothing=x" in refused.stderr) == (CHECK_FAILED, True)
+    refused = run("convert", tmp_path / "a", tmp_path / "hf", "--to", "safetensors", "--keys", "model")
+    assert (refused.returncode, b"already exists" in refused.stderr) == (USAGE, True)
+    assert run("convert", tmp_path / "a", tmp_path / "b").returncode == USAGE  # the name says no format
+    refused = run("convert", tmp_path / "a", tmp_path / "b", "--to", "safetensors")
+    assert b"'step'" in refused.stderr
+    assert not (tmp_path / "b").exists()
+
+
+def test_reshard_makes_files_of_equal_sizes_that_stock_reads(tmp_path: Path) -> None:
+    state = {"big": torch.randn(3000, 1000), "small": torch.randn(10), "scalar": torch.tensor(1)}
+    cairn.save(state, checkpoint_id=tmp_path / "a")
+    json_of("reshard", tmp_path / "a", tmp_path / "b", "--files", "4")
+    sizes = [file.stat().st_size for file in (tmp_path / "b").glob("*.distcp")]
+    assert len(sizes) == 4
+    assert max(sizes) < 1.1 * min(sizes)
+    assert_same(load_from("dcp", tmp_path / "b", state), state)
+
+
+@pytest.mark.parametrize("form", ["dcp", "torch"])
+def test_a_flipped_byte_and_a_cut_file_leave_no_target(form: Format, tmp_path: Path) -> None:
+    state = {"a": torch.randn(1500, 1000), "b": torch.randn(100)}  # above a buffer of 4 MiB
+    source = save_as(form, state, tmp_path / "source")
+    file = source if form == "torch" else next(source.glob("*.distcp"))
+    whole = file.read_bytes()
+    offset = 3_000_000
+    file.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
+    for to in ("dcp", "torch", "safetensors"):
+        target = target_of(to, tmp_path / "target")
+        with pytest.raises(cairn.Corrupt) as caught:
+            cairn.convert(source, target, to=to, overwrite=True)
+        assert caught.value.key == "a"
+        assert not (target / ".metadata").exists() if to == "dcp" else not target.exists()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(cairn.Error):
+        cairn.convert(source, tmp_path / "t.safetensors", to="safetensors")
+    assert not list(tmp_path.glob(".cairn*"))
+
+
+def test_a_kill_at_any_moment_leaves_the_old_target_or_the_new(tmp_path: Path) -> None:
+    old, new = {"a": torch.zeros(1000, 1000)}, {"a": torch.ones(1500, 1000)}
+    cairn.save(new, checkpoint_id=tmp_path / "source")
+    chance = random.Random(5)
+    for number in range(12):
+        to: Format = ("torch", "safetensors", "dcp")[number % 3]
+        place = tmp_path / f"to_{to}"
+        target = target_of(to, place)
+        if not target.exists():
+            save_as(to, old, place)
+        process = subprocess.Popen([tool(), "convert", tmp_path / "source", target, "--to", to, "--overwrite"])
+        try:
+            process.wait(chance.random() * 0.06)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        found = cairn.open(target, tensors="torch")
+        assert bits(found["a"]) in (bits(old["a"]), bits(new["a"]))
+    for to in ("torch", "safetensors", "dcp"):
+        cairn.convert(tmp_path / "source", target_of(to, tmp_path / f"to_{to}"), to=to, overwrite=True)
+    assert not [path for path in tmp_path.rglob(".cairn-*") if path.is_dir()]
+
+
+def test_100000_keys(tmp_path: Path) -> None:
+    state = {f"k{i}": torch.tensor([i]) for i in range(100_000)}
+    torch.save(state, tmp_path / "a.pt")
+    cairn.convert(tmp_path / "a.pt", tmp_path / "b.safetensors", to="safetensors", durable=False)
+    cairn.convert(tmp_path / "b.safetensors", tmp_path / "c.pt", to="torch", durable=False)
+    found = torch.load(tmp_path / "c.pt", weights_only=True)
+    assert all(int(found[key]) == int(tensor) for key, tensor in state.items())
+
+
+PARTS = st.recursive(
+    st.one_of(
+        st.integers(),
+        st.text(max_size=5),
+        st.booleans(),
+        st.floats(allow_nan=False),
+        st.lists(st.integers(0, 255), max_size=9).map(lambda numbers: torch.tensor(numbers, dtype=torch.uint8)),
+    ),
+    lambda inner: st.dictionaries(st.from_regex(r"[a-z]{1,4}", fullmatch=True), inner, min_size=1, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(state=st.dictionaries(st.from_regex(r"[a-z]{1,4}", fullmatch=True), PARTS, min_size=1, max_size=4))
+def test_generated_states_survive_all_the_way_round(state: dict[str, Any], tmp_path: Path) -> None:
+    torch.save(state, tmp_path / "a.pt")
+    cairn.convert(tmp_path / "a.pt", tmp_path / "b", to="dcp", overwrite=True, durable=False)
+    cairn.convert(tmp_path / "b", tmp_path / "c.pt", to="torch", overwrite=True, durable=False)
+    assert_same(torch.load(tmp_path / "c.pt", weights_only=True), state)
+
+
+def test_the_progress_ends_at_the_total_and_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    cairn.save({"a": torch.randn(100)}, checkpoint_id=tmp_path / "a")
+    seen: list[tuple[int, int]] = []
+    cairn.convert(
+        tmp_path / "a", tmp_path / "b.pt", to="torch", progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen[-1] == (400, 400)
+    with pytest.raises(cairn.InvalidArgument):
+        cairn.convert(tmp_path / "a", tmp_path / "a", to="dcp", overwrite=True)
+    with pytest.raises(cairn.InvalidArgument):
+        cairn.convert(tmp_path / "a", tmp_path / "c", to="dcp", dtype="int8")
+    with pytest.raises(cairn.MissingKey):
+        cairn.convert(tmp_path / "a", tmp_path / "c", to="dcp", keys=["b*"])
+    assert not (tmp_path / "c").exists()
