@@ -70,10 +70,10 @@ nb::dict dict_of(const ConvertReport& report) {
   return result;
 }
 
-// `progress` is a callable of (bytes done, bytes in total), or None. An exception of the callable stops the conversion
-// and is written to sys.unraisablehook.
-nb::dict convert_checkpoint(const nb::bytes& source, const nb::bytes& target, const nb::object& progress,
-                            const nb::kwargs& keywords) {
+// The keyword `progress` is a callable of (bytes done, bytes in total), or None. An exception of the callable stops the
+// conversion and is written to sys.unraisablehook.
+nb::dict convert_checkpoint(const nb::bytes& source, const nb::bytes& target, const nb::kwargs& keywords) {
+  const nb::object progress = keywords["progress"];
   ConvertOptions options = options_of(keywords);
   const std::filesystem::path from = to_filesystem_path(source);
   const std::filesystem::path to = to_filesystem_path(target);

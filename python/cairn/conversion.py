@@ -109,7 +109,6 @@ def convert(  # noqa: PLR0913
     found = _engine.convert(
         os.fsencode(existing_directory(source)),
         os.fsencode(Path(existing_directory(target))),
-        progress,
         to=to,
         keys=list(keys),
         renames=pairs,
@@ -122,6 +121,7 @@ def convert(  # noqa: PLR0913
         follow_links=follow_links,
         thread_count=thread_count,
         direct_io=direct_io,
+        progress=progress,
     )
     names = _engine.DTYPE_NAMES
     return ConvertReport(
