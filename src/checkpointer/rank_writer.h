@@ -41,13 +41,6 @@ struct NamedImage {
   std::function<Result<void>(std::span<const data_file::PayloadPart>)> fill = {};
 };
 
-// A file of a save that is not laid out by the RankWriter. `fill` as in ImageFile.
-struct NamedImage {
-  std::string name;  // final name
-  std::unique_ptr<data_file::Image> image;
-  std::function<Result<void>(std::span<const data_file::PayloadPart>)> fill = {};
-};
-
 class RankWriter {
  public:
   // Places each source in a file. Uses no storage.
@@ -57,8 +50,6 @@ class RankWriter {
                                                         std::span<const data_file::ItemSource> sources,
                                                         std::span<const AssignedFile> files,
                                                         safetensors::FileSet::Kind kind);
-
-  static std::unique_ptr<RankWriter> of_images(const RankPart& part, std::vector<NamedImage> images);
 
   static std::unique_ptr<RankWriter> of_images(const RankPart& part, std::vector<NamedImage> images);
 
