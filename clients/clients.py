@@ -119,7 +119,8 @@ def main() -> int:
         seconds = ", ".join(f"{what} {value:.2f} s" for what, value in found["seconds"].items())
         calls, alarms = found["engine calls"], found["saves with the torn-snapshot alarm"]
         print(
-            f"{name}: ok, {date.today()}, {found['client']}, equal to stock bit by bit, engine calls {calls}, "
+            f"{name}: ok, {date.today()}, {found['client']}, "
+            f"{found.get('result', 'equal to stock bit by bit')}, engine calls {calls}, "
             f"{seconds}, no alarm in {alarms} saves that staged asynchronously",
             flush=True,
         )
