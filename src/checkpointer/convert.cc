@@ -26,7 +26,8 @@ Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, s
                     std::span<const data_file::PayloadPart> payload_parts) -> Result<void> {
       std::vector<StreamPart> parts;
       parts.reserve(payload_parts.size());
-      for (const data_file::PayloadPart& it : payload_parts) parts.push_back({&streams[it.payload], it.begin, it.out});
+      for (const data_file::PayloadPart& it : payload_parts)
+        parts.push_back({&streams[it.payload], it.begin, it.out, it.is_ahead});
       return source->read(parts);
     };
     named.push_back({std::move(image.name), std::move(image.image), std::move(fill)});

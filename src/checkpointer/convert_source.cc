@@ -116,17 +116,26 @@ std::unique_ptr<os::PageBuffer> ConvertSource::take_buffer() {
 Result<void> ConvertSource::read(std::span<const StreamPart> parts) {
   if (stop_.is_set()) return Error(ErrorCode::kCancelled, "interrupted by the caller");
   std::vector<TensorRead> reads;
+  std::vector<TensorRead> reads_ahead;
   std::uint64_t bytes = 0;
   for (const StreamPart& part : parts) {
-    bytes += part.out.size();
-    Result<void> planned = part.tensor->whole_record ? plan_record(part, reads) : plan(part, reads);
+    if (!part.is_ahead) bytes += part.out.size();
+    std::vector<TensorRead>& planned_reads = part.is_ahead ? reads_ahead : reads;
+    Result<void> planned = part.tensor->whole_record ? plan_record(part, planned_reads) : plan(part, planned_reads);
     if (!planned) return explain(std::move(planned).error().key(part.tensor->tensor->fqn));
   }
+  CAIRN_TRY(carry_out(reads, verify_ == Verify::kNone ? nullptr : &tally_));
+  if (!reads_ahead.empty()) CAIRN_TRY(carry_out(reads_ahead, nullptr));
+  bytes_done_.fetch_add(bytes, std::memory_order_relaxed);
+  return {};
+}
+
+Result<void> ConvertSource::carry_out(const std::vector<TensorRead>& reads, data_file::RecordTally* tally) {
   data_file::ReadOptions options;
   options.verify = verify_ == Verify::kNone ? Verify::kNone : Verify::kNeeded;
   options.thread_count = 1;  // the calling thread
   options.direct_io = load_options_.direct_io;
-  options.tally = verify_ == Verify::kNone ? nullptr : &tally_;
+  options.tally = tally;
   std::unique_ptr<os::PageBuffer> buffer = take_buffer();
   options.buffer = buffer.get();
   const Result<data_file::ReadCounts> counts = data_file::read_tensors(reads, options);
@@ -135,14 +144,15 @@ Result<void> ConvertSource::read(std::span<const StreamPart> parts) {
     buffers_.push_back(std::move(buffer));
   }
   if (!counts) return explain(counts.error());
-  bytes_done_.fetch_add(bytes, std::memory_order_relaxed);
   return {};
 }
 
 Result<void> ConvertSource::finish() {
-  if (verify_ != Verify::kFull) return {};
+  if (verify_ == Verify::kNone) return {};
   RecordChecks checks(stop_);
-  for (const data_file::RecordTally::Unchecked& record : tally_.unchecked()) {
+  using Which = data_file::RecordTally::Which;
+  const Which which = verify_ == Verify::kFull ? Which::kAll : Which::kOverlapping;
+  for (const data_file::RecordTally::Unchecked& record : tally_.unchecked(which)) {
     if (auto checked = checks.check(*record.file, record.stored, record.key); !checked) {
       return explain(std::move(checked).error());
     }

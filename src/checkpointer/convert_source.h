@@ -43,6 +43,7 @@ struct StreamPart {
   const StreamedTensor* tensor = nullptr;
   std::uint64_t begin = 0;
   std::span<std::byte> out;
+  bool is_ahead = false;  // a further part has the bytes, too (PayloadPart::is_ahead): no tally counts the bytes here
 };
 
 class ConvertSource {
@@ -88,6 +89,7 @@ class ConvertSource {
   std::shared_ptr<OpenTensor> open(const CatalogTensor& tensor);
   Result<void> plan(const StreamPart& part, std::vector<data_file::TensorRead>& reads);
   Result<void> plan_record(const StreamPart& part, std::vector<data_file::TensorRead>& reads);
+  Result<void> carry_out(const std::vector<data_file::TensorRead>& reads, data_file::RecordTally* tally);
   std::unique_ptr<os::PageBuffer> take_buffer();
 
   Checkpoint checkpoint_;

@@ -64,13 +64,10 @@ struct SafetensorsRecord {
   data_file::StoredTensor stored;
   std::string_view key;
 
-  std::size_t span_count() const { return stored.record_crc ? 1 : stored.block_crcs.size(); }
+  std::size_t span_count() const { return stored.block_crcs.size(); }
   Span span(std::size_t index) const {
-    if (stored.record_crc) {
-      return {file, stored.record_offset, stored.record_bytes, *stored.record_crc, false, key};
-    }
-    const std::uint64_t begin = index * kChecksumBlockBytes;
-    const std::uint64_t length = std::min(kChecksumBlockBytes, stored.record_bytes - begin);
+    const std::uint64_t begin = index * stored.block_bytes;
+    const std::uint64_t length = std::min(stored.block_bytes, stored.record_bytes - begin);
     return {file, stored.record_offset + begin, length, stored.block_crcs[index], false, key};
   }
 };
@@ -381,17 +378,32 @@ class Verifier {
     findings_.count(coverage->bytes_checked, coverage->bytes_unchecked);
   }
 
+  // The key of the item whose payload has the byte at `offset`.
+  static std::optional<std::string> key_at(const manifest::Trailer& trailer, std::uint64_t offset) {
+    std::size_t begin = 0;
+    std::size_t end = trailer.item_count();
+    while (begin != end) {
+      const std::size_t middle = begin + (end - begin) / 2;
+      const manifest::ItemRange& range = trailer.range(middle);
+      if (range.payload_offset + range.payload_length <= offset) {
+        begin = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    const bool is_inside = begin != trailer.item_count() && trailer.range(begin).payload_offset <= offset;
+    return is_inside ? std::optional(trailer.item(begin).fqn) : std::nullopt;
+  }
+
   void compare(const Span& span, std::uint32_t crc) {
     findings_.count(span.length, 0);
     if (crc == span.crc) return;
     Error problem(ErrorCode::kCorrupt, "a checksum differs");
     if (!span.key.empty()) problem = std::move(problem).key(span.key);
-    const std::optional<manifest::Trailer>& trailer = span.file->trailer();
-    for (std::size_t i = 0; trailer && i < trailer->item_count(); ++i) {
-      const manifest::ItemRange& range = trailer->range(i);
-      if (span.begin < range.payload_offset || span.begin >= range.payload_offset + range.payload_length) continue;
-      problem = std::move(problem).key(trailer->item(i).fqn);
-      break;
+    if (span.file->trailer()) {
+      if (const std::optional<std::string> key = key_at(*span.file->trailer(), span.begin)) {
+        problem = std::move(problem).key(*key);
+      }
     }
     findings_.add(std::move(problem)
                       .file(span.file->name())

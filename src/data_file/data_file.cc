@@ -86,14 +86,24 @@ void DataFile::take_checksums(safetensors::Header& header) {
   if (!header.checksums) return;
   SafetensorsChecksums& checksums = safetensors_checksums_;
   checksums.data_offset = header.data_offset;
-  checksums.by_block = safetensors::coverage_of(header.tensors).is_by_block();
+  checksums.block_bytes = safetensors::coverage_of(header.tensors).block_bytes;
   checksums.crcs = *std::exchange(header.checksums, std::nullopt);
   std::size_t next = 0;
   for (const safetensors::Tensor& tensor : header.tensors) {
     const std::uint64_t bytes = tensor.end - tensor.begin;
     if (bytes != 0) checksums.places.push_back({header.data_offset + tensor.begin, next});
-    next += checksums.by_block ? checksum_block_count(bytes) : 1;
+    next += (bytes + checksums.block_bytes - 1) / checksums.block_bytes;
   }
+}
+
+std::span<const std::uint32_t> DataFile::safetensors_crcs(const ItemLocation& location) const {
+  const SafetensorsChecksums& checksums = safetensors_checksums_;
+  if (location.length == 0 || checksums.places.empty()) return {};
+  const auto place = std::partition_point(checksums.places.begin(), checksums.places.end(),
+                                          [&](const auto& it) { return it.offset < location.offset; });
+  assert(place != checksums.places.end() && place->offset == location.offset);
+  const std::uint64_t count = (location.length + checksums.block_bytes - 1) / checksums.block_bytes;
+  return std::span(checksums.crcs).subspan(place->first, count);
 }
 
 Result<std::unique_ptr<DataFile>> DataFile::open_torch_save(const storage::Storage& storage, const std::string& name) {
@@ -168,16 +178,8 @@ Result<StoredTensor> DataFile::tensor_of_safetensors(const CatalogTensor& tensor
   stored.strides = row_major_strides(stored.sizes);
   stored.record_offset = location.offset;
   stored.record_bytes = location.length;
-  const SafetensorsChecksums& checksums = safetensors_checksums_;
-  if (location.length == 0 || checksums.places.empty()) return stored;
-  const auto place = std::partition_point(checksums.places.begin(), checksums.places.end(),
-                                          [&](const auto& it) { return it.offset < location.offset; });
-  assert(place != checksums.places.end() && place->offset == location.offset);
-  if (checksums.by_block) {
-    stored.block_crcs = std::span(checksums.crcs).subspan(place->first, checksum_block_count(location.length));
-  } else {
-    stored.record_crc = checksums.crcs[place->first];
-  }
+  stored.block_crcs = safetensors_crcs(location);
+  stored.block_bytes = safetensors_checksums_.block_bytes;
   return stored;
 }
 
@@ -214,6 +216,24 @@ Result<void> DataFile::check_value(const CatalogValue& value) const {
   return {};
 }
 
+Result<void> DataFile::check_blocks(const ItemLocation& location, std::string_view bytes,
+                                    std::span<const std::uint32_t> crcs, std::uint64_t block_bytes) const {
+  std::uint64_t begin = 0;
+  for (const std::uint32_t expected : crcs) {
+    const std::uint64_t length = std::min(block_bytes, bytes.size() - begin);
+    const std::uint32_t actual = crc32(std::as_bytes(std::span(bytes)).subspan(begin, length));
+    if (actual != expected) {
+      return Error(ErrorCode::kCorrupt, "a checksum differs")
+          .file(name_)
+          .offset(location.offset + begin)
+          .expected(crc_text(expected))
+          .actual(crc_text(actual));
+    }
+    begin += length;
+  }
+  return {};
+}
+
 Result<DataFile::Item> DataFile::read_item(const ItemLocation& location, bool verify) const {
   // Checked before the allocation: the metadata may claim any length.
   if (!range_within(location.offset, location.length, bytes_->size())) {
@@ -225,6 +245,12 @@ Result<DataFile::Item> DataFile::read_item(const ItemLocation& location, bool ve
   }
   Item item{std::string(location.length, '\0'), false};
   CAIRN_TRY(bytes_->read_at(location.offset, std::as_writable_bytes(std::span(item.bytes))));
+  if (verify && is_safetensors_) {
+    const std::span<const std::uint32_t> crcs = safetensors_crcs(location);
+    CAIRN_TRY(check_blocks(location, item.bytes, crcs, safetensors_checksums_.block_bytes));
+    item.checked = !crcs.empty();
+    return item;
+  }
   if (!verify || !trailer_) return item;
   const std::optional<std::size_t> found = trailer_->item_at(location.offset);
   if (!found || trailer_->range(*found).item_length != location.length) {
@@ -235,19 +261,7 @@ Result<DataFile::Item> DataFile::read_item(const ItemLocation& location, bool ve
   const manifest::ItemRange& range = trailer_->range(*found);
   // A tensor's archive: the caller checks the archive's own CRCs.
   if (range.payload_length != range.item_length) return item;
-  std::uint64_t begin = 0;
-  for (const std::uint32_t expected : trailer_->block_checksums(*found)) {
-    const std::uint64_t length = std::min(kChecksumBlockBytes, location.length - begin);
-    const std::uint32_t actual = crc32(std::as_bytes(std::span(item.bytes)).subspan(begin, length));
-    if (actual != expected) {
-      return Error(ErrorCode::kCorrupt, "a checksum differs")
-          .file(name_)
-          .offset(location.offset + begin)
-          .expected(crc_text(expected))
-          .actual(crc_text(actual));
-    }
-    begin += length;
-  }
+  CAIRN_TRY(check_blocks(location, item.bytes, trailer_->block_checksums(*found), kChecksumBlockBytes));
   item.checked = true;
   return item;
 }

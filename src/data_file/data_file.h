@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "core/checksum.h"
 #include "format/manifest/commit_record.h"
 #include "format/manifest/trailer.h"
 #include "format/safetensors/header.h"
@@ -28,8 +29,9 @@ struct StoredTensor {
   std::uint64_t record_offset = 0;  // in bytes from the start of the file; checksums count from here
   std::uint64_t record_bytes = 0;
   std::uint64_t first_element = 0;            // in elements, from record_offset
-  std::span<const std::uint32_t> block_crcs;  // for each 64 KiB of the record, if Cairn wrote the file
-  std::optional<std::uint32_t> record_crc;    // of the whole record, if the file has no CRC per block
+  std::span<const std::uint32_t> block_crcs;  // for each block of the record, if Cairn wrote the file
+  std::uint64_t block_bytes = kChecksumBlockBytes;
+  std::optional<std::uint32_t> record_crc;  // of the whole record, if the file has no CRC per block
   // Conversions that the stored elements need. Only files of stock torch need any.
   bool big_endian = false;
   bool conjugate = false;
@@ -84,6 +86,11 @@ class DataFile {
   Result<StoredTensor> tensor_of_stock(const CatalogTensor& tensor, std::size_t chunk) const;
   Result<StoredTensor> tensor_of_safetensors(const CatalogTensor& tensor, std::size_t chunk) const;
   void take_checksums(safetensors::Header& header);
+  // The checksums of the tensor at `location` of a safetensors file; empty if the file has none.
+  std::span<const std::uint32_t> safetensors_crcs(const ItemLocation& location) const;
+  // Compares the bytes of an item with the checksums of its blocks.
+  Result<void> check_blocks(const ItemLocation& location, std::string_view bytes, std::span<const std::uint32_t> crcs,
+                            std::uint64_t block_bytes) const;
   Result<StoredTensor> tensor_of_torch_save(const CatalogTensor& tensor) const;
 
   std::string name_;
@@ -99,7 +106,7 @@ class DataFile {
       std::size_t first;
     };
     std::uint64_t data_offset = 0;
-    bool by_block = true;  // false: one checksum per tensor
+    std::uint64_t block_bytes = kChecksumBlockBytes;
     std::vector<std::uint32_t> crcs;
     std::vector<Place> places;  // ascending
   };

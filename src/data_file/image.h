@@ -62,6 +62,9 @@ class Image {
   std::optional<std::span<const std::byte>> view_payload(std::size_t payload, std::uint64_t begin,
                                                          std::uint64_t length) const;
 
+  // The bytes of a frame that depend on no checksum; nullopt for a frame to be rendered. A frame with many bytes must
+  // be ready: every segment with a part of a rendered frame renders the whole frame into a buffer.
+  virtual std::optional<std::string_view> ready_frame(std::size_t /*frame*/) const { return std::nullopt; }
   // Renders the whole frame. `previous_payload_crc` is the CRC of the payload before the frame (0 for the first frame).
   virtual void render_frame(std::size_t frame, std::uint32_t previous_payload_crc, std::span<std::byte> out) const = 0;
   // Renders the whole trailer from the checksums of slots(). Returns a checksum of the trailer, or 0.

@@ -122,6 +122,21 @@ std::uint32_t ImageComposer::payload_crc(std::size_t payload) const {
   return combine_blocks(blocks, image_.payload_length(payload));
 }
 
+std::span<const std::byte> ImageComposer::whole_frame(std::size_t frame, std::span<std::byte> out,
+                                                      std::vector<std::byte>& buffer) const {
+  const std::uint64_t length = image_.frame_end(frame) - image_.frame_begin(frame);
+  if (const std::optional<std::string_view> ready = image_.ready_frame(frame)) {
+    assert(ready->size() == length);
+    return std::as_bytes(std::span(*ready));
+  }
+  if (out.size() != length) {
+    buffer.resize(length);
+    out = buffer;
+  }
+  image_.render_frame(frame, frame == 0 ? 0 : payload_crc(frame - 1), out);
+  return out;
+}
+
 void ImageComposer::render_frames(const Window& window) {
   std::vector<std::byte> frame_bytes;
   for (std::size_t frame = image_.first_payload_beyond(window.begin); frame <= image_.payload_count(); ++frame) {
@@ -129,21 +144,12 @@ void ImageComposer::render_frames(const Window& window) {
     const std::uint64_t end = image_.frame_end(frame);
     if (begin >= window.end()) return;
     if (begin == end || end <= window.begin) continue;
-    const std::uint32_t previous = frame == 0 ? 0 : payload_crc(frame - 1);
-    const bool inside = begin >= window.begin && end <= window.end();
-    std::span<std::byte> bytes;
-    if (inside) {
-      bytes = window.out.subspan(begin - window.begin, end - begin);
-    } else {
-      frame_bytes.resize(end - begin);
-      bytes = frame_bytes;
-    }
-    image_.render_frame(frame, previous, bytes);
-    if (window.holds(begin)) checksums_[image_.slots().frame(frame)] = crc32(bytes);
-    if (inside) continue;
     const std::uint64_t from = std::max(begin, window.begin);
     const std::uint64_t to = std::min(end, window.end());
-    std::memcpy(window.out.data() + (from - window.begin), bytes.data() + (from - begin), to - from);
+    std::byte* const out = window.out.data() + (from - window.begin);
+    const std::span<const std::byte> bytes = whole_frame(frame, {out, to - from}, frame_bytes);
+    if (window.holds(begin)) checksums_[image_.slots().frame(frame)] = crc32(bytes);
+    if (bytes.data() != out) std::memcpy(out, bytes.data() + (from - begin), to - from);
   }
 }
 

@@ -58,6 +58,9 @@ class ImageComposer {
   void copy_payloads(const Window& window);
   void copy_payload(const Window& window, std::size_t payload);
   void render_frames(const Window& window);
+  // The whole frame: ready, or rendered into `out` if `out` has the frame's length, or into `buffer`.
+  std::span<const std::byte> whole_frame(std::size_t frame, std::span<std::byte> out,
+                                         std::vector<std::byte>& buffer) const;
   void render_trailer(const Window& window, std::uint64_t segment);
 
   const Image& image_;

@@ -42,7 +42,7 @@ class FileJob {
     const std::span<std::byte> bytes =
         file_.staged.empty() ? buffer.span().first(padded) : file_.staged.subspan(begin, padded);
     if (file_.await_staged) {
-      if (Result<void> there = file_.await_staged(begin + length); !there) {
+      if (Result<void> there = attempt([&] { return file_.await_staged(begin + length); }); !there) {
         composer_->abandon();  // other threads may be inside compose() and wait for this segment
         return there;
       }
@@ -97,6 +97,7 @@ class FileJob {
   Result<void> fill(std::uint64_t segment, std::span<std::byte> buffer) {
     const Image& image = *file_.image;
     const std::uint64_t begin = composer_->segment_begin(segment);
+    const std::uint64_t segment_end = begin + composer_->segment_length(segment);
     const std::uint64_t end = begin + composer_->filled_length(segment);
     std::vector<PayloadPart> parts;
     for (std::size_t payload = image.first_payload_beyond(begin); payload < image.payload_count(); ++payload) {
@@ -104,7 +105,14 @@ class FileJob {
       if (from >= end) break;
       if (!image.is_absent(payload)) continue;
       const std::uint64_t to = std::min(end, image.payload_end(payload));
-      parts.push_back({payload, from - image.payload_begin(payload), buffer.subspan(from - begin, to - from)});
+      const std::uint64_t cut = std::clamp(segment_end, from, to);
+      const auto add = [&](std::uint64_t part_begin, std::uint64_t part_end, bool is_ahead) {
+        if (part_begin == part_end) return;
+        const std::span<std::byte> out = buffer.subspan(part_begin - begin, part_end - part_begin);
+        parts.push_back({payload, part_begin - image.payload_begin(payload), out, is_ahead});
+      };
+      add(from, cut, false);
+      add(cut, to, true);
     }
     if (parts.empty()) return {};
     return file_.fill(parts);

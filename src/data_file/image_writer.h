@@ -22,8 +22,11 @@ namespace cairn::data_file {
 // The bytes [begin, begin + out.size()) of an absent payload, to be filled in.
 struct PayloadPart {
   std::size_t payload;
-  std::uint64_t begin;  // a multiple of 64 KiB, of the size of an element, or the place of a segment's begin
+  std::uint64_t begin;  // a multiple of the size of an element
   std::span<std::byte> out;
+  // The bytes lie behind the segment, and are needed only for a checksum: the call for the next segment asks for them
+  // again. The remaining parts of all calls have each byte once.
+  bool is_ahead = false;
 };
 
 struct ImageFile {

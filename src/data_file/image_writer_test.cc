@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <mutex>
+#include <new>
 #include <random>
 
 #include "core/checksum.h"
@@ -99,7 +101,8 @@ struct Case {
 template <typename Kind>
 Case case_of(Kind image, const std::function<std::size_t(const Kind&, std::size_t)>& tensor_of) {
   Case made;
-  for (std::size_t i = 0; i < image.payload_count(); ++i) made.tensors.push_back(tensor_of(image, i));
+  // The last payload of a torch.save file is the pickle.
+  for (std::size_t i = 0; i < sample().views(false).size(); ++i) made.tensors.push_back(tensor_of(image, i));
   made.image = std::make_unique<Kind>(std::move(image));
   return made;
 }
@@ -152,13 +155,42 @@ TEST_P(ImageWriter, FilledPayloadsMakeTheFileOfPayloadsInMemory) {
   const std::vector<std::byte> file = read_all(*storage_, "memory");
   EXPECT_TRUE(file == read_all(*storage_, "filled"));
   ASSERT_EQ(file.size(), absent.image->file_bytes());
-  ASSERT_EQ(crcs.size(), absent.tensors.size());
-  for (std::size_t i = 0; i < crcs.size(); ++i) {
+  ASSERT_EQ(crcs.size(), absent.image->payload_count());
+  for (std::size_t i = 0; i < absent.tensors.size(); ++i) {
     const std::vector<std::byte> expected = sample().bytes(absent.tensors[i]);
     EXPECT_EQ(crcs[i], crc32(expected));
     const auto payload = std::span(file).subspan(absent.image->payload_begin(i), absent.image->payload_length(i));
     EXPECT_TRUE(std::ranges::equal(payload, expected)) << i;
   }
+}
+
+TEST_P(ImageWriter, EachByteIsFilledOnceBesidesTheBytesAhead) {
+  const Case absent = make_case(GetParam(), true);
+  std::mutex mutex;
+  std::vector<std::vector<int>> times(absent.tensors.size());
+  for (std::size_t i = 0; i < times.size(); ++i) times[i].resize(absent.image->payload_length(i));
+  std::uint64_t ahead = 0;
+  ImageFile file{"file", absent.image.get()};
+  file.fill = [&](std::span<const PayloadPart> parts) -> Result<void> {
+    const std::lock_guard lock(mutex);
+    for (const PayloadPart& part : parts) {
+      if (part.is_ahead) ahead += part.out.size();
+      for (std::uint64_t i = 0; !part.is_ahead && i < part.out.size(); ++i) ++times[part.payload][part.begin + i];
+    }
+    return filler(absent)(parts);
+  };
+  ASSERT_TRUE(write_images(*storage_, {file}, {}));
+  EXPECT_GT(ahead, 0u);
+  for (const std::vector<int>& payload : times) {
+    EXPECT_TRUE(std::ranges::all_of(payload, [](int count) { return count == 1; }));
+  }
+}
+
+TEST_P(ImageWriter, AnExceptionOfAwaitStagedEndsTheWrite) {
+  const Case in_memory = make_case(GetParam(), false);
+  ImageFile file{"file", in_memory.image.get()};
+  file.await_staged = [](std::uint64_t) -> Result<void> { throw std::bad_alloc(); };
+  EXPECT_FALSE(write_images(*storage_, {file}, {}));
 }
 
 TEST_P(ImageWriter, AnErrorOfFillEndsTheWrite) {
@@ -210,7 +242,7 @@ TEST(SafetensorsImage, ADamagedHeaderIsRefused) {
   ASSERT_TRUE(write_images(*storage, {{"file", in_memory.image.get()}}, {}));
   std::vector<std::byte> file = read_all(*storage, "file");
   const std::string_view text(reinterpret_cast<const char*>(file.data()), 64 * 1024);
-  for (const std::string_view place : {"\"key.5\"", "[9,77777]", "a test"}) {
+  for (const std::string_view place : {"\"key.5\"", "[9,77777]", "a test", "cairn_checksums", "__metadata__"}) {
     const std::size_t at = text.find(place) + place.size() - 2;
     ASSERT_LT(at, text.size());
     const std::byte before = std::exchange(file[at], static_cast<std::byte>('6'));
@@ -229,7 +261,8 @@ TEST(TorchSaveImage, IsAZipArchiveWithTheChecksumOfEachRecord) {
   const MemorySource source(file);
   const zip::Directory directory = zip::read_directory(source).value();
   ASSERT_EQ(directory.entries.size(), in_memory.tensors.size() + 3);
-  EXPECT_EQ(directory.entries[0].name, "data.pkl");
+  ASSERT_NE(directory.find("data.pkl"), nullptr);
+  EXPECT_EQ(directory.find("data.pkl")->size, 5000u);
   for (const zip::DirectoryEntry& entry : directory.entries) {
     const std::uint64_t offset = zip::payload_offset(source, entry).value();
     EXPECT_EQ(entry.crc, crc32(std::span(file).subspan(offset, entry.size))) << entry.name;
@@ -238,6 +271,16 @@ TEST(TorchSaveImage, IsAZipArchiveWithTheChecksumOfEachRecord) {
     EXPECT_EQ(offset, in_memory.image->payload_begin(storage_number));
     EXPECT_EQ(offset % (entry.size >= 256 * 1024 ? 4096 : 64), 0u);
   }
+}
+
+TEST(SafetensorsImage, ABlockGrowsWithTheFile) {
+  constexpr std::uint64_t kTiB = std::uint64_t{1} << 40;
+  const auto coverage = [](std::vector<std::uint64_t> lengths) { return safetensors::coverage_of(lengths); };
+  EXPECT_EQ(coverage({1, 65'536, 65'537}).blocks, 4u);
+  EXPECT_EQ(coverage({kTiB / 8}).block_bytes, 65'536u);
+  EXPECT_EQ(coverage({kTiB / 8 + 1}).block_bytes, 131'072u);
+  EXPECT_EQ(coverage({kTiB}).blocks, kTiB / (512 * 1024));
+  EXPECT_GT(coverage({16 * kTiB}).blocks, safetensors::ChecksumCoverage::kBlocksMax);
 }
 
 TEST(TorchSaveImage, OfNoStorageIsAnArchive) {

@@ -23,12 +23,15 @@ std::int64_t first_element_of(const StoredTensor& stored, const Extents& offsets
 class PieceCutter {
  public:
   PieceCutter(std::vector<ReadPiece>& pieces, std::uint32_t read, const StoredTensor& stored)
-      : pieces_(pieces), read_(read), record_bytes_(stored.record_bytes), checked_(!stored.block_crcs.empty()) {}
+      : pieces_(pieces),
+        read_(read),
+        record_bytes_(stored.record_bytes),
+        block_bytes_(stored.block_crcs.empty() ? 0 : stored.block_bytes) {}
 
   void add(std::uint64_t begin, std::uint64_t end) {
-    if (checked_) {
-      begin = align_down(begin, kChecksumBlockBytes);
-      end = std::min(align_up(end, kChecksumBlockBytes), record_bytes_);
+    if (block_bytes_ != 0) {
+      begin = align_down(begin, block_bytes_);
+      end = std::min(align_up(end, block_bytes_), record_bytes_);
     }
     if (begin <= end_ + kGapBytesMax && end_ > begin_) {
       end_ = std::max(end_, end);
@@ -42,7 +45,8 @@ class PieceCutter {
   void flush() {
     for (std::uint64_t begin = begin_; begin < end_;) {
       // Cuts at multiples of the checksum block's size: every block lies in exactly one piece.
-      const std::uint64_t cut = std::min(align_down(begin, kChecksumBlockBytes) + kBatchBytesMax, end_);
+      const std::uint64_t block = block_bytes_ == 0 ? kChecksumBlockBytes : block_bytes_;
+      const std::uint64_t cut = std::min(align_down(begin, block) + kBatchBytesMax, end_);
       pieces_.push_back({read_, begin, cut});
       begin = cut;
     }
@@ -53,7 +57,7 @@ class PieceCutter {
   std::vector<ReadPiece>& pieces_;
   std::uint32_t read_;
   std::uint64_t record_bytes_;
-  bool checked_;
+  std::uint64_t block_bytes_;  // divides kBatchBytesMax; 0: no checksums per block
   std::uint64_t begin_ = 0;
   std::uint64_t end_ = 0;
 };

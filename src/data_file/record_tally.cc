@@ -29,7 +29,8 @@ Result<void> RecordTally::add(const DataFile& file, std::string_view key, const 
     record.bytes = stored.record_bytes;
     record.crc = *stored.record_crc;
   }
-  if (record.is_checked || record.overlaps) return {};
+  if (record.overlaps) return {};
+  record.is_checked = false;  // the bytes of a further pass are checked, too
   std::uint64_t begin = piece.begin;
   std::uint64_t end = piece.begin + piece.length;
   std::uint32_t crc = piece.crc;
@@ -57,11 +58,11 @@ Result<void> RecordTally::add(const DataFile& file, std::string_view key, const 
   return {};
 }
 
-std::vector<RecordTally::Unchecked> RecordTally::unchecked() const {
+std::vector<RecordTally::Unchecked> RecordTally::unchecked(Which which) const {
   const std::lock_guard lock(mutex_);
   std::vector<Unchecked> records;
   for (const auto& [place, record] : records_) {
-    if (record.is_checked) continue;
+    if (record.is_checked || (which == Which::kOverlapping && !record.overlaps)) continue;
     StoredTensor stored;
     stored.record_offset = place.second;
     stored.record_bytes = record.bytes;

@@ -29,13 +29,15 @@ class RecordTally {
   };
   Result<void> add(const DataFile& file, std::string_view key, const StoredTensor& stored, const Piece& piece);
 
-  // The records that the pieces do not cover exactly once: nothing is known of them.
+  // The records that the pieces do not cover exactly once, or not exactly a number of times: their bytes are unchecked.
+  // kOverlapping: only the records of which two pieces overlapped. The remaining records were read in part.
+  enum class Which : std::uint8_t { kAll, kOverlapping };
   struct Unchecked {
     const DataFile* file;
     StoredTensor stored;  // only the fields of the record
     std::string key;      // of the first piece
   };
-  std::vector<Unchecked> unchecked() const;
+  std::vector<Unchecked> unchecked(Which which) const;
 
  private:
   // Memory: one node for each record that was read, and for each gap between its pieces.

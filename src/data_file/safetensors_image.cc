@@ -42,12 +42,17 @@ Result<SafetensorsImage> SafetensorsImage::make(const SaveId& save_id, std::span
     header.tensors.push_back({std::string(item.name), item.tensor->dtype, item.tensor->sizes, end, *next});
     end = *next;
   }
-  header.metadata.emplace_back(safetensors::kChecksumsName,
-                               safetensors::blank_checksums(safetensors::coverage_of(header.tensors)));
+  image.coverage_ = safetensors::coverage_of(header.tensors);
+  if (image.coverage_.blocks > safetensors::ChecksumCoverage::kBlocksMax) {
+    return Error(ErrorCode::kUnsupported, "too many bytes for the checksums of a safetensors file: save several files")
+        .actual(std::to_string(end) + " bytes of tensors");
+  }
+  header.metadata.emplace_back(safetensors::kChecksumsName, safetensors::blank_checksums(image.coverage_));
   header.metadata.emplace_back("format", "pt");
   header.metadata.emplace_back(safetensors::kSaveIdName, to_hex(save_id));
   for (auto& entry : metadata) header.metadata.push_back(std::move(entry));
-  CAIRN_TRY_ASSIGN(image.header_, safetensors::render_header(header, safetensors::kChecksummedDataAlignment));
+  CAIRN_TRY_ASSIGN(image.header_, safetensors::render_header(header, {safetensors::kChecksummedDataAlignment,
+                                                                      safetensors::kChecksummedSpacesMin}));
   image.reserve(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     const safetensors::Tensor& tensor = header.tensors[i];
@@ -57,10 +62,11 @@ Result<SafetensorsImage> SafetensorsImage::make(const SaveId& save_id, std::span
   return image;
 }
 
-void SafetensorsImage::render_frame(std::size_t frame, std::uint32_t /*previous_payload_crc*/,
+// ready_frame() has all bytes of the frames.
+void SafetensorsImage::render_frame(std::size_t /*frame*/, std::uint32_t /*previous_payload_crc*/,
                                     std::span<std::byte> out) const {
-  assert(out.size() == (frame == 0 ? header_.size() : 0));
-  if (frame == 0) std::memcpy(out.data(), header_.data(), out.size());
+  assert(out.empty());
+  (void)out;
 }
 
 std::uint32_t SafetensorsImage::render_trailer(std::span<const std::uint32_t> /*checksums*/,
@@ -71,17 +77,18 @@ std::uint32_t SafetensorsImage::render_trailer(std::span<const std::uint32_t> /*
 void SafetensorsImage::revise(std::span<const std::uint32_t> checksums, std::span<std::byte> out) const {
   assert(out.size() == header_.size());
   std::memcpy(out.data(), header_.data(), out.size());
-  const std::uint64_t block_count = payload_count() == 0 ? 0 : slots().first_block(payload_count());
-  if (safetensors::ChecksumCoverage{block_count, payload_count()}.is_by_block()) {
-    return safetensors::write_checksums(out, checksums.first(block_count));
-  }
-  std::vector<std::uint32_t> by_tensor;
-  by_tensor.reserve(payload_count());
+  const std::uint64_t blocks_each = coverage_.block_bytes / kChecksumBlockBytes;
+  std::vector<std::uint32_t> combined;
+  combined.reserve(coverage_.blocks);
   for (std::size_t i = 0; i < payload_count(); ++i) {
-    by_tensor.push_back(
-        combine_blocks(checksums.subspan(slots().first_block(i), slots().block_count(i)), payload_length(i)));
+    const auto blocks = checksums.subspan(slots().first_block(i), slots().block_count(i));
+    for (std::uint64_t first = 0; first < blocks.size(); first += blocks_each) {
+      const std::uint64_t bytes = std::min(coverage_.block_bytes, payload_length(i) - first * kChecksumBlockBytes);
+      const std::uint64_t count = std::min<std::uint64_t>(blocks_each, blocks.size() - first);
+      combined.push_back(combine_blocks(blocks.subspan(first, count), bytes));
+    }
   }
-  safetensors::write_checksums(out, by_tensor);
+  safetensors::write_checksums(out, combined);
 }
 
 }  // namespace cairn::data_file

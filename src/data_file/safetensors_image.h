@@ -9,6 +9,7 @@
 #include <cairn/result.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "data_file/image.h"
+#include "format/safetensors/checksums.h"
 
 namespace cairn::data_file {
 
@@ -39,6 +41,9 @@ class SafetensorsImage final : public Image {
   std::uint64_t trailer_offset() const override { return file_bytes_; }
   std::uint64_t trailer_bytes() const override { return 0; }
   void render_frame(std::size_t frame, std::uint32_t previous_payload_crc, std::span<std::byte> out) const override;
+  std::optional<std::string_view> ready_frame(std::size_t frame) const override {
+    return frame == 0 ? std::optional<std::string_view>(header_) : std::nullopt;
+  }
   std::uint32_t render_trailer(std::span<const std::uint32_t> checksums, std::span<std::byte> out) const override;
   std::uint64_t revised_bytes() const override { return header_.size(); }
   void revise(std::span<const std::uint32_t> checksums, std::span<std::byte> out) const override;
@@ -46,7 +51,8 @@ class SafetensorsImage final : public Image {
  private:
   SafetensorsImage() = default;
 
-  std::string header_;              // without checksums
+  std::string header_;  // without checksums
+  safetensors::ChecksumCoverage coverage_;
   std::vector<std::size_t> order_;  // of the items in the file
   std::uint64_t file_bytes_ = 0;
 };

@@ -43,12 +43,14 @@ class RecordCheck {
   }
 
   bool wanted() const { return by_block_ || whole_ || tally_ != nullptr; }
+  // The bytes whose CRC report() expects; the last bytes of the record may be fewer.
+  std::uint64_t step() const { return by_block_ ? read_->stored().block_bytes : kChecksumBlockBytes; }
 
   // Reports the CRC of `length` bytes at offset `begin` of the record: a block, unless the tally checks the record.
   // Each byte is reported once, by one thread.
   Result<void> report(std::uint64_t begin, std::uint64_t length, std::uint32_t crc) {
     if (tally_ != nullptr) return tally_->add(read_->file(), read_->key(), read_->stored(), {begin, length, crc});
-    const std::uint64_t block = begin / kChecksumBlockBytes;
+    const std::uint64_t block = begin / step();
     if (whole_) seen_[block] = crc;
     if (!by_block_) return {};
     const std::uint32_t expected = read_->stored().block_crcs[block];
@@ -157,8 +159,8 @@ class BatchReader {
   Result<void> check(const ReadPiece& piece, std::span<const std::byte> bytes) {
     RecordCheck& record = checks_[piece.read];
     if (!record.wanted()) return {};
-    for (std::uint64_t done = 0; done < bytes.size(); done += kChecksumBlockBytes) {
-      const auto block = bytes.subspan(done, std::min<std::uint64_t>(kChecksumBlockBytes, bytes.size() - done));
+    for (std::uint64_t done = 0; done < bytes.size(); done += record.step()) {
+      const auto block = bytes.subspan(done, std::min<std::uint64_t>(record.step(), bytes.size() - done));
       CAIRN_TRY(record.report(piece.begin + done, block.size(), crc32(block)));
     }
     return {};
@@ -180,8 +182,8 @@ class BatchReader {
     std::span<std::byte> bytes;
     CAIRN_TRY_ASSIGN(bytes, fetch_range(file, batch.begin, target.size(), false, buffer));
     RecordCheck& record = checks_[piece.read];
-    for (std::uint64_t done = 0; done < bytes.size(); done += kChecksumBlockBytes) {
-      const std::uint64_t length = std::min<std::uint64_t>(kChecksumBlockBytes, bytes.size() - done);
+    for (std::uint64_t done = 0; done < bytes.size(); done += record.step()) {
+      const std::uint64_t length = std::min<std::uint64_t>(record.step(), bytes.size() - done);
       if (!record.wanted()) {
         std::memcpy(target.data() + done, bytes.data() + done, length);
         continue;
@@ -194,8 +196,9 @@ class BatchReader {
 
   Result<void> read_through_cache(const storage::ReadableFile& file, std::uint64_t offset, const ReadPiece& piece,
                                   std::span<std::byte> target) {
-    for (std::uint64_t done = 0; done < target.size(); done += kCachedStepBytes) {
-      const auto step = target.subspan(done, std::min<std::uint64_t>(kCachedStepBytes, target.size() - done));
+    const std::uint64_t step_bytes = std::max(kCachedStepBytes, checks_[piece.read].step());
+    for (std::uint64_t done = 0; done < target.size(); done += step_bytes) {
+      const auto step = target.subspan(done, std::min<std::uint64_t>(step_bytes, target.size() - done));
       CAIRN_TRY(file.read_at(offset + done, step));
       CAIRN_TRY(check({piece.read, piece.begin + done, piece.begin + done + step.size()}, step));
     }

@@ -1,7 +1,7 @@
 #include "data_file/torch_save_image.h"
 
+#include <algorithm>
 #include <cassert>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::uint64_t kFileBytesMax = std::uint64_t{1} << 62;
 
-std::string name_of_storage(std::size_t index) { return "archive/data/" + std::to_string(index); }
-
-std::byte* render_bytes(const std::string& bytes, std::byte* out) {
-  std::memcpy(out, bytes.data(), bytes.size());
-  return out + bytes.size();
+Result<std::uint64_t> bytes_of(const TensorView& storage) {
+  CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(storage.sizes));
+  const auto bytes = checked_multiply(static_cast<std::uint64_t>(count), std::uint64_t{item_bytes(storage.dtype)});
+  if (!bytes) return Error(ErrorCode::kInvalidArgument, "a file of more than 2^62 bytes");
+  return *bytes;
 }
 
 // The padding that makes `offset`, the end of a local header without padding, a multiple of `alignment`. A padding
@@ -30,8 +30,12 @@ zip::PaddingBytes padding_to(std::uint64_t offset, std::uint64_t alignment) {
 
 }  // namespace
 
-zip::Record TorchSaveImage::storage_record(std::size_t index, std::string_view name, std::uint32_t crc) const {
-  return {name, payload_length(index), storages_[index].header_offset, crc, true};
+std::string TorchSaveImage::name_of(std::size_t payload) const {
+  return payload == storage_count_ ? "archive/data.pkl" : "archive/data/" + std::to_string(payload);
+}
+
+zip::Record TorchSaveImage::record_of(std::size_t payload, std::string_view name, std::uint32_t crc) const {
+  return {name, payload_length(payload), payloads_[payload].header_offset, crc, true};
 }
 
 std::uint64_t TorchSaveImage::place(ReadyRecord& record, std::uint64_t offset) {
@@ -40,83 +44,79 @@ std::uint64_t TorchSaveImage::place(ReadyRecord& record, std::uint64_t offset) {
   return offset + zip::local_header_bytes(record.record()) + record.bytes.size();
 }
 
-// Returns the end of the record.
-Result<std::uint64_t> TorchSaveImage::place_storage(const TensorView& storage, std::uint64_t offset) {
-  CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(storage.sizes));
-  const auto bytes = checked_multiply(static_cast<std::uint64_t>(count), std::uint64_t{item_bytes(storage.dtype)});
-  if (!bytes || *bytes > kFileBytesMax || offset > kFileBytesMax - *bytes) {
+Result<std::uint64_t> TorchSaveImage::place_payload(std::string_view name, std::uint64_t bytes, std::uint64_t offset) {
+  if (bytes > kFileBytesMax || offset > kFileBytesMax - bytes) {
     return Error(ErrorCode::kInvalidArgument, "a file of more than 2^62 bytes");
   }
-  const std::string name = name_of_storage(storages_.size());
-  zip::Record record{name, *bytes, offset, 0, true};
-  const std::uint64_t alignment = *bytes >= kPageAlignedPayloadBytes ? kPayloadPageBytes : kPayloadAlignment;
+  const zip::Record record{name, bytes, offset, 0, true};
+  const std::uint64_t alignment = bytes >= kPageAlignedPayloadBytes ? kPayloadPageBytes : kPayloadAlignment;
   const zip::PaddingBytes padding = padding_to(offset + zip::local_header_bytes(record), alignment);
-  storages_.push_back({offset, padding});
-  const std::uint64_t payload = offset + zip::local_header_bytes(record, padding);
-  add_tensor(payload, *bytes, storage);
-  return payload + *bytes + zip::descriptor_bytes(record);
+  payloads_.push_back({offset, padding});
+  return offset + zip::local_header_bytes(record, padding);
 }
 
 Result<TorchSaveImage> TorchSaveImage::make(std::string pickle, std::span<const TensorView> storages) {
   TorchSaveImage image;
-  image.first_.push_back({"archive/data.pkl", std::move(pickle)});
-  image.first_.push_back({"archive/byteorder", "little"});
-  image.last_.push_back({"archive/version", "3\n"});
-  std::uint64_t offset = 0;
-  for (ReadyRecord& record : image.first_) offset = image.place(record, offset);
-  image.reserve(storages.size());
-  image.storages_.reserve(storages.size());
-  for (const TensorView& storage : storages) {
-    CAIRN_TRY_ASSIGN(offset, image.place_storage(storage, offset));
-  }
-  for (ReadyRecord& record : image.last_) offset = image.place(record, offset);
-  image.directory_.count = image.first_.size() + storages.size() + image.last_.size();
-  image.directory_.directory_offset = offset;
-  for (const auto* records : {&image.first_, &image.last_}) {
-    for (const ReadyRecord& record : *records) {
-      image.directory_.directory_bytes += zip::directory_entry_bytes(record.record());
+  image.pickle_ = std::make_unique<const std::string>(std::move(pickle));
+  image.storage_count_ = storages.size();
+  image.first_ = {"archive/byteorder", "little"};
+  image.last_ = {"archive/version", "3\n"};
+  image.reserve(storages.size() + 1);
+  image.payloads_.reserve(storages.size() + 1);
+  std::uint64_t end = place(image.first_, 0);
+  for (std::size_t i = 0; i <= storages.size(); ++i) {
+    const bool is_storage = i < storages.size();
+    CAIRN_TRY_ASSIGN(const std::uint64_t bytes,
+                     is_storage ? bytes_of(storages[i]) : Result<std::uint64_t>(image.pickle_->size()));
+    const std::string name = image.name_of(i);
+    CAIRN_TRY_ASSIGN(const std::uint64_t offset, image.place_payload(name, bytes, end));
+    if (is_storage) {
+      image.add_tensor(offset, bytes, storages[i]);
+    } else {
+      image.add_bytes(offset, *image.pickle_);
     }
+    const zip::Record record = image.record_of(i, name);
+    end = offset + bytes + zip::descriptor_bytes(record);
+    image.directory_.directory_bytes += zip::directory_entry_bytes(record);
   }
-  for (std::size_t i = 0; i < storages.size(); ++i) {
-    image.directory_.directory_bytes += zip::directory_entry_bytes(image.storage_record(i, name_of_storage(i)));
+  image.directory_.directory_offset = place(image.last_, end);
+  for (const ReadyRecord* record : {&image.first_, &image.last_}) {
+    image.directory_.directory_bytes += zip::directory_entry_bytes(record->record());
   }
+  image.directory_.count = image.payload_count() + 2;
   return image;
 }
 
 void TorchSaveImage::render_frame(std::size_t frame, std::uint32_t previous_payload_crc,
                                   std::span<std::byte> out) const {
   std::byte* place = out.data();
-  const auto render_ready = [&](const std::vector<ReadyRecord>& records) {
-    for (const ReadyRecord& record : records) {
-      place = render_bytes(record.bytes, zip::render_local_header(record.record(), place));
-    }
+  const auto render_ready = [&place](const ReadyRecord& record) {
+    place = zip::render_local_header(record.record(), place);
+    place = std::copy_n(reinterpret_cast<const std::byte*>(record.bytes.data()), record.bytes.size(), place);
   };
-  if (frame == 0) render_ready(first_);
-  if (frame != 0) {
-    const std::string name = name_of_storage(frame - 1);
-    place = zip::render_descriptor(storage_record(frame - 1, name, previous_payload_crc), place);
+  if (frame == 0) {
+    render_ready(first_);
+  } else {
+    const std::string name = name_of(frame - 1);
+    place = zip::render_descriptor(record_of(frame - 1, name, previous_payload_crc), place);
   }
   if (frame == payload_count()) {
     render_ready(last_);
   } else {
-    const std::string name = name_of_storage(frame);
-    place = zip::render_local_header(storage_record(frame, name), place, storages_[frame].padding);
+    const std::string name = name_of(frame);
+    place = zip::render_local_header(record_of(frame, name), place, payloads_[frame].padding);
   }
   assert(place == out.data() + out.size());
 }
 
 std::uint32_t TorchSaveImage::render_trailer(std::span<const std::uint32_t> checksums, std::span<std::byte> out) const {
-  std::byte* place = out.data();
-  const auto render_ready = [&](const std::vector<ReadyRecord>& records) {
-    for (const ReadyRecord& record : records) place = zip::render_directory_entry(record.record(), place);
-  };
-  render_ready(first_);
+  std::byte* place = zip::render_directory_entry(first_.record(), out.data());
   for (std::size_t i = 0; i < payload_count(); ++i) {
     const auto blocks = checksums.subspan(slots().first_block(i), slots().block_count(i));
-    const std::uint32_t crc = combine_blocks(blocks, payload_length(i));
-    place = zip::render_directory_entry(storage_record(i, name_of_storage(i), crc), place);
+    const std::string name = name_of(i);
+    place = zip::render_directory_entry(record_of(i, name, combine_blocks(blocks, payload_length(i))), place);
   }
-  render_ready(last_);
+  place = zip::render_directory_entry(last_.record(), place);
   place = zip::render_end(directory_, place);
   assert(place == out.data() + out.size());
   return crc32(out);

@@ -1,15 +1,18 @@
 // TorchSaveImage: the image of a file of torch.save: a zip archive with one pickle and any number of storages.
 //
-// The records are data.pkl, byteorder, then data/0, data/1, ... (the payloads), then version. A frame holds the
-// descriptor of the storage before the frame and the local header of the storage after the frame. The trailer is the
-// directory of the archive. torch 2.2 and later read the file by torch.load, with or without weights_only and mmap.
+// The records are byteorder, then data/0, data/1, ... and data.pkl (the payloads), then version. Payload i is storage
+// i; the last payload is the pickle. A frame holds the descriptor of the payload before the frame and the local header
+// of the payload after the frame. The trailer is the directory of the archive. torch 2.2 and later read the file by
+// torch.load, with or without weights_only and mmap.
 #pragma once
 
 #include <cairn/result.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data_file/image.h"
@@ -38,19 +41,23 @@ class TorchSaveImage final : public Image {
     std::uint32_t crc = 0;
     zip::Record record() const { return {name, bytes.size(), header_offset, crc}; }
   };
-  struct StorageRecord {
+  struct PayloadRecord {
     std::uint64_t header_offset = 0;
     zip::PaddingBytes padding = 0;
   };
   TorchSaveImage() = default;
-  std::uint64_t place(ReadyRecord& record, std::uint64_t offset);
-  Result<std::uint64_t> place_storage(const TensorView& storage, std::uint64_t offset);
-  // The record of a storage under `name`, which the caller has made from the storage's number.
-  zip::Record storage_record(std::size_t index, std::string_view name, std::uint32_t crc = 0) const;
+  std::string name_of(std::size_t payload) const;
+  static std::uint64_t place(ReadyRecord& record, std::uint64_t offset);
+  // Places the record of the next payload, of `bytes` bytes, and returns the payload's offset.
+  Result<std::uint64_t> place_payload(std::string_view name, std::uint64_t bytes, std::uint64_t offset);
+  // The record of a payload under `name`, which is name_of(payload).
+  zip::Record record_of(std::size_t payload, std::string_view name, std::uint32_t crc = 0) const;
 
-  std::vector<ReadyRecord> first_;  // before the storages
-  std::vector<StorageRecord> storages_;
-  std::vector<ReadyRecord> last_;  // behind the storages
+  std::unique_ptr<const std::string> pickle_;  // the image may be moved, the payload's bytes may not
+  std::size_t storage_count_ = 0;
+  ReadyRecord first_;
+  std::vector<PayloadRecord> payloads_;
+  ReadyRecord last_;
   zip::End directory_;
 };
 

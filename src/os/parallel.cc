@@ -42,7 +42,13 @@ class ThreadTeam {
       }
       changed_.wait_for(lock, kPollInterval);
       lock.unlock();  // the caller's function may take long and may take locks
-      const bool stop_now = interrupted();
+      bool stop_now = false;
+      try {
+        stop_now = interrupted();
+      } catch (...) {
+        stop_.set();  // the exception waits for the workers
+        throw;
+      }
       lock.lock();
       if (stop_now) {
         cancelled_ = true;

@@ -21,6 +21,7 @@ void write_digits(char* out, std::uint32_t checksum) {
 }
 
 std::optional<std::uint32_t> read_digits(std::string_view digits) {
+  if (digits.find_first_not_of("0123456789abcdef") != std::string_view::npos) return std::nullopt;
   std::uint32_t checksum = 0;
   const char* const end = digits.data() + digits.size();
   const auto [stop, error] = std::from_chars(digits.data(), end, checksum, 16);
@@ -44,8 +45,21 @@ std::uint32_t crc_of(std::string_view text, std::uint64_t digit_count) {
 
 }  // namespace
 
+ChecksumCoverage coverage_of(std::span<const std::uint64_t> lengths) {
+  ChecksumCoverage coverage{kChecksumBlockBytes, 0};
+  while (true) {
+    coverage.blocks = 0;
+    for (const std::uint64_t length : lengths) {
+      coverage.blocks += length / coverage.block_bytes + (length % coverage.block_bytes != 0 ? 1 : 0);
+    }
+    const bool is_final = coverage.block_bytes == ChecksumCoverage::kBlockBytesMax;
+    if (coverage.blocks <= ChecksumCoverage::kBlocksMax || is_final) return coverage;
+    coverage.block_bytes *= 2;
+  }
+}
+
 std::string blank_checksums(const ChecksumCoverage& coverage) {
-  return std::string((coverage.count() + 1) * kDigits, '0');
+  return std::string((coverage.blocks + 1) * kDigits, '0');
 }
 
 void write_checksums(std::span<std::byte> header, std::span<const std::uint32_t> checksums) {
@@ -61,8 +75,16 @@ void write_checksums(std::span<std::byte> header, std::span<const std::uint32_t>
 Result<std::optional<std::vector<std::uint32_t>>> read_checksums(std::string_view text,
                                                                  const ChecksumCoverage& coverage) {
   std::optional<std::vector<std::uint32_t>> checksums;
-  const bool is_ours = text.starts_with(kTextBegin) && (kLengthBytes + text.size()) % kChecksummedDataAlignment == 0;
-  if (!is_ours) return checksums;
+  const bool is_padded = text.ends_with(std::string(kChecksummedSpacesMin, ' ')) &&
+                         (kLengthBytes + text.size()) % kChecksummedDataAlignment == 0;
+  if (!is_padded) return checksums;
+  if (!text.starts_with(kTextBegin)) {
+    const bool has_save_id = text.find('"' + std::string(kSaveIdName) + '"') != std::string_view::npos;
+    if (!has_save_id) return checksums;
+    return Error(ErrorCode::kCorrupt, "the checksums of a safetensors file of Cairn's are damaged or missing")
+        .offset(kLengthBytes)
+        .expected(kTextBegin);
+  }
   const std::size_t digit_count = text.find('"', kTextBegin.size()) - kTextBegin.size();
   const std::string_view digits = text.substr(kTextBegin.size(), digit_count);
   const auto damaged = [](std::uint64_t offset, const std::string& expected, const std::string& actual) {
@@ -71,11 +93,11 @@ Result<std::optional<std::vector<std::uint32_t>>> read_checksums(std::string_vie
         .expected(expected)
         .actual(actual);
   };
-  if (digits.size() != (coverage.count() + 1) * kDigits) {
-    return damaged(0, std::to_string((coverage.count() + 1) * kDigits) + " digits", std::to_string(digits.size()));
+  if (digits.size() != (coverage.blocks + 1) * kDigits) {
+    return damaged(0, std::to_string((coverage.blocks + 1) * kDigits) + " digits", std::to_string(digits.size()));
   }
   checksums.emplace();
-  checksums->reserve(coverage.count());
+  checksums->reserve(coverage.blocks);
   for (std::size_t place = 0; place < digits.size(); place += kDigits) {
     const std::optional<std::uint32_t> checksum = read_digits(digits.substr(place, kDigits));
     if (!checksum) return damaged(place, "hexadecimal digits", std::string(digits.substr(place, kDigits)));

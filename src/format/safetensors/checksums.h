@@ -3,9 +3,10 @@
 //
 // The format allows no bytes behind the tensors, so the checksums stand in the header, as hexadecimal digits of a fixed
 // number: eight digits of the CRC of the header, then eight digits for each checksum of the tensors' bytes, in the
-// order of the bytes. The CRC of the header is computed with zeros in place of all digits. The entry is the first entry
-// of the header's text, and the tensors begin at a multiple of 4096 bytes: a header without both marks was written by
-// another program, which has copied the metadata from a file of Cairn's. Such checksums are ignored. Pure functions.
+// order of the bytes. The CRC of the header is computed with zeros in place of all digits. Three marks show that Cairn
+// wrote the header: the entry is the first entry of the text; the text ends in at least eight spaces; the tensors begin
+// at a multiple of 4096 bytes. The library safetensors pads with at most seven spaces. Without the marks another
+// program has copied the metadata from a file of Cairn's, and the checksums are ignored. Pure functions.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -23,19 +24,23 @@ namespace cairn::safetensors {
 
 inline constexpr std::string_view kChecksumsName = "cairn_checksums";
 inline constexpr std::string_view kSaveIdName = "cairn_save_id";
-// The tensors of a file with checksums begin at a multiple of this number.
+// The tensors of a file with checksums begin at a multiple of the first number, and the header's text ends in at least
+// so many spaces.
 inline constexpr std::uint64_t kChecksummedDataAlignment = 4096;
+inline constexpr std::size_t kChecksummedSpacesMin = 8;
 
-// Which bytes a checksum covers: a block of 64 KiB of a tensor, or a whole tensor if the blocks would be more than
-// 4,194,304 (256 GiB of tensors): the format limits the header's size. Both counts are of the file's tensors.
+// A checksum covers a block of a tensor. A block has 64 KiB. If a file has more than kBlocksMax blocks, the size of a
+// block is doubled until the file has at most kBlocksMax blocks, up to kBlockBytesMax: the format limits the size of
+// the header, and programs of Hugging Face Hub refuse headers above 25 MB.
 struct ChecksumCoverage {
-  std::uint64_t blocks = 0;   // of all tensors; the last block of a tensor may be short
-  std::uint64_t tensors = 0;  // with or without elements
+  std::uint64_t block_bytes = 0;
+  std::uint64_t blocks = 0;  // of all tensors; the last block of a tensor may be short
 
-  static constexpr std::uint64_t kBlocksMax = std::uint64_t{1} << 22;
-  bool is_by_block() const { return blocks <= kBlocksMax; }
-  std::uint64_t count() const { return is_by_block() ? blocks : tensors; }
+  static constexpr std::uint64_t kBlocksMax = std::uint64_t{1} << 21;
+  static constexpr std::uint64_t kBlockBytesMax = std::uint64_t{4} << 20;
 };
+// `lengths` are the bytes of the file's tensors. More than kBlocksMax blocks if no size of a block suffices.
+ChecksumCoverage coverage_of(std::span<const std::uint64_t> lengths);
 
 // The value of the entry before the checksums are known: digits of zero.
 std::string blank_checksums(const ChecksumCoverage& coverage);
@@ -44,7 +49,7 @@ std::string blank_checksums(const ChecksumCoverage& coverage);
 void write_checksums(std::span<std::byte> header, std::span<const std::uint32_t> checksums);
 
 // The checksums of a header's text, without the 8 bytes of the length. Nullopt if the text has no checksums of its own.
-// kCorrupt if the CRC of the header differs, or if the number of checksums is wrong.
+// kCorrupt if the CRC of the header differs, if the number of checksums is wrong, or if only the entry is damaged.
 Result<std::optional<std::vector<std::uint32_t>>> read_checksums(std::string_view text,
                                                                  const ChecksumCoverage& coverage);
 

@@ -224,9 +224,10 @@ Result<Header> read_header(const ByteSource& file) {
 }
 
 ChecksumCoverage coverage_of(const std::vector<Tensor>& tensors) {
-  ChecksumCoverage coverage{0, tensors.size()};
-  for (const Tensor& tensor : tensors) coverage.blocks += checksum_block_count(tensor.end - tensor.begin);
-  return coverage;
+  std::vector<std::uint64_t> lengths;
+  lengths.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) lengths.push_back(tensor.end - tensor.begin);
+  return coverage_of(lengths);
 }
 
 std::optional<std::string_view> type_name(DType dtype) {
@@ -272,7 +273,7 @@ Result<void> append_metadata(std::string& out, const Header& header) {
 
 }  // namespace
 
-Result<std::string> render_header(const Header& header, std::uint64_t alignment) {
+Result<std::string> render_header(const Header& header, const HeaderPadding& padding) {
   std::string out(kLengthBytes, '\0');
   out += '{';
   bool is_first = true;
@@ -292,7 +293,7 @@ Result<std::string> render_header(const Header& header, std::uint64_t alignment)
     }
   }
   out += '}';
-  out.resize(align_up(out.size(), alignment), ' ');
+  out.resize(align_up(out.size() + padding.spaces_min, padding.alignment), ' ');
   const std::uint64_t bytes = out.size() - kLengthBytes;
   if (bytes > kHeaderBytesMax) {
     return Error(ErrorCode::kUnsupported, "a header above the limit of safetensors: save into several files")

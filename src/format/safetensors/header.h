@@ -53,10 +53,17 @@ Result<Header> read_header(const ByteSource& file);
 // The format's name of a type: "BF16". Nullopt for a type that the format lacks.
 std::optional<std::string_view> type_name(DType dtype);
 
-// The bytes before the first tensor, a multiple of `alignment`, which is a multiple of 8. Fails with kInvalidArgument
+// The spaces at the end of a header: at least `spaces_min`, and then so many that the tensors begin at a multiple of
+// `alignment`, a power of two of at least 8.
+struct HeaderPadding {
+  std::uint64_t alignment = 8;
+  std::size_t spaces_min = 0;
+};
+
+// The bytes before the first tensor. Fails with kInvalidArgument
 // for a name that is not UTF-8, is
 // "__metadata__" or occurs twice, and with kUnsupported for a type that the format lacks and for a header above the
 // limit. The tensors must be in the order of their bytes, without gaps.
-Result<std::string> render_header(const Header& header, std::uint64_t alignment = 8);
+Result<std::string> render_header(const Header& header, const HeaderPadding& padding = {});
 
 }  // namespace cairn::safetensors
