@@ -44,7 +44,9 @@ std::string file_of(const SaveId& save_id, const FileSet& set, const std::string
                       safetensors::blank_checksums(safetensors::coverage_of(header.tensors))},
                      {std::string(safetensors::kSaveIdName), to_hex(save_id)},
                      {std::string(safetensors::kFileSetName), safetensors::render_file_set(set)}};
-  std::string text = safetensors::render_header(header, safetensors::kChecksummedDataAlignment).value();
+  std::string text =
+      safetensors::render_header(header, {safetensors::kChecksummedDataAlignment, safetensors::kChecksummedSpacesMin})
+          .value();
   safetensors::write_checksums(std::as_writable_bytes(std::span(text)), {});
   return text;
 }
