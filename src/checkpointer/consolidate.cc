@@ -92,6 +92,7 @@ Result<std::vector<OutputFile>> output_files(const Catalog& catalog, const Safet
     file.tensors.push_back(&tensor);
   }
   std::vector<OutputFile> ordered;
+  ordered.reserve(files.size());
   for (auto& [number, file] : files) ordered.push_back(std::move(file));
   return ordered;
 }

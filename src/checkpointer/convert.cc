@@ -90,10 +90,19 @@ Result<void> check_target(const std::filesystem::path& source, const std::filesy
   return {};
 }
 
+// Removes the directory that a failed conversion has made. A directory with files stays.
+void remove_empty_directory(const std::filesystem::path& directory) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(directory, ignored)) std::filesystem::remove(directory, ignored);
+}
+
 class ConvertRun {
  public:
   ConvertRun(const std::filesystem::path& target, const ConvertOptions& options)
-      : target_(target), options_(options), worker_(options.deadlines) {}
+      : target_(target), options_(options), worker_(options.deadlines) {
+    std::error_code ignored;
+    target_was_there_ = std::filesystem::exists(std::filesystem::symlink_status(target, ignored));
+  }
 
   Result<ConvertReport> run(const std::filesystem::path& from) {
     CAIRN_TRY(check_target(from, target_, options_));
@@ -130,7 +139,10 @@ class ConvertRun {
       case CheckpointFormat::kSafetensors: written = convert_to_safetensors(job); break;
       case CheckpointFormat::kTorchSave: written = convert_to_torch_save(job); break;
     }
-    if (!written) worker_.finish();
+    if (!written) {
+      worker_.finish();
+      if (!target_was_there_) remove_empty_directory(target_);
+    }
     return written;
   }
 
@@ -144,6 +156,7 @@ class ConvertRun {
   const std::filesystem::path& target_;
   const ConvertOptions& options_;
   std::shared_ptr<ConvertSource> source_;
+  bool target_was_there_ = false;
   ConvertReport report_;
   SaveWorker worker_;  // the last member: its destructor may call poll()
 };

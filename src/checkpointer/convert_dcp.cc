@@ -96,6 +96,18 @@ std::uint64_t bytes_of(const ItemSource& source, const ConvertKey& key) {
   return source.tensor != nullptr ? key.bytes() : source.bytes.size();
 }
 
+// The rows of a whole tensor that the part names.
+TensorEntry rows(const TensorEntry& whole, const plan::ItemPart& part) {
+  TensorEntry cut = whole;
+  Extents offsets(whole.global_shape.size(), 0);
+  Extents sizes = whole.global_shape;
+  offsets[0] = part.begin;
+  sizes[0] = part.end - part.begin;
+  cut.local = TensorView::contiguous(static_cast<void*>(nullptr), cut.local.dtype, sizes);
+  cut.box = Box::make(std::move(offsets), std::move(sizes)).value();
+  return cut;
+}
+
 std::vector<FileContent> divide(const ConvertJob& job, Items& items) {
   const std::vector<ItemSource>& sources = items.serialized.sources();
   std::vector<std::size_t> order;  // tensors first, as in every data file
@@ -120,14 +132,7 @@ std::vector<FileContent> divide(const ConvertJob& job, Items& items) {
         const Extents& shape = source.tensor->global_shape;
         stream = {job.plan->keys[i].tensor, job.plan->keys[i].dtype, 0};
         if (part.end - part.begin != rows_of(source)) {
-          Extents offsets(shape.size(), 0);
-          Extents sizes = shape;
-          offsets[0] = part.begin;
-          sizes[0] = part.end - part.begin;
-          TensorEntry cut = *source.tensor;
-          cut.local = TensorView::contiguous(static_cast<void*>(nullptr), cut.local.dtype, sizes);
-          cut.box = Box::make(std::move(offsets), std::move(sizes)).value();
-          source.tensor = &items.cuts.emplace_back(std::move(cut));
+          source.tensor = &items.cuts.emplace_back(rows(*source.tensor, part));
           stream.first_element = part.begin * row_major_strides(shape)[0];
         }
       }

@@ -59,6 +59,7 @@ Result<StreamedImage> make_image(const ConvertJob& job, const std::shared_ptr<Te
                                  const std::vector<std::size_t>& shard, const SaveId& save_id,
                                  const safetensors::FileSet& set) {
   std::vector<data_file::SafetensorsImage::Item> items;
+  items.reserve(shard.size());
   for (const std::size_t i : shard) items.push_back({job.plan->keys[i].name.fqn, &tensors->views[i]});
   std::vector<std::pair<std::string, std::string>> metadata;
   metadata.emplace_back(safetensors::kFileSetName, safetensors::render_file_set(set));

@@ -66,6 +66,7 @@ class ModelLayoutMaker {
       file.writes.push_back(i);
     }
     std::vector<PlannedFile> ordered;
+    ordered.reserve(files.size());
     for (auto& [place, file] : files) ordered.push_back(std::move(file));
     return ordered;
   }

@@ -30,6 +30,8 @@ from cairn._calls.torch_save_tensors import ReadingTogether, boxes_of, read_alon
 from cairn._mirror import replacements
 from cairn._settings.consent import pickle_allowed
 from cairn._state.torch_file import load_torch_file
+from cairn._telemetry import engine_use
+from cairn.conversion import convert
 from cairn.errors import Error, InvalidArgument, NotFound, Unsupported
 
 _PathLike = str | os.PathLike[str]
@@ -43,7 +45,15 @@ def dcp_to_torch_save(
     The file gets its name when it is whole and synced; until then a file of this name stays as it is. Runs no code from
     the checkpoint unless `allow_pickle` allows the code that the values' pickles name. Raises UnsafeContent for a value
     that needs `allow_pickle`, Corrupt, and then writes nothing.
+
+    The tensors are streamed, with a few buffers of 4 MiB for each thread. With `allow_pickle`, and for values that only
+    torch can read, the whole content is loaded first.
     """
+    if Path(dcp_checkpoint_dir).is_dir() and not pickle_allowed(allow_pickle):
+        with contextlib.suppress(Unsupported):  # a value that only torch can read: the rules of torch follow
+            convert(dcp_checkpoint_dir, torch_save_path, to="torch", overwrite=True)
+            engine_use.note("dcp_to_torch_save", dcp_checkpoint_dir)
+            return
     state_dict: dict[str, Any] = {}
     planner: Any = _EmptyStateDictLoadPlanner
     load_by_protocol(
@@ -65,7 +75,16 @@ def torch_save_to_dcp(
     Every record of the file is first compared with its checksum; the legacy format has none. The file is read by the
     rules of ``torch.load(weights_only=True)``, memory-mapped, and runs no code, unless `allow_pickle` allows the code
     that the file's pickle names. Raises UnsafeContent, Corrupt, and then saves nothing.
+
+    The tensors are streamed, with a few buffers of 4 MiB for each thread. With `allow_pickle`, and for values that only
+    torch can read, torch maps the file and Cairn saves the state.
     """
+    is_file = Path(torch_save_path).is_file()  # opening a pipe would wait for the pipe's writer
+    if is_file and not pickle_allowed(allow_pickle):
+        with contextlib.suppress(Unsupported):
+            convert(torch_save_path, dcp_checkpoint_dir, to="dcp", overwrite=True)
+            engine_use.note("torch_save_to_dcp", dcp_checkpoint_dir)
+            return
     _check_records(Path(torch_save_path))
     state_dict = load_torch_file(Path(torch_save_path), pickle_allowed(allow_pickle))
     save_by_protocol(lambda: state_dict, checkpoint_id=dcp_checkpoint_dir, no_dist=True, call="torch_save_to_dcp")
