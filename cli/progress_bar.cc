@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>
@@ -65,7 +66,7 @@ std::string bar_text(std::string_view action, std::uint64_t done, std::uint64_t 
 std::string rate_text(std::uint64_t done, std::uint64_t total, std::chrono::duration<double> elapsed) {
   if (done == 0 || total == 0 || elapsed.count() <= 0) return {};
   const double rate = static_cast<double>(done) / elapsed.count();
-  const auto left = static_cast<std::uint64_t>(static_cast<double>(total - std::min(done, total)) / rate + 0.5);
+  const std::int64_t left = std::llround(static_cast<double>(total - std::min(done, total)) / rate);
   const std::string hours = left < 3600 ? "" : fmt::format("{}:", left / 3600);
   const std::string minutes = left < 3600 ? fmt::format("{}", left / 60) : fmt::format("{:02}", left / 60 % 60);
   return fmt::format("  {}/s, {}{}:{:02} left", byte_text(static_cast<std::uint64_t>(rate)), hours, minutes, left % 60);

@@ -65,7 +65,7 @@ def names_in(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-def test_files_are_torchs_and_every_reader_reads_them(tmp_path: Path) -> None:
+def test_files_have_torchs_names_and_every_reader_reads_the_files(tmp_path: Path) -> None:
     state = state_of(2.5)
     cairn.save(state, storage_writer=HuggingFaceStorageWriter(tmp_path))
     assert names_in(tmp_path) == {ONE, INDEX}
@@ -263,7 +263,7 @@ def save_shards_by_torch(directory: Path) -> None:
     dcp.save(sharded_state(3), storage_writer=StockWriter(str(directory), save_distributed=True))
 
 
-def test_the_writer_consolidates_what_it_has_saved(four: Gang, tmp_path: Path) -> None:
+def test_the_writer_consolidates_the_saved_shards(four: Gang, tmp_path: Path) -> None:
     for seed in (1, 2):
         four.run(save_shards, tmp_path, seed, "enable_consolidation")
         model = next(tmp_path.glob("model-*.safetensors"))

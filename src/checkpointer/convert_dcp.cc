@@ -108,6 +108,19 @@ TensorEntry rows(const TensorEntry& whole, const plan::ItemPart& part) {
   return cut;
 }
 
+void add_part(ItemSource source, const ConvertKey& key, const plan::ItemPart& part, Items& items, FileContent& file) {
+  StreamedTensor stream;
+  if (source.tensor != nullptr) {
+    stream = {key.tensor, key.dtype, 0};
+    if (part.end - part.begin != rows_of(source)) {
+      stream.first_element = part.begin * row_major_strides(source.tensor->global_shape)[0];
+      source.tensor = &items.cuts.emplace_back(rows(*source.tensor, part));
+    }
+  }
+  file.sources.push_back(source);
+  file.streams.push_back(stream);
+}
+
 std::vector<FileContent> divide(const ConvertJob& job, Items& items) {
   const std::vector<ItemSource>& sources = items.serialized.sources();
   std::vector<std::size_t> order;  // tensors first, as in every data file
@@ -126,18 +139,7 @@ std::vector<FileContent> divide(const ConvertJob& job, Items& items) {
     FileContent& file = files.emplace_back();
     for (const plan::ItemPart& part : parts) {
       const std::size_t i = order[part.item];
-      ItemSource source = sources[i];
-      StreamedTensor stream;
-      if (source.tensor != nullptr) {
-        const Extents& shape = source.tensor->global_shape;
-        stream = {job.plan->keys[i].tensor, job.plan->keys[i].dtype, 0};
-        if (part.end - part.begin != rows_of(source)) {
-          source.tensor = &items.cuts.emplace_back(rows(*source.tensor, part));
-          stream.first_element = part.begin * row_major_strides(shape)[0];
-        }
-      }
-      file.sources.push_back(source);
-      file.streams.push_back(stream);
+      add_part(sources[i], job.plan->keys[i], part, items, file);
     }
   }
   return files;

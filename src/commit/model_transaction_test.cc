@@ -385,7 +385,7 @@ TEST(ModelCommit, AModelFileThatCannotBeRemovedMakesTheSaveFail) {
   EXPECT_FALSE(holds(disk, "model.safetensors"));
 }
 
-TEST(ModelCommit, AnIndexThatCannotBeRemovedMakesTheShardsFailAndTheNextSaveRemovesIt) {
+TEST(ModelCommit, AnIndexThatCannotBeRemovedMakesTheShardsFailAndTheNextSaveRemovesTheIndex) {
   ModelStorage disk;
   save_model(disk, 1);
   FaultyModelStorage faulty(disk);
@@ -533,7 +533,7 @@ TEST(ModelCommit, ASingleFileNeverTakesTheNameOfAFileOfSeveral) {
   EXPECT_FALSE(ModelTransaction::claim(disk, model_save(3), alone));
 }
 
-TEST(ModelCommit, MetadataCopiedByAnotherProgramIsNotBelieved) {
+TEST(ModelCommit, MetadataCopiedByAnotherProgramIsIgnored) {
   ModelStorage disk;
   safetensors::Header header;
   header.tensors.push_back({"key", DType::kFloat32, Extents{0}, 0, 0});
@@ -564,7 +564,7 @@ TEST(ModelCommit, ASaveThatWasCleanedUpAtAnyPointNeverCommitsWithoutItsFiles) {
   }
 }
 
-TEST(ModelCommit, WithoutLocksASaveRemovesOnlyWhatItReplaced) {
+TEST(ModelCommit, WithoutLocksASaveRemovesOnlyReplacedFiles) {
   ModelStorage disk;
   save_model(disk, 1);
   FaultyModelStorage faulty(disk);
