@@ -260,3 +260,15 @@ def test_the_progress_ends_at_the_total_and_wrong_arguments_are_refused(tmp_path
     with pytest.raises(cairn.MissingKey):
         cairn.convert(tmp_path / "a", tmp_path / "c", to="dcp", keys=["b*"])
     assert not (tmp_path / "c").exists()
+
+
+def test_a_tensor_that_repeats_elements_becomes_dense_within_a_bound(tmp_path: Path) -> None:
+    torch.save({"w": torch.arange(3.0).expand(4, 3), "all": torch.zeros(1000)}, tmp_path / "file.pt")
+    cairn.convert(tmp_path / "file.pt", tmp_path / "dcp", to="dcp")
+    target = {"w": torch.zeros(4, 3)}
+    cairn.load(target, checkpoint_id=tmp_path / "dcp")
+    assert torch.equal(target["w"], torch.arange(3.0).expand(4, 3))
+    torch.save({"w": torch.zeros(1).expand(1 << 40)}, tmp_path / "bomb.pt")
+    with pytest.raises(cairn.UnsafeContent, match="repeat few elements"):
+        cairn.convert(tmp_path / "bomb.pt", tmp_path / "bomb", to="dcp")
+    assert not (tmp_path / "bomb").exists()

@@ -19,6 +19,7 @@ from cairn._consolidate_hf_safetensors import (
 )
 from cairn.quantized_hf_storage import QuantizedHuggingFaceStorageReader
 from ranks import Gang
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader as StockReader
@@ -99,6 +100,28 @@ def test_a_mapping_makes_several_files_and_an_overwrite_new_names(tmp_path: Path
     with pytest.raises(cairn.InvalidArgument, match=r"lacks the key.*scalar"):
         cairn.save(state_of(3.0), storage_writer=HuggingFaceStorageWriter(tmp_path, {"count": 1}))
     assert names_in(tmp_path) == second
+
+
+def test_files_of_an_index_are_refused_without_the_index(tmp_path: Path) -> None:
+    cairn.save(state_of(1.0), storage_writer=HuggingFaceStorageWriter(tmp_path))
+    (tmp_path / INDEX).unlink()
+    with pytest.raises(cairn.Corrupt, match=r"model\.safetensors\.index\.json"):
+        cairn.open(tmp_path)
+    assert cairn.open(tmp_path / ONE)["scalar"] == 1.0
+
+
+def test_checksums_and_ids_copied_by_another_program_are_ignored(tmp_path: Path) -> None:
+    cairn.save(state_of(1.0), storage_writer=HuggingFaceStorageWriter(tmp_path / "model"))
+    with safe_open(tmp_path / "model" / ONE, "pt") as file:
+        metadata = file.metadata()
+    assert {"cairn_checksums", "cairn_save_id", "cairn_set"} <= set(metadata)
+    for attempt in range(8):  # the library writes the metadata in any order
+        directory = tmp_path / f"copy-{attempt}"
+        directory.mkdir()
+        save_file({"w": torch.arange(3.0)}, directory / "model.safetensors", metadata=metadata)
+        target = {"w": torch.zeros(3)}
+        cairn.load(target, checkpoint_id=directory)
+        assert torch.equal(target["w"], torch.arange(3.0))
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

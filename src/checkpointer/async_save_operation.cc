@@ -372,8 +372,7 @@ void AsyncSaveOperation::write_failure_mark(const Error& reason) const {
     return attempt([&]() -> Result<void> {
       CAIRN_TRY_ASSIGN(auto storage, storage::make_directory(directory));
       const auto save = commit::RankSave::join(std::move(storage), ticket);
-      CAIRN_TRY(save->enter(place));
-      save->abandon(reason);
+      save->fail_before_entry(place, reason);
       return {};
     });
   });

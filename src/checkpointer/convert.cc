@@ -121,6 +121,7 @@ class ConvertRun {
       ++report_.tensors;
       report_.tensor_bytes += key.bytes();
     }
+    CAIRN_TRY(source_->check_expansion(report_.tensor_bytes));
     worker_.set_interrupted([this] { return poll(); });
     ConvertJob job{options_, target_, shared_plan, source_, {}, worker_, report_};
     CAIRN_TRY_ASSIGN(job.tied, find_tied(*shared_plan, *source_));

@@ -32,11 +32,27 @@ Result<void> ConvertSource::check_size(const CatalogTensor& tensor) const {
   const auto needed = checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(*elements), item_bytes(tensor.dtype));
   std::uint64_t held = 0;
   for (const ItemLocation& location : tensor.locations) held = checked_add(held, location.length).value_or(UINT64_MAX);
+  // A tensor of torch.save may repeat elements (stride 0): check_expansion() bounds the bytes of all tensors.
+  if (catalog().format == CheckpointFormat::kTorchSave) held = UINT64_MAX;
   if (needed && *needed <= held) return {};
   return Error(ErrorCode::kCorrupt, "the chunks of the tensor hold less than its shape")
       .key(tensor.fqn)
       .expected(needed ? std::to_string(*needed) + " bytes" : "a countable size")
       .actual(std::to_string(held) + " bytes");
+}
+
+Result<void> ConvertSource::check_expansion(std::uint64_t tensor_bytes) const {
+  if (catalog().format != CheckpointFormat::kTorchSave) return {};
+  std::uint64_t file_bytes = 0;
+  for (const std::string& file : catalog().files) {
+    CAIRN_TRY_ASSIGN(const std::uint64_t bytes, checkpoint_.file_bytes(file));
+    file_bytes += bytes;
+  }
+  const std::uint64_t most = checked_multiply(file_bytes, kExpansionMax).value_or(UINT64_MAX);
+  if (tensor_bytes <= most) return {};
+  return Error(ErrorCode::kUnsafe, "the tensors of the file repeat few elements very often: clone such tensors")
+      .expected("at most " + std::to_string(most) + " bytes of tensors")
+      .actual(std::to_string(tensor_bytes));
 }
 
 Result<ConvertSource::Stored> ConvertSource::stored(const CatalogTensor& tensor, std::size_t chunk) const {

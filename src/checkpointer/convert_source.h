@@ -46,6 +46,8 @@ struct StreamPart {
   bool is_ahead = false;  // a further part has the bytes, too (PayloadPart::is_ahead): no tally counts the bytes here
 };
 
+inline constexpr std::uint64_t kExpansionMax = 64;
+
 class ConvertSource {
  public:
   ConvertSource(Checkpoint checkpoint, const ConvertOptions& options);
@@ -56,6 +58,9 @@ class ConvertSource {
 
   // kCorrupt if the items of `tensor` have fewer bytes than its shape needs: the target would be out of proportion.
   Result<void> check_size(const CatalogTensor& tensor) const;
+  // kUnsafe if the tensors of a file of torch.save have more than kExpansionMax times the bytes of the file: by strides
+  // of 0 a small file could fill the disk.
+  Result<void> check_expansion(std::uint64_t tensor_bytes) const;
   // The stored elements of the only chunk of a tensor.
   struct Stored {
     const data_file::DataFile* file;

@@ -123,6 +123,14 @@ Result<RankSaveReport> RankSave::finish(std::vector<data_file::ImageFile> files,
   return report;
 }
 
+void RankSave::fail_before_entry(const RankPlace& place, const Error& reason) {
+  assert(!impl_->entered && impl_->follower);
+  if (std::exchange(impl_->ended, true)) return;
+  impl_->member.place = place;
+  (void)impl_->member.marks.write_failure(place.rank, reason);
+  impl_->member.progress.phase = Phase::kEnded;
+}
+
 void RankSave::abandon(const Error& reason) {
   if (std::exchange(impl_->ended, true)) return;
   if (impl_->coordinator) impl_->coordinator->give_up_all(reason);

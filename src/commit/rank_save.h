@@ -64,6 +64,10 @@ class RankSave {
   // published files. May wait up to twenty seconds for the other ranks to read the decision.
   void abandon(const Error& reason);
 
+  // Replaces enter() and finish() on a rank that does not coordinate and has failed before enter(). The remaining ranks
+  // fail with `reason`. Takes no lease: the coordinator could take the lease for the agreement of a rank without files.
+  void fail_before_entry(const RankPlace& place, const Error& reason);
+
  private:
   struct Impl;
   explicit RankSave(std::unique_ptr<Impl> impl);

@@ -104,6 +104,22 @@ TEST_F(RankSaves, NameTheCoordinatorThatGivesUpBeforeItsEntry) {
   EXPECT_EQ(report.error().rank(), 1) << report.error().what();
 }
 
+// The failing rank has no files: the coordinator takes the lease of such a rank for its agreement.
+TEST_F(RankSaves, FailIfARankWithoutFilesFailsBeforeItsEntry) {
+  auto coordinator = RankSave::claim(open(), save_number(1), 0).value();
+  const SaveTicket ticket = coordinator->ticket();
+  const auto save = RankSave::join(open(), ticket);
+  save->fail_before_entry({1, 2, 0}, Error(ErrorCode::kInvalidArgument, "no room for the plan"));
+  EXPECT_FALSE(storage_->open(folder_of_save(ticket.identity) + "/" + rank_lease_name(1), false));
+  ASSERT_TRUE(coordinator->enter({0, 2, 0}));
+  CommitRequest request = commit_request_of(ticket, 2);
+  request.files[1].clear();
+  const auto report = coordinator->finish(RankBytes(ticket, 0, 2).files(), request, {});
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().causes().at(0).message(), "no room for the plan");
+  expect_only(0);
+}
+
 // A foreign file has the name of the rank's file.
 TEST_F(RankSaves, FailOnAllIfOneCannotPublish) {
   for (const std::uint32_t rank : {0u, 2u}) {
