@@ -272,7 +272,7 @@ def test_a_terminated_writer_finishes_staged_saves(checkpoint: Path, tmp_path: P
             writer = Watched(pid)
             writer.terminate()
             program.tell()
-            assert "told to end (SIGTERM)" in program.said()
+            assert "received SIGTERM" in program.said()
             assert not writer.has_ended()
         assert program.said() == "None"
         assert writer.ends()

@@ -13,7 +13,7 @@ PROGRAM = Path(__file__).resolve().parents[2] / "faults/faults.py"
 # Situations that the sample must meet: a sample in which each kill comes too early proves little.
 MET = {
     "kill": ["old", "new", "with litter"],
-    "kill-places": ["old", "new", "with litter", "with a rank told"],
+    "kill-places": ["old", "new", "with litter", "with an acknowledged save"],
     "kill-both": ["old"],
     "kill-first": ["nothing"],
     "stop": ["old", "overtaken", "ended with an error"],
