@@ -48,7 +48,8 @@ void ImageComposer::abandon() {
 void ImageComposer::compose_in_steps(std::uint64_t segment, const Window& window) {
   copy_payloads(window);  // (1)
   payloads_done_.mark(segment);
-  payloads_done_.wait_for_first(segment);
+  // After abandon() the checksums of earlier segments may still be changing, and nothing is rendered.
+  if (!payloads_done_.wait_for_first(segment)) return;
   render_frames(window);  // (2)
   frames_done_.mark(segment);
   if (window.end() > image_.trailer_offset()) render_trailer(window, segment);  // (3)
@@ -154,7 +155,7 @@ void ImageComposer::render_frames(const Window& window) {
 }
 
 void ImageComposer::render_trailer(const Window& window, std::uint64_t segment) {
-  frames_done_.wait_for_first(segment + 1);
+  if (!frames_done_.wait_for_first(segment + 1)) return;
   std::call_once(trailer_once_, [this] { trailer_checksum_ = image_.render_trailer(checksums_, trailer_); });
   const std::uint64_t begin = std::max(window.begin, image_.trailer_offset());
   std::memcpy(window.out.data() + (begin - window.begin), trailer_.data() + (begin - image_.trailer_offset()),

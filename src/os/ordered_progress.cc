@@ -10,9 +10,10 @@ std::uint64_t OrderedProgress::mark(std::uint64_t index) {
   return first_open_;
 }
 
-void OrderedProgress::wait_for_first(std::uint64_t count) {
+bool OrderedProgress::wait_for_first(std::uint64_t count) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return first_open_ >= count || abandoned_; });
+  return !abandoned_;
 }
 
 void OrderedProgress::abandon() {

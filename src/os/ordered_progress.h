@@ -15,8 +15,8 @@ class OrderedProgress {
   explicit OrderedProgress(std::uint64_t count) : done_(count, false) {}
   // Marks a task as done. Returns the number of done tasks before the first open task.
   std::uint64_t mark(std::uint64_t index);
-  // Returns when all tasks of [0, count) are done, or after abandon().
-  void wait_for_first(std::uint64_t count);
+  // Returns true when all tasks of [0, count) are done, or false after abandon().
+  bool wait_for_first(std::uint64_t count);
   // Ends all waits: a task will never be done.
   void abandon();
 
