@@ -12,35 +12,17 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tensor_dtypes import OF_EVERY_FORMAT
 from tool import CHECK_FAILED, USAGE, json_of, run, tool
 
 import cairn
 from cairn.conversion import Format
 
-DTYPES = [
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.uint16,
-    torch.int32,
-    torch.uint32,
-    torch.int64,
-    torch.uint64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-]
-
 
 def of_every_dtype() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
     tensors = {"scalar": torch.tensor(2.5), "empty": torch.zeros(0, 3), "turned": torch.randn(7, 5).t()}
-    for dtype in DTYPES:
+    for dtype in OF_EVERY_FORMAT:
         raw = torch.randint(0, 2 if dtype == torch.bool else 256, (48,), dtype=torch.uint8, generator=generator)
         tensors[str(dtype).removeprefix("torch.")] = raw.view(dtype)
     return tensors
@@ -271,4 +253,8 @@ def test_a_tensor_that_repeats_elements_becomes_dense_within_a_bound(tmp_path: P
     torch.save({"w": torch.zeros(1).expand(1 << 40)}, tmp_path / "bomb.pt")
     with pytest.raises(cairn.UnsafeContent, match="repeat few elements"):
         cairn.convert(tmp_path / "bomb.pt", tmp_path / "bomb", to="dcp")
+    # The sum of the bytes, 2^64, does not fit into 64 bits.
+    torch.save({f"w{i}": torch.zeros(1, dtype=torch.uint8).expand(1 << 62) for i in range(4)}, tmp_path / "sum.pt")
+    with pytest.raises(cairn.UnsafeContent, match="repeat few elements"):
+        cairn.convert(tmp_path / "sum.pt", tmp_path / "bomb", to="dcp")
     assert not (tmp_path / "bomb").exists()

@@ -14,39 +14,18 @@ import torch.distributed.checkpoint as dcp
 from ranks import Gang
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save, save_file
+from tensor_dtypes import OF_EVERY_FORMAT
 from tool import CHECK_FAILED, json_of, run, text_of
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 import cairn
-
-DTYPES = [
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.uint16,
-    torch.int32,
-    torch.uint32,
-    torch.int64,
-    torch.uint64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2fnuz,
-    torch.float8_e8m0fnu,
-]
 
 
 def of_every_dtype() -> dict[str, torch.Tensor]:
     """Tensors of 24 random bytes each, and of shapes that have caused faults elsewhere."""
     generator = torch.Generator().manual_seed(7)
     tensors = {"scalar": torch.tensor(2.5), "empty": torch.zeros(0, 3), 'é "quoted"\n': torch.ones(2)}
-    for dtype in DTYPES:
+    for dtype in OF_EVERY_FORMAT:
         raw = torch.randint(0, 2 if dtype == torch.bool else 256, (24,), dtype=torch.uint8, generator=generator)
         tensors[str(dtype)] = raw.view(dtype)
     return tensors

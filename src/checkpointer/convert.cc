@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "checkpointer/convert_job.h"
+#include "core/checked.h"
 
 namespace cairn {
 namespace checkpointer {
@@ -119,9 +120,9 @@ class ConvertRun {
       }
       CAIRN_TRY(source_->check_size(*key.tensor));
       ++report_.tensors;
-      report_.tensor_bytes += key.bytes();
+      report_.tensor_bytes = checked_add(report_.tensor_bytes, key.bytes()).value_or(UINT64_MAX);
+      CAIRN_TRY(source_->check_expansion(report_.tensor_bytes));
     }
-    CAIRN_TRY(source_->check_expansion(report_.tensor_bytes));
     worker_.set_interrupted([this] { return poll(); });
     ConvertJob job{options_, target_, shared_plan, source_, {}, worker_, report_};
     CAIRN_TRY_ASSIGN(job.tied, find_tied(*shared_plan, *source_));
