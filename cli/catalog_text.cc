@@ -32,6 +32,15 @@ std::string kind_text(const CatalogTensor& tensor) {
   return fmt::format("{} {}", name_of(tensor.dtype), to_string(tensor.shape));
 }
 
+void write_members(JsonWriter& json, const CatalogTensor& tensor) {
+  json.key("key").text(tensor.fqn);
+  json.key("kind").text("tensor");
+  json.key("dtype").text(name_of(tensor.dtype));
+  json.key("shape").begin_array();
+  for (const std::int64_t size : tensor.shape.span()) json.number(size);
+  json.end_array();
+}
+
 std::string summary_of(const Catalog& catalog) {
   return fmt::format("{} ({}, {}), {} of tensors", counted(catalog.keys.size(), "key"),
                      counted(catalog.tensors.size(), "tensor"), counted(catalog.values.size(), "value"),

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "json_writer.h"
+
 namespace cairn::cli {
 
 // Bytes of all elements. Saturates for a shape larger than any memory.
@@ -19,6 +21,9 @@ std::uint64_t sum_of_bytes(std::uint64_t a, std::uint64_t b);
 
 // "float32 [2, 3]"
 std::string kind_text(const CatalogTensor& tensor);
+
+// Writes the members "key", "kind", "dtype" and "shape" into the open object.
+void write_members(JsonWriter& json, const CatalogTensor& tensor);
 
 // "12 keys (10 tensors, 2 values), 1.5 MiB of tensors"
 std::string summary_of(const Catalog& catalog);

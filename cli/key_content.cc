@@ -40,12 +40,7 @@ std::string text_of(const CatalogTensor& tensor, const TensorSummary& summary) {
 std::string json_of(const CatalogTensor& tensor, const TensorSummary& summary) {
   JsonWriter json;
   json.begin_object();
-  json.key("key").text(tensor.fqn);
-  json.key("kind").text("tensor");
-  json.key("dtype").text(name_of(tensor.dtype));
-  json.key("shape").begin_array();
-  for (const std::int64_t size : tensor.shape.span()) json.number(size);
-  json.end_array();
+  write_members(json, tensor);
   json.key("elements").number(summary.elements);
   write_number(json, "min", summary.minimum);
   write_number(json, "max", summary.maximum);

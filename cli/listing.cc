@@ -42,12 +42,7 @@ std::string json_of(const Catalog& catalog, const fs::path& directory) {
     json.begin_object();
     if (key.is_tensor) {
       const CatalogTensor& tensor = catalog.tensors[key.index];
-      json.key("key").text(tensor.fqn);
-      json.key("kind").text("tensor");
-      json.key("dtype").text(name_of(tensor.dtype));
-      json.key("shape").begin_array();
-      for (const std::int64_t size : tensor.shape.span()) json.number(size);
-      json.end_array();
+      write_members(json, tensor);
       json.key("bytes").number(tensor_bytes(tensor));
     } else {
       json.key("key").text(catalog.values[key.index].fqn);

@@ -13,6 +13,7 @@
 #include "format/torch_file/legacy_file.h"
 #include "format/torch_file/state_file.h"
 #include "format/torch_file/value_archive.h"
+#include "tensor_record_check.h"
 
 namespace {
 
@@ -20,20 +21,9 @@ using cairn::MemorySource;
 using cairn::Result;
 using cairn::Value;
 using cairn::torch_file::StateFile;
-__extension__ using UInt128 = unsigned __int128;
 
 // The decoding of each of the first entries is checked: an input may hold many.
 constexpr std::size_t kEntriesMax = 64;
-
-void check_tensor(const cairn::torch_file::TensorRecord& tensor, std::size_t size) {
-  if (tensor.payload_offset > size || tensor.payload_bytes > size - tensor.payload_offset) std::abort();
-  UInt128 end = tensor.storage_offset + 1;
-  for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
-    if (tensor.sizes[i] == 0) return;
-    end += static_cast<UInt128>(tensor.sizes[i] - 1) * static_cast<UInt128>(tensor.strides[i]);
-  }
-  if (end * cairn::item_bytes(tensor.dtype) > tensor.payload_bytes) std::abort();
-}
 
 // Compares encodings, because NaNs are unequal as values.
 void check_payload(const std::string& payload, const Value& value) {
@@ -50,7 +40,7 @@ void check_entry(const StateFile& file, const StateFile::Entry& entry, std::size
   if (range.offset > size || range.length > size - range.offset) std::abort();
   if (entry.tensor) {
     const auto tensor = file.tensor(entry);
-    if (tensor) check_tensor(*tensor, size);
+    if (tensor) cairn::fuzz::check_tensor_record(*tensor, size);
   }
   const auto value = [&] {
     const cairn::fuzz::DecodingBounds bounds(size);

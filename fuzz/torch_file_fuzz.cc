@@ -12,24 +12,13 @@
 #include "format/torch_file/tensor_reader.h"
 #include "format/torch_file/value_archive.h"
 #include "format/zip/record_writer.h"
+#include "tensor_record_check.h"
 
 namespace {
 
 using cairn::MemorySource;
 using cairn::Result;
 using cairn::Value;
-__extension__ using UInt128 = unsigned __int128;
-
-void check_tensor(const cairn::torch_file::TensorRecord& tensor, std::size_t size) {
-  if (tensor.payload_offset > size || tensor.payload_bytes > size - tensor.payload_offset) std::abort();
-  UInt128 end = tensor.storage_offset + 1;
-  for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
-    if (tensor.sizes[i] == 0) return;
-    end += static_cast<UInt128>(tensor.sizes[i] - 1) * static_cast<UInt128>(tensor.strides[i]);
-  }
-  if (end * cairn::item_bytes(tensor.dtype) > tensor.payload_bytes) std::abort();
-  static_cast<void>(tensor.contiguous());
-}
 
 // Compares encodings, because NaNs are unequal as values.
 void check_value(const Value& value) {
@@ -62,7 +51,10 @@ void read(std::span<const std::byte> bytes) {
     const cairn::fuzz::DecodingBounds bounds(bytes.size());
     return cairn::torch_file::read_tensor_item(source);
   }();
-  if (tensor) check_tensor(*tensor, bytes.size());
+  if (tensor) {
+    cairn::fuzz::check_tensor_record(*tensor, bytes.size());
+    static_cast<void>(tensor->contiguous());
+  }
   const auto value = [&] {
     const cairn::fuzz::DecodingBounds bounds(bytes.size());
     return cairn::torch_file::decode_value(source);

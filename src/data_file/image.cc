@@ -4,7 +4,16 @@
 #include <cassert>
 #include <cstring>
 
+#include "core/checked.h"
+
 namespace cairn::data_file {
+
+Result<std::uint64_t> Image::bytes_of(const TensorView& tensor) {
+  CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(tensor.sizes));
+  const auto bytes = checked_multiply(static_cast<std::uint64_t>(count), std::uint64_t{item_bytes(tensor.dtype)});
+  if (!bytes) return Error(ErrorCode::kInvalidArgument, "a tensor of more than 2^64 bytes");
+  return *bytes;
+}
 
 void Image::reserve(std::size_t payload_count) { payloads_.reserve(payload_count); }
 

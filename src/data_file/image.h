@@ -11,6 +11,7 @@
 // caller.
 #pragma once
 
+#include <cairn/result.h>
 #include <cairn/state_dict.h>
 
 #include <cstddef>
@@ -76,6 +77,9 @@ class Image {
 
  protected:
   Image() = default;
+
+  // The bytes of the tensor's elements. Fails with kInvalidArgument if they are more than 2^64.
+  static Result<std::uint64_t> bytes_of(const TensorView& tensor);
 
   // Payloads are added in the order of their offsets; frames may be empty.
   void reserve(std::size_t payload_count);

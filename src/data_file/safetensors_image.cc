@@ -11,17 +11,6 @@
 #include "format/safetensors/header.h"
 
 namespace cairn::data_file {
-namespace {
-
-Result<std::uint64_t> bytes_of(const TensorView& tensor) {
-  CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(tensor.sizes));
-  const auto bytes = checked_multiply(static_cast<std::uint64_t>(count), std::uint64_t{item_bytes(tensor.dtype)});
-  if (!bytes) return Error(ErrorCode::kInvalidArgument, "a tensor of more than 2^64 bytes");
-  return *bytes;
-}
-
-}  // namespace
-
 Result<SafetensorsImage> SafetensorsImage::make(const SaveId& save_id, std::span<const Item> items,
                                                 std::vector<std::pair<std::string, std::string>> metadata) {
   SafetensorsImage image;

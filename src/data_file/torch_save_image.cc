@@ -14,13 +14,6 @@ namespace {
 
 constexpr std::uint64_t kFileBytesMax = std::uint64_t{1} << 62;
 
-Result<std::uint64_t> bytes_of(const TensorView& storage) {
-  CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(storage.sizes));
-  const auto bytes = checked_multiply(static_cast<std::uint64_t>(count), std::uint64_t{item_bytes(storage.dtype)});
-  if (!bytes) return Error(ErrorCode::kInvalidArgument, "a file of more than 2^62 bytes");
-  return *bytes;
-}
-
 // The padding that makes `offset`, the end of a local header without padding, a multiple of `alignment`. A padding
 // field takes at least 4 bytes.
 zip::PaddingBytes padding_to(std::uint64_t offset, std::uint64_t alignment) {
