@@ -1,15 +1,12 @@
 """SIGKILL at random moments of an overwrite: the old or the new state, bit by bit; the next save removes leftovers."""
 
-import os
-import random
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stock
 import torch
+from kills import duration_of, kill_at_moments
 from same import assert_same
 
 import cairn
@@ -28,19 +25,8 @@ def state_of(seed: int) -> dict[str, Any]:
 OLD, NEW = state_of(1), state_of(2)
 
 
-def start_trainer(directory: Path) -> tuple[int, int]:
-    """Forks a process that overwrites the checkpoint once; returns its pid and a pipe: the save begins with a byte."""
-    begin, begun = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(begin)
-            os.write(begun, b"x")
-            cairn.save(NEW, checkpoint_id=directory)
-        finally:
-            os._exit(0)
-    os.close(begun)
-    return pid, begin
+def overwrite(directory: Path) -> None:
+    cairn.save(NEW, checkpoint_id=directory)
 
 
 def loaded(directory: Path, load: Any) -> dict[str, Any]:
@@ -59,22 +45,10 @@ def test_kills_during_an_overwrite(checkpoint: Path) -> None:
     cairn.save(OLD, checkpoint_id=checkpoint)
     for name, data in OTHERS.items():
         (checkpoint / name).write_bytes(data)
-    start = time.perf_counter()
-    pid, begin = start_trainer(checkpoint)
-    os.waitpid(pid, 0)
-    os.close(begin)
-    duration = time.perf_counter() - start
+    duration = duration_of(lambda: overwrite(checkpoint))
     cairn.save(OLD, checkpoint_id=checkpoint)
-    chance = random.Random(SEED)
     seen = {"old": 0, "new": 0, "left behind": 0}
-    for kill in range(KILLS):
-        pid, begin = start_trainer(checkpoint)
-        os.read(begin, 1)
-        os.close(begin)
-        time.sleep(chance.uniform(0, 1.5 * duration))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
+    for kill in kill_at_moments(lambda: overwrite(checkpoint), duration, KILLS, SEED):
         state = loaded(checkpoint, load_with_cairn)
         which = "new" if state["step"] == 2 else "old"
         seen[which] += 1

@@ -1,11 +1,7 @@
 """Saves of safetensors models: the files, the overwrite, shards, consolidation and the readers of torch."""
 
 import logging
-import os
-import random
 import shutil
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +14,7 @@ from cairn._consolidate_hf_safetensors import (
     consolidate_safetensors_files_on_every_rank,
 )
 from cairn.quantized_hf_storage import QuantizedHuggingFaceStorageReader
+from kills import duration_of, kill_at_moments
 from ranks import Gang
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -339,22 +336,10 @@ def test_kills_during_an_overwrite(checkpoint: Path) -> None:
 
     save(0)
     (checkpoint / "adapter_model.safetensors").write_bytes(b"mine")
-    begin = time.perf_counter()
-    save(1)
-    duration = time.perf_counter() - begin
+    duration = duration_of(lambda: save(1))
     save(0)
-    chance = random.Random(3)
     seen = {0: 0, 1: 0}
-    for _ in range(KILLS):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                save(1)
-            finally:
-                os._exit(0)
-        time.sleep(chance.uniform(0, 1.5 * duration))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    for _ in kill_at_moments(lambda: save(1), duration, KILLS, seed=3):
         target = zeros_of(states[0])
         cairn.load(target, storage_reader=HuggingFaceStorageReader(checkpoint))
         which = int(target["layer0"][0, 0] == 20.0)
