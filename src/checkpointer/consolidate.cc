@@ -27,8 +27,10 @@
 #include "checkpointer/save_messages.h"
 #include "checkpointer/save_worker.h"
 #include "core/attempt.h"
+#include "data_file/tensor_reader.h"
 #include "format/manifest/outcome.h"
 #include "format/safetensors/index.h"
+#include "os/page_buffer_pool.h"
 #include "os/parallel.h"
 
 namespace cairn {
@@ -50,6 +52,7 @@ struct Source {
   Checkpoint checkpoint;
   os::StopFlag stop;
   checkpointer::RecordChecks checks{stop};
+  os::PageBufferPool buffers{data_file::kReadBufferBytes};
 };
 
 // A file of the output: its tensors, in the order of the source's catalog.
@@ -74,7 +77,8 @@ struct StreamedFile {
                                   static_cast<std::int64_t>((part.begin + part.out.size()) / item)};
       CAIRN_TRY(reader.plan(range, part.out.data(), reads));
     }
-    return ElementReader::read(reads);
+    os::PageBufferPool::Loan loan = source->buffers.borrow();
+    return ElementReader::read(reads, &loan.buffer());
   }
 };
 

@@ -79,7 +79,11 @@ std::shared_ptr<ConvertSource::OpenTensor> ConvertSource::open(const CatalogTens
   return opened;
 }
 
-Result<void> ConvertSource::plan(const StreamPart& part, std::vector<TensorRead>& reads) {
+void ConvertSource::PlannedReads::add(TensorRead read, bool is_ahead) {
+  (is_ahead && read.stored().record_crc ? uncounted : reads).push_back(std::move(read));
+}
+
+Result<void> ConvertSource::plan(const StreamPart& part, PlannedReads& planned) {
   const CatalogTensor& tensor = *part.tensor->tensor;
   const std::size_t item = item_bytes(part.tensor->dtype);
   const std::int64_t begin = part.tensor->first_element + static_cast<std::int64_t>(part.begin / item);
@@ -96,14 +100,14 @@ Result<void> ConvertSource::plan(const StreamPart& part, std::vector<TensorRead>
         CAIRN_TRY_ASSIGN(Stored described, stored(tensor, read.chunk));
         found = opened->chunks.emplace(read.chunk, std::move(described)).first;
       }
-      reads.push_back(chunk_read(tensor, read, {view, box}, *found->second.file, found->second.tensor));
+      planned.add(chunk_read(tensor, read, {view, box}, *found->second.file, found->second.tensor), part.is_ahead);
     }
     out += static_cast<std::size_t>(box.element_count()) * item;
   }
   return {};
 }
 
-Result<void> ConvertSource::plan_record(const StreamPart& part, std::vector<TensorRead>& reads) {
+Result<void> ConvertSource::plan_record(const StreamPart& part, PlannedReads& planned) {
   const CatalogTensor& tensor = *part.tensor->tensor;
   const std::size_t item = item_bytes(part.tensor->dtype);
   CAIRN_TRY_ASSIGN(Stored described, stored(tensor, 0));
@@ -112,36 +116,23 @@ Result<void> ConvertSource::plan_record(const StreamPart& part, std::vector<Tens
   record.strides = {1};
   record.first_element = 0;
   const Extents sizes{static_cast<std::int64_t>(part.out.size() / item)};
-  reads.emplace_back(*described.file, tensor.fqn, record, Extents{static_cast<std::int64_t>(part.begin / item)},
-                     TensorView::contiguous(part.out.data(), part.tensor->dtype, sizes));
+  planned.add({*described.file, tensor.fqn, record, Extents{static_cast<std::int64_t>(part.begin / item)},
+               TensorView::contiguous(part.out.data(), part.tensor->dtype, sizes)},
+              part.is_ahead);
   return {};
-}
-
-std::unique_ptr<os::PageBuffer> ConvertSource::take_buffer() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!buffers_.empty()) {
-      auto buffer = std::move(buffers_.back());
-      buffers_.pop_back();
-      return buffer;
-    }
-  }
-  return std::make_unique<os::PageBuffer>(data_file::kReadBufferBytes);
 }
 
 Result<void> ConvertSource::read(std::span<const StreamPart> parts) {
   if (stop_.is_set()) return Error(ErrorCode::kCancelled, "interrupted by the caller");
-  std::vector<TensorRead> reads;
-  std::vector<TensorRead> reads_ahead;
+  PlannedReads planned;
   std::uint64_t bytes = 0;
   for (const StreamPart& part : parts) {
     if (!part.is_ahead) bytes += part.out.size();
-    std::vector<TensorRead>& planned_reads = part.is_ahead ? reads_ahead : reads;
-    Result<void> planned = part.tensor->whole_record ? plan_record(part, planned_reads) : plan(part, planned_reads);
-    if (!planned) return explain(std::move(planned).error().key(part.tensor->tensor->fqn));
+    Result<void> added = part.tensor->whole_record ? plan_record(part, planned) : plan(part, planned);
+    if (!added) return explain(std::move(added).error().key(part.tensor->tensor->fqn));
   }
-  CAIRN_TRY(carry_out(reads, verify_ == Verify::kNone ? nullptr : &tally_));
-  if (!reads_ahead.empty()) CAIRN_TRY(carry_out(reads_ahead, nullptr));
+  CAIRN_TRY(carry_out(planned.reads, verify_ == Verify::kNone ? nullptr : &tally_));
+  if (!planned.uncounted.empty()) CAIRN_TRY(carry_out(planned.uncounted, nullptr));
   bytes_done_.fetch_add(bytes, std::memory_order_relaxed);
   return {};
 }
@@ -152,13 +143,9 @@ Result<void> ConvertSource::carry_out(const std::vector<TensorRead>& reads, data
   options.thread_count = 1;  // the calling thread
   options.direct_io = load_options_.direct_io;
   options.tally = tally;
-  std::unique_ptr<os::PageBuffer> buffer = take_buffer();
-  options.buffer = buffer.get();
+  os::PageBufferPool::Loan loan = buffers_.borrow();
+  options.buffer = &loan.buffer();
   const Result<data_file::ReadCounts> counts = data_file::read_tensors(reads, options);
-  {
-    const std::lock_guard lock(mutex_);
-    buffers_.push_back(std::move(buffer));
-  }
   if (!counts) return explain(counts.error());
   return {};
 }

@@ -22,7 +22,7 @@
 #include "checkpointer/checkpoint_impl.h"
 #include "data_file/record_tally.h"
 #include "data_file/tensor_reader.h"
-#include "os/page_buffer.h"
+#include "os/page_buffer_pool.h"
 #include "os/parallel.h"
 #include "plan/chunk_index.h"
 
@@ -91,11 +91,17 @@ class ConvertSource {
     std::mutex mutex;
     std::unordered_map<std::size_t, Stored> chunks;
   };
+  struct PlannedReads {
+    std::vector<data_file::TensorRead> reads;
+    // Of the parts ahead, from records that the tally checks. The remaining reads of parts ahead are in `reads`, and
+    // share requests with their neighbours.
+    std::vector<data_file::TensorRead> uncounted;
+    void add(data_file::TensorRead read, bool is_ahead);
+  };
   std::shared_ptr<OpenTensor> open(const CatalogTensor& tensor);
-  Result<void> plan(const StreamPart& part, std::vector<data_file::TensorRead>& reads);
-  Result<void> plan_record(const StreamPart& part, std::vector<data_file::TensorRead>& reads);
+  Result<void> plan(const StreamPart& part, PlannedReads& planned);
+  Result<void> plan_record(const StreamPart& part, PlannedReads& planned);
   Result<void> carry_out(const std::vector<data_file::TensorRead>& reads, data_file::RecordTally* tally);
-  std::unique_ptr<os::PageBuffer> take_buffer();
 
   Checkpoint checkpoint_;
   LoadOptions load_options_;
@@ -103,11 +109,11 @@ class ConvertSource {
   data_file::RecordTally tally_;
   std::atomic<std::uint64_t> bytes_done_{0};
   os::StopFlag stop_;
+  os::PageBufferPool buffers_{data_file::kReadBufferBytes};
 
   std::mutex mutex_;  // of all below
   // The tensors used last, the latest first.
   std::list<std::pair<const CatalogTensor*, std::shared_ptr<OpenTensor>>> recent_;
-  std::vector<std::unique_ptr<os::PageBuffer>> buffers_;
 };
 
 }  // namespace cairn::checkpointer

@@ -70,8 +70,10 @@ Result<void> ElementReader::plan(plan::FlatRange range, std::byte* target,
   return {};
 }
 
-Result<void> ElementReader::read(const std::vector<data_file::TensorRead>& reads) {
-  const Result<data_file::ReadCounts> counts = data_file::read_tensors(reads, {Verify::kFull, 1});
+Result<void> ElementReader::read(const std::vector<data_file::TensorRead>& reads, os::PageBuffer* buffer) {
+  data_file::ReadOptions options{Verify::kFull, 1};
+  options.buffer = buffer;
+  const Result<data_file::ReadCounts> counts = data_file::read_tensors(reads, options);
   if (!counts) return without_targets(counts.error());
   return {};
 }

@@ -14,6 +14,7 @@
 #include "checkpointer/chunk_read.h"
 #include "checkpointer/record_checks.h"
 #include "data_file/read_pieces.h"
+#include "os/page_buffer.h"
 #include "plan/chunk_index.h"
 #include "plan/flat_range.h"
 
@@ -37,8 +38,9 @@ class ElementReader {
   // tensors can share a call of read(). Checks the records that the reads can't check, in 4 MiB pieces.
   Result<void> plan(plan::FlatRange range, std::byte* target, std::vector<data_file::TensorRead>& reads) const;
 
-  // Carries out the reads on the calling thread. kCorrupt with key, file and offset if a checksum differs.
-  static Result<void> read(const std::vector<data_file::TensorRead>& reads);
+  // Carries out the reads on the calling thread. kCorrupt with key, file and offset if a checksum differs. `buffer`, if
+  // given, is used instead of a buffer of the call's own, and has at least data_file::kReadBufferBytes.
+  static Result<void> read(const std::vector<data_file::TensorRead>& reads, os::PageBuffer* buffer = nullptr);
 
   // plan() and read().
   Result<void> read(plan::FlatRange range, std::byte* target) const;

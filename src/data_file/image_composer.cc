@@ -48,9 +48,7 @@ void ImageComposer::abandon() {
 void ImageComposer::compose_in_steps(std::uint64_t segment, const Window& window) {
   copy_payloads(window);  // (1)
   payloads_done_.mark(segment);
-  // After abandon() the checksums of earlier segments may still be changing, and nothing is rendered.
-  if (!payloads_done_.wait_for_first(segment)) return;
-  render_frames(window);  // (2)
+  if (!render_frames(window, segment)) return;  // (2)
   frames_done_.mark(segment);
   if (window.end() > image_.trailer_offset()) render_trailer(window, segment);  // (3)
 }
@@ -138,13 +136,17 @@ std::span<const std::byte> ImageComposer::whole_frame(std::size_t frame, std::sp
   return out;
 }
 
-void ImageComposer::render_frames(const Window& window) {
+bool ImageComposer::render_frames(const Window& window, std::uint64_t segment) {
   std::vector<std::byte> frame_bytes;
+  bool may_render = false;
   for (std::size_t frame = image_.first_payload_beyond(window.begin); frame <= image_.payload_count(); ++frame) {
     const std::uint64_t begin = image_.frame_begin(frame);
     const std::uint64_t end = image_.frame_end(frame);
-    if (begin >= window.end()) return;
+    if (begin >= window.end()) break;
     if (begin == end || end <= window.begin) continue;
+    // After abandon() the checksums of earlier segments may still be changing, and nothing is rendered.
+    if (!may_render && !payloads_done_.wait_for_first(segment)) return false;
+    may_render = true;
     const std::uint64_t from = std::max(begin, window.begin);
     const std::uint64_t to = std::min(end, window.end());
     std::byte* const out = window.out.data() + (from - window.begin);
@@ -152,6 +154,7 @@ void ImageComposer::render_frames(const Window& window) {
     if (window.holds(begin)) checksums_[image_.slots().frame(frame)] = crc32(bytes);
     if (bytes.data() != out) std::memcpy(out, bytes.data() + (from - begin), to - from);
   }
+  return true;
 }
 
 void ImageComposer::render_trailer(const Window& window, std::uint64_t segment) {

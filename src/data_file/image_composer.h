@@ -7,8 +7,9 @@
 // segment therefore waits only for earlier segments, and a deadlock is impossible:
 //
 // 1. Copy the payload bytes of the segment, and record the CRC of each 64 KiB block that begins in the segment.
-// 2. Wait until all earlier segments have done step 1. Render the frames (zip tails hold payload CRCs), and record the
-//    frames' CRCs.
+// 2. If a frame reaches into the segment: wait until all earlier segments have done step 1, render the frames (zip
+// tails
+//    hold payload CRCs), and record the frames' CRCs. A segment inside a payload has no frame, and does not wait.
 // 3. If the trailer reaches into the segment: wait until all segments up to this segment have done step 2, then render
 //    the trailer.
 #pragma once
@@ -57,7 +58,8 @@ class ImageComposer {
   void compose_in_steps(std::uint64_t segment, const Window& window);
   void copy_payloads(const Window& window);
   void copy_payload(const Window& window, std::size_t payload);
-  void render_frames(const Window& window);
+  // False after abandon(): the frames of the segment are not rendered.
+  bool render_frames(const Window& window, std::uint64_t segment);
   // The whole frame: ready, or rendered into `out` if `out` has the frame's length, or into `buffer`.
   std::span<const std::byte> whole_frame(std::size_t frame, std::span<std::byte> out,
                                          std::vector<std::byte>& buffer) const;

@@ -58,7 +58,7 @@ class FileJob {
     CAIRN_TRY(file_out_->write_at(begin, bytes));
     if (options.bytes_written != nullptr) options.bytes_written->fetch_add(length, std::memory_order_relaxed);
     if (segments_written_.fetch_add(1) + 1 != segment_count_) return {};
-    CAIRN_TRY(revise());
+    CAIRN_TRY(revise(buffer));
     CAIRN_TRY(file_out_->finish(file_.image->file_bytes(), options.durability));
     take_checksums();
     file_out_.reset();
@@ -118,14 +118,16 @@ class FileJob {
     return file_.fill(parts);
   }
 
-  // Writes the image's revised bytes, now that all checksums are known.
-  Result<void> revise() {
+  // Writes the image's revised bytes, now that all checksums are known. `buffer` serves if it is large enough.
+  Result<void> revise(os::PageBuffer& buffer) {
     const std::uint64_t bytes = file_.image->revised_bytes();
     if (bytes == 0) return {};
     assert(bytes % file_out_->write_alignment() == 0);
-    os::PageBuffer buffer(bytes);
-    composer_->revise(buffer.span().first(bytes));
-    return file_out_->write_at(0, buffer.span().first(bytes));
+    std::optional<os::PageBuffer> larger;
+    if (bytes > buffer.size()) larger.emplace(bytes);
+    const std::span<std::byte> revised = (larger ? *larger : buffer).span().first(bytes);
+    composer_->revise(revised);
+    return file_out_->write_at(0, revised);
   }
 
   void take_checksums() {

@@ -11,7 +11,7 @@ namespace {
 
 // Reading this many unneeded bytes costs less than a second request.
 constexpr std::uint64_t kGapBytesMax = 32 * 1024;
-static_assert(kBatchBytesMax % kChecksumBlockBytes == 0);
+static_assert(kPieceBytesMax % kChecksumBlockBytes == 0);
 
 std::int64_t first_element_of(const StoredTensor& stored, const Extents& offsets) {
   auto element = static_cast<std::int64_t>(stored.first_element);
@@ -46,7 +46,7 @@ class PieceCutter {
     for (std::uint64_t begin = begin_; begin < end_;) {
       // Cuts at multiples of the checksum block's size: every block lies in exactly one piece.
       const std::uint64_t block = block_bytes_ == 0 ? kChecksumBlockBytes : block_bytes_;
-      const std::uint64_t cut = std::min(align_down(begin, block) + kBatchBytesMax, end_);
+      const std::uint64_t cut = std::min(align_down(begin, block) + kPieceBytesMax, end_);
       pieces_.push_back({read_, begin, cut});
       begin = cut;
     }
@@ -57,7 +57,7 @@ class PieceCutter {
   std::vector<ReadPiece>& pieces_;
   std::uint32_t read_;
   std::uint64_t record_bytes_;
-  std::uint64_t block_bytes_;  // divides kBatchBytesMax; 0: no checksums per block
+  std::uint64_t block_bytes_;  // divides kPieceBytesMax; 0: no checksums per block
   std::uint64_t begin_ = 0;
   std::uint64_t end_ = 0;
 };
@@ -93,6 +93,10 @@ TensorRead::TensorRead(const DataFile& file, std::string_view key, StoredTensor 
       region_(target_.sizes, stored_.strides, target_.strides),
       first_element_(first_element_of(stored_, offsets)) {}
 
+bool fits_target(const TensorRead& read, const ReadPiece& piece) {
+  return read.is_plain_copy() && piece.begin >= read.span_begin() && piece.end <= read.span_end();
+}
+
 ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify) {
   ReadSchedule schedule;
   for (std::size_t i = 0; i < reads.size(); ++i) {
@@ -109,6 +113,7 @@ ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify)
     return offset_of(a) != offset_of(b) ? offset_of(a) < offset_of(b) : a.read < b.read;
   });
   const auto is_final = [&reads](const ReadPiece& piece) { return reads[piece.read].stored().is_final(); };
+  const auto fits = [&reads](const ReadPiece& piece) { return fits_target(reads[piece.read], piece); };
   for (std::size_t i = 0; i < schedule.pieces.size(); ++i) {
     const ReadPiece& piece = schedule.pieces[i];
     const std::uint64_t begin = offset_of(piece);
@@ -119,7 +124,10 @@ ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify)
       // buffer: neither a read before them nor a read after them.
       const bool final = is_final(piece) && is_final(schedule.pieces[last.first_piece]);
       const bool near = final && last.file == file_of(piece) && begin <= last.end + kGapBytesMax;
-      if (near && std::max(last.end, end) - last.begin <= kBatchBytesMax) {
+      // A batch of several pieces goes through a buffer: a large piece that fits its target stays alone.
+      const std::uint64_t most =
+          fits(piece) || fits(schedule.pieces[last.first_piece]) ? kPieceBytesMax : kBatchBytesMax;
+      if (near && std::max(last.end, end) - last.begin <= most) {
         last.end = std::max(last.end, end);
         ++last.piece_count;
         continue;

@@ -58,6 +58,10 @@ struct ReadPiece {
   std::uint64_t end;
 };
 
+// Whether the bytes of the piece, when the piece is fetched alone, can be read into the target: the target has a place
+// for every byte of the piece, in the file's order.
+bool fits_target(const TensorRead& read, const ReadPiece& piece);
+
 // Neighbouring pieces of a file that a single request fetches: [begin, end) of the file.
 struct ReadBatch {
   const DataFile* file;
@@ -67,8 +71,11 @@ struct ReadBatch {
   std::size_t piece_count;
 };
 
-// The most bytes that a batch spans.
-inline constexpr std::uint64_t kBatchBytesMax = 4 * 1024 * 1024;
+// The most bytes of a piece.
+inline constexpr std::uint64_t kPieceBytesMax = 4 * 1024 * 1024;
+// The most bytes that a batch spans. A range of kPieceBytesMax bytes, widened to whole checksum blocks of 64 KiB, is a
+// single request. Batches of pieces that fit their targets span at most kPieceBytesMax bytes.
+inline constexpr std::uint64_t kBatchBytesMax = kPieceBytesMax + 256 * 1024;
 
 struct ReadSchedule {
   std::vector<ReadPiece> pieces;  // ordered by file and offset

@@ -149,6 +149,19 @@ TEST_F(ReadPieces, AreFetchedFourMiBAtATimeAtMost) {
   EXPECT_EQ(batches(), (std::vector<Range>{{0, 4 * kMiB}, {4 * kMiB, 8 * kMiB}, {8 * kMiB, 10 * kMiB}}));
 }
 
+TEST_F(ReadPieces, OfARangeAcrossChecksumBlocksAreASingleRequest) {
+  const StoredTensor stored = checked_floats({10 * 1024 * 256});  // 10 MiB
+  read(stored, {25}, {1024 * 1024});
+  EXPECT_EQ(pieces(), (std::vector<Range>{{0, 4 * kMiB}, {4 * kMiB, 4 * kMiB + 64 * kKiB}}));
+  EXPECT_EQ(batches(), (std::vector<Range>{{0, 4 * kMiB + 64 * kKiB}}));
+}
+
+TEST_F(ReadPieces, OfAWholeTensorAreRequestsOfTheirOwn) {
+  const std::int64_t elements = 1024 * 1024 + 16 * 1024;  // 4 MiB and 64 KiB
+  read(checked_floats({elements}), {0}, {elements});
+  EXPECT_EQ(batches(), (std::vector<Range>{{0, 4 * kMiB}, {4 * kMiB, 4 * kMiB + 64 * kKiB}}));
+}
+
 TEST_F(ReadPieces, OfElementsConvertedInTheBufferShareTheBufferWithNoOtherRead) {
   StoredTensor swapped = floats({10}, 1'000);
   swapped.big_endian = true;

@@ -67,6 +67,10 @@ void SafetensorsImage::revise(std::span<const std::uint32_t> checksums, std::spa
   assert(out.size() == header_.size());
   std::memcpy(out.data(), header_.data(), out.size());
   const std::uint64_t blocks_each = coverage_.block_bytes / kChecksumBlockBytes;
+  if (blocks_each == 1) {  // the checksums of the payloads' blocks are the first
+    safetensors::write_checksums(out, checksums.first(coverage_.blocks));
+    return;
+  }
   std::vector<std::uint32_t> combined;
   combined.reserve(coverage_.blocks);
   for (std::size_t i = 0; i < payload_count(); ++i) {

@@ -126,9 +126,7 @@ class BatchReader {
     const bool cached = better_from_cache(file, batch.begin, length, options_.direct_io);
     if (batch.piece_count == 1) {
       const ReadPiece& piece = schedule_.pieces[batch.first_piece];
-      const TensorRead& read = reads_[piece.read];
-      const bool inside = piece.begin >= read.span_begin() && piece.end <= read.span_end();
-      if (read.is_plain_copy() && inside) return read_in_place(batch, piece, cached, buffer);
+      if (fits_target(reads_[piece.read], piece)) return read_in_place(batch, piece, cached, buffer);
     }
     std::span<std::byte> bytes;
     CAIRN_TRY_ASSIGN(bytes, fetch_range(file, batch.begin, length, cached, buffer));

@@ -21,12 +21,16 @@ inline constexpr std::size_t kHugePageBytes = 2 * 1024 * 1024;
 class PageBuffer {
  public:
   // `bytes` is rounded up to whole pages. The contents are undefined.
-  explicit PageBuffer(std::size_t bytes) : bytes_(rounded(bytes, kPageBytes)) {
-    const std::size_t unit = bytes_ >= kHugePageBytes ? kHugePageBytes : kPageBytes;
-    const std::size_t allocated = rounded(bytes_ == 0 ? 1 : bytes_, unit);
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(unit, allocated)));
-    if (!memory_) throw std::bad_alloc();
-    if (unit == kHugePageBytes) madvise(memory_.get(), allocated, MADV_HUGEPAGE);  // only a hint: a refusal is ignored
+  explicit PageBuffer(std::size_t bytes) : bytes_(rounded_to_pages(bytes)) {
+    const bool is_large = bytes_ >= kHugePageBytes;
+    void* memory = nullptr;
+    if (posix_memalign(&memory, is_large ? kHugePageBytes : kPageBytes, bytes_ == 0 ? kPageBytes : bytes_) != 0) {
+      throw std::bad_alloc();
+    }
+    memory_.reset(static_cast<std::byte*>(memory));
+    // The bytes behind the last whole huge page stay in small pages: a huge page for a few bytes would occupy memory,
+    // and only where the system has a huge page to spare. The call is a hint: a refusal is ignored.
+    if (is_large) madvise(memory, bytes_ / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
   }
   std::span<std::byte> span() const noexcept { return {memory_.get(), bytes_}; }
   std::byte* data() const noexcept { return memory_.get(); }
@@ -36,7 +40,7 @@ class PageBuffer {
   struct Free {
     void operator()(std::byte* memory) const noexcept { std::free(memory); }
   };
-  static std::size_t rounded(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+  static std::size_t rounded_to_pages(std::size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
   std::size_t bytes_;
   std::unique_ptr<std::byte, Free> memory_;
