@@ -5,37 +5,39 @@ raw device's best rate in the run.
 """
 
 import argparse
-import contextlib
 import gc
 import json
 import os
-import resource
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from alarm_bench import measure_alarm
 from async_bench import measure_async
 from async_peers import ASYNC_PEERS
+from convert_bench import ConvertBench, convert_lines
+from convert_memory import measure_convert_memory, memory_lines
 from metadata_bench import measure_metadata
+from page_cache import empty_directory, forget, remember
 from peak_memory import PeakMemory
 from peers import PEERS, Peer
 from planning_bench import LOCAL_TENSORS, RANK_COUNTS, measure_local_plan, measure_planning
 from ranks_bench import measure_ranks
+from safetensors_bench import SafetensorsBench, safetensors_lines
 from states import bytes_of, small_tensors, transformer_with_adam
+from stopwatch import seconds_of
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build/release"
 FIGURES = ("large", "small", "memory", "metadata", "local_plan", "planning", "ranks", "async", "alarm")
+FIGURES += ("convert", "safetensors")
+LONG_FIGURES = ("convert_memory",)  # measured only by name: the disk needs room for two checkpoints of the largest size
 
 
 @dataclass
@@ -47,57 +49,14 @@ class Samples:
     def add(self, figure: str, peer: str, value: float) -> None:
         self.by_figure[figure][peer].append(value)
 
+    def add_all(self, found: dict[str, dict[str, float]]) -> None:
+        for figure, per_peer in found.items():
+            for peer, value in per_peer.items():
+                self.add(figure, peer, value)
+
     def median(self, figure: str, peer: str) -> float | None:
         values = self.by_figure.get(figure, {}).get(peer)
         return statistics.median(values) if values else None
-
-
-def cpu_seconds() -> float:
-    """User and system time of this process, all threads. Write-back by the kernel's own threads is not included."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
-def seconds_of(action: Callable[[], Any]) -> tuple[float, float]:
-    """Returns wall and CPU seconds of a call. The call's result is freed outside the measurement."""
-    gc.collect()
-    gc.disable()
-    cpu, start = cpu_seconds(), time.perf_counter()
-    result = action()
-    wall, cpu = time.perf_counter() - start, cpu_seconds() - cpu
-    gc.enable()
-    del result
-    return wall, cpu
-
-
-def forget(directory: Path) -> None:
-    """Empties the page cache of the files below `directory`."""
-    for path in directory.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
-    with contextlib.suppress(PermissionError):
-        Path("/proc/sys/vm/drop_caches").write_text("1\n")
-
-
-def remember(directory: Path) -> None:
-    """Brings the files below `directory` into the page cache."""
-    for path in directory.rglob("*"):
-        if path.is_file():
-            with path.open("rb", buffering=0) as file:
-                while file.read(1 << 24):
-                    pass
-
-
-@contextlib.contextmanager
-def empty_directory(path: Path) -> Iterator[Path]:
-    """Yields a new directory, after removing an earlier round's files and a sync of the device."""
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    os.sync()
-    yield path
 
 
 class Bench:
@@ -170,23 +129,17 @@ class Bench:
     def measure_metadata(self) -> None:
         program = build_program("metadata")
         for _ in self.rounds("metadata of 460,800 chunks"):
-            for figure, per_peer in measure_metadata(program, self.scratch).items():
-                for peer, seconds in per_peer.items():
-                    self.samples.add(figure, peer, seconds)
+            self.samples.add_all(measure_metadata(program, self.scratch))
 
     def measure_local_plan(self) -> None:
         program = build_program("local_plan")
         for _ in self.rounds(f"local plan of {LOCAL_TENSORS} tensors"):
-            for figure, per_peer in measure_local_plan(program).items():
-                for peer, seconds in per_peer.items():
-                    self.samples.add(figure, peer, seconds)
+            self.samples.add_all(measure_local_plan(program))
 
     def measure_planning(self) -> None:
         program = build_program("planning")
         for _ in self.rounds("plans of many ranks"):
-            for figure, per_peer in measure_planning(program).items():
-                for peer, value in per_peer.items():
-                    self.samples.add(figure, peer, value)
+            self.samples.add_all(measure_planning(program))
 
     def measure_ranks(self) -> None:
         for _ in self.rounds("2 ranks, and 4 to 2"):
@@ -210,6 +163,21 @@ class Bench:
             for state, per_kind in measure_alarm(self.scratch / "alarm").items():
                 for kind, quotient in per_kind.items():
                     self.samples.add(f"alarm: {state}", kind, quotient)
+
+    def measure_convert(self) -> None:
+        with ConvertBench(self.scratch / "convert", round(self.arguments.size * 1024)) as bench:
+            for _ in self.rounds(f"conversions of {self.arguments.size:g} GiB"):
+                self.samples.add_all(bench.one_round())
+
+    def measure_safetensors(self) -> None:
+        with SafetensorsBench(self.scratch / "safetensors", self.arguments.state_mib) as bench:
+            for _ in self.rounds(f"safetensors models of {self.arguments.state_mib} MiB"):
+                self.samples.add_all(bench.one_round())
+
+    def measure_convert_memory(self) -> None:
+        for _ in self.rounds("memory of conversions"):
+            for figure, size, value in measure_convert_memory(self.scratch, self.arguments.memory_gib):
+                self.samples.add(figure, size, value)
 
     def warm_up(self) -> None:
         """Makes the first calls unmeasured: imports and thread pools are not part of a figure."""
@@ -381,6 +349,8 @@ class Table:
         asynchronous = Table(self.samples, list(ASYNC_PEERS))
         asynchronous.async_rows()
         self.lines += asynchronous.lines
+        for lines in (convert_lines, memory_lines, safetensors_lines):
+            self.lines += lines(self.samples.by_figure)
         if raw_write and raw_read:
             self.lines.append(f"raw device: write {raw_write / 1e9:.2f} GB/s, read {raw_read / 1e9:.2f} GB/s")
             for figure, peers in self.samples.by_figure.items():
@@ -392,11 +362,14 @@ class Table:
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", nargs="*", help=f"of {', '.join(FIGURES)} (default: all)")
+    figures = f"of {', '.join(FIGURES)} (default: all), {', '.join(LONG_FIGURES)}"
+    parser.add_argument("figures", nargs="*", help=figures)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--state-mib", type=int, default=1024, help="size of the large state (default: 1024)")
     parser.add_argument("--small-count", type=int, default=10_000, help="number of small tensors (default: 10,000)")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), metavar="PEER", help=", ".join(PEERS))
+    parser.add_argument("--size", type=float, default=2, metavar="GIB", help="of the converted checkpoint (default: 2)")
+    parser.add_argument("--memory-gib", type=int, nargs="+", default=[2, 20], help="sizes for convert_memory")
     names = {"choices": ASYNC_PEERS, "default": list(ASYNC_PEERS), "metavar": "PEER", "help": ", ".join(ASYNC_PEERS)}
     parser.add_argument("--async-peers", nargs="+", **names)
     parser.add_argument("--scratch", type=Path, help="a directory on the device to measure (default: under build/)")
@@ -404,7 +377,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--measure-peak", nargs=3, metavar=("PEER", "ACTION", "DIR"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
     for figure in arguments.figures:
-        if figure not in FIGURES:
+        if figure not in FIGURES + LONG_FIGURES:
             parser.error(f"no figure '{figure}'")
     return arguments
 

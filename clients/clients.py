@@ -9,20 +9,20 @@ share the torch of .venv.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+sys.path.append(str(ROOT / "tools"))
+from layered_environment import layered_environment  # noqa: E402
+
 ENVIRONMENTS = ROOT / "build" / "clients"
 RANKS = 2
 HANG_SECONDS = 600  # ranks that wait for each other never end
@@ -34,41 +34,10 @@ def names() -> list[str]:
 
 def environment_of(name: str) -> Path:
     """Returns the Python of the client's environment. Makes the environment anew if the list of packages changed."""
-    folder = ENVIRONMENTS / name
     lists = {
         path: [] if path.stem == name else ["--no-deps"] for path in (HERE / f"{name}.txt", HERE / f"{name}_alone.txt")
     }
-    lists = {path: options for path, options in lists.items() if path.exists()}
-    listed = "".join(_listed(path) for path in lists)
-    fingerprint = hashlib.sha256((listed + sys.prefix).encode()).hexdigest()
-    python = folder / "bin" / "python"
-    if (folder / "fingerprint").exists() and (folder / "fingerprint").read_text() == fingerprint:
-        return python
-    shutil.rmtree(folder, ignore_errors=True)
-    venv.create(folder, with_pip=False, symlinks=True)
-    site = next((folder / "lib").glob("python*/site-packages"))
-    # The packages of .venv come after the client's own packages, and with .venv its cairn-dev.pth, which names the
-    # build.
-    outer = sysconfig.get_path("purelib")
-    (site / "outer.pth").write_text(f"import site; site.addsitedir({outer!r})\n")
-    (folder / "constraints.txt").write_text(f"torch=={_version_of('torch')}\n")
-    for packages, options in lists.items():
-        command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *options, "-r", packages]
-        subprocess.run([*command, "-c", folder / "constraints.txt"], check=True)
-    (folder / "fingerprint").write_text(fingerprint)
-    return python
-
-
-def _listed(packages: Path) -> str:
-    """Returns a list of packages, with the lists named by ``-r`` included."""
-    lines = packages.read_text().splitlines()
-    return "".join(_listed(HERE / line[3:]) if line.startswith("-r ") else f"{line}\n" for line in lines)
-
-
-def _version_of(distribution: str) -> str:
-    from importlib.metadata import version
-
-    return version(distribution).partition("+")[0]
+    return layered_environment(ENVIRONMENTS / name, {path: lists[path] for path in lists if path.exists()})
 
 
 def try_client(name: str) -> dict[str, Any]:
