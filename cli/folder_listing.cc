@@ -20,6 +20,7 @@
 
 #include "catalog_text.h"
 #include "json_writer.h"
+#include "listing.h"
 #include "natural_order.h"
 #include "printable.h"
 
@@ -28,9 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::system_clock;
-
-// A longer name does not widen the column.
-constexpr std::size_t kNameColumnMax = 48;
 
 struct Entry {
   fs::path directory;

@@ -17,6 +17,7 @@
 #include "catalog_text.h"
 #include "json_writer.h"
 #include "key_tree.h"
+#include "listing.h"
 #include "nearest_word.h"
 #include "printable.h"
 
@@ -28,8 +29,6 @@ namespace fs = std::filesystem;
 constexpr std::size_t kValueCharactersMax = 60;
 // Larger values, for example a data loader's state, are not read for a line of text.
 constexpr std::uint64_t kValueBytesMax = 16 * 1024 * 1024;
-// A longer name does not widen the column.
-constexpr std::size_t kNameColumnMax = 48;
 
 class Inspection {
  public:

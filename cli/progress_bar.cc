@@ -17,7 +17,7 @@ namespace cairn::cli {
 namespace {
 
 constexpr std::string_view kRemoveLine = "\r\x1b[K";  // to the first column, then erase to the end of the line
-constexpr int kEndingSignals[] = {SIGINT, SIGTERM};
+constexpr int kRemovingSignals[] = {SIGINT, SIGTERM};
 constexpr std::chrono::milliseconds kInterval{100};
 constexpr std::size_t kColumnsDefault = 80;
 
@@ -75,12 +75,12 @@ std::string rate_text(std::uint64_t done, std::uint64_t total, std::chrono::dura
 ProgressBar::ProgressBar(std::string_view action, Rate rate)
     : action_(action), shows_rate_(rate == Rate::kShown), can_draw_(can_draw_on_stderr()) {
   if (!can_draw_) return;
-  for (const int number : kEndingSignals) handle(number, remove_line_and_end);
+  for (const int number : kRemovingSignals) handle(number, remove_line_and_end);
 }
 
 ProgressBar::~ProgressBar() {
   if (!can_draw_) return;
-  for (const int number : kEndingSignals) handle(number, SIG_DFL);
+  for (const int number : kRemovingSignals) handle(number, SIG_DFL);
   write_to_terminal(kRemoveLine);
 }
 

@@ -59,7 +59,8 @@ function(cairn_test name)
   target_link_libraries(${name} PRIVATE ${TEST_USES} fmt::fmt-header-only GTest::gtest_main)
   target_compile_options(${name} PRIVATE -Wno-dangling-else)  # EXPECT_EQ expands to an if with an else
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 300)
+  list(LENGTH TEST_SOURCES cost)  # ctest starts the longest tests first
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 COST ${cost})
   set_property(GLOBAL APPEND PROPERTY CAIRN_TEST_FILES ${TEST_SOURCES})
 endfunction()
 

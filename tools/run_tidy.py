@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
+UNITY = re.compile(r"unity_\d+_cxx\.cxx")
 
 
 def included_files(source: Path) -> list[Path]:
@@ -48,13 +49,22 @@ def tidy(build: Path, unit: dict[str, str]) -> tuple[bool, str]:
     return done.returncode == 0, done.stdout or done.stderr
 
 
-def wanted(unit: dict[str, str], seen: set[str]) -> bool:
-    """Whether the unit is a source of the project, not a test, and not yet in `seen`."""
+def sources_of(unit: dict[str, str]) -> list[Path]:
+    """Returns the sources that a unit of a unity build includes, or else the source that the unit is."""
     file = Path(unit["file"])
-    if file.as_posix() in seen or not file.is_relative_to(ROOT) or file.is_relative_to(ROOT / "build"):
+    if not UNITY.match(file.name):
+        return [file]
+    return [Path(name) for name in INCLUDE.findall(file.read_text())]
+
+
+def wanted(unit: dict[str, str], seen: set[Path]) -> bool:
+    """Whether the unit's sources are sources of the project, not tests, and not yet in `seen`."""
+    sources = sources_of(unit)
+    first = sources[0]
+    if first in seen or not first.is_relative_to(ROOT) or first.is_relative_to(ROOT / "build"):
         return False
-    seen.add(file.as_posix())
-    return file.is_file() and not file.name.endswith("_test.cc")
+    seen.update(sources)
+    return first.is_file() and not first.name.endswith("_test.cc")
 
 
 def main() -> int:
@@ -65,7 +75,7 @@ def main() -> int:
     passed = arguments.build / "tidy"
     passed.mkdir(exist_ok=True)
 
-    seen: set[str] = set()
+    seen: set[Path] = set()
     units = json.loads((arguments.build / "compile_commands.json").read_text())
     units = [unit for unit in units if wanted(unit, seen)]
     stale = [(unit, mark) for unit in units if not (mark := passed / fingerprint(unit)).exists()]

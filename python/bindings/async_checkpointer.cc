@@ -46,7 +46,7 @@ std::unique_ptr<WriterProcess> make_process(const nb::bytes& executable, double 
 }
 
 // `terms`: (asynchronous staging, torn snapshot alarm, the owner of the memory that `state` points into).
-std::unique_ptr<PythonAsyncSave> save_state(AsyncCheckpointer& self, const nb::bytes& directory, const StateDict& state,
+std::unique_ptr<PythonAsyncSave> start_save(AsyncCheckpointer& self, const nb::bytes& directory, const StateDict& state,
                                             const nb::tuple& terms, const nb::kwargs& keywords) {
   AsyncSaveOptions options;
   options.save = save_options_of(keywords);
@@ -67,7 +67,7 @@ std::unique_ptr<PythonAsyncSave> save_state(AsyncCheckpointer& self, const nb::b
 }
 
 // `reason` is an argument for reason_of().
-void abandon_save_with(AsyncCheckpointer& self, const nb::tuple& reason, const nb::kwargs& keywords) {
+void abandon_async_save(AsyncCheckpointer& self, const nb::tuple& reason, const nb::kwargs& keywords) {
   AsyncSaveOptions options;
   options.save = save_options_of(keywords);
   const Error error = reason_of(reason);
@@ -191,8 +191,8 @@ void bind_async_checkpointer(nb::module_& module) {
       .def("progress", &progress_of);
   nb::class_<AsyncCheckpointer>(module, "AsyncCheckpointer")
       .def(nb::new_(&make_checkpointer), nb::arg("process").none(), nb::arg("memory"), nb::arg("nice"))
-      .def("save", &save_state)
-      .def("abandon_save", &abandon_save_with)
+      .def("save", &start_save)
+      .def("abandon_save", &abandon_async_save)
       .def("prepare", &prepare_for)
       .def("close", &close)
       .def("detach", &AsyncCheckpointer::detach);

@@ -20,7 +20,7 @@ nb::tuple place_of(const Catalog& catalog, const ItemLocation& location) {
 }
 
 // (dtype code, shape, requires_grad, [(offsets, sizes, file, offset, length), ...])
-nb::tuple describe(const Catalog& catalog, const CatalogTensor& tensor) {
+nb::tuple to_tuple(const Catalog& catalog, const CatalogTensor& tensor) {
   const std::size_t dimensions = tensor.shape.size();
   nb::list chunks;
   for (std::size_t i = 0; i < tensor.chunk_count(); ++i) {
@@ -31,10 +31,6 @@ nb::tuple describe(const Catalog& catalog, const CatalogTensor& tensor) {
   }
   return nb::make_tuple(static_cast<int>(tensor.dtype), from_extents(tensor.shape.data(), dimensions),
                         tensor.requires_grad, chunks);
-}
-
-nb::object text_or_none(const std::optional<std::string>& text) {
-  return text ? to_str(*text) : nb::object(nb::none());
 }
 
 // Leaves out attributes for which `make_object` raises LookupError.
@@ -69,7 +65,7 @@ void bind_catalog(nb::module_& module) {
       .def("tensor",
            [](const SharedCatalog& self, const nb::str& fqn) -> nb::object {
              const CatalogTensor* tensor = self.catalog->find_tensor(to_utf8(fqn));
-             return tensor == nullptr ? nb::object(nb::none()) : describe(*self.catalog, *tensor);
+             return tensor == nullptr ? nb::object(nb::none()) : to_tuple(*self.catalog, *tensor);
            })
       .def("value",
            [](const SharedCatalog& self, const nb::str& fqn) -> nb::object {
@@ -102,9 +98,10 @@ void bind_catalog(nb::module_& module) {
                      for (const std::string& file : self.catalog->files) files.append(to_str(file));
                      return files;
                    })
-      .def_prop_ro("version", [](const SharedCatalog& self) { return text_or_none(self.catalog->version); })
-      .def_prop_ro("checkpoint_id", [](const SharedCatalog& self) { return text_or_none(self.catalog->checkpoint_id); })
-      .def_prop_ro("save_id", [](const SharedCatalog& self) { return text_or_none(self.catalog->save_id); });
+      .def_prop_ro("version", [](const SharedCatalog& self) { return to_str_or_none(self.catalog->version); })
+      .def_prop_ro("checkpoint_id",
+                   [](const SharedCatalog& self) { return to_str_or_none(self.catalog->checkpoint_id); })
+      .def_prop_ro("save_id", [](const SharedCatalog& self) { return to_str_or_none(self.catalog->save_id); });
 }
 
 }  // namespace cairn::python

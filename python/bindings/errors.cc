@@ -7,8 +7,6 @@
 namespace cairn::python {
 namespace {
 
-nb::object text_or_none(const std::optional<std::string>& text) { return text ? to_str(*text) : nb::none(); }
-
 // (class name, text, errno or 0, [(file, line, function, text)]), the fields of
 // cairn._failures.exception_record.ExceptionRecord; or None.
 nb::object record_of(const Error& error) {
@@ -26,12 +24,12 @@ nb::object record_of(const Error& error) {
 nb::object exception_of(const Error& error) {
   const nb::object module = nb::module_::import_("cairn._failures.engine_errors");
   nb::dict place;
-  place["key"] = text_or_none(error.key());
+  place["key"] = to_str_or_none(error.key());
   place["rank"] = error.rank() ? nb::object(nb::int_(*error.rank())) : nb::none();
-  place["file"] = text_or_none(error.file());
+  place["file"] = to_str_or_none(error.file());
   place["offset"] = error.offset() ? nb::object(nb::int_(*error.offset())) : nb::none();
-  place["expected"] = text_or_none(error.expected());
-  place["actual"] = text_or_none(error.actual());
+  place["expected"] = to_str_or_none(error.expected());
+  place["actual"] = to_str_or_none(error.actual());
   place["earlier_save"] = error.earlier_save().empty() ? nb::none() : nb::object(to_str(error.earlier_save()));
   nb::list causes;
   for (const Error& cause : error.causes()) causes.append(nb::make_tuple(exception_of(cause), record_of(cause)));

@@ -8,17 +8,13 @@
 
 #include "bound.h"
 #include "errors.h"
+#include "new_reference.h"
 #include "text.h"
 
 namespace cairn::python {
 namespace {
 
-constexpr int kDepthMax = 1000;  // of containers in containers; detects a container that contains itself
-
-nb::object checked(PyObject* fresh) {
-  if (fresh == nullptr) throw nb::python_error();
-  return nb::steal(fresh);
-}
+constexpr int kContainersMax = 1000;  // of containers in containers; detects a container that contains itself
 
 nb::object iterator_of(nb::handle iterable) { return checked(PyObject_GetIter(iterable.ptr())); }
 
@@ -57,7 +53,7 @@ class Flattening {
   class Level {
    public:
     explicit Level(Flattening& walk) : depth_(walk.depth_) {
-      if (depth_ == kDepthMax) {
+      if (depth_ == kContainersMax) {
         throw Error(ErrorCode::kInvalidArgument, "the state dict contains itself, or is nested too deeply");
       }
       ++depth_;

@@ -12,6 +12,10 @@ nb::object to_str(std::string_view text) {
   return nb::steal(str);
 }
 
+nb::object to_str_or_none(const std::optional<std::string>& text) {
+  return text ? to_str(*text) : nb::object(nb::none());
+}
+
 std::string to_utf8(nb::handle text) {
   Py_ssize_t size = 0;
   if (const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size)) return {utf8, static_cast<std::size_t>(size)};

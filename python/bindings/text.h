@@ -6,6 +6,7 @@
 #include <cairn/state_dict.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,8 @@ namespace nb = nanobind;
 namespace cairn::python {
 
 nb::object to_str(std::string_view text);
+// None for nullopt.
+nb::object to_str_or_none(const std::optional<std::string>& text);
 // `text` is a str.
 std::string to_utf8(nb::handle text);
 

@@ -11,6 +11,7 @@
 #include "bound.h"
 #include "errors.h"
 #include "key_hashes.h"
+#include "new_reference.h"
 #include "text.h"
 
 namespace cairn::python {
@@ -18,11 +19,6 @@ namespace {
 
 // Deeper nests are left to Python's pickle, which has its own limit.
 constexpr int kDepthMax = 100;
-
-nb::object checked(PyObject* fresh) {
-  if (fresh == nullptr) throw nb::python_error();
-  return nb::steal(fresh);
-}
 
 bool is_exactly(nb::handle object, nb::handle type) { return object.type().is(type); }
 

@@ -12,13 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "core/byte_units.h"
 #include "os/testing/scratch_memory_group.h"
 #include "storage/testing/scratch_directory.h"
 
 namespace cairn {
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLimit = 200 * kMiB;
 constexpr std::int64_t kElements = 70 * kMiB / sizeof(float);
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "checkpointer/async_save_operation.h"
+#include "core/byte_units.h"
 #include "os/testing/memory_files.h"
 #include "storage/testing/scratch_directory.h"
 #include "writer/thread_writer.h"
@@ -21,7 +22,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t kMiB = os::MemoryFiles::kMiB;
 constexpr std::uint64_t kStateBytes = 8 * kMiB;
 // A wait for memory lasts a third of kProgress. Long enough for a busy machine: a writer without progress for kProgress
 // is given up.

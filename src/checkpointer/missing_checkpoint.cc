@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kLookedAtMax = 1000;  // directories
-constexpr std::size_t kNamedMax = 5;
+constexpr std::size_t kNamedSavesMax = 5;
 
 bool holds_checkpoint(const fs::path& directory, const std::string& metadata_name) {
   const auto storage = storage::open_directory(directory);
@@ -41,10 +41,10 @@ std::string checkpoints_among(const std::vector<fs::path>& directories, const st
   const std::size_t first = directories.size() - std::min(directories.size(), kLookedAtMax);
   for (std::size_t i = first; i < directories.size(); ++i) {
     if (is_private_folder(directories[i]) || !holds_checkpoint(directories[i], metadata_name)) continue;
-    if (++count > kNamedMax) continue;
+    if (++count > kNamedSavesMax) continue;
     text += (count == 1 ? "" : ", ") + directories[i].filename().string();
   }
-  if (count > kNamedMax) text += " and " + std::to_string(count - kNamedMax) + " more";
+  if (count > kNamedSavesMax) text += " and " + std::to_string(count - kNamedSavesMax) + " more";
   return text;
 }
 

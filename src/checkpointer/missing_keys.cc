@@ -12,7 +12,7 @@
 namespace cairn::checkpointer {
 namespace {
 
-constexpr std::size_t kNamedMax = 8;      // keys that the text names
+constexpr std::size_t kNamedKeysMax = 8;  // keys that the text names
 constexpr std::size_t kExplainedMax = 3;  // keys whose nearest keys the text names
 constexpr std::size_t kNearestMax = 2;    // nearest keys for each
 constexpr std::size_t kPrefixesMax = 8;   // prefixes tried on all missing keys
@@ -30,7 +30,7 @@ bool holds(const Catalog& catalog, std::string_view fqn) {
   return catalog.find_tensor(fqn) != nullptr || catalog.find_value(fqn) != nullptr;
 }
 
-std::string_view fqn_of(const Catalog& catalog, const Catalog::KeyRef& key) {
+std::string_view name_in_catalog(const Catalog& catalog, const Catalog::KeyRef& key) {
   return key.is_tensor ? catalog.tensors[key.index].fqn : catalog.values[key.index].fqn;
 }
 
@@ -63,7 +63,7 @@ bool explains(const Prefix& prefix, const Catalog& catalog, const std::string& k
 std::optional<Prefix> common_prefix(const Catalog& catalog, const std::vector<std::string>& missing) {
   std::vector<Prefix> candidates;
   for (const Catalog::KeyRef& key : catalog.keys) {
-    const std::string_view fqn = fqn_of(catalog, key);
+    const std::string_view fqn = name_in_catalog(catalog, key);
     std::optional<Prefix> candidate;
     if (const auto added = added_components(missing[0], fqn)) candidate = Prefix{std::string(added->text), true};
     if (const auto removed = added_components(fqn, missing[0])) candidate = Prefix{std::string(removed->text), false};
@@ -101,7 +101,7 @@ std::string nearest_to(const Catalog& catalog, std::string_view key) {
 
 Error missing_keys(const Catalog& catalog, const std::vector<std::string>& missing) {
   const std::optional<Prefix> prefix = common_prefix(catalog, missing);
-  const std::size_t named = std::min(missing.size(), kNamedMax);
+  const std::size_t named = std::min(missing.size(), kNamedKeysMax);
   std::string text = "Missing key in checkpoint state_dict: ";
   for (std::size_t i = 0; i < named; ++i) {
     if (i != 0) text += ", ";

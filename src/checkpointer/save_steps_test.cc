@@ -14,15 +14,16 @@ namespace {
 
 using storage::ModelStorage;
 
-constexpr std::int64_t kElements = 1000;
+constexpr std::int64_t kStepElements = 1000;
 constexpr std::uint32_t kRanks = 2;
 
 // The state of a rank at a step: one tensor and one value, under keys of the rank.
 class Share {
  public:
-  Share(std::uint32_t rank, int step) : data_(kElements, static_cast<float>(step * 10 + static_cast<int>(rank))) {
+  Share(std::uint32_t rank, int step) : data_(kStepElements, static_cast<float>(step * 10 + static_cast<int>(rank))) {
     EXPECT_TRUE(state_.add_value(value_of(rank), Value(step)));  // entry 0; in the file the value is after the tensor
-    EXPECT_TRUE(state_.add_tensor(tensor_of(rank), TensorView::contiguous(data_.data(), DType::kFloat32, {kElements})));
+    EXPECT_TRUE(
+        state_.add_tensor(tensor_of(rank), TensorView::contiguous(data_.data(), DType::kFloat32, {kStepElements})));
   }
   static std::string tensor_of(std::uint32_t rank) { return "tensor" + std::to_string(rank); }
   static std::string value_of(std::uint32_t rank) { return "value" + std::to_string(rank); }
@@ -55,8 +56,8 @@ class Results {
     }
     CatalogTensor tensor;
     tensor.fqn = Share::tensor_of(rank);
-    tensor.shape = {kElements};
-    tensor.boxes = {0, kElements};
+    tensor.shape = {kStepElements};
+    tensor.boxes = {0, kStepElements};
     tensor.locations = {moved(share.places()[1])};
     catalog_.keys.push_back({true, static_cast<std::uint32_t>(catalog_.tensors.size())});
     catalog_.tensors.push_back(std::move(tensor));
@@ -81,7 +82,7 @@ class Results {
 constexpr std::uint32_t kNobody = UINT32_MAX;
 
 // A save of `step` in which only the ranks up to `last_rank` write.
-bool save_on(ModelStorage& disk, int step, std::uint32_t last_rank = kNobody) {
+bool save_step(ModelStorage& disk, int step, std::uint32_t last_rank = kNobody) {
   const SaveOptions options{.thread_count = 1};
   auto claim = checkpointer::claim_in({"model", ModelStorage::opening(disk)}, options);
   if (!claim) return false;
@@ -101,7 +102,7 @@ bool save_on(ModelStorage& disk, int step, std::uint32_t last_rank = kNobody) {
 }
 
 // The step of the checkpoint; 0 without a checkpoint, -1 if the checkpoint is damaged or mixes steps.
-int step_on(ModelStorage& disk) {
+int saved_step(ModelStorage& disk) {
   const auto checkpoint = checkpointer::open_in(ModelStorage::view_of(disk));
   if (!checkpoint) return checkpoint.error().code() == ErrorCode::kNotFound ? 0 : -1;
   std::optional<int> found;
@@ -118,20 +119,20 @@ int step_on(ModelStorage& disk) {
 TEST(SaveSteps, MakeACheckpointAsASaveDoes) {
   ModelStorage disk;
   for (const int step : {1, 2}) {
-    ASSERT_TRUE(save_on(disk, step));
-    EXPECT_EQ(step_on(disk), step);
+    ASSERT_TRUE(save_step(disk, step));
+    EXPECT_EQ(saved_step(disk), step);
     EXPECT_EQ(disk.list("").value().size(), 1u + kRanks);  // the first save's files are gone
   }
 }
 
 TEST(SaveSteps, LeaveTheOldCheckpointAndNoLitterIfARankNeverComes) {
   ModelStorage disk;
-  EXPECT_FALSE(save_on(disk, 1, 0));
+  EXPECT_FALSE(save_step(disk, 1, 0));
   EXPECT_TRUE(disk.list("").value().empty());  // the files had DCP's plain names
-  ASSERT_TRUE(save_on(disk, 2));
-  EXPECT_FALSE(save_on(disk, 3, 0));
+  ASSERT_TRUE(save_step(disk, 2));
+  EXPECT_FALSE(save_step(disk, 3, 0));
   EXPECT_EQ(disk.list("").value().size(), 1u + kRanks);  // the files had names with a save id
-  EXPECT_EQ(step_on(disk), 2);
+  EXPECT_EQ(saved_step(disk), 2);
 }
 
 TEST(SaveSteps, AShareThatIsNotHandedOverIsWithdrawn) {
@@ -151,7 +152,7 @@ TEST(SaveSteps, AShareThatIsNotHandedOverIsWithdrawn) {
 
 TEST(SaveSteps, RefuseMetadataThatCouldNotBeReadBack) {
   ModelStorage disk;
-  ASSERT_TRUE(save_on(disk, 1));
+  ASSERT_TRUE(save_step(disk, 1));
   for (const bool is_pickle : {false, true}) {
     auto claim = checkpointer::claim_in({"model", ModelStorage::opening(disk)}, {});
     ASSERT_TRUE(claim);
@@ -172,7 +173,7 @@ TEST(SaveSteps, RefuseMetadataThatCouldNotBeReadBack) {
     EXPECT_EQ(disk.list("").value().size(), 1u + kRanks);  // withdrawn at once
     EXPECT_FALSE(claim->commit(results.metadata(), results.files()));
   }
-  EXPECT_EQ(step_on(disk), 1);
+  EXPECT_EQ(saved_step(disk), 1);
 }
 
 TEST(SaveSteps, RefuseATicketThatIsNone) {
@@ -192,15 +193,15 @@ TEST(SaveSteps, ACrashAtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
     ModelStorage disk;
-    ASSERT_TRUE(save_on(disk, 1));
+    ASSERT_TRUE(save_step(disk, 1));
     disk.crash_at(disk.operation_count() + crash_at);
-    const bool saved = save_on(disk, 2);
+    const bool saved = save_step(disk, 2);
     const bool crashed = disk.fault_fired();
     disk.lose_power(crash_at);
-    const int found = step_on(disk);
+    const int found = saved_step(disk);
     EXPECT_TRUE(found == 2 || (!saved && found == 1)) << found;
-    EXPECT_TRUE(save_on(disk, 3));
-    EXPECT_EQ(step_on(disk), 3);
+    EXPECT_TRUE(save_step(disk, 3));
+    EXPECT_EQ(saved_step(disk), 3);
     if (!crashed) break;  // the loop covered every operation
   }
 }
@@ -209,12 +210,12 @@ TEST(SaveSteps, AFailureOfAnyOperationLeavesNoLitter) {
   for (std::uint64_t number = 0;; ++number) {
     SCOPED_TRACE(testing::Message() << "number=" << number);
     ModelStorage disk;
-    ASSERT_TRUE(save_on(disk, 1));
+    ASSERT_TRUE(save_step(disk, 1));
     const std::size_t files_before = disk.list("").value().size();
     disk.fail_at(disk.operation_count() + number, Error::from_errno(EIO, "injected"));
-    const bool saved = save_on(disk, 2);
+    const bool saved = save_step(disk, 2);
     const bool fired = disk.fault_fired();
-    const int found = step_on(disk);
+    const int found = saved_step(disk);
     EXPECT_TRUE(found == 2 || (!saved && found == 1)) << found;
     if (found == 1) EXPECT_LE(disk.list("").value().size(), files_before + 1);
     if (!fired) break;

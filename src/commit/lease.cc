@@ -17,7 +17,7 @@ constexpr std::string_view kRankLeasePrefix = "lease-";
 constexpr std::string_view kFirstLine = "cairn-lease 1";
 constexpr std::uint64_t kLeaseBytesMax = 64 * 1024;
 constexpr std::chrono::seconds kHeartbeat{5};
-constexpr int kTriesMax = 16;
+constexpr int kFolderTriesMax = 16;
 
 std::string prefix_of(SaveForm form) { return std::string(kFolderPrefix) + (form == SaveForm::kModel ? "model-" : ""); }
 
@@ -124,7 +124,7 @@ Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdent
     const Result<void> made = storage.make_folder(folder_of_save(identity));
     Result<Lease> lease = made ? take(storage, identity, kLeaseName, progress) : Result<Lease>(made.error());
     // kNotFound: another save's cleaning has removed the folder while the folder was still empty.
-    if (lease || lease.error().code() != ErrorCode::kNotFound || tries == kTriesMax) return lease;
+    if (lease || lease.error().code() != ErrorCode::kNotFound || tries == kFolderTriesMax) return lease;
   }
 }
 

@@ -23,7 +23,6 @@ using FileNames = std::unordered_set<std::string, SeededHash>;
 constexpr std::string_view kReplacedName = "/replaced";
 // A file that exists only while the storage's clock is read.
 constexpr std::string_view kClockName = "clock";
-constexpr std::uint64_t kReplacedBytesMax = std::uint64_t{1} << 30;
 // A rank that joins a save while the save is being given up may leave a mark or a lease in a folder that was empty a
 // moment ago. Each rank does so at most twice: the limit suffices except for very many ranks, and a later save removes
 // the rest.

@@ -32,6 +32,9 @@ inline constexpr std::uint64_t kDecodedMetadataBytesMax = std::uint64_t{256} << 
 std::vector<std::string> orphaned_files(const storage::Storage& storage, const std::string& metadata_name,
                                         const MetadataInPlace& old, const manifest::CommitRecord& record);
 
+// The largest list of replaced files that a later save reads.
+inline constexpr std::uint64_t kReplacedBytesMax = std::uint64_t{1} << 30;
+
 // Writes the list of replaced files into the save's folder before the commit. If this process dies, a later save
 // finishes the removal from the list.
 Result<void> write_replaced_list(storage::Storage& storage, std::string_view folder,

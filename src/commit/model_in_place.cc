@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kIndexBytesMax = std::uint64_t{1} << 30;
 constexpr std::uint64_t kStampedBytes = 4096;
-constexpr int kTriesMax = 16;
+constexpr int kReadsMax = 16;
 
 bool is_absent(const Error& error) { return error.error_number() == ENOENT; }
 
@@ -67,7 +67,7 @@ Result<IndexInPlace> read_index_in_place(const storage::Storage& storage) {
     if (is_absent(text.error())) return now;
     // kNotFound without ENOENT: on a network file system the file was replaced while it was open.
     if (text.error().code() != ErrorCode::kNotFound) return text.error();
-    if (tries == kTriesMax) {
+    if (tries == kReadsMax) {
       return Error(ErrorCode::kUnavailable, "the index is replaced again and again while it is being read")
           .file(safetensors::kIndexName)
           .actual(text.error().what());

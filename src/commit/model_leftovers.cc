@@ -17,8 +17,6 @@ namespace {
 
 using safetensors::FileSet;
 
-constexpr std::uint64_t kReplacedBytesMax = std::uint64_t{1} << 30;
-
 bool is_removable(const std::string& name) {
   const bool is_of_model = name.ends_with(kModelSuffix) || name == safetensors::kIndexName;
   return name.find('/') == std::string::npos && storage::check_name(name) && is_of_model;

@@ -128,7 +128,7 @@ TEST_F(RankSaves, FailOnAllIfOneCannotPublish) {
     const Reports reports = group.run();
     expect_all_failed(reports, ErrorCode::kUnavailable, rank);
     EXPECT_EQ(reports[0].error().error_number(), EEXIST);
-    EXPECT_EQ(names_in(*storage_), 1u);
+    EXPECT_EQ(names_in(*storage_).size(), 1u);
     ASSERT_TRUE(storage_->remove(group.name_of(rank)));
   }
 }

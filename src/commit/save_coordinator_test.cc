@@ -64,7 +64,7 @@ class ACoordinator : public testing::Test {
   }
   void expect_nothing() const {
     EXPECT_EQ(checkpoint_in(disk_), 0);
-    EXPECT_EQ(names_in(disk_), 0u);
+    EXPECT_EQ(names_in(disk_).size(), 0u);
   }
 
   ModelStorage disk_;
@@ -84,7 +84,7 @@ TEST_F(ACoordinator, CommitsAloneAndRemovesItsFolder) {
   const auto report = lead();
   ASSERT_TRUE(report) << report.error().what();
   EXPECT_EQ(checkpoint_in(disk_), 4);
-  EXPECT_EQ(names_in(disk_), 2u);
+  EXPECT_EQ(names_in(disk_).size(), 2u);
   EXPECT_FALSE(has_made(SaveMarks::kCommitted)) << "there is no other rank to tell";
   EXPECT_EQ(fence.give_up(), SaveFence::GivenUp::kCommitted);
 }
@@ -164,7 +164,7 @@ TEST_F(ACoordinator, CommitsTheFilesOfAllAndSaysSo) {
   ASSERT_TRUE(report) << report.error().what();
   EXPECT_EQ(checkpoint_in(disk_), 4);
   EXPECT_TRUE(has_made(SaveMarks::kCommitted));
-  EXPECT_EQ(names_in(disk_), 3u);
+  EXPECT_EQ(names_in(disk_).size(), 3u);
 }
 
 TEST_F(ACoordinator, CommitsNoFileOfAnotherProgram) {
@@ -178,7 +178,7 @@ TEST_F(ACoordinator, CommitsNoFileOfAnotherProgram) {
   ASSERT_FALSE(report);
   EXPECT_EQ(report.error().rank(), 1u) << report.error().what();
   EXPECT_EQ(checkpoint_in(disk_), 0);
-  EXPECT_EQ(names_in(disk_), 1u) << "the other program's file stays";
+  EXPECT_EQ(names_in(disk_).size(), 1u) << "the other program's file stays";
 }
 
 TEST_F(ACoordinator, LeavesNoFileAfterGivingUp) {

@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kInfiniteFloat = std::numeric_limits<float>::infinity();
 constexpr Float8 kKinds[] = {Float8::kE4M3FN, Float8::kE5M2, Float8::kE4M3FNUZ, Float8::kE5M2FNUZ, Float8::kE8M0FNU};
 
 TEST(SmallFloat, EveryHalfIsItselfAgain) {
@@ -50,10 +50,10 @@ TEST(SmallFloat, RoundsToNearestAndTiesToEven) {
 TEST(SmallFloat, OverflowsAsEachKindSays) {
   EXPECT_EQ(float8_from_float(Float8::kE4M3FN, 448.0F), 0x7E);
   EXPECT_EQ(float8_from_float(Float8::kE4M3FN, 1000.0F), 0x7E);
-  EXPECT_EQ(float8_from_float(Float8::kE4M3FN, -kInfinity), 0xFE);
-  EXPECT_EQ(float8_from_float(Float8::kE5M2, kInfinity), 0x7C);
+  EXPECT_EQ(float8_from_float(Float8::kE4M3FN, -kInfiniteFloat), 0xFE);
+  EXPECT_EQ(float8_from_float(Float8::kE5M2, kInfiniteFloat), 0x7C);
   EXPECT_EQ(float8_from_float(Float8::kE5M2, 1e9F), 0x7C);
-  EXPECT_EQ(float8_from_float(Float8::kE4M3FNUZ, kInfinity), 0x80);
+  EXPECT_EQ(float8_from_float(Float8::kE4M3FNUZ, kInfiniteFloat), 0x80);
   EXPECT_EQ(float8_from_float(Float8::kE5M2FNUZ, -0.0F), 0x00);
 }
 

@@ -9,14 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "core/byte_units.h"
 #include "core/checksum.h"
 #include "storage/testing/model_storage.h"
 
 namespace cairn::data_file {
 namespace {
-
-constexpr std::uint64_t kKiB = 1024;
-constexpr std::uint64_t kMiB = 1024 * kKiB;
 
 // Two files of no bytes: a schedule reads none.
 class ReadPieces : public testing::Test {

@@ -12,7 +12,7 @@
 namespace cairn::data_file {
 namespace {
 
-constexpr std::uint64_t kFileBytesMax = std::uint64_t{1} << 62;
+constexpr std::uint64_t kImageBytesMax = std::uint64_t{1} << 62;
 
 // The padding that makes `offset`, the end of a local header without padding, a multiple of `alignment`. A padding
 // field takes at least 4 bytes.
@@ -38,7 +38,7 @@ std::uint64_t TorchSaveImage::place(ReadyRecord& record, std::uint64_t offset) {
 }
 
 Result<std::uint64_t> TorchSaveImage::place_payload(std::string_view name, std::uint64_t bytes, std::uint64_t offset) {
-  if (bytes > kFileBytesMax || offset > kFileBytesMax - bytes) {
+  if (bytes > kImageBytesMax || offset > kImageBytesMax - bytes) {
     return Error(ErrorCode::kInvalidArgument, "a file of more than 2^62 bytes");
   }
   const zip::Record record{name, bytes, offset, 0, true};

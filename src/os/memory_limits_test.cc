@@ -6,12 +6,12 @@
 #include <filesystem>
 #include <string>
 
+#include "core/byte_units.h"
 #include "os/testing/memory_files.h"
 
 namespace cairn::os {
 namespace {
 
-constexpr std::uint64_t kMiB = MemoryFiles::kMiB;
 constexpr std::uint64_t kUnlimited = UINT64_MAX;
 
 class Limits : public testing::Test {

@@ -16,7 +16,7 @@
 namespace cairn::os {
 namespace {
 
-constexpr std::chrono::milliseconds kPollInterval{20};
+constexpr std::chrono::milliseconds kProgressInterval{20};
 
 // The state shared by the workers and the caller.
 class ThreadTeam {
@@ -40,7 +40,7 @@ class ThreadTeam {
         changed_.wait(lock);
         continue;
       }
-      changed_.wait_for(lock, kPollInterval);
+      changed_.wait_for(lock, kProgressInterval);
       lock.unlock();  // the caller's function may take long and may take locks
       bool stop_now = false;
       try {

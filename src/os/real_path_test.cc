@@ -10,7 +10,7 @@ namespace cairn::os {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::chrono::minutes kGenerous{2};
+constexpr std::chrono::minutes kGenerousForPaths{2};
 
 class RealPath : public testing::Test {
  protected:
@@ -26,17 +26,17 @@ class RealPath : public testing::Test {
 };
 
 TEST_F(RealPath, FollowsLinksAndMayEndInPartsThatDoNotExist) {
-  EXPECT_EQ(real_path(folder_ / "link" / ".." / "link", kGenerous), folder_ / "there");
-  EXPECT_EQ(real_path(folder_ / "link" / "not" / "yet", kGenerous), folder_ / "there" / "not" / "yet");
+  EXPECT_EQ(real_path(folder_ / "link" / ".." / "link", kGenerousForPaths), folder_ / "there");
+  EXPECT_EQ(real_path(folder_ / "link" / "not" / "yet", kGenerousForPaths), folder_ / "there" / "not" / "yet");
 }
 
 TEST_F(RealPath, OfARelativePathIsAbsolute) {
-  EXPECT_EQ(real_path((folder_ / "link").lexically_relative(fs::current_path()), kGenerous), folder_ / "there");
+  EXPECT_EQ(real_path((folder_ / "link").lexically_relative(fs::current_path()), kGenerousForPaths), folder_ / "there");
 }
 
 TEST_F(RealPath, IsTheGivenPathIfTheLookUpFails) {
   fs::create_symlink("loop", folder_ / "loop");
-  EXPECT_EQ(real_path(folder_ / "loop" / "x", kGenerous), folder_ / "loop" / "x");
+  EXPECT_EQ(real_path(folder_ / "loop" / "x", kGenerousForPaths), folder_ / "loop" / "x");
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 
 #include <random>
 
+#include "core/byte_units.h"
+
 namespace cairn::plan {
 namespace {
-
-constexpr std::uint64_t kMiB = 1024 * 1024;
 
 std::uint64_t bytes_of(const std::vector<BalancedItem>& items, const ItemPart& part) {
   return items[part.item].bytes / static_cast<std::uint64_t>(std::max<std::int64_t>(items[part.item].rows, 1)) *

@@ -9,12 +9,11 @@
 #include <string>
 #include <unordered_map>
 
+#include "core/byte_units.h"
 #include "plan/testing/random_tiling.h"
 
 namespace cairn::plan {
 namespace {
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 // The local plans of a job. An element of a tensor takes one MiB, unless a test sets the bytes.
 struct Job {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "core/byte_units.h"
 #include "os/testing/memory_files.h"
 
 namespace cairn::staging {
 namespace {
 
-constexpr std::uint64_t kMiB = os::MemoryFiles::kMiB;
 constexpr std::uint64_t kSize = 16 * kMiB;
 constexpr std::chrono::milliseconds kShortWait{50};
 constexpr std::chrono::hours kNever{1};

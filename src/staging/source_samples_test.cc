@@ -10,12 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "core/byte_units.h"
 #include "staging/snapshot_copy.h"
 
 namespace cairn::staging {
 namespace {
-
-constexpr std::uint64_t kMiB = 1024 * 1024;
 
 // One-dimensional tensors of bytes, placed one after another in an arena.
 class SourceSamplesOf : public testing::Test {

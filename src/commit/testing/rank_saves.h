@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "commit/rank_save.h"
+#include "commit/testing/one_save.h"
 #include "data_file/file_image.h"
 #include "format/manifest/trailer.h"
 #include "storage/posix/posix_storage.h"
@@ -28,10 +29,6 @@ namespace cairn::commit {
 
 using storage::PosixStorage;
 using storage::Storage;
-
-inline constexpr SaveId kJob{7, 7};
-
-inline SaveIdentity save_number(std::uint64_t number, SaveId job = kJob) { return {{job.high, number}, job, number}; }
 
 // A rank's state: a tensor of the rank.
 class RankBytes {
@@ -80,8 +77,6 @@ inline int checkpoint_in(const Storage& storage) {
   }
   return static_cast<int>(now->record->save_number);
 }
-
-inline std::size_t names_in(const Storage& storage) { return storage.list().value().size(); }
 
 using Reports = std::vector<Result<RankSaveReport>>;
 using Opening = std::function<std::unique_ptr<Storage>()>;
@@ -213,7 +208,7 @@ class RankSaves : public testing::Test {
   // The checkpoint of the save is in place, and the directory holds no other file.
   void expect_only(int number, std::size_t files = 3) const {
     EXPECT_EQ(checkpoint_in(*storage_), number);
-    EXPECT_EQ(names_in(*storage_), number == 0 ? 0 : files + 1);
+    EXPECT_EQ(names_in(*storage_).size(), number == 0 ? 0 : files + 1);
   }
   Opening dying(Moment moment, int operation = -1) const {
     return [this, moment, operation] { return std::make_unique<DyingStorage>(open(), moment, operation); };

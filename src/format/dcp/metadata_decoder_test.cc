@@ -230,8 +230,8 @@ void expect_refused(const Handmade& handmade, ErrorCode code) {
 }
 
 TEST(Metadata, RefusesChunksThatDoNotLieInTheirTensor) {
-  using Numbers = std::vector<std::int64_t>;
-  const std::vector<std::pair<Numbers, Numbers>> wrong = {
+  using Extent64s = std::vector<std::int64_t>;
+  const std::vector<std::pair<Extent64s, Extent64s>> wrong = {
       {{1, 0}, {4, 4}},         {{-1, 0}, {1, 4}},        {{0, 0}, {-1, 4}}, {{0, 0}, {5, 1}}, {{5, 0}, {0, 4}},
       {{INT64_MAX, 0}, {1, 1}}, {{0, 0}, {INT64_MAX, 1}}, {{0}, {4}},        {{0, 0}, {4}},    {{0, 0, 0}, {1, 1, 1}}};
   for (const auto& box : wrong) {

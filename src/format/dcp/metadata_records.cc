@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "format/dcp/torch_modules.h"
+
 namespace cairn::dcp {
 namespace {
 
@@ -13,9 +15,6 @@ using pickle::Filling;
 using pickle::Graph;
 using pickle::Kind;
 using pickle::Node;
-
-constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
-constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
 
 constexpr std::array<std::string_view, 7> kFieldNames = {"offsets", "sizes",         "fqn",   "offset",
                                                          "index",   "relative_path", "length"};
@@ -39,12 +38,12 @@ constexpr std::uint64_t make_range(std::size_t begin, std::size_t count) {
 }
 
 // The least bytes that torch's pickle takes for a chunk and its item: estimates the number of chunks.
-constexpr std::size_t kBytesPerChunk = 128;
+constexpr std::size_t kPickleBytesPerChunk = 128;
 
 }  // namespace
 
 MetadataRecords::MetadataRecords(std::size_t input_bytes) {
-  const std::size_t chunks = input_bytes / kBytesPerChunk;
+  const std::size_t chunks = input_bytes / kPickleBytesPerChunk;
   numbers_.reserve(6 * chunks);
   indices_.reserve(chunks);
   locations_.reserve(chunks);

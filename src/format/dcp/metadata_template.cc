@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "format/dcp/torch_modules.h"
 #include "format/pickle/value_writer.h"
 #include "format/pickle/writer.h"
 
@@ -14,10 +15,8 @@ namespace cairn::dcp {
 namespace {
 
 constexpr int kProtocol = 4;
-constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
-constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
 // Estimated bytes of a chunk and its item.
-constexpr std::size_t kBytesPerChunk = 80;
+constexpr std::size_t kRenderedBytesPerChunk = 80;
 constexpr std::size_t kBytesPerDimension = 12;
 
 void append_text(std::string& out, std::string_view text) {
@@ -83,7 +82,7 @@ class MetadataWriter {
 Result<MetadataTemplate> MetadataWriter::write() && {
   std::size_t guess = 4096;
   for (const CatalogTensor& tensor : catalog_.tensors) {
-    guess += tensor.chunk_count() * (kBytesPerChunk + kBytesPerDimension * tensor.shape.size());
+    guess += tensor.chunk_count() * (kRenderedBytesPerChunk + kBytesPerDimension * tensor.shape.size());
   }
   writer_.reserve(guess);
   open_object(kMetadataModule, "Metadata");

@@ -6,7 +6,7 @@ namespace cairn::json {
 
 Result<void> append_json_string(std::string& out, std::string_view text) {
   constexpr std::string_view kHexDigits = "0123456789abcdef";
-  constexpr unsigned char kFirstPrintable = 0x20;
+  constexpr unsigned char kFirstUnescaped = 0x20;
   out.push_back('"');
   for (std::size_t i = 0; i < text.size();) {
     const auto c = static_cast<unsigned char>(text[i]);
@@ -17,7 +17,7 @@ Result<void> append_json_string(std::string& out, std::string_view text) {
       i += length;
       continue;
     }
-    if (c < kFirstPrintable) {
+    if (c < kFirstUnescaped) {
       out += "\\u00";
       out.push_back(kHexDigits[c >> 4]);
       out.push_back(kHexDigits[c & 0xF]);

@@ -12,10 +12,10 @@
 namespace cairn::manifest {
 namespace {
 
-constexpr std::string_view kMagic = "CAIRNCMT";
-constexpr std::uint32_t kVersion = 2;
+constexpr std::string_view kRecordMagic = "CAIRNCMT";
+constexpr std::uint32_t kRecordVersion = 2;
 constexpr std::uint32_t kVersionWithoutJobStart = 1;
-constexpr std::size_t kFooterBytes = 40;
+constexpr std::size_t kRecordFooterBytes = 40;
 // The least bytes of a file's entry in the body.
 constexpr std::uint64_t kFileBytesMin = 6;
 // Far above the record of millions of files. Every save reads the commit records of the checkpoints in its directory.
@@ -89,19 +89,19 @@ std::string encode_commit_record(const CommitRecord& record) {
   append_fixed64(footer, out.size());
   append_fixed64(footer, record.pickle_bytes);
   append_fixed32(footer, record.pickle_checksum);
-  append_fixed32(footer, kVersion);
-  footer += kMagic;
+  append_fixed32(footer, kRecordVersion);
+  footer += kRecordMagic;
   append_fixed32(out, crc_of(footer));
   return out + footer;
 }
 
 Result<std::optional<CommitRecord>> read_only_commit_record(const ByteSource& metadata_file) {
-  if (metadata_file.size() < kFooterBytes) return std::optional<CommitRecord>();
-  const std::uint64_t footer_offset = metadata_file.size() - kFooterBytes;
-  std::array<std::byte, kFooterBytes> bytes;
+  if (metadata_file.size() < kRecordFooterBytes) return std::optional<CommitRecord>();
+  const std::uint64_t footer_offset = metadata_file.size() - kRecordFooterBytes;
+  std::array<std::byte, kRecordFooterBytes> bytes;
   CAIRN_TRY(metadata_file.read_at(footer_offset, bytes));
   const std::byte* footer = bytes.data();
-  if (std::memcmp(footer + kFooterBytes - kMagic.size(), kMagic.data(), kMagic.size()) != 0) {
+  if (std::memcmp(footer + kRecordFooterBytes - kRecordMagic.size(), kRecordMagic.data(), kRecordMagic.size()) != 0) {
     return std::optional<CommitRecord>();
   }
   const auto footer_checksum = load_little_endian<std::uint32_t>(footer);
@@ -114,10 +114,10 @@ Result<std::optional<CommitRecord>> read_only_commit_record(const ByteSource& me
   const auto pickle_bytes = load_little_endian<std::uint64_t>(footer + 16);
   const auto pickle_checksum = load_little_endian<std::uint32_t>(footer + 24);
   const auto version = load_little_endian<std::uint32_t>(footer + 28);
-  if (version != kVersion && version != kVersionWithoutJobStart) {
+  if (version != kRecordVersion && version != kVersionWithoutJobStart) {
     return Error(ErrorCode::kUnsupported, "a commit record of a later version")
         .offset(footer_offset)
-        .expected(std::to_string(kVersion) + " or earlier")
+        .expected(std::to_string(kRecordVersion) + " or earlier")
         .actual(std::to_string(version));
   }
   if (checked_add(pickle_bytes, body_bytes) != footer_offset) {

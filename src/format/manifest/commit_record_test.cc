@@ -9,7 +9,7 @@ namespace {
 
 const std::string kPickle = "not really a pickle, but bytes.";
 
-CommitRecord example() {
+CommitRecord example_record() {
   CommitRecord record;
   record.save_id = {1, 2};
   record.job_id = {UINT64_MAX, 4};
@@ -21,30 +21,30 @@ CommitRecord example() {
   return record;
 }
 
-Result<std::optional<CommitRecord>> read(const std::string& file) {
+Result<std::optional<CommitRecord>> read_record(const std::string& file) {
   return read_commit_record(std::as_bytes(std::span(file)));
 }
 
 TEST(CommitRecord, RoundTrips) {
-  EXPECT_EQ(read(kPickle + encode_commit_record(example())).value(), example());
-  CommitRecord none = example();
+  EXPECT_EQ(read_record(kPickle + encode_commit_record(example_record())).value(), example_record());
+  CommitRecord none = example_record();
   none.files.clear();
-  EXPECT_EQ(read(kPickle + encode_commit_record(none)).value(), none);
+  EXPECT_EQ(read_record(kPickle + encode_commit_record(none)).value(), none);
 }
 
 TEST(CommitRecord, IsAbsentFromStockMetadata) {
-  EXPECT_FALSE(read("").value());
-  EXPECT_FALSE(read(kPickle).value());
-  EXPECT_FALSE(read(std::string(1000, '.')).value());
+  EXPECT_FALSE(read_record("").value());
+  EXPECT_FALSE(read_record(kPickle).value());
+  EXPECT_FALSE(read_record(std::string(1000, '.')).value());
 }
 
 TEST(CommitRecord, AnySingleChangeOfTheFileIsNoticed) {
-  const std::string good = kPickle + encode_commit_record(example());
+  const std::string good = kPickle + encode_commit_record(example_record());
   for (std::size_t i = 0; i < good.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string bad = good;
       bad[i] = static_cast<char>(bad[i] ^ (1 << bit));
-      const auto record = read(bad);
+      const auto record = read_record(bad);
       const bool in_magic = i >= good.size() - 8;
       ASSERT_EQ(record.has_value(), in_magic) << "byte " << i << " bit " << bit;
       if (in_magic) {
@@ -57,17 +57,17 @@ TEST(CommitRecord, AnySingleChangeOfTheFileIsNoticed) {
 }
 
 TEST(CommitRecord, RefusesAFileThatIsLongerOrShorter) {
-  const std::string good = kPickle + encode_commit_record(example());
-  EXPECT_EQ(read("x" + good).error().code(), ErrorCode::kCorrupt);
-  EXPECT_EQ(read(good.substr(1)).error().code(), ErrorCode::kCorrupt);
+  const std::string good = kPickle + encode_commit_record(example_record());
+  EXPECT_EQ(read_record("x" + good).error().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(read_record(good.substr(1)).error().code(), ErrorCode::kCorrupt);
 }
 
 TEST(CommitRecord, OfALaterVersionIsUnsupportedNotCorrupt) {
-  std::string file = kPickle + encode_commit_record(example());
+  std::string file = kPickle + encode_commit_record(example_record());
   file[file.size() - 12] = 3;
   const std::uint32_t checksum = crc32(std::as_bytes(std::span(file)).last(36));
   file.replace(file.size() - 40, 4, reinterpret_cast<const char*>(&checksum), 4);
-  EXPECT_EQ(read(file).error().code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(read_record(file).error().code(), ErrorCode::kUnsupported);
 }
 
 std::string replaced_footer_checksum(std::string file) {
@@ -77,7 +77,7 @@ std::string replaced_footer_checksum(std::string file) {
 
 // Footer and body of version 1: without the eight bytes of the job's start behind the two ids.
 TEST(CommitRecord, OfVersion1HasNoStartOfTheJob) {
-  const std::string written = encode_commit_record(example());
+  const std::string written = encode_commit_record(example_record());
   constexpr std::size_t kIdBytes = 32, kStartBytes = 8, kFooterBytes = 40;
   const std::string body =
       written.substr(0, kIdBytes) +
@@ -88,15 +88,15 @@ TEST(CommitRecord, OfVersion1HasNoStartOfTheJob) {
   footer.replace(4, 4, reinterpret_cast<const char*>(&body_checksum), 4);
   footer.replace(8, 8, reinterpret_cast<const char*>(&body_bytes), 8);
   footer[28] = 1;
-  CommitRecord expected = example();
+  CommitRecord expected = example_record();
   expected.job_start = 0;
-  EXPECT_EQ(read(replaced_footer_checksum(kPickle + body + footer)).value(), expected);
+  EXPECT_EQ(read_record(replaced_footer_checksum(kPickle + body + footer)).value(), expected);
 }
 
 TEST(CommitRecord, RefusesAStartThatLeavesNoRoomForALaterOne) {
-  CommitRecord record = example();
+  CommitRecord record = example_record();
   record.job_start = kJobStartMax + 1;
-  EXPECT_EQ(read(kPickle + encode_commit_record(record)).error().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(read_record(kPickle + encode_commit_record(record)).error().code(), ErrorCode::kCorrupt);
 }
 
 }  // namespace

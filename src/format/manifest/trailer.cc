@@ -15,9 +15,9 @@
 namespace cairn::manifest {
 namespace {
 
-constexpr std::string_view kMagic = "CAIRNTRL";
-constexpr std::uint32_t kVersion = 1;
-constexpr std::uint64_t kFooterBytes = 64;
+constexpr std::string_view kTrailerMagic = "CAIRNTRL";
+constexpr std::uint32_t kTrailerVersion = 1;
+constexpr std::uint64_t kTrailerFooterBytes = 64;
 // The least bytes of an item in an index.
 constexpr std::uint64_t kItemBytesMin = 4;
 
@@ -32,12 +32,12 @@ struct Footer {
   std::uint64_t checksum_count = 0;
   SaveId save_id;
   std::uint32_t rank = 0;
-  std::uint32_t version = kVersion;
+  std::uint32_t version = kTrailerVersion;
 };
 
 // Fills in footer.checksum and writes the footer to `out`.
 void render_footer(Footer& footer, std::span<std::byte> out) {
-  assert(out.size() == kFooterBytes);
+  assert(out.size() == kTrailerFooterBytes);
   std::byte* to = store_little_endian(out.data() + 4, footer.body_checksum);
   to = store_little_endian(to, footer.trailer_offset);
   to = store_little_endian(to, footer.index_bytes);
@@ -46,12 +46,12 @@ void render_footer(Footer& footer, std::span<std::byte> out) {
   to = store_little_endian(to, footer.save_id.low);
   to = store_little_endian(to, footer.rank);
   to = store_little_endian(to, footer.version);
-  std::memcpy(to, kMagic.data(), kMagic.size());
+  std::memcpy(to, kTrailerMagic.data(), kTrailerMagic.size());
   footer.checksum = crc32(out.subspan(4));
   store_little_endian(out.data(), footer.checksum);
 }
 
-Footer parse_footer(const std::array<std::byte, kFooterBytes>& bytes) {
+Footer parse_footer(const std::array<std::byte, kTrailerFooterBytes>& bytes) {
   const std::byte* from = bytes.data();
   Footer footer;
   footer.checksum = load_little_endian<std::uint32_t>(from);
@@ -67,11 +67,12 @@ Footer parse_footer(const std::array<std::byte, kFooterBytes>& bytes) {
 }
 
 Result<std::optional<Footer>> read_footer(const ByteSource& file) {
-  if (file.size() < kFooterBytes) return std::optional<Footer>();
-  std::array<std::byte, kFooterBytes> bytes;
-  const std::uint64_t footer_offset = file.size() - kFooterBytes;
+  if (file.size() < kTrailerFooterBytes) return std::optional<Footer>();
+  std::array<std::byte, kTrailerFooterBytes> bytes;
+  const std::uint64_t footer_offset = file.size() - kTrailerFooterBytes;
   CAIRN_TRY(file.read_at(footer_offset, bytes));
-  if (std::memcmp(bytes.data() + kFooterBytes - kMagic.size(), kMagic.data(), kMagic.size()) != 0) {
+  if (std::memcmp(bytes.data() + kTrailerFooterBytes - kTrailerMagic.size(), kTrailerMagic.data(),
+                  kTrailerMagic.size()) != 0) {
     return std::optional<Footer>();
   }
   const Footer footer = parse_footer(bytes);
@@ -82,10 +83,10 @@ Result<std::optional<Footer>> read_footer(const ByteSource& file) {
         .expected("CRC " + std::to_string(footer.checksum))
         .actual("CRC " + std::to_string(checksum));
   }
-  if (footer.version != kVersion) {
+  if (footer.version != kTrailerVersion) {
     return Error(ErrorCode::kUnsupported, "a trailer of a later version")
         .offset(footer_offset)
-        .expected(std::to_string(kVersion))
+        .expected(std::to_string(kTrailerVersion))
         .actual(std::to_string(footer.version));
   }
   const auto table_bytes = checked_multiply<std::uint64_t>(footer.checksum_count, sizeof(std::uint32_t));
@@ -132,7 +133,7 @@ Result<TrailerLayout> TrailerLayout::make(const TrailerIndex& index, std::uint64
 }
 
 std::uint64_t TrailerLayout::trailer_bytes() const {
-  return index_.size() + checksum_count() * sizeof(std::uint32_t) + kFooterBytes;
+  return index_.size() + checksum_count() * sizeof(std::uint32_t) + kTrailerFooterBytes;
 }
 
 std::uint32_t TrailerLayout::render(std::span<const std::uint32_t> checksums, std::span<std::byte> out) const {
@@ -140,13 +141,13 @@ std::uint32_t TrailerLayout::render(std::span<const std::uint32_t> checksums, st
   std::memcpy(out.data(), index_.data(), index_.size());
   std::memcpy(out.data() + index_.size(), checksums.data(), checksums.size_bytes());
   Footer footer;
-  footer.body_checksum = crc32(out.first(out.size() - kFooterBytes));
+  footer.body_checksum = crc32(out.first(out.size() - kTrailerFooterBytes));
   footer.trailer_offset = trailer_offset_;
   footer.index_bytes = index_.size();
   footer.checksum_count = checksums.size();
   footer.save_id = save_id_;
   footer.rank = rank_;
-  render_footer(footer, out.last(kFooterBytes));
+  render_footer(footer, out.last(kTrailerFooterBytes));
   return footer.checksum;
 }
 

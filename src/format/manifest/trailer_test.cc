@@ -25,7 +25,7 @@ TrailerItem tensor_item(std::string fqn, std::uint64_t offset, Extents shape, Bo
   return item;
 }
 
-TrailerIndex example() {
+TrailerIndex example_index() {
   TrailerIndex index;
   index.save_id = {0x1122334455667788, 0x99AABBCCDDEEFF00};
   index.rank = 3;
@@ -69,7 +69,7 @@ Result<std::optional<Trailer>> read(const std::string& file) {
 }
 
 TEST(Trailer, RoundTrips) {
-  const TrailerIndex index = example();
+  const TrailerIndex index = example_index();
   const TrailerLayout layout = TrailerLayout::make(index, kTrailerOffset).value();
   const std::string file = file_with(layout);
   const std::optional<Trailer> trailer = read(file).value();
@@ -100,7 +100,7 @@ TEST(Trailer, RoundTrips) {
 }
 
 TEST(Trailer, CoversEveryPrecedingByteOnce) {
-  const TrailerLayout layout = TrailerLayout::make(example(), kTrailerOffset).value();
+  const TrailerLayout layout = TrailerLayout::make(example_index(), kTrailerOffset).value();
   const std::optional<Trailer> trailer = read(file_with(layout)).value();
   ASSERT_TRUE(trailer);
   std::uint64_t place = 0;
@@ -129,7 +129,7 @@ TEST(Trailer, OfAFileWithoutItemsHasOneFrame) {
 }
 
 TEST(Trailer, AnySingleChangeIsNoticed) {
-  const TrailerLayout layout = TrailerLayout::make(example(), 300'005).value();
+  const TrailerLayout layout = TrailerLayout::make(example_index(), 300'005).value();
   const std::string good = file_with(layout);
   for (std::size_t i = layout.trailer_offset(); i < good.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
@@ -154,7 +154,7 @@ TEST(Trailer, IsAbsentFromOtherFiles) {
 }
 
 TEST(Trailer, MustEndWhereTheFileDoes) {
-  const TrailerLayout layout = TrailerLayout::make(example(), kTrailerOffset).value();
+  const TrailerLayout layout = TrailerLayout::make(example_index(), kTrailerOffset).value();
   const std::string file = file_with(layout);
   const auto shortened = read(file.substr(1));
   ASSERT_FALSE(shortened);
@@ -163,7 +163,7 @@ TEST(Trailer, MustEndWhereTheFileDoes) {
 }
 
 TEST(Trailer, FooterAloneIdentifiesTheSave) {
-  const TrailerIndex index = example();
+  const TrailerIndex index = example_index();
   const TrailerLayout layout = TrailerLayout::make(index, kTrailerOffset).value();
   const std::string file = file_with(layout);
   const auto footer = read_trailer_footer(MemorySource(std::as_bytes(std::span(file)))).value();
@@ -174,7 +174,7 @@ TEST(Trailer, FooterAloneIdentifiesTheSave) {
 }
 
 TEST(Trailer, ChecksumDependsOnEveryPart) {
-  TrailerLayout layout = TrailerLayout::make(example(), kTrailerOffset).value();
+  TrailerLayout layout = TrailerLayout::make(example_index(), kTrailerOffset).value();
   std::vector<std::uint32_t> checksums(layout.checksum_count());
   std::vector<std::byte> out(layout.trailer_bytes());
   const std::uint32_t first = layout.render(checksums, out);
@@ -184,14 +184,14 @@ TEST(Trailer, ChecksumDependsOnEveryPart) {
   EXPECT_EQ(layout.render(checksums, out), first);
   layout.set_save_id({1, 2});
   EXPECT_NE(layout.render(checksums, out), first);
-  TrailerIndex renamed = example();
+  TrailerIndex renamed = example_index();
   renamed.items[2].fqn = "emptz";
   EXPECT_NE(TrailerLayout::make(renamed, kTrailerOffset).value().render(checksums, out), first);
 }
 
 TEST(TrailerLayout, RefusesItemsThatContradictThemselves) {
   const auto code_of = [](auto change) {
-    TrailerIndex index = example();
+    TrailerIndex index = example_index();
     change(index.items);
     const auto layout = TrailerLayout::make(index, kTrailerOffset);
     return layout ? std::optional<ErrorCode>() : layout.error().code();

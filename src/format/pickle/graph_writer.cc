@@ -13,8 +13,6 @@
 namespace cairn::pickle {
 namespace {
 
-constexpr int kFirstModernProtocol = 4;  // has opcodes for sets
-
 class GraphWriter {
  public:
   GraphWriter(Writer& writer, const Graph& graph, PersistentWriter* persistent)

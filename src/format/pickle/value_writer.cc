@@ -9,8 +9,6 @@
 namespace cairn::pickle {
 namespace {
 
-constexpr int kFirstModernProtocol = 4;  // has opcodes for sets, and takes a global's name from texts
-
 class ValueWriter {
  public:
   ValueWriter(Writer& writer, TensorWriter* tensors) : writer_(writer), tensors_(tensors) {}

@@ -14,6 +14,9 @@
 
 namespace cairn::pickle {
 
+// The first protocol with opcodes for sets and for globals whose names come from the stack.
+inline constexpr int kFirstModernProtocol = 4;
+
 class Writer {
  public:
   // torch.save and torch.load(weights_only=True) use protocol 2; DCP's metadata is written in protocol 4.

@@ -7,18 +7,13 @@
 #include <string>
 
 #include "core/checksum.h"
+#include "format/testing/golden_archives.h"
 #include "format/zip/directory.h"
 
 namespace cairn::torch_file {
 namespace {
 
 // The seeds of the fuzz target, which torch 2.13 wrote. Tests run in the root of the repository.
-std::string golden(const std::string& name) {
-  std::ifstream file("fuzz/corpus/torch_file/" + name, std::ios::binary);
-  EXPECT_TRUE(file) << name;
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 Result<TensorRecord> read(const std::string& item) {
   return read_tensor_item(MemorySource(std::as_bytes(std::span(item))));
 }
@@ -74,19 +69,6 @@ TEST(TensorReader, ReadsFlags) {
   EXPECT_TRUE(read(golden("zipfile_big_endian.pt")).value().big_endian);
   EXPECT_FALSE(read(golden("stock_float32_2d.pt")).value().requires_grad);
   EXPECT_FALSE(read(golden("stock_without_crcs.pt")).value().crc);
-}
-
-// `archive`, whose pickle ends with a call, with an empty dict as the state of the call's result. The CRC of the pickle
-// becomes 0, "not computed".
-std::string with_a_state(std::string archive) {
-  const std::uint64_t directory = zip::read_directory(MemorySource(std::as_bytes(std::span(archive)))).value().offset;
-  archive.replace(directory + 16, 4, 4, '\0');
-  for (std::size_t i = 0; i + 4 <= directory; ++i) {
-    const bool is_end = archive[i] == 'R' && archive[i + 1] == 'q' && archive[i + 3] == '.';
-    if (is_end) return archive.replace(i + 1, 2, "}b");  // the store into the memo gives way to the state
-  }
-  ADD_FAILURE() << "the pickle does not end with a call";
-  return archive;
 }
 
 TEST(TensorReader, RefusesAStateThatChangesTheTensor) {

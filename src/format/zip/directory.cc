@@ -1,34 +1,17 @@
 #include "format/zip/directory.h"
 
-#include "core/checked.h"
-#include "core/little_endian.h"
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <numeric>
 #include <span>
 
+#include "core/checked.h"
+#include "core/little_endian.h"
+#include "format/zip/layout.h"
+
 namespace cairn::zip {
 namespace {
-
-constexpr std::uint32_t kLocalHeaderSignature = 0x04034b50;
-constexpr std::uint32_t kDirectoryEntrySignature = 0x02014b50;
-constexpr std::uint32_t kEndSignature = 0x06054b50;
-constexpr std::uint32_t kZip64EndSignature = 0x06064b50;
-constexpr std::uint32_t kZip64LocatorSignature = 0x07064b50;
-
-constexpr std::uint64_t kLocalHeaderBytes = 30;
-constexpr std::uint64_t kDirectoryEntryBytes = 46;
-constexpr std::uint64_t kEndBytes = 22;
-constexpr std::uint64_t kZip64EndBytes = 56;
-constexpr std::uint64_t kZip64LocatorBytes = 20;
-
-constexpr std::uint16_t kZip64FieldId = 1;
-constexpr std::uint16_t kEncryptedFlag = 1;
-constexpr std::uint16_t kDescriptorFlag = 8;
-constexpr std::uint32_t kSee64 = 0xFFFFFFFF;
-constexpr std::uint16_t kSee64Short = 0xFFFF;
 
 // The end record is first searched within the archive's last 4 KiB: torch.save and Cairn write no comment.
 constexpr std::uint64_t kTailBytes = 4096;

@@ -1,23 +1,14 @@
 #include "format/zip/record_writer.h"
 
-#include "core/little_endian.h"
-
 #include <cassert>
 #include <cstring>
+
+#include "core/little_endian.h"
+#include "format/zip/layout.h"
 
 namespace cairn::zip {
 namespace {
 
-constexpr std::uint32_t kLocalHeaderBytes = 30;
-constexpr std::uint32_t kDirectoryEntryBytes = 46;
-constexpr std::uint32_t kEndBytes = 22;
-constexpr std::uint32_t kZip64EndBytes = 56;
-constexpr std::uint32_t kZip64LocatorBytes = 20;
-
-constexpr std::uint32_t kSee64 = 0xFFFFFFFF;
-constexpr std::uint16_t kSee64Short = 0xFFFF;
-constexpr std::uint16_t kDescriptorFlag = 0x0008;
-constexpr std::uint16_t kUtf8Flag = 0x0800;
 constexpr std::uint16_t kFirstDay = 0x0021;  // 1 January 1980, the least date of zip: stands for "no date"
 constexpr std::uint16_t kPlainVersion = 10;
 constexpr std::uint16_t kZip64Version = 45;
@@ -94,7 +85,12 @@ std::byte* render_local_header(const Record& record, std::byte* out, PaddingByte
   const bool big = needs_64_bits(record.size);
   const bool late = record.has_descriptor();
   Cursor cursor(out);
-  cursor.u32(0x04034b50).u16(big ? kZip64Version : kPlainVersion).u16(flags_of(record)).u16(0).u16(0).u16(kFirstDay);
+  cursor.u32(kLocalHeaderSignature)
+      .u16(big ? kZip64Version : kPlainVersion)
+      .u16(flags_of(record))
+      .u16(0)
+      .u16(0)
+      .u16(kFirstDay);
   cursor.u32(late ? 0 : record.crc).u32(late ? 0 : low_part(record.size)).u32(late ? 0 : low_part(record.size));
   cursor.u16(record.name.size()).u16(local_zip64_bytes(record) + padding).text(record.name);
   if (big) cursor.u16(1).u16(16).u64(record.size).u64(record.size);
@@ -105,7 +101,7 @@ std::byte* render_local_header(const Record& record, std::byte* out, PaddingByte
 std::byte* render_descriptor(const Record& record, std::byte* out) {
   Cursor cursor(out);
   if (!record.has_descriptor()) return out;
-  cursor.u32(0x08074b50).u32(record.crc);
+  cursor.u32(kDescriptorSignature).u32(record.crc);
   if (needs_64_bits(record.size)) return cursor.u64(record.size).u64(record.size).end();
   return cursor.u32(record.size).u32(record.size).end();
 }
@@ -114,7 +110,7 @@ std::byte* render_directory_entry(const Record& record, std::byte* out) {
   const std::uint32_t extra = directory_zip64_bytes(record);
   const std::uint16_t version = extra != 0 ? kZip64Version : kPlainVersion;
   Cursor cursor(out);
-  cursor.u32(0x02014b50).u16(version).u16(version).u16(flags_of(record)).u16(0).u16(0).u16(kFirstDay);
+  cursor.u32(kDirectoryEntrySignature).u16(version).u16(version).u16(flags_of(record)).u16(0).u16(0).u16(kFirstDay);
   cursor.u32(record.crc).u32(low_part(record.size)).u32(low_part(record.size));
   cursor.u16(record.name.size()).u16(extra).u16(0).u16(0).u16(0).u32(0).u32(low_part(record.header_offset));
   cursor.text(record.name);
@@ -127,12 +123,12 @@ std::byte* render_directory_entry(const Record& record, std::byte* out) {
 std::byte* render_end(const End& end, std::byte* out) {
   Cursor cursor(out);
   if (needs_zip64_end(end)) {
-    cursor.u32(0x06064b50).u64(kZip64EndBytes - 12).u16(kZip64Version).u16(kZip64Version).u32(0).u32(0);
+    cursor.u32(kZip64EndSignature).u64(kZip64EndBytes - 12).u16(kZip64Version).u16(kZip64Version).u32(0).u32(0);
     cursor.u64(end.count).u64(end.count).u64(end.directory_bytes).u64(end.directory_offset);
-    cursor.u32(0x07064b50).u32(0).u64(end.directory_offset + end.directory_bytes).u32(1);
+    cursor.u32(kZip64LocatorSignature).u32(0).u64(end.directory_offset + end.directory_bytes).u32(1);
   }
   const std::uint16_t count = end.count >= kSee64Short ? kSee64Short : static_cast<std::uint16_t>(end.count);
-  cursor.u32(0x06054b50).u16(0).u16(0).u16(count).u16(count);
+  cursor.u32(kEndSignature).u16(0).u16(0).u16(count).u16(count);
   return cursor.u32(low_part(end.directory_bytes)).u32(low_part(end.directory_offset)).u16(0).end();
 }
 

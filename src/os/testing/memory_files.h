@@ -10,14 +10,13 @@
 #include <memory>
 #include <string>
 
+#include "core/byte_units.h"
 #include "os/memory_limits.h"
 
 namespace cairn::os {
 
 class MemoryFiles {
  public:
-  static constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-
   MemoryFiles() {
     std::string pattern = (std::filesystem::temp_directory_path() / "cairn-memory-XXXXXX").string();
     root_ = mkdtemp(pattern.data());

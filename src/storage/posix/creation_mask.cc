@@ -6,14 +6,12 @@
 namespace cairn::storage {
 namespace {
 
-constexpr mode_t kPermissions = 0777;
-
 bool has_default_acl(int directory) { return fgetxattr(directory, "system.posix_acl_default", nullptr, 0) > 0; }
 
 }  // namespace
 
 CreationMask::CreationMask(std::optional<mode_t> umask, int directory) {
-  if (umask && !has_default_acl(directory)) umask_ = *umask & kPermissions;
+  if (umask && !has_default_acl(directory)) umask_ = *umask & kPermissionBits;
 }
 
 void CreationMask::restore(int fd, mode_t bits) const {

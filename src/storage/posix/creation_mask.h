@@ -12,6 +12,9 @@
 
 namespace cairn::storage {
 
+// The bits of a mode that say who may read, write and execute.
+inline constexpr mode_t kPermissionBits = 0777;
+
 class CreationMask {
  public:
   // Uses the umask of the current process at the time of the creation.

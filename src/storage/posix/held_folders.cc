@@ -8,16 +8,14 @@
 #include <cerrno>
 #include <utility>
 
+#include "storage/posix/creation_mask.h"
+#include "storage/posix/failed_call.h"
+
 namespace cairn::storage {
 namespace {
 
 constexpr mode_t kPrivate = 0700;
 constexpr mode_t kAllOfMode = 07777;
-constexpr mode_t kPermissions = 0777;
-
-Error failed(std::string_view action, std::string_view name) {
-  return Error::from_errno(errno, std::string(action) + " failed").file(name);
-}
 
 Error replaced(std::string_view name, const std::string& expected, const std::string& actual) {
   return Error(ErrorCode::kUnsafe,
@@ -73,8 +71,8 @@ Result<void> HeldFolders::hold(const std::string& name, bool is_new) {
     return failed("opening a folder", name);
   }
   // On a file system without modes the fchmod changes nothing, and the mount options decide about write access.
-  const bool is_open_to_others = (status.st_mode & kPermissions) != kPrivate;
-  if (is_open_to_others) (void)!fchmod(folder->get(), kPrivate | (status.st_mode & kAllOfMode & ~kPermissions));
+  const bool is_open_to_others = (status.st_mode & kPermissionBits) != kPrivate;
+  if (is_open_to_others) (void)!fchmod(folder->get(), kPrivate | (status.st_mode & kAllOfMode & ~kPermissionBits));
   const std::lock_guard lock(mutex_);
   held_.insert_or_assign(name, std::move(folder));
   return {};

@@ -16,6 +16,7 @@
 #include "core/checked.h"
 #include "os/page_buffer.h"
 #include "storage/posix/descriptor_path.h"
+#include "storage/posix/failed_call.h"
 
 namespace cairn::storage {
 namespace {
@@ -25,10 +26,6 @@ constexpr std::size_t kRequestBytesMax = std::size_t{1} << 30;
 // With write_back, the most bytes that may wait for the device: enough to keep the device busy, and few enough for a
 // slow device to write in seconds.
 constexpr std::uint64_t kWriteBackWindow = std::uint64_t{64} << 20;
-
-Error failed(std::string_view action, std::string_view name) {
-  return Error::from_errno(errno, std::string(action) + " failed").file(name);
-}
 
 bool is_lack_of_space(int error_number) { return error_number == ENOSPC || error_number == EDQUOT; }
 

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/byte_units.h"
 #include "os/fd.h"
 #include "storage/posix/posix_storage.h"
 #include "storage/testing/refused_calls.h"
@@ -20,8 +21,6 @@
 
 namespace cairn::storage {
 namespace {
-
-constexpr std::uint64_t kMiB = 1 << 20;
 
 // cachestat(2), for systems with older headers.
 constexpr long kCachestat = 451;

@@ -13,6 +13,7 @@
 #include "storage/posix/descriptor_path.h"
 #include "storage/posix/directory_lock.h"
 #include "storage/posix/exclusive_rename.h"
+#include "storage/posix/failed_call.h"
 #include "storage/posix/open_beneath.h"
 #include "storage/posix/posix_file.h"
 
@@ -23,10 +24,6 @@ namespace {
 constexpr std::chrono::minutes kLockPatience{3};
 constexpr mode_t kFileMode = 0666;    // minus the umask
 constexpr mode_t kFolderMode = 0777;  // minus the umask
-
-Error failed(std::string_view action, std::string_view name) {
-  return Error::from_errno(errno, std::string(action) + " failed").file(name);
-}
 
 Error nothing_written(std::string_view name, std::uint64_t offset) {
   return Error(ErrorCode::kUnavailable, "writing failed: the file system accepted no byte").file(name).offset(offset);
