@@ -97,10 +97,13 @@ void CommandLine::add_diff() {
   diff->footer("Exit codes, as diff's: 0 equal, 1 different, 2 wrong usage, or a checkpoint can't be read.");
   diff->get_option("directory")->type_name("A");
   diff->add_option("other", arguments_.other, "checkpoint B, of any format")->required()->type_name("B");
-  diff->add_option("--tolerance", arguments_.tolerance,
-                   "floats agree if their absolute or relative difference is at most T; without it, bits count")
+  diff->add_option(
+          "--tolerance", arguments_.tolerance,
+          "floats agree if their absolute or relative difference is at most T (below 1); without it, bits count")
       ->type_name("T")
       ->check(CLI::NonNegativeNumber);
+  diff->add_flag("--ignore-dtype", arguments_.ignore_dtype,
+                 "tensors of two floating-point dtypes are equal if all numbers agree");
   diff->add_option("--keys", arguments_.patterns, "only keys that match GLOB (*, ?, [a-z]), and all keys below")
       ->type_name("GLOB")
       ->allow_extra_args(false);

@@ -21,6 +21,7 @@ struct Arguments {
   std::string key = {};              // of `cat`
   std::filesystem::path npy = {};    // the file that `cat` writes
   std::optional<double> tolerance = {};
+  bool ignore_dtype = false;
   std::vector<std::string> patterns = {};
   std::optional<std::size_t> depth = {};
   std::string shell = {};

@@ -44,7 +44,7 @@ std::string line_of(const KeyDifference& difference, bool is_tolerated) {
       return fmt::format("elements: {}  {}: {}\n", key, a, elements_text(*difference.elements, is_tolerated));
     case Kind::kDType:
       if (!difference.elements) return fmt::format("dtype: {}  {} | {}\n", key, a, b);
-      return fmt::format("dtype: {}  {} | {}: {}\n", key, a, b, elements_text(*difference.elements, false));
+      return fmt::format("dtype: {}  {} | {}: {}\n", key, a, b, elements_text(*difference.elements, is_tolerated));
     default:
       return fmt::format("{}: {}{}  {} | {}\n", name_of(difference.kind), key, printable(difference.place), a, b);
   }
@@ -115,7 +115,10 @@ std::string json_of(const DiffReport& report, const std::string& a, const std::s
 }  // namespace
 
 Outcome compare(const std::filesystem::path& a, const std::filesystem::path& b, const ComparisonOptions& options) {
-  DiffOptions how{.tolerance = options.tolerance, .keys = options.patterns, .follow_links = options.follow_links};
+  DiffOptions how{.tolerance = options.tolerance,
+                  .ignore_dtype = options.ignore_dtype,
+                  .keys = options.patterns,
+                  .follow_links = options.follow_links};
   auto bar = std::make_optional<ProgressBar>("comparing");
   how.progress = [&bar](const DiffProgress& progress) { bar->show(progress.bytes_compared, progress.bytes_total); };
   const Result<DiffReport> report = cairn::diff(a, b, how);

@@ -12,6 +12,7 @@ namespace cairn::cli {
 
 struct ComparisonOptions {
   std::optional<double> tolerance = {};
+  bool ignore_dtype = false;
   std::vector<std::string> patterns = {};  // of keys; empty: all keys
   bool json = false;
   bool follow_links = false;

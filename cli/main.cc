@@ -32,7 +32,7 @@ Outcome run(const std::vector<std::string>& words) {
   if (line.command() == "status") return cairn::cli::status(given.directory, given.json);
   if (line.command() == "diff") {
     return cairn::cli::compare(given.directory, given.other,
-                               {given.tolerance, given.patterns, given.json, given.follow_links});
+                               {given.tolerance, given.ignore_dtype, given.patterns, given.json, given.follow_links});
   }
   if (line.command() == "cat") {
     return cairn::cli::show_key(given.directory, given.key, {given.npy, given.json, given.follow_links});

@@ -59,10 +59,12 @@ std::string_view name_of(KeyDifference::Kind kind);  // "only_in_a", "only_in_b"
 struct DiffReport {
   // The keys that differ: those of A in the order of A, then those that only B has. Empty: the checkpoints are equal.
   std::vector<KeyDifference> differences;
-  std::vector<KeyDifference> tolerated;  // tensors of equal dtype whose unequal elements are all within the tolerance
-  std::uint64_t tensors = 0;             // keys of tensors on both sides
-  std::uint64_t values = 0;              // keys of values on both sides
-  std::uint64_t bytes_compared = 0;      // of the tensors, of both sides
+  // Tensors whose unequal elements are all within the tolerance; with `ignore_dtype` also tensors of two dtypes whose
+  // numbers all agree.
+  std::vector<KeyDifference> tolerated;
+  std::uint64_t tensors = 0;         // keys of tensors on both sides
+  std::uint64_t values = 0;          // keys of values on both sides
+  std::uint64_t bytes_compared = 0;  // of the tensors, of both sides
 };
 
 struct DiffProgress {
@@ -73,8 +75,11 @@ struct DiffProgress {
 struct DiffOptions {
   // Numbers agree if their absolute or their relative difference is at most `tolerance`: |a - b| <= tolerance *
   // max(1, |a|, |b|). Two NaN agree, and so do 0.0 and -0.0. An infinity agrees only with itself. Also for floats
-  // within values. Not negative, and not NaN (kInvalidArgument). Nullopt: bits count.
+  // within values. At least 0 and below 1 (kInvalidArgument): any two numbers of one sign are within a relative
+  // difference of 1. Nullopt: bits count.
   std::optional<double> tolerance = {};
+  // Tensors whose dtypes alone differ count as tolerated, if all numbers agree and are compared as numbers.
+  bool ignore_dtype = false;
   // Patterns (cairn/key_pattern.h) of the keys to compare; empty: all keys. kMissingKey if neither side has a key for a
   // pattern.
   std::vector<std::string> keys = {};

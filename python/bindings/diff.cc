@@ -48,12 +48,17 @@ nb::list differences_of(const std::vector<KeyDifference>& differences) {
 }
 
 // (differences, tolerated, tensors, values, bytes compared)
-nb::tuple diff_directories(const std::pair<nb::bytes, nb::bytes>& directories, std::optional<double> tolerance,
-                           const nb::list& keys, std::size_t thread_count, bool follow_links) {
+nb::tuple diff_directories(const std::pair<nb::bytes, nb::bytes>& directories,
+                           const std::pair<std::optional<double>, bool>& tolerance, const nb::list& keys,
+                           std::size_t thread_count, bool follow_links) {
   const std::filesystem::path a = to_filesystem_path(directories.first);
   const std::filesystem::path b = to_filesystem_path(directories.second);
   Interrupt interrupt;
-  DiffOptions options{tolerance, {}, thread_count, follow_links, interrupt.poll()};
+  DiffOptions options{.tolerance = tolerance.first,
+                      .ignore_dtype = tolerance.second,
+                      .thread_count = thread_count,
+                      .follow_links = follow_links,
+                      .interrupted = interrupt.poll()};
   for (const nb::handle key : keys) options.keys.push_back(to_utf8(key));
   std::optional<Result<DiffReport>> compared;
   {

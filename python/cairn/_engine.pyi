@@ -251,7 +251,12 @@ KeyDifference = tuple[
 
 # Differences, tolerated differences, tensors, values, bytes compared.
 def diff(
-    directories: tuple[bytes, bytes], tolerance: float | None, keys: list[str], thread_count: int, follow_links: bool, /
+    directories: tuple[bytes, bytes],
+    tolerance: tuple[float | None, bool],  # and whether dtypes alone count
+    keys: list[str],
+    thread_count: int,
+    follow_links: bool,
+    /,
 ) -> tuple[list[KeyDifference], list[KeyDifference], int, int, int]: ...
 
 # fields of cairn.conversion.ConvertReport; progress: called with the bytes done and the bytes in total

@@ -51,7 +51,7 @@ class DiffReport(NamedTuple):
     """The result of :func:`diff`. True if the checkpoints differ."""
 
     differences: tuple[KeyDifference, ...]
-    tolerated: tuple[KeyDifference, ...]  # tensors whose unequal elements are all within the tolerance
+    tolerated: tuple[KeyDifference, ...]  # tensors whose unequal elements or, with `ignore_dtype`, dtypes are allowed
     tensors: int  # keys of tensors on both sides
     values: int  # keys of values on both sides
     bytes_compared: int  # of the tensors, of both sides
@@ -65,6 +65,7 @@ def diff(
     b: str | os.PathLike[str],
     *,
     tolerance: float | None = None,
+    ignore_dtype: bool = False,
     keys: Iterable[str] = (),
     thread_count: int = 4,
     follow_links: bool = False,
@@ -74,7 +75,9 @@ def diff(
     Without `tolerance` the bits of the elements count: 0.0 and -0.0 differ, and so do two NaN with different payloads.
     With `tolerance`, two floating-point or complex numbers agree if their absolute or their relative difference
     (``|a - b| / max(|a|, |b|)``) is at most `tolerance`; NaN agrees with NaN, and an infinity only with itself.
-    Integers and bools are always compared by their bits. Tensors of two dtypes differ, also if their numbers agree.
+    Integers and bools are always compared by their bits. Tensors of two dtypes differ, also if their numbers agree;
+    with `ignore_dtype` such tensors count as tolerated if both dtypes are floating point, or both complex, and all
+    numbers agree: ``diff(a, b, tolerance=0.004, ignore_dtype=True)`` checks a copy in bfloat16.
     Values are compared as values, with their types; `tolerance` applies to floats in values too.
 
     `keys` are patterns: ``*`` any characters, ``?`` one, ``[a-z]`` a set; a pattern also selects all keys below a
@@ -85,14 +88,14 @@ def diff(
     Every byte read is compared with its checksum: damage raises Corrupt with key, file and offset, and is no
     difference.
     Raises NotFound if a side is no checkpoint, MissingKey if a pattern matches no key of either side, InvalidArgument
-    for a negative tolerance. Ctrl-C ends the call within a second.
+    for a tolerance that is negative, or 1 or more. Ctrl-C ends the call within a second.
     """
     if isinstance(keys, str):
         raise InvalidArgument("keys must be a list of patterns", expected=f"[{keys!r}]", actual=repr(keys))
     place_a, place_b = existing_directory(a), existing_directory(b)
     places = (os.fsencode(place_a), os.fsencode(place_b))
     with naming_latest(place_a):
-        found = _engine.diff(places, tolerance, list(keys), thread_count, follow_links)
+        found = _engine.diff(places, (tolerance, ignore_dtype), list(keys), thread_count, follow_links)
     differences, tolerated, tensors, values, bytes_compared = found
     return DiffReport(_differences(differences), _differences(tolerated), tensors, values, bytes_compared)
 

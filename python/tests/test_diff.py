@@ -84,6 +84,23 @@ def test_kinds_of_differences(tmp_path: Path) -> None:
     assert found["optimizer.nan"].b is None
 
 
+def test_a_copy_in_another_dtype_is_checked_with_ignore_dtype(tmp_path: Path) -> None:
+    numbers = torch.randn(2000, generator=torch.Generator().manual_seed(1))
+    base = {"w": numbers, "empty": torch.zeros(0), "count": torch.arange(3)}
+    copy = {"w": numbers.bfloat16(), "empty": torch.zeros(0).bfloat16(), "count": torch.arange(3)}
+    a, b = save_both(tmp_path, base, copy)
+    assert [difference.kind for difference in cairn.diff(a, b, tolerance=0.004).differences] == ["dtype", "dtype"]
+    report = cairn.diff(a, b, tolerance=0.004, ignore_dtype=True)
+    assert not report
+    assert [difference.key for difference in report.tolerated] == ["w", "empty"]
+    assert [difference.key for difference in cairn.diff(a, b, ignore_dtype=True).differences] == ["w"]
+    assert [d.key for d in cairn.diff(a, b, tolerance=0.001, ignore_dtype=True).differences] == ["w"]
+    assert run("diff", a, b, "--tolerance", "0.004", "--ignore-dtype").returncode == 0
+    copy["count"] = torch.arange(3, dtype=torch.int32)
+    c, _ = save_both(tmp_path / "other", copy, copy)
+    assert [d.key for d in cairn.diff(a, c, tolerance=0.004, ignore_dtype=True).differences] == ["count"]
+
+
 def test_tolerance_and_keys(tmp_path: Path) -> None:
     base = {"w": torch.tensor([1.0, 1000.0, math.nan, math.inf]), "i": torch.tensor([1, 2])}
     near = {"w": torch.tensor([1.0005, 1000.5, math.nan, math.inf]), "i": torch.tensor([1, 3])}
@@ -95,8 +112,9 @@ def test_tolerance_and_keys(tmp_path: Path) -> None:
     assert not cairn.diff(a, b, tolerance=1e-3, keys=["w"])
     with pytest.raises(cairn.MissingKey):
         cairn.diff(a, b, keys=["nothing"])
-    with pytest.raises(cairn.InvalidArgument):
-        cairn.diff(a, b, tolerance=-1)
+    for tolerance in (-1, 1, math.nan):
+        with pytest.raises(cairn.InvalidArgument):
+            cairn.diff(a, b, tolerance=tolerance)
     with pytest.raises(cairn.InvalidArgument):
         cairn.diff(a, b, keys="w")
     with pytest.raises(cairn.NotFound):

@@ -90,6 +90,11 @@ struct Slot {
   ElementTally tally = {};
   bool is_value() const { return in_a && in_b && tensor_a == nullptr && tensor_b == nullptr; }
   bool is_tensor() const { return tensor_a != nullptr && tensor_b != nullptr; }
+  // Whether tensors of equal shape have no elements.
+  bool is_empty() const {
+    const Result<std::int64_t> count = element_count(tensor_a->shape);
+    return count && *count == 0;
+  }
   // Whether the elements are to be read.
   bool has_comparable_elements() const {
     if (!is_tensor() || !(tensor_a->shape == tensor_b->shape)) return false;
@@ -163,10 +168,10 @@ class Comparison {
       if (slot.is_value()) ++report.values;
       if (slot.tally.unequal != 0 && !slot.difference) slot.difference = tensors_differ(slot, Kind::kElements);
       if (!slot.difference) continue;
-      if (slot.has_comparable_elements() && slot.tally.elements != 0) slot.difference->elements = elements_of(slot);
-      const bool is_tolerated = slot.difference->kind == Kind::kElements && slot.difference->elements &&
-                                slot.difference->elements->differing == 0;
-      (is_tolerated ? report.tolerated : report.differences).push_back(std::move(*slot.difference));
+      if (slot.has_comparable_elements() && (slot.is_empty() || slot.tally.elements != 0)) {
+        slot.difference->elements = elements_of(slot);
+      }
+      (is_tolerated(*slot.difference) ? report.tolerated : report.differences).push_back(std::move(*slot.difference));
     }
     return report;
   }
@@ -209,6 +214,12 @@ class Comparison {
     if (!(slot.tensor_a->shape == slot.tensor_b->shape)) return tensors_differ(slot, Kind::kShape);
     if (slot.tensor_a->dtype != slot.tensor_b->dtype) return tensors_differ(slot, Kind::kDType);
     return std::nullopt;
+  }
+
+  bool is_tolerated(const KeyDifference& difference) const {
+    const bool is_by_kind =
+        difference.kind == Kind::kElements || (difference.kind == Kind::kDType && options_.ignore_dtype);
+    return is_by_kind && difference.elements && difference.elements->differing == 0;
   }
 
   static KeyDifference tensors_differ(const Slot& slot, Kind kind) {
@@ -415,11 +426,13 @@ std::string_view name_of(KeyDifference::Kind kind) {
 }
 
 Result<DiffReport> diff(const std::filesystem::path& a, const std::filesystem::path& b, const DiffOptions& options) {
-  if (options.tolerance && !(*options.tolerance >= 0)) {
-    return Error(ErrorCode::kInvalidArgument, "the tolerance must be a number of at least 0")
+  if (options.tolerance && !(*options.tolerance >= 0 && *options.tolerance < 1)) {
+    return Error(ErrorCode::kInvalidArgument, "the tolerance must be a number of at least 0 and below 1")
         .actual(std::to_string(*options.tolerance));
   }
-  const DiffOptions copied{options.tolerance, options.keys, options.thread_count, options.follow_links, {}, {}};
+  DiffOptions copied = options;  // without the functions, which only this thread calls
+  copied.interrupted = nullptr;
+  copied.progress = nullptr;
   std::function<void(std::uint64_t, std::uint64_t)> progress;
   if (options.progress) {
     progress = [&options](std::uint64_t done, std::uint64_t total) { options.progress({done, total}); };

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "core/conversion.h"
+#include "core/small_float.h"
 
 namespace cairn {
 namespace {
@@ -17,33 +18,41 @@ namespace {
 constexpr std::size_t kGroup = 1024;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-using Number = std::complex<double>;  // a real number has the imaginary part 0
-using Group = std::array<Number, kGroup>;
+using Complex = std::complex<double>;
 
 bool is_complex(DType dtype) {
   return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
 }
 
-bool is_nan(const Number& number) { return std::isnan(number.real()) || std::isnan(number.imag()); }
-
-// Equal infinities have no difference.
-double part_difference(double a, double b) { return a == b ? 0 : a - b; }
+bool is_nan(double number) { return std::isnan(number); }
+bool is_nan(const Complex& number) { return std::isnan(number.real()) || std::isnan(number.imag()); }
 
 struct Distance {
   double absolute = 0;
   double relative = 0;
 };
 
-// Of numbers without NaN.
-Distance distance(const Number& a, const Number& b) {
-  const double absolute = std::hypot(part_difference(a.real(), b.real()), part_difference(a.imag(), b.imag()));
+// The difference of finite numbers may be too large for a double; the quotient of halves is at most 2.
+template <typename Number>
+Distance infinite_distance(const Number& a, const Number& b) {
+  const double larger = std::max(std::abs(a), std::abs(b));
+  if (std::isinf(larger)) return {kInfinity, kInfinity};
+  return {kInfinity, std::abs(a / 2.0 - b / 2.0) / (larger / 2)};
+}
+
+// Of numbers without NaN. Equal infinities have no difference.
+Distance distance(double a, double b) {
+  if (a == b) return {};
+  const double absolute = std::abs(a - b);
+  if (std::isinf(absolute)) return infinite_distance(a, b);
+  return {absolute, absolute / std::max(std::abs(a), std::abs(b))};
+}
+
+Distance distance(const Complex& a, const Complex& b) {
+  const auto part = [](double x, double y) { return x == y ? 0 : x - y; };
+  const double absolute = std::hypot(part(a.real(), b.real()), part(a.imag(), b.imag()));
   if (absolute == 0) return {};
-  if (std::isinf(absolute)) {
-    // The difference of finite numbers may be too large for a double; the quotient of halves is at most 2.
-    const double larger = std::max(std::abs(a), std::abs(b));
-    if (std::isinf(larger)) return {kInfinity, kInfinity};
-    return {kInfinity, std::abs(a / 2.0 - b / 2.0) / (larger / 2)};
-  }
+  if (std::isinf(absolute)) return infinite_distance(a, b);
   return {absolute, absolute / std::max(std::abs(a), std::abs(b))};
 }
 
@@ -52,9 +61,32 @@ bool within(const Distance& distance, double tolerance) {
   return distance.absolute <= tolerance || distance.relative <= tolerance;
 }
 
-void decode(const Elements& elements, std::size_t first, std::size_t count, Group& numbers) {
+// Elements, each of the bytes of a T, as numbers.
+template <typename T, typename Widen>
+void widen(const std::byte* from, std::size_t count, double* numbers, Widen widen_one) {
+  for (std::size_t i = 0; i < count; ++i) {
+    T element;
+    std::memcpy(&element, from + i * sizeof element, sizeof element);
+    numbers[i] = widen_one(element);
+  }
+}
+
+void decode(const Elements& elements, std::size_t first, std::size_t count, double* numbers) {
+  const std::byte* const from = elements.bytes.data() + first * item_bytes(elements.dtype);
+  switch (elements.dtype) {
+    case DType::kFloat32: return widen<float>(from, count, numbers, [](float number) { return number; });
+    case DType::kFloat64: return widen<double>(from, count, numbers, [](double number) { return number; });
+    case DType::kBFloat16: return widen<std::uint16_t>(from, count, numbers, float_from_bfloat16);
+    case DType::kFloat16: return widen<std::uint16_t>(from, count, numbers, float_from_half);
+    default: break;
+  }
+  const ConversionSide side{from, 1, reinterpret_cast<std::byte*>(numbers), 1};
+  convert(elements.dtype, DType::kFloat64, side, static_cast<std::int64_t>(count));
+}
+
+void decode(const Elements& elements, std::size_t first, std::size_t count, Complex* numbers) {
   const ConversionSide side{elements.bytes.data() + first * item_bytes(elements.dtype), 1,
-                            reinterpret_cast<std::byte*>(numbers.data()), 1};
+                            reinterpret_cast<std::byte*>(numbers), 1};
   convert(elements.dtype, DType::kComplex128, side, static_cast<std::int64_t>(count));
 }
 
@@ -62,68 +94,85 @@ void decode(const Elements& elements, std::size_t first, std::size_t count, Grou
 class Comparer {
  public:
   Comparer(const Elements& a, const Elements& b, std::int64_t begin, std::optional<double> tolerance)
-      : a_(a), b_(b), begin_(begin), tolerance_(tolerance), as_numbers_(compares_as_numbers(a.dtype, b.dtype)) {}
+      : a_(a), b_(b), begin_(begin), tolerance_(tolerance), has_one_dtype_(a.dtype == b.dtype) {}
 
-  void compare(std::size_t first, std::size_t count) {
-    tally_.elements += count;
-    if (have_equal_bits(first, count)) return;
-    if (as_numbers_) {
-      decode(a_, first, count, numbers_a_);
-      decode(b_, first, count, numbers_b_);
-    }
-    for (std::size_t i = 0; i < count; ++i) compare_element(first + i, i);
+  // Number: double or Complex.
+  template <typename Number>
+  void compare_numbers() {
+    std::array<Number, kGroup> numbers_a;
+    std::array<Number, kGroup> numbers_b;
+    for_each_unequal_group([&](std::size_t first, std::size_t count) {
+      decode(a_, first, count, numbers_a.data());
+      decode(b_, first, count, numbers_b.data());
+      for (std::size_t i = 0; i < count; ++i) compare_pair(first + i, numbers_a[i], numbers_b[i]);
+    });
+  }
+
+  void compare_bits() {
+    for_each_unequal_group([&](std::size_t first, std::size_t count) {
+      for (std::size_t i = first; i < first + count; ++i) {
+        if (have_equal_bits(i, 1)) continue;
+        ++tally_.unequal;
+        count_differing(i);
+      }
+    });
   }
 
   const ElementTally& tally() const { return tally_; }
 
  private:
+  template <typename Compare>
+  void for_each_unequal_group(const Compare& compare) {
+    tally_.elements = a_.bytes.size() / item_bytes(a_.dtype);
+    for (std::size_t first = 0; first < tally_.elements; first += kGroup) {
+      const std::size_t count = std::min(kGroup, tally_.elements - first);
+      if (!have_equal_bits(first, count)) compare(first, count);
+    }
+  }
+
   bool have_equal_bits(std::size_t first, std::size_t count) const {
-    if (a_.dtype != b_.dtype) return false;
+    if (!has_one_dtype_) return false;
     const std::size_t bytes = item_bytes(a_.dtype);
     return std::memcmp(a_.bytes.data() + first * bytes, b_.bytes.data() + first * bytes, count * bytes) == 0;
   }
 
-  void compare_element(std::size_t element, std::size_t in_group) {
-    if (have_equal_bits(element, 1)) return;
-    const std::int64_t position = begin_ + static_cast<std::int64_t>(element);
-    if (!as_numbers_) {
-      ++tally_.unequal;
-      return count_differing(position);
-    }
-    const Number& a = numbers_a_[in_group];
-    const Number& b = numbers_b_[in_group];
-    if (is_nan(a) || is_nan(b)) return compare_nan(is_nan(a) && is_nan(b), position);
+  template <typename Number>
+  void compare_pair(std::size_t element, const Number& a, const Number& b) {
+    if (is_nan(a) || is_nan(b)) return compare_nan(is_nan(a) && is_nan(b), element);
     const Distance between = distance(a, b);
+    // Equal numbers of one dtype may have different bits: 0.0 and -0.0.
+    const bool is_unequal = between.absolute != 0 || (has_one_dtype_ && !have_equal_bits(element, 1));
+    if (!is_unequal) return;
+    ++tally_.unequal;
     if (between.absolute > tally_.largest_absolute) {
       tally_.largest_absolute = between.absolute;
-      tally_.largest_at = position;
+      tally_.largest_at = position_of(element);
     }
     tally_.largest_relative = std::max(tally_.largest_relative, between.relative);
-    const bool unequal = a_.dtype == b_.dtype || between.absolute != 0;
-    if (unequal) ++tally_.unequal;
-    if (tolerance_ ? !within(between, *tolerance_) : unequal) count_differing(position);
+    if (!tolerance_ || !within(between, *tolerance_)) count_differing(element);
   }
 
-  void compare_nan(bool on_both_sides, std::int64_t position) {
+  void compare_nan(bool on_both_sides, std::size_t element) {
+    if (have_equal_bits(element, 1)) return;
     if (!on_both_sides) ++tally_.nan_on_one_side;
-    const bool unequal = a_.dtype == b_.dtype || !on_both_sides;
-    if (unequal) ++tally_.unequal;
-    if (tolerance_ ? !on_both_sides : unequal) count_differing(position);
+    const bool is_unequal = has_one_dtype_ || !on_both_sides;
+    if (is_unequal) ++tally_.unequal;
+    if (tolerance_ ? !on_both_sides : is_unequal) count_differing(element);
   }
 
-  void count_differing(std::int64_t position) {
+  std::int64_t position_of(std::size_t element) const { return begin_ + static_cast<std::int64_t>(element); }
+
+  void count_differing(std::size_t element) {
     ++tally_.differing;
-    if (!tally_.first_differing) tally_.first_differing = position;
+    if (!tally_.first_differing) tally_.first_differing = position_of(element);
   }
 
   Elements a_;
   Elements b_;
   std::int64_t begin_;
   std::optional<double> tolerance_;
-  bool as_numbers_;
+  bool has_one_dtype_;
   ElementTally tally_;
-  Group numbers_a_;
-  Group numbers_b_;
 };
 
 std::optional<std::int64_t> earlier(std::optional<std::int64_t> a, std::optional<std::int64_t> b) {
@@ -161,11 +210,16 @@ void ElementTally::add(const ElementTally& other) {
 
 ElementTally compare_elements(const Elements& a, const Elements& b, std::int64_t begin,
                               std::optional<double> tolerance) {
-  const std::size_t count = a.bytes.size() / item_bytes(a.dtype);
-  assert(count == b.bytes.size() / item_bytes(b.dtype));
+  assert(a.bytes.size() / item_bytes(a.dtype) == b.bytes.size() / item_bytes(b.dtype));
   assert(a.dtype == b.dtype || compares_as_numbers(a.dtype, b.dtype));
   Comparer comparer(a, b, begin, tolerance);
-  for (std::size_t first = 0; first < count; first += kGroup) comparer.compare(first, std::min(kGroup, count - first));
+  if (!compares_as_numbers(a.dtype, b.dtype)) {
+    comparer.compare_bits();
+  } else if (is_complex(a.dtype)) {
+    comparer.compare_numbers<Complex>();
+  } else {
+    comparer.compare_numbers<double>();
+  }
   return comparer.tally();
 }
 
