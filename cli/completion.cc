@@ -62,7 +62,7 @@ _cairn() {{
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
   elif [[ -n $options ]]; then
     compopt -o filenames 2>/dev/null
-    mapfile -t COMPREPLY < <(compgen -d -- "$word")
+    mapfile -t COMPREPLY < <(compgen -f -- "$word")
   fi
 }}
 complete -F _cairn cairn
@@ -79,8 +79,8 @@ std::string zsh_arguments(const CLI::App& command) {
     }
   }
   if (!takes_directory(command)) return arguments + " \\\n        '1:shell:(bash zsh fish)'";
-  arguments += " \\\n        '1:directory:_files -/'";
-  if (command.get_option_no_throw("other") != nullptr) arguments += " \\\n        '2:directory:_files -/'";
+  arguments += " \\\n        '1:directory:_files'";
+  if (command.get_option_no_throw("other") != nullptr) arguments += " \\\n        '2:directory:_files'";
   if (command.get_option_no_throw("target") != nullptr) arguments += " \\\n        '2:target:_files'";
   return command.get_option_no_throw("keys") == nullptr ? arguments : arguments + " \\\n        '*:key:'";
 }
@@ -137,7 +137,7 @@ std::string fish_script(const CLI::App& tool) {
     const std::string condition = "__fish_seen_subcommand_from " + command->get_name();
     add_options(*command, condition);
     fmt::format_to(out, "complete -c cairn -n '{}' -a '{}'\n", condition,
-                   takes_directory(*command) ? "(__fish_complete_directories)" : "bash zsh fish");
+                   takes_directory(*command) ? "(__fish_complete_path)" : "bash zsh fish");
   }
   return script;
 }
