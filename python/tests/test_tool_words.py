@@ -78,15 +78,13 @@ def completed_by_bash(words: list[str], folder: Path) -> list[str]:
 def test_bash_completes_commands_options_and_paths(tmp_path: Path) -> None:
     (tmp_path / "step-1").mkdir()
     (tmp_path / "step 2").mkdir()
-    (tmp_path / "step-file").touch()
+    (tmp_path / "step.pt").touch()
     assert completed_by_bash([""], tmp_path) == COMMANDS
     assert completed_by_bash(["ins"], tmp_path) == ["inspect"]
     assert "--version" in completed_by_bash(["--"], tmp_path)
     assert completed_by_bash(["inspect", "--d"], tmp_path) == ["--depth"]
     assert completed_by_bash(["verify", "step-1", "--fol"], tmp_path) == ["--follow-links"]
-    assert sorted(completed_by_bash(["ls", "st"], tmp_path)) == ["step 2", "step-1"]
-    (tmp_path / "model.safetensors").touch()
-    assert completed_by_bash(["convert", "m"], tmp_path) == ["model.safetensors"]
+    assert sorted(completed_by_bash(["ls", "st"], tmp_path)) == ["step 2", "step-1", "step.pt"]
     assert completed_by_bash(["completion", "z"], tmp_path) == ["zsh"]
     assert completed_by_bash(["frobnicate", "s"], tmp_path) == []
 
