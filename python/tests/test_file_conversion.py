@@ -1,11 +1,13 @@
 """``cairn.format_utils``: the conversions of torch's functions, without running code from the files."""
 
 import contextlib
+import json
 import os
 import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -236,6 +238,68 @@ def test_distributed_tensors_are_filled(on_ranks: Any, tmp_path: Path) -> None:
     expected = [tensor.sum().item() for tensor in state.values()]
     for found in on_ranks(load_sharded, tmp_path / "model.pt", 6):
         assert found == pytest.approx(expected, abs=1e-4)
+
+
+def load_as(file: Path, key: str, target: torch.Tensor) -> torch.Tensor:
+    state = {key: target}
+    reader = format_utils.BroadcastingTorchSaveReader()
+    planner = format_utils.DynamicMetaLoadPlanner()
+    stock.dcp.load(state, checkpoint_id=file, storage_reader=reader, planner=planner)
+    return state[key]
+
+
+def test_dtypes_are_converted_alike_wherever_the_file_is_seen(on_ranks: Any, tmp_path: Path) -> None:
+    values = torch.tensor([1.5, -2.25, 1e20, 3.14159265358979, float("inf")], dtype=torch.float64)
+    torch.save({"w": values}, tmp_path / "file.pt")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        expected: dict[str, Any] = {"w": torch.zeros(5, dtype=dtype)}
+        cairn.load(expected, checkpoint_id=tmp_path / "file.pt", allow_cast=True)
+        for found in on_ranks(load_as, tmp_path / "file.pt", "w", torch.zeros(5, dtype=dtype)):
+            assert torch.equal(found, expected["w"])
+
+
+def load_quantised_refused(file: Path) -> str:
+    with pytest.raises(stock.dcp.CheckpointException) as caught:
+        load_as(file, "q", torch.zeros(3))
+    return str(caught.value)
+
+
+def test_a_quantised_tensor_is_refused_wherever_the_file_is_seen(on_ranks: Any, tmp_path: Path) -> None:
+    torch.save({"q": torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.quint8)}, tmp_path / "file.pt")
+    for told in on_ranks(load_quantised_refused, tmp_path / "file.pt"):
+        assert "'q' is a quantised or sparse tensor" in told
+
+
+def load_many(file: Path, count: int) -> int:
+    """Returns the number of messages that the ranks' boxes were parsed from, over a read of many keys."""
+    from cairn._calls import torch_save_tensors
+
+    parsed = 0
+    loads = torch_save_tensors.json.loads
+
+    def counting(text: Any) -> Any:
+        nonlocal parsed
+        parsed += 1
+        return loads(text)
+
+    torch_save_tensors.json = SimpleNamespace(loads=counting, dumps=json.dumps)  # type: ignore[attr-defined]
+    torch_save_tensors._BATCH_BYTES = 64
+    try:
+        state = {f"k{i}": torch.zeros(16) for i in range(count)}
+        reader = format_utils.BroadcastingTorchSaveReader()
+        planner = format_utils.DynamicMetaLoadPlanner()
+        stock.dcp.load(state, checkpoint_id=file, storage_reader=reader, planner=planner)
+        assert all(tensor[0] == 1 for tensor in state.values())
+    finally:
+        torch_save_tensors.json = json
+        torch_save_tensors._BATCH_BYTES = 32 << 20
+    return parsed
+
+
+def test_the_coordinator_parses_the_boxes_of_a_rank_once(two: Gang, tmp_path: Path) -> None:
+    torch.save({f"k{i}": torch.ones(16) for i in range(20)}, tmp_path / "file.pt")
+    # of the coordinator: the boxes of two ranks, and the announcement
+    assert two.run(on_the_coordinator_alone, load_many, tmp_path / "file.pt", 20) == [3, 1]
 
 
 def load_sharded_refused(file: Path, fails_on: int) -> str:

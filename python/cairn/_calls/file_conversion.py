@@ -5,19 +5,20 @@ the pickles name. Cairn's functions have torch's arguments and `allow_pickle`, a
 `allow_pickle` the functions run nothing from the files, and raise UnsafeContent for content that can't be read without
 running code.
 
-As a program: ``python -m cairn.format_utils {torch_to_dcp,dcp_to_torch} SRC DST [--allow-pickle]``.
+As a program: ``python -m cairn.format_utils {torch_to_dcp,dcp_to_torch} SRC DST [--allow-pickle] [--follow-links]``.
 """
 
 import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.format_utils import BroadcastingTorchSaveReader as StockReader
 from torch.distributed.checkpoint.metadata import Metadata
@@ -27,31 +28,43 @@ from torch.futures import Future
 from cairn import _engine
 from cairn._calls.torch_driver import load_by_protocol, save_by_protocol
 from cairn._calls.torch_save_tensors import ReadingTogether, boxes_of, read_alone
+from cairn._calls.whole_file import save_whole
+from cairn._directory.opening import open_checkpoint
 from cairn._mirror import replacements
 from cairn._settings.consent import pickle_allowed
 from cairn._state.torch_file import load_torch_file
+from cairn._state.values import load_value
 from cairn._telemetry import engine_use
 from cairn.conversion import convert
-from cairn.errors import Error, InvalidArgument, NotFound, Unsupported
+from cairn.errors import Error, InvalidArgument, NotFound, UnsafeContent, Unsupported
 
 _PathLike = str | os.PathLike[str]
 
 
 def dcp_to_torch_save(
-    dcp_checkpoint_dir: _PathLike, torch_save_path: _PathLike, *, allow_pickle: bool | None = None
+    dcp_checkpoint_dir: _PathLike,
+    torch_save_path: _PathLike,
+    *,
+    allow_pickle: bool | None = None,
+    follow_links: bool = False,
 ) -> None:
     """Writes the whole content of a checkpoint to one file of ``torch.save``, tensors whole and on the CPU.
 
-    The file gets its name when it is whole and synced; until then a file of this name stays as it is. Runs no code from
-    the checkpoint unless `allow_pickle` allows the code that the values' pickles name. Raises UnsafeContent for a value
-    that needs `allow_pickle`, Corrupt, and then writes nothing.
+    The file gets its name when it is whole and synced; until then a file of this name stays as it is. If
+    `torch_save_path` is a symbolic link, the link stays, and the file that the link names is written. Runs no code from
+    the checkpoint unless `allow_pickle` allows the code that the values' pickles name. `follow_links`: whether data
+    files of the checkpoint may be symbolic links. Raises NotFound if there is no checkpoint, or no directory for the
+    file; UnsafeContent for a value that needs `allow_pickle`; Corrupt; and then writes nothing.
 
     The tensors are streamed, with a few buffers of 4 MiB for each thread. With `allow_pickle`, and for values that only
     torch can read, the whole content is loaded first.
     """
+    target = Path(os.path.realpath(torch_save_path))
+    if not target.parent.is_dir():
+        raise NotFound(f"there is no directory '{target.parent}'", file=str(torch_save_path))
     if Path(dcp_checkpoint_dir).is_dir() and not pickle_allowed(allow_pickle):
         with contextlib.suppress(Unsupported):  # a value that only torch can read: the rules of torch follow
-            convert(dcp_checkpoint_dir, torch_save_path, to="torch", overwrite=True)
+            convert(dcp_checkpoint_dir, target, to="torch", overwrite=True, follow_links=follow_links)
             engine_use.note("dcp_to_torch_save", dcp_checkpoint_dir)
             return
     state_dict: dict[str, Any] = {}
@@ -63,8 +76,9 @@ def dcp_to_torch_save(
         no_dist=True,
         allow_pickle=pickle_allowed(allow_pickle),
         call="dcp_to_torch_save",
+        follow_links=follow_links,
     )
-    _save_whole(state_dict, Path(torch_save_path))
+    save_whole(state_dict, target)
 
 
 def torch_save_to_dcp(
@@ -72,50 +86,57 @@ def torch_save_to_dcp(
 ) -> None:
     """Saves the state dict in a file of ``torch.save`` as a checkpoint.
 
-    Every record of the file is first compared with its checksum; the legacy format has none. The file is read by the
-    rules of ``torch.load(weights_only=True)``, memory-mapped, and runs no code, unless `allow_pickle` allows the code
-    that the file's pickle names. Raises UnsafeContent, Corrupt, and then saves nothing.
+    Every record of the file is compared with its checksum; the legacy format has none. The file is read by the rules of
+    ``torch.load(weights_only=True)`` and runs no code, unless `allow_pickle` allows the code that the file's pickle
+    names. Raises UnsafeContent, with key and class where the file has a state dict; Corrupt; Unsupported if the file
+    holds no state dict; InvalidArgument if two entries have one flat key; and then saves nothing.
 
     The tensors are streamed, with a few buffers of 4 MiB for each thread. With `allow_pickle`, and for values that only
-    torch can read, torch maps the file and Cairn saves the state.
+    torch can read, torch reads the file, memory-mapped if no record is compressed, and Cairn saves the state.
     """
-    is_file = Path(torch_save_path).is_file()  # opening a pipe would wait for the pipe's writer
+    file = Path(torch_save_path)
+    is_file = file.is_file()  # opening a pipe would wait for the pipe's writer
     if is_file and not pickle_allowed(allow_pickle):
         with contextlib.suppress(Unsupported):
             convert(torch_save_path, dcp_checkpoint_dir, to="dcp", overwrite=True)
             engine_use.note("torch_save_to_dcp", dcp_checkpoint_dir)
             return
-    _check_records(Path(torch_save_path))
-    state_dict = load_torch_file(Path(torch_save_path), pickle_allowed(allow_pickle))
+    try:
+        state_dict = load_torch_file(file, pickle_allowed(allow_pickle))
+    except UnsafeContent as error:
+        raise (_refused_value(file) if is_file else None) or error from error
+    _check_state_dict(state_dict, file)
     save_by_protocol(lambda: state_dict, checkpoint_id=dcp_checkpoint_dir, no_dist=True, call="torch_save_to_dcp")
 
 
-def _save_whole(state_dict: dict[str, Any], file: Path) -> None:
-    """Saves under a private name in the directory of `file`, syncs, and renames. Removes the private file after a
-    failure."""
-    private = file.with_name(f".{file.name}.cairn-{os.getpid()}-{os.urandom(4).hex()}")
+def _refused_value(file: Path) -> UnsafeContent | None:
+    """Returns the error for the first value of the file that needs code, which names key and class. None if the engine
+    does not read the file."""
     try:
-        with private.open("xb") as stream:
-            torch.save(state_dict, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        private.replace(file)
-    except BaseException:
-        private.unlink(missing_ok=True)
-        raise
-    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        checkpoint = open_checkpoint(file)
+        catalog = _engine.catalog_of(checkpoint)
+        for key in catalog.keys():  # noqa: SIM118 - no mapping
+            if catalog.tensor(key) is None:
+                load_value(key, checkpoint.read_payload(key), False, "cpu")
+    except UnsafeContent as error:
+        return error
+    except Error:
+        pass
+    return None
 
 
-def _check_records(file: Path) -> None:
-    """Raises the first damage that the checksums of the file show. Passes a file that the engine does not read: the
-    error of torch's rules follows."""
-    with contextlib.suppress(NotFound, Unsupported):
-        for problem in _engine.verify(os.fsencode(file), 4, False)["problems"]:
-            raise problem
+def _check_state_dict(state_dict: Any, file: Path) -> None:
+    if not isinstance(state_dict, Mapping):
+        raise Unsupported(
+            f"{file.name} holds no state dict; torch.load reads it",
+            file=file.name,
+            expected="a dict",
+            actual=type(state_dict).__name__,
+        )
+    try:
+        flatten_state_dict(dict(state_dict))
+    except ValueError as error:  # torch names the key
+        raise InvalidArgument(f"two entries of {file.name} have one flat key: {error}", file=file.name) from error
 
 
 @replacements.stands_for_base
@@ -162,23 +183,31 @@ class BroadcastingTorchSaveReader(StockReader):
         return future
 
 
-_CONVERSIONS = {"torch_to_dcp": torch_save_to_dcp, "dcp_to_torch": dcp_to_torch_save}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m cairn.format_utils",
         description="Converts a checkpoint to one file of torch.save, or such a file to a checkpoint.",
     )
-    parser.add_argument("mode", choices=sorted(_CONVERSIONS))
+    parser.add_argument("mode", choices=["dcp_to_torch", "torch_to_dcp"])
     parser.add_argument("src", help="the checkpoint or file to read")
     parser.add_argument("dst", help="the file or checkpoint to write")
     parser.add_argument("--allow-pickle", action="store_true", help="run the code that src names, if you trust it")
+    parser.add_argument(
+        "--follow-links", action="store_true", help="read data files of a checkpoint that are symbolic links"
+    )
     given = parser.parse_args(arguments)
+    allow_pickle = given.allow_pickle or None
     try:
-        _CONVERSIONS[given.mode](given.src, given.dst, allow_pickle=given.allow_pickle or None)
-    except Error as error:
+        if given.mode == "dcp_to_torch":
+            dcp_to_torch_save(given.src, given.dst, allow_pickle=allow_pickle, follow_links=given.follow_links)
+        else:
+            torch_save_to_dcp(given.src, given.dst, allow_pickle=allow_pickle)
+    except (Error, OSError) as error:
         print(f"cairn: {error}", file=sys.stderr)
+        return 1
+    except CheckpointException as error:  # of torch's driver: the failures by rank, with their tracebacks
+        causes = [wrapped[0] for wrapped in error.failures.values()]
+        print(f"cairn: {'; '.join(str(cause) for cause in causes) or error}", file=sys.stderr)
         return 1
     return 0

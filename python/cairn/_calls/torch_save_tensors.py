@@ -5,7 +5,8 @@ Reading together, by all ranks of the default process group:
 1. Every rank opens the file, and the ranks exchange a mark of the file's content, or none.
 2. If all ranks see the same file, each reads its own boxes, and no tensor is sent.
 3. Otherwise the coordinator alone reads: the ranks send it their boxes; it announces keys in batches, reads each tensor
-   once, and scatters to each rank only that rank's boxes. A rank that has failed goes on receiving.
+   once, in the dtype of the state dicts, and scatters to each rank only that rank's boxes. A rank that has failed goes
+   on receiving.
 4. The ranks exchange failures: if a rank has failed, all fail.
 """
 
@@ -40,6 +41,31 @@ class Box(NamedTuple):
     shape: tuple[int, ...]  # of the whole tensor, as the state dict has it
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
+    dtype: str  # of the state dict's tensor
+
+
+class Wanted(NamedTuple):
+    """The boxes that a rank wants of the tensors of the file, by key and dtype of the state dict."""
+
+    shapes: dict[tuple[str, str], tuple[int, ...]]
+    boxes: dict[tuple[str, str], list[tuple[tuple[int, ...], tuple[int, ...]]]]  # offsets and sizes
+
+    @classmethod
+    def of(cls, message: bytes) -> "Wanted":
+        """Returns the boxes in the message of a rank."""
+        wanted = cls({}, {})
+        for key, shape, offsets, sizes, dtype in json.loads(message):
+            wanted.shapes[key, dtype] = tuple(shape)
+            wanted.boxes.setdefault((key, dtype), []).append((tuple(offsets), tuple(sizes)))
+        return wanted
+
+
+class Announced(NamedTuple):
+    """A tensor that the coordinator sends."""
+
+    key: str
+    wanted: str  # the dtype of the state dicts
+    sent: str  # the dtype of the bytes
 
 
 class TorchSaveTensors:
@@ -70,6 +96,8 @@ class TorchSaveTensors:
         dtype = DTYPES.get(found[0])
         if dtype is None:
             raise Unsupported(f"this torch lacks the dtype of '{key}'", key=key, file=str(self._file))
+        if dtype in QUANTIZED:
+            raise self._without_elements(key)
         return tuple(found[1]), dtype
 
     def fill(self, boxes: Iterable[tuple[Box, torch.Tensor]]) -> None:
@@ -78,9 +106,9 @@ class TorchSaveTensors:
         targets = TensorTarget(state)
         opaque: list[tuple[Box, torch.Tensor]] = []
         for box, target in boxes:
-            shape, dtype = self.shape_and_dtype(box.key)
+            shape, _ = self.shape_and_dtype(box.key)
             check_shape(box.key, box.shape, shape, str(self._file))
-            if self._catalog.tensor(box.key) is None or dtype in QUANTIZED:
+            if self._catalog.tensor(box.key) is None:
                 opaque.append((box, target))
             else:
                 targets.add_part((box.key,), target, shape, box.offsets)
@@ -91,17 +119,22 @@ class TorchSaveTensors:
             target.copy_(part)
         warn_of_conversions(conversions)
 
-    def whole(self, key: str) -> torch.Tensor:
-        """Returns a new tensor on the CPU."""
-        shape, dtype = self.shape_and_dtype(key)
-        if self._catalog.tensor(key) is None or dtype in QUANTIZED:
+    def sent_dtype(self, key: str, wanted: torch.dtype) -> torch.dtype:
+        """Returns the dtype of whole()."""
+        return wanted if self._catalog.tensor(key) is not None else self._opaque(key).dtype
+
+    def whole(self, key: str, wanted: torch.dtype) -> torch.Tensor:
+        """Returns a new tensor on the CPU: of the dtype `wanted`, except for a tensor that only torch can make."""
+        shape, _ = self.shape_and_dtype(key)
+        if self._catalog.tensor(key) is None:
             return self._opaque(key)
-        tensor = torch.empty(shape, dtype=dtype, device="cpu")
+        tensor = torch.empty(shape, dtype=wanted, device="cpu")
         state = _engine.StateDict()
         targets = TensorTarget(state)
         targets.add((key,), tensor)
-        self._checkpoint.load(state)
+        conversions, _ = self._checkpoint.load(state, allow_cast=True)
         targets.finish(set())
+        warn_of_conversions(conversions)
         return tensor
 
     def _opaque(self, key: str) -> torch.Tensor:
@@ -111,7 +144,17 @@ class TorchSaveTensors:
         value = load_value(key, self._checkpoint.read_payload(key), self._allow_pickle, "cpu")
         if not isinstance(value, torch.Tensor):
             raise Unsupported("a reader of torch.save files fills only tensors", key=key, file=str(self._file))
+        if value.layout != torch.strided or value.is_quantized:
+            raise self._without_elements(key)
         return value.detach()
+
+    def _without_elements(self, key: str) -> Unsupported:
+        """Returns the error for a tensor that torch's ``copy_`` does not put into a part of a tensor."""
+        return Unsupported(
+            f"'{key}' is a quantised or sparse tensor, of which no rank can read a part: read it by torch.load",
+            key=key,
+            file=str(self._file),
+        )
 
 
 def check_shape(key: str, wanted: tuple[int, ...], shape: tuple[int, ...], file: str) -> None:
@@ -137,7 +180,8 @@ def boxes_of(plan: LoadPlan, planner: Any) -> list[Box]:
         # the item's offsets count from the chunk that the planner's metadata has, not from the whole tensor
         begin = tuple(item.storage_index.offset or (0,) * len(sizes))
         offsets = tuple(a + b for a, b in zip(begin, item.storage_offsets, strict=True))
-        boxes.append(Box(item, key, tuple(planner.state_dict[key].shape), offsets, sizes))
+        tensor = planner.state_dict[key]
+        boxes.append(Box(item, key, tuple(tensor.shape), offsets, sizes, _name_of(tensor.dtype)))
     return boxes
 
 
@@ -194,76 +238,78 @@ class ReadingTogether:
             return b""
 
     def _receive(self, boxes: Sequence[Box], planner: Any) -> None:
-        wanted = self._ranks.gather(_encoded([box[1:] for box in boxes]), self._root)
+        messages = self._ranks.gather(_encoded([box[1:] for box in boxes]), self._root)
+        wanted: list[Wanted] = []
         announced: list[Any] = []
         if self._ranks.rank == self._root:
-            self._attempt(lambda: announced.extend(self._announcement([json.loads(text) for text in wanted])))
+            self._attempt(lambda: wanted.extend(Wanted.of(message) for message in messages))
+            self._attempt(lambda: announced.extend(self._announcement(wanted)))
         batches = json.loads(self._ranks.broadcast(_encoded(announced), self._root))
-        for batch in batches:
-            messages = [b""] * self._ranks.size
+        own: dict[tuple[str, str], list[Box]] = {}
+        for box in boxes:
+            own.setdefault((box.key, box.dtype), []).append(box)
+        for batch in ([Announced(*tensor) for tensor in batch] for batch in batches):
+            parts = [b""] * self._ranks.size
             if self._ranks.rank == self._root:
-                self._attempt(lambda batch=batch, out=messages: self._read_batch(batch, wanted, out))  # type: ignore[misc]
-            received = self._ranks.scatter(messages, self._root)
-            self._attempt(lambda batch=batch, bytes_=received: self._put(batch, bytes_, boxes, planner))  # type: ignore[misc]
+                self._attempt(lambda batch=batch, out=parts: self._read_batch(batch, wanted, out))  # type: ignore[misc]
+            received = self._ranks.scatter(parts, self._root)
+            self._attempt(lambda batch=batch, bytes_=received: self._put(batch, bytes_, own, planner))  # type: ignore[misc]
         if not batches and boxes:
             self._attempt(self._refuse_nothing)
 
-    def _announcement(self, wanted: list[Any]) -> list[dict[str, str]]:
-        """Returns the batches: the dtype of each tensor, by key. Raises InvalidArgument for a size that differs."""
+    def _announcement(self, wanted: Sequence[Wanted]) -> list[list[Announced]]:
+        """Returns the batches. Raises InvalidArgument for a size that differs."""
         assert self._source is not None
-        batches: list[dict[str, str]] = []
+        batches: list[list[Announced]] = []
         left = 0
-        described: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-        for key, shape, *_ in (box for boxes in wanted for box in boxes):
-            if key not in described:
-                described[key] = self._source.shape_and_dtype(key)
-            check_shape(key, tuple(shape), described[key][0], str(self._file))
-        for key, (shape, dtype) in described.items():
-            size = math.prod(shape) * dtype.itemsize
-            if not batches or size > left:
-                batches.append({})
-                left = _BATCH_BYTES
-            batches[-1][key] = str(dtype).removeprefix("torch.")
-            left -= size
+        known: set[tuple[str, str]] = set()
+        for shapes in (of_rank.shapes for of_rank in wanted):
+            for (key, dtype), wanted_shape in shapes.items():
+                shape, _ = self._source.shape_and_dtype(key)
+                check_shape(key, wanted_shape, shape, str(self._file))
+                if (key, dtype) in known:
+                    continue
+                known.add((key, dtype))
+                sent = self._source.sent_dtype(key, getattr(torch, dtype))
+                size = math.prod(shape) * sent.itemsize
+                if not batches or size > left:
+                    batches.append([])
+                    left = _BATCH_BYTES
+                batches[-1].append(Announced(key, dtype, _name_of(sent)))
+                left -= size
         return batches
 
-    def _read_batch(self, batch: dict[str, str], wanted: Sequence[bytes], out: list[bytes]) -> None:
+    def _read_batch(self, batch: Sequence[Announced], wanted: Sequence[Wanted], out: list[bytes]) -> None:
         """Sets the messages of a batch: for each rank its boxes, in the order of the batch and of the rank's plan."""
         assert self._source is not None
         parts: list[list[bytes]] = [[] for _ in out]
-        boxes_by_rank = [json.loads(text) for text in wanted]
-        for key in batch:
-            tensor = self._source.whole(key)
-            for rank, boxes in enumerate(boxes_by_rank):
-                for name, _, offsets, sizes in boxes:
-                    if name == key:
-                        parts[rank].append(_bytes_of(_part_of(tensor, offsets, sizes)))
+        for key, dtype, _ in batch:
+            tensor = self._source.whole(key, getattr(torch, dtype))
+            for rank, of_rank in enumerate(wanted):
+                for offsets, sizes in of_rank.boxes.get((key, dtype), ()):
+                    parts[rank].append(_bytes_of(_part_of(tensor, offsets, sizes)))
         out[:] = [b"".join(part) for part in parts]
 
-    def _put(self, batch: dict[str, str], received: bytes, boxes: Sequence[Box], planner: Any) -> None:
-        place = 0
-        by_key: dict[str, list[Box]] = {}
-        for box in boxes:
-            by_key.setdefault(box.key, []).append(box)
-        expected = sum(
-            math.prod(box.sizes) * getattr(torch, dtype).itemsize
-            for key, dtype in batch.items()
-            for box in by_key.get(key, [])
-        )
-        if len(received) != expected:
-            self._refuse_nothing()
-        for key, name in batch.items():
-            dtype = getattr(torch, name)
-            for box in by_key.get(key, []):
-                size = math.prod(box.sizes) * dtype.itemsize
-                part = torch.empty(box.sizes, dtype=dtype, device="cpu")
-                if size:
-                    elements = torch.frombuffer(bytearray(received[place : place + size]), dtype=torch.uint8)
-                    part = elements.view(dtype).reshape(box.sizes)
-                place += size
-                target = planner.resolve_tensor(box.item).detach()
-                target.copy_(part)
-                planner.commit_tensor(box.item, target)
+    def _put(
+        self,
+        batch: Sequence[Announced],
+        received: bytes,
+        boxes: dict[tuple[str, str], list[Box]],
+        planner: Any,
+    ) -> None:
+        parts: list[tuple[Box, torch.Tensor]] = []
+        left = memoryview(received)
+        for key, dtype, sent in batch:
+            for box in boxes.get((key, dtype), ()):
+                size = math.prod(box.sizes) * getattr(torch, sent).itemsize
+                if size > len(left):
+                    self._refuse_nothing()
+                part, left = left[:size], left[size:]
+                parts.append((box, _tensor_of(part, sent, box.sizes)))
+        for box, tensor in parts:
+            target = planner.resolve_tensor(box.item).detach()
+            target.copy_(tensor)
+            planner.commit_tensor(box.item, target)
 
     def _refuse_nothing(self) -> None:
         raise Cancelled(f"rank {self._root} could not read '{self._file}': see the error of that rank")
@@ -287,6 +333,17 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
     if whole.numel() == 0:
         return b""
     return whole.view(torch.uint8).numpy().tobytes()
+
+
+def _tensor_of(message: memoryview, dtype: str, sizes: Sequence[int]) -> torch.Tensor:
+    """Returns the tensor that _bytes_of() has encoded."""
+    if not message:
+        return torch.empty(sizes, dtype=getattr(torch, dtype), device="cpu")
+    return torch.frombuffer(bytearray(message), dtype=torch.uint8).view(getattr(torch, dtype)).reshape(sizes)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _encoded(message: Any) -> bytes:

@@ -5,8 +5,8 @@ the rules: data that only torch can read needs the caller's consent.
 """
 
 import pickle
+import re
 import stat
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ import torch
 from torch.torch_version import TorchVersion
 
 from cairn._settings.consent import line_that_allows
-from cairn.errors import Corrupt, NotFound, UnsafeContent
+from cairn._state.archive_records import check_records, is_archive
+from cairn.errors import Corrupt, Error, NotFound, UnsafeContent, Unsupported
 
 _HOLD_SINCE = (2, 6)
+_REFUSED_CLASS = re.compile(r"GLOBAL (\S+) was not an allowed global")
+_TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def rules_hold() -> bool:
@@ -36,11 +39,14 @@ def check_rules_hold(what: str, key: str | None = None, file: str | None = None)
         )
 
 
-def load_torch_file(file: Path, allow_pickle: bool) -> Any:
+def load_torch_file(file: Path, allow_pickle: bool, *, check: bool = True) -> Any:
     """Returns the content of a file of ``torch.save``: on the CPU, and memory-mapped where the file's format allows.
 
+    `check`: whether to read the whole file first, and to compare every record with its checksum. Legacy files have no
+    checksums.
+
     Raises UnsafeContent for a file that can't be read without running code, unless `allow_pickle`, and for a pipe or a
-    device; Corrupt; NotFound.
+    device; Unsupported for a TorchScript archive, and if code that `allow_pickle` allows is missing; Corrupt; NotFound.
     """
     name = file.name
     if not allow_pickle:
@@ -48,19 +54,35 @@ def load_torch_file(file: Path, allow_pickle: bool) -> Any:
     try:
         if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for the pipe's writer
             raise UnsafeContent(f"'{file}' is not a regular file", file=name)
-        is_archive = zipfile.is_zipfile(file)
-        return torch.load(file, map_location="cpu", weights_only=not allow_pickle, mmap=is_archive or None)
+        mmap: bool | None = None
+        if is_archive(file):
+            records = check_records(file, check)
+            if records.is_script:
+                raise Unsupported(f"{name} is a TorchScript archive, which torch.jit.load reads", file=name)
+            mmap = records.are_stored  # torch would take mapped compressed bytes for elements
+        return torch.load(file, map_location="cpu", weights_only=not allow_pickle, mmap=mmap)
     except FileNotFoundError as error:
         raise NotFound(f"there is no file '{file}'", file=name) from error
-    except (OSError, MemoryError, UnsafeContent):
+    except (OSError, MemoryError, Error):
         raise
     except pickle.UnpicklingError as error:
         if allow_pickle:
             raise Corrupt(f"{name} can't be unpickled: {error}", file=name) from error
-        raise UnsafeContent(
-            f"{name} can't be read without running code from it; if you trust it, pass allow_pickle=True or set "
-            f"CAIRN_ALLOW_PICKLE=1 ({error})",
-            file=name,
-        ) from error
+        raise _refusal(name, str(error)) from error
+    except (ImportError, AttributeError) as error:
+        raise Unsupported(f"{name} names code that this Python lacks: {error}", file=name) from error
     except Exception as error:
         raise Corrupt(f"torch can't read {name}: {error}", file=name) from error
+
+
+def _refusal(name: str, told: str) -> UnsafeContent:
+    """Returns the error for a file that the rules of torch refuse; `told` is the text of torch."""
+    found = _REFUSED_CLASS.search(told)
+    reason = "" if found else f" ({_TERMINAL_CODE.sub('', told).splitlines()[0]})"
+    holds = f" holds a {found[1]}, which" if found else ""
+    return UnsafeContent(
+        f"{name}{holds} can't be read without running code from the file. If you trust its author: "
+        f"{line_that_allows()}, or set CAIRN_ALLOW_PICKLE=1 (docs/pickles.md){reason}",
+        file=name,
+        actual=found[1] if found else None,
+    )

@@ -39,8 +39,11 @@ class TorchArchive:
             self._checkpoint = open_checkpoint(self._file)  # checks the pickle
         except Unsupported:
             if not self._reading.allow_pickle:
-                load_torch_file(self._file, allow_pickle=False)  # raises the error of torch's rules, if they refuse
-        state = load_torch_file(self._file, self._reading.allow_pickle)
+                # raises the error of torch's rules, if they refuse
+                load_torch_file(self._file, allow_pickle=False, check=False)
+        # The engine checks the records that it reads.
+        check = self._checkpoint is None and self._verify != "none"
+        state = load_torch_file(self._file, self._reading.allow_pickle, check=check)
         tree = tree_of_value(state, "")
         if not isinstance(tree, Branch) or tree.is_list:
             raise Corrupt(f"{self._file.name} holds no state dict", file=self._file.name)
