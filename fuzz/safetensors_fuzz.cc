@@ -14,6 +14,7 @@
 #include "format/safetensors/file_set.h"
 #include "format/safetensors/header.h"
 #include "format/safetensors/index.h"
+#include "format/safetensors/save_order.h"
 #include "format/safetensors/sharding_info.h"
 
 namespace {
@@ -105,6 +106,8 @@ void read_entries_of_cairn(std::span<const std::byte> bytes) {
   if (checksums && *checksums && (*checksums)->size() != coverage.blocks) std::abort();
   const auto set = cairn::safetensors::read_file_set(text);
   if (set && cairn::safetensors::render_file_set(*set) != text) std::abort();
+  const auto order = cairn::safetensors::read_save_order(text);
+  if (order && cairn::safetensors::render_save_order(*order) != text) std::abort();
 }
 
 }  // namespace

@@ -213,7 +213,7 @@ class Consolidation {
       items.push_back({tensor->fqn, &streamed->views.back(), nullptr});
     }
     const safetensors::FileSet set{safetensors::FileSet::Kind::kIndexed, static_cast<std::uint32_t>(files_.size())};
-    CAIRN_TRY_ASSIGN(SafetensorsImage image, make_model_image(ticket_.identity.save_id, items, set));
+    CAIRN_TRY_ASSIGN(SafetensorsImage image, make_model_image(ticket_.identity, items, set));
     for (std::size_t payload = 0; payload < image.payload_count(); ++payload) {
       streamed->items.push_back(image.item_of(payload));
     }

@@ -5,6 +5,7 @@
 #include "checkpointer/convert_job.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
+#include "checkpointer/model_image.h"
 #include "commit/model_files.h"
 #include "data_file/safetensors_image.h"
 #include "format/safetensors/file_set.h"
@@ -56,15 +57,13 @@ std::vector<std::vector<std::size_t>> shards_of(const ConvertPlan& plan, std::ui
 }
 
 Result<StreamedImage> make_image(const ConvertJob& job, const std::shared_ptr<Tensors>& tensors,
-                                 const std::vector<std::size_t>& shard, const SaveId& save_id,
+                                 const std::vector<std::size_t>& shard, const commit::SaveIdentity& save,
                                  const safetensors::FileSet& set) {
   std::vector<data_file::SafetensorsImage::Item> items;
   items.reserve(shard.size());
   for (const std::size_t i : shard) items.push_back({job.plan->keys[i].name.fqn, &tensors->views[i]});
-  std::vector<std::pair<std::string, std::string>> metadata;
-  metadata.emplace_back(safetensors::kFileSetName, safetensors::render_file_set(set));
   CAIRN_TRY_ASSIGN(data_file::SafetensorsImage image,
-                   data_file::SafetensorsImage::make(save_id, items, std::move(metadata)));
+                   data_file::SafetensorsImage::make(save.save_id, items, save_metadata(save, set)));
   StreamedImage made;
   for (std::size_t payload = 0; payload < image.payload_count(); ++payload) {
     const ConvertKey& key = job.plan->keys[shard[image.item_of(payload)]];
@@ -99,7 +98,7 @@ Result<void> convert_to_safetensors(ConvertJob& job) {
   commit::ModelContent content;
   std::vector<StreamedImage> images;
   for (std::uint32_t i = 0; i < count; ++i) {
-    CAIRN_TRY_ASSIGN(StreamedImage image, make_image(job, tensors, shards[i], part.ticket.identity.save_id, set));
+    CAIRN_TRY_ASSIGN(StreamedImage image, make_image(job, tensors, shards[i], part.ticket.identity, set));
     image.name =
         set.kind == Kind::kAlone ? claim.file_name : commit::model_file_name(part.ticket, {i + 1, count, std::nullopt});
     content.files.push_back(image.name);

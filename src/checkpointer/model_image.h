@@ -5,8 +5,12 @@
 #include <cairn/result.h>
 
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
+#include "commit/lease.h"
 #include "data_file/safetensors_image.h"
 #include "format/safetensors/file_set.h"
 
@@ -19,8 +23,12 @@ struct ModelItem {
   const Extents* offsets = nullptr;  // of the box in the whole tensor; null: the tensor is whole
 };
 
-// The metadata is that of torch's HuggingFaceStorageWriter if all items have offsets, and "cairn_set".
-Result<data_file::SafetensorsImage> make_model_image(const SaveId& save_id, std::span<const ModelItem> items,
+// The entries of a header's metadata that name the save and the save's files, except for "cairn_save_id".
+std::vector<std::pair<std::string, std::string>> save_metadata(const commit::SaveIdentity& save,
+                                                               const safetensors::FileSet& set);
+
+// The metadata is that of torch's HuggingFaceStorageWriter if all items have offsets, and save_metadata().
+Result<data_file::SafetensorsImage> make_model_image(const commit::SaveIdentity& save, std::span<const ModelItem> items,
                                                      const safetensors::FileSet& set);
 
 }  // namespace cairn::checkpointer

@@ -104,7 +104,7 @@ class ModelLayoutMaker {
       model_items.push_back({item.fqn, &tensors.back(), &box.offsets()});
     }
     const FileSet set{sharded_ ? FileSet::Kind::kShards : FileSet::Kind::kIndexed, file_count_};
-    Result<data_file::SafetensorsImage> image = make_model_image(ticket_.identity.save_id, model_items, set);
+    Result<data_file::SafetensorsImage> image = make_model_image(ticket_.identity, model_items, set);
     if (!image) return std::move(image).error().file(names_.back());
     std::vector<ItemLocation> places(file.writes.size());
     for (std::size_t payload = 0; payload < image->payload_count(); ++payload) {

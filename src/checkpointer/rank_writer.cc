@@ -35,19 +35,30 @@ Result<std::unique_ptr<RankWriter>> RankWriter::make_model(const RankPart& part,
                                                            std::span<const AssignedFile> files,
                                                            safetensors::FileSet::Kind kind) {
   std::vector<NamedImage> images;
+  std::vector<ItemLocation> locations(sources.size());
   std::size_t first = 0;
   for (const AssignedFile& file : files) {
     std::vector<ModelItem> items;
     for (const ItemSource& source : sources.subspan(first, file.item_count)) {
-      if (source.tensor == nullptr) return Error(ErrorCode::kInternal, "a value in a model").key(source.entry->fqn);
+      if (source.tensor == nullptr) {
+        return Error(ErrorCode::kInvalidArgument,
+                     "safetensors can't hold this form of tensor, nor values: leave the entry out")
+            .key(source.entry->fqn);
+      }
       items.push_back({source.entry->fqn, &source.tensor->local, &source.tensor->box.offsets()});
     }
-    first += file.item_count;
     CAIRN_TRY_ASSIGN(data_file::SafetensorsImage image,
-                     make_model_image(part.ticket.identity.save_id, items, {kind, part.file_count}));
+                     make_model_image(part.ticket.identity, items, {kind, part.file_count}));
+    for (std::size_t payload = 0; payload < image.payload_count(); ++payload) {
+      locations[first + image.item_of(payload)] = {static_cast<std::uint32_t>(images.size()),
+                                                   image.payload_begin(payload), image.payload_length(payload)};
+    }
+    first += file.item_count;
     images.push_back({file.name, std::make_unique<data_file::SafetensorsImage>(std::move(image))});
   }
-  return of_images(part, std::move(images));
+  std::unique_ptr<RankWriter> writer = of_images(part, std::move(images));
+  writer->locations_ = std::move(locations);
+  return writer;
 }
 
 std::unique_ptr<RankWriter> RankWriter::of_images(const RankPart& part, std::vector<NamedImage> images) {

@@ -51,6 +51,7 @@ class RankWriter {
                                                         std::span<const AssignedFile> files,
                                                         safetensors::FileSet::Kind kind);
 
+  // Without locations().
   static std::unique_ptr<RankWriter> of_images(const RankPart& part, std::vector<NamedImage> images);
 
   // Returns size and trailer checksum of each file, in the order of names(). `storage` outlives the RankWriter. Call

@@ -55,6 +55,10 @@ bool names_a_save(std::string_view name) {
          name.find_first_not_of("0123456789", dash + 1) == std::string_view::npos;
 }
 
+safetensors::SaveOrder order_of_save(const SaveIdentity& identity) {
+  return {to_hex(identity.job_id), identity.job_start, identity.save_number};
+}
+
 Result<ModelFileOrigin> origin_of_model_file(const storage::Storage& storage, const std::string& name) {
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::ReadableFile> file, storage.open(name, false));
   CAIRN_TRY_ASSIGN(const safetensors::Header header, safetensors::read_header(*file));
@@ -64,6 +68,7 @@ Result<ModelFileOrigin> origin_of_model_file(const storage::Storage& storage, co
     if (!header.checksums) continue;  // another program may have copied the metadata
     if (key == safetensors::kSaveIdName) origin.save_id = save_id_of_hex(value);
     if (key == safetensors::kFileSetName) origin.set = safetensors::read_file_set(value);
+    if (key == safetensors::kSaveOrderName) origin.order = safetensors::read_save_order(value);
   }
   return origin;
 }

@@ -13,6 +13,7 @@
 
 #include "commit/save_ticket.h"
 #include "format/safetensors/file_set.h"
+#include "format/safetensors/save_order.h"
 #include "storage/storage.h"
 
 namespace cairn::commit {
@@ -37,11 +38,16 @@ bool is_model_file_name(std::string_view name);
 // Whether `name` ends with the id of a save, as model_file_name() renders it.
 bool names_a_save(std::string_view name);
 
-// What a file's header says of the save that wrote the file. Both are nullopt for a file of another program: for a
-// header without checksums of its own (format/safetensors/checksums.h), into which the metadata may have been copied.
+// The place of a save in the order of all saves.
+safetensors::SaveOrder order_of_save(const SaveIdentity& identity);
+
+// What a file's header says of the save that wrote the file. The first three are nullopt for a file of another program:
+// for a header without checksums of its own (format/safetensors/checksums.h), into which the metadata may have been
+// copied.
 struct ModelFileOrigin {
   std::optional<SaveId> save_id;
   std::optional<safetensors::FileSet> set;
+  std::optional<safetensors::SaveOrder> order;
   bool has_shards = false;  // the header has torch's "DCP_SHARDING_INFO"
 };
 // kNotFound, or kCorrupt for a file that is no safetensors file.

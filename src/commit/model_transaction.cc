@@ -16,8 +16,10 @@
 //    directory. No reader takes these files: the old index does not name the files, and without an index Cairn leaves
 //    out files that need an index. A single file is not published.
 // 4. Seal. Write the new index in the folder; sync the file, the folder and the directory. Under the directory's lock
-//    look again at the model in place: a difference to step 1 means that this save is superseded. The files of step 3
-//    must still be there. Write the list of the files that the commit replaces, with a stamp of each, into the folder.
+//    look again at the model in place. Earlier saves of this job may have committed since step 1: the files' headers
+//    name the job and the save's number in the job. Any other difference to step 1 means that this save is superseded.
+//    The files of step 3 must still be there. Write the list of the files that the commit replaces, with a stamp of
+//    each, into the folder.
 // 5. Commit.
 //    a. A set with an index: rename the index over the index in place. Cairn sees the new model, and transformers too
 //       unless there is a `model.safetensors`.
@@ -36,11 +38,15 @@
 //    next save.
 #include "commit/model_transaction.h"
 
+#include <cairn/seeded_hash.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
 #include <exception>
 #include <span>
+#include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -294,15 +300,42 @@ Result<void> ModelTransaction::check_published(const ModelContent& content) cons
   return {};
 }
 
+Result<void> ModelTransaction::check_not_superseded(const ModelInPlace& now) const {
+  if (now.same_as(seen_)) return {};
+  CAIRN_TRY_ASSIGN(const bool by_earlier_saves, has_changed_by_earlier_saves(now));
+  if (by_earlier_saves) return {};
+  return Error(ErrorCode::kSuperseded,
+               "another save or program has changed the directory's model since this save began; the files of this "
+               "save are withdrawn")
+      .file(safetensors::kIndexName);
+}
+
+// Whether each file that has appeared or changed since step 1 belongs to an earlier save of this job, and the index, if
+// changed, names only such files. A change that only removes files is not the work of a save.
+Result<bool> ModelTransaction::has_changed_by_earlier_saves(const ModelInPlace& now) const {
+  std::unordered_map<std::string_view, std::string_view, SeededHash> stamps;
+  for (const StampedFile& file : seen_.files) stamps.emplace(file.name, file.stamp);
+  std::unordered_set<std::string_view, SeededHash> changed;
+  for (const StampedFile& file : now.files) {
+    const auto seen = stamps.find(file.name);
+    if (seen != stamps.end() && seen->second == file.stamp) continue;
+    const Result<ModelFileOrigin> origin = origin_of_model_file(storage_, file.name);
+    if (!origin && origin.error().code() == ErrorCode::kUnavailable) return origin.error();
+    const bool is_earlier = origin && origin->order && origin->order->job_id == to_hex(identity_.job_id) &&
+                            origin->order->save_number < identity_.save_number;
+    if (!is_earlier) return false;
+    changed.insert(file.name);
+  }
+  if (changed.empty()) return false;
+  if (!now.index.present || now.index.same_as(seen_.index)) return true;
+  return now.index.readable && std::all_of(now.index.index.files.begin(), now.index.index.files.end(),
+                                           [&](const auto& named) { return changed.contains(named.second); });
+}
+
 Result<bool> ModelTransaction::commit_under_lock(const ModelContent& content, Durability durability,
                                                  const storage::StorageLock* lock, CommitReport& report) {
   CAIRN_TRY_ASSIGN(const ModelInPlace old, look());
-  if (is_of_the_directory() && !old.same_as(seen_)) {
-    return Error(ErrorCode::kSuperseded,
-                 "another save or program has changed the directory's model since this save began; the files of this "
-                 "save are withdrawn")
-        .file(safetensors::kIndexName);
-  }
+  if (is_of_the_directory()) CAIRN_TRY(check_not_superseded(old));
   CAIRN_TRY(check_overwrite(old));
   CAIRN_TRY(check_published(content));
   std::vector<StampedFile> replaced;

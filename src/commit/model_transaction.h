@@ -65,7 +65,7 @@ class ModelTransaction {
   // As in SaveTransaction.
   void set_fence(SaveFence* fence) { fence_ = fence; }
 
-  // Steps 4 to 6. kSuperseded if the model in place has changed since the claim.
+  // Steps 4 to 6. kSuperseded if the model in place has changed since the claim, except by earlier saves of this job.
   Result<CommitReport> commit(const ModelContent& content, Durability durability);
   // Whether the rename of step 5 has been done, or may have been done: from then on no file is withdrawn.
   bool may_have_committed() const { return committed_; }
@@ -74,6 +74,8 @@ class ModelTransaction {
   ModelTransaction(storage::Storage& storage, const SaveIdentity& identity, const ModelClaimOptions& options);
   Result<void> look_around();
   Result<ModelInPlace> look() const;
+  Result<void> check_not_superseded(const ModelInPlace& now) const;
+  Result<bool> has_changed_by_earlier_saves(const ModelInPlace& now) const;
   Result<void> check_overwrite(const ModelInPlace& now) const;
   Result<void> check_other_name(const ModelInPlace& now) const;
   Result<void> check_regular(const ModelInPlace& now) const;

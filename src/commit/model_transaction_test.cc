@@ -3,126 +3,20 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "commit/model_in_place.h"
-#include "commit/rank_files.h"
 #include "commit/testing/dead_lease.h"
 #include "commit/testing/faulty_model_storage.h"
-#include "commit/testing/one_save.h"
-#include "format/safetensors/checksums.h"
+#include "commit/testing/one_model.h"
 #include "format/safetensors/header.h"
 #include "storage/posix/posix_storage.h"
-#include "storage/testing/model_storage.h"
 #include "storage/testing/scratch_directory.h"
 
 namespace cairn::commit {
 namespace {
-
-using safetensors::FileSet;
-using storage::ModelStorage;
-using Kind = FileSet::Kind;
-
-constexpr std::string_view kIndex = safetensors::kIndexName;
-
-SaveIdentity model_save(std::uint64_t number) {
-  SaveIdentity identity = save_number(number);
-  identity.form = SaveForm::kModel;
-  return identity;
-}
-
-// A file with the empty tensor `key`.
-std::string file_of(const SaveId& save_id, const FileSet& set, const std::string& key) {
-  safetensors::Header header;
-  header.tensors.push_back({key, DType::kFloat32, Extents{0}, 0, 0});
-  header.metadata = {{std::string(safetensors::kChecksumsName),
-                      safetensors::blank_checksums(safetensors::coverage_of(header.tensors))},
-                     {std::string(safetensors::kSaveIdName), to_hex(save_id)},
-                     {std::string(safetensors::kFileSetName), safetensors::render_file_set(set)}};
-  std::string text =
-      safetensors::render_header(header, {safetensors::kChecksummedDataAlignment, safetensors::kChecksummedSpacesMin})
-          .value();
-  safetensors::write_checksums(std::as_writable_bytes(std::span(text)), {});
-  return text;
-}
-
-// A file of another program.
-std::string foreign_file(const std::string& key) {
-  safetensors::Header header;
-  header.tensors.push_back({key, DType::kFloat32, Extents{0}, 0, 0});
-  return safetensors::render_header(header).value();
-}
-
-void put(ModelStorage& disk, const std::string& name, const std::string& text) {
-  ASSERT_TRUE(disk.create_whole(name, text, Durability::kDurable));
-}
-
-// A save of two files with an index, of two shards, or of one file.
-class OneModel {
- public:
-  static Result<OneModel> make(storage::Storage& disk, const SaveIdentity& identity, const ModelClaimOptions& options) {
-    OneModel save;
-    save.kind_ = options.kind;
-    CAIRN_TRY_ASSIGN(save.transaction_, ModelTransaction::claim(disk, identity, options));
-    save.files_ = std::make_unique<RankFiles>(disk, identity);
-    const FileSet set{options.kind, options.kind == Kind::kAlone ? 1U : 2U};
-    for (std::uint32_t i = 1; i <= set.file_count; ++i) {
-      std::string name = options.file_name;
-      if (set.kind == Kind::kIndexed) name = model_file_name(save.transaction_->ticket(), {i, 2, {}});
-      if (set.kind == Kind::kShards) name = model_file_name(save.transaction_->ticket(), {1, 1, i});
-      const std::string key = "key" + std::to_string(i);
-      CAIRN_TRY_ASSIGN(const std::string private_name, save.files_->private_name(name));
-      CAIRN_TRY(disk.create_whole(private_name, file_of(identity.save_id, set, key), Durability::kDurable));
-      save.content_.files.push_back(name);
-      save.content_.index.files.emplace_back(key, name);
-    }
-    save.transaction_->expect(save.content_.files);
-    return save;
-  }
-  OneModel(storage::Storage& disk, const SaveIdentity& identity) : OneModel(make(disk, identity, {}).value()) {}
-
-  const std::vector<std::string>& names() const { return content_.files; }
-  Result<void> publish() {
-    if (kind_ == Kind::kAlone) return {};
-    return files_->publish(content_.files, Durability::kDurable);
-  }
-  Result<CommitReport> commit() {
-    files_->hand_over();
-    return transaction_->commit(content_, Durability::kDurable);
-  }
-
- private:
-  OneModel() = default;
-  Kind kind_ = Kind::kIndexed;
-  std::unique_ptr<ModelTransaction> transaction_;
-  std::unique_ptr<RankFiles> files_;
-  ModelContent content_;
-};
-
-Result<std::vector<std::string>> try_model(storage::Storage& disk, std::uint64_t number,
-                                           const ModelClaimOptions& options = {}) {
-  CAIRN_TRY_ASSIGN(OneModel save, OneModel::make(disk, model_save(number), options));
-  CAIRN_TRY(save.publish());
-  CAIRN_TRY(save.commit());
-  return save.names();
-}
-
-std::vector<std::string> save_model(storage::Storage& disk, std::uint64_t number,
-                                    const ModelClaimOptions& options = {}) {
-  const auto saved = try_model(disk, number, options);
-  EXPECT_TRUE(saved) << saved.error().what();
-  return saved ? *saved : std::vector<std::string>{"", ""};
-}
-
-std::vector<std::string> sorted(std::vector<std::string> names) {
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 TEST(ModelFiles, NamesAreThoseOfTorch) {
   EXPECT_EQ(model_file_name({model_save(1), true}, {1, 2, {}}), "model-00001-of-00002.safetensors");
@@ -158,7 +52,7 @@ TEST(ModelCommit, ALaterSaveNeverReusesANameAndRemovesTheReplacedFiles) {
   EXPECT_EQ(read_index_in_place(disk).value().index.save_id, to_hex(model_save(2).save_id));
 }
 
-TEST(ModelCommit, ASecondSaveThatBeganBeforeTheCommitOfTheFirstIsSupersededAndWithdrawn) {
+TEST(ModelCommit, ASaveIsSupersededByALaterSaveOfItsJobAndWithdrawn) {
   ModelStorage disk;
   std::vector<std::string> winner;
   {
@@ -170,6 +64,27 @@ TEST(ModelCommit, ASecondSaveThatBeganBeforeTheCommitOfTheFirstIsSupersededAndWi
     EXPECT_EQ(committed.error().code(), ErrorCode::kSuperseded);
   }
   EXPECT_EQ(names_in(disk), sorted({winner[0], winner[1], std::string(kIndex)}));
+}
+
+TEST(ModelCommit, ASaveIsSupersededByASaveOfAnotherJob) {
+  for (const Kind kind : {Kind::kIndexed, Kind::kAlone, Kind::kShards}) {
+    ModelStorage disk;
+    ModelClaimOptions options;
+    options.kind = kind;
+    options.overwrite_with_shards = true;
+    {
+      auto loser = OneModel::make(disk, model_save(2), options);
+      auto winner = OneModel::make(disk, model_save(1, kOtherJob), options);
+      ASSERT_TRUE(loser && winner);
+      ASSERT_TRUE(winner->publish());
+      ASSERT_TRUE(winner->commit());
+      ASSERT_TRUE(loser->publish());
+      const auto committed = loser->commit();
+      ASSERT_FALSE(committed);
+      EXPECT_EQ(committed.error().code(), ErrorCode::kSuperseded);
+    }
+    EXPECT_EQ(read_index_in_place(disk).value().present, kind == Kind::kIndexed);
+  }
 }
 
 TEST(ModelCommit, TheFilesOfASaveInFlightStay) {
@@ -237,138 +152,6 @@ TEST(ModelCommit, TheNextSaveRemovesTheFilesOfAKilledSave) {
   put(disk, "adapter_model.safetensors", foreign_file("mine"));
   const auto names = save_model(disk, 2);
   EXPECT_EQ(names_in(disk), sorted({names[0], names[1], "adapter_model.safetensors", std::string(kIndex)}));
-}
-
-// The single save of `names`; nullopt for files of several saves, and for a file without a save.
-std::optional<std::uint64_t> save_of(const ModelStorage& disk, const std::vector<std::string>& names) {
-  std::optional<SaveId> save;
-  for (const std::string& name : names) {
-    const auto origin = origin_of_model_file(disk, name);
-    if (!origin || !origin->save_id || (save && *save != *origin->save_id)) return std::nullopt;
-    save = origin->save_id;
-  }
-  return save ? std::optional(save->low) : std::nullopt;
-}
-
-// The save whose whole model Cairn finds (checkpointer/safetensors_model.cc).
-std::optional<std::uint64_t> model_of_cairn(const ModelStorage& disk) {
-  const IndexInPlace index = read_index_in_place(disk).value();
-  std::vector<std::string> names;
-  if (index.present) {
-    for (const auto& [key, name] : index.index.files) names.push_back(name);
-    const auto save = index.readable ? save_of(disk, names) : std::nullopt;
-    const std::string& id = index.index.save_id;
-    return save && (id.empty() || id == to_hex(model_save(*save).save_id)) ? save : std::nullopt;
-  }
-  std::optional<FileSet> set;
-  for (const std::string& name : names_in(disk)) {
-    const auto origin = name.ends_with(kModelSuffix) ? origin_of_model_file(disk, name) : ModelFileOrigin();
-    if (!name.ends_with(kModelSuffix) || (origin && origin->set && origin->set->kind == Kind::kIndexed)) continue;
-    if (!origin || !origin->set || (set && !(*set == *origin->set))) return std::nullopt;
-    set = origin->set;
-    names.push_back(name);
-  }
-  return set && names.size() == set->file_count ? save_of(disk, names) : std::nullopt;
-}
-
-std::optional<std::uint64_t> model_of_transformers(const ModelStorage& disk) {
-  return holds(disk, "model.safetensors") ? save_of(disk, {"model.safetensors"}) : model_of_cairn(disk);
-}
-
-// Whether all files of the save are there.
-bool is_whole(const ModelStorage& disk, std::uint64_t number, Kind kind) {
-  std::size_t count = 0;
-  for (const std::string& name : names_in(disk)) {
-    const auto origin = name.ends_with(kModelSuffix) ? origin_of_model_file(disk, name) : ModelFileOrigin();
-    count += origin && origin->save_id == model_save(number).save_id;
-  }
-  const IndexInPlace index = read_index_in_place(disk).value();
-  const bool has_index = index.readable && index.index.save_id == to_hex(model_save(number).save_id);
-  return count == (kind == Kind::kAlone ? 1 : 2) && (kind != Kind::kIndexed || has_index);
-}
-
-// Makes all saves in the directory look killed. False if a power cut has left a folder without its lease: the next save
-// then does not recognise the leftovers.
-bool kill_saves(ModelStorage& disk) {
-  for (const std::string& name : names_in(disk)) {
-    if (!save_id_of_folder(name, SaveForm::kModel)) continue;
-    if (!disk.open(name + "/lease", false)) return false;
-    leave_dead_lease(disk, name);
-  }
-  return true;
-}
-
-constexpr std::uint64_t kSeeds = 24;  // 0: without a power cut
-
-// Overwrites a model of save 1 by save 2 with a crash at each operation, with and without a power cut. Every reader
-// then finds a whole model, which is that of save 2 if the save was reported as successful. A claim makes all readers
-// agree, and the next save removes all leftovers.
-void crash_everywhere(const ModelClaimOptions& first, const ModelClaimOptions& second) {
-  const bool has_shards = first.kind == Kind::kShards || second.kind == Kind::kShards;
-  bool done = false;
-  for (std::uint64_t crash_at = 0; !done; ++crash_at) {
-    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-      SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at << " seed=" << seed);
-      ModelStorage disk;
-      if (!has_shards) put(disk, "adapter_model.safetensors", foreign_file("mine"));
-      save_model(disk, 1, first);
-      disk.crash_at(disk.operation_count() + crash_at);
-      const bool ended = try_model(disk, 2, second).has_value();
-      done = ended && !disk.fault_fired();
-      if (seed == 0) disk.outlive_crash();
-      if (seed != 0) disk.lose_power(seed);
-      if (ended) {
-        ASSERT_EQ(model_of_cairn(disk), 2u);
-      }
-      if (has_shards) {
-        ASSERT_TRUE(is_whole(disk, 1, first.kind) || is_whole(disk, 2, second.kind)) << "both models are lost";
-      } else {
-        ASSERT_TRUE(model_of_cairn(disk));
-        ASSERT_TRUE(model_of_transformers(disk));
-        if (ended) ASSERT_EQ(model_of_transformers(disk), 2u);
-      }
-      const bool recognised = kill_saves(disk);
-      ModelClaimOptions any;
-      ASSERT_TRUE(ModelTransaction::claim(disk, model_save(4), any));
-      if (recognised || !has_shards) ASSERT_TRUE(model_of_cairn(disk));
-      if (recognised && !has_shards) ASSERT_EQ(model_of_cairn(disk), model_of_transformers(disk));
-      if (ended) ASSERT_EQ(model_of_cairn(disk), 2u);
-      const auto names = save_model(disk, 3, second);
-      std::vector<std::string> expected = names;
-      if (!has_shards) expected.emplace_back("adapter_model.safetensors");
-      if (!has_shards || second.kind == Kind::kIndexed) expected.emplace_back(kIndex);
-      const std::vector<std::string> left = names_in(disk);
-      if (recognised) ASSERT_EQ(left, sorted(expected));
-    }
-  }
-}
-
-TEST(ModelCommit, ACrashAtAnyOperationLeavesAWholeModel) {
-  ModelClaimOptions set, alone;
-  alone.kind = Kind::kAlone;
-  crash_everywhere(set, set);
-  crash_everywhere(alone, set);
-  crash_everywhere(set, alone);
-  crash_everywhere(alone, alone);
-}
-
-TEST(ModelCommit, ACrashAtAnyOperationWithShardsLosesNoModel) {
-  ModelClaimOptions set, alone, shards;
-  alone.kind = Kind::kAlone;
-  shards.kind = Kind::kShards;
-  shards.overwrite_with_shards = true;
-  crash_everywhere(set, shards);
-  crash_everywhere(alone, shards);
-  crash_everywhere(shards, shards);
-  crash_everywhere(shards, set);
-  crash_everywhere(shards, alone);
-}
-
-ModelClaimOptions of_kind(Kind kind) {
-  ModelClaimOptions options;
-  options.kind = kind;
-  options.overwrite_with_shards = true;
-  return options;
 }
 
 TEST(ModelCommit, AModelFileThatCannotBeRemovedMakesTheSaveFail) {
@@ -543,6 +326,21 @@ TEST(ModelCommit, MetadataCopiedByAnotherProgramIsIgnored) {
   const auto origin = origin_of_model_file(disk, "model.safetensors").value();
   EXPECT_FALSE(origin.save_id);
   EXPECT_FALSE(origin.set);
+}
+
+TEST(ModelCommit, AnEarlierSaveOfTheJobDoesNotHideAChangeByAnotherProgram) {
+  ModelStorage disk;
+  {
+    OneModel later(disk, model_save(2));
+    const auto earlier = save_model(disk, 1);
+    put(disk, "model.safetensors", foreign_file("theirs"));
+    ASSERT_TRUE(later.publish());
+    const auto committed = later.commit();
+    ASSERT_FALSE(committed);
+    EXPECT_EQ(committed.error().code(), ErrorCode::kSuperseded);
+  }
+  EXPECT_TRUE(holds(disk, "model.safetensors"));
+  EXPECT_EQ(read_index_in_place(disk).value().index.save_id, to_hex(model_save(1).save_id));
 }
 
 // A save is taken for dead and cleaned up, the cleaner is killed, and the save goes on.
