@@ -1,4 +1,5 @@
-// Saves in flight, and dead saves, in a directory and in the directories of the directory.
+// Saves in flight, and dead saves, in a directory and in the directories of the directory: saves of DCP checkpoints and
+// of safetensors models.
 #pragma once
 
 #include <cairn/catalog.h>
@@ -51,8 +52,8 @@ struct SaveInFlight {
 };
 
 // The saves in `root` itself by number, then the saves in each directory in `root`, in the order of the directories'
-// names: `root` may be a checkpoint or a folder of checkpoints, as for latest(). Changes nothing on disk. kNotFound if
-// `root` is no directory. Leaves out directories in `root` that can't be read, and links to directories.
+// names: `root` may be a checkpoint, a model or a folder of both, as for latest(). Changes nothing on disk. kNotFound
+// if `root` is no directory. Leaves out directories in `root` that can't be read, and links to directories.
 Result<std::vector<SaveInFlight>> saves_in_flight(const std::filesystem::path& root);
 
 }  // namespace cairn

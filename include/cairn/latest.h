@@ -39,6 +39,11 @@ struct LatestOptions {
 // A checkpoint counts only if all data files of its commit record are present with the recorded sizes. A checkpoint of
 // stock torch has no commit record, and counts if its pickle is complete. Later saves of this process are ordered after
 // every checkpoint that this call has read.
+//
+// If no directory holds a DCP checkpoint, not even an unusable one, the result is the directory with the newest
+// safetensors model that Cairn has saved, in the order of saves. A model counts only if it can be opened: all files are
+// there, and belong to one save. Models of other programs do not count: `root` may also hold the model that a training
+// began with.
 Result<std::optional<std::filesystem::path>> latest(const std::filesystem::path& root,
                                                     const LatestOptions& options = {});
 

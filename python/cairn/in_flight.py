@@ -54,6 +54,9 @@ def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None 
     they are ordered by the time of their ``.metadata``, then by the last number in the directory's name. Between the
     newest checkpoint of Cairn and the newest of stock torch, the later time of ``.metadata`` decides.
 
+    If no directory holds a checkpoint of DCP, not even an unusable one, the result is the directory of the newest
+    safetensors model that Cairn has saved, in the same order. Models of other programs do not count.
+
     A checkpoint with missing data files does not count. A RuntimeWarning gives the reason for each skipped checkpoint
     that may be newer than the result. A missing `root` gives a RuntimeWarning too: before a first start, a missing
     directory is no error. Raises InvalidArgument if `root` is not a directory, Unavailable if `root` can't be listed.
@@ -71,10 +74,10 @@ def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None 
 def saves_in_flight(root: str | os.PathLike[str]) -> tuple[SaveInFlight, ...]:
     """Returns the saves that are in flight, or were interrupted, in `root` and in the directories in `root`.
 
-    `root` is a checkpoint or a folder of checkpoints, as for :func:`latest` and for ``cairn status``. The saves in
-    `root` itself come first, by number, then the saves of each directory in `root`, in the order of the directories'
-    names. The call changes nothing. Raises NotFound if `root` does not exist. A directory in `root` that can't be read
-    is left out.
+    `root` is a checkpoint, a safetensors model, or a folder of both, as for :func:`latest` and for ``cairn status``.
+    The saves in `root` itself come first, by number, then the saves of each directory in `root`, in the order of the
+    directories' names. The call changes nothing. Raises NotFound if `root` does not exist. A directory in `root` that
+    can't be read is left out.
     """
     return tuple(
         SaveInFlight(

@@ -75,6 +75,24 @@ def test_a_model_in_several_files(tmp_path: Path) -> None:
         cairn.open(tmp_path)
 
 
+def test_an_index_may_name_files_in_subfolders(tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    (directory / "experts" / "0").mkdir(parents=True)
+    tensors = {"w": torch.arange(4.0), "expert": torch.ones(2, 2)}
+    save_file({"w": tensors["w"]}, directory / "base.safetensors")
+    save_file({"expert": tensors["expert"]}, directory / "experts" / "0" / "part.safetensors")
+    weight_map = {"w": "base.safetensors", "expert": "experts/0/part.safetensors"}
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    assert_loads(directory, tensors)
+    assert cairn.verify(directory)
+    assert "expert" in text_of("ls", directory)
+    assert "expert" in text_of("inspect", directory)
+    (directory / "experts").rename(tmp_path / "outside")
+    (directory / "experts").symlink_to(tmp_path / "outside")
+    with pytest.raises(cairn.UnsafeContent, match="link"):
+        cairn.open(directory)
+
+
 def test_links_of_the_hub_cache_are_followed(tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "revision"
     blobs.mkdir()

@@ -11,6 +11,7 @@
 
 #include "checkpointer/checkpoint_directories.h"
 #include "commit/lease.h"
+#include "commit/model_in_place.h"
 #include "commit/save_marks.h"
 #include "storage/open_directory.h"
 
@@ -20,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using State = SaveInFlightWriter::State;
+using commit::kCommittedName;
 
 State state_of(const os::ProcessIdentity& process) {
   switch (process.state()) {
@@ -59,10 +61,10 @@ std::optional<SaveInFlightWriter> writer_of(const storage::Storage& storage, con
 
 // Nullopt if the private folder is gone or can't be listed. A folder of a different user (EACCES) gives a save that is
 // not readable.
-std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& save_id) {
+std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& save_id, commit::SaveForm form) {
   SaveInFlight save;
   save.save_id = save_id;
-  const commit::SaveMarks marks(storage, save_id);
+  const commit::SaveMarks marks(storage, save_id, form);
   Result<commit::SaveMarks::Seen> seen = marks.look();
   if (!seen && seen.error().error_number() != EACCES) return std::nullopt;
   if (!seen) {
@@ -78,6 +80,9 @@ std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& sav
   if (seen->decision) {
     save.decision = seen->decision->failure ? SaveInFlight::Decision::kFailed : SaveInFlight::Decision::kCommitted;
   }
+  // Of a model the file has another content (commit/model_in_place.h).
+  const bool is_committed_model = form == commit::SaveForm::kModel && storage.touched_at(marks.path_of(kCommittedName));
+  if (is_committed_model) save.decision = SaveInFlight::Decision::kCommitted;
   const auto clock = commit::StorageClock::of_this_host();  // the storage's clock would touch a file
   const Result<bool> run_out = commit::lease_has_run_out(storage, marks.folder(), clock);
   save.is_leftover = run_out && *run_out;
@@ -89,12 +94,13 @@ Result<std::vector<SaveInFlight>> saves_in(const fs::path& directory) {
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage->list());
   std::vector<SaveInFlight> saves;
   for (const storage::ListedFile& file : files) {
-    const std::optional<SaveId> save_id = file.is_folder ? commit::save_id_of_folder(file.name) : std::nullopt;
-    if (!save_id) continue;
-    auto save = look_at(*storage, *save_id);
-    if (!save) continue;
-    save->directory = directory;
-    saves.push_back(*std::move(save));
+    for (const commit::SaveForm form : {commit::SaveForm::kCheckpoint, commit::SaveForm::kModel}) {
+      const std::optional<SaveId> save_id = file.is_folder ? commit::save_id_of_folder(file.name, form) : std::nullopt;
+      auto save = save_id ? look_at(*storage, *save_id, form) : std::nullopt;
+      if (!save) continue;
+      save->directory = directory;
+      saves.push_back(*std::move(save));
+    }
   }
   std::stable_sort(saves.begin(), saves.end(),
                    [](const SaveInFlight& a, const SaveInFlight& b) { return a.save_number < b.save_number; });

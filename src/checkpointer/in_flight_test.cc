@@ -81,6 +81,25 @@ TEST_F(SavesInFlight, NameTheOtherRanksAndTheirFailures) {
   EXPECT_EQ(found[0].failures[0].code(), ErrorCode::kNoSpace);
 }
 
+TEST_F(SavesInFlight, IncludeSavesOfModels) {
+  storage::Storage& storage = directory("model");
+  const commit::SaveIdentity identity{{1, 5}, kJob, 5, 0, commit::SaveForm::kModel};
+  leases_.push_back(commit::Lease::take_with_folder(storage, identity).value());
+  const auto found = saves();
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].save_id, (SaveId{1, 5}));
+  EXPECT_EQ(found[0].save_number, 5u);
+  EXPECT_EQ(found[0].directory, root_ / "model");
+  EXPECT_EQ(found[0].decision, SaveInFlight::Decision::kNone);
+  EXPECT_FALSE(found[0].is_leftover);
+  ASSERT_EQ(found[0].writers.size(), 1u);
+  EXPECT_EQ(found[0].writers[0].pid, getpid());
+  // Shards without an index: the file is the commit.
+  const std::string mark = commit::folder_of_save(identity) + "/committed";
+  ASSERT_TRUE(storage.create_whole(mark, "", Durability::kBuffered));
+  EXPECT_EQ(saves()[0].decision, SaveInFlight::Decision::kCommitted);
+}
+
 TEST_F(SavesInFlight, DistinguishALeftoverFromASave) {
   storage::Storage& storage = directory();
   ASSERT_TRUE(storage.make_folder(commit::folder_of({1, 5})));

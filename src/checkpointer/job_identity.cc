@@ -6,6 +6,7 @@
 #include <chrono>
 #include <mutex>
 
+#include "format/manifest/commit_record.h"
 #include "os/process_identity.h"
 
 namespace cairn::checkpointer {
@@ -53,11 +54,11 @@ commit::SaveIdentity next_save_identity(commit::SaveForm form) {
   return {random_id(), job.id, ++job.save_number, job.start, form};
 }
 
-void order_saves_after(const manifest::CommitRecord& record) {
+void order_saves_after(std::string_view job_id, std::uint64_t job_start) {
   Job& job = this_job();
   const std::lock_guard lock(job.mutex);
-  if (record.job_start == 0 || record.job_id == job.id) return;
-  job.start_min = std::max(job.start_min, record.job_start + 1);
+  if (job_start == 0 || job_id == to_hex(job.id)) return;
+  job.start_min = std::max(job.start_min, job_start + 1);
 }
 
 }  // namespace cairn::checkpointer

@@ -6,8 +6,10 @@
 // necessary.
 #pragma once
 
+#include <cstdint>
+#include <string_view>
+
 #include "commit/lease.h"
-#include "format/manifest/commit_record.h"
 
 namespace cairn::checkpointer {
 
@@ -15,8 +17,8 @@ namespace cairn::checkpointer {
 // Thread-safe.
 commit::SaveIdentity next_save_identity(commit::SaveForm form = commit::SaveForm::kCheckpoint);
 
-// Orders later saves of this process after the saves of the job that committed `record`. Does nothing for a record of
-// this process's own job, and for a record without a start. Thread-safe.
-void order_saves_after(const manifest::CommitRecord& record);
+// Orders later saves of this process after the saves of the job with this id (32 hexadecimal digits) and start. Does
+// nothing for this process's own job, and for the start 0, which means that the start is unknown. Thread-safe.
+void order_saves_after(std::string_view job_id, std::uint64_t job_start);
 
 }  // namespace cairn::checkpointer

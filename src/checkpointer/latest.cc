@@ -12,6 +12,7 @@
 
 #include "checkpointer/checkpoint_directories.h"
 #include "checkpointer/job_identity.h"
+#include "checkpointer/safetensors_model.h"
 #include "checkpointer/step_in_name.h"
 #include "commit/lease.h"
 #include "commit/save_transaction.h"
@@ -32,7 +33,9 @@ bool has_save_in_flight(const fs::path& directory) {
   const storage::Storage& storage = **opened;
   const auto files = storage.list();
   return files && std::any_of(files->begin(), files->end(), [&](const storage::ListedFile& file) {
-           if (!file.is_folder || !commit::save_id_of_folder(file.name)) return false;
+           const bool is_of_save =
+               commit::save_id_of_folder(file.name) || commit::save_id_of_folder(file.name, commit::SaveForm::kModel);
+           if (!file.is_folder || !is_of_save) return false;
            const Result<bool> run_out =
                commit::lease_has_run_out(storage, file.name, commit::StorageClock::of_this_host());
            return run_out && !*run_out;
@@ -56,6 +59,7 @@ struct Candidate {
   fs::path directory;
   double time = 0;  // of the metadata, or of the link in its place; seconds by the clock of the storage
   std::optional<manifest::CommitRecord> record;
+  bool is_model = false;  // a safetensors model; `record` has only the place of the save in the order of all saves
 
   // Whether the commit record orders the candidate; otherwise the time of the metadata does.
   bool has_job_start() const { return record && record->job_start != 0; }
@@ -83,6 +87,10 @@ Result<std::optional<manifest::CommitRecord>> record_in(const storage::ReadableF
   return record;
 }
 
+void order_saves_after(const manifest::CommitRecord& record) {
+  checkpointer::order_saves_after(to_hex(record.job_id), record.job_start);
+}
+
 // Nullopt if the directory holds no metadata of this name.
 Result<std::optional<Candidate>> candidate_in(const fs::path& directory, const std::string& metadata_name) {
   CAIRN_TRY_ASSIGN(const auto storage, storage::open_directory(directory));
@@ -94,13 +102,36 @@ Result<std::optional<Candidate>> candidate_in(const fs::path& directory, const s
   auto record = record_in(*metadata);
   if (!record) return std::move(record).error().file(metadata_name);
   candidate.record = std::move(*record);
-  if (candidate.record) checkpointer::order_saves_after(*candidate.record);
+  if (candidate.record) order_saves_after(*candidate.record);
+  return std::optional(std::move(candidate));
+}
+
+// Nullopt if the directory holds no model that Cairn has saved.
+Result<std::optional<Candidate>> model_in(const fs::path& directory) {
+  CAIRN_TRY_ASSIGN(const auto storage, storage::open_directory(directory));
+  if (!checkpointer::holds_model_alone(*storage)) return std::optional<Candidate>();
+  const auto read = checkpointer::order_of_model(*storage);
+  if (!read && read.error().code() == ErrorCode::kNotFound) {
+    return Error(ErrorCode::kCorrupt, "a file of the model is missing").actual(read.error().what());
+  }
+  if (!read) return read.error();
+  const std::optional<safetensors::SaveOrder>& order = *read;
+  if (!order) return std::optional<Candidate>();
+  Candidate candidate{directory, 0, manifest::CommitRecord(), true};
+  candidate.record->job_id = commit::save_id_of_hex(order->job_id).value_or(SaveId());
+  candidate.record->job_start = order->job_start;
+  candidate.record->save_number = order->save_number;
+  order_saves_after(*candidate.record);
   return std::optional(std::move(candidate));
 }
 
 Result<void> check_whole(const Candidate& candidate) {
   if (!candidate.record) return {};
-  CAIRN_TRY_ASSIGN(const auto storage, storage::open_directory(candidate.directory));
+  CAIRN_TRY_ASSIGN(auto storage, storage::open_directory(candidate.directory));
+  if (candidate.is_model) {
+    CAIRN_TRY(checkpointer::open_safetensors(std::move(storage), {}));
+    return {};
+  }
   for (const manifest::CommitRecord::File& file : candidate.record->files) {
     CAIRN_TRY_ASSIGN(const auto opened, storage->open(file.name, true));
     const std::uint64_t size = opened->size();
@@ -119,8 +150,14 @@ class Search {
   explicit Search(const LatestOptions& options) : options_(options) {}
 
   void look_at(const fs::path& directory) {
-    look_at(directory, std::string(kMetadataName));
-    if (options_.rank) look_at(directory, metadata_name(options_.rank));
+    look_at(directory, candidate_in(directory, std::string(kMetadataName)));
+    if (options_.rank) look_at(directory, candidate_in(directory, metadata_name(options_.rank)));
+  }
+
+  // Only without a checkpoint of DCP.
+  void look_at_models(const std::vector<fs::path>& directories) {
+    if (found_any_) return;
+    for (const fs::path& directory : directories) look_at(directory, model_in(directory));
   }
 
   std::optional<fs::path> newest() const {
@@ -132,11 +169,11 @@ class Search {
   }
 
  private:
-  void look_at(const fs::path& directory, const std::string& metadata_name) {
-    Result<std::optional<Candidate>> found = candidate_in(directory, metadata_name);
+  void look_at(const fs::path& directory, Result<std::optional<Candidate>> found) {
     if (!found && found.error().code() == ErrorCode::kNotFound) return;  // removed after the listing
+    if (found && !*found) return;
+    found_any_ = true;
     if (!found) return pass_over(directory, std::move(found).error());
-    if (!*found) return;
     std::vector<Candidate>& kind = (*found)->has_job_start() ? by_record_ : by_time_;
     kind.push_back(**std::move(found));
   }
@@ -160,6 +197,7 @@ class Search {
   }
 
   const LatestOptions& options_;
+  bool found_any_ = false;            // a candidate, or a checkpoint that is passed over
   std::vector<Candidate> by_record_;  // ordered by their commit records
   std::vector<Candidate> by_time_;    // ordered by the times of their metadata
 };
@@ -176,6 +214,7 @@ Result<std::optional<fs::path>> latest(const fs::path& root, const LatestOptions
   }
   Search search(options);
   for (const fs::path& directory : *directories) search.look_at(directory);
+  search.look_at_models(*directories);
   return search.newest();
 }
 

@@ -10,10 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "checkpointer/testing/sample_model.h"
 #include "checkpointer/testing/sample_state.h"
 #include "commit/lease.h"
 #include "commit/testing/dead_lease.h"
 #include "format/manifest/commit_record.h"
+#include "format/safetensors/header.h"
 #include "storage/open_directory.h"
 #include "storage/testing/scratch_directory.h"
 
@@ -169,6 +171,29 @@ TEST_F(Latest, WaitsForALivingWriterUntilTheCallerInterrupts) {
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error().code(), ErrorCode::kCancelled);
   EXPECT_EQ(asked, 3);
+}
+
+TEST_F(Latest, IsTheLastModelIfThereIsNoCheckpoint) {
+  ASSERT_TRUE(save_model(root_ / "b", 1));
+  ASSERT_TRUE(save_model(root_ / "a", 2));
+  fs::create_directories(root_ / "pretrained");
+  safetensors::Header header;
+  header.tensors.push_back({"w", DType::kFloat32, Extents{0}, 0, 0});
+  std::ofstream(root_ / "pretrained" / "model.safetensors") << safetensors::render_header(header).value();
+  EXPECT_EQ(newest(), "a");
+  EXPECT_TRUE(passed_over_.empty());
+  ASSERT_TRUE(save_model(root_ / "b", 3, {{}, true, true}));  // shards, without an index
+  EXPECT_EQ(newest(), "b");
+  const fs::path shard = root_ / "b" / fs::directory_iterator(root_ / "b")->path().filename();
+  fs::remove(shard);
+  EXPECT_EQ(newest(), "a");
+  ASSERT_EQ(passed_over_.size(), 1u);
+  EXPECT_EQ(passed_over_[0].code(), ErrorCode::kCorrupt);
+  save_as("checkpoint");
+  ASSERT_TRUE(save_model(root_ / "export", 4));
+  EXPECT_EQ(newest(), "checkpoint");
+  fs::resize_file(root_ / "checkpoint" / "__0_0.distcp", 1);
+  EXPECT_EQ(newest(), "") << "a model does not stand in for a damaged checkpoint";
 }
 
 TEST_F(Latest, WaitsForNoWriterThatIsDead) {

@@ -130,7 +130,7 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
   impl->metadata_name = metadata_name;
   impl->identity = identity_of({true, impl->record, bytes.size(), impl->record ? 0 : crc32(span)});
   CAIRN_TRY(impl->catalog.index());
-  if (impl->record) order_saves_after(*impl->record);
+  if (impl->record) order_saves_after(to_hex(impl->record->job_id), impl->record->job_start);
   return Checkpoint(std::move(impl));
 }
 

@@ -1,7 +1,8 @@
 // 1. Find the names of the files: from the index, or from the directory.
 // 2. Open each file and read its header. With Cairn's index: hold the save of each file against the index. Without an
 //    index: take the files of one whole set of one save (one_set()), because a save may be in flight or have been
-//    killed (commit/model_transaction.cc). If a file is gone, a save has committed meanwhile: begin again.
+//    killed (commit/model_transaction.cc). A file that cannot be read and has the id of a save in its name may be a
+//    rest of such a save, and is left out too. If a file is gone, a save has committed meanwhile: begin again.
 // 3. Put the boxes of each tensor together. The shape is the smallest that holds all of them; a load finds out whether
 //    they tile it.
 // 4. If there is an index, hold the tensors that were found against those that it names.
@@ -20,7 +21,9 @@
 #include <vector>
 
 #include "checkpointer/checkpoint_impl.h"
+#include "checkpointer/job_identity.h"
 #include "commit/lease.h"
+#include "commit/model_files.h"
 #include "core/checked.h"
 #include "core/checksum.h"
 #include "data_file/data_file.h"
@@ -44,9 +47,18 @@ struct ModelFiles {
   std::optional<safetensors::Index> index;
 };
 
-bool is_plain_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
-         name.find('\0') == std::string_view::npos;
+bool is_in_folder(std::string_view name) { return name.find('/') != std::string_view::npos; }
+
+// The path of a file that the index names: inside the directory, and without "." and empty parts.
+Result<void> check_path(std::string_view path) {
+  if (!storage::check_name(path)) return Error(ErrorCode::kUnsafe, "the index names a file outside the directory");
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.find('/', begin), path.size());
+    const std::string_view part = path.substr(begin, end - begin);
+    if (part.empty() || part == ".") return Error(ErrorCode::kCorrupt, "the index names a path with an empty part");
+    begin = end + 1;
+  }
+  return {};
 }
 
 Result<std::vector<std::string>> names_in(const storage::Storage& storage) {
@@ -73,11 +85,8 @@ Result<ModelFiles> files_of_model(const storage::Storage& storage) {
   Result<safetensors::Index> index = safetensors::read_index(*text);
   if (!index) return std::move(index).error().file(index_name);
   for (const auto& [key, name] : index->files) {
-    if (!is_plain_name(name)) {
-      return Error(ErrorCode::kUnsafe, "the index names a file outside the directory")
-          .key(key)
-          .file(index_name)
-          .actual(name);
+    if (auto checked = check_path(name); !checked) {
+      return std::move(checked).error().key(key).file(index_name).actual(name);
     }
     files.names.push_back(name);
   }
@@ -182,24 +191,36 @@ struct OpenedFile {
   DataFile::OpenedSafetensors opened;
   std::string save_id;  // as the header says; empty for a file of another program
   std::optional<safetensors::FileSet> set;
+  std::optional<safetensors::SaveOrder> order;
 
   bool needs_index() const { return set && set->kind == safetensors::FileSet::Kind::kIndexed; }
   bool stands_alone() const { return !set || set->kind == safetensors::FileSet::Kind::kAlone; }
 };
 
-// (2)
+// (2) A link of the directory itself is followed, as in the cache of Hugging Face Hub. On the way to a file in a
+// subfolder no link is followed.
+Result<OpenedFile> open_file(const storage::Storage& storage, const std::string& name) {
+  Result<DataFile::OpenedSafetensors> opened = DataFile::open_safetensors(storage, name, !is_in_folder(name));
+  if (!opened && opened.error().code() == ErrorCode::kUnsafe) {
+    return Error(ErrorCode::kUnsafe, "the index names a file in a subfolder, and the path has a link").file(name);
+  }
+  if (!opened) return std::move(opened).error().file(name).while_doing("opening a safetensors file");
+  OpenedFile file{name, *std::move(opened), {}, {}, {}};
+  // Another program may have copied the metadata.
+  if (file.opened.file->checked_header_bytes() == 0) return file;
+  for (const auto& [key, value] : file.opened.header.metadata) {
+    if (key == safetensors::kSaveIdName) file.save_id = value;
+    if (key == safetensors::kFileSetName) file.set = safetensors::read_file_set(value);
+    if (key == safetensors::kSaveOrderName) file.order = safetensors::read_save_order(value);
+  }
+  return file;
+}
+
 Result<std::vector<OpenedFile>> open_files(const storage::Storage& storage, const std::vector<std::string>& names) {
   std::vector<OpenedFile> files;
   for (const std::string& name : names) {
-    Result<DataFile::OpenedSafetensors> opened = DataFile::open_safetensors(storage, name);
-    if (!opened) return std::move(opened).error().file(name).while_doing("opening a safetensors file");
-    OpenedFile& file = files.emplace_back(OpenedFile{name, *std::move(opened), {}, {}});
-    // Another program may have copied the metadata.
-    if (file.opened.file->checked_header_bytes() == 0) continue;
-    for (const auto& [key, value] : file.opened.header.metadata) {
-      if (key == safetensors::kSaveIdName) file.save_id = value;
-      if (key == safetensors::kFileSetName) file.set = safetensors::read_file_set(value);
-    }
+    CAIRN_TRY_ASSIGN(OpenedFile file, open_file(storage, name));
+    files.push_back(std::move(file));
   }
   return files;
 }
@@ -233,6 +254,26 @@ Result<std::vector<OpenedFile>> one_set(std::vector<OpenedFile> files) {
       .actual(std::to_string(files.size()));
 }
 
+// (2) The files of a directory without an index.
+Result<std::vector<OpenedFile>> open_one_set(const storage::Storage& storage, const std::vector<std::string>& names) {
+  std::vector<OpenedFile> files;
+  std::optional<Error> unreadable;
+  for (const std::string& name : names) {
+    Result<OpenedFile> file = open_file(storage, name);
+    if (file) {
+      files.push_back(*std::move(file));
+    } else if (file.error().code() == ErrorCode::kCorrupt && commit::names_a_save(name)) {
+      if (!unreadable) unreadable = std::move(file).error();
+    } else {
+      return std::move(file).error();
+    }
+  }
+  if (files.empty()) return *std::move(unreadable);
+  Result<std::vector<OpenedFile>> set = one_set(std::move(files));
+  if (!set && unreadable) return *std::move(unreadable);  // the file may be the file that the set lacks
+  return set;
+}
+
 Result<void> check_save(const std::vector<OpenedFile>& files, const safetensors::Index& index) {
   if (index.save_id.empty()) return {};
   for (const OpenedFile& file : files) {
@@ -255,6 +296,7 @@ Result<std::unique_ptr<Checkpoint::Impl>> read_files(std::vector<OpenedFile> fil
   for (OpenedFile& file : files) {
     const safetensors::Header& header = file.opened.header;
     CAIRN_TRY(catalog.add(file.name, header));  // (3)
+    if (file.order) order_saves_after(file.order->job_id, file.order->job_start);
     const std::uint64_t size = file.opened.file->bytes().size();
     const std::string seen = file.name + ' ' + std::to_string(size) + ' ' + crc_text(header.checksum) + '\n';
     checksum = crc32(std::as_bytes(std::span(seen)), checksum);
@@ -273,11 +315,9 @@ Result<std::unique_ptr<Checkpoint::Impl>> read_directory(const storage::Storage&
   if (model.names.empty() && !model.index) {
     return Error(ErrorCode::kNotFound, "no safetensors file in the directory");
   }
-  CAIRN_TRY_ASSIGN(std::vector<OpenedFile> files, open_files(storage, model.names));
+  CAIRN_TRY_ASSIGN(std::vector<OpenedFile> files,
+                   model.index ? open_files(storage, model.names) : open_one_set(storage, model.names));
   if (model.index) CAIRN_TRY(check_save(files, *model.index));
-  if (!model.index) {
-    CAIRN_TRY_ASSIGN(files, one_set(std::move(files)));
-  }
   return read_files(std::move(files), model.index);
 }
 
@@ -308,6 +348,18 @@ bool holds_model_alone(const storage::Storage& storage) {
   };
   return std::none_of(files->begin(), files->end(), is_of_dcp) &&
          std::any_of(files->begin(), files->end(), is_of_model);
+}
+
+Result<std::optional<safetensors::SaveOrder>> order_of_model(const storage::Storage& storage) {
+  CAIRN_TRY_ASSIGN(const ModelFiles model, files_of_model(storage));
+  for (const std::string& name : model.names) {
+    Result<OpenedFile> file = open_file(storage, name);
+    const bool is_rest = file ? file->needs_index() : commit::names_a_save(name);  // of a save that has not committed
+    if (is_rest && !model.index) continue;
+    if (!file) return std::move(file).error();
+    return file->order;
+  }
+  return std::optional<safetensors::SaveOrder>();
 }
 
 Result<Checkpoint> open_safetensors(std::unique_ptr<storage::Storage> storage, const std::string& only_file) {

@@ -28,7 +28,8 @@ struct Decision {
 class SaveMarks {
  public:
   // `storage` must outlive the marks.
-  SaveMarks(storage::Storage& storage, const SaveId& save_id) : storage_(storage), folder_(folder_of(save_id)) {}
+  SaveMarks(storage::Storage& storage, const SaveId& save_id, SaveForm form = SaveForm::kCheckpoint)
+      : storage_(storage), folder_(folder_of(save_id, form)) {}
 
   const std::string& folder() const { return folder_; }
   std::string path_of(std::string_view name) const { return folder_ + "/" + std::string(name); }

@@ -71,9 +71,9 @@ Result<std::unique_ptr<DataFile>> DataFile::open(const storage::Storage& storage
   return file;
 }
 
-Result<DataFile::OpenedSafetensors> DataFile::open_safetensors(const storage::Storage& storage,
-                                                               const std::string& name) {
-  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::ReadableFile> bytes, storage.open(name, true));
+Result<DataFile::OpenedSafetensors> DataFile::open_safetensors(const storage::Storage& storage, const std::string& name,
+                                                               bool follow_links) {
+  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::ReadableFile> bytes, storage.open(name, follow_links));
   std::unique_ptr<DataFile> file(new DataFile(name, std::move(bytes)));
   file->is_safetensors_ = true;
   Result<safetensors::Header> header = safetensors::read_header(*file->bytes_);

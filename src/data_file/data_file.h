@@ -49,7 +49,8 @@ class DataFile {
 
   // A safetensors file, whose header names each tensor and has no checksums.
   struct OpenedSafetensors;
-  static Result<OpenedSafetensors> open_safetensors(const storage::Storage& storage, const std::string& name);
+  static Result<OpenedSafetensors> open_safetensors(const storage::Storage& storage, const std::string& name,
+                                                    bool follow_links);
 
   // A file of torch.save that holds a state dict.
   static Result<std::unique_ptr<DataFile>> open_torch_save(const storage::Storage& storage, const std::string& name);
