@@ -8,13 +8,14 @@
 #include "values.h"
 
 namespace cairn::python {
-namespace {
 
 DType dtype_of(int code) {
   const auto dtype = code < 0 || code > 255 ? std::nullopt : dtype_from_code(static_cast<std::uint8_t>(code));
   if (!dtype) throw Error(ErrorCode::kInvalidArgument, "an unknown dtype code").actual(std::to_string(code));
   return *dtype;
 }
+
+namespace {
 
 TensorView view_of(std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides) {
   void* const address = reinterpret_cast<void*>(data);  // NOLINT(performance-no-int-to-ptr): Python hands over integers

@@ -165,8 +165,12 @@ class SaveClaim:
     def save_id(self) -> str: ...
     @property
     def ticket(self) -> bytes: ...
+    @property
+    def model_shares(self) -> list[tuple[bytes, list[int]]]: ...  # by rank: ticket, indices of boxes; of claim_model()
     # files: name, size, trailer checksum; returns warnings
     def commit(self, metadata: bytes, files: Sequence[tuple[str, int, int]], /) -> list[str]: ...
+    # boxes: key, file, bytes; returns warnings
+    def commit_model(self, boxes: Sequence[tuple[str, str, int]], /) -> list[str]: ...
     def withdraw(self) -> None: ...
 
 # Withdraws the files in its destructor unless hand_over() was called.
@@ -187,6 +191,33 @@ def write_share(
     *,
     durable: bool,
     file_per_item: bool,
+    thread_count: int,
+    deadlines: tuple[float, float, float] = ...,
+) -> RankShare: ...
+
+# A box that a rank holds: key, dtype code, shape of the tensor, offsets, sizes.
+_HeldBox = tuple[str, int, _Ints, _Ints, _Ints]
+
+# safetensors: file numbers by key, sharded, overwrite_with_shards
+def claim_model(
+    directory: bytes,
+    held: list[list[_HeldBox]],
+    /,
+    *,
+    safetensors: tuple[dict[str, int], bool, bool],
+    durable: bool,
+    overwrite: bool,
+    deadlines: tuple[float, float, float] = ...,
+) -> SaveClaim: ...
+def write_model_share(
+    directory: bytes,
+    ticket: bytes,
+    rank: int,
+    state: StateDict,
+    /,
+    *,
+    safetensors: tuple[dict[str, int], bool, bool],
+    durable: bool,
     thread_count: int,
     deadlines: tuple[float, float, float] = ...,
 ) -> RankShare: ...

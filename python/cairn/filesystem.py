@@ -37,11 +37,12 @@ from cairn._mirror.torch_floor import (
 from cairn._native.hooks import name_of
 from cairn._native.models import model_form, reads_model, writes_model
 from cairn._native.storages import directory_of, why_torch_reads, why_torch_writes
-from cairn._plugin.claims import Claim, current_ticket, mark
+from cairn._plugin.claims import Claim, Ticket, claim_checkpoint, current_ticket, mark
 from cairn._plugin.read_items import ItemReader, PlannerWithoutCode
 from cairn._plugin.transformed_items import TransformedItems
 from cairn._plugin.write_items import metadata_of, write_items
 from cairn._results.lazy_metadata import LazyMetadata
+from cairn._settings import save_deadlines
 from cairn._settings.consent import pickle_allowed
 from cairn._state.torch_file import check_rules_hold
 from cairn._state.values import warn_of_conversions
@@ -132,7 +133,7 @@ class FileSystemWriter(StockWriter):
         if why_torch_writes(self):
             return super().prepare_global_plan(plans)
         rank = None if self.use_collectives else self.rank
-        self._cairn_claim = Claim(
+        self._cairn_claim = claim_checkpoint(
             directory_of(self), overwrite=self.overwrite, durable=self.sync_files, alone_as_rank=rank
         )
         self.save_id = str(uuid.UUID(self._cairn_claim.save_id))
@@ -145,15 +146,7 @@ class FileSystemWriter(StockWriter):
             return super().write_data(plan, planner)
         ticket = current_ticket(plan.storage_data)
         try:
-            results = write_items(
-                plan,
-                planner,
-                directory_of(self),
-                ticket,
-                durable=self.sync_files,
-                file_per_item=not self.single_file_per_rank,
-                thread_count=max(self.thread_count, self._cairn_threads_min),
-            )
+            results = write_items(plan, planner, lambda state: self._cairn_write(ticket, state))
         except BaseException as error:
             mark(error, ticket)
             if self._cairn_is_alone:  # then torch gathers nothing
@@ -173,14 +166,29 @@ class FileSystemWriter(StockWriter):
         if claim is None:
             raise Cancelled("the save was cancelled before finish()")
         try:
-            files = metadata_of(metadata, results)
-            metadata.version = CURRENT_DCP_VERSION
-            metadata.storage_meta = self.storage_meta()
-            texts = claim.commit(pickle.dumps(metadata), files)
+            texts = self._cairn_commit(claim, metadata, results)
         finally:
             claim.give_up()  # does nothing after a commit
         for text in texts:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    def _cairn_write(self, ticket: Ticket, state: _engine.StateDict) -> _engine.RankShare:
+        return _engine.write_share(
+            os.fsencode(directory_of(self)),
+            ticket.content,
+            ticket.rank,
+            state,
+            durable=self.sync_files,
+            file_per_item=not self.single_file_per_rank,
+            thread_count=max(self.thread_count, self._cairn_threads_min),
+            deadlines=save_deadlines.current(),
+        )
+
+    def _cairn_commit(self, claim: Claim, metadata: Metadata, results: list[list[WriteResult]]) -> list[str]:
+        files = metadata_of(metadata, results)
+        metadata.version = CURRENT_DCP_VERSION
+        metadata.storage_meta = self.storage_meta()
+        return claim.commit(pickle.dumps(metadata), files)
 
     def check_committed(self) -> None:
         """For drivers, after finish(): raises InvalidArgument if the save has not been committed."""

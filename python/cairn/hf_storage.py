@@ -2,10 +2,13 @@
 
 ``cairn.save`` and ``cairn.load`` save and load safetensors models natively by these classes, and by torch's classes
 too. Each class derives from torch's class, to satisfy ``isinstance`` checks, and is a plug-in for
-``torch.distributed.checkpoint`` itself: then the readers read natively, and torch's code writes.
+``torch.distributed.checkpoint`` itself, which then plans and coordinates while the engine writes and reads.
 """
 
 import os
+import uuid
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +16,30 @@ import torch
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader as StockModelReader
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockModelWriter
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, WriteItemType
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItemType
 from torch.distributed.checkpoint.quantized_hf_storage import QuantizedHuggingFaceStorageReader as StockQuantizedReader
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from cairn import _engine
 from cairn._directory.opening import open_checkpoint
 from cairn._mirror import modules, replacements
-from cairn._native.models import MODEL_INDEX
-from cairn._native.storages import directory_of, why_torch_reads
+from cairn._native.models import MODEL_INDEX, model_form
+from cairn._native.storages import directory_of, why_torch_reads, why_torch_writes
+from cairn._plugin.claims import Claim, Ticket
+from cairn._plugin.model_items import boxes_of, claim_model, consolidate, whole_keys
 from cairn._results.lazy_metadata import LazyMetadata
+from cairn._settings import save_deadlines
 from cairn._state.dtypes import DTYPES
 from cairn._telemetry import engine_use
 from cairn.errors import InvalidArgument
-from cairn.filesystem import FileSystemReader, _keep, _reading_of
+from cairn.filesystem import _THREADS, FileSystemReader, FileSystemWriter, _keep, _reading_of
 
 _PathLike = str | os.PathLike[str]
 
 
 @replacements.stands_for_base
-class HuggingFaceStorageWriter(StockModelWriter):
+class HuggingFaceStorageWriter(StockModelWriter, FileSystemWriter):
     """The directory and options of ``cairn.save`` for a safetensors model, in the files of torch's class.
 
     The arguments are torch's. `fqn_to_index_mapping` gives each key the number of its file, from 1 on; None puts all
@@ -45,9 +52,14 @@ class HuggingFaceStorageWriter(StockModelWriter):
     `overwrite_with_shards` allows a time without a whole model. A value that is no tensor raises InvalidArgument, with
     the key, before anything is written.
 
-    Under ``torch.distributed.checkpoint.save``, and for a path that is not local, torch's code writes the files, and
-    only the values that are no tensors are refused.
+    As a StorageWriter for ``torch.distributed.checkpoint.save`` and ``async_save``, the class writes the same files and
+    keeps these promises; the coordinator consolidates alone. ``use_collectives=False`` raises InvalidArgument. torch's
+    own code writes the files of a path that is not local, and of a subclass that overrides `prepare_global_plan`,
+    `write_data`, or `finish` without a call of ``super().finish()``: then only the values that are no tensors are
+    refused.
     """
+
+    overwrite_with_shards = False
 
     def __init__(
         self,
@@ -78,9 +90,59 @@ class HuggingFaceStorageWriter(StockModelWriter):
                 raise InvalidArgument(
                     f"safetensors holds tensors only: leave the value '{key}' out, or save it elsewhere", key=key
                 )
-        prepared = super().prepare_local_plan(plan)
-        engine_use.storage_moves_data(self, self.path, "torch's driver writes safetensors by torch's code")
-        return prepared
+        if why_torch_writes(self):
+            return super().prepare_local_plan(plan)
+        if not self.use_collectives:
+            raise InvalidArgument(
+                "the ranks of a safetensors model save together: use_collectives=False saves the checkpoint of each "
+                "rank by itself"
+            )
+        return plan if self.save_distributed else replace(plan, storage_data=whole_keys(plan.items))
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Claims the directory, and adds the ticket and the items to write to every rank's plan."""
+        if why_torch_writes(self):
+            return StockModelWriter.prepare_global_plan(self, plans)
+        claim, assigned = claim_model(
+            directory_of(self), plans, form=model_form(self), overwrite=self.overwrite, durable=self.sync_files
+        )
+        self._cairn_claim = claim
+        self.save_id = str(uuid.UUID(claim.save_id))
+        self._cairn_is_alone = len(plans) == 1
+        return assigned
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[list[WriteResult]]":
+        """Writes the tensors that `planner` resolves for the items. The returned future is done."""
+        if why_torch_writes(self):
+            return StockModelWriter.write_data(self, plan, planner)
+        return FileSystemWriter.write_data(self, plan, planner)
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Commits the model, and consolidates it if asked for; or raises and withdraws the files of all ranks."""
+        if why_torch_writes(self):
+            StockModelWriter.finish(self, metadata, results)
+            return
+        FileSystemWriter.finish(self, metadata, results)
+        if self.save_distributed and self.consolidated_output_path is not None:
+            mapping = self.fqn_to_index_mapping or {}
+            threads = self.thread_count_consolidation
+            for text in consolidate(directory_of(self), self.consolidated_output_path, mapping, threads, {}):
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    def _cairn_write(self, ticket: Ticket, state: _engine.StateDict) -> _engine.RankShare:
+        return _engine.write_model_share(
+            os.fsencode(directory_of(self)),
+            ticket.share,
+            ticket.rank,
+            state,
+            safetensors=model_form(self),
+            durable=self.sync_files,
+            thread_count=max(self.thread_count, _THREADS),
+            deadlines=save_deadlines.current(),
+        )
+
+    def _cairn_commit(self, claim: Claim, metadata: Metadata, results: list[list[WriteResult]]) -> list[str]:
+        return claim.commit_model(boxes_of(results))
 
 
 @replacements.stands_for_base

@@ -133,14 +133,14 @@ def test_a_value_is_refused_before_anything_is_written(tmp_path: Path, save: Any
     assert not directory.exists() or not names_in(directory)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_torchs_driver_and_async_save_take_the_writer(tmp_path: Path) -> None:
+def test_async_save_takes_the_writer(tmp_path: Path) -> None:
     state = state_of(3.0)
-    state["layer"]["weight"] = state["layer"]["weight"].contiguous()
-    dcp.save(state, storage_writer=HuggingFaceStorageWriter(tmp_path / "dcp"))
-    cairn.async_save(state, storage_writer=HuggingFaceStorageWriter(tmp_path / "later")).result()
-    for name in ("dcp", "later"):
-        assert_equal(load_file(tmp_path / name / ONE), flat(state))
+    saves = [cairn.async_save(state_of(seed), storage_writer=HuggingFaceStorageWriter(tmp_path)) for seed in (1.0, 2.0)]
+    saves.append(cairn.async_save(state, storage_writer=HuggingFaceStorageWriter(tmp_path)))
+    for save in saves:
+        save.result()
+    [file] = tmp_path.glob("*.safetensors")
+    assert_equal(load_file(file), flat(state))
 
 
 def test_install_replaces_the_names(tmp_path: Path) -> None:

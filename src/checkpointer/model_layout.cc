@@ -152,9 +152,9 @@ Error held_by_no_rank(const WholeFile& file, const PlannedSave& planned) {
 
 }  // namespace
 
-Result<void> check_model_state(const StateDict& state, const SafetensorsForm& form) {
+Result<void> check_model_state(std::span<const Entry> entries, const SafetensorsForm& form) {
   const FileNumbers numbers(form);
-  for (const Entry& entry : state.entries()) {
+  for (const Entry& entry : entries) {
     const auto* tensor = std::get_if<TensorEntry>(&entry.content);
     if (tensor == nullptr) {
       const bool is_tensor = std::holds_alternative<SerializedTensor>(entry.content);

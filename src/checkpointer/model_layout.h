@@ -6,8 +6,9 @@
 
 #include <cairn/checkpoint.h>
 #include <cairn/result.h>
+#include <cairn/state_dict.h>
 
-#include <string>
+#include <span>
 
 #include "checkpointer/save_layout.h"
 #include "commit/model_transaction.h"
@@ -16,7 +17,7 @@ namespace cairn::checkpointer {
 
 // Fails, with the key, for an entry that a model can't hold: kInvalidArgument for a value and for a key without a file
 // number, kUnsupported for a tensor of a type that safetensors lacks.
-Result<void> check_model_state(const StateDict& state, const SafetensorsForm& form);
+Result<void> check_model_state(std::span<const Entry> entries, const SafetensorsForm& form);
 
 // Replaces the assignment of items to ranks for a model whose files are each written by one rank. kInvalidArgument if
 // no rank holds all tensors of a file whole.

@@ -23,6 +23,7 @@
 
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
+#include "checkpointer/model_claim.h"
 #include "checkpointer/model_layout.h"
 #include "checkpointer/rank_writer.h"
 #include "checkpointer/ranks.h"
@@ -111,16 +112,8 @@ class Coordinator {
   }
 
   Result<SaveLayout> lay_out_model(checkpointer::PlannedSave& planned) {
-    const SafetensorsForm& form = *options_.safetensors;
-    if (!form.sharded) CAIRN_TRY(checkpointer::assign_whole_files(planned, form));
-    commit::ModelClaimOptions claim;
-    claim.kind = form.sharded ? safetensors::FileSet::Kind::kShards : safetensors::FileSet::Kind::kIndexed;
-    claim.overwrite = options_.overwrite;
-    claim.overwrite_with_shards = form.overwrite_with_shards;
-    claim.names_taken = planned.local.names_taken();
-    CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket,
-                     worker_.claim_model(checkpointer::next_save_identity(commit::SaveForm::kModel), claim));
-    return checkpointer::lay_out_model(planned, form, ticket);
+    CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket, checkpointer::claim_model(worker_, planned, options_));
+    return checkpointer::lay_out_model(planned, *options_.safetensors, ticket);
   }
 
   SaveWorker& worker_;
@@ -181,7 +174,7 @@ class Save {
   }
 
   Result<std::string> describe(const SaveDirectory& directory, const StateDict& state) {
-    if (options_.safetensors) CAIRN_TRY(checkpointer::check_model_state(state, *options_.safetensors));
+    if (options_.safetensors) CAIRN_TRY(checkpointer::check_model_state(state.entries(), *options_.safetensors));
     CAIRN_TRY(worker_.open(directory));
     if (options_.alone_as_rank && (ranks_.size() > 1 || options_.safetensors)) {
       return Error(ErrorCode::kInvalidArgument, "alone_as_rank can't be combined with collectives or a model");

@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <iterator>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "checkpointer/directory_calls.h"
 #include "format/dcp/metadata_template.h"
 #include "storage/testing/model_storage.h"
+#include "storage/testing/scratch_directory.h"
 
 namespace cairn {
 namespace {
@@ -220,6 +224,107 @@ TEST(SaveSteps, AFailureOfAnyOperationLeavesNoLitter) {
     if (found == 1) EXPECT_LE(disk.list("").value().size(), files_before + 1);
     if (!fired) break;
   }
+}
+
+// Two ranks that hold a row each of "rows", and both the whole of "both".
+class ModelSteps : public testing::Test {
+ protected:
+  ModelSteps() { options_.durability = Durability::kBuffered; }
+
+  static std::vector<HeldBox> held_by(std::int64_t rank) {
+    return {{"rows", DType::kFloat32, {2, 3}, Box::make({rank, 0}, {1, 3}).value()},
+            {"both", DType::kFloat32, {3}, Box::make({0}, {3}).value()}};
+  }
+  Result<SaveClaim> claim(bool sharded) {
+    options_.safetensors = SafetensorsForm{{}, sharded, false};
+    return SaveClaim::make_model(directory_, {held_by(0), held_by(1)}, options_);
+  }
+  // Writes the share of a rank, and returns the published boxes.
+  std::vector<PublishedBox> write(const ModelShare& share, std::uint32_t rank) {
+    StateDict state;
+    const std::vector<HeldBox> held = held_by(rank);
+    for (const std::uint32_t index : share.boxes) {
+      const HeldBox& box = held[index];
+      const TensorView view = TensorView::contiguous(elements_.data(), box.dtype, box.box.sizes());
+      EXPECT_TRUE(state.add_chunk(Path{box.fqn}, view, box.shape, box.box.offsets()));
+    }
+    auto written = RankShare::write_model(directory_, share.ticket, rank, state, options_);
+    EXPECT_TRUE(written) << written.error().what();
+    std::vector<PublishedBox> boxes;
+    for (std::size_t i = 0; i < share.boxes.size(); ++i) {
+      const ItemLocation& place = written->places()[i];
+      boxes.push_back({held[share.boxes[i]].fqn, written->files()[place.file].name, place.length});
+    }
+    written->hand_over();
+    return boxes;
+  }
+  std::vector<PublishedBox> write_all(const SaveClaim& claim) {
+    std::vector<PublishedBox> boxes;
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      for (PublishedBox& box : write(claim.model_shares()[rank], rank)) boxes.push_back(std::move(box));
+    }
+    return boxes;
+  }
+  std::size_t file_count() const {
+    const auto files = std::filesystem::directory_iterator(directory_);
+    return static_cast<std::size_t>(std::distance(begin(files), end(files)));
+  }
+
+  storage::ScratchDirectory scratch_;
+  std::filesystem::path directory_ = scratch_.path() / "model";
+  std::vector<float> elements_{1, 2, 3};
+  SaveOptions options_;
+};
+
+TEST_F(ModelSteps, TheRanksWriteTheBoxesOfTheirShares) {
+  auto claimed = claim(true);
+  ASSERT_TRUE(claimed) << claimed.error().what();
+  EXPECT_EQ(claimed->model_shares()[0].boxes, (std::vector<std::uint32_t>{0, 1}));
+  EXPECT_EQ(claimed->model_shares()[1].boxes, (std::vector<std::uint32_t>{0}));
+  const auto committed = claimed->commit_model(write_all(*claimed));
+  ASSERT_TRUE(committed) << committed.error().what();
+  EXPECT_EQ(file_count(), kRanks);
+  const auto opened = open(directory_);
+  ASSERT_TRUE(opened) << opened.error().what();
+  EXPECT_EQ(opened->catalog().find_tensor("rows")->chunk_count(), 2u);
+  std::vector<float> both(3);
+  const TensorView target = TensorView::contiguous(both.data(), DType::kFloat32, {3});
+  ASSERT_TRUE(opened->read("both", Box::make({0}, {3}).value(), target));
+  EXPECT_EQ(both, elements_);
+}
+
+TEST_F(ModelSteps, AModelThatLacksABoxIsNotCommitted) {
+  for (const bool has_another : {false, true}) {
+    auto claimed = claim(true);
+    ASSERT_TRUE(claimed) << claimed.error().what();
+    std::vector<PublishedBox> boxes = write_all(*claimed);
+    boxes.pop_back();
+    if (has_another) boxes.push_back(boxes.front());
+    const auto committed = claimed->commit_model(boxes);
+    ASSERT_FALSE(committed);
+    EXPECT_EQ(committed.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(committed.error().key(), "rows");
+    EXPECT_EQ(file_count(), 0u);
+  }
+}
+
+TEST_F(ModelSteps, AStateThatDiffersFromTheShareIsRefused) {
+  auto claimed = claim(true);
+  ASSERT_TRUE(claimed);
+  const StateDict empty;
+  const auto written = RankShare::write_model(directory_, claimed->model_shares()[0].ticket, 0, empty, options_);
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(ModelSteps, WholeFilesNeedARankThatHoldsTheTensorsWhole) {
+  const auto refused = claim(false);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().key(), "rows");
+  options_.safetensors = SafetensorsForm{};
+  auto claimed = SaveClaim::make_model(directory_, {{held_by(0)[1]}, {held_by(1)[1]}}, options_);
+  ASSERT_TRUE(claimed) << claimed.error().what();
+  EXPECT_EQ(claimed->model_shares()[0].boxes.size() + claimed->model_shares()[1].boxes.size(), 1u);
 }
 
 }  // namespace

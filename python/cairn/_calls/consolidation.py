@@ -3,16 +3,13 @@
 import os
 from typing import Any
 
-from cairn import _engine
-from cairn._directory.location import existing_directory
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._native.models import consolidated_directory
+from cairn._plugin.model_items import consolidate
 from cairn._ranks.ranks import Ranks
-from cairn._settings import save_deadlines
 from cairn._telemetry import engine_use
 
 _PathLike = str | os.PathLike[str]
-_THREADS = 4  # requests in flight; torch's default of 1 would leave the device idle
 
 
 def consolidate_safetensors_files(
@@ -28,7 +25,7 @@ def consolidate_safetensors_files(
     Raises InvalidArgument for a tensor without a number (torch leaves the tensor out), MissingKey for a number without
     a tensor, and Corrupt for damaged files and for shards that do not make up their tensors.
     """
-    _consolidate(input_dir, output_dir, fqn_to_index_mapping, num_threads, {})
+    consolidate(input_dir, output_dir, fqn_to_index_mapping, num_threads, {})
     engine_use.note("consolidate_safetensors_files", output_dir)
 
 
@@ -46,7 +43,7 @@ def consolidate_safetensors_files_on_every_rank(
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(process_group)
         here.rank = ranks.rank
-        _consolidate(input_dir, output_dir, fqn_to_index_mapping, num_threads, ranks.options)
+        consolidate(input_dir, output_dir, fqn_to_index_mapping, num_threads, ranks.options)
     engine_use.note("consolidate_safetensors_files_on_every_rank", output_dir)
 
 
@@ -56,17 +53,4 @@ def consolidate_saved(writer: Any, ranks: Ranks) -> list[str]:
     if directory is None:
         return []
     mapping = writer.fqn_to_index_mapping or {}
-    return _consolidate(writer.path, directory, mapping, writer.thread_count_consolidation, ranks.options)
-
-
-def _consolidate(
-    source: _PathLike, target: _PathLike, mapping: dict[str, int], threads: int, options: dict[str, Any]
-) -> list[str]:
-    return _engine.consolidate(
-        os.fsencode(existing_directory(source)),
-        os.fsencode(existing_directory(target)),
-        safetensors=(dict(mapping), False, False),
-        thread_count=max(threads, _THREADS),
-        deadlines=save_deadlines.current(),
-        **options,
-    )
+    return consolidate(writer.path, directory, mapping, writer.thread_count_consolidation, ranks.options)

@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockModelWriter
 from torch.distributed.checkpoint.metadata import Metadata
 
 from cairn._directory.location import local_directory
@@ -155,7 +156,11 @@ def _writer(storage: Any, checkpoint_id: _PathLike | None) -> Any:
     storage = _set_up(storage, checkpoint_id, reader=False)
     if not isinstance(storage, StockWriter):
         return storage
-    ours = with_native_hooks(storage, StockWriter, FileSystemWriter)
+    if isinstance(storage, StockModelWriter):
+        kind = replacements.own(("hf_storage", "HuggingFaceStorageWriter"))
+        ours = with_native_hooks(storage, StockModelWriter, kind)
+    else:
+        ours = with_native_hooks(storage, StockWriter, FileSystemWriter)
     return storage if why_torch_writes(ours) else ours
 
 

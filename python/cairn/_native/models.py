@@ -36,10 +36,14 @@ def reads_model(reader: Any) -> bool:
     return isinstance(reader, StockModelReader) and not why_model_reader_is_foreign(reader)
 
 
+def native_model_writers() -> tuple[type, ...]:
+    """Returns Cairn's writer of models and torch's."""
+    return replacements.own(("hf_storage", "HuggingFaceStorageWriter")), StockModelWriter
+
+
 def why_model_writer_is_foreign(writer: Any) -> str:
     """Returns why the engine can't save for the Hugging Face writer: an overridden hook."""
-    ours = replacements.own(("hf_storage", "HuggingFaceStorageWriter"))
-    return why_not_native(writer, _WRITER_HOOKS, (ours, StockModelWriter))
+    return why_not_native(writer, _WRITER_HOOKS, native_model_writers())
 
 
 def why_model_reader_is_foreign(reader: Any) -> str:

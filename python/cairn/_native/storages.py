@@ -14,13 +14,14 @@ from typing import Any
 from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockModelWriter
 from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlockingStager
 
 from cairn._directory.location import local_directory
 from cairn._mirror import replacements
 from cairn._mirror.torch_floor import FSSPEC_FILE_SYSTEM, FSSPEC_MODULE, ExtensionRegistry, SerializationFormat
 from cairn._native.hooks import extends, hooks_of, name_of, overridden, why_not_native
-from cairn._native.models import reads_model, writes_model
+from cairn._native.models import native_model_writers, reads_model, writes_model
 
 _PathLike = str | os.PathLike[str]
 
@@ -35,6 +36,7 @@ _READER_HOOKS = hooks_of(StockReader) - _OTHER_HOOKS
 # super().finish() does too: such a subclass writes its own metadata, or has torch's class write metadata, and Cairn's
 # claim would never be committed. A reader's hooks are independent of each other.
 _WRITING_HOOKS = ("_get_metadata_path", "_metadata_exists", "_write_data", "prepare_global_plan", "write_data")
+_MODEL_WRITING_HOOKS = ("_split_by_storage_plan", "_write_data", "metadata_path", "prepare_global_plan", "write_data")
 _READING_HOOKS = ("_get_metadata_path", "_slice_file")
 
 
@@ -66,12 +68,15 @@ def why_reader_is_foreign(reader: Any, checkpoint_id: _PathLike | None) -> str:
 
 def why_torch_writes(writer: Any) -> str:
     """Returns why torch's code, not the engine, carries out the hooks that `writer` inherits from Cairn's
-    FileSystemWriter."""
-    native = _native_writers()
-    if reason := _of_its_own(writer, _WRITING_HOOKS, native):
+    FileSystemWriter or HuggingFaceStorageWriter."""
+    is_model = isinstance(writer, StockModelWriter)
+    native = native_model_writers() if is_model else _native_writers()
+    if reason := _of_its_own(writer, _MODEL_WRITING_HOOKS if is_model else _WRITING_HOOKS, native):
         return reason
     if not extends(writer, "finish", native):
         return f"{name_of(type(writer))} overrides finish without super().finish()"
+    if is_model:
+        return "" if _is_local(writer, None) else _elsewhere(writer)
     return _why_not_plain(writer, None)
 
 

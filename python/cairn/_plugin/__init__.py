@@ -1,1 +1,1 @@
-"""Cairn's file system storage under torch's driver: claims, and the items that torch's plans name."""
+"""Cairn's storages under torch's driver: claims, and the items that torch's plans name."""

@@ -40,17 +40,10 @@ class _ClaimsAndTickets(ProcessPart):
 class Claim:
     """A directory, claimed for a save by the save's coordinator. Destroying the last reference gives the claim up."""
 
-    def __init__(
-        self, directory: str | os.PathLike[str], *, overwrite: bool, durable: bool, alone_as_rank: int | None
-    ) -> None:
-        self._held = _engine.SaveClaim(
-            os.fsencode(directory),
-            overwrite=overwrite,
-            durable=durable,
-            alone_as_rank=alone_as_rank,
-            deadlines=save_deadlines.current(),
-        )
-        self._content = self._held.ticket
+    def __init__(self, held: _engine.SaveClaim) -> None:
+        self._held = held
+        self._content = held.ticket
+        self._shares = held.model_shares
         part(_ClaimsAndTickets).claims[self._content] = self
 
     @property
@@ -60,25 +53,49 @@ class Claim:
 
     def ticket(self, rank: int) -> "Ticket":
         """Returns the ticket for the plan of `rank`."""
-        return Ticket(self._content, rank)
+        return Ticket(self._content, rank, self._shares[rank][0] if self._shares else b"")
+
+    def boxes(self, rank: int) -> list[int]:
+        """Returns the indices of the boxes of a model that `rank` writes, in order."""
+        return self._shares[rank][1]
 
     def commit(self, metadata: bytes, files: list[tuple[str, int, int]]) -> list[str]:
         """Commits the checkpoint: pickled `metadata` and data files (name, size, trailer checksum). Returns
         warnings."""
         return self._held.commit(metadata, files)
 
+    def commit_model(self, boxes: list[tuple[str, str, int]]) -> list[str]:
+        """Commits a model with the boxes (key, file, bytes) of all ranks. Returns warnings."""
+        return self._held.commit_model(boxes)
+
     def give_up(self) -> None:
         """Withdraws the files of an uncommitted save."""
         self._held.withdraw()
 
 
-class Ticket:
-    """The input that a rank needs to write its share: the content, which only the engine reads, and the rank's
-    number."""
+def claim_checkpoint(
+    directory: str | os.PathLike[str], *, overwrite: bool, durable: bool, alone_as_rank: int | None
+) -> Claim:
+    """Claims `directory` for a DCP checkpoint."""
+    return Claim(
+        _engine.SaveClaim(
+            os.fsencode(directory),
+            overwrite=overwrite,
+            durable=durable,
+            alone_as_rank=alone_as_rank,
+            deadlines=save_deadlines.current(),
+        )
+    )
 
-    def __init__(self, content: bytes, rank: int) -> None:
+
+class Ticket:
+    """The input that a rank needs to write its share: the content, which only the engine reads and which is that of all
+    ranks, the rank's number, and of a model the rank's share, which only the engine reads."""
+
+    def __init__(self, content: bytes, rank: int, share: bytes = b"") -> None:
         self.content = content
         self.rank = rank
+        self.share = share
         here = part(_ClaimsAndTickets)
         self._number = next(here.numbers)
         here.seen.ticket = self  # (2)
@@ -88,7 +105,7 @@ class Ticket:
         return self.content != other.content and self._number < other._number
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Ticket, (self.content, self.rank)
+        return Ticket, (self.content, self.rank, self.share)
 
 
 def current_ticket(planned: object) -> Ticket:

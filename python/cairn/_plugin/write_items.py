@@ -1,8 +1,7 @@
 """The write items of a torch save plan, written by the engine."""
 
 import io
-import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +12,6 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import WriteResult
 
 from cairn import _engine
-from cairn._plugin.claims import Ticket
-from cairn._settings import save_deadlines
 from cairn._state.flattening import Path
 from cairn._state.tensors import TensorSource
 from cairn.errors import InvalidArgument
@@ -29,13 +26,12 @@ class Written(WriteResult):
 
 
 def write_items(
-    plan: SavePlan, planner: SavePlanner, directory: str | os.PathLike[str], ticket: Ticket, **options: Any
+    plan: SavePlan, planner: SavePlanner, write: Callable[[_engine.StateDict], _engine.RankShare]
 ) -> list[WriteResult]:
-    """Writes the data that `planner` resolves for the plan's items, publishes the files, and hands them to the
+    """Writes the data that `planner` resolves for the plan's items, by `write`, and hands the published files to the
     coordinator.
 
-    `options` are the options of the engine's ``write_share``. Raises InvalidArgument if an item's data differs from the
-    plan.
+    Raises InvalidArgument if an item's data differs from the plan.
     """
     state = _engine.StateDict()
     tensors = TensorSource(state)
@@ -48,10 +44,7 @@ def write_items(
             dtypes.append(None)
         else:
             dtypes.append(_add_tensor(tensors, path, item, data))
-    deadlines = save_deadlines.current()
-    share = _engine.write_share(
-        os.fsencode(directory), ticket.content, ticket.rank, state, deadlines=deadlines, **options
-    )
+    share = write(state)
     files = share.files
     results: list[WriteResult] = []
     for item, dtype, (file, offset, length) in zip(plan.items, dtypes, share.places, strict=True):

@@ -1,0 +1,20 @@
+#include "checkpointer/model_claim.h"
+
+#include "checkpointer/job_identity.h"
+#include "checkpointer/model_layout.h"
+#include "commit/model_transaction.h"
+
+namespace cairn::checkpointer {
+
+Result<commit::SaveTicket> claim_model(SaveWorker& worker, PlannedSave& planned, const SaveOptions& options) {
+  const SafetensorsForm& form = *options.safetensors;
+  if (!form.sharded) CAIRN_TRY(assign_whole_files(planned, form));
+  commit::ModelClaimOptions claim;
+  claim.kind = form.sharded ? safetensors::FileSet::Kind::kShards : safetensors::FileSet::Kind::kIndexed;
+  claim.overwrite = options.overwrite;
+  claim.overwrite_with_shards = form.overwrite_with_shards;
+  claim.names_taken = planned.local.names_taken();
+  return worker.claim_model(next_save_identity(commit::SaveForm::kModel), claim);
+}
+
+}  // namespace cairn::checkpointer
