@@ -15,6 +15,9 @@ namespace {
 
 constexpr const char* kExitCodes =
     "Exit codes: 0 ok, 1 the check failed or no key matches, 2 usage, 3 no checkpoint there, or it can't be read.";
+constexpr const char* kExitCodesOfConversion =
+    "Exit codes: 0 ok, 1 damage in SRC or no key matches, 2 usage or DST exists, 3 SRC can't be read or DST can't be "
+    "written. SIGINT and SIGTERM end the tool by the signal and leave no trace of DST.";
 
 std::string hint_at(const std::optional<std::string>& nearest) {
   return nearest ? fmt::format("; did you mean '{}'?", *nearest) : std::string();
@@ -116,6 +119,7 @@ void CommandLine::add_convert() {
   CLI::App* convert =
       add_command_on_directory("convert", "Copies a checkpoint into another format, checked and streamed",
                                "the source: a checkpoint of any format");
+  convert->footer(kExitCodesOfConversion);
   convert->get_option("directory")->type_name("SRC");
   convert->add_option("target", arguments_.target, "the target: a directory, or a .pt or .safetensors file")
       ->required()
@@ -136,6 +140,7 @@ void CommandLine::add_convert() {
   convert->add_option("--max-shard-size", given.max_shard_size, "safetensors files of at most SIZE (5GB), with index")
       ->type_name("SIZE");
   convert->add_flag("--overwrite", given.overwrite, "replace an existing target");
+  add_allow_pickle(*convert);
   convert->add_flag("--follow-links", given.follow_links, "data files may be symbolic links");
   convert->add_flag("--json", given.json, "print JSON for programs");
 }
@@ -144,6 +149,7 @@ void CommandLine::add_reshard() {
   ConversionOptions& given = arguments_.conversion;
   CLI::App* reshard = add_command_on_directory("reshard", "Copies a checkpoint into a DCP checkpoint of N data files",
                                                "the source: a checkpoint of any format");
+  reshard->footer(kExitCodesOfConversion);
   reshard->get_option("directory")->type_name("SRC");
   reshard->add_option("target", arguments_.target, "the directory of the target")->required()->type_name("DST");
   reshard->add_option("--files", given.file_count, "the number of data files, of nearly equal sizes")
@@ -151,8 +157,14 @@ void CommandLine::add_reshard() {
       ->type_name("N")
       ->check(CLI::PositiveNumber);
   reshard->add_flag("--overwrite", given.overwrite, "replace an existing target");
+  add_allow_pickle(*reshard);
   reshard->add_flag("--follow-links", given.follow_links, "data files may be symbolic links");
   reshard->add_flag("--json", given.json, "print JSON for programs");
+}
+
+void CommandLine::add_allow_pickle(CLI::App& command) {
+  command.add_flag("--allow-pickle", arguments_.conversion.allow_pickle,
+                   "copy values whose pickles name code, too; the copy runs none, but a load of DST does");
 }
 
 CLI::App* CommandLine::add_command(const char* name, const char* description) {

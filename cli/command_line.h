@@ -51,6 +51,7 @@ class CommandLine {
   CLI::App* add_command_on_directory(const char* name, const char* description, const char* directory);
   void add_convert();
   void add_reshard();
+  void add_allow_pickle(CLI::App& command);
   // The complaint about a wrong word or option, with a hint.
   std::string complaint_about(const std::vector<std::string>& words, const CLI::ParseError& error) const;
 

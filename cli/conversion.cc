@@ -5,41 +5,20 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <charconv>
-#include <csignal>
 #include <cstdint>
 #include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "ending_signals.h"
 #include "json_writer.h"
 #include "printable.h"
 #include "progress_bar.h"
 
 namespace cairn::cli {
 namespace {
-
-constexpr int kEndingSignals[] = {SIGINT, SIGTERM};
-std::atomic<bool> is_interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes the flag");
-
-// While it lives, a first SIGINT or SIGTERM sets the flag; a second one ends the process. An ignored signal (nohup)
-// stays ignored.
-class SignalFlag {
- public:
-  SignalFlag() {
-    for (const int number : kEndingSignals) {
-      struct sigaction current {};
-      if (::sigaction(number, nullptr, &current) != 0 || current.sa_handler == SIG_IGN) continue;
-      struct sigaction action {};
-      action.sa_handler = [](int) { is_interrupted = true; };
-      action.sa_flags = static_cast<int>(SA_RESETHAND);
-      ::sigaction(number, &action, nullptr);
-    }
-  }
-};
 
 std::optional<CheckpointFormat> format_of(std::string_view name) {
   for (const auto format : {CheckpointFormat::kDcp, CheckpointFormat::kSafetensors, CheckpointFormat::kTorchSave}) {
@@ -127,6 +106,7 @@ std::optional<Outcome> read_options(const std::filesystem::path& target, const C
   options.file_count = given.file_count;
   options.overwrite = given.overwrite;
   options.follow_links = given.follow_links;
+  options.allow_pickle = given.allow_pickle;
   return std::nullopt;
 }
 
@@ -197,10 +177,13 @@ std::string json_of(const ConvertReport& report, const std::filesystem::path& ta
   return std::move(json).take();
 }
 
-ExitCode exit_code_of(const Error& error) {
+Outcome conversion_failure(const Error& error) {
+  Outcome outcome{{}, message_of(error), ExitCode::kUnreadable};
   const bool is_damage = error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kUnsafe;
-  if (is_damage || error.code() == ErrorCode::kMissingKey) return ExitCode::kCheckFailed;
-  return error.code() == ErrorCode::kInvalidArgument ? ExitCode::kUsage : ExitCode::kUnreadable;
+  if (is_damage || error.code() == ErrorCode::kMissingKey) outcome.exit_code = ExitCode::kCheckFailed;
+  if (error.code() == ErrorCode::kInvalidArgument) outcome.exit_code = ExitCode::kUsage;
+  outcome.signal = EndingSignals::caught();
+  return outcome;
 }
 
 }  // namespace
@@ -210,12 +193,12 @@ Outcome convert(const std::filesystem::path& source, const std::filesystem::path
   ConvertOptions options;
   if (std::optional<Outcome> outcome = read_options(target, given, options)) return *std::move(outcome);
   auto bar = std::make_optional<ProgressBar>("converting", ProgressBar::Rate::kShown);
-  const SignalFlag signals;  // after the bar, whose handlers end the process
-  options.interrupted = [] { return is_interrupted.load(); };
+  const EndingSignals signals;  // after the bar, whose handlers end the process
+  options.interrupted = [] { return EndingSignals::caught() != 0; };
   options.progress = [&bar](const ConvertProgress& progress) { bar->show(progress.bytes_done, progress.bytes_total); };
   const Result<ConvertReport> report = cairn::convert(source, target, options);
   bar.reset();  // before any output
-  if (!report) return {{}, message_of(report.error()), exit_code_of(report.error())};
+  if (!report) return conversion_failure(report.error());
   return {given.json ? json_of(*report, target, options.to) : text_of(*report, target, options.to), {}, ExitCode::kOk};
 }
 

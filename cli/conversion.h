@@ -19,12 +19,13 @@ struct ConversionOptions {
   std::string max_shard_size = {};        // "5GB"; empty: one file
   std::size_t file_count = 1;
   bool overwrite = false;
+  bool allow_pickle = false;
   bool follow_links = false;
   bool json = false;
 };
 
-// Draws a progress bar if stderr is a terminal. Ctrl-C and SIGTERM end the conversion without a trace of the target; a
-// second signal ends the process at once.
+// Draws a progress bar if stderr is a terminal. SIGINT and SIGTERM end the conversion without a trace of the target,
+// and the outcome names the signal; a second signal ends the process at once.
 Outcome convert(const std::filesystem::path& source, const std::filesystem::path& target,
                 const ConversionOptions& options);
 

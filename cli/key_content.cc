@@ -1,17 +1,19 @@
 #include "key_content.h"
 
-#include <cairn/checkpoint.h>
+#include <cairn/key_content.h>
 #include <cairn/npy.h>
-#include <cairn/tensor_summary.h>
 #include <fmt/format.h>
 
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "catalog_text.h"
+#include "ending_signals.h"
 #include "json_writer.h"
 #include "printable.h"
 #include "progress_bar.h"
+#include "value_json.h"
 
 namespace cairn::cli {
 namespace {
@@ -30,61 +32,91 @@ void write_number(JsonWriter& json, std::string_view name, const std::optional<d
   number ? json.number(*number) : json.null();
 }
 
+// "  min -3, max 4, mean 0.5 (of the finite elements)"
+std::string order_text(const TensorSummary& summary) {
+  switch (summary.numbers) {
+    case TensorSummary::Numbers::kComplex: return "  complex numbers: no min, max and mean";
+    case TensorSummary::Numbers::kNone: return "  no numbers: no min, max and mean";
+    default: break;
+  }
+  return fmt::format("  min {}, max {}, mean {} (of the finite elements)", number_text(summary.minimum),
+                     number_text(summary.maximum), number_text(summary.mean));
+}
+
 std::string text_of(const CatalogTensor& tensor, const TensorSummary& summary) {
-  return fmt::format("{}  {}\n  min {}, max {}, mean {} (of the finite elements)\n  {} elements, {} NaN, {} infinite\n",
-                     printable(tensor.fqn), kind_text(tensor), number_text(summary.minimum),
-                     number_text(summary.maximum), number_text(summary.mean), summary.elements, summary.nan_count,
-                     summary.infinity_count);
+  std::string text = fmt::format("{}  {}\n{}\n  {} elements", printable(tensor.fqn), kind_text(tensor),
+                                 order_text(summary), summary.elements);
+  if (summary.numbers != TensorSummary::Numbers::kNone) {
+    text += fmt::format(", {} NaN, {} infinite", summary.nan_count, summary.infinity_count);
+  }
+  return text + "\n";
 }
 
 std::string json_of(const CatalogTensor& tensor, const TensorSummary& summary) {
+  const auto count = [&](std::uint64_t number) {
+    return summary.numbers == TensorSummary::Numbers::kNone ? std::nullopt : std::optional(number);
+  };
   JsonWriter json;
   json.begin_object();
   write_members(json, tensor);
+  json.key("numbers").text(name_of(summary.numbers));
   json.key("elements").number(summary.elements);
   write_number(json, "min", summary.minimum);
   write_number(json, "max", summary.maximum);
   write_number(json, "mean", summary.mean);
-  json.key("nan").number(summary.nan_count);
-  json.key("infinite").number(summary.infinity_count);
+  json.key("nan").number_or_null(count(summary.nan_count));
+  json.key("infinite").number_or_null(count(summary.infinity_count));
   json.end_object();
   return std::move(json).take();
 }
 
-Outcome show_value(const Checkpoint& checkpoint, const std::string& key, const KeyContentOptions& options) {
-  const Result<Value> value = checkpoint.read_value(key, {.follow_links = options.follow_links});
-  if (!value) return failure(value.error());
-  const std::string text = to_string(*value, std::numeric_limits<std::size_t>::max());
-  if (!options.json) return {printable(text) + "\n", {}, ExitCode::kOk};
+std::string text_of(const Value& value) { return to_string(value, std::numeric_limits<std::size_t>::max()); }
+
+std::string json_of(const std::string& key, const Value& value) {
   JsonWriter json;
   json.begin_object();
   json.key("key").text(key);
   json.key("kind").text("value");
-  json.key("value").text(text);
+  json.key("type").text(type_name(value));
+  json.key("value");
+  write_value(json, value);
+  json.key("text").text(text_of(value));
   json.end_object();
-  return {std::move(json).take(), {}, ExitCode::kOk};
+  return std::move(json).take();
+}
+
+Outcome export_tensor(const std::filesystem::path& directory, const std::string& key, const std::filesystem::path& npy,
+                      TensorPassOptions pass) {
+  auto bar = std::make_optional<ProgressBar>("exporting");
+  const EndingSignals signals;  // after the bar, whose handlers end the process
+  pass.interrupted = [] { return EndingSignals::caught() != 0; };
+  pass.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar->show(done, total); };
+  const Result<void> exported = export_npy(directory, key, npy, pass);
+  bar.reset();  // before any output
+  if (exported) return {};
+  Outcome outcome = failure(exported.error());
+  outcome.signal = EndingSignals::caught();
+  return outcome;
 }
 
 }  // namespace
 
 Outcome show_key(const std::filesystem::path& directory, const std::string& key, const KeyContentOptions& options) {
-  const Result<Checkpoint> checkpoint = open(directory);
-  if (!checkpoint) return failure(checkpoint.error());
-  const bool is_value = checkpoint->catalog().find_value(key) != nullptr;
-  if (is_value && options.npy.empty()) return show_value(*checkpoint, key, options);
   TensorPassOptions pass{.follow_links = options.follow_links};
-  auto bar = std::make_optional<ProgressBar>(options.npy.empty() ? "reading" : "exporting");
+  if (!options.npy.empty()) return export_tensor(directory, key, options.npy, pass);
+  auto bar = std::make_optional<ProgressBar>("reading");
   pass.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar->show(done, total); };
-  if (!options.npy.empty()) {
-    const Result<void> exported = export_npy(*checkpoint, key, options.npy, pass);
-    bar.reset();  // before any output
-    return exported ? Outcome{} : failure(exported.error());
+  const Result<KeyContent> content = read_key(directory, key, pass);
+  bar.reset();  // before any output
+  if (!content) return failure(content.error());
+  Outcome outcome;
+  if (content->value) {
+    outcome.data = options.json ? json_of(key, *content->value) : printable(text_of(*content->value)) + "\n";
+  } else {
+    outcome.data =
+        options.json ? json_of(*content->tensor, content->summary) : text_of(*content->tensor, content->summary);
   }
-  const Result<TensorSummary> summary = summarize(*checkpoint, key, pass);
-  bar.reset();
-  if (!summary) return failure(summary.error());
-  const CatalogTensor& tensor = *checkpoint->catalog().find_tensor(key);
-  return {options.json ? json_of(tensor, *summary) : text_of(tensor, *summary), {}, ExitCode::kOk};
+  return outcome;
 }
 
 }  // namespace cairn::cli

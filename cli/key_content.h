@@ -14,8 +14,8 @@ struct KeyContentOptions {
   bool follow_links = false;
 };
 
-// Returns kCheckFailed, with near keys, if the checkpoint lacks the key. Draws a progress bar if stderr is a terminal;
-// Ctrl-C ends the process at once.
+// Returns kCheckFailed, with near keys, if the checkpoint lacks the key. Draws a progress bar if stderr is a terminal.
+// Ctrl-C ends the process at once; an export removes its unfinished file first, and the outcome names the signal.
 Outcome show_key(const std::filesystem::path& directory, const std::string& key, const KeyContentOptions& options);
 
 }  // namespace cairn::cli

@@ -1,5 +1,7 @@
-// The tool `cairn`: looks at checkpoints and converts them. Data go to stdout, messages to stderr; the exit codes are
-// in outcome.h.
+// The tool `cairn`: looks at checkpoints and converts them. Data go to stdout, messages to stderr; the exit codes
+// are in outcome.h. A command that cleans up after SIGINT or SIGTERM ends by the signal, as the commands do that clean
+// up nothing.
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -21,9 +23,11 @@ namespace {
 using cairn::cli::ExitCode;
 using cairn::cli::Outcome;
 
-Outcome run(const std::vector<std::string>& words) {
+// Sets `command` to the name of the command.
+Outcome run(const std::vector<std::string>& words, std::string& command) {
   cairn::cli::CommandLine line;
   if (auto outcome = line.parse(words)) return *std::move(outcome);
+  command = line.command();
   const cairn::cli::Arguments& given = line.arguments();
   if (line.command() == "ls") return cairn::cli::list(given.directory, given.json);
   if (line.command() == "inspect") {
@@ -47,20 +51,30 @@ Outcome run(const std::vector<std::string>& words) {
   return {cairn::cli::completion_script(line.tool(), given.shell), {}, ExitCode::kOk};
 }
 
+// Of a failure outside the command: out of memory, a closed stdout.
+ExitCode failure_of(const std::string& command) {
+  return command == "diff" ? ExitCode::kDiffTrouble : ExitCode::kUnreadable;
+}
+
 }  // namespace
 
 int main(int count, char** words) {
+  std::string command;
   Outcome outcome;
   try {
-    outcome = run({words, words + count});
+    outcome = run({words, words + count}, command);
   } catch (const std::exception& error) {  // out of memory, or a bug of the tool
-    outcome = {{}, std::string("cairn: ") + error.what() + "\n", ExitCode::kUnreadable};
+    outcome = {{}, std::string("cairn: ") + error.what() + "\n", failure_of(command)};
   }
   std::fwrite(outcome.data.data(), 1, outcome.data.size(), stdout);
   std::fwrite(outcome.messages.data(), 1, outcome.messages.size(), stderr);
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     std::fputs("cairn: stdout could not be written\n", stderr);
-    return static_cast<int>(ExitCode::kUnreadable);
+    return static_cast<int>(failure_of(command));
+  }
+  if (outcome.signal != 0) {
+    (void)std::signal(outcome.signal, SIG_DFL);
+    (void)std::raise(outcome.signal);
   }
   return static_cast<int>(outcome.exit_code);
 }

@@ -11,10 +11,12 @@ namespace cairn::cli {
 // The complete list. Scripts rely on the values.
 enum class ExitCode : int {
   kOk = 0,
-  kCheckFailed = 1,  // `verify` found a problem, `diff` a difference, or no key matches a pattern of `inspect`
-  kUsage = 2,        // the command line is not valid
-  kDiffTrouble = 2,  // `diff` could not compare: the code of diff(1)
-  kUnreadable = 3,   // no checkpoint, or the system or damaged metadata prevents reading
+  // `verify` found a problem, `diff` a difference, `convert` damage in its source; or no key matches (`inspect`, `cat`,
+  // `convert`).
+  kCheckFailed = 1,
+  kUsage = 2,        // the command line is not valid, or the target of `convert` exists
+  kDiffTrouble = 2,  // any failure of `diff`: the code of diff(1)
+  kUnreadable = 3,   // no checkpoint, or the system or damage prevents reading or writing
 };
 
 // Commands print nothing: main does.
@@ -22,6 +24,7 @@ struct Outcome {
   std::string data;      // for stdout
   std::string messages;  // for stderr
   ExitCode exit_code = ExitCode::kOk;
+  int signal = 0;  // not 0: the signal that ended the command; main ends the process by it, whatever the exit code
 };
 
 // "cairn: " and the error's whole text, made printable.

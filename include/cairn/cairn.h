@@ -14,6 +14,7 @@
 #include <cairn/durability.h>            // IWYU pragma: export
 #include <cairn/error.h>                 // IWYU pragma: export
 #include <cairn/in_flight.h>             // IWYU pragma: export
+#include <cairn/key_content.h>           // IWYU pragma: export
 #include <cairn/key_pattern.h>           // IWYU pragma: export
 #include <cairn/latest.h>                // IWYU pragma: export
 #include <cairn/local_group.h>           // IWYU pragma: export
@@ -23,7 +24,6 @@
 #include <cairn/save_steps.h>            // IWYU pragma: export
 #include <cairn/state_dict.h>            // IWYU pragma: export
 #include <cairn/tensor_pass.h>           // IWYU pragma: export
-#include <cairn/tensor_summary.h>        // IWYU pragma: export
 #include <cairn/value.h>                 // IWYU pragma: export
 #include <cairn/verify.h>                // IWYU pragma: export
 #include <cairn/verify_level.h>          // IWYU pragma: export

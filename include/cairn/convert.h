@@ -56,8 +56,13 @@ struct ConvertOptions {
   // checksum of the whole, is read whole for the check. kNone: trust the storage.
   Verify verify = Verify::kFull;
   bool follow_links = false;  // data files may be symbolic links
+  // A value that is not plain data (its pickle names a class or function) is an error: kUnsafe with key and class.
+  // true: the value's pickle is copied. The conversion runs no code in either case; a load of the copied value does.
+  bool allow_pickle = false;
   // --- when the conversion fails
-  SaveDeadlines deadlines = {};  // of the calls into the target's storage, as of a save
+  // Of the calls into the storages of source and target, as of a save; `publish` limits a read, too. kUnavailable if a
+  // call takes longer.
+  SaveDeadlines deadlines = {};
   // --- options that change only speed
   std::size_t thread_count = 4;
   bool direct_io = true;
@@ -92,6 +97,7 @@ struct ConvertReport {
 //   kSafetensors  a file, if the name ends in ".safetensors" (then max_shard_bytes must be 0); otherwise a directory,
 //                 which gets model.safetensors, or several files with model.safetensors.index.json. kUnsupported for a
 //                 key that is not a tensor: leave the key out by `keys`.
+// A value of a DCP checkpoint keeps its stored bytes in a DCP target, whatever classes they name.
 // The target is not the source, nor within it: kInvalidArgument. kCorrupt names key, file and offset of a checksum that
 // differs. After a failure or a kill the target is as before; the next conversion or save to the target removes the
 // leftovers of a dead conversion.

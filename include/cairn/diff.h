@@ -3,6 +3,7 @@
 
 #include <cairn/box.h>
 #include <cairn/result.h>
+#include <cairn/save_deadlines.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -85,6 +86,8 @@ struct DiffOptions {
   std::vector<std::string> keys = {};
   std::size_t thread_count = 4;
   bool follow_links = false;  // data files may be symbolic links
+  // kUnavailable if a call that opens or reads a file takes longer than `publish`.
+  SaveDeadlines deadlines = {};
   // Both functions are called every few milliseconds, on the calling thread. After `interrupted` has returned true, the
   // result is kCancelled within a second: a call into the storage that hangs is left alone.
   std::function<bool()> interrupted = {};
@@ -95,7 +98,8 @@ struct DiffOptions {
 // chunks and files, requires_grad, nested paths, and the order of keys. Any two formats that open() recognises.
 //
 // Every byte read is compared with its checksum: damage is an error (kCorrupt with key, file and offset) and never a
-// difference. Memory: 12 MiB per thread, the catalogs, and one value of each side per thread.
+// difference. kUnsafe for a torch.save file whose tensors repeat few elements very often (strides of 0): they could
+// keep the comparison busy for years. Memory: 12 MiB per thread, the catalogs, and one value of each side per thread.
 Result<DiffReport> diff(const std::filesystem::path& a, const std::filesystem::path& b,
                         const DiffOptions& options = {});
 

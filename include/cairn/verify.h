@@ -4,6 +4,7 @@
 #include <cairn/catalog.h>
 #include <cairn/error.h>
 #include <cairn/result.h>
+#include <cairn/save_deadlines.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -38,6 +39,8 @@ struct VerifyProgress {
 struct VerifyOptions {
   std::size_t thread_count = 4;
   bool follow_links = false;  // allows symbolic links as data files
+  // kUnavailable if a call that opens or reads a file takes longer than `publish`.
+  SaveDeadlines deadlines = {};
   // Both functions are called every few milliseconds, on the calling thread. After `interrupted` has returned true, the
   // result is kCancelled within a second: a call into the storage that hangs is left alone.
   std::function<bool()> interrupted = {};

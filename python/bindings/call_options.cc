@@ -34,14 +34,7 @@ void take(nb::handle value, Collectives*& option) {
   option = value.is_none() ? nullptr : &nb::cast<PythonCollectives&>(value).engine();
 }
 
-// (progress, sync, publish), in seconds.
-void take(nb::handle value, SaveDeadlines& option) {
-  const auto [progress, sync, publish] = nb::cast<std::tuple<double, double, double>>(value);
-  const auto milliseconds = [](double seconds) {
-    return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-  };
-  option = {milliseconds(progress), milliseconds(sync), milliseconds(publish)};
-}
+void take(nb::handle value, SaveDeadlines& option) { option = deadlines_of(value); }
 
 // Called with Python's lock; False stops the save. The caller's keywords keep the callable alive.
 void take(nb::handle value, std::function<Result<void>()>& option) {
@@ -158,6 +151,14 @@ Error reason_of(const nb::tuple& reason) {
     if (field == "error_number") error = std::move(error).error_number(nb::cast<int>(value));
   }
   return error;
+}
+
+SaveDeadlines deadlines_of(nb::handle seconds) {
+  const auto [progress, sync, publish] = nb::cast<std::tuple<double, double, double>>(seconds);
+  const auto milliseconds = [](double number) {
+    return std::chrono::milliseconds(static_cast<std::int64_t>(number * 1000));
+  };
+  return {milliseconds(progress), milliseconds(sync), milliseconds(publish)};
 }
 
 nb::list strings(const std::vector<std::string>& texts) {

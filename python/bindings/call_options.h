@@ -21,6 +21,9 @@ namespace cairn::python {
 SaveOptions save_options_of(const nb::kwargs& keywords);
 LoadOptions load_options_of(const nb::kwargs& keywords);
 
+// From (progress, sync, publish), in seconds.
+SaveDeadlines deadlines_of(nb::handle seconds);
+
 // The error of a failed rank, for a message to the remaining ranks. `reason` is (code, message, place, record). Of
 // `place`, reason_of() uses key, file, expected, actual, offset and error_number; `record` is a
 // cairn._failures.exception_record.ExceptionRecord or None.

@@ -122,10 +122,11 @@ std::shared_ptr<Checkpoint> open_checkpoint(const nb::bytes& directory, const st
   return std::make_shared<Checkpoint>(unwrap(std::move(*opened)));
 }
 
-nb::dict verify_directory(const nb::bytes& directory, std::size_t thread_count, bool follow_links) {
+nb::dict verify_directory(const nb::bytes& directory, std::size_t thread_count, bool follow_links,
+                          const nb::tuple& deadlines) {
   const std::filesystem::path path = to_filesystem_path(directory);
   Interrupt interrupt;
-  const VerifyOptions options{thread_count, follow_links, interrupt.poll()};
+  const VerifyOptions options{thread_count, follow_links, deadlines_of(deadlines), interrupt.poll()};
   std::optional<Result<VerifyReport>> verified;
   {
     const nb::gil_scoped_release released;

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,8 @@ ConvertOptions options_of(const nb::kwargs& given) {
   const std::string verify = to_utf8(given["verify"]);
   options.verify = verify == "full" ? Verify::kFull : verify == "none" ? Verify::kNone : Verify::kNeeded;
   options.follow_links = nb::cast<bool>(given["follow_links"]);
+  options.allow_pickle = nb::cast<bool>(given["allow_pickle"]);
+  options.deadlines = deadlines_of(given["deadlines"]);
   options.thread_count = nb::cast<std::size_t>(given["thread_count"]);
   options.direct_io = nb::cast<bool>(given["direct_io"]);
   return options;
@@ -71,25 +74,24 @@ nb::dict dict_of(const ConvertReport& report) {
 }
 
 // The keyword `progress` is a callable of (bytes done, bytes in total), or None. An exception of the callable stops the
-// conversion and is written to sys.unraisablehook.
+// conversion, and is raised when the conversion has withdrawn its files.
 nb::dict convert_checkpoint(const nb::bytes& source, const nb::bytes& target, const nb::kwargs& keywords) {
   const nb::object progress = keywords["progress"];
   ConvertOptions options = options_of(keywords);
   const std::filesystem::path from = to_filesystem_path(source);
   const std::filesystem::path to = to_filesystem_path(target);
   Interrupt interrupt;
-  bool has_failed = false;
-  const auto poll = interrupt.poll();
-  options.interrupted = [&] { return has_failed || poll(); };
+  std::optional<nb::python_error> failure;  // of `progress`
+  const auto poll = interrupt.poll_again();
+  options.interrupted = [&] { return failure || poll(); };
   if (!progress.is_none()) {
     options.progress = [&](const ConvertProgress& now) {
-      if (has_failed) return;
+      if (failure) return;
       const nb::gil_scoped_acquire held;
       try {
         progress(now.bytes_done, now.bytes_total);
       } catch (nb::python_error& error) {
-        error.discard_as_unraisable(progress);
-        has_failed = true;
+        failure.emplace(std::move(error));
       }
     };
   }
@@ -97,6 +99,7 @@ nb::dict convert_checkpoint(const nb::bytes& source, const nb::bytes& target, co
     const nb::gil_scoped_release released;
     return convert(from, to, options);
   }();
+  if (failure) throw nb::python_error(std::move(*failure));
   interrupt.rethrow(report);
   return dict_of(unwrap(std::move(report)));
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "bound.h"
+#include "call_options.h"
 #include "errors.h"
 #include "interrupt.h"
 #include "text.h"
@@ -47,17 +48,18 @@ nb::list differences_of(const std::vector<KeyDifference>& differences) {
   return list;
 }
 
-// (differences, tolerated, tensors, values, bytes compared)
+// (differences, tolerated, tensors, values, bytes compared). The keywords are thread_count, follow_links and deadlines.
 nb::tuple diff_directories(const std::pair<nb::bytes, nb::bytes>& directories,
                            const std::pair<std::optional<double>, bool>& tolerance, const nb::list& keys,
-                           std::size_t thread_count, bool follow_links) {
+                           const nb::kwargs& keywords) {
   const std::filesystem::path a = to_filesystem_path(directories.first);
   const std::filesystem::path b = to_filesystem_path(directories.second);
   Interrupt interrupt;
   DiffOptions options{.tolerance = tolerance.first,
                       .ignore_dtype = tolerance.second,
-                      .thread_count = thread_count,
-                      .follow_links = follow_links,
+                      .thread_count = nb::cast<std::size_t>(keywords["thread_count"]),
+                      .follow_links = nb::cast<bool>(keywords["follow_links"]),
+                      .deadlines = deadlines_of(keywords["deadlines"]),
                       .interrupted = interrupt.poll()};
   for (const nb::handle key : keys) options.keys.push_back(to_utf8(key));
   std::optional<Result<DiffReport>> compared;

@@ -265,7 +265,9 @@ def open(directory: bytes, metadata_name: str = ".metadata") -> Checkpoint: ...
 def metadata_name(rank: int | None) -> str: ...
 def pause_before_restart(restarts: int, /) -> float | None: ...  # seconds; None: no further restart
 def catalog_of(checkpoint: Checkpoint, /) -> Catalog: ...
-def verify(directory: bytes, thread_count: int, follow_links: bool, /) -> dict[str, Any]: ...
+def verify(
+    directory: bytes, thread_count: int, follow_links: bool, deadlines: tuple[float, float, float], /
+) -> dict[str, Any]: ...
 
 _Index = tuple[int, ...]
 # As cairn.difference.ElementDifference and NumberDifference.
@@ -285,9 +287,8 @@ def diff(
     directories: tuple[bytes, bytes],
     tolerance: tuple[float | None, bool],  # and whether dtypes alone count
     keys: list[str],
-    thread_count: int,
-    follow_links: bool,
     /,
+    **options: Any,
 ) -> tuple[list[KeyDifference], list[KeyDifference], int, int, int]: ...
 
 # fields of cairn.conversion.ConvertReport; progress: called with the bytes done and the bytes in total

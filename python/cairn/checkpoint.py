@@ -10,6 +10,7 @@ from cairn import _engine, arrays
 from cairn._directory.location import existing_directory
 from cairn._directory.opening import naming_latest, open_checkpoint
 from cairn._mirror import modules
+from cairn._settings import save_deadlines
 from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey
 
 Verify: TypeAlias = Literal["needed", "full", "none"]
@@ -262,11 +263,12 @@ def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_l
     The report is true if no problem was found; otherwise ``problems`` holds errors that name file, offset and key. Keys
     that went through stream transforms (compression) can't be checked: ``unchecked_keys`` names these keys. Raises only
     if `directory` holds no checkpoint, or if the metadata can't be read at all. Ctrl-C ends the call within a second,
-    also while the storage hangs: the hanging read is abandoned.
+    also while the storage hangs: the hanging read is abandoned. Raises Unavailable if a call that opens or reads a file
+    takes longer than the `publish_deadline_seconds` of :func:`cairn.configure_saves`.
     """
     place = existing_directory(directory)
     with naming_latest(place):
-        found = _engine.verify(os.fsencode(place), thread_count, follow_links)
+        found = _engine.verify(os.fsencode(place), thread_count, follow_links, save_deadlines.current())
     return VerifyReport(**{**found, "problems": tuple(found["problems"])})
 
 

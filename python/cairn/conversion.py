@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from cairn import _engine
 from cairn._directory.location import existing_directory
 from cairn._mirror import modules
+from cairn._settings import save_deadlines
+from cairn._settings.consent import pickle_allowed
 from cairn.checkpoint import Verify, check_verify
 from cairn.errors import InvalidArgument
 
@@ -66,6 +68,7 @@ def convert(  # noqa: PLR0913
     overwrite: bool = False,
     durable: bool = True,
     verify: Verify = "full",
+    allow_pickle: bool | None = None,
     follow_links: bool = False,
     thread_count: int = 4,
     direct_io: bool = True,
@@ -91,12 +94,19 @@ def convert(  # noqa: PLR0913
     :param durable: whether to sync files and directories, so that the target survives a power cut.
     :param verify: ``"full"`` checks every byte; ``"needed"`` leaves out records that have one checksum and are not
         copied whole; ``"none"`` trusts the storage.
+    :param allow_pickle: whether to copy values whose pickles name code, too. The conversion runs none of it; a load of
+        the target does. None: as in ``cairn.load``.
     :param follow_links: whether data files may be symbolic links.
-    :param progress: called every few milliseconds with the bytes done and the bytes in total.
+    :param progress: called every few milliseconds with the bytes done and the bytes in total. Its exception ends the
+        conversion and is raised.
 
     Raises MissingKey if a pattern or a rename matches no key; InvalidArgument if two keys get the same name, or if
     `target` exists and `overwrite` is False; Unsupported for a key that the format can't hold (safetensors holds only
-    tensors); Corrupt, with key, file and offset, if a checksum does not match.
+    tensors); UnsafeContent, with key and class, for a value that is not plain data, unless `allow_pickle` (between two
+    DCP checkpoints the stored bytes are copied, whatever they name), and for a file of torch.save whose tensors repeat
+    few elements very often; Corrupt, with key, file and offset, if a checksum does not match; Unavailable if a call
+    into the storage of `source` or `target` takes longer than the deadlines of :func:`cairn.configure_saves`, a read
+    longer than `publish_deadline_seconds`. Ctrl-C ends the conversion and leaves no target.
     """
     if to not in _FORMATS:
         raise InvalidArgument("to must be 'dcp', 'torch' or 'safetensors'", actual=repr(to))
@@ -118,9 +128,11 @@ def convert(  # noqa: PLR0913
         overwrite=overwrite,
         durable=durable,
         verify=check_verify(verify),
+        allow_pickle=pickle_allowed(allow_pickle),
         follow_links=follow_links,
         thread_count=thread_count,
         direct_io=direct_io,
+        deadlines=save_deadlines.current(),
         progress=progress,
     )
     names = _engine.DTYPE_NAMES

@@ -8,6 +8,7 @@ from cairn import _engine
 from cairn._directory.location import existing_directory
 from cairn._directory.opening import naming_latest
 from cairn._mirror import modules
+from cairn._settings import save_deadlines
 from cairn.errors import InvalidArgument
 
 
@@ -88,14 +89,23 @@ def diff(
     Every byte read is compared with its checksum: damage raises Corrupt with key, file and offset, and is no
     difference.
     Raises NotFound if a side is no checkpoint, MissingKey if a pattern matches no key of either side, InvalidArgument
-    for a tolerance that is negative, or 1 or more. Ctrl-C ends the call within a second.
+    for a tolerance that is negative, or 1 or more, UnsafeContent for a file of torch.save whose tensors repeat few
+    elements very often, and Unavailable if a call that opens or reads a file takes longer than the
+    `publish_deadline_seconds` of :func:`cairn.configure_saves`. Ctrl-C ends the call within a second.
     """
     if isinstance(keys, str):
         raise InvalidArgument("keys must be a list of patterns", expected=f"[{keys!r}]", actual=repr(keys))
     place_a, place_b = existing_directory(a), existing_directory(b)
     places = (os.fsencode(place_a), os.fsencode(place_b))
     with naming_latest(place_a):
-        found = _engine.diff(places, (tolerance, ignore_dtype), list(keys), thread_count, follow_links)
+        found = _engine.diff(
+            places,
+            (tolerance, ignore_dtype),
+            list(keys),
+            thread_count=thread_count,
+            follow_links=follow_links,
+            deadlines=save_deadlines.current(),
+        )
     differences, tolerated, tensors, values, bytes_compared = found
     return DiffReport(_differences(differences), _differences(tolerated), tensors, values, bytes_compared)
 

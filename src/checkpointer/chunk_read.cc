@@ -7,7 +7,7 @@
 namespace cairn::checkpointer {
 
 data_file::TensorRead chunk_read(const CatalogTensor& tensor, const plan::ReadItem& item, const BoxMemory& memory,
-                                 const data_file::DataFile& file, data_file::StoredTensor stored) {
+                                 const data_file::DataFile& file, StoredTensor stored) {
   const Box saved = tensor.chunk(item.chunk);
   Extents in_chunk = item.overlap.offsets();
   TensorView part = memory.view;

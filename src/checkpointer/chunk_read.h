@@ -19,6 +19,6 @@ struct BoxMemory {
 // The read of `item`, a part of `tensor` that lies in the box of `memory`. `stored` is the item's chunk in `file`.
 // File, tensor and memory outlive the read.
 data_file::TensorRead chunk_read(const CatalogTensor& tensor, const plan::ReadItem& item, const BoxMemory& memory,
-                                 const data_file::DataFile& file, data_file::StoredTensor stored);
+                                 const data_file::DataFile& file, StoredTensor stored);
 
 }  // namespace cairn::checkpointer

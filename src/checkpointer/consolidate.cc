@@ -23,10 +23,10 @@
 #include "checkpointer/model_layout.h"
 #include "checkpointer/rank_writer.h"
 #include "checkpointer/ranks.h"
-#include "checkpointer/record_checks.h"
 #include "checkpointer/save_messages.h"
 #include "checkpointer/save_worker.h"
 #include "core/attempt.h"
+#include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"
 #include "format/manifest/outcome.h"
 #include "format/safetensors/index.h"
@@ -51,7 +51,8 @@ struct Source {
 
   Checkpoint checkpoint;
   os::StopFlag stop;
-  checkpointer::RecordChecks checks{stop};
+  // Gets no records: the tensors of a safetensors file have checksums per block, or none.
+  data_file::RecordChecks checks{stop};
   os::PageBufferPool buffers{data_file::kReadBufferBytes};
 };
 
@@ -78,7 +79,7 @@ struct StreamedFile {
       CAIRN_TRY(reader.plan(range, part.out.data(), reads));
     }
     os::PageBufferPool::Loan loan = source->buffers.borrow();
-    return ElementReader::read(reads, &loan.buffer());
+    return ElementReader::read(reads, source->checks, &loan.buffer());
   }
 };
 
@@ -207,7 +208,7 @@ class Consolidation {
     std::vector<checkpointer::ModelItem> items;
     streamed->views.reserve(file.tensors.size());
     for (const CatalogTensor* tensor : file.tensors) {
-      CAIRN_TRY_ASSIGN(ElementReader reader, ElementReader::open(source_->checkpoint.impl(), *tensor, source_->checks));
+      CAIRN_TRY_ASSIGN(ElementReader reader, ElementReader::open(source_->checkpoint.impl(), *tensor));
       streamed->readers.push_back(std::move(reader));
       streamed->views.push_back(TensorView::contiguous(static_cast<void*>(nullptr), tensor->dtype, tensor->shape));
       items.push_back({tensor->fqn, &streamed->views.back(), nullptr});

@@ -6,13 +6,16 @@
 //    source, piece by piece, which check every byte. Then check the records that were read only in part.
 // 4. Commit by one rename.
 //
-// The calling thread plans, reads values, and reports progress; steps 3 and 4 are tasks of a SaveWorker, as of a save.
+// The calling thread reports progress and asks for an interruption. All calls into the storages of source and target
+// are made by tasks of a SaveWorker, as of a save: a call that hangs fails the conversion within its deadline.
 #include <cairn/convert.h>
 
 #include <map>
 #include <utility>
 
 #include "checkpointer/convert_job.h"
+#include "checkpointer/directory_calls.h"
+#include "checkpointer/expansion_limit.h"
 #include "core/checked.h"
 
 namespace cairn {
@@ -23,7 +26,7 @@ Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, s
   part.owns_sources = true;
   std::vector<NamedImage> named;
   for (StreamedImage& image : images) {
-    auto fill = [source = job.source, streams = std::move(image.streams), owner = std::move(image.owner)](
+    auto fill = [source = job.input->source, streams = std::move(image.streams), owner = std::move(image.owner)](
                     std::span<const data_file::PayloadPart> payload_parts) -> Result<void> {
       std::vector<StreamPart> parts;
       parts.reserve(payload_parts.size());
@@ -39,17 +42,40 @@ Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, s
   options.direct_io = job.options.direct_io;
   CAIRN_TRY_ASSIGN(std::vector<WrittenFile> written,
                    job.worker.write(RankWriter::of_images(part, std::move(named)), options));
-  CAIRN_TRY(job.worker.run("checking the records of the source",
-                           [source = job.source](WorkerState&) -> Result<void> { return source->finish(); }));
+  const auto check = [source = job.input->source, threads = job.options.thread_count](WorkerState&) {
+    return source->finish(threads);
+  };
+  CAIRN_TRY(job.worker.run("checking the records of the source", check));
   for (const WrittenFile& file : written) job.report.bytes_written += file.size;
   return written;
 }
 
+Result<void> hand_over_files(ConvertJob& job) {
+  return job.worker.run("handing over its files", [](WorkerState& state) -> Result<void> {
+    state.writer->files().hand_over();
+    return {};
+  });
+}
+
 void report_copies(ConvertJob& job) {
-  for (const std::vector<std::size_t>& group : job.tied) {
+  for (const std::vector<std::size_t>& group : job.input->tied) {
     TiedTensors& tied = job.report.tied.emplace_back();
-    for (const std::size_t i : group) tied.keys.push_back(job.plan->keys[i].name.fqn);
+    for (const std::size_t i : group) tied.keys.push_back(job.input->plan.keys[i].name.fqn);
   }
+}
+
+Result<Value> convertible_value(const ConvertInput& input, const ConvertKey& key) {
+  const ConvertSource& source = *input.source;
+  CAIRN_TRY_ASSIGN(Value value, source.checkpoint().read_value(key.value->fqn, source.load_options()));
+  if (input.allow_pickle) return value;
+  const std::string unknown = first_unknown_class(value);
+  if (unknown.empty()) return value;
+  return Error(ErrorCode::kUnsafe,
+               "a value that is not plain data: a load of the target would need to run code. Leave the key out, or, if "
+               "you trust the source, allow pickle (allow_pickle=True, --allow-pickle)")
+      .key(key.source_fqn())
+      .expected("plain data")
+      .actual(unknown);
 }
 
 namespace {
@@ -97,68 +123,113 @@ void remove_empty_directory(const std::filesystem::path& directory) {
   if (std::filesystem::is_directory(directory, ignored)) std::filesystem::remove(directory, ignored);
 }
 
+Result<std::shared_ptr<const ConvertInput>> open_input(const std::filesystem::path& from, const ConvertOptions& options,
+                                                       const std::shared_ptr<storage::OperationWatch>& operations) {
+  CAIRN_TRY_ASSIGN(Checkpoint checkpoint, open_with(watched_directories(operations), from));
+  auto input = std::make_shared<ConvertInput>();
+  input->source = std::make_shared<ConvertSource>(std::move(checkpoint), options);
+  input->allow_pickle = options.allow_pickle;
+  const ConvertSource& source = *input->source;
+  CAIRN_TRY_ASSIGN(input->plan, plan_conversion(source.catalog(), options));
+  auto limit = ExpansionLimit::of(source.checkpoint());
+  if (!limit) return source.explain(std::move(limit).error());
+  for (const ConvertKey& key : input->plan.keys) {
+    if (key.tensor == nullptr) continue;
+    CAIRN_TRY(limit->add(*key.tensor, key.bytes()));
+    ++input->tensors;
+    input->tensor_bytes = checked_add(input->tensor_bytes, key.bytes()).value_or(UINT64_MAX);
+  }
+  auto tied = find_tied(input->plan, source);
+  if (!tied) return source.explain(std::move(tied).error());
+  input->tied = *std::move(tied);
+  return std::shared_ptr<const ConvertInput>(std::move(input));
+}
+
 class ConvertRun {
  public:
   ConvertRun(const std::filesystem::path& target, const ConvertOptions& options)
-      : target_(target), options_(options), worker_(options.deadlines) {
-    std::error_code ignored;
-    target_was_there_ = std::filesystem::exists(std::filesystem::symlink_status(target, ignored));
-  }
+      : target_(target), options_(options), worker_(options.deadlines) {}
 
   Result<ConvertReport> run(const std::filesystem::path& from) {
-    CAIRN_TRY(check_target(from, target_, options_));
-    CAIRN_TRY_ASSIGN(Checkpoint checkpoint, open(from));
-    source_ = std::make_shared<ConvertSource>(std::move(checkpoint), options_);
-    auto plan = plan_conversion(source_->catalog(), options_);
-    if (!plan) return std::move(plan).error();
-    const auto shared_plan = std::make_shared<ConvertPlan>(*std::move(plan));
-    report_.from = source_->catalog().format;
-    for (const ConvertKey& key : shared_plan->keys) {
-      if (key.tensor == nullptr) {
-        ++report_.values;
-        continue;
-      }
-      CAIRN_TRY(source_->check_size(*key.tensor));
-      ++report_.tensors;
-      report_.tensor_bytes = checked_add(report_.tensor_bytes, key.bytes()).value_or(UINT64_MAX);
-      CAIRN_TRY(source_->check_expansion(report_.tensor_bytes));
-    }
     worker_.set_interrupted([this] { return poll(); });
-    ConvertJob job{options_, target_, shared_plan, source_, {}, worker_, report_};
-    CAIRN_TRY_ASSIGN(job.tied, find_tied(*shared_plan, *source_));
-    CAIRN_TRY(write(job));
+    CAIRN_TRY_ASSIGN(const Opened opened, open(from));
+    input_ = opened.input;
+    report_.from = input_->source->catalog().format;
+    report_.tensors = input_->tensors;
+    report_.values = input_->plan.keys.size() - input_->tensors;
+    report_.tensor_bytes = input_->tensor_bytes;
+    ConvertJob job{options_, target_, input_, worker_, report_};
+    if (Result<void> written = write(job); !written) {
+      withdraw(opened.target_was_there);
+      return std::move(written).error();
+    }
     worker_.leave();  // does not call `interrupted`, whose exception would hide the commit
     if (options_.progress) options_.progress({report_.tensor_bytes, report_.tensor_bytes});
-    report_.conversions = shared_plan->conversions;
+    report_.conversions = input_->plan.conversions;
     return std::move(report_);
   }
 
  private:
+  struct Opened {
+    std::shared_ptr<const ConvertInput> input;
+    bool target_was_there = false;
+  };
+
+  // Step 1. The task owns all that it uses: it may outlive the conversion.
+  Result<Opened> open(const std::filesystem::path& from) {
+    ConvertOptions options = options_;
+    options.interrupted = {};
+    options.progress = {};
+    const auto work = [from, target = target_, options,
+                       operations = worker_.operations()](WorkerState&) -> Result<Opened> {
+      Opened opened;
+      {
+        const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "looking for",
+                                                 target.string());
+        CAIRN_TRY(check_target(from, target, options));
+        std::error_code ignored;
+        opened.target_was_there = std::filesystem::exists(std::filesystem::symlink_status(target, ignored));
+      }
+      CAIRN_TRY_ASSIGN(opened.input, open_input(from, options, operations));
+      return opened;
+    };
+    return worker_.run("opening the source", work);
+  }
+
   Result<void> write(ConvertJob& job) {
-    Result<void> written;
     switch (options_.to) {
-      case CheckpointFormat::kDcp: written = convert_to_dcp(job); break;
-      case CheckpointFormat::kSafetensors: written = convert_to_safetensors(job); break;
-      case CheckpointFormat::kTorchSave: written = convert_to_torch_save(job); break;
+      case CheckpointFormat::kDcp: return convert_to_dcp(job);
+      case CheckpointFormat::kSafetensors: return convert_to_safetensors(job);
+      case CheckpointFormat::kTorchSave: return convert_to_torch_save(job);
     }
-    if (!written) {
-      worker_.finish();
-      if (!target_was_there_) remove_empty_directory(target_);
-    }
-    return written;
+    return Error(ErrorCode::kInternal, "an unknown format");
+  }
+
+  // After a failure.
+  void withdraw(bool target_was_there) {
+    input_->source->stop();
+    const auto work = [target = target_, target_was_there,
+                       operations = worker_.operations()](WorkerState& state) -> Result<void> {
+      state.drop();
+      const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "removing",
+                                               target.string());
+      if (!target_was_there) remove_empty_directory(target);
+      return {};
+    };
+    (void)worker_.run("withdrawing what the conversion has written", work);  // the first error counts
+    worker_.finish();
   }
 
   bool poll() {
-    if (options_.progress) options_.progress({source_->bytes_done(), report_.tensor_bytes});
+    if (options_.progress) options_.progress({input_ ? input_->source->bytes_done() : 0, report_.tensor_bytes});
     if (!options_.interrupted || !options_.interrupted()) return false;
-    source_->stop();
+    if (input_) input_->source->stop();
     return true;
   }
 
   const std::filesystem::path& target_;
   const ConvertOptions& options_;
-  std::shared_ptr<ConvertSource> source_;
-  bool target_was_there_ = false;
+  std::shared_ptr<const ConvertInput> input_;  // null until the source is open
   ConvertReport report_;
   SaveWorker worker_;  // the last member: its destructor may call poll()
 };

@@ -21,7 +21,7 @@ using data_file::ItemSource;
 
 // The items of the target, and all that they refer to.
 struct Items {
-  std::shared_ptr<const ConvertPlan> plan;
+  std::shared_ptr<const ConvertInput> input;
   std::vector<Entry> entries;    // by key of the plan
   SaveItems serialized;          // points into `entries`
   std::deque<TensorEntry> cuts;  // parts of tensors
@@ -33,25 +33,26 @@ struct FileContent {
   std::vector<StreamedTensor> streams;  // by source; without a tensor: the source has ready bytes
 };
 
-Result<SerializedTensor> serialized_tensor(const ConvertJob& job, const CatalogTensor& tensor) {
-  CAIRN_TRY_ASSIGN(std::string payload, job.source->checkpoint().read_payload(tensor.fqn, job.source->load_options()));
+Result<SerializedTensor> serialized_tensor(const ConvertInput& input, const CatalogTensor& tensor) {
+  CAIRN_TRY_ASSIGN(std::string payload,
+                   input.source->checkpoint().read_payload(tensor.fqn, input.source->load_options()));
   return SerializedTensor{std::move(payload), tensor.dtype, tensor.shape, tensor.requires_grad};
 }
 
 // Whether the tensor is stored in a form that only torch reads.
-Result<bool> is_serialized(const ConvertJob& job, const CatalogTensor& tensor) {
+Result<bool> is_serialized(const ConvertInput& input, const CatalogTensor& tensor) {
   if (is_quantized(tensor.dtype)) return true;
-  if (job.source->catalog().format != CheckpointFormat::kDcp || tensor.chunk_count() != 1) return false;
-  const Result<ConvertSource::Stored> stored = job.source->stored(tensor, 0);
+  if (input.source->catalog().format != CheckpointFormat::kDcp || tensor.chunk_count() != 1) return false;
+  const Result<ConvertSource::Stored> stored = input.source->stored(tensor, 0);
   if (stored) return false;
   if (stored.error().code() != ErrorCode::kUnsupported) return stored.error();
   return true;
 }
 
-Result<void> add_tensor(const ConvertJob& job, const ConvertKey& key, Entry& entry) {
-  CAIRN_TRY_ASSIGN(const bool as_archive, is_serialized(job, *key.tensor));
+Result<void> add_tensor(const ConvertInput& input, const ConvertKey& key, Entry& entry) {
+  CAIRN_TRY_ASSIGN(const bool as_archive, is_serialized(input, *key.tensor));
   if (as_archive) {
-    CAIRN_TRY_ASSIGN(entry.content, serialized_tensor(job, *key.tensor));
+    CAIRN_TRY_ASSIGN(entry.content, serialized_tensor(input, *key.tensor));
     return {};
   }
   CAIRN_TRY_ASSIGN(Box whole, Box::whole(key.tensor->shape));
@@ -62,25 +63,34 @@ Result<void> add_tensor(const ConvertJob& job, const ConvertKey& key, Entry& ent
   return {};
 }
 
-Result<void> add_value(const ConvertJob& job, const ConvertKey& key, Entry& entry) {
-  const Checkpoint& source = job.source->checkpoint();
+Result<void> add_value(const ConvertInput& input, const ConvertKey& key, Entry& entry) {
+  const Checkpoint& source = input.source->checkpoint();
+  const LoadOptions& options = input.source->load_options();
   if (source.catalog().format == CheckpointFormat::kDcp) {  // the bytes stay, whatever classes they name
-    CAIRN_TRY_ASSIGN(std::string payload, source.read_payload(key.value->fqn, job.source->load_options()));
+    CAIRN_TRY_ASSIGN(std::string payload, source.read_payload(key.value->fqn, options));
     entry.content = SerializedValue{std::move(payload)};
+    return {};
+  }
+  CAIRN_TRY_ASSIGN(Value value, convertible_value(input, key));
+  if (first_unknown_class(value).empty()) {
+    entry.content = std::move(value);
   } else {
-    CAIRN_TRY_ASSIGN(entry.content, source.read_value(key.value->fqn, job.source->load_options()));
+    CAIRN_TRY_ASSIGN(std::string payload, source.read_payload(key.value->fqn, options));
+    entry.content = SerializedValue{std::move(payload)};
   }
   return {};
 }
 
-Result<std::shared_ptr<Items>> make_items(const ConvertJob& job) {
+// Reads the values of the source.
+Result<std::shared_ptr<Items>> make_items(const std::shared_ptr<const ConvertInput>& input) {
   auto items = std::make_shared<Items>();
-  items->plan = job.plan;
-  items->entries.reserve(job.plan->keys.size());
-  for (const ConvertKey& key : job.plan->keys) {
+  items->input = input;
+  items->entries.reserve(input->plan.keys.size());
+  for (const ConvertKey& key : input->plan.keys) {
+    CAIRN_TRY(input->source->check_not_stopped());
     Entry& entry = items->entries.emplace_back(Entry{key.name.fqn, key.name.path, Value()});
-    Result<void> added = key.tensor != nullptr ? add_tensor(job, key, entry) : add_value(job, key, entry);
-    if (!added) return job.source->explain(std::move(added).error().key(key.source_fqn()));
+    Result<void> added = key.tensor != nullptr ? add_tensor(*input, key, entry) : add_value(*input, key, entry);
+    if (!added) return input->source->explain(std::move(added).error().key(key.source_fqn()));
   }
   CAIRN_TRY_ASSIGN(items->serialized, SaveItems::make(items->entries));
   return items;
@@ -132,14 +142,14 @@ std::vector<FileContent> divide(const ConvertJob& job, Items& items) {
   std::vector<plan::BalancedItem> balanced;
   balanced.reserve(order.size());
   for (const std::size_t i : order) {
-    balanced.push_back({bytes_of(sources[i], job.plan->keys[i]), rows_of(sources[i])});
+    balanced.push_back({bytes_of(sources[i], job.input->plan.keys[i]), rows_of(sources[i])});
   }
   std::vector<FileContent> files;
   for (const auto& parts : plan::balance_files(balanced, job.options.file_count)) {
     FileContent& file = files.emplace_back();
     for (const plan::ItemPart& part : parts) {
       const std::size_t i = order[part.item];
-      add_part(sources[i], job.plan->keys[i], part, items, file);
+      add_part(sources[i], job.input->plan.keys[i], part, items, file);
     }
   }
   return files;
@@ -169,7 +179,7 @@ Result<Layout> lay_out(const ConvertJob& job, const std::shared_ptr<Items>& item
   Layout layout;
   CatalogBuilder builder;
   // A DCP checkpoint of a state that was never nested stays one.
-  const bool has_paths = job.plan->has_paths || job.source->catalog().format != CheckpointFormat::kDcp;
+  const bool has_paths = job.input->plan.has_paths || job.input->source->catalog().format != CheckpointFormat::kDcp;
   std::vector<FileContent> files = divide(job, *items);
   std::vector<std::string> names;
   for (FileContent& file : files) {
@@ -198,7 +208,9 @@ Result<Layout> lay_out(const ConvertJob& job, const std::shared_ptr<Items>& item
 }  // namespace
 
 Result<void> convert_to_dcp(ConvertJob& job) {
-  CAIRN_TRY_ASSIGN(const std::shared_ptr<Items> items, make_items(job));
+  CAIRN_TRY_ASSIGN(const std::shared_ptr<Items> items,
+                   job.worker.run("reading the values of the source",
+                                  [input = job.input](WorkerState&) { return make_items(input); }));
   CAIRN_TRY(job.worker.open(made_directory(job.target)));
   CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket,
                    job.worker.claim(next_save_identity(), {.overwrite = job.options.overwrite}));
@@ -217,10 +229,7 @@ Result<void> convert_to_dcp(ConvertJob& job) {
   for (std::size_t i = 0; i < written.size(); ++i) {
     record.files.push_back({layout.catalog.files[i], written[i].size, written[i].trailer_checksum});
   }
-  CAIRN_TRY(job.worker.run("handing over its files", [](WorkerState& state) -> Result<void> {
-    state.writer->files().hand_over();
-    return {};
-  }));
+  CAIRN_TRY(hand_over_files(job));
   job.report.bytes_written += pickle.size();
   CAIRN_TRY_ASSIGN(commit::CommitReport committed,
                    job.worker.commit(std::move(pickle), std::move(record), job.options.durability));

@@ -18,24 +18,38 @@
 
 namespace cairn::checkpointer {
 
+// The open source and the planned keys. Immutable; shared with the tasks of the worker, which may outlive the
+// conversion.
+struct ConvertInput {
+  std::shared_ptr<ConvertSource> source;
+  ConvertPlan plan;  // points into the source's catalog
+  // Keys (indices into the plan) whose tensors share a record of the source, in groups of at least two.
+  std::vector<std::vector<std::size_t>> tied = {};
+  std::uint64_t tensors = 0;
+  std::uint64_t tensor_bytes = 0;  // in the target
+  bool allow_pickle = false;       // ConvertOptions::allow_pickle
+};
+
 struct ConvertJob {
   const ConvertOptions& options;
   const std::filesystem::path& target;
-  std::shared_ptr<const ConvertPlan> plan;  // points into the source's catalog
-  std::shared_ptr<ConvertSource> source;
-  // Keys (indices into the plan) whose tensors share a record of the source, in groups of at least two.
-  std::vector<std::vector<std::size_t>> tied = {};
+  std::shared_ptr<const ConvertInput> input;
   SaveWorker& worker;
   ConvertReport& report;
 };
 
 // Each claims the target, writes its files and commits them, and fills in files, sizes, tied tensors and warnings of
-// the report. Until the commit the old target stays in place.
+// the report. Until the commit the old target stays in place. All calls into the storages of source and target are made
+// by tasks of the worker.
 Result<void> convert_to_dcp(ConvertJob& job);
 Result<void> convert_to_torch_save(ConvertJob& job);
 Result<void> convert_to_safetensors(ConvertJob& job);
 
 // --- Steps that the targets share.
+
+// The value under a key of the plan. kUnsafe, with the class, for a value that is not plain data, unless
+// input.allow_pickle.
+Result<Value> convertible_value(const ConvertInput& input, const ConvertKey& key);
 
 // The image of a file. `streams` supplies the payloads, by their index, that have no memory; `owner` owns everything
 // that image and streams refer to.
@@ -48,6 +62,9 @@ struct StreamedImage {
 
 // Writes the files, and checks what was read of the source.
 Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, std::vector<StreamedImage> images);
+
+// The files belong to the transaction from now on: the writer withdraws none.
+Result<void> hand_over_files(ConvertJob& job);
 
 // Adds the job's tied tensors to the report: the target holds a copy for each key.
 void report_copies(ConvertJob& job);

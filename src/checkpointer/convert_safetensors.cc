@@ -17,14 +17,14 @@ namespace {
 using Kind = safetensors::FileSet::Kind;
 
 struct Tensors {
-  std::shared_ptr<const ConvertPlan> plan;
+  std::shared_ptr<const ConvertInput> input;
   std::deque<TensorView> views;  // by key
 };
 
 Result<std::shared_ptr<Tensors>> make_tensors(const ConvertJob& job) {
   auto tensors = std::make_shared<Tensors>();
-  tensors->plan = job.plan;
-  for (const ConvertKey& key : job.plan->keys) {
+  tensors->input = job.input;
+  for (const ConvertKey& key : job.input->plan.keys) {
     if (key.tensor == nullptr) {
       return Error(ErrorCode::kUnsupported,
                    "safetensors holds only tensors: select the keys of tensors (keys, --keys), such as the model's")
@@ -61,12 +61,12 @@ Result<StreamedImage> make_image(const ConvertJob& job, const std::shared_ptr<Te
                                  const safetensors::FileSet& set) {
   std::vector<data_file::SafetensorsImage::Item> items;
   items.reserve(shard.size());
-  for (const std::size_t i : shard) items.push_back({job.plan->keys[i].name.fqn, &tensors->views[i]});
+  for (const std::size_t i : shard) items.push_back({job.input->plan.keys[i].name.fqn, &tensors->views[i]});
   CAIRN_TRY_ASSIGN(data_file::SafetensorsImage image,
                    data_file::SafetensorsImage::make(save.save_id, items, save_metadata(save, set)));
   StreamedImage made;
   for (std::size_t payload = 0; payload < image.payload_count(); ++payload) {
-    const ConvertKey& key = job.plan->keys[shard[image.item_of(payload)]];
+    const ConvertKey& key = job.input->plan.keys[shard[image.item_of(payload)]];
     made.streams.push_back({key.tensor, key.dtype, 0});
   }
   made.image = std::make_unique<data_file::SafetensorsImage>(std::move(image));
@@ -82,7 +82,7 @@ Result<void> convert_to_safetensors(ConvertJob& job) {
     return Error(ErrorCode::kInvalidArgument, "shards need a directory as the target, not a .safetensors file");
   }
   CAIRN_TRY_ASSIGN(const std::shared_ptr<Tensors> tensors, make_tensors(job));
-  const std::vector<std::vector<std::size_t>> shards = shards_of(*job.plan, job.options.max_shard_bytes);
+  const std::vector<std::vector<std::size_t>> shards = shards_of(job.input->plan, job.options.max_shard_bytes);
   const auto count = static_cast<std::uint32_t>(shards.size());
   const safetensors::FileSet set{count == 1 ? Kind::kAlone : Kind::kIndexed, count};
   const std::filesystem::path parent = job.target.has_parent_path() ? job.target.parent_path() : ".";
@@ -103,8 +103,8 @@ Result<void> convert_to_safetensors(ConvertJob& job) {
         set.kind == Kind::kAlone ? claim.file_name : commit::model_file_name(part.ticket, {i + 1, count, std::nullopt});
     content.files.push_back(image.name);
     for (const std::size_t key : shards[i]) {
-      content.index.files.emplace_back(job.plan->keys[key].name.fqn, image.name);
-      content.tensor_bytes += job.plan->keys[key].bytes();
+      content.index.files.emplace_back(job.input->plan.keys[key].name.fqn, image.name);
+      content.tensor_bytes += job.input->plan.keys[key].bytes();
     }
     images.push_back(std::move(image));
   }
@@ -115,10 +115,7 @@ Result<void> convert_to_safetensors(ConvertJob& job) {
     return {};
   }));
   CAIRN_TRY(write_streams(job, part, std::move(images)));
-  CAIRN_TRY(job.worker.run("handing over its files", [](WorkerState& state) -> Result<void> {
-    state.writer->files().hand_over();
-    return {};
-  }));
+  CAIRN_TRY(hand_over_files(job));
   CAIRN_TRY_ASSIGN(commit::CommitReport committed, job.worker.commit_model(std::move(content), job.options.durability));
   job.report.warnings = std::move(committed.warnings);
   if (set.kind == Kind::kIndexed) job.report.files.emplace_back(safetensors::kIndexName);

@@ -4,14 +4,11 @@
 #include <utility>
 
 #include "checkpointer/chunk_read.h"
-#include "checkpointer/record_checks.h"
-#include "core/checked.h"
 #include "plan/flat_range.h"
 
 namespace cairn::checkpointer {
 namespace {
 
-using data_file::StoredTensor;
 using data_file::TensorRead;
 
 // More tensors than the threads work on at a time.
@@ -26,33 +23,9 @@ ConvertSource::ConvertSource(Checkpoint checkpoint, const ConvertOptions& option
   load_options_.direct_io = options.direct_io;
 }
 
-Result<void> ConvertSource::check_size(const CatalogTensor& tensor) const {
-  const Result<std::int64_t> elements = element_count(tensor.shape);
-  if (!elements) return Error(elements.error()).key(tensor.fqn);
-  const auto needed = checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(*elements), item_bytes(tensor.dtype));
-  std::uint64_t held = 0;
-  for (const ItemLocation& location : tensor.locations) held = checked_add(held, location.length).value_or(UINT64_MAX);
-  // A tensor of torch.save may repeat elements (stride 0): check_expansion() bounds the bytes of all tensors.
-  if (catalog().format == CheckpointFormat::kTorchSave) held = UINT64_MAX;
-  if (needed && *needed <= held) return {};
-  return Error(ErrorCode::kCorrupt, "the chunks of the tensor hold less than its shape")
-      .key(tensor.fqn)
-      .expected(needed ? std::to_string(*needed) + " bytes" : "a countable size")
-      .actual(std::to_string(held) + " bytes");
-}
-
-Result<void> ConvertSource::check_expansion(std::uint64_t tensor_bytes) const {
-  if (catalog().format != CheckpointFormat::kTorchSave) return {};
-  std::uint64_t file_bytes = 0;
-  for (const std::string& file : catalog().files) {
-    CAIRN_TRY_ASSIGN(const std::uint64_t bytes, checkpoint_.file_bytes(file));
-    file_bytes += bytes;
-  }
-  const std::uint64_t most = checked_multiply(file_bytes, kExpansionMax).value_or(UINT64_MAX);
-  if (tensor_bytes <= most) return {};
-  return Error(ErrorCode::kUnsafe, "the tensors of the file repeat few elements very often: clone such tensors")
-      .expected("at most " + std::to_string(most) + " bytes of tensors")
-      .actual(std::to_string(tensor_bytes));
+Result<void> ConvertSource::check_not_stopped() const {
+  if (stop_.is_set()) return Error(ErrorCode::kCancelled, "interrupted by the caller");
+  return {};
 }
 
 Result<ConvertSource::Stored> ConvertSource::stored(const CatalogTensor& tensor, std::size_t chunk) const {
@@ -123,7 +96,7 @@ Result<void> ConvertSource::plan_record(const StreamPart& part, PlannedReads& pl
 }
 
 Result<void> ConvertSource::read(std::span<const StreamPart> parts) {
-  if (stop_.is_set()) return Error(ErrorCode::kCancelled, "interrupted by the caller");
+  CAIRN_TRY(check_not_stopped());
   PlannedReads planned;
   std::uint64_t bytes = 0;
   for (const StreamPart& part : parts) {
@@ -131,18 +104,18 @@ Result<void> ConvertSource::read(std::span<const StreamPart> parts) {
     Result<void> added = part.tensor->whole_record ? plan_record(part, planned) : plan(part, planned);
     if (!added) return explain(std::move(added).error().key(part.tensor->tensor->fqn));
   }
-  CAIRN_TRY(carry_out(planned.reads, verify_ == Verify::kNone ? nullptr : &tally_));
+  CAIRN_TRY(carry_out(planned.reads, verify_ == Verify::kNone ? nullptr : &checks_));
   if (!planned.uncounted.empty()) CAIRN_TRY(carry_out(planned.uncounted, nullptr));
   bytes_done_.fetch_add(bytes, std::memory_order_relaxed);
   return {};
 }
 
-Result<void> ConvertSource::carry_out(const std::vector<TensorRead>& reads, data_file::RecordTally* tally) {
+Result<void> ConvertSource::carry_out(const std::vector<TensorRead>& reads, data_file::RecordChecks* checks) {
   data_file::ReadOptions options;
   options.verify = verify_ == Verify::kNone ? Verify::kNone : Verify::kNeeded;
   options.thread_count = 1;  // the calling thread
   options.direct_io = load_options_.direct_io;
-  options.tally = tally;
+  options.checks = checks;
   os::PageBufferPool::Loan loan = buffers_.borrow();
   options.buffer = &loan.buffer();
   const Result<data_file::ReadCounts> counts = data_file::read_tensors(reads, options);
@@ -150,16 +123,11 @@ Result<void> ConvertSource::carry_out(const std::vector<TensorRead>& reads, data
   return {};
 }
 
-Result<void> ConvertSource::finish() {
+Result<void> ConvertSource::finish(std::size_t thread_count) {
   if (verify_ == Verify::kNone) return {};
-  RecordChecks checks(stop_);
-  using Which = data_file::RecordTally::Which;
+  using Which = data_file::RecordChecks::Which;
   const Which which = verify_ == Verify::kFull ? Which::kAll : Which::kOverlapping;
-  for (const data_file::RecordTally::Unchecked& record : tally_.unchecked(which)) {
-    if (auto checked = checks.check(*record.file, record.stored, record.key); !checked) {
-      return explain(std::move(checked).error());
-    }
-  }
+  if (auto checked = checks_.finish(which, thread_count); !checked) return explain(std::move(checked).error());
   return {};
 }
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "checkpointer/checkpoint_impl.h"
-#include "data_file/record_tally.h"
+#include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"
 #include "os/page_buffer_pool.h"
 #include "os/parallel.h"
@@ -43,10 +43,9 @@ struct StreamPart {
   const StreamedTensor* tensor = nullptr;
   std::uint64_t begin = 0;
   std::span<std::byte> out;
-  bool is_ahead = false;  // a further part has the bytes, too (PayloadPart::is_ahead): no tally counts the bytes here
+  bool is_ahead =
+      false;  // a further part has the bytes, too (PayloadPart::is_ahead): no checksum counts the bytes here
 };
-
-inline constexpr std::uint64_t kExpansionMax = 64;
 
 class ConvertSource {
  public:
@@ -56,15 +55,10 @@ class ConvertSource {
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const LoadOptions& load_options() const { return load_options_; }
 
-  // kCorrupt if the items of `tensor` have fewer bytes than its shape needs: the target would be out of proportion.
-  Result<void> check_size(const CatalogTensor& tensor) const;
-  // kUnsafe if the tensors of a file of torch.save have more than kExpansionMax times the bytes of the file: by strides
-  // of 0 a small file could fill the disk.
-  Result<void> check_expansion(std::uint64_t tensor_bytes) const;
   // The stored elements of the only chunk of a tensor.
   struct Stored {
     const data_file::DataFile* file;
-    data_file::StoredTensor tensor;
+    StoredTensor tensor;
   };
   Result<Stored> stored(const CatalogTensor& tensor, std::size_t chunk) const;
 
@@ -73,12 +67,14 @@ class ConvertSource {
   // The bytes that read() has filled.
   std::uint64_t bytes_done() const { return bytes_done_.load(std::memory_order_relaxed); }
 
-  // After the last read(): with Verify::kFull, reads and checks the records that have only a checksum of the whole and
-  // were read in part.
-  Result<void> finish();
+  // After the last read(): checks the records of which the reads needed only parts, and which have only a checksum of
+  // the whole. With Verify::kFull these records are read whole.
+  Result<void> finish(std::size_t thread_count);
 
   // All reads end soon with kCancelled.
   void stop() { stop_.set(); }
+  // kCancelled after stop().
+  Result<void> check_not_stopped() const;
 
   // kReplaced in place of an error that a save into the source explains.
   Error explain(Error error) const;
@@ -93,23 +89,23 @@ class ConvertSource {
   };
   struct PlannedReads {
     std::vector<data_file::TensorRead> reads;
-    // Of the parts ahead, from records that the tally checks. The remaining reads of parts ahead are in `reads`, and
-    // share requests with their neighbours.
+    // Of the parts ahead, from records that have only a checksum of the whole. The remaining reads of parts ahead are
+    // in `reads`, and share requests with their neighbours.
     std::vector<data_file::TensorRead> uncounted;
     void add(data_file::TensorRead read, bool is_ahead);
   };
   std::shared_ptr<OpenTensor> open(const CatalogTensor& tensor);
   Result<void> plan(const StreamPart& part, PlannedReads& planned);
   Result<void> plan_record(const StreamPart& part, PlannedReads& planned);
-  Result<void> carry_out(const std::vector<data_file::TensorRead>& reads, data_file::RecordTally* tally);
+  Result<void> carry_out(const std::vector<data_file::TensorRead>& reads, data_file::RecordChecks* checks);
 
   Checkpoint checkpoint_;
   LoadOptions load_options_;
   Verify verify_;
-  data_file::RecordTally tally_;
   std::atomic<std::uint64_t> bytes_done_{0};
   os::StopFlag stop_;
   os::PageBufferPool buffers_{data_file::kReadBufferBytes};
+  data_file::RecordChecks checks_{stop_};
 
   std::mutex mutex_;  // of all below
   // The tensors used last, the latest first.

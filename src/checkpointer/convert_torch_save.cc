@@ -18,7 +18,7 @@ namespace {
 
 // The storages of the file, and all that the image refers to.
 struct Storages {
-  std::shared_ptr<const ConvertPlan> plan;
+  std::shared_ptr<const ConvertInput> input;
   Value state;                    // owns the tensors inside values
   std::vector<TensorView> views;  // without memory, except for the tensors inside values
   std::vector<StreamedTensor> streams;
@@ -30,22 +30,35 @@ struct Window {
   Extents strides;
 };
 
+struct LaidOut {
+  StreamedImage image;
+  std::vector<TiedTensors> tied;
+};
+
 class StateWriter final : public pickle::TensorWriter {
  public:
-  explicit StateWriter(ConvertJob& job) : job_(job), windows_(job.plan->keys.size()) { storages_->plan = job.plan; }
+  explicit StateWriter(const std::shared_ptr<const ConvertInput>& input)
+      : input_(*input), windows_(input->plan.keys.size()) {
+    storages_->input = input;
+  }
 
+  // Reads the values of the source.
   Result<void> lay_out() {
-    for (const std::vector<std::size_t>& group : job_.tied) CAIRN_TRY(lay_out_tied(group));
+    for (const std::vector<std::size_t>& group : input_.tied) CAIRN_TRY(lay_out_tied(group));
     NestedState nested;
-    for (std::size_t i = 0; i < job_.plan->keys.size(); ++i) {
-      const ConvertKey& key = job_.plan->keys[i];
-      Result<Value> value = key.tensor != nullptr ? placeholder(i) : value_of(key);
-      if (!value) return job_.source->explain(std::move(value).error().key(key.source_fqn()));
+    for (std::size_t i = 0; i < input_.plan.keys.size(); ++i) {
+      CAIRN_TRY(input_.source->check_not_stopped());
+      const ConvertKey& key = input_.plan.keys[i];
+      Result<Value> value = key.tensor != nullptr ? placeholder(i) : convertible_value(input_, key);
+      if (!value) return input_.source->explain(std::move(value).error().key(key.source_fqn()));
       if (auto added = nested.add(key.name.path, *std::move(value)); !added) return std::move(added).error();
     }
     CAIRN_TRY_ASSIGN(storages_->state, std::move(nested).take());
     return {};
   }
+
+  // The tied tensors of the source. After lay_out().
+  const std::vector<TiedTensors>& tied() const { return tied_; }
 
   // Call once, after lay_out().
   Result<StreamedImage> image(const std::string& name) {
@@ -61,7 +74,7 @@ class StateWriter final : public pickle::TensorWriter {
   Result<void> write_tensor(pickle::Writer& writer, const Array& tensor) override {
     const auto found = keys_.find(&tensor);
     if (found == keys_.end()) return write_inner_tensor(writer, tensor);
-    const ConvertKey& key = job_.plan->keys[found->second];
+    const ConvertKey& key = input_.plan.keys[found->second];
     const Window& window = *windows_[found->second];
     const std::string name = std::to_string(window.storage);
     torch_file::write_tensor(writer, {key.dtype, name, bytes_of(storages_->views[window.storage]), window.offset,
@@ -82,7 +95,7 @@ class StateWriter final : public pickle::TensorWriter {
 
   // Stands for the tensor of a key in the nested state; write_tensor() recognises it by its address.
   Result<Value> placeholder(std::size_t index) {
-    const ConvertKey& key = job_.plan->keys[index];
+    const ConvertKey& key = input_.plan.keys[index];
     if (is_quantized(key.dtype)) {
       return Error(ErrorCode::kUnsupported, "a quantised tensor has no native form").actual(name_of(key.dtype));
     }
@@ -96,17 +109,6 @@ class StateWriter final : public pickle::TensorWriter {
     array.dtype = key.dtype;
     Value value(std::move(array));
     keys_.emplace(value.get_if<Array>(), index);
-    return value;
-  }
-
-  Result<Value> value_of(const ConvertKey& key) {
-    CAIRN_TRY_ASSIGN(Value value, job_.source->checkpoint().read_value(key.value->fqn, job_.source->load_options()));
-    if (const std::string unknown = first_unknown_class(value); !unknown.empty()) {
-      return Error(ErrorCode::kUnsupported,
-                   "a value of a class that is not plain data can't be written without code "
-                   "that runs at the load: leave the key out")
-          .actual(unknown);
-    }
     return value;
   }
 
@@ -124,13 +126,13 @@ class StateWriter final : public pickle::TensorWriter {
 
   // One storage for the record of a group, if all its tensors are plain windows of equal dtype.
   Result<void> lay_out_tied(const std::vector<std::size_t>& group) {
-    const ConvertKey& first = job_.plan->keys[group[0]];
+    const ConvertKey& first = input_.plan.keys[group[0]];
     std::vector<Window> windows;
     std::uint64_t record_bytes = 0;
     TiedTensors tied{{}, true};
     for (const std::size_t i : group) {
-      const ConvertKey& key = job_.plan->keys[i];
-      CAIRN_TRY_ASSIGN(const ConvertSource::Stored stored, job_.source->stored(*key.tensor, 0));
+      const ConvertKey& key = input_.plan.keys[i];
+      CAIRN_TRY_ASSIGN(const ConvertSource::Stored stored, input_.source->stored(*key.tensor, 0));
       record_bytes = stored.tensor.record_bytes;
       const bool is_like_first = key.tensor->dtype == first.tensor->dtype && key.dtype == first.dtype;
       if (!is_like_first || !stored.tensor.is_final()) tied.stay_tied = false;
@@ -147,23 +149,31 @@ class StateWriter final : public pickle::TensorWriter {
         windows_[group[i]] = std::move(windows[i]);
       }
     }
-    job_.report.tied.push_back(std::move(tied));
+    tied_.push_back(std::move(tied));
     return {};
   }
 
-  ConvertJob& job_;
+  const ConvertInput& input_;
   std::shared_ptr<Storages> storages_ = std::make_shared<Storages>();
   std::vector<std::optional<Window>> windows_;          // by key; nullopt: not laid out yet, or a value
   std::unordered_map<const Array*, std::size_t> keys_;  // the placeholders
+  std::vector<TiedTensors> tied_;
 };
+
+Result<LaidOut> lay_out_file(const std::shared_ptr<const ConvertInput>& input, const std::string& name) {
+  StateWriter state(input);
+  CAIRN_TRY(state.lay_out());
+  CAIRN_TRY_ASSIGN(StreamedImage image, state.image(name));
+  return LaidOut{std::move(image), state.tied()};
+}
 
 }  // namespace
 
 Result<void> convert_to_torch_save(ConvertJob& job) {
-  StateWriter state(job);
-  CAIRN_TRY(state.lay_out());
   const std::string name = job.target.filename().string();
-  CAIRN_TRY_ASSIGN(StreamedImage image, state.image(name));
+  CAIRN_TRY_ASSIGN(LaidOut laid_out,
+                   job.worker.run("reading the values of the source",
+                                  [input = job.input, name](WorkerState&) { return lay_out_file(input, name); }));
   const std::filesystem::path directory = job.target.has_parent_path() ? job.target.parent_path() : ".";
   CAIRN_TRY(job.worker.open(made_directory(directory)));
   commit::ModelClaimOptions claim;
@@ -174,12 +184,14 @@ Result<void> convert_to_torch_save(ConvertJob& job) {
   CAIRN_TRY_ASSIGN(part.ticket, job.worker.claim_model(next_save_identity(commit::SaveForm::kModel), claim));
   part.publishes = false;
   std::vector<StreamedImage> images;
-  images.push_back(std::move(image));
+  images.push_back(std::move(laid_out.image));
   CAIRN_TRY(write_streams(job, part, std::move(images)));
+  CAIRN_TRY(hand_over_files(job));
   CAIRN_TRY_ASSIGN(commit::CommitReport committed, job.worker.commit_model({{name}, {}, 0}, job.options.durability));
   job.report.warnings = std::move(committed.warnings);
   job.report.directory = directory;
   job.report.files = {name};
+  job.report.tied = std::move(laid_out.tied);
   return {};
 }
 

@@ -5,6 +5,7 @@
 // 2. Several threads take work, under a lock: a value, or windows of tensors of a few MiB together. A window is a range
 //    of elements in row-major order, so the chunks of both sides do not matter.
 // 3. Each thread reads its windows from both sides, verified, compares them, and adds the result to the tensor's slot.
+//    At the end the records that the windows have read only in part are checked.
 // 4. When all work is done, the slots make up the report.
 #include <cairn/diff.h>
 
@@ -19,7 +20,9 @@
 #include <utility>
 
 #include "checkpointer/checkpoint_impl.h"
+#include "checkpointer/directory_calls.h"
 #include "checkpointer/element_reader.h"
+#include "checkpointer/expansion_limit.h"
 #include "checkpointer/missing_keys.h"
 #include "checkpointer/watched_call.h"
 #include "core/checked.h"
@@ -31,8 +34,9 @@ namespace cairn {
 namespace {
 
 using checkpointer::ElementReader;
-using checkpointer::RecordChecks;
+using checkpointer::ExpansionLimit;
 using checkpointer::Watch;
+using data_file::RecordChecks;
 using Kind = KeyDifference::Kind;
 
 // The bytes that a thread reads from a side at a time.
@@ -54,8 +58,17 @@ class Side {
         checks_(watch.stop) {}
 
   const Catalog& catalog() const { return checkpoint_.catalog(); }
+  // Call once.
+  Result<ExpansionLimit> expansion_limit() const { return located(ExpansionLimit::of(checkpoint_)); }
   Result<ElementReader> reader(const CatalogTensor& tensor) {
-    return located(ElementReader::open(checkpoint_.impl(), tensor, checks_, follow_links_));
+    return located(ElementReader::open(checkpoint_.impl(), tensor, follow_links_));
+  }
+  Result<void> read(const std::vector<data_file::TensorRead>& reads) {
+    return located(ElementReader::read(reads, checks_));
+  }
+  // After the last read(): checks the records that were read only in part.
+  Result<void> finish(std::size_t thread_count) {
+    return located(checks_.finish(RecordChecks::Which::kAll, thread_count));
   }
   Result<Value> value(std::string_view key) const {
     return located(checkpoint_.read_value(key, {.verify = Verify::kFull, .follow_links = follow_links_}));
@@ -134,12 +147,18 @@ class Comparison {
     CAIRN_TRY(check_patterns());
     const Catalog& in_a = a_.catalog();
     const Catalog& in_b = b_.catalog();
+    CAIRN_TRY_ASSIGN(ExpansionLimit limit_a, a_.expansion_limit());
+    CAIRN_TRY_ASSIGN(ExpansionLimit limit_b, b_.expansion_limit());
     for (const Catalog::KeyRef& ref : in_a.keys) {
       Slot slot{.in_a = true};
       slot.tensor_a = ref.is_tensor ? &in_a.tensors[ref.index] : nullptr;
       slot.key = ref.is_tensor ? &slot.tensor_a->fqn : &in_a.values[ref.index].fqn;
       slot.tensor_b = in_b.find_tensor(*slot.key);
       slot.in_b = slot.tensor_b != nullptr || in_b.find_value(*slot.key) != nullptr;
+      if (is_selected(*slot.key) && slot.has_comparable_elements()) {
+        CAIRN_TRY(a_.located(limit_a.add(*slot.tensor_a, bytes_of(*slot.tensor_a))));
+        CAIRN_TRY(b_.located(limit_b.add(*slot.tensor_b, bytes_of(*slot.tensor_b))));
+      }
       add(std::move(slot));
     }
     for (const Catalog::KeyRef& ref : in_b.keys) {
@@ -154,9 +173,12 @@ class Comparison {
 
   // Steps 2 and 3.
   Result<void> compare() {
-    return os::run_parallel(
-        std::max<std::size_t>(options_.thread_count, 1), [this] { return watch_.stop.is_set(); },
-        [this](std::size_t, os::StopFlag& stop) { return work(stop); });
+    const std::size_t threads = std::max<std::size_t>(options_.thread_count, 1);
+    CAIRN_TRY(os::run_parallel(
+        threads, [this] { return watch_.stop.is_set(); },
+        [this](std::size_t, os::StopFlag& stop) { return work(stop); }));
+    CAIRN_TRY(a_.finish(threads));
+    return b_.finish(threads);
   }
 
   // Step 4.
@@ -198,11 +220,7 @@ class Comparison {
   void add(Slot slot) {
     if (!is_selected(*slot.key)) return;
     slot.difference = difference_of_entries(slot);
-    if (slot.has_comparable_elements()) {
-      const std::uint64_t bytes_each = item_bytes(slot.tensor_a->dtype) + item_bytes(slot.tensor_b->dtype);
-      const Result<std::int64_t> count = element_count(slot.tensor_a->shape);
-      watch_.bytes_total += count ? checked_multiply(static_cast<std::uint64_t>(*count), bytes_each).value_or(0) : 0;
-    }
+    if (slot.has_comparable_elements()) watch_.bytes_total += bytes_of(*slot.tensor_a) + bytes_of(*slot.tensor_b);
     slots_.push_back(std::move(slot));
   }
 
@@ -220,6 +238,14 @@ class Comparison {
     const bool is_by_kind =
         difference.kind == Kind::kElements || (difference.kind == Kind::kDType && options_.ignore_dtype);
     return is_by_kind && difference.elements && difference.elements->differing == 0;
+  }
+
+  // Of the elements. A size beyond 64 bits is the largest number: no file holds so many elements.
+  static std::uint64_t bytes_of(const CatalogTensor& tensor) {
+    const Result<std::int64_t> count = element_count(tensor.shape);
+    if (!count) return UINT64_MAX;
+    return checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(*count), item_bytes(tensor.dtype))
+        .value_or(UINT64_MAX);
   }
 
   static KeyDifference tensors_differ(const Slot& slot, Kind kind) {
@@ -314,8 +340,8 @@ class Comparison {
       CAIRN_TRY_ASSIGN(const Elements in_b, b_.located(plan(window.pair->b, window.range, next_b, reads_b)));
       elements.emplace_back(in_a, in_b);
     }
-    CAIRN_TRY(a_.located(ElementReader::read(reads_a)));
-    CAIRN_TRY(b_.located(ElementReader::read(reads_b)));
+    CAIRN_TRY(a_.read(reads_a));
+    CAIRN_TRY(b_.read(reads_b));
     for (std::size_t i = 0; i < windows.size(); ++i) {
       const auto& [in_a, in_b] = elements[i];
       const ElementTally tally = compare_elements(in_a, in_b, windows[i].range.begin, options_.tolerance);
@@ -401,8 +427,9 @@ class Comparison {
 // Runs on the working thread, and calls neither function of `options`.
 Result<DiffReport> diff_watched(const std::filesystem::path& path_a, const std::filesystem::path& path_b,
                                 const DiffOptions& options, Watch& watch) {
-  CAIRN_TRY_ASSIGN(Checkpoint checkpoint_a, open(path_a));
-  CAIRN_TRY_ASSIGN(Checkpoint checkpoint_b, open(path_b));
+  const checkpointer::OpenDirectory open_directory = checkpointer::watched_directories(watch.operations);
+  CAIRN_TRY_ASSIGN(Checkpoint checkpoint_a, checkpointer::open_with(open_directory, path_a));
+  CAIRN_TRY_ASSIGN(Checkpoint checkpoint_b, checkpointer::open_with(open_directory, path_b));
   Side a(path_a, std::move(checkpoint_a), options, watch);
   Side b(path_b, std::move(checkpoint_b), options, watch);
   Comparison comparison(a, b, options, watch);
@@ -437,9 +464,9 @@ Result<DiffReport> diff(const std::filesystem::path& a, const std::filesystem::p
   if (options.progress) {
     progress = [&options](std::uint64_t done, std::uint64_t total) { options.progress({done, total}); };
   }
-  return checkpointer::watched_call(
-      {options.interrupted, std::move(progress), Error(ErrorCode::kCancelled, "interrupted while comparing")},
-      [a, b, copied](Watch& watch) { return diff_watched(a, b, copied, watch); });
+  return checkpointer::watched_call({options.interrupted, std::move(progress),
+                                     Error(ErrorCode::kCancelled, "interrupted while comparing"), options.deadlines},
+                                    [a, b, copied](Watch& watch) { return diff_watched(a, b, copied, watch); });
 }
 
 }  // namespace cairn

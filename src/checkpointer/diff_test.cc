@@ -177,6 +177,34 @@ TEST_F(Diff, EveryFlippedByteOfTheDataIsAnError) {
   EXPECT_TRUE(report_of().differences.empty());
 }
 
+TEST_F(Diff, AFlippedByteOfAFurtherFormatIsAnError) {
+  std::vector<float> weights(2'000'000);  // two windows
+  std::iota(weights.begin(), weights.end(), 1.0F);
+  save_in(a(), state_of(weights, 7));
+  for (const auto& [format, name] :
+       {std::pair(CheckpointFormat::kTorchSave, "b.pt"), std::pair(CheckpointFormat::kSafetensors, "b.safetensors")}) {
+    const fs::path file = root_ / name;
+    ASSERT_TRUE(convert(a(), file, {.to = format, .keys = {"w"}}));
+    ASSERT_TRUE(diff(a(), file, {.keys = {"w"}})->differences.empty());
+    const ItemLocation place = open(file)->catalog().find_tensor("w")->locations[0];
+    const auto at = static_cast<std::streamoff>(place.offset + place.length - 5000);
+    std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
+    stream.seekg(at);
+    const int byte = stream.get();
+    stream.seekp(at);
+    stream.put(static_cast<char>(byte ^ 1));
+    stream.close();
+    for (const auto& sides : {std::pair(a(), file), std::pair(file, a())}) {
+      const auto report = diff(sides.first, sides.second, {.keys = {"w"}});
+      ASSERT_FALSE(report);
+      EXPECT_EQ(report.error().code(), ErrorCode::kCorrupt);
+      EXPECT_EQ(report.error().key(), "w");
+      EXPECT_EQ(report.error().file(), name);
+      EXPECT_NE(report.error().doing().find(name), std::string::npos);
+    }
+  }
+}
+
 TEST_F(Diff, ThousandsOfSmallTensors) {
   std::vector<std::int16_t> memory(3000);
   std::iota(memory.begin(), memory.end(), std::int16_t{0});

@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "checkpointer/save_worker.h"
+#include "storage/operation_watch.h"
 #include "storage/storage.h"
 
 namespace cairn::checkpointer {
@@ -30,5 +32,13 @@ Result<RankShare> write_share_in(const SaveDirectory& directory, std::string_vie
 // As cairn::open.
 Result<Checkpoint> open_in(std::unique_ptr<storage::Storage> storage,
                            const std::string& metadata_name = std::string(kMetadataName));
+
+// Opens a directory; kNotFound if the directory is missing.
+using OpenDirectory = std::function<Result<std::unique_ptr<storage::Storage>>(const std::filesystem::path&)>;
+// As cairn::open, with storages of `open_directory`.
+Result<Checkpoint> open_with(const OpenDirectory& open_directory, const std::filesystem::path& directory,
+                             const std::string& metadata_name = std::string(kMetadataName));
+// Opens directories of a file system; the calls into the directories are pending calls of `operations`.
+OpenDirectory watched_directories(std::shared_ptr<storage::OperationWatch> operations);
 
 }  // namespace cairn::checkpointer

@@ -21,9 +21,8 @@ Error without_targets(const Error& error) {
 
 }  // namespace
 
-Result<ElementReader> ElementReader::open(Checkpoint::Impl& impl, const CatalogTensor& tensor, RecordChecks& checks,
-                                          bool follow_links) {
-  ElementReader reader(tensor, checks);
+Result<ElementReader> ElementReader::open(Checkpoint::Impl& impl, const CatalogTensor& tensor, bool follow_links) {
+  ElementReader reader(tensor);
   CAIRN_TRY_ASSIGN(const Box whole, Box::whole(tensor.shape));
   CAIRN_TRY(reader.index_.reads_for(whole));
   if (whole.element_count() == 0) return reader;
@@ -45,43 +44,36 @@ std::int64_t ElementReader::elements_per_read(std::size_t bytes_max) const {
   return row <= most ? most / row * row : most;
 }
 
-Result<data_file::TensorRead> ElementReader::read_of(const plan::ReadItem& item, const BoxMemory& memory) const {
-  const Chunk& chunk = chunks_[item.chunk];
-  data_file::TensorRead read = chunk_read(*tensor_, item, memory, *chunk.file, chunk.stored);
-  data_file::StoredTensor stored = chunk.stored;
-  const bool is_whole_record = read.span_begin() == 0 && read.span_end() == stored.record_bytes;
-  if (!stored.record_crc || is_whole_record) return read;
-  CAIRN_TRY(checks_->check(*chunk.file, stored, tensor_->fqn));
-  stored.record_crc.reset();  // or the read would check the record again, and read all of it
-  return chunk_read(*tensor_, item, memory, *chunk.file, std::move(stored));
-}
-
 Result<void> ElementReader::plan(plan::FlatRange range, std::byte* target,
                                  std::vector<data_file::TensorRead>& reads) const {
   for (const Box& box : plan::boxes_of(tensor_->shape, range)) {
     const TensorView view = TensorView::contiguous(target, tensor_->dtype, box.sizes());
     CAIRN_TRY_ASSIGN(const std::vector<plan::ReadItem> items, index_.reads_for(box));
     for (const plan::ReadItem& item : items) {
-      CAIRN_TRY_ASSIGN(data_file::TensorRead read, read_of(item, {view, box}));
-      reads.push_back(std::move(read));
+      const Chunk& chunk = chunks_[item.chunk];
+      reads.push_back(chunk_read(*tensor_, item, {view, box}, *chunk.file, chunk.stored));
     }
     target += static_cast<std::size_t>(box.element_count()) * item_bytes(tensor_->dtype);
   }
   return {};
 }
 
-Result<void> ElementReader::read(const std::vector<data_file::TensorRead>& reads, os::PageBuffer* buffer) {
-  data_file::ReadOptions options{Verify::kFull, 1};
+Result<void> ElementReader::read(const std::vector<data_file::TensorRead>& reads, data_file::RecordChecks& checks,
+                                 os::PageBuffer* buffer) {
+  data_file::ReadOptions options;
+  options.verify = Verify::kNeeded;
+  options.thread_count = 1;
+  options.checks = &checks;
   options.buffer = buffer;
   const Result<data_file::ReadCounts> counts = data_file::read_tensors(reads, options);
   if (!counts) return without_targets(counts.error());
   return {};
 }
 
-Result<void> ElementReader::read(plan::FlatRange range, std::byte* target) const {
+Result<void> ElementReader::read(plan::FlatRange range, std::byte* target, data_file::RecordChecks& checks) const {
   std::vector<data_file::TensorRead> reads;
   CAIRN_TRY(plan(range, target, reads));
-  return read(reads);
+  return read(reads, checks);
 }
 
 }  // namespace cairn::checkpointer

@@ -56,8 +56,8 @@ TEST_F(ElementReading, AnyRangeOfAnyTiling) {
     plan::shatter(Box::whole(shape).value(), 3, random, chunks);
     save_in(shape, chunks);
     const Checkpoint checkpoint = open(directory_).value();
-    RecordChecks checks(stop_);
-    const auto reader = ElementReader::open(checkpoint.impl(), checkpoint.catalog().tensors[0], checks);
+    data_file::RecordChecks checks(stop_);
+    const auto reader = ElementReader::open(checkpoint.impl(), checkpoint.catalog().tensors[0]);
     ASSERT_TRUE(reader) << reader.error().what();
     const std::int64_t count = element_count(shape).value();
     for (int range = 0; range < 20; ++range) {
@@ -66,7 +66,7 @@ TEST_F(ElementReading, AnyRangeOfAnyTiling) {
       std::vector<std::int64_t> elements(static_cast<std::size_t>(end - begin), -1);
       std::vector<std::int64_t> expected(elements.size());
       std::iota(expected.begin(), expected.end(), begin);
-      ASSERT_TRUE(reader->read({begin, end}, reinterpret_cast<std::byte*>(elements.data())));
+      ASSERT_TRUE(reader->read({begin, end}, reinterpret_cast<std::byte*>(elements.data()), checks));
       ASSERT_EQ(elements, expected);
     }
   }
@@ -79,21 +79,20 @@ TEST_F(ElementReading, TensorsWithoutDimensionsAndWithoutElements) {
   ASSERT_TRUE(state.add_tensor("empty", TensorView::contiguous(&scalar, DType::kFloat64, {0, 3})));
   ASSERT_TRUE(save(directory_, state));
   const Checkpoint checkpoint = open(directory_).value();
-  RecordChecks checks(stop_);
+  data_file::RecordChecks checks(stop_);
   double read = 0;
-  const auto of_scalar = ElementReader::open(checkpoint.impl(), *checkpoint.catalog().find_tensor("scalar"), checks);
-  ASSERT_TRUE(of_scalar->read({0, 1}, reinterpret_cast<std::byte*>(&read)));
+  const auto of_scalar = ElementReader::open(checkpoint.impl(), *checkpoint.catalog().find_tensor("scalar"));
+  ASSERT_TRUE(of_scalar->read({0, 1}, reinterpret_cast<std::byte*>(&read), checks));
   EXPECT_EQ(read, 2.5);
-  const auto of_empty = ElementReader::open(checkpoint.impl(), *checkpoint.catalog().find_tensor("empty"), checks);
+  const auto of_empty = ElementReader::open(checkpoint.impl(), *checkpoint.catalog().find_tensor("empty"));
   ASSERT_TRUE(of_empty) << of_empty.error().what();
-  EXPECT_TRUE(of_empty->read({0, 0}, nullptr));
+  EXPECT_TRUE(of_empty->read({0, 0}, nullptr, checks));
 }
 
 TEST_F(ElementReading, ReadsOfSeveralChunksEndAtRows) {
   save_in({100, 10}, {plan::box({0, 0}, {100, 4}), plan::box({0, 4}, {100, 6})});
   const Checkpoint checkpoint = open(directory_).value();
-  RecordChecks checks(stop_);
-  const auto reader = ElementReader::open(checkpoint.impl(), checkpoint.catalog().tensors[0], checks);
+  const auto reader = ElementReader::open(checkpoint.impl(), checkpoint.catalog().tensors[0]);
   EXPECT_EQ(reader->elements_per_read(250), 30);
   EXPECT_EQ(reader->elements_per_read(79), 9);  // a row has 80 bytes
   EXPECT_EQ(reader->elements_per_read(1), 1);
@@ -102,8 +101,8 @@ TEST_F(ElementReading, ReadsOfSeveralChunksEndAtRows) {
 TEST_F(ElementReading, AFlippedByteIsNamed) {
   save_in({100, 10}, {plan::box({0, 0}, {100, 4}), plan::box({0, 4}, {100, 6})});
   const Checkpoint checkpoint = open(directory_).value();
-  RecordChecks checks(stop_);
-  const auto reader = ElementReader::open(checkpoint.impl(), checkpoint.catalog().tensors[0], checks);
+  data_file::RecordChecks checks(stop_);
+  const auto reader = ElementReader::open(checkpoint.impl(), checkpoint.catalog().tensors[0]);
   ASSERT_TRUE(reader);
   const CatalogTensor& tensor = reader->tensor();
   const std::size_t chunk = tensor.chunk(0).offsets()[1] == 4 ? 0 : 1;
@@ -115,7 +114,7 @@ TEST_F(ElementReading, AFlippedByteIsNamed) {
     file.put('\x7f');
   }
   std::vector<std::int64_t> elements(1000);
-  const auto read = reader->read({990, 1000}, reinterpret_cast<std::byte*>(elements.data()));
+  const auto read = reader->read({990, 1000}, reinterpret_cast<std::byte*>(elements.data()), checks);
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code(), ErrorCode::kCorrupt);
   EXPECT_EQ(read.error().key(), "w");

@@ -19,8 +19,8 @@
 #include "checkpointer/chunk_read.h"
 #include "checkpointer/missing_keys.h"
 #include "checkpointer/ranks.h"
-#include "checkpointer/record_checks.h"
 #include "core/conversion.h"
+#include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"
 #include "plan/chunk_index.h"
 
@@ -132,7 +132,7 @@ class Loader {
     for (const plan::ReadItem& item : items) {
       const data_file::DataFile* file = nullptr;
       CAIRN_TRY_ASSIGN(file, impl_.file_of(tensor.locations[item.chunk], tensor.fqn, options_.follow_links));
-      CAIRN_TRY_ASSIGN(data_file::StoredTensor stored, file->tensor(tensor, item.chunk));
+      CAIRN_TRY_ASSIGN(StoredTensor stored, file->tensor(tensor, item.chunk));
       CAIRN_TRY(check_shared_record(tensor, item, *file, stored));
       reads_.push_back(checkpointer::chunk_read(tensor, item, {target.local, target.box}, *file, std::move(stored)));
     }
@@ -142,11 +142,11 @@ class Loader {
   // In a torch.save file many tensors may be views of one record. Verify::kFull checks such a record once, and not
   // again for each view.
   Result<void> check_shared_record(const CatalogTensor& tensor, const plan::ReadItem& item,
-                                   const data_file::DataFile& file, data_file::StoredTensor& stored) {
+                                   const data_file::DataFile& file, StoredTensor& stored) {
     const bool is_shared = impl_.catalog.format == CheckpointFormat::kTorchSave;
     const auto bytes = static_cast<std::uint64_t>(item.overlap.element_count()) * item_bytes(stored.dtype);
     if (!is_shared || options_.verify != Verify::kFull || bytes == stored.record_bytes) return {};
-    CAIRN_TRY(record_checks_.check(file, stored, tensor.fqn));
+    CAIRN_TRY(record_checks_.check(file, tensor.fqn, stored));
     stored.record_crc.reset();
     return {};
   }
@@ -199,7 +199,7 @@ class Loader {
   std::vector<data_file::TensorRead> reads_;
   std::vector<NewValue> values_;
   os::StopFlag never_stopped_;
-  checkpointer::RecordChecks record_checks_{never_stopped_};
+  data_file::RecordChecks record_checks_{never_stopped_};
 };
 
 // The first byte of a rank's message of step 2; the identity of the checkpoint follows.

@@ -1,20 +1,30 @@
 // 1. A hidden file beside the target gets the header; several threads then write the elements at their offsets.
 // 2. The file is synced, renamed to the target's name, and the directory synced.
+// 3. If the storage of the checkpoint hangs, the calling thread removes the hidden file.
 #include <cairn/npy.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
+#include "checkpointer/directory_calls.h"
 #include "checkpointer/tensor_windows.h"
 #include "core/checked.h"
 #include "core/conversion.h"
-#include "storage/open_directory.h"
+#include "os/call_within.h"
+#include "storage/storage.h"
 
 namespace cairn {
 namespace {
+
+using checkpointer::Watch;
+
+constexpr std::chrono::seconds kRemovalLimit{2};
 
 // A dtype that NumPy has, and NumPy's name of it.
 struct NumpyDType {
@@ -62,44 +72,82 @@ std::string partial_name(const std::string& name) {
   return "." + name + "." + std::to_string(random()) + std::to_string(random()) + ".partial";
 }
 
-}  // namespace
+// The file while it is written; shared by the calling thread, which removes it if the working thread hangs.
+struct PartialFile {
+  std::filesystem::path directory;
+  std::string name;
+  std::string final_name;
+};
 
-Result<void> export_npy(const Checkpoint& checkpoint, std::string_view key, const std::filesystem::path& file,
-                        const TensorPassOptions& options) {
-  const CatalogTensor* tensor = nullptr;
-  CAIRN_TRY_ASSIGN(tensor, checkpointer::require_tensor(checkpoint, key));
-  const auto target = numpy_dtype(tensor->dtype);
+// Runs on the working thread, and calls neither function of `options`.
+Result<void> write_npy(const Checkpoint& checkpoint, const CatalogTensor& tensor, const PartialFile& file,
+                       const TensorPassOptions& options, Watch& watch) {
+  const auto target = numpy_dtype(tensor.dtype);
   if (!target) {
-    return Error(ErrorCode::kUnsupported, "NumPy has no dtype for the tensor").key(key).actual(name_of(tensor->dtype));
+    return Error(ErrorCode::kUnsupported, "NumPy has no dtype for the tensor")
+        .key(tensor.fqn)
+        .actual(name_of(tensor.dtype));
   }
-  const std::string header = header_of(target->name, tensor->shape);
-  CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(tensor->shape));
+  const std::string header = header_of(target->name, tensor.shape);
+  CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(tensor.shape));
   const auto bytes_each = item_bytes(target->dtype);
   const auto bytes = checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(count), bytes_each);
   const auto size = bytes ? checked_add<std::uint64_t>(*bytes, header.size()) : std::nullopt;
-  if (!size) return Error(ErrorCode::kCorrupt, "the tensor is larger than any file").key(key);
-  const std::string name = file.filename().string();
-  const std::string partial = partial_name(name);
-  const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
-  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(parent));
-  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::WritableFile> out, storage->create(partial, {.size = *size}));
+  if (!size) return Error(ErrorCode::kCorrupt, "the tensor is larger than any file").key(tensor.fqn);
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage,
+                   checkpointer::watched_directories(watch.operations)(file.directory));
+  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::WritableFile> out, storage->create(file.name, {.size = *size}));
   const auto write = [&](const checkpointer::TensorWindow& window) -> Result<void> {
     const std::uint64_t offset = header.size() + static_cast<std::uint64_t>(window.range.begin) * bytes_each;
-    if (tensor->dtype == target->dtype) return out->write_at(offset, window.bytes);
+    if (tensor.dtype == target->dtype) return out->write_at(offset, window.bytes);
     std::vector<std::byte> converted(static_cast<std::size_t>(window.range.count()) * bytes_each);
-    convert(tensor->dtype, target->dtype, {window.bytes.data(), 1, converted.data(), 1}, window.range.count());
+    convert(tensor.dtype, target->dtype, {window.bytes.data(), 1, converted.data(), 1}, window.range.count());
     return out->write_at(offset, converted);
   };
   const auto write_all = [&]() -> Result<void> {
     CAIRN_TRY(out->write_at(0, std::as_bytes(std::span(header))));  // (1)
-    CAIRN_TRY(checkpointer::for_each_window(checkpoint, *tensor, options, write));
+    CAIRN_TRY(checkpointer::for_each_window(checkpoint, tensor, options, watch, write));
+    if (watch.stop.is_set()) return Error(ErrorCode::kCancelled, "the export was given up");
     CAIRN_TRY(out->finish(*size, Durability::kDurable));  // (2)
-    CAIRN_TRY(storage->replace(partial, name));
+    if (watch.stop.is_set()) return Error(ErrorCode::kCancelled, "the export was given up");
+    CAIRN_TRY(storage->replace(file.name, file.final_name));
     return storage->sync();
   };
   Result<void> written = write_all();
-  if (!written) (void)storage->remove(partial);  // the first error counts
+  if (!written) (void)storage->remove(file.name);  // the first error counts
   return written;
+}
+
+Result<void> export_watched(const std::filesystem::path& directory, const std::string& key, const PartialFile& file,
+                            const TensorPassOptions& options, Watch& watch) {
+  CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, checkpointer::open_source(directory, watch));
+  const CatalogTensor* tensor = nullptr;
+  CAIRN_TRY_ASSIGN(tensor, checkpointer::require_tensor(checkpoint, key));
+  return write_npy(checkpoint, *tensor, file, options, watch);
+}
+
+}  // namespace
+
+Result<void> export_npy(const std::filesystem::path& directory, std::string_view key, const std::filesystem::path& file,
+                        const TensorPassOptions& options) {
+  const std::string name = file.filename().string();
+  const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+  const PartialFile partial{parent, partial_name(name), name};
+  const auto work = [directory, key = std::string(key), partial, copied = checkpointer::without_functions(options)](
+                        Watch& watch) { return export_watched(directory, key, partial, copied, watch); };
+  Result<void> exported = checkpointer::watched_call(
+      {options.interrupted, options.progress, Error(ErrorCode::kCancelled, "interrupted while exporting the tensor"),
+       options.deadlines},
+      work);
+  const bool may_hang = !exported && (exported.error().code() == ErrorCode::kUnavailable ||
+                                      exported.error().code() == ErrorCode::kCancelled);
+  if (may_hang) {  // (3)
+    os::call_within(kRemovalLimit, [partial] {
+      std::error_code ignored;
+      return std::filesystem::remove(partial.directory / partial.name, ignored);
+    });
+  }
+  return exported;
 }
 
 }  // namespace cairn

@@ -18,6 +18,7 @@
 #include "format/safetensors/index.h"
 #include "format/torch_file/value_archive.h"
 #include "storage/open_directory.h"
+#include "storage/watched_storage.h"
 
 namespace cairn {
 namespace {
@@ -136,14 +137,18 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
 
 namespace {
 
+using checkpointer::OpenDirectory;
+
 bool is_safetensors_name(const std::filesystem::path& file) { return file.extension() == ".safetensors"; }
 
-Result<Checkpoint> open_safetensors_at(const std::filesystem::path& directory, const std::string& only_file) {
+// `only_file`: as of open_safetensors().
+Result<Checkpoint> open_safetensors_at(const OpenDirectory& open_directory, const std::filesystem::path& directory,
+                                       const std::string& only_file) {
   const std::filesystem::path opened = directory.empty() ? std::filesystem::path(".") : directory;
   const auto explain = [&](Error error) {
     return std::move(error).while_doing("opening the safetensors model in '" + opened.string() + "'");
   };
-  auto storage = storage::open_directory(opened);
+  auto storage = open_directory(opened);
   if (!storage) return explain(std::move(storage).error());
   Result<Checkpoint> checkpoint = checkpointer::open_safetensors(std::move(*storage), only_file);
   if (!checkpoint) return explain(std::move(checkpoint).error());
@@ -153,10 +158,11 @@ Result<Checkpoint> open_safetensors_at(const std::filesystem::path& directory, c
 
 // The checkpoint in a file that is no safetensors file by its name. Nullopt if the file begins like no file of
 // torch.save.
-std::optional<Result<Checkpoint>> open_torch_save_at(const std::filesystem::path& file) {
+std::optional<Result<Checkpoint>> open_torch_save_at(const OpenDirectory& open_directory,
+                                                     const std::filesystem::path& file) {
   const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
   const std::string name = file.filename().string();
-  auto storage = storage::open_directory(parent);
+  auto storage = open_directory(parent);
   if (!storage || !checkpointer::is_torch_save(**storage, name)) return std::nullopt;
   Result<Checkpoint> checkpoint = checkpointer::open_torch_save(std::move(*storage), name);
   if (checkpoint) {
@@ -168,32 +174,53 @@ std::optional<Result<Checkpoint>> open_torch_save_at(const std::filesystem::path
 
 }  // namespace
 
-Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name) {
+Result<Checkpoint> checkpointer::open_with(const OpenDirectory& open_directory, const std::filesystem::path& directory,
+                                           const std::string& metadata_name) {
   const auto explain = [&](Error error) {
     if (checkpointer::means_no_checkpoint(error, directory, metadata_name)) {
       return checkpointer::missing_checkpoint(error, directory, metadata_name);
     }
     return std::move(error).while_doing("opening the checkpoint in '" + directory.string() + "'");
   };
-  auto storage = storage::open_directory(directory);
+  auto storage = open_directory(directory);
   if (!storage && storage.error().error_number() == ENOTDIR && is_safetensors_name(directory)) {
-    return open_safetensors_at(directory.parent_path(), directory.filename().string());
+    return open_safetensors_at(open_directory, directory.parent_path(), directory.filename().string());
   }
   if (!storage && storage.error().error_number() == ENOTDIR) {
-    if (std::optional<Result<Checkpoint>> opened = open_torch_save_at(directory)) return *std::move(opened);
+    if (std::optional<Result<Checkpoint>> opened = open_torch_save_at(open_directory, directory)) {
+      return *std::move(opened);
+    }
   }
   if (!storage) return explain(std::move(storage).error());
-  if (metadata_name == safetensors::kIndexName) return open_safetensors_at(directory, {});
+  if (metadata_name == safetensors::kIndexName) return open_safetensors_at(open_directory, directory, {});
   Result<Checkpoint> checkpoint = checkpointer::open_in(std::move(*storage), metadata_name);
   if (checkpoint) {
     checkpoint->impl().directory = directory.string();
     return checkpoint;
   }
   if (metadata_name == kMetadataName && checkpoint.error().error_number() == ENOENT) {
-    storage = storage::open_directory(directory);
-    if (storage && checkpointer::holds_model_alone(**storage)) return open_safetensors_at(directory, {});
+    storage = open_directory(directory);
+    if (storage && checkpointer::holds_model_alone(**storage)) {
+      return open_safetensors_at(open_directory, directory, {});
+    }
   }
   return explain(std::move(checkpoint).error());
+}
+
+checkpointer::OpenDirectory checkpointer::watched_directories(std::shared_ptr<storage::OperationWatch> operations) {
+  return [operations = std::move(operations)](
+             const std::filesystem::path& directory) -> Result<std::unique_ptr<storage::Storage>> {
+    const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "opening",
+                                             directory.string());
+    CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, storage::open_directory(directory));
+    return std::unique_ptr<storage::Storage>(
+        std::make_unique<storage::WatchedStorage>(std::move(storage), operations, directory));
+  };
+}
+
+Result<Checkpoint> open(const std::filesystem::path& directory, const std::string& metadata_name) {
+  const auto open_directory = [](const std::filesystem::path& path) { return storage::open_directory(path); };
+  return checkpointer::open_with(open_directory, directory, metadata_name);
 }
 
 Result<std::uint64_t> Checkpoint::file_bytes(std::string_view file) const {

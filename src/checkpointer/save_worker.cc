@@ -90,6 +90,8 @@ SaveWorker::~SaveWorker() {
   leave();
 }
 
+const std::shared_ptr<storage::OperationWatch>& SaveWorker::operations() { return shared().operations; }
+
 void SaveWorker::work(SharedState& shared) {
   std::unique_lock lock(shared.mutex);
   while (true) {

@@ -31,6 +31,7 @@
 #include "commit/save_fence.h"
 #include "commit/save_transaction.h"
 #include "os/gate.h"
+#include "storage/operation_watch.h"
 #include "storage/storage.h"
 
 namespace cairn::checkpointer {
@@ -123,6 +124,9 @@ class SaveWorker {
   }
 
   bool has_given_up() const { return given_up_.has_value(); }
+
+  // The watch over the calls into the storage. For tasks that call a further storage: the calls get the deadlines.
+  const std::shared_ptr<storage::OperationWatch>& operations();
 
  private:
   using Clock = std::chrono::steady_clock;

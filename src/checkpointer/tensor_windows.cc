@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <string>
+#include <utility>
 
+#include "checkpointer/directory_calls.h"
 #include "checkpointer/element_reader.h"
+#include "checkpointer/expansion_limit.h"
 #include "checkpointer/missing_keys.h"
+#include "core/checked.h"
+#include "data_file/record_checks.h"
 #include "os/page_buffer.h"
 #include "os/parallel.h"
 
@@ -16,9 +21,26 @@ constexpr std::size_t kWindowBytes = 4 * 1024 * 1024;
 
 }  // namespace
 
+Result<Checkpoint> open_source(const std::filesystem::path& directory, const Watch& watch) {
+  return open_with(watched_directories(watch.operations), directory);
+}
+
+TensorPassOptions without_functions(TensorPassOptions options) {
+  options.interrupted = {};
+  options.progress = {};
+  return options;
+}
+
 Result<const CatalogTensor*> require_tensor(const Checkpoint& checkpoint, std::string_view key) {
   const Catalog& catalog = checkpoint.catalog();
-  if (const CatalogTensor* tensor = catalog.find_tensor(key)) return tensor;
+  if (const CatalogTensor* tensor = catalog.find_tensor(key)) {
+    CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(tensor->shape));
+    const auto bytes = checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(count), item_bytes(tensor->dtype));
+    auto limit = ExpansionLimit::of(checkpoint);
+    if (!limit) return checkpoint.impl().replaced_or(std::move(limit).error());
+    CAIRN_TRY(limit->add(*tensor, bytes.value_or(UINT64_MAX)));
+    return tensor;
+  }
   if (catalog.find_value(key) != nullptr) {
     return Error(ErrorCode::kInvalidArgument, "the key is not of a tensor").key(key).actual("a value");
   }
@@ -26,39 +48,36 @@ Result<const CatalogTensor*> require_tensor(const Checkpoint& checkpoint, std::s
 }
 
 Result<void> for_each_window(const Checkpoint& checkpoint, const CatalogTensor& tensor,
-                             const TensorPassOptions& options,
+                             const TensorPassOptions& options, Watch& watch,
                              const std::function<Result<void>(const TensorWindow&)>& visit) {
-  os::StopFlag interrupted;
-  RecordChecks checks(interrupted);
-  const auto opened = ElementReader::open(checkpoint.impl(), tensor, checks, options.follow_links);
-  if (!opened) return checkpoint.impl().replaced_or(opened.error());
-  const ElementReader& reader = *opened;
-  const std::int64_t count = *element_count(tensor.shape);  // the reader has checked the shape
-  const std::int64_t step = reader.elements_per_read(kWindowBytes);
+  const auto explain = [&](Error error) { return checkpoint.impl().replaced_or(std::move(error)); };
+  CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(tensor.shape));
   const std::size_t bytes_each = item_bytes(tensor.dtype);
+  const auto opened = ElementReader::open(checkpoint.impl(), tensor, options.follow_links);
+  if (!opened) return explain(opened.error());
+  const ElementReader& reader = *opened;
+  const std::int64_t step = reader.elements_per_read(kWindowBytes);
+  data_file::RecordChecks checks(watch.stop);
   std::atomic<std::int64_t> next{0};
-  std::atomic<std::uint64_t> bytes_done{0};
-  const auto poll = [&] {
-    if (options.progress) options.progress(bytes_done, static_cast<std::uint64_t>(count) * bytes_each);
-    if (options.interrupted && options.interrupted()) interrupted.set();
-    return interrupted.is_set();
-  };
+  watch.bytes_total = static_cast<std::uint64_t>(count) * bytes_each;  // require_tensor() has bounded the product
   const auto work = [&](std::size_t, os::StopFlag& stop) -> Result<void> {
     const os::PageBuffer buffer(kWindowBytes);
     while (!stop.is_set()) {
       const std::int64_t index = next.fetch_add(1);
       if (index >= (count + step - 1) / step) break;
       const plan::FlatRange range{index * step, std::min(count, (index + 1) * step)};
-      const auto bytes = buffer.span().first(static_cast<std::size_t>(range.count()) * bytes_each);
-      CAIRN_TRY(reader.read(range, bytes.data()));
-      CAIRN_TRY(visit({static_cast<std::size_t>(index), range, bytes}));
-      bytes_done += bytes.size();
+      const auto window = buffer.span().first(static_cast<std::size_t>(range.count()) * bytes_each);
+      CAIRN_TRY(reader.read(range, window.data(), checks));
+      CAIRN_TRY(visit({static_cast<std::size_t>(index), range, window}));
+      watch.bytes_done += window.size();
     }
     return {};
   };
-  if (auto done = os::run_parallel(std::max<std::size_t>(options.thread_count, 1), poll, work); !done) {
-    return checkpoint.impl().replaced_or(done.error());
-  }
+  const std::size_t threads = std::max<std::size_t>(options.thread_count, 1);
+  Result<void> done = os::run_parallel(
+      threads, [&watch] { return watch.stop.is_set(); }, work);
+  if (done) done = checks.finish(data_file::RecordChecks::Which::kAll, threads);
+  if (!done) return explain(std::move(done).error());
   return {};
 }
 

@@ -6,15 +6,24 @@
 #include <cairn/tensor_pass.h>
 
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 #include <span>
 #include <string_view>
 
+#include "checkpointer/watched_call.h"
 #include "plan/flat_range.h"
 
 namespace cairn::checkpointer {
 
-// The tensor under `key`, or kMissingKey with near keys.
+// Opens the checkpoint of a watched call; the calls into the storage are the watch's.
+Result<Checkpoint> open_source(const std::filesystem::path& directory, const Watch& watch);
+
+// The options for the working thread, which calls no function of the caller.
+TensorPassOptions without_functions(TensorPassOptions options);
+
+// The tensor under `key`, for a pass over all of its elements. kMissingKey with near keys; kUnsafe for a tensor that
+// repeats few elements too often (ExpansionLimit).
 Result<const CatalogTensor*> require_tensor(const Checkpoint& checkpoint, std::string_view key);
 
 // Elements in row-major order, in the tensor's dtype. `index` counts the windows from 0 in that order.
@@ -24,9 +33,10 @@ struct TensorWindow {
   std::span<const std::byte> bytes;
 };
 
-// Calls `visit` once for each window, from several threads and in any order. Memory: 8 MiB per thread.
+// Of a tensor of require_tensor(). Calls `visit` once for each window, from several threads and in any order. Success
+// means that all bytes were checked: the caller believes no window before. Memory: 8 MiB per thread.
 Result<void> for_each_window(const Checkpoint& checkpoint, const CatalogTensor& tensor,
-                             const TensorPassOptions& options,
+                             const TensorPassOptions& options, Watch& watch,
                              const std::function<Result<void>(const TensorWindow&)>& visit);
 
 }  // namespace cairn::checkpointer

@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "checkpointer/checkpoint_impl.h"
+#include "checkpointer/directory_calls.h"
 #include "checkpointer/watched_call.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
 #include "data_file/archive_check.h"
 #include "data_file/range_fetch.h"
+#include "format/zip/directory.h"
 #include "os/parallel.h"
 #include "plan/chunk_index.h"
 
@@ -37,6 +39,8 @@ struct Span {
   std::uint32_t crc;
   bool is_archive;       // of stock torch: the archive's records have checksums
   std::string_view key;  // may be empty
+  // A record of a torch.save file, whose bytes begin somewhere behind `begin`; null for all further spans.
+  const zip::DirectoryEntry* record = nullptr;
 };
 
 // Collects the findings of all threads. Thread-safe.
@@ -61,7 +65,7 @@ class Findings {
 // The bytes of a tensor in a safetensors file, and their checksums.
 struct SafetensorsRecord {
   const DataFile* file;
-  data_file::StoredTensor stored;
+  StoredTensor stored;
   std::string_view key;
 
   std::size_t span_count() const { return stored.block_crcs.size(); }
@@ -195,7 +199,7 @@ class Verifier {
       if (a.file != b.file) return std::less<>()(a.file, b.file);
       return a.stored.record_offset < b.stored.record_offset;
     });
-    for (const Span& archive : archives_) watch_.bytes_total += archive.length;
+    for (const Span& span : spans_) watch_.bytes_total += span.length;
     for (const SafetensorsRecord& record : safetensors_records_) watch_.bytes_total += record.stored.record_bytes;
     return os::run_parallel(
         std::max<std::size_t>(options_.thread_count, 1), [this] { return watch_.stop.is_set(); },
@@ -226,6 +230,8 @@ class Verifier {
         add_transformed_item(*file, location, tensor.fqn);
         continue;
       }
+      // StateFile has checked shape and strides against the record; add_torch_save() has added the record.
+      if (impl_.catalog.format == CheckpointFormat::kTorchSave) continue;
       auto stored = file->tensor(tensor, chunk);
       if (stored && impl_.catalog.format == CheckpointFormat::kSafetensors) {
         add_safetensors_record({file, *std::move(stored), tensor.fqn});
@@ -262,15 +268,20 @@ class Verifier {
   }
 
   void add_stock_item(const DataFile& file, const ItemLocation& location, std::string_view fqn) {
-    if (impl_.catalog.format == CheckpointFormat::kTorchSave) return;  // add_torch_save() has added the whole file
-    if (!file.trailer()) archives_.push_back({&file, location.offset, location.length, 0, true, fqn});
+    if (impl_.catalog.format == CheckpointFormat::kTorchSave) return;  // add_torch_save() has added all records
+    if (!file.trailer()) spans_.push_back({&file, location.offset, location.length, 0, true, fqn});
   }
 
-  // Of an archive every record has a CRC; several keys may share a record. A legacy file has no checksums.
+  // Of an archive every record may have a CRC; several keys may share a record. A legacy file has no checksums.
   void add_torch_save(const DataFile& file) {
-    const std::uint64_t size = file.bytes().size();
-    if (!file.state_file()->is_archive()) return findings_.count(0, size);
-    archives_.push_back({&file, 0, size, 0, true, {}});
+    std::uint64_t bytes_unchecked = file.bytes().size();
+    for (const torch_file::StateFile::Record& record : file.state_file()->records()) {
+      const zip::DirectoryEntry& place = *record.place;
+      if (!place.crc) continue;
+      spans_.push_back({&file, place.local_header_offset, place.size, *place.crc, false, record.fqn, &place});
+      bytes_unchecked -= std::min(place.size, bytes_unchecked);  // records share no bytes
+    }
+    findings_.count(0, bytes_unchecked);
   }
 
   void add_safetensors_record(SafetensorsRecord record) {
@@ -302,7 +313,8 @@ class Verifier {
     if (!file.trailer()) findings_.count(0, location.length);
   }
 
-  // Adjacent spans of one file that fit in one read; a larger span or an archive is a batch alone.
+  // Adjacent spans of one file that fit in one read; a larger span, an archive or a record of an archive is a batch
+  // alone.
   std::vector<Span> take_batch() {
     const std::lock_guard lock(mutex_);
     std::vector<Span> batch;
@@ -310,7 +322,7 @@ class Verifier {
     if (!next_) next_ = next_span();
     for (; next_; next_ = next_span()) {
       const Span& first = batch.empty() ? *next_ : batch.front();
-      const bool alone = next_->is_archive || next_->length > kBatchBytes - bytes;
+      const bool alone = next_->is_archive || next_->record != nullptr || next_->length > kBatchBytes - bytes;
       if (!batch.empty() && (alone || next_->file != first.file)) break;
       batch.push_back(*next_);
       bytes += next_->length;
@@ -329,12 +341,13 @@ class Verifier {
       ++next_record_;
       next_record_span_ = 0;
     }
-    return next_archive_ < archives_.size() ? std::optional(archives_[next_archive_++]) : std::nullopt;
+    return next_of_spans_ < spans_.size() ? std::optional(spans_[next_of_spans_++]) : std::nullopt;
   }
 
   void check_batch(std::span<const Span> batch, os::PageBuffer& buffer, const os::StopFlag& stop) {
     const Span& first = batch.front();
     if (first.is_archive) return check_archive_span(first);
+    if (first.record != nullptr) return check_record_span(first, buffer, stop);
     if (first.length > kBatchBytes) return check_large_span(first, buffer, stop);
     const storage::ReadableFile& file = first.file->bytes();
     const std::uint64_t length = batch.back().begin + batch.back().length - first.begin;
@@ -345,19 +358,36 @@ class Verifier {
     for (const Span& span : batch) compare(span, crc32(bytes->subspan(span.begin - first.begin, span.length)));
   }
 
+  static Error located(Error error, const Span& span) {
+    error = std::move(error).file(span.file->name());
+    return span.key.empty() ? error : std::move(error).key(span.key);
+  }
+
   void check_large_span(const Span& span, os::PageBuffer& buffer, const os::StopFlag& stop) {
+    const storage::ReadableFile& file = span.file->bytes();
     std::uint32_t crc = 0;
     for (std::uint64_t done = 0; done < span.length;) {
       if (stop.is_set()) return;
-      const std::span<std::byte> piece = buffer.span().first(std::min(kBatchBytes, span.length - done));
-      if (auto read = span.file->bytes().read_at(span.begin + done, piece); !read) {
-        return findings_.add(std::move(read).error());
-      }
-      crc = crc32(piece, crc);
-      done += piece.size();
-      watch_.bytes_done += piece.size();
+      const std::uint64_t begin = span.begin + done;
+      const std::uint64_t length = std::min(kBatchBytes, span.length - done);
+      const bool cached = data_file::better_from_cache(file, begin, length, true);
+      auto piece = data_file::fetch_range(file, begin, length, cached, buffer);
+      if (!piece) return findings_.add(located(std::move(piece).error().offset(begin), span));
+      crc = crc32(*piece, crc);
+      done += length;
+      watch_.bytes_done += length;
     }
     compare(span, crc);
+  }
+
+  void check_record_span(Span span, os::PageBuffer& buffer, const os::StopFlag& stop) {
+    const auto begin = zip::payload_offset(span.file->bytes(), *span.record);
+    if (!begin) {
+      watch_.bytes_done += span.length;
+      return findings_.add(located(std::move(begin).error(), span));
+    }
+    span.begin = *begin;
+    check_large_span(span, buffer, stop);
   }
 
   void check_archive_span(const Span& span) {
@@ -398,7 +428,9 @@ class Verifier {
   void compare(const Span& span, std::uint32_t crc) {
     findings_.count(span.length, 0);
     if (crc == span.crc) return;
-    Error problem(ErrorCode::kCorrupt, "a checksum differs");
+    Error problem(ErrorCode::kCorrupt, span.record == nullptr
+                                           ? "a checksum differs"
+                                           : "the checksum of record '" + span.record->name + "' differs");
     if (!span.key.empty()) problem = std::move(problem).key(span.key);
     if (span.file->trailer()) {
       if (const std::optional<std::string> key = key_at(*span.file->trailer(), span.begin)) {
@@ -418,12 +450,12 @@ class Verifier {
   Watch& watch_;
   Findings findings_;
   std::vector<const DataFile*> files_;
-  std::vector<Span> archives_;  // of stock files
+  std::vector<Span> spans_;  // archives of stock files, and records of torch.save files
   std::vector<SafetensorsRecord> safetensors_records_;
   std::mutex mutex_;  // guards the members below
   SpanWalk walk_{files_};
   std::optional<Span> next_;
-  std::size_t next_archive_ = 0;
+  std::size_t next_of_spans_ = 0;
   std::size_t next_record_ = 0;  // of safetensors_records_
   std::size_t next_record_span_ = 0;
 };
@@ -431,7 +463,8 @@ class Verifier {
 // Runs on the verifying thread, and calls neither function of `options`.
 Result<VerifyReport> verify_watched(const std::filesystem::path& directory, const VerifyOptions& options,
                                     Watch& watch) {
-  CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, open(directory));
+  CAIRN_TRY_ASSIGN(const Checkpoint checkpoint,
+                   checkpointer::open_with(checkpointer::watched_directories(watch.operations), directory));
   VerifyReport report;
   report.format = checkpoint.catalog().format;
   report.has_commit_record = checkpoint.save_id().has_value();
@@ -445,13 +478,15 @@ Result<VerifyReport> verify_watched(const std::filesystem::path& directory, cons
 }  // namespace
 
 Result<VerifyReport> verify(const std::filesystem::path& directory, const VerifyOptions& options) {
-  const VerifyOptions copied{options.thread_count, options.follow_links, {}, {}};
+  VerifyOptions copied = options;
+  copied.interrupted = {};
+  copied.progress = {};
   std::function<void(std::uint64_t, std::uint64_t)> progress;
   if (options.progress) {
     progress = [&options](std::uint64_t done, std::uint64_t total) { options.progress({done, total}); };
   }
   return checkpointer::watched_call(
-      {options.interrupted, std::move(progress), interrupted_error()},
+      {options.interrupted, std::move(progress), interrupted_error(), options.deadlines},
       [directory, copied](Watch& watch) { return verify_watched(directory, copied, watch); });
 }
 

@@ -1,15 +1,18 @@
-// Watched call: long work on a thread of its own, while the calling thread shows the progress and asks for an
-// interruption.
+// Watched call: long work on a thread of its own, while the calling thread shows the progress, asks for an interruption
+// and judges the calls into the storage.
 //
 // 1. A new thread does the work: a call into the storage may hang, and the metadata of a large checkpoint takes seconds
 //    to read.
-// 2. The calling thread waits; every few milliseconds it calls `progress` and `interrupted`.
+// 2. The calling thread waits; every few milliseconds it calls `progress` and `interrupted`, and ages the pending calls
+//    into the storage.
 // 3. After an interruption the calling thread sets the stop flag, which the working threads check between two pieces of
-//    work, and waits for kGrace.
+//    work, and waits for kGrace. If a call into the storage exceeds its deadline, the calling thread sets the flag and
+//    does not wait.
 // 4. Then the call returns; the working threads end when the storage answers.
 #pragma once
 
 #include <cairn/result.h>
+#include <cairn/save_deadlines.h>
 
 #include <atomic>
 #include <chrono>
@@ -21,8 +24,10 @@
 #include <string>
 #include <utility>
 
+#include "commit/progress_tracker.h"
 #include "os/call_within.h"
 #include "os/parallel.h"
+#include "storage/operation_watch.h"
 
 namespace cairn::checkpointer {
 
@@ -31,6 +36,8 @@ struct Watch {
   os::StopFlag stop;  // the caller was interrupted
   std::atomic<std::uint64_t> bytes_done{0};
   std::atomic<std::uint64_t> bytes_total{0};
+  // The calls into the storages that `work` opens by watched_directories(). Storages and files share the ownership.
+  std::shared_ptr<storage::OperationWatch> operations = std::make_shared<storage::OperationWatch>();
 };
 
 // What the calling thread does meanwhile. Both functions may be empty.
@@ -38,10 +45,12 @@ struct Meanwhile {
   std::function<bool()> interrupted;
   std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress;
   Error cancelled;  // the error after an interruption
+  SaveDeadlines deadlines;
 };
 
-// Returns the result of `work(watch)`, a Result. `work` must own everything that it uses. An exception of `work`
-// becomes kInternal; an exception of `interrupted` or `progress` goes to the caller, and stops the work too.
+// Returns the result of `work(watch)`, a Result; kUnavailable if a call into the storage exceeds its deadline. `work`
+// must own everything that it uses. An exception of `work` becomes kInternal; an exception of `interrupted` or
+// `progress` goes to the caller, and stops the work too.
 template <typename Work>
 auto watched_call(const Meanwhile& meanwhile, Work work) -> decltype(work(std::declval<Watch&>())) {
   using Clock = std::chrono::steady_clock;
@@ -60,7 +69,13 @@ auto watched_call(const Meanwhile& meanwhile, Work work) -> decltype(work(std::d
     }
   };
   std::optional<Clock::time_point> interrupted_at;
+  std::optional<Error> hanging;
   const auto keep_waiting = [&] {
+    watch->operations->tick(Clock::now());
+    if (const auto overdue = watch->operations->overdue(meanwhile.deadlines)) {
+      hanging = commit::stall(*overdue, meanwhile.deadlines);
+      return false;
+    }
     if (meanwhile.progress) meanwhile.progress(watch->bytes_done, watch->bytes_total);
     if (!interrupted_at && meanwhile.interrupted && meanwhile.interrupted()) {
       interrupted_at = Clock::now();
@@ -69,7 +84,7 @@ auto watched_call(const Meanwhile& meanwhile, Work work) -> decltype(work(std::d
     return !interrupted_at || Clock::now() - *interrupted_at < kGrace;
   };
   CAIRN_TRY_ASSIGN(auto done, os::call_while(keep_waiting, std::move(body)));
-  if (!done) return meanwhile.cancelled;
+  if (!done) return hanging ? *std::move(hanging) : meanwhile.cancelled;
   return std::move(*done);
 }
 

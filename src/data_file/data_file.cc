@@ -37,22 +37,6 @@ Result<void> check_identity(const storage::ReadableFile& bytes, const std::optio
   return {};
 }
 
-// `record_offset` counts from the start of the file.
-StoredTensor stored_at(const torch_file::TensorRecord& record, std::uint64_t record_offset) {
-  StoredTensor stored;
-  stored.dtype = record.dtype;
-  stored.sizes = record.sizes;
-  stored.strides = record.strides;
-  stored.record_offset = record_offset;
-  stored.record_bytes = record.payload_bytes;
-  stored.first_element = record.storage_offset;
-  stored.record_crc = record.crc;
-  stored.big_endian = record.big_endian;
-  stored.conjugate = record.conjugate;
-  stored.negative = record.negative;
-  return stored;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<DataFile>> DataFile::open(const storage::Storage& storage, const std::string& name,
@@ -152,21 +136,21 @@ Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std:
 Result<StoredTensor> DataFile::tensor_of_stock(const CatalogTensor& tensor, std::size_t chunk) const {
   const ItemLocation& location = tensor.locations[chunk];
   CAIRN_TRY_ASSIGN(const SourceWindow window, SourceWindow::make(*bytes_, location.offset, location.length));
-  CAIRN_TRY_ASSIGN(const torch_file::TensorRecord record, torch_file::read_tensor_item(window));
+  CAIRN_TRY_ASSIGN(StoredTensor record, torch_file::read_tensor_item(window));
   const Extents sizes = tensor.chunk(chunk).sizes();
   if (record.dtype != tensor.dtype || !(record.sizes == sizes)) {
     return differs("the tensor differs from the metadata", describe(tensor.dtype, sizes),
                    describe(record.dtype, record.sizes));
   }
-  return stored_at(record, location.offset + record.payload_offset);
+  record.record_offset += location.offset;
+  return record;
 }
 
 // StateFile has made the catalog's numbers, and has checked them against the file.
 Result<StoredTensor> DataFile::tensor_of_torch_save(const CatalogTensor& tensor) const {
   const torch_file::StateFile::Entry* entry = state_file_->find(tensor.fqn);
   if (entry == nullptr || !entry->tensor) return Error(ErrorCode::kInternal, "the file lacks a tensor of its catalog");
-  CAIRN_TRY_ASSIGN(const torch_file::TensorRecord record, state_file_->tensor(*entry));
-  return stored_at(record, record.payload_offset);
+  return state_file_->tensor(*entry);
 }
 
 // The header was checked against the catalog's numbers and the file's size when the file was opened.

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "core/checksum.h"
+#include "core/stored_tensor.h"
 #include "format/manifest/commit_record.h"
 #include "format/manifest/trailer.h"
 #include "format/safetensors/header.h"
@@ -20,24 +21,6 @@
 #include "storage/storage.h"
 
 namespace cairn::data_file {
-
-// The elements of a saved chunk in a data file.
-struct StoredTensor {
-  DType dtype = DType::kFloat32;
-  Extents sizes;
-  Extents strides;                  // in elements
-  std::uint64_t record_offset = 0;  // in bytes from the start of the file; checksums count from here
-  std::uint64_t record_bytes = 0;
-  std::uint64_t first_element = 0;            // in elements, from record_offset
-  std::span<const std::uint32_t> block_crcs;  // for each block of the record, if Cairn wrote the file
-  std::uint64_t block_bytes = kChecksumBlockBytes;
-  std::optional<std::uint32_t> record_crc;  // of the whole record, if the file has no CRC per block
-  // Conversions that the stored elements need. Only files of stock torch need any.
-  bool big_endian = false;
-  bool conjugate = false;
-  bool negative = false;
-  bool is_final() const { return !big_endian && !conjugate && !negative; }
-};
 
 class DataFile {
  public:

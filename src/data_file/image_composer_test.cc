@@ -135,9 +135,9 @@ TEST(ImageComposer, ItemsAreArchivesWithTheTensorsElements) {
     const auto item = SourceWindow::make(source, range.item_offset, range.item_length).value();
     const auto record = torch_file::read_tensor_item(item);
     ASSERT_TRUE(record) << record.error().what();
-    EXPECT_EQ(range.item_offset + record->payload_offset, range.payload_offset);
+    EXPECT_EQ(range.item_offset + record->record_offset, range.payload_offset);
     const std::span<const std::byte> payload = std::span(file).subspan(range.payload_offset, range.payload_length);
-    EXPECT_EQ(record->crc.value_or(0), crc32(payload));
+    EXPECT_EQ(record->record_crc.value_or(0), crc32(payload));
     const std::vector<float> elements = SampleState::elements(*sources[i].tensor);
     EXPECT_TRUE(std::ranges::equal(payload, std::as_bytes(std::span(elements))));
     const bool large = range.payload_length >= kPageAlignedPayloadBytes;

@@ -29,7 +29,7 @@ Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std:
 }
 
 // Checks the bytes read from a record: each block against the block's checksum, or the whole record against the
-// record's checksum at the end. With a tally, a record that is not read whole is left to the tally.
+// record's checksum at the end. A record that is not read whole is left to the RecordChecks of the options.
 class RecordCheck {
  public:
   // `bytes_scheduled`: of the record's bytes, those that the pieces of the read fetch.
@@ -38,18 +38,20 @@ class RecordCheck {
     if (options.verify == Verify::kNone) return;
     by_block_ = !stored.block_crcs.empty();
     whole_ = !by_block_ && stored.record_crc && bytes_scheduled == stored.record_bytes;
-    if (!by_block_ && !whole_ && stored.record_crc) tally_ = options.tally;
+    if (!by_block_ && !whole_ && stored.record_crc) record_checks_ = options.checks;
     if (whole_) seen_.resize(checksum_block_count(stored.record_bytes), 0);
   }
 
-  bool wanted() const { return by_block_ || whole_ || tally_ != nullptr; }
+  bool wanted() const { return by_block_ || whole_ || record_checks_ != nullptr; }
   // The bytes whose CRC report() expects; the last bytes of the record may be fewer.
   std::uint64_t step() const { return by_block_ ? read_->stored().block_bytes : kChecksumBlockBytes; }
 
-  // Reports the CRC of `length` bytes at offset `begin` of the record: a block, unless the tally checks the record.
+  // Reports the CRC of `length` bytes at offset `begin` of the record: a block, unless RecordChecks gets the CRC.
   // Each byte is reported once, by one thread.
   Result<void> report(std::uint64_t begin, std::uint64_t length, std::uint32_t crc) {
-    if (tally_ != nullptr) return tally_->add(read_->file(), read_->key(), read_->stored(), {begin, length, crc});
+    if (record_checks_ != nullptr) {
+      return record_checks_->add(read_->file(), read_->key(), read_->stored(), {begin, length, crc});
+    }
     const std::uint64_t block = begin / step();
     if (whole_) seen_[block] = crc;
     if (!by_block_) return {};
@@ -70,7 +72,7 @@ class RecordCheck {
   const TensorRead* read_;
   bool by_block_ = false;
   bool whole_ = false;
-  RecordTally* tally_ = nullptr;
+  RecordChecks* record_checks_ = nullptr;
   std::vector<std::uint32_t> seen_;
 };
 

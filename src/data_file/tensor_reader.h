@@ -11,7 +11,7 @@
 
 #include "data_file/range_fetch.h"
 #include "data_file/read_pieces.h"
-#include "data_file/record_tally.h"
+#include "data_file/record_checks.h"
 #include "os/page_buffer.h"
 
 namespace cairn::data_file {
@@ -23,7 +23,7 @@ struct ReadOptions {
   std::function<bool()> interrupted = {};
   // If set: gets the CRC of each piece of a record that has only a checksum of the whole and is not read whole. For
   // reads that stream; with Verify::kNeeded.
-  RecordTally* tally = nullptr;
+  RecordChecks* checks = nullptr;
   // If set: used instead of a buffer of the call's own; at least kReadBufferBytes. With one thread and without
   // `interrupted`.
   os::PageBuffer* buffer = nullptr;

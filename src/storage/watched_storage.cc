@@ -126,13 +126,13 @@ Result<void> WatchedStorage::create_whole(std::string_view name, std::string_vie
 }
 
 Result<std::unique_ptr<ReadableFile>> WatchedStorage::open(std::string_view name, bool follow_links) const {
-  const Call call(*watch_, Kind::kNames, "opening", name);
+  const Call call(*watch_, Kind::kNames, "opening", full_name(name));
   CAIRN_TRY_ASSIGN(std::unique_ptr<ReadableFile> file, storage_->open(name, follow_links));
-  return std::unique_ptr<ReadableFile>(std::make_unique<WatchedReadableFile>(std::move(file), watch_, name));
+  return std::unique_ptr<ReadableFile>(std::make_unique<WatchedReadableFile>(std::move(file), watch_, full_name(name)));
 }
 
 Result<std::vector<ListedFile>> WatchedStorage::list(std::string_view folder) const {
-  const Call call(*watch_, Kind::kNames, "listing", folder.empty() ? "." : folder);
+  const Call call(*watch_, Kind::kNames, "listing", full_name(folder.empty() ? "." : folder));
   return storage_->list(folder);
 }
 

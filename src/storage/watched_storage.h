@@ -1,7 +1,10 @@
 // WatchedStorage: forwards every call to a storage, and reports begin and return of the call to an OperationWatch.
 #pragma once
 
+#include <filesystem>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "storage/operation_watch.h"
@@ -11,9 +14,11 @@ namespace cairn::storage {
 
 class WatchedStorage final : public Storage {
  public:
-  // The watch is also owned by the judge of the calls and by the opened files.
-  WatchedStorage(std::unique_ptr<Storage> storage, std::shared_ptr<OperationWatch> watch)
-      : storage_(std::move(storage)), watch_(std::move(watch)) {}
+  // The watch is also owned by the judge of the calls and by the opened files. `directory`: if not empty, the calls
+  // that open, read and list name the files with the directory, for a watch over several storages.
+  WatchedStorage(std::unique_ptr<Storage> storage, std::shared_ptr<OperationWatch> watch,
+                 std::filesystem::path directory = {})
+      : storage_(std::move(storage)), watch_(std::move(watch)), directory_(std::move(directory)) {}
 
   Result<std::unique_ptr<StorageLock>> lock() override;
   Result<void> make_folder(std::string_view name) override;
@@ -32,8 +37,11 @@ class WatchedStorage final : public Storage {
   Result<double> touched_at(std::string_view name) const override;
 
  private:
+  std::string full_name(std::string_view name) const { return (directory_ / name).string(); }
+
   std::unique_ptr<Storage> storage_;
   std::shared_ptr<OperationWatch> watch_;
+  std::filesystem::path directory_;
 };
 
 }  // namespace cairn::storage

@@ -9,7 +9,6 @@ As a program: ``python -m cairn.format_utils {torch_to_dcp,dcp_to_torch} SRC DST
 """
 
 import argparse
-import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,7 @@ from cairn._settings.consent import pickle_allowed
 from cairn._state.torch_file import load_torch_file
 from cairn._state.values import load_value
 from cairn._telemetry import engine_use
-from cairn.conversion import convert
+from cairn.conversion import Format, convert
 from cairn.errors import Error, InvalidArgument, NotFound, UnsafeContent, Unsupported
 
 _PathLike = str | os.PathLike[str]
@@ -62,11 +61,10 @@ def dcp_to_torch_save(
     target = Path(os.path.realpath(torch_save_path))
     if not target.parent.is_dir():
         raise NotFound(f"there is no directory '{target.parent}'", file=str(torch_save_path))
-    if Path(dcp_checkpoint_dir).is_dir() and not pickle_allowed(allow_pickle):
-        with contextlib.suppress(Unsupported):  # a value that only torch can read: the rules of torch follow
-            convert(dcp_checkpoint_dir, target, to="torch", overwrite=True, follow_links=follow_links)
-            engine_use.note("dcp_to_torch_save", dcp_checkpoint_dir)
-            return
+    is_plain = Path(dcp_checkpoint_dir).is_dir() and not pickle_allowed(allow_pickle)
+    if is_plain and _converted(dcp_checkpoint_dir, target, "torch", follow_links):
+        engine_use.note("dcp_to_torch_save", dcp_checkpoint_dir)
+        return
     state_dict: dict[str, Any] = {}
     planner: Any = _EmptyStateDictLoadPlanner
     load_by_protocol(
@@ -96,17 +94,29 @@ def torch_save_to_dcp(
     """
     file = Path(torch_save_path)
     is_file = file.is_file()  # opening a pipe would wait for the pipe's writer
-    if is_file and not pickle_allowed(allow_pickle):
-        with contextlib.suppress(Unsupported):
-            convert(torch_save_path, dcp_checkpoint_dir, to="dcp", overwrite=True)
-            engine_use.note("torch_save_to_dcp", dcp_checkpoint_dir)
-            return
+    if is_file and not pickle_allowed(allow_pickle) and _converted(torch_save_path, dcp_checkpoint_dir, "dcp"):
+        engine_use.note("torch_save_to_dcp", dcp_checkpoint_dir)
+        return
     try:
         state_dict = load_torch_file(file, pickle_allowed(allow_pickle))
     except UnsafeContent as error:
         raise (_refused_value(file) if is_file else None) or error from error
     _check_state_dict(state_dict, file)
     save_by_protocol(lambda: state_dict, checkpoint_id=dcp_checkpoint_dir, no_dist=True, call="torch_save_to_dcp")
+
+
+def _converted(source: _PathLike, target: _PathLike, to: Format, follow_links: bool = False) -> bool:
+    """Converts on the engine. False, with `target` as before, for a value that is not plain data: torch may be able to
+    read the value without running code."""
+    try:
+        convert(source, target, to=to, overwrite=True, allow_pickle=False, follow_links=follow_links)
+    except Unsupported:
+        return False
+    except UnsafeContent as error:
+        if error.expected != "plain data":
+            raise
+        return False
+    return True
 
 
 def _refused_value(file: Path) -> UnsafeContent | None:

@@ -30,6 +30,9 @@ def configure_saves(
     deadlines of :func:`cairn.configure_async_saves`, and :class:`cairn.AsyncSaver` has its own. While a rank's storage
     hangs, the remaining ranks wait in the process group: the group's time-out should be longer than the deadlines.
 
+    ``convert`` has all three deadlines, also for its source. In ``convert``, ``diff`` and ``verify``,
+    `publish_deadline_seconds` limits a read.
+
     A :class:`cairn.checkpointer.CheckpointProcess` with a writer of the caller's own passes the deadlines to its Python
     process, and kills the process after the longest deadline without CPU time and without a moved byte.
     """

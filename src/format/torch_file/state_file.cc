@@ -179,6 +179,24 @@ Result<void> StateFile::check_storage(const TensorNode& tensor) const {
   return {};
 }
 
+std::vector<StateFile::Record> StateFile::records() const {
+  std::vector<Record> records;
+  if (!archive_) return records;
+  std::unordered_map<const zip::DirectoryEntry*, std::string_view> fqns;
+  for (const Entry& entry : entries_) {
+    if (!entry.tensor) continue;
+    fqns.try_emplace(archive_->directory().find(storage_record_name(entry.tensor->storage_key)), entry.fqn);
+  }
+  for (const zip::DirectoryEntry& place : archive_->directory().entries) {
+    const auto fqn = fqns.find(&place);
+    records.push_back({&place, fqn != fqns.end() ? fqn->second : std::string_view()});
+  }
+  std::sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
+    return a.place->local_header_offset < b.place->local_header_offset;
+  });
+  return records;
+}
+
 StateFile::Range StateFile::range(const Entry& entry) const {
   if (!entry.tensor) return pickled_range_;
   const std::string_view key = entry.tensor->storage_key;
@@ -190,24 +208,24 @@ StateFile::Range StateFile::range(const Entry& entry) const {
   return {storage.offset, storage.bytes};
 }
 
-Result<TensorRecord> StateFile::tensor(const Entry& entry) const {
+Result<StoredTensor> StateFile::tensor(const Entry& entry) const {
   const TensorNode& node = *entry.tensor;
   if (is_quantized(node.dtype)) {
     return Error(ErrorCode::kUnsupported, "a quantised tensor, which only torch can read").actual(name_of(node.dtype));
   }
-  TensorRecord record;
+  StoredTensor record;
   if (archive_) {
     CAIRN_TRY_ASSIGN(const zip::DirectoryEntry* found, archive_->require(storage_record_name(node.storage_key)));
-    CAIRN_TRY_ASSIGN(record.payload_offset, zip::payload_offset(*file_, *found));
-    record.crc = found->crc;
+    CAIRN_TRY_ASSIGN(record.record_offset, zip::payload_offset(*file_, *found));
+    record.record_crc = found->crc;
   } else {
-    record.payload_offset = legacy_storages_.at(std::string(node.storage_key)).offset;
+    record.record_offset = legacy_storages_.at(std::string(node.storage_key)).offset;
   }
   record.dtype = node.dtype;
   record.sizes = node.sizes;
   record.strides = node.strides;
-  record.storage_offset = node.storage_offset;
-  record.payload_bytes = node.storage_bytes;
+  record.first_element = node.storage_offset;
+  record.record_bytes = node.storage_bytes;
   record.big_endian = big_endian_;
   record.conjugate = node.conjugate;
   record.negative = node.negative;

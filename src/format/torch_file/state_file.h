@@ -33,6 +33,7 @@
 #include "format/torch_file/legacy_file.h"
 #include "format/torch_file/tensor_node.h"
 #include "format/torch_file/tensor_reader.h"
+#include "format/zip/directory.h"
 
 namespace cairn::torch_file {
 
@@ -69,10 +70,19 @@ class StateFile {
   // Of the pickle, and of the records' names, sizes and CRCs.
   std::uint32_t checksum() const { return checksum_; }
 
+  // A record of an archive: its place in the file's directory, and the name of an entry whose elements it holds; empty
+  // if there is none.
+  struct Record {
+    const zip::DirectoryEntry* place;
+    std::string_view fqn;
+  };
+  // The records, by their places in the file; none for a legacy file.
+  std::vector<Record> records() const;
+
   // The range that holds the entry: of a tensor its storage's record, framing included; of a value the whole pickle.
   Range range(const Entry& entry) const;
   // The tensor of the entry, which has one. Reads the record's header. kUnsupported for a quantised tensor.
-  Result<TensorRecord> tensor(const Entry& entry) const;
+  Result<StoredTensor> tensor(const Entry& entry) const;
   // The entry as an inert value; tensors are copied. Checks the CRC of every storage read.
   Result<Value> value(const Entry& entry) const;
   // The entry alone, as a torch.save archive with the calls of the file's pickle, whatever their class. kUnsupported

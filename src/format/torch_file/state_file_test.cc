@@ -61,14 +61,14 @@ TEST(StateFile, TensorsOfOneStorageAreWindowsOfOneRecord) {
     SCOPED_TRACE(name);
     const Opened opened(seed(name));
     const StateFile& file = **opened.file;
-    const TensorRecord whole = file.tensor(*file.find("w")).value();
+    const StoredTensor whole = file.tensor(*file.find("w")).value();
     for (const char* key : {"tied", "view", "t", "parameter", "list.1"}) {
-      EXPECT_EQ(file.tensor(*file.find(key))->payload_offset, whole.payload_offset) << key;
+      EXPECT_EQ(file.tensor(*file.find(key))->record_offset, whole.record_offset) << key;
     }
-    const TensorRecord view = file.tensor(*file.find("view")).value();
+    const StoredTensor view = file.tensor(*file.find("view")).value();
     EXPECT_EQ(view.sizes, (Extents{2, 2}));
     EXPECT_EQ(view.strides, (Extents{4, 1}));
-    EXPECT_EQ(view.storage_offset, 6u);
+    EXPECT_EQ(view.first_element, 6u);
     EXPECT_TRUE(file.tensor(*file.find("parameter"))->requires_grad);
   }
 }

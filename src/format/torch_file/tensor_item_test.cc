@@ -36,15 +36,15 @@ TEST(TensorItem, IsReadBackInEveryDTypeAndShape) {
       const std::vector<std::byte> payload(count * item_bytes(dtype), std::byte{0x5A});
       const TensorItem item{dtype, shape};
       const std::vector<std::byte> bytes = make_item(item, payload);
-      const TensorRecord record = read_tensor_item(MemorySource(bytes)).value();
+      const StoredTensor record = read_tensor_item(MemorySource(bytes)).value();
       EXPECT_EQ(record.dtype, dtype);
       EXPECT_EQ(record.sizes, shape);
       EXPECT_EQ(record.strides, row_major_strides(shape));
       EXPECT_TRUE(record.contiguous());
-      EXPECT_EQ(record.storage_offset, 0u);
-      EXPECT_EQ(record.payload_offset, layout_tensor_item(item).value().head_bytes);
-      EXPECT_EQ(record.payload_bytes, payload.size());
-      EXPECT_EQ(record.crc, crc32(payload));
+      EXPECT_EQ(record.first_element, 0u);
+      EXPECT_EQ(record.record_offset, layout_tensor_item(item).value().head_bytes);
+      EXPECT_EQ(record.record_bytes, payload.size());
+      EXPECT_EQ(record.record_crc, crc32(payload));
       EXPECT_FALSE(record.big_endian || record.conjugate || record.negative || record.requires_grad);
     }
   }
@@ -112,10 +112,10 @@ TEST(TensorItem, BeyondFourGiBStaysReadable) {
     std::vector<std::byte> tail_;
     std::uint64_t tail_offset_;
   };
-  const TensorRecord record = read_tensor_item(Sparse(item, layout)).value();
-  EXPECT_EQ(record.payload_bytes, 5'000'000'000u);
-  EXPECT_EQ(record.payload_offset, layout.head_bytes);
-  EXPECT_EQ(record.crc, 77u);
+  const StoredTensor record = read_tensor_item(Sparse(item, layout)).value();
+  EXPECT_EQ(record.record_bytes, 5'000'000'000u);
+  EXPECT_EQ(record.record_offset, layout.head_bytes);
+  EXPECT_EQ(record.record_crc, 77u);
 }
 
 TEST(TensorItem, RefusesTensorsWithoutANativeForm) {

@@ -71,18 +71,7 @@ Result<TensorNode> read_root(const Graph& graph) {
 
 }  // namespace
 
-bool TensorRecord::contiguous() const {
-  std::int64_t expected = 1;
-  bool row_major = true;
-  for (std::size_t i = sizes.size(); i-- > 0;) {
-    if (sizes[i] == 0) return true;
-    row_major = row_major && (sizes[i] == 1 || strides[i] == expected);
-    expected *= sizes[i];  // no overflow: the window lies in the record
-  }
-  return row_major;
-}
-
-Result<TensorRecord> read_tensor_item(const ByteSource& item) {
+Result<StoredTensor> read_tensor_item(const ByteSource& item) {
   HeadSource source(item);
   CAIRN_TRY(source.read_head());
   CAIRN_TRY_ASSIGN(const ArchiveReader archive, ArchiveReader::open(source));
@@ -99,15 +88,15 @@ Result<TensorRecord> read_tensor_item(const ByteSource& item) {
         .expected(std::to_string(tensor.storage_bytes) + " bytes")
         .actual(std::to_string(entry->size) + " bytes");
   }
-  TensorRecord record;
-  CAIRN_TRY_ASSIGN(record.payload_offset, zip::payload_offset(source, *entry));
+  StoredTensor record;
+  CAIRN_TRY_ASSIGN(record.record_offset, zip::payload_offset(source, *entry));
   CAIRN_TRY_ASSIGN(record.big_endian, archive.big_endian());
   record.dtype = tensor.dtype;
   record.sizes = std::move(tensor.sizes);
   record.strides = std::move(tensor.strides);
-  record.storage_offset = tensor.storage_offset;
-  record.payload_bytes = entry->size;
-  record.crc = entry->crc;
+  record.first_element = tensor.storage_offset;
+  record.record_bytes = entry->size;
+  record.record_crc = entry->crc;
   record.conjugate = tensor.conjugate;
   record.negative = tensor.negative;
   record.requires_grad = tensor.requires_grad;

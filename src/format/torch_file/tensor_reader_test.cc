@@ -14,19 +14,19 @@ namespace cairn::torch_file {
 namespace {
 
 // The seeds of the fuzz target, which torch 2.13 wrote. Tests run in the root of the repository.
-Result<TensorRecord> read(const std::string& item) {
+Result<StoredTensor> read(const std::string& item) {
   return read_tensor_item(MemorySource(std::as_bytes(std::span(item))));
 }
 
 TEST(TensorReader, ReadsTheFilesOfTorch) {
   const std::string item = golden("stock_float32_2d.pt");
-  const TensorRecord record = read(item).value();
+  const StoredTensor record = read(item).value();
   EXPECT_EQ(record.dtype, DType::kFloat32);
   EXPECT_EQ(record.sizes, (Extents{2, 3}));
   EXPECT_EQ(record.strides, (Extents{3, 1}));
-  EXPECT_EQ(record.payload_offset, 704u);
-  EXPECT_EQ(record.payload_bytes, 24u);
-  EXPECT_EQ(record.crc, crc32(std::as_bytes(std::span(item)).subspan(704, 24)));
+  EXPECT_EQ(record.record_offset, 704u);
+  EXPECT_EQ(record.record_bytes, 24u);
+  EXPECT_EQ(record.record_crc, crc32(std::as_bytes(std::span(item)).subspan(704, 24)));
   EXPECT_TRUE(record.contiguous());
 }
 
@@ -52,11 +52,11 @@ TEST(TensorReader, ReadsEveryKindOfStridedTensor) {
   };
   for (const Case& expected : cases) {
     SCOPED_TRACE(expected.file);
-    const TensorRecord record = read(golden(expected.file)).value();
+    const StoredTensor record = read(golden(expected.file)).value();
     EXPECT_EQ(record.dtype, expected.dtype);
     EXPECT_EQ(record.sizes, expected.sizes);
     EXPECT_EQ(record.strides, expected.strides);
-    EXPECT_EQ(record.storage_offset, expected.storage_offset);
+    EXPECT_EQ(record.first_element, expected.storage_offset);
     EXPECT_EQ(record.contiguous(), expected.contiguous);
   }
 }
@@ -68,7 +68,7 @@ TEST(TensorReader, ReadsFlags) {
   EXPECT_TRUE(read(golden("stock_requires_grad.pt")).value().requires_grad);
   EXPECT_TRUE(read(golden("zipfile_big_endian.pt")).value().big_endian);
   EXPECT_FALSE(read(golden("stock_float32_2d.pt")).value().requires_grad);
-  EXPECT_FALSE(read(golden("stock_without_crcs.pt")).value().crc);
+  EXPECT_FALSE(read(golden("stock_without_crcs.pt")).value().record_crc);
 }
 
 TEST(TensorReader, RefusesAStateThatChangesTheTensor) {
@@ -107,7 +107,7 @@ TEST(TensorReader, NeverLeavesTheItem) {
       const auto record = read(item);
       if (!record) continue;
       ASSERT_EQ(record->sizes, (Extents{3, 2}));
-      ASSERT_LE(record->payload_offset + record->payload_bytes, item.size());
+      ASSERT_LE(record->record_offset + record->record_bytes, item.size());
     }
   }
 }

@@ -1,0 +1,55 @@
+#include "checkpointer/expansion_limit.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "core/checked.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+// Whether the items of the tensor have at least the bytes of its elements.
+Result<void> check_held(const CatalogTensor& tensor) {
+  const Result<std::int64_t> elements = element_count(tensor.shape);
+  if (!elements) return Error(elements.error()).key(tensor.fqn);
+  const auto needed = checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(*elements), item_bytes(tensor.dtype));
+  std::uint64_t held = 0;
+  for (const ItemLocation& location : tensor.locations) held = checked_add(held, location.length).value_or(UINT64_MAX);
+  if (needed && *needed <= held) return {};
+  return Error(ErrorCode::kCorrupt, "the chunks of the tensor hold less than its shape")
+      .key(tensor.fqn)
+      .expected(needed ? std::to_string(*needed) + " bytes" : "a countable size")
+      .actual(std::to_string(held) + " bytes");
+}
+
+}  // namespace
+
+Result<ExpansionLimit> ExpansionLimit::of(const Checkpoint& checkpoint) {
+  const Catalog& catalog = checkpoint.catalog();
+  ExpansionLimit limit(catalog);
+  if (catalog.format != CheckpointFormat::kTorchSave) return limit;
+  std::uint64_t file_bytes = 0;
+  for (const std::string& file : catalog.files) {
+    CAIRN_TRY_ASSIGN(const std::uint64_t bytes, checkpoint.file_bytes(file));
+    file_bytes += bytes;
+  }
+  limit.bytes_max_ = std::max(kBytesFree, checked_multiply(file_bytes, kTimesMax).value_or(UINT64_MAX));
+  return limit;
+}
+
+Result<void> ExpansionLimit::add(const CatalogTensor& tensor, std::uint64_t bytes) {
+  if (catalog_->format != CheckpointFormat::kTorchSave) {
+    // A stream transform may have compressed the items: their size says nothing.
+    return catalog_->transforms.contains(tensor.fqn) ? Result<void>() : check_held(tensor);
+  }
+  bytes_ = checked_add(bytes_, bytes).value_or(UINT64_MAX);
+  if (bytes_ <= bytes_max_) return {};
+  return Error(ErrorCode::kUnsafe, "the tensors of the file repeat few elements very often: clone such tensors")
+      .key(tensor.fqn)
+      .file(catalog_->files.front())
+      .expected("at most " + std::to_string(bytes_max_) + " bytes of tensors")
+      .actual(std::to_string(bytes_));
+}
+
+}  // namespace cairn::checkpointer

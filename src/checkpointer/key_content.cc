@@ -1,0 +1,139 @@
+#include <cairn/key_content.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpointer/directory_calls.h"
+#include "checkpointer/tensor_windows.h"
+#include "core/conversion.h"
+#include "core/element_comparison.h"
+
+namespace cairn {
+namespace {
+
+using checkpointer::TensorWindow;
+using checkpointer::Watch;
+using Numbers = TensorSummary::Numbers;
+
+Numbers numbers_of(DType dtype) {
+  if (compares_as_numbers(dtype, DType::kComplex128)) return Numbers::kComplex;
+  return is_convertible(dtype, DType::kFloat64) ? Numbers::kReal : Numbers::kNone;
+}
+
+struct WindowSummary {
+  std::uint64_t nan_count = 0;
+  std::uint64_t infinity_count = 0;
+  std::uint64_t finite_count = 0;
+  double minimum = 0;
+  double maximum = 0;
+  long double sum = 0;
+
+  void add(double number) {
+    if (std::isnan(number)) return void(++nan_count);
+    if (std::isinf(number)) return void(++infinity_count);
+    minimum = finite_count == 0 ? number : std::min(minimum, number);
+    maximum = finite_count == 0 ? number : std::max(maximum, number);
+    ++finite_count;
+    sum += number;
+  }
+  void add_complex(double real, double imaginary) {
+    if (std::isnan(real) || std::isnan(imaginary)) return void(++nan_count);
+    if (std::isinf(real) || std::isinf(imaginary)) ++infinity_count;
+  }
+  void add(const WindowSummary& other) {
+    nan_count += other.nan_count;
+    infinity_count += other.infinity_count;
+    if (other.finite_count == 0) return;
+    minimum = finite_count == 0 ? other.minimum : std::min(minimum, other.minimum);
+    maximum = finite_count == 0 ? other.maximum : std::max(maximum, other.maximum);
+    finite_count += other.finite_count;
+    sum += other.sum;
+  }
+};
+
+WindowSummary summary_of(DType dtype, std::span<const std::byte> bytes) {
+  WindowSummary summary;
+  const bool is_complex = numbers_of(dtype) == Numbers::kComplex;
+  const DType common = is_complex ? DType::kComplex128 : DType::kFloat64;
+  const std::size_t item = item_bytes(dtype);
+  std::vector<double> numbers(1024);
+  const std::size_t batch = numbers.size() / (is_complex ? 2 : 1);
+  for (std::size_t done = 0; done < bytes.size() / item; done += batch) {
+    const std::size_t count = std::min(batch, bytes.size() / item - done);
+    convert(dtype, common, {bytes.data() + done * item, 1, reinterpret_cast<std::byte*>(numbers.data()), 1},
+            static_cast<std::int64_t>(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      is_complex ? summary.add_complex(numbers[2 * i], numbers[2 * i + 1]) : summary.add(numbers[i]);
+    }
+  }
+  return summary;
+}
+
+Result<TensorSummary> summarize(const Checkpoint& checkpoint, const CatalogTensor& tensor,
+                                const TensorPassOptions& options, Watch& watch) {
+  TensorSummary summary;
+  summary.numbers = numbers_of(tensor.dtype);
+  std::mutex mutex;
+  std::map<std::size_t, WindowSummary> windows;  // added in their order: the sum does not depend on the threads
+  const auto visit = [&](const TensorWindow& window) -> Result<void> {
+    if (summary.numbers == Numbers::kNone) return {};
+    const WindowSummary of_window = summary_of(tensor.dtype, window.bytes);
+    const std::lock_guard lock(mutex);
+    windows.emplace(window.index, of_window);
+    return {};
+  };
+  CAIRN_TRY(checkpointer::for_each_window(checkpoint, tensor, options, watch, visit));
+  WindowSummary all;
+  for (const auto& [index, window] : windows) all.add(window);
+  summary.elements = static_cast<std::uint64_t>(*element_count(tensor.shape));
+  summary.nan_count = all.nan_count;
+  summary.infinity_count = all.infinity_count;
+  if (all.finite_count == 0) return summary;
+  summary.minimum = all.minimum;
+  summary.maximum = all.maximum;
+  summary.mean = static_cast<double>(all.sum / static_cast<long double>(all.finite_count));
+  return summary;
+}
+
+// Runs on the working thread, and calls neither function of `options`.
+Result<KeyContent> read_watched(const std::filesystem::path& directory, const std::string& key,
+                                const TensorPassOptions& options, Watch& watch) {
+  CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, checkpointer::open_source(directory, watch));
+  KeyContent content;
+  if (checkpoint.catalog().find_value(key) != nullptr) {
+    CAIRN_TRY_ASSIGN(content.value, checkpoint.read_value(key, {.follow_links = options.follow_links}));
+    return content;
+  }
+  const CatalogTensor* tensor = nullptr;
+  CAIRN_TRY_ASSIGN(tensor, checkpointer::require_tensor(checkpoint, key));
+  content.tensor = *tensor;
+  CAIRN_TRY_ASSIGN(content.summary, summarize(checkpoint, *tensor, options, watch));
+  return content;
+}
+
+}  // namespace
+
+std::string_view name_of(TensorSummary::Numbers numbers) {
+  switch (numbers) {
+    case Numbers::kReal: return "real";
+    case Numbers::kComplex: return "complex";
+    default: return "none";
+  }
+}
+
+Result<KeyContent> read_key(const std::filesystem::path& directory, std::string_view key,
+                            const TensorPassOptions& options) {
+  const auto work = [directory, key = std::string(key), copied = checkpointer::without_functions(options)](
+                        Watch& watch) { return read_watched(directory, key, copied, watch); };
+  return checkpointer::watched_call(
+      {options.interrupted, options.progress, Error(ErrorCode::kCancelled, "interrupted while reading the key"),
+       options.deadlines},
+      work);
+}
+
+}  // namespace cairn
