@@ -1,17 +1,23 @@
 """cairn.convert and `cairn convert`: bit-equal copies among DCP, torch.save and safetensors."""
 
-import random
+import contextlib
+import os
 import signal
 import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hanging
 import pytest
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kills import duration_of, kill_at_moments
 from tensor_dtypes import OF_EVERY_FORMAT
 from tool import CHECK_FAILED, USAGE, json_of, run, tool
 
@@ -174,27 +180,169 @@ def test_a_flipped_byte_and_a_cut_file_leave_no_target(form: Format, tmp_path: P
     assert not list(tmp_path.glob(".cairn*"))
 
 
-def test_a_kill_at_any_moment_leaves_the_old_target_or_the_new(tmp_path: Path) -> None:
-    old, new = {"a": torch.zeros(1000, 1000)}, {"a": torch.ones(1500, 1000)}
-    cairn.save(new, checkpoint_id=tmp_path / "source")
-    chance = random.Random(5)
-    for number in range(12):
-        to: Format = ("torch", "safetensors", "dcp")[number % 3]
-        place = tmp_path / f"to_{to}"
-        target = target_of(to, place)
-        if not target.exists():
-            save_as(to, old, place)
-        process = subprocess.Popen([tool(), "convert", tmp_path / "source", target, "--to", to, "--overwrite"])
+KILLS = 17  # for each format: 51 in all
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["dcp", "torch", "safetensors"])
+def test_a_kill_at_any_moment_leaves_the_old_target_or_the_new(to: Format, tmp_path: Path) -> None:
+    states = {"old": {"a": torch.zeros(1000, 1000)}, "new": {"a": torch.ones(1200, 1000)}}
+    for which, state in states.items():
+        cairn.save(state, checkpoint_id=tmp_path / which)
+    folder = tmp_path / "targets"
+    folder.mkdir()
+    target = target_of(to, folder / "target")
+
+    def convert(which: str) -> None:
+        cairn.convert(tmp_path / which, target, to=to, overwrite=True)
+
+    def leftovers() -> list[Path]:
+        return [path for path in folder.rglob(".*") if path.name != ".metadata"]
+
+    convert("old")
+    duration = duration_of(lambda: convert("new"))
+    seen = {"old": 0, "new": 0, "left behind": 0}
+    for kill in kill_at_moments(lambda: convert("new"), duration, KILLS, seed=5):
+        found = bits(cairn.open(target, tensors="torch")["a"][...])
+        which = "new" if found == bits(states["new"]["a"]) else "old"
+        assert found == bits(states[which]["a"]), f"kill {kill}"
+        seen[which] += 1
+        seen["left behind"] += bool(leftovers())
+        convert("old")
+        assert not leftovers(), f"kill {kill}"
+        assert cairn.verify(target)
+    print(to, seen)
+    assert min(seen.values()) > 0, seen
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return hanging.library(tmp_path_factory.mktemp("hanging"))
+
+
+@contextlib.contextmanager
+def in_a_read(command: list[str | Path], library: Path, block: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Runs the command, whose reads of data files hang until `block` is removed, up to the first such read."""
+    block.touch()
+    reached = block.with_name(f"{block.name}.reached")
+    reached.unlink(missing_ok=True)
+    environment = {**os.environ, "LD_PRELOAD": str(library), "HANG": f"pread:{block}"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+        while not reached.exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.005)
         try:
-            process.wait(chance.random() * 0.06)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
+            yield process
+        finally:
+            block.unlink(missing_ok=True)
+
+
+AS_IN_THE_FOREGROUND = ("env", "--default-signal=INT")  # whoever started the tests may have the signal ignored
+
+
+@pytest.mark.parametrize("to", ["dcp", "torch", "safetensors"])
+def test_ctrl_c_leaves_the_old_target_and_no_trace(to: Format, tmp_path: Path) -> None:
+    cairn.save({"a": torch.ones(16, 1 << 20)}, checkpoint_id=tmp_path / "source")  # 64 MiB: takes a while
+    cairn.save({"a": torch.zeros(3)}, checkpoint_id=tmp_path / "old")
+    target = target_of(to, tmp_path / "target")
+    cairn.convert(tmp_path / "old", target, to=to)
+    before = sorted(tmp_path.rglob("*"))
+
+    def press(done: int, total: int) -> None:
+        if 0 < done < total:
+            signal.raise_signal(signal.SIGINT)
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            cairn.convert(tmp_path / "source", target, to=to, overwrite=True, thread_count=1, progress=press)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert sorted(tmp_path.rglob("*")) == before
+    words = ["convert", tmp_path / "source", target, "--overwrite", "--to", to]
+    with subprocess.Popen([*AS_IN_THE_FOREGROUND, tool(), *words], stderr=subprocess.PIPE, text=True) as process:
+        while not list(tmp_path.rglob(".cairn-*")):  # the private folder
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert "interrupted" in process.communicate()[1]
+        assert process.returncode == -signal.SIGINT
+    assert sorted(tmp_path.rglob("*")) == before
+    assert bits(cairn.open(target, tensors="torch")["a"][...]) == bits(torch.zeros(3))
+
+
+def test_an_exception_of_progress_ends_the_conversion(tmp_path: Path) -> None:
+    cairn.save({"a": torch.ones(3)}, checkpoint_id=tmp_path / "source")
+
+    class Stop(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        cairn.convert(tmp_path / "source", tmp_path / "target.pt", to="torch", progress=stop)
+
+
+COMPARER = """
+import signal, sys
+import cairn
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    cairn.diff(sys.argv[1], sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_comparison_whose_read_hangs(library: Path, tmp_path: Path) -> None:
+    cairn.save({"a": torch.ones(3)}, checkpoint_id=tmp_path / "source")
+    source, block = tmp_path / "source", tmp_path / "block"
+    with in_a_read([sys.executable, "-c", COMPARER, source], library, block) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "interrupted\n"
+        process.wait()
+        assert block.exists()
+    for words in (["diff", source, source], ["cat", source, "a"]):
+        with in_a_read([*AS_IN_THE_FOREGROUND, tool(), *words], library, block) as process:
+            process.send_signal(signal.SIGINT)
             process.wait()
-        found = cairn.open(target, tensors="torch")
-        assert bits(found["a"]) in (bits(old["a"]), bits(new["a"]))
-    for to in ("torch", "safetensors", "dcp"):
-        cairn.convert(tmp_path / "source", target_of(to, tmp_path / f"to_{to}"), to=to, overwrite=True)
-    assert not [path for path in tmp_path.rglob(".cairn-*") if path.is_dir()]
+            assert process.returncode == -signal.SIGINT
+            assert block.exists()
+
+
+IMPATIENT = """
+import sys
+import cairn
+
+cairn.configure_saves(publish_deadline_seconds=1)
+source, target = sys.argv[1:]
+for call in (
+    lambda: cairn.convert(source, target, to="torch"),
+    lambda: cairn.diff(source, source),
+    lambda: cairn.verify(source),
+):
+    try:
+        call()
+    except cairn.Unavailable as error:
+        print(error, flush=True)
+"""
+
+
+def test_a_read_that_hangs_fails_within_its_deadline(library: Path, tmp_path: Path) -> None:
+    source, target, block = tmp_path / "source", tmp_path / "file.pt", tmp_path / "block"
+    cairn.save({"a": torch.ones(3)}, checkpoint_id=source)
+    with in_a_read([sys.executable, "-c", IMPATIENT, source, target], library, block) as process:
+        assert process.stdout is not None
+        for _ in range(3):
+            error = process.stdout.readline()
+            assert "the storage hangs: reading" in error, error
+            assert f"{source}/__0_0.distcp" in error
+        process.wait()
+        assert block.exists()
+    assert not target.exists()
 
 
 def test_100000_keys(tmp_path: Path) -> None:

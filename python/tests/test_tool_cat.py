@@ -1,6 +1,9 @@
 """`cairn cat`: values, summaries of tensors, tensors as .npy files."""
 
+import datetime
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +25,43 @@ def exported_dtype(dtype: torch.dtype) -> torch.dtype:
 def test_a_value(tmp_path: Path) -> None:
     cairn.save({"betas": (0.9, 0.99), "w": torch.ones(2)}, checkpoint_id=tmp_path / "c", no_dist=True)
     assert text_of("cat", tmp_path / "c", "betas") == "(0.9, 0.99)\n"
-    assert json_of("cat", tmp_path / "c", "betas") == {"key": "betas", "kind": "value", "value": "(0.9, 0.99)"}
+    expected = {"key": "betas", "kind": "value", "type": "tuple", "value": [0.9, 0.99], "text": "(0.9, 0.99)"}
+    assert json_of("cat", tmp_path / "c", "betas") == expected
+
+
+def test_values_as_json(tmp_path: Path) -> None:
+    plain = {"none": None, "flag": True, "n": -3, "half": 0.5, "text": 'a "b"\n', "list": [1, [2]], "empty": {}}
+    others: list[tuple[Any, str, str]] = [
+        (math.inf, "float", "inf"),
+        (1 << 70, "int", "0x400000000000000000"),
+        (2 + 1j, "complex", "(2.0+1.0j)"),
+        (b"ab", "bytes", "<2 bytes>"),
+        ({3}, "set", "{3}"),
+        ({1: "a"}, "dict", "{1: 'a'}"),
+        (np.ones(2), "numpy.ndarray", "<array float64 [2]>"),
+        (datetime.date(2026, 1, 31), "datetime.date", "<datetime.date 2026-01-31>"),
+    ]
+    cairn.save({"v": ("plain", plain, [value for value, _, _ in others])}, checkpoint_id=tmp_path / "c", no_dist=True)
+    told = json_of("cat", tmp_path / "c", "v")
+    assert (told["type"], told["value"][:2]) == ("tuple", ["plain", plain])
+    assert told["value"][2] == [{"type": name, "text": text} for _, name, text in others]
+
+
+def test_complex_numbers_have_no_order(tmp_path: Path) -> None:
+    tensors = {
+        "c": torch.tensor([1j, complex("nan"), complex("inf")]),
+        "f4": torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+    }
+    cairn.save(tensors, checkpoint_id=tmp_path / "c", no_dist=True)
+    told = json_of("cat", tmp_path / "c", "c")
+    assert (told["numbers"], told["elements"], told["nan"], told["infinite"]) == ("complex", 3, 1, 1)
+    assert (told["min"], told["max"], told["mean"]) == (None, None, None)
+    assert "complex numbers: no min, max and mean\n  3 elements, 1 NaN, 1 infinite" in text_of(
+        "cat", tmp_path / "c", "c"
+    )
+    told = json_of("cat", tmp_path / "c", "f4")
+    assert (told["numbers"], told["nan"], told["infinite"], told["min"]) == ("none", None, None, None)
+    assert "no numbers: no min, max and mean\n  2 elements\n" in text_of("cat", tmp_path / "c", "f4")
 
 
 def test_the_summary_of_a_tensor(tmp_path: Path) -> None:
@@ -30,7 +69,7 @@ def test_the_summary_of_a_tensor(tmp_path: Path) -> None:
     state = {"w": tensor, "i": torch.arange(3_000_000), "empty": torch.zeros(0)}
     cairn.save(state, checkpoint_id=tmp_path / "c", no_dist=True)
     told = json_of("cat", tmp_path / "c", "w")
-    assert (told["dtype"], told["shape"], told["elements"]) == ("float32", [2, 3], 6)
+    assert (told["dtype"], told["shape"], told["elements"], told["numbers"]) == ("float32", [2, 3], 6, "real")
     assert (told["min"], told["max"], told["mean"]) == (-3, 4, pytest.approx(2 / 3))
     assert (told["nan"], told["infinite"]) == (1, 2)
     assert json_of("cat", tmp_path / "c", "i")["mean"] == (3_000_000 - 1) / 2

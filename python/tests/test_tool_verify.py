@@ -11,7 +11,7 @@ from pathlib import Path
 import hanging
 import pytest
 import torch
-from tool import OK, run, tool
+from tool import CHECK_FAILED, OK, json_of, run, tool
 
 import cairn
 
@@ -50,6 +50,26 @@ def read_all(terminal: int) -> bytes:
         pass
     os.close(terminal)
     return text
+
+
+def test_every_damaged_record_of_a_torch_file_is_reported(tmp_path: Path) -> None:
+    file = tmp_path / "model.pt"
+    tensors = {f"w{i}": torch.full((2_000_000,), 1.0 + i) for i in range(4)}  # above a read of 4 MiB
+    torch.save({**tensors, "tied": tensors["w2"], "other": torch.ones(3)}, file)
+    told = json_of("verify", file)
+    assert (told["ok"], told["bytes_checked"] > 4 * 8_000_000) == (True, True)
+    content = bytearray(file.read_bytes())
+    for key in ("w0", "w2", "w3"):
+        content[content.index(tensors[key].numpy().tobytes()) + 5_000_001] ^= 1
+    file.write_bytes(content)
+    problems = cairn.verify(file).problems
+    assert sorted((problem.key, problem.file) for problem in problems) == [
+        (key, "model.pt") for key in ("w0", "w2", "w3")
+    ]
+    assert all("data/" in str(problem) and problem.offset for problem in problems)
+    done = run("verify", file)
+    assert done.returncode == CHECK_FAILED
+    assert b"3 problems" in done.stdout
 
 
 def test_verify_draws_and_removes_a_bar_on_a_terminal(small: Path) -> None:
