@@ -18,14 +18,14 @@ namespace {
 constexpr std::size_t kGroup = 1024;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-using Complex = std::complex<double>;
+using ComplexDouble = std::complex<double>;
 
 bool is_complex(DType dtype) {
   return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
 }
 
 bool is_nan(double number) { return std::isnan(number); }
-bool is_nan(const Complex& number) { return std::isnan(number.real()) || std::isnan(number.imag()); }
+bool is_nan(const ComplexDouble& number) { return std::isnan(number.real()) || std::isnan(number.imag()); }
 
 struct Distance {
   double absolute = 0;
@@ -48,7 +48,7 @@ Distance distance(double a, double b) {
   return {absolute, absolute / std::max(std::abs(a), std::abs(b))};
 }
 
-Distance distance(const Complex& a, const Complex& b) {
+Distance distance(const ComplexDouble& a, const ComplexDouble& b) {
   const auto part = [](double x, double y) { return x == y ? 0 : x - y; };
   const double absolute = std::hypot(part(a.real(), b.real()), part(a.imag(), b.imag()));
   if (absolute == 0) return {};
@@ -84,7 +84,7 @@ void decode(const Elements& elements, std::size_t first, std::size_t count, doub
   convert(elements.dtype, DType::kFloat64, side, static_cast<std::int64_t>(count));
 }
 
-void decode(const Elements& elements, std::size_t first, std::size_t count, Complex* numbers) {
+void decode(const Elements& elements, std::size_t first, std::size_t count, ComplexDouble* numbers) {
   const ConversionSide side{elements.bytes.data() + first * item_bytes(elements.dtype), 1,
                             reinterpret_cast<std::byte*>(numbers), 1};
   convert(elements.dtype, DType::kComplex128, side, static_cast<std::int64_t>(count));
@@ -96,7 +96,7 @@ class Comparer {
   Comparer(const Elements& a, const Elements& b, std::int64_t begin, std::optional<double> tolerance)
       : a_(a), b_(b), begin_(begin), tolerance_(tolerance), has_one_dtype_(a.dtype == b.dtype) {}
 
-  // Number: double or Complex.
+  // Number: double or ComplexDouble.
   template <typename Number>
   void compare_numbers() {
     std::array<Number, kGroup> numbers_a;
@@ -216,7 +216,7 @@ ElementTally compare_elements(const Elements& a, const Elements& b, std::int64_t
   if (!compares_as_numbers(a.dtype, b.dtype)) {
     comparer.compare_bits();
   } else if (is_complex(a.dtype)) {
-    comparer.compare_numbers<Complex>();
+    comparer.compare_numbers<ComplexDouble>();
   } else {
     comparer.compare_numbers<double>();
   }
