@@ -381,7 +381,7 @@ class Verifier {
   }
 
   void check_record_span(Span span, os::PageBuffer& buffer, const os::StopFlag& stop) {
-    const auto begin = zip::payload_offset(span.file->bytes(), *span.record);
+    auto begin = zip::payload_offset(span.file->bytes(), *span.record);
     if (!begin) {
       watch_.bytes_done += span.length;
       return findings_.add(located(std::move(begin).error(), span));
