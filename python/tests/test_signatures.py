@@ -19,7 +19,7 @@ ADDED = {
     "FileSystemReader": ["thread_count"],
     "HuggingFaceStorageWriter": ["overwrite_with_shards"],
     "BroadcastingTorchSaveReader": ["allow_pickle"],
-    "dcp_to_torch_save": ["allow_pickle"],
+    "dcp_to_torch_save": ["allow_pickle", "follow_links"],
     "torch_save_to_dcp": ["allow_pickle"],
 }
 #: Defaults in which Cairn differs from torch.
