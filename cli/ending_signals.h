@@ -3,8 +3,11 @@
 
 namespace cairn::cli {
 
-// While the object lives, a first SIGINT or SIGTERM only sets a flag, and a second one ends the process. An ignored
-// signal (nohup) stays ignored. At most one object per process.
+// Sets the handler of SIGINT and SIGTERM, with `flags` as in sigaction(2). An ignored signal (nohup) stays ignored.
+void handle_ending_signals(void (*handler)(int), int flags);
+
+// While the object lives, a first SIGINT or SIGTERM only sets a flag, and a second one ends the process. At most
+// one object per process.
 class EndingSignals {
  public:
   EndingSignals();

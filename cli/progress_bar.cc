@@ -11,13 +11,13 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "ending_signals.h"
 #include "printable.h"
 
 namespace cairn::cli {
 namespace {
 
 constexpr std::string_view kRemoveLine = "\r\x1b[K";  // to the first column, then erase to the end of the line
-constexpr int kRemovingSignals[] = {SIGINT, SIGTERM};
 constexpr std::chrono::milliseconds kInterval{100};
 constexpr std::size_t kColumnsDefault = 80;
 
@@ -39,16 +39,6 @@ std::size_t columns_of_stderr() {
   winsize size{};
   const bool is_known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col != 0;
   return is_known ? size.ws_col : kColumnsDefault;
-}
-
-// A signal that the process ignores (nohup) stays ignored.
-void handle(int number, void (*handler)(int)) {
-  struct sigaction current {};
-  if (::sigaction(number, nullptr, &current) != 0 || current.sa_handler == SIG_IGN) return;
-  struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = handler == SIG_DFL ? 0 : static_cast<int>(SA_RESETHAND | SA_NODEFER);
-  ::sigaction(number, &action, nullptr);
 }
 
 }  // namespace
@@ -75,12 +65,12 @@ std::string rate_text(std::uint64_t done, std::uint64_t total, std::chrono::dura
 ProgressBar::ProgressBar(std::string_view action, Rate rate)
     : action_(action), shows_rate_(rate == Rate::kShown), can_draw_(can_draw_on_stderr()) {
   if (!can_draw_) return;
-  for (const int number : kRemovingSignals) handle(number, remove_line_and_end);
+  handle_ending_signals(remove_line_and_end, static_cast<int>(SA_RESETHAND | SA_NODEFER));
 }
 
 ProgressBar::~ProgressBar() {
   if (!can_draw_) return;
-  for (const int number : kRemovingSignals) handle(number, SIG_DFL);
+  handle_ending_signals(SIG_DFL, 0);
   write_to_terminal(kRemoveLine);
 }
 
