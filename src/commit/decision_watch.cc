@@ -8,7 +8,6 @@
 namespace cairn::commit {
 namespace {
 
-constexpr std::chrono::milliseconds kLivenessInterval{100};  // checking a process costs more than listing a folder
 // Every rank of a save lists the folder, and the folder has a lease of each rank.
 constexpr std::chrono::milliseconds kListingInterval{500};
 

@@ -14,6 +14,9 @@
 
 namespace cairn::commit {
 
+// Between two looks at the liveness of processes: checking a process costs more than listing a folder.
+inline constexpr std::chrono::milliseconds kLivenessInterval{100};
+
 class LeaseWatch {
  public:
   // `storage` must outlive the watch. `name` is relative to the checkpoint's directory.

@@ -11,8 +11,6 @@
 namespace cairn::commit {
 namespace {
 
-// Checking whether processes live costs more than listing a folder.
-constexpr std::chrono::milliseconds kRankLivenessInterval{100};
 // For ranks that are still busy when the decision is made: later the folder is gone, and with it the reason of a
 // failure.
 constexpr std::chrono::seconds kHearingMax{20};
@@ -150,7 +148,7 @@ Result<std::vector<RankRendezvous::Files>> RankRendezvous::wait_for_files(
     if (std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.is_complete(); })) break;
     if (Clock::now() >= life_at) {
       CAIRN_TRY(check_losses(ranks, start));
-      life_at = Clock::now() + kRankLivenessInterval;
+      life_at = Clock::now() + kLivenessInterval;
     }
     if (interrupted && interrupted()) {
       return Error(ErrorCode::kCancelled, "interrupted while waiting for the files of the ranks");
