@@ -43,6 +43,14 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
+def flip_key(file: Path) -> Path:
+    """Flips a bit in the name of the tensor `first`."""
+    content = bytearray(file.read_bytes())
+    content[content.index(b"first")] ^= 1
+    file.write_bytes(content)
+    return file
+
+
 def cut(file: Path) -> None:
     content = file.read_bytes()
     file.write_bytes(content[: len(content) - 3000])
@@ -94,10 +102,7 @@ def cut_torch(folder: Path) -> Path:
 
 
 def torch_with_flipped_pickle(folder: Path) -> Path:
-    content = bytearray(torch_file(folder).read_bytes())
-    content[content.index(b"first")] ^= 1
-    (folder / "model.pt").write_bytes(content)
-    return folder / "model.pt"
+    return flip_key(torch_file(folder))
 
 
 def directory_entry(archive: bytearray) -> int:
@@ -105,26 +110,25 @@ def directory_entry(archive: bytearray) -> int:
     return archive.rindex(b"PK\1\2", 0, archive.index(b"/data/1", archive.index(b"PK\1\2")))
 
 
-def torch_with_lying_size(folder: Path) -> Path:
-    """The directory of the archive says that the record of `w` has 2^31 bytes more."""
+def torch_with_record_size(folder: Path, difference: int) -> Path:
+    """The directory of the archive gives the record of `w` `difference` bytes more."""
     content = bytearray(torch_file(folder).read_bytes())
     place = directory_entry(content)
     for field in (20, 24):  # compressed and uncompressed size
         (size,) = struct.unpack_from("<I", content, place + field)
-        struct.pack_into("<I", content, place + field, size + (1 << 31))
+        struct.pack_into("<I", content, place + field, size + difference)
     (folder / "model.pt").write_bytes(content)
     return folder / "model.pt"
+
+
+def torch_with_lying_size(folder: Path) -> Path:
+    """The directory of the archive says that the record of `w` has 2^31 bytes more."""
+    return torch_with_record_size(folder, 1 << 31)
 
 
 def torch_with_short_record(folder: Path) -> Path:
     """The directory of the archive says that the record of `w` has 4 bytes less than the pickle says."""
-    content = bytearray(torch_file(folder).read_bytes())
-    place = directory_entry(content)
-    for field in (20, 24):
-        (size,) = struct.unpack_from("<I", content, place + field)
-        struct.pack_into("<I", content, place + field, size - 4)
-    (folder / "model.pt").write_bytes(content)
-    return folder / "model.pt"
+    return torch_with_record_size(folder, -4)
 
 
 def torch_of_an_object(folder: Path) -> Path:
@@ -145,10 +149,7 @@ def flipped_safetensors(folder: Path) -> Path:
 
 
 def safetensors_with_flipped_header(folder: Path) -> Path:
-    content = bytearray(model(folder).read_bytes())
-    content[content.index(b"first")] ^= 1
-    (folder / "model.safetensors").write_bytes(content)
-    return folder / "model.safetensors"
+    return flip_key(model(folder))
 
 
 def cut_safetensors(folder: Path) -> Path:

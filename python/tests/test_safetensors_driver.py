@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from ranks import Gang
 from safetensors.torch import load_file
+from sharded_states import assert_whole, names_in, sharded
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader as StockReader
@@ -25,17 +26,6 @@ INDEX = "model.safetensors.index.json"
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
 
-def names_in(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()}
-
-
-def shard_of_rank(whole: torch.Tensor, dimension: int = 0) -> Any:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    return distribute_tensor(whole, init_device_mesh("cpu", (dist.get_world_size(),)), [Shard(dimension)])
-
-
 def whole_state(seed: int) -> dict[str, torch.Tensor]:
     return {
         "weight": (torch.arange(4000.0) * seed).reshape(1000, 4),
@@ -46,7 +36,7 @@ def whole_state(seed: int) -> dict[str, torch.Tensor]:
 
 
 def sharded_state(seed: int) -> dict[str, Any]:
-    return {key: shard_of_rank(value) if value.dim() else value for key, value in whole_state(seed).items()}
+    return sharded(whole_state(seed))
 
 
 def assert_loads(directory: Path, expected: dict[str, torch.Tensor]) -> None:
@@ -147,9 +137,7 @@ def save_together(directory: Path, seed: int, sharded: bool, **options: Any) -> 
 def load_together(directory: Path, seed: int) -> None:
     target = {key: torch.zeros_like(tensor) for key, tensor in sharded_state(seed).items()}
     dcp.load(target, storage_reader=HuggingFaceStorageReader(directory))
-    for key, tensor in whole_state(seed).items():
-        found = target[key].full_tensor() if hasattr(target[key], "full_tensor") else target[key]
-        assert torch.equal(found, tensor), key
+    assert_whole(target, whole_state(seed))
 
 
 def test_ranks_save_shards(two: Gang, four: Gang, checkpoint: Path) -> None:

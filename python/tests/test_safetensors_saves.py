@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from cairn._consolidate_hf_safetensors import (
     consolidate_safetensors_files,
@@ -18,6 +17,7 @@ from kills import duration_of, kill_at_moments
 from ranks import Gang
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from sharded_states import assert_whole, names_in, shard_of_rank, sharded
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader as StockReader
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockWriter
@@ -57,10 +57,6 @@ def zeros_of(state: dict[str, Any]) -> dict[str, Any]:
     return {
         key: zeros_of(value) if isinstance(value, dict) else torch.zeros_like(value) for key, value in state.items()
     }
-
-
-def names_in(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()}
 
 
 def test_files_have_torchs_names_and_every_reader_reads_the_files(tmp_path: Path) -> None:
@@ -171,23 +167,6 @@ def test_a_remote_path_stays_torchs_and_the_log_says_so(caplog: pytest.LogCaptur
     assert "does not store in a local directory" in caplog.text
 
 
-def shard_of_rank(whole: torch.Tensor) -> Any:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    return distribute_tensor(whole, init_device_mesh("cpu", (dist.get_world_size(),)), [Shard(0)])
-
-
-def sharded_state(seed: int) -> dict[str, Any]:
-    return {
-        "weight": shard_of_rank((torch.arange(4000.0) * seed).reshape(1000, 4)),
-        "odd": shard_of_rank(torch.arange(10) + seed),
-        "mask": shard_of_rank(torch.arange(9) % 2 == seed % 2),
-        "scalar": torch.tensor(1.5 * seed),
-        "step": torch.tensor(seed),
-    }
-
-
 def whole_state(seed: int) -> dict[str, torch.Tensor]:
     return {
         "weight": (torch.arange(4000.0) * seed).reshape(1000, 4),
@@ -198,6 +177,10 @@ def whole_state(seed: int) -> dict[str, torch.Tensor]:
     }
 
 
+def sharded_state(seed: int) -> dict[str, Any]:
+    return sharded(whole_state(seed))
+
+
 def save_shards(directory: Path, seed: int, option: str = "save_distributed") -> None:
     writer = HuggingFaceStorageWriter(directory, **{"save_distributed": True, option: True})  # type: ignore[arg-type]
     cairn.save(sharded_state(seed), storage_writer=writer)
@@ -206,9 +189,7 @@ def save_shards(directory: Path, seed: int, option: str = "save_distributed") ->
 def load_shards(directory: Path, seed: int) -> None:
     target = {key: torch.zeros_like(tensor) for key, tensor in sharded_state(seed).items()}
     cairn.load(target, storage_reader=HuggingFaceStorageReader(directory))
-    for key, tensor in whole_state(seed).items():
-        found = target[key].full_tensor() if hasattr(target[key], "full_tensor") else target[key]
-        assert torch.equal(found, tensor), key
+    assert_whole(target, whole_state(seed))
 
 
 def test_shards_of_four_ranks_are_loaded_by_two_and_by_torch(two: Gang, four: Gang, tmp_path: Path) -> None:
