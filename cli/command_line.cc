@@ -87,9 +87,11 @@ void CommandLine::add_cat() {
   CLI::App* cat = add_command_on_directory(
       "cat", "A value, or a tensor's shape, dtype, min, max, mean, NaN and infinities", "the checkpoint");
   cat->add_option("key", arguments_.key, "the key")->required()->type_name("KEY");
-  cat->add_option("--npy", arguments_.npy,
-                  "write the tensor to FILE for numpy.load instead; bfloat16 and float8 as float32, which is exact")
-      ->type_name("FILE");
+  CLI::Option* npy =
+      cat->add_option("--npy", arguments_.npy,
+                      "write the tensor to FILE for numpy.load instead; bfloat16 and float8 as float32, which is exact")
+          ->type_name("FILE");
+  cat->add_flag("--overwrite", arguments_.overwrite, "replace an existing FILE")->needs(npy);
   cat->add_flag("--json", arguments_.json, "print JSON for programs");
   cat->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
 }
@@ -130,16 +132,25 @@ void CommandLine::add_convert() {
   convert->add_option("--keys", given.keys, "only keys that match GLOB (*, ?, [a-z]), and all keys below")
       ->type_name("GLOB")
       ->allow_extra_args(false);
+  convert->add_option("--exclude", given.exclude, "without the keys that match GLOB, and all keys below")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
   convert
       ->add_option("--rename", given.renames,
-                   "OLD=NEW: a prefix, or a pattern whose stars stand for the stars of NEW; the first that matches")
+                   "OLD=NEW: a prefix, or a pattern whose stars stand for the stars of NEW; the first that matches; "
+                   "write \\= for a = in a key")
       ->type_name("OLD=NEW")
       ->allow_extra_args(false);
-  convert->add_option("--dtype", given.dtype, "the dtype of all floating-point tensors: bf16, fp16, fp32, ...")
-      ->type_name("DTYPE");
+  convert
+      ->add_option("--dtype", given.dtypes,
+                   "the dtype of all floating-point tensors, or of those that match GLOB: bf16, fp16, fp32, ...")
+      ->type_name("[GLOB=]DTYPE")
+      ->allow_extra_args(false);
   convert->add_option("--max-shard-size", given.max_shard_size, "safetensors files of at most SIZE (5GB), with index")
       ->type_name("SIZE");
   convert->add_flag("--overwrite", given.overwrite, "replace an existing target");
+  convert->add_flag("--plain", given.plain,
+                    "no metadata of Cairn's own: reproducible bytes, without checksums; DST is one file");
   add_allow_pickle(*convert);
   convert->add_flag("--follow-links", given.follow_links, "data files may be symbolic links");
   convert->add_flag("--json", given.json, "print JSON for programs");

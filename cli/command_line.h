@@ -20,6 +20,7 @@ struct Arguments {
   std::filesystem::path other = {};  // the second checkpoint of `diff`
   std::string key = {};              // of `cat`
   std::filesystem::path npy = {};    // the file that `cat` writes
+  bool overwrite = false;            // whether `cat` replaces the file
   std::optional<double> tolerance = {};
   bool ignore_dtype = false;
   std::vector<std::string> patterns = {};

@@ -27,11 +27,16 @@ std::optional<CheckpointFormat> format_of(std::string_view name) {
   return std::nullopt;
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
 // The format that the target's name means; nullopt for other names.
 std::optional<CheckpointFormat> format_of_target(const std::filesystem::path& target) {
-  const std::string extension = target.extension().string();
+  const std::string extension = lower_case(target.extension().string());
   if (extension == ".safetensors") return CheckpointFormat::kSafetensors;
-  constexpr std::array<std::string_view, 3> kOfTorch{".pt", ".pth", ".bin"};
+  constexpr std::array<std::string_view, 4> kOfTorch{".pt", ".pth", ".bin", ".ckpt"};
   if (std::find(kOfTorch.begin(), kOfTorch.end(), extension) != kOfTorch.end()) return CheckpointFormat::kTorchSave;
   return std::nullopt;
 }
@@ -51,25 +56,55 @@ std::optional<DType> dtype_of(std::string_view name) {
   return dtype_from_name(name);
 }
 
-// Bytes: "5GB" is 5 * 10^9, "5GiB" is 5 * 2^30. Nullopt for other texts, and for 0.
+// Takes the digits of ".75" from the text: 75 and 100. 0 and 1 without a point; nullopt for more than 6 digits, or
+// none.
+std::optional<std::pair<std::uint64_t, std::uint64_t>> take_fraction(std::string_view& text) {
+  constexpr std::size_t kDigitsMax = 6;
+  std::pair<std::uint64_t, std::uint64_t> fraction{0, 1};
+  if (!text.starts_with('.')) return fraction;
+  text.remove_prefix(1);
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  if (digits == 0 || digits > kDigitsMax) return std::nullopt;
+  for (const char digit : text.substr(0, digits)) {
+    fraction.first = fraction.first * 10 + static_cast<std::uint64_t>(digit - '0');
+    fraction.second *= 10;
+  }
+  text.remove_prefix(digits);
+  return fraction;
+}
+
+// Bytes: "5GB" and "5gb" are 5 * 10^9, "1.5GiB" and "1.5gib" are 1.5 * 2^30. Nullopt for other texts, and for 0.
 std::optional<std::uint64_t> bytes_of(std::string_view text) {
   constexpr std::array<std::pair<std::string_view, std::uint64_t>, 9> kUnits{{{"", 1},
-                                                                              {"B", 1},
-                                                                              {"KB", 1'000},
-                                                                              {"MB", 1'000'000},
-                                                                              {"GB", 1'000'000'000},
-                                                                              {"TB", 1'000'000'000'000},
-                                                                              {"KiB", std::uint64_t{1} << 10},
-                                                                              {"MiB", std::uint64_t{1} << 20},
-                                                                              {"GiB", std::uint64_t{1} << 30}}};
+                                                                              {"b", 1},
+                                                                              {"kb", 1'000},
+                                                                              {"mb", 1'000'000},
+                                                                              {"gb", 1'000'000'000},
+                                                                              {"tb", 1'000'000'000'000},
+                                                                              {"kib", std::uint64_t{1} << 10},
+                                                                              {"mib", std::uint64_t{1} << 20},
+                                                                              {"gib", std::uint64_t{1} << 30}}};
   std::uint64_t number = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failure != std::errc() || number == 0) return std::nullopt;
-  const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  if (failure != std::errc()) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  const auto fraction = take_fraction(text);
+  const std::string unit = lower_case(std::string(text));
   for (const auto& [name, bytes] : kUnits) {
-    if (unit == name && number <= UINT64_MAX / bytes) return number * bytes;
+    if (!fraction || unit != name || number >= UINT64_MAX / bytes) continue;
+    const std::uint64_t sum = number * bytes + fraction->first * bytes / fraction->second;
+    if (sum > 0) return sum;
   }
   return std::nullopt;
+}
+
+// The first '=' without a `\` before it, which quotes a character of OLD and NEW (cairn/convert.h).
+std::size_t unquoted_equals(std::string_view rename) {
+  for (std::size_t i = 0; i < rename.size(); ++i) {
+    if (rename[i] == '=') return i;
+    if (rename[i] == '\\') ++i;
+  }
+  return std::string_view::npos;
 }
 
 Outcome usage(const std::string& complaint) {
@@ -83,16 +118,25 @@ std::optional<Outcome> read_options(const std::filesystem::path& target, const C
   if (!format) return usage("the target's name says no format: --to dcp, --to torch or --to safetensors");
   options.to = *format;
   options.keys = given.keys;
+  options.exclude = given.exclude;
   for (const std::string& rename : given.renames) {
-    const std::size_t equals = rename.find('=');
+    const std::size_t equals = unquoted_equals(rename);
     if (equals == std::string::npos) return usage(fmt::format("--rename takes OLD=NEW, not '{}'", printable(rename)));
     options.renames.push_back({rename.substr(0, equals), rename.substr(equals + 1)});
   }
-  if (!given.dtype.empty()) {
-    options.dtype = dtype_of(given.dtype);
-    if (!options.dtype || !is_floating_point(*options.dtype)) {
-      return usage(
-          fmt::format("--dtype takes bf16, fp16, fp32 or torch's name of a float, not '{}'", printable(given.dtype)));
+  for (const std::string& word : given.dtypes) {
+    const std::size_t equals = word.rfind('=');
+    const std::optional<DType> dtype = dtype_of(equals == std::string::npos ? word : word.substr(equals + 1));
+    if (!dtype || !is_floating_point(*dtype)) {
+      return usage(fmt::format("--dtype takes bf16, fp16, fp32 or torch's name of a float, or GLOB=bf16, not '{}'",
+                               printable(word)));
+    }
+    if (equals != std::string::npos) {
+      options.key_dtypes.push_back({word.substr(0, equals), *dtype});
+    } else if (options.dtype) {
+      return usage("--dtype without GLOB= applies to all keys: give it once");
+    } else {
+      options.dtype = dtype;
     }
   }
   if (!given.max_shard_size.empty()) {
@@ -105,6 +149,7 @@ std::optional<Outcome> read_options(const std::filesystem::path& target, const C
   }
   options.file_count = given.file_count;
   options.overwrite = given.overwrite;
+  options.plain = given.plain;
   options.follow_links = given.follow_links;
   options.allow_pickle = given.allow_pickle;
   return std::nullopt;
@@ -124,8 +169,11 @@ std::string text_of(const ConvertReport& report, const std::filesystem::path& ta
                  byte_text(report.tensor_bytes), counted(report.values, "value"), counted(report.files.size(), "file"),
                  byte_text(report.bytes_written));
   if (!report.conversions.empty()) {
+    const DType first = report.conversions.front().target;
+    const bool is_one = std::all_of(report.conversions.begin(), report.conversions.end(),
+                                    [&](const Conversion& conversion) { return conversion.target == first; });
     fmt::format_to(out, "  {} converted to {}\n", counted(report.conversions.size(), "tensor"),
-                   name_of(report.conversions.front().target));
+                   is_one ? name_of(first) : "other dtypes");
   }
   for (const TiedTensors& tied : report.tied) {
     fmt::format_to(out, "  tied tensors {}: {}\n", tied.stay_tied ? "stay tied" : "are copies now", joined(tied.keys));
@@ -178,10 +226,7 @@ std::string json_of(const ConvertReport& report, const std::filesystem::path& ta
 }
 
 Outcome conversion_failure(const Error& error) {
-  Outcome outcome{{}, message_of(error), ExitCode::kUnreadable};
-  const bool is_damage = error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kUnsafe;
-  if (is_damage || error.code() == ErrorCode::kMissingKey) outcome.exit_code = ExitCode::kCheckFailed;
-  if (error.code() == ErrorCode::kInvalidArgument) outcome.exit_code = ExitCode::kUsage;
+  Outcome outcome{{}, message_of(error), exit_code_of_copy(error.code())};
   outcome.signal = EndingSignals::caught();
   return outcome;
 }

@@ -14,11 +14,13 @@ namespace cairn::cli {
 struct ConversionOptions {
   std::string to = {};  // "dcp", "torch", "safetensors"; empty: as the target's name says
   std::vector<std::string> keys = {};
+  std::vector<std::string> exclude = {};
   std::vector<std::string> renames = {};  // OLD=NEW
-  std::string dtype = {};                 // "bf16", "float32"; empty: unchanged
+  std::vector<std::string> dtypes = {};   // "bf16", "float32", GLOB=DTYPE; empty: unchanged
   std::string max_shard_size = {};        // "5GB"; empty: one file
   std::size_t file_count = 1;
   bool overwrite = false;
+  bool plain = false;
   bool allow_pickle = false;
   bool follow_links = false;
   bool json = false;

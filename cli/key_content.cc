@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "catalog_text.h"
 #include "ending_signals.h"
@@ -18,18 +19,18 @@
 namespace cairn::cli {
 namespace {
 
-Outcome failure(const Error& error) {
-  const bool is_missing = error.code() == ErrorCode::kMissingKey;
-  return {{}, message_of(error), is_missing ? ExitCode::kCheckFailed : ExitCode::kUnreadable};
+Outcome failure(const Error& error) { return {{}, message_of(error), exit_code_of_copy(error.code())}; }
+
+std::string number_text(const std::optional<TensorSummary::Number>& number) {
+  if (!number) return "none";
+  if (const auto* real = std::get_if<double>(&*number)) return fmt::format("{:.9g}", *real);
+  return std::visit([](auto integer) { return fmt::format("{}", integer); }, *number);
 }
 
-std::string number_text(const std::optional<double>& number) {
-  return number ? fmt::format("{:.9g}", *number) : std::string("none");
-}
-
-void write_number(JsonWriter& json, std::string_view name, const std::optional<double>& number) {
+void write_number(JsonWriter& json, std::string_view name, const std::optional<TensorSummary::Number>& number) {
   json.key(name);
-  number ? json.number(*number) : json.null();
+  if (!number) return json.null();
+  std::visit([&json](auto value) { json.number(value); }, *number);
 }
 
 // "  min -3, max 4, mean 0.5 (of the finite elements)"
@@ -85,13 +86,13 @@ std::string json_of(const std::string& key, const Value& value) {
   return std::move(json).take();
 }
 
-Outcome export_tensor(const std::filesystem::path& directory, const std::string& key, const std::filesystem::path& npy,
+Outcome export_tensor(const std::filesystem::path& directory, const std::string& key, const KeyContentOptions& options,
                       TensorPassOptions pass) {
   auto bar = std::make_optional<ProgressBar>("exporting");
   const EndingSignals signals;  // after the bar, whose handlers end the process
   pass.interrupted = [] { return EndingSignals::caught() != 0; };
   pass.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar->show(done, total); };
-  const Result<void> exported = export_npy(directory, key, npy, pass);
+  const Result<void> exported = export_npy(directory, key, options.npy, pass, options.overwrite);
   bar.reset();  // before any output
   if (exported) return {};
   Outcome outcome = failure(exported.error());
@@ -103,7 +104,7 @@ Outcome export_tensor(const std::filesystem::path& directory, const std::string&
 
 Outcome show_key(const std::filesystem::path& directory, const std::string& key, const KeyContentOptions& options) {
   TensorPassOptions pass{.follow_links = options.follow_links};
-  if (!options.npy.empty()) return export_tensor(directory, key, options.npy, pass);
+  if (!options.npy.empty()) return export_tensor(directory, key, options, pass);
   auto bar = std::make_optional<ProgressBar>("reading");
   pass.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar->show(done, total); };
   const Result<KeyContent> content = read_key(directory, key, pass);

@@ -39,7 +39,8 @@ Outcome run(const std::vector<std::string>& words, std::string& command) {
                                {given.tolerance, given.ignore_dtype, given.patterns, given.json, given.follow_links});
   }
   if (line.command() == "cat") {
-    return cairn::cli::show_key(given.directory, given.key, {given.npy, given.json, given.follow_links});
+    return cairn::cli::show_key(given.directory, given.key,
+                                {given.npy, given.overwrite, given.json, given.follow_links});
   }
   if (line.command() == "verify") return cairn::cli::verify(given.directory, given.json, given.follow_links);
   if (line.command() == "convert") return cairn::cli::convert(given.directory, given.target, given.conversion);

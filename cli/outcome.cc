@@ -6,6 +6,16 @@
 
 namespace cairn::cli {
 
+ExitCode exit_code_of_copy(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kCorrupt:
+    case ErrorCode::kUnsafe:
+    case ErrorCode::kMissingKey: return ExitCode::kCheckFailed;
+    case ErrorCode::kInvalidArgument: return ExitCode::kUsage;
+    default: return ExitCode::kUnreadable;
+  }
+}
+
 std::string message_of(const Error& error) { return "cairn: " + printable(error.what()) + "\n"; }
 
 Outcome unopened(const Error& error, const std::filesystem::path& directory) {

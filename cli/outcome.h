@@ -11,10 +11,10 @@ namespace cairn::cli {
 // The complete list. Scripts rely on the values.
 enum class ExitCode : int {
   kOk = 0,
-  // `verify` found a problem, `diff` a difference, `convert` damage in its source; or no key matches (`inspect`, `cat`,
-  // `convert`).
+  // `verify` found a problem, `diff` a difference, `convert` and `cat` damage in their source; or no key matches
+  // (`inspect`, `cat`, `convert`).
   kCheckFailed = 1,
-  kUsage = 2,        // the command line is not valid, or the target of `convert` exists
+  kUsage = 2,        // the command line is not valid, or the target of `convert` or `cat` exists
   kDiffTrouble = 2,  // any failure of `diff`: the code of diff(1)
   kUnreadable = 3,   // no checkpoint, or the system or damage prevents reading or writing
 };
@@ -26,6 +26,9 @@ struct Outcome {
   ExitCode exit_code = ExitCode::kOk;
   int signal = 0;  // not 0: the signal that ended the command; main ends the process by it, whatever the exit code
 };
+
+// Of a failed `convert` or `cat`.
+ExitCode exit_code_of_copy(ErrorCode code);
 
 // "cairn: " and the error's whole text, made printable.
 std::string message_of(const Error& error);

@@ -55,7 +55,7 @@ std::string type_name(const Value& value) {
         if constexpr (std::is_same_v<T, bool>) return "bool";
         if constexpr (std::is_same_v<T, std::int64_t> || std::is_same_v<T, BigInt>) return "int";
         if constexpr (std::is_same_v<T, double>) return "float";
-        if constexpr (std::is_same_v<T, std::string>) return "str";
+        if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, SharedText>) return "str";
         if constexpr (std::is_same_v<T, Bytes>) return "bytes";
         if constexpr (std::is_same_v<T, Complex>) return "complex";
         if constexpr (std::is_same_v<T, List>) return "list";

@@ -23,6 +23,7 @@ std::string text_of(const VerifyReport& report, const std::string& directory) {
   fmt::format_to(out, "  {}, {} in {}\n", counted(report.tensors, "tensor"), counted(report.values, "value"),
                  counted(report.files, "file"));
   fmt::format_to(out, "  {} checked by checksums\n", byte_text(report.bytes_checked));
+  for (const std::string& warning : report.warnings) fmt::format_to(out, "  warning: {}\n", printable(warning));
   if (report.bytes_unchecked != 0) {
     fmt::format_to(out, "  {} without checksums\n", byte_text(report.bytes_unchecked));
   }
@@ -75,6 +76,9 @@ std::string json_of(const VerifyReport& report, const std::string& directory) {
     json.key("transforms").text(transforms);
     json.end_object();
   }
+  json.end_array();
+  json.key("warnings").begin_array();
+  for (const std::string& warning : report.warnings) json.text(warning);
   json.end_array();
   json.key("problems").begin_array();
   for (const Error& problem : report.problems) write_problem(json, problem);

@@ -76,7 +76,8 @@ const int installed = 1;
 }  // namespace
 #endif
 
-DecodingBounds::DecodingBounds(std::size_t input_bytes) : input_bytes_(input_bytes), began_(processor_time()) {
+DecodingBounds::DecodingBounds(std::size_t input_bytes, std::uint64_t bytes_per_input_byte)
+    : input_bytes_(input_bytes), bytes_per_input_byte_(bytes_per_input_byte), began_(processor_time()) {
   if (installed == 0) std::abort();  // the hooks would count nothing
   count = {true, 0, 0};
 }
@@ -85,7 +86,7 @@ DecodingBounds::~DecodingBounds() {
   count.is_on = false;
   const std::uint64_t spent = processor_time() - began_;
   const std::uint64_t time_max = kNanosecondsMin + input_bytes_ * kNanosecondsPerInputByte;
-  const std::uint64_t bytes_max = kBytesMin + input_bytes_ * kBytesPerInputByte;
+  const std::uint64_t bytes_max = kBytesMin + input_bytes_ * bytes_per_input_byte_;
   const auto peak = static_cast<std::uint64_t>(count.peak);
   if (peak > bytes_max) give_up("bytes of memory", peak, bytes_max, input_bytes_);
   if (spent > time_max) give_up("ns", spent, time_max, input_bytes_);

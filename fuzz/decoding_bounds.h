@@ -14,19 +14,22 @@ namespace cairn::fuzz {
 class DecodingBounds {
  public:
   static constexpr std::uint64_t kBytesPerInputByte = 64;
+  // Of the state dict in a file of torch.save: each entry has a path and a name of its own.
+  static constexpr std::uint64_t kBytesPerByteOfState = 800;
   static constexpr std::uint64_t kBytesMin = std::uint64_t{16} << 20;
   // Honest inputs take some 10 to 100 ns per byte, under the sanitizers ten times as long. A quadratic decoder exceeds
   // the bound from some 10 KiB on.
   static constexpr std::uint64_t kNanosecondsPerInputByte = 20'000;
   static constexpr std::uint64_t kNanosecondsMin = 500'000'000;
 
-  explicit DecodingBounds(std::size_t input_bytes);
+  explicit DecodingBounds(std::size_t input_bytes, std::uint64_t bytes_per_input_byte = kBytesPerInputByte);
   ~DecodingBounds();
   DecodingBounds(const DecodingBounds&) = delete;
   DecodingBounds& operator=(const DecodingBounds&) = delete;
 
  private:
   std::uint64_t input_bytes_;
+  std::uint64_t bytes_per_input_byte_;
   std::uint64_t began_;  // in nanoseconds of the thread's processor time
 };
 

@@ -83,7 +83,7 @@ void read_index(std::span<const std::byte> bytes) {
   const auto rendered = cairn::safetensors::render_index(*index, 0);
   if (!rendered) std::abort();
   const auto again = cairn::safetensors::read_index(*rendered);
-  if (!again || again->files != index->files) std::abort();
+  if (!again || again->files != index->files || again->metadata != index->metadata) std::abort();
 }
 
 void read_sharding_info(std::span<const std::byte> bytes) {

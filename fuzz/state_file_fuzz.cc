@@ -60,10 +60,16 @@ void read(std::span<const std::byte> bytes) {
     (void)cairn::torch_file::read_legacy_file(source);
   }
   const auto file = [&] {
-    const cairn::fuzz::DecodingBounds bounds(bytes.size());
+    using cairn::fuzz::DecodingBounds;
+    const DecodingBounds bounds(bytes.size(), DecodingBounds::kBytesPerByteOfState);
     return StateFile::open(source);
   }();
   if (!file) return;
+  {
+    using cairn::fuzz::DecodingBounds;
+    const DecodingBounds bounds(bytes.size(), DecodingBounds::kBytesPerByteOfState);
+    (void)(*file)->shape();
+  }
   std::size_t count = 0;
   for (const StateFile::Entry& entry : (*file)->entries()) {
     if (++count > kEntriesMax) break;

@@ -119,6 +119,11 @@ struct AsyncSave {
   std::shared_future<Result<void>> staging;           // ready: the state may change again
   std::shared_future<Result<AsyncSaveReport>> write;  // ready: the checkpoint is durable and in place, or an error
   std::function<SaveProgress()> progress;             // from any thread
+  // Makes the stream of a device (Device::stream) wait for the copies out of the tensors: work that the caller queues
+  // on the stream afterwards may overwrite the tensors, also before `staging` is ready. Waits on the calling thread
+  // only until devices have all of their copies in their queues, and until all copies by the CPU are done; false after
+  // `timeout`. Device{}: waits alone. kInvalidArgument if the stream is being captured into a graph. From any thread.
+  std::function<Result<bool>(const Device& device, std::chrono::milliseconds timeout)> fence;
 };
 
 struct AsyncCheckpointerOptions {

@@ -59,6 +59,10 @@ struct SaveOptions {
   // `__{rank}_{n}.distcp` and the rank's own metadata file `__{rank}.metadata`. Excludes collectives.
   std::optional<std::uint32_t> alone_as_rank = {};
   std::string checkpoint_id = {};  // the checkpoint's id in `.metadata`; empty: the directory
+  // The pickle of a Metadata object whose further attributes (Catalog::extra) go into `.metadata`; empty: none. Only
+  // the coordinator's option counts. kCorrupt and kUnsupported if the engine cannot read or write an attribute. A model
+  // ignores the option.
+  std::string metadata_attributes = {};
   // Set: the save writes a model. Excludes alone_as_rank; file_per_item and checkpoint_id have no effect.
   std::optional<SafetensorsForm> safetensors = {};
   // --- when the save fails

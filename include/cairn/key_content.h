@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <optional>
 #include <string_view>
+#include <variant>
 
 namespace cairn {
 
@@ -25,9 +26,11 @@ struct TensorSummary {
   // Of complex numbers: elements of which a part is NaN; else of which a part is infinite. 0 for kNone.
   std::uint64_t nan_count = 0;
   std::uint64_t infinity_count = 0;
-  // Of the finite elements; nullopt if there are none, and for kComplex and kNone.
-  std::optional<double> minimum = {};
-  std::optional<double> maximum = {};
+  // Of the finite elements; nullopt if there are none, and for kComplex and kNone. Minimum and maximum are exact:
+  // integers and bool are int64, elements of uint64 are uint64, all floats are double.
+  using Number = std::variant<double, std::int64_t, std::uint64_t>;
+  std::optional<Number> minimum = {};
+  std::optional<Number> maximum = {};
   std::optional<double> mean = {};
 };
 std::string_view name_of(TensorSummary::Numbers numbers);  // "real", "complex", "none"
@@ -40,7 +43,7 @@ struct KeyContent {
 };
 
 // Opens the checkpoint `directory`, of any format, and reads the key: a tensor once, verified, with bounded memory.
-// 64-bit integers beyond 2^53 are rounded to the nearest double. kMissingKey if the checkpoint has no such key;
+// kMissingKey if the checkpoint has no such key;
 // kUnsupported for a tensor that only torch can read (quantised); kUnsafe for a tensor of a torch.save file that
 // repeats few elements very often.
 Result<KeyContent> read_key(const std::filesystem::path& directory, std::string_view key,

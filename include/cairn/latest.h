@@ -36,6 +36,10 @@ struct LatestOptions {
 // the commit record) are ordered by the time of `.metadata`, then by the last number in the directory's name. Of the
 // newest of both kinds, the one with the later time of `.metadata` is returned. The time of a link is the link's own.
 //
+// A copy by convert() never ranks before the saves of its source's run. A copy of a DCP checkpoint with all its keys
+// and values comes right after the original, whose start and number the copy has. Any other copy, and a copy of a
+// checkpoint without a start, comes after all other checkpoints; such copies are ordered by the time of `.metadata`.
+//
 // A checkpoint counts only if all data files of its commit record are present with the recorded sizes. A checkpoint of
 // stock torch has no commit record, and counts if its pickle is complete. Later saves of this process are ordered after
 // every checkpoint that this call has read.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cairn/box.h>
+#include <cairn/device.h>
 #include <cairn/dtype.h>
 #include <cairn/value.h>
 
@@ -32,10 +33,12 @@ struct TensorView {
   DType dtype = DType::kFloat32;
   Extents sizes;
   Extents strides;
+  // Where `data` is. A call that takes tensors of the CPU alone fails with kUnsupported for other tensors.
+  Device device = {};
 
-  static TensorView contiguous(void* data, DType dtype, Extents sizes) {
+  static TensorView contiguous(void* data, DType dtype, Extents sizes, Device device = {}) {
     Extents strides = row_major_strides(sizes);
-    return {data, dtype, std::move(sizes), std::move(strides)};
+    return {data, dtype, std::move(sizes), std::move(strides), device};
   }
   static TensorView contiguous(const void* data, DType dtype, Extents sizes) {  // for a save, which only reads
     return contiguous(const_cast<void*>(data), dtype, std::move(sizes));

@@ -17,6 +17,9 @@ namespace cairn {
 
 class Value;
 
+// A text that several parts of a value share: a file may refer to a long text many times.
+using SharedText = std::shared_ptr<const std::string>;
+
 struct None {
   friend bool operator==(None, None) { return true; }
 };
@@ -73,7 +76,7 @@ class Value {
   // Large alternatives are allocated apart, and a Value then takes 48 bytes: a checkpoint may hold millions of small
   // values.
   using Variant = std::variant<None, bool, std::int64_t, double, std::string, Bytes, BigInt, Complex, List, Tuple, Set,
-                               Dict, std::unique_ptr<Array>, std::unique_ptr<Object>>;
+                               Dict, std::unique_ptr<Array>, std::unique_ptr<Object>, SharedText>;
 
   Value() = default;  // None
   // From any alternative, and from types that convert to an alternative. Implicit on purpose.
@@ -93,9 +96,13 @@ class Value {
   Value& operator=(Value&& other) noexcept;
   ~Value();
 
+  // get_if<std::string>() returns a SharedText, too.
   template <typename T>
   const T* get_if() const noexcept {
-    if constexpr (std::is_same_v<T, Array>) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      const auto* shared = std::get_if<SharedText>(&variant_);
+      return shared == nullptr ? std::get_if<std::string>(&variant_) : shared->get();
+    } else if constexpr (std::is_same_v<T, Array>) {
       const auto* owner = std::get_if<std::unique_ptr<Array>>(&variant_);
       return owner == nullptr ? nullptr : owner->get();
     } else {
@@ -103,7 +110,8 @@ class Value {
     }
   }
   template <typename T>
-  T* get_if() noexcept {
+  requires(!std::is_same_v<T, std::string>)  // parts share a text
+      T* get_if() noexcept {
     return const_cast<T*>(std::as_const(*this).get_if<T>());
   }
   const Object* object() const noexcept;  // null if the value is no Object

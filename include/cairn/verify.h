@@ -29,6 +29,8 @@ struct VerifyReport {
   CheckpointFormat format = CheckpointFormat::kDcp;
   bool has_commit_record =
       false;  // true: Cairn wrote the checkpoint; false: only the zip checksums of stock torch were checked
+  // What the files leave open: for example that the number of shards that torch wrote without an index is unknown.
+  std::vector<std::string> warnings;
 };
 
 struct VerifyProgress {

@@ -2,6 +2,7 @@
 #include <cairn/async_checkpointer.h>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -145,6 +146,18 @@ SharedCatalog catalog_of(const PythonAsyncSave& self) {
   return {std::make_shared<Catalog>(unwrap(std::move(catalog)))};
 }
 
+// `streams`: (ordinal of a CUDA device, stream). False after the time-out.
+bool fence(const PythonAsyncSave& self, const std::vector<std::pair<std::int32_t, std::uintptr_t>>& streams,
+           double seconds) {
+  const nb::gil_scoped_release released;
+  Result<bool> is_open = self.save().fence({}, milliseconds_of(seconds));
+  for (const auto& [ordinal, stream] : streams) {
+    if (!is_open || !*is_open) break;
+    is_open = self.save().fence(Device::cuda(ordinal, stream), std::chrono::milliseconds(0));
+  }
+  return is_open.value();
+}
+
 // (phase, bytes written, bytes in all)
 nb::tuple progress_of(const PythonAsyncSave& self) {
   const SaveProgress progress = self.save().progress();
@@ -186,6 +199,7 @@ void bind_async_checkpointer(nb::module_& module) {
       .def("release", &PythonAsyncSave::release)
       .def("leave", &PythonAsyncSave::leave)
       .def("wait_staged", &wait_staged)
+      .def("fence", &fence)
       .def("wait_written", &wait_written)
       .def("catalog", &catalog_of)
       .def("progress", &progress_of);

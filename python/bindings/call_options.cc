@@ -73,6 +73,12 @@ void set(Options& options, nb::handle value) {
   take(value, options.*Member);
 }
 
+template <auto Member, typename Options>
+void set_bytes(Options& options, nb::handle value) {
+  const auto bytes = nb::cast<nb::bytes>(value);
+  options.*Member = std::string(bytes.c_str(), bytes.size());
+}
+
 constexpr Keyword<LoadOptions> kLoadKeywords[] = {
     {"verify", set<&LoadOptions::verify>},
     {"allow_partial", set<&LoadOptions::allow_partial>},
@@ -92,6 +98,7 @@ constexpr Keyword<SaveOptions> kSaveKeywords[] = {
     {"dedup_to_lowest_rank", set<&SaveOptions::dedup_to_lowest_rank>},
     {"alone_as_rank", set<&SaveOptions::alone_as_rank>},
     {"checkpoint_id", set<&SaveOptions::checkpoint_id>},
+    {"metadata_attributes", set_bytes<&SaveOptions::metadata_attributes>},
     {"safetensors", set<&SaveOptions::safetensors>},
     {"thread_count", set<&SaveOptions::thread_count>},
     {"direct_io", set<&SaveOptions::direct_io>},

@@ -147,6 +147,7 @@ nb::dict verify_directory(const nb::bytes& directory, std::size_t thread_count, 
   for (const auto& [key, transforms] : report.unchecked_keys) unchecked_keys[to_str(key)] = to_str(transforms);
   result["unchecked_keys"] = unchecked_keys;
   result["has_commit_record"] = report.has_commit_record;
+  result["warnings"] = strings(report.warnings);
   return result;
 }
 

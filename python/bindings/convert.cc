@@ -33,13 +33,21 @@ ConvertOptions options_of(const nb::kwargs& given) {
                : to == "torch" ? CheckpointFormat::kTorchSave
                                : CheckpointFormat::kSafetensors;
   options.keys = texts_of(given["keys"]);
+  options.exclude = texts_of(given["exclude"]);
   for (const nb::handle pair : given["renames"]) {
     options.renames.push_back({to_utf8(pair[nb::int_(0)]), to_utf8(pair[nb::int_(1)])});
   }
   if (!given["dtype"].is_none()) options.dtype = static_cast<DType>(nb::cast<std::uint8_t>(given["dtype"]));
+  for (const nb::handle pair : given["key_dtypes"]) {
+    options.key_dtypes.push_back(
+        {to_utf8(pair[nb::int_(0)]), static_cast<DType>(nb::cast<std::uint8_t>(pair[nb::int_(1)]))});
+  }
+  options.keep_shape = nb::cast<bool>(given["keep_shape"]);
   options.max_shard_bytes = nb::cast<std::uint64_t>(given["max_shard_bytes"]);
   options.file_count = nb::cast<std::size_t>(given["file_count"]);
+  options.plain = nb::cast<bool>(given["plain"]);
   options.overwrite = nb::cast<bool>(given["overwrite"]);
+  options.overwrite_any_file = nb::cast<bool>(given["overwrite_any_file"]);
   options.durability = nb::cast<bool>(given["durable"]) ? Durability::kDurable : Durability::kBuffered;
   const std::string verify = to_utf8(given["verify"]);
   options.verify = verify == "full" ? Verify::kFull : verify == "none" ? Verify::kNone : Verify::kNeeded;

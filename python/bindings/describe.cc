@@ -70,7 +70,8 @@ void describe(StateDict& state, nb::handle state_dict, FlatteningRules rules, co
 
 void bind_describe(nb::module_& module) {
   nb::class_<PlainTensors>(module, "PlainTensors")
-      .def(nb::init<const nb::dict&, nb::object>(), nb::arg("codes"), nb::arg("mark").none())
+      .def(nb::init<const nb::dict&, nb::object, nb::object>(), nb::arg("codes"), nb::arg("mark").none(),
+           nb::arg("cuda_streams").none() = nb::none())
       .def("__contains__",
            [](const PlainTensors& tensors, nb::handle tensor) { return tensors.view_of(tensor).has_value(); })
       .def("add_target", add_target);

@@ -1,13 +1,16 @@
 // PlainTensors: finds plain tensors, and reads their address, dtype, sizes and strides.
 //
 // A tensor is plain if address, dtype, sizes and strides describe all elements: the tensor is strided, in the CPU's
-// memory, and without torch's lazy negation or conjugation. The class reads attributes of torch's Python objects, each
-// looked up once, and does not link torch's library.
+// memory, and without torch's lazy negation or conjugation. For a caller that reads memory of CUDA devices too, such a
+// tensor on a CUDA device is plain if its elements lie in runs that a device copies at full speed. The class reads
+// attributes of torch's Python objects, each looked up once, and does not link torch's library.
 #pragma once
 
 #include <cairn/state_dict.h>
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -21,8 +24,9 @@ namespace cairn::python {
 class PlainTensors {
  public:
   // `codes`: the dtypes of torch that a plain tensor may have, each with the engine's code. `mark`: a tensor with an
-  // attribute of the name `mark` is not plain; None: attributes are ignored.
-  PlainTensors(const nb::dict& codes, nb::object mark);
+  // attribute of the name `mark` is not plain; None: attributes are ignored. `cuda_streams` returns the current stream
+  // of a CUDA device as an integer, and is asked once for each device; None: only tensors of the CPU are plain.
+  PlainTensors(const nb::dict& codes, nb::object mark, nb::object cuda_streams);
 
   // Nullopt if `tensor` is no torch.Tensor or Parameter (subclasses excluded), or is not plain. The memory belongs to
   // the tensor.
@@ -49,6 +53,7 @@ class PlainTensors {
   // takes ten times as long.
   bool read_exchange(nb::handle tensor, TensorView& view) const;
   bool read_attributes(nb::handle tensor, TensorView& view) const;
+  Device cuda_device(std::int32_t ordinal) const;
 
   nb::object torch_ = nb::module_::import_("torch");
   nb::object tensor_ = torch_.attr("Tensor");
@@ -56,7 +61,10 @@ class PlainTensors {
   nb::object strided_ = torch_.attr("strided");
   std::vector<std::pair<nb::object, DType>> dtypes_;
   nb::object mark_;
+  nb::object cuda_streams_;
+  mutable std::map<std::int32_t, std::uintptr_t> known_streams_;  // by ordinal
   Attribute is_cpu_{tensor_, "is_cpu"};
+  Attribute is_cuda_{tensor_, "is_cuda"};
   Attribute layout_{tensor_, "layout"};
   Attribute dtype_{tensor_, "dtype"};
   Attribute is_nested_{tensor_, "is_nested"};
@@ -67,6 +75,7 @@ class PlainTensors {
   nb::object untyped_storage_ = tensor_.attr("untyped_storage");
   nb::object data_ptr_ = tensor_.attr("data_ptr");
   nb::object stride_ = tensor_.attr("stride");
+  nb::object get_device_ = tensor_.attr("get_device");
   DlpackReader exchange_ = dlpack_reader_of(tensor_);
 };
 

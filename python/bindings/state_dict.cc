@@ -2,6 +2,12 @@
 // tensors from tensor objects.
 #include "state_dict.h"
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+
+#include <optional>
+#include <utility>
+
 #include "bound.h"
 #include "errors.h"
 #include "text.h"
@@ -17,9 +23,13 @@ DType dtype_of(int code) {
 
 namespace {
 
-TensorView view_of(std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides) {
+// The ordinal of a CUDA device and the caller's stream there; none: the CPU.
+using CudaPlace = std::optional<std::pair<std::int32_t, std::uintptr_t>>;
+
+TensorView view_of(std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides, const CudaPlace& cuda) {
   void* const address = reinterpret_cast<void*>(data);  // NOLINT(performance-no-int-to-ptr): Python hands over integers
-  return {address, dtype_of(dtype), to_extents(sizes), to_extents(strides)};
+  const Device device = cuda ? Device::cuda(cuda->first, cuda->second) : Device{};
+  return {address, dtype_of(dtype), to_extents(sizes), to_extents(strides), device};
 }
 
 std::string to_string_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
@@ -45,21 +55,25 @@ void bind_state_dict(nb::module_& module) {
   nb::class_<StateDict>(module, "StateDict")
       .def(nb::init<>())
       .def("__len__", [](const StateDict& state) { return state.entries().size(); })
-      .def("add_tensor",
-           [](StateDict& state, nb::handle path, std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides,
-              bool requires_grad) {
-             expect_added(state, state.add_tensor(to_path(path), view_of(data, dtype, sizes, strides),
-                                                  {.requires_grad = requires_grad}));
-           })
+      .def(
+          "add_tensor",
+          [](StateDict& state, nb::handle path, std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides,
+             bool requires_grad, const CudaPlace& cuda) {
+            expect_added(state, state.add_tensor(to_path(path), view_of(data, dtype, sizes, strides, cuda),
+                                                 {.requires_grad = requires_grad}));
+          },
+          nb::arg("path"), nb::arg("data"), nb::arg("dtype"), nb::arg("sizes"), nb::arg("strides"),
+          nb::arg("requires_grad"), nb::arg("cuda").none() = nb::none())
       .def(
           "add_chunk",
           [](StateDict& state, nb::handle path, std::uintptr_t data, int dtype, nb::handle sizes, nb::handle strides,
-             bool requires_grad, nb::handle global_shape, nb::handle offsets, bool replicated) {
-            unwrap(state.add_chunk(to_path(path), view_of(data, dtype, sizes, strides), to_extents(global_shape),
+             bool requires_grad, nb::handle global_shape, nb::handle offsets, bool replicated, const CudaPlace& cuda) {
+            unwrap(state.add_chunk(to_path(path), view_of(data, dtype, sizes, strides, cuda), to_extents(global_shape),
                                    to_extents(offsets), {.requires_grad = requires_grad, .replicated = replicated}));
           },
           nb::arg("path"), nb::arg("data"), nb::arg("dtype"), nb::arg("sizes"), nb::arg("strides"),
-          nb::arg("requires_grad"), nb::arg("global_shape"), nb::arg("offsets"), nb::arg("replicated") = false)
+          nb::arg("requires_grad"), nb::arg("global_shape"), nb::arg("offsets"), nb::arg("replicated") = false,
+          nb::arg("cuda").none() = nb::none())
       .def(
           "add_value",
           [](StateDict& state, nb::handle path, nb::handle object) {

@@ -202,6 +202,11 @@ class ObjectBuilder {
   nb::object build_one(std::int64_t number) { return nb::int_(number); }
   nb::object build_one(double number) { return nb::float_(number); }
   nb::object build_one(const std::string& text) { return to_str(text); }
+  nb::object build_one(const SharedText& text) {
+    nb::object& built = texts_[text.get()];
+    if (!built.is_valid()) built = to_str(*text);
+    return built;
+  }
   nb::object build_one(const Bytes& bytes) { return nb::bytes(bytes.data.data(), bytes.data.size()); }
   nb::object build_one(const BigInt& number) {
     const nb::handle type(reinterpret_cast<PyObject*>(&PyLong_Type));
@@ -263,6 +268,7 @@ class ObjectBuilder {
   nb::handle make_object_;
   std::string tensors_;
   std::unordered_map<std::uint64_t, nb::object> built_;  // by identity
+  std::unordered_map<const std::string*, nb::object> texts_;
 };
 
 Value decode(const nb::bytes& payload, TensorForm tensors = TensorForm::kElements) {

@@ -12,6 +12,7 @@ DTYPE_ITEM_BYTES: Final[tuple[int, ...]]
 
 _Ints = Sequence[int]
 _Path = tuple[str | int, ...]
+_CudaStream = tuple[int, int]  # ordinal of the device, the caller's stream
 _Leaf = TypeVar("_Leaf")
 _Chunk = tuple[tuple[int, ...], tuple[int, ...], str | None, int, int]  # offsets, sizes, file, offset, length
 
@@ -20,7 +21,14 @@ class StateDict:
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     def add_tensor(
-        self, path: _Path, data: int, dtype: int, sizes: _Ints, strides: _Ints, requires_grad: bool, /
+        self,
+        path: _Path,
+        data: int,
+        dtype: int,
+        sizes: _Ints,
+        strides: _Ints,
+        requires_grad: bool,
+        cuda: _CudaStream | None = None,  # None: in the memory of the CPU
     ) -> None: ...
     def add_chunk(
         self,
@@ -33,6 +41,7 @@ class StateDict:
         global_shape: _Ints,
         offsets: _Ints,
         replicated: bool = False,
+        cuda: _CudaStream | None = None,
     ) -> None: ...
     def add_value(self, path: _Path, value: object) -> bool: ...  # False: not a plain value; nothing was added
     def add_serialized_value(self, path: _Path, payload: bytes, /) -> None: ...
@@ -42,11 +51,14 @@ class StateDict:
     def fqn(self, index: int, /) -> str: ...
     def payload(self, index: int, /) -> bytes: ...  # of a serialised entry
 
-# Tensors in CPU memory that address, dtype, sizes and strides describe completely.
+# Tensors that address, dtype, sizes and strides describe completely.
 @final
 class PlainTensors:
     # The torch dtypes of plain tensors, and their codes. A tensor with an attribute named `mark` is not plain.
-    def __init__(self, codes: dict[Any, int], mark: str | None) -> None: ...
+    # `cuda_streams`: the current stream of a CUDA device by its ordinal. None: tensors of CUDA devices are not plain.
+    def __init__(
+        self, codes: dict[Any, int], mark: str | None, cuda_streams: Callable[[int], int] | None = None
+    ) -> None: ...
     def __contains__(self, tensor: object, /) -> bool: ...
     # For a load. False: the tensor is not plain or its elements share memory; nothing was added.
     def add_target(self, state: StateDict, path: _Path, tensor: object, /) -> bool: ...
@@ -238,6 +250,8 @@ class AsyncSave:
     def release(self) -> None: ...  # drops the objects that were kept until the bytes were staged
     def leave(self) -> None: ...  # the destructor then waits for nothing; kept objects stay alive
     def wait_staged(self, seconds: float, /) -> bool: ...  # False: not yet
+    # Makes the streams wait for the copies out of the tensors. False: not yet possible
+    def fence(self, streams: list[_CudaStream], seconds: float, /) -> bool: ...
     # save id, whether catalog() is available, bytes written, warnings; None: not yet
     def wait_written(self, seconds: float, /) -> tuple[str, bool, int, list[str]] | None: ...
     def catalog(self) -> Catalog: ...

@@ -106,13 +106,15 @@ class VerifyReport(NamedTuple):
     has_commit_record: bool  # True: Cairn wrote the checkpoint
     # keys stored through stream transforms, and the transforms' names
     unchecked_keys: Mapping[str, str] = MappingProxyType({})
+    warnings: tuple[str, ...] = ()  # what the files leave open, such as an unknown number of shards
 
     def __bool__(self) -> bool:
         return not self.problems
 
 
 class Checkpoint(Mapping[str, Any]):
-    """A read-only mapping from keys to arrays and values. Each access reads from disk.
+    """A read-only mapping from keys to arrays and values. Each access reads from disk, and reads a whole tensor:
+    ``checkpoint.read(key, rows)`` reads only the rows.
 
     Objects of the Python and NumPy classes that :mod:`cairn._known_objects` lists are built. Objects of all remaining
     classes, torch's included, come back as :class:`UnknownObject`: nothing in a checkpoint is ever run. Tensors, also
@@ -261,15 +263,16 @@ def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_l
     tensor.
 
     The report is true if no problem was found; otherwise ``problems`` holds errors that name file, offset and key. Keys
-    that went through stream transforms (compression) can't be checked: ``unchecked_keys`` names these keys. Raises only
-    if `directory` holds no checkpoint, or if the metadata can't be read at all. Ctrl-C ends the call within a second,
-    also while the storage hangs: the hanging read is abandoned. Raises Unavailable if a call that opens or reads a file
-    takes longer than the `publish_deadline_seconds` of :func:`cairn.configure_saves`.
+    that went through stream transforms (compression) can't be checked: ``unchecked_keys`` names these keys.
+    ``warnings`` names what the files leave open, such as the number of shards that torch wrote without an index. Raises
+    only if `directory` holds no checkpoint, or if the metadata can't be read at all. Ctrl-C ends the call within a
+    second, also while the storage hangs: the hanging read is abandoned. Raises Unavailable if a call that opens or
+    reads a file takes longer than the `publish_deadline_seconds` of :func:`cairn.configure_saves`.
     """
     place = existing_directory(directory)
     with naming_latest(place):
         found = _engine.verify(os.fsencode(place), thread_count, follow_links, save_deadlines.current())
-    return VerifyReport(**{**found, "problems": tuple(found["problems"])})
+    return VerifyReport(**{**found, "problems": tuple(found["problems"]), "warnings": tuple(found["warnings"])})
 
 
 if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name

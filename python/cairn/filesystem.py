@@ -36,7 +36,7 @@ from cairn._mirror.torch_floor import (
 )
 from cairn._native.hooks import name_of
 from cairn._native.models import model_form, reads_model, writes_model
-from cairn._native.storages import directory_of, why_torch_reads, why_torch_writes
+from cairn._native.storages import directory_of, model_directory, why_torch_reads, why_torch_writes
 from cairn._plugin.claims import Claim, Ticket, claim_checkpoint, current_ticket, mark
 from cairn._plugin.read_items import ItemReader, PlannerWithoutCode
 from cairn._plugin.transformed_items import TransformedItems
@@ -269,7 +269,7 @@ class FileSystemReader(StockReader):
         if reason or checkpoint is None:
             return self._cairn_read_by_torch(plan, planner, allow_pickle, reason)
         options = {**(_OPTIONS if reading is None else reading.options), "thread_count": self.thread_count}
-        reader = ItemReader(checkpoint, self.storage_data, options, allow_pickle)
+        reader = ItemReader(checkpoint, self.storage_data, options, allow_pickle, model_directory(self))
         ours: list[ReadItem] = []
         transformed: list[ReadItem] = []
         theirs: list[ReadItem] = []

@@ -15,7 +15,12 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader as StockModelReader
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockModelWriter
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItemType
 from torch.distributed.checkpoint.quantized_hf_storage import QuantizedHuggingFaceStorageReader as StockQuantizedReader
 from torch.distributed.checkpoint.storage import WriteResult
@@ -24,18 +29,24 @@ from torch.futures import Future
 from cairn import _engine
 from cairn._directory.opening import open_checkpoint
 from cairn._mirror import modules, replacements
+from cairn._native.hooks import overridden
 from cairn._native.models import MODEL_INDEX, model_form
-from cairn._native.storages import directory_of, why_torch_reads, why_torch_writes
+from cairn._native.storages import directory_of, why_torch_reads, why_torch_reads_model_data, why_torch_writes
 from cairn._plugin.claims import Claim, Ticket
 from cairn._plugin.model_items import boxes_of, claim_model, consolidate, whole_keys
 from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings import save_deadlines
 from cairn._state.dtypes import DTYPES
 from cairn._telemetry import engine_use
-from cairn.errors import InvalidArgument
+from cairn.errors import InvalidArgument, Unsupported
 from cairn.filesystem import _THREADS, FileSystemReader, FileSystemWriter, _keep, _reading_of
 
 _PathLike = str | os.PathLike[str]
+
+# The stored dimensions of quantised tensors that torch's code computes.
+_BLOCKS_DIMENSIONS = 4  # MXFP4: rows, columns, groups, bytes of a group
+_WEIGHT_DIMENSIONS = 2  # blocks of block_size x block_size with a scale each
+_COMPUTING_HOOKS = ("_dequantize_tensor", "_process_read_request", "_read_quantized_tensor_with_block_alignment")
 
 
 @replacements.stands_for_base
@@ -150,7 +161,8 @@ class HuggingFaceStorageReader(StockModelReader, FileSystemReader):
     """The directory and options of ``cairn.load`` for a safetensors model: a folder with or without an index.
 
     As a StorageReader for ``torch.distributed.checkpoint.load``, the class reads natively, straight into the planner's
-    tensors, and checks every byte that has a checksum. torch reads a path that is not local.
+    tensors, and checks every byte that has a checksum. torch's own code reads a path that is not local, and the tensors
+    of a subclass that overrides `_process_read_request` or `_read_files_from_queue`, which torch's code calls.
     """
 
     def __init__(self, path: _PathLike, thread_count: int = 1) -> None:
@@ -162,41 +174,107 @@ class HuggingFaceStorageReader(StockModelReader, FileSystemReader):
             return super().read_metadata()
         checkpoint = open_checkpoint(directory_of(self), name=MODEL_INDEX)
         _keep(self, checkpoint)
-        return LazyMetadata(_engine.catalog_of(checkpoint), self.load_id)
+        return LazyMetadata(_engine.catalog_of(checkpoint), self.load_id, directory_of(self))
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         """Fills the planner's tensors. The returned future is done."""
-        if reason := why_torch_reads(self):
-            future = super().read_data(plan, planner)
-            engine_use.storage_moves_data(self, self.path, reason)
-            return future
+        if reason := why_torch_reads_model_data(self):
+            return self._cairn_read_by_torch(plan, planner, False, reason)
         _opened(self)
         return FileSystemReader.read_data(self, plan, planner)
+
+    def _cairn_read_by_torch(
+        self, plan: LoadPlan, planner: LoadPlanner, allow_pickle: bool, reason: str
+    ) -> "Future[None]":
+        """Makes torch read the items. The files hold no pickles, therefore `allow_pickle` has no meaning."""
+        future = StockModelReader.read_data(self, plan, planner)
+        engine_use.storage_moves_data(self, self.path, reason)
+        return future
 
 
 @replacements.stands_for_base
 class QuantizedHuggingFaceStorageReader(StockQuantizedReader, HuggingFaceStorageReader):
-    """torch's reader of models with quantised tensors: the engine reads, and torch's code computes the tensors."""
+    """torch's reader of models with quantised tensors: the engine reads, and torch's code computes the tensors.
+
+    The metadata has the shapes of the computed tensors. Loading a quantised tensor whose computation torch's code lacks
+    raises Unsupported with the key: a tensor in several chunks, a `.weight` without 2 dimensions, `_blocks` without 4.
+    """
 
     def read_metadata(self) -> Any:
         """As torch's, with the metadata read by the engine."""
-        metadata = super().read_metadata()
-        if not why_torch_reads(self):
+        metadata = super(StockQuantizedReader, self).read_metadata()
+        self._load_quantization_metadata()
+        tensors = metadata.state_dict_metadata
+        for key, tensor in tensors.items():
+            if not isinstance(tensor, TensorStorageMetadata):
+                continue
+            self._tensor_full_shapes[key] = tensor.size
+            if key not in self._weight_scale_mapping or not key.endswith("_blocks"):
+                continue
+            if len(tensor.size) == _BLOCKS_DIMENSIONS and len(tensor.chunks) == 1:
+                self._describe_blocks(key, tensor, metadata.storage_data)
+        if not why_torch_reads_model_data(self):
             # torch opens the file of a tensor's scales if it is not the tensor's: one object here has all tensors.
             self._weight_map = dict.fromkeys(self._weight_map, "")
         return metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         """Reads each item natively; torch's code computes the values of the quantised items."""
-        if why_torch_reads(self):
-            return StockModelReader.read_data(self, plan, planner)
-        model = _OpenModel(_opened(self))
+        for key in dict.fromkeys(item.storage_index.fqn for item in plan.items):
+            self._check_computable(key)
+        if reason := why_torch_reads_model_data(self):
+            return self._cairn_read_by_torch(plan, planner, False, reason)
+        checkpoint = _opened(self)
         for item in plan.items:
-            self._process_read_request(model, item, planner)
+            self._process_read_request(_OpenModel(checkpoint, item.storage_index), item, planner)
         engine_use.storage_moves_data(self, self.path)
         future: Future[None] = Future()
         future.set_result(None)
         return future
+
+    def _describe_blocks(self, key: str, tensor: TensorStorageMetadata, places: dict[MetadataIndex, Any]) -> None:
+        """Replaces the shape of a tensor in MXFP4 by that of the computed tensor: two values per byte of a block."""
+        *rows, groups, block_bytes = tensor.size
+        place = places[MetadataIndex(key, tensor.chunks[0].offsets)]
+        computed = torch.Size([*rows, groups * block_bytes * 2])
+        # Torch's code leaves the chunk of the stored shape, so that a load plan reads the first groups only.
+        chunk = ChunkStorageMetadata(torch.Size([0] * len(computed)), computed)
+        places[MetadataIndex(key, chunk.offsets, 0)] = place
+        self._tensor_full_shapes[key + "_quantized"] = tensor.size
+        self._tensor_full_shapes[key] = computed
+        tensor.size = computed
+        tensor.chunks = [chunk]
+
+    def _check_computable(self, key: str) -> None:
+        """Raises Unsupported for a quantised tensor that torch's code can't compute, and InvalidArgument for scales
+        that are not those of the block size. A subclass may compute more."""
+        if overridden(self, _COMPUTING_HOOKS, (QuantizedHuggingFaceStorageReader,)):
+            return
+        if not self._is_tensor_quantized(key):
+            return
+        catalog = _engine.catalog_of(_opened(self))
+        _, shape, _, chunks = catalog.tensor(key) or (0, (), False, [])
+        wanted = _BLOCKS_DIMENSIONS if key.endswith("_blocks") else _WEIGHT_DIMENSIONS
+        if len(shape) != wanted or len(chunks) != 1:
+            raise Unsupported(
+                f"'{key}' is quantised, and torch's code can't compute its values; HuggingFaceStorageReader loads the "
+                f"stored numbers",
+                key=key,
+                expected=f"{wanted} dimensions in one chunk",
+                actual=f"the shape {tuple(shape)} in {len(chunks)} chunks",
+            )
+        if wanted == _BLOCKS_DIMENSIONS:
+            return  # torch's code compares the shapes of blocks and scales
+        scales = (catalog.tensor(self._weight_scale_mapping[key]) or (0, ()))[1]
+        blocks = tuple(-(-size // self.block_size) for size in shape)
+        if tuple(scales) != blocks:
+            raise InvalidArgument(
+                f"the scales of '{key}' are not those of blocks of {self.block_size} x {self.block_size} elements: "
+                f"give the model's block_size",
+                key=key,
+                expected=f"scales of the shape {blocks}",
+                actual=str(tuple(scales)),
+            )
 
     def _load_quantization_metadata(self) -> None:
         if why_torch_reads(self) or (Path(directory_of(self)) / MODEL_INDEX).exists():
@@ -217,14 +295,20 @@ def _opened(reader: HuggingFaceStorageReader) -> _engine.Checkpoint:
 
 
 class _OpenModel:
-    """The tensors of an open model, with the methods of ``safetensors.safe_open``."""
+    """The tensors of an open model, with the methods of ``safetensors.safe_open``.
 
-    def __init__(self, checkpoint: _engine.Checkpoint) -> None:
+    The tensor of the item `index` has the origin of the item's chunk, as the tensor in the chunk's file has.
+    """
+
+    def __init__(self, checkpoint: _engine.Checkpoint, index: MetadataIndex) -> None:
         self._checkpoint = checkpoint
         self._catalog = _engine.catalog_of(checkpoint)
+        self._index = index
 
     def get_slice(self, key: str) -> "_Slice":
-        return _Slice(self, key)
+        _, shape = self.described(key)
+        origin = tuple(self._index.offset or ()) if key == self._index.fqn else ()
+        return _Slice(self, key, origin if len(origin) == len(shape) else (0,) * len(shape))
 
     def get_tensor(self, key: str) -> torch.Tensor:
         code, shape = self.described(key)
@@ -243,16 +327,18 @@ class _OpenModel:
 
 
 class _Slice:
-    """Reads boxes of a tensor, as safetensors' slices do."""
+    """Reads boxes of a tensor, as safetensors' slices do. `origin` is the element at the slices' zero."""
 
-    def __init__(self, model: _OpenModel, key: str) -> None:
+    def __init__(self, model: _OpenModel, key: str, origin: tuple[int, ...]) -> None:
         self._model = model
         self._key = key
+        self._origin = origin
 
     def __getitem__(self, slices: tuple[slice, ...]) -> torch.Tensor:
         code, shape = self._model.described(self._key)
-        bounds = [part.indices(size) for part, size in zip(slices, shape, strict=True)]
-        offsets = [begin for begin, _, _ in bounds]
+        sizes = [size - first for size, first in zip(shape, self._origin, strict=True)]
+        bounds = [part.indices(size) for part, size in zip(slices, sizes, strict=True)]
+        offsets = [first + begin for first, (begin, _, _) in zip(self._origin, bounds, strict=True)]
         return self._model.read(self._key, offsets, [max(0, end - begin) for begin, end, _ in bounds], DTYPES[code])
 
 

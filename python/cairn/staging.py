@@ -55,6 +55,7 @@ class BlockingAsyncStager(StockBlockingStager):
 def staging_fence(optimizer: torch.optim.Optimizer) -> "RemovableHandle":
     """Makes every ``optimizer.step()`` wait until all pending saves have copied their tensors.
 
+    For tensors of CUDA devices, the current streams wait on the device, and the caller's thread goes on.
     The fence is for saves with asynchronous staging. Forward and backward only read the parameters and run during the
     copy. Code that changes other tensors in place (buffers of BatchNorm, an average of the weights) must wait for the
     staging future. A staging error is raised by the save's futures, never by the fence. Returns the handle that removes
@@ -62,7 +63,7 @@ def staging_fence(optimizer: torch.optim.Optimizer) -> "RemovableHandle":
     """
 
     def wait(*_: Any) -> None:
-        pending_saves.wait_for_staging()
+        pending_saves.fence_staging()
 
     return optimizer.register_step_pre_hook(wait)
 

@@ -106,6 +106,48 @@ def make_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     return dist.ProcessGroupGloo(store, rank, size, timeout)  # type: ignore[attr-defined]
 
 
+def check_uneven_messages(size: int) -> None:
+    """A long message among short ones is not the length of the others."""
+    moved = 0
+
+    def counted(call: Any) -> Any:
+        def count(*tensors: Any, **keywords: Any) -> Any:
+            nonlocal moved
+            for tensor in tensors:
+                moved += sum(part.numel() for part in tensor) if isinstance(tensor, list) else 0
+                moved += tensor.numel() if isinstance(tensor, torch.Tensor) else 0
+            return call(*tensors, **keywords)
+
+        return count
+
+    calls = {name: getattr(dist, name) for name in ("gather", "scatter", "all_gather", "broadcast")}
+    messages = [bytes([rank + 1]) * 20 for rank in range(size)]
+    messages[1] = b"0123456789" * 100_000
+    for name, call in calls.items():
+        setattr(dist, name, counted(call))
+    try:
+        check_calls(collectives_of(None), 2, messages)
+    finally:
+        for name, call in calls.items():
+            setattr(dist, name, call)
+    assert moved < 4 * 1_000_000 + 10_000, "one copy of the long message for each of the four calls"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "common"),
+    [
+        ([0, 0, 0], 0),
+        ([7], 7),
+        ([100] * 4095 + [8 << 20], 100),
+        ([8 << 20] + [0] * 4095, 0),
+        ([1 << 20] * 64, 1 << 20),
+        ([1000 + rank for rank in range(64)], 1063),
+    ],
+)
+def test_messages_are_padded_to_the_length_that_moves_the_fewest_bytes(lengths: list[int], common: int) -> None:
+    assert process_group.common_length(lengths) == common
+
+
 def conform_in_groups(rank: int, ranks: int, folder: Path) -> None:
     init(rank, ranks, folder)
     dist.Backend.register_backend("sparse", make_gloo, devices=["cpu"])
@@ -121,6 +163,7 @@ def conform_in_groups(rank: int, ranks: int, folder: Path) -> None:
     else:
         with pytest.raises(cairn.InvalidArgument, match="not a rank of the process group"):
             collectives_of(some)
+    check_uneven_messages(ranks)
     dist.gather = dist.scatter = refuse
     check_conformance(sparse)
     # Messages that need several slices.
@@ -139,7 +182,7 @@ def test_groups_of_a_job(tmp_path: Path) -> None:
 class Dies(GroupCalls):
     """Dies in the middle of a gather: after the lengths, before the bytes."""
 
-    def _gather_equal(self, mine: torch.Tensor, root: int) -> list[torch.Tensor]:
+    def _gather_equal(self, mine: torch.Tensor, root: int) -> torch.Tensor | None:
         os.kill(os.getpid(), signal.SIGKILL)
         return super()._gather_equal(mine, root)
 

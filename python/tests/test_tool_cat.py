@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from test_safetensors import bits, of_every_dtype
-from tool import CHECK_FAILED, OK, UNREADABLE, json_of, run, text_of
+from tool import CHECK_FAILED, OK, UNREADABLE, USAGE, json_of, run, text_of, tool
 
 import cairn
 
@@ -87,7 +88,7 @@ def test_every_dtype_as_npy(tmp_path: Path, writer: str) -> None:
     else:
         {"cairn": cairn, "stock": dcp}[writer].save(dict(tensors), checkpoint_id=place, no_dist=True)
     for key, tensor in tensors.items():
-        done = run("cat", place, key, "--npy", tmp_path / "t.npy")
+        done = run("cat", place, key, "--npy", tmp_path / "t.npy", "--overwrite")
         assert (done.returncode, done.stdout, done.stderr) == (OK, b"", b""), key
         array = np.load(tmp_path / "t.npy")
         expected = tensor.to(exported_dtype(tensor.dtype))
@@ -117,6 +118,49 @@ def test_a_wrong_key_and_damage(tmp_path: Path) -> None:
     data.write_bytes(stored)
     for words in [[], ["--npy", tmp_path / "w.npy"]]:
         done = run("cat", tmp_path / "c", "model.weight", *words)
-        assert (done.returncode, done.stdout) == (UNREADABLE, b"")
+        assert (done.returncode, done.stdout) == (CHECK_FAILED, b"")
         assert b"model.weight" in done.stderr
     assert sorted(file.name for file in tmp_path.iterdir()) == ["c"]
+
+
+def test_integers_beyond_doubles_are_exact(tmp_path: Path) -> None:
+    state = {
+        "i": torch.tensor([-(2**63), 1234567891, 2**53 + 1]),
+        "u": torch.tensor([3, 2**64 - 1], dtype=torch.uint64),
+        "b": torch.tensor([True, False]),
+    }
+    cairn.save(state, checkpoint_id=tmp_path / "c", no_dist=True)
+    told = json_of("cat", tmp_path / "c", "i")
+    assert (told["min"], told["max"]) == (-(2**63), 2**53 + 1)
+    assert "min -9223372036854775808, max 9007199254740993, mean" in text_of("cat", tmp_path / "c", "i")
+    assert json_of("cat", tmp_path / "c", "u")["max"] == 2**64 - 1
+    told = json_of("cat", tmp_path / "c", "b")
+    assert (told["min"], told["max"], told["mean"]) == (0, 1, 0.5)
+
+
+def test_npy_replaces_a_file_only_on_request(tmp_path: Path) -> None:
+    cairn.save({"w": torch.ones(4)}, checkpoint_id=tmp_path / "c", no_dist=True)
+    file = tmp_path / "w.npy"
+    file.write_bytes(b"mine")
+    done = run("cat", tmp_path / "c", "w", "--npy", file)
+    assert (done.returncode, done.stdout) == (USAGE, b"")
+    assert b"--overwrite" in done.stderr
+    assert file.read_bytes() == b"mine"
+    assert run("cat", tmp_path / "c", "w", "--npy", file, "--overwrite").returncode == OK
+    assert np.load(file).tolist() == [1, 1, 1, 1]
+    assert run("cat", tmp_path / "c", "w", "--overwrite").returncode == USAGE
+    for of_checkpoint in (".metadata", "__0_0.distcp"):
+        done = run("cat", tmp_path / "c", "w", "--npy", tmp_path / "c" / of_checkpoint, "--overwrite")
+        assert done.returncode == USAGE, of_checkpoint
+    assert cairn.verify(tmp_path / "c")
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["c", "w.npy"]
+
+
+def test_a_full_disk_leaves_no_part_of_an_npy_file(tmp_path: Path) -> None:
+    cairn.save({"w": torch.ones(1 << 20)}, checkpoint_id=tmp_path / "c", no_dist=True)
+    (tmp_path / "out").mkdir()
+    limited = 'ulimit -f 8; trap \'\' XFSZ; exec "$0" cat "$1" w --npy "$2"'
+    words = ["bash", "-c", limited, tool(), str(tmp_path / "c"), str(tmp_path / "out" / "w.npy")]
+    done = subprocess.run(words, capture_output=True, check=False, timeout=60)
+    assert done.returncode == UNREADABLE, done.stderr
+    assert [*(tmp_path / "out").iterdir()] == []

@@ -210,3 +210,78 @@ def test_a_checkpoint_process_state_of_torchs_own_is_checked(tmp_path: Path) -> 
             reader.read(str(tmp_path), {key: None})
         others = {other: None for other in state if other != key}
         reader.read(str(tmp_path), others)
+
+
+KEYS: list[Any] = [
+    *(100000.0, 1e-4, 1e-5, 1e16, 1e15, 123456789012345.6, -0.0, 0.1, 5e-324, 1.5e300, float("inf"), float("nan")),
+    *(2**63, -(2**63) - 1, -(2**70), 2**64, 10**40, 256**20, -1, True, None),
+    *(b"abc", b"it's", b"\x00\n\xff\"'", b""),
+    *(("it's", 1), ("a\n", "\x7f"), ("'\"",), (), (1.5, (None, (b"x",))), ("é", "ш", "語"), tuple(range(500))),
+]
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_keys_have_the_text_of_str(protocol: int, tmp_path: Path) -> None:
+    state = {"d": dict.fromkeys(KEYS, 1)}
+    assert list(cairn.open(save(state, tmp_path / "s.pt", pickle_protocol=protocol))) == list(
+        flatten_state_dict(state)[0]
+    )
+
+
+@pytest.mark.parametrize("key", [1 + 2j, frozenset({1}), ("\u2028",), (1, 1j)], ids=repr)
+def test_a_key_whose_text_needs_python_is_left_to_torch(key: Any, checkpoint: Path, tmp_path: Path) -> None:
+    file = save({key: torch.ones(2)}, tmp_path / "s.pt")
+    with pytest.raises(cairn.Unsupported, match="whose text only Python knows"):
+        cairn.open(file)
+    cairn.format_utils.torch_save_to_dcp(file, checkpoint, allow_pickle=True)
+    assert list(cairn.open(checkpoint)) == [str(key)]
+
+
+class DefaultDictByArguments:
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+    def __reduce__(self) -> Any:
+        return collections.defaultdict, self.arguments
+
+
+@FORMATS
+def test_a_default_dict_keeps_the_content_of_its_arguments(zipped: bool, tmp_path: Path) -> None:
+    state = {"d": DefaultDictByArguments(None, {"a": torch.ones(2)}), "e": DefaultDictByArguments({"a": 1})}
+    opened = cairn.open(save(state, tmp_path / "s.pt", zipped), tensors="torch")
+    assert list(opened) == ["d.a", "e"]  # the second is no call that Python can make
+    assert torch.equal(opened["d.a"], torch.ones(2))
+
+
+def test_a_large_dict_of_small_values_converts(tmp_path: Path) -> None:
+    seen = dict.fromkeys(range(60000), True)
+    file = save({"a": {"b": {"c": {"seen": seen}}}}, tmp_path / "s.pt")
+    assert cairn.convert(file, tmp_path / "dcp", to="dcp").values == 60000
+    cairn.convert(tmp_path / "dcp", tmp_path / "back.pt", to="torch")
+    assert torch.load(tmp_path / "back.pt", weights_only=True)["a"]["b"]["c"]["seen"] == seen
+
+
+def test_a_deep_dict_of_small_values_is_opened(tmp_path: Path) -> None:
+    state: Any = dict.fromkeys(range(5000), True)
+    for _ in range(15):
+        state = {"a": state}
+    assert len(cairn.open(save(state, tmp_path / "s.pt"))) == 5000
+
+
+def test_a_tensor_may_have_hundreds_of_names(tmp_path: Path) -> None:
+    w = torch.randn(10000)
+    file = save({f"layer {i}": w for i in range(300)}, tmp_path / "s.pt")
+    cairn.convert(file, tmp_path / "tied.pt", to="torch")
+    found = torch.load(tmp_path / "tied.pt", weights_only=True)
+    assert len({tensor.data_ptr() for tensor in found.values()}) == 1
+    assert cairn.convert(file, tmp_path / "dcp", to="dcp").tensors == 300
+    assert torch.equal(cairn.open(tmp_path / "dcp", tensors="torch")["layer 299"], w)
+
+
+def test_requires_grad_stays_only_where_torch_keeps_the_flag(checkpoint: Path, tmp_path: Path) -> None:
+    state = {"w": torch.ones(2, requires_grad=True)}
+    cairn.save(state, checkpoint_id=checkpoint)
+    cairn.convert(checkpoint, tmp_path / "ours.pt", to="torch")
+    assert not torch.load(tmp_path / "ours.pt", weights_only=True)["w"].requires_grad
+    cairn.convert(save(state, tmp_path / "in.pt"), tmp_path / "out.pt", to="torch")
+    assert torch.load(tmp_path / "out.pt", weights_only=True)["w"].requires_grad

@@ -16,6 +16,7 @@ import torch
 import cairn
 from cairn import format_utils
 from cairn._calls.file_conversion import main
+from cairn._calls.torch_save_tensors import TorchSaveTensors
 
 
 class Unknown:
@@ -197,3 +198,59 @@ format_utils.dcp_to_torch_save(sys.argv[1], sys.argv[2])
     assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["file.pt"]
     assert (tmp_path / "there/file.pt").read_bytes() == b"old"
+
+
+FULL_DISK = """
+import resource, signal, sys, torch
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from cairn._calls.file_conversion import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("mode", ["dcp_to_torch", "torch_to_dcp"])
+def test_a_full_disk_of_a_conversion_by_torch_is_an_error_in_one_line(mode: str, tmp_path: Path) -> None:
+    state = {"w": torch.randn(1000, 1000)}
+    torch.save(state, tmp_path / "a.pt")
+    cairn.save(state, checkpoint_id=tmp_path / "a")
+    before = sorted(tmp_path.rglob("*"))
+    names = (tmp_path / "a", tmp_path / "t.pt") if mode == "dcp_to_torch" else (tmp_path / "a.pt", tmp_path / "p" / "q")
+    program = [sys.executable, "-c", FULL_DISK, mode, *names, "--allow-pickle"]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if line.startswith("cairn: ")]
+    assert len(lines) == 1
+    assert "File too large" in lines[0]
+    assert "Traceback" not in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_cut_archive_is_corrupt(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(40000)}, tmp_path / "a.pt")
+    content = (tmp_path / "a.pt").read_bytes()
+    for size in (10, 2000, len(content) - 30):
+        (tmp_path / "cut.pt").write_bytes(content[:size])
+        for read in (cairn.open, cairn.verify, lambda file: cairn.convert(file, tmp_path / "d", to="dcp")):
+            with pytest.raises(cairn.Corrupt, match=r"cut\.pt.*cut"):
+                read(tmp_path / "cut.pt")
+
+
+def marks_differ(a: Path, b: Path) -> bool:
+    """Whether the ranks would see that they have different files."""
+    marks = [TorchSaveTensors(file, False).mark() for file in (a, b)]
+    return marks[0] != marks[1] or not all(marks)
+
+
+@pytest.mark.parametrize("form", ["zip", "zip without checksums", "legacy"])
+def test_files_of_different_content_have_different_marks(form: str, tmp_path: Path) -> None:
+    state = {f"p{i}": torch.randn(20) for i in range(1200)}
+    with_checksums = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options("without" not in form)
+    try:
+        for name in ("a.pt", "b.pt"):
+            torch.save(state, tmp_path / name, _use_new_zipfile_serialization=form != "legacy")
+            state["p0"][3] += 1
+    finally:
+        torch.serialization.set_crc32_options(with_checksums)
+    assert marks_differ(tmp_path / "a.pt", tmp_path / "b.pt")
+    assert marks_differ(tmp_path / "a.pt", tmp_path / "a.pt") == (form != "zip")

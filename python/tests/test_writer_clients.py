@@ -22,8 +22,9 @@ RANKS = 2
 WHOLE = torch.arange(48.0).reshape(6, 8)
 
 
-def play(name: str, folder: Path) -> Path:
-    run("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", PROGRAMS / f"{name}_job.py", folder)
+def play(name: str, folder: Path, *arguments: str, ranks: int = RANKS) -> Path:
+    program = PROGRAMS / f"{name}_job.py"
+    run("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", program, folder, *arguments)
     return folder
 
 
@@ -74,3 +75,21 @@ def test_nvrx_saves_with_its_cache_and_loads_through_the_engine(nvrx: Path) -> N
         assert calls(nvrx, caller) == [("FileSystemWriterAsync", False, 3), ("load", True, 3)], caller
         for step in (1, 2, 3):
             assert_holds(nvrx / f"{caller}-{step}", step)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_megatron_saves_through_the_engine_with_one_line(tmp_path: Path, order: str) -> None:
+    play("megatron_on_cairn", tmp_path, order)
+    for phase in ("sync", "fork", "persistent"):
+        assert calls(tmp_path, phase) == [("FileSystemWriterAsync", True, 1), ("load_state_dict", True, 1)], phase
+    assert calls(tmp_path, "kept") == [("FileSystemWriterAsync", True, 4), ("load_state_dict", True, 5)]
+    assert calls(tmp_path, "planner") == [("save", True, 1)]
+    if order == "after":  # otherwise the classes of Megatron-core derive from Cairn's
+        assert calls(tmp_path, "without") == []
+    assert calls(tmp_path, "switched") == [("load_state_dict", True, 1)]
+    for step, name in enumerate(("sync", "fork", "persistent", "stock"), 1):
+        assert_holds(tmp_path / name, step)
+        names = {path.name for path in (tmp_path / name).iterdir()}
+        assert {".metadata", "common.pt", "metadata.json"} <= names
+    if order == "before":
+        play("megatron_on_cairn", tmp_path, order, "resharded", ranks=1)

@@ -79,6 +79,22 @@ Result<void> make_all_present(staging::Arena& arena, std::size_t thread_count,
   return {};
 }
 
+// Registers the arena with the driver of the state's devices. Without the registration copies take a detour, so a
+// refusal of the driver is no failure.
+Result<void> register_for(const StateDict& state, staging::Arena& arena, const std::function<bool()>& interrupted) {
+  for (const Entry& entry : state.entries()) {
+    const auto* const tensor = std::get_if<TensorEntry>(&entry.content);
+    if (tensor == nullptr || tensor->local.device.is_cpu()) continue;
+    const Device& device = tensor->local.device;
+    CAIRN_TRY_ASSIGN(device::Driver* const driver, device::driver_of(device.kind));
+    constexpr int kPauseShare = 1;
+    (void)arena.begin_registration(*driver, device.ordinal)->register_all(interrupted, kPauseShare);
+    if (interrupted && interrupted()) return Error(ErrorCode::kCancelled, "interrupted by the caller");
+    return {};
+  }
+  return {};
+}
+
 writer::ProcessWriterOptions options_of(const CheckpointProcessOptions& options) {
   writer::ProcessWriterOptions result;
   result.executable = options.executable.string();
@@ -108,6 +124,7 @@ Result<Catalog> AsyncSaveReport::catalog() const {
 struct CheckpointStager::Impl {
   staging::ArenaPool arenas;
   std::size_t thread_count;
+  std::shared_ptr<device::Links> links = std::make_shared<device::Links>();  // shared with the saves
 };
 
 std::shared_ptr<CheckpointStager> CheckpointStager::make(const CheckpointStagerOptions& options) {
@@ -191,8 +208,12 @@ Result<AsyncSave> AsyncCheckpointer::save(const std::filesystem::path& directory
   const bool previous_failed = !given;
   const CheckpointStager::Impl& stager = impl_->options.stager->impl();
   const checkpointer::AsyncSaveResources resources{
-      &impl_->options.stager->impl().arenas, stager.thread_count, &impl_->writer(), &impl_->plans,
-      [impl = impl_.get()](std::function<void()> work) { return impl->background.run(std::move(work)); }};
+      &impl_->options.stager->impl().arenas,
+      stager.thread_count,
+      &impl_->writer(),
+      &impl_->plans,
+      [impl = impl_.get()](std::function<void()> work) { return impl->background.run(std::move(work)); },
+      stager.links};
   Result<AsyncSave> save = checkpointer::AsyncSaveOperation(resources, directory, options).run(given);
   if (!save && previous_failed) return std::move(save).error();
   if (!save) return std::move(save).error().while_doing(saving_to(directory));
@@ -214,11 +235,13 @@ Error AsyncCheckpointer::abandon_save(const Error& reason, const AsyncSaveOption
 
 Result<void> AsyncCheckpointer::prepare(const StateDict& state, const std::function<bool()>& interrupted) {
   if (impl_->options.process) CAIRN_TRY(impl_->options.process->start());
-  CAIRN_TRY_ASSIGN(const checkpointer::SaveItems items, checkpointer::SaveItems::make(state));
+  CAIRN_TRY_ASSIGN(const checkpointer::SaveItems items,
+                   checkpointer::SaveItems::make(state, checkpointer::ReadableMemory::kOfAnyDevice));
   CAIRN_TRY_ASSIGN(const data_file::LaidOutFile file, data_file::FileImage::lay_out({}, items.sources()));
   CheckpointStager::Impl& stager = impl_->options.stager->impl();
   CAIRN_TRY_ASSIGN(const std::shared_ptr<staging::Arena> arena, stager.arenas.take(file.file_bytes, interrupted));
   CAIRN_TRY(make_all_present(*arena, stager.thread_count, interrupted));
+  CAIRN_TRY(register_for(state, *arena, interrupted));
   return impl_->writer().prepare(arena);
 }
 

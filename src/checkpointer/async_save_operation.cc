@@ -78,6 +78,9 @@ Result<Vote> decode_vote(std::string_view message) {
 // a third for the steps between. Then all ranks report the lack of memory, not a missing rank.
 constexpr int kMemoryWaitShare = 3;
 
+// The wait for copies by devices that were queued before a failure.
+constexpr std::chrono::milliseconds kSettleMax{1000};
+
 std::chrono::milliseconds memory_wait_max(const SaveDeadlines& deadlines) {
   return deadlines.progress / kMemoryWaitShare;
 }
@@ -105,6 +108,10 @@ struct AsyncSaveOperation::SharedState {
   SaveItems items;
   std::vector<staging::CopyItem> copies;
   staging::SourceSamples samples;
+  std::unique_ptr<staging::DeviceSources> devices;  // null if no tensor is on a device
+  staging::StagingFence fence;
+  std::shared_ptr<device::Links> links;
+  std::vector<std::string> warnings;  // written before the writer learns that the bytes are staged
 
   void abandon(const Error& reason) const { save->abandon(rank ? Error(reason).rank(*rank) : reason); }
 
@@ -127,6 +134,7 @@ struct AsyncSaveOperation::SharedState {
       return;
     }
     bytes_written = outcome->bytes_written;
+    outcome->warnings.insert(outcome->warnings.end(), warnings.begin(), warnings.end());
     write.set_value(AsyncSaveReport{save_id, render_metadata, outcome->bytes_written, std::move(outcome->warnings)});
   }
 };
@@ -169,7 +177,7 @@ std::string AsyncSaveOperation::terms() const {
         static_cast<std::uint64_t>(options_.save.dedup_to_lowest_rank)}) {
     manifest::append_varint(text, number);
   }
-  return text;
+  return text + options_.save.metadata_attributes;  // part of the plan's `.metadata`
 }
 
 // Step 1.
@@ -178,7 +186,7 @@ Result<std::string> AsyncSaveOperation::prepare(const Result<const StateDict*>& 
   if (options_.save.alone_as_rank && ranks_.size() > 1) {
     return Error(ErrorCode::kInvalidArgument, "alone_as_rank can't be combined with collectives");
   }
-  CAIRN_TRY_ASSIGN(items_, SaveItems::make(**state));
+  CAIRN_TRY_ASSIGN(items_, SaveItems::make(**state, ReadableMemory::kOfAnyDevice));
   CAIRN_TRY_ASSIGN(local_plan_, encode_local_plan(items_.sources(),
                                                   {options_.save.record_paths, options_.save.file_per_item, false}));
   plan_ = resources_.plans->find(local_plan_, terms());
@@ -189,6 +197,7 @@ Result<std::string> AsyncSaveOperation::prepare(const Result<const StateDict*>& 
   auto shared = std::make_shared<SharedState>();
   shared->directory = directory_;
   shared->arena = std::move(arena);
+  shared->links = resources_.links;
   if (ranks_.size() > 1) shared->rank = number_of_this_rank();
   auto started =
       resources_.writer->start([shared](Result<commit::RankSaveReport> outcome) { shared->end(std::move(outcome)); });
@@ -225,9 +234,11 @@ Result<void> AsyncSaveOperation::list_copies() {
     const TensorView* const tensor = sources[i].tensor != nullptr ? &sources[i].tensor->local : nullptr;
     shared.copies.push_back({tensor, sources[i].bytes, plan_->payload_offsets[i], sources[i].entry->fqn});
   }
-  if (options_.asynchronous_staging && options_.torn_snapshot_alarm) {
-    shared.samples = staging::SourceSamples::take(shared.copies, os::random_128().low);
-  }
+  std::optional<std::uint64_t> sample_seed;
+  if (options_.asynchronous_staging && options_.torn_snapshot_alarm) sample_seed = os::random_128().low;
+  // First the devices: they work while the CPU reads its samples.
+  CAIRN_TRY_ASSIGN(shared.devices, staging::DeviceSources::mark(shared.copies, shared.links, sample_seed));
+  if (sample_seed) shared.samples = staging::SourceSamples::take(shared.copies, *sample_seed);
   listed_ = plan_;
   return {};
 }
@@ -261,8 +272,8 @@ Result<void> AsyncSaveOperation::plan_anew() {
 
 Result<std::vector<std::string>> AsyncSaveOperation::assign(const std::vector<std::string>& local_plans) {
   CAIRN_TRY_ASSIGN(const PlannedSave planned, plan_together(local_plans, options_.save.dedup_to_lowest_rank));
-  CAIRN_TRY_ASSIGN(SaveLayout layout,
-                   lay_out_save(planned, *ticket_, options_.save.alone_as_rank.value_or(0), checkpoint_id_));
+  CAIRN_TRY_ASSIGN(SaveLayout layout, lay_out_save(planned, *ticket_, options_.save.alone_as_rank.value_or(0),
+                                                   checkpoint_id_, options_.save.metadata_attributes));
   CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(layout.catalog));
   commit_plan_ = std::make_shared<const commit::CommitPlan>(std::move(metadata), std::move(layout.file_counts));
   const std::uint64_t plan_id = new_plan_id();
@@ -328,10 +339,18 @@ Result<AsyncSave> AsyncSaveOperation::begin() {
   handle.staging = shared.staging.get_future().share();
   handle.write = shared.write.get_future().share();
   handle.progress = [kept = shared_] { return kept->progress(); };
+  handle.fence = [kept = shared_](const Device& device, std::chrono::milliseconds timeout) -> Result<bool> {
+    if (!kept->fence.wait_open(timeout)) return false;
+    CAIRN_TRY(kept->fence.make_wait(device));
+    return true;
+  };
   shared.items = std::move(items_);
   staging::CopyOptions copying;
   copying.arena_bytes = plan_->layout->arena_bytes;
   copying.thread_count = resources_.copy_threads;
+  copying.devices = shared.devices.get();
+  copying.fence = &shared.fence;
+  copying.stall_max = save.deadlines.progress;
   if (options_.asynchronous_staging) {
     copying.samples = &shared.samples;
     copying.confirm = options_.confirm_sources;
@@ -345,13 +364,16 @@ Result<AsyncSave> AsyncSaveOperation::begin() {
 
 // Step 5. May run on a background thread, so no exception may leave the function.
 Result<void> AsyncSaveOperation::stage(SharedState& shared, const staging::CopyOptions& options) {
+  if (const auto refusal = shared.links->untold_refusal()) shared.warnings.push_back(*refusal);
   Result<void> staged = attempt([&] { return staging::copy_into(*shared.arena, shared.copies, options); });
+  shared.fence.open({});  // after a failure the copies do not matter
   (void)attempt([&]() -> Result<void> {
     if (staged) return shared.save->staged();  // the write future reports a lost writer
     shared.abandon(staged.error());
     return {};
   });
   shared.is_staged = staged.has_value();
+  leave_devices(shared, staged.has_value());
   shared.arena.reset();
   shared.copies.clear();
   shared.samples = {};
@@ -359,6 +381,20 @@ Result<void> AsyncSaveOperation::stage(SharedState& shared, const staging::CopyO
   const auto reported = [&]() -> Result<void> { return staged ? Result<void>() : shared.named(staged.error()); };
   shared.staging.set_value(attempt(reported));
   return staged;
+}
+
+// After the copies: prepares the arena for the next save. After a failure the devices may still write into the arena:
+// the arena then stays out of use until they are done.
+void AsyncSaveOperation::leave_devices(SharedState& shared, bool is_staged) {
+  if (shared.devices == nullptr) return;
+  if (is_staged) {
+    shared.devices->register_beside(*shared.arena);
+  } else if (!shared.devices->settle(kSettleMax)) {
+    shared.arena->note_stuck();
+    const std::shared_ptr<staging::DeviceSources> devices = std::move(shared.devices);
+    shared.links->park(shared.arena, [devices] { return devices->settle(std::chrono::milliseconds(0)); });
+  }
+  shared.devices.reset();
 }
 
 // Between step 2 and step 4 this rank's writer has no lease, so the writers of the remaining ranks can't see that the

@@ -16,6 +16,7 @@
 #include "checkpointer/ranks.h"
 #include "checkpointer/save_items.h"
 #include "checkpointer/staged_plan.h"
+#include "device/links.h"
 #include "staging/arena_pool.h"
 #include "staging/snapshot_copy.h"
 #include "writer/save_writer.h"
@@ -31,6 +32,7 @@ struct AsyncSaveResources {
   // Runs the work on a new thread, which is joined before the checkpointer ends. kUnavailable if no thread can be
   // started.
   std::function<Result<void>(std::function<void()>)> in_background;
+  std::shared_ptr<device::Links> links = std::make_shared<device::Links>();  // shared with the stager and its saves
 };
 
 class AsyncSaveOperation {
@@ -53,6 +55,7 @@ class AsyncSaveOperation {
   Result<void> take_assignment(std::string_view message);
   Result<AsyncSave> begin();
   static Result<void> stage(SharedState& shared, const staging::CopyOptions& options);
+  static void leave_devices(SharedState& shared, bool is_staged);
   void write_failure_mark(const Error& reason) const;
   std::uint32_t number_of_this_rank() const;
   std::string terms() const;

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checkpointer/model_metadata.h"
 #include "commit/save_transaction.h"
 #include "data_file/data_file.h"
 #include "format/manifest/commit_record.h"
@@ -31,6 +32,10 @@ struct Checkpoint::Impl {
   std::string metadata_name;  // of a safetensors model: the name of the only file, or empty for the directory's files;
                               // of a torch.save file: its name
   std::string identity;       // identity_of() the metadata, identity_of_safetensors(), or identity_of_torch_save()
+
+  checkpointer::ModelMetadata model_metadata;  // of a safetensors model
+  // What the checkpoint's files leave open, and what the catalog leaves out: for reports.
+  std::vector<std::string> warnings;
 
   // Whether the directory now holds the metadata of a different checkpoint.
   bool replaced() const;

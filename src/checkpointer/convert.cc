@@ -9,14 +9,20 @@
 // The calling thread reports progress and asks for an interruption. All calls into the storages of source and target
 // are made by tasks of a SaveWorker, as of a save: a call that hangs fails the conversion within its deadline.
 #include <cairn/convert.h>
+#include <cairn/key_pattern.h>
 
-#include <map>
+#include <algorithm>
 #include <utility>
 
 #include "checkpointer/convert_job.h"
+#include "checkpointer/convert_warnings.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/expansion_limit.h"
+#include "checkpointer/replaceable_file.h"
+#include "checkpointer/source_files.h"
+#include "checkpointer/tied_tensors.h"
 #include "core/checked.h"
+#include "format/torch_file/weights_only.h"
 
 namespace cairn {
 namespace checkpointer {
@@ -68,7 +74,7 @@ Result<Value> convertible_value(const ConvertInput& input, const ConvertKey& key
   const ConvertSource& source = *input.source;
   CAIRN_TRY_ASSIGN(Value value, source.checkpoint().read_value(key.value->fqn, source.load_options()));
   if (input.allow_pickle) return value;
-  const std::string unknown = first_unknown_class(value);
+  const std::string unknown = torch_file::first_refused_class(value);
   if (unknown.empty()) return value;
   return Error(ErrorCode::kUnsafe,
                "a value that is not plain data: a load of the target would need to run code. Leave the key out, or, if "
@@ -80,21 +86,31 @@ Result<Value> convertible_value(const ConvertInput& input, const ConvertKey& key
 
 namespace {
 
-// Tensors of a file of torch.save share memory if they are windows of one record.
-Result<std::vector<std::vector<std::size_t>>> find_tied(const ConvertPlan& plan, const ConvertSource& source) {
-  std::vector<std::vector<std::size_t>> groups;
-  if (source.catalog().format != CheckpointFormat::kTorchSave) return groups;
-  std::map<std::uint64_t, std::vector<std::size_t>> by_record;
-  for (std::size_t i = 0; i < plan.keys.size(); ++i) {
-    const CatalogTensor* const tensor = plan.keys[i].tensor;
-    if (tensor == nullptr || tensor->chunk_count() != 1 || plan.keys[i].bytes() == 0) continue;
-    CAIRN_TRY_ASSIGN(const ConvertSource::Stored stored, source.stored(*tensor, 0));
-    by_record[stored.tensor.record_offset].push_back(i);
+bool is_file_target(const std::filesystem::path& target, const ConvertOptions& options) {
+  return options.to == CheckpointFormat::kTorchSave ||
+         (options.to == CheckpointFormat::kSafetensors && target.extension() == ".safetensors");
+}
+
+// Of a target of one file that is a symbolic link: the file that the link names, which need not exist.
+Result<std::filesystem::path> behind_links(const std::filesystem::path& target, const ConvertOptions& options) {
+  constexpr int kLinksMax = 40;  // as Linux
+  if (!is_file_target(target, options)) return target;
+  std::filesystem::path named = target;
+  std::error_code error;
+  for (int i = 0; i < kLinksMax; ++i) {
+    if (std::filesystem::is_symlink(std::filesystem::symlink_status(named, error))) {
+      const std::filesystem::path next = std::filesystem::read_symlink(named, error);
+      named = named.parent_path() / next;
+    } else if (is_file_target(named, options)) {
+      return named;
+    } else {
+      break;
+    }
   }
-  for (auto& [offset, keys] : by_record) {
-    if (keys.size() > 1) groups.push_back(std::move(keys));
-  }
-  return groups;
+  return Error(ErrorCode::kInvalidArgument, "the target is a symbolic link to no name for such a file")
+      .expected(options.to == CheckpointFormat::kSafetensors ? "a name that ends in .safetensors"
+                                                             : "the name of a file")
+      .actual(named.string());
 }
 
 Result<void> check_target(const std::filesystem::path& source, const std::filesystem::path& target,
@@ -105,22 +121,79 @@ Result<void> check_target(const std::filesystem::path& source, const std::filesy
   };
   if (std::filesystem::equivalent(source, target, ignored)) return refuse("the target is the source");
   if (target.empty()) return refuse("the target has no name");
-  const bool is_file = options.to == CheckpointFormat::kTorchSave || target.extension() == ".safetensors";
+  const bool is_file = is_file_target(target, options);
+  if (options.plain && !is_file) {
+    return refuse(
+        "plain output is one file: name a file as the target, of safetensors or torch.save, for example "
+        "model.safetensors");
+  }
   if (is_file && target.filename().empty()) return refuse("the target is a directory, not the name of a file");
   if (is_file && std::filesystem::is_directory(target, ignored)) {
     return refuse("the target is a directory, not the name of a file");
   }
   const bool is_safetensors = options.to == CheckpointFormat::kSafetensors;
-  if (is_safetensors && is_file && std::filesystem::equivalent(source, target.parent_path(), ignored)) {
+  if (!is_safetensors && target.extension() == ".safetensors") {
+    return refuse("the name of the target means safetensors: choose another name");
+  }
+  const std::filesystem::path parent = target.has_parent_path() ? target.parent_path() : ".";
+  if (is_safetensors && is_file && std::filesystem::equivalent(source, parent, ignored)) {
     return refuse("the target would become a part of the source");
   }
   return {};
 }
 
-// Removes the directory that a failed conversion has made. A directory with files stays.
-void remove_empty_directory(const std::filesystem::path& directory) {
+// The conversion must not replace a file of its source. check_target() knows only the names of the arguments.
+Result<void> check_apart(const Checkpoint& source, const std::filesystem::path& target, const ConvertOptions& options) {
+  std::error_code ignored;  // a missing target is no problem
+  if (!std::filesystem::exists(target, ignored)) return {};
+  const auto refuse = [&](const std::filesystem::path& file) {
+    return Error(ErrorCode::kInvalidArgument, "the target would replace a file of the source")
+        .file(file.string())
+        .actual(target.string());
+  };
+  if (is_file_target(target, options)) {
+    const std::optional<std::filesystem::path> file = source_file_at(source, target);
+    return file ? refuse(*file) : Result<void>();
+  }
+  const bool replaces_models = options.to == CheckpointFormat::kSafetensors;
+  if (!replaces_models || source.catalog().format != CheckpointFormat::kSafetensors) return {};
+  for (const std::filesystem::path& file : source_files(source)) {
+    if (std::filesystem::equivalent(file.parent_path(), target, ignored)) return refuse(file);
+  }
+  return {};
+}
+
+// The directories that a conversion makes, innermost first: those that are missing before it.
+std::vector<std::filesystem::path> missing_directories(const std::filesystem::path& target,
+                                                       const ConvertOptions& options) {
+  std::vector<std::filesystem::path> missing;
   std::error_code ignored;
-  if (std::filesystem::is_directory(directory, ignored)) std::filesystem::remove(directory, ignored);
+  const bool is_file = is_file_target(target, options) || !target.has_filename();
+  std::filesystem::path next = is_file ? target.parent_path() : target;
+  while (!next.empty() && !std::filesystem::exists(std::filesystem::symlink_status(next, ignored))) {
+    missing.push_back(next);
+    next = next.parent_path();
+  }
+  return missing;
+}
+
+// After a failure. A directory in which another program has made a file meanwhile stays.
+void remove_empty_directories(const std::vector<std::filesystem::path>& innermost_first) {
+  std::error_code ignored;
+  for (const std::filesystem::path& directory : innermost_first) {
+    if (std::filesystem::is_directory(directory, ignored)) std::filesystem::remove(directory, ignored);
+  }
+}
+
+// Nothing if the target has no nested state, or if the value with the shape is left out.
+Result<NestedShape> shape_of(const ConvertSource& source, const ConvertOptions& options) {
+  const bool is_excluded = std::any_of(options.exclude.begin(), options.exclude.end(), [](const std::string& pattern) {
+    return matches_key(pattern, kNestedShapeKey);
+  });
+  if (options.to == CheckpointFormat::kSafetensors || is_excluded) return NestedShape();
+  Result<NestedShape> shape = source.shape();
+  if (!shape) return source.explain(std::move(shape).error());
+  return shape;
 }
 
 Result<std::shared_ptr<const ConvertInput>> open_input(const std::filesystem::path& from, const ConvertOptions& options,
@@ -130,7 +203,9 @@ Result<std::shared_ptr<const ConvertInput>> open_input(const std::filesystem::pa
   input->source = std::make_shared<ConvertSource>(std::move(checkpoint), options);
   input->allow_pickle = options.allow_pickle;
   const ConvertSource& source = *input->source;
-  CAIRN_TRY_ASSIGN(input->plan, plan_conversion(source.catalog(), options));
+  CAIRN_TRY_ASSIGN(const NestedShape shape, shape_of(source, options));
+  CAIRN_TRY_ASSIGN(input->plan, plan_conversion(source.catalog(), options, shape));
+  input->saves_shape = saves_shape(input->plan, options, source.catalog().format);
   auto limit = ExpansionLimit::of(source.checkpoint());
   if (!limit) return source.explain(std::move(limit).error());
   for (const ConvertKey& key : input->plan.keys) {
@@ -138,6 +213,11 @@ Result<std::shared_ptr<const ConvertInput>> open_input(const std::filesystem::pa
     CAIRN_TRY(limit->add(*key.tensor, key.bytes()));
     ++input->tensors;
     input->tensor_bytes = checked_add(input->tensor_bytes, key.bytes()).value_or(UINT64_MAX);
+  }
+  if (options.to != CheckpointFormat::kSafetensors) {
+    if (auto noted = note_inner_tensors(source, options, input->plan); !noted) {
+      return source.explain(std::move(noted).error());
+    }
   }
   auto tied = find_tied(input->plan, source);
   if (!tied) return source.explain(std::move(tied).error());
@@ -154,25 +234,29 @@ class ConvertRun {
     worker_.set_interrupted([this] { return poll(); });
     CAIRN_TRY_ASSIGN(const Opened opened, open(from));
     input_ = opened.input;
+    target_ = opened.target;
     report_.from = input_->source->catalog().format;
     report_.tensors = input_->tensors;
     report_.values = input_->plan.keys.size() - input_->tensors;
     report_.tensor_bytes = input_->tensor_bytes;
     ConvertJob job{options_, target_, input_, worker_, report_};
     if (Result<void> written = write(job); !written) {
-      withdraw(opened.target_was_there);
+      withdraw(opened.missing_directories);
       return std::move(written).error();
     }
     worker_.leave();  // does not call `interrupted`, whose exception would hide the commit
     if (options_.progress) options_.progress({report_.tensor_bytes, report_.tensor_bytes});
     report_.conversions = input_->plan.conversions;
+    add_warnings(input_->plan, options_, input_->source->losses(), report_);
+    add_source_warnings(input_->source->checkpoint(), options_, report_);
     return std::move(report_);
   }
 
  private:
   struct Opened {
+    std::filesystem::path target;  // behind links
     std::shared_ptr<const ConvertInput> input;
-    bool target_was_there = false;
+    std::vector<std::filesystem::path> missing_directories;  // before the conversion
   };
 
   // Step 1. The task owns all that it uses: it may outlive the conversion.
@@ -186,11 +270,18 @@ class ConvertRun {
       {
         const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "looking for",
                                                  target.string());
-        CAIRN_TRY(check_target(from, target, options));
-        std::error_code ignored;
-        opened.target_was_there = std::filesystem::exists(std::filesystem::symlink_status(target, ignored));
+        CAIRN_TRY_ASSIGN(opened.target, behind_links(target, options));
+        CAIRN_TRY(check_target(from, opened.target, options));
+        opened.missing_directories = missing_directories(opened.target, options);
       }
       CAIRN_TRY_ASSIGN(opened.input, open_input(from, options, operations));
+      const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "looking for",
+                                               target.string());
+      CAIRN_TRY(check_apart(opened.input->source->checkpoint(), opened.target, options));
+      const bool is_file = is_file_target(opened.target, options);
+      if (is_file && options.overwrite && !options.overwrite_any_file) {
+        CAIRN_TRY(check_replaceable(watched_directories(operations), opened.target));
+      }
       return opened;
     };
     return worker_.run("opening the source", work);
@@ -206,14 +297,13 @@ class ConvertRun {
   }
 
   // After a failure.
-  void withdraw(bool target_was_there) {
+  void withdraw(const std::vector<std::filesystem::path>& made) {
     input_->source->stop();
-    const auto work = [target = target_, target_was_there,
-                       operations = worker_.operations()](WorkerState& state) -> Result<void> {
+    const auto work = [target = target_, made, operations = worker_.operations()](WorkerState& state) -> Result<void> {
       state.drop();
       const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "removing",
                                                target.string());
-      if (!target_was_there) remove_empty_directory(target);
+      remove_empty_directories(made);
       return {};
     };
     (void)worker_.run("withdrawing what the conversion has written", work);  // the first error counts
@@ -227,7 +317,7 @@ class ConvertRun {
     return true;
   }
 
-  const std::filesystem::path& target_;
+  std::filesystem::path target_;
   const ConvertOptions& options_;
   std::shared_ptr<const ConvertInput> input_;  // null until the source is open
   ConvertReport report_;

@@ -1,16 +1,19 @@
 // The conversion into a DCP checkpoint. The steps are those of a save by one rank (save.cc): claim, write, publish,
 // commit.
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <utility>
 
 #include "checkpointer/catalog_builder.h"
 #include "checkpointer/convert_job.h"
+#include "checkpointer/convert_warnings.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/save_items.h"
 #include "data_file/file_image.h"
 #include "format/dcp/metadata_template.h"
+#include "format/torch_file/weights_only.h"
 #include "plan/file_balance.h"
 
 namespace cairn::checkpointer {
@@ -22,7 +25,7 @@ using data_file::ItemSource;
 // The items of the target, and all that they refer to.
 struct Items {
   std::shared_ptr<const ConvertInput> input;
-  std::vector<Entry> entries;    // by key of the plan
+  std::vector<Entry> entries;    // by key of the plan, and perhaps the shape
   SaveItems serialized;          // points into `entries`
   std::deque<TensorEntry> cuts;  // parts of tensors
 };
@@ -31,6 +34,14 @@ struct Items {
 struct FileContent {
   std::vector<ItemSource> sources;
   std::vector<StreamedTensor> streams;  // by source; without a tensor: the source has ready bytes
+  std::vector<std::size_t> items;       // by source: the index of the item in `Items`
+};
+
+// An item of a data file, for the catalog.
+struct PlacedItem {
+  std::size_t item;
+  const ItemSource* source;
+  ItemLocation location;
 };
 
 Result<SerializedTensor> serialized_tensor(const ConvertInput& input, const CatalogTensor& tensor) {
@@ -72,7 +83,7 @@ Result<void> add_value(const ConvertInput& input, const ConvertKey& key, Entry& 
     return {};
   }
   CAIRN_TRY_ASSIGN(Value value, convertible_value(input, key));
-  if (first_unknown_class(value).empty()) {
+  if (torch_file::first_refused_class(value).empty()) {
     entry.content = std::move(value);
   } else {
     CAIRN_TRY_ASSIGN(std::string payload, source.read_payload(key.value->fqn, options));
@@ -85,12 +96,16 @@ Result<void> add_value(const ConvertInput& input, const ConvertKey& key, Entry& 
 Result<std::shared_ptr<Items>> make_items(const std::shared_ptr<const ConvertInput>& input) {
   auto items = std::make_shared<Items>();
   items->input = input;
-  items->entries.reserve(input->plan.keys.size());
+  items->entries.reserve(input->plan.keys.size() + 1);
   for (const ConvertKey& key : input->plan.keys) {
     CAIRN_TRY(input->source->check_not_stopped());
     Entry& entry = items->entries.emplace_back(Entry{key.name.fqn, key.name.path, Value()});
     Result<void> added = key.tensor != nullptr ? add_tensor(*input, key, entry) : add_value(*input, key, entry);
     if (!added) return input->source->explain(std::move(added).error().key(key.source_fqn()));
+  }
+  if (input->saves_shape) {
+    const std::string key(kNestedShapeKey);
+    items->entries.push_back({key, {key}, shape_value(input->plan.shape)});
   }
   CAIRN_TRY_ASSIGN(items->serialized, SaveItems::make(items->entries));
   return items;
@@ -102,8 +117,9 @@ std::int64_t rows_of(const ItemSource& source) {
   return source.tensor->global_shape[0];
 }
 
-std::uint64_t bytes_of(const ItemSource& source, const ConvertKey& key) {
-  return source.tensor != nullptr ? key.bytes() : source.bytes.size();
+// `key` is null for the shape.
+std::uint64_t bytes_of(const ItemSource& source, const ConvertKey* key) {
+  return source.tensor != nullptr ? key->bytes() : source.bytes.size();
 }
 
 // The rows of a whole tensor that the part names.
@@ -118,10 +134,10 @@ TensorEntry rows(const TensorEntry& whole, const plan::ItemPart& part) {
   return cut;
 }
 
-void add_part(ItemSource source, const ConvertKey& key, const plan::ItemPart& part, Items& items, FileContent& file) {
+void add_part(ItemSource source, const ConvertKey* key, const plan::ItemPart& part, Items& items, FileContent& file) {
   StreamedTensor stream;
   if (source.tensor != nullptr) {
-    stream = {key.tensor, key.dtype, 0};
+    stream = {key->tensor, key->dtype, 0};
     if (part.end - part.begin != rows_of(source)) {
       stream.first_element = part.begin * row_major_strides(source.tensor->global_shape)[0];
       source.tensor = &items.cuts.emplace_back(rows(*source.tensor, part));
@@ -139,17 +155,21 @@ std::vector<FileContent> divide(const ConvertJob& job, Items& items) {
       if ((sources[i].kind == manifest::TrailerItem::Kind::kValue) == values) order.push_back(i);
     }
   }
+  const auto key_of = [&](std::size_t i) {
+    return i < job.input->plan.keys.size() ? &job.input->plan.keys[i] : nullptr;
+  };
   std::vector<plan::BalancedItem> balanced;
   balanced.reserve(order.size());
   for (const std::size_t i : order) {
-    balanced.push_back({bytes_of(sources[i], job.input->plan.keys[i]), rows_of(sources[i])});
+    balanced.push_back({bytes_of(sources[i], key_of(i)), rows_of(sources[i])});
   }
   std::vector<FileContent> files;
   for (const auto& parts : plan::balance_files(balanced, job.options.file_count)) {
     FileContent& file = files.emplace_back();
     for (const plan::ItemPart& part : parts) {
       const std::size_t i = order[part.item];
-      add_part(sources[i], job.input->plan.keys[i], part, items, file);
+      file.items.push_back(i);
+      add_part(sources[i], key_of(i), part, items, file);
     }
   }
   return files;
@@ -175,12 +195,23 @@ struct Layout {
   Catalog catalog;
 };
 
-Result<Layout> lay_out(const ConvertJob& job, const std::shared_ptr<Items>& items, const commit::SaveTicket& ticket) {
-  Layout layout;
-  CatalogBuilder builder;
+// The keys have the plan's order, as after a save of the same state: a data file has its tensors before its values.
+Result<Catalog> catalog_of(const ConvertJob& job, std::vector<PlacedItem> placed) {
+  std::stable_sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) { return a.item < b.item; });
   // A DCP checkpoint of a state that was never nested stays one.
   const bool has_paths = job.input->plan.has_paths || job.input->source->catalog().format != CheckpointFormat::kDcp;
+  CatalogBuilder builder;
+  for (const PlacedItem& it : placed) {
+    CAIRN_TRY_ASSIGN(const plan::LocalItem item, describe_item(*it.source));
+    builder.add(item, item.box, has_paths ? it.source->entry->path : Path(), it.location);
+  }
+  return std::move(builder.catalog());
+}
+
+Result<Layout> lay_out(const ConvertJob& job, const std::shared_ptr<Items>& items, const commit::SaveTicket& ticket) {
+  Layout layout;
   std::vector<FileContent> files = divide(job, *items);
+  std::vector<PlacedItem> placed;
   std::vector<std::string> names;
   for (FileContent& file : files) {
     const auto number = static_cast<std::uint32_t>(names.size());
@@ -188,21 +219,37 @@ Result<Layout> lay_out(const ConvertJob& job, const std::shared_ptr<Items>& item
                                             static_cast<std::uint32_t>(files.size())};
     CAIRN_TRY_ASSIGN(FileImage image, FileImage::make(identity, file.sources));
     for (std::size_t i = 0; i < file.sources.size(); ++i) {
-      CAIRN_TRY_ASSIGN(const plan::LocalItem item, describe_item(file.sources[i]));
-      const Path& path = file.sources[i].entry->path;
-      builder.add(item, item.box, has_paths ? path : Path(),
-                  {number, image.range(i).item_offset, image.range(i).item_length});
+      placed.push_back(
+          {file.items[i], &file.sources[i], {number, image.range(i).item_offset, image.range(i).item_length}});
     }
     names.push_back(commit::data_file_name(ticket, 0, number));
     layout.images.push_back(
         {names.back(), std::make_unique<FileImage>(std::move(image)), std::move(file.streams), items});
   }
-  layout.catalog = std::move(builder.catalog());
+  CAIRN_TRY_ASSIGN(layout.catalog, catalog_of(job, std::move(placed)));
   layout.catalog.files = std::move(names);
   layout.catalog.version = dcp::kMetadataVersion;
   layout.catalog.save_id = uuid_text(ticket.identity.save_id);
   layout.catalog.checkpoint_id = job.target.string();
   return layout;
+}
+
+// The keys that were copied decide, not the options: a pattern may select all keys, or leave out the optimizer.
+bool is_exact_copy(const ConvertInput& input) {
+  const Catalog& source = input.source->catalog();
+  const bool had_shape = source.find_value(kNestedShapeKey) != nullptr;
+  const auto has_its_name = [](const ConvertKey& key) { return key.name.fqn == key.source_fqn(); };
+  return source.format == CheckpointFormat::kDcp && input.plan.conversions.empty() &&
+         input.plan.keys.size() + (had_shape ? 1 : 0) == source.keys.size() && input.saves_shape == had_shape &&
+         std::all_of(input.plan.keys.begin(), input.plan.keys.end(), has_its_name);
+}
+
+// A copy with all keys and values of a DCP checkpoint takes the original's place in the order of cairn::latest.
+commit::SaveIdentity identity_of_copy(const ConvertJob& job) {
+  const bool is_exact = is_exact_copy(*job.input);
+  const auto& record = job.input->source->checkpoint().impl().record;
+  if (!is_exact || !record || record->job_start == 0) return copy_identity(commit::SaveForm::kCheckpoint);
+  return copy_identity(commit::SaveForm::kCheckpoint, record->job_start, record->save_number);
 }
 
 }  // namespace
@@ -212,8 +259,9 @@ Result<void> convert_to_dcp(ConvertJob& job) {
                    job.worker.run("reading the values of the source",
                                   [input = job.input](WorkerState&) { return make_items(input); }));
   CAIRN_TRY(job.worker.open(made_directory(job.target)));
-  CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket,
-                   job.worker.claim(next_save_identity(), {.overwrite = job.options.overwrite}));
+  CAIRN_TRY_ASSIGN(
+      const commit::SaveTicket ticket,
+      job.worker.claim(identity_of_copy(job), {.overwrite = job.options.overwrite, .beside_a_model = false}));
   CAIRN_TRY_ASSIGN(Layout layout, lay_out(job, items, ticket));
   CAIRN_TRY(
       job.worker.run("claiming the directory", [files = layout.catalog.files](WorkerState& state) -> Result<void> {

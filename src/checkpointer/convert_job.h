@@ -23,11 +23,12 @@ namespace cairn::checkpointer {
 struct ConvertInput {
   std::shared_ptr<ConvertSource> source;
   ConvertPlan plan;  // points into the source's catalog
-  // Keys (indices into the plan) whose tensors share a record of the source, in groups of at least two.
+  // Keys (indices into the plan) whose tensors share elements of a record of the source, in groups of at least two.
   std::vector<std::vector<std::size_t>> tied = {};
   std::uint64_t tensors = 0;
   std::uint64_t tensor_bytes = 0;  // in the target
   bool allow_pickle = false;       // ConvertOptions::allow_pickle
+  bool saves_shape = false;        // whether a DCP target gets the value under kNestedShapeKey
 };
 
 struct ConvertJob {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "checkpointer/key_renames.h"
+#include "core/nested_shape.h"
 
 namespace cairn::checkpointer {
 
@@ -30,12 +31,24 @@ struct ConvertKey {
 struct ConvertPlan {
   std::vector<ConvertKey> keys;  // in the source's order
   std::vector<Conversion> conversions;
+  // Tensors that `dtype` leaves alone, and converted tensors of 8 bits beside a tensor with their scales; by their keys
+  // in the source.
+  std::vector<std::string> unconverted;
+  std::vector<std::string> scaled;
+  // Values of a file of torch.save with tensors that share elements with other tensors, and with tensors that `dtype`
+  // leaves alone; by their keys in the source. plan_conversion() leaves both empty.
+  std::vector<std::string> copied_inside;
+  std::vector<std::string> unconverted_inside;
+  // By the new places; `before` counts `keys`. Without the parts that the plan leaves out.
+  NestedShape shape;
   bool has_paths = false;  // whether the source knows the nested places of its keys
 };
 
-// `source` outlives the plan. kMissingKey if a pattern matches no key, or if a rename applies to no key.
-// kInvalidArgument if two keys get the same name, if `options.dtype` is not a floating-point dtype, if the number of
-// files is 0, or if an option is of another target format. kUnsupported if no conversion of a dtype exists.
-Result<ConvertPlan> plan_conversion(const Catalog& source, const ConvertOptions& options);
+// `source` outlives the plan; `shape` is of the source. The value under kNestedShapeKey is no key of the plan.
+// kMissingKey if a pattern matches no key, or if a rename applies to no key. kInvalidArgument if two keys get the same
+// name, if a rename puts a key into the place of another, if `options.dtype` is not a floating-point dtype, if the
+// number of files is 0, or if an option is of another target format. kUnsupported if no conversion of a dtype exists.
+Result<ConvertPlan> plan_conversion(const Catalog& source, const ConvertOptions& options,
+                                    const NestedShape& shape = {});
 
 }  // namespace cairn::checkpointer

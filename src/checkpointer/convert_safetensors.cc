@@ -2,6 +2,7 @@
 #include <deque>
 #include <utility>
 
+#include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/convert_job.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
@@ -27,7 +28,8 @@ Result<std::shared_ptr<Tensors>> make_tensors(const ConvertJob& job) {
   for (const ConvertKey& key : job.input->plan.keys) {
     if (key.tensor == nullptr) {
       return Error(ErrorCode::kUnsupported,
-                   "safetensors holds only tensors: select the keys of tensors (keys, --keys), such as the model's")
+                   "safetensors holds only tensors: leave the key out (exclude, --exclude), or select the model's keys "
+                   "(keys, --keys)")
           .key(key.source_fqn());
     }
     if (!safetensors::type_name(key.dtype)) {
@@ -56,14 +58,34 @@ std::vector<std::vector<std::size_t>> shards_of(const ConvertPlan& plan, std::ui
   return shards;
 }
 
+// The entries of the header: those of other programs in the source, and Cairn's own for a save.
+std::vector<std::pair<std::string, std::string>> metadata_of(const ConvertJob& job, const commit::SaveIdentity& save,
+                                                             const safetensors::FileSet& set) {
+  const ModelMetadata& source = job.input->source->checkpoint().impl().model_metadata;
+  std::vector<std::pair<std::string, std::string>> metadata(source.entries.begin(), source.entries.end());
+  if (job.options.plain) return metadata;
+  for (auto& entry : save_metadata(save, set)) metadata.push_back(std::move(entry));
+  return metadata;
+}
+
+// The members of the index's "metadata". A count of elements holds only for all tensors of the source.
+std::vector<std::pair<std::string, std::string>> index_metadata_of(const ConvertJob& job) {
+  auto metadata = job.input->source->checkpoint().impl().model_metadata.of_index;
+  const bool is_whole = job.options.keys.empty() && job.options.exclude.empty();
+  if (!is_whole) std::erase_if(metadata, [](const auto& entry) { return entry.first == kTotalParametersName; });
+  return metadata;
+}
+
 Result<StreamedImage> make_image(const ConvertJob& job, const std::shared_ptr<Tensors>& tensors,
                                  const std::vector<std::size_t>& shard, const commit::SaveIdentity& save,
                                  const safetensors::FileSet& set) {
   std::vector<data_file::SafetensorsImage::Item> items;
   items.reserve(shard.size());
   for (const std::size_t i : shard) items.push_back({job.input->plan.keys[i].name.fqn, &tensors->views[i]});
+  auto metadata = metadata_of(job, save, set);
   CAIRN_TRY_ASSIGN(data_file::SafetensorsImage image,
-                   data_file::SafetensorsImage::make(save.save_id, items, save_metadata(save, set)));
+                   job.options.plain ? data_file::SafetensorsImage::make_plain(items, std::move(metadata))
+                                     : data_file::SafetensorsImage::make(save.save_id, items, std::move(metadata)));
   StreamedImage made;
   for (std::size_t payload = 0; payload < image.payload_count(); ++payload) {
     const ConvertKey& key = job.input->plan.keys[shard[image.item_of(payload)]];
@@ -92,15 +114,16 @@ Result<void> convert_to_safetensors(ConvertJob& job) {
   claim.kind = set.kind;
   claim.overwrite = job.options.overwrite;
   if (is_file) claim.file_name = job.target.filename().string();
+  const std::string alone = is_file ? claim.file_name : std::string(commit::kSingleModelName);
   RankPart part;
-  CAIRN_TRY_ASSIGN(part.ticket, job.worker.claim_model(next_save_identity(commit::SaveForm::kModel), claim));
+  CAIRN_TRY_ASSIGN(part.ticket, job.worker.claim_model(copy_identity(commit::SaveForm::kModel), claim));
   part.publishes = set.kind == Kind::kIndexed;
   commit::ModelContent content;
+  content.index.metadata = index_metadata_of(job);
   std::vector<StreamedImage> images;
   for (std::uint32_t i = 0; i < count; ++i) {
     CAIRN_TRY_ASSIGN(StreamedImage image, make_image(job, tensors, shards[i], part.ticket.identity, set));
-    image.name =
-        set.kind == Kind::kAlone ? claim.file_name : commit::model_file_name(part.ticket, {i + 1, count, std::nullopt});
+    image.name = set.kind == Kind::kAlone ? alone : commit::model_file_name(part.ticket, {i + 1, count, std::nullopt});
     content.files.push_back(image.name);
     for (const std::size_t key : shards[i]) {
       content.index.files.emplace_back(job.input->plan.keys[key].name.fqn, image.name);

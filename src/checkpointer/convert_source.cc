@@ -1,6 +1,7 @@
 #include "checkpointer/convert_source.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "checkpointer/chunk_read.h"
@@ -53,7 +54,7 @@ std::shared_ptr<ConvertSource::OpenTensor> ConvertSource::open(const CatalogTens
 }
 
 void ConvertSource::PlannedReads::add(TensorRead read, bool is_ahead) {
-  (is_ahead && read.stored().record_crc ? uncounted : reads).push_back(std::move(read));
+  (!is_ahead ? reads : read.stored().record_crc ? uncounted : ahead).push_back(std::move(read));
 }
 
 Result<void> ConvertSource::plan(const StreamPart& part, PlannedReads& planned) {
@@ -89,7 +90,8 @@ Result<void> ConvertSource::plan_record(const StreamPart& part, PlannedReads& pl
   record.strides = {1};
   record.first_element = 0;
   const Extents sizes{static_cast<std::int64_t>(part.out.size() / item)};
-  planned.add({*described.file, tensor.fqn, record, Extents{static_cast<std::int64_t>(part.begin / item)},
+  planned.add({*described.file, tensor.fqn, record,
+               Extents{part.tensor->first_element + static_cast<std::int64_t>(part.begin / item)},
                TensorView::contiguous(part.out.data(), part.tensor->dtype, sizes)},
               part.is_ahead);
   return {};
@@ -101,26 +103,53 @@ Result<void> ConvertSource::read(std::span<const StreamPart> parts) {
   std::uint64_t bytes = 0;
   for (const StreamPart& part : parts) {
     if (!part.is_ahead) bytes += part.out.size();
-    Result<void> added = part.tensor->whole_record ? plan_record(part, planned) : plan(part, planned);
+    Result<void> added = part.tensor->of_record ? plan_record(part, planned) : plan(part, planned);
     if (!added) return explain(std::move(added).error().key(part.tensor->tensor->fqn));
   }
-  CAIRN_TRY(carry_out(planned.reads, verify_ == Verify::kNone ? nullptr : &checks_));
-  if (!planned.uncounted.empty()) CAIRN_TRY(carry_out(planned.uncounted, nullptr));
+  const std::size_t counted_reads = planned.reads.size();
+  std::move(planned.ahead.begin(), planned.ahead.end(), std::back_inserter(planned.reads));
+  CAIRN_TRY(carry_out(planned.reads, verify_ == Verify::kNone ? nullptr : &checks_, counted_reads));
+  if (!planned.uncounted.empty()) CAIRN_TRY(carry_out(planned.uncounted, nullptr, 0));
   bytes_done_.fetch_add(bytes, std::memory_order_relaxed);
   return {};
 }
 
-Result<void> ConvertSource::carry_out(const std::vector<TensorRead>& reads, data_file::RecordChecks* checks) {
+Result<void> ConvertSource::carry_out(const std::vector<TensorRead>& reads, data_file::RecordChecks* checks,
+                                      std::size_t counted_reads) {
   data_file::ReadOptions options;
   options.verify = verify_ == Verify::kNone ? Verify::kNone : Verify::kNeeded;
   options.thread_count = 1;  // the calling thread
   options.direct_io = load_options_.direct_io;
   options.checks = checks;
+  options.losses = &losses_;
+  options.counted_reads = counted_reads;
   os::PageBufferPool::Loan loan = buffers_.borrow();
   options.buffer = &loan.buffer();
   const Result<data_file::ReadCounts> counts = data_file::read_tensors(reads, options);
   if (!counts) return explain(counts.error());
   return {};
+}
+
+Result<NestedShape> ConvertSource::shape() const {
+  NestedShape shape;
+  if (catalog().format == CheckpointFormat::kTorchSave) {
+    const data_file::DataFile* file = nullptr;
+    CAIRN_TRY_ASSIGN(file, checkpoint_.impl().file(0, true));
+    CAIRN_TRY_ASSIGN(shape, file->state_file()->shape());
+  }
+  if (catalog().find_value(kNestedShapeKey) == nullptr) return shape;
+  CAIRN_TRY_ASSIGN(const Value saved, checkpoint_.read_value(kNestedShapeKey, load_options_));
+  CAIRN_TRY_ASSIGN(NestedShape read, shape_in(saved));
+  std::move(read.keys.begin(), read.keys.end(), std::back_inserter(shape.keys));
+  std::move(read.empty.begin(), read.empty.end(), std::back_inserter(shape.empty));
+  return shape;
+}
+
+Result<std::vector<torch_file::StateFile::InnerTensor>> ConvertSource::inner_tensors() const {
+  if (catalog().format != CheckpointFormat::kTorchSave) return std::vector<torch_file::StateFile::InnerTensor>();
+  const data_file::DataFile* file = nullptr;
+  CAIRN_TRY_ASSIGN(file, checkpoint_.impl().file(0, true));
+  return file->state_file()->inner_tensors();
 }
 
 Result<void> ConvertSource::finish(std::size_t thread_count) {

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,8 +21,11 @@
 #include <vector>
 
 #include "checkpointer/checkpoint_impl.h"
+#include "core/nested_shape.h"
+#include "data_file/conversion_losses.h"
 #include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"
+#include "format/torch_file/state_file.h"
 #include "os/page_buffer_pool.h"
 #include "os/parallel.h"
 #include "plan/chunk_index.h"
@@ -32,10 +36,10 @@ namespace cairn::checkpointer {
 struct StreamedTensor {
   const CatalogTensor* tensor = nullptr;
   DType dtype = DType::kFloat32;
-  std::int64_t first_element = 0;  // of the tensor, in row-major order
-  // Set: the elements are the record's, from its first byte on, and not those of `tensor` alone. A record of elements
-  // that need no change but the dtype's.
-  bool whole_record = false;
+  std::int64_t first_element = 0;  // of the tensor, in row-major order; or of the record
+  // Set: the elements are the record's, and `first_element` counts from its first byte. A record of elements that need
+  // no change but the dtype's.
+  bool of_record = false;
 };
 
 // The bytes of `tensor`, from byte `begin` on, that fill `out`. Both are multiples of the element's size.
@@ -64,6 +68,12 @@ class ConvertSource {
 
   // Fills all parts, with few requests for parts that are neighbours in the source.
   Result<void> read(std::span<const StreamPart> parts);
+  // What the conversions of read() have lost, by the keys of the source.
+  std::map<std::string, ConversionLoss, std::less<>> losses() const { return losses_.by_key(); }
+  // What the flat keys lose of the nested state. kCorrupt for a damaged value under kNestedShapeKey.
+  Result<NestedShape> shape() const;
+  // The tensors inside the values of a file of torch.save; none for the other formats.
+  Result<std::vector<torch_file::StateFile::InnerTensor>> inner_tensors() const;
   // The bytes that read() has filled.
   std::uint64_t bytes_done() const { return bytes_done_.load(std::memory_order_relaxed); }
 
@@ -89,15 +99,18 @@ class ConvertSource {
   };
   struct PlannedReads {
     std::vector<data_file::TensorRead> reads;
-    // Of the parts ahead, from records that have only a checksum of the whole. The remaining reads of parts ahead are
-    // in `reads`, and share requests with their neighbours.
+    // Of the parts ahead, from records that have only a checksum of the whole.
     std::vector<data_file::TensorRead> uncounted;
+    // The remaining reads of parts ahead. They join `reads`, and share requests with their neighbours; only the parts
+    // that are not ahead count what a conversion loses.
+    std::vector<data_file::TensorRead> ahead;
     void add(data_file::TensorRead read, bool is_ahead);
   };
   std::shared_ptr<OpenTensor> open(const CatalogTensor& tensor);
   Result<void> plan(const StreamPart& part, PlannedReads& planned);
   Result<void> plan_record(const StreamPart& part, PlannedReads& planned);
-  Result<void> carry_out(const std::vector<data_file::TensorRead>& reads, data_file::RecordChecks* checks);
+  Result<void> carry_out(const std::vector<data_file::TensorRead>& reads, data_file::RecordChecks* checks,
+                         std::size_t counted_reads);
 
   Checkpoint checkpoint_;
   LoadOptions load_options_;
@@ -106,6 +119,7 @@ class ConvertSource {
   os::StopFlag stop_;
   os::PageBufferPool buffers_{data_file::kReadBufferBytes};
   data_file::RecordChecks checks_{stop_};
+  data_file::ConversionLosses losses_;
 
   std::mutex mutex_;  // of all below
   // The tensors used last, the latest first.

@@ -1,6 +1,8 @@
 // The conversion into a file of torch.save. The state is nested as its paths say. A tensor is a storage of its own, or,
-// if several keys share a record of the source, a window of one storage. The file waits in the private folder of a
+// if it overlaps other tensors in a record of the source, a window of a storage that they share. A storage has the
+// elements of selected tensors alone. The file waits in the private folder of a
 // ModelTransaction and gets its name by one rename.
+#include <algorithm>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -9,9 +11,11 @@
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/nested_state.h"
+#include "checkpointer/stored_window.h"
 #include "data_file/torch_save_image.h"
 #include "format/pickle/value_writer.h"
 #include "format/torch_file/tensor_pickle.h"
+#include "format/torch_file/weights_only.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -46,13 +50,21 @@ class StateWriter final : public pickle::TensorWriter {
   Result<void> lay_out() {
     for (const std::vector<std::size_t>& group : input_.tied) CAIRN_TRY(lay_out_tied(group));
     NestedState nested;
+    const NestedShape& shape = input_.plan.shape;
+    auto empty = shape.empty.begin();
     for (std::size_t i = 0; i < input_.plan.keys.size(); ++i) {
       CAIRN_TRY(input_.source->check_not_stopped());
+      for (; empty != shape.empty.end() && empty->before <= i; ++empty) {
+        CAIRN_TRY(nested.add(empty->place, Value(Dict())));
+      }
       const ConvertKey& key = input_.plan.keys[i];
       Result<Value> value = key.tensor != nullptr ? placeholder(i) : convertible_value(input_, key);
       if (!value) return input_.source->explain(std::move(value).error().key(key.source_fqn()));
       if (auto added = nested.add(key.name.path, *std::move(value)); !added) return std::move(added).error();
     }
+    for (; empty != shape.empty.end(); ++empty) CAIRN_TRY(nested.add(empty->place, Value(Dict())));
+    for (const NestedShape::Key& key : shape.keys) nested.set_key(key.place, key.key);
+    for (const NestedShape::Ordered& ordered : shape.ordered) nested.set_ordered(ordered.place, ordered.attributes);
     CAIRN_TRY_ASSIGN(storages_->state, std::move(nested).take());
     return {};
   }
@@ -73,13 +85,22 @@ class StateWriter final : public pickle::TensorWriter {
 
   Result<void> write_tensor(pickle::Writer& writer, const Array& tensor) override {
     const auto found = keys_.find(&tensor);
-    if (found == keys_.end()) return write_inner_tensor(writer, tensor);
+    if (found == keys_.end()) return write_inner_tensor(writer, tensor, false);
     const ConvertKey& key = input_.plan.keys[found->second];
     const Window& window = *windows_[found->second];
     const std::string name = std::to_string(window.storage);
+    // A state that torch loads from a DCP checkpoint has new tensors, without requires_grad.
+    const bool requires_grad =
+        key.tensor->requires_grad && input_.source->catalog().format == CheckpointFormat::kTorchSave;
     torch_file::write_tensor(writer, {key.dtype, name, bytes_of(storages_->views[window.storage]), window.offset,
-                                      key.tensor->shape, window.strides, key.tensor->requires_grad});
+                                      key.tensor->shape, window.strides, requires_grad});
     return {};
+  }
+
+  Result<bool> write_object(pickle::Writer& writer, const Object& object) override {
+    const Array* const tensor = torch_file::tensor_requiring_grad(object);
+    if (tensor != nullptr) CAIRN_TRY(write_inner_tensor(writer, *tensor, true));
+    return tensor != nullptr;
   }
 
  private:
@@ -113,44 +134,70 @@ class StateWriter final : public pickle::TensorWriter {
   }
 
   // A tensor inside a value.
-  Result<void> write_inner_tensor(pickle::Writer& writer, const Array& tensor) {
+  Result<void> write_inner_tensor(pickle::Writer& writer, const Array& tensor, bool requires_grad) {
     if (is_quantized(tensor.dtype)) {
       return Error(ErrorCode::kUnsupported, "a quantised tensor has no native form").actual(name_of(tensor.dtype));
     }
     const void* const data = tensor.data.data();
     const std::string name = std::to_string(add_storage(tensor.dtype, tensor.shape, {}, data));
-    torch_file::write_tensor(
-        writer, {tensor.dtype, name, tensor.data.size(), 0, tensor.shape, row_major_strides(tensor.shape)});
+    torch_file::write_tensor(writer, {tensor.dtype, name, tensor.data.size(), 0, tensor.shape,
+                                      row_major_strides(tensor.shape), requires_grad});
     return {};
   }
 
-  // One storage for the record of a group, if all its tensors are plain windows of equal dtype.
+  // The tensors of a group share a storage if all have one dtype, and if either all are equal windows, or the dense
+  // ones leave no gap in the elements from the first to the last. Otherwise each tensor is copied.
   Result<void> lay_out_tied(const std::vector<std::size_t>& group) {
     const ConvertKey& first = input_.plan.keys[group[0]];
-    std::vector<Window> windows;
-    std::uint64_t record_bytes = 0;
+    std::vector<StoredTensor> stored;
     TiedTensors tied{{}, true};
     for (const std::size_t i : group) {
       const ConvertKey& key = input_.plan.keys[i];
-      CAIRN_TRY_ASSIGN(const ConvertSource::Stored stored, input_.source->stored(*key.tensor, 0));
-      record_bytes = stored.tensor.record_bytes;
+      CAIRN_TRY_ASSIGN(ConvertSource::Stored found, input_.source->stored(*key.tensor, 0));
       const bool is_like_first = key.tensor->dtype == first.tensor->dtype && key.dtype == first.dtype;
-      if (!is_like_first || !stored.tensor.is_final()) tied.stay_tied = false;
-      windows.push_back({0, stored.tensor.first_element, stored.tensor.strides});
+      if (!is_like_first || !found.tensor.is_final()) tied.stay_tied = false;
+      stored.push_back(std::move(found.tensor));
       tied.keys.push_back(key.name.fqn);
     }
-    const std::uint64_t item = item_bytes(first.tensor->dtype);
-    if (record_bytes % item != 0) tied.stay_tied = false;
-    if (tied.stay_tied) {
-      const std::size_t storage = add_storage(first.dtype, {static_cast<std::int64_t>(record_bytes / item)},
-                                              {first.tensor, first.dtype, 0, true});
-      for (std::size_t i = 0; i < group.size(); ++i) {
-        windows[i].storage = storage;
-        windows_[group[i]] = std::move(windows[i]);
-      }
-    }
+    tied.stay_tied = tied.stay_tied && (share_dense(group, stored) || share_equal(group, stored));
     tied_.push_back(std::move(tied));
     return {};
+  }
+
+  // Returns whether the tensors are windows of one storage now. They are in the order of their first elements.
+  bool share_dense(const std::vector<std::size_t>& group, const std::vector<StoredTensor>& stored) {
+    const ConvertKey& first = input_.plan.keys[group[0]];
+    if (stored[0].record_bytes % item_bytes(first.tensor->dtype) != 0) return false;
+    const std::uint64_t begin = stored[0].first_element;
+    std::uint64_t covered = begin;  // by dense windows, without a gap
+    std::uint64_t end = begin;
+    for (const StoredTensor& tensor : stored) {
+      const StoredWindow window = window_of(tensor);
+      end = std::max(end, window.end);
+      if (window.is_dense && window.begin <= covered) covered = std::max(covered, window.end);
+    }
+    if (covered != end) return false;
+    const std::size_t storage = add_storage(first.dtype, {static_cast<std::int64_t>(end - begin)},
+                                            {first.tensor, first.dtype, static_cast<std::int64_t>(begin), true});
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      windows_[group[i]] = Window{storage, stored[i].first_element - begin, stored[i].strides};
+    }
+    return true;
+  }
+
+  // Returns whether all tensors are one tensor with gaps, and share a dense copy of its elements now.
+  bool share_equal(const std::vector<std::size_t>& group, const std::vector<StoredTensor>& stored) {
+    const ConvertKey& first = input_.plan.keys[group[0]];
+    for (const StoredTensor& tensor : stored) {
+      const bool is_equal = tensor.first_element == stored[0].first_element && tensor.sizes == stored[0].sizes &&
+                            tensor.strides == stored[0].strides;
+      if (!is_equal) return false;
+    }
+    const std::size_t storage =
+        add_storage(first.dtype, {static_cast<std::int64_t>(first.bytes() / item_bytes(first.dtype))},
+                    {first.tensor, first.dtype, 0});
+    for (const std::size_t i : group) windows_[i] = Window{storage, 0, row_major_strides(first.tensor->shape)};
+    return true;
   }
 
   const ConvertInput& input_;
@@ -181,7 +228,7 @@ Result<void> convert_to_torch_save(ConvertJob& job) {
   claim.overwrite = job.options.overwrite;
   claim.file_name = name;
   RankPart part;
-  CAIRN_TRY_ASSIGN(part.ticket, job.worker.claim_model(next_save_identity(commit::SaveForm::kModel), claim));
+  CAIRN_TRY_ASSIGN(part.ticket, job.worker.claim_model(copy_identity(commit::SaveForm::kModel), claim));
   part.publishes = false;
   std::vector<StreamedImage> images;
   images.push_back(std::move(laid_out.image));

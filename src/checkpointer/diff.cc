@@ -27,6 +27,7 @@
 #include "checkpointer/watched_call.h"
 #include "core/checked.h"
 #include "core/element_comparison.h"
+#include "core/nested_shape.h"
 #include "core/value_comparison.h"
 #include "os/page_buffer.h"
 
@@ -92,6 +93,13 @@ class Side {
   RecordChecks checks_;
 };
 
+// The value of a DCP checkpoint that tells what the flat keys lose. The other side, such as a file of torch.save, may
+// have no such value, and is no other state for that.
+bool is_shape_of_one(const Catalog& catalog, const Catalog::KeyRef& ref, const Catalog& other) {
+  if (ref.is_tensor || catalog.values[ref.index].fqn != kNestedShapeKey) return false;
+  return other.find_value(kNestedShapeKey) == nullptr;
+}
+
 // A key, and what is known of its difference.
 struct Slot {
   const std::string* key = nullptr;
@@ -150,6 +158,7 @@ class Comparison {
     CAIRN_TRY_ASSIGN(ExpansionLimit limit_a, a_.expansion_limit());
     CAIRN_TRY_ASSIGN(ExpansionLimit limit_b, b_.expansion_limit());
     for (const Catalog::KeyRef& ref : in_a.keys) {
+      if (is_shape_of_one(in_a, ref, in_b)) continue;
       Slot slot{.in_a = true};
       slot.tensor_a = ref.is_tensor ? &in_a.tensors[ref.index] : nullptr;
       slot.key = ref.is_tensor ? &slot.tensor_a->fqn : &in_a.values[ref.index].fqn;
@@ -162,6 +171,7 @@ class Comparison {
       add(std::move(slot));
     }
     for (const Catalog::KeyRef& ref : in_b.keys) {
+      if (is_shape_of_one(in_b, ref, in_a)) continue;
       Slot slot{.in_b = true};
       slot.tensor_b = ref.is_tensor ? &in_b.tensors[ref.index] : nullptr;
       slot.key = ref.is_tensor ? &slot.tensor_b->fqn : &in_b.values[ref.index].fqn;

@@ -6,21 +6,6 @@
 #include "data_file/tensor_reader.h"
 
 namespace cairn::checkpointer {
-namespace {
-
-// The error without the words about the targets of a load: the caller drops the elements that were read.
-Error without_targets(const Error& error) {
-  if (error.code() != ErrorCode::kCorrupt || !error.offset()) return error;
-  return Error(ErrorCode::kCorrupt, "a checksum differs")
-      .key(error.key().value_or(""))
-      .file(error.file().value_or(""))
-      .offset(*error.offset())
-      .expected(error.expected().value_or(""))
-      .actual(error.actual().value_or(""));
-}
-
-}  // namespace
-
 Result<ElementReader> ElementReader::open(Checkpoint::Impl& impl, const CatalogTensor& tensor, bool follow_links) {
   ElementReader reader(tensor);
   CAIRN_TRY_ASSIGN(const Box whole, Box::whole(tensor.shape));
@@ -66,7 +51,7 @@ Result<void> ElementReader::read(const std::vector<data_file::TensorRead>& reads
   options.checks = &checks;
   options.buffer = buffer;
   const Result<data_file::ReadCounts> counts = data_file::read_tensors(reads, options);
-  if (!counts) return without_targets(counts.error());
+  if (!counts) return counts.error();
   return {};
 }
 

@@ -34,7 +34,8 @@ Result<ExpansionLimit> ExpansionLimit::of(const Checkpoint& checkpoint) {
     CAIRN_TRY_ASSIGN(const std::uint64_t bytes, checkpoint.file_bytes(file));
     file_bytes += bytes;
   }
-  limit.bytes_max_ = std::max(kBytesFree, checked_multiply(file_bytes, kTimesMax).value_or(UINT64_MAX));
+  limit.repeated_max_ = std::max(kBytesFree, checked_multiply(file_bytes, kTimesMax).value_or(UINT64_MAX));
+  limit.named_max_ = std::max(kBytesFree, checked_multiply(file_bytes, kNamedTimesMax).value_or(UINT64_MAX));
   return limit;
 }
 
@@ -43,13 +44,24 @@ Result<void> ExpansionLimit::add(const CatalogTensor& tensor, std::uint64_t byte
     // A stream transform may have compressed the items: their size says nothing.
     return catalog_->transforms.contains(tensor.fqn) ? Result<void>() : check_held(tensor);
   }
-  bytes_ = checked_add(bytes_, bytes).value_or(UINT64_MAX);
-  if (bytes_ <= bytes_max_) return {};
-  return Error(ErrorCode::kUnsafe, "the tensors of the file repeat few elements very often: clone such tensors")
-      .key(tensor.fqn)
-      .file(catalog_->files.front())
-      .expected("at most " + std::to_string(bytes_max_) + " bytes of tensors")
-      .actual(std::to_string(bytes_));
+  const std::uint64_t held = std::min(bytes, tensor.locations.front().length);
+  repeated_ = checked_add(repeated_, bytes - held).value_or(UINT64_MAX);
+  named_ = checked_add(named_, held).value_or(UINT64_MAX);
+  const auto refuse = [&](const char* message, std::uint64_t most, std::uint64_t found) {
+    return Error(ErrorCode::kUnsafe, message)
+        .key(tensor.fqn)
+        .file(catalog_->files.front())
+        .expected("at most " + std::to_string(most) + " bytes of tensors")
+        .actual(std::to_string(found));
+  };
+  if (repeated_ > repeated_max_) {
+    return refuse("the tensors of the file repeat few elements very often: clone such tensors", repeated_max_,
+                  repeated_);
+  }
+  if (named_ > named_max_) {
+    return refuse("the file has its tensors under very many names: select some of the keys", named_max_, named_);
+  }
+  return {};
 }
 
 }  // namespace cairn::checkpointer

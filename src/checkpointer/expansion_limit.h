@@ -14,8 +14,11 @@ namespace cairn::checkpointer {
 // One thread at a time. The checkpoint outlives the limit.
 class ExpansionLimit {
  public:
-  // The tensors of a torch.save file may have kTimesMax times the bytes of the file, or kBytesFree bytes.
+  // The elements of a torch.save file that strides of 0 repeat may have kTimesMax times the bytes of the file, or
+  // kBytesFree bytes. A model may have a tensor under hundreds of names: all names together may have kNamedTimesMax
+  // times the bytes of the file.
   static constexpr std::uint64_t kTimesMax = 64;
+  static constexpr std::uint64_t kNamedTimesMax = 4096;
   static constexpr std::uint64_t kBytesFree = std::uint64_t{64} << 20;
 
   static Result<ExpansionLimit> of(const Checkpoint& checkpoint);
@@ -29,8 +32,10 @@ class ExpansionLimit {
   explicit ExpansionLimit(const Catalog& catalog) : catalog_(&catalog) {}
 
   const Catalog* catalog_;
-  std::uint64_t bytes_max_ = UINT64_MAX;
-  std::uint64_t bytes_ = 0;
+  std::uint64_t repeated_max_ = UINT64_MAX;
+  std::uint64_t named_max_ = UINT64_MAX;
+  std::uint64_t repeated_ = 0;
+  std::uint64_t named_ = 0;
 };
 
 }  // namespace cairn::checkpointer

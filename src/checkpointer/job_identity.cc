@@ -54,6 +54,10 @@ commit::SaveIdentity next_save_identity(commit::SaveForm form) {
   return {random_id(), job.id, ++job.save_number, job.start, form};
 }
 
+commit::SaveIdentity copy_identity(commit::SaveForm form, std::uint64_t job_start, std::uint64_t save_number) {
+  return {random_id(), SaveId(), save_number, job_start, form};
+}
+
 void order_saves_after(std::string_view job_id, std::uint64_t job_start) {
   Job& job = this_job();
   const std::lock_guard lock(job.mutex);

@@ -17,6 +17,10 @@ namespace cairn::checkpointer {
 // Thread-safe.
 commit::SaveIdentity next_save_identity(commit::SaveForm form = commit::SaveForm::kCheckpoint);
 
+// The identity of a copy by a conversion, which is a save of no job. An exact copy of a checkpoint has the start of the
+// original's job and the number of the original; for any other copy both are 0.
+commit::SaveIdentity copy_identity(commit::SaveForm form, std::uint64_t job_start = 0, std::uint64_t save_number = 0);
+
 // Orders later saves of this process after the saves of the job with this id (32 hexadecimal digits) and start. Does
 // nothing for this process's own job, and for the start 0, which means that the start is unknown. Thread-safe.
 void order_saves_after(std::string_view job_id, std::uint64_t job_start);

@@ -1,6 +1,7 @@
 #include "checkpointer/key_renames.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace cairn::checkpointer {
@@ -65,25 +66,28 @@ struct MarkedName {
   enum class Mark : char { kText, kDivider, kPosition };  // kPosition: a digit of a position in a list
   std::string text;
   std::vector<Mark> marks;
+  std::vector<std::int32_t> origins;  // the step of the old path; -1 for a character of a new text
 
   explicit MarkedName(const Path& path) {
     for (std::size_t i = 0; i < path.size(); ++i) {
-      if (i > 0) add(".", Mark::kDivider);
+      if (i > 0) add(".", Mark::kDivider, -1);
+      const auto origin = static_cast<std::int32_t>(i);
       if (const auto* name = std::get_if<std::string>(&path[i])) {
-        add(*name, Mark::kText);
+        add(*name, Mark::kText, origin);
       } else {
-        add(std::to_string(std::get<std::int64_t>(path[i])), Mark::kPosition);
+        add(std::to_string(std::get<std::int64_t>(path[i])), Mark::kPosition, origin);
       }
     }
   }
   MarkedName() = default;
 
-  void add(std::string_view added, Mark mark) {
+  void add(std::string_view added, Mark mark, std::int32_t origin) {
     text.append(added);
     marks.insert(marks.end(), added.size(), mark);
+    origins.insert(origins.end(), added.size(), origin);
   }
   void add_part(const MarkedName& other, std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) add(other.text.substr(i, 1), other.marks[i]);
+    for (std::size_t i = begin; i < end; ++i) add(other.text.substr(i, 1), other.marks[i], other.origins[i]);
   }
 
   // Adds `added` in place of the characters [begin, end) of `old`.
@@ -98,12 +102,13 @@ struct MarkedName {
     for (const char c : added) {
       Mark mark = Mark::kText;
       if (c == '.') mark = pairs ? dots[dot++] : (is_nested ? Mark::kDivider : Mark::kText);
-      add(std::string_view(&c, 1), mark);
+      add(std::string_view(&c, 1), mark, -1);
     }
   }
 
-  Path path() const {
-    Path path;
+  KeyName name(const Path& old) const {
+    KeyName name{text, {}};
+    Path& path = name.path;
     for (std::size_t begin = 0; begin <= text.size();) {
       std::size_t end = begin;
       bool is_position = true;
@@ -114,9 +119,12 @@ struct MarkedName {
       } else {
         path.emplace_back(step);
       }
+      const std::int32_t origin = begin < end ? origins[begin] : -1;
+      const bool is_kept = origin >= 0 && path.back() == old[static_cast<std::size_t>(origin)];
+      name.origins.push_back(is_kept ? origin : -1);
       begin = end + 1;
     }
-    return path;
+    return name;
   }
 };
 
@@ -154,9 +162,10 @@ Result<KeyName> KeyRenames::apply(KeyName key) {
           .key(key.fqn)
           .actual(rule.rename.from + "=" + rule.rename.to);
     }
-    Path path = name.path();
-    return KeyName{std::move(name.text), std::move(path)};
+    return name.name(key.path);
   }
+  key.origins.resize(key.path.size());
+  std::iota(key.origins.begin(), key.origins.end(), 0);
   return key;
 }
 

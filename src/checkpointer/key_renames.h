@@ -8,6 +8,7 @@
 #include <cairn/state_dict.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,9 @@ namespace cairn::checkpointer {
 struct KeyName {
   std::string fqn;
   Path path;  // fqn_of(path) == fqn; not empty
+  // For each step of `path` the step of the old path that it is, whole and unchanged; -1 for a new step. Set by
+  // KeyRenames::apply().
+  std::vector<std::int32_t> origins = {};
 };
 
 class KeyRenames {

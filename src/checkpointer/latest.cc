@@ -63,6 +63,7 @@ struct Candidate {
 
   // Whether the commit record orders the candidate; otherwise the time of the metadata does.
   bool has_job_start() const { return record && record->job_start != 0; }
+  bool is_copy() const { return record && record->is_copy(); }
 };
 
 bool is_newer(const Candidate& a, const Candidate& b) {
@@ -70,7 +71,8 @@ bool is_newer(const Candidate& a, const Candidate& b) {
     const std::uint64_t save_number = candidate.record ? candidate.record->save_number : 0;
     const std::uint64_t job_start = candidate.has_job_start() ? candidate.record->job_start : 0;
     const double time = candidate.has_job_start() ? 0 : candidate.time;
-    return std::tuple(job_start, time, save_number, checkpointer::step_in_name(candidate.directory));
+    const std::uint64_t step = checkpointer::step_in_name(candidate.directory);
+    return std::tuple(job_start, time, save_number, !candidate.is_copy(), step);
   };
   const auto key_a = key_of(a), key_b = key_of(b);
   return key_a != key_b ? key_a > key_b : a.directory < b.directory;
@@ -163,8 +165,12 @@ class Search {
   std::optional<fs::path> newest() const {
     const Candidate* by_record = newest_whole(by_record_);
     const Candidate* by_time = newest_whole(by_time_);
-    if (by_record == nullptr && by_time == nullptr) return std::nullopt;
+    if (by_record == nullptr && by_time == nullptr) {
+      const Candidate* copy = newest_whole(copies_);
+      return copy != nullptr ? std::optional(copy->directory) : std::nullopt;
+    }
     if (by_record == nullptr || by_time == nullptr) return (by_record != nullptr ? by_record : by_time)->directory;
+    if (by_record->is_copy()) return by_time->directory;  // the time is the time of the conversion
     return (by_time->time > by_record->time ? by_time : by_record)->directory;
   }
 
@@ -174,7 +180,8 @@ class Search {
     if (found && !*found) return;
     found_any_ = true;
     if (!found) return pass_over(directory, std::move(found).error());
-    std::vector<Candidate>& kind = (*found)->has_job_start() ? by_record_ : by_time_;
+    const bool has_start = (*found)->has_job_start();
+    std::vector<Candidate>& kind = has_start ? by_record_ : (*found)->is_copy() ? copies_ : by_time_;
     kind.push_back(**std::move(found));
   }
 
@@ -200,6 +207,7 @@ class Search {
   bool found_any_ = false;            // a candidate, or a checkpoint that is passed over
   std::vector<Candidate> by_record_;  // ordered by their commit records
   std::vector<Candidate> by_time_;    // ordered by the times of their metadata
+  std::vector<Candidate> copies_;     // without a start: after all others
 };
 
 }  // namespace

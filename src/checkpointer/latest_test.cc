@@ -1,4 +1,5 @@
 #include <cairn/cairn.h>
+#include <cairn/convert.h>
 #include <cairn/latest.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -135,6 +136,35 @@ TEST_F(Latest, ComparesTheBestOfBothKindsByTime) {
   change("stock/.metadata", 60s);
   EXPECT_EQ(newest(), "ours");
   change("ours/.metadata", 120s);
+  EXPECT_EQ(newest(), "stock");
+}
+
+TEST_F(Latest, RanksAnExactCopyRightAfterItsOriginal) {
+  save_as("step-1");
+  save_as("step-2");
+  ASSERT_TRUE(convert(root_ / "step-1", root_ / "step-1-copy-9"));
+  ASSERT_TRUE(convert(root_ / "step-2", root_ / "step-2-copy-9"));
+  EXPECT_EQ(newest(), "step-2");
+  fs::remove_all(root_ / "step-2");
+  EXPECT_EQ(newest(), "step-2-copy-9");
+  fs::remove_all(root_ / "step-2-copy-9");
+  EXPECT_EQ(newest(), "step-1");
+  save_as("step-3");
+  EXPECT_EQ(newest(), "step-3");
+}
+
+TEST_F(Latest, RanksAChangedCopyAfterAllOtherCheckpoints) {
+  save_as("step-1");
+  save_as("step-2");
+  ConvertOptions options;
+  options.dtype = DType::kBFloat16;
+  ASSERT_TRUE(convert(root_ / "step-2", root_ / "step-2-bf16", options));
+  fs::remove_all(root_ / "step-2");
+  EXPECT_EQ(newest(), "step-1");
+  fs::remove_all(root_ / "step-1");
+  EXPECT_EQ(newest(), "step-2-bf16");
+  save_stock("stock");
+  change("stock/.metadata", 3600s);
   EXPECT_EQ(newest(), "stock");
 }
 

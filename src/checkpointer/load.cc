@@ -20,6 +20,7 @@
 #include "checkpointer/missing_keys.h"
 #include "checkpointer/ranks.h"
 #include "core/conversion.h"
+#include "core/host_tensors.h"
 #include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"
 #include "plan/chunk_index.h"
@@ -40,6 +41,7 @@ class Loader {
   // missing keys and differing sizes are reported in DCP's words. After the first missing key prepare() only collects
   // further missing keys.
   Result<void> prepare() {
+    CAIRN_TRY(expect_host_tensors(state_.entries()));
     for (std::size_t i = 0; i < state_.entries().size(); ++i) {
       Entry& entry = state_.entries()[i];
       const CatalogTensor* tensor = impl_.catalog.find_tensor(entry.fqn);
@@ -70,10 +72,14 @@ class Loader {
     // One thread fills targets that share memory: the shared bytes then come whole from the last target.
     const std::size_t thread_count = targets_overlap() ? 1 : options_.thread_count;
     const data_file::ReadOptions read_options{options_.verify, thread_count, options_.direct_io, options_.interrupted};
-    CAIRN_TRY_ASSIGN(const data_file::ReadCounts counts, data_file::read_tensors(reads_, read_options));
+    Result<data_file::ReadCounts> counts = data_file::read_tensors(reads_, read_options);
+    if (!counts && counts.error().code() == ErrorCode::kCorrupt) {
+      return std::move(counts).error().while_doing("filling the targets, which are partly written");
+    }
+    if (!counts) return std::move(counts).error();
     for (NewValue& value : values_) put_into_place(value);
-    report_.bytes_needed = counts.bytes_needed;
-    report_.bytes_read = counts.bytes_read;
+    report_.bytes_needed = counts->bytes_needed;
+    report_.bytes_read = counts->bytes_read;
     return std::move(report_);
   }
 

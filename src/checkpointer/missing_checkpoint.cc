@@ -1,14 +1,18 @@
 #include "checkpointer/missing_checkpoint.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "checkpointer/checkpoint_directories.h"
+#include "checkpointer/listed_keys.h"
 #include "checkpointer/step_in_name.h"
+#include "checkpointer/torch_save_file.h"
 #include "storage/open_directory.h"
 
 namespace cairn::checkpointer {
@@ -61,6 +65,24 @@ std::string beside(const fs::path& directory, const std::string& metadata_name) 
   return found.empty() ? "" : ". '" + parent.string() + "' holds " + found;
 }
 
+// "pytorch_model-00001-of-00002.bin and 1 more"; empty if the directory has no file of torch.save.
+std::string torch_files_in(const fs::path& directory) {
+  const auto storage = storage::open_directory(directory);
+  if (!storage) return {};
+  const auto files = (*storage)->list();
+  if (!files) return {};
+  constexpr std::array<std::string_view, 4> kSuffixes{".bin", ".ckpt", ".pt", ".pth"};
+  std::vector<std::string> names;
+  for (const storage::ListedFile& file : *files) {
+    const bool has_suffix = std::any_of(kSuffixes.begin(), kSuffixes.end(),
+                                        [&](std::string_view suffix) { return file.name.ends_with(suffix); });
+    if (!has_suffix || names.size() == kLookedAtMax) continue;
+    if (is_torch_save(**storage, file.name)) names.push_back(file.name);
+  }
+  std::sort(names.begin(), names.end());
+  return listed_keys(names);
+}
+
 std::string instead_of_file(const fs::path& file, const std::string& metadata_name) {
   const fs::path parent = parent_of(file);
   return holds_checkpoint(parent, metadata_name) ? ". The checkpoint is '" + parent.string() + "'" : "";
@@ -91,6 +113,12 @@ Error missing_checkpoint(const Error& error, const fs::path& directory, const st
   const std::string found = checkpoints_among(directories, metadata_name);
   if (!found.empty()) {
     return not_found(none + " (no " + metadata_name + "), but directories in it hold one", metadata_name).actual(found);
+  }
+  if (const std::string files = torch_files_in(directory); !files.empty()) {
+    return not_found(none + " (no " + metadata_name + "). It holds files of torch.save: " + files +
+                         ". Open one file by its name; or convert each file to safetensors, in one new directory, and "
+                         "open this directory",
+                     metadata_name);
   }
   const bool has_save = std::any_of(directories.begin(), directories.end(), is_private_folder);
   const std::string_view save = has_save ? ". A save into it has not been committed" : "";

@@ -13,7 +13,10 @@
 namespace cairn::checkpointer {
 
 struct NestedState::Node {
-  std::optional<Value> value;  // set: no container
+  std::optional<Value> value;  // set: no container, or an empty dict
+  std::optional<Value> key;    // in the dict above, in place of the text
+  bool is_ordered = false;
+  Value attributes;
   bool is_list = false;
   std::vector<std::pair<PathElement, std::unique_ptr<Node>>> children;  // in the order added
   std::unordered_map<std::string, std::size_t, SeededHash> places;      // by the step's text
@@ -31,15 +34,24 @@ struct NestedState::Node {
   }
 
   Result<Value> take() {
-    if (value) return *std::move(value);
+    if (value && !(is_ordered && value->get_if<Dict>() != nullptr)) return *std::move(value);
     if (is_list) return take_list();
     Dict dict;
     dict.items.reserve(children.size());
-    for (auto& [key, node] : children) {
+    for (auto& [step, node] : children) {
       CAIRN_TRY_ASSIGN(Value made, node->take());
-      dict.items.emplace_back(Value(std::get<std::string>(std::move(key))), std::move(made));
+      dict.items.emplace_back(node->key ? *std::move(node->key) : Value(std::get<std::string>(std::move(step))),
+                              std::move(made));
     }
-    return Value(std::move(dict));
+    dict.ordered = is_ordered;
+    if (!is_ordered || attributes.get_if<None>() != nullptr) return Value(std::move(dict));
+    auto object = std::make_unique<Object>();
+    object->module = "collections";
+    object->name = "OrderedDict";
+    object->arguments = Tuple();
+    object->items = std::move(dict);
+    object->state = std::move(attributes);
+    return Value(std::move(object));
   }
 
   Result<Value> take_list() {
@@ -79,6 +91,29 @@ Result<void> NestedState::add(const Path& path, Value value) {
   }
   node->value = std::move(value);
   return {};
+}
+
+NestedState::Node* NestedState::find(const Path& place) const {
+  Node* node = root_.get();
+  for (const PathElement& step : place) {
+    const auto* position = std::get_if<std::int64_t>(&step);
+    if (node->is_list != (position != nullptr)) return nullptr;
+    const auto found = node->places.find(position != nullptr ? std::to_string(*position) : std::get<std::string>(step));
+    if (found == node->places.end()) return nullptr;
+    node = node->children[found->second].second.get();
+  }
+  return node;
+}
+
+void NestedState::set_key(const Path& place, Value key) {
+  if (Node* const node = find(place)) node->key = std::move(key);
+}
+
+void NestedState::set_ordered(const Path& place, Value attributes) {
+  Node* const node = find(place);
+  if (node == nullptr || node->is_list) return;
+  node->is_ordered = true;
+  node->attributes = std::move(attributes);
 }
 
 Result<Value> NestedState::take() && { return root_->take(); }

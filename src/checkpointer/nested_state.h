@@ -21,12 +21,19 @@ class NestedState {
   // keys and positions; kUnsupported if the path is longer than a pickle nests.
   Result<void> add(const Path& path, Value value);
 
+  // The key of a dict at `place` is `key` in place of its text. Nothing happens if the state has no such place.
+  void set_key(const Path& place, Value key);
+  // The dict at `place` is a collections.OrderedDict with these attributes: a dict, or None. The place of the whole
+  // state is empty. Nothing happens if the state has no dict there.
+  void set_ordered(const Path& place, Value attributes);
+
   // The whole state: a dict, in the order in which the parts were added. kUnsafe for a list that would be far longer
   // than its parts.
   Result<Value> take() &&;
 
  private:
   struct Node;
+  Node* find(const Path& place) const;
   std::unique_ptr<Node> root_;
 };
 

@@ -3,6 +3,7 @@
 // 3. If the storage of the checkpoint hangs, the calling thread removes the hidden file.
 #include <cairn/npy.h>
 
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "checkpointer/directory_calls.h"
+#include "checkpointer/source_files.h"
 #include "checkpointer/tensor_windows.h"
 #include "core/checked.h"
 #include "core/conversion.h"
@@ -77,7 +79,30 @@ struct PartialFile {
   std::filesystem::path directory;
   std::string name;
   std::string final_name;
+  bool overwrite;
 };
+
+Error existing_file(const PartialFile& file) {
+  return Error(ErrorCode::kInvalidArgument, "the file exists: choose another name, or replace the file (--overwrite)")
+      .file((file.directory / file.final_name).string());
+}
+
+Result<void> check_apart_from_source(const Checkpoint& checkpoint, const PartialFile& file, Watch& watch) {
+  const std::filesystem::path target = file.directory / file.final_name;
+  const storage::OperationWatch::Call call(*watch.operations, storage::OperationKind::kNames, "looking for",
+                                           target.string());
+  if (!checkpointer::source_file_at(checkpoint, target)) return {};
+  return Error(ErrorCode::kInvalidArgument, "the file belongs to the checkpoint: choose another name")
+      .file(target.string());
+}
+
+// (2)
+Result<void> give_name(storage::Storage& storage, const PartialFile& file) {
+  if (file.overwrite) return storage.replace(file.name, file.final_name);
+  Result<void> published = storage.publish(file.name, file.final_name);
+  if (!published && published.error().error_number() == EEXIST) return existing_file(file);
+  return published;
+}
 
 // Runs on the working thread, and calls neither function of `options`.
 Result<void> write_npy(const Checkpoint& checkpoint, const CatalogTensor& tensor, const PartialFile& file,
@@ -96,7 +121,9 @@ Result<void> write_npy(const Checkpoint& checkpoint, const CatalogTensor& tensor
   if (!size) return Error(ErrorCode::kCorrupt, "the tensor is larger than any file").key(tensor.fqn);
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage,
                    checkpointer::watched_directories(watch.operations)(file.directory));
-  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::WritableFile> out, storage->create(file.name, {.size = *size}));
+  if (!file.overwrite && storage->open(file.final_name, true)) return existing_file(file);
+  CAIRN_TRY(check_apart_from_source(checkpoint, file, watch));
+  std::unique_ptr<storage::WritableFile> out;
   const auto write = [&](const checkpointer::TensorWindow& window) -> Result<void> {
     const std::uint64_t offset = header.size() + static_cast<std::uint64_t>(window.range.begin) * bytes_each;
     if (tensor.dtype == target->dtype) return out->write_at(offset, window.bytes);
@@ -105,12 +132,13 @@ Result<void> write_npy(const Checkpoint& checkpoint, const CatalogTensor& tensor
     return out->write_at(offset, converted);
   };
   const auto write_all = [&]() -> Result<void> {
+    CAIRN_TRY_ASSIGN(out, storage->create(file.name, {.size = *size}));
     CAIRN_TRY(out->write_at(0, std::as_bytes(std::span(header))));  // (1)
     CAIRN_TRY(checkpointer::for_each_window(checkpoint, tensor, options, watch, write));
     if (watch.stop.is_set()) return Error(ErrorCode::kCancelled, "the export was given up");
     CAIRN_TRY(out->finish(*size, Durability::kDurable));  // (2)
     if (watch.stop.is_set()) return Error(ErrorCode::kCancelled, "the export was given up");
-    CAIRN_TRY(storage->replace(file.name, file.final_name));
+    CAIRN_TRY(give_name(*storage, file));
     return storage->sync();
   };
   Result<void> written = write_all();
@@ -129,10 +157,10 @@ Result<void> export_watched(const std::filesystem::path& directory, const std::s
 }  // namespace
 
 Result<void> export_npy(const std::filesystem::path& directory, std::string_view key, const std::filesystem::path& file,
-                        const TensorPassOptions& options) {
+                        const TensorPassOptions& options, bool overwrite) {
   const std::string name = file.filename().string();
   const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
-  const PartialFile partial{parent, partial_name(name), name};
+  const PartialFile partial{parent, partial_name(name), name, overwrite};
   const auto work = [directory, key = std::string(key), partial, copied = checkpointer::without_functions(options)](
                         Watch& watch) { return export_watched(directory, key, partial, copied, watch); };
   Result<void> exported = checkpointer::watched_call(

@@ -1,14 +1,15 @@
-// 1. Find the names of the files: from the index, or from the directory.
+// 1. Find the names of the files: from the index, or from the directory. Without an index `model.safetensors` is the
+//    model, as to transformers: other names are left out, except for names of a model's files. Beside such a file, of a
+//    save that has committed or of another program, nothing shows which is the model.
 // 2. Open each file and read its header. With Cairn's index: hold the save of each file against the index. Without an
 //    index: take the files of one whole set of one save (one_set()), because a save may be in flight or have been
 //    killed (commit/model_transaction.cc). A file that cannot be read and has the id of a save in its name may be a
 //    rest of such a save, and is left out too. If a file is gone, a save has committed meanwhile: begin again.
 // 3. Put the boxes of each tensor together. The shape is the smallest that holds all of them; a load finds out whether
 //    they tile it.
-// 4. If there is an index, hold the tensors that were found against those that it names.
+// 4. If there is an index, compare its names with the tensors of the files. Cairn's index names all tensors. Tensors
+//    without a name in the index of another program are left out.
 #include "checkpointer/safetensors_model.h"
-
-#include <cairn/metadata_name.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,7 +23,8 @@
 
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/job_identity.h"
-#include "commit/lease.h"
+#include "checkpointer/listed_keys.h"
+#include "commit/dcp_names.h"
 #include "commit/model_files.h"
 #include "core/checked.h"
 #include "core/checksum.h"
@@ -71,6 +73,12 @@ Result<std::vector<std::string>> names_in(const storage::Storage& storage) {
   return names;
 }
 
+// Beside `model.safetensors` only the files with the name of a model's file count.
+void leave_out_others(std::vector<std::string>& names) {
+  if (std::find(names.begin(), names.end(), commit::kSingleModelName) == names.end()) return;
+  std::erase_if(names, [](const std::string& name) { return !commit::is_model_file_name(name); });
+}
+
 // (1)
 Result<ModelFiles> files_of_model(const storage::Storage& storage) {
   const std::string index_name(safetensors::kIndexName);
@@ -80,6 +88,7 @@ Result<ModelFiles> files_of_model(const storage::Storage& storage) {
   ModelFiles files;
   if (!text) {
     CAIRN_TRY_ASSIGN(files.names, names_in(storage));
+    leave_out_others(files.names);
     return files;
   }
   Result<safetensors::Index> index = safetensors::read_index(*text);
@@ -121,7 +130,7 @@ class ModelCatalog {
   }
 
   // Step 4.
-  Result<void> hold_against(const safetensors::Index& index) const {
+  Result<void> hold_against(const safetensors::Index& index, std::vector<std::string>& warnings) {
     for (const auto& [key, name] : index.files) {
       const auto found = places_.find(key);
       const bool is_there =
@@ -131,14 +140,25 @@ class ModelCatalog {
     }
     if (index.files.size() == catalog_.tensors.size()) return {};
     std::unordered_map<std::string_view, std::string_view, SeededHash> named(index.files.begin(), index.files.end());
+    const auto is_unnamed = [&named](const CatalogTensor& tensor) { return !named.contains(tensor.fqn); };
+    std::vector<std::string> unnamed;
     for (const CatalogTensor& tensor : catalog_.tensors) {
-      if (named.contains(tensor.fqn)) continue;
+      if (!is_unnamed(tensor)) continue;
+      if (index.save_id.empty()) {
+        unnamed.push_back(tensor.fqn);
+        continue;
+      }
       return Error(ErrorCode::kCorrupt, "a file of the model holds a tensor that the index does not name")
           .key(tensor.fqn)
           .file(catalog_.files[tensor.locations[0].file]);
     }
+    std::erase_if(catalog_.tensors, is_unnamed);
+    warnings.push_back("the index does not name tensors of its files, which are left out: " + listed_keys(unnamed));
     return {};
   }
+
+  // Whether a tensor lies in boxes.
+  bool has_shards() const { return std::find(sharded_.begin(), sharded_.end(), true) != sharded_.end(); }
 
   Result<Catalog> take() {
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
@@ -225,8 +245,23 @@ Result<std::vector<OpenedFile>> open_files(const storage::Storage& storage, cons
   return files;
 }
 
+// Another program's shards beside `model.safetensors` may be a newer model than the single file, or an older one.
+Result<void> check_single_model(const std::vector<OpenedFile>& files) {
+  const auto is_single = [](const OpenedFile& file) { return file.name == commit::kSingleModelName; };
+  if (files.size() < 2 || std::none_of(files.begin(), files.end(), is_single)) return {};
+  const auto shard = std::find_if_not(files.begin(), files.end(), is_single);
+  return Error(ErrorCode::kCorrupt,
+               "the directory holds '" + std::string(commit::kSingleModelName) +
+                   "', files of several, and no index: nothing shows which of them is the model. Remove the files of "
+                   "the other model, or open one file alone")
+      .file(shard->name)
+      .expected("one model")
+      .actual(std::to_string(files.size() - 1) + " files beside '" + std::string(commit::kSingleModelName) + "'");
+}
+
 // Files that need an index are left out: the files of a save that has not committed. If a set is among the files that
-// remain, the set must be whole and alone.
+// remain, the set must be whole and alone. Otherwise the files are `model.safetensors`, or the files of another
+// program.
 Result<std::vector<OpenedFile>> one_set(std::vector<OpenedFile> files) {
   if (std::all_of(files.begin(), files.end(), std::mem_fn(&OpenedFile::needs_index))) {
     return Error(ErrorCode::kCorrupt,
@@ -237,7 +272,10 @@ Result<std::vector<OpenedFile>> one_set(std::vector<OpenedFile> files) {
   }
   std::erase_if(files, std::mem_fn(&OpenedFile::needs_index));
   const auto of_set = std::find_if_not(files.begin(), files.end(), std::mem_fn(&OpenedFile::stands_alone));
-  if (of_set == files.end()) return files;
+  if (of_set == files.end()) {
+    CAIRN_TRY(check_single_model(files));
+    return files;
+  }
   for (const OpenedFile& file : files) {
     if (file.save_id == of_set->save_id && file.set == of_set->set) continue;
     return Error(ErrorCode::kCorrupt,
@@ -296,6 +334,7 @@ Result<std::unique_ptr<Checkpoint::Impl>> read_files(std::vector<OpenedFile> fil
   for (OpenedFile& file : files) {
     const safetensors::Header& header = file.opened.header;
     CAIRN_TRY(catalog.add(file.name, header));  // (3)
+    impl->model_metadata.add(header);
     if (file.order) order_saves_after(file.order->job_id, file.order->job_start);
     const std::uint64_t size = file.opened.file->bytes().size();
     const std::string seen = file.name + ' ' + std::to_string(size) + ' ' + crc_text(header.checksum) + '\n';
@@ -303,7 +342,16 @@ Result<std::unique_ptr<Checkpoint::Impl>> read_files(std::vector<OpenedFile> fil
     bytes += size;
     impl->put_file(std::move(file.opened.file));
   }
-  if (index) CAIRN_TRY(catalog.hold_against(*index));  // (4)
+  if (index) CAIRN_TRY(catalog.hold_against(*index, impl->warnings));  // (4)
+  if (index) impl->model_metadata.of_index = index->metadata;
+  // Cairn's writer puts the number of files into each file.
+  const bool has_set =
+      std::all_of(files.begin(), files.end(), [](const OpenedFile& file) { return file.set.has_value(); });
+  if (!index && catalog.has_shards() && !has_set) {
+    impl->warnings.emplace_back(
+        "torch wrote the files as shards without an index: the number of the model's shards is unknown, and nothing "
+        "shows whether the last shards are missing");
+  }
   CAIRN_TRY_ASSIGN(impl->catalog, catalog.take());
   impl->identity =
       std::to_string(files.size()) + " safetensors files of " + std::to_string(bytes) + " bytes, " + crc_text(checksum);
@@ -341,7 +389,7 @@ bool holds_model_alone(const storage::Storage& storage) {
   const Result<std::vector<storage::ListedFile>> files = storage.list();
   if (!files) return false;
   const auto is_of_dcp = [](const storage::ListedFile& file) {
-    return file.name.ends_with(kMetadataName) || file.name.ends_with(".distcp") || commit::save_id_of_folder(file.name);
+    return !file.is_folder && commit::is_dcp_file_name(file.name);
   };
   const auto is_of_model = [](const storage::ListedFile& file) {
     return !file.is_folder && (file.name == safetensors::kIndexName || file.name.ends_with(kSuffix));

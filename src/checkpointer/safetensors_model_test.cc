@@ -113,6 +113,19 @@ TEST_F(SafetensorsModel, WithoutAnIndexIsReadBesideTheRestOfAnotherSave) {
   EXPECT_FALSE(order_of_model(*storage()).value());
 }
 
+TEST_F(SafetensorsModel, WithoutAnIndexIsRefusedBesideTheFilesOfAnotherModel) {
+  for (const char* other : {"shard-00001-model-00001-of-00001.safetensors", "model-00001-of-00002.safetensors"}) {
+    fs::remove_all(directory_);
+    fs::create_directories(directory_);
+    write_foreign("model.safetensors", "w");
+    write_foreign(other, "v");
+    const auto opened = open();
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().code(), ErrorCode::kCorrupt);
+    EXPECT_EQ(opened.error().file(), other);
+  }
+}
+
 TEST_F(SafetensorsModel, WithoutAnIndexNamesAnUnreadableFile) {
   fs::create_directories(directory_);
   write(kRestOfASave, "");

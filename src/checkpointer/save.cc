@@ -108,7 +108,8 @@ class Coordinator {
         const commit::SaveTicket ticket,
         worker_.claim(identity, {options_.overwrite, options_.alone_as_rank, planned.local.names_taken()}));
     const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
-    return checkpointer::lay_out_save(planned, ticket, first_rank, options_.checkpoint_id);
+    return checkpointer::lay_out_save(planned, ticket, first_rank, options_.checkpoint_id,
+                                      options_.metadata_attributes);
   }
 
   Result<SaveLayout> lay_out_model(checkpointer::PlannedSave& planned) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/host_tensors.h"
 #include "format/torch_file/value_archive.h"
 
 namespace cairn::checkpointer {
@@ -43,7 +44,8 @@ Result<ItemSource> SaveItems::item_of(const Entry& entry) {
   return item;
 }
 
-Result<SaveItems> SaveItems::make(std::span<const Entry> entries) {
+Result<SaveItems> SaveItems::make(std::span<const Entry> entries, ReadableMemory readable) {
+  if (readable == ReadableMemory::kOfCpu) CAIRN_TRY(expect_host_tensors(entries));
   SaveItems items;
   items.sources_.reserve(entries.size());
   for (const Entry& entry : entries) {

@@ -26,12 +26,17 @@ struct AssignedItem {
   friend bool operator==(const AssignedItem&, const AssignedItem&) = default;
 };
 
+// Which memory the reader of the items can read.
+enum class ReadableMemory : std::uint8_t { kOfCpu, kOfAnyDevice };
+
 class SaveItems {
  public:
-  // Fails with kUnsupported for values that have no native form.
-  static Result<SaveItems> make(const StateDict& state) { return make(state.entries()); }
+  // Fails with kUnsupported for values that have no native form, and for tensors in memory that is not `readable`.
+  static Result<SaveItems> make(const StateDict& state, ReadableMemory readable = ReadableMemory::kOfCpu) {
+    return make(state.entries(), readable);
+  }
   // As make(), of entries that outlive the SaveItems.
-  static Result<SaveItems> make(std::span<const Entry> entries);
+  static Result<SaveItems> make(std::span<const Entry> entries, ReadableMemory readable = ReadableMemory::kOfCpu);
 
   // In the order of the entries.
   const std::vector<data_file::ItemSource>& sources() const { return sources_; }

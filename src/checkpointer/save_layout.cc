@@ -1,9 +1,11 @@
 #include "checkpointer/save_layout.h"
 
+#include <span>
 #include <utility>
 
 #include "checkpointer/catalog_builder.h"
 #include "data_file/item_placement.h"
+#include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 #include "plan/file_assignment.h"
 
@@ -104,11 +106,15 @@ Result<PlannedSave> plan_together(const std::vector<std::string>& local_plans, b
 }
 
 Result<SaveLayout> lay_out_save(const PlannedSave& planned, const commit::SaveTicket& ticket, std::uint32_t first_rank,
-                                std::string checkpoint_id) {
+                                std::string checkpoint_id, std::string_view metadata_attributes) {
   CAIRN_TRY_ASSIGN(SaveLayout layout, LayoutMaker(planned.local, planned.global, ticket).make(first_rank));
   layout.catalog.version = dcp::kMetadataVersion;
   layout.catalog.save_id = uuid_text(ticket.identity.save_id);
   layout.catalog.checkpoint_id = std::move(checkpoint_id);
+  if (metadata_attributes.empty()) return layout;
+  Result<dcp::DecodedMetadata> decoded = dcp::decode_metadata(std::as_bytes(std::span(metadata_attributes)));
+  if (!decoded) return std::move(decoded).error().while_doing("reading metadata_attributes");
+  layout.catalog.extra = std::move(decoded->catalog.extra);
   return layout;
 }
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpointer/save_messages.h"
@@ -30,9 +31,10 @@ struct PlannedSave {
 };
 Result<PlannedSave> plan_together(const std::vector<std::string>& local_plans, bool dedup_to_lowest_rank);
 
-// The layout of the save of `ticket`; the catalog records `checkpoint_id`. `first_rank` is the number of the first
-// rank: greater than 0 only if a rank saves alone.
+// The layout of the save of `ticket`; the catalog records `checkpoint_id`, and the further attributes of the pickled
+// Metadata object `metadata_attributes` (SaveOptions). `first_rank` is the number of the first rank: greater than 0
+// only if a rank saves alone.
 Result<SaveLayout> lay_out_save(const PlannedSave& planned, const commit::SaveTicket& ticket, std::uint32_t first_rank,
-                                std::string checkpoint_id);
+                                std::string checkpoint_id, std::string_view metadata_attributes);
 
 }  // namespace cairn::checkpointer

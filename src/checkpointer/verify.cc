@@ -468,6 +468,7 @@ Result<VerifyReport> verify_watched(const std::filesystem::path& directory, cons
   VerifyReport report;
   report.format = checkpoint.catalog().format;
   report.has_commit_record = checkpoint.save_id().has_value();
+  report.warnings = checkpoint.impl().warnings;
   Verifier verifier(checkpoint.impl(), options, report, watch);
   CAIRN_TRY(verifier.open_files());
   CAIRN_TRY(verifier.check_entries());

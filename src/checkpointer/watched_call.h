@@ -1,8 +1,8 @@
 // Watched call: long work on a thread of its own, while the calling thread shows the progress, asks for an interruption
 // and judges the calls into the storage.
 //
-// 1. A new thread does the work: a call into the storage may hang, and the metadata of a large checkpoint takes seconds
-//    to read.
+// 1. The calling thread asks for an interruption. A new thread does the work: a call into the storage may hang, and the
+//    metadata of a large checkpoint takes seconds to read.
 // 2. The calling thread waits; every few milliseconds it calls `progress` and `interrupted`, and ages the pending calls
 //    into the storage.
 // 3. After an interruption the calling thread sets the stop flag, which the working threads check between two pieces of
@@ -55,6 +55,7 @@ template <typename Work>
 auto watched_call(const Meanwhile& meanwhile, Work work) -> decltype(work(std::declval<Watch&>())) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds kGrace{500};
+  if (meanwhile.interrupted && meanwhile.interrupted()) return meanwhile.cancelled;
   const auto watch = std::make_shared<Watch>();
   struct StopAtExit {
     Watch& watch;

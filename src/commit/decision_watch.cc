@@ -8,8 +8,12 @@
 namespace cairn::commit {
 namespace {
 
-// Every rank of a save lists the folder, and the folder has a lease of each rank.
-constexpr std::chrono::milliseconds kListingInterval{500};
+// A look, at most every kLookIntervalMax, is one call. If the lease was touched, two calls read the lease, and three
+// calls look for the marks: with a heartbeat every five seconds, these are at most nine calls in five seconds. The
+// tenth is the heartbeat of this rank.
+//
+// For a mark without a hint, left by a rank in place of a dead coordinator.
+constexpr std::chrono::milliseconds kMarksInterval{10'000};
 
 }  // namespace
 
@@ -19,28 +23,31 @@ DecisionWatch::DecisionWatch(storage::Storage& storage, SaveMarks& marks, const 
       marks_(marks),
       save_(save),
       deadlines_(deadlines),
-      lease_(storage, marks.path_of(kLeaseName)) {}
+      lease_(storage, marks.path_of(kLeaseName)),
+      pace_(kLookIntervalMax),
+      marks_look_(kMarksInterval) {}
 
 Result<std::optional<Decision>> DecisionWatch::look() {
-  if (Clock::now() < next_listing_) return marks_.find_decision();
-  next_listing_ = Clock::now() + kListingInterval;
-  const Result<SaveMarks::Seen> seen = marks_.look();
-  if (seen && seen->decision) return seen->decision;
-  if (!seen && seen.error().code() == ErrorCode::kUnsafe) {
-    // Another folder has the name. The folder that this rank holds may still have the decision.
-    if (std::optional<Decision> left = marks_.find_decision()) return left;
-    return seen.error();
+  using Liveness = LeaseWatch::Liveness;
+  if (!pace_.is_due()) {
+    if (process_look_.is_due() && lease_.holder_is_dead()) return conclude_from_death();
+    return std::optional<Decision>();
   }
-  const bool is_gone = seen ? !seen->coordinator : seen.error().code() == ErrorCode::kNotFound;
-  if (is_gone) return conclude_without_folder();
-  if (Clock::now() < next_liveness_) return std::optional<Decision>();
-  next_liveness_ = Clock::now() + kLivenessInterval;
-  const LeaseWatch::Liveness liveness = lease_.look(deadlines_);
-  if (liveness == LeaseWatch::Liveness::kDead) return conclude_from_death();
-  const bool is_silent = liveness == LeaseWatch::Liveness::kSilent;
-  if (!is_silent && liveness != LeaseWatch::Liveness::kStuck) return std::optional<Decision>();
-  const std::string why =
-      is_silent ? "sends no heartbeats any more" : "makes no progress: " + std::string(lease_.stall()->what());
+  const Liveness liveness = lease_.look(deadlines_);
+  if (liveness == Liveness::kDead) return conclude_from_death();
+  if (liveness == Liveness::kAbsent) return look_at_folder();
+  const bool was_touched = lease_.was_touched();
+  if (was_touched || !pace_.is_slowest() || marks_look_.is_due()) {
+    marks_look_.postpone();
+    Result<std::optional<Decision>> decision = marks_.find_decision();
+    if (!decision) return look_at_folder();
+    if (*decision) return decision;
+  }
+  if (liveness == Liveness::kAlive) return std::optional<Decision>();
+  // By the names: all ranks come here at about the same time, on a storage that may hang.
+  if (Result<std::optional<Decision>> last_look = marks_.find_decision(); last_look && *last_look) return last_look;
+  const std::string why = liveness == Liveness::kSilent ? "sends no heartbeats any more"
+                                                        : "makes no progress: " + std::string(lease_.stall()->what());
   return Error(ErrorCode::kUnavailable, "the coordinator's writer " + why +
                                             "; it is unknown whether the save is or will be committed, look at the "
                                             "directory")
@@ -48,7 +55,18 @@ Result<std::optional<Decision>> DecisionWatch::look() {
       .while_doing("waiting for what " + lease_.holder() + " decides");
 }
 
+Result<std::optional<Decision>> DecisionWatch::look_at_folder() {
+  const Result<SaveMarks::Seen> seen = marks_.look();
+  if (seen) return seen->decision || seen->coordinator ? seen->decision : conclude_without_folder();
+  if (seen.error().code() == ErrorCode::kNotFound) return conclude_without_folder();
+  // kUnsafe: another folder has the name. The folder that this rank holds may still have the decision.
+  if (Result<std::optional<Decision>> left = marks_.find_decision(); left && *left) return left;
+  if (seen.error().code() == ErrorCode::kUnsafe) return seen.error();
+  return std::optional<Decision>();
+}
+
 Result<bool> DecisionWatch::is_in_place() const {
+  (void)storage_.touched_at("");  // a network file system may remember that `.metadata` was missing
   CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(storage_));
   return now.record && now.record->save_id == save_.id;
 }
@@ -69,6 +87,7 @@ Result<std::optional<Decision>> DecisionWatch::conclude_from_death() {
   // The coordinator is dead and changes nothing any more: from now on every look is final.
   Result<SaveMarks::Seen> seen = marks_.look();
   if (seen && seen->decision) return std::move(seen->decision);
+  if (!seen && seen.error().code() == ErrorCode::kNotFound) return conclude_without_folder();
   CAIRN_TRY_ASSIGN(const bool in_place, is_in_place());
   Decision decision;
   if (in_place) {

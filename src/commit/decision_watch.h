@@ -1,6 +1,10 @@
 // DecisionWatch: how a rank of an asynchronous save learns the decision on the save: from the coordinator's mark, or,
 // if the coordinator is dead, from the `.metadata` in place.
 //
+// Thousands of ranks wait for one decision: after six seconds of a wait, a rank makes at most two calls a second into
+// the storage, however many ranks there are. A rank then looks for the marks when the coordinator's lease was touched;
+// without a touch, every ten seconds.
+//
 // One thread at a time. The numbers are the numbers of the steps at the top of rank_save.cc.
 #pragma once
 
@@ -13,7 +17,9 @@
 #include <optional>
 
 #include "commit/lease_watch.h"
+#include "commit/periodic.h"
 #include "commit/save_marks.h"
+#include "commit/slowing_pace.h"
 #include "storage/storage.h"
 
 namespace cairn::commit {
@@ -29,26 +35,30 @@ class DecisionWatch {
   // progress, for longer than `deadlines` allow.
   DecisionWatch(storage::Storage& storage, SaveMarks& marks, const Save& save, const SaveDeadlines& deadlines);
 
-  // Nullopt while the save is undecided. An error if the outcome cannot be determined: the save may be committed, now
-  // or later, or not.
+  // Nullopt while the save is undecided, or while no look is due. An error if the outcome cannot be determined: the
+  // save may be committed, now or later, or not.
   Result<std::optional<Decision>> look();
+  // The rank has written its files, and waits: the looks are frequent again.
+  void note_waiting() { pace_.restart(); }
   // A dead coordinator cannot remove the folder.
   bool coordinator_is_dead() { return lease_.look(deadlines_) == LeaseWatch::Liveness::kDead; }
 
  private:
   Result<bool> is_in_place() const;
   Decision committed() const;
+  // A look at the whole folder, if its names do not tell enough.
+  Result<std::optional<Decision>> look_at_folder();
   Result<std::optional<Decision>> conclude_from_death();
   Result<std::optional<Decision>> conclude_without_folder() const;
 
-  using Clock = std::chrono::steady_clock;
   storage::Storage& storage_;
   SaveMarks& marks_;
   Save save_;
   SaveDeadlines deadlines_;
   LeaseWatch lease_;
-  Clock::time_point next_listing_{};
-  Clock::time_point next_liveness_{};
+  SlowingPace pace_;
+  Periodic marks_look_;
+  Periodic process_look_{kLivenessInterval};
 };
 
 }  // namespace cairn::commit

@@ -34,6 +34,9 @@ struct SaveIdentity {
   std::uint64_t save_number = 0;
   std::uint64_t job_start = 0;            // as in the commit record; not part of a lease
   SaveForm form = SaveForm::kCheckpoint;  // not part of a lease: the folder's name tells the form
+
+  // A copy by a conversion is a save of no job.
+  bool is_copy() const { return job_id == SaveId(); }
 };
 
 inline constexpr std::string_view kFolderPrefix = ".cairn-";

@@ -14,23 +14,36 @@ constexpr std::chrono::seconds kSilenceMin{20};
 LeaseWatch::Liveness LeaseWatch::look(const SaveDeadlines& deadlines) {
   const Clock::time_point now = Clock::now();
   if (!last_sign_) last_sign_ = now;
+  was_touched_ = false;
   const Result<double> touched_at = storage_.touched_at(name_);
   if (!touched_at && touched_at.error().code() == ErrorCode::kNotFound) return Liveness::kAbsent;
-  const bool is_new = touched_at && *touched_at != touched_at_;
-  if (is_new) {
+  was_touched_ = touched_at && *touched_at != touched_at_;
+  if (was_touched_) {
     last_sign_ = now;
     touched_at_ = *touched_at;
+    unchanged_looks_ = 0;
   }
-  if (is_new || !holder_) {
+  if (!touched_at && !failing_since_) failing_since_ = now;
+  if (touched_at) {
+    failing_since_.reset();
+    if (!was_touched_) ++unchanged_looks_;
+  }
+  if (was_touched_ || !holder_) {
     if (Result<std::optional<LeaseHolder>> read = read_lease(storage_, name_); read && *read) {
       holder_ = std::move(*read);
       stall_ = holder_->progress ? stall_in(*holder_->progress, deadlines) : std::nullopt;
     }
   }
-  if (holder_ && holder_->process.state() == os::ProcessIdentity::State::kDead) return Liveness::kDead;
+  if (holder_is_dead()) return Liveness::kDead;
   const auto limit = std::max<Clock::duration>(deadlines.progress, kSilenceMin);
-  if (now - *last_sign_ > limit) return Liveness::kSilent;
+  // A failed look says nothing about the holder, and looks may be far apart: a second look confirms the silence.
+  const bool is_silent = touched_at && unchanged_looks_ > 1 && now - *last_sign_ > limit;
+  if (is_silent || (failing_since_ && now - *failing_since_ > limit)) return Liveness::kSilent;
   return stall_ ? Liveness::kStuck : Liveness::kAlive;
+}
+
+bool LeaseWatch::holder_is_dead() const {
+  return holder_ && holder_->process.state() == os::ProcessIdentity::State::kDead;
 }
 
 std::string LeaseWatch::holder() const {

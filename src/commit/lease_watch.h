@@ -26,10 +26,15 @@ class LeaseWatch {
     kAbsent,  // the lease does not exist: not yet, or not any more
     kAlive,   // as far as this host can see
     kDead,    // the holder's process is dead, and does nothing any more
-    kSilent,  // no heartbeat for `deadlines.progress`, at least for a few beats: the holder may resume
+    kSilent,  // no heartbeat for `deadlines.progress`, at least for a few beats, at two looks; or no look succeeds for
+              // as long: the holder may resume
     kStuck,   // the holder's process lives, but a call into the storage has exceeded `deadlines`
   };
   Liveness look(const SaveDeadlines& deadlines);
+  // Whether the last look() found a lease that was touched since the look before.
+  bool was_touched() const { return was_touched_; }
+  // Whether the holder's process is dead, without a call into the storage. False before the lease has been read.
+  bool holder_is_dead() const;
 
   // After kStuck: the call that has exceeded its deadline.
   const std::optional<Error>& stall() const { return stall_; }
@@ -44,6 +49,9 @@ class LeaseWatch {
   std::optional<LeaseHolder> holder_;
   std::optional<Error> stall_;
   double touched_at_ = 0;  // by the storage's clock: only changes of the value have a meaning
+  bool was_touched_ = false;
+  int unchanged_looks_ = 0;                         // since the last sign
+  std::optional<Clock::time_point> failing_since_;  // the lease can't be looked at
   std::optional<Clock::time_point> last_sign_;
 };
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "commit/dcp_names.h"
 #include "commit/lease.h"
 #include "commit/model_files.h"
 #include "commit/save_transaction.h"
@@ -50,11 +51,6 @@ std::optional<std::vector<std::string>> names_in(const storage::Storage& storage
   return std::move(decoded->catalog.files);
 }
 
-// Whether `name` is `.metadata`, or the metadata of a rank that saved alone.
-bool is_metadata_name(std::string_view name) {
-  return name == kMetadataName || (name.starts_with("__") && name.ends_with(kMetadataName));
-}
-
 // Adds the files of all checkpoints in the directory; returns a warning if the files cannot be determined.
 std::optional<std::string> add_needed(const storage::Storage& storage, const std::vector<storage::ListedFile>& files,
                                       FileNames& needed) {
@@ -73,19 +69,6 @@ std::optional<std::string> add_needed(const storage::Storage& storage, const std
     needed.insert(names->begin(), names->end());
   }
   return std::nullopt;
-}
-
-// Whether `name` has the form of data_file_name(): `__R_N.distcp`.
-bool is_data_file_name(std::string_view name) {
-  constexpr std::string_view kPrefix = "__", kSuffix = ".distcp";
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return false;
-  const std::string_view numbers = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
-  const std::size_t between = numbers.find('_');
-  const auto is_number = [](std::string_view text) {
-    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-  };
-  return between != std::string_view::npos && is_number(numbers.substr(0, between)) &&
-         is_number(numbers.substr(between + 1));
 }
 
 // The save that wrote the data file; nullopt if the file has no readable trailer.
@@ -108,7 +91,8 @@ class Cleaner {
       // The names come from a metadata file whose writer is unknown. Only `.distcp` files of the directory itself are
       // removed: a folder of the directory may be a checkpoint of its own.
       const bool is_in_folder = name.find('/') != std::string::npos;
-      if (needed_.contains(name) || is_in_folder || !storage::check_name(name) || !name.ends_with(".distcp")) continue;
+      if (needed_.contains(name) || is_in_folder || !storage::check_name(name) || !name.ends_with(kDataFileSuffix))
+        continue;
       const Result<void> removed = storage_.remove(name);
       if (!removed && removed.error().code() != ErrorCode::kUnsafe) warn_if_failed(removed, warnings_);
     }
@@ -127,7 +111,7 @@ class Cleaner {
     const std::vector<std::string> replaced = read_replaced_list(storage_, folder);
     std::vector<std::string> its_files;
     for (const storage::ListedFile& file : files) {
-      const bool candidate = file.is_regular && file.name.ends_with(".distcp") && !needed_.contains(file.name);
+      const bool candidate = file.is_regular && file.name.ends_with(kDataFileSuffix) && !needed_.contains(file.name);
       if (candidate && belongs_to(storage_, file.name, save_id)) its_files.push_back(file.name);
     }
     // An uncommitted save's sealed metadata goes first: if the saver was only paused, its commit then fails.

@@ -8,6 +8,7 @@
 #include <span>
 #include <unordered_set>
 
+#include "commit/dcp_names.h"
 #include "commit/model_files.h"
 #include "core/checksum.h"
 
@@ -104,6 +105,7 @@ Result<ModelInPlace> look_at_model(const storage::Storage& storage, const SaveId
   std::erase_if(saves, [&storage](const SaveId& save) { return !is_in_flight(storage, save); });
   saves.push_back(mine);
   for (const storage::ListedFile& file : files) {
+    if (!file.is_folder && is_dcp_file_name(file.name)) model.dcp_file = file.name;
     const bool is_index = file.name == safetensors::kIndexName;
     const bool is_of_model = named.contains(file.name) || is_model_file_name(file.name) || file.name == extra_name;
     if (file.is_folder || !(is_index || is_of_model || file.name.ends_with(kModelSuffix))) continue;

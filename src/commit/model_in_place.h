@@ -49,6 +49,7 @@ struct ModelInPlace {
   // Files that the index names, and files with the name of a model's file. Sorted by name.
   std::vector<StampedFile> files;
   std::vector<std::string> foreign;  // all other files `*.safetensors`
+  std::string dcp_file;              // a file of a DCP checkpoint; empty if there is none
   bool has_other_saves = false;      // a save other than `mine` has a private folder
 
   bool same_as(const ModelInPlace& other) const { return index.same_as(other.index) && files == other.files; }

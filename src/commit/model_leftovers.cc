@@ -61,6 +61,7 @@ class DeadSave {
       remove_private_folder(storage_, folder_, warnings_);
       return {};
     }
+    if (has(kOneFileName)) return leave();
     read_set(files);
     if (has(kCommittedName)) return is_whole_ ? complete(kCommittedName, model, OldIndex::kGoes) : leave();
     if (model.index.readable && model.index.index.save_id == to_hex(save_)) {
@@ -203,6 +204,13 @@ Result<std::vector<WrittenModelFile>> read_headers(const storage::Storage& stora
   return written;
 }
 
+// remove_committed_folder() has removed everything else, the lease first: the save has ended, and its lease will never
+// run out.
+bool holds_only_mark_of_one_file(const storage::Storage& storage, const std::string& folder) {
+  const Result<std::vector<storage::ListedFile>> files = storage.list(folder);
+  return files && files->size() == 1 && files->front().name == kOneFileName;
+}
+
 std::string not_cleaned_up(const SaveId& save, const Error& error) {
   return "the files of the dead save " + to_hex(save) + " were left: " + error.what();
 }
@@ -252,8 +260,9 @@ void remove_committed_folder(storage::Storage& storage, const std::string& folde
   };
   bool is_marked = false, is_removed = true;
   for (const storage::ListedFile& file : files ? *files : std::vector<storage::ListedFile>()) {
-    is_marked = is_marked || file.name == kCommittedName;
-    if (file.name != kCommittedName) is_removed = remove(file.name) && is_removed;
+    const bool is_mark = file.name == kCommittedName || file.name == kOneFileName;
+    is_marked = is_marked || is_mark;
+    if (!is_mark) is_removed = remove(file.name) && is_removed;
   }
   if (is_marked) {
     if (!is_removed || !storage.sync(folder)) return;  // the mark stays
@@ -269,6 +278,10 @@ Result<void> end_dead_model_saves(storage::Storage& storage, const SaveId& mine,
   for (const SaveId& save : others) {
     const std::string folder = folder_of(save, SaveForm::kModel);
     if (!storage.join_folder(folder)) continue;  // another user's: left to this user's next save
+    if (holds_only_mark_of_one_file(storage, folder)) {
+      remove_private_folder(storage, folder, warnings);
+      continue;
+    }
     const Result<bool> dead = lease_has_run_out(storage, folder, clock);
     if (!dead || !*dead) {
       (void)storage.remove_folder(folder);  // succeeds only for an empty folder

@@ -22,6 +22,10 @@ inline constexpr std::string_view kReplacedModelName = "replaced";
 // The index of the save, in the save's folder before the commit.
 inline constexpr std::string_view kSealedIndexName = "index";
 
+// The mark of a save that concerns one file, in the save's folder before the commit. A dead save with the mark has
+// nothing to complete and nothing to undo.
+inline constexpr std::string_view kOneFileName = "one-file";
+
 // The files of `old` without `kept`. `model.safetensors` comes first.
 std::vector<StampedFile> replaced_model_files(const ModelInPlace& old, const std::vector<std::string>& kept);
 

@@ -6,10 +6,10 @@
 // 1. Claim. Make `.cairn-model-<save id>/` with the lease; for shards sync both, so that no power cut leaves a shard
 //    whose save cannot be recognised. Under the directory's lock end the dead saves
 //    (model_leftovers.h), *then* look at the model in place: at the index and at all files of the model, except for the
-//    files of saves in flight (model_in_place.h). If the directory has no file of a model, torch's names are free;
-//    otherwise names include the save id, and two saves never share a name. Refuse a model of links, as in the cache of
-//    Hugging Face Hub: Cairn does not remove links. Refuse shards beside `*.safetensors` files of other programs: a
-//    reader without an index would take those files too.
+//    files of saves in flight (model_in_place.h). Refuse a DCP checkpoint: Cairn's readers would still take it. If the
+//    directory has no file of a model, torch's names are free; otherwise names include the save id, and two saves never
+//    share a name. Refuse a model of links, as in the cache of Hugging Face Hub: Cairn does not remove links. Refuse
+//    shards beside `*.safetensors` files of other programs: a reader without an index would take those files too.
 // 2. Write (data_file/image_writer.cc). New files in the private folder, synced. The header of each file holds the
 //    save's id, and says whether an index belongs to the file.
 // 3. Publish (rank_files.cc). Rename the files of a set to their final names, never replacing a file; sync the
@@ -23,11 +23,12 @@
 // 5. Commit.
 //    a. A set with an index: rename the index over the index in place. Cairn sees the new model, and transformers too
 //       unless there is a `model.safetensors`.
-//    b. A single file: rename the file. If there is an index, or a `*.safetensors` file of another program, sync, and
-//       rename the new index, which names the single file, over the index: until then Cairn sees the whole old model,
-//       and transformers the whole new model. This index lacks the save's id: the next single file, which replaces the
-//       file first, fits the index if the model has the same tensors; if not, Cairn refuses the model until the
-//       rename of the index.
+//    b. A single file: rename the file. For a save that concerns one file (ModelClaimOptions::file_name) this is all: a
+//       mark in the folder says so to later saves. For the model of the directory: if there is an index, or a
+//       `*.safetensors` file of another program, sync, and rename the new index, which names the single file, over the
+//       index: until then Cairn sees the whole old model, and transformers the whole new model. This index lacks the
+//       save's id: the next single file, which replaces the file first, fits the index if the model has the same
+//       tensors; if not, Cairn refuses the model until the rename of the index.
 //    c. Shards without an index: create `committed` in the folder, with the list of step 4; sync the file and the
 //       folder. From here on a later save completes the commit. Then remove the old index: the files' headers hold the
 //       number of files, and Cairn's reader takes only a whole set that is alone.
@@ -50,6 +51,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "commit/dcp_names.h"
 #include "commit/leftovers.h"
 #include "commit/model_leftovers.h"
 #include "commit/rank_files.h"
@@ -60,6 +62,25 @@ namespace {
 
 using Kind = safetensors::FileSet::Kind;
 
+// Of ModelClaimOptions.
+Result<void> check_file_name(const std::string& name) {
+  if (name.empty()) return {};
+  CAIRN_TRY(storage::check_name(name));
+  const bool is_of_several = is_dcp_file_name(name) || name == safetensors::kIndexName ||
+                             (name != kSingleModelName && is_model_file_name(name));
+  if (!is_of_several && !name.starts_with(kFolderPrefix)) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "a single file must not have the name of a file of several: choose another name, or a directory")
+      .file(name);
+}
+
+std::string joined(const std::vector<StampedFile>& files) {
+  constexpr std::size_t kNamedMax = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(files.size(), kNamedMax); ++i) text += (i == 0 ? "" : ", ") + files[i].name;
+  return files.size() > kNamedMax ? text + ", ..." : text;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ModelTransaction>> ModelTransaction::claim(storage::Storage& storage,
@@ -67,12 +88,7 @@ Result<std::unique_ptr<ModelTransaction>> ModelTransaction::claim(storage::Stora
                                                                   const ModelClaimOptions& options,
                                                                   Lease::Progress progress) {
   assert(identity.form == SaveForm::kModel);
-  CAIRN_TRY(storage::check_name(options.file_name));
-  if (options.file_name != kSingleModelName && is_model_file_name(options.file_name)) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "a single file must not have the name of a file of several: choose another name, or a directory")
-        .file(options.file_name);
-  }
+  CAIRN_TRY(check_file_name(options.file_name));
   std::unique_ptr<ModelTransaction> transaction(new ModelTransaction(storage, identity, options));
   CAIRN_TRY_ASSIGN(transaction->lease_, Lease::take_with_folder(storage, identity, std::move(progress)));  // (1)
   if (options.kind == Kind::kShards) {
@@ -87,15 +103,16 @@ Result<std::unique_ptr<ModelTransaction>> ModelTransaction::claim(storage::Stora
 
 ModelTransaction::ModelTransaction(storage::Storage& storage, const SaveIdentity& identity,
                                    const ModelClaimOptions& options)
-    : storage_(storage), identity_(identity), options_(options), folder_(folder_of_save(identity) + "/") {}
-
-// Whether the save replaces the model of the directory, rather than a file of any name.
-bool ModelTransaction::is_of_the_directory() const {
-  return options_.kind != Kind::kAlone || options_.file_name == kSingleModelName;
+    : storage_(storage),
+      identity_(identity),
+      options_(options),
+      is_of_the_directory_(options.kind != Kind::kAlone || options.file_name.empty()),
+      folder_(folder_of_save(identity) + "/") {
+  if (is_of_the_directory_) options_.file_name = kSingleModelName;
 }
 
 Result<ModelInPlace> ModelTransaction::look() const {
-  return look_at_model(storage_, identity_.save_id, is_of_the_directory() ? std::string() : options_.file_name);
+  return look_at_model(storage_, identity_.save_id, is_of_the_directory_ ? std::string() : options_.file_name);
 }
 
 Result<void> ModelTransaction::look_around() {
@@ -106,7 +123,13 @@ Result<void> ModelTransaction::look_around() {
 }
 
 Result<void> ModelTransaction::check_overwrite(const ModelInPlace& now) const {
-  if (!is_of_the_directory()) return check_other_name(now);
+  if (!is_of_the_directory_) return check_one_file(now);
+  if (!now.dcp_file.empty()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "the directory holds files of a DCP checkpoint, and Cairn would still open the checkpoint: choose a "
+                 "new directory")
+        .file(now.dcp_file);
+  }
   const bool shards = options_.kind == Kind::kShards;
   std::string found = now.index.present ? std::string(safetensors::kIndexName) : std::string();
   if (found.empty() && !now.foreign.empty()) found = now.foreign.front();
@@ -130,12 +153,22 @@ Result<void> ModelTransaction::check_overwrite(const ModelInPlace& now) const {
   return check_regular(now);
 }
 
-// A single file of another name than `model.safetensors`.
-Result<void> ModelTransaction::check_other_name(const ModelInPlace& now) const {
+// Of a save that concerns one file.
+Result<void> ModelTransaction::check_one_file(const ModelInPlace& now) const {
   for (const auto& [key, file] : now.index.index.files) {
     if (file != options_.file_name) continue;
     return Error(ErrorCode::kInvalidArgument, "the file belongs to the model of the directory: choose another name")
         .file(file);
+  }
+  std::vector<StampedFile> others = now.files;
+  std::erase_if(others, [this](const StampedFile& file) { return file.name == options_.file_name; });
+  if (now.index.present) others.push_back({std::string(safetensors::kIndexName), now.index_stamp});
+  if (options_.file_name == kSingleModelName && !others.empty()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "the directory holds a model of several files, and programs differ in which of two models they take: "
+                 "choose another name, or make the directory the target, which replaces the model")
+        .file(options_.file_name)
+        .actual(joined(others));
   }
   const bool exists = std::any_of(now.files.begin(), now.files.end(),
                                   [this](const StampedFile& file) { return file.name == options_.file_name; });
@@ -170,7 +203,7 @@ Result<void> ModelTransaction::sync(Durability durability) {
 
 // (4)
 Result<void> ModelTransaction::write_index(const ModelContent& content, Durability durability) {
-  const bool has_index = options_.kind == Kind::kIndexed || (options_.kind == Kind::kAlone && is_of_the_directory());
+  const bool has_index = options_.kind == Kind::kIndexed || (options_.kind == Kind::kAlone && is_of_the_directory_);
   if (has_index) {
     safetensors::Index index = content.index;
     if (options_.kind == Kind::kIndexed) index.save_id = to_hex(identity_.save_id);
@@ -179,6 +212,7 @@ Result<void> ModelTransaction::write_index(const ModelContent& content, Durabili
     index_checksum_ = crc32(std::as_bytes(std::span(text)));
     CAIRN_TRY(storage_.create_whole(folder_ + std::string(kSealedIndexName), text, durability));
   }
+  if (!is_of_the_directory_) CAIRN_TRY(storage_.create_whole(folder_ + std::string(kOneFileName), "", durability));
   if (durability == Durability::kDurable) CAIRN_TRY(storage_.sync(folder_of_save(identity_)));
   return sync(durability);
 }
@@ -224,7 +258,7 @@ Result<void> ModelTransaction::rename_file() {
 // (5b)
 Result<void> ModelTransaction::replace_file(const ModelInPlace& old, Durability durability) {
   CAIRN_TRY(rename_file());
-  const bool needs_index = is_of_the_directory() && (old.index.present || !old.foreign.empty());
+  const bool needs_index = is_of_the_directory_ && (old.index.present || !old.foreign.empty());
   if (!needs_index) return {};
   CAIRN_TRY(sync(durability));
   return rename_index();
@@ -335,12 +369,12 @@ Result<bool> ModelTransaction::has_changed_by_earlier_saves(const ModelInPlace& 
 Result<bool> ModelTransaction::commit_under_lock(const ModelContent& content, Durability durability,
                                                  const storage::StorageLock* lock, CommitReport& report) {
   CAIRN_TRY_ASSIGN(const ModelInPlace old, look());
-  if (is_of_the_directory()) CAIRN_TRY(check_not_superseded(old));
+  if (is_of_the_directory_) CAIRN_TRY(check_not_superseded(old));
   CAIRN_TRY(check_overwrite(old));
   CAIRN_TRY(check_published(content));
   std::vector<StampedFile> replaced;
-  if (is_of_the_directory()) replaced = replaced_model_files(old, content.files);
-  const bool has_list = is_of_the_directory() && options_.kind != Kind::kShards;
+  if (is_of_the_directory_) replaced = replaced_model_files(old, content.files);
+  const bool has_list = is_of_the_directory_ && options_.kind != Kind::kShards;
   if (has_list && (old.index.present || !replaced.empty())) CAIRN_TRY(write_replaced(old, replaced, durability));
   if (lock != nullptr && !lock->is_held()) {
     return Error(ErrorCode::kUnavailable,
@@ -350,7 +384,7 @@ Result<bool> ModelTransaction::commit_under_lock(const ModelContent& content, Du
   CAIRN_TRY(make_visible(old, replaced, durability));  // (5)
   const bool given_up = fence_ != nullptr && !fence_->note_committed();
   const bool excludes_others = lock != nullptr && lock->is_held();
-  if (!is_of_the_directory()) return true;
+  if (!is_of_the_directory_) return true;
   if (!excludes_others && (given_up || !is_in_place())) return false;     // as if killed here: the next save cleans up
   CAIRN_TRY(remove_replaced_files(storage_, replaced, report.warnings));  // (6)
   if (!replaced.empty()) CAIRN_TRY(sync(durability));

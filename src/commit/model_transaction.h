@@ -34,9 +34,11 @@ struct ModelClaimOptions {
   // false: an existing model is then an error (kInvalidArgument).
   bool overwrite_with_shards = false;
   bool names_taken = false;  // torch's names are not free: another rank has files in its own directory
-  // Of kAlone. A name that model_file_name() returns is an error (kInvalidArgument), as is a file of the model in
-  // place.
-  std::string file_name = std::string(kSingleModelName);
+  // Of kAlone: the one file that the save writes or replaces; all other files stay. The name of a file of several is an
+  // error (kInvalidArgument): of a DCP checkpoint, of a model with an index, or a name that model_file_name() returns.
+  // So is `model.safetensors` beside a model of several files, from which programs would then choose differently.
+  // Empty: the save replaces the model of the directory by `model.safetensors`.
+  std::string file_name = {};
 };
 
 // The new model.
@@ -77,7 +79,7 @@ class ModelTransaction {
   Result<void> check_not_superseded(const ModelInPlace& now) const;
   Result<bool> has_changed_by_earlier_saves(const ModelInPlace& now) const;
   Result<void> check_overwrite(const ModelInPlace& now) const;
-  Result<void> check_other_name(const ModelInPlace& now) const;
+  Result<void> check_one_file(const ModelInPlace& now) const;
   Result<void> check_regular(const ModelInPlace& now) const;
   Result<void> write_index(const ModelContent& content, Durability durability);
   // Whether the replaced files were removed: if not, the folder must stay.
@@ -94,11 +96,11 @@ class ModelTransaction {
   bool is_in_place() const;
   Result<void> sync(Durability durability);
   void withdraw();
-  bool is_of_the_directory() const;
 
   storage::Storage& storage_;
   SaveIdentity identity_;
   ModelClaimOptions options_;
+  bool is_of_the_directory_;  // whether the save replaces the model of the directory, rather than one file
   std::string folder_;
   std::optional<Lease> lease_;
   bool fresh_ = false;  // the directory has no file of a model: torch's names are free

@@ -14,9 +14,11 @@ class Periodic {
   bool is_due() {
     const Clock::time_point now = Clock::now();
     if (now < next_) return false;
-    next_ = now + interval_;
+    postpone(now);
     return true;
   }
+  // The check was made for another reason: the next is due one interval from now.
+  void postpone(Clock::time_point now = Clock::now()) { next_ = now + interval_; }
 
  private:
   Clock::duration interval_;

@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "commit/periodic.h"
+#include "commit/slowing_pace.h"
 #include "format/manifest/trailer.h"
 #include "storage/backoff.h"
 
@@ -14,16 +16,21 @@ namespace {
 // For ranks that are still busy when the decision is made: later the folder is gone, and with it the reason of a
 // failure.
 constexpr std::chrono::seconds kHearingMax{20};
-constexpr std::chrono::seconds kHearingMaxIfInterrupted{1};
+// Every waiting rank looks once in this time.
+constexpr std::chrono::milliseconds kOneLookMax = kLookIntervalMax + std::chrono::milliseconds(500);
 // For ranks that have not come yet: all ranks have planned together, a moment ago.
 constexpr std::chrono::seconds kComingMax{3};
-// Many times the interval between two looks at the marks.
-constexpr std::chrono::seconds kLookingMax{1};
+// The longest interval between two looks. Each rank's turn comes within kLooksPerTurn looks.
+constexpr std::chrono::milliseconds kLookInterval{1000};
+constexpr std::size_t kRanksPerLookMin = 64;
+constexpr std::size_t kLooksPerTurn = 16;
+// Between two listings of the folder, for failures without a hint.
+constexpr std::chrono::seconds kListingInterval{30};
 
 // The entry of a file in place. Nullopt while the file is missing or differs from the expected file; `problem` then
 // holds the reason.
-std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& storage, const std::string& name,
-                                                    const SaveId& save_id, std::optional<Error>& problem) {
+std::optional<manifest::CommitRecord::File> file_in_place(const storage::Storage& storage, const std::string& name,
+                                                          const SaveId& save_id, std::optional<Error>& problem) {
   const auto file = storage.open(name, false);
   if (!file) {
     problem = file.error();
@@ -46,38 +53,32 @@ std::optional<manifest::CommitRecord::File> look_at(const storage::Storage& stor
 
 }  // namespace
 
-RankRendezvous::Reports RankRendezvous::reports() const {
-  Reports reports;
+std::vector<Error> RankRendezvous::failures() const {
+  std::vector<Error> failures;
   auto seen = marks_.look();
   if (seen) {
-    reports.leases = std::move(seen->leases);
-    for (auto& [rank, failure] : seen->failures) reports.failures.push_back(std::move(failure));
+    for (auto& [rank, failure] : seen->failures) failures.push_back(std::move(failure));
   } else if (seen.error().code() == ErrorCode::kUnsafe) {
-    reports.failures.push_back(std::move(seen).error());  // the folder was replaced: no further report can be read
+    failures.push_back(std::move(seen).error());  // the folder was replaced: no further report can be read
   }
-  return reports;
+  return failures;
 }
 
-std::vector<Error> RankRendezvous::failures() const { return reports().failures; }
-
-Result<std::unordered_set<std::string>> RankRendezvous::names_in_directory() const {
-  // Network file systems cache missing names; a new listing refreshes the cache.
-  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> listed, storage_.list());
-  std::unordered_set<std::string> names;
-  for (const storage::ListedFile& file : listed) names.insert(file.name);
-  return names;
+std::vector<Error> RankRendezvous::failures_if_hinted() const {
+  const Result<bool> hint = marks_.has_failure();
+  return hint && !*hint ? std::vector<Error>() : failures();
 }
 
-Result<void> RankRendezvous::take_files(Rank& rank, const std::unordered_set<std::string>& names) const {
+Result<void> RankRendezvous::take_files(Rank& rank) const {
   while (rank.files.size() < rank.expected->size()) {
     const std::string& next = (*rank.expected)[rank.files.size()];
-    if (!names.contains(next)) return {};
     std::optional<Error> problem;
-    if (auto file = look_at(storage_, next, save_id_, problem)) {
+    if (auto file = file_in_place(storage_, next, save_id_, problem)) {
       rank.files.push_back(*std::move(file));
       rank.next_seen = false;
       continue;
     }
+    if (problem->code() == ErrorCode::kNotFound) return {};
     if (!std::exchange(rank.next_seen, true)) rank.next_since = Clock::now();
     if (Clock::now() - rank.next_since <= deadlines_.progress) return {};
     return std::move(*problem).rank(rank.number).while_doing("waiting for the rank's files");
@@ -92,6 +93,7 @@ std::optional<Error> RankRendezvous::loss_of(Rank& rank, Clock::time_point start
     if (!holder.empty()) error = std::move(error).while_doing("waiting for the files that " + holder + " writes");
     return std::move(error).rank(rank.number);
   };
+  if (marks_.has_failure_of(rank.number)) return lost("it has failed");  // the hint of the failure may be missing
   const LeaseWatch::Liveness liveness = rank.lease.look(deadlines_);
   if (liveness != LeaseWatch::Liveness::kAbsent) rank.entered = true;
   switch (liveness) {
@@ -108,21 +110,43 @@ std::optional<Error> RankRendezvous::loss_of(Rank& rank, Clock::time_point start
   return std::nullopt;
 }
 
-Result<void> RankRendezvous::check_losses(std::vector<Rank>& ranks, Clock::time_point start) const {
-  std::vector<Error> lost;
-  for (Rank& rank : ranks) {
-    if (rank.is_complete()) continue;
-    std::optional<Error> loss = loss_of(rank, start);
-    if (!loss) continue;
-    // The rank's last action may have been to complete the files, or to report a failure. The rank is now inactive: a
-    // second look is final.
-    CAIRN_TRY_ASSIGN(const std::unordered_set<std::string> names, names_in_directory());
-    CAIRN_TRY(take_files(rank, names));
-    if (!rank.is_complete()) lost.push_back(*std::move(loss));
-  }
-  if (lost.empty()) return {};
+Result<void> RankRendezvous::look_at(Rank& rank, Clock::time_point start) const {
+  CAIRN_TRY(take_files(rank));
+  if (rank.is_complete()) return {};
+  std::optional<Error> loss = loss_of(rank, start);
+  if (!loss || rank.is_complete()) return {};
+  // The rank's last action may have been to complete the files, or to report a failure. The rank is now inactive: a
+  // second look is final.
+  CAIRN_TRY(storage_.touched_at(""));
+  CAIRN_TRY(take_files(rank));
+  if (rank.is_complete()) return {};
   std::vector<Error> said = failures();
-  return Error::of_ranks(std::move(said.empty() ? lost : said));
+  if (said.empty()) said.push_back(*std::move(loss));
+  return Error::of_ranks(std::move(said));
+}
+
+Result<bool> RankRendezvous::look_at_some(Waiting& waiting) const {
+  (void)storage_.touched_at("");  // a network file system then finds new names
+  std::vector<Rank*>& ranks = waiting.ranks;
+  const std::size_t count = std::min(waiting.per_look, ranks.size());
+  std::size_t first = 0;
+  for (; first < count; ++first) {
+    CAIRN_TRY(look_at(*ranks[first], waiting.start));
+    if (!ranks[first]->is_complete()) break;
+  }
+  const bool all_complete = first == count;
+  auto at = std::lower_bound(ranks.begin(), ranks.end(), waiting.turn,
+                             [](const Rank* rank, std::uint32_t number) { return rank->number < number; });
+  for (std::size_t i = 0; i < count && !all_complete; ++i, ++at) {
+    if (at == ranks.end()) at = ranks.begin();
+    if (!(*at)->is_complete()) CAIRN_TRY(look_at(**at, waiting.start));
+    waiting.turn = (*at)->number + 1;
+  }
+  std::erase_if(ranks, [](const Rank* rank) { return rank->is_complete(); });
+  // Without a call into the storage.
+  const auto dead = std::find_if(ranks.begin(), ranks.end(), [](Rank* rank) { return rank->lease.holder_is_dead(); });
+  if (dead != ranks.end()) CAIRN_TRY(look_at(**dead, waiting.start));
+  return all_complete;
 }
 
 Result<std::vector<RankRendezvous::Files>> RankRendezvous::wait_for_files(
@@ -130,30 +154,29 @@ Result<std::vector<RankRendezvous::Files>> RankRendezvous::wait_for_files(
     const std::function<bool()>& interrupted) {
   const Clock::time_point start = Clock::now();
   std::vector<Rank> ranks;
+  ranks.reserve(expected.size());
+  Waiting waiting{{}, 0, std::max(kRanksPerLookMin, expected.size() / kLooksPerTurn), start};
   for (std::uint32_t rank = 0; rank < expected.size(); ++rank) {
     if (rank == mine) continue;
     ranks.push_back(
         {rank, &expected[rank], LeaseWatch(storage_, marks_.path_of(rank_lease_name(rank))), false, {}, {}, false});
+    waiting.ranks.push_back(&ranks.back());
   }
-  storage::Backoff backoff;
-  for (Clock::time_point life_at = start;;) {
-    Reports said = reports();
-    if (!said.failures.empty()) return Error::of_ranks(std::move(said.failures));
-    CAIRN_TRY_ASSIGN(const std::unordered_set<std::string> names, names_in_directory());
-    for (Rank& rank : ranks) {
-      // For a rank with files, a listed lease decides nothing: a network file system may not open the lease yet.
-      if (rank.expected->empty() && said.leases.contains(rank.number)) rank.entered = true;
-      CAIRN_TRY(take_files(rank, names));
-    }
-    if (std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.is_complete(); })) break;
-    if (Clock::now() >= life_at) {
-      CAIRN_TRY(check_losses(ranks, start));
-      life_at = Clock::now() + kLivenessInterval;
+  SlowingPace pace(kLookInterval);
+  Periodic listing(kListingInterval);
+  for (storage::Backoff backoff; !waiting.ranks.empty(); backoff.pause()) {
+    if (pace.is_due()) {
+      std::vector<Error> said = listing.is_due() ? failures() : failures_if_hinted();
+      if (!said.empty()) return Error::of_ranks(std::move(said));
+      CAIRN_TRY_ASSIGN(const bool all_complete, look_at_some(waiting));
+      if (all_complete) {
+        pace.restart();
+        backoff.reset();
+      }
     }
     if (interrupted && interrupted()) {
       return Error(ErrorCode::kCancelled, "interrupted while waiting for the files of the ranks");
     }
-    backoff.pause();
   }
   std::vector<Files> files(expected.size());
   for (Rank& rank : ranks) files[rank.number] = std::move(rank.files);
@@ -162,25 +185,40 @@ Result<std::vector<RankRendezvous::Files>> RankRendezvous::wait_for_files(
 
 void RankRendezvous::wait_until_heard(const std::function<bool()>& interrupted, std::size_t others) const {
   const Clock::time_point start = Clock::now();
-  std::map<std::uint32_t, LeaseWatch> watches;
+  const auto hurry = [&] { return interrupted && interrupted(); };
+  const auto is_late = [&] {
+    const Clock::duration longest = hurry() ? Clock::duration(kOneLookMax) : Clock::duration(kHearingMax);
+    return Clock::now() - start > longest;
+  };
+  SlowingPace listing_pace(kLookInterval);
   std::set<std::uint32_t> came;
-  storage::Backoff backoff;
-  for (;;) {
+  for (storage::Backoff backoff; !is_late(); backoff.pause()) {
+    if (!listing_pace.is_due()) continue;
     const auto seen = marks_.look();
-    const bool hurry = interrupted && interrupted();
-    if (!seen || Clock::now() - start > (hurry ? kHearingMaxIfInterrupted : kHearingMax)) return;
-    const bool someone_listens = std::any_of(seen->leases.begin(), seen->leases.end(), [&](std::uint32_t rank) {
-      auto [watch, added] = watches.try_emplace(rank, storage_, marks_.path_of(rank_lease_name(rank)));
-      return watch->second.look(deadlines_) == LeaseWatch::Liveness::kAlive;
-    });
+    if (!seen) return;
+    const bool someone_listened = wait_for_leases(seen->leases, is_late);
     came.insert(seen->leases.begin(), seen->leases.end());
     for (const auto& [rank, failure] : seen->failures) came.insert(rank);
-    const bool someone_comes = came.size() < others && !hurry && Clock::now() - start < kComingMax;
+    const bool someone_comes = came.size() < others && !hurry() && Clock::now() - start < kComingMax;
     // A rank in `without_reason` has no lease any more. Nothing shows when the rank has read the decision.
-    const bool someone_looks = !seen->without_reason.empty() && !hurry && Clock::now() - start < kLookingMax;
-    if (!someone_listens && !someone_comes && !someone_looks) return;
-    backoff.pause();
+    const bool someone_looks = !seen->without_reason.empty() && !hurry() && Clock::now() - start < kOneLookMax;
+    if (!someone_listened && !someone_comes && !someone_looks) return;
   }
+}
+
+bool RankRendezvous::wait_for_leases(const std::set<std::uint32_t>& leases,
+                                     const std::function<bool()>& is_late) const {
+  bool someone_listened = false;
+  for (const std::uint32_t rank : leases) {
+    LeaseWatch watch(storage_, marks_.path_of(rank_lease_name(rank)));
+    SlowingPace pace(kLookInterval);
+    for (storage::Backoff backoff; !is_late(); backoff.pause()) {
+      if (!pace.is_due()) continue;
+      if (watch.look(deadlines_) != LeaseWatch::Liveness::kAlive) break;
+      someone_listened = true;
+    }
+  }
+  return someone_listened;
 }
 
 }  // namespace cairn::commit

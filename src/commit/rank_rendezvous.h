@@ -1,6 +1,10 @@
 // RankRendezvous: the coordinator's wait for the other ranks' writers in an asynchronous save. The coordinator sees the
 // other writers only through the storage: by their files, marks and leases. No message is sent.
 //
+// A look asks for the first rank that is not complete, for a part of the others in turn, and for the hint of a failure
+// (save_marks.h). Each rank's turn comes within a few seconds, and in the same time a single listing finds a failure
+// without a hint.
+//
 // One thread at a time. The numbers are the numbers of the steps at the top of rank_save.cc.
 #pragma once
 
@@ -9,10 +13,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <optional>
 #include <set>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "commit/lease_watch.h"
@@ -33,8 +36,10 @@ class RankRendezvous {
       : storage_(storage), marks_(marks), save_id_(save_id), deadlines_(deadlines) {}
 
   // The failures that ranks have reported up to now, in the order of the ranks; or the error that the folder of the
-  // reports was replaced.
+  // reports was replaced. Lists the folder.
   std::vector<Error> failures() const;
+  // As failures(), if the hint of a failure exists; otherwise two calls into the storage.
+  std::vector<Error> failures_if_hinted() const;
 
   // Step 5: waits until the files of all ranks are in place and every rank without files has entered. Returns the
   // files' entries for the commit record. `expected`, the files' names, and the result are by rank; the result has no
@@ -64,18 +69,26 @@ class RankRendezvous {
     bool is_complete() const { return files.size() == expected->size() && (entered || !expected->empty()); }
   };
 
-  struct Reports {
-    std::vector<Error> failures;  // as failures()
-    std::set<std::uint32_t> leases;
-  };
-  Reports reports() const;
-  Result<std::unordered_set<std::string>> names_in_directory() const;
   // Takes the files in place. Fails if a file remains wrong for longer than deadlines.progress.
-  Result<void> take_files(Rank& rank, const std::unordered_set<std::string>& names) const;
+  Result<void> take_files(Rank& rank) const;
   // The reason why the rank will never complete, according to the rank's lease.
   std::optional<Error> loss_of(Rank& rank, Clock::time_point start) const;
-  // Fails if ranks are lost without having completed their files.
-  Result<void> check_losses(std::vector<Rank>& ranks, Clock::time_point start) const;
+  // Looks at one rank: takes its files, and looks at its lease unless the rank is complete then. Fails if the rank is
+  // lost without having completed its files.
+  Result<void> look_at(Rank& rank, Clock::time_point start) const;
+  // Part of step 7: waits until the leases are gone or their holders dead, at most until `is_late`. Returns whether a
+  // holder was alive.
+  bool wait_for_leases(const std::set<std::uint32_t>& leases, const std::function<bool()>& is_late) const;
+  // The ranks that are not complete, by number.
+  struct Waiting {
+    std::vector<Rank*> ranks;
+    std::uint32_t turn = 0;  // the number of the next rank to look at
+    std::size_t per_look = 0;
+    Clock::time_point start;
+  };
+  // Looks at the first ranks up to one that is missing, and at the ranks whose turn it is; drops complete ranks.
+  // Returns whether the first ranks were all complete.
+  Result<bool> look_at_some(Waiting& waiting) const;
 
   const storage::Storage& storage_;
   const SaveMarks& marks_;

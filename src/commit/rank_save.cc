@@ -7,18 +7,20 @@
 //    lease: from here on the rank withdraws nothing by itself.
 // 3. Write. Every rank writes its files in the folder, and syncs the files.
 // 4. Publish. The rank renames its files to their final names. The final names are the rank's report of success. A rank
-//    that fails before leaves `failed-<rank>` with the reason. From here on the rank waits, and withdraws nothing by
-//    itself: the coordinator may commit.
+//    that fails before leaves the hint `failure`, and `failed-<rank>` with the reason. From here on the rank waits,
+//    and withdraws nothing by itself: the coordinator may commit.
 // 5. Meet. The coordinator waits until the files of all ranks are in place, with this save's id, and reads the files'
 //    sizes and trailer checksums: a file has its final name only when the file is complete. The coordinator also waits
 //    for the lease of each rank without files: a later rank would not find the folder any more. The coordinator stops
-//    waiting when a rank has left `failed-<rank>`, is dead, or is silent.
+//    waiting when a rank has left `failed-<rank>`, is dead, or is silent. Each look asks for the first missing rank,
+//    for a part of the others in turn, and for the hint `failure`.
 // 6. Commit (steps 4 to 7 of save_transaction.cc), once no earlier save is in flight, and if no rank has failed
 //    meanwhile.
 // 7. Tell. After the commit is synced, and not before, the coordinator leaves `committed`; or `failed` with all
-//    reasons. A rank that has read the mark removes its lease. When no living rank has a lease any more, or after a
-//    limited time, the coordinator removes the folder, and withdraws the published files of a failed save. A rank
-//    withdraws its files only after reading `failed`.
+//    reasons. The coordinator then touches its lease as a hint: a waiting rank looks at one file only, the lease. A
+//    rank that has read the mark removes its own lease. When no living rank has a lease any more, or after a limited
+//    time, the coordinator removes the folder, and withdraws the published files of a failed save. A rank withdraws its
+//    files only after reading `failed`.
 //
 // If the coordinator's process is dead, `.metadata` will not be renamed any more. A rank on the coordinator's host can
 // then conclude: if the `.metadata` in place is this save's, the save is committed; otherwise the save will never be

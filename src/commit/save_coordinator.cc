@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "commit/periodic.h"
 #include "commit/rank_rendezvous.h"
 #include "commit/save_marks.h"
+#include "commit/slowing_pace.h"
 #include "core/attempt.h"
 #include "storage/backoff.h"
 
@@ -19,6 +19,8 @@ using Phase = ProgressTracker::Phase;
 
 // On a full disk a decision finds space once the other ranks have removed the private files of the failed save.
 constexpr std::chrono::seconds kRoomForDecisionMax{5};
+// The longest interval between two looks for failures of other ranks while this rank writes.
+constexpr std::chrono::seconds kNewsInterval{1};
 
 }  // namespace
 
@@ -70,10 +72,10 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
   RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity.save_id, options.deadlines);
   const auto& interrupted = options.write.interrupted;
   std::vector<Error> failures;
-  Periodic news(kNewsInterval);
+  SlowingPace news(kNewsInterval);
   data_file::WriteOptions write_options = options.write;
   write_options.interrupted = [&] {
-    if (member_.place.count > 1 && news.is_due()) failures = rendezvous.failures();
+    if (member_.place.count > 1 && news.is_due()) failures = rendezvous.failures_if_hinted();
     return !failures.empty() || (interrupted && interrupted());
   };
   Result<std::vector<std::uint32_t>> trailers =
@@ -110,7 +112,10 @@ Result<void> SaveCoordinator::tell(const Decision& decision, const RankSaveOptio
   const Clock::time_point start = Clock::now();
   for (storage::Backoff backoff;; backoff.pause()) {
     Result<void> left = member_.marks.write_decision(decision);
-    if (left) break;
+    if (left) {
+      member_.marks.hint_at_decision();
+      break;
+    }
     if (left.error().code() != ErrorCode::kNoSpace || Clock::now() - start > kRoomForDecisionMax) return left;
   }
   const RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity.save_id, options.deadlines);
@@ -127,7 +132,10 @@ void SaveCoordinator::give_up_all(const Error& reason) {
     failures.push_back(Error(reason).rank(member_.place.rank));
     // abandon() may follow a commit, if finish() ran out of memory.
     const Decision decision{Error::of_ranks(std::move(failures)), transaction_->may_have_committed()};
-    if (member_.marks.write_decision(decision)) rendezvous.wait_until_heard({});
+    if (member_.marks.write_decision(decision)) {
+      member_.marks.hint_at_decision();
+      rendezvous.wait_until_heard({});
+    }
   }
   transaction_.reset();
 }

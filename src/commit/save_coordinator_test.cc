@@ -54,7 +54,8 @@ class ACoordinator : public testing::Test {
   std::jthread entered_rank() {
     EXPECT_TRUE(Lease::take_as_rank(disk_, identity_, 1));  // the file stays
     return std::jthread([this](const std::stop_token& stop) {
-      while (!stop.stop_requested() && !member_.marks.find_decision()) std::this_thread::yield();
+      const auto is_decided = [this] { return member_.marks.find_decision().value().has_value(); };
+      while (!stop.stop_requested() && !is_decided()) std::this_thread::yield();
       EXPECT_TRUE(disk_.remove(member_.marks.path_of(rank_lease_name(1))));
     });
   }

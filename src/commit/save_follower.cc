@@ -47,7 +47,7 @@ Result<void> SaveFollower::take_lease(bool has_files) {
           .rank(member_.place.rank)
           .file(member_.marks.folder());
     }
-    (void)member_.storage->list();  // refreshes the cache of a network file system
+    (void)member_.storage->touched_at("");  // a network file system then finds new names
   }
 }
 
@@ -58,7 +58,7 @@ Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> im
   const auto& interrupted = options.write.interrupted;
   Result<std::optional<Decision>> decision{std::optional<Decision>()};
   const auto is_decided = [&] { return !decision || decision->has_value(); };
-  Periodic news(kNewsInterval);
+  Periodic news(kLivenessInterval);
   bool is_interrupted = false;
   data_file::WriteOptions write_options = options.write;
   write_options.interrupted = [&] {
@@ -73,6 +73,7 @@ Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> im
     (void)member_.marks.write_failure(member_.place.rank, trailers.error());
   }
   member_.progress.phase = Phase::kWaiting;
+  watch.note_waiting();
   for (storage::Backoff backoff; !is_decided() && !is_interrupted; backoff.pause()) {  // (7)
     decision = attempt([&] { return watch.look(); });
     is_interrupted = interrupted && interrupted();

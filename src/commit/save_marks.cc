@@ -14,6 +14,7 @@ namespace {
 using manifest::CodedReader;
 
 constexpr std::string_view kFailurePrefix = "failed-";
+constexpr std::string_view kFailureHint = "failure";
 constexpr std::uint64_t kMarkBytesMax = std::uint64_t{1} << 28;
 
 std::string failure_name(std::uint32_t rank) { return std::string(kFailurePrefix) + std::to_string(rank); }
@@ -42,11 +43,13 @@ std::optional<std::uint32_t> SaveMarks::rank_of_failure(std::string_view name) {
 }
 
 Result<void> SaveMarks::write_failure(std::uint32_t rank, const Error& reason) {
+  // Before the mark: a coordinator that sees the hint lists the folder until it finds the mark.
+  (void)storage_.create_whole(path_of(kFailureHint), "", Durability::kBuffered);
   const std::string name = path_of(failure_name(rank));
   Result<void> left = storage_.create_whole(name, whole_mark(manifest::encode_outcome(reason)), Durability::kBuffered);
-  if (left || left.error().error_number() == EEXIST) return {};  // the rank has reported a failure already
-  if (storage_.replace(path_of(rank_lease_name(rank)), name)) return {};
-  return left;
+  const bool is_reported = left || left.error().error_number() == EEXIST;  // the rank has reported a failure already
+  if (!is_reported && !storage_.replace(path_of(rank_lease_name(rank)), name)) return left;
+  return {};
 }
 
 Result<void> SaveMarks::write_decision(const Decision& decision) {
@@ -59,6 +62,8 @@ Result<void> SaveMarks::write_decision(const Decision& decision) {
   const std::string_view name = decision.failure ? kFailed : kCommitted;
   return storage_.create_whole(path_of(name), whole_mark(text), Durability::kBuffered);
 }
+
+void SaveMarks::hint_at_decision() { (void)storage_.touch(path_of(kLeaseName)); }
 
 Result<SaveMarks::Seen> SaveMarks::look() const {
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list(folder_));
@@ -80,9 +85,21 @@ Result<SaveMarks::Seen> SaveMarks::look() const {
   return seen;
 }
 
-std::optional<Decision> SaveMarks::find_decision() const {
-  if (std::optional<Decision> committed = read_decision(kCommitted)) return committed;
-  return read_decision(kFailed);
+Result<std::optional<Decision>> SaveMarks::find_decision() const {
+  const Result<double> refreshed = storage_.touched_at(folder_);
+  std::optional<Decision> decision = read_decision(kCommitted);
+  if (!decision) decision = read_decision(kFailed);
+  if (!decision && !refreshed) return refreshed.error();
+  return decision;
+}
+
+Result<bool> SaveMarks::has_failure() const {
+  CAIRN_TRY(storage_.touched_at(folder_));
+  return storage_.touched_at(path_of(kFailureHint)).has_value();
+}
+
+bool SaveMarks::has_failure_of(std::uint32_t rank) const {
+  return storage_.touched_at(path_of(failure_name(rank))).has_value();
 }
 
 std::optional<Error> SaveMarks::read_failure(std::uint32_t rank, bool& without_reason) const {

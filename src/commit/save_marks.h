@@ -1,11 +1,16 @@
 // SaveMarks: files in a save's private folder by which the writers of the save report to each other: the failure of a
 // rank (`failed-<rank>`), and the decision on the save (`committed` or `failed`).
 //
+// The empty file `failure` appears before the first `failed-<rank>`: the coordinator of many ranks looks for one name.
+// The coordinator touches its lease after the decision: a waiting rank looks for the decision when the lease was
+// touched. Both are hints, and may be missing: the disk may have no room, or the writer may die in between.
+//
 // Thread-safe. Each mark is written once and never changed. A mark that can be read need not be durable.
 #pragma once
 
 #include <cairn/result.h>
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -17,6 +22,10 @@
 #include "storage/storage.h"
 
 namespace cairn::commit {
+
+// The longest interval between two looks of a waiting rank. A coordinator that has decided waits longer than this
+// before it removes the folder with the reason.
+inline constexpr std::chrono::milliseconds kLookIntervalMax{1500};
 
 // How a save ended, for all of its ranks.
 struct Decision {
@@ -40,6 +49,8 @@ class SaveMarks {
   // Fails with EEXIST if the mark exists already. `committed` and `failed` are two files: if both exist, `committed`
   // counts.
   Result<void> write_decision(const Decision& decision);
+  // For the coordinator, whose lease is the hint.
+  void hint_at_decision();
 
   // The contents of the folder; kNotFound if the folder is gone.
   struct Seen {
@@ -50,9 +61,12 @@ class SaveMarks {
     std::optional<Decision> decision;
   };
   Result<Seen> look() const;
-  // Reads only the decision, by its names: listing a folder of many ranks is slow. Network file systems may cache for a
-  // while that the names are missing.
-  std::optional<Decision> find_decision() const;
+  // Reads only the decision, by its names: listing a folder of many ranks is slow. Three calls into the storage.
+  // kNotFound if the folder is gone, kUnsafe if it was replaced and the held folder has no decision.
+  Result<std::optional<Decision>> find_decision() const;
+  // Whether a rank has reported a failure, by the name of the hint: two calls into the storage. Errors as above.
+  Result<bool> has_failure() const;
+  bool has_failure_of(std::uint32_t rank) const;
 
   // The names of marks, for code that only lists a folder. rank_of_failure(): the rank whose failure mark has this
   // name.

@@ -48,9 +48,6 @@ struct RankSaveReport {
   std::vector<std::string> warnings;
 };
 
-// The interval at which a writing rank checks whether the save has failed elsewhere.
-inline constexpr std::chrono::milliseconds kNewsInterval{100};
-
 // Used by the rank's SaveCoordinator or SaveFollower. The member outlives both.
 struct SaveMember {
   // The calls into the save's storage, whose age the lease reports; null: the calls are not watched. The caller is a

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "commit/dcp_names.h"
 #include "format/manifest/commit_record.h"
 
 namespace cairn::commit {
@@ -31,7 +32,7 @@ std::string data_file_name(const SaveTicket& ticket, std::uint32_t rank, std::ui
   if (!ticket.fresh) {
     n = to_decimal(ticket.identity.save_id) + std::string(kNumberDigits - std::min(kNumberDigits, n.size()), '0') + n;
   }
-  return "__" + std::to_string(rank) + "_" + n + ".distcp";
+  return "__" + std::to_string(rank) + "_" + n + std::string(kDataFileSuffix);
 }
 
 void append_identity(std::string& out, const SaveIdentity& identity) {

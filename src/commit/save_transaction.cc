@@ -26,8 +26,11 @@
 #include <exception>
 #include <vector>
 
+#include "commit/dcp_names.h"
 #include "commit/leftovers.h"
+#include "commit/model_files.h"
 #include "core/checksum.h"
+#include "format/safetensors/index.h"
 
 namespace cairn::commit {
 namespace {
@@ -46,13 +49,12 @@ constexpr std::string_view kNoLocks =
 
 // Whether `name` belongs to a checkpoint or to a save in flight, rather than to the trainer's own files.
 bool belongs_to_a_checkpoint(std::string_view name) {
-  return name.starts_with(kFolderPrefix) || name.ends_with(".distcp") || name.ends_with(kMetadataName) ||
-         name == ".metadata.tmp";
+  return name.starts_with(kFolderPrefix) || is_dcp_file_name(name) || name == ".metadata.tmp";
 }
 
 // Whether `name` belongs to a checkpoint that rank `rank` saves alone.
 bool belongs_to_rank(std::string_view name, std::uint32_t rank) {
-  const bool is_data = name.starts_with("__" + std::to_string(rank) + "_") && name.ends_with(".distcp");
+  const bool is_data = name.starts_with("__" + std::to_string(rank) + "_") && name.ends_with(kDataFileSuffix);
   return is_data || name == metadata_name(rank);
 }
 
@@ -130,7 +132,16 @@ Result<void> SaveTransaction::look_around() {
   });
   fresh_ = fresh_ && !options_.names_taken;
   CAIRN_TRY_ASSIGN(seen_, read_metadata_in_place(storage_, metadata_name_));
-  return check_overwrite(seen_);
+  CAIRN_TRY(check_overwrite(seen_));
+  if (options_.beside_a_model) return {};
+  const auto of_model = std::find_if(files.begin(), files.end(), [](const storage::ListedFile& file) {
+    return !file.is_folder && (file.name == safetensors::kIndexName || file.name.ends_with(kModelSuffix));
+  });
+  if (of_model == files.end()) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "the directory holds a safetensors model, which programs that read models would still find: choose a "
+               "new directory")
+      .file(of_model->name);
 }
 
 Result<void> SaveTransaction::check_overwrite(const MetadataInPlace& now) const {
@@ -150,8 +161,8 @@ SaveTransaction::~SaveTransaction() {
 
 Result<void> SaveTransaction::check_not_superseded(const MetadataInPlace& now) const {
   if (now.same_as(seen_)) return {};
-  const bool earlier_of_this_job =
-      now.record && now.record->job_id == identity_.job_id && now.record->save_number < identity_.save_number;
+  const bool earlier_of_this_job = now.record && !identity_.is_copy() && now.record->job_id == identity_.job_id &&
+                                   now.record->save_number < identity_.save_number;
   if (earlier_of_this_job) return {};
   return Error(ErrorCode::kSuperseded,
                "another save committed into the directory first; the files of this save are withdrawn")
@@ -231,7 +242,7 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
                                excludes_others ? LeakedFiles::kRemove : LeakedFiles::kKeep);
     if (lock && !excludes_others) report.warnings.emplace_back(kLockLost);
     // Reported once in a job: the job's saves have numbers from 1 on.
-    if (!lock && identity_.save_number == 1) report.warnings.emplace_back(kNoLocks);
+    if (!lock && (identity_.is_copy() || identity_.save_number == 1)) report.warnings.emplace_back(kNoLocks);
   }
   if (!keeps_folder_) remove_folder(report.warnings);
   return report;
@@ -262,7 +273,7 @@ void SaveTransaction::look_for_files() {
   const std::string id = to_decimal(identity_.save_id);
   for (const storage::ListedFile& file : *files) {
     // If the names include the save's id, files without the id need not be opened.
-    const bool possible = file.name.ends_with(".distcp") && (fresh_ || file.name.find(id) != std::string::npos);
+    const bool possible = file.name.ends_with(kDataFileSuffix) && (fresh_ || file.name.find(id) != std::string::npos);
     if (possible && file.is_regular) expected_.push_back(file.name);
   }
 }

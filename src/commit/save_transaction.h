@@ -47,6 +47,9 @@ struct ClaimOptions {
   // A rank that saves alone: the save commits `__{rank}.metadata`, and ignores the files of other ranks.
   std::optional<std::uint32_t> alone_as_rank = {};
   bool names_taken = false;  // DCP's names are not free: another rank has files in its own directory
+  // Whether a safetensors model may be in the directory. torch allows it: Cairn then opens the checkpoint, and programs
+  // that read models open the model. false: a model is an error (kInvalidArgument).
+  bool beside_a_model = true;
 };
 
 class SaveTransaction {

@@ -29,11 +29,13 @@ struct ConversionSide {
 void convert(DType from, DType to, const ConversionSide& side, std::int64_t count);
 
 // As scatter(), with a conversion of the dtype.
+struct ConversionLoss;
 struct DTypeChange {
   DType from;
   DType to;
+  ConversionLoss* loss = nullptr;  // null: losses are not counted
 };
-void scatter_converted(const Region& region, DTypeChange change, std::span<const std::byte> file_bytes,
+void scatter_converted(const Region& region, const DTypeChange& change, std::span<const std::byte> file_bytes,
                        std::int64_t begin, std::byte* memory);
 
 }  // namespace cairn

@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "core/conversion.h"
-#include "core/small_float.h"
 
 namespace cairn {
 namespace {
@@ -50,7 +49,8 @@ Distance distance(double a, double b) {
 
 Distance distance(const ComplexDouble& a, const ComplexDouble& b) {
   const auto part = [](double x, double y) { return x == y ? 0 : x - y; };
-  const double absolute = std::hypot(part(a.real(), b.real()), part(a.imag(), b.imag()));
+  // std::abs of a complex number is cabs(). std::hypot() is a symbol of glibc 2.35, above the tag of the wheel.
+  const double absolute = std::abs(ComplexDouble(part(a.real(), b.real()), part(a.imag(), b.imag())));
   if (absolute == 0) return {};
   if (std::isinf(absolute)) return infinite_distance(a, b);
   return {absolute, absolute / std::max(std::abs(a), std::abs(b))};
@@ -61,26 +61,9 @@ bool within(const Distance& distance, double tolerance) {
   return distance.absolute <= tolerance || distance.relative <= tolerance;
 }
 
-// Elements, each of the bytes of a T, as numbers.
-template <typename T, typename Widen>
-void widen(const std::byte* from, std::size_t count, double* numbers, Widen widen_one) {
-  for (std::size_t i = 0; i < count; ++i) {
-    T element;
-    std::memcpy(&element, from + i * sizeof element, sizeof element);
-    numbers[i] = widen_one(element);
-  }
-}
-
 void decode(const Elements& elements, std::size_t first, std::size_t count, double* numbers) {
-  const std::byte* const from = elements.bytes.data() + first * item_bytes(elements.dtype);
-  switch (elements.dtype) {
-    case DType::kFloat32: return widen<float>(from, count, numbers, [](float number) { return number; });
-    case DType::kFloat64: return widen<double>(from, count, numbers, [](double number) { return number; });
-    case DType::kBFloat16: return widen<std::uint16_t>(from, count, numbers, float_from_bfloat16);
-    case DType::kFloat16: return widen<std::uint16_t>(from, count, numbers, float_from_half);
-    default: break;
-  }
-  const ConversionSide side{from, 1, reinterpret_cast<std::byte*>(numbers), 1};
+  const ConversionSide side{elements.bytes.data() + first * item_bytes(elements.dtype), 1,
+                            reinterpret_cast<std::byte*>(numbers), 1};
   convert(elements.dtype, DType::kFloat64, side, static_cast<std::int64_t>(count));
 }
 

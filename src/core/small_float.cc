@@ -1,6 +1,5 @@
 #include "core/small_float.h"
 
-#include <bit>
 #include <cmath>
 
 namespace cairn {
@@ -14,8 +13,8 @@ constexpr std::uint32_t kFloatQuietBit = 1u << (kFloatMantissaBits - 1);
 // Torch's NaN for the kinds with a single NaN, without infinities and without a sign for NaN.
 constexpr std::uint32_t kFloatOfOnlyNaN = kFloatInfinity | 1;
 
-// An IEEE-like encoding of up to 16 bits.
-struct Encoding {
+// An IEEE-like encoding of 8 bits.
+struct Float8Encoding {
   std::uint32_t exponent_bits;
   std::uint32_t mantissa_bits;
   std::uint32_t bias;
@@ -25,13 +24,12 @@ struct Encoding {
   bool signed_specials;    // zero, overflow and nan have a sign bit
 };
 
-constexpr Encoding kHalf{5, 10, 15, 0x7BFF, 0x7C00, 0x7E00, true};
-constexpr Encoding kE4M3FN{4, 3, 7, 0x7E, 0x7E, 0x7F, true};  // saturates, also for infinities (torch 2.13)
-constexpr Encoding kE5M2{5, 2, 15, 0x7B, 0x7C, 0x7F, true};
-constexpr Encoding kE4M3FNUZ{4, 3, 8, 0x7F, 0x80, 0x80, false};
-constexpr Encoding kE5M2FNUZ{5, 2, 16, 0x7F, 0x80, 0x80, false};
+constexpr Float8Encoding kE4M3FN{4, 3, 7, 0x7E, 0x7E, 0x7F, true};  // saturates, also for infinities (torch 2.13)
+constexpr Float8Encoding kE5M2{5, 2, 15, 0x7B, 0x7C, 0x7F, true};
+constexpr Float8Encoding kE4M3FNUZ{4, 3, 8, 0x7F, 0x80, 0x80, false};
+constexpr Float8Encoding kE5M2FNUZ{5, 2, 16, 0x7F, 0x80, 0x80, false};
 
-const Encoding& encoding_of(Float8 kind) {
+const Float8Encoding& encoding_of(Float8 kind) {
   switch (kind) {
     case Float8::kE4M3FN: return kE4M3FN;
     case Float8::kE5M2: return kE5M2;
@@ -41,7 +39,7 @@ const Encoding& encoding_of(Float8 kind) {
 }
 
 // The magnitude code of |value|, rounded to nearest even; may exceed `largest`.
-std::uint32_t round_magnitude(const Encoding& encoding, std::uint32_t magnitude_bits) {
+std::uint32_t round_magnitude(const Float8Encoding& encoding, std::uint32_t magnitude_bits) {
   const std::uint32_t dropped = kFloatMantissaBits - encoding.mantissa_bits;
   std::uint32_t mantissa = magnitude_bits & kFloatMantissaMask;
   const auto float_exponent = static_cast<std::int32_t>(magnitude_bits >> kFloatMantissaBits);
@@ -65,7 +63,7 @@ std::uint32_t round_magnitude(const Encoding& encoding, std::uint32_t magnitude_
   return code + (up ? 1 : 0);  // a carry into the exponent gives the right code
 }
 
-std::uint32_t encode(const Encoding& encoding, float value) {
+std::uint32_t encode(const Float8Encoding& encoding, float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
   const std::uint32_t sign = (bits >> 31) << (encoding.exponent_bits + encoding.mantissa_bits);
@@ -76,7 +74,7 @@ std::uint32_t encode(const Encoding& encoding, float value) {
   return code | sign;
 }
 
-float decode(const Encoding& encoding, std::uint32_t bits) {
+float decode(const Float8Encoding& encoding, std::uint32_t bits) {
   const std::uint32_t sign_bit = 1u << (encoding.exponent_bits + encoding.mantissa_bits);
   const std::uint32_t magnitude = bits & (sign_bit - 1);
   const bool negative = (bits & sign_bit) != 0;
@@ -117,24 +115,6 @@ float decode_e8m0(std::uint8_t bits) {
 }
 
 }  // namespace
-
-float float_from_half(std::uint16_t bits) { return decode(kHalf, bits); }
-std::uint16_t half_from_float(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t code = encode(kHalf, value);
-  if ((bits & ~(1u << 31)) <= kFloatInfinity) return static_cast<std::uint16_t>(code);
-  // Like processors and torch: the payload is kept as far as the mantissa has room.
-  return static_cast<std::uint16_t>(code | ((bits & kFloatMantissaMask) >> (kFloatMantissaBits - kHalf.mantissa_bits)));
-}
-
-float float_from_bfloat16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-
-std::uint16_t bfloat16_from_float(float value) {
-  if (std::isnan(value)) return 0x7FC0;
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t last_kept = (bits >> 16) & 1;
-  return static_cast<std::uint16_t>((bits + 0x7FFF + last_kept) >> 16);
-}
 
 float float_from_float8(Float8 kind, std::uint8_t bits) {
   return kind == Float8::kE8M0FNU ? decode_e8m0(bits) : decode(encoding_of(kind), bits);

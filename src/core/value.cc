@@ -67,6 +67,7 @@ class Printer {
     if (digits.find_first_not_of("-0123456789") == std::string_view::npos) text_ += ".0";
   }
   void print_one(const std::string& text) { text_ += "'" + text.substr(0, characters_max_) + "'"; }
+  void print_one(const SharedText& text) { print_one(*text); }
   void print_one(const Bytes& bytes) { text_ += "<" + std::to_string(bytes.data.size()) + " bytes>"; }
   void print_one(const BigInt& number) {
     constexpr std::size_t kShownBytesMax = 20;  // a UUID has 16
@@ -174,6 +175,9 @@ const Object* Value::object() const noexcept {
 }
 
 bool operator==(const Value& a, const Value& b) {
+  const auto* const text_a = a.get_if<std::string>();
+  const auto* const text_b = b.get_if<std::string>();
+  if (text_a != nullptr && text_b != nullptr) return text_a == text_b || *text_a == *text_b;
   if (a.variant_.index() != b.variant_.index()) return false;
   return std::visit(
       [&](const auto& left) {

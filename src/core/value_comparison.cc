@@ -40,6 +40,10 @@ class ValueComparer {
   // Sets found() if the values differ.
   void compare(const Value& a, const Value& b) {
     if (found_) return;
+    if (a.get_if<std::string>() != nullptr && b.get_if<std::string>() != nullptr) {
+      if (a != b) differ(a, b);
+      return;
+    }
     if (a.variant().index() != b.variant().index()) return differ(a, b);
     std::visit(
         [&](const auto& left) {

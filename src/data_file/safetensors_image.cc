@@ -8,21 +8,31 @@
 #include "core/checked.h"
 #include "core/checksum.h"
 #include "format/safetensors/checksums.h"
-#include "format/safetensors/header.h"
 
 namespace cairn::data_file {
-Result<SafetensorsImage> SafetensorsImage::make(const SaveId& save_id, std::span<const Item> items,
-                                                std::vector<std::pair<std::string, std::string>> metadata) {
-  SafetensorsImage image;
-  image.order_.resize(items.size());
-  std::iota(image.order_.begin(), image.order_.end(), std::size_t{0});
-  std::stable_sort(image.order_.begin(), image.order_.end(), [&](std::size_t a, std::size_t b) {
+namespace {
+
+constexpr std::string_view kFormatName = "format";
+
+void add_format(safetensors::Header& header, const std::vector<std::pair<std::string, std::string>>& metadata) {
+  const bool has_format =
+      std::any_of(metadata.begin(), metadata.end(), [](const auto& entry) { return entry.first == kFormatName; });
+  if (!has_format) header.metadata.emplace_back(kFormatName, "pt");
+}
+
+}  // namespace
+
+// The header lacks its metadata.
+Result<safetensors::Header> SafetensorsImage::lay_out(std::span<const Item> items) {
+  order_.resize(items.size());
+  std::iota(order_.begin(), order_.end(), std::size_t{0});
+  std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
     return item_bytes(items[a].tensor->dtype) > item_bytes(items[b].tensor->dtype);
   });
   safetensors::Header header;
   header.tensors.reserve(items.size());
   std::uint64_t end = 0;
-  for (const std::size_t index : image.order_) {
+  for (const std::size_t index : order_) {
     const Item& item = items[index];
     const Result<std::uint64_t> bytes = bytes_of(*item.tensor);
     if (!bytes) return Error(bytes.error()).key(item.name);
@@ -31,23 +41,47 @@ Result<SafetensorsImage> SafetensorsImage::make(const SaveId& save_id, std::span
     header.tensors.push_back({std::string(item.name), item.tensor->dtype, item.tensor->sizes, end, *next});
     end = *next;
   }
+  return header;
+}
+
+Result<void> SafetensorsImage::add_payloads(const safetensors::Header& header, std::span<const Item> items,
+                                            const safetensors::HeaderPadding& padding) {
+  CAIRN_TRY_ASSIGN(header_, safetensors::render_header(header, padding));
+  reserve(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const safetensors::Tensor& tensor = header.tensors[i];
+    add_tensor(header_.size() + tensor.begin, tensor.end - tensor.begin, *items[order_[i]].tensor);
+  }
+  file_bytes_ = header_.size() + (header.tensors.empty() ? 0 : header.tensors.back().end);
+  return {};
+}
+
+Result<SafetensorsImage> SafetensorsImage::make(const SaveId& save_id, std::span<const Item> items,
+                                                std::vector<std::pair<std::string, std::string>> metadata) {
+  SafetensorsImage image;
+  CAIRN_TRY_ASSIGN(safetensors::Header header, image.lay_out(items));
   image.coverage_ = safetensors::coverage_of(header.tensors);
   if (image.coverage_.blocks > safetensors::ChecksumCoverage::kBlocksMax) {
     return Error(ErrorCode::kUnsupported, "too many bytes for the checksums of a safetensors file: save several files")
-        .actual(std::to_string(end) + " bytes of tensors");
+        .actual(std::to_string(header.tensors.back().end) + " bytes of tensors");
   }
   header.metadata.emplace_back(safetensors::kChecksumsName, safetensors::blank_checksums(image.coverage_));
-  header.metadata.emplace_back("format", "pt");
+  add_format(header, metadata);
   header.metadata.emplace_back(safetensors::kSaveIdName, to_hex(save_id));
   for (auto& entry : metadata) header.metadata.push_back(std::move(entry));
-  CAIRN_TRY_ASSIGN(image.header_, safetensors::render_header(header, {safetensors::kChecksummedDataAlignment,
-                                                                      safetensors::kChecksummedSpacesMin}));
-  image.reserve(items.size());
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const safetensors::Tensor& tensor = header.tensors[i];
-    image.add_tensor(image.header_.size() + tensor.begin, tensor.end - tensor.begin, *items[image.order_[i]].tensor);
-  }
-  image.file_bytes_ = image.header_.size() + end;
+  CAIRN_TRY(
+      image.add_payloads(header, items, {safetensors::kChecksummedDataAlignment, safetensors::kChecksummedSpacesMin}));
+  return image;
+}
+
+Result<SafetensorsImage> SafetensorsImage::make_plain(std::span<const Item> items,
+                                                      std::vector<std::pair<std::string, std::string>> metadata) {
+  SafetensorsImage image;
+  image.has_checksums_ = false;
+  CAIRN_TRY_ASSIGN(safetensors::Header header, image.lay_out(items));
+  add_format(header, metadata);
+  for (auto& entry : metadata) header.metadata.push_back(std::move(entry));
+  CAIRN_TRY(image.add_payloads(header, items, {}));
   return image;
 }
 

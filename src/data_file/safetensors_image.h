@@ -18,6 +18,7 @@
 
 #include "data_file/image.h"
 #include "format/safetensors/checksums.h"
+#include "format/safetensors/header.h"
 
 namespace cairn::data_file {
 
@@ -29,11 +30,16 @@ class SafetensorsImage final : public Image {
     const TensorView* tensor = nullptr;
   };
 
-  // `metadata` becomes the file's metadata, after "format" ("pt") and the save id. Fails with kInvalidArgument for a
+  // `metadata` becomes the file's metadata, after the save id, and after "format" ("pt") unless `metadata` has a
+  // "format". Fails with kInvalidArgument for a
   // name that safetensors refuses, and with kUnsupported for a type that the format lacks and for a header above the
   // format's limit.
   static Result<SafetensorsImage> make(const SaveId& save_id, std::span<const Item> items,
                                        std::vector<std::pair<std::string, std::string>> metadata = {});
+
+  // Without checksums and save id: the bytes depend only on the items and `metadata`.
+  static Result<SafetensorsImage> make_plain(std::span<const Item> items,
+                                             std::vector<std::pair<std::string, std::string>> metadata);
 
   // The index in the items of make() of a payload.
   std::size_t item_of(std::size_t payload) const { return order_[payload]; }
@@ -45,13 +51,17 @@ class SafetensorsImage final : public Image {
     return frame == 0 ? std::optional<std::string_view>(header_) : std::nullopt;
   }
   std::uint32_t render_trailer(std::span<const std::uint32_t> checksums, std::span<std::byte> out) const override;
-  std::uint64_t revised_bytes() const override { return header_.size(); }
+  std::uint64_t revised_bytes() const override { return has_checksums_ ? header_.size() : 0; }
   void revise(std::span<const std::uint32_t> checksums, std::span<std::byte> out) const override;
 
  private:
   SafetensorsImage() = default;
+  Result<safetensors::Header> lay_out(std::span<const Item> items);
+  Result<void> add_payloads(const safetensors::Header& header, std::span<const Item> items,
+                            const safetensors::HeaderPadding& padding);
 
   std::string header_;  // without checksums
+  bool has_checksums_ = true;
   safetensors::ChecksumCoverage coverage_;
   std::vector<std::size_t> order_;  // of the items in the file
   std::uint64_t file_bytes_ = 0;

@@ -20,7 +20,7 @@ constexpr std::uint64_t kCachedStepBytes = 4 * kChecksumBlockBytes;
 
 Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std::uint32_t expected,
                        std::uint32_t actual) {
-  return Error(ErrorCode::kCorrupt, "a checksum differs; the targets are partly written")
+  return Error(ErrorCode::kCorrupt, "a checksum differs")
       .key(read.key())
       .file(read.file().name())
       .offset(read.stored().record_offset + record_offset)
@@ -147,7 +147,11 @@ class BatchReader {
     const auto begin = static_cast<std::int64_t>(piece.begin / read.item_size()) - read.first_element();
     auto* memory = static_cast<std::byte*>(read.target().data);
     if (read.converts()) {
-      scatter_converted(read.region(), {read.stored().dtype, read.target().dtype}, bytes, begin, memory);
+      const bool counts = options_.losses != nullptr && piece.read < options_.counted_reads;
+      ConversionLoss loss;
+      const DTypeChange change{read.stored().dtype, read.target().dtype, counts ? &loss : nullptr};
+      scatter_converted(read.region(), change, bytes, begin, memory);
+      if (counts) options_.losses->add(read.key(), loss);
     } else {
       scatter(read.region(), read.item_size(), bytes, begin, memory);
     }

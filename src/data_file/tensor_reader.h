@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "data_file/conversion_losses.h"
 #include "data_file/range_fetch.h"
 #include "data_file/read_pieces.h"
 #include "data_file/record_checks.h"
@@ -24,6 +25,9 @@ struct ReadOptions {
   // If set: gets the CRC of each piece of a record that has only a checksum of the whole and is not read whole. For
   // reads that stream; with Verify::kNeeded.
   RecordChecks* checks = nullptr;
+  // If set: gets the losses of the conversions between floating-point dtypes, of the first `counted_reads` reads.
+  ConversionLosses* losses = nullptr;
+  std::size_t counted_reads = 0;
   // If set: used instead of a buffer of the call's own; at least kReadBufferBytes. With one thread and without
   // `interrupted`.
   os::PageBuffer* buffer = nullptr;

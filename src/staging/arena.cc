@@ -52,9 +52,22 @@ Result<void> Arena::fit(std::uint64_t bytes) {
   const std::uint64_t room = this->bytes().size();
   const bool is_mapped = !memory_.bytes().empty();  // false if an earlier change of size failed half-way
   if (is_mapped && bytes <= room && bytes >= room / 2) return {};
+  withdraw_registration();
   present_ = std::min(present_, bytes);
   lacks_memory_ = false;
   return memory_.resize(os::kPageBytes + bytes);
+}
+
+std::shared_ptr<device::Registration> Arena::begin_registration(device::Driver& driver, std::int32_t ordinal) {
+  if (registration_ == nullptr) {
+    registration_ = std::make_shared<device::Registration>(driver, ordinal, memory_.bytes());
+  }
+  return registration_;
+}
+
+void Arena::withdraw_registration() noexcept {
+  if (registration_ != nullptr) registration_->withdraw();
+  registration_ = nullptr;
 }
 
 Result<void> Arena::take_memory(std::uint64_t offset, std::uint64_t length) {

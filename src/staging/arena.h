@@ -15,6 +15,7 @@
 #include <memory>
 #include <span>
 
+#include "device/registration.h"
 #include "os/memory_file.h"
 #include "os/memory_limits.h"
 #include "os/page_buffer.h"
@@ -31,6 +32,7 @@ class Arena {
   // The arena behind memory sent by another process. kInvalidArgument if the memory is too small for an arena.
   static Result<std::shared_ptr<Arena>> adopt(os::MemoryFile memory);
   explicit Arena(os::MemoryFile memory) : memory_(std::move(memory)) {}
+  ~Arena() { withdraw_registration(); }
 
   // Identifies the arena within this process; never reused.
   std::uint64_t id() const noexcept { return id_; }
@@ -82,12 +84,23 @@ class Arena {
   bool lacks_memory() const noexcept { return lacks_memory_; }
   // Records that the first `bytes` are present.
   void note_present(std::uint64_t bytes) noexcept { present_ = std::max(present_, bytes); }
+  // The registration of the present memory with a driver: pages are registered piece by piece, by the returned object,
+  // also while the arena is used. A change of size ends the registration. `ordinal`: a device of the program.
+  std::shared_ptr<device::Registration> begin_registration(device::Driver& driver, std::int32_t ordinal);
+  // Null before begin_registration().
+  const std::shared_ptr<device::Registration>& registration() const noexcept { return registration_; }
+  // Whether the bytes [0, end) are registered.
+  bool is_registered(std::uint64_t end) const noexcept {
+    return registration_ != nullptr && registration_->covers(os::kPageBytes + end);
+  }
+
   // To be called after the owner, in a different process, has changed the size.
   Result<void> remap() { return memory_.remap(); }
 
  private:
   Result<void> take_memory(std::uint64_t offset, std::uint64_t length);
   Result<void> expect_room(std::uint64_t length);
+  void withdraw_registration() noexcept;
 
   // The mark is shared with other processes. make() and adopt() ensure that its memory exists.
   std::atomic_ref<std::uint64_t> mark() const noexcept {
@@ -95,6 +108,8 @@ class Arena {
   }
 
   os::MemoryFile memory_;
+  // Shared with the thread that registers the pieces; null: not begun since the last change of size.
+  std::shared_ptr<device::Registration> registration_;
   std::shared_ptr<const os::MemoryLimits> limits_;  // shared by the arenas of a pool; null: no check
   std::atomic<std::uint64_t> wanted_{0};            // argument of the last fit()
   std::shared_ptr<const void> life_ = std::make_shared<char>();

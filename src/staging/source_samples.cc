@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/mixed_number.h"
+
 namespace cairn::staging {
 namespace {
 
@@ -12,13 +14,6 @@ constexpr std::size_t kReadAhead = 16;                // samples being prefetche
 
 std::uint64_t strata_of(std::uint64_t bytes) { return (bytes + kStratumBytes - 1) / kStratumBytes; }
 std::uint64_t count_of(std::uint64_t bytes) { return strata_of(bytes) + (bytes > kEndSampledFrom ? 1 : 0); }
-
-// The finaliser of SplitMix64: turns consecutive numbers into pseudorandom numbers.
-std::uint64_t mixed(std::uint64_t number) {
-  number = (number ^ (number >> 30)) * 0xbf58476d1ce4e5b9;
-  number = (number ^ (number >> 27)) * 0x94d049bb133111eb;
-  return number ^ (number >> 31);
-}
 
 // Reads samples from memory that is rarely in the cache: prefetches each sample, and reads the sample a few samples
 // later.
@@ -54,7 +49,7 @@ std::uint64_t SourceSamples::place_of(std::size_t index, std::uint64_t number, s
   const std::uint64_t begin = number * kStratumBytes;
   const std::uint64_t length = std::min(kStratumBytes, bytes - begin);
   const std::uint64_t places = std::max<std::uint64_t>(length / kSampleBytes, 1);
-  const std::uint64_t random = mixed(seed_ + first_[index] + number) >> 32;
+  const std::uint64_t random = mixed_number(seed_ + first_[index] + number) >> 32;
   return begin + (random * places >> 32) * kSampleBytes;
 }
 
@@ -67,7 +62,7 @@ SourceSamples SourceSamples::take(std::span<const CopyItem> items, std::uint64_t
   std::uint64_t count = 0;
   for (const CopyItem& item : items) {
     result.first_.push_back(static_cast<std::uint32_t>(count));
-    if (item.tensor == nullptr) {
+    if (item.tensor == nullptr || !item.tensor->device.is_cpu()) {
       forms.emplace_back();
       continue;
     }

@@ -23,8 +23,8 @@ class SourceSamples {
  public:
   // No samples.
   SourceSamples() = default;
-  // Samples the tensors among `items`; ready bytes belong to the save and are not sampled. `seed` determines the
-  // places.
+  // Samples the tensors of the CPU among `items`; ready bytes belong to the save and are not sampled. `seed` determines
+  // the places.
   static SourceSamples take(std::span<const CopyItem> items, std::uint64_t seed);
 
   // Whether a part of the copy of items[index] equals the samples in its range. `begin` is the offset of the part in

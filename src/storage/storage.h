@@ -114,7 +114,7 @@ class Storage {
   // that can't move a name without overwriting, the old name may stay beside the new name. After any failure except
   // EEXIST the file may have either name.
   virtual Result<void> publish(std::string_view from, std::string_view to) = 0;
-  // Moves a file to a name that may be taken. A reader always finds the name, with the old file or the new file.
+  // Moves a file over a name, with the mode of a regular file there. A reader finds the old file or the new file.
   virtual Result<void> replace(std::string_view from, std::string_view to) = 0;
   // Removes a regular file; a missing file is no error. A link, or a file that is not regular, fails with kUnsafe.
   virtual Result<void> remove(std::string_view name) = 0;
@@ -128,8 +128,11 @@ class Storage {
   virtual Result<void> rewrite(std::string_view name, std::string_view bytes) = 0;
   // Sets the modification time of the file to now.
   virtual Result<void> touch(std::string_view name) = 0;
-  // The modification time of a file or folder, in seconds since the epoch, by the clock of the storage. On a network
-  // file system the server's clock counts: compare the result only with times from the same storage.
+  // The modification time of a file or folder, in seconds since the epoch, by the clock of the storage; the empty name
+  // means the directory of the storage. On a network file system the server's clock counts: compare the result only
+  // with times from the same storage. Asks the file server, past the caches of the host: after the call for a folder,
+  // open() finds the files that other hosts created in the folder before the call. A held folder with another folder at
+  // its name: kUnsafe.
   virtual Result<double> touched_at(std::string_view name) const = 0;
 };
 

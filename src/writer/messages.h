@@ -20,7 +20,7 @@
 namespace cairn::writer {
 
 // Increased with every change of the messages.
-inline constexpr std::uint64_t kProtocolVersion = 6;
+inline constexpr std::uint64_t kProtocolVersion = 7;
 // The number of layouts that a writer process keeps. A client names a layout by its slot.
 inline constexpr std::uint64_t kLayoutSlots = 4;
 
@@ -56,7 +56,8 @@ Result<HelloMessage> decode_hello(std::string_view bytes);
 std::string encode_number(std::uint64_t number);
 Result<std::uint64_t> decode_number(std::string_view bytes);
 
-// The places of a save's files in the arena: the constant part of the requests for an unchanged state.
+// The places of a save's files in the arena: the constant part of the requests for an unchanged state. A long layout
+// travels in a memory file, whose descriptor comes with a message of the layout's length.
 struct LayoutMessage {
   std::uint64_t slot = 0;  // replaces the slot's previous layout
   StagedLayout layout;     // the save ids in the indexes are not set

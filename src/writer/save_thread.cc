@@ -45,14 +45,19 @@ Result<void> leave_outcome(storage::Storage& storage, const SaveId& save_id, con
                            const Error& reason, commit::SaveFence::GivenUp how) {
   commit::SaveMarks marks(storage, save_id);
   CAIRN_TRY(storage.join_folder(marks.folder()));
-  if (how == commit::SaveFence::GivenUp::kCommitted) return marks.write_decision({});
+  const auto decide = [&marks](const commit::Decision& decision) -> Result<void> {
+    CAIRN_TRY(marks.write_decision(decision));
+    marks.hint_at_decision();
+    return {};
+  };
+  if (how == commit::SaveFence::GivenUp::kCommitted) return decide({});
   if (!place.is_coordinator()) {
     CAIRN_TRY(marks.write_failure(place.rank, reason));
     // Removes the lease: the coordinator must not wait until this rank has read the decision.
     return storage.remove(marks.path_of(commit::rank_lease_name(place.rank)));
   }
   if (how == commit::SaveFence::GivenUp::kUnknown) return {};
-  return marks.write_decision({Error::of_ranks({Error(reason).rank(place.rank)})});
+  return decide({Error::of_ranks({Error(reason).rank(place.rank)})});
 }
 
 }  // namespace

@@ -69,6 +69,18 @@ TEST_P(Writers, SaveTheStagedState) {
   }
 }
 
+// The layout of a coordinator grows with the chunks of all ranks.
+TEST_P(Writers, SaveWithAMetadataLongerThanAMessage) {
+  const ScratchDirectory scratch;
+  const auto writer = make();
+  constexpr std::size_t kKeyBytes = std::size_t{3} << 20;
+  StagedSample sample(1, 100'000, {}, kKeyBytes);
+  const auto report = save_now(*writer, sample, scratch.path());
+  ASSERT_TRUE(report) << report.error().what();
+  EXPECT_EQ(checkpoint_in(scratch.path()), 1);
+  EXPECT_GT(std::filesystem::file_size(scratch.path() / ".metadata"), kKeyBytes);
+}
+
 TEST_P(Writers, TakeManySavesOutOfOneArena) {
   const ScratchDirectory scratch;
   const auto writer = make();

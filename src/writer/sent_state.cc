@@ -1,9 +1,28 @@
 #include "writer/sent_state.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
+#include "os/memory_file.h"
+
 namespace cairn::writer {
+namespace {
+
+// The layout of a coordinator grows with the chunks of all ranks, beyond the longest message.
+constexpr std::size_t kLayoutInMessageMax = std::size_t{1} << 20;
+
+Result<void> send_layout_bytes(os::MessageSocket& socket, std::string_view layout) {
+  constexpr auto kKind = static_cast<std::uint32_t>(MessageKind::kLayout);
+  if (layout.size() <= kLayoutInMessageMax) return socket.send(kKind, layout);
+  CAIRN_TRY_ASSIGN(os::MemoryFile memory, os::MemoryFile::create("cairn-layout"));
+  CAIRN_TRY(memory.resize(layout.size()));
+  CAIRN_TRY(memory.populate(0, layout.size()));
+  std::memcpy(memory.bytes().data(), layout.data(), layout.size());
+  return socket.send(kKind, encode_number(layout.size()), memory.fd());
+}
+
+}  // namespace
 
 Result<void> SentState::send_arena(os::MessageSocket& socket, const std::shared_ptr<staging::Arena>& arena) {
   forget_dropped_arenas(socket);
@@ -30,7 +49,7 @@ Result<std::uint64_t> SentState::send_layout(os::MessageSocket& socket, const St
   const auto slot = static_cast<std::uint64_t>(place - layouts_.begin());
   if (found == layouts_.end()) {
     CAIRN_TRY_ASSIGN(const std::string message, encode_layout(slot, layout));
-    CAIRN_TRY(socket.send(static_cast<std::uint32_t>(MessageKind::kLayout), message));
+    CAIRN_TRY(send_layout_bytes(socket, message));
   }
   *place = {layout.id, uses_};
   return slot;

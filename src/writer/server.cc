@@ -118,11 +118,7 @@ Result<void> WriterServer::handle(os::Message message) {
       arenas_.erase(arena);
       return {};
     }
-    case MessageKind::kLayout: {
-      CAIRN_TRY_ASSIGN(LayoutMessage sent, decode_layout(message.bytes));
-      layouts_[sent.slot] = std::make_shared<const StagedLayout>(std::move(sent.layout));
-      return {};
-    }
+    case MessageKind::kLayout: return handle_layout(std::move(message));
     case MessageKind::kStart: {
       CAIRN_TRY_ASSIGN(const std::uint64_t save, decode_number(message.bytes));
       return start_save(save);
@@ -167,6 +163,20 @@ Result<void> WriterServer::handle_arena(os::Message message) {
   if (!message.fd) return Error(ErrorCode::kCorrupt, "an arena without its descriptor");
   CAIRN_TRY_ASSIGN(os::MemoryFile memory, os::MemoryFile::adopt(std::move(message.fd)));
   CAIRN_TRY_ASSIGN(arenas_[number], staging::Arena::adopt(std::move(memory)));  // (2)
+  return {};
+}
+
+Result<void> WriterServer::handle_layout(os::Message message) {
+  std::optional<os::MemoryFile> memory;
+  std::string_view bytes = message.bytes;
+  if (message.fd) {
+    CAIRN_TRY_ASSIGN(const std::uint64_t length, decode_number(message.bytes));
+    CAIRN_TRY_ASSIGN(memory, os::MemoryFile::adopt(std::move(message.fd)));
+    if (length > memory->bytes().size()) return Error(ErrorCode::kCorrupt, "a layout beyond its memory");
+    bytes = {reinterpret_cast<const char*>(memory->bytes().data()), length};
+  }
+  CAIRN_TRY_ASSIGN(LayoutMessage sent, decode_layout(bytes));
+  layouts_[sent.slot] = std::make_shared<const StagedLayout>(std::move(sent.layout));
   return {};
 }
 

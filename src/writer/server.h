@@ -38,6 +38,7 @@ class WriterServer {
   Result<void> handle(os::Message message);
   Result<void> handle_hello(const os::Message& message);
   Result<void> handle_arena(os::Message message);
+  Result<void> handle_layout(os::Message message);
   Result<void> handle_claim(const os::Message& message);
   Result<void> handle_begin(const os::Message& message);
   Result<void> start_save(std::uint64_t save);

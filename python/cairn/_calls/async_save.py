@@ -28,7 +28,7 @@ from cairn._mirror.torch_floor import AsyncCheckpointerType, AsyncSaveResponse, 
 from cairn._mirror.torch_floor import DefaultStager as StockDefaultStager
 from cairn._native.hooks import hooks_of, name_of, why_not_native
 from cairn._native.models import writes_model
-from cairn._native.planners import save_planning, why_save_planner_is_foreign
+from cairn._native.planners import save_planning, takes_raw_values, why_save_planner_is_foreign
 from cairn._native.storages import why_writer_is_foreign
 from cairn._pending import pending_saves, queued_saves
 from cairn._pending.async_saver import Observer
@@ -165,7 +165,7 @@ def _begin(
     if not foreign and not why_not_native(stager, _STAGING_HOOKS, _STAGERS):
         later = stager._config.use_async_staging
         pending = _start(state, call, process, asynchronous_staging=later)
-        stager._staging_future = pending.staging  # for the stager's synchronize_staging()
+        stager._staging_future = pending_saves.Fence(pending)  # for the stager's synchronize_staging()
         if later:
             return _response(pending.staging, pending.upload)
         with dcp_records.in_call("maybe_synchronize_staging"):
@@ -275,7 +275,12 @@ def _start(
                     planning = save_planning(call.planner)
                     directory, options = save_options(call.checkpoint_id, call.storage_writer)
                     state = make_state()
-                    described = DescribedState(state, record_paths=planning["record_paths"])
+                    described = DescribedState(
+                        state,
+                        record_paths=planning["record_paths"],
+                        raw_values=takes_raw_values(call.planner),
+                        from_devices=True,
+                    )
                     follower.start()
                 records = dcp_records.UploadRecords(
                     ranks.rank == 0 or not call.use_collectives,

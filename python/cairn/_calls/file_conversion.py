@@ -9,9 +9,10 @@ As a program: ``python -m cairn.format_utils {torch_to_dcp,dcp_to_torch} SRC DST
 """
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,37 @@ def torch_save_to_dcp(
     except UnsafeContent as error:
         raise (_refused_value(file) if is_file else None) or error from error
     _check_state_dict(state_dict, file)
-    save_by_protocol(lambda: state_dict, checkpoint_id=dcp_checkpoint_dir, no_dist=True, call="torch_save_to_dcp")
+    with _removing_made_directories(Path(dcp_checkpoint_dir)):
+        save_by_protocol(lambda: state_dict, checkpoint_id=dcp_checkpoint_dir, no_dist=True, call="torch_save_to_dcp")
+
+
+@contextlib.contextmanager
+def _removing_made_directories(directory: Path) -> Iterator[None]:
+    """Removes the directories that the block has made, and has left empty, if the block fails."""
+    missing = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for made in missing:
+                made.rmdir()
+        raise
 
 
 def _converted(source: _PathLike, target: _PathLike, to: Format, follow_links: bool = False) -> bool:
     """Converts on the engine. False, with `target` as before, for a value that is not plain data: torch may be able to
     read the value without running code."""
     try:
-        convert(source, target, to=to, overwrite=True, allow_pickle=False, follow_links=follow_links)
+        convert(
+            source,
+            target,
+            to=to,
+            keep_shape=False,
+            overwrite=True,
+            overwrite_any_file=True,
+            allow_pickle=False,
+            follow_links=follow_links,
+        )
     except Unsupported:
         return False
     except UnsafeContent as error:

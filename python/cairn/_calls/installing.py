@@ -4,7 +4,7 @@ import contextlib
 import copyreg
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,7 @@ def install(
         for theirs, _ in pairs:
             if isinstance(theirs, type):
                 copyreg.pickle(theirs, _reduce)
-        _replace({id(theirs): ours for theirs, ours in pairs}, set())
+        replace_references({id(theirs): ours for theirs, ours in pairs})
 
 
 def uninstall() -> None:
@@ -84,7 +84,7 @@ def uninstall() -> None:
             return
         originals = replacements.originals()
         torchs = {id(replacements.own(key)): theirs for key, theirs in originals.items()}
-        _replace(torchs, installation.earlier_references)
+        replace_references(torchs, installation.earlier_references)
         for theirs in originals.values():
             copyreg.dispatch_table.pop(theirs, None)
         installation.forget()
@@ -109,10 +109,17 @@ def _references() -> Iterator[tuple[str, dict[str, Any], str, Any]]:
             yield module_name, namespace, name, value
 
 
-def _replace(new_of: dict[int, Any], spared: set[tuple[str, str]]) -> None:
+def replace_references(new_of: dict[int, Any], spared: Collection[tuple[str, str]] = ()) -> dict[tuple[str, str], Any]:
+    """Replaces the globals of the loaded modules, without Cairn's, by the objects of `new_of`, whose keys are ids.
+
+    `spared`: modules and names that keep their objects. Returns the replaced objects, by module and name.
+    """
+    replaced = {}
     for module, namespace, name, value in _references():
         if id(value) in new_of and (module, name) not in spared:
             namespace[name] = new_of[id(value)]
+            replaced[module, name] = value
+    return replaced
 
 
 def _reduce(instance: Any) -> tuple[Any, ...]:

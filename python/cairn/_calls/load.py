@@ -19,7 +19,7 @@ from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._mirror import replacements
 from cairn._native.models import MODEL_INDEX, reads_model
 from cairn._native.planners import load_planner_options, why_load_planner_is_foreign
-from cairn._native.storages import why_reader_is_foreign
+from cairn._native.storages import model_directory, why_reader_is_foreign
 from cairn._ranks.ranks import Ranks
 from cairn._results.driver_attributes import fill_load_planner, fill_reader
 from cairn._results.lazy_metadata import LazyMetadata
@@ -299,7 +299,8 @@ class _Load:
             if catalog.transforms():
                 raise Unsupported(_TRANSFORMED)
             leaves = self._leaves(catalog)
-            metadata = LazyMetadata(catalog, getattr(self._given.reader, "load_id", None))
+            reader = self._given.reader
+            metadata = LazyMetadata(catalog, getattr(reader, "load_id", None), model_directory(reader))
             fill_load_planner(self._given.planner, self._state_dict, leaves, metadata, ranks.rank)
             fill_reader(self._given.reader, metadata, ranks.rank, use_collectives=not alone)
             payloads = [leaf for leaf in leaves if not _is_tensor(leaf.value) or needs_payload(leaf.value)]

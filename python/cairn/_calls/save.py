@@ -14,7 +14,7 @@ from cairn._calls.second_argument import takes_storage_second
 from cairn._calls.torch_driver import save_by_protocol
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._mirror import replacements
-from cairn._native.planners import save_planning, why_save_planner_is_foreign
+from cairn._native.planners import save_planning, takes_raw_values, why_save_planner_is_foreign
 from cairn._native.storages import why_writer_is_foreign
 from cairn._pending import pending_saves
 from cairn._ranks.ranks import Ranks
@@ -235,7 +235,9 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
             states = make_states()
             step = (directory, process_group)
             with dcp_records.in_step("local_step", *step):
-                described = DescribedState(states, record_paths=planning["record_paths"])
+                described = DescribedState(
+                    states, record_paths=planning["record_paths"], raw_values=takes_raw_values(planner)
+                )
         coordinates = ranks.rank == 0 or not use_collectives
         if coordinates:
             dcp_records.note_step("global_step", *step)

@@ -2,8 +2,9 @@
 
 Reading together, by all ranks of the default process group:
 
-1. Every rank opens the file, and the ranks exchange a mark of the file's content, or none.
-2. If all ranks see the same file, each reads its own boxes, and no tensor is sent.
+1. Every rank opens the file, and the ranks exchange a mark of the file's content, or none. A file without checksums has
+   no mark.
+2. If all ranks see the same content, each reads its own boxes, and no tensor is sent.
 3. Otherwise the coordinator alone reads: the ranks send it their boxes; it announces keys in batches, reads each tensor
    once, in the dtype of the state dicts, and scatters to each rank only that rank's boxes. A rank that has failed goes
    on receiving.
@@ -13,7 +14,7 @@ Reading together, by all ranks of the default process group:
 import hashlib
 import json
 import math
-import os
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,6 @@ from cairn._state.values import load_value, warn_of_conversions
 from cairn.errors import Cancelled, InvalidArgument, MissingKey, Unsupported
 
 _BATCH_BYTES = 32 << 20  # tensors that share a scatter; a larger tensor has its own
-_MARK_BYTES = 64 << 10  # the end of an archive holds the checksums of all records
 
 
 class Box(NamedTuple):
@@ -78,13 +78,18 @@ class TorchSaveTensors:
         self._catalog = _engine.catalog_of(self._checkpoint)
 
     def mark(self) -> bytes:
-        """Returns bytes that differ between files of different content, except for damage."""
-        with self._file.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            digest = hashlib.blake2b(str(size).encode())
-            digest.update(stream.read(_MARK_BYTES))
-            stream.seek(max(size - _MARK_BYTES, 0))
-            digest.update(stream.read(_MARK_BYTES))
+        """Returns bytes that differ between files of different content, except for damage; b"" if the file has no
+        checksums: a legacy file, and an archive that was written without."""
+        digest = hashlib.blake2b(str(self._file.stat().st_size).encode())
+        try:
+            with zipfile.ZipFile(self._file) as archive:
+                records = archive.infolist()
+        except zipfile.BadZipFile:
+            return b""
+        for record in records:
+            if record.CRC == 0 and record.file_size > 0:
+                return b""
+            digest.update(f"{record.filename} {record.file_size} {record.CRC}\n".encode())
         return digest.digest()
 
     def shape_and_dtype(self, key: str) -> tuple[tuple[int, ...], torch.dtype]:

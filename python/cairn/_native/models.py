@@ -41,6 +41,11 @@ def native_model_writers() -> tuple[type, ...]:
     return replacements.own(("hf_storage", "HuggingFaceStorageWriter")), StockModelWriter
 
 
+def native_model_readers() -> tuple[type, ...]:
+    """Returns Cairn's reader of models and torch's."""
+    return replacements.own(("hf_storage", "HuggingFaceStorageReader")), StockModelReader
+
+
 def why_model_writer_is_foreign(writer: Any) -> str:
     """Returns why the engine can't save for the Hugging Face writer: an overridden hook."""
     return why_not_native(writer, _WRITER_HOOKS, native_model_writers())
@@ -48,8 +53,7 @@ def why_model_writer_is_foreign(writer: Any) -> str:
 
 def why_model_reader_is_foreign(reader: Any) -> str:
     """Returns why the engine can't load for the Hugging Face reader: an overridden hook."""
-    ours = replacements.own(("hf_storage", "HuggingFaceStorageReader"))
-    return why_not_native(reader, _READER_HOOKS, (ours, StockModelReader))
+    return why_not_native(reader, _READER_HOOKS, native_model_readers())
 
 
 def model_form(writer: Any) -> tuple[dict[str, int], bool, bool]:

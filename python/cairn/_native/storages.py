@@ -14,6 +14,7 @@ from typing import Any
 from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader as StockModelReader
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockModelWriter
 from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlockingStager
 
@@ -21,7 +22,12 @@ from cairn._directory.location import local_directory
 from cairn._mirror import replacements
 from cairn._mirror.torch_floor import FSSPEC_FILE_SYSTEM, FSSPEC_MODULE, ExtensionRegistry, SerializationFormat
 from cairn._native.hooks import extends, hooks_of, name_of, overridden, why_not_native
-from cairn._native.models import native_model_writers, reads_model, writes_model
+from cairn._native.models import (
+    native_model_readers,
+    native_model_writers,
+    why_model_reader_is_foreign,
+    why_model_writer_is_foreign,
+)
 
 _PathLike = str | os.PathLike[str]
 
@@ -38,6 +44,7 @@ _READER_HOOKS = hooks_of(StockReader) - _OTHER_HOOKS
 _WRITING_HOOKS = ("_get_metadata_path", "_metadata_exists", "_write_data", "prepare_global_plan", "write_data")
 _MODEL_WRITING_HOOKS = ("_split_by_storage_plan", "_write_data", "metadata_path", "prepare_global_plan", "write_data")
 _READING_HOOKS = ("_get_metadata_path", "_slice_file")
+_MODEL_READING_HOOKS = ("_process_read_request", "_read_files_from_queue")
 
 
 def why_writer_is_foreign(writer: Any, checkpoint_id: _PathLike | None) -> str:
@@ -47,8 +54,9 @@ def why_writer_is_foreign(writer: Any, checkpoint_id: _PathLike | None) -> str:
     """
     if writer is None:
         return _why_no_directory(checkpoint_id)
-    if writes_model(writer):
-        return "" if _is_local(writer, checkpoint_id) else _elsewhere(writer)
+    if isinstance(writer, StockModelWriter):
+        reason = why_model_writer_is_foreign(writer)
+        return reason or ("" if _is_local(writer, checkpoint_id) else _elsewhere(writer))
     return why_not_native(writer, _WRITER_HOOKS, _native_writers()) or _why_not_plain(writer, checkpoint_id)
 
 
@@ -56,8 +64,9 @@ def why_reader_is_foreign(reader: Any, checkpoint_id: _PathLike | None) -> str:
     """Returns why the engine can't carry out a whole load for `reader`: as why_writer_is_foreign()."""
     if reader is None:
         return _why_no_directory(checkpoint_id)
-    if reads_model(reader):
-        return "" if _is_local(reader, checkpoint_id) else _elsewhere(reader)
+    if isinstance(reader, StockModelReader):
+        reason = why_model_reader_is_foreign(reader)
+        return reason or ("" if _is_local(reader, checkpoint_id) else _elsewhere(reader))
     if reason := why_not_native(reader, _READER_HOOKS, _native_readers()):
         return reason
     if not _is_local(reader, checkpoint_id):
@@ -87,6 +96,11 @@ def why_torch_reads(reader: Any) -> str:
     return "" if _is_local(reader, None) else _elsewhere(reader)
 
 
+def model_directory(reader: Any) -> _PathLike | None:
+    """Returns the directory of a Hugging Face reader; None for another reader."""
+    return directory_of(reader) if isinstance(reader, StockModelReader) else None
+
+
 def directory_of(storage: Any) -> _PathLike:
     """Returns the directory of a local storage."""
     local = _local_fsspec(storage.fs)
@@ -110,6 +124,16 @@ def _fsspec_module() -> ModuleType | None:
     """Returns torch's module of fsspec storages; None if the module was never imported and its classes have no
     instances."""
     return sys.modules.get(FSSPEC_MODULE)
+
+
+def why_torch_reads_model_data(reader: Any) -> str:
+    """As why_torch_reads(), for the data of a HuggingFaceStorageReader. The engine may read the metadata all the same.
+
+    Cairn's QuantizedHuggingFaceStorageReader calls ``_process_read_request`` itself.
+    """
+    quantised = replacements.own(("quantized_hf_storage", "QuantizedHuggingFaceStorageReader"))
+    hooks = _MODEL_READING_HOOKS[1:] if quantised in type(reader).__mro__ else _MODEL_READING_HOOKS
+    return why_torch_reads(reader) or _of_its_own(reader, hooks, native_model_readers())
 
 
 def _of_its_own(storage: Any, hooks: tuple[str, ...], native: tuple[type, ...]) -> str:

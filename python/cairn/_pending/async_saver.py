@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -22,7 +23,7 @@ from cairn._pending import pending_saves
 from cairn._pending.pending_saves import PendingSave, SaveFuture
 from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings.setting_ranges import IoPriority, check_settings
-from cairn._state.described import DescribedState
+from cairn._state.described import DescribedState, HeldState
 from cairn._state.state_argument import check_order
 from cairn.errors import Replaced
 from cairn.progress import Progress
@@ -139,6 +140,18 @@ class AsyncSaver:
         """The process id of the writer process; None if no writer process is used or running."""
         return (self._process.pid or None) if self._process is not None else None
 
+    def start_writer(self) -> None:
+        """Starts the writer process, if one is used and none is running. Raises Unavailable."""
+        if self._process is not None:
+            self._process.start()
+
+    def kill_writer(self) -> None:
+        """Kills the writer process. Saves in flight fail with Unavailable unless they are committed; the next save
+        starts a new process. Does nothing without a running process."""
+        if self._process is not None and self._process.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+
     def save(
         self, state_dict: Mapping[Any, Any], directory: _PathLike, *, asynchronous_staging: bool = False, **options: Any
     ) -> PendingSave:
@@ -149,14 +162,14 @@ class AsyncSaver:
         failures.
         """
         check_order("AsyncSaver.save", state_dict, directory, directory_argument="")
-        described = DescribedState(state_dict)
+        described = DescribedState(state_dict, from_devices=True)
         with pending_saves.Follower() as follower:
             follower.start()
             return self.start(described, directory, follower, asynchronous_staging=asynchronous_staging, **options)
 
     def start(
         self,
-        described: DescribedState,
+        described: HeldState,
         directory: _PathLike,
         follower: pending_saves.Follower,
         *,
@@ -175,12 +188,12 @@ class AsyncSaver:
         )
         place = real_path(directory)
         upload = SaveFuture(lambda: Progress(*native.progress()))
-        save = PendingSave(place, Future(), upload, follower.turn, self._fail_at_exit)
+        save = PendingSave(place, Future(), upload, follower.turn, self._fail_at_exit, native.fence)
         self._saves = [*filter(pending_saves.is_pending, self._saves), save]
         save.staging.set_running_or_notify_cancel()
         if not asynchronous_staging:
             save.staging.set_result(None)
-        kept = [described] if asynchronous_staging else []
+        kept: list[HeldState] = [described] if asynchronous_staging else []
         rank = options.get("alone_as_rank")
         follower.follow(save, functools.partial(self._follow, save, native, kept, rank, observer))
         return save
@@ -197,7 +210,7 @@ class AsyncSaver:
         The first save is then as quick as the later ones. Only shapes are read; keep the state until the future is
         done.
         """
-        described = DescribedState(state_dict)
+        described = DescribedState(state_dict, from_devices=True)
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
 
@@ -217,11 +230,15 @@ class AsyncSaver:
         self._native.close()
         del self._native, self._process  # the destructor ends the process
 
+    def leave(self) -> None:
+        """Waits for nothing: leaves the saves in flight alone. Only for a saver that is used no more."""
+        self._native.detach()
+
     def _follow(
         self,
         save: PendingSave,
         native: _engine.AsyncSave,
-        kept: list[DescribedState],
+        kept: list[HeldState],
         rank: int | None,
         observer: Observer | None,
     ) -> None:
@@ -243,6 +260,7 @@ class AsyncSaver:
             if not save.staging.done():
                 save.staging.set_result(None)
         kept.clear()
+        save.make_wait = None
         native.release()
         texts: list[str] = []  # of warnings
         try:

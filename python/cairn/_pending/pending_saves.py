@@ -13,9 +13,11 @@ import atexit
 import hashlib
 import itertools
 import logging
+import math
 import os
 import queue
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import torch
 from torch.distributed.checkpoint.metadata import Metadata
 
 from cairn import _engine
@@ -30,6 +33,7 @@ from cairn._directory.real_path import real_path
 from cairn._failures.reported_save import reported_saves, set_reported_save
 from cairn._pending.tracked_future import TrackedFuture
 from cairn._process import ProcessPart, part
+from cairn._state.cuda_streams import current_cuda_streams
 from cairn.errors import Error, Unavailable
 from cairn.progress import Progress
 
@@ -87,7 +91,8 @@ class PendingSave:
     and in place.
 
     `fails_exit`: the exit status is not 0 if, at the interpreter's exit, no caller has retrieved the save's exception
-    or the save has not ended.
+    or the save has not ended. `make_wait`: the engine's function that makes streams of CUDA devices wait for the copies
+    out of the tensors; None if the copies are over.
     """
 
     directory: str
@@ -95,6 +100,7 @@ class PendingSave:
     upload: SaveFuture
     turn: Turn
     fails_exit: bool = False
+    make_wait: Callable[[list[tuple[int, int]], float], bool] | None = None
 
     @property
     def title(self) -> str:
@@ -203,10 +209,37 @@ def wait_for(directory: _PathLike | None = None) -> None:
             await_end(save.upload)
 
 
-def wait_for_staging() -> None:
-    """Returns when the state of every pending save may change again. Errors stay in the futures."""
+def fence_staging() -> None:
+    """Returns when work that the caller starts from now on may change the state of every pending save.
+
+    Work on the CPU, and work on the current streams of CUDA devices: a stream waits on the device for copies that still
+    run. Errors stay in the futures.
+    """
     for save in part(PendingSaves).snapshot():
+        _fence(save)
+
+
+def _fence(save: PendingSave) -> None:
+    stream_of = current_cuda_streams()
+    if stream_of is None or save.make_wait is None or save.staging.done():
         await_end(save.staging)
+        return
+    streams = [(ordinal, stream_of(ordinal)) for ordinal in range(torch.cuda.device_count())]
+    while not save.make_wait(streams, WAIT_SLICE_SECONDS):
+        pass
+
+
+class Fence:
+    """What a stager of DCP waits for in ``synchronize_staging``, where torch's class has the future of the staging."""
+
+    def __init__(self, save: PendingSave) -> None:
+        self._save = save
+
+    def result(self) -> None:
+        """Returns as fence_staging() does, for one save. Raises the error of a staging that has failed already."""
+        _fence(self._save)
+        if self._save.staging.done():
+            self._save.staging.result()
 
 
 def raise_unretrieved() -> None:
@@ -244,12 +277,15 @@ def note_report(error: BaseException) -> None:
             save.upload.exception_retrieved = True
 
 
-def await_end(future: "Future[Any]") -> None:
-    """Returns when the future is done. Does not retrieve the future's error."""
+def await_end(future: "Future[Any]", seconds: float = math.inf) -> bool:
+    """Returns True when the future is done, False after `seconds`. Does not retrieve the future's error."""
     done = threading.Event()
     Future.add_done_callback(future, lambda _: done.set())
-    while not done.wait(WAIT_SLICE_SECONDS):
-        pass
+    until = time.monotonic() + seconds
+    while not done.wait(min(WAIT_SLICE_SECONDS, max(until - time.monotonic(), 0))):
+        if time.monotonic() >= until:
+            return False
+    return True
 
 
 def _end() -> None:

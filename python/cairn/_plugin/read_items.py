@@ -1,10 +1,13 @@
 """The read items of a torch load plan, read by the engine: directly into the planner's tensors, every byte checked."""
 
 import io
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.distributed.checkpoint._hf_utils import _HFStorageInfo
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
@@ -28,17 +31,23 @@ class _Chunk(NamedTuple):
     """The content at a place of a data file. `key` is the key in the checkpoint's own metadata."""
 
     key: str
+    length: int  # in bytes
     shape: tuple[int, ...] = ()  # of the whole tensor
     offsets: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     is_tensor: bool = True
 
 
+# The offset of a chunk in a DCP data file; for a safetensors file, the key and the chunk's offsets in the tensor.
+_Inside = int | tuple[str, tuple[int, ...]]
+
+
 class ItemReader:
     """Reads items of an open checkpoint.
 
-    `storage_data` gives the place of each item. Its keys are not compared with the checkpoint's keys, because some
-    readers rename keys in the metadata. `options` are the options of the engine's loads. torch's own planner unpickles
+    `storage_data` gives the place of each item. For DCP files its keys are not compared with the checkpoint's keys,
+    because some readers rename keys in the metadata. Tensors in safetensors files, in `model_directory`, are found
+    by key, as by torch. `options` are the options of the engine's loads. torch's own planner unpickles
     its values: such a planner gets values that ``cairn.load`` has read, with `allow_pickle` as in cairn.load, and that
     this process has pickled. A planner that overrides ``load_bytes`` gets the stored bytes.
     """
@@ -49,6 +58,7 @@ class ItemReader:
         storage_data: Mapping[MetadataIndex, Any],
         options: dict[str, Any],
         allow_pickle: bool,
+        model_directory: str | os.PathLike[str] | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._storage_data = storage_data
@@ -56,24 +66,22 @@ class ItemReader:
         self._payload_options = {name: value for name, value in options.items() if name != "allow_cast"}
         self._allow_pickle = allow_pickle
         self._catalog = _engine.catalog_of(checkpoint)
-        self._chunks = _chunks_by_place(self._catalog)
+        self._chunks = _chunks_by_place(self._catalog, model_directory)
         #: Float conversions and casts of the tensors read: key, saved dtype code, wanted dtype code.
         self.conversions: list[tuple[str, int, int]] = []
 
     def knows(self, item: ReadItem) -> bool:
         """Returns whether the engine can read the item: without stream transforms, and at a place in the checkpoint's
         metadata."""
-        info = self.info_of(item)
-        return not info.transform_descriptors and self.has_chunk(item)
+        return not self._transforms_of(item) and self.has_chunk(item)
 
     def is_transformed(self, item: ReadItem) -> bool:
         """Returns whether cairn._plugin.transformed_items must read the item."""
-        return bool(self.info_of(item).transform_descriptors) and self.has_chunk(item)
+        return bool(self._transforms_of(item)) and self.has_chunk(item)
 
     def has_chunk(self, item: ReadItem) -> bool:
         """Returns whether the checkpoint's own metadata has the item at the item's place, transformed or not."""
-        info = self.info_of(item)
-        chunk = self._chunks.get((info.relative_path, info.offset))
+        chunk = self._chunks.get(self._place_of(item))
         return chunk is not None and chunk.is_tensor == (item.type is not LoadItemType.BYTE_IO)
 
     def read(self, items: list[ReadItem], planner: LoadPlanner) -> None:
@@ -91,14 +99,14 @@ class ItemReader:
         batch_bytes = 0
         for item in tensors:
             batch.append(item)
-            batch_bytes += self.info_of(item).length
+            batch_bytes += self._chunk_of(item).length
             if batch_bytes >= _BATCH_BYTES_MAX:
                 self._read_tensors(batch, planner)
                 batch, batch_bytes = [], 0
         self._read_tensors(batch, planner)
 
     def info_of(self, item: ReadItem) -> Any:
-        """Returns the place of the item, a ``_StorageInfo`` of torch. Raises MissingKey."""
+        """Returns the place of the item, a ``_StorageInfo`` or ``_HFStorageInfo`` of torch. Raises MissingKey."""
         info = self._storage_data.get(item.storage_index)
         if info is None:
             key = item.storage_index.fqn
@@ -114,8 +122,18 @@ class ItemReader:
         return chunk.sizes, tensor[0]
 
     def _chunk_of(self, item: ReadItem) -> _Chunk:
+        return self._chunks[self._place_of(item)]
+
+    def _place_of(self, item: ReadItem) -> tuple[str, _Inside]:
         info = self.info_of(item)
-        return self._chunks[info.relative_path, info.offset]
+        if not isinstance(info, _HFStorageInfo):
+            return info.relative_path, info.offset
+        index = item.storage_index
+        return str(Path(info.relative_path)), (index.fqn, tuple(index.offset or ()))
+
+    def _transforms_of(self, item: ReadItem) -> Any:
+        info = self.info_of(item)
+        return None if isinstance(info, _HFStorageInfo) else info.transform_descriptors
 
     def _read_value(self, item: ReadItem, planner: LoadPlanner) -> None:
         key = self._chunk_of(item).key
@@ -188,17 +206,24 @@ def is_stock(planner: LoadPlanner, *hooks: str) -> bool:
     return not overridden(planner, hooks, (DefaultLoadPlanner,))
 
 
-def _chunks_by_place(catalog: _engine.Catalog) -> dict[tuple[str, int], _Chunk]:
-    chunks: dict[tuple[str, int], _Chunk] = {}
+def _chunks_by_place(
+    catalog: _engine.Catalog, model_directory: str | os.PathLike[str] | None
+) -> dict[tuple[str, _Inside], _Chunk]:
+    chunks: dict[tuple[str, _Inside], _Chunk] = {}
     for key in catalog.keys():  # noqa: SIM118 - not a mapping
         tensor = catalog.tensor(key)
         if tensor is None:
-            file, offset, _ = catalog.value(key) or (None, 0, 0)
+            file, offset, length = catalog.value(key) or (None, 0, 0)
             if file is not None:
-                chunks[file, offset] = _Chunk(key, is_tensor=False)
+                chunks[file, offset] = _Chunk(key, length, is_tensor=False)
             continue
         _, shape, _, parts = tensor
-        for offsets, sizes, file, offset, _ in parts:
-            if file is not None:
-                chunks[file, offset] = _Chunk(key, shape, offsets, sizes)
+        for offsets, sizes, file, offset, length in parts:
+            if file is None:
+                continue
+            chunk = _Chunk(key, length, shape, tuple(offsets), tuple(sizes))
+            if model_directory is None:
+                chunks[file, offset] = chunk
+            else:
+                chunks[str(Path(model_directory) / file), (key, chunk.offsets)] = chunk
     return chunks

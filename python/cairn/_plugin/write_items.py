@@ -25,6 +25,29 @@ class Written(WriteResult):
     dtype: torch.dtype | None  # of the written tensor, if the plan has another dtype
 
 
+class ResolvedItems:
+    """The data of a plan's items, as the engine takes it. Keeps the memory alive to which `native` points."""
+
+    def __init__(self, items: Iterable[tuple[WriteItem, Any]], planner_data: Any) -> None:
+        """`items`: each item with its data, a tensor or BytesIO. Raises InvalidArgument if data differs from its
+        item."""
+        self.native = _engine.StateDict()
+        #: By item the dtype of the tensor, if the plan has another dtype.
+        self.dtypes: list[torch.dtype | None] = []
+        self._tensors = TensorSource(self.native)
+        for item, data in items:
+            path = _path_of(item.index.fqn, planner_data)
+            if item.type is WriteItemType.BYTE_IO:
+                _add_bytes(self.native, path, data)
+                self.dtypes.append(None)
+            else:
+                self.dtypes.append(_add_tensor(self._tensors, path, item, data))
+
+    def keys_of_moved(self) -> list[str]:
+        """Returns the keys of tensors whose memory has since been freed or moved by ``storage.resize_()``."""
+        return self._tensors.keys_of_moved()
+
+
 def write_items(
     plan: SavePlan, planner: SavePlanner, write: Callable[[_engine.StateDict], _engine.RankShare]
 ) -> list[WriteResult]:
@@ -33,21 +56,11 @@ def write_items(
 
     Raises InvalidArgument if an item's data differs from the plan.
     """
-    state = _engine.StateDict()
-    tensors = TensorSource(state)
-    dtypes: list[torch.dtype | None] = []
-    for item in plan.items:
-        data = planner.resolve_data(item)
-        path = _path_of(item.index.fqn, plan.planner_data)
-        if item.type is WriteItemType.BYTE_IO:
-            _add_bytes(state, path, data)
-            dtypes.append(None)
-        else:
-            dtypes.append(_add_tensor(tensors, path, item, data))
-    share = write(state)
+    state = ResolvedItems(((item, planner.resolve_data(item)) for item in plan.items), plan.planner_data)
+    share = write(state.native)
     files = share.files
     results: list[WriteResult] = []
-    for item, dtype, (file, offset, length) in zip(plan.items, dtypes, share.places, strict=True):
+    for item, dtype, (file, offset, length) in zip(plan.items, state.dtypes, share.places, strict=True):
         info = _StorageInfo(files[file][0], offset, length)
         results.append(Written(item.index, length, info, files[file], dtype))
     share.hand_over()

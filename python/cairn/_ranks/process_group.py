@@ -4,6 +4,7 @@ Bytes travel as uint8 tensors, preceded by lengths as int64; nothing is pickled.
 Ctrl-C during the wait for another rank.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,10 +16,12 @@ from cairn import _engine
 from cairn._ranks.work_wait import wait_for_work
 from cairn.errors import InvalidArgument
 
-# A gather needs tensors of equal length. Messages are padded to the longest and sent in slices; the padded slices of
-# all ranks together stay below this limit.
+# A gather needs tensors of equal length. Messages are padded to a common length and sent in slices; the padded slices
+# of all ranks together stay below this limit. What a message has beyond the common length goes by a broadcast of its
+# own: padded to the longest of 4,096 messages, a single message of 8 MiB would move 34 GB.
 _STAGING_BYTES_MAX = 64 << 20
 _SLICE_BYTES_MIN = 4096
+_BROADCAST_COST = 16 << 10  # the bytes that take as long as the latency of a broadcast
 
 # Backends known to gather and scatter. For all remaining backends, all_gather and broadcast are used, which every
 # backend has.
@@ -52,10 +55,15 @@ class GroupCalls:
     def gather(self, message: bytes, root: int) -> list[bytes]:
         """Returns the messages of all ranks at `root`, an empty list on the remaining ranks."""
         lengths = self._all_gather_lengths(len(message))
+        common = common_length(lengths)
         received = [bytearray() for _ in range(self.size)] if self.rank == root else []
-        for start, stop in self._slices(max(lengths)):
-            parts = self._gather_equal(self._tensor(message[start:stop], stop - start), root)
-            _extend(received, parts, lengths, start)
+        for start, stop in self._slices(common):
+            rows = self._gather_equal(self._tensor(message[start:stop], stop - start), root)
+            if rows is not None:
+                _extend(received, rows, lengths, start)
+        for sender, rest in self._rests(message, lengths, common):
+            if self.rank == root:
+                received[sender] += rest
         return [bytes(whole) for whole in received]
 
     def scatter(self, messages: Sequence[bytes], root: int) -> bytes:
@@ -66,18 +74,56 @@ class GroupCalls:
         lengths = self._broadcast_numbers(lengths, root)
         if min(lengths) < 0:
             self._refuse_scatter(messages, root)
+        common = common_length(lengths)
         received = bytearray()
-        for start, stop in self._slices(max(lengths)):
+        for start, stop in self._slices(common):
             parts = []
             if self.rank == root:
                 parts = [self._tensor(message[start:stop], stop - start) for message in messages]
             part = self._scatter_equal(parts, stop - start, root)
             received += _bytes_of(part[: max(lengths[self.rank] - start, 0)])
+        for receiver, length in enumerate(lengths):
+            rest = messages[receiver][common:] if self.rank == root else b""
+            rest = self._broadcast_bytes(rest, length - common, root)
+            if self.rank == receiver:
+                received += rest
         return bytes(received)
 
     def broadcast(self, message: bytes, root: int) -> bytes:
         """Returns the message of `root`."""
         (length,) = self._broadcast_numbers([len(message)], root)
+        return self._broadcast_bytes(message, length, root)
+
+    def all_gather(self, message: bytes) -> list[bytes]:
+        """Returns the messages of all ranks."""
+        lengths = self._all_gather_lengths(len(message))
+        common = common_length(lengths)
+        received = [bytearray() for _ in range(self.size)]
+        for start, stop in self._slices(common):
+            rows = self._all_gather_equal(self._tensor(message[start:stop], stop - start))
+            _extend(received, rows, lengths, start)
+        for sender, rest in self._rests(message, lengths, common):
+            received[sender] += rest
+        return [bytes(whole) for whole in received]
+
+    def barrier(self) -> None:
+        """Returns when every rank has called barrier(). Torch's own barrier would have to guess the device."""
+        self._all_gather_lengths(0)
+
+    def smallest(self, numbers: Sequence[int]) -> list[int]:
+        """Returns, for each place, the smallest of the ranks' numbers, which are as many on every rank."""
+        tensor = torch.tensor(list(numbers), dtype=torch.int64, device=self._device)
+        wait_for_work(dist.all_reduce(tensor, op=dist.ReduceOp.MIN, group=self._group, async_op=True))
+        return [int(number) for number in tensor.tolist()]
+
+    def _rests(self, message: bytes, lengths: list[int], common: int) -> Iterator[tuple[int, bytes]]:
+        """Yields the ranks with messages longer than `common`, and the bytes beyond, on every rank."""
+        for sender, length in enumerate(lengths):
+            if length > common:
+                yield sender, self._broadcast_bytes(message[common:], length - common, sender)
+
+    def _broadcast_bytes(self, message: bytes, length: int, root: int) -> bytes:
+        """Returns the message of `root`, which has `length` bytes; on the remaining ranks `message` is ignored."""
         received = bytearray()
         for start in range(0, length, _STAGING_BYTES_MAX):
             size = min(length - start, _STAGING_BYTES_MAX)
@@ -85,19 +131,6 @@ class GroupCalls:
             self._broadcast(tensor, root)
             received += _bytes_of(tensor)
         return bytes(received)
-
-    def all_gather(self, message: bytes) -> list[bytes]:
-        """Returns the messages of all ranks."""
-        lengths = self._all_gather_lengths(len(message))
-        received = [bytearray() for _ in range(self.size)]
-        for start, stop in self._slices(max(lengths)):
-            parts = self._all_gather_equal(self._tensor(message[start:stop], stop - start))
-            _extend(received, parts, lengths, start)
-        return [bytes(whole) for whole in received]
-
-    def barrier(self) -> None:
-        """Returns when every rank has called barrier(). Torch's own barrier would have to guess the device."""
-        self._all_gather_lengths(0)
 
     def _refuse_scatter(self, messages: Sequence[bytes], root: int) -> None:
         if self.rank != root:
@@ -119,22 +152,24 @@ class GroupCalls:
 
     def _all_gather_lengths(self, length: int) -> list[int]:
         mine = torch.tensor([length], dtype=torch.int64, device=self._device)
-        return [int(part.item()) for part in self._all_gather_equal(mine)]
+        return [int(number) for number in self._all_gather_equal(mine).flatten().tolist()]
 
     def _broadcast_numbers(self, numbers: list[int], root: int) -> list[int]:
         tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
         self._broadcast(tensor, root)
         return [int(number) for number in tensor.tolist()]
 
-    # Each of the next four methods is a single collective of the group on tensors of equal length.
+    # Each of the next four methods is a single collective of the group on tensors of equal length. A gather returns a
+    # tensor with a row per rank: a tensor per rank takes microseconds for each of thousands of ranks.
 
-    def _gather_equal(self, mine: torch.Tensor, root: int) -> list[torch.Tensor]:
+    def _gather_equal(self, mine: torch.Tensor, root: int) -> torch.Tensor | None:
         if not self._gathers:
-            parts = self._all_gather_equal(mine)
-            return parts if self.rank == root else []
-        parts = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == root else []
-        wait_for_work(dist.gather(mine, parts or None, dst=self._global(root), group=self._group, async_op=True))
-        return parts
+            gathered = self._all_gather_equal(mine)
+            return gathered if self.rank == root else None
+        rows = self._row_per_rank(mine) if self.rank == root else None
+        parts = None if rows is None else list(rows.unbind())
+        wait_for_work(dist.gather(mine, parts, dst=self._global(root), group=self._group, async_op=True))
+        return rows
 
     def _scatter_equal(self, parts: list[torch.Tensor], length: int, root: int) -> torch.Tensor:
         if not self._gathers:
@@ -145,10 +180,13 @@ class GroupCalls:
         wait_for_work(dist.scatter(mine, parts or None, src=self._global(root), group=self._group, async_op=True))
         return mine
 
-    def _all_gather_equal(self, mine: torch.Tensor) -> list[torch.Tensor]:
-        parts = [torch.empty_like(mine) for _ in range(self.size)]
-        wait_for_work(dist.all_gather(parts, mine, group=self._group, async_op=True))
-        return parts
+    def _all_gather_equal(self, mine: torch.Tensor) -> torch.Tensor:
+        rows = self._row_per_rank(mine)
+        wait_for_work(dist.all_gather(list(rows.unbind()), mine, group=self._group, async_op=True))
+        return rows
+
+    def _row_per_rank(self, row: torch.Tensor) -> torch.Tensor:
+        return torch.empty((self.size, *row.shape), dtype=row.dtype, device=row.device)
 
     def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
         wait_for_work(dist.broadcast(tensor, src=self._global(root), group=self._group, async_op=True))
@@ -158,16 +196,40 @@ class GroupCalls:
         return dist.get_global_rank(self._group, rank)
 
 
+def common_length(lengths: Sequence[int]) -> int:
+    """Returns the length up to which messages of these lengths are padded; longer messages are broadcast beyond it.
+
+    The busiest rank of a gather receives the padded messages of all ranks, and the busiest rank of a broadcast sends
+    its bytes to about log2(ranks) others. The result moves the fewest bytes through the busiest rank.
+    """
+    ascending = sorted(lengths)
+    copies = max(math.ceil(math.log2(len(ascending))), 1)
+    beyond = sum(ascending)  # bytes above the common length
+    best, best_cost = 0, copies * (beyond + _BROADCAST_COST * sum(length > 0 for length in ascending))
+    below = 0
+    for index, length in enumerate(ascending):
+        beyond -= (length - below) * (len(ascending) - index)
+        below = length
+        broadcasts = len(ascending) - 1 - index
+        cost = len(ascending) * length + copies * (beyond + _BROADCAST_COST * broadcasts)
+        if cost < best_cost:
+            best, best_cost = length, cost
+    return best
+
+
 def _device_and_backend(group: Any) -> tuple[str, str]:
     """Returns the device type for the group's tensors, the CPU where possible, and the backend for the device type."""
     pairs = [pair.partition(":")[::2] for pair in get_backend_config(group).split(",")]
     return min(pairs, key=lambda pair: pair[0] != "cpu")
 
 
-def _extend(received: list[bytearray], parts: list[torch.Tensor], lengths: list[int], start: int) -> None:
-    """Appends to each message its next part, which begins at `start`, without the padding."""
-    for whole, part, length in zip(received, parts, lengths, strict=False):  # no parts except at the root
-        whole.extend(_bytes_of(part[: max(length - start, 0)]))
+def _extend(received: list[bytearray], rows: torch.Tensor, lengths: list[int], start: int) -> None:
+    """Appends to each message its next part, which begins at `start`, without the padding. `rows`: a part per rank."""
+    width = rows.shape[1]
+    with memoryview(_bytes_of(rows)) as parts:
+        for rank, (whole, length) in enumerate(zip(received, lengths, strict=True)):
+            begin = rank * width
+            whole.extend(parts[begin : begin + min(max(length - start, 0), width)])
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:

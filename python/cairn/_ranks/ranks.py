@@ -1,7 +1,7 @@
 """The participants of a save or a load: the ranks of a process group together, or this process alone."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch.distributed as dist
@@ -51,6 +51,28 @@ class Ranks:
         """Returns when all ranks have called meet()."""
         if self.are_many:
             self.options["collectives"].barrier()
+
+    def smallest(self, numbers: Sequence[int]) -> list[int]:
+        """Returns, for each place, the smallest of the ranks' numbers. One all-reduce of as many integers."""
+        if not self.are_many:
+            return list(numbers)
+        from cairn._ranks.process_group import GroupCalls
+
+        return GroupCalls(self.group).smallest(numbers)
+
+    @contextlib.contextmanager
+    def all_fail_together(self, step: str) -> Iterator[None]:
+        """As all_or_none(), with a single all-reduce of an integer if no rank has failed."""
+        failure: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failure = error
+        (well,) = self.smallest([int(failure is None)])
+        if not well:
+            with self.all_or_none(step):
+                if failure is not None:
+                    raise failure
 
     @contextlib.contextmanager
     def preparing(self, abandon: Callable[..., NoReturn] | None) -> Iterator[None]:

@@ -1,10 +1,13 @@
 """torch's ``Metadata`` of a checkpoint, made at the first access: for many tensors, making it takes longer than the
 save."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint._hf_utils import _HFStorageInfo
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -20,6 +23,8 @@ from cairn import _engine
 from cairn._results import plan_objects
 from cairn._state.dtypes import DTYPES
 
+_PathLike = str | os.PathLike[str]
+
 
 class LazyMetadata(Metadata):
     """A Metadata that fills itself, and becomes an ordinary Metadata, at the first access to an attribute.
@@ -29,8 +34,15 @@ class LazyMetadata(Metadata):
     from the checkpoint could build them.
     """
 
-    def __init__(self, catalog: _engine.Catalog | Callable[[], _engine.Catalog], load_id: str | None = None) -> None:
-        object.__setattr__(self, "_cairn_source", (catalog, load_id))
+    def __init__(
+        self,
+        catalog: _engine.Catalog | Callable[[], _engine.Catalog],
+        load_id: str | None = None,
+        model_directory: _PathLike | None = None,
+    ) -> None:
+        """`model_directory` is the directory of a safetensors model, whose places torch describes by another class;
+        None for a DCP checkpoint."""
+        object.__setattr__(self, "_cairn_source", (catalog, load_id, model_directory))
 
     def __getattribute__(self, name: str) -> Any:
         _fill(self)
@@ -53,18 +65,18 @@ def _fill(metadata: LazyMetadata) -> None:
     attributes = object.__getattribute__(metadata, "__dict__")
     source = attributes.get("_cairn_source")
     if source is not None:
-        catalog, load_id = source
+        catalog, load_id, model_directory = source
         filled = _attributes_of(
-            catalog() if callable(catalog) else catalog, load_id
+            catalog() if callable(catalog) else catalog, load_id, model_directory
         )  # may raise; the object then stays unfilled
         attributes.pop("_cairn_source", None)
         attributes.update(filled)
     object.__setattr__(metadata, "__class__", Metadata)
 
 
-def _attributes_of(catalog: _engine.Catalog, load_id: str | None) -> dict[str, Any]:
+def _attributes_of(catalog: _engine.Catalog, load_id: str | None, model_directory: _PathLike | None) -> dict[str, Any]:
     state_dict_metadata: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
-    storage_data: dict[MetadataIndex, _StorageInfo] = {}
+    storage_data: dict[MetadataIndex, _StorageInfo | _HFStorageInfo] = {}
     transforms = {fqn: names.split(", ") for fqn, names in catalog.transforms().items()}
     for fqn in catalog.keys():  # noqa: SIM118 - not a mapping
         tensor = catalog.tensor(fqn)
@@ -79,10 +91,14 @@ def _attributes_of(catalog: _engine.Catalog, load_id: str | None) -> dict[str, A
         boxes = []
         for index, (offsets, sizes, file, offset, length) in enumerate(chunks):
             boxes.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)))
-            if file is not None:
-                storage_data[MetadataIndex(fqn, offsets, index)] = _StorageInfo(
-                    file, offset, length, transforms.get(fqn)
-                )
+            if file is None:
+                continue
+            place = MetadataIndex(fqn, offsets, index)
+            if model_directory is None:
+                storage_data[place] = _StorageInfo(file, offset, length, transforms.get(fqn))
+            else:
+                path = str(Path(model_directory) / file)
+                storage_data[place] = _HFStorageInfo(path, torch.Size(sizes), DTYPES[code])
         state_dict_metadata[fqn] = TensorStorageMetadata(properties, torch.Size(shape), boxes)
     paths = catalog.paths()
     extra = catalog.extra(plan_objects.rebuilt)

@@ -1,15 +1,16 @@
 """Tensors as the engine reads them: an address, a dtype code, sizes and strides; and payloads for all remaining
 tensors.
 
-The engine reads plain tensors (CPU, strided, no subclass) itself. This module copies tensors on other devices to the
-CPU, splits DTensors and ShardedTensors into chunks, and passes tensors that only torch can describe (quantised tensors,
-wrapper subclasses) as a ``torch.save`` payload.
+The engine reads plain tensors (CPU, strided, no subclass) itself, and for an asynchronous save plain tensors of CUDA
+devices. This module copies tensors on other devices to the CPU, splits DTensors and ShardedTensors into chunks, and
+passes tensors that only torch can describe (quantised tensors, wrapper subclasses) as a ``torch.save`` payload.
 
 While the engine uses addresses, the storages of the tensors are held: ``tensor.data = other``, in another thread or
 during an asynchronous staging, removes the storage from the tensor object. ``storage.resize_()`` frees even a held
 storage's memory; this can only be detected afterwards.
 """
 
+import contextlib
 import importlib.util
 import io
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from cairn import _engine
+from cairn._state.cuda_streams import current_cuda_streams
 from cairn._state.dtypes import CODES, QUANTIZED
 from cairn._state.flattening import Path, Rules
 from cairn._state.local_shard import LocalShard
@@ -27,16 +29,25 @@ from cairn.errors import Error, InvalidArgument, Unsupported
 _PLAIN_CODES = {dtype: code for dtype, code in CODES.items() if dtype not in QUANTIZED}
 _SIMPLE_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
+# A tensor of a CUDA device with short runs of elements is made contiguous on the device, up to so many bytes per save.
+_DEVICE_SCRATCH_BYTES = 256 << 20
+
 # Since torch 2.14 a plain tensor may declare by attributes that the tensor holds shards of a larger tensor.
 _TORCH_HAS_DECLARED_SHARDS = importlib.util.find_spec("torch.distributed.checkpoint.protocol") is not None
 _SHARD_MARK = "global_shape"
 
 
 class TensorSource:
-    """Adds tensors to a StateDict for a save, and keeps their memory until the save is over."""
+    """Adds tensors to a StateDict for a save, and keeps their memory until the save is over.
 
-    def __init__(self, state: _engine.StateDict) -> None:
+    `from_devices`: the save reads the memory of CUDA devices. The streams that are current now hold the work that comes
+    before the copies.
+    """
+
+    def __init__(self, state: _engine.StateDict, *, from_devices: bool = False) -> None:
         self._state = state
+        self._cuda_streams = current_cuda_streams() if from_devices else None
+        self._scratch_left = _DEVICE_SCRATCH_BYTES
         self._held = _engine.HeldStorages()
 
     def keys_of_moved(self) -> list[str]:
@@ -52,7 +63,7 @@ class TensorSource:
             else:
                 add_value(path, value)
 
-        read = (_plain_tensors(), self._held)
+        read = (_plain_tensors(self._cuda_streams), self._held)
         _engine.describe(self._state, state_dict, rules, read, add_other)
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
@@ -84,13 +95,34 @@ class TensorSource:
             code = _code_of(key, tensor)
             self._state.add_serialized_tensor(path, payload, code, tensor.shape, requires_grad)
             return
-        plain = _as_plain(tensor)
+        plain = self._as_readable(tensor)
         view = (plain.data_ptr(), _code_of(key, plain), plain.shape, plain.stride(), requires_grad)
+        cuda = None
+        if plain.is_cuda:
+            assert self._cuda_streams is not None
+            ordinal = plain.get_device()
+            cuda = (ordinal, self._cuda_streams(ordinal))
         if chunk is None:
-            self._state.add_tensor(path, *view)
+            self._state.add_tensor(path, *view, cuda=cuda)
         else:
-            self._state.add_chunk(path, *view, *chunk)
+            self._state.add_chunk(path, *view, *chunk, cuda=cuda)
         self._held.add(len(self._state) - 1, plain.untyped_storage())
+
+    def _as_readable(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the elements as a plain torch.Tensor where the engine can read them; a view where possible."""
+        if self._cuda_streams is None or not tensor.is_cuda:
+            return _as_plain(tensor)
+        with torch._C.DisableTorchFunctionSubclass():
+            plain = tensor.detach().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
+            if plain in _plain_tensors(self._cuda_streams):
+                return plain
+            scratch = plain.numel() * plain.element_size()
+            if scratch <= self._scratch_left:
+                with contextlib.suppress(torch.cuda.OutOfMemoryError):
+                    contiguous = plain.contiguous()
+                    self._scratch_left -= scratch
+                    return contiguous
+        return _as_plain(tensor)
 
 
 class TensorTarget:
@@ -158,8 +190,8 @@ def is_declared_shard(value: object) -> bool:
     )
 
 
-def _plain_tensors() -> _engine.PlainTensors:
-    return _engine.PlainTensors(_PLAIN_CODES, _SHARD_MARK if _TORCH_HAS_DECLARED_SHARDS else None)
+def _plain_tensors(cuda_streams: Callable[[int], int] | None = None) -> _engine.PlainTensors:
+    return _engine.PlainTensors(_PLAIN_CODES, _SHARD_MARK if _TORCH_HAS_DECLARED_SHARDS else None, cuda_streams)
 
 
 def needs_payload(tensor: Any) -> bool:

@@ -35,7 +35,7 @@ def with_shape(state_dict: Mapping[Any, Any]) -> Mapping[Any, Any]:
 def shape_in(saved: Any) -> NestedShape:
     """Returns the NestedShape of the value under `SHAPE`. Raises Corrupt."""
     try:
-        names, empty = saved
+        names, empty, *_ = saved  # a conversion adds the positions of the empty mappings
         shape = NestedShape({_place(place): key for place, key in names}, [_place(place) for place in empty])
         hash(tuple(shape.names.values()))
     except (TypeError, ValueError) as error:

@@ -83,8 +83,9 @@ class SharedState:
     places: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, state: Any) -> "SharedState":
-        """Makes the SharedState of `state`, whose tensors must not change until the other process is done."""
+    def of(cls, state: Any, *, copy_shared: bool = False) -> "SharedState":
+        """Makes the SharedState of `state`. Tensors in shared memory must not change until the other process is done,
+        unless `copy_shared`; all remaining objects are copied."""
         stream = io.BytesIO()
         pickler = _Pickler(stream)
         pickler.dump(state)
@@ -93,7 +94,7 @@ class SharedState:
         to_copy: list[tuple[int, torch.UntypedStorage]] = []
         size = 0
         for storage in pickler.storages:
-            if storage.is_shared():
+            if storage.is_shared() and not copy_shared:
                 places.append((len(buffers), 0))
                 buffers.append(_bytes_of(storage))
             else:

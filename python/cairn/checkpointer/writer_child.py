@@ -80,8 +80,11 @@ class WriterChild:
     def write(self, state: Any, path: str, kwargs: dict[str, Any]) -> None:
         """Returns when the child's writer has returned. Raises ProcessFailure; ProcessTimeout if the child stopped
         working."""
+        self.write_shared(SharedState.of(state), path, kwargs)
+
+    def write_shared(self, shared: SharedState, path: str, kwargs: dict[str, Any]) -> None:
+        """As write(), with a state that is shared already."""
         assert self.process is not None
-        shared = SharedState.of(state)  # lives until the child has written
         deadlines = save_deadlines.current()
         payload = {"state_dict": shared, "path": path, "kwargs": kwargs, "deadlines": deadlines}
         activity = ProcessActivity(self.process.pid)

@@ -77,7 +77,7 @@ class OneModel {
     save.files_ = std::make_unique<RankFiles>(disk, identity);
     const FileSet set{options.kind, options.kind == Kind::kAlone ? 1U : 2U};
     for (std::uint32_t i = 1; i <= set.file_count; ++i) {
-      std::string name = options.file_name;
+      std::string name = options.file_name.empty() ? std::string(kSingleModelName) : options.file_name;
       if (set.kind == Kind::kIndexed) name = model_file_name(save.transaction_->ticket(), {i, 2, {}});
       if (set.kind == Kind::kShards) name = model_file_name(save.transaction_->ticket(), {1, 1, i});
       const std::string key = "key" + std::to_string(i);

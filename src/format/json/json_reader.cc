@@ -210,6 +210,13 @@ Result<void> JsonReader::skip_scalar() {
   }
 }
 
+Result<std::string_view> JsonReader::read_value_text() {
+  skip_space();
+  const std::size_t begin = position_;
+  CAIRN_TRY(skip_value());
+  return text_.substr(begin, position_ - begin);
+}
+
 Result<void> JsonReader::skip_value() {
   std::string open;  // the objects and arrays that began in this call
   do {

@@ -36,6 +36,8 @@ class JsonReader {
   Result<std::uint64_t> read_unsigned();
   // Any value, checked as strictly as a value that is read.
   Result<void> skip_value();
+  // The text of any value, checked by skip_value().
+  Result<std::string_view> read_value_text();
   // Only white space may follow the outermost value.
   Result<void> end();
 

@@ -21,8 +21,9 @@ namespace cairn::manifest {
 
 struct CommitRecord {
   SaveId save_id;
-  SaveId job_id;  // equal for all saves of a job
-  // Orders jobs: nanoseconds since 1970. 0 in a record of version 1, which has no such field.
+  SaveId job_id;  // equal for all saves of a job; 0 for a copy by a conversion
+  // Orders jobs: nanoseconds since 1970. 0 in a record of version 1, which has no such field. An exact copy has the
+  // start and the number of its source, if the source has a commit record; any other copy has 0 for both.
   std::uint64_t job_start = 0;
   std::uint64_t save_number = 0;  // counts the saves of a job
   struct File {
@@ -34,6 +35,8 @@ struct CommitRecord {
   std::vector<File> files;
   std::uint64_t pickle_bytes = 0;     // from the start of `.metadata`
   std::uint32_t pickle_checksum = 0;  // CRC-32 of the first pickle_bytes bytes
+
+  bool is_copy() const { return job_id == SaveId(); }
   friend bool operator==(const CommitRecord&, const CommitRecord&) = default;
 };
 

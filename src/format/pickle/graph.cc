@@ -15,8 +15,10 @@ std::span<const std::byte> counted_bytes(std::span<const std::byte> input, std::
   const std::span<const std::byte> operand = input.subspan(offset + 1);
   switch (std::to_integer<std::uint8_t>(input[offset])) {
     case kShortBinUnicode:
+    case kShortBinString:
     case kShortBinBytes: return operand.subspan(1, load_little_endian<std::uint8_t>(operand.data()));
     case kBinUnicode:
+    case kBinString:
     case kBinBytes: return operand.subspan(4, load_little_endian<std::uint32_t>(operand.data()));
     default: return operand.subspan(8, load_little_endian<std::uint64_t>(operand.data()));
   }

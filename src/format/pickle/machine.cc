@@ -1,8 +1,7 @@
 // Why the machine is fast, for metadata of half a million chunks:
 // - OpcodeScan runs first. The machine then needs no bounds check for operands, and the memo keeps only the entries
 //   that the pickle reads again: a pickle memoises almost every object.
-// - A node is a word. The word holds a number; a text stays in the input; `torch.Size((a, b))` is the inner tuple under
-//   another tag.
+// - A node is a word, which holds a number. A text stays in the input; `torch.Size((a, b))` is the tuple retagged.
 // - The arena allocates only at its end. When a FoldHandler consumes an instance, the machine frees all nodes of the
 //   instance by moving the arena's end back. Nothing else may then refer to words behind the new end. `pinned_` guards
 //   the words: the machine moves `pinned_` up when making a reference that the stack does not show (memo, DUP), and
@@ -510,6 +509,8 @@ bool Machine::execute_rare() {
       case kBinFloat: return counted(Tag::kReal, 8, 0);
       case kLong1: return long_integer(r, 1);
       case kLong4: return long_integer(r, 4);
+      case kShortBinString: return counted(Tag::kText, 1, load_little_endian<std::uint8_t>(r.at));
+      case kBinString:
       case kBinUnicode: return counted(Tag::kText, 4, load_little_endian<std::uint32_t>(r.at));
       case kBinUnicode8: return counted(Tag::kText, 8, load_little_endian<std::uint64_t>(r.at));
       case kShortBinBytes: return counted(Tag::kBytes, 1, load_little_endian<std::uint8_t>(r.at));

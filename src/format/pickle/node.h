@@ -12,7 +12,7 @@ enum class Kind : std::uint8_t {
   kInteger,     // fits into 64 bits
   kBigInteger,  // exceeds 64 bits; bytes() returns two's complement, little endian
   kReal,
-  kText,  // UTF-8 as found: not validated
+  kText,  // UTF-8 as found: not validated. Also the str of Python 2, which torch.load reads as UTF-8
   kBytes,
   kByteArray,
   kTuple,

@@ -22,6 +22,8 @@ enum Opcode : std::uint8_t {
   kNone = 'N',
   kBinPersId = 'Q',
   kReduce = 'R',
+  kBinString = 'T',       // text of Python 2
+  kShortBinString = 'U',  // text of Python 2
   kBinUnicode = 'X',
   kAppend = 'a',
   kBuild = 'b',

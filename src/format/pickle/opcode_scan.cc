@@ -36,8 +36,8 @@ constexpr std::array<Operand, 256> make_operands() {
   for (const Opcode opcode : {kProto, kBinPut}) operands[opcode] = Operand::kByte;
   operands[kLongBinPut] = Operand::kFourBytes;
   for (const Opcode opcode : {kBinFloat, kFrame}) operands[opcode] = Operand::kEightBytes;
-  for (const Opcode opcode : {kShortBinBytes, kLong1}) operands[opcode] = Operand::kCounted1;
-  for (const Opcode opcode : {kBinUnicode, kBinBytes, kLong4}) operands[opcode] = Operand::kCounted4;
+  for (const Opcode opcode : {kShortBinBytes, kLong1, kShortBinString}) operands[opcode] = Operand::kCounted1;
+  for (const Opcode opcode : {kBinUnicode, kBinBytes, kLong4, kBinString}) operands[opcode] = Operand::kCounted4;
   for (const Opcode opcode : {kBinUnicode8, kBinBytes8, kByteArray8}) operands[opcode] = Operand::kCounted8;
   operands[kGlobal] = Operand::kTwoLines;
   return operands;
@@ -141,7 +141,7 @@ Error refusal(std::span<const std::byte> input, const std::byte* opcode_at) {
     return Error(ErrorCode::kUnsupported, "pickle: unknown protocol").offset(offset).expected("2 to 5");
   }
   // INST, OBJ, PERSID, EXT*, NEXT_BUFFER, READONLY_BUFFER, and the text opcodes of protocol 0.
-  constexpr std::string_view kKnownToPython = "ioP\x82\x83\x84\x97\x98IFLSTUVdglp";
+  constexpr std::string_view kKnownToPython = "ioP\x82\x83\x84\x97\x98IFLSVdglp";
   if (kKnownToPython.find(static_cast<char>(opcode)) != std::string_view::npos) {
     return Error(ErrorCode::kUnsupported, "pickle: opcode not allowed in plain data").offset(offset).actual(text);
   }

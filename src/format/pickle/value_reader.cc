@@ -1,7 +1,11 @@
 #include "format/pickle/value_reader.h"
 
+#include <cairn/seeded_hash.h>
+
 #include <array>
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "format/pickle/global_table.h"
@@ -37,6 +41,14 @@ GlobalName name_of_today(GlobalName global) {
   return global;
 }
 
+// A shorter text is copied. A reference takes 2 bytes of the input: the copy has no more than the budget's share.
+constexpr std::size_t kSharedTextMin = 32;
+// Of a shared text beside its characters: the std::string with its count of owners, and an entry of a table.
+constexpr std::uint64_t kSharedTextBytes = 160;
+// Part of the characters that each reference to a shared text is charged: a program that prints or compares the value
+// takes its time for each reference.
+constexpr std::uint64_t kReferenceShare = 8;
+
 class ValueReader {
  public:
   ValueReader(const Graph& graph, ByteBudget& budget, Resolver* resolver)
@@ -48,9 +60,12 @@ class ValueReader {
 
  private:
   Result<Value> read_anew(Node node, std::size_t depth);
+  Result<Value> read_text(Node node);
   Result<std::vector<Value>> read_elements(Node node, std::size_t depth);
   Result<std::unique_ptr<Object>> make_object(std::string_view module, std::string_view name);
   Result<Value> read_dict(Node node, bool ordered, std::size_t depth);
+  Result<std::optional<Dict>> read_pairs(Node list, std::size_t depth);
+  Result<std::optional<Value>> read_ordered_dict(Node node, std::size_t depth);
   Result<Value> read_call(Node node, std::size_t depth);
   Result<std::optional<Value>> read_known_call(Node node, std::size_t depth);
   Result<Value> read_object(Node node, std::size_t depth);
@@ -60,6 +75,7 @@ class ValueReader {
   const Graph& graph_;
   ByteBudget& budget_;
   Resolver* resolver_;
+  std::unordered_map<std::uint64_t, SharedText, SeededHash> texts_;  // by node
 };
 
 Result<std::unique_ptr<Object>> ValueReader::make_object(std::string_view module, std::string_view name) {
@@ -78,6 +94,22 @@ Result<Value> ValueReader::call_of(std::string_view builtin, Value argument) {
   CAIRN_TRY_ASSIGN(std::unique_ptr<Object> object, make_object("builtins", builtin));
   object->arguments = std::move(arguments);
   return Value(std::move(object));
+}
+
+Result<Value> ValueReader::read_text(Node node) {
+  const std::string_view text = graph_.text(node);
+  if (text.size() < kSharedTextMin) {
+    CAIRN_TRY(budget_.charge(heap_bytes(text.size())));
+    return Value(text);
+  }
+  SharedText& shared = texts_[node.bits()];
+  if (shared != nullptr) {
+    CAIRN_TRY(budget_.charge(text.size() / kReferenceShare));
+  } else {
+    CAIRN_TRY(budget_.charge(heap_bytes(text.size()) + kSharedTextBytes));
+    shared = std::make_shared<const std::string>(text);
+  }
+  return Value(shared);
 }
 
 Result<std::vector<Value>> ValueReader::read_elements(Node node, std::size_t depth) {
@@ -113,6 +145,38 @@ Result<Value> ValueReader::read_dict(Node node, bool ordered, std::size_t depth)
   return Value(std::move(dict));
 }
 
+// [[key, value], ...]: the argument of an OrderedDict of Python 2. Nullopt for another list.
+Result<std::optional<Dict>> ValueReader::read_pairs(Node list, std::size_t depth) {
+  Dict dict;
+  dict.ordered = true;
+  CAIRN_TRY(budget_.charge(graph_.elements(list).size(), 2 * sizeof(Value)));
+  for (const Node pair : graph_.elements(list)) {
+    const bool is_row = graph_.is(pair, Kind::kList) || graph_.is(pair, Kind::kTuple);
+    if (!is_row || graph_.elements(pair).size() != 2) return std::optional<Dict>();
+    CAIRN_TRY_ASSIGN(Value key, read(*graph_.elements(pair).begin(), depth + 2));
+    CAIRN_TRY_ASSIGN(Value value, read(*++graph_.elements(pair).begin(), depth + 2));
+    dict.items.emplace_back(std::move(key), std::move(value));
+  }
+  return std::optional(std::move(dict));
+}
+
+// Nullopt for a call with arguments of another form.
+Result<std::optional<Value>> ValueReader::read_ordered_dict(Node node, std::size_t depth) {
+  const Elements arguments = graph_.elements(graph_.arguments(node));
+  const Node items = graph_.items(node);
+  if (items.is_set() && !graph_.is(items, Kind::kDict)) return std::optional<Value>();
+  if (arguments.empty()) {
+    CAIRN_TRY_ASSIGN(Value dict, read_dict(items, true, depth));
+    return std::optional(std::move(dict));
+  }
+  if (items.is_set() || arguments.size() != 1 || !graph_.is(arguments.front(), Kind::kList)) {
+    return std::optional<Value>();
+  }
+  CAIRN_TRY_ASSIGN(std::optional<Dict> dict, read_pairs(arguments.front(), depth));
+  if (!dict) return std::optional<Value>();
+  return std::optional(Value(*std::move(dict)));
+}
+
 // Whether Python can tell one shared object from two equal objects: mutable objects, and containers that may hold
 // mutable objects.
 bool has_identity(Kind kind) {
@@ -145,11 +209,7 @@ Result<Value> ValueReader::read_anew(Node node, std::size_t depth) {
     case Kind::kBool: return Value(graph_.boolean(node));
     case Kind::kInteger: return Value(graph_.integer(node));
     case Kind::kReal: return Value(graph_.real(node));
-    case Kind::kText: {
-      const std::string_view text = graph_.text(node);
-      CAIRN_TRY(budget_.charge(heap_bytes(text.size())));
-      return Value(text);
-    }
+    case Kind::kText: return read_text(node);
     case Kind::kBigInteger:
     case Kind::kBytes:
     case Kind::kByteArray: {
@@ -216,11 +276,7 @@ Result<std::optional<Value>> ValueReader::read_known_call(Node node, std::size_t
   const std::string_view name = graph_.name(callable);
   const Elements arguments = graph_.elements(graph_.arguments(node));
   const Node items = graph_.items(node);
-  if (module == "collections" && name == "OrderedDict" && arguments.empty()) {
-    if (items.is_set() && !graph_.is(items, Kind::kDict)) return Maybe();
-    CAIRN_TRY_ASSIGN(Value dict, read_dict(items, true, depth));
-    return Maybe(std::move(dict));
-  }
+  if (module == "collections" && name == "OrderedDict") return read_ordered_dict(node, depth);
   if (!is_builtin(module) || items.is_set()) return Maybe();
   if (name == "set" && arguments.size() == 1 && graph_.is(arguments.front(), Kind::kList)) {
     CAIRN_TRY_ASSIGN(std::vector<Value> members, read_elements(arguments.front(), depth));

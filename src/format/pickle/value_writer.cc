@@ -1,7 +1,9 @@
 #include "format/pickle/value_writer.h"
 
+#include <cstdint>
 #include <string>
 #include <type_traits>
+#include <unordered_map>
 
 #include "format/pickle/numpy_node.h"
 #include "format/pickle/value_reader.h"
@@ -28,6 +30,15 @@ class ValueWriter {
   Result<void> write_one(std::int64_t number, std::size_t) { return writer_.integer(number), Result<void>(); }
   Result<void> write_one(double number, std::size_t) { return writer_.real(number), Result<void>(); }
   Result<void> write_one(const std::string& text, std::size_t) { return writer_.text(text), Result<void>(); }
+  Result<void> write_one(const SharedText& text, std::size_t) {
+    if (const auto known = texts_.find(text.get()); known != texts_.end()) {
+      writer_.reference(known->second);
+    } else {
+      writer_.text(*text);
+      texts_.emplace(text.get(), writer_.memoize());
+    }
+    return {};
+  }
   Result<void> write_one(const Bytes& bytes, std::size_t) { return write_bytes(writer_, bytes.data), Result<void>(); }
   Result<void> write_one(const BigInt& number, std::size_t) { return writer_.big_integer(number.data), Result<void>(); }
 
@@ -88,6 +99,10 @@ class ValueWriter {
   }
 
   Result<void> write_one(const std::unique_ptr<Object>& object, std::size_t depth) {
+    if (tensors_ != nullptr) {
+      CAIRN_TRY_ASSIGN(const bool is_written, tensors_->write_object(writer_, *object));
+      if (is_written) return {};
+    }
     // The callable is itself the result of a call: see to_value().
     if (object->module.empty() && object->name.empty()) {
       const auto* call = object->arguments.get_if<Tuple>();
@@ -149,6 +164,7 @@ class ValueWriter {
 
   Writer& writer_;
   TensorWriter* tensors_;
+  std::unordered_map<const std::string*, std::uint32_t> texts_;  // the shared texts, by entry of the memo
 };
 
 }  // namespace

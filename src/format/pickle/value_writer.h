@@ -13,6 +13,8 @@ class TensorWriter {
  public:
   virtual ~TensorWriter() = default;
   virtual Result<void> write_tensor(Writer& writer, const Array& tensor) = 0;
+  // Returns whether the writer has a form of its own for the Object, and has written the Object.
+  virtual Result<bool> write_object(Writer& writer, const Object& object) = 0;
 };
 
 // Pushes `value`. Protocol 2 uses names that torch.load(weights_only=True) accepts, for every value that weights_only

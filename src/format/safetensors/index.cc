@@ -13,6 +13,8 @@
 namespace cairn::safetensors {
 namespace {
 
+constexpr std::string_view kTotalSizeName = "total_size";
+
 Result<void> read_files(json::JsonReader& reader, Index& index) {
   CAIRN_TRY(reader.begin_object());
   std::unordered_set<std::string, SeededHash> names;
@@ -22,6 +24,19 @@ Result<void> read_files(json::JsonReader& reader, Index& index) {
     if (!names.insert(*name).second) return reader.damaged("each tensor once").key(*name);
     CAIRN_TRY_ASSIGN(std::string file, reader.read_string());
     index.files.emplace_back(*std::move(name), std::move(file));
+  }
+}
+
+// Of "metadata", whose text is one JSON value.
+Result<void> read_metadata(std::string_view text, std::uint64_t offset, Index& index) {
+  if (!text.starts_with('{') || !index.metadata.empty()) return {};
+  json::JsonReader reader(text, offset);
+  CAIRN_TRY(reader.begin_object());
+  while (true) {
+    CAIRN_TRY_ASSIGN(std::optional<std::string> name, reader.next_name());
+    if (!name) return {};
+    CAIRN_TRY_ASSIGN(const std::string_view value, reader.read_value_text());
+    if (*name != kTotalSizeName) index.metadata.emplace_back(*std::move(name), std::string(value));
   }
 }
 
@@ -39,6 +54,11 @@ Result<Index> read_index(std::string_view text) {
       CAIRN_TRY_ASSIGN(index.save_id, reader.read_string());
       continue;
     }
+    if (*name == "metadata") {
+      CAIRN_TRY_ASSIGN(const std::string_view metadata, reader.read_value_text());
+      CAIRN_TRY(read_metadata(metadata, reader.offset() - metadata.size(), index));
+      continue;
+    }
     if (*name != "weight_map") {
       CAIRN_TRY(reader.skip_value());
       continue;
@@ -53,7 +73,14 @@ Result<Index> read_index(std::string_view text) {
 }
 
 Result<std::string> render_index(const Index& index, std::uint64_t tensor_bytes) {
-  std::string out = "{\n  \"metadata\": {\n    \"total_size\": " + std::to_string(tensor_bytes) + "\n  },\n";
+  std::string out =
+      "{\n  \"metadata\": {\n    \"" + std::string(kTotalSizeName) + "\": " + std::to_string(tensor_bytes);
+  for (const auto& [name, value] : index.metadata) {
+    out += ",\n    ";
+    CAIRN_TRY(json::append_json_string(out, name));
+    out += ": " + value;
+  }
+  out += "\n  },\n";
   if (!index.save_id.empty()) {
     out += "  \"" + std::string(kSaveIdName) + "\": ";
     CAIRN_TRY(json::append_json_string(out, index.save_id));

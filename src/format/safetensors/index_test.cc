@@ -23,11 +23,29 @@ TEST(SafetensorsIndex, MayHoldMore) {
   EXPECT_EQ(index->files.size(), 1U);
 }
 
+TEST(SafetensorsIndex, KeepsTheTextsOfItsMetadata) {
+  const std::string_view given =
+      R"({"weight_map": {}, "metadata": {"total_size": 7, "x": [1.5, {"\u00e9": null}] , "y":"a"}})";
+  const Result<Index> index = read_index(given);
+  ASSERT_TRUE(index) << index.error().what();
+  const std::vector<std::pair<std::string, std::string>> expected{{"x", R"([1.5, {"\u00e9": null}])"}, {"y", R"("a")"}};
+  EXPECT_EQ(index->metadata, expected);
+  const std::string rendered = render_index(*index, 9).value();
+  EXPECT_NE(rendered.find("\"total_size\": 9,"), std::string::npos);
+  EXPECT_EQ(read_index(rendered)->metadata, expected);
+  for (const std::string_view other : {"null", "[1]", "3", R"("x")", "{}"}) {
+    const Result<Index> read = read_index(R"({"weight_map": {}, "metadata": )" + std::string(other) + "}");
+    ASSERT_TRUE(read) << other;
+    EXPECT_TRUE(read->metadata.empty());
+  }
+}
+
 TEST(SafetensorsIndex, IsRefusedIfDamaged) {
   for (const std::string_view text :
        {"", "[]", "{}", R"({"weight_map": []})", R"({"weight_map": {"a": 1}})",
         R"({"weight_map": {"a": "f", "a": "g"}})", R"({"weight_map": {}, "weight_map": {}})",
-        R"({"weight_map": {"a": "f"}} x)", R"({"weight_map": {"a": "f"})"}) {
+        R"({"weight_map": {}, "metadata": {"a" 1}})", R"({"weight_map": {"a": "f"}} x)",
+        R"({"weight_map": {"a": "f"})"}) {
     EXPECT_FALSE(read_index(text)) << text;
   }
 }

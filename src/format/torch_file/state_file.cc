@@ -5,14 +5,17 @@
 #include <utility>
 
 #include "core/byte_budget.h"
+#include "core/checked.h"
 #include "core/checksum.h"
 #include "format/pickle/graph_writer.h"
 #include "format/pickle/machine.h"
 #include "format/pickle/value_reader.h"
 #include "format/torch_file/archive_writer.h"
+#include "format/torch_file/inner_tensor_walk.h"
 #include "format/torch_file/state_flattening.h"
 #include "format/torch_file/tensor_resolver.h"
 #include "format/torch_file/value_archive.h"
+#include "format/torch_file/weights_only.h"
 #include "format/zip/directory.h"
 
 namespace cairn::torch_file {
@@ -23,6 +26,14 @@ using pickle::Node;
 
 // "PK\3\4": the local header of an archive's first record.
 constexpr std::array kArchiveMagic = {std::byte{0x50}, std::byte{0x4b}, std::byte{0x03}, std::byte{0x04}};
+
+// A flat entry, and a key that is no text, has a path of its own. An entry {7: True} of a dict takes 4 bytes of the
+// pickle, and about 500 bytes at depth 4; the budget's own rate is for elements of lists.
+constexpr std::uint64_t kFlatteningRate = 10;
+
+ByteBudget flattening_budget(std::uint64_t pickled_bytes) {
+  return ByteBudget(checked_multiply(pickled_bytes, kFlatteningRate).value_or(pickled_bytes));
+}
 
 bool begins_archive(std::span<const std::byte> bytes) {
   return bytes.size() >= kArchiveMagic.size() && std::equal(kArchiveMagic.begin(), kArchiveMagic.end(), bytes.begin());
@@ -99,6 +110,12 @@ Result<std::unique_ptr<StateFile>> StateFile::open(const ByteSource& file) {
 }
 
 Result<std::unique_ptr<StateFile>> StateFile::open_archive(const ByteSource& file) {
+  CAIRN_TRY_ASSIGN(const bool is_whole, zip::has_end_record(file));
+  if (!is_whole) {
+    return Error(ErrorCode::kCorrupt, "the file begins like an archive and has no end record: the file was cut")
+        .expected("an end record")
+        .actual(std::to_string(file.size()) + " bytes");
+  }
   CAIRN_TRY_ASSIGN(ArchiveReader archive, ArchiveReader::open(file));
   CAIRN_TRY_ASSIGN(const zip::DirectoryEntry* entry, archive.require("data.pkl"));
   CAIRN_TRY_ASSIGN(std::vector<std::byte> pickled, archive.read("data.pkl"));
@@ -131,7 +148,7 @@ Result<std::unique_ptr<StateFile>> StateFile::open_legacy(const ByteSource& file
 }
 
 Result<void> StateFile::flatten() {
-  ByteBudget budget(pickled_.size());
+  ByteBudget budget = flattening_budget(pickled_.size());
   CAIRN_TRY_ASSIGN(std::vector<FlatEntry> flat, flatten_state(graph_, budget));
   entries_.reserve(flat.size());
   for (FlatEntry& leaf : flat) {
@@ -161,6 +178,11 @@ Result<void> StateFile::flatten() {
 const StateFile::Entry* StateFile::find(std::string_view fqn) const {
   const auto found = by_fqn_.find(fqn);
   return found == by_fqn_.end() ? nullptr : &entries_[found->second];
+}
+
+Result<NestedShape> StateFile::shape() const {
+  ByteBudget budget = flattening_budget(pickled_.size());
+  return shape_of_state(graph_, budget);
 }
 
 Result<void> StateFile::check_storage(const TensorNode& tensor) const {
@@ -208,19 +230,16 @@ StateFile::Range StateFile::range(const Entry& entry) const {
   return {storage.offset, storage.bytes};
 }
 
-Result<StoredTensor> StateFile::tensor(const Entry& entry) const {
-  const TensorNode& node = *entry.tensor;
+Result<StoredTensor> StateFile::tensor(const Entry& entry) const { return stored(*entry.tensor); }
+
+Result<StoredTensor> StateFile::stored(const TensorNode& node) const {
   if (is_quantized(node.dtype)) {
     return Error(ErrorCode::kUnsupported, "a quantised tensor, which only torch can read").actual(name_of(node.dtype));
   }
   StoredTensor record;
-  if (archive_) {
-    CAIRN_TRY_ASSIGN(const zip::DirectoryEntry* found, archive_->require(storage_record_name(node.storage_key)));
-    CAIRN_TRY_ASSIGN(record.record_offset, zip::payload_offset(*file_, *found));
-    record.record_crc = found->crc;
-  } else {
-    record.record_offset = legacy_storages_.at(std::string(node.storage_key)).offset;
-  }
+  CAIRN_TRY_ASSIGN(const StoragePlace place, find_storage(node.storage_key));
+  record.record_offset = place.offset;
+  record.record_crc = place.crc;
   record.dtype = node.dtype;
   record.sizes = node.sizes;
   record.strides = node.strides;
@@ -233,19 +252,31 @@ Result<StoredTensor> StateFile::tensor(const Entry& entry) const {
   return record;
 }
 
-Result<std::vector<std::byte>> StateFile::read_storage(std::string_view key) const {
-  if (archive_) return archive_->read(storage_record_name(key));
+Result<std::vector<StateFile::InnerTensor>> StateFile::inner_tensors() const {
+  std::vector<InnerTensor> found;
+  InnerTensorWalk walk(graph_);
+  for (const Entry& entry : entries_) {
+    if (entry.tensor) continue;
+    for (const TensorNode& node : walk.tensors_in(entry.node)) {
+      if (is_quantized(node.dtype) || !check_storage(node)) continue;  // value() reports an error of the entry
+      CAIRN_TRY_ASSIGN(StoredTensor tensor, stored(node));
+      found.push_back({entry.fqn, std::move(tensor)});
+    }
+  }
+  return found;
+}
+
+Result<StoragePlace> StateFile::find_storage(std::string_view key) const {
+  if (archive_) return CheckedStorages::find_in(*archive_, key);
   const auto storage = legacy_storages_.find(std::string(key));
   if (storage == legacy_storages_.end()) {
     return Error(ErrorCode::kCorrupt, "the file lacks a storage").expected(key);
   }
-  std::vector<std::byte> bytes(storage->second.bytes);
-  CAIRN_TRY(file_->read_at(storage->second.offset, bytes));
-  return bytes;
+  return StoragePlace{storage->second.offset, storage->second.bytes, std::nullopt};
 }
 
 Result<Value> StateFile::value(const Entry& entry) const {
-  TensorResolver resolver([this](std::string_view key) { return read_storage(key); }, big_endian_);
+  TensorResolver resolver(storages_, big_endian_);
   ByteBudget budget(file_->size());
   return pickle::to_value(graph_, entry.node, budget, &resolver);
 }
@@ -254,7 +285,7 @@ Result<std::string> StateFile::payload(const Entry& entry) const {
   // torch.load(weights_only=True) reads protocol 2 alone: plain values of other protocols are encoded anew.
   if (pickle::protocol_of(graph_) != 2) {
     CAIRN_TRY_ASSIGN(const Value decoded, value(entry));
-    if (first_unknown_class(decoded).empty()) return encode_value(decoded);
+    if (first_refused_class(decoded).empty()) return encode_value(decoded);
   }
   pickle::Writer writer(pickle::protocol_of(graph_));
   StorageRenamer storages;
@@ -265,7 +296,7 @@ Result<std::string> StateFile::payload(const Entry& entry) const {
   archive.add(prefix + "data.pkl", std::move(writer).take());
   if (big_endian_) archive.add(prefix + "byteorder", "big");
   for (std::size_t i = 0; i < storages.keys().size(); ++i) {
-    CAIRN_TRY_ASSIGN(const std::vector<std::byte> bytes, read_storage(storages.keys()[i]));
+    CAIRN_TRY_ASSIGN(const std::vector<std::byte> bytes, storages_.read_whole(storages.keys()[i]));
     archive.add(prefix + storage_record_name(std::to_string(i)),
                 {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, kStorageAlignment);
   }

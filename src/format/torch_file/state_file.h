@@ -28,8 +28,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/nested_shape.h"
 #include "format/pickle/graph.h"
 #include "format/torch_file/archive_reader.h"
+#include "format/torch_file/checked_storages.h"
 #include "format/torch_file/legacy_file.h"
 #include "format/torch_file/tensor_node.h"
 #include "format/torch_file/tensor_reader.h"
@@ -65,6 +67,8 @@ class StateFile {
   const std::vector<Entry>& entries() const { return entries_; }
   // Null if no entry has the name.
   const Entry* find(std::string_view fqn) const;
+  // What the flat names lose of the file's dict; `before` of an empty mapping counts entries.
+  Result<NestedShape> shape() const;
   // Whether the file is an archive, whose records have CRCs.
   bool is_archive() const { return archive_.has_value(); }
   // Of the pickle, and of the records' names, sizes and CRCs.
@@ -83,7 +87,15 @@ class StateFile {
   Range range(const Entry& entry) const;
   // The tensor of the entry, which has one. Reads the record's header. kUnsupported for a quantised tensor.
   Result<StoredTensor> tensor(const Entry& entry) const;
-  // The entry as an inert value; tensors are copied. Checks the CRC of every storage read.
+  // A tensor inside a value.
+  struct InnerTensor {
+    std::string_view fqn;  // of the value
+    StoredTensor tensor;
+  };
+  // The plain tensors inside the values. Of a container that several values refer to, only the first value's. Errors as
+  // of tensor().
+  Result<std::vector<InnerTensor>> inner_tensors() const;
+  // The entry as an inert value; tensors are copied. Checks the CRC of every storage at its first use.
   Result<Value> value(const Entry& entry) const;
   // The entry alone, as a torch.save archive with the calls of the file's pickle, whatever their class. kUnsupported
   // for a reference to something outside the file. Checks the CRC of every storage copied.
@@ -95,7 +107,8 @@ class StateFile {
   static Result<std::unique_ptr<StateFile>> open_legacy(const ByteSource& file);
   Result<void> flatten();
   Result<void> check_storage(const TensorNode& tensor) const;
-  Result<std::vector<std::byte>> read_storage(std::string_view key) const;
+  Result<StoredTensor> stored(const TensorNode& node) const;
+  Result<StoragePlace> find_storage(std::string_view key) const;
 
   const ByteSource* file_;
   std::optional<ArchiveReader> archive_;                                        // of an archive
@@ -107,6 +120,7 @@ class StateFile {
   std::uint32_t checksum_ = 0;
   std::vector<Entry> entries_;
   std::unordered_map<std::string_view, std::size_t, SeededHash> by_fqn_;  // views of the entries' names
+  CheckedStorages storages_{*file_, [this](std::string_view key) { return find_storage(key); }};
 };
 
 }  // namespace cairn::torch_file

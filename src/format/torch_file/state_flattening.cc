@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "format/pickle/value_reader.h"
+#include "format/torch_file/key_text.h"
 #include "format/torch_file/tensor_node.h"
+#include "format/torch_file/weights_only.h"
 
 namespace cairn::torch_file {
 namespace {
@@ -21,21 +23,32 @@ using pickle::Node;
 
 // Of an entry of the table of lists.
 constexpr std::uint64_t kListBytes = 48;
-// Keys of mappings that are not text are rarely longer.
-constexpr std::size_t kKeyCharactersMax = 1000;
+// Of a leaf as FlatEntry, as StateFile::Entry and in StateFile's table of names, without the heap's share of path and
+// name.
+constexpr std::uint64_t kLeafBytes = sizeof(FlatEntry) + 256;
 
 // The dicts whose entries are the entries of a mapping.
 struct Mapping {
-  std::optional<Node> argument;  // of a Counter
+  std::optional<Node> argument;  // of a Counter, or of any call with a dict
   std::optional<Node> items;     // key, value, key, value, ...
+  std::optional<Node> pairs;     // [[key, value], ...]: the argument of an OrderedDict of Python 2
 };
 
-bool is_argument_dict(const Graph& graph, const Elements& arguments) {
-  return arguments.size() == 1 && graph.is(arguments.front(), Kind::kDict);
+// Whether Python accepts the arguments for a new mapping: perhaps the factory of a defaultdict, then perhaps a dict.
+// Sets `dict` to the dict.
+bool are_of_mapping(const Graph& graph, const Elements& arguments, bool has_factory, std::optional<Node>& dict) {
+  bool is_factory = has_factory;
+  for (const Node argument : arguments) {
+    const bool is_dict = graph.is(argument, Kind::kDict);
+    if (dict || is_factory == is_dict) return false;
+    if (is_dict) dict = argument;
+    is_factory = false;
+  }
+  return true;
 }
 
 std::optional<Mapping> mapping_of(const Graph& graph, Node node) {
-  if (graph.is(node, Kind::kDict)) return Mapping{std::nullopt, node};
+  if (graph.is(node, Kind::kDict)) return Mapping{std::nullopt, node, std::nullopt};
   if (!graph.is(node, Kind::kCall)) return std::nullopt;
   const Node callable = graph.callable(node);
   const bool is_ordered = graph.is_global(callable, "collections", "OrderedDict");
@@ -44,9 +57,9 @@ std::optional<Mapping> mapping_of(const Graph& graph, Node node) {
   if (!is_ordered && !is_default && !is_counter) return std::nullopt;
   Mapping mapping;
   const Elements arguments = graph.elements(graph.arguments(node));
-  if (!is_default && is_argument_dict(graph, arguments)) {
-    mapping.argument = arguments.front();
-  } else if (!is_default && !arguments.empty()) {
+  if (is_ordered && arguments.size() == 1 && graph.is(arguments.front(), Kind::kList)) {
+    mapping.pairs = arguments.front();
+  } else if (!are_of_mapping(graph, arguments, is_default, mapping.argument)) {
     return std::nullopt;
   }
   const Node items = graph.items(node);
@@ -58,7 +71,9 @@ std::optional<Mapping> mapping_of(const Graph& graph, Node node) {
 
 class Flattening {
  public:
-  Flattening(const Graph& graph, ByteBudget& budget) : graph_(graph), budget_(budget) {}
+  // Null: the leaves are wanted. Otherwise the shape alone is wanted, and run() returns no leaves.
+  Flattening(const Graph& graph, ByteBudget& budget, NestedShape* shape)
+      : graph_(graph), budget_(budget), shape_(shape) {}
 
   Result<std::vector<FlatEntry>> run() {
     const std::optional<Mapping> mapping = mapping_of(graph_, graph_.root());
@@ -67,47 +82,118 @@ class Flattening {
           .expected("a dict")
           .actual(class_of(graph_, graph_.root()));
     }
-    CAIRN_TRY(walk_mapping(*mapping));
+    CAIRN_TRY(walk_mapping(graph_.root(), *mapping));
     return std::move(entries_);
   }
 
  private:
-  Result<void> walk_mapping(const Mapping& mapping) {
-    if (mapping.argument) CAIRN_TRY(walk_pairs(*mapping.argument));
-    if (mapping.items) CAIRN_TRY(walk_pairs(*mapping.items));
+  Result<void> walk_mapping(Node node, const Mapping& mapping) {
+    if (shape_ != nullptr) CAIRN_TRY(note_mapping(node, mapping));
+    if (mapping.argument) CAIRN_TRY(walk_dict(*mapping.argument));
+    if (mapping.pairs) CAIRN_TRY(walk_pairs(*mapping.pairs));
+    if (mapping.items) CAIRN_TRY(walk_dict(*mapping.items));
     return {};
   }
 
-  Result<void> walk_pairs(Node dict) {
+  Result<void> walk_dict(Node dict) {
     std::optional<Node> key;
     for (const Node node : graph_.elements(dict)) {
       if (!key) {
         key = node;
         continue;
       }
-      CAIRN_TRY_ASSIGN(std::string text, text_of_key(*key));
+      CAIRN_TRY(walk_entry(*key, node));
       key.reset();
-      path_.emplace_back(std::move(text));
-      CAIRN_TRY(walk(node));
-      path_.pop_back();
     }
+    return {};
+  }
+
+  Result<void> walk_pairs(Node list) {
+    for (const Node pair : graph_.elements(list)) {
+      const bool is_row = graph_.is(pair, Kind::kList) || graph_.is(pair, Kind::kTuple);
+      if (!is_row || graph_.elements(pair).size() != 2) {
+        return Error(ErrorCode::kUnsupported, "an OrderedDict whose argument is no list of pairs")
+            .actual(class_of(graph_, pair));
+      }
+      CAIRN_TRY(walk_entry(*graph_.elements(pair).begin(), *++graph_.elements(pair).begin()));
+    }
+    return {};
+  }
+
+  Result<void> walk_entry(Node key, Node value) {
+    CAIRN_TRY_ASSIGN(std::string text, text_of_key(key));
+    path_.emplace_back(std::move(text));
+    if (shape_ != nullptr && !graph_.text_if(key)) CAIRN_TRY(note_key(key));
+    CAIRN_TRY(walk(value));
+    path_.pop_back();
     return {};
   }
 
   Result<void> walk(Node node) {
     if (path_.size() > pickle::kValueDepthMax) return too_deep();
     CAIRN_TRY(budget_.charge(sizeof(Node)));
-    if (const std::optional<Mapping> mapping = mapping_of(graph_, node)) return walk_mapping(*mapping);
+    if (const std::optional<Mapping> mapping = mapping_of(graph_, node)) return walk_mapping(node, *mapping);
     if (graph_.is(node, Kind::kList)) {
       CAIRN_TRY_ASSIGN(const bool comes_apart, list_comes_apart(node, 0));
       if (comes_apart) return walk_list(node);
     }
-    std::uint64_t bytes = sizeof(FlatEntry) + path_.size() * sizeof(PathElement);
-    for (const PathElement& element : path_) {
-      if (const auto* text = std::get_if<std::string>(&element)) bytes += 2 * (text->size() + sizeof(std::string));
-    }
-    CAIRN_TRY(budget_.charge(bytes));
+    ++leaf_count_;
+    if (shape_ != nullptr) return {};
+    CAIRN_TRY(budget_.charge(kLeafBytes + path_bytes() + name_bytes()));
     entries_.push_back({path_, node});
+    return {};
+  }
+
+  std::uint64_t path_bytes() const {
+    std::uint64_t bytes = path_.size() * sizeof(PathElement);
+    for (const PathElement& element : path_) {
+      if (const auto* text = std::get_if<std::string>(&element)) bytes += heap_bytes(text->size());
+    }
+    return bytes;
+  }
+
+  // Of the flat key; at most 20 digits for a position.
+  std::uint64_t name_bytes() const {
+    constexpr std::uint64_t kPositionMax = 20;
+    std::uint64_t characters = path_.size();  // the dots
+    for (const PathElement& element : path_) {
+      const auto* text = std::get_if<std::string>(&element);
+      characters += text != nullptr ? text->size() : kPositionMax;
+    }
+    return heap_bytes(characters);
+  }
+
+  Result<void> note_key(Node node) {
+    CAIRN_TRY(budget_.charge(sizeof(NestedShape::Key) + path_bytes()));
+    CAIRN_TRY_ASSIGN(Value key, pickle::to_value(graph_, node, budget_));
+    if (is_key_of_mapping(key)) {
+      shape_->keys.push_back({path_, std::move(key)});
+    } else {
+      shape_->unheld.push_back({path_, "a key that is no plain value"});
+    }
+    return {};
+  }
+
+  Result<void> note_mapping(Node node, const Mapping& mapping) {
+    CAIRN_TRY(budget_.charge(sizeof(NestedShape::Ordered) + path_bytes()));
+    bool has_entries = false;
+    for (const std::optional<Node>& part : {mapping.argument, mapping.items, mapping.pairs}) {
+      has_entries |= part && !graph_.elements(*part).empty();
+    }
+    if (!has_entries && !path_.empty()) shape_->empty.push_back({path_, leaf_count_});
+    if (!graph_.is(node, Kind::kCall)) return {};
+    if (!graph_.is_global(graph_.callable(node), "collections", "OrderedDict")) {
+      shape_->unheld.push_back({path_, "a " + class_of(graph_, node)});
+      return {};
+    }
+    Result<Value> attributes = Value();
+    if (graph_.state(node).is_set()) attributes = pickle::to_value(graph_, graph_.state(node), budget_);
+    if (attributes && first_refused_class(*attributes).empty()) {
+      shape_->ordered.push_back({path_, *std::move(attributes)});
+    } else {
+      shape_->ordered.push_back({path_, Value()});
+      shape_->unheld.push_back({path_, "attributes of a collections.OrderedDict"});
+    }
     return {};
   }
 
@@ -143,10 +229,14 @@ class Flattening {
     if (const std::optional<std::string_view> text = graph_.text_if(key)) return std::string(*text);
     if (const std::optional<std::int64_t> number = graph_.integer_if(key)) return std::to_string(*number);
     CAIRN_TRY_ASSIGN(const Value value, pickle::to_value(graph_, key, budget_));
-    if (const std::string unknown = first_unknown_class(value); !unknown.empty()) {
-      return Error(ErrorCode::kUnsupported, "a key of the state dict is no plain value").actual(unknown);
+    std::optional<std::string> text = key_text(value);
+    if (!text) {
+      return Error(ErrorCode::kUnsupported, "a key of the state dict whose text only Python knows")
+          .expected("text, a number, bytes, or a tuple of these")
+          .actual(to_string(value));
     }
-    return to_string(value, kKeyCharactersMax);
+    CAIRN_TRY(budget_.charge(text->size()));
+    return *std::move(text);
   }
 
   Error too_deep() const {
@@ -156,15 +246,23 @@ class Flattening {
 
   const Graph& graph_;
   ByteBudget& budget_;
+  NestedShape* shape_;
   Path path_;
   std::vector<FlatEntry> entries_;
+  std::size_t leaf_count_ = 0;
   std::unordered_map<std::uint64_t, bool, SeededHash> lists_;  // by node: whether the list comes apart
 };
 
 }  // namespace
 
 Result<std::vector<FlatEntry>> flatten_state(const Graph& graph, ByteBudget& budget) {
-  return Flattening(graph, budget).run();
+  return Flattening(graph, budget, nullptr).run();
+}
+
+Result<NestedShape> shape_of_state(const Graph& graph, ByteBudget& budget) {
+  NestedShape shape;
+  CAIRN_TRY(Flattening(graph, budget, &shape).run());
+  return shape;
 }
 
 std::string class_of(const Graph& graph, Node node) {

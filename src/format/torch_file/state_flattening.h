@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/byte_budget.h"
+#include "core/nested_shape.h"
 #include "format/pickle/graph.h"
 
 namespace cairn::torch_file {
@@ -20,6 +21,10 @@ struct FlatEntry {
 
 // kUnsupported if the root is not a mapping, or nests deeper than kValueDepthMax (value_reader.h).
 Result<std::vector<FlatEntry>> flatten_state(const pickle::Graph& graph, ByteBudget& budget);
+
+// What the leaves' flat keys lose; `before` of an empty mapping counts leaves. An attribute or a key that can't be read
+// without code is among `unheld`. Errors as of flatten_state().
+Result<NestedShape> shape_of_state(const pickle::Graph& graph, ByteBudget& budget);
 
 // The class of a node in words, for errors: "torch._utils._rebuild_tensor_v2", "a list".
 std::string class_of(const pickle::Graph& graph, pickle::Node node);

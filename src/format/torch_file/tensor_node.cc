@@ -18,7 +18,7 @@ constexpr std::string_view kUtils = "torch._utils";
 // The arguments of a rebuild function: storage, offset, size, stride, requires_grad, hooks, dtype, metadata.
 constexpr std::size_t kArgumentsMax = 8;
 
-Error damaged(const char* what) { return Error(ErrorCode::kCorrupt, what); }
+Error damaged_tensor(const char* what) { return Error(ErrorCode::kCorrupt, what); }
 
 // The arguments of a call.
 struct Arguments {
@@ -43,14 +43,14 @@ bool is_changed_later(const Graph& graph, Node call) {
 
 Result<Extents> read_extents(const Graph& graph, Node node) {
   if (!graph.is(node, Kind::kTuple) && !graph.is(node, Kind::kList))
-    return damaged("a tensor whose size is not a tuple");
+    return damaged_tensor("a tensor whose size is not a tuple");
   const pickle::Elements elements = graph.elements(node);
-  if (elements.size() > kDimensionsMax) return damaged("a tensor with too many dimensions");
+  if (elements.size() > kDimensionsMax) return damaged_tensor("a tensor with too many dimensions");
   Extents extents(elements.size(), 0);
   std::size_t i = 0;
   for (const Node element : elements) {
     const std::optional<std::int64_t> value = graph.integer_if(element);
-    if (!value || *value < 0) return damaged("a tensor whose size or stride is not a count");
+    if (!value || *value < 0) return damaged_tensor("a tensor whose size or stride is not a count");
     extents[i++] = *value;
   }
   return extents;
@@ -62,17 +62,18 @@ bool read_bool(const Graph& graph, Node node) { return graph.is(node, Kind::kBoo
 Result<void> read_view(const Graph& graph, Node node, std::uint64_t element_bytes, StorageNode& storage) {
   std::array<Node, 3> parts;
   if (!graph.is(node, Kind::kTuple) || graph.elements(node).size() != parts.size()) {
-    return damaged("a storage whose view is not a tuple of three");
+    return damaged_tensor("a storage whose view is not a tuple of three");
   }
   std::size_t i = 0;
   for (const Node part : graph.elements(node)) parts[i++] = part;
   const std::optional<std::int64_t> offset = graph.integer_if(parts[1]);
   const std::optional<std::int64_t> elements = graph.integer_if(parts[2]);
-  if (!offset || !elements || *offset < 0 || *elements < 0) return damaged("a view without offset or element count");
+  if (!offset || !elements || *offset < 0 || *elements < 0)
+    return damaged_tensor("a view without offset or element count");
   const auto begin = checked_multiply(static_cast<std::uint64_t>(*offset), element_bytes);
   const auto bytes = checked_multiply(static_cast<std::uint64_t>(*elements), element_bytes);
   if (!begin || !bytes || !range_within(*begin, *bytes, storage.bytes)) {
-    return damaged("a view that reaches beyond its storage");
+    return damaged_tensor("a view that reaches beyond its storage");
   }
   storage.view_offset = static_cast<std::uint64_t>(*offset);
   storage.view_bytes = *bytes;
@@ -81,7 +82,7 @@ Result<void> read_view(const Graph& graph, Node node, std::uint64_t element_byte
 
 // Reads the storage of a tensor. Sets key and bytes, and the dtype if the storage's class has a dtype.
 Result<StorageNode> read_storage(const Graph& graph, Node node, bool dtype_follows, TensorNode& tensor) {
-  if (!graph.is(node, Kind::kPersistent)) return damaged("a tensor without a storage");
+  if (!graph.is(node, Kind::kPersistent)) return damaged_tensor("a tensor without a storage");
   CAIRN_TRY_ASSIGN(const StorageNode storage, read_storage_node(graph, graph.persistent_id(node)));
   if (!storage.dtype && !dtype_follows) {
     return Error(ErrorCode::kUnsupported, "a storage of an unknown class").actual(storage.class_name);
@@ -93,7 +94,8 @@ Result<StorageNode> read_storage(const Graph& graph, Node node, bool dtype_follo
 }
 
 Result<DType> read_dtype(const Graph& graph, Node node) {
-  if (!graph.is(node, Kind::kGlobal) || graph.module(node) != "torch") return damaged("a tensor without a dtype");
+  if (!graph.is(node, Kind::kGlobal) || graph.module(node) != "torch")
+    return damaged_tensor("a tensor without a dtype");
   const std::optional<DType> dtype = dtype_from_name(graph.name(node));
   if (!dtype) return Error(ErrorCode::kUnsupported, "a tensor of an unknown dtype").actual(graph.name(node));
   return *dtype;
@@ -103,8 +105,8 @@ Result<DType> read_dtype(const Graph& graph, Node node) {
 Result<void> read_view_flags(const Graph& graph, Node node, TensorNode& tensor) {
   if (graph.is(node, Kind::kNone)) return {};
   constexpr std::size_t kFlagsMax = 2;
-  if (!graph.is(node, Kind::kDict)) return damaged("a tensor whose flags are not a dict");
-  if (graph.elements(node).size() > 2 * kFlagsMax) return damaged("a tensor with too many flags");
+  if (!graph.is(node, Kind::kDict)) return damaged_tensor("a tensor whose flags are not a dict");
+  if (graph.elements(node).size() > 2 * kFlagsMax) return damaged_tensor("a tensor with too many flags");
   std::optional<std::string_view> key;
   bool is_key = true;
   for (const Node element : graph.elements(node)) {
@@ -126,7 +128,7 @@ Result<void> read_view_flags(const Graph& graph, Node node, TensorNode& tensor) 
 // view's begin to the storage's.
 Result<void> check_window(const StorageNode& storage, TensorNode& tensor) {
   const auto refuse = [&](const char* what) {
-    return damaged(what)
+    return damaged_tensor(what)
         .expected("within " + std::to_string(storage.view_bytes) + " bytes")
         .actual("sizes " + to_string(tensor.sizes) + ", strides " + to_string(tensor.strides) + ", offset " +
                 std::to_string(tensor.storage_offset));
@@ -160,12 +162,12 @@ Result<std::optional<TensorNode>> read_call(const Graph& graph, Node callable, N
   }
   const std::optional<Arguments> arguments = elements_of(graph, argument_tuple);
   const std::size_t required = v3 || quantised ? 7 : 4;
-  if (!arguments || arguments->count < required) return damaged("a tensor with too few or too many arguments");
+  if (!arguments || arguments->count < required) return damaged_tensor("a tensor with too few or too many arguments");
   const auto& [nodes, count] = *arguments;
   TensorNode tensor;
   CAIRN_TRY_ASSIGN(const StorageNode storage, read_storage(graph, nodes[0], v3, tensor));
   const std::optional<std::int64_t> offset = graph.integer_if(nodes[1]);
-  if (!offset || *offset < 0) return damaged("a tensor whose storage offset is not a count");
+  if (!offset || *offset < 0) return damaged_tensor("a tensor whose storage offset is not a count");
   tensor.storage_offset = static_cast<std::uint64_t>(*offset);
   CAIRN_TRY_ASSIGN(tensor.sizes, read_extents(graph, nodes[2]));
   CAIRN_TRY_ASSIGN(tensor.strides, read_extents(graph, nodes[3]));
@@ -185,17 +187,17 @@ Result<StorageNode> read_storage_node(const Graph& graph, Node id) {
   constexpr std::size_t kRequired = 5;
   std::array<Node, kRequired + 1> parts;  // torch before 1.6 adds a sixth part: a view, or None
   std::size_t count = 0;
-  if (!graph.is(id, Kind::kTuple)) return damaged("a storage whose description is not a tuple");
+  if (!graph.is(id, Kind::kTuple)) return damaged_tensor("a storage whose description is not a tuple");
   for (const Node part : graph.elements(id)) {
     parts[count++] = part;
     if (count == parts.size()) break;
   }
   if (count < kRequired || graph.text_if(parts[0]) != "storage" || !graph.is(parts[1], Kind::kGlobal)) {
-    return damaged("a storage whose description is not of a storage");
+    return damaged_tensor("a storage whose description is not of a storage");
   }
   const std::optional<std::string_view> key = graph.text_if(parts[2]);
   const std::optional<std::int64_t> elements = graph.integer_if(parts[4]);
-  if (!key || !elements || *elements < 0) return damaged("a storage without key or element count");
+  if (!key || !elements || *elements < 0) return damaged_tensor("a storage without key or element count");
   StorageNode storage;
   storage.key = *key;
   storage.class_name = graph.name(parts[1]);
@@ -205,7 +207,7 @@ Result<StorageNode> read_storage_node(const Graph& graph, Node id) {
   }
   const std::uint64_t element_bytes = storage.dtype ? item_bytes(*storage.dtype) : 1;
   const auto bytes = checked_multiply(static_cast<std::uint64_t>(*elements), element_bytes);
-  if (!bytes) return damaged("a storage of more than 2^64 bytes");
+  if (!bytes) return damaged_tensor("a storage of more than 2^64 bytes");
   storage.bytes = *bytes;
   storage.view_bytes = *bytes;
   if (count > kRequired && !graph.is(parts[kRequired], Kind::kNone)) {

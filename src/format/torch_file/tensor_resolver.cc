@@ -17,11 +17,20 @@ using pickle::Node;
 // Of an Object with two arguments.
 constexpr std::uint64_t kCallBytes = sizeof(Object) + 2 * sizeof(Value) + 64;
 
-Result<const std::vector<std::byte>*> check_size(const TensorNode& tensor, const std::vector<std::byte>& storage) {
-  if (storage.size() == tensor.storage_bytes) return &storage;
+Result<void> check_size(const TensorNode& tensor, std::uint64_t storage_bytes) {
+  if (storage_bytes == tensor.storage_bytes) return {};
   return Error(ErrorCode::kCorrupt, "a storage record of the wrong size")
       .expected(std::to_string(tensor.storage_bytes) + " bytes")
-      .actual(std::to_string(storage.size()) + " bytes in " + storage_record_name(tensor.storage_key));
+      .actual(std::to_string(storage_bytes) + " bytes in " + storage_record_name(tensor.storage_key));
+}
+
+// The elements from the tensor's first to its last; the tensor has elements.
+std::uint64_t window_elements(const TensorNode& tensor) {
+  std::uint64_t elements = 1;
+  for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
+    elements += static_cast<std::uint64_t>(tensor.sizes[i] - 1) * static_cast<std::uint64_t>(tensor.strides[i]);
+  }
+  return elements;
 }
 
 }  // namespace
@@ -66,24 +75,38 @@ Result<Array> TensorResolver::read_tensor(const TensorNode& tensor, ByteBudget& 
     return std::move(charged).error().while_doing("reading a tensor of " + to_string(tensor.sizes) + " " +
                                                   std::string(name_of(tensor.dtype)));
   }
-  CAIRN_TRY_ASSIGN(const std::vector<std::byte>* storage, storage_of(tensor));
+  CAIRN_TRY_ASSIGN(const StoragePlace place, storages_.find(tensor.storage_key));
+  CAIRN_TRY(check_size(tensor, place.bytes));
   if (*bytes == 0) return array;
   array.data.resize(*bytes);
   const std::span<std::byte> out = std::as_writable_bytes(std::span(array.data));
-  const Region region(tensor.sizes, row_major_strides(tensor.sizes), tensor.strides);
-  gather(region, tensor.element_bytes(), storage->data() + tensor.storage_offset * tensor.element_bytes(), 0, out);
+  if (tensor.strides == row_major_strides(tensor.sizes)) {
+    CAIRN_TRY(storages_.read(tensor.storage_key, tensor.storage_offset * tensor.element_bytes(), out));
+  } else {
+    CAIRN_TRY_ASSIGN(const std::span<const std::byte> window, read_window(tensor));
+    const Region region(tensor.sizes, row_major_strides(tensor.sizes), tensor.strides);
+    gather(region, tensor.element_bytes(), window.data(), 0, out);
+  }
   if (big_endian_) swap_bytes(tensor.dtype, out);
   if (tensor.conjugate) negate_imaginary(tensor.dtype, out);
   if (tensor.negative) negate(tensor.dtype, out);
   return array;
 }
 
-// Reads and checks each storage once, however many tensors are views of the storage.
-Result<const std::vector<std::byte>*> TensorResolver::storage_of(const TensorNode& tensor) {
-  const auto known = storages_.find(tensor.storage_key);
-  if (known != storages_.end()) return check_size(tensor, known->second);
-  CAIRN_TRY_ASSIGN(std::vector<std::byte> bytes, read_storage_(tensor.storage_key));
-  return check_size(tensor, storages_.emplace(tensor.storage_key, std::move(bytes)).first->second);
+// The bytes from the tensor's first element to its last. Reads of one storage take at most twice its bytes, however
+// many windows with gaps the value has.
+Result<std::span<const std::byte>> TensorResolver::read_window(const TensorNode& tensor) {
+  const std::uint64_t begin = tensor.storage_offset * tensor.element_bytes();
+  const std::uint64_t length = window_elements(tensor) * tensor.element_bytes();
+  Used& used = used_[tensor.storage_key];
+  used.window_bytes = checked_add(used.window_bytes, length).value_or(UINT64_MAX);
+  if (used.whole.empty() && used.window_bytes > tensor.storage_bytes) {
+    CAIRN_TRY_ASSIGN(used.whole, storages_.read_whole(tensor.storage_key));
+  }
+  if (!used.whole.empty()) return std::span<const std::byte>(used.whole).subspan(begin, length);
+  window_.resize(length);
+  CAIRN_TRY(storages_.read(tensor.storage_key, begin, window_));
+  return std::span<const std::byte>(window_);
 }
 
 }  // namespace cairn::torch_file

@@ -7,20 +7,18 @@
 #include <cairn/value.h>
 
 #include <cstddef>
-#include <functional>
+#include <cstdint>
 #include <optional>
-#include <string>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "format/pickle/value_reader.h"
+#include "format/torch_file/checked_storages.h"
 #include "format/torch_file/tensor_node.h"
 
 namespace cairn::torch_file {
-
-// The name of a storage's record in a torch.save archive.
-inline std::string storage_record_name(std::string_view key) { return "data/" + std::string(key); }
 
 // Describes storages by their persistent ids: an Object of the class torch.storage._load_storage.
 class StorageDescriber final : public pickle::Resolver {
@@ -32,20 +30,24 @@ class StorageDescriber final : public pickle::Resolver {
 // the budget is charged for each copy.
 class TensorResolver final : public pickle::Resolver {
  public:
-  // Reads and checks the whole storage of a key.
-  using ReadStorage = std::function<Result<std::vector<std::byte>>(std::string_view key)>;
-  TensorResolver(ReadStorage read_storage, bool big_endian)
-      : read_storage_(std::move(read_storage)), big_endian_(big_endian) {}
+  // `storages` outlives the resolver.
+  TensorResolver(const CheckedStorages& storages, bool big_endian) : storages_(storages), big_endian_(big_endian) {}
 
   Result<std::optional<Value>> resolve(const pickle::Graph& graph, pickle::Node node, ByteBudget& budget) override;
 
  private:
+  // A storage of which the value has tensors.
+  struct Used {
+    std::uint64_t window_bytes = 0;  // of all windows so far
+    std::vector<std::byte> whole;    // the whole storage, once the windows have more bytes than the storage
+  };
   Result<Array> read_tensor(const TensorNode& tensor, ByteBudget& budget);
-  Result<const std::vector<std::byte>*> storage_of(const TensorNode& tensor);
+  Result<std::span<const std::byte>> read_window(const TensorNode& tensor);
 
-  ReadStorage read_storage_;
+  const CheckedStorages& storages_;
   bool big_endian_;
-  std::unordered_map<std::string_view, std::vector<std::byte>, SeededHash> storages_;  // by keys in the pickle
+  std::unordered_map<std::string_view, Used, SeededHash> used_;  // by keys in the pickle
+  std::vector<std::byte> window_;                                // the last one read
 };
 
 }  // namespace cairn::torch_file

@@ -21,8 +21,10 @@
 #include "format/pickle/writer.h"
 #include "format/torch_file/archive_reader.h"
 #include "format/torch_file/archive_writer.h"
+#include "format/torch_file/checked_storages.h"
 #include "format/torch_file/tensor_pickle.h"
 #include "format/torch_file/tensor_resolver.h"
+#include "format/torch_file/weights_only.h"
 
 namespace cairn::torch_file {
 namespace {
@@ -40,15 +42,24 @@ class StorageCollector final : public pickle::TensorWriter {
   const std::vector<const std::string*>& storages() const { return storages_; }
 
   Result<void> write_tensor(pickle::Writer& writer, const Array& tensor) override {
+    return write(writer, tensor, false);
+  }
+  Result<bool> write_object(pickle::Writer& writer, const Object& object) override {
+    const Array* const tensor = tensor_requiring_grad(object);
+    if (tensor != nullptr) CAIRN_TRY(write(writer, *tensor, true));
+    return tensor != nullptr;
+  }
+
+ private:
+  Result<void> write(pickle::Writer& writer, const Array& tensor, bool requires_grad) {
     CAIRN_TRY(check(tensor));
     const std::string key = std::to_string(storages_.size());
-    torch_file::write_tensor(writer,
-                             {tensor.dtype, key, tensor.data.size(), 0, tensor.shape, row_major_strides(tensor.shape)});
+    torch_file::write_tensor(writer, {tensor.dtype, key, tensor.data.size(), 0, tensor.shape,
+                                      row_major_strides(tensor.shape), requires_grad});
     storages_.push_back(&tensor.data);
     return {};
   }
 
- private:
   static Result<void> check(const Array& tensor) {
     if (is_quantized(tensor.dtype)) {
       return Error(ErrorCode::kUnsupported, "a quantised tensor has no native form").actual(name_of(tensor.dtype));
@@ -83,7 +94,7 @@ void shift_offset(std::byte* field, std::uint64_t shift) {
 }  // namespace
 
 Result<std::string> encode_value(const Value& value) {
-  if (const std::string unknown = first_unknown_class(value); !unknown.empty()) {
+  if (const std::string unknown = first_refused_class(value); !unknown.empty()) {
     return Error(ErrorCode::kUnsupported, "a value of a class without a native form").actual(unknown);
   }
   pickle::Writer writer(2);
@@ -120,8 +131,9 @@ Result<Value> read_pickle(const ArchiveReader& archive, std::uint64_t source_byt
 Result<Value> decode_value(const ByteSource& source) {
   CAIRN_TRY_ASSIGN(const ArchiveReader archive, ArchiveReader::open(source));
   CAIRN_TRY_ASSIGN(const bool big_endian, archive.big_endian());
-  TensorResolver resolver([&archive](std::string_view key) { return archive.read(storage_record_name(key)); },
-                          big_endian);
+  const CheckedStorages storages(source,
+                                 [&archive](std::string_view key) { return CheckedStorages::find_in(archive, key); });
+  TensorResolver resolver(storages, big_endian);
   return read_pickle(archive, source.size(), resolver);
 }
 

@@ -122,12 +122,16 @@ Result<void> read_zip64_end(const Tail& tail, Bounds& bounds) {
   return {};
 }
 
-Result<Bounds> read_bounds(Tail& tail, std::uint64_t archive_bytes) {
+// Reads a longer tail if the end record is not in the tail.
+Result<std::optional<std::uint64_t>> find_end_in_file(Tail& tail, std::uint64_t archive_bytes) {
   std::optional<std::uint64_t> end = find_end(tail, archive_bytes);
-  if (!end && archive_bytes > kTailBytes) {
-    CAIRN_TRY(tail.read_long());
-    end = find_end(tail, archive_bytes);
-  }
+  if (end || archive_bytes <= kTailBytes) return end;
+  CAIRN_TRY(tail.read_long());
+  return find_end(tail, archive_bytes);
+}
+
+Result<Bounds> read_bounds(Tail& tail, std::uint64_t archive_bytes) {
+  CAIRN_TRY_ASSIGN(const std::optional<std::uint64_t> end, find_end_in_file(tail, archive_bytes));
   if (!end) return not_a_zip("no zip archive: it has no end record");
   std::array<std::byte, kEndBytes> record;
   CAIRN_TRY(tail.copy(*end, record));
@@ -302,6 +306,14 @@ const DirectoryEntry* Directory::find(std::string_view name) const {
   const auto less = [&](std::uint32_t index, std::string_view wanted) { return entries[index].name < wanted; };
   const auto found = std::lower_bound(by_name_.begin(), by_name_.end(), name, less);
   return found == by_name_.end() || entries[*found].name != name ? nullptr : &entries[*found];
+}
+
+Result<bool> has_end_record(const ByteSource& archive) {
+  if (archive.size() < kEndBytes) return false;
+  Tail tail(archive);
+  CAIRN_TRY(tail.read());
+  CAIRN_TRY_ASSIGN(const std::optional<std::uint64_t> end, find_end_in_file(tail, archive.size()));
+  return end.has_value();
 }
 
 Result<Directory> read_directory(const ByteSource& archive) {

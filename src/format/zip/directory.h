@@ -52,6 +52,8 @@ struct Directory {
 // Reads the directory with a single read of the archive's end. Takes another read if the directory is larger than a few
 // KiB, and another if the archive ends with a comment of more than 4 KiB.
 Result<Directory> read_directory(const ByteSource& archive);
+// Whether the end of an archive is there: false for an archive that was cut.
+Result<bool> has_end_record(const ByteSource& archive);
 
 // The offset of the entry's bytes, from the entry's local header, which is checked against the directory. Fails with
 // kUnsupported if the bytes are compressed or encrypted.

@@ -272,9 +272,26 @@ Result<void> PosixStorage::publish(std::string_view from, std::string_view to) {
   return rename_exclusively({old_place.folder->get(), old_place.name}, {new_place.folder->get(), new_place.name});
 }
 
+// A private file stays private when a new file replaces it.
+Result<void> PosixStorage::take_mode(const Place& replaced, const Place& file, std::string_view name) {
+  constexpr mode_t kPermissions = 0777;
+  struct stat old_status {};
+  struct stat new_status {};
+  if (fstatat(replaced.folder->get(), replaced.name.c_str(), &old_status, AT_SYMLINK_NOFOLLOW) != 0) return {};
+  if (fstatat(file.folder->get(), file.name.c_str(), &new_status, AT_SYMLINK_NOFOLLOW) != 0) return {};
+  const mode_t mode = old_status.st_mode & kPermissions;
+  if (!S_ISREG(old_status.st_mode) || !S_ISREG(new_status.st_mode) || mode == (new_status.st_mode & kPermissions)) {
+    return {};
+  }
+  if (fchmodat(file.folder->get(), file.name.c_str(), mode, 0) == 0) return {};
+  const bool has_no_modes = errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS;  // of some file systems
+  return has_no_modes ? Result<void>() : Result<void>(failed("setting the mode", name));
+}
+
 Result<void> PosixStorage::replace(std::string_view from, std::string_view to) {
   CAIRN_TRY_ASSIGN(const Place old_place, place_to_move_from(from));
   CAIRN_TRY_ASSIGN(const Place new_place, place_of(to));
+  CAIRN_TRY(take_mode(new_place, old_place, from));
   if (renameat(old_place.folder->get(), old_place.name.c_str(), new_place.folder->get(), new_place.name.c_str()) != 0) {
     return failed("renaming", to);
   }
@@ -354,13 +371,17 @@ Result<void> PosixStorage::touch(std::string_view name) {
 }
 
 Result<double> PosixStorage::touched_at(std::string_view name) const {
-  CAIRN_TRY_ASSIGN(const Place place, place_of(name));
+  Place place{directory_, ""};
+  if (!name.empty()) {
+    CAIRN_TRY_ASSIGN(place, place_of(name));
+  }
   // The forced sync bypasses the attribute cache of the NFS client: a heartbeat of another host is seen at once.
   struct statx status {};
-  constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC;
+  constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC | AT_EMPTY_PATH;
   if (statx(place.folder->get(), place.name.c_str(), kFlags, STATX_MTIME, &status) != 0) {
     return failed("reading the attributes", name);
   }
+  CAIRN_TRY(folders_.check(std::string(name)));
   return static_cast<double>(status.stx_mtime.tv_sec) + 1e-9 * static_cast<double>(status.stx_mtime.tv_nsec);
 }
 

@@ -63,6 +63,8 @@ class PosixStorage final : public Storage {
   Result<Place> place_of(std::string_view name) const;
   // As place_of, for a file about to be renamed: fails if its folder is held and was replaced.
   Result<Place> place_to_move_from(std::string_view name) const;
+  // Gives `file`, of the name `name`, the mode of the regular file that it is going to replace.
+  static Result<void> take_mode(const Place& replaced, const Place& file, std::string_view name);
 
   // directory_ and descriptors_ are owned by the storage and by every file opened for reading: a file may have to
   // reopen itself. directory_ is also owned by the lock and by folders_.

@@ -312,11 +312,26 @@ Result<void> ModelStorage::rewrite(std::string_view name, std::string_view bytes
   if (found == names_.end()) return Error::from_errno(ENOENT, "opening").file(name);
   std::string& content = found->second->bytes;
   content.replace(0, std::min(bytes.size(), content.size()), bytes);
+  found->second->touched_at = tick();
   return {};
 }
 
-Result<void> ModelStorage::touch(std::string_view) { return {}; }
+Result<void> ModelStorage::touch(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = names_.find(name);
+  if (found == names_.end()) return Error::from_errno(ENOENT, "touching").file(name);
+  found->second->touched_at = tick();
+  return {};
+}
 
-Result<double> ModelStorage::touched_at(std::string_view) const { return 0.0; }
+Result<double> ModelStorage::touched_at(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  CAIRN_TRY(check_held(name));
+  CAIRN_TRY(check_held(folder_part(name)));
+  if (name.empty()) return 0.0;
+  const auto found = names_.find(name);
+  if (found == names_.end()) return Error::from_errno(ENOENT, "reading the attributes").file(name);
+  return found->second->touched_at;
+}
 
 }  // namespace cairn::storage

@@ -71,12 +71,15 @@ class ModelStorage final : public Storage {
     std::optional<std::string> synced;
     bool is_folder = false;
     bool is_of_another_user = false;
+    double touched_at = 0;
   };
 
  private:
   friend class ModelWritableFile;
   friend class ModelLock;
   using Names = std::map<std::string, std::shared_ptr<File>, std::less<>>;
+  // The time of the storage's clock: each call is a millisecond later.
+  double tick() { return 1e-3 * static_cast<double>(++ticks_); }
   Result<void> step();  // counts one operation, and returns the error set for its number
   Result<void> check_held(std::string_view folder) const;
   Result<void> rename(std::string_view from, std::string_view to);
@@ -88,6 +91,7 @@ class ModelStorage final : public Storage {
   Names synced_names_;
   Names held_;  // folders
   std::uint64_t operations_ = 0;
+  std::uint64_t ticks_ = 0;
   std::optional<std::uint64_t> crash_at_;
   std::optional<std::pair<std::uint64_t, Error>> fail_at_;
   bool fired_ = false;

@@ -30,15 +30,17 @@ inline constexpr std::chrono::seconds kGenerous{120};
 
 class StagedSample {
  public:
-  // The `number`-th save of its job, by `place.count` ranks: a tensor whose elements all equal `number`.
-  explicit StagedSample(std::uint64_t number, std::size_t elements = 100'000, commit::RankPlace place = {})
+  // The `number`-th save of its job, by `place.count` ranks: a tensor whose elements all equal `number`. The
+  // `.metadata` names a value with a key of `key_bytes` bytes, if there are any.
+  explicit StagedSample(std::uint64_t number, std::size_t elements = 100'000, commit::RankPlace place = {},
+                        std::size_t key_bytes = 0)
       : number_(number), elements_(elements), place_(place), arena_(staging::Arena::make().value()) {
     auto layout = std::make_shared<StagedLayout>();
     layout->id = 1000 * number + place.rank;
     const data_file::LaidOutFile file = lay_out(place.rank);
     layout->arena_bytes = align_up(file.file_bytes, 4096);
     layout->files.push_back({0, file.index});
-    if (place.is_coordinator()) layout->commit_plan = commit_plan(place.count);
+    if (place.is_coordinator()) layout->commit_plan = commit_plan(place.count, key_bytes);
     layout_ = std::move(layout);
   }
 
@@ -74,8 +76,12 @@ class StagedSample {
 
  private:
   // A file for each rank.
-  static std::shared_ptr<const commit::CommitPlan> commit_plan(std::uint32_t rank_count) {
+  static std::shared_ptr<const commit::CommitPlan> commit_plan(std::uint32_t rank_count, std::size_t key_bytes) {
     Catalog catalog;
+    if (key_bytes != 0) {
+      catalog.values.push_back({std::string(key_bytes, 'k'), {}});
+      catalog.keys.push_back({false, 0});
+    }
     for (std::uint32_t rank = 0; rank < rank_count; ++rank) catalog.files.push_back("of rank " + std::to_string(rank));
     return std::make_shared<const commit::CommitPlan>(dcp::MetadataTemplate::make(catalog).value(),
                                                       std::vector<std::uint32_t>(rank_count, 1));

@@ -1,0 +1,119 @@
+#include "checkpointer/convert_warnings.h"
+
+#include <cairn/dtype.h>
+
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "checkpointer/checkpoint_impl.h"
+#include "checkpointer/listed_keys.h"
+#include "core/nested_shape.h"
+#include "format/safetensors/index.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+std::string place_text(const Path& place) { return place.empty() ? "the whole state" : fqn_of(place); }
+
+void add_list(std::vector<std::string> keys, const std::string& fact, ConvertReport& report) {
+  if (!keys.empty()) report.warnings.push_back(fact + ": " + listed_keys(keys));
+}
+
+// "3 elements became ..."
+void add_count(std::uint64_t count, const std::string& fact, std::string& text) {
+  if (count == 0) return;
+  text += (text.empty() ? "" : ", ") + std::to_string(count) + (count == 1 ? " element " : " elements ") + fact;
+}
+
+void add_losses(const ConvertPlan& plan, const std::map<std::string, ConversionLoss, std::less<>>& losses,
+                ConvertReport& report) {
+  std::unordered_map<std::string_view, DType> targets;
+  for (const Conversion& conversion : plan.conversions) targets.emplace(conversion.fqn, conversion.target);
+  std::size_t count = 0;
+  for (const auto& [key, loss] : losses) {
+    if (!loss.is_any() || ++count > kListedKeysMax) continue;
+    std::string text = "'" + key + "'";
+    const auto target = targets.find(key);
+    if (target != targets.end()) text.append(" as ").append(name_of(target->second));
+    std::string counts;
+    add_count(loss.overflows, "beyond the dtype's range became infinite, NaN or the largest number", counts);
+    add_count(loss.underflows, "below the dtype's range became 0", counts);
+    if (!loss.has_fraction) add_count(loss.rounded, "with whole numbers became other numbers", counts);
+    report.warnings.push_back(text.append(": ").append(counts));
+  }
+  if (count > kListedKeysMax) {
+    report.warnings.push_back(std::to_string(count - kListedKeysMax) +
+                              " more tensors have values that the dtype can't hold");
+  }
+}
+
+void add_shape_warnings(const ConvertPlan& plan, bool keeps_classes, bool keeps_keys, ConvertReport& report) {
+  std::vector<std::string> classes;
+  std::vector<std::string> keys;
+  std::vector<std::string> empty;
+  for (const NestedShape::Unheld& unheld : plan.shape.unheld) {
+    classes.push_back(place_text(unheld.place) + " (" + unheld.description + ")");
+  }
+  if (!keeps_classes) {
+    for (const NestedShape::Ordered& it : plan.shape.ordered)
+      classes.push_back(place_text(it.place) + " (OrderedDict)");
+  }
+  if (!keeps_keys) {
+    for (const NestedShape::Key& key : plan.shape.keys) keys.push_back(place_text(key.place));
+    for (const NestedShape::Empty& mapping : plan.shape.empty) empty.push_back(place_text(mapping.place));
+  }
+  add_list(std::move(classes), "the target holds plain dicts, and none of the classes and attributes of the dicts at",
+           report);
+  add_list(std::move(keys), "the target names keys of dicts that are no text by text", report);
+  add_list(std::move(empty), "the target lacks empty dicts", report);
+}
+
+// Of a safetensors source.
+void add_metadata_warnings(const ModelMetadata& metadata, const ConvertOptions& options, ConvertReport& report) {
+  std::vector<std::string> lost;
+  const bool is_model = options.to == CheckpointFormat::kSafetensors;
+  const bool has_index = !report.files.empty() && report.files.back() == safetensors::kIndexName;
+  for (const auto& [name, value] : metadata.entries) {
+    if (!is_model && name != "format") lost.push_back(name);
+  }
+  for (const auto& [name, value] : metadata.of_index) {
+    if (!has_index && name != kTotalParametersName) lost.push_back(name);
+  }
+  add_list(std::move(lost), "the target has no place for these metadata entries of the source", report);
+  if (!is_model) return;
+  add_list({metadata.conflicts.begin(), metadata.conflicts.end()},
+           "the files of the source have different metadata entries, and the target has those of the first file",
+           report);
+}
+
+}  // namespace
+
+bool saves_shape(const ConvertPlan& plan, const ConvertOptions& options, CheckpointFormat from) {
+  const bool is_any = !plan.shape.keys.empty() || !plan.shape.empty.empty();
+  return is_any && options.keep_shape && (plan.has_paths || from != CheckpointFormat::kDcp);
+}
+
+void add_warnings(const ConvertPlan& plan, const ConvertOptions& options,
+                  const std::map<std::string, ConversionLoss, std::less<>>& losses, ConvertReport& report) {
+  add_losses(plan, losses, report);
+  add_list(plan.unconverted, "tensors of packed 4-bit floats, and scales, keep their dtype", report);
+  add_list(plan.unconverted_inside, "tensors inside values keep their dtype", report);
+  add_list(plan.copied_inside,
+           "tensors inside values share elements with other tensors in the source, and are copies in the target",
+           report);
+  add_list(plan.scaled,
+           "tensors beside a tensor of scales: the copy has the converted elements, without the scales applied",
+           report);
+  const bool is_torch = options.to == CheckpointFormat::kTorchSave;
+  const bool saves_keys = options.to == CheckpointFormat::kDcp && saves_shape(plan, options, report.from);
+  if (options.to != CheckpointFormat::kSafetensors) add_shape_warnings(plan, is_torch, is_torch || saves_keys, report);
+}
+
+void add_source_warnings(const Checkpoint& source, const ConvertOptions& options, ConvertReport& report) {
+  const std::vector<std::string>& warnings = source.impl().warnings;
+  report.warnings.insert(report.warnings.end(), warnings.begin(), warnings.end());
+  add_metadata_warnings(source.impl().model_metadata, options, report);
+}
+
+}  // namespace cairn::checkpointer

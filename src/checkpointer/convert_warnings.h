@@ -1,0 +1,26 @@
+// convert_warnings: what a conversion has lost, in words for its report.
+#pragma once
+
+#include <cairn/checkpoint.h>
+#include <cairn/convert.h>
+
+#include <map>
+#include <string>
+
+#include "checkpointer/convert_plan.h"
+#include "core/conversion_loss.h"
+
+namespace cairn::checkpointer {
+
+// Whether a DCP target gets the value under kNestedShapeKey.
+bool saves_shape(const ConvertPlan& plan, const ConvertOptions& options, CheckpointFormat from);
+
+// Adds a bounded number of warnings. `losses` is by the keys of the source.
+void add_warnings(const ConvertPlan& plan, const ConvertOptions& options,
+                  const std::map<std::string, ConversionLoss, std::less<>>& losses, ConvertReport& report);
+
+// What the source leaves open (Checkpoint::Impl::warnings), and the metadata of a safetensors source that the target
+// lacks. `report.files` are those of the target.
+void add_source_warnings(const Checkpoint& source, const ConvertOptions& options, ConvertReport& report);
+
+}  // namespace cairn::checkpointer

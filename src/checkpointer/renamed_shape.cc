@@ -1,0 +1,60 @@
+#include "checkpointer/renamed_shape.h"
+
+#include <cstdint>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace cairn::checkpointer {
+namespace {
+
+std::string text_of(const Path& place) {
+  std::string text;
+  for (const PathElement& step : place) append_step(text, step);
+  return text;
+}
+
+}  // namespace
+
+void append_step(std::string& place, const PathElement& step) {
+  if (const auto* name = std::get_if<std::string>(&step)) {
+    place += std::to_string(name->size()) + ':' + *name;
+  } else {
+    place += '#' + std::to_string(std::get<std::int64_t>(step)) + ':';
+  }
+}
+
+RenamedShape::RenamedShape(const NestedShape& source) {
+  for (const NestedShape::Key& key : source.keys) parts_[text_of(key.place)].key = &key;
+  for (const NestedShape::Ordered& ordered : source.ordered) parts_[text_of(ordered.place)].ordered = &ordered;
+  for (const NestedShape::Unheld& unheld : source.unheld) parts_[text_of(unheld.place)].unheld = &unheld;
+  const auto whole = parts_.find("");
+  if (whole != parts_.end()) add_part(whole->second, {}, 0);
+}
+
+void RenamedShape::add_steps(const Path& old, const KeyName& name) {
+  if (parts_.empty()) return;
+  std::vector<std::string> old_places;
+  std::string old_place;
+  for (const PathElement& step : old) {
+    append_step(old_place, step);
+    old_places.push_back(old_place);
+  }
+  std::string place;
+  for (std::size_t i = 0; i < name.path.size(); ++i) {
+    append_step(place, name.path[i]);
+    if (name.origins[i] < 0) continue;
+    const auto found = parts_.find(old_places[static_cast<std::size_t>(name.origins[i])]);
+    if (found == parts_.end() || !known_.insert(place).second) continue;
+    add_part(found->second, name.path, i + 1);
+  }
+}
+
+void RenamedShape::add_part(const Part& part, const Path& place, std::size_t steps) {
+  const Path here(place.begin(), place.begin() + static_cast<std::ptrdiff_t>(steps));
+  if (part.key != nullptr) renamed_.keys.push_back({here, part.key->key});
+  if (part.ordered != nullptr) renamed_.ordered.push_back({here, part.ordered->attributes});
+  if (part.unheld != nullptr) renamed_.unheld.push_back({here, part.unheld->description});
+}
+
+}  // namespace cairn::checkpointer

@@ -1,0 +1,133 @@
+// The calls into the storage of ranks that wait, counted: a file system serves thousands of ranks.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "commit/decision_watch.h"
+#include "commit/rank_rendezvous.h"
+#include "commit/save_transaction.h"
+#include "commit/testing/dead_lease.h"
+#include "commit/testing/one_save.h"
+#include "storage/testing/counting_storage.h"
+#include "storage/testing/model_storage.h"
+
+namespace cairn::commit {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using storage::CountingStorage;
+using storage::ModelStorage;
+
+class WaitOfRanks : public testing::Test {
+ protected:
+  WaitOfRanks() { claim_->keep_folder(); }
+
+  std::vector<std::vector<std::string>> names_of(std::uint32_t count) const {
+    std::vector<std::vector<std::string>> names;
+    for (std::uint32_t rank = 0; rank < count; ++rank) names.push_back({data_file_name(claim_->ticket(), rank, 0)});
+    return names;
+  }
+  void publish(const std::string& name) {
+    const std::string data = data_file_of(claim_->ticket().identity.save_id);
+    ASSERT_TRUE(disk_.create_whole(name, data, Durability::kBuffered));
+  }
+  // The wait of the coordinator, rank 0, until `interrupted`.
+  Result<std::vector<RankRendezvous::Files>> meet(std::uint32_t count, const std::function<bool()>& interrupted) {
+    RankRendezvous rendezvous(counting_, marks_, claim_->ticket().identity.save_id, SaveDeadlines());
+    return rendezvous.wait_for_files(names_of(count), 0, interrupted);
+  }
+
+  ModelStorage disk_;
+  std::unique_ptr<SaveTransaction> claim_ = SaveTransaction::claim(disk_, save_number(4)).value();
+  std::atomic<std::uint64_t> calls_{0};
+  CountingStorage counting_{disk_, calls_};
+  SaveMarks marks_{counting_, claim_->ticket().identity.save_id};
+};
+
+TEST_F(WaitOfRanks, ForTheDecisionTakesAtMostTwoCallsPerSecondInTheLongRun) {
+  DecisionWatch watch(counting_, marks_, {claim_->ticket().identity.save_id, 0, Durability::kDurable}, {});
+  const auto wait = [&](std::chrono::seconds duration) {
+    for (const auto end = Clock::now() + duration; Clock::now() < end;) {
+      const auto decision = watch.look();
+      ASSERT_TRUE(decision && !*decision);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  wait(std::chrono::seconds(6));
+  calls_ = 0;
+  wait(std::chrono::seconds(5));
+  EXPECT_LE(calls_, 10u + 5u) << "and the calls of one more heartbeat, at the edge of the interval";
+  EXPECT_GE(calls_, 3u);
+}
+
+TEST_F(WaitOfRanks, SeesTheDecisionAtTheNextLook) {
+  DecisionWatch watch(counting_, marks_, {claim_->ticket().identity.save_id, 0, Durability::kDurable}, {});
+  ASSERT_FALSE(watch.look().value());
+  ASSERT_TRUE(marks_.write_decision({{}, false, {"a leftover stays"}}));
+  marks_.hint_at_decision();
+  watch.note_waiting();
+  const auto decision = watch.look();
+  ASSERT_TRUE(decision && *decision);
+  EXPECT_EQ((*decision)->warnings, std::vector<std::string>{"a leftover stays"});
+}
+
+TEST_F(WaitOfRanks, SeesADecisionWithoutAHint) {
+  DecisionWatch watch(counting_, marks_, {claim_->ticket().identity.save_id, 0, Durability::kDurable}, {});
+  ASSERT_FALSE(watch.look().value());
+  ASSERT_TRUE(marks_.write_decision({}));
+  std::optional<Decision> decision;
+  while (!decision) decision = watch.look().value();
+  EXPECT_FALSE(decision->failure);
+}
+
+TEST_F(WaitOfRanks, ForFilesAsksForAPartOfTheRanksAtEachLook) {
+  constexpr std::uint32_t kRanks = 4000;
+  const auto met = meet(kRanks, [] { return true; });  // after the first look
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().code(), ErrorCode::kCancelled);
+  EXPECT_LE(calls_, 5 * (1 + kRanks / 16) + 10);
+}
+
+// The disk may have had no room for the hint, or the rank may have died before it.
+TEST_F(WaitOfRanks, EndsAtAFailureWithoutAHint) {
+  ASSERT_TRUE(Lease::take_as_rank(disk_, save_number(4), 30));  // the rank lives, and waits for the decision
+  ASSERT_TRUE(marks_.write_failure(30, Error(ErrorCode::kNoSpace, "the disk is full")));
+  ASSERT_TRUE(disk_.remove(marks_.path_of("failure")));
+  const auto met = meet(40, {});
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().code(), ErrorCode::kNoSpace);
+  EXPECT_EQ(met.error().rank(), 30u);
+}
+
+TEST_F(WaitOfRanks, ForFilesInPlaceTakesAFewCallsPerRank) {
+  constexpr std::uint32_t kRanks = 2000;
+  for (const auto& names : names_of(kRanks)) publish(names.front());
+  const auto met = meet(kRanks, {});
+  ASSERT_TRUE(met) << met.error().what();
+  EXPECT_TRUE(met->front().empty());
+  for (std::uint32_t rank = 1; rank < kRanks; ++rank) EXPECT_EQ((*met)[rank].size(), 1u);
+  EXPECT_LE(calls_, 4 * kRanks);
+}
+
+TEST_F(WaitOfRanks, EndsAtTheFailureOfAnyOfManyRanks) {
+  ASSERT_TRUE(marks_.write_failure(1999, Error(ErrorCode::kNoSpace, "the disk is full")));
+  const auto met = meet(2000, {});
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().code(), ErrorCode::kNoSpace);
+  EXPECT_EQ(met.error().rank(), 1999u);
+}
+
+TEST_F(WaitOfRanks, FindsADeadRankThatIsNotTheFirst) {
+  leave_dead_lease(disk_, marks_.folder(), rank_lease_name(700));
+  const auto met = meet(1000, {});
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().rank(), 700u) << met.error().what();
+}
+
+}  // namespace
+}  // namespace cairn::commit

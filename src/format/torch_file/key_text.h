@@ -1,0 +1,17 @@
+// key_text: the text that Python's str() makes of a key of a dict: DCP's flat names hold this text.
+//
+// Pure. Exact for None, booleans, integers, floats, text, bytes, and for tuples of these.
+#pragma once
+
+#include <cairn/value.h>
+
+#include <optional>
+#include <string>
+
+namespace cairn::torch_file {
+
+// Nullopt for all other values; for an integer of more than 4,300 digits, which str() refuses; and for a tuple with
+// text outside of the alphabets whose letters are all printable: repr() escapes the rest by Unicode's tables.
+std::optional<std::string> key_text(const Value& key);
+
+}  // namespace cairn::torch_file

@@ -1,0 +1,67 @@
+#include "staging/device_samples.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/mixed_number.h"
+#include "device/tensor_copies.h"
+#include "staging/portions.h"
+
+namespace cairn::staging {
+namespace {
+
+constexpr std::uint64_t kStratum = std::uint64_t{1} << 20;
+constexpr std::uint64_t kLength = 32;
+
+}  // namespace
+
+Result<void> DeviceSamples::take(std::span<const CopyItem> items, device::Link& link, device::Stream& stream,
+                                 std::uint64_t seed) {
+  CAIRN_TRY_ASSIGN(device::BounceBuffers::Loan loan, link.buffers().borrow());
+  std::span<std::byte> room = loan.bytes();
+  memory_.push_back(std::move(loan));
+  std::vector<device::Copy> copies;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Device device = device_of(items[i]);
+    if (device.is_cpu() || device.ordinal != link.ordinal()) continue;
+    const CopyForm form = form_of(items[i]);
+    if (form.bytes == 0) continue;
+    const std::uint64_t places = std::max<std::uint64_t>(std::min(form.bytes, kStratum) / kLength, 1);
+    Place place;
+    place.offset = (mixed_number(seed + i) >> 32) * places / (std::uint64_t{1} << 32) * kLength;
+    place.length = static_cast<std::uint32_t>(std::min(kLength, form.bytes - place.offset));
+    place.rows =
+        form.is_one_stretch ? static_cast<std::uint32_t>(std::max<std::uint64_t>(form.bytes / kStratum, 1)) : 1;
+    const std::uint64_t bytes = std::uint64_t{place.rows} * place.length;
+    if (bytes > room.size()) break;
+    place.taken = room.data();
+    if (place.rows == 1) {
+      append_copies(*items[i].tensor, place.offset, room.first(bytes), nullptr, copies);
+    } else {
+      const auto address = reinterpret_cast<std::uintptr_t>(items[i].tensor->data) + place.offset;
+      copies.push_back({room.data(), address, place.length, place.rows, place.length, kStratum});
+    }
+    room = room.subspan(bytes);
+    places_[i] = place;
+  }
+  return stream.copy(device::Direction::kToHost, copies);
+}
+
+bool DeviceSamples::agree(std::size_t index, std::uint64_t begin, std::span<const std::byte> copied) const {
+  const Place& place = places_[index];
+  if (place.rows == 0) return true;
+  std::uint64_t row = begin > place.offset ? (begin - place.offset + kStratum - 1) / kStratum : 0;
+  for (; row < place.rows; ++row) {
+    const std::uint64_t at = place.offset + row * kStratum - begin;
+    if (at + place.length > copied.size()) break;
+    if (std::memcmp(copied.data() + at, place.taken + row * place.length, place.length) != 0) return false;
+  }
+  return true;
+}
+
+void DeviceSamples::abandon() noexcept {
+  for (device::BounceBuffers::Loan& loan : memory_) loan.abandon();
+  memory_.clear();
+}
+
+}  // namespace cairn::staging
