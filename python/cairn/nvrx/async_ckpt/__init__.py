@@ -1,0 +1,1 @@
+"""Asynchronous checkpoints: the modules of ``nvidia_resiliency_ext.checkpointing.async_ckpt``."""
