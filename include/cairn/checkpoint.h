@@ -89,9 +89,11 @@ struct SaveOptions {
 
 struct SaveReport {
   SaveId save_id;
-  std::shared_ptr<const Catalog> catalog;  // the content of the new `.metadata`
-  std::uint64_t bytes_written = 0;         // by this rank
-  std::vector<std::string> warnings;       // for example: leftovers that could not be removed
+  // The content of the new `.metadata`. Null on a rank other than the coordinator if the pickle is larger than 1 MiB:
+  // open() reads the content, and Checkpoint::save_id() tells whether a later save has replaced the checkpoint.
+  std::shared_ptr<const Catalog> catalog;
+  std::uint64_t bytes_written = 0;    // by this rank
+  std::vector<std::string> warnings;  // for example: leftovers that could not be removed
 };
 
 // Saves `state` as the checkpoint in `directory`. Makes the directory if `directory` does not exist. Until the commit

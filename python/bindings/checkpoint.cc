@@ -25,12 +25,13 @@
 namespace cairn::python {
 namespace {
 
-// (catalog, save id, bytes written, warnings)
+// (catalog or None, save id, bytes written, warnings)
 nb::tuple save_state(const nb::bytes& directory, const StateDict& state, const nb::kwargs& keywords) {
   SaveOptions options = save_options_of(keywords);
   const std::filesystem::path path = to_filesystem_path(directory);
   SaveReport report = without_lock(options, keywords, [&] { return save(path, state, options); });
-  return nb::make_tuple(SharedCatalog{report.catalog}, to_str(to_hex(report.save_id)), report.bytes_written,
+  const nb::object catalog = report.catalog ? nb::cast(SharedCatalog{report.catalog}) : nb::object(nb::none());
+  return nb::make_tuple(catalog, to_str(to_hex(report.save_id)), report.bytes_written,
                         strings(report.warnings));
 }
 

@@ -448,6 +448,27 @@ def test_another_coordinator(four: Gang, checkpoint: Path) -> None:
     assert (cairn.open(checkpoint)["w"] == TABLE.numpy()).all()
 
 
+def save_many_tensors(directory: Path) -> None:
+    """The metadata is so large that only the coordinator gets it with the result."""
+    state = {f"tensor {dist.get_rank()}.{i}": torch.ones(1) for i in range(8000)}
+    os.chdir(directory.parent)
+    replaced = cairn.save(state, checkpoint_id=directory.name)
+    newest = cairn.save(state, checkpoint_id=directory.name)
+    os.chdir("/")
+    if dist.get_rank() == 0:
+        assert len(replaced.state_dict_metadata) == 16_000
+    else:
+        with pytest.raises(cairn.Replaced, match="a later save replaced this checkpoint"):
+            _ = replaced.state_dict_metadata
+    assert len(newest.state_dict_metadata) == 16_000
+    assert newest.planner_data == {key: (key,) for key in newest.state_dict_metadata}
+
+
+def test_ranks_read_a_large_metadata_at_its_first_access(two: Gang, checkpoint: Path) -> None:
+    two.run(save_many_tensors, checkpoint)
+    assert (checkpoint / ".metadata").stat().st_size > 1 << 20
+
+
 def save_as(job: int, directory: Path) -> str:
     rank = dist.get_rank()
     state = {f"w{rank}": torch.full((1 << 18,), float(job)), "job": job}

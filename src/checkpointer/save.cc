@@ -4,8 +4,8 @@
 // 2. The coordinator claims the directory, assigns the items to ranks (plan/global_save_plan.h) and lays out the files,
 //    which determines `.metadata`. Each rank gets its assignment.                                           [scatter]
 // 3. Every rank writes its files, renames the files to their final names, and reports sizes and checksums.   [gather]
-// 4. The coordinator commits by one rename (commit/save_transaction.cc). All ranks get the outcome and the metadata.
-//                                                                                                         [broadcast]
+// 4. The coordinator commits by one rename (commit/save_transaction.cc). All ranks get the outcome, and the metadata if
+//    it is small.                                                                                         [broadcast]
 //
 // A rank that has failed still takes the remaining steps, with its error in place of a result: the error reaches all
 // ranks, and no rank waits for the failed rank. After step 3 a rank withdraws its files only on the coordinator's word:
@@ -95,9 +95,11 @@ class Coordinator {
                      options_.safetensors
                          ? worker_.commit_model(checkpointer::content_of(layout_.catalog), options_.durability)
                          : worker_.commit(pickle_, std::move(record), options_.durability));
-    return checkpointer::encode_committed({pickle_, std::move(report.warnings)});
+    const bool is_sent = options_.safetensors || pickle_.size() <= checkpointer::kSentPickleBytesMax;
+    return checkpointer::encode_committed({is_sent ? pickle_ : std::string(), std::move(report.warnings)});
   }
 
+  std::uint64_t metadata_bytes() const { return pickle_.size(); }
   bool may_have_committed() const { return worker_.may_have_committed(); }
   Catalog take_catalog() { return std::move(layout_.catalog); }
 
@@ -249,18 +251,24 @@ class Save {
       const Result<void> cleaned = attempt([&] { return worker_.run("removing its private folder", remove); });
       if (!cleaned) committed.warnings.push_back(checkpointer::not_cleaned_up(cleaned.error()));
     }
-    Catalog catalog;
+    if (ranks_.is_coordinator()) bytes_written_ += coordinator_.metadata_bytes();
+    CAIRN_TRY_ASSIGN(std::shared_ptr<const Catalog> catalog, catalog_after(committed));
+    return SaveReport{save_id_, std::move(catalog), bytes_written_, std::move(committed.warnings)};
+  }
+
+  Result<std::shared_ptr<const Catalog>> catalog_after(const checkpointer::Committed& committed) {
+    auto catalog = std::make_shared<Catalog>();
     if (ranks_.is_coordinator()) {
-      catalog = coordinator_.take_catalog();
+      *catalog = coordinator_.take_catalog();
+    } else if (committed.pickle.empty()) {
+      return std::shared_ptr<const Catalog>();
     } else {
       CAIRN_TRY_ASSIGN(auto decoded, dcp::decode_metadata(std::as_bytes(std::span(committed.pickle))));
-      catalog = std::move(decoded.catalog);
+      *catalog = std::move(decoded.catalog);
     }
-    if (options_.safetensors) catalog.format = CheckpointFormat::kSafetensors;
-    CAIRN_TRY(catalog.index());
-    const std::uint64_t metadata_bytes = ranks_.is_coordinator() ? committed.pickle.size() : 0;
-    return SaveReport{save_id_, std::make_shared<Catalog>(std::move(catalog)), bytes_written_ + metadata_bytes,
-                      std::move(committed.warnings)};
+    if (options_.safetensors) catalog->format = CheckpointFormat::kSafetensors;
+    CAIRN_TRY(catalog->index());
+    return std::shared_ptr<const Catalog>(std::move(catalog));
   }
 
   const SaveOptions& options_;

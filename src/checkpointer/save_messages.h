@@ -83,9 +83,12 @@ Result<std::vector<WrittenFile>> decode_written(std::string_view message);
 
 // The result of a commit.
 struct Committed {
-  std::string pickle;  // of `.metadata`
+  // Of `.metadata`; empty if the pickle is larger than kSentPickleBytesMax. The ranks then read the catalog in the
+  // directory if a caller asks for it: at 16,384 ranks a pickle has gigabytes.
+  std::string pickle;
   std::vector<std::string> warnings;
 };
+inline constexpr std::size_t kSentPickleBytesMax = std::size_t{1} << 20;
 std::string encode_committed(const Committed& committed);
 Result<Committed> decode_committed(std::string_view message);
 

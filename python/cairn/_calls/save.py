@@ -1,9 +1,11 @@
 """cairn.save: ``torch.distributed.checkpoint.save``, carried out by the engine."""
 
 import contextlib
+import functools
 import os
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch.distributed.checkpoint.metadata import Metadata
@@ -18,6 +20,7 @@ from cairn._native.planners import save_planning, takes_raw_values, why_save_pla
 from cairn._native.storages import why_writer_is_foreign
 from cairn._pending import pending_saves
 from cairn._ranks.ranks import Ranks
+from cairn._results.catalog_of_save import catalog_of_save
 from cairn._results.driver_attributes import fill_save_planner, fill_writer
 from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings import save_deadlines
@@ -54,8 +57,10 @@ def save(
     A call into the storage that hangs fails the save on every rank, within the deadlines of
     :func:`cairn.configure_saves`.
 
-    Returns DCP's Metadata, filled at the first access. Warns (PickleWarning) about values that can be loaded only with
-    ``allow_pickle=True``. Raises cairn.Error, which is a CheckpointException too, with the failures by rank.
+    Returns DCP's Metadata, filled at the first access. If the metadata file is larger than 1 MiB, a rank other than 0
+    then reads the file, and the access raises cairn.Replaced if a later save has replaced the checkpoint. Warns
+    (PickleWarning) about values that can be loaded only with ``allow_pickle=True``. Raises cairn.Error, which is a
+    CheckpointException too, with the failures by rank.
 
     A `planner` of another class than DCP's plans by its own rules, and a `storage_writer` of another class than a file
     system's stores by its own rules: torch's code drives the save.
@@ -243,15 +248,16 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
             dcp_records.note_step("global_step", *step)
         with dcp_records.in_step("write_data", *step):
             options = {**planning, **options, **together, "deadlines": save_deadlines.current()}
-            catalog, _, _, texts = _engine.save(os.fsencode(directory), described.native, **options)
+            catalog, save_id, _, texts = _engine.save(os.fsencode(directory), described.native, **options)
             texts += consolidate_saved(storage_writer, ranks)
         if coordinates:
             dcp_records.note_step("finish_checkpoint", *step)
     engine_use.note(call, directory, reason, expected=not reason)
     for text in texts:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-    metadata = LazyMetadata(catalog)
+    # `catalog` is None if the engine kept it on the coordinator only.
+    later = functools.partial(catalog_of_save, Path(directory).absolute(), save_id)
+    metadata = LazyMetadata(later if catalog is None else catalog)
     fill_save_planner(planner, metadata, ranks.rank, states)
-    assert catalog.save_id is not None  # the engine gives every save an id
-    fill_writer(storage_writer, catalog.save_id, ranks.rank, use_collectives=use_collectives)
+    fill_writer(storage_writer, save_id, ranks.rank, use_collectives=use_collectives)
     return metadata

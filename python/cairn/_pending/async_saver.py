@@ -15,17 +15,16 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from torch.distributed.checkpoint.metadata import Metadata
 
 from cairn import _engine
-from cairn._directory.opening import open_checkpoint
 from cairn._directory.real_path import real_path
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._failures.exception_record import Reason
 from cairn._pending import pending_saves
 from cairn._pending.pending_saves import PendingSave, SaveFuture
+from cairn._results.catalog_of_save import catalog_of_save
 from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings.setting_ranges import IoPriority, check_settings
 from cairn._state.described import DescribedState, HeldState
 from cairn._state.state_argument import check_order
-from cairn.errors import Replaced
 from cairn.progress import Progress
 
 _PathLike = str | os.PathLike[str]
@@ -270,7 +269,7 @@ class AsyncSaver:
                 self._leave(save)
                 return
             save_id, is_here, _, texts = written
-            source = native.catalog if is_here else functools.partial(_catalog_in, save.directory, save_id, rank)
+            source = native.catalog if is_here else functools.partial(catalog_of_save, save.directory, save_id, rank)
             metadata = LazyMetadata(source)
             if observer is not None:
                 observer.on_written(save_id, metadata)
@@ -301,10 +300,3 @@ def _wait(wait: Callable[[float], _T]) -> _T:
         if pending_saves.is_leaving():
             break
     return answer
-
-
-def _catalog_in(directory: str, save_id: str, rank: int | None) -> _engine.Catalog:
-    checkpoint = open_checkpoint(directory, rank)
-    if checkpoint.save_id != save_id:
-        raise Replaced("a later save replaced this checkpoint; only the coordinator kept its metadata")
-    return _engine.catalog_of(checkpoint)
