@@ -31,8 +31,7 @@ nb::tuple save_state(const nb::bytes& directory, const StateDict& state, const n
   const std::filesystem::path path = to_filesystem_path(directory);
   SaveReport report = without_lock(options, keywords, [&] { return save(path, state, options); });
   const nb::object catalog = report.catalog ? nb::cast(SharedCatalog{report.catalog}) : nb::object(nb::none());
-  return nb::make_tuple(catalog, to_str(to_hex(report.save_id)), report.bytes_written,
-                        strings(report.warnings));
+  return nb::make_tuple(catalog, to_str(to_hex(report.save_id)), report.bytes_written, strings(report.warnings));
 }
 
 // Returns the warnings.
