@@ -26,6 +26,7 @@
 #include <mutex>
 #include <utility>
 
+#include "checkpointer/claim_options.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/save_layout.h"
 #include "checkpointer/save_messages.h"
@@ -215,7 +216,7 @@ Result<std::string> AsyncSaveOperation::prepare(const Result<const StateDict*>& 
     const writer::ClaimRequest request{directory_,
                                        next_save_identity(),
                                        number_of_this_rank(),
-                                       {options_.save.overwrite, options_.save.alone_as_rank, false},
+                                       claim_options_of(options_.save),
                                        options_.save.deadlines,
                                        os::current_umask()};
     CAIRN_TRY_ASSIGN(vote.ticket, shared_->save->claim(request, list));

@@ -21,6 +21,7 @@
 #include <optional>
 #include <utility>
 
+#include "checkpointer/claim_options.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/model_claim.h"
@@ -106,9 +107,8 @@ class Coordinator {
  private:
   Result<SaveLayout> lay_out_checkpoint(const checkpointer::PlannedSave& planned) {
     const commit::SaveIdentity identity = checkpointer::next_save_identity();
-    CAIRN_TRY_ASSIGN(
-        const commit::SaveTicket ticket,
-        worker_.claim(identity, {options_.overwrite, options_.alone_as_rank, planned.local.names_taken()}));
+    CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket,
+                     worker_.claim(identity, checkpointer::claim_options_of(options_, planned.local.names_taken())));
     const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
     return checkpointer::lay_out_save(planned, ticket, first_rank, options_.checkpoint_id,
                                       options_.metadata_attributes);

@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "checkpointer/claim_options.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/model_claim.h"
@@ -118,8 +119,7 @@ SaveClaim::~SaveClaim() = default;
 
 Result<void> SaveClaim::Impl::claim(const SaveDirectory& place, const SaveOptions& options) {
   CAIRN_TRY(worker.open(place));
-  CAIRN_TRY_ASSIGN(ticket,
-                   worker.claim(checkpointer::next_save_identity(), {options.overwrite, options.alone_as_rank}));
+  CAIRN_TRY_ASSIGN(ticket, worker.claim(checkpointer::next_save_identity(), checkpointer::claim_options_of(options)));
   return worker.run("claiming the directory", [](WorkerState& worker_state) -> Result<void> {
     worker_state.transaction->expect_any();
     return {};

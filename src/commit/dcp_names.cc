@@ -3,6 +3,7 @@
 #include <cairn/metadata_name.h>
 
 #include <cstddef>
+#include <string>
 
 namespace cairn::commit {
 namespace {
@@ -25,6 +26,10 @@ bool is_data_file_name(std::string_view name) {
   name.remove_suffix(kDataFileSuffix.size());
   const std::size_t between = name.find('_');
   return between != std::string_view::npos && is_number(name.substr(0, between)) && is_number(name.substr(between + 1));
+}
+
+bool is_data_file_of_rank(std::string_view name, std::uint32_t rank) {
+  return name.starts_with(std::string(kRankPrefix) + std::to_string(rank) + "_") && name.ends_with(kDataFileSuffix);
 }
 
 bool is_dcp_file_name(std::string_view name) { return is_metadata_name(name) || is_data_file_name(name); }

@@ -1,6 +1,7 @@
 // DCP names: the names of the files of a DCP checkpoint.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 namespace cairn::commit {
@@ -11,7 +12,10 @@ inline constexpr std::string_view kDataFileSuffix = ".distcp";
 bool is_metadata_name(std::string_view name);
 // Whether `name` has the form of data_file_name(): `__R_N.distcp`, with numbers R and N.
 bool is_data_file_name(std::string_view name);
-// Either of the two. Beside such a file Cairn's readers never take a safetensors model for what the directory holds.
+// Whether `name` has the form of a data file of this rank: `__R_*.distcp`.
+bool is_data_file_of_rank(std::string_view name, std::uint32_t rank);
+// The name of a metadata file or of a data file. Beside such a file Cairn's readers never take a safetensors model for
+// what the directory holds.
 bool is_dcp_file_name(std::string_view name);
 
 }  // namespace cairn::commit

@@ -10,6 +10,8 @@
 #include "commit/dcp_names.h"
 #include "commit/lease.h"
 #include "commit/model_files.h"
+#include "commit/rank_note.h"
+#include "commit/save_ticket.h"
 #include "commit/save_transaction.h"
 #include "core/checksum.h"
 #include "format/dcp/metadata_decoder.h"
@@ -82,9 +84,9 @@ std::optional<SaveId> save_in_trailer(const storage::Storage& storage, const std
 
 class Cleaner {
  public:
-  // `needed` files are kept, whichever save wrote them.
-  Cleaner(storage::Storage& storage, FileNames needed, StorageClock clock)
-      : storage_(storage), needed_(std::move(needed)), clock_(std::move(clock)) {}
+  // `needed` files are kept, whichever save wrote them. With `rank`, only files of this rank are removed.
+  Cleaner(storage::Storage& storage, FileNames needed, StorageClock clock, std::optional<std::uint32_t> rank = {})
+      : storage_(storage), needed_(std::move(needed)), clock_(std::move(clock)), rank_(rank) {}
 
   void remove(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
@@ -93,6 +95,7 @@ class Cleaner {
       const bool is_in_folder = name.find('/') != std::string::npos;
       if (needed_.contains(name) || is_in_folder || !storage::check_name(name) || !name.ends_with(kDataFileSuffix))
         continue;
+      if (rank_ && !is_data_file_of_rank(name, *rank_)) continue;
       const Result<void> removed = storage_.remove(name);
       if (!removed && removed.error().code() != ErrorCode::kUnsafe) warn_if_failed(removed, warnings_);
     }
@@ -153,8 +156,24 @@ class Cleaner {
   storage::Storage& storage_;
   FileNames needed_;
   StorageClock clock_;
+  std::optional<std::uint32_t> rank_;
   std::vector<std::string> warnings_;
 };
+
+// The data files of a save that a rank began alone. If a kill interrupted the withdrawal of several files, the first
+// may be missing: a later save of all ranks finds the rest.
+std::vector<storage::ListedFile> files_of_rank(const storage::Storage& storage, const SaveId& save_id,
+                                               std::uint32_t rank) {
+  std::vector<storage::ListedFile> files;
+  for (const bool fresh : {true, false}) {
+    for (std::uint32_t number = 0;; ++number) {
+      const std::string name = data_file_name({{save_id, {}, 0}, fresh}, rank, number);
+      if (!storage.touched_at(name)) break;
+      files.push_back({name, false, true});
+    }
+  }
+  return files;
+}
 
 }  // namespace
 
@@ -212,6 +231,25 @@ std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine,
     if (save_id && *save_id != mine) cleaner.remove_dead_save(file.name, *save_id, *files);
   }
   if (leaked == LeakedFiles::kRemove) cleaner.remove_leaked(mine, *files);
+  return std::move(cleaner).take_warnings();
+}
+
+std::vector<std::string> clean_up_as_rank(storage::Storage& storage, const SaveId& mine,
+                                          const manifest::CommitRecord& record, const std::vector<std::string>& orphans,
+                                          std::uint32_t rank) {
+  FileNames needed;
+  for (const auto& file : record.files) needed.insert(file.name);
+  // A checkpoint of all ranks may name files of this rank, for example after stock torch has overwritten them.
+  const Result<MetadataInPlace> of_all = read_metadata_in_place(storage);
+  if (!of_all || of_all->present) {
+    const std::string metadata{kMetadataName};
+    if (auto problem = add_needed(storage, {{metadata, false, true}}, needed)) return {*std::move(problem)};
+  }
+  Cleaner cleaner(storage, std::move(needed), {storage, folder_of(mine) + "/" + std::string(kLeaseName)}, rank);
+  cleaner.remove(orphans);
+  for (const SaveId& save_id : read_rank_note(storage, rank)) {
+    if (save_id != mine) cleaner.remove_dead_save(folder_of(save_id), save_id, files_of_rank(storage, save_id, rank));
+  }
   return std::move(cleaner).take_warnings();
 }
 

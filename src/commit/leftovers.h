@@ -55,6 +55,13 @@ enum class LeakedFiles : std::uint8_t { kKeep, kRemove };
 std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
                                   const std::vector<std::string>& orphans, LeakedFiles leaked);
 
+// As clean_up(), for a save of rank `rank` alone. Removes only data files of this rank, of `orphans` and of the dead
+// saves in the rank's note. The number of calls into the storage does not depend on the files of other ranks: if
+// another metadata file than `.metadata` names files of this rank, the files are not kept for it.
+std::vector<std::string> clean_up_as_rank(storage::Storage& storage, const SaveId& mine,
+                                          const manifest::CommitRecord& record, const std::vector<std::string>& orphans,
+                                          std::uint32_t rank);
+
 // Cleans up after a save whose process has died. Removes nothing if a lease of the save has not run out. The process
 // may have died between the rename of `.metadata` and the sync of the directory. The directory is therefore synced
 // first: before the sync, a power cut can bring back the old `.metadata`, which needs the old files. If the sync fails,

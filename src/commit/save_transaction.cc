@@ -3,7 +3,8 @@
 //
 // 1. Claim. Make `.cairn-<save id>/` with the lease, *then* list the directory: of two saves that begin together, at
 //    least one sees the other. If the directory holds only unrelated files, DCP's own file names are free; otherwise
-//    names include the save id, and two saves never share a name. Read the `.metadata` in place.
+//    names include the save id, and two saves never share a name. Read the `.metadata` in place. A rank that saves
+//    alone looks only at its own names, and adds the save to its note (rank_note.h): the directory is not listed.
 // 2. Write (image_writer.cc). New files in the private folder, synced.
 // 3. Publish (rank_files.cc). Rename the files to their final names, never replacing a file; sync the directory.
 // 4. Seal. Write `.metadata` with its commit record in the folder; sync the file, the folder, the directory, and the
@@ -17,7 +18,8 @@
 //    step 7, or when all ranks have read the decision.
 // 7. Clean (leftovers.cc). Remove the files that the replaced `.metadata` named and no metadata in the directory names
 //    any more, and the leftovers of dead saves. Under the lock also remove leaked data files, whose save has no folder
-//    any more. A save that was given up during step 5 and has lost the lock removes nothing: further saves may have
+//    any more. A rank that saves alone removes only its own files, and finds dead saves by its note. A save that was
+//    given up during step 5 and has lost the lock removes nothing: further saves may have
 //    committed.
 #include "commit/save_transaction.h"
 
@@ -29,6 +31,7 @@
 #include "commit/dcp_names.h"
 #include "commit/leftovers.h"
 #include "commit/model_files.h"
+#include "commit/rank_note.h"
 #include "core/checksum.h"
 #include "format/safetensors/index.h"
 
@@ -50,12 +53,6 @@ constexpr std::string_view kNoLocks =
 // Whether `name` belongs to a checkpoint or to a save in flight, rather than to the trainer's own files.
 bool belongs_to_a_checkpoint(std::string_view name) {
   return name.starts_with(kFolderPrefix) || is_dcp_file_name(name) || name == ".metadata.tmp";
-}
-
-// Whether `name` belongs to a checkpoint that rank `rank` saves alone.
-bool belongs_to_rank(std::string_view name, std::uint32_t rank) {
-  const bool is_data = name.starts_with("__" + std::to_string(rank) + "_") && name.ends_with(kDataFileSuffix);
-  return is_data || name == metadata_name(rank);
 }
 
 // kNotFound if the server of a network file system has removed the file while the file was open.
@@ -124,10 +121,28 @@ SaveTransaction::SaveTransaction(storage::Storage& storage, const SaveIdentity& 
       metadata_name_(metadata_name(options.alone_as_rank)),
       folder_(folder_of(identity.save_id)) {}
 
+// Looks at the names of this rank only: the directory may hold the files of very many ranks.
+Result<void> SaveTransaction::look_as_rank(std::uint32_t rank) {
+  const auto is_there = [this](const std::string& name) -> Result<bool> {
+    const Result<double> touched_at = storage_.touched_at(name);
+    if (!touched_at && touched_at.error().code() != ErrorCode::kNotFound) return touched_at.error();
+    return touched_at.has_value();
+  };
+  CAIRN_TRY_ASSIGN(const bool has_metadata, is_there(metadata_name_));
+  CAIRN_TRY_ASSIGN(const bool has_data, is_there(data_file_name({identity_, true}, rank, 0)));
+  fresh_ = !has_metadata && !has_data && !options_.names_taken;
+  CAIRN_TRY_ASSIGN(seen_, read_metadata_in_place(storage_, metadata_name_));
+  CAIRN_TRY(check_overwrite(seen_));
+  std::vector<SaveId> saves = read_rank_note(storage_, rank);
+  saves.push_back(identity_.save_id);
+  write_rank_note(storage_, rank, saves, folder_);
+  return {};
+}
+
 Result<void> SaveTransaction::look_around() {
+  if (options_.alone_as_rank) return look_as_rank(*options_.alone_as_rank);
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
   fresh_ = std::none_of(files.begin(), files.end(), [this](const storage::ListedFile& file) {
-    if (options_.alone_as_rank) return belongs_to_rank(file.name, *options_.alone_as_rank);
     return file.name != folder_ && file.name != storage::kLockName && belongs_to_a_checkpoint(file.name);
   });
   fresh_ = fresh_ && !options_.names_taken;
@@ -238,8 +253,10 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
     if (given_up && !excludes_others) return report;
     // (7) Under the lock of step 5: otherwise the files of a save with a commit in between would look like a dead
     // save's files.
-    report.warnings = clean_up(storage_, identity_.save_id, record, orphans,
-                               excludes_others ? LeakedFiles::kRemove : LeakedFiles::kKeep);
+    const LeakedFiles leaked = excludes_others ? LeakedFiles::kRemove : LeakedFiles::kKeep;
+    report.warnings = options_.alone_as_rank
+                          ? clean_up_as_rank(storage_, identity_.save_id, record, orphans, *options_.alone_as_rank)
+                          : clean_up(storage_, identity_.save_id, record, orphans, leaked);
     if (lock && !excludes_others) report.warnings.emplace_back(kLockLost);
     // Reported once in a job: the job's saves have numbers from 1 on.
     if (!lock && (identity_.is_copy() || identity_.save_number == 1)) report.warnings.emplace_back(kNoLocks);
@@ -249,6 +266,7 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
 }
 
 void SaveTransaction::remove_folder(std::vector<std::string>& warnings) {
+  leave_note();
   lease_.reset();
   remove_private_folder(storage_, folder_, warnings);
 }
@@ -260,11 +278,24 @@ void SaveTransaction::withdraw() {
   remove_private_folder(storage_, folder_, ignored, Keep::kLease);
   if (expects_any_) look_for_files();
   withdraw_files(storage_, expected_, identity_.save_id);
+  leave_note();
   lease_.reset();
   remove_private_folder(storage_, folder_, ignored);
   // Withdraw again: a late rank may have published a file before the folder was removed. Without the folder no rank can
   // publish any more.
   withdraw_files(storage_, expected_, identity_.save_id);
+}
+
+// The note keeps the saves that still have a folder.
+void SaveTransaction::leave_note() {
+  if (!options_.alone_as_rank) return;
+  std::vector<SaveId> saves = read_rank_note(storage_, *options_.alone_as_rank);
+  std::erase_if(saves, [this](const SaveId& save) {
+    if (save == identity_.save_id) return true;
+    const Result<double> touched_at = storage_.touched_at(folder_of(save));
+    return !touched_at && touched_at.error().code() == ErrorCode::kNotFound;
+  });
+  write_rank_note(storage_, *options_.alone_as_rank, saves, folder_);
 }
 
 void SaveTransaction::look_for_files() {

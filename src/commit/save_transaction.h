@@ -44,9 +44,10 @@ struct CommitReport {
 
 struct ClaimOptions {
   bool overwrite = true;
-  // A rank that saves alone: the save commits `__{rank}.metadata`, and ignores the files of other ranks.
+  // A rank that saves alone: the save commits `__{rank}.metadata`, and neither lists nor opens the files of other
+  // ranks. `names_taken` must be set if the rank has more than one file.
   std::optional<std::uint32_t> alone_as_rank = {};
-  bool names_taken = false;  // DCP's names are not free: another rank has files in its own directory
+  bool names_taken = false;  // DCP's names are not free: for example another rank has files in its own directory
   // Whether a safetensors model may be in the directory. torch allows it: Cairn then opens the checkpoint, and programs
   // that read models open the model. false: a model is an error (kInvalidArgument).
   bool beside_a_model = true;
@@ -88,11 +89,13 @@ class SaveTransaction {
  private:
   SaveTransaction(storage::Storage& storage, const SaveIdentity& identity, const ClaimOptions& options);
   Result<void> look_around();
+  Result<void> look_as_rank(std::uint32_t rank);
   Result<void> check_overwrite(const MetadataInPlace& now) const;
   Result<void> check_not_superseded(const MetadataInPlace& now) const;
   Result<void> rename_and_confirm(Durability durability);
   void withdraw();
   void look_for_files();
+  void leave_note();
 
   storage::Storage& storage_;
   SaveIdentity identity_;

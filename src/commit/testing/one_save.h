@@ -48,10 +48,10 @@ inline std::string data_file_of(const SaveId& save_id) {
 // A save of one file, up to the commit.
 class OneSave {
  public:
-  OneSave(storage::Storage& disk, const SaveIdentity& identity)
-      : transaction_(SaveTransaction::claim(disk, identity).value()),
+  OneSave(storage::Storage& disk, const SaveIdentity& identity, const ClaimOptions& options = {})
+      : transaction_(SaveTransaction::claim(disk, identity, options).value()),
         files_(std::in_place, disk, identity),
-        name_(data_file_name(transaction_->ticket(), 0, 0)) {
+        name_(data_file_name(transaction_->ticket(), options.alone_as_rank.value_or(0), 0)) {
     transaction_->expect({name_});
     const std::string data = data_file_of(identity.save_id);
     EXPECT_TRUE(disk.create_whole(files_->private_name(name_).value(), data, Durability::kDurable));
@@ -76,8 +76,8 @@ class OneSave {
   std::string name_;
 };
 
-inline void commit_one(storage::Storage& disk, const SaveIdentity& identity) {
-  OneSave save(disk, identity);
+inline void commit_one(storage::Storage& disk, const SaveIdentity& identity, const ClaimOptions& options = {}) {
+  OneSave save(disk, identity, options);
   ASSERT_TRUE(save.publish());
   const auto committed = save.commit();
   ASSERT_TRUE(committed) << committed.error().what();
