@@ -4,6 +4,7 @@
 #include <cairn/collectives.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,9 +23,11 @@ struct CollectiveCalls {
   std::function<Result<std::string>(std::string bytes, std::size_t root)> broadcast;
   std::function<Result<std::vector<std::string>>(std::string bytes)> all_gather;
   std::function<Result<void>()> barrier;
+  // May be missing: all_gather then takes its place.
+  std::function<Result<std::vector<std::int64_t>>(std::vector<std::int64_t> numbers)> smallest = {};
 };
 
-// kInvalidArgument: `rank` is not less than `size`, or a function is missing.
+// kInvalidArgument: `rank` is not less than `size`, or a function but `smallest` is missing.
 Result<std::unique_ptr<Collectives>> make_collectives(CollectiveCalls calls);
 
 }  // namespace cairn

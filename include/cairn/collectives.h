@@ -12,6 +12,7 @@
 #include <cairn/result.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,10 @@ class Collectives {
   virtual Result<std::vector<std::string>> all_gather(std::string bytes) = 0;
   // Returns when every rank has called barrier().
   virtual Result<void> barrier() = 0;
+  // Returns, for each place, the smallest of the ranks' numbers. Every rank must give as many numbers. Every
+  // asynchronous save begins with this call. The default calls all_gather, and returns kInvalidArgument if the ranks
+  // give different numbers of numbers; a transport with a reduction should use the reduction.
+  virtual Result<std::vector<std::int64_t>> smallest(std::vector<std::int64_t> numbers);
 };
 
 }  // namespace cairn

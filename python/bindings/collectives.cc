@@ -2,7 +2,9 @@
 
 #include <cairn/callback_collectives.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -73,6 +75,12 @@ PythonCollectives::PythonCollectives(nb::object calls) : calls_(std::move(calls)
             return ask([&]() -> Result<void> {
               calls_.attr("barrier")();
               return {};
+            });
+          },
+      .smallest =
+          [this](const std::vector<std::int64_t>& numbers) {
+            return ask([&]() -> Result<std::vector<std::int64_t>> {
+              return nb::cast<std::vector<std::int64_t>>(calls_.attr("smallest")(numbers));
             });
           },
   }));
@@ -174,6 +182,10 @@ void bind_collectives(nb::module_& module) {
            [](PythonCollectives& self, const nb::bytes& bytes) {
              std::string message = to_message(bytes);
              return to_list(run(self, [&](Collectives& ranks) { return ranks.all_gather(std::move(message)); }));
+           })
+      .def("smallest",
+           [](PythonCollectives& self, std::vector<std::int64_t> numbers) {
+             return run(self, [&](Collectives& ranks) { return ranks.smallest(std::move(numbers)); });
            })
       .def("barrier", [](PythonCollectives& self) { run(self, [](Collectives& ranks) { return ranks.barrier(); }); });
 }

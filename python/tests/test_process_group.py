@@ -37,7 +37,13 @@ def check_calls(ranks: _engine.Collectives, root: int, messages: list[bytes]) ->
     assert ranks.scatter(messages if is_root else [], root) == mine
     assert ranks.broadcast(messages[root] if is_root else b"ignored", root) == messages[root]
     assert ranks.all_gather(mine) == messages
+    check_smallest(ranks, root)
     ranks.barrier()
+
+
+def check_smallest(ranks: _engine.Collectives, number: int) -> None:
+    least = -(2**63) if ranks.rank == 0 else 2**63 - 1
+    assert ranks.smallest([ranks.rank, -ranks.rank, number, least]) == [0, 1 - ranks.size, number, -(2**63)]
 
 
 def check_conformance(group: dist.ProcessGroup | None) -> None:
@@ -60,7 +66,7 @@ def check_conformance(group: dist.ProcessGroup | None) -> None:
             root = chance.randrange(size)
             messages = [message_of(rank, number) for rank in range(size)]
             mine, is_root = messages[ranks.rank], ranks.rank == root
-            match chance.randrange(5):
+            match chance.randrange(6):
                 case 0:
                     assert ranks.gather(mine, root) == (messages if is_root else [])
                 case 1:
@@ -69,6 +75,8 @@ def check_conformance(group: dist.ProcessGroup | None) -> None:
                     assert ranks.broadcast(mine, root) == messages[root]
                 case 3:
                     assert ranks.all_gather(mine) == messages
+                case 4:
+                    check_smallest(ranks, number)
                 case _:
                     ranks.barrier()
         check_refused_scatter(ranks)

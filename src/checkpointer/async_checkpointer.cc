@@ -229,8 +229,8 @@ Result<AsyncSave> AsyncCheckpointer::save(const std::filesystem::path& directory
 Error AsyncCheckpointer::abandon_save(const Error& reason, const AsyncSaveOptions& options) {
   if (options.save.collectives == nullptr) return reason;
   checkpointer::Ranks ranks(options.save.collectives, options.save.coordinator_rank);
-  const Result<std::vector<std::string>> words = ranks.all_gather(reason);
-  return words ? reason : words.error();
+  const Result<checkpointer::VoteCount> count = checkpointer::hold_vote(ranks, reason);
+  return count ? reason : count.error();
 }
 
 Result<void> AsyncCheckpointer::prepare(const StateDict& state, const std::function<bool()>& interrupted) {

@@ -1,12 +1,14 @@
 // Asynchronous saves on real files, by threads and by the writer process, by one rank and by several ranks.
 #include <cairn/async_checkpointer.h>
 #include <cairn/cairn.h>
+#include <cairn/callback_collectives.h>
 #include <cairn/local_group.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -207,6 +209,58 @@ TEST_P(AsyncSaves, OfManyRanksMeetInTheStorage) {
   EXPECT_EQ(rows[0], 30);
   EXPECT_EQ(rows[23], 32);
   EXPECT_TRUE(nothing_else_in(directory_));
+}
+
+// Collectives over `inner` that append the names of their calls to `names`.
+std::unique_ptr<Collectives> named_calls(Collectives& inner, std::vector<std::string>& names) {
+  using Messages = std::vector<std::string>;
+  CollectiveCalls calls;
+  calls.rank = inner.rank();
+  calls.size = inner.size();
+  calls.gather = [&](std::string bytes, std::size_t root) {
+    names.emplace_back("gather");
+    return inner.gather(std::move(bytes), root);
+  };
+  calls.scatter = [&](Messages bytes, std::size_t root) {
+    names.emplace_back("scatter");
+    return inner.scatter(std::move(bytes), root);
+  };
+  calls.broadcast = [&](std::string bytes, std::size_t root) {
+    names.emplace_back("broadcast");
+    return inner.broadcast(std::move(bytes), root);
+  };
+  calls.all_gather = [&](std::string bytes) {
+    names.emplace_back("all_gather");
+    return inner.all_gather(std::move(bytes));
+  };
+  calls.barrier = [&] {
+    names.emplace_back("barrier");
+    return inner.barrier();
+  };
+  calls.smallest = [&](std::vector<std::int64_t> numbers) {
+    names.emplace_back("smallest");
+    return inner.smallest(std::move(numbers));
+  };
+  return make_collectives(std::move(calls)).value();
+}
+
+TEST_P(AsyncSaves, OfAnUnchangedStateTakeOneReduction) {
+  as_three_ranks([&](std::size_t rank, Collectives& collectives) {
+    AsyncCheckpointer checkpointer(options());
+    std::vector<std::string> names;
+    const auto counted = named_calls(collectives, names);
+    for (int step = 1; step <= 3; ++step) {
+      names.clear();
+      RankRow row(rank, step);
+      AsyncSaveOptions together;
+      together.save.collectives = counted.get();
+      const auto save = checkpointer.save(directory_, row.state, together);
+      ASSERT_TRUE(save && save->write.get());
+      const bool is_first = step == 1;
+      EXPECT_EQ(names, is_first ? (std::vector<std::string>{"smallest", "gather", "scatter"})
+                                : std::vector<std::string>{"smallest"});
+    }
+  });
 }
 
 TEST_P(AsyncSaves, FailOnAllRanksIfOneHasNoState) {

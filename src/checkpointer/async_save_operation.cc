@@ -6,7 +6,7 @@
 //    directory (commit/rank_save.cc, step 1). If an earlier plan fits, every rank already lists the copies of step 5
 //    and samples the tensors; the coordinator lists and samples while its writer claims.
 // 2. Agree. Every rank votes for the earlier plan that fits, if any; the coordinator's vote carries the claim's ticket.
-//                                                                                                        [all-gather]
+//    If a rank has failed, all ranks then get the failures.             [reduction; after a failure also all-gather]
 // 3. Plan, unless all ranks voted for one plan: like steps 1 and 2 of save.cc.                      [gather, scatter]
 // 4. Begin. If step 1 did not know the size of the arena, the arena gets its size now. The wait for memory is always
 //    limited in step 4: the writers of all ranks wait for this rank. The rank's writer writes its lease: from now on
@@ -18,8 +18,6 @@
 // A failure before the assignments are scattered (step 3) fails the save on all ranks. A rank that fails later leaves
 // its error in a failure mark, which the writers of the remaining ranks read.
 #include "checkpointer/async_save_operation.h"
-
-#include <cairn/version.h>
 
 #include <atomic>
 #include <chrono>
@@ -41,37 +39,6 @@ namespace cairn::checkpointer {
 namespace {
 
 using data_file::ItemSource;
-
-// A rank's message of step 2.
-struct Vote {
-  std::uint64_t plan_id = 0;                 // 0: no earlier plan fits
-  std::optional<commit::SaveTicket> ticket;  // the coordinator's
-};
-
-std::string encode_vote(const Vote& vote) {
-  std::string message;
-  manifest::append_text(message, kVersion);
-  manifest::append_varint(message, vote.plan_id);
-  message.push_back(vote.ticket ? 1 : 0);
-  if (vote.ticket) commit::append_ticket(message, *vote.ticket);
-  return message;
-}
-
-Result<Vote> decode_vote(std::string_view message) {
-  manifest::CodedReader reader(message);
-  CAIRN_TRY_ASSIGN(const std::string_view version, reader.counted_text());
-  if (version != kVersion) {
-    return Error(ErrorCode::kUnsupported, "the ranks of the save run different versions of Cairn")
-        .expected(kVersion)
-        .actual(version);
-  }
-  Vote vote;
-  CAIRN_TRY_ASSIGN(vote.plan_id, reader.varint());
-  CAIRN_TRY_ASSIGN(const std::uint8_t has_ticket, reader.byte());
-  if (has_ticket == 0) return vote;
-  CAIRN_TRY_ASSIGN(vote.ticket, commit::read_ticket(reader));
-  return vote;
-}
 
 // The coordinator's writer gives the save up if step 4 has not begun one progress deadline after the claim. The
 // remaining ranks' writers give the save up if this rank's writer has not started within the deadline. A rank may wait
@@ -157,9 +124,7 @@ Result<AsyncSave> AsyncSaveOperation::run(const Result<const StateDict*>& state)
 }
 
 Result<AsyncSave> AsyncSaveOperation::take_steps(const Result<const StateDict*>& state) {
-  CAIRN_TRY_ASSIGN(const std::vector<std::string> votes,
-                   ranks_.all_gather(ranks_.attempt([&] { return prepare(state); })));  // (2)
-  CAIRN_TRY(count_votes(votes));
+  CAIRN_TRY(agree(ranks_.attempt([&] { return prepare(state); })));
   if (!plan_) CAIRN_TRY(plan_anew());
   Result<AsyncSave> save = ranks_.attempt([&] { return begin(); });
   if (!save && !is_with_writer_) write_failure_mark(save.error());
@@ -182,7 +147,7 @@ std::string AsyncSaveOperation::terms() const {
 }
 
 // Step 1.
-Result<std::string> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) {
+Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) {
   if (!state) return state.error();
   if (options_.save.alone_as_rank && ranks_.size() > 1) {
     return Error(ErrorCode::kInvalidArgument, "alone_as_rank can't be combined with collectives");
@@ -222,7 +187,7 @@ Result<std::string> AsyncSaveOperation::prepare(const Result<const StateDict*>& 
     CAIRN_TRY_ASSIGN(vote.ticket, shared_->save->claim(request, list));
   }
   CAIRN_TRY(listed);
-  return encode_vote(vote);
+  return vote;
 }
 
 // Lists the copies of step 5 by the plan, and samples the tensors.
@@ -244,16 +209,12 @@ Result<void> AsyncSaveOperation::list_copies() {
   return {};
 }
 
-Result<void> AsyncSaveOperation::count_votes(const std::vector<std::string>& votes) {
-  bool same = plan_ != nullptr;
-  for (std::size_t rank = 0; rank < votes.size(); ++rank) {
-    Result<Vote> vote = decode_vote(votes[rank]);
-    if (!vote) return std::move(vote).error().rank(static_cast<std::int64_t>(rank));
-    if (vote->ticket) ticket_ = vote->ticket;
-    same = same && vote->plan_id == plan_->id;
-  }
-  if (!ticket_) return Error(ErrorCode::kInternal, "the save has no coordinator");
-  if (!same) plan_.reset();
+// Step 2.
+Result<void> AsyncSaveOperation::agree(const Result<Vote>& vote) {
+  CAIRN_TRY_ASSIGN(const VoteCount count, hold_vote(ranks_, vote));
+  if (!count.ticket) return Error(ErrorCode::kInternal, "the save has no coordinator");
+  ticket_ = count.ticket;
+  if (count.plan_id == 0) plan_.reset();
   shared_->save_id = ticket_->identity.save_id;
   return {};
 }

@@ -16,6 +16,7 @@
 #include "checkpointer/ranks.h"
 #include "checkpointer/save_items.h"
 #include "checkpointer/staged_plan.h"
+#include "checkpointer/vote.h"
 #include "device/links.h"
 #include "staging/arena_pool.h"
 #include "staging/snapshot_copy.h"
@@ -47,9 +48,9 @@ class AsyncSaveOperation {
   struct SharedState;
 
   Result<AsyncSave> take_steps(const Result<const StateDict*>& state);
-  Result<std::string> prepare(const Result<const StateDict*>& state);
+  Result<Vote> prepare(const Result<const StateDict*>& state);
   Result<void> list_copies();
-  Result<void> count_votes(const std::vector<std::string>& votes);
+  Result<void> agree(const Result<Vote>& vote);
   Result<void> plan_anew();
   Result<std::vector<std::string>> assign(const std::vector<std::string>& local_plans);
   Result<void> take_assignment(std::string_view message);

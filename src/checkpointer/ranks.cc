@@ -64,6 +64,11 @@ Result<std::string> Ranks::broadcast(Result<std::string> bytes) {
   return manifest::decode_outcome(message);
 }
 
+Result<std::vector<std::int64_t>> Ranks::smallest(std::vector<std::int64_t> mine) {
+  if (collectives_ == nullptr) return mine;
+  return collectives_->smallest(std::move(mine));
+}
+
 Result<std::vector<std::string>> Ranks::all_gather(Result<std::string> mine) {
   if (collectives_ == nullptr) return gather(std::move(mine));
   CAIRN_TRY_ASSIGN(const std::vector<std::string> messages, collectives_->all_gather(manifest::encode_outcome(mine)));

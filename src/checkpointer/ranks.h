@@ -10,6 +10,7 @@
 #include <cairn/result.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ class Ranks {
   Result<std::string> broadcast(Result<std::string> bytes);
   // Encodes an outcome for decode_outcome(). An error without a rank gets the number of this rank.
   std::string tell(const Result<std::string>& outcome) const;
+  // For each place the smallest of the ranks' numbers. A rank that has failed says so by its numbers.
+  Result<std::vector<std::int64_t>> smallest(std::vector<std::int64_t> mine);
   // The bytes of every rank, on every rank.
   Result<std::vector<std::string>> all_gather(Result<std::string> mine);
 

@@ -40,6 +40,17 @@ class CallbackCollectives final : public Collectives {
   Result<void> barrier() override {
     return run("barrier", 0, [&] { return calls_.barrier(); });
   }
+  Result<std::vector<std::int64_t>> smallest(std::vector<std::int64_t> numbers) override {
+    if (!calls_.smallest) return Collectives::smallest(std::move(numbers));
+    return run("smallest", 0, [&]() -> Result<std::vector<std::int64_t>> {
+      const std::size_t count = numbers.size();
+      CAIRN_TRY_ASSIGN(std::vector<std::int64_t> result, calls_.smallest(std::move(numbers)));
+      if (result.size() == count) return result;
+      return Error(ErrorCode::kInvalidArgument, "the function returned a wrong number of numbers")
+          .expected(fmt::format("{}", count))
+          .actual(fmt::format("{}", result.size()));
+    });
+  }
 
  private:
   // Runs the work under the guard; an exception of the work becomes an error.

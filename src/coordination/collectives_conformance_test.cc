@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -29,7 +30,8 @@ CollectiveCalls calls_of(std::shared_ptr<Collectives> inner) {
       .scatter = [inner](Messages bytes, std::size_t root) { return inner->scatter(std::move(bytes), root); },
       .broadcast = [inner](std::string bytes, std::size_t root) { return inner->broadcast(std::move(bytes), root); },
       .all_gather = [inner](std::string bytes) { return inner->all_gather(std::move(bytes)); },
-      .barrier = [inner] { return inner->barrier(); }};
+      .barrier = [inner] { return inner->barrier(); },
+      .smallest = [inner](std::vector<std::int64_t> numbers) { return inner->smallest(std::move(numbers)); }};
 }
 
 // Callback collectives; the functions call a local group.
@@ -81,6 +83,16 @@ void check_all_gather(Collectives& ranks, std::size_t number) {
   EXPECT_EQ(ranks.all_gather(message_of(ranks.rank(), number)).value(), messages_of_all(ranks.size(), number));
 }
 
+void check_smallest(Collectives& ranks, std::size_t number) {
+  const auto size = static_cast<std::int64_t>(ranks.size());
+  const auto mine = static_cast<std::int64_t>(ranks.rank());
+  const std::int64_t greatest = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  const auto common = static_cast<std::int64_t>(number);
+  EXPECT_EQ(ranks.smallest({mine, -mine, common, mine == 0 ? least : greatest}).value(),
+            (std::vector<std::int64_t>{0, 1 - size, common, least}));
+}
+
 class CollectivesConformance : public testing::TestWithParam<Kind> {
  protected:
   static Group make(std::size_t rank_count) { return GetParam().make(rank_count); }
@@ -102,6 +114,7 @@ TEST_P(CollectivesConformance, CarriesMessagesOfAnyLengthFromAndToEveryRoot) {
         check_scatter(*ranks, root, 2);
         check_broadcast(*ranks, root, 3);
         check_all_gather(*ranks, 0);
+        check_smallest(*ranks, 4);
         EXPECT_TRUE(ranks->barrier());
       }
     });
@@ -127,11 +140,12 @@ TEST_P(CollectivesConformance, StaysInStepOverALongMixedSequence) {
     std::mt19937 chance(seed);  // equal calls on every rank
     for (std::size_t number = 0; number < 2000; ++number) {
       const std::size_t root = chance() % ranks->size();
-      switch (chance() % 5) {
+      switch (chance() % 6) {
         case 0: check_gather(*ranks, root, number); break;
         case 1: check_scatter(*ranks, root, number); break;
         case 2: check_broadcast(*ranks, root, number); break;
         case 3: check_all_gather(*ranks, number); break;
+        case 4: check_smallest(*ranks, number); break;
         default: EXPECT_TRUE(ranks->barrier());
       }
     }
@@ -146,6 +160,14 @@ TEST_P(CollectivesConformance, FailsEverywhereWhenTheRootHasAWrongNumberOfMessag
       EXPECT_EQ(result.error().code(), is_root ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable);
     });
   }
+}
+
+TEST_P(CollectivesConformance, RefusesDifferentNumbersOfNumbers) {
+  run_ranks(make(2), [](std::unique_ptr<Collectives> ranks) {
+    const auto result = ranks->smallest(std::vector<std::int64_t>(ranks->rank() + 1));
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code(), ErrorCode::kInvalidArgument);
+  });
 }
 
 TEST_P(CollectivesConformance, RefusesARootThatIsNoRank) {
@@ -186,6 +208,7 @@ TEST_P(CollectivesConformance, FailsLaterCallsWhenARankHasLeft) {
       },
       [](Collectives& ranks) { return ranks.broadcast("x", ranks.rank()).has_value(); },
       [](Collectives& ranks) { return ranks.all_gather("x").has_value(); },
+      [](Collectives& ranks) { return ranks.smallest({1}).has_value(); },
       [](Collectives& ranks) { return ranks.barrier().has_value(); }};
   for (const auto& call : calls) {
     Group group = make(2);

@@ -1,0 +1,105 @@
+#include "checkpointer/vote.h"
+
+#include <cairn/version.h>
+
+#include <bit>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "core/checksum.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+// The places of the numbers. Of a number that all ranks must share, the complement is sent too: the smallest complement
+// is the complement of the largest number.
+enum Place : std::uint8_t {
+  kIsWell,
+  kVersionNumber,
+  kVersionComplement,
+  kPlan,
+  kPlanComplement,
+  kLacksTicket,  // 0 from the coordinator, whose next numbers are smaller than those of all other ranks, or equal
+  kSaveHigh,
+  kSaveLow,
+  kJobHigh,
+  kJobLow,
+  kSaveNumber,
+  kJobStart,
+  kFlags,
+  kPlaces,
+};
+
+constexpr std::int64_t kNeutral = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kFreshFlag = 1;
+constexpr std::int64_t kModelFlag = 2;
+
+std::int64_t as_number(std::uint64_t bits) { return std::bit_cast<std::int64_t>(bits); }
+std::uint64_t as_bits(std::int64_t number) { return std::bit_cast<std::uint64_t>(number); }
+
+std::int64_t version_number() { return crc32(std::as_bytes(std::span(std::string_view(kVersion)))); }
+
+}  // namespace
+
+std::vector<std::int64_t> numbers_of(const std::optional<Vote>& vote) {
+  std::vector<std::int64_t> numbers(kPlaces, kNeutral);
+  numbers[kIsWell] = vote ? 1 : 0;
+  if (!vote) return numbers;
+  numbers[kVersionNumber] = version_number();
+  numbers[kVersionComplement] = ~version_number();
+  numbers[kPlan] = as_number(vote->plan_id);
+  numbers[kPlanComplement] = ~as_number(vote->plan_id);
+  numbers[kLacksTicket] = vote->ticket ? 0 : 1;
+  if (!vote->ticket) return numbers;
+  const commit::SaveIdentity& identity = vote->ticket->identity;
+  numbers[kSaveHigh] = as_number(identity.save_id.high);
+  numbers[kSaveLow] = as_number(identity.save_id.low);
+  numbers[kJobHigh] = as_number(identity.job_id.high);
+  numbers[kJobLow] = as_number(identity.job_id.low);
+  numbers[kSaveNumber] = as_number(identity.save_number);
+  numbers[kJobStart] = as_number(identity.job_start);
+  numbers[kFlags] =
+      (vote->ticket->fresh ? kFreshFlag : 0) | (identity.form == commit::SaveForm::kModel ? kModelFlag : 0);
+  return numbers;
+}
+
+Result<VoteCount> count_votes(std::span<const std::int64_t> smallest) {
+  if (smallest.size() != kPlaces) return Error(ErrorCode::kCorrupt, "votes with a wrong number of numbers");
+  VoteCount count;
+  if (smallest[kIsWell] == 0) return count;
+  count.all_well = smallest[kVersionNumber] == ~smallest[kVersionComplement];
+  if (!count.all_well) return count;
+  if (smallest[kPlan] == ~smallest[kPlanComplement]) count.plan_id = as_bits(smallest[kPlan]);
+  if (smallest[kLacksTicket] != 0) return count;
+  const std::int64_t flags = smallest[kFlags];
+  if ((flags & ~(kFreshFlag | kModelFlag)) != 0) return Error(ErrorCode::kCorrupt, "votes with an unknown ticket");
+  commit::SaveTicket& ticket = count.ticket.emplace();
+  ticket.identity.save_id = {as_bits(smallest[kSaveHigh]), as_bits(smallest[kSaveLow])};
+  ticket.identity.job_id = {as_bits(smallest[kJobHigh]), as_bits(smallest[kJobLow])};
+  ticket.identity.save_number = as_bits(smallest[kSaveNumber]);
+  ticket.identity.job_start = as_bits(smallest[kJobStart]);
+  ticket.identity.form = (flags & kModelFlag) != 0 ? commit::SaveForm::kModel : commit::SaveForm::kCheckpoint;
+  ticket.fresh = (flags & kFreshFlag) != 0;
+  return count;
+}
+
+Result<VoteCount> hold_vote(Ranks& ranks, const Result<Vote>& mine) {
+  CAIRN_TRY_ASSIGN(const std::vector<std::int64_t> smallest,
+                   ranks.smallest(numbers_of(mine ? std::optional(*mine) : std::nullopt)));
+  CAIRN_TRY_ASSIGN(VoteCount count, count_votes(smallest));
+  if (count.all_well) return count;
+  CAIRN_TRY_ASSIGN(const std::vector<std::string> versions,
+                   ranks.all_gather(mine ? Result<std::string>(std::string(kVersion)) : mine.error()));
+  for (std::size_t rank = 0; rank < versions.size(); ++rank) {
+    if (versions[rank] == kVersion) continue;
+    return Error(ErrorCode::kUnsupported, "the ranks of the save run different versions of Cairn")
+        .expected(kVersion)
+        .actual(versions[rank])
+        .rank(static_cast<std::int64_t>(rank));
+  }
+  return Error(ErrorCode::kInternal, "a rank has failed without a reason");
+}
+
+}  // namespace cairn::checkpointer

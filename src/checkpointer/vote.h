@@ -1,0 +1,37 @@
+// Vote: a rank's part of the agreement that begins an asynchronous save (async_save_operation.cc, step 2). The ranks
+// find the smallest of their numbers: one reduction of a few bytes, however many ranks there are.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "checkpointer/ranks.h"
+#include "commit/save_ticket.h"
+
+namespace cairn::checkpointer {
+
+struct Vote {
+  std::uint64_t plan_id = 0;                 // 0: no earlier plan fits
+  std::optional<commit::SaveTicket> ticket;  // the coordinator's
+};
+
+// The numbers of a rank; of a rank that has failed for nullopt.
+std::vector<std::int64_t> numbers_of(const std::optional<Vote>& vote);
+
+struct VoteCount {
+  bool all_well = false;                     // no rank has failed, and all run one version of Cairn
+  std::uint64_t plan_id = 0;                 // the plan of all ranks; 0: the ranks have no common plan
+  std::optional<commit::SaveTicket> ticket;  // nullopt if no rank had a ticket
+};
+// `smallest`: for each place the smallest of the ranks' numbers. kCorrupt if no ranks can have had such numbers.
+Result<VoteCount> count_votes(std::span<const std::int64_t> smallest);
+
+// A collective step: counts the votes of all ranks. The error of a rank that has failed takes the place of its vote;
+// all ranks then return the failures of all ranks. kUnsupported if the ranks run different versions of Cairn.
+Result<VoteCount> hold_vote(Ranks& ranks, const Result<Vote>& mine);
+
+}  // namespace cairn::checkpointer

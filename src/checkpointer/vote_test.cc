@@ -1,0 +1,67 @@
+#include "checkpointer/vote.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+
+namespace cairn::checkpointer {
+namespace {
+
+Result<VoteCount> count_of(const std::vector<std::optional<Vote>>& votes) {
+  std::vector<std::int64_t> smallest = numbers_of(votes.front());
+  for (const std::optional<Vote>& vote : votes) {
+    const std::vector<std::int64_t> numbers = numbers_of(vote);
+    for (std::size_t i = 0; i < numbers.size(); ++i) smallest[i] = std::min(smallest[i], numbers[i]);
+  }
+  return count_votes(smallest);
+}
+
+constexpr std::uint64_t kGreatest = std::numeric_limits<std::uint64_t>::max();
+
+commit::SaveTicket ticket() { return {{{kGreatest, 2}, {3, kGreatest >> 1}, 5, 6, commit::SaveForm::kModel}, true}; }
+
+TEST(Vote, OfOnePlanAgreesOnPlanAndTicket) {
+  const auto count = count_of({Vote{kGreatest, {}}, Vote{kGreatest, ticket()}, Vote{kGreatest, {}}});
+  ASSERT_TRUE(count && count->all_well && count->ticket);
+  EXPECT_EQ(count->plan_id, kGreatest);
+  EXPECT_EQ(commit::encode_ticket(*count->ticket), commit::encode_ticket(ticket()));
+}
+
+TEST(Vote, ForDifferentPlansAgreesOnTheTicketOnly) {
+  for (const std::uint64_t plan : {std::uint64_t{0}, std::uint64_t{8}, kGreatest}) {
+    const auto count = count_of({Vote{7, ticket()}, Vote{plan, {}}});
+    ASSERT_TRUE(count && count->all_well && count->ticket);
+    EXPECT_EQ(count->plan_id, 0u);
+  }
+}
+
+TEST(Vote, OfARankThatHasFailedCounts) {
+  const auto count = count_of({Vote{7, ticket()}, std::nullopt});
+  ASSERT_TRUE(count);
+  EXPECT_FALSE(count->all_well);
+}
+
+TEST(Vote, WithoutACoordinatorHasNoTicket) {
+  const auto count = count_of({Vote{7, {}}, Vote{7, {}}});
+  ASSERT_TRUE(count && count->all_well);
+  EXPECT_FALSE(count->ticket);
+}
+
+TEST(Vote, OfDifferentVersionsIsNotWell) {
+  std::vector<std::int64_t> numbers = numbers_of(Vote{7, ticket()});
+  --numbers[1];  // another rank's version
+  EXPECT_FALSE(count_votes(numbers)->all_well);
+}
+
+TEST(Vote, RefusesNumbersOfNoRanks) {
+  std::vector<std::int64_t> numbers = numbers_of(Vote{7, ticket()});
+  numbers.back() = 4;
+  EXPECT_EQ(count_votes(numbers).error().code(), ErrorCode::kCorrupt);
+  numbers.pop_back();
+  EXPECT_EQ(count_votes(numbers).error().code(), ErrorCode::kCorrupt);
+}
+
+}  // namespace
+}  // namespace cairn::checkpointer
