@@ -52,6 +52,12 @@ PROGRAMS = {
         cairn.nvrx.install()
         check(ours=True)
         assert version() == ("0.6.0", "0.6.0"), version()
+        try:
+            cairn.nvrx.LocalCheckpointManager
+        except ImportError as error:
+            assert "nvidia_resiliency_ext" in str(error)
+        else:
+            raise AssertionError("local checkpoints need NVRx")
         cairn.nvrx.uninstall()
         try:
             module("core")
@@ -83,6 +89,8 @@ PROGRAMS = {
         check(ours=True)
         assert held.__module__.startswith("cairn.nvrx"), held
         assert dcp.save is cairn.save
+        from nvidia_resiliency_ext.checkpointing.local.ckpt_managers.local_manager import LocalCheckpointManager
+        assert LocalCheckpointManager is cairn.nvrx.LocalCheckpointManager
         cairn.nvrx.uninstall()
         assert held.__module__.startswith("nvidia_resiliency_ext"), held
         assert core.AsyncCallsQueue.__module__.startswith("nvidia_resiliency_ext")

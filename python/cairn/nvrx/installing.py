@@ -26,19 +26,20 @@ NVRX_VERSION = "0.6.0"  # the version of NVRx whose names and calls Cairn has; M
 _NVRX = "nvidia_resiliency_ext"
 _DISTRIBUTION = "nvidia-resiliency-ext"
 _NVRX_MODULES = f"{_NVRX}.checkpointing.async_ckpt"
+_NVRX_MANAGERS = f"{_NVRX}.checkpointing.local.ckpt_managers"
 _MEGATRON_MODULES = "megatron.core.dist_checkpointing.strategies"
 _PACKAGES = (_NVRX, f"{_NVRX}.checkpointing", _NVRX_MODULES)
 
-#: By module of Cairn, the names of NVRx that the module has.
+#: By module of cairn.nvrx, the names of NVRx that the module has.
 _NAMES = {
-    "core": ("AsyncCallsQueue", "AsyncRequest", "abort_nvrx_checkpoint"),
-    "filesystem_async": (
+    "async_ckpt.core": ("AsyncCallsQueue", "AsyncRequest", "abort_nvrx_checkpoint"),
+    "async_ckpt.filesystem_async": (
         "FileSystemWriterAsync",
         "_get_write_results_queue",
         "_results_queue",
         "get_write_results_queue",
     ),
-    "state_dict_saver": (
+    "async_ckpt.state_dict_saver": (
         "CheckpointMetadataCache",
         "get_metadata_caching_status",
         "init_checkpoint_metadata_cache",
@@ -46,15 +47,18 @@ _NAMES = {
         "save_state_dict_async_plan",
         "verify_global_md_reuse",
     ),
-    "cached_metadata_filesystem_reader": ("CachedMetadataFileSystemReader",),
-    "torch_ckpt": ("TorchAsyncCheckpoint",),
+    "async_ckpt.cached_metadata_filesystem_reader": ("CachedMetadataFileSystemReader",),
+    "async_ckpt.torch_ckpt": ("TorchAsyncCheckpoint",),
+    "local.local_checkpoints": ("LocalCheckpointManager",),
 }
-#: By module of another package, the module of Cairn that has its names.
-_MODULES = {f"{_NVRX_MODULES}.{name}": name for name in _NAMES} | {
-    f"{_MEGATRON_MODULES}.async_utils": "core",
-    f"{_MEGATRON_MODULES}.cached_metadata_filesystem_reader": "cached_metadata_filesystem_reader",
-    f"{_MEGATRON_MODULES}.filesystem_async": "filesystem_async",
-    f"{_MEGATRON_MODULES}.state_dict_saver": "state_dict_saver",
+#: By module of another package, the module of cairn.nvrx that has its names.
+_MODULES = {
+    **{f"{_NVRX}.checkpointing.{name}": name for name in _NAMES if name.startswith("async_ckpt.")},
+    f"{_NVRX_MANAGERS}.local_manager": "local.local_checkpoints",
+    f"{_MEGATRON_MODULES}.async_utils": "async_ckpt.core",
+    f"{_MEGATRON_MODULES}.cached_metadata_filesystem_reader": "async_ckpt.cached_metadata_filesystem_reader",
+    f"{_MEGATRON_MODULES}.filesystem_async": "async_ckpt.filesystem_async",
+    f"{_MEGATRON_MODULES}.state_dict_saver": "async_ckpt.state_dict_saver",
 }
 _MISSING = object()
 
@@ -124,7 +128,7 @@ def _fill(module: ModuleType) -> None:
     """Puts Cairn's objects into a module of `_MODULES`: all names into NVRx's, and the names that Megatron's has."""
     name = module.__name__
     source = _MODULES[name]
-    ours = importlib.import_module(f"cairn.nvrx.async_ckpt.{source}")
+    ours = importlib.import_module(f"cairn.nvrx.{source}")
     state = part(_Installation)
     for attribute in _NAMES[source]:
         theirs = vars(module).get(attribute, _MISSING)
