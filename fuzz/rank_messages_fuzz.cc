@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "checkpointer/local_plans.h"
 #include "checkpointer/save_messages.h"
 #include "commit/save_ticket.h"
 #include "decoding_bounds.h"

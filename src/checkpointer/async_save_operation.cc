@@ -26,6 +26,7 @@
 
 #include "checkpointer/claim_options.h"
 #include "checkpointer/job_identity.h"
+#include "checkpointer/local_plans.h"
 #include "checkpointer/save_layout.h"
 #include "checkpointer/save_messages.h"
 #include "core/attempt.h"
@@ -221,10 +222,10 @@ Result<void> AsyncSaveOperation::agree(const Result<Vote>& vote) {
 
 // Step 3.
 Result<void> AsyncSaveOperation::plan_anew() {
-  const Result<std::vector<std::string>> local_plans = ranks_.gather(local_plan_);
+  Result<std::vector<std::string>> local_plans = ranks_.gather(local_plan_);
   Result<std::vector<std::string>> assignments{std::vector<std::string>()};
   if (ranks_.is_coordinator()) {
-    assignments = local_plans ? ranks_.attempt([&] { return assign(*local_plans); }) : local_plans.error();
+    assignments = local_plans ? ranks_.attempt([&] { return assign(std::move(*local_plans)); }) : local_plans.error();
   }
   CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
   Result<void> taken = ranks_.attempt([&] { return take_assignment(assignment); });
@@ -232,18 +233,20 @@ Result<void> AsyncSaveOperation::plan_anew() {
   return taken;
 }
 
-Result<std::vector<std::string>> AsyncSaveOperation::assign(const std::vector<std::string>& local_plans) {
-  CAIRN_TRY_ASSIGN(const PlannedSave planned, plan_together(local_plans, options_.save.dedup_to_lowest_rank));
-  CAIRN_TRY_ASSIGN(SaveLayout layout, lay_out_save(planned, *ticket_, options_.save.alone_as_rank.value_or(0),
-                                                   checkpoint_id_, options_.save.metadata_attributes));
+Result<std::vector<std::string>> AsyncSaveOperation::assign(std::vector<std::string> local_plans) {
+  CAIRN_TRY_ASSIGN(PlannedSave planned, plan_together(std::move(local_plans), options_.save.dedup_to_lowest_rank));
+  CAIRN_TRY_ASSIGN(SaveLayout layout,
+                   lay_out_save(std::move(planned), *ticket_, options_.save.alone_as_rank.value_or(0), checkpoint_id_,
+                                options_.save.metadata_attributes));
   CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(layout.catalog));
   commit_plan_ = std::make_shared<const commit::CommitPlan>(std::move(metadata), std::move(layout.file_counts));
   const std::uint64_t plan_id = new_plan_id();
   std::vector<std::string> messages;
-  for (const SaveAssignment& assignment : layout.assignments) {
+  for (SaveAssignment& assignment : layout.assignments) {
     std::string& message = messages.emplace_back();
     manifest::append_varint(message, plan_id);
     message += encode_assignment(assignment);
+    assignment = SaveAssignment();
   }
   return messages;
 }

@@ -52,7 +52,7 @@ class AsyncSaveOperation {
   Result<void> list_copies();
   Result<void> agree(const Result<Vote>& vote);
   Result<void> plan_anew();
-  Result<std::vector<std::string>> assign(const std::vector<std::string>& local_plans);
+  Result<std::vector<std::string>> assign(std::vector<std::string> local_plans);
   Result<void> take_assignment(std::string_view message);
   Result<AsyncSave> begin();
   static Result<void> stage(SharedState& shared, const staging::CopyOptions& options);

@@ -3,24 +3,32 @@
 
 #include <cairn/catalog.h>
 
+#include <cstdint>
+#include <string>
 #include <string_view>
-#include <unordered_map>
 
+#include "plan/key_numbers.h"
 #include "plan/local_plan.h"
 
 namespace cairn::checkpointer {
 
 class CatalogBuilder {
  public:
-  // Adds an item and its location. Items of one tensor agree on dtype and shape. `path` is empty if the key has no
-  // path. The memory of `item.fqn` outlives the builder.
-  void add(const plan::LocalItem& item, const Box& box, const Path& path, const ItemLocation& location);
+  // The next items are those of a further rank, whose keys may be in the order of the rank before.
+  void begin_rank() { numbers_.begin_rank(); }
+  // Adds an item and its location. Returns whether the item is the first with its key. Items of one tensor agree on
+  // dtype and shape. The memory of `item.fqn` outlives the builder.
+  bool add(const plan::LocalItem& item, const Box& box, const ItemLocation& location);
+  // Adds the path of a key, unless the path is empty; once for each key, in the order of the keys.
+  void add_path(std::string_view fqn, const Path& path) {
+    if (!path.empty()) catalog_.paths.emplace_back(std::string(fqn), path);
+  }
 
   Catalog& catalog() { return catalog_; }
 
  private:
   Catalog catalog_;
-  std::unordered_map<std::string_view, std::size_t> tensors_;  // index in the catalog, by name
+  plan::KeyNumbers numbers_;  // of the tensors: the index in the catalog
 };
 
 }  // namespace cairn::checkpointer

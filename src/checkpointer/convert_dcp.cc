@@ -203,7 +203,7 @@ Result<Catalog> catalog_of(const ConvertJob& job, std::vector<PlacedItem> placed
   CatalogBuilder builder;
   for (const PlacedItem& it : placed) {
     CAIRN_TRY_ASSIGN(const plan::LocalItem item, describe_item(*it.source));
-    builder.add(item, item.box, has_paths ? it.source->entry->path : Path(), it.location);
+    if (builder.add(item, item.box, it.location) && has_paths) builder.add_path(item.fqn, it.source->entry->path);
   }
   return std::move(builder.catalog());
 }

@@ -99,7 +99,7 @@ class ModelLayoutMaker {
       const LocalItem& item = items[write.item];
       const Box& box = planned_.global.box_of(write, item);
       const bool is_part = write.cut != plan::WriteItem::kWhole;
-      assignment.items.push_back({write.item, is_part ? std::optional(box) : std::nullopt});
+      assignment.items.push_back({write.item, is_part ? std::make_shared<const Box>(box) : nullptr});
       tensors.push_back(TensorView::contiguous(static_cast<void*>(nullptr), item.dtype, box.sizes()));
       model_items.push_back({item.fqn, &tensors.back(), &box.offsets()});
     }
@@ -114,7 +114,8 @@ class ModelLayoutMaker {
     for (std::size_t i = 0; i < file.writes.size(); ++i) {
       const plan::WriteItem& write = planned_.global.ranks[rank][file.writes[i]];
       const LocalItem& item = items[write.item];
-      builder_.add(item, planned_.global.box_of(write, item), planned_.local.path_of(item.fqn), places[i]);
+      const bool is_first = builder_.add(item, planned_.global.box_of(write, item), places[i]);
+      if (is_first) builder_.add_path(item.fqn, planned_.local.path_of(item.fqn));
     }
     return {};
   }

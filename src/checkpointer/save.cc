@@ -24,6 +24,7 @@
 #include "checkpointer/claim_options.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
+#include "checkpointer/local_plans.h"
 #include "checkpointer/model_claim.h"
 #include "checkpointer/model_layout.h"
 #include "checkpointer/rank_writer.h"
@@ -59,10 +60,10 @@ class Coordinator {
   Coordinator(SaveWorker& worker, const SaveOptions& options) : worker_(worker), options_(options) {}
 
   // An assignment for each rank, encoded.
-  Result<std::vector<std::string>> assign(const std::vector<std::string>& messages) {
+  Result<std::vector<std::string>> assign(std::vector<std::string> messages) {
     CAIRN_TRY_ASSIGN(checkpointer::PlannedSave planned,
-                     checkpointer::plan_together(messages, options_.dedup_to_lowest_rank));
-    CAIRN_TRY_ASSIGN(layout_, options_.safetensors ? lay_out_model(planned) : lay_out_checkpoint(planned));
+                     checkpointer::plan_together(std::move(messages), options_.dedup_to_lowest_rank));
+    CAIRN_TRY_ASSIGN(layout_, options_.safetensors ? lay_out_model(planned) : lay_out_checkpoint(std::move(planned)));
     const Catalog& catalog = layout_.catalog;
     CAIRN_TRY(worker_.run("claiming the directory", [files = catalog.files](WorkerState& worker_state) -> Result<void> {
       if (worker_state.transaction) worker_state.transaction->expect(files);
@@ -72,8 +73,9 @@ class Coordinator {
     CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
     pickle_ = metadata.render(*catalog.save_id, catalog.checkpoint_id.value_or(options_.checkpoint_id), catalog.files);
     std::vector<std::string> assignments;
-    for (const SaveAssignment& assignment : layout_.assignments) {
+    for (SaveAssignment& assignment : layout_.assignments) {
       assignments.push_back(checkpointer::encode_assignment(assignment));
+      assignment = SaveAssignment();
     }
     return assignments;
   }
@@ -105,12 +107,12 @@ class Coordinator {
   Catalog take_catalog() { return std::move(layout_.catalog); }
 
  private:
-  Result<SaveLayout> lay_out_checkpoint(const checkpointer::PlannedSave& planned) {
+  Result<SaveLayout> lay_out_checkpoint(checkpointer::PlannedSave planned) {
     const commit::SaveIdentity identity = checkpointer::next_save_identity();
     CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket,
                      worker_.claim(identity, checkpointer::claim_options_of(options_, planned.local.names_taken())));
     const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
-    return checkpointer::lay_out_save(planned, ticket, first_rank, options_.checkpoint_id,
+    return checkpointer::lay_out_save(std::move(planned), ticket, first_rank, options_.checkpoint_id,
                                       options_.metadata_attributes);
   }
 
@@ -147,11 +149,11 @@ class Save {
 
  private:
   Result<SaveReport> take_steps(const SaveDirectory& directory, const StateDict& state) {
-    const Result<std::vector<std::string>> plans =
+    Result<std::vector<std::string>> plans =
         ranks_.gather(ranks_.attempt([&] { return describe(directory, state); }));  // (1)
     Result<std::vector<std::string>> assignments{std::vector<std::string>()};
     if (ranks_.is_coordinator()) {  // (2)
-      assignments = plans ? ranks_.attempt([&] { return coordinator_.assign(*plans); }) : plans.error();
+      assignments = plans ? ranks_.attempt([&] { return coordinator_.assign(std::move(*plans)); }) : plans.error();
     }
     CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
     Result<std::string> written = ranks_.attempt([&] { return write(assignment); });  // (3)

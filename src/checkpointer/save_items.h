@@ -8,7 +8,7 @@
 
 #include <cstdint>
 #include <deque>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,9 +21,9 @@ namespace cairn::checkpointer {
 // rest.
 struct AssignedItem {
   std::uint32_t index = 0;
-  std::optional<Box> part;  // in the coordinates of the whole tensor
-
-  friend bool operator==(const AssignedItem&, const AssignedItem&) = default;
+  // In the coordinates of the whole tensor; null: the whole item, as nearly always. The coordinator of a large job has
+  // millions of assigned items, and a Box takes a hundred bytes.
+  std::shared_ptr<const Box> part;
 };
 
 // Which memory the reader of the items can read.

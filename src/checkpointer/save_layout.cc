@@ -7,6 +7,7 @@
 #include "data_file/item_placement.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
+#include "os/freed_memory.h"
 #include "plan/file_assignment.h"
 
 namespace cairn::checkpointer {
@@ -15,15 +16,21 @@ namespace {
 // A file name has six digits for the number of the file.
 constexpr std::size_t kFilesOfRankMax = 1'000'000;
 
+// The plans of fewer items take less than 200 MB.
+constexpr std::size_t kFewItems = 1'000'000;
+
 class LayoutMaker {
  public:
-  LayoutMaker(const LocalPlans& local, const plan::GlobalSavePlan& global, const commit::SaveTicket& ticket)
-      : local_(local), global_(global), ticket_(ticket) {}
+  LayoutMaker(PlannedSave& planned, const commit::SaveTicket& ticket)
+      : local_(planned.local), global_(planned.global), ticket_(ticket) {}
 
   Result<SaveLayout> make(std::uint32_t first_rank) {
     for (std::size_t rank = 0; rank < global_.ranks.size(); ++rank) {
       CAIRN_TRY(add_rank(rank, first_rank + static_cast<std::uint32_t>(rank)));
+      local_.drop(rank);  // the catalog grows meanwhile: two copies at a time are never in memory
+      global_.ranks[rank] = std::vector<plan::WriteItem>();
     }
+    if (item_count_ > kFewItems) os::return_freed_memory();
     layout_.catalog = std::move(builder_.catalog());
     layout_.catalog.files = std::move(names_);
     for (SaveAssignment& assignment : layout_.assignments) {
@@ -36,6 +43,7 @@ class LayoutMaker {
   Result<void> add_rank(std::size_t index, std::uint32_t rank) {
     const plan::LocalPlan& items = local_.plans()[index];
     const std::vector<plan::WriteItem>& writes = global_.ranks[index];
+    item_count_ += items.size();
     std::vector<bool> is_value;
     is_value.reserve(writes.size());
     for (const plan::WriteItem& write : writes) {
@@ -54,13 +62,15 @@ class LayoutMaker {
     SaveAssignment& assignment = layout_.assignments.emplace_back();
     assignment.ticket = ticket_;
     assignment.items.reserve(writes.size());
+    builder_.begin_rank();
     for (std::size_t i = 0; i < writes.size(); ++i) {
       const plan::LocalItem& item = items[writes[i].item];
       const Box& box = global_.box_of(writes[i], item);
-      builder_.add(item, item.kind == plan::LocalItem::Kind::kSerializedTensor ? whole_of(item) : box,
-                   local_.path_of(item.fqn), locations[i]);
+      const bool is_archive = item.kind == plan::LocalItem::Kind::kSerializedTensor;
+      const bool is_first = builder_.add(item, is_archive ? whole_of(item) : box, locations[i]);
+      if (is_first) builder_.add_path(item.fqn, local_.path_of(item.fqn));
       const bool is_part = writes[i].cut != plan::WriteItem::kWhole;
-      assignment.items.push_back({writes[i].item, is_part ? std::optional(box) : std::nullopt});
+      assignment.items.push_back({writes[i].item, is_part ? std::make_shared<const Box>(box) : nullptr});
     }
     return {};
   }
@@ -87,27 +97,31 @@ class LayoutMaker {
 
   static Box whole_of(const plan::LocalItem& item) { return Box::whole(item.shape).value(); }
 
-  const LocalPlans& local_;
-  const plan::GlobalSavePlan& global_;
+  LocalPlans& local_;
+  plan::GlobalSavePlan& global_;
   const commit::SaveTicket& ticket_;
   CatalogBuilder builder_;
   std::vector<std::string> names_;
+  std::size_t item_count_ = 0;
   SaveLayout layout_;
 };
 
 }  // namespace
 
-Result<PlannedSave> plan_together(const std::vector<std::string>& local_plans, bool dedup_to_lowest_rank) {
+Result<PlannedSave> plan_together(std::vector<std::string> local_plans, bool dedup_to_lowest_rank) {
   PlannedSave planned;
-  for (const std::string& local_plan : local_plans) CAIRN_TRY(planned.local.add(local_plan));
+  for (std::string& local_plan : local_plans) {
+    CAIRN_TRY(planned.local.add(local_plan));
+    local_plan = std::string();
+  }
   const plan::Coverage coverage = local_plans.size() > 1 ? plan::Coverage::kWhole : plan::Coverage::kPart;
   CAIRN_TRY_ASSIGN(planned.global, plan::plan_save(planned.local.plans(), {dedup_to_lowest_rank, coverage}));
   return planned;
 }
 
-Result<SaveLayout> lay_out_save(const PlannedSave& planned, const commit::SaveTicket& ticket, std::uint32_t first_rank,
+Result<SaveLayout> lay_out_save(PlannedSave planned, const commit::SaveTicket& ticket, std::uint32_t first_rank,
                                 std::string checkpoint_id, std::string_view metadata_attributes) {
-  CAIRN_TRY_ASSIGN(SaveLayout layout, LayoutMaker(planned.local, planned.global, ticket).make(first_rank));
+  CAIRN_TRY_ASSIGN(SaveLayout layout, LayoutMaker(planned, ticket).make(first_rank));
   layout.catalog.version = dcp::kMetadataVersion;
   layout.catalog.save_id = uuid_text(ticket.identity.save_id);
   layout.catalog.checkpoint_id = std::move(checkpoint_id);

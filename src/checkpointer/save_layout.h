@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpointer/local_plans.h"
 #include "checkpointer/save_messages.h"
 #include "plan/global_save_plan.h"
 
@@ -29,12 +30,12 @@ struct PlannedSave {
   LocalPlans local;
   plan::GlobalSavePlan global;  // points into `local`
 };
-Result<PlannedSave> plan_together(const std::vector<std::string>& local_plans, bool dedup_to_lowest_rank);
+Result<PlannedSave> plan_together(std::vector<std::string> local_plans, bool dedup_to_lowest_rank);
 
 // The layout of the save of `ticket`; the catalog records `checkpoint_id`, and the further attributes of the pickled
 // Metadata object `metadata_attributes` (SaveOptions). `first_rank` is the number of the first rank: greater than 0
-// only if a rank saves alone.
-Result<SaveLayout> lay_out_save(const PlannedSave& planned, const commit::SaveTicket& ticket, std::uint32_t first_rank,
+// only if a rank saves alone. Both functions free what they have read: at 16,384 ranks the plans have gigabytes.
+Result<SaveLayout> lay_out_save(PlannedSave planned, const commit::SaveTicket& ticket, std::uint32_t first_rank,
                                 std::string checkpoint_id, std::string_view metadata_attributes);
 
 }  // namespace cairn::checkpointer

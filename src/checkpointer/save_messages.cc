@@ -1,7 +1,6 @@
 #include "checkpointer/save_messages.h"
 
-#include <cairn/version.h>
-
+#include <memory>
 #include <utility>
 
 #include "format/manifest/index_coding.h"
@@ -12,7 +11,6 @@ namespace {
 using manifest::append_text;
 using manifest::append_varint;
 using manifest::CodedReader;
-using manifest::TrailerItem;
 
 Result<AssignedItem> read_assigned(CodedReader& reader) {
   AssignedItem item;
@@ -24,79 +22,12 @@ Result<AssignedItem> read_assigned(CodedReader& reader) {
   if (coded > kDimensionsMax + 1) return reader.damaged("too many dimensions");
   CAIRN_TRY_ASSIGN(Extents offsets, manifest::read_extents(reader, coded - 1));
   CAIRN_TRY_ASSIGN(Extents sizes, manifest::read_extents(reader, coded - 1));
-  CAIRN_TRY_ASSIGN(item.part, Box::make(std::move(offsets), std::move(sizes)));
+  CAIRN_TRY_ASSIGN(Box part, Box::make(std::move(offsets), std::move(sizes)));
+  item.part = std::make_shared<const Box>(std::move(part));
   return item;
 }
 
 }  // namespace
-
-Result<std::string> encode_local_plan(std::span<const data_file::ItemSource> items, const LocalPlanOptions& options) {
-  std::string message;
-  append_text(message, kVersion);
-  message.push_back(options.file_per_item ? 1 : 0);
-  message.push_back(options.names_taken ? 1 : 0);
-  append_varint(message, items.size());
-  TrailerItem item;
-  for (const data_file::ItemSource& source : items) {
-    if (auto described = data_file::describe(source, item); !described) {
-      return std::move(described).error().key(source.entry->fqn);
-    }
-    if (!options.record_paths) item.path.clear();
-    const std::uint64_t bytes = source.tensor != nullptr
-                                    ? static_cast<std::uint64_t>(item.box.element_count()) *
-                                          item_bytes(item.dtype)  // no overflow: checked by StateDict
-                                    : source.bytes.size();
-    item.range = {0, bytes, 0, bytes};
-    message.push_back(source.tensor != nullptr && source.tensor->traits.replicated ? 1 : 0);
-    manifest::append_item(message, item, 0);
-  }
-  return message;
-}
-
-Result<plan::LocalItem> LocalPlans::read_item(CodedReader& reader) {
-  CAIRN_TRY_ASSIGN(const std::uint8_t replicated, reader.byte());
-  TrailerItem item;
-  CAIRN_TRY(manifest::read_item(reader, 0, item));
-  const auto key = keys_.try_emplace(std::move(item.fqn), std::move(item.path)).first;
-  plan::LocalItem local;
-  local.fqn = key->first;
-  switch (item.kind) {
-    case TrailerItem::Kind::kTensor: local.kind = plan::LocalItem::Kind::kTensor; break;
-    case TrailerItem::Kind::kSerializedTensor: local.kind = plan::LocalItem::Kind::kSerializedTensor; break;
-    case TrailerItem::Kind::kValue: local.kind = plan::LocalItem::Kind::kValue; break;
-  }
-  local.dtype = item.dtype;
-  local.requires_grad = item.requires_grad;
-  local.replicated = replicated != 0;
-  local.bytes = item.range.payload_length;
-  local.shape = std::move(item.global_shape);
-  local.box = std::move(item.box);
-  return local;
-}
-
-Result<void> LocalPlans::add(std::string_view message) {
-  CodedReader reader(message);
-  CAIRN_TRY_ASSIGN(const std::string_view version, reader.counted_text());
-  if (version != kVersion) {
-    return Error(ErrorCode::kUnsupported, "the ranks of the save run different versions of Cairn")
-        .rank(static_cast<std::int64_t>(plans_.size()))
-        .expected(kVersion)
-        .actual(version);
-  }
-  CAIRN_TRY_ASSIGN(const std::uint8_t file_per_item, reader.byte());
-  CAIRN_TRY_ASSIGN(const std::uint8_t names_taken, reader.byte());
-  names_taken_ |= names_taken != 0;
-  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
-  plan::LocalPlan plan;
-  plan.reserve(count);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    CAIRN_TRY_ASSIGN(plan::LocalItem item, read_item(reader));
-    plan.push_back(std::move(item));
-  }
-  plans_.push_back(std::move(plan));
-  file_per_item_.push_back(file_per_item != 0);
-  return {};
-}
 
 std::string encode_assignment(const SaveAssignment& assignment) {
   std::string message = commit::encode_ticket(assignment.ticket);

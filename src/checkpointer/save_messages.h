@@ -1,5 +1,5 @@
-// Save messages: the messages between the ranks of a save: local plans to the coordinator, assignments back, the
-// written files to the coordinator, and the outcome back.
+// Save messages: the messages between the ranks of a save after the local plans (local_plans.h): assignments from the
+// coordinator, the written files to the coordinator, and the outcome back.
 //
 // The coding is used within one job only: the ranks of a save run one version of Cairn. The decoders check every
 // message nevertheless (kCorrupt).
@@ -11,47 +11,12 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "checkpointer/save_items.h"
 #include "commit/save_ticket.h"
-#include "format/manifest/varint.h"
-#include "plan/local_plan.h"
 
 namespace cairn::checkpointer {
-
-// --- Every rank to the coordinator: the items that the rank could write.
-
-struct LocalPlanOptions {
-  bool record_paths = true;
-  bool file_per_item = false;
-  bool names_taken = false;  // this rank's directory, maybe not the coordinator's, already holds a file of DCP's name
-};
-Result<std::string> encode_local_plan(std::span<const data_file::ItemSource> items, const LocalPlanOptions& options);
-
-// The local plans of all ranks. A key that several ranks have is kept once.
-class LocalPlans {
- public:
-  // Adds the plan of the next rank; call add() in the order of the ranks. kUnsupported if the rank runs a different
-  // version of Cairn: two versions may compute two layouts.
-  Result<void> add(std::string_view message);
-
-  std::span<const plan::LocalPlan> plans() const { return plans_; }
-  // Whether any rank's directory holds files of an earlier save.
-  bool names_taken() const { return names_taken_; }
-  bool file_per_item(std::size_t rank) const { return file_per_item_[rank]; }
-  // The path of a key in the nested state dict, from the first rank that has the key; empty if the key has no path.
-  const Path& path_of(std::string_view fqn) const { return keys_.find(std::string(fqn))->second; }
-
- private:
-  Result<plan::LocalItem> read_item(manifest::CodedReader& reader);
-
-  std::unordered_map<std::string, Path> keys_;  // `plans_` points into the nodes, which never move
-  std::vector<plan::LocalPlan> plans_;
-  std::vector<bool> file_per_item_;
-  bool names_taken_ = false;
-};
 
 // --- The coordinator to every rank: the items that the rank writes, and the ticket that determines the file names.
 

@@ -9,6 +9,7 @@
 #include "checkpointer/claim_options.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
+#include "checkpointer/local_plans.h"
 #include "checkpointer/model_claim.h"
 #include "checkpointer/model_layout.h"
 #include "checkpointer/save_items.h"
@@ -153,7 +154,7 @@ Result<void> SaveClaim::Impl::claim_model(const SaveDirectory& place, const std:
     CAIRN_TRY_ASSIGN(std::string message, checkpointer::encode_local_plan(items.sources(), {}));
     messages.push_back(std::move(message));
   }
-  CAIRN_TRY_ASSIGN(checkpointer::PlannedSave planned, checkpointer::plan_together(messages, true));
+  CAIRN_TRY_ASSIGN(checkpointer::PlannedSave planned, checkpointer::plan_together(std::move(messages), true));
   CAIRN_TRY(worker.open(place));
   CAIRN_TRY_ASSIGN(ticket, checkpointer::claim_model(worker, planned, options));
   CAIRN_TRY_ASSIGN(checkpointer::SaveLayout layout, checkpointer::lay_out_model(planned, form, ticket));

@@ -1,7 +1,8 @@
 // Steps:
 //
-// 1. Rank by rank, compare each item with the first item of its key, and add to the key: the holder, and the box as
-//    plain numbers. The later steps read only the first item of each key, except for error texts.
+// 1. Rank by rank, number the keys and count their items. Then compare each item with the first item of its key, and
+//    add to the key: the holder, and the box as plain numbers. The later steps read only the first item of each key,
+//    except for error texts.
 // 2. Sort each key's items by box, unless they are sorted. Equal boxes are then neighbours and form a group.
 // 3. Keep one box per group. Validate these chunks.
 #include "plan/item_groups.h"
@@ -10,9 +11,9 @@
 #include <limits>
 #include <numeric>
 #include <string>
-#include <unordered_map>
 
 #include "core/checked.h"
+#include "plan/key_numbers.h"
 
 namespace cairn::plan {
 namespace {
@@ -24,7 +25,8 @@ constexpr std::uint64_t kBytesMax = std::numeric_limits<std::int64_t>::max();
 // The items of all ranks with one name.
 struct Key {
   const LocalItem* first;
-  std::uint32_t rank;  // of `first`
+  std::uint32_t rank;       // of `first`
+  std::uint32_t count = 0;  // of the items
   bool replicated = true;
   std::vector<Holder> holders = {};
   std::vector<std::int64_t> boxes = {};  // per holder, as in CatalogTensor
@@ -63,43 +65,13 @@ Result<void> check_dimensions(const LocalItem& item) {
       .actual(to_string(item.box));
 }
 
-// Finds keys by name. Ranks mostly list equal keys in equal order: key_of() first tries the key that followed the
-// previous key last time, and then the table.
-class KeyTable {
- public:
-  // Begins a new rank.
-  void rewind() { previous_ = kNone; }
-
-  Key& key_of(const LocalItem& item, std::uint32_t rank) {
-    std::uint32_t& next = previous_ == kNone ? head_ : followers_[previous_];
-    if (next == kNone || keys_[next].first->fqn != item.fqn) {
-      const auto [found, fresh] = numbers_.try_emplace(item.fqn, static_cast<std::uint32_t>(keys_.size()));
-      next = found->second;
-      if (fresh) keys_.push_back({&item, rank});
-    }
-    previous_ = next;
-    followers_.resize(keys_.size(), kNone);  // may move the element that `next` refers to
-    return keys_[previous_];
-  }
-
-  std::vector<Key>& keys() { return keys_; }
-
- private:
-  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
-  std::vector<Key> keys_;
-  std::vector<std::uint32_t> followers_;  // of each key
-  std::unordered_map<std::string_view, std::uint32_t> numbers_;
-  std::uint32_t head_ = kNone;
-  std::uint32_t previous_ = kNone;
-};
-
 class Grouping {
  public:
   explicit Grouping(std::span<const LocalPlan> ranks) : ranks_(ranks) {}
 
   Result<ItemGroups> run(Coverage coverage) {
     CAIRN_TRY(gather());
-    for (Key& key : table_.keys()) {
+    for (Key& key : keys_) {
       sort(key);
       CAIRN_TRY(group(key));
       if (key.box_numbers() != 0) {
@@ -121,25 +93,47 @@ class Grouping {
       return Error(ErrorCode::kInvalidArgument, "more than 2^32 - 2 items in one save").actual(std::to_string(count));
     }
     result_.holders.reserve(count);
+    result_.groups.reserve(count);
+    const std::vector<std::uint32_t> numbers = number_keys(count);
+    std::size_t next = 0;
     std::uint64_t bytes = 0;
     for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-      table_.rewind();
       for (std::uint32_t i = 0; i < ranks_[rank].size(); ++i) {
         const LocalItem& item = ranks_[rank][i];
-        auto added = add({rank, i, item.bytes}, item, bytes);
+        auto added = add(keys_[numbers[next++]], {rank, i, item.bytes}, item, bytes);
         if (!added) return std::move(added).error().key(item.fqn).rank(rank);
       }
     }
     return {};
   }
 
-  Result<void> add(const Holder& holder, const LocalItem& item, std::uint64_t& bytes) {
-    Key& key = table_.key_of(item, holder.rank);
+  // The key of each of `count` items, rank by rank.
+  std::vector<std::uint32_t> number_keys(std::size_t count) {
+    std::vector<std::uint32_t> numbers;
+    numbers.reserve(count);
+    KeyNumbers names;
+    for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+      names.begin_rank();
+      for (const LocalItem& item : ranks_[rank]) {
+        const auto [number, is_new] = names.number_of(item.fqn);
+        if (is_new) keys_.push_back({&item, rank});
+        ++keys_[number].count;
+        numbers.push_back(number);
+      }
+    }
+    return numbers;
+  }
+
+  Result<void> add(Key& key, const Holder& holder, const LocalItem& item, std::uint64_t& bytes) {
     CAIRN_TRY(key.holders.empty() ? check_first(item) : check_agreement(key, item, holder.rank));
     const auto sum = checked_add(bytes, item.bytes);
     if (!sum || *sum > kBytesMax) return Error(ErrorCode::kInvalidArgument, "a save of more than 2^63 - 1 bytes");
     bytes = *sum;
     key.replicated = key.replicated && item.replicated;
+    if (key.holders.empty()) {
+      key.holders.reserve(key.count);
+      key.boxes.reserve(key.count * key.box_numbers());
+    }
     key.holders.push_back(holder);
     if (item.kind != Kind::kTensor) return {};
     CAIRN_TRY(check_dimensions(item));
@@ -227,7 +221,7 @@ class Grouping {
   }
 
   std::span<const LocalPlan> ranks_;
-  KeyTable table_;
+  std::vector<Key> keys_;                   // in the order of their first occurrence
   std::vector<std::uint32_t> order_;        // of one key's items
   std::vector<std::uint32_t> chunk_ranks_;  // of one key's groups
   ItemGroups result_;

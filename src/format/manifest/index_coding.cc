@@ -81,12 +81,12 @@ Result<void> set_element(PathElement& element, std::string_view text, bool is_in
   return {};
 }
 
-Result<void> read_path(CodedReader& reader, PathForm form, TrailerItem& item) {
-  item.path.clear();
+Result<void> read_path(CodedReader& reader, PathForm form, std::string_view fqn, Path& path) {
+  path.clear();
   if (form == PathForm::kNone) return {};
   CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.varint());
   if (count == 0 || count > reader.left()) return reader.damaged("a path of more elements than there are bytes");
-  std::string_view unread = item.fqn;
+  std::string_view unread = fqn;
   for (std::uint64_t i = 0; i < count; ++i) {
     CAIRN_TRY_ASSIGN(const std::uint64_t coded, reader.varint());
     const std::uint64_t length = coded >> 1;
@@ -101,7 +101,7 @@ Result<void> read_path(CodedReader& reader, PathForm form, TrailerItem& item) {
       text = unread.substr(0, length);
       unread.remove_prefix(last ? length : length + 1);
     }
-    CAIRN_TRY(set_element(item.path.emplace_back(), text, (coded & 1) != 0, reader));
+    CAIRN_TRY(set_element(path.emplace_back(), text, (coded & 1) != 0, reader));
   }
   return {};
 }
@@ -157,6 +157,35 @@ Result<Extents> read_extents(CodedReader& reader, std::uint64_t dimensions) {
     extents[i] = static_cast<std::int64_t>(value);
   }
   return extents;
+}
+
+void append_path_of(std::string& out, const Path& path, std::string_view fqn) {
+  const PathForm form = joins_to(path, fqn) ? PathForm::kJoined : PathForm::kExplicit;
+  if (form == PathForm::kExplicit) append_varint(out, 0);
+  append_path(out, path, form);
+}
+
+Result<Path> read_path_of(CodedReader& reader, std::string_view fqn) {
+  CodedReader ahead = reader;
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, ahead.varint());
+  if (count == 0) reader = ahead;
+  Path path;
+  CAIRN_TRY(read_path(reader, count == 0 ? PathForm::kExplicit : PathForm::kJoined, fqn, path));
+  return path;
+}
+
+Result<void> skip_path_of(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(std::uint64_t count, reader.varint());
+  const bool is_explicit = count == 0;
+  if (is_explicit) {
+    CAIRN_TRY_ASSIGN(count, reader.varint());
+  }
+  if (count > reader.left()) return reader.damaged("a path of more elements than there are bytes");
+  for (std::uint64_t i = 0; i < count; ++i) {
+    CAIRN_TRY_ASSIGN(const std::uint64_t coded, reader.varint());
+    if (is_explicit) CAIRN_TRY(reader.text(coded >> 1));
+  }
+  return {};
 }
 
 Result<void> check_item(const TrailerItem& item) {
@@ -219,7 +248,7 @@ Result<void> read_item(CodedReader& reader, std::uint64_t previous_end, TrailerI
   CAIRN_TRY_ASSIGN(const std::uint64_t name_bytes, reader.varint());
   CAIRN_TRY_ASSIGN(const std::string_view name, reader.text(name_bytes));
   item.fqn.assign(name);
-  CAIRN_TRY(read_path(reader, static_cast<PathForm>(form), item));
+  CAIRN_TRY(read_path(reader, static_cast<PathForm>(form), item.fqn, item.path));
   item.requires_grad = (bits & kRequiresGradBit) != 0;
   item.dtype = DType::kFloat32;
   item.global_shape = Extents();
