@@ -15,9 +15,10 @@ namespace cairn::dcp {
 namespace {
 
 constexpr int kProtocol = 4;
-// Estimated bytes of a chunk and its item.
-constexpr std::size_t kRenderedBytesPerChunk = 80;
-constexpr std::size_t kBytesPerDimension = 12;
+// The bytes of a chunk and its item, rounded up: a pickle that outgrows its memory is copied, and millions of chunks take
+// gigabytes. Integers of more than 31 bits take more.
+constexpr std::size_t kRenderedBytesPerChunk = 104;
+constexpr std::size_t kBytesPerDimension = 16;
 
 void append_text(std::string& out, std::string_view text) {
   pickle::Writer writer(kProtocol);
