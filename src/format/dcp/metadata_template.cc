@@ -15,8 +15,8 @@ namespace cairn::dcp {
 namespace {
 
 constexpr int kProtocol = 4;
-// The bytes of a chunk and its item, rounded up: a pickle that outgrows its memory is copied, and millions of chunks take
-// gigabytes. Integers of more than 31 bits take more.
+// The bytes of a chunk and its item, rounded up: a pickle that outgrows its memory is copied, and millions of chunks
+// take gigabytes. Integers of more than 31 bits take more.
 constexpr std::size_t kRenderedBytesPerChunk = 104;
 constexpr std::size_t kBytesPerDimension = 16;
 
