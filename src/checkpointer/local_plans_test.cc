@@ -10,9 +10,11 @@
 namespace cairn::checkpointer {
 namespace {
 
-std::array<float, 64> elements{};
+std::array<float, 64> buffer_of_all{};
 
-TensorView view(Extents sizes) { return TensorView::contiguous(elements.data(), DType::kFloat32, std::move(sizes)); }
+TensorView view(Extents sizes) {
+  return TensorView::contiguous(buffer_of_all.data(), DType::kFloat32, std::move(sizes));
+}
 
 std::string message_of(const StateDict& state, const LocalPlanOptions& options = {}) {
   const auto items = SaveItems::make(state);

@@ -20,25 +20,27 @@ Result<VoteCount> count_of(const std::vector<std::optional<Vote>>& votes) {
 
 constexpr std::uint64_t kGreatest = std::numeric_limits<std::uint64_t>::max();
 
-commit::SaveTicket ticket() { return {{{kGreatest, 2}, {3, kGreatest >> 1}, 5, 6, commit::SaveForm::kModel}, true}; }
+commit::SaveTicket full_ticket() {
+  return {{{kGreatest, 2}, {3, kGreatest >> 1}, 5, 6, commit::SaveForm::kModel}, true};
+}
 
 TEST(Vote, OfOnePlanAgreesOnPlanAndTicket) {
-  const auto count = count_of({Vote{kGreatest, {}}, Vote{kGreatest, ticket()}, Vote{kGreatest, {}}});
+  const auto count = count_of({Vote{kGreatest, {}}, Vote{kGreatest, full_ticket()}, Vote{kGreatest, {}}});
   ASSERT_TRUE(count && count->all_well && count->ticket);
   EXPECT_EQ(count->plan_id, kGreatest);
-  EXPECT_EQ(commit::encode_ticket(*count->ticket), commit::encode_ticket(ticket()));
+  EXPECT_EQ(commit::encode_ticket(*count->ticket), commit::encode_ticket(full_ticket()));
 }
 
 TEST(Vote, ForDifferentPlansAgreesOnTheTicketOnly) {
   for (const std::uint64_t plan : {std::uint64_t{0}, std::uint64_t{8}, kGreatest}) {
-    const auto count = count_of({Vote{7, ticket()}, Vote{plan, {}}});
+    const auto count = count_of({Vote{7, full_ticket()}, Vote{plan, {}}});
     ASSERT_TRUE(count && count->all_well && count->ticket);
     EXPECT_EQ(count->plan_id, 0u);
   }
 }
 
 TEST(Vote, OfARankThatHasFailedCounts) {
-  const auto count = count_of({Vote{7, ticket()}, std::nullopt});
+  const auto count = count_of({Vote{7, full_ticket()}, std::nullopt});
   ASSERT_TRUE(count);
   EXPECT_FALSE(count->all_well);
 }
@@ -50,13 +52,13 @@ TEST(Vote, WithoutACoordinatorHasNoTicket) {
 }
 
 TEST(Vote, OfDifferentVersionsIsNotWell) {
-  std::vector<std::int64_t> numbers = numbers_of(Vote{7, ticket()});
+  std::vector<std::int64_t> numbers = numbers_of(Vote{7, full_ticket()});
   --numbers[1];  // another rank's version
   EXPECT_FALSE(count_votes(numbers)->all_well);
 }
 
 TEST(Vote, RefusesNumbersOfNoRanks) {
-  std::vector<std::int64_t> numbers = numbers_of(Vote{7, ticket()});
+  std::vector<std::int64_t> numbers = numbers_of(Vote{7, full_ticket()});
   numbers.back() = 4;
   EXPECT_EQ(count_votes(numbers).error().code(), ErrorCode::kCorrupt);
   numbers.pop_back();
