@@ -29,7 +29,7 @@ TIMEOUT_SECONDS = 30.0  # of a process group: longer than the deadline of its sa
 _LATEST_SECONDS = 60.0  # longer than a surviving writer needs
 _CLOSING_SECONDS = 20.0
 # The collectives of the ranks' planning: in the first save of a job, and in later saves that reuse the plan.
-PLANNING_CALLS, REUSE_CALLS = ["all_gather", "gather", "scatter"], ["all_gather"]
+PLANNING_CALLS, REUSE_CALLS = ["smallest", "gather", "scatter"], ["smallest"]
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,9 @@ class StruckCalls(process_group.GroupCalls):
     def all_gather(self, message: bytes) -> list[bytes]:
         return self._struck("all_gather", lambda: super(StruckCalls, self).all_gather(message))
 
+    def smallest(self, numbers: Sequence[int]) -> list[int]:
+        return self._struck("smallest", lambda: super(StruckCalls, self).smallest(numbers))
+
     def scatter(self, messages: Sequence[bytes], root: int) -> bytes:
         return self._struck("scatter", lambda: super(StruckCalls, self).scatter(messages, root))
 
