@@ -24,8 +24,8 @@ void read(std::span<const std::byte> file) {
     return cairn::manifest::read_commit_record(file);
   }();
   if (!record || !*record) return;
-  if ((*record)->pickle_bytes > file.size()) std::abort();
-  std::string again(reinterpret_cast<const char*>(file.data()), (*record)->pickle_bytes);
+  if ((*record)->front_bytes > file.size()) std::abort();
+  std::string again(reinterpret_cast<const char*>(file.data()), (*record)->front_bytes);
   again += cairn::manifest::encode_commit_record(**record);
   const auto reread = cairn::manifest::read_commit_record(std::as_bytes(std::span(again)));
   if (!reread || *reread != *record) std::abort();

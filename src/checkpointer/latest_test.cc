@@ -44,7 +44,7 @@ class Latest : public testing::Test {
     manifest::CommitRecord record;
     record.job_start = 1;
     record.files = std::move(files);
-    record.pickle_bytes = 0;
+    record.front_bytes = 0;
     save_stock(name, manifest::encode_commit_record(record));
   }
   void change(const std::string& name, std::chrono::seconds ago) const {

@@ -225,8 +225,8 @@ Result<CommitReport> SaveTransaction::commit(const std::string& pickle, manifest
   record.job_id = identity_.job_id;
   record.job_start = identity_.job_start;
   record.save_number = identity_.save_number;
-  record.pickle_bytes = pickle.size();
-  record.pickle_checksum = crc32(std::as_bytes(std::span(pickle)));
+  record.front_bytes = pickle.size();
+  record.front_checksum = crc32(std::as_bytes(std::span(pickle)));
   const std::string sealed = folder_ + std::string(kSealedName);  // (4)
   CAIRN_TRY(storage_.create_whole(sealed, pickle + manifest::encode_commit_record(record), durability));
   if (durability == Durability::kDurable) {

@@ -323,7 +323,11 @@ void MetadataWriter::storage_meta() {
   close_object();
 }
 
-Result<MetadataTemplate> MetadataTemplate::make(const Catalog& catalog) { return MetadataWriter(catalog).write(); }
+Result<MetadataTemplate> MetadataTemplate::make(const Catalog& catalog, std::uint64_t compact_items_min) {
+  CAIRN_TRY_ASSIGN(MetadataTemplate metadata, MetadataWriter(catalog).write());
+  metadata.compact_ = compact_catalog::compact(catalog, compact_items_min);
+  return metadata;
+}
 
 std::string MetadataTemplate::render(std::string_view save_id, std::string_view checkpoint_id,
                                      std::span<const std::string> files) const {
@@ -331,6 +335,7 @@ std::string MetadataTemplate::render(std::string_view save_id, std::string_view 
   constexpr std::size_t kTextOverhead = 9;
   std::size_t bytes = opcodes_.size() + save_id.size() + checkpoint_id.size() + kTextOverhead * slots_.size();
   for (const std::string& file : files) bytes += file.size();
+  bytes += compact_catalog::catalog_bytes(compact_);
   std::string out;
   out.reserve(bytes);
   std::size_t done = 0;
@@ -344,6 +349,7 @@ std::string MetadataTemplate::render(std::string_view save_id, std::string_view 
     }
   }
   out.append(opcodes_, done);
+  compact_catalog::append_catalog(out, compact_);
   return out;
 }
 
@@ -358,6 +364,9 @@ void MetadataTemplate::append_to(std::string& out) const {
     out.push_back(static_cast<char>(slot.kind));
     if (slot.kind == Slot::Kind::kFile) manifest::append_varint(out, slot.file);
   }
+  manifest::append_text(out, compact_.bytes);
+  manifest::append_varint(out, compact_.directory_bytes);
+  manifest::append_varint(out, compact_.key_count);
 }
 
 Result<MetadataTemplate> MetadataTemplate::read(manifest::CodedReader& reader) {
@@ -381,6 +390,13 @@ Result<MetadataTemplate> MetadataTemplate::read(manifest::CodedReader& reader) {
     if (file >= metadata.file_count_) return reader.damaged("a slot for a file beyond the number of files");
     slot.file = static_cast<std::uint32_t>(file);
   }
+  CAIRN_TRY_ASSIGN(metadata.compact_.bytes, reader.counted_text());
+  CAIRN_TRY_ASSIGN(metadata.compact_.directory_bytes, reader.varint());
+  CAIRN_TRY_ASSIGN(metadata.compact_.key_count, reader.varint());
+  if (metadata.compact_.directory_bytes > metadata.compact_.bytes.size()) {
+    return reader.damaged("a directory larger than its compact catalog");
+  }
+  metadata.compact_.file_count = static_cast<std::uint32_t>(metadata.file_count_);
   return metadata;
 }
 

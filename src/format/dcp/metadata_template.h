@@ -1,4 +1,5 @@
-// MetadataTemplate: the pickle of `.metadata` for a catalog, with slots for the texts that differ from save to save.
+// MetadataTemplate: the pickle of `.metadata` for a catalog, with slots for the texts that differ from save to save,
+// and the compact catalog, which has no such texts.
 //
 // Immutable: safe to render from several threads. The rendered pickle (protocol 4) is a Metadata object of stock
 // torch's classes. Each name of a key or file is written once and referred to afterwards.
@@ -14,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "format/compact_catalog/writer.h"
 #include "format/manifest/varint.h"
 
 namespace cairn::dcp {
@@ -23,12 +25,17 @@ inline constexpr std::string_view kMetadataVersion = "1.0.0";
 
 class MetadataTemplate {
  public:
+  // With a compact catalog (format/compact_catalog) for at least `compact_items_min` chunks and values. The numbers of
+  // the catalog's files are then places in the save's commit record.
+  //
   // Chunks whose location has length 0 are written without an item. The template depends on the numbers of the
   // catalog's files, but not on the file names, the save id or the checkpoint id. Fails with kUnsupported if a value in
   // `extra` cannot be pickled.
-  static Result<MetadataTemplate> make(const Catalog& catalog);
+  static Result<MetadataTemplate> make(const Catalog& catalog,
+                                       std::uint64_t compact_items_min = compact_catalog::kItemsMin);
 
-  // `files` are the names of the catalog's files, in the catalog's order. `save_id` is a UUID as text: uuid_text().
+  // The bytes of `.metadata` before the commit record: the pickle, and the compact catalog if there is one. `files` are
+  // the names of the catalog's files, in the catalog's order. `save_id` is a UUID as text: uuid_text().
   std::string render(std::string_view save_id, std::string_view checkpoint_id,
                      std::span<const std::string> files) const;
 
@@ -52,6 +59,7 @@ class MetadataTemplate {
   std::string opcodes_;
   std::vector<Slot> slots_;  // ascending by place
   std::size_t file_count_ = 0;
+  compact_catalog::CatalogBody compact_;
 };
 
 }  // namespace cairn::dcp

@@ -124,6 +124,7 @@ TEST(MetadataTemplate, RefusesAMessageWithMismatchedSlots) {
     manifest::append_varint(message, distance);
     message += kind;
     manifest::append_varint(message, file);
+    message += std::string(3, '\0');  // no compact catalog
     manifest::CodedReader reader(message);
     const auto read = MetadataTemplate::read(reader);
     return read ? std::string() : read.error().message();

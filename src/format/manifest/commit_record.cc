@@ -87,8 +87,8 @@ std::string encode_commit_record(const CommitRecord& record) {
   std::string footer;
   append_fixed32(footer, crc_of(out));
   append_fixed64(footer, out.size());
-  append_fixed64(footer, record.pickle_bytes);
-  append_fixed32(footer, record.pickle_checksum);
+  append_fixed64(footer, record.front_bytes);
+  append_fixed32(footer, record.front_checksum);
   append_fixed32(footer, kRecordVersion);
   footer += kRecordMagic;
   append_fixed32(out, crc_of(footer));
@@ -111,8 +111,8 @@ Result<std::optional<CommitRecord>> read_only_commit_record(const ByteSource& me
   }
   const auto body_checksum = load_little_endian<std::uint32_t>(footer + 4);
   const auto body_bytes = load_little_endian<std::uint64_t>(footer + 8);
-  const auto pickle_bytes = load_little_endian<std::uint64_t>(footer + 16);
-  const auto pickle_checksum = load_little_endian<std::uint32_t>(footer + 24);
+  const auto front_bytes = load_little_endian<std::uint64_t>(footer + 16);
+  const auto front_checksum = load_little_endian<std::uint32_t>(footer + 24);
   const auto version = load_little_endian<std::uint32_t>(footer + 28);
   if (version != kRecordVersion && version != kVersionWithoutJobStart) {
     return Error(ErrorCode::kUnsupported, "a commit record of a later version")
@@ -120,10 +120,10 @@ Result<std::optional<CommitRecord>> read_only_commit_record(const ByteSource& me
         .expected(std::to_string(kRecordVersion) + " or earlier")
         .actual(std::to_string(version));
   }
-  if (checked_add(pickle_bytes, body_bytes) != footer_offset) {
+  if (checked_add(front_bytes, body_bytes) != footer_offset) {
     return Error(ErrorCode::kCorrupt, "pickle and commit record do not fill the file")
         .offset(footer_offset)
-        .expected(std::to_string(pickle_bytes) + " + " + std::to_string(body_bytes) + " bytes")
+        .expected(std::to_string(front_bytes) + " + " + std::to_string(body_bytes) + " bytes")
         .actual(std::to_string(footer_offset) + " bytes");
   }
   if (body_bytes > kBodyBytesMax) {
@@ -133,23 +133,23 @@ Result<std::optional<CommitRecord>> read_only_commit_record(const ByteSource& me
         .actual(std::to_string(body_bytes) + " bytes");
   }
   std::string body(body_bytes, '\0');
-  CAIRN_TRY(metadata_file.read_at(pickle_bytes, std::as_writable_bytes(std::span(body))));
+  CAIRN_TRY(metadata_file.read_at(front_bytes, std::as_writable_bytes(std::span(body))));
   const std::uint32_t body_actual = crc_of(body);
   if (body_checksum != body_actual) {
-    return damaged("the commit record is damaged", pickle_bytes, body_checksum, body_actual);
+    return damaged("the commit record is damaged", front_bytes, body_checksum, body_actual);
   }
-  CodedReader reader(std::as_bytes(std::span(body)), pickle_bytes);
+  CodedReader reader(std::as_bytes(std::span(body)), front_bytes);
   CAIRN_TRY_ASSIGN(CommitRecord record, read_body(reader, version));
-  record.pickle_bytes = pickle_bytes;
-  record.pickle_checksum = pickle_checksum;
+  record.front_bytes = front_bytes;
+  record.front_checksum = front_checksum;
   return std::optional(std::move(record));
 }
 
 Result<std::optional<CommitRecord>> read_commit_record(std::span<const std::byte> metadata_file) {
   CAIRN_TRY_ASSIGN(std::optional<CommitRecord> record, read_only_commit_record(MemorySource(metadata_file)));
   if (!record) return record;
-  const std::uint32_t actual = crc32(metadata_file.first(record->pickle_bytes));
-  if (record->pickle_checksum != actual) return damaged("the metadata is damaged", 0, record->pickle_checksum, actual);
+  const std::uint32_t actual = crc32(metadata_file.first(record->front_bytes));
+  if (record->front_checksum != actual) return damaged("the metadata is damaged", 0, record->front_checksum, actual);
   return record;
 }
 

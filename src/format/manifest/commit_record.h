@@ -33,8 +33,8 @@ struct CommitRecord {
     friend bool operator==(const File&, const File&) = default;
   };
   std::vector<File> files;
-  std::uint64_t pickle_bytes = 0;     // from the start of `.metadata`
-  std::uint32_t pickle_checksum = 0;  // CRC-32 of the first pickle_bytes bytes
+  std::uint64_t front_bytes = 0;     // from the start of `.metadata`
+  std::uint32_t front_checksum = 0;  // CRC-32 of the first front_bytes bytes
 
   bool is_copy() const { return job_id == SaveId(); }
   friend bool operator==(const CommitRecord&, const CommitRecord&) = default;
