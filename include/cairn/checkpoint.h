@@ -137,6 +137,7 @@ struct LoadReport {
   std::vector<std::string> missing;  // keys left alone (allow_partial)
   std::uint64_t bytes_needed = 0;    // of tensor data
   std::uint64_t bytes_read = 0;
+  std::vector<std::string> warnings;  // as Checkpoint::damage()
 };
 
 // Fills `state` in place. Tensors are filled through their pointers, and values are replaced. In a SerializedValue or
@@ -161,9 +162,18 @@ Result<void> agree(const Result<void>& mine, const LoadOptions& options);
 // An open checkpoint, for inspection and reads. Movable; reads are thread-safe.
 class Checkpoint {
  public:
-  const Catalog& catalog() const noexcept;
+  // Of a checkpoint from open_to_load(), the first call decodes the whole metadata: throws Error if the metadata cannot
+  // be read or decoded. Never throws for a checkpoint from open().
+  const Catalog& catalog() const;
   // Save id of the commit record; nullopt if stock torch wrote the checkpoint.
   std::optional<SaveId> save_id() const noexcept;
+  // Whether items went through stream transforms (Catalog::transforms), and whether a key has one of these names. Of a
+  // checkpoint from open_to_load() neither decodes the whole metadata.
+  bool has_transforms() const noexcept;
+  Result<bool> holds_any(std::span<const std::string> fqns) const;
+  // The damage of a part that the checkpoint can do without: of the compact catalog in `.metadata` (docs/format.md),
+  // whose content the pickle has too. Nullopt if no damage was noticed so far.
+  std::optional<std::string> damage() const;
   // The size of a file in catalog().files. Never opens a file outside the directory: kUnsafe for a link, and for a name
   // that leaves the directory. Links to the files of a safetensors model are followed.
   Result<std::uint64_t> file_bytes(std::string_view file) const;
@@ -207,6 +217,12 @@ class Checkpoint {
 // directory, whatever else the directory holds.
 Result<Checkpoint> open(const std::filesystem::path& directory,
                         const std::string& metadata_name = std::string(kMetadataName));
+
+// As open(), for a load of some of the keys. If `.metadata` has a compact catalog (docs/format.md), only its directory
+// is read; load() and the reads of the checkpoint then decode the entries of their keys. Damage of the remaining
+// metadata is found by the call that meets it. All other checkpoints are opened as by open().
+Result<Checkpoint> open_to_load(const std::filesystem::path& directory,
+                                const std::string& metadata_name = std::string(kMetadataName));
 
 // The restart policy of reads: the pause before the next restart, after `restarts` restarts of a read that failed with
 // kReplaced. Nullopt: the read is not restarted any more. load() follows the policy. The pauses grow, because a network

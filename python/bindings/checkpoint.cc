@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bound.h"
 #include "call_options.h"
@@ -112,14 +113,32 @@ nb::bytes read_payload(const Checkpoint& checkpoint, const nb::str& fqn, const n
   return nb::bytes(payload.data(), payload.size());
 }
 
-std::shared_ptr<Checkpoint> open_checkpoint(const nb::bytes& directory, const std::string& metadata_name) {
+// `to_load`: as by open_to_load().
+std::shared_ptr<Checkpoint> open_checkpoint(const nb::bytes& directory, const std::string& metadata_name,
+                                            bool to_load) {
   const std::filesystem::path path = to_filesystem_path(directory);
   std::optional<Result<Checkpoint>> opened;
   {
     const nb::gil_scoped_release released;
-    opened.emplace(open(path, metadata_name));
+    opened.emplace(to_load ? open_to_load(path, metadata_name) : open(path, metadata_name));
   }
   return std::make_shared<Checkpoint>(unwrap(std::move(*opened)));
+}
+
+bool holds_any(const Checkpoint& checkpoint, const nb::list& fqns) {
+  std::vector<std::string> names;
+  for (const nb::handle fqn : fqns) names.push_back(to_utf8(nb::cast<nb::str>(fqn)));
+  const nb::gil_scoped_release released;
+  return checkpoint.holds_any(names).value();
+}
+
+SharedCatalog catalog_of(std::shared_ptr<Checkpoint> checkpoint) {
+  const Catalog* catalog = nullptr;
+  {
+    const nb::gil_scoped_release released;
+    catalog = &checkpoint->catalog();
+  }
+  return {std::shared_ptr<const Catalog>(std::move(checkpoint), catalog)};
 }
 
 nb::dict verify_directory(const nb::bytes& directory, std::size_t thread_count, bool follow_links,
@@ -160,19 +179,24 @@ void bind_checkpoint(nb::module_& module) {
                      const std::optional<SaveId> id = self.save_id();
                      return id ? to_str(to_hex(*id)) : nb::object(nb::none());
                    })
+      .def_prop_ro("damage",
+                   [](const Checkpoint& self) -> nb::object {
+                     const std::optional<std::string> damage = self.damage();
+                     return damage ? to_str(*damage) : nb::object(nb::none());
+                   })
+      .def_prop_ro("has_transforms", &Checkpoint::has_transforms)
+      .def("holds_any", &holds_any)
       .def("load", &load_state)
       .def("read_box", &read_box)
       .def("read_payload", &read_payload);
-  module.def("catalog_of", [](std::shared_ptr<Checkpoint> checkpoint) {
-    const Catalog* catalog = &checkpoint->catalog();
-    return SharedCatalog{std::shared_ptr<const Catalog>(std::move(checkpoint), catalog)};
-  });
+  module.def("catalog_of", &catalog_of);
   module.def("save", &save_state);
   module.def("abandon_save", &abandon_save_with);
   module.def("consolidate", &consolidate_model);
   module.def("abandon_load", &abandon_load_with);
   module.def("agree", &agree_with);
-  module.def("open", &open_checkpoint, nb::arg("directory"), nb::arg("metadata_name") = std::string(kMetadataName));
+  module.def("open", &open_checkpoint, nb::arg("directory"), nb::arg("metadata_name") = std::string(kMetadataName),
+             nb::arg("to_load") = false);
   module.def("verify", &verify_directory);
   module.def(
       "metadata_name", [](std::optional<std::uint32_t> rank) { return metadata_name(rank); }, nb::arg("rank").none());

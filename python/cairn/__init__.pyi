@@ -82,6 +82,7 @@ from cairn.in_flight import saves_in_flight as saves_in_flight
 from cairn.progress import Progress as Progress
 from cairn.staging import staging_fence as staging_fence
 from cairn.warnings import ConversionWarning as ConversionWarning
+from cairn.warnings import DamageWarning as DamageWarning
 from cairn.warnings import DeviceWarning as DeviceWarning
 from cairn.warnings import PickleWarning as PickleWarning
 

@@ -13,6 +13,10 @@ class ConversionWarning(UserWarning):
     """A load converted tensors from one dtype to another."""
 
 
+class DamageWarning(UserWarning):
+    """A part of a checkpoint is damaged, and another part that holds the same was read in its place."""
+
+
 class DeviceWarning(UserWarning):
     """Tensors inside a value are on the CPU because this process lacks the device from which they were saved."""
 

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checkpointer/lazy_metadata.h"
 #include "checkpointer/model_metadata.h"
 #include "commit/save_transaction.h"
 #include "data_file/data_file.h"
@@ -19,14 +20,21 @@
 
 namespace cairn {
 
+namespace checkpointer {
+class WantedEntries;
+}
+
 // Identifies a checkpoint: two checkpoints in one directory, of two saves, have two identities.
 std::string identity_of(const commit::MetadataInPlace& metadata);
 
-// Immutable except for the data files, which are opened and checked on first use, under a lock. The storage may close a
-// file and reopen the file later, so with very many files a read may find a file missing after the check (kNotFound).
+// Immutable except for the data files, which are opened and checked on first use, and for the damage, both under a
+// lock. The storage may close a file and reopen the file later, so with very many files a read may find a file missing
+// after the check (kNotFound).
 struct Checkpoint::Impl {
   std::unique_ptr<storage::Storage> storage;
-  Catalog catalog;
+  Catalog catalog;  // with `metadata`: only the files, those of the commit record
+  // Of a checkpoint opened for a load: the compact catalog has the entries (wanted_entries.h). Else null.
+  std::unique_ptr<checkpointer::LazyMetadata> metadata;
   std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it
   std::string directory;      // as the caller of open() named it; empty if the checkpoint was opened in a storage
   std::string metadata_name;  // of a safetensors model: the name of the only file, or empty for the directory's files;
@@ -37,15 +45,29 @@ struct Checkpoint::Impl {
   // What the checkpoint's files leave open, and what the catalog leaves out: for reports.
   std::vector<std::string> warnings;
 
+  // The whole catalog: `catalog`, or that of `metadata`, whose files have the numbers of `catalog`.
+  Result<const Catalog*> whole_catalog();
+
+  // Checkpoint::damage(). The first damage that was noted counts.
+  void note_damage(const Error& damage);
+  std::optional<std::string> damage() const;
+
   // Whether the directory now holds the metadata of a different checkpoint.
   bool replaced() const;
   // The error of a read. A data file is missing without damage if a save has replaced the checkpoint meanwhile:
   // kReplaced then takes the place of kNotFound.
   Error replaced_or(Error error) const;
+  // kReplaced if the checkpoint has been replaced, else `error`, whatever its code.
+  Error replaced_while_read(Error error) const;
 
   // The data file that holds an item of `fqn`. kCorrupt if the metadata names no bytes for the item; kUnsupported if
   // the item's bytes went through a stream transform.
   Result<const data_file::DataFile*> file_of(const ItemLocation& location, std::string_view fqn, bool follow_links);
+
+  // As Checkpoint::read_payload() and read_value(), of a key in `entries`.
+  Result<std::string> payload_of(const checkpointer::WantedEntries& entries, std::string_view fqn,
+                                 const LoadOptions& options);
+  Result<Value> value_of(const checkpointer::WantedEntries& entries, std::string_view fqn, const LoadOptions& options);
 
   // The entry of a torch.save file as an inert value.
   Result<Value> value_in_torch_save(std::string_view fqn);
@@ -57,7 +79,8 @@ struct Checkpoint::Impl {
   Result<const data_file::DataFile*> file(std::uint32_t index, bool follow_links);
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::optional<std::string> damage_;
   std::vector<std::unique_ptr<data_file::DataFile>> files_;
   std::unordered_map<std::string_view, const manifest::CommitRecord::File*, SeededHash> recorded_;
 };

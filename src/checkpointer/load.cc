@@ -1,7 +1,7 @@
 // A load, by one process or by several ranks: all ranks load from one checkpoint, or all ranks fail.
 //
-// 1. Every rank checks what the metadata and the trailers of the data files allow to check, opens its files, and reads
-//    its values. No target has changed.
+// 1. Every rank finds its keys in the catalog (wanted_entries.h), checks what the metadata and the trailers of the data
+//    files allow to check, opens its files, and reads its values. No target has changed.
 // 2. The ranks exchange failures and the identities of their checkpoints. A concurrent save with overwrite may replace
 //    the checkpoint, and remove the old files, between the opens of two ranks; then all ranks restart (kReplaced).
 //                                                                                                       [all-gather]
@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "checkpointer/chunk_read.h"
 #include "checkpointer/missing_keys.h"
 #include "checkpointer/ranks.h"
+#include "checkpointer/wanted_entries.h"
 #include "core/conversion.h"
 #include "core/host_tensors.h"
 #include "data_file/record_checks.h"
@@ -28,24 +30,27 @@
 namespace cairn {
 namespace {
 
+using checkpointer::WantedEntries;
+
 constexpr unsigned kRestartsMax = 8;
 // The pause before the first restart, doubled for each further restart.
 constexpr std::chrono::milliseconds kRestartPause{5};
 
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, Checkpoint::Impl& impl, StateDict& state, const LoadOptions& options)
-      : checkpoint_(checkpoint), impl_(impl), state_(state), options_(options) {}
+  Loader(Checkpoint::Impl& impl, StateDict& state, const LoadOptions& options)
+      : impl_(impl), state_(state), options_(options) {}
 
   // Plans every read and opens every file; writes to no target. Callers of DCP match the texts of DCP's errors, so
   // missing keys and differing sizes are reported in DCP's words. After the first missing key prepare() only collects
   // further missing keys.
   Result<void> prepare() {
     CAIRN_TRY(expect_host_tensors(state_.entries()));
+    CAIRN_TRY_ASSIGN(entries_, WantedEntries::of(impl_, state_.entries(), options_.allow_partial));
     for (std::size_t i = 0; i < state_.entries().size(); ++i) {
       Entry& entry = state_.entries()[i];
-      const CatalogTensor* tensor = impl_.catalog.find_tensor(entry.fqn);
-      const CatalogValue* value = impl_.catalog.find_value(entry.fqn);
+      const CatalogTensor* tensor = entries_->tensor(entry.fqn);
+      const CatalogValue* value = entries_->value(entry.fqn);
       if (tensor == nullptr && value == nullptr) {
         report_.missing.push_back(entry.fqn);
         continue;
@@ -62,7 +67,9 @@ class Loader {
       }
     }
     if (!options_.allow_partial && !report_.missing.empty()) {
-      return checkpointer::missing_keys(impl_.catalog, report_.missing);
+      const Catalog* whole = nullptr;
+      CAIRN_TRY_ASSIGN(whole, impl_.whole_catalog());
+      return checkpointer::missing_keys(*whole, report_.missing);
     }
     for (NewValue& value : values_) CAIRN_TRY(read_value(value));
     return {};
@@ -80,6 +87,7 @@ class Loader {
     for (NewValue& value : values_) put_into_place(value);
     report_.bytes_needed = counts->bytes_needed;
     report_.bytes_read = counts->bytes_read;
+    if (const auto damage = impl_.damage()) report_.warnings.push_back(*damage);
     return std::move(report_);
   }
 
@@ -182,9 +190,9 @@ class Loader {
   Result<void> read_value(NewValue& value) {
     const Entry& entry = state_.entries()[value.entry];
     if (std::holds_alternative<Value>(entry.content)) {
-      CAIRN_TRY_ASSIGN(value.value, checkpoint_.read_value(entry.fqn, options_));
+      CAIRN_TRY_ASSIGN(value.value, impl_.value_of(*entries_, entry.fqn, options_));
     } else {
-      CAIRN_TRY_ASSIGN(value.payload, checkpoint_.read_payload(entry.fqn, options_));
+      CAIRN_TRY_ASSIGN(value.payload, impl_.payload_of(*entries_, entry.fqn, options_));
     }
     return {};
   }
@@ -196,11 +204,11 @@ class Loader {
     if (auto* serialized = std::get_if<SerializedTensor>(&content)) serialized->payload = std::move(value.payload);
   }
 
-  const Checkpoint& checkpoint_;
   Checkpoint::Impl& impl_;
   StateDict& state_;
   const LoadOptions& options_;
   LoadReport report_;
+  std::optional<WantedEntries> entries_;  // outlives the members below
   std::unordered_map<const CatalogTensor*, plan::ChunkIndex> indexes_;
   std::vector<data_file::TensorRead> reads_;
   std::vector<NewValue> values_;
@@ -243,7 +251,7 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
     if (impl_->directory.empty()) return error;
     return std::move(error).while_doing("loading from '" + impl_->directory + "'");
   };
-  Loader loader(*this, *impl_, state, options);
+  Loader loader(*impl_, state, options);
   const Result<void> prepared = ranks.attempt([&] { return loader.prepare(); });  // (1)
   const std::string identity = options.own_checkpoint ? std::string() : impl_->identity;
   Result<std::string> mine{(options.allow_partial ? kPartial : kWhole) + identity};
@@ -264,7 +272,7 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
 
 Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options) {
   for (unsigned restarts = 0;; ++restarts) {
-    Result<Checkpoint> checkpoint = open(directory);
+    Result<Checkpoint> checkpoint = open_to_load(directory);
     Result<LoadReport> report =
         checkpoint ? checkpoint->load(state, options) : Result<LoadReport>(abandon_load(checkpoint.error(), options));
     if (report) return report;

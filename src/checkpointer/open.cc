@@ -1,5 +1,6 @@
 #include <cairn/checkpoint.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <utility>
@@ -10,24 +11,19 @@
 #include "checkpointer/missing_checkpoint.h"
 #include "checkpointer/safetensors_model.h"
 #include "checkpointer/torch_save_file.h"
+#include "checkpointer/wanted_entries.h"
 #include "commit/save_transaction.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
 #include "data_file/archive_check.h"
-#include "format/dcp/metadata_decoder.h"
 #include "format/safetensors/index.h"
 #include "format/torch_file/value_archive.h"
 #include "storage/open_directory.h"
 #include "storage/watched_storage.h"
 
 namespace cairn {
-namespace {
 
-// Far above the size of any real `.metadata`: bounds the memory for a damaged file size.
-constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;
-
-}  // namespace
-
+using checkpointer::WantedEntries;
 Result<const data_file::DataFile*> Checkpoint::Impl::file_of(const ItemLocation& location, std::string_view fqn,
                                                              bool follow_links) {
   if (location.length == 0) return Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn);
@@ -91,7 +87,11 @@ Result<Value> Checkpoint::Impl::value_in_torch_save(std::string_view fqn) {
 }
 
 Error Checkpoint::Impl::replaced_or(Error error) const {
-  if (error.code() != ErrorCode::kNotFound || !replaced()) return error;
+  return error.code() == ErrorCode::kNotFound ? replaced_while_read(std::move(error)) : error;
+}
+
+Error Checkpoint::Impl::replaced_while_read(Error error) const {
+  if (!replaced()) return error;
   return Error(ErrorCode::kReplaced, "the checkpoint was replaced while it was being read")
       .expected(identity)
       .actual(error.what());
@@ -102,37 +102,84 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
-const Catalog& Checkpoint::catalog() const noexcept { return impl_->catalog; }
+const Catalog& Checkpoint::catalog() const { return *impl_->whole_catalog().value(); }
+
+// A compact catalog has no transformed items.
+bool Checkpoint::has_transforms() const noexcept { return !impl_->catalog.transforms.empty(); }
+
+Result<bool> Checkpoint::holds_any(std::span<const std::string> fqns) const {
+  CAIRN_TRY_ASSIGN(const WantedEntries entries, WantedEntries::of_keys(*impl_, fqns));
+  return std::ranges::any_of(fqns, [&](const std::string& fqn) { return entries.tensor(fqn) || entries.value(fqn); });
+}
+
+std::optional<std::string> Checkpoint::damage() const { return impl_->damage(); }
+
+Result<const Catalog*> Checkpoint::Impl::whole_catalog() {
+  if (!metadata) return &catalog;
+  Result<const Catalog*> whole = metadata->whole(*record);
+  if (!whole) return std::move(whole).error().file(metadata_name);
+  return whole;
+}
+
+void Checkpoint::Impl::note_damage(const Error& damage) {
+  const std::lock_guard lock(mutex_);
+  if (!damage_) damage_ = Error(damage).file(metadata_name).what();
+}
+
+std::optional<std::string> Checkpoint::Impl::damage() const {
+  const std::lock_guard lock(mutex_);
+  return damage_;
+}
 
 std::optional<SaveId> Checkpoint::save_id() const noexcept {
   return impl_->record ? std::optional(impl_->record->save_id) : std::nullopt;
 }
 
-Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> storage, const std::string& metadata_name) {
-  CAIRN_TRY_ASSIGN(const std::string bytes, storage::read_small(*storage, metadata_name, kMetadataBytesMax, true));
-  const auto span = std::as_bytes(std::span(bytes));
-  auto record = manifest::read_commit_record(span);
-  if (!record) return std::move(record).error().file(metadata_name);
-  auto decoded = dcp::decode_metadata(span);
-  if (!decoded) return std::move(decoded).error().file(metadata_name);
-  if (!*record && decoded->pickle_bytes != bytes.size()) {
-    // Stock torch writes no bytes after the pickle, so the bytes are of a damaged commit record: the reader recognises
-    // no record that is cut short or lacks the magic.
-    return Error(ErrorCode::kCorrupt, "the bytes after the pickle are not a commit record")
-        .file(metadata_name)
-        .offset(decoded->pickle_bytes)
-        .expected("the end of the file, or a commit record")
-        .actual(std::to_string(bytes.size() - decoded->pickle_bytes) + " other bytes");
-  }
+namespace {
+
+Checkpoint opened_with(std::unique_ptr<Checkpoint::Impl> impl, const commit::MetadataInPlace& in_place) {
+  impl->identity = identity_of(in_place);
+  if (impl->record) checkpointer::order_saves_after(to_hex(impl->record->job_id), impl->record->job_start);
+  return Checkpoint(std::move(impl));
+}
+
+// Nullopt if the whole metadata is to be decoded.
+std::optional<Checkpoint> open_lazily(std::unique_ptr<storage::Storage>& storage, const std::string& metadata_name,
+                                      std::optional<Error>& damage) {
+  using checkpointer::LazyMetadata;
+  Result<std::optional<LazyMetadata::Opened>> opened = LazyMetadata::open(*storage, metadata_name);
+  if (!opened) damage = std::move(opened).error();
+  if (!opened || !*opened) return std::nullopt;
   auto impl = std::make_unique<Checkpoint::Impl>();
   impl->storage = std::move(storage);
-  impl->catalog = std::move(decoded->catalog);
-  impl->record = std::move(*record);
   impl->metadata_name = metadata_name;
-  impl->identity = identity_of({true, impl->record, bytes.size(), impl->record ? 0 : crc32(span)});
-  CAIRN_TRY(impl->catalog.index());
-  if (impl->record) order_saves_after(to_hex(impl->record->job_id), impl->record->job_start);
-  return Checkpoint(std::move(impl));
+  impl->metadata = std::move((*opened)->metadata);
+  impl->record = std::move((*opened)->record);
+  for (const auto& file : impl->record->files) impl->catalog.files.push_back(file.name);
+  return opened_with(std::move(impl), {true, impl->record});
+}
+
+}  // namespace
+
+Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> storage, const std::string& metadata_name,
+                                         Decoding decoding) {
+  std::optional<Error> damage;
+  if (decoding == Decoding::kWanted) {
+    if (std::optional<Checkpoint> lazy = open_lazily(storage, metadata_name, damage)) return *std::move(lazy);
+  }
+  CAIRN_TRY_ASSIGN(const std::string bytes, storage::read_small(*storage, metadata_name, kMetadataBytesMax, true));
+  const auto span = std::as_bytes(std::span(bytes));
+  Result<WholeMetadata> metadata = whole_metadata_of(span);
+  if (!metadata) return std::move(metadata).error().file(metadata_name);
+  auto impl = std::make_unique<Checkpoint::Impl>();
+  impl->storage = std::move(storage);
+  impl->catalog = std::move(metadata->catalog);
+  impl->record = std::move(metadata->record);
+  impl->metadata_name = metadata_name;
+  if (metadata->catalog_damage) damage = std::move(metadata->catalog_damage);
+  if (damage) impl->note_damage(*damage);
+  const commit::MetadataInPlace in_place{true, impl->record, bytes.size(), impl->record ? 0 : crc32(span)};
+  return opened_with(std::move(impl), in_place);
 }
 
 namespace {
@@ -175,7 +222,7 @@ std::optional<Result<Checkpoint>> open_torch_save_at(const OpenDirectory& open_d
 }  // namespace
 
 Result<Checkpoint> checkpointer::open_with(const OpenDirectory& open_directory, const std::filesystem::path& directory,
-                                           const std::string& metadata_name) {
+                                           const std::string& metadata_name, Decoding decoding) {
   const auto explain = [&](Error error) {
     if (checkpointer::means_no_checkpoint(error, directory, metadata_name)) {
       return checkpointer::missing_checkpoint(error, directory, metadata_name);
@@ -193,7 +240,7 @@ Result<Checkpoint> checkpointer::open_with(const OpenDirectory& open_directory, 
   }
   if (!storage) return explain(std::move(storage).error());
   if (metadata_name == safetensors::kIndexName) return open_safetensors_at(open_directory, directory, {});
-  Result<Checkpoint> checkpoint = checkpointer::open_in(std::move(*storage), metadata_name);
+  Result<Checkpoint> checkpoint = checkpointer::open_in(std::move(*storage), metadata_name, decoding);
   if (checkpoint) {
     checkpoint->impl().directory = directory.string();
     return checkpoint;
@@ -223,6 +270,11 @@ Result<Checkpoint> open(const std::filesystem::path& directory, const std::strin
   return checkpointer::open_with(open_directory, directory, metadata_name);
 }
 
+Result<Checkpoint> open_to_load(const std::filesystem::path& directory, const std::string& metadata_name) {
+  const auto open_directory = [](const std::filesystem::path& path) { return storage::open_directory(path); };
+  return checkpointer::open_with(open_directory, directory, metadata_name, checkpointer::Decoding::kWanted);
+}
+
 Result<std::uint64_t> Checkpoint::file_bytes(std::string_view file) const {
   const bool follows_links = impl_->catalog.format != CheckpointFormat::kDcp;
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::ReadableFile> opened, impl_->storage->open(file, follows_links));
@@ -231,7 +283,8 @@ Result<std::uint64_t> Checkpoint::file_bytes(std::string_view file) const {
 
 Result<void> Checkpoint::read(std::string_view fqn, const Box& box, const TensorView& target,
                               const LoadOptions& options) const {
-  const CatalogTensor* tensor = impl_->catalog.find_tensor(fqn);
+  CAIRN_TRY_ASSIGN(const WantedEntries entries, WantedEntries::of_key(*impl_, fqn));
+  const CatalogTensor* tensor = entries.tensor(fqn);
   if (tensor == nullptr) return Error(ErrorCode::kMissingKey, "no such tensor in the checkpoint").key(fqn);
   StateDict state;
   if (!(target.sizes == box.sizes())) {
@@ -248,8 +301,14 @@ Result<void> Checkpoint::read(std::string_view fqn, const Box& box, const Tensor
 }
 
 Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOptions& options) const {
-  const CatalogValue* value = impl_->catalog.find_value(fqn);
-  const CatalogTensor* tensor = impl_->catalog.find_tensor(fqn);
+  CAIRN_TRY_ASSIGN(const WantedEntries entries, WantedEntries::of_key(*impl_, fqn));
+  return impl_->payload_of(entries, fqn, options);
+}
+
+Result<std::string> Checkpoint::Impl::payload_of(const WantedEntries& entries, std::string_view fqn,
+                                                 const LoadOptions& options) {
+  const CatalogValue* value = entries.value(fqn);
+  const CatalogTensor* tensor = entries.tensor(fqn);
   if (value == nullptr && tensor == nullptr) {
     return Error(ErrorCode::kMissingKey, "no such key in the checkpoint").key(fqn);
   }
@@ -260,7 +319,7 @@ Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOpt
   }
   const ItemLocation& location = value != nullptr ? value->location : tensor->locations[0];
   const data_file::DataFile* file = nullptr;
-  CAIRN_TRY_ASSIGN(file, impl_->file_of(location, fqn, options.follow_links));
+  CAIRN_TRY_ASSIGN(file, file_of(location, fqn, options.follow_links));
   if (const torch_file::StateFile* state = file->state_file()) {
     Result<std::string> payload = state->payload(*state->find(fqn));
     if (!payload) return std::move(payload).error().key(fqn).file(file->name());
@@ -272,7 +331,7 @@ Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOpt
   };
   Result<data_file::DataFile::Item> item = file->read_item(location, options.verify != Verify::kNone);
   if (!item) return explain(std::move(item).error());
-  const bool is_zip = impl_->catalog.format == CheckpointFormat::kDcp && item->bytes.starts_with("PK");
+  const bool is_zip = catalog.format == CheckpointFormat::kDcp && item->bytes.starts_with("PK");
   if (options.verify != Verify::kNone && !item->checked && is_zip) {
     const MemorySource archive(std::as_bytes(std::span(item->bytes)));
     if (auto checked = data_file::check_archive(archive); !checked) return explain(std::move(checked).error());
@@ -281,8 +340,14 @@ Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOpt
 }
 
 Result<Value> Checkpoint::read_value(std::string_view fqn, const LoadOptions& options) const {
-  if (impl_->catalog.format == CheckpointFormat::kTorchSave) return impl_->value_in_torch_save(fqn);
-  CAIRN_TRY_ASSIGN(const std::string payload, read_payload(fqn, options));
+  CAIRN_TRY_ASSIGN(const WantedEntries entries, WantedEntries::of_key(*impl_, fqn));
+  return impl_->value_of(entries, fqn, options);
+}
+
+Result<Value> Checkpoint::Impl::value_of(const WantedEntries& entries, std::string_view fqn,
+                                         const LoadOptions& options) {
+  if (catalog.format == CheckpointFormat::kTorchSave) return value_in_torch_save(fqn);
+  CAIRN_TRY_ASSIGN(const std::string payload, payload_of(entries, fqn, options));
   Result<Value> value = decode_value(std::as_bytes(std::span(payload)));
   if (!value) return std::move(value).error().key(fqn);
   return value;

@@ -1,5 +1,5 @@
-// verify: three checks of a checkpoint: every file against the commit record, every byte against its checksum, every
-// tensor against its chunks.
+// verify: four checks of a checkpoint: every file against the commit record, every byte against its checksum, every
+// tensor against its chunks, and the compact catalog of the metadata against its pickle.
 #include <cairn/verify.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpointer/catalog_comparison.h"
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/watched_call.h"
@@ -176,6 +177,18 @@ class Verifier {
         watch_.bytes_total += trailer->trailer_offset();
       }
     }
+    return {};
+  }
+
+  // Another checkpoint at the name of the metadata means that a save has replaced this one: no finding.
+  Result<void> check_catalogs() {
+    CAIRN_TRY(check_not_interrupted());
+    if (!impl_.record) return {};
+    std::vector<Error> problems =
+        checkpointer::compare_catalogs(*impl_.storage, impl_.metadata_name, impl_.catalog, kProblemsMax);
+    if (problems.empty() && impl_.damage()) problems.emplace_back(ErrorCode::kCorrupt, *impl_.damage());
+    if (problems.empty() || impl_.replaced()) return {};
+    for (Error& problem : problems) findings_.add(std::move(problem));
     return {};
   }
 
@@ -471,6 +484,7 @@ Result<VerifyReport> verify_watched(const std::filesystem::path& directory, cons
   report.warnings = checkpoint.impl().warnings;
   Verifier verifier(checkpoint.impl(), options, report, watch);
   CAIRN_TRY(verifier.open_files());
+  CAIRN_TRY(verifier.check_catalogs());
   CAIRN_TRY(verifier.check_entries());
   CAIRN_TRY(verifier.check_bytes());
   return report;

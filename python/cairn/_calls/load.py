@@ -1,5 +1,6 @@
 """cairn.load: ``torch.distributed.checkpoint.load``, carried out by the engine."""
 
+import functools
 import os
 import warnings
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from cairn import _engine
 from cairn._calls.second_argument import takes_storage_second
 from cairn._calls.torch_driver import load_by_protocol
 from cairn._directory.location import metadata_name
-from cairn._directory.opening import open_checkpoint
+from cairn._directory.opening import open_to_load, warn_of_damage
 from cairn._directory.restarts import restarting
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._mirror import replacements
@@ -294,19 +295,20 @@ class _Load:
         step = self._given.step
         with ranks.preparing(_engine.abandon_load), dcp_records.in_step("local_step", *step):
             model = MODEL_INDEX if reads_model(self._given.reader) else None
-            checkpoint = open_checkpoint(directory, ranks.rank if alone else None, model)
-            catalog = _engine.catalog_of(checkpoint)
-            if catalog.transforms():
+            checkpoint = open_to_load(directory, ranks.rank if alone else None, model)
+            if checkpoint.has_transforms:
                 raise Unsupported(_TRANSFORMED)
-            leaves = self._leaves(catalog)
+            leaves = self._leaves(checkpoint)
             reader = self._given.reader
-            metadata = LazyMetadata(catalog, getattr(reader, "load_id", None), model_directory(reader))
+            whole = functools.partial(_engine.catalog_of, checkpoint)  # decodes the metadata of all ranks
+            metadata = LazyMetadata(whole, getattr(reader, "load_id", None), model_directory(reader))
             fill_load_planner(self._given.planner, self._state_dict, leaves, metadata, ranks.rank)
             fill_reader(self._given.reader, metadata, ranks.rank, use_collectives=not alone)
             payloads = [leaf for leaf in leaves if not _is_tensor(leaf.value) or needs_payload(leaf.value)]
             try:
                 read = self._read_payloads(checkpoint, payloads)
             except MissingKey:  # raised for values; the error must name the missing tensors too
+                catalog = whole()
                 self._read_payloads(checkpoint, [leaf for leaf in leaves if leaf.fqn not in catalog])
                 raise
             opaque: list[tuple[torch.Tensor, torch.Tensor]] = []  # targets that only torch can fill, and their sources
@@ -335,20 +337,18 @@ class _Load:
             for target, source in opaque:
                 fill(target, source)
             self._put(fresh, absent)
+        warn_of_damage(checkpoint)
         return conversions
 
-    def _leaves(self, catalog: _engine.Catalog) -> list[Leaf]:
+    def _leaves(self, checkpoint: _engine.Checkpoint) -> list[Leaf]:
         if not self._flattens:
             return top_level(self._state_dict)
         leaves = flatten(self._state_dict)
-        # Keys that are not in the state dict may come from a torch before 2.4, which named some of the keys
-        # differently.
-        others = set(catalog.keys()).difference([leaf.fqn for leaf in leaves])
-        if others:
-            old = flatten_as_2_3(self._state_dict)
-            if any(leaf.fqn in others for leaf in old):
-                return old
-        return leaves
+        # The checkpoint may come from a torch before 2.4, which named some of the keys differently.
+        names = {leaf.fqn for leaf in leaves}
+        old = flatten_as_2_3(self._state_dict)
+        others = [fqn for fqn in (leaf.fqn for leaf in old) if fqn not in names]
+        return old if others and checkpoint.holds_any(others) else leaves
 
     def _read_payloads(self, checkpoint: _engine.Checkpoint, leaves: list[Leaf]) -> list[tuple[Leaf, bytes]]:
         if not leaves:

@@ -3,11 +3,13 @@ newest."""
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 
 from cairn import _engine
 from cairn._directory.location import metadata_name
 from cairn.errors import NotFound
+from cairn.warnings import DamageWarning
 
 _Directory = str | os.PathLike[str] | bytes
 
@@ -16,7 +18,22 @@ def open_checkpoint(directory: _Directory, rank: int | None = None, name: str | 
     """Opens the checkpoint in `directory`, or the checkpoint that `rank` saved alone there. `name` is the name of the
     metadata file, if not ``.metadata``. Raises the engine's errors."""
     with naming_latest(directory):
-        return _engine.open(os.fsencode(directory), name or metadata_name(rank))
+        checkpoint = _engine.open(os.fsencode(directory), name or metadata_name(rank))
+    warn_of_damage(checkpoint)
+    return checkpoint
+
+
+def open_to_load(directory: _Directory, rank: int | None = None, name: str | None = None) -> _engine.Checkpoint:
+    """Opens as open_checkpoint, but of a large checkpoint decodes only what each load needs. The caller calls
+    warn_of_damage() after the load."""
+    with naming_latest(directory):
+        return _engine.open(os.fsencode(directory), name or metadata_name(rank), True)
+
+
+def warn_of_damage(checkpoint: _engine.Checkpoint) -> None:
+    """Issues a DamageWarning if a part of the checkpoint was damaged, and another part was read in its place."""
+    if checkpoint.damage is not None:
+        warnings.warn(checkpoint.damage, DamageWarning, stacklevel=2)
 
 
 @contextlib.contextmanager
