@@ -30,6 +30,7 @@ from peers import PEERS, Peer
 from planning_bench import LOCAL_TENSORS, RANK_COUNTS, measure_local_plan, measure_planning
 from ranks_bench import measure_ranks
 from safetensors_bench import SafetensorsBench, safetensors_lines
+from scale_bench import measure_scale, scale_lines
 from states import bytes_of, small_tensors, transformer_with_adam
 from stopwatch import seconds_of
 
@@ -37,7 +38,9 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build/release"
 FIGURES = ("large", "small", "memory", "metadata", "local_plan", "planning", "ranks", "async", "alarm")
 FIGURES += ("convert", "safetensors")
-LONG_FIGURES = ("convert_memory",)  # measured only by name: the disk needs room for two checkpoints of the largest size
+# Measured only by name: convert_memory needs room on the disk for two checkpoints of the largest size, scale 6 GiB of
+# memory for 16,384 ranks.
+LONG_FIGURES = ("convert_memory", "scale")
 
 
 @dataclass
@@ -178,6 +181,12 @@ class Bench:
         for _ in self.rounds("memory of conversions"):
             for figure, size, value in measure_convert_memory(self.scratch, self.arguments.memory_gib):
                 self.samples.add(figure, size, value)
+
+    def measure_scale(self) -> None:
+        program = build_program("scale")
+        for _ in self.rounds("the steps of a save by many ranks"):
+            for figure, column, value in measure_scale(program, self.arguments.ranks, self.arguments.shape):
+                self.samples.add(figure, column, value)
 
     def warm_up(self) -> None:
         """Makes the first calls unmeasured: imports and thread pools are not part of a figure."""
@@ -349,7 +358,7 @@ class Table:
         asynchronous = Table(self.samples, list(ASYNC_PEERS))
         asynchronous.async_rows()
         self.lines += asynchronous.lines
-        for lines in (convert_lines, memory_lines, safetensors_lines):
+        for lines in (convert_lines, memory_lines, safetensors_lines, scale_lines):
             self.lines += lines(self.samples.by_figure)
         if raw_write and raw_read:
             self.lines.append(f"raw device: write {raw_write / 1e9:.2f} GB/s, read {raw_read / 1e9:.2f} GB/s")
@@ -369,6 +378,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--small-count", type=int, default=10_000, help="number of small tensors (default: 10,000)")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), metavar="PEER", help=", ".join(PEERS))
     parser.add_argument("--size", type=float, default=2, metavar="GIB", help="of the converted checkpoint (default: 2)")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1024, 4096, 16384], help="numbers of ranks for scale")
+    parser.add_argument("--shape", choices=("shared", "own"), default="shared", help="tensors of all ranks, for scale")
     parser.add_argument("--memory-gib", type=int, nargs="+", default=[2, 20], help="sizes for convert_memory")
     names = {"choices": ASYNC_PEERS, "default": list(ASYNC_PEERS), "metavar": "PEER", "help": ", ".join(ASYNC_PEERS)}
     parser.add_argument("--async-peers", nargs="+", **names)

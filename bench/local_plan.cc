@@ -14,7 +14,7 @@
 #include <string>
 
 #include "checkpointer/save_items.h"
-#include "checkpointer/save_messages.h"
+#include "checkpointer/local_plans.h"
 
 namespace {
 

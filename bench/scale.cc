@@ -1,0 +1,153 @@
+// The cost of the steps of a save by many ranks, on one machine: real code, and the messages in memory.
+//
+//   bench_scale RANKS SHARDS own|shared
+//
+// `shared`: SHARDS tensors, of which every rank has a part of one dimension. `own`: every rank has SHARDS tensors of
+// its own. Prints a JSON list: for each step its name, the processor time (user and system, in seconds), the peak of
+// resident memory in MiB, and the bytes that the step made, 0 if none.
+#include <cairn/cairn.h>
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpointer/local_plans.h"
+#include "checkpointer/save_items.h"
+#include "checkpointer/save_layout.h"
+#include "checkpointer/vote.h"
+#include "format/dcp/metadata_template.h"
+
+namespace {
+
+using namespace cairn;
+using namespace cairn::checkpointer;
+
+constexpr std::int64_t kElements = 4096;  // of a shard
+float elements[kElements];                // of all shards: no step reads them
+
+struct Job {
+  std::int64_t ranks;
+  int shards;
+  bool own;
+};
+
+double seconds_of(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+}
+
+double peak_mib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::strtod(line.c_str() + 6, nullptr) / 1024;
+  }
+  return 0;
+}
+
+class Steps {
+ public:
+  Steps() { begin(); }
+  // Not measured: what came since the last step.
+  void begin() {
+    std::ofstream("/proc/self/clear_refs") << "5";  // VmHWM becomes the memory of now
+    getrusage(RUSAGE_SELF, &begun_);
+  }
+  void end(const char* name, std::uint64_t bytes = 0) {
+    rusage now{};
+    getrusage(RUSAGE_SELF, &now);
+    const double user = seconds_of(now.ru_utime) - seconds_of(begun_.ru_utime);
+    const double system = seconds_of(now.ru_stime) - seconds_of(begun_.ru_stime);
+    std::printf("%s{\"step\": \"%s\", \"user\": %.6f, \"system\": %.6f, \"mib\": %.1f, \"bytes\": %llu}",
+                is_first_ ? "[" : ",\n ", name, user, system, peak_mib(), static_cast<unsigned long long>(bytes));
+    is_first_ = false;
+    begin();
+  }
+
+ private:
+  rusage begun_{};
+  bool is_first_ = true;
+};
+
+template <typename T>
+T checked(Result<T> result) {
+  if (result) return std::move(result).value();
+  std::fprintf(stderr, "bench_scale: %s\n", result.error().what());
+  std::exit(1);
+}
+
+StateDict state_of(const Job& job, std::int64_t rank) {
+  StateDict state;
+  for (int i = 0; i < job.shards; ++i) {
+    const auto view = TensorView::contiguous(elements, DType::kFloat32, {kElements});
+    std::string name = "layers." + std::to_string(i / 10) + ".mlp.weight_" + std::to_string(i % 10);
+    if (job.own) name += ".part" + std::to_string(rank);
+    const Path path{"model", name};
+    const auto added = job.own ? state.add_tensor(path, view)
+                               : state.add_chunk(path, view, {kElements * job.ranks}, {kElements * rank});
+    if (!added) {
+      std::fprintf(stderr, "bench_scale: %s\n", added.error().what());
+      std::exit(1);
+    }
+  }
+  return state;
+}
+
+std::uint64_t bytes_of(const std::vector<std::string>& messages) {
+  std::uint64_t bytes = 0;
+  for (const std::string& message : messages) bytes += message.size();
+  return bytes;
+}
+
+void run(const Job& job) {
+  std::vector<std::string> messages;
+  for (std::int64_t rank = 0; rank + 1 < job.ranks; ++rank) {
+    const StateDict state = state_of(job, rank);
+    const SaveItems items = checked(SaveItems::make(state));
+    messages.push_back(checked(encode_local_plan(items.sources(), {})));
+  }
+  const StateDict last = state_of(job, job.ranks - 1);
+  Steps steps;
+  SaveItems items = checked(SaveItems::make(last));
+  messages.push_back(checked(encode_local_plan(items.sources(), {})));
+  steps.end("rank: local plan", messages.back().size());
+  const std::uint64_t gathered = bytes_of(messages);
+  steps.begin();
+  PlannedSave planned = checked(plan_together(std::move(messages), false));
+  steps.end("coordinator: decode and plan", gathered);
+  const commit::SaveTicket ticket{{{1, 2}, {3, 4}, 1, 1}, true};
+  SaveLayout layout = checked(lay_out_save(std::move(planned), ticket, 0, "checkpoint", ""));
+  steps.end("coordinator: lay out");
+  std::vector<std::string> assignments;
+  for (SaveAssignment& assignment : layout.assignments) {
+    assignments.push_back(encode_assignment(assignment));
+    assignment = SaveAssignment();
+  }
+  const std::uint64_t scattered = bytes_of(assignments);
+  steps.end("coordinator: assignments", scattered);
+  const SaveAssignment mine = checked(decode_assignment(assignments.back()));
+  checked(items.take(mine.items));
+  steps.end("rank: assignment", assignments.back().size());
+  const dcp::MetadataTemplate metadata = checked(dcp::MetadataTemplate::make(layout.catalog));
+  steps.end("coordinator: metadata");
+  const std::string pickle = metadata.render(*layout.catalog.save_id, "checkpoint", layout.catalog.files);
+  steps.end("writer: render", pickle.size());
+  const std::vector<std::int64_t> votes = numbers_of(Vote{7, ticket});
+  checked(count_votes(votes));
+  steps.end("rank: vote of a later save", votes.size() * sizeof(votes[0]));
+  std::printf("]\n");
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::string_view shape = count == 4 ? arguments[3] : "";
+  if (shape != "own" && shape != "shared") {
+    std::fprintf(stderr, "usage: bench_scale RANKS SHARDS own|shared\n");
+    return 2;
+  }
+  run({std::atoll(arguments[1]), std::atoi(arguments[2]), shape == "own"});
+  return 0;
+}
