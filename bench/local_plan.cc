@@ -13,8 +13,8 @@
 #include <limits>
 #include <string>
 
-#include "checkpointer/save_items.h"
 #include "checkpointer/local_plans.h"
+#include "checkpointer/save_items.h"
 
 namespace {
 
