@@ -132,7 +132,7 @@ bool holds_any(const Checkpoint& checkpoint, const nb::list& fqns) {
   return checkpoint.holds_any(names).value();
 }
 
-SharedCatalog catalog_of(std::shared_ptr<Checkpoint> checkpoint) {
+SharedCatalog catalog_of_checkpoint(std::shared_ptr<Checkpoint> checkpoint) {
   const Catalog* catalog = nullptr;
   {
     const nb::gil_scoped_release released;
@@ -189,7 +189,7 @@ void bind_checkpoint(nb::module_& module) {
       .def("load", &load_state)
       .def("read_box", &read_box)
       .def("read_payload", &read_payload);
-  module.def("catalog_of", &catalog_of);
+  module.def("catalog_of", &catalog_of_checkpoint);
   module.def("save", &save_state);
   module.def("abandon_save", &abandon_save_with);
   module.def("consolidate", &consolidate_model);

@@ -148,15 +148,19 @@ std::optional<Checkpoint> open_lazily(std::unique_ptr<storage::Storage>& storage
                                       std::optional<Error>& damage) {
   using checkpointer::LazyMetadata;
   Result<std::optional<LazyMetadata::Opened>> opened = LazyMetadata::open(*storage, metadata_name);
-  if (!opened) damage = std::move(opened).error();
-  if (!opened || !*opened) return std::nullopt;
+  if (!opened) {
+    damage = std::move(opened).error();
+    return std::nullopt;
+  }
+  if (!*opened) return std::nullopt;
   auto impl = std::make_unique<Checkpoint::Impl>();
   impl->storage = std::move(storage);
   impl->metadata_name = metadata_name;
   impl->metadata = std::move((*opened)->metadata);
   impl->record = std::move((*opened)->record);
   for (const auto& file : impl->record->files) impl->catalog.files.push_back(file.name);
-  return opened_with(std::move(impl), {true, impl->record});
+  const commit::MetadataInPlace in_place{true, impl->record};
+  return opened_with(std::move(impl), in_place);
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 
 namespace cairn::commit {
 
-using Phase = ProgressTracker::Phase;
-
 SaveMember::SaveMember(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket,
                        Operations watched)
     : storage(std::move(taken_storage)),
@@ -23,7 +21,7 @@ Lease::Progress SaveMember::report() const {
 // Steps 3 and 4.
 Result<std::vector<std::uint32_t>> SaveMember::write(std::vector<data_file::ImageFile> images,
                                                      const data_file::WriteOptions& options) {
-  progress.phase = Phase::kWriting;
+  progress.phase = ProgressTracker::Phase::kWriting;
   for (data_file::ImageFile& image : images) {
     names.push_back(image.name);
     CAIRN_TRY_ASSIGN(image.name, files.private_name(image.name));
@@ -31,7 +29,7 @@ Result<std::vector<std::uint32_t>> SaveMember::write(std::vector<data_file::Imag
   data_file::WriteOptions counted = options;
   counted.bytes_written = &progress.bytes_written;
   CAIRN_TRY_ASSIGN(std::vector<std::uint32_t> trailers, data_file::write_images(*storage, images, counted));
-  progress.phase = Phase::kPublishing;
+  progress.phase = ProgressTracker::Phase::kPublishing;
   // A follower agrees to the commit with its last file in place. The coordinator's decisive step is its own commit.
   if (!place.is_coordinator() && fence != nullptr) CAIRN_TRY(fence->begin_decisive_step());
   CAIRN_TRY(files.publish(names, options.durability));

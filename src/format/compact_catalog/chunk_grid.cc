@@ -45,8 +45,8 @@ std::uint64_t ChunkGrid::count_in(const Box& box) const {
 void ChunkGrid::append_chunks_in(const Box& box, std::vector<std::uint64_t>& chunks) const {
   const std::vector<Range> ranges = ranges_in(box);
   if (ranges.empty()) return;
-  std::vector<std::uint64_t> cell;
-  for (const Range& range : ranges) cell.push_back(range.begin);
+  std::vector<std::uint64_t> cell(ranges.size());
+  for (std::size_t d = 0; d < ranges.size(); ++d) cell[d] = ranges[d].begin;
   for (;;) {
     std::uint64_t chunk = 0;
     for (std::size_t d = 0; d < cell.size(); ++d) chunk = chunk * cuts_[d].size() + cell[d];

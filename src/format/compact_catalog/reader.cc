@@ -278,6 +278,20 @@ bool is_wanted(const WantedKey& wanted, std::span<const std::int64_t> begin, std
   });
 }
 
+// Fills in the box of a chunk as its begin and its end in each dimension.
+Result<void> read_chunk(const ChunkColumns& columns, std::uint64_t chunk, const Extents& shape,
+                        std::vector<std::int64_t>& begin, std::vector<std::int64_t>& end) {
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    begin[d] = columns.boxes[d][chunk];
+    const std::int64_t size = columns.boxes[shape.size() + d][chunk];
+    if (size > shape[d] || begin[d] > shape[d] - size) {
+      return corrupt_catalog("a chunk that does not lie in its tensor");
+    }
+    end[d] = begin[d] + size;
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> CompactCatalog::expand_boxes(const CatalogEntry& entry, const WantedKey& wanted, ByteBudget& budget,
@@ -288,14 +302,7 @@ Result<void> CompactCatalog::expand_boxes(const CatalogEntry& entry, const Wante
   const auto take_wanted = [&](const ChunkColumns& columns, std::uint64_t count) -> Result<void> {
     CAIRN_TRY(budget.charge(count, kChunkNumberBytes));  // the time to look at the chunks
     for (std::uint64_t chunk = 0; chunk < count; ++chunk) {
-      for (std::size_t d = 0; d < dimensions; ++d) {
-        begin[d] = columns.boxes[d][chunk];
-        const std::int64_t size = columns.boxes[dimensions + d][chunk];
-        if (size > entry.shape[d] || begin[d] > entry.shape[d] - size) {
-          return corrupt_catalog("a chunk that does not lie in its tensor");
-        }
-        end[d] = begin[d] + size;
-      }
+      CAIRN_TRY(read_chunk(columns, chunk, entry.shape, begin, end));
       if (!is_wanted(wanted, begin, end)) continue;
       CAIRN_TRY(budget.charge(chunk_bytes(dimensions)));
       CAIRN_TRY_ASSIGN(const ItemLocation location, columns.location(chunk, bounds_));
@@ -321,19 +328,19 @@ Result<void> CompactCatalog::expand_boxes(const CatalogEntry& entry, const Wante
 Result<void> CompactCatalog::for_each(const TakeTensor& take_tensor, const TakeValue& take_value) const {
   std::vector<std::uint64_t> hashes;
   ByteBudget budget(footer_.pickle_bytes);
+  const auto take = [&](const CatalogEntry& entry) -> Result<void> {
+    if (!entry.is_tensor) return take_value({std::string(entry.fqn), entry.location});
+    Result<CatalogTensor> tensor = expand(entry, {entry.fqn, true, {}}, budget);
+    if (!tensor) return std::move(tensor).error().key(entry.fqn);
+    return take_tensor(*tensor);
+  };
   for (std::size_t number = 0; number < blocks_.size(); ++number) {
     CAIRN_TRY_ASSIGN(const std::vector<std::byte> bytes, bytes_of(blocks_[number], "block"));
     BlockReader reader(bytes, footer_.pickle_bytes + blocks_[number].offset, bounds_);
     while (!reader.at_end()) {
       CAIRN_TRY_ASSIGN(const CatalogEntry* entry, reader.next());
       hashes.push_back(std::uint64_t{hash_of_name(entry->fqn)} << 32 | number);
-      if (!entry->is_tensor) {
-        CAIRN_TRY(take_value({std::string(entry->fqn), entry->location}));
-        continue;
-      }
-      Result<CatalogTensor> tensor = expand(*entry, {entry->fqn, true, {}}, budget);
-      if (!tensor) return std::move(tensor).error().key(entry->fqn);
-      CAIRN_TRY(take_tensor(*tensor));
+      CAIRN_TRY(take(*entry));
     }
   }
   if (hashes.size() != footer_.key_count) return corrupt_catalog("a compact catalog with another number of keys");
