@@ -1,17 +1,20 @@
 // Reads any bytes as a `.metadata` file with a commit record. Because checksums would refuse nearly every input, also
 // reads the bytes as the body of a record with a true footer. An accepted record must encode to a record that reads
-// equal.
+// equal. Then reads the bytes as rendered metadata and the slots of its texts.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/checksum.h"
 #include "core/little_endian.h"
 #include "decoding_bounds.h"
+#include "format/dcp/metadata_template.h"
 #include "format/manifest/commit_record.h"
 
 namespace {
@@ -31,16 +34,26 @@ void read(std::span<const std::byte> file) {
   if (!reread || *reread != *record) std::abort();
 }
 
-void read_with_true_footer(std::span<const std::byte> body) {
+void read_with_true_footer(std::span<const std::byte> body, std::uint32_t version) {
   std::vector<std::byte> file(body.size() + kFooterBytes);
   std::memcpy(file.data(), body.data(), body.size());
   const std::span<std::byte> footer = std::span(file).last(kFooterBytes);
   std::byte* to = cairn::store_little_endian(footer.data() + 4, cairn::crc32(body));
   cairn::store_little_endian(to, std::uint64_t{body.size()});
-  cairn::store_little_endian(footer.data() + 28, std::uint32_t{1});
+  cairn::store_little_endian(footer.data() + 28, version);
   std::memcpy(footer.data() + 32, "CAIRNCMT", 8);
   cairn::store_little_endian(footer.data(), cairn::crc32(footer.subspan(4)));
   read(file);
+}
+
+// The last byte divides the bytes into a front and its slots.
+void read_template(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size() - 1);
+  const std::size_t front = std::min(text.size(), std::to_integer<std::size_t>(bytes.back()));
+  const std::vector<std::string> files = {"__0_0.distcp", "__1_0.distcp"};
+  const auto made = cairn::dcp::MetadataTemplate::of_rendered(text.substr(0, front), text.substr(front), "id", files);
+  // The slots name the checkpoint id's place, not its text.
+  if (made) (void)made->render("id", "elsewhere", files);
 }
 
 }  // namespace
@@ -48,6 +61,8 @@ void read_with_true_footer(std::span<const std::byte> body) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
   read(bytes);
-  if (!bytes.empty()) read_with_true_footer(bytes);
+  if (bytes.empty()) return 0;
+  for (const std::uint32_t version : {1u, 2u, 3u}) read_with_true_footer(bytes, version);
+  read_template(bytes);
   return 0;
 }

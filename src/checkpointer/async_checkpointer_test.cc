@@ -1,7 +1,6 @@
 // Asynchronous saves on real files, by threads and by the writer process, by one rank and by several ranks.
 #include <cairn/async_checkpointer.h>
 #include <cairn/cairn.h>
-#include <cairn/callback_collectives.h>
 #include <cairn/local_group.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +12,7 @@
 #include <string_view>
 #include <thread>
 
+#include "checkpointer/testing/named_calls.h"
 #include "checkpointer/testing/sample_state.h"
 #include "storage/testing/scratch_directory.h"
 
@@ -180,14 +180,6 @@ struct RankRow {
   StateDict state;
 };
 
-void as_three_ranks(const std::function<void(std::size_t, Collectives&)>& work) {
-  auto group = make_local_group(3, std::chrono::seconds(30));
-  std::vector<std::jthread> threads;
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] { work(rank, *group[rank]); });
-  }
-}
-
 TEST_P(AsyncSaves, OfManyRanksMeetInTheStorage) {
   as_three_ranks([&](std::size_t rank, Collectives& collectives) {
     AsyncCheckpointer checkpointer(options());
@@ -209,39 +201,6 @@ TEST_P(AsyncSaves, OfManyRanksMeetInTheStorage) {
   EXPECT_EQ(rows[0], 30);
   EXPECT_EQ(rows[23], 32);
   EXPECT_TRUE(nothing_else_in(directory_));
-}
-
-// Collectives over `inner` that append the names of their calls to `names`.
-std::unique_ptr<Collectives> named_calls(Collectives& inner, std::vector<std::string>& names) {
-  using Messages = std::vector<std::string>;
-  CollectiveCalls calls;
-  calls.rank = inner.rank();
-  calls.size = inner.size();
-  calls.gather = [&](std::string bytes, std::size_t root) {
-    names.emplace_back("gather");
-    return inner.gather(std::move(bytes), root);
-  };
-  calls.scatter = [&](Messages bytes, std::size_t root) {
-    names.emplace_back("scatter");
-    return inner.scatter(std::move(bytes), root);
-  };
-  calls.broadcast = [&](std::string bytes, std::size_t root) {
-    names.emplace_back("broadcast");
-    return inner.broadcast(std::move(bytes), root);
-  };
-  calls.all_gather = [&](std::string bytes) {
-    names.emplace_back("all_gather");
-    return inner.all_gather(std::move(bytes));
-  };
-  calls.barrier = [&] {
-    names.emplace_back("barrier");
-    return inner.barrier();
-  };
-  calls.smallest = [&](std::vector<std::int64_t> numbers) {
-    names.emplace_back("smallest");
-    return inner.smallest(std::move(numbers));
-  };
-  return make_collectives(std::move(calls)).value();
 }
 
 TEST_P(AsyncSaves, OfAnUnchangedStateTakeOneReduction) {

@@ -4,7 +4,8 @@
 //    saves hold all arenas or all available memory. With several ranks the wait for memory is limited: the remaining
 //    ranks wait in step 2, and the coordinator may have claimed the directory. The coordinator's writer claims the
 //    directory (commit/rank_save.cc, step 1). If an earlier plan fits, every rank already lists the copies of step 5
-//    and samples the tensors; the coordinator lists and samples while its writer claims.
+//    and samples the tensors; the coordinator lists and samples while its writer claims. An earlier plan is a plan of
+//    this job, or the plan of the checkpoint that the job has loaded (resumed_plan.cc).
 // 2. Agree. Every rank votes for the earlier plan that fits, if any; the coordinator's vote carries the claim's ticket.
 //    If a rank has failed, all ranks then get the failures.             [reduction; after a failure also all-gather]
 // 3. Plan, unless all ranks voted for one plan: like steps 1 and 2 of save.cc.                      [gather, scatter]
@@ -27,6 +28,8 @@
 #include "checkpointer/claim_options.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/local_plans.h"
+#include "checkpointer/plan_terms.h"
+#include "checkpointer/resumed_plan.h"
 #include "checkpointer/save_layout.h"
 #include "checkpointer/save_messages.h"
 #include "core/attempt.h"
@@ -136,15 +139,14 @@ std::uint32_t AsyncSaveOperation::number_of_this_rank() const {
   return options_.save.alone_as_rank.value_or(static_cast<std::uint32_t>(ranks_.rank()));
 }
 
-std::string AsyncSaveOperation::terms() const {
-  std::string text;
-  for (const std::uint64_t number :
-       {static_cast<std::uint64_t>(ranks_.size()), static_cast<std::uint64_t>(ranks_.rank()),
-        static_cast<std::uint64_t>(options_.save.coordinator_rank), static_cast<std::uint64_t>(number_of_this_rank()),
-        static_cast<std::uint64_t>(options_.save.dedup_to_lowest_rank)}) {
-    manifest::append_varint(text, number);
-  }
-  return text + options_.save.metadata_attributes;  // part of the plan's `.metadata`
+// The plan of an earlier save of this job, or of the checkpoint that the job has loaded. Null if there is none.
+void AsyncSaveOperation::find_plan() {
+  const std::string terms = plan_terms(options_.save, ranks_.rank(), ranks_.size());
+  plan_ = resources_.plans->find(local_plan_, terms);
+  if (plan_ || ranks_.size() == 1) return;
+  plan_ = resume_plan(items_, {local_plan_, terms, ranks_.rank(), ranks_.size(), ranks_.is_coordinator(),
+                               options_.save.file_per_item, options_.save.deadlines.publish});
+  if (plan_) resources_.plans->keep(plan_);
 }
 
 // Step 1.
@@ -156,7 +158,7 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
   CAIRN_TRY_ASSIGN(items_, SaveItems::make(**state, ReadableMemory::kOfAnyDevice));
   CAIRN_TRY_ASSIGN(local_plan_, encode_local_plan(items_.sources(),
                                                   {options_.save.record_paths, options_.save.file_per_item, false}));
-  plan_ = resources_.plans->find(local_plan_, terms());
+  find_plan();
   const auto expected = plan_ ? std::optional(plan_->layout->arena_bytes) : std::nullopt;
   const auto wait_max = ranks_.size() > 1 ? std::optional(memory_wait_max(options_.save.deadlines)) : std::nullopt;
   CAIRN_TRY_ASSIGN(std::shared_ptr<staging::Arena> arena,
@@ -234,12 +236,14 @@ Result<void> AsyncSaveOperation::plan_anew() {
 }
 
 Result<std::vector<std::string>> AsyncSaveOperation::assign(std::vector<std::string> local_plans) {
+  std::vector<manifest::RecordedPlan::Rank> recorded = recorded_ranks(local_plans, options_.save);
   CAIRN_TRY_ASSIGN(PlannedSave planned, plan_together(std::move(local_plans), options_.save.dedup_to_lowest_rank));
   CAIRN_TRY_ASSIGN(SaveLayout layout,
                    lay_out_save(std::move(planned), *ticket_, options_.save.alone_as_rank.value_or(0), checkpoint_id_,
                                 options_.save.metadata_attributes));
   CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(layout.catalog));
-  commit_plan_ = std::make_shared<const commit::CommitPlan>(std::move(metadata), std::move(layout.file_counts));
+  for (std::size_t rank = 0; rank < recorded.size(); ++rank) recorded[rank].file_count = layout.file_counts[rank];
+  commit_plan_ = std::make_shared<const commit::CommitPlan>(std::move(metadata), std::move(recorded));
   const std::uint64_t plan_id = new_plan_id();
   std::vector<std::string> messages;
   for (SaveAssignment& assignment : layout.assignments) {
@@ -257,7 +261,7 @@ Result<void> AsyncSaveOperation::take_assignment(std::string_view message) {
   CAIRN_TRY_ASSIGN(plan->id, reader.varint());
   CAIRN_TRY_ASSIGN(SaveAssignment assignment, decode_assignment(message.substr(reader.position())));
   plan->local_plan = std::move(local_plan_);
-  plan->terms = terms();
+  plan->terms = plan_terms(options_.save, ranks_.rank(), ranks_.size());
   plan->items = std::move(assignment.items);
   CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan->items));
   CAIRN_TRY(lay_out_staged(sources, {ticket_->identity.save_id, number_of_this_rank(), 0, assignment.file_count},

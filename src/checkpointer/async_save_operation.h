@@ -49,6 +49,7 @@ class AsyncSaveOperation {
 
   Result<AsyncSave> take_steps(const Result<const StateDict*>& state);
   Result<Vote> prepare(const Result<const StateDict*>& state);
+  void find_plan();
   Result<void> list_copies();
   Result<void> agree(const Result<Vote>& vote);
   Result<void> plan_anew();
@@ -59,7 +60,6 @@ class AsyncSaveOperation {
   static void leave_devices(SharedState& shared, bool is_staged);
   void write_failure_mark(const Error& reason) const;
   std::uint32_t number_of_this_rank() const;
-  std::string terms() const;
 
   const AsyncSaveResources& resources_;
   std::string directory_;  // absolute: a writer process has a different working directory

@@ -1,4 +1,4 @@
-// A message: the version (text), file_per_item and names_taken (a byte each), the number of items, and the items. All
+// A message: the version (text), file_per_item (a byte), the number of items, the items, and names_taken (a byte). All
 // numbers are varints. An item:
 //
 // 1. A byte: the form in three bits, then a bit each for kRequiresGrad, kReplicated, kSameTensor and kHasPath.
@@ -143,7 +143,6 @@ Result<std::string> encode_local_plan(std::span<const ItemSource> items, const L
   std::string message;
   append_text(message, kVersion);
   message.push_back(options.file_per_item ? 1 : 0);
-  message.push_back(options.names_taken ? 1 : 0);
   append_varint(message, items.size());
   Encoder encoder(message);
   TrailerItem item;
@@ -154,8 +153,11 @@ Result<std::string> encode_local_plan(std::span<const ItemSource> items, const L
     if (!options.record_paths) item.path.clear();
     encoder.add(item, source);
   }
+  message.push_back(options.names_taken ? 1 : 0);
   return message;
 }
+
+std::string_view items_of_message(std::string_view local_plan) { return local_plan.substr(0, local_plan.size() - 1); }
 
 Result<std::string_view> LocalPlans::read_key(CodedReader& reader, bool has_path, Previous& previous) {
   CAIRN_TRY_ASSIGN(const std::uint8_t shared, reader.byte());
@@ -229,8 +231,6 @@ Result<void> LocalPlans::add(std::string_view message) {
         .actual(version);
   }
   CAIRN_TRY_ASSIGN(const std::uint8_t file_per_item, reader.byte());
-  CAIRN_TRY_ASSIGN(const std::uint8_t names_taken, reader.byte());
-  names_taken_ |= names_taken != 0;
   CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
   plan::LocalPlan plan;
   plan.reserve(count);
@@ -240,6 +240,8 @@ Result<void> LocalPlans::add(std::string_view message) {
     CAIRN_TRY_ASSIGN(LocalItem item, read_item(reader, previous));
     plan.push_back(std::move(item));
   }
+  CAIRN_TRY_ASSIGN(const std::uint8_t names_taken, reader.byte());
+  names_taken_ |= names_taken != 0;
   plans_.push_back(std::move(plan));
   file_per_item_.push_back(file_per_item != 0);
   return {};

@@ -28,6 +28,8 @@ struct LocalPlanOptions {
   bool names_taken = false;  // this rank's directory, maybe not the coordinator's, already holds a file of DCP's name
 };
 Result<std::string> encode_local_plan(std::span<const data_file::ItemSource> items, const LocalPlanOptions& options);
+// A message of encode_local_plan() without `names_taken`, on which no plan depends.
+std::string_view items_of_message(std::string_view local_plan);
 
 // The local plans of all ranks. A key that several ranks have is kept once.
 class LocalPlans {

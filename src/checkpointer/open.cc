@@ -9,6 +9,7 @@
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/missing_checkpoint.h"
+#include "checkpointer/resumed_plan.h"
 #include "checkpointer/safetensors_model.h"
 #include "checkpointer/torch_save_file.h"
 #include "checkpointer/wanted_entries.h"
@@ -274,9 +275,14 @@ Result<Checkpoint> open(const std::filesystem::path& directory, const std::strin
   return checkpointer::open_with(open_directory, directory, metadata_name);
 }
 
+// A job that loads a checkpoint goes on with its plan.
 Result<Checkpoint> open_to_load(const std::filesystem::path& directory, const std::string& metadata_name) {
   const auto open_directory = [](const std::filesystem::path& path) { return storage::open_directory(path); };
-  return checkpointer::open_with(open_directory, directory, metadata_name, checkpointer::Decoding::kWanted);
+  Result<Checkpoint> checkpoint =
+      checkpointer::open_with(open_directory, directory, metadata_name, checkpointer::Decoding::kWanted);
+  if (!checkpoint || !checkpoint->impl().record) return checkpoint;
+  checkpointer::note_recorded_plan(directory, metadata_name, *checkpoint->impl().record);
+  return checkpoint;
 }
 
 Result<std::uint64_t> Checkpoint::file_bytes(std::string_view file) const {

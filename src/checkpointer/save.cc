@@ -27,6 +27,7 @@
 #include "checkpointer/local_plans.h"
 #include "checkpointer/model_claim.h"
 #include "checkpointer/model_layout.h"
+#include "checkpointer/plan_terms.h"
 #include "checkpointer/rank_writer.h"
 #include "checkpointer/ranks.h"
 #include "checkpointer/save_items.h"
@@ -61,6 +62,7 @@ class Coordinator {
 
   // An assignment for each rank, encoded.
   Result<std::vector<std::string>> assign(std::vector<std::string> messages) {
+    recorded_.ranks = checkpointer::recorded_ranks(messages, options_);
     CAIRN_TRY_ASSIGN(checkpointer::PlannedSave planned,
                      checkpointer::plan_together(std::move(messages), options_.dedup_to_lowest_rank));
     CAIRN_TRY_ASSIGN(layout_, options_.safetensors ? lay_out_model(planned) : lay_out_checkpoint(std::move(planned)));
@@ -71,6 +73,7 @@ class Coordinator {
       return {};
     }));
     CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
+    recorded_.text_slots = metadata.text_slots();
     pickle_ = metadata.render(*catalog.save_id, catalog.checkpoint_id.value_or(options_.checkpoint_id), catalog.files);
     std::vector<std::string> assignments;
     for (SaveAssignment& assignment : layout_.assignments) {
@@ -92,7 +95,9 @@ class Coordinator {
       for (const WrittenFile& file : files) {
         record.files.push_back({layout_.catalog.files[record.files.size()], file.size, file.trailer_checksum});
       }
+      recorded_.ranks[rank].file_count = layout_.file_counts[rank];
     }
+    if (messages.size() > 1) record.plan = std::move(recorded_);
     if (options_.before_commit) CAIRN_TRY(options_.before_commit());
     CAIRN_TRY_ASSIGN(commit::CommitReport report,
                      options_.safetensors
@@ -124,6 +129,7 @@ class Coordinator {
   SaveWorker& worker_;
   const SaveOptions& options_;
   SaveLayout layout_;
+  manifest::RecordedPlan recorded_;
   std::string pickle_;
 };
 

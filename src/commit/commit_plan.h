@@ -1,5 +1,5 @@
 // CommitPlan: the coordinator's part of the commit that stays equal from save to save of an unchanged state: the number
-// of files of each rank, and the template of `.metadata`.
+// of files and the fingerprint of each rank, and the template of `.metadata`.
 //
 // Immutable: safe to use from several threads.
 #pragma once
@@ -14,14 +14,15 @@
 #include "commit/rank_save.h"
 #include "commit/save_ticket.h"
 #include "format/dcp/metadata_template.h"
+#include "format/manifest/recorded_plan.h"
 #include "format/manifest/varint.h"
 
 namespace cairn::commit {
 
 class CommitPlan {
  public:
-  // `file_counts` is by rank. The sum is the number of files in `metadata`.
-  CommitPlan(dcp::MetadataTemplate metadata, std::vector<std::uint32_t> file_counts);
+  // `ranks` have as many files together as `metadata`.
+  CommitPlan(dcp::MetadataTemplate metadata, std::vector<manifest::RecordedPlan::Rank> ranks);
 
   // The pickle of `.metadata` for a save. `place` is the coordinator's place.
   std::string pickle(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
@@ -38,7 +39,7 @@ class CommitPlan {
                      const std::vector<std::vector<std::string>>& files) const;
 
   dcp::MetadataTemplate metadata_;
-  std::vector<std::uint32_t> file_counts_;
+  std::vector<manifest::RecordedPlan::Rank> ranks_;
 };
 
 }  // namespace cairn::commit

@@ -102,6 +102,7 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
   for (RankRendezvous::Files& of_rank : all) {
     record.files.insert(record.files.end(), of_rank.begin(), of_rank.end());
   }
+  record.plan = commit_request.plan;
   transaction_->set_fence(member_.fence);
   return transaction_->commit(commit_request.pickle, std::move(record), options.write.durability);
 }

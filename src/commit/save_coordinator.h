@@ -12,6 +12,7 @@
 #include "commit/save_member.h"
 #include "commit/save_transaction.h"
 #include "format/manifest/outcome.h"
+#include "format/manifest/recorded_plan.h"
 
 namespace cairn::commit {
 
@@ -20,6 +21,7 @@ struct CommitRequest {
   std::string pickle;  // of `.metadata`
   // Names, by rank. All names together, in order, are the catalog's files.
   std::vector<std::vector<std::string>> files;
+  manifest::RecordedPlan plan;  // of several ranks
 
   friend bool operator==(const CommitRequest&, const CommitRequest&) = default;
 };

@@ -138,5 +138,65 @@ TEST(MetadataTemplate, RefusesAMessageWithMismatchedSlots) {
   EXPECT_NE(refusal(1, 7, kFileSlot, 1), "") << "the only file has number 0";
 }
 
+std::string encoded(const MetadataTemplate& metadata) {
+  std::string bytes;
+  metadata.append_to(bytes);
+  return bytes;
+}
+
+// Of `keys` tensors, each in a file of its own.
+Catalog catalog_of(std::size_t keys) {
+  Catalog catalog;
+  for (std::size_t i = 0; i < keys; ++i) {
+    CatalogTensor& tensor = catalog.tensors.emplace_back();
+    tensor.fqn = "layer." + std::to_string(i);
+    tensor.shape = {static_cast<std::int64_t>(i)};
+    tensor.boxes = {0, static_cast<std::int64_t>(i)};
+    tensor.locations = {{static_cast<std::uint32_t>(i), 64, 4 * i + 1}};
+    catalog.keys.push_back({true, static_cast<std::uint32_t>(i)});
+    catalog.files.push_back("__" + std::to_string(i) + "_0.distcp");
+  }
+  return catalog;
+}
+
+constexpr std::string_view kSaveIdText = "0b7f5a2e-6a5d-4f7e-9a51-1f2e3d4c5b6a";
+
+TEST(MetadataTemplate, IsMadeAgainFromItsRenderedBytes) {
+  for (const std::size_t keys : {3u, 5000u}) {  // without and with a compact catalog
+    const Catalog catalog = catalog_of(keys);
+    const auto original = MetadataTemplate::make(catalog);
+    ASSERT_TRUE(original);
+    for (const std::string& id :
+         {std::string(), std::string("some/where"), std::string(300, 'c'), std::string(70'000, 'c')}) {
+      const std::string front = original->render(kSaveIdText, id, catalog.files);
+      const auto again = MetadataTemplate::of_rendered(front, original->text_slots(), kSaveIdText, catalog.files);
+      ASSERT_TRUE(again) << again.error().what();
+      EXPECT_EQ(encoded(*again), encoded(*original));
+      std::vector<std::string> names(keys, "another name");
+      EXPECT_EQ(again->render("new", "else/where", names), original->render("new", "else/where", names));
+    }
+  }
+}
+
+TEST(MetadataTemplate, IsNotMadeFromBytesOfAnotherSaveOrDamagedSlots) {
+  const Catalog catalog = catalog_of(3);
+  const auto original = MetadataTemplate::make(catalog);
+  const std::string front = original->render(kSaveIdText, "id", catalog.files);
+  const std::string slots = original->text_slots();
+  std::vector<std::string> names = catalog.files;
+  std::swap(names[1], names[2]);
+  EXPECT_FALSE(MetadataTemplate::of_rendered(front, slots, kSaveIdText, names));
+  EXPECT_FALSE(MetadataTemplate::of_rendered(front, slots, "another save id", catalog.files));
+  EXPECT_FALSE(MetadataTemplate::of_rendered("", slots, kSaveIdText, catalog.files));
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    std::string bad = slots;
+    bad[i] = static_cast<char>(bad[i] ^ 0x41);
+    const auto made = MetadataTemplate::of_rendered(front, bad, kSaveIdText, catalog.files);
+    // Fewer slots than there were are still slots: the commit record's checksum guards against this.
+    if (made) EXPECT_EQ(made->render(kSaveIdText, "id", catalog.files), front) << i;
+    EXPECT_FALSE(MetadataTemplate::of_rendered(front, slots.substr(0, i), kSaveIdText, catalog.files)) << i;
+  }
+}
+
 }  // namespace
 }  // namespace cairn::dcp

@@ -13,7 +13,9 @@ namespace cairn::manifest {
 namespace {
 
 constexpr std::string_view kRecordMagic = "CAIRNCMT";
-constexpr std::uint32_t kRecordVersion = 2;
+constexpr std::uint32_t kRecordVersion = 3;
+// A record without a plan has version 2, which earlier versions of Cairn read.
+constexpr std::uint32_t kVersionWithoutPlan = 2;
 constexpr std::uint32_t kVersionWithoutJobStart = 1;
 constexpr std::size_t kRecordFooterBytes = 40;
 // The least bytes of a file's entry in the body.
@@ -63,6 +65,9 @@ Result<CommitRecord> read_body(CodedReader& reader, std::uint32_t version) {
     CAIRN_TRY_ASSIGN(file.size, reader.varint());
     CAIRN_TRY_ASSIGN(file.trailer_checksum, reader.fixed<std::uint32_t>());
   }
+  if (version > kVersionWithoutPlan) {
+    CAIRN_TRY_ASSIGN(record.plan, read_recorded_plan(reader, count));
+  }
   if (reader.left() != 0) return reader.damaged("bytes left over in the commit record");
   return record;
 }
@@ -84,12 +89,14 @@ std::string encode_commit_record(const CommitRecord& record) {
     append_varint(out, file.size);
     append_fixed32(out, file.trailer_checksum);
   }
+  const bool has_plan = !record.plan.ranks.empty();
+  if (has_plan) append_recorded_plan(out, record.plan);
   std::string footer;
   append_fixed32(footer, crc_of(out));
   append_fixed64(footer, out.size());
   append_fixed64(footer, record.front_bytes);
   append_fixed32(footer, record.front_checksum);
-  append_fixed32(footer, kRecordVersion);
+  append_fixed32(footer, has_plan ? kRecordVersion : kVersionWithoutPlan);
   footer += kRecordMagic;
   append_fixed32(out, crc_of(footer));
   return out + footer;
@@ -114,7 +121,7 @@ Result<std::optional<CommitRecord>> read_only_commit_record(const ByteSource& me
   const auto front_bytes = load_little_endian<std::uint64_t>(footer + 16);
   const auto front_checksum = load_little_endian<std::uint32_t>(footer + 24);
   const auto version = load_little_endian<std::uint32_t>(footer + 28);
-  if (version != kRecordVersion && version != kVersionWithoutJobStart) {
+  if (version < kVersionWithoutJobStart || version > kRecordVersion) {
     return Error(ErrorCode::kUnsupported, "a commit record of a later version")
         .offset(footer_offset)
         .expected(std::to_string(kRecordVersion) + " or earlier")

@@ -1,5 +1,5 @@
-// CommitRecord: the bytes that Cairn appends to the pickle in `.metadata`: the identity of the save, and the list of
-// its files.
+// CommitRecord: the bytes that Cairn appends to the pickle in `.metadata`: the identity of the save, the list of its
+// files and, after a save by several ranks, its plan.
 //
 // A value; pure functions. Stock torch stops reading at the end of the pickle and ignores the record. docs/format.md
 // has the bytes.
@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "format/manifest/recorded_plan.h"
+
 namespace cairn::manifest {
 
 struct CommitRecord {
@@ -33,6 +35,7 @@ struct CommitRecord {
     friend bool operator==(const File&, const File&) = default;
   };
   std::vector<File> files;
+  RecordedPlan plan;                 // without ranks in the records of versions 1 and 2, which have no such field
   std::uint64_t front_bytes = 0;     // from the start of `.metadata`
   std::uint32_t front_checksum = 0;  // CRC-32 of the first front_bytes bytes
 

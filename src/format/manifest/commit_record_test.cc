@@ -16,6 +16,7 @@ CommitRecord example_record() {
   record.job_start = kJobStartMax;
   record.save_number = 300;
   record.files = {{"__0_0.distcp", 5'000'000'000, 0xDEADBEEF}, {"__1_0.distcp", 0, 0}};
+  record.plan = {{{2, {5, UINT64_MAX}}, {0, {6, 7}}}, "slots"};
   record.front_bytes = kPickle.size();
   record.front_checksum = crc32(std::as_bytes(std::span(kPickle)));
   return record;
@@ -29,7 +30,27 @@ TEST(CommitRecord, RoundTrips) {
   EXPECT_EQ(read_record(kPickle + encode_commit_record(example_record())).value(), example_record());
   CommitRecord none = example_record();
   none.files.clear();
+  none.plan = {};
   EXPECT_EQ(read_record(kPickle + encode_commit_record(none)).value(), none);
+}
+
+TEST(CommitRecord, WithoutAPlanHasTheVersionBefore) {
+  CommitRecord record = example_record();
+  record.plan = {};
+  const std::string file = kPickle + encode_commit_record(record);
+  EXPECT_EQ(file[file.size() - 12], 2);
+  EXPECT_EQ(read_record(file).value(), record);
+  const std::string with_plan = kPickle + encode_commit_record(example_record());
+  EXPECT_EQ(with_plan[with_plan.size() - 12], 3);
+}
+
+// Checksums are no help against a record that was made with them.
+TEST(CommitRecord, RefusesAPlanWhoseRanksDoNotHaveItsFiles) {
+  for (const std::uint32_t count : {0u, 1u, 3u, UINT32_MAX}) {
+    CommitRecord record = example_record();
+    record.plan.ranks[0].file_count = count;
+    EXPECT_EQ(read_record(kPickle + encode_commit_record(record)).error().code(), ErrorCode::kCorrupt);
+  }
 }
 
 TEST(CommitRecord, IsAbsentFromStockMetadata) {

@@ -84,7 +84,7 @@ class StagedSample {
     }
     for (std::uint32_t rank = 0; rank < rank_count; ++rank) catalog.files.push_back("of rank " + std::to_string(rank));
     return std::make_shared<const commit::CommitPlan>(dcp::MetadataTemplate::make(catalog).value(),
-                                                      std::vector<std::uint32_t>(rank_count, 1));
+                                                      std::vector<manifest::RecordedPlan::Rank>(rank_count, {1, {}}));
   }
 
   data_file::LaidOutFile lay_out(std::uint32_t rank) const {

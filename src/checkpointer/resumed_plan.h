@@ -1,0 +1,40 @@
+// ResumedPlan: the plan of a save, read from a checkpoint that this process has opened: a restarted job goes on with
+// the plan of the checkpoint that it has loaded, and gathers no local plans. The steps stand at the top of
+// resumed_plan.cc.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "checkpointer/save_items.h"
+#include "checkpointer/staged_plan.h"
+#include "format/manifest/commit_record.h"
+
+namespace cairn::checkpointer {
+
+// Notes a checkpoint that was opened for a load, if its commit record has a plan. The process keeps the last four
+// records. Thread-safe.
+void note_recorded_plan(const std::filesystem::path& directory, const std::string& metadata_name,
+                        const manifest::CommitRecord& record);
+
+struct ResumeTerms {
+  std::string_view local_plan;  // of encode_local_plan()
+  std::string_view terms;       // of plan_terms()
+  std::size_t rank = 0;
+  std::size_t rank_count = 1;
+  bool is_coordinator = false;
+  bool file_per_item = false;
+  // The storage may hang: without an answer within the limit there is no plan.
+  std::chrono::milliseconds limit{0};
+};
+
+// This rank's part of a noted plan. Null if no noted checkpoint has the plan of `terms`, or if the checkpoint can no
+// longer be read: it may have been removed or replaced since. `items` are those of `terms.local_plan`. The id of the
+// plan follows from the checkpoint: equal on all ranks.
+std::shared_ptr<const StagedPlan> resume_plan(SaveItems& items, const ResumeTerms& terms);
+
+}  // namespace cairn::checkpointer

@@ -1,0 +1,170 @@
+// The first save of a restarted job: the ranks go on with the plan of the checkpoint that they have loaded.
+#include "checkpointer/resumed_plan.h"
+
+#include <cairn/async_checkpointer.h>
+#include <cairn/cairn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "checkpointer/testing/named_calls.h"
+#include "storage/testing/scratch_directory.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+const Names kPlanned = {"smallest", "gather", "scatter"};
+const Names kResumed = {"smallest"};
+
+// The state of one of three ranks: a row, twice, of a sharded tensor; a tensor that all ranks have, of which each rank
+// writes a part; a value. Rank 2 has only the value, and writes no file.
+struct RankState {
+  static constexpr std::int64_t kCommon = 3'000'000;
+  RankState(std::size_t rank, int step, std::int64_t extra = 0) : row(16), common(kCommon), more(extra) {
+    std::iota(row.begin(), row.end(), static_cast<float>(100 * step + 20 * static_cast<int>(rank)));
+    std::iota(common.begin(), common.end(), static_cast<float>(step));
+    EXPECT_TRUE(state.add_value(Path{"step"}, Value(step)));
+    if (rank == 2) return;
+    const auto first = static_cast<std::int64_t>(rank);
+    for (const std::int64_t half : {0, 1}) {
+      const auto view = TensorView::contiguous(row.data() + 8 * half, DType::kFloat32, {1, 8});
+      EXPECT_TRUE(state.add_chunk(Path{"rows"}, view, {4, 8}, {first + 2 * half, 0}));
+    }
+    TensorTraits traits;
+    traits.replicated = true;
+    EXPECT_TRUE(
+        state.add_tensor(Path{"common"}, TensorView::contiguous(common.data(), DType::kFloat32, {kCommon}), traits));
+    if (extra == 0 || rank == 0) return;
+    EXPECT_TRUE(state.add_tensor(Path{"more"}, TensorView::contiguous(more.data(), DType::kFloat32, {extra})));
+  }
+  std::vector<float> row, common, more;
+  StateDict state;
+};
+
+class ResumedPlans : public testing::Test {
+ protected:
+  // Saves by new checkpointers, as a restarted job does. Returns the names of the collective calls of rank 0.
+  Names save_async(const fs::path& directory, int step, std::int64_t extra = 0) {
+    Names of_first;
+    as_three_ranks([&](std::size_t rank, Collectives& collectives) {
+      AsyncCheckpointer checkpointer;
+      Names names;
+      const auto counted = named_calls(collectives, names);
+      RankState mine(rank, step, extra);
+      AsyncSaveOptions options;
+      options.save.collectives = counted.get();
+      const auto save = checkpointer.save(directory, mine.state, options);
+      ASSERT_TRUE(save) << save.error().what();
+      ASSERT_TRUE(save->write.get()) << save->write.get().error().what();
+      if (rank == 0) of_first = names;
+    });
+    return of_first;
+  }
+
+  void save_sync(const fs::path& directory, int step) {
+    as_three_ranks([&](std::size_t rank, Collectives& collectives) {
+      RankState mine(rank, step);
+      SaveOptions options;
+      options.collectives = &collectives;
+      const auto saved = save(directory, mine.state, options);
+      ASSERT_TRUE(saved) << saved.error().what();
+    });
+  }
+
+  // Loads all of a checkpoint of `step`, and checks the values and the files.
+  void expect_step(const fs::path& directory, int step) {
+    std::vector<float> rows(32), common(RankState::kCommon);
+    StateDict target;
+    ASSERT_TRUE(target.add_tensor(Path{"rows"}, TensorView::contiguous(rows.data(), DType::kFloat32, {4, 8})));
+    ASSERT_TRUE(target.add_tensor(Path{"common"},
+                                  TensorView::contiguous(common.data(), DType::kFloat32, {RankState::kCommon})));
+    const auto loaded = load(directory, target);
+    ASSERT_TRUE(loaded) << loaded.error().what();
+    const auto first = static_cast<float>(100 * step);
+    EXPECT_EQ(rows[0], first);
+    EXPECT_EQ(rows[8], first + 20);
+    EXPECT_EQ(rows[16], first + 8);
+    EXPECT_EQ(rows[31], first + 35);
+    EXPECT_EQ(common.front(), static_cast<float>(step));
+    EXPECT_EQ(common.back(), static_cast<float>(step) + RankState::kCommon - 1);
+    EXPECT_TRUE(verify(directory)->problems.empty());
+  }
+
+  storage::ScratchDirectory scratch_;
+  fs::path first_ = scratch_.path() / "step 1";
+  fs::path second_ = scratch_.path() / "step 2";
+  fs::path third_ = scratch_.path() / "step 3";
+};
+
+TEST_F(ResumedPlans, OfAnAsynchronousSaveGatherNothing) {
+  EXPECT_EQ(save_async(first_, 1), kPlanned);
+  EXPECT_EQ(save_async(second_, 2), kPlanned) << "this job has loaded nothing";
+  ASSERT_TRUE(open_to_load(second_));
+  EXPECT_EQ(save_async(third_, 3), kResumed);
+  expect_step(third_, 3);
+  const auto second = open(second_);
+  const auto third = open(third_);
+  for (const std::string_view key : {"rows", "common"}) {
+    const CatalogTensor& before = *second->catalog().find_tensor(key);
+    const CatalogTensor& after = *third->catalog().find_tensor(key);
+    EXPECT_EQ(after.boxes, before.boxes);
+    EXPECT_TRUE(std::ranges::equal(after.locations, before.locations, [](const ItemLocation& a, const ItemLocation& b) {
+      return a.file == b.file && a.offset == b.offset && a.length == b.length;
+    }));
+  }
+}
+
+TEST_F(ResumedPlans, OfASynchronousSaveGatherNothing) {
+  save_sync(first_, 1);
+  ASSERT_TRUE(open_to_load(first_));
+  EXPECT_EQ(save_async(second_, 2), kResumed);
+  expect_step(second_, 2);
+}
+
+TEST_F(ResumedPlans, AreRecordedAgain) {
+  save_sync(first_, 1);
+  ASSERT_TRUE(open_to_load(first_));
+  EXPECT_EQ(save_async(second_, 2), kResumed);
+  fs::remove_all(first_);
+  ASSERT_TRUE(open_to_load(second_));
+  EXPECT_EQ(save_async(third_, 3), kResumed);
+  expect_step(third_, 3);
+}
+
+TEST_F(ResumedPlans, OfTheDirectoryToBeReplaced) {
+  save_sync(first_, 1);
+  ASSERT_TRUE(open_to_load(first_));
+  EXPECT_EQ(save_async(first_, 2), kResumed);
+  EXPECT_EQ(save_async(first_, 3), kPlanned) << "the checkpoint that was loaded is replaced";
+  expect_step(first_, 3);
+}
+
+TEST_F(ResumedPlans, DoNotFitAChangedStateOfOneRank) {
+  save_sync(first_, 1);
+  ASSERT_TRUE(open_to_load(first_));
+  EXPECT_EQ(save_async(second_, 2, 100), kPlanned);
+  expect_step(second_, 2);
+}
+
+TEST_F(ResumedPlans, AreNotReadFromAMissingOrDamagedFile) {
+  save_sync(first_, 1);
+  ASSERT_TRUE(open_to_load(first_));
+  const fs::path data = first_ / "__1_0.distcp";
+  ASSERT_TRUE(fs::exists(data));
+  fs::resize_file(data, fs::file_size(data) - 1);
+  EXPECT_EQ(save_async(second_, 2), kPlanned);
+  fs::remove_all(first_);
+  EXPECT_EQ(save_async(third_, 3), kPlanned);
+  expect_step(second_, 2);
+  expect_step(third_, 3);
+}
+
+}  // namespace
+}  // namespace cairn::checkpointer
