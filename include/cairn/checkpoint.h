@@ -89,8 +89,9 @@ struct SaveOptions {
 
 struct SaveReport {
   SaveId save_id;
-  // The content of the new `.metadata`. Null on a rank other than the coordinator if the pickle is larger than 1 MiB:
-  // open() reads the content, and Checkpoint::save_id() tells whether a later save has replaced the checkpoint.
+  // The content of the new `.metadata`. Null if the pickle is larger than 1 MiB, unless this rank has planned the save:
+  // open() reads the content, and Checkpoint::save_id() tells whether a later save has replaced the checkpoint. The
+  // coordinator plans; the ranks of a save agree on an earlier plan if it fits, and a process alone plans each save.
   std::shared_ptr<const Catalog> catalog;
   std::uint64_t bytes_written = 0;    // by this rank
   std::vector<std::string> warnings;  // for example: leftovers that could not be removed

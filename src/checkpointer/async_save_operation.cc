@@ -57,9 +57,6 @@ std::chrono::milliseconds memory_wait_max(const SaveDeadlines& deadlines) {
   return deadlines.progress / kMemoryWaitShare;
 }
 
-// Random, because plans of several coordinators may meet on one rank: two coordinators would count to equal ids.
-std::uint64_t new_plan_id() { return os::random_128().low | 1; }
-
 }  // namespace
 
 // The state that the operation, the writer and the caller's AsyncSave share until the save has ended.
@@ -247,19 +244,17 @@ Result<std::vector<std::string>> AsyncSaveOperation::assign(std::vector<std::str
   const std::uint64_t plan_id = new_plan_id();
   std::vector<std::string> messages;
   for (SaveAssignment& assignment : layout.assignments) {
-    std::string& message = messages.emplace_back();
-    manifest::append_varint(message, plan_id);
-    message += encode_assignment(assignment);
+    assignment.plan_id = plan_id;
+    messages.push_back(encode_assignment(assignment));
     assignment = SaveAssignment();
   }
   return messages;
 }
 
 Result<void> AsyncSaveOperation::take_assignment(std::string_view message) {
-  manifest::CodedReader reader(message);
+  CAIRN_TRY_ASSIGN(SaveAssignment assignment, decode_assignment(message));
   auto plan = std::make_shared<StagedPlan>();
-  CAIRN_TRY_ASSIGN(plan->id, reader.varint());
-  CAIRN_TRY_ASSIGN(SaveAssignment assignment, decode_assignment(message.substr(reader.position())));
+  plan->id = assignment.plan_id;
   plan->local_plan = std::move(local_plan_);
   plan->terms = plan_terms(options_.save, ranks_.rank(), ranks_.size());
   plan->items = std::move(assignment.items);

@@ -68,14 +68,20 @@ class ResumedPlans : public testing::Test {
     return of_first;
   }
 
-  void save_sync(const fs::path& directory, int step) {
+  Names save_sync(const fs::path& directory, int step, std::int64_t extra = 0) {
+    Names of_first;
     as_three_ranks([&](std::size_t rank, Collectives& collectives) {
-      RankState mine(rank, step);
+      Names names;
+      const auto counted = named_calls(collectives, names);
+      RankState mine(rank, step, extra);
       SaveOptions options;
-      options.collectives = &collectives;
+      options.collectives = counted.get();
       const auto saved = save(directory, mine.state, options);
       ASSERT_TRUE(saved) << saved.error().what();
+      EXPECT_NE(saved->catalog, nullptr);
+      if (rank == 0) of_first = names;
     });
+    return of_first;
   }
 
   // Loads all of a checkpoint of `step`, and checks the values and the files.
@@ -126,6 +132,19 @@ TEST_F(ResumedPlans, OfASynchronousSaveGatherNothing) {
   ASSERT_TRUE(open_to_load(first_));
   EXPECT_EQ(save_async(second_, 2), kResumed);
   expect_step(second_, 2);
+}
+
+// The plans belong to the process, so this test has a state of its own.
+TEST_F(ResumedPlans, OfSynchronousSavesAreUsedAgain) {
+  const Names planned = {"smallest", "gather", "scatter", "gather", "broadcast"};
+  const Names kept = {"smallest", "gather", "broadcast"};
+  EXPECT_EQ(save_sync(first_, 1, 77), planned);
+  EXPECT_EQ(save_sync(second_, 2, 77), kept);
+  EXPECT_EQ(save_sync(second_, 3, 77), kept) << "names with the save id: the directory is in use";
+  EXPECT_EQ(save_sync(third_, 4, 78), planned);
+  expect_step(first_, 1);
+  expect_step(second_, 3);
+  expect_step(third_, 4);
 }
 
 TEST_F(ResumedPlans, AreRecordedAgain) {

@@ -1,14 +1,21 @@
 // A save, by one process or by several ranks. One rank is the coordinator; a process alone is its own coordinator.
 //
-// 1. Every rank describes its state as items, with values serialised. The coordinator gets the local plans.  [gather]
-// 2. The coordinator claims the directory, assigns the items to ranks (plan/global_save_plan.h) and lays out the files,
-//    which determines `.metadata`. Each rank gets its assignment.                                           [scatter]
-// 3. Every rank writes its files, renames the files to their final names, and reports sizes and checksums.   [gather]
-// 4. The coordinator commits by one rename (commit/save_transaction.cc). All ranks get the outcome, and the metadata if
-//    it is small.                                                                                         [broadcast]
+// 1. Describe. Every rank describes its state as items, with values serialised, and looks for an earlier plan that
+// fits:
+//    of this process, or of the checkpoint that the process has loaded (resumed_plan.cc). The coordinator claims the
+//    directory.
+// 2. Agree. Every rank votes for its earlier plan, if any; the coordinator's vote carries the claim's ticket.
+//                                                                        [reduction; after a failure also all-gather]
+// 3. Plan, unless all ranks voted for one plan. The coordinator gets the local plans, assigns the items to ranks
+//    (plan/global_save_plan.h) and lays out the files, which determines `.metadata`. Each rank gets its assignment.
+//    The claim of a model follows from its plan, and takes place here.                               [gather, scatter]
+// 4. Write. Every rank writes its files, renames the files to their final names, and reports sizes and checksums.
+//                                                                                                             [gather]
+// 5. Commit. The coordinator commits by one rename (commit/save_transaction.cc). All ranks get the outcome, and the
+//    metadata if it is small.                                                                              [broadcast]
 //
 // A rank that has failed still takes the remaining steps, with its error in place of a result: the error reaches all
-// ranks, and no rank waits for the failed rank. After step 3 a rank withdraws its files only on the coordinator's word:
+// ranks, and no rank waits for the failed rank. After step 4 a rank withdraws its files only on the coordinator's word:
 // a rank that has lost the coordinator can't know whether the save is committed.
 //
 // The calling thread plans and exchanges messages with the remaining ranks. All storage calls are tasks of the worker
@@ -28,12 +35,17 @@
 #include "checkpointer/model_claim.h"
 #include "checkpointer/model_layout.h"
 #include "checkpointer/plan_terms.h"
+#include "checkpointer/process_plans.h"
 #include "checkpointer/rank_writer.h"
 #include "checkpointer/ranks.h"
+#include "checkpointer/resumed_plan.h"
 #include "checkpointer/save_items.h"
 #include "checkpointer/save_layout.h"
 #include "checkpointer/save_messages.h"
 #include "checkpointer/save_worker.h"
+#include "checkpointer/staged_plan.h"
+#include "checkpointer/vote.h"
+#include "commit/commit_plan.h"
 #include "commit/save_transaction.h"
 #include "core/attempt.h"
 #include "format/dcp/metadata_decoder.h"
@@ -55,82 +67,105 @@ using checkpointer::WorkerState;
 using checkpointer::WrittenFile;
 using data_file::ItemSource;
 
-// Steps 2 and 4, the coordinator's part.
+// Steps 1, 3 and 5, the coordinator's part.
 class Coordinator {
  public:
   Coordinator(SaveWorker& worker, const SaveOptions& options) : worker_(worker), options_(options) {}
 
-  // An assignment for each rank, encoded.
-  Result<std::vector<std::string>> assign(std::vector<std::string> messages) {
-    recorded_.ranks = checkpointer::recorded_ranks(messages, options_);
+  // Step 1, of a checkpoint.
+  Result<commit::SaveTicket> claim(bool names_taken) {
+    return worker_.claim(checkpointer::next_save_identity(), checkpointer::claim_options_of(options_, names_taken));
+  }
+
+  // Step 3: an assignment for each rank, encoded. `ticket` is that of the claim; none for a model.
+  Result<std::vector<std::string>> assign(std::vector<std::string> messages,
+                                          const std::optional<commit::SaveTicket>& ticket) {
+    std::vector<manifest::RecordedPlan::Rank> ranks = checkpointer::recorded_ranks(messages, options_);
     CAIRN_TRY_ASSIGN(checkpointer::PlannedSave planned,
                      checkpointer::plan_together(std::move(messages), options_.dedup_to_lowest_rank));
-    CAIRN_TRY_ASSIGN(layout_, options_.safetensors ? lay_out_model(planned) : lay_out_checkpoint(std::move(planned)));
-    const Catalog& catalog = layout_.catalog;
-    CAIRN_TRY(worker_.run("claiming the directory", [files = catalog.files](WorkerState& worker_state) -> Result<void> {
-      if (worker_state.transaction) worker_state.transaction->expect(files);
-      if (worker_state.model) worker_state.model->expect(files);
-      return {};
-    }));
-    CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
-    recorded_.text_slots = metadata.text_slots();
-    pickle_ = metadata.render(*catalog.save_id, catalog.checkpoint_id.value_or(options_.checkpoint_id), catalog.files);
+    CAIRN_TRY_ASSIGN(layout_, ticket ? lay_out_checkpoint(std::move(planned), *ticket) : lay_out_model(planned));
+    if (ticket) {
+      CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(layout_.catalog));
+      for (std::size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].file_count = layout_.file_counts[rank];
+      commit_plan_ = std::make_shared<const commit::CommitPlan>(std::move(metadata), std::move(ranks));
+    }
+    const std::uint64_t plan_id = checkpointer::new_plan_id();
     std::vector<std::string> assignments;
     for (SaveAssignment& assignment : layout_.assignments) {
+      assignment.plan_id = plan_id;
       assignments.push_back(checkpointer::encode_assignment(assignment));
       assignment = SaveAssignment();
     }
     return assignments;
   }
+  // Null for a model.
+  const std::shared_ptr<const commit::CommitPlan>& commit_plan() const { return commit_plan_; }
 
-  // The outcome for all ranks, encoded.
+  // Before this rank writes: renders the metadata of the checkpoint.
+  Result<void> prepare(const commit::CommitPlan& commit_plan, const commit::SaveTicket& ticket,
+                       const commit::RankPlace& place) {
+    request_ = commit_plan.commit_request(ticket, place, options_.checkpoint_id);
+    std::vector<std::string> names;
+    for (const std::vector<std::string>& of_rank : request_.files) {
+      names.insert(names.end(), of_rank.begin(), of_rank.end());
+    }
+    return worker_.run("claiming the directory", [names](WorkerState& worker_state) -> Result<void> {
+      worker_state.transaction->expect(names);
+      return {};
+    });
+  }
+
+  // Step 5: the outcome for all ranks, encoded.
   Result<std::string> commit(const std::vector<std::string>& messages) {
     manifest::CommitRecord record;
+    record.plan = request_.plan;
     for (std::size_t rank = 0; rank < messages.size(); ++rank) {
       CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> files, checkpointer::decode_written(messages[rank]));
-      if (files.size() != layout_.file_counts[rank]) {
+      if (files.size() != (options_.safetensors ? layout_.file_counts[rank] : request_.files[rank].size())) {
         return Error(ErrorCode::kInternal, "a rank wrote a number of files that differs from its assignment")
             .rank(static_cast<std::int64_t>(rank));
       }
-      for (const WrittenFile& file : files) {
-        record.files.push_back({layout_.catalog.files[record.files.size()], file.size, file.trailer_checksum});
+      for (std::size_t i = 0; i < files.size() && !options_.safetensors; ++i) {
+        record.files.push_back({request_.files[rank][i], files[i].size, files[i].trailer_checksum});
       }
-      recorded_.ranks[rank].file_count = layout_.file_counts[rank];
     }
-    if (messages.size() > 1) record.plan = std::move(recorded_);
     if (options_.before_commit) CAIRN_TRY(options_.before_commit());
     CAIRN_TRY_ASSIGN(commit::CommitReport report,
                      options_.safetensors
                          ? worker_.commit_model(checkpointer::content_of(layout_.catalog), options_.durability)
-                         : worker_.commit(pickle_, std::move(record), options_.durability));
-    const bool is_sent = options_.safetensors || pickle_.size() <= checkpointer::kSentPickleBytesMax;
-    return checkpointer::encode_committed({is_sent ? pickle_ : std::string(), std::move(report.warnings)});
+                         : worker_.commit(request_.pickle, std::move(record), options_.durability));
+    const std::string& pickle = request_.pickle;
+    const bool is_sent = pickle.size() <= checkpointer::kSentPickleBytesMax;
+    return checkpointer::encode_committed({is_sent ? pickle : std::string(), std::move(report.warnings)});
   }
 
-  std::uint64_t metadata_bytes() const { return pickle_.size(); }
+  std::uint64_t metadata_bytes() const { return request_.pickle.size(); }
   bool may_have_committed() const { return worker_.may_have_committed(); }
+  // Of a save that this rank has planned.
   Catalog take_catalog() { return std::move(layout_.catalog); }
 
  private:
-  Result<SaveLayout> lay_out_checkpoint(checkpointer::PlannedSave planned) {
-    const commit::SaveIdentity identity = checkpointer::next_save_identity();
-    CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket,
-                     worker_.claim(identity, checkpointer::claim_options_of(options_, planned.local.names_taken())));
-    const std::uint32_t first_rank = options_.alone_as_rank.value_or(0);
-    return checkpointer::lay_out_save(std::move(planned), ticket, first_rank, options_.checkpoint_id,
-                                      options_.metadata_attributes);
+  Result<SaveLayout> lay_out_checkpoint(checkpointer::PlannedSave planned, const commit::SaveTicket& ticket) const {
+    return checkpointer::lay_out_save(std::move(planned), ticket, options_.alone_as_rank.value_or(0),
+                                      options_.checkpoint_id, options_.metadata_attributes);
   }
 
   Result<SaveLayout> lay_out_model(checkpointer::PlannedSave& planned) {
     CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket, checkpointer::claim_model(worker_, planned, options_));
-    return checkpointer::lay_out_model(planned, *options_.safetensors, ticket);
+    CAIRN_TRY_ASSIGN(SaveLayout layout, checkpointer::lay_out_model(planned, *options_.safetensors, ticket));
+    CAIRN_TRY(worker_.run("claiming the directory",
+                          [files = layout.catalog.files](WorkerState& worker_state) -> Result<void> {
+                            worker_state.model->expect(files);
+                            return {};
+                          }));
+    return layout;
   }
 
   SaveWorker& worker_;
   const SaveOptions& options_;
   SaveLayout layout_;
-  manifest::RecordedPlan recorded_;
-  std::string pickle_;
+  std::shared_ptr<const commit::CommitPlan> commit_plan_;
+  commit::CommitRequest request_;  // empty for a model
 };
 
 class Save {
@@ -155,17 +190,12 @@ class Save {
 
  private:
   Result<SaveReport> take_steps(const SaveDirectory& directory, const StateDict& state) {
-    Result<std::vector<std::string>> plans =
-        ranks_.gather(ranks_.attempt([&] { return describe(directory, state); }));  // (1)
-    Result<std::vector<std::string>> assignments{std::vector<std::string>()};
-    if (ranks_.is_coordinator()) {  // (2)
-      assignments = plans ? ranks_.attempt([&] { return coordinator_.assign(std::move(*plans)); }) : plans.error();
-    }
-    CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
-    Result<std::string> written = ranks_.attempt([&] { return write(assignment); });  // (3)
+    CAIRN_TRY(agree(ranks_.attempt([&] { return describe(directory, state); })));  // (1)
+    if (!plan_) CAIRN_TRY(plan_anew());
+    Result<std::string> written = ranks_.attempt([&] { return write(); });  // (4)
     const Result<std::vector<std::string>> all = ranks_.gather(std::move(written));
     std::string decision;
-    if (ranks_.is_coordinator()) {  // (4)
+    if (ranks_.is_coordinator()) {  // (5)
       const Result<std::string> committed =
           all ? ranks_.attempt([&] { return coordinator_.commit(*all); }) : all.error();
       decision = checkpointer::encode_decision({ranks_.tell(committed), coordinator_.may_have_committed()});
@@ -175,7 +205,27 @@ class Save {
     return conclude(*received);
   }
 
-  // The broadcast of step 4 has failed. A commit is not undone if a rank can't be reached, so the error text states the
+  // Step 2.
+  Result<void> agree(const Result<checkpointer::Vote>& vote) {
+    CAIRN_TRY_ASSIGN(const checkpointer::VoteCount count, checkpointer::hold_vote(ranks_, vote));
+    if (!count.ticket && !options_.safetensors) return Error(ErrorCode::kInternal, "the save has no coordinator");
+    ticket_ = count.ticket;
+    if (count.plan_id == 0) plan_.reset();
+    return {};
+  }
+
+  // Step 3.
+  Result<void> plan_anew() {
+    Result<std::vector<std::string>> plans = ranks_.gather(local_plan_);
+    Result<std::vector<std::string>> assignments{std::vector<std::string>()};
+    if (ranks_.is_coordinator()) {
+      assignments = plans ? ranks_.attempt([&] { return assign(std::move(*plans)); }) : plans.error();
+    }
+    CAIRN_TRY_ASSIGN(assignment_, ranks_.scatter(std::move(assignments)));
+    return {};
+  }
+
+  // The broadcast of step 5 has failed. A commit is not undone if a rank can't be reached, so the error text states the
   // known outcome.
   std::string_view without_decision() const {
     if (!ranks_.is_coordinator())
@@ -184,7 +234,14 @@ class Save {
     return "telling the other ranks that the save is committed: the new checkpoint is in place";
   }
 
-  Result<std::string> describe(const SaveDirectory& directory, const StateDict& state) {
+  // The names of all files are known before any rank can publish one.
+  Result<std::vector<std::string>> assign(std::vector<std::string> local_plans) {
+    CAIRN_TRY_ASSIGN(std::vector<std::string> assignments, coordinator_.assign(std::move(local_plans), ticket_));
+    if (ticket_) CAIRN_TRY(coordinator_.prepare(*coordinator_.commit_plan(), *ticket_, place()));
+    return assignments;
+  }
+
+  Result<checkpointer::Vote> describe(const SaveDirectory& directory, const StateDict& state) {
     if (options_.safetensors) CAIRN_TRY(checkpointer::check_model_state(state.entries(), *options_.safetensors));
     CAIRN_TRY(worker_.open(directory));
     if (options_.alone_as_rank && (ranks_.size() > 1 || options_.safetensors)) {
@@ -192,8 +249,29 @@ class Save {
     }
     CAIRN_TRY_ASSIGN(items_, SaveItems::make(state));
     CAIRN_TRY_ASSIGN(const bool names_taken, are_names_taken());
-    return checkpointer::encode_local_plan(items_.sources(),
-                                           {options_.record_paths, options_.file_per_item, names_taken});
+    CAIRN_TRY_ASSIGN(local_plan_, checkpointer::encode_local_plan(
+                                      items_.sources(), {options_.record_paths, options_.file_per_item, names_taken}));
+    checkpointer::Vote vote;
+    vote.names_free = !names_taken;
+    if (options_.safetensors) return vote;
+    find_plan();
+    if (plan_) vote.plan_id = plan_->id;
+    if (ranks_.is_coordinator()) {
+      CAIRN_TRY_ASSIGN(vote.ticket, coordinator_.claim(names_taken));
+    }
+    return vote;
+  }
+
+  // A process alone plans without messages, and keeps no plan.
+  void find_plan() {
+    if (ranks_.size() == 1) return;
+    const std::string terms = checkpointer::plan_terms(options_, ranks_.rank(), ranks_.size());
+    plan_ = checkpointer::find_process_plan(local_plan_, terms);
+    if (plan_) return;
+    plan_ =
+        checkpointer::resume_plan(items_, {local_plan_, terms, ranks_.rank(), ranks_.size(), ranks_.is_coordinator(),
+                                           options_.file_per_item, options_.deadlines.publish});
+    if (plan_) checkpointer::keep_process_plan(plan_);
   }
 
   Result<bool> are_names_taken() {
@@ -208,10 +286,20 @@ class Save {
                        });
   }
 
-  Result<std::string> write(const std::string& message) {
-    CAIRN_TRY_ASSIGN(const SaveAssignment assignment, checkpointer::decode_assignment(message));
+  // Step 4.
+  Result<std::string> write() {
+    if (plan_ && ranks_.is_coordinator()) {
+      CAIRN_TRY(coordinator_.prepare(*plan_->layout->commit_plan, *ticket_, place()));
+    }
+    SaveAssignment assignment;
+    if (plan_) {
+      assignment = {*ticket_, plan_->id, plan_->save_file_count(), plan_->items, {}};
+    } else {
+      CAIRN_TRY_ASSIGN(assignment, checkpointer::decode_assignment(assignment_));
+    }
     save_id_ = assignment.ticket.identity.save_id;
     CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(assignment.items));
+    if (ticket_ && !plan_ && ranks_.size() > 1) CAIRN_TRY(keep_plan(assignment, sources));
     const checkpointer::RankPart part{assignment.ticket, number_of_this_rank(), assignment.file_count,
                                       options_.file_per_item};
     CAIRN_TRY_ASSIGN(auto writer, options_.safetensors
@@ -228,6 +316,19 @@ class Save {
     return message_of_files;
   }
 
+  // Keeps the plan of the assignment for the process's later saves.
+  Result<void> keep_plan(const SaveAssignment& assignment, std::span<const ItemSource> sources) {
+    auto plan = std::make_shared<checkpointer::StagedPlan>();
+    plan->id = assignment.plan_id;
+    plan->local_plan = std::move(local_plan_);
+    plan->terms = checkpointer::plan_terms(options_, ranks_.rank(), ranks_.size());
+    plan->items = assignment.items;
+    CAIRN_TRY(checkpointer::lay_out_staged(sources, {save_id_, number_of_this_rank(), 0, assignment.file_count},
+                                           options_.file_per_item, coordinator_.commit_plan(), *plan));
+    checkpointer::keep_process_plan(std::move(plan));
+    return {};
+  }
+
   safetensors::FileSet::Kind kind_of_set() const {
     using Kind = safetensors::FileSet::Kind;
     return options_.safetensors->sharded ? Kind::kShards : Kind::kIndexed;
@@ -235,6 +336,11 @@ class Save {
 
   std::uint32_t number_of_this_rank() const {
     return options_.alone_as_rank.value_or(static_cast<std::uint32_t>(ranks_.rank()));
+  }
+
+  commit::RankPlace place() const {
+    return {number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),
+            static_cast<std::uint32_t>(options_.coordinator_rank)};
   }
 
   Result<SaveReport> conclude(const std::string& message) {
@@ -266,7 +372,7 @@ class Save {
 
   Result<std::shared_ptr<const Catalog>> catalog_after(const checkpointer::Committed& committed) {
     auto catalog = std::make_shared<Catalog>();
-    if (ranks_.is_coordinator()) {
+    if (ranks_.is_coordinator() && !plan_) {
       *catalog = coordinator_.take_catalog();
     } else if (committed.pickle.empty()) {
       return std::shared_ptr<const Catalog>();
@@ -282,6 +388,10 @@ class Save {
   const SaveOptions& options_;
   Ranks ranks_;
   SaveItems items_;
+  std::string local_plan_;
+  std::shared_ptr<const checkpointer::StagedPlan> plan_;  // the earlier plan that all ranks have voted for
+  std::optional<commit::SaveTicket> ticket_;              // none for a model
+  std::string assignment_;                                // of a new plan
   SaveWorker worker_;  // after items_: the worker may read the items until it is destroyed
   Coordinator coordinator_;
   bool has_written_ = false;  // the worker has a RankWriter, unless it gave up earlier
@@ -310,10 +420,9 @@ Result<SaveReport> save(const std::filesystem::path& directory, const StateDict&
 
 Error abandon_save(const Error& reason, const SaveOptions& options) {
   Ranks ranks(options.collectives, options.coordinator_rank);
-  Result<std::vector<std::string>> plans = ranks.gather(reason);
   if (options.collectives == nullptr) return reason;
-  const Result<std::string> decision = ranks.scatter(std::move(plans));
-  return decision ? reason : decision.error();
+  const auto count = checkpointer::hold_vote(ranks, reason);
+  return count ? reason : count.error();
 }
 
 }  // namespace cairn

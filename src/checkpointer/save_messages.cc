@@ -31,6 +31,7 @@ Result<AssignedItem> read_assigned(CodedReader& reader) {
 
 std::string encode_assignment(const SaveAssignment& assignment) {
   std::string message = commit::encode_ticket(assignment.ticket);
+  append_varint(message, assignment.plan_id);
   append_varint(message, assignment.file_count);
   append_varint(message, assignment.items.size());
   for (const AssignedItem& item : assignment.items) {
@@ -52,6 +53,7 @@ Result<SaveAssignment> decode_assignment(std::string_view message) {
   CodedReader reader(message);
   SaveAssignment assignment;
   CAIRN_TRY_ASSIGN(assignment.ticket, commit::read_ticket(reader));
+  CAIRN_TRY_ASSIGN(assignment.plan_id, reader.varint());
   CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.varint());
   if (file_count > UINT32_MAX) return reader.damaged("more files than 2^32");
   assignment.file_count = static_cast<std::uint32_t>(file_count);

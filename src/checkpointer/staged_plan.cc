@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "checkpointer/item_files.h"
+#include "checkpointer/local_plans.h"
 #include "core/checked.h"
 #include "os/page_buffer.h"
+#include "os/process_identity.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -47,9 +49,11 @@ Result<void> lay_out_staged(std::span<const data_file::ItemSource> sources, cons
   return {};
 }
 
+std::uint64_t new_plan_id() { return os::random_128().low | 1; }
+
 std::shared_ptr<const StagedPlan> StagedPlans::find(std::string_view local_plan, std::string_view terms) {
   const auto found = std::find_if(plans_.begin(), plans_.end(), [&](const std::shared_ptr<const StagedPlan>& plan) {
-    return plan->terms == terms && plan->local_plan == local_plan;
+    return plan->terms == terms && items_of_message(plan->local_plan) == items_of_message(local_plan);
   });
   if (found == plans_.end()) return nullptr;
   plans_.splice(plans_.begin(), plans_, found);

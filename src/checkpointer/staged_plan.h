@@ -1,6 +1,6 @@
-// StagedPlan: one rank's plan of an asynchronous save, kept for later saves of a state with equal keys, shapes and
-// dtypes: the items' offsets in the arena and, at the coordinator, the commit plan, from which `.metadata` is rendered.
-// A later save that finds its plan skips the planning.
+// StagedPlan: one rank's plan of a save, kept for later saves of a state with equal keys, shapes and dtypes: the items'
+// offsets in the arena and, at the coordinator, the commit plan, from which `.metadata` is rendered. A later save that
+// finds its plan skips the planning. A synchronous save has no arena, and uses the items and the commit plan.
 #pragma once
 
 #include <cairn/result.h>
@@ -28,7 +28,13 @@ struct StagedPlan {
   std::vector<std::uint64_t> payload_offsets;  // in the arena, one per item
   std::shared_ptr<const writer::StagedLayout> layout;
   std::uint64_t file_bytes = 0;  // of all files of the rank
+
+  // The number of files of the whole save; 0 if the rank writes no file.
+  std::uint32_t save_file_count() const { return layout->files.empty() ? 0 : layout->files.front().index.file_count; }
 };
+
+// Random, because plans of several coordinators may meet on one rank: two coordinators would count to equal ids.
+std::uint64_t new_plan_id();
 
 // Lays `sources`, the sources of plan.items, out in an arena, file after file. Fills in layout, payload_offsets and
 // file_bytes, and sorts plan.items into the order of the arena. `commit_plan` goes into the layout; null except at the
@@ -40,7 +46,7 @@ Result<void> lay_out_staged(std::span<const data_file::ItemSource> sources, cons
 // The plans used most recently, a bounded number. Threads: one at a time.
 class StagedPlans {
  public:
-  // Null if no kept plan has equal `local_plan` and `terms`.
+  // Null if no kept plan has equal `local_plan` (names_taken aside) and `terms`.
   std::shared_ptr<const StagedPlan> find(std::string_view local_plan, std::string_view terms);
   void keep(std::shared_ptr<const StagedPlan> plan);
 

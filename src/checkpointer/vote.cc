@@ -21,6 +21,7 @@ enum Place : std::uint8_t {
   kVersionComplement,
   kPlan,
   kPlanComplement,
+  kNamesFree,
   kLacksTicket,  // 0 from the coordinator, whose next numbers are smaller than those of all other ranks, or equal
   kSaveHigh,
   kSaveLow,
@@ -51,6 +52,7 @@ std::vector<std::int64_t> numbers_of(const std::optional<Vote>& vote) {
   numbers[kVersionComplement] = ~version_number();
   numbers[kPlan] = as_number(vote->plan_id);
   numbers[kPlanComplement] = ~as_number(vote->plan_id);
+  numbers[kNamesFree] = vote->names_free ? 1 : 0;
   numbers[kLacksTicket] = vote->ticket ? 0 : 1;
   if (!vote->ticket) return numbers;
   const commit::SaveIdentity& identity = vote->ticket->identity;
@@ -81,7 +83,7 @@ Result<VoteCount> count_votes(std::span<const std::int64_t> smallest) {
   ticket.identity.save_number = as_bits(smallest[kSaveNumber]);
   ticket.identity.job_start = as_bits(smallest[kJobStart]);
   ticket.identity.form = (flags & kModelFlag) != 0 ? commit::SaveForm::kModel : commit::SaveForm::kCheckpoint;
-  ticket.fresh = (flags & kFreshFlag) != 0;
+  ticket.fresh = (flags & kFreshFlag) != 0 && smallest[kNamesFree] != 0;
   return count;
 }
 

@@ -1,4 +1,4 @@
-// Vote: a rank's part of the agreement that begins an asynchronous save (async_save_operation.cc, step 2). The ranks
+// Vote: a rank's part of the agreement that begins a save (save.cc and async_save_operation.cc, step 2). The ranks
 // find the smallest of their numbers: one reduction of a few bytes, however many ranks there are.
 #pragma once
 
@@ -16,7 +16,9 @@ namespace cairn::checkpointer {
 
 struct Vote {
   std::uint64_t plan_id = 0;                 // 0: no earlier plan fits
-  std::optional<commit::SaveTicket> ticket;  // the coordinator's
+  std::optional<commit::SaveTicket> ticket;  // the coordinator's, unless the plan comes first: of a model
+  // Whether this rank's own directory, maybe not the coordinator's, lacks files of DCP's names.
+  bool names_free = true;
 };
 
 // The numbers of a rank; of a rank that has failed for nullopt.
@@ -25,7 +27,7 @@ std::vector<std::int64_t> numbers_of(const std::optional<Vote>& vote);
 struct VoteCount {
   bool all_well = false;                     // no rank has failed, and all run one version of Cairn
   std::uint64_t plan_id = 0;                 // the plan of all ranks; 0: the ranks have no common plan
-  std::optional<commit::SaveTicket> ticket;  // nullopt if no rank had a ticket
+  std::optional<commit::SaveTicket> ticket;  // nullopt if no rank had a ticket; fresh only if all ranks' names are free
 };
 // `smallest`: for each place the smallest of the ranks' numbers. kCorrupt if no ranks can have had such numbers.
 Result<VoteCount> count_votes(std::span<const std::int64_t> smallest);

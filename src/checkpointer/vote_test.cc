@@ -39,6 +39,12 @@ TEST(Vote, ForDifferentPlansAgreesOnTheTicketOnly) {
   }
 }
 
+TEST(Vote, OfARankWhoseNamesAreTakenMakesTheTicketStale) {
+  const auto count = count_of({Vote{7, full_ticket()}, Vote{7, {}, false}});
+  ASSERT_TRUE(count && count->ticket);
+  EXPECT_FALSE(count->ticket->fresh);
+}
+
 TEST(Vote, OfARankThatHasFailedCounts) {
   const auto count = count_of({Vote{7, full_ticket()}, std::nullopt});
   ASSERT_TRUE(count);

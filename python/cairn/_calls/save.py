@@ -57,8 +57,9 @@ def save(
     A call into the storage that hangs fails the save on every rank, within the deadlines of
     :func:`cairn.configure_saves`.
 
-    Returns DCP's Metadata, filled at the first access. If the metadata file is larger than 1 MiB, a rank other than 0
-    then reads the file, and the access raises cairn.Replaced if a later save has replaced the checkpoint. Warns
+    Returns DCP's Metadata, filled at the first access. If the metadata file is larger than 1 MiB, a rank that has not
+    planned this save then reads the file, and the access raises cairn.Replaced if a later save has replaced the
+    checkpoint. Rank 0 plans; saves of an unchanged state go on with the plan of the save before. Warns
     (PickleWarning) about values that can be loaded only with ``allow_pickle=True``. Raises cairn.Error, which is a
     CheckpointException too, with the failures by rank.
 
@@ -255,7 +256,7 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
     engine_use.note(call, directory, reason, expected=not reason)
     for text in texts:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-    # `catalog` is None if the engine kept it on the coordinator only.
+    # `catalog` is None if the engine did not keep it in memory.
     later = functools.partial(catalog_of_save, Path(directory).absolute(), save_id)
     metadata = LazyMetadata(later if catalog is None else catalog)
     fill_save_planner(planner, metadata, ranks.rank, states)

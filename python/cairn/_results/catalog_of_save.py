@@ -1,4 +1,4 @@
-"""The catalog of a save, for a rank that did not keep it: read from the directory when a caller asks for it."""
+"""The catalog of a save, for a rank that does not keep it: read from the directory when a caller asks for it."""
 
 import os
 
@@ -13,6 +13,7 @@ def catalog_of_save(directory: str | os.PathLike[str], save_id: str, rank: int |
     checkpoint = open_checkpoint(directory, rank)
     if checkpoint.save_id != save_id:
         raise Replaced(
-            f"a later save replaced this checkpoint in '{os.fspath(directory)}'; only the coordinator kept its metadata"
+            f"a later save replaced this checkpoint in '{os.fspath(directory)}', and its metadata of more than 1 MiB "
+            "was not kept in memory"
         )
     return _engine.catalog_of(checkpoint)
