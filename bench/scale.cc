@@ -11,15 +11,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "checkpointer/local_plans.h"
+#include "checkpointer/plan_terms.h"
 #include "checkpointer/save_items.h"
 #include "checkpointer/save_layout.h"
 #include "checkpointer/vote.h"
 #include "format/dcp/metadata_template.h"
+#include "os/freed_memory.h"
 
 namespace {
 
@@ -115,6 +118,8 @@ void run(const Job& job) {
   steps.end("rank: local plan", messages.back().size());
   const std::uint64_t gathered = bytes_of(messages);
   steps.begin();
+  const auto fingerprints = recorded_ranks(messages, {});
+  steps.end("coordinator: fingerprints", fingerprints.size() * sizeof(Fingerprint));
   PlannedSave planned = checked(plan_together(std::move(messages), false));
   steps.end("coordinator: decode and plan", gathered);
   const commit::SaveTicket ticket{{{1, 2}, {3, 4}, 1, 1}, true};
@@ -130,10 +135,19 @@ void run(const Job& job) {
   const SaveAssignment mine = checked(decode_assignment(assignments.back()));
   checked(items.take(mine.items));
   steps.end("rank: assignment", assignments.back().size());
-  const dcp::MetadataTemplate metadata = checked(dcp::MetadataTemplate::make(layout.catalog));
+  std::optional metadata = checked(dcp::MetadataTemplate::make(layout.catalog));
   steps.end("coordinator: metadata");
-  const std::string pickle = metadata.render(*layout.catalog.save_id, "checkpoint", layout.catalog.files);
-  steps.end("writer: render", pickle.size());
+  const std::string save_id = *layout.catalog.save_id;
+  const std::vector<std::string> files = std::move(layout.catalog.files);
+  const std::string front = metadata->render(save_id, "checkpoint", files);
+  steps.end("writer: render", front.size());
+  const std::string slots = metadata->text_slots();
+  metadata.reset();
+  layout = SaveLayout();
+  os::return_freed_memory();
+  steps.begin();
+  checked(dcp::MetadataTemplate::of_rendered(front, slots, save_id, files));
+  steps.end("coordinator: resume", slots.size());
   const std::vector<std::int64_t> votes = numbers_of(Vote{7, ticket});
   checked(count_votes(votes));
   steps.end("rank: vote of a later save", votes.size() * sizeof(votes[0]));

@@ -5,7 +5,8 @@ usage: ./dev clients [NAME...]      (all, without a name; docs/clients.md has th
 Torchrun runs `NAME_job.py` with two ranks, on CPUs over gloo; the job plays `trial.run`. `NAME.txt` lists the client's
 packages of PyPI beyond tools/requirements.txt. `NAME_alone.txt` lists packages to install without dependencies, which
 could include a different torch. The packages go to build/clients/NAME, an environment on top of .venv: the environments
-share the torch of .venv.
+share the torch of .venv. `NAME_unpacked.txt` lists wheels for Python 3.12, whose Python modules run on earlier versions
+too: they are unpacked into build/clients/NAME.unpacked, without their dependencies.
 """
 
 import argparse
@@ -14,6 +15,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import zipfile
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -40,13 +43,34 @@ def environment_of(name: str) -> Path:
     return layered_environment(ENVIRONMENTS / name, {path: lists[path] for path in lists if path.exists()})
 
 
+def unpacked_wheels(name: str) -> list[Path]:
+    """Returns the folder of the client's unpacked wheels, if it lists wheels. Unpacks anew if the list changed."""
+    packages = HERE / f"{name}_unpacked.txt"
+    if not packages.exists():
+        return []
+    folder = ENVIRONMENTS / f"{name}.unpacked"
+    kept = folder / packages.name
+    if kept.exists() and kept.read_text() == packages.read_text():
+        return [folder]
+    shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as wheels:
+        platforms = [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (17, 24, 28, 31, 39)]
+        kind = ["--python-version=3.12", *platforms, "--only-binary=:all:", "--no-deps"]
+        command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", *kind]
+        subprocess.run([*command, "-d", wheels, "-r", packages], check=True)
+        for wheel in Path(wheels).glob("*.whl"):
+            zipfile.ZipFile(wheel).extractall(folder)
+    shutil.copy(packages, kept)
+    return [folder]
+
+
 def try_client(name: str) -> dict[str, Any]:
     """Returns rank 0's findings. Raises CalledProcessError or TimeoutExpired if the trial failed."""
     python = environment_of(name)
     folder = ENVIRONMENTS / f"{name}.trial"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    paths = (HERE, ROOT / "python" / "tests" / "clients", ROOT / "python" / "tests")
+    paths = (*unpacked_wheels(name), HERE, ROOT / "python" / "tests" / "clients", ROOT / "python" / "tests")
     settings = {
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "OMP_NUM_THREADS": "1",

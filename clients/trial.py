@@ -55,6 +55,10 @@ class Times:
         self.seconds[name] = time.perf_counter() - start
         dist.barrier()
 
+    def add(self, prefix: str, seconds: dict[str, float]) -> None:
+        """Adds what the client has measured."""
+        self.seconds |= {prefix + name: value for name, value in seconds.items()}
+
 
 def engine_calls() -> int:
     return cairn.report().engine_calls
@@ -109,13 +113,15 @@ def run(
     *,
     switch: Callable[[bool], None] = install_or_not,
     native_saves: bool = True,
+    measure: Callable[[Path], dict[str, float]] = lambda folder: {},
     at_end: Callable[[], None] = lambda: None,
 ) -> None:
     """Plays the trial in the folder given on the command line, and writes the findings to files.
 
     `switch` replaces stock torch by Cairn, or restores stock torch. `native_saves`: whether the client's saves are
     expected to reach the engine (Megatron and NVRx write by their own code). `make_job` is called with stock torch and
-    with Cairn installed. `at_end` ends the processes that the client has started.
+    with Cairn installed. `measure` returns further seconds by name, for stock torch and for Cairn. `at_end` ends the
+    processes that the client has started.
     """
     folder = Path(sys.argv[1])
     times = Times()
@@ -128,6 +134,7 @@ def run(
     job = make_job(1)
     times.measure("stock load", job.load, folder / "stock")
     assert_same(job.state(), saved, "stock")
+    times.add("stock ", measure(folder / "stock"))
 
     switch(True)
     before = engine_calls()
@@ -140,6 +147,7 @@ def run(
     times.measure("load", resumed.load, folder / "ours")
     calls["load"] = engine_calls() - before
     assert_same(resumed.state(), saved, "resumed")
+    times.add("", measure(folder / "ours"))
     job.train(2)
     resumed.train(2)
     assert_same(resumed.state(), job.state(), "continued")
