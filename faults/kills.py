@@ -5,6 +5,7 @@ success. The surviving ranks report success, or an error of Cairn's within the t
 leaves no private files behind.
 """
 
+import itertools
 import random
 import signal
 import statistics
@@ -40,9 +41,10 @@ def typical_seconds(trial: Trial) -> float:
     """Returns the typical seconds of a save on this machine. Requires the collectives that name the moments."""
     with Job(RANKS) as job:
         replies = [reply for _ in range(5) for reply in trial.save(job)]
-    for reply in replies:
-        if reply.calls != moments.CALLS:
-            raise Problem(f"a save makes the calls {reply.calls}, not {moments.CALLS}")
+    for number, reply in enumerate(replies):
+        expected = moments.calls_at(moments.places_of(number // RANKS))
+        if reply.calls != expected:
+            raise Problem(f"a save makes the calls {reply.calls}, not {expected}")
     return statistics.median(reply.ended - reply.begun for reply in replies)
 
 
@@ -88,7 +90,7 @@ class Killer:
         """Strikes, and returns whether any rank reports that the new checkpoint is committed."""
         moment, strikes = kill.moment, {}
         if isinstance(moment, AtCall):
-            strikes = dict.fromkeys(kill.victims, moment.strike(signal.SIGKILL))
+            strikes = dict.fromkeys(kill.victims, moment.strike(signal.SIGKILL, kill.whole_saves))
         job.start("save", self.trial.directory, self.trial.next_step(), strikes)
         if not isinstance(moment, AtCall):
             moment.wait(job, self.trial.directory)
@@ -116,10 +118,11 @@ class Killer:
             self.trial.save(job)
 
 
-def random_kill(seed: int, index: int, typical_seconds: float) -> Kill:
+def random_kill(seed: int, index: int, typical_seconds: float, whole_saves_max: int = 3) -> Kill:
     chance = random.Random(f"{seed} {index}")
     victim = chance.randrange(RANKS)
-    return Kill((victim,), moments.draw(chance, typical_seconds), whole_saves=chance.randrange(4))
+    whole_saves = chance.randrange(whole_saves_max + 1)
+    return Kill((victim,), moments.draw(chance, typical_seconds, whole_saves), whole_saves)
 
 
 def overwrites(folder: Path, tally: Tally, seed: int, indices: range) -> None:
@@ -134,15 +137,19 @@ def overwrites(folder: Path, tally: Tally, seed: int, indices: range) -> None:
 def chosen_kills() -> Iterator[Kill]:
     """Yields a kill for each place between two steps of the protocol, with the checkpoint that must then be there."""
     coordinator, other = 0, 1
-    for call in range(len(moments.CALLS)):
-        for after in (False, True):
-            committed = call == moments.BROADCAST_VERDICT
-            yield Kill((coordinator,), AtCall(call, after), must_be="new" if committed else "old")
-            yield Kill((coordinator, other), AtCall(call, after))
-            if (call, after) < (moments.GATHER_WRITTEN, True):
-                yield Kill((other,), AtCall(call, after), must_be="old")
+    planning = [moments.VOTE, moments.GATHER_PLANS, moments.SCATTER_ASSIGNMENTS]
+    for whole_saves, places in ((0, planning), (1, moments.REUSED)):
+        for place, after in itertools.product(places, (False, True)):
+            moment = AtCall(place, after)
+            committed = place == moments.BROADCAST_VERDICT
+            yield Kill((coordinator,), moment, whole_saves, "new" if committed else "old")
+            yield Kill((coordinator, other), moment, whole_saves)
+            if moment == AtCall(moments.GATHER_WRITTEN, True):
+                yield Kill((other,), moment, whole_saves)
+            elif committed:
+                yield Kill((other,), moment, whole_saves, "new" if after else "")
             else:
-                yield Kill((other,), AtCall(call, after), must_be="new" if committed and after else "")
+                yield Kill((other,), moment, whole_saves, "old")
 
 
 def places(folder: Path, tally: Tally) -> None:
@@ -172,6 +179,5 @@ def firsts(folder: Path, tally: Tally, seed: int, indices: range) -> None:
     typical = typical_seconds(Trial(folder / "measured"))
     for index in indices:
         killer = Killer(Trial(folder / f"checkpoint-{index}", exists=index % 2 == 0), tally)
-        kill = replace(random_kill(seed, index, typical), whole_saves=0)
-        killer.carry_out(kill, f"kill {index} of seed {seed}: ")
+        killer.carry_out(random_kill(seed, index, typical, 0), f"kill {index} of seed {seed}: ")
         killer.tidy()

@@ -9,24 +9,50 @@ from pathlib import Path
 from job import Job
 from orders import Strike
 
-# The collectives of a save (the top of src/checkpointer/save.cc): the local plans, the assignments, the results of the
-# writes, the decision. If a save makes other calls, its protocol has changed, and these places mean nothing.
-CALLS = ["gather", "scatter", "gather", "broadcast"]
-GATHER_PLANS, SCATTER_ASSIGNMENTS, GATHER_WRITTEN, BROADCAST_VERDICT = range(4)
+# The places of a save (the top of src/checkpointer/save.cc), and the collective of each: the vote for an earlier plan,
+# the local plans, the assignments, the results of the writes, the decision. If a save makes other calls, its protocol
+# has changed, and these places mean nothing.
+VOTE, GATHER_PLANS, SCATTER_ASSIGNMENTS, GATHER_WRITTEN, BROADCAST_VERDICT = (
+    "the vote",
+    "the local plans",
+    "the assignments",
+    "the results",
+    "the verdict",
+)
+CALLS = {
+    VOTE: "smallest",
+    GATHER_PLANS: "gather",
+    SCATTER_ASSIGNMENTS: "scatter",
+    GATHER_WRITTEN: "gather",
+    BROADCAST_VERDICT: "broadcast",
+}
+# The places of the first save of a job, which plans, and of its later saves.
+PLANNED = list(CALLS)
+REUSED = [VOTE, GATHER_WRITTEN, BROADCAST_VERDICT]
+
+
+def places_of(whole_saves: int) -> list[str]:
+    """Returns the places of a save after so many saves of the job."""
+    return REUSED if whole_saves else PLANNED
+
+
+def calls_at(places: list[str]) -> list[str]:
+    """Returns the collective of each place."""
+    return [CALLS[place] for place in places]
 
 
 @dataclass(frozen=True)
 class AtCall:
-    """The rank strikes itself before or after a collective."""
+    """The rank strikes itself before or after the collective at a place."""
 
-    call: int
+    place: str
     after: bool
 
-    def strike(self, signal: int) -> Strike:
-        return Strike(self.call, self.after, signal)
+    def strike(self, signal: int, whole_saves: int) -> Strike:
+        return Strike(places_of(whole_saves).index(self.place), self.after, signal)
 
     def __str__(self) -> str:
-        return f"{'after' if self.after else 'before'} call {self.call} ({CALLS[self.call]})"
+        return f"{'after' if self.after else 'before'} {self.place}"
 
 
 @dataclass(frozen=True)
@@ -107,14 +133,14 @@ SIGNS: dict[str, Callable[[_Sight, _Sight], bool]] = {
 }
 
 
-def draw(chance: random.Random, typical_seconds: float) -> Moment:
-    """Draws a moment of a save that usually takes `typical_seconds`.
+def draw(chance: random.Random, typical_seconds: float, whole_saves: int) -> Moment:
+    """Draws a moment of a save that usually takes `typical_seconds`, after `whole_saves` of the job.
 
     Half of the moments are spread over the whole save.
     """
     match chance.randrange(4):
         case 0:
-            return AtCall(chance.randrange(len(CALLS)), chance.random() < 0.5)
+            return AtCall(chance.choice(places_of(whole_saves)), chance.random() < 0.5)
         case 1:
             return AtSight(chance.choice(list(SIGNS)), chance.uniform(0, 0.002))
         case _:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import kills
+import moments
 from job import Job
-from moments import BROADCAST_VERDICT, GATHER_PLANS, GATHER_WRITTEN, SCATTER_ASSIGNMENTS, AtCall
+from moments import GATHER_WRITTEN, SCATTER_ASSIGNMENTS, AtCall
 from tally import Problem, Tally
 from trial import Trial
 
@@ -28,6 +29,11 @@ class Stop:
     moment: AtCall
     overtaken: bool
     first: bool = False  # a first save into the directory
+
+    @property
+    def whole_saves(self) -> int:
+        """The number of saves of the job before: none before a save that plans."""
+        return int(not self.first and self.moment.place in moments.REUSED)
 
     def __str__(self) -> str:
         overtaken = ", another job saves meanwhile" if self.overtaken else ""
@@ -47,10 +53,10 @@ def chosen_stops(sample: bool) -> Iterator[Stop]:
         return
     for first in (False, True):
         for victim in (_COORDINATOR, _OTHER):
-            for call in (GATHER_PLANS, SCATTER_ASSIGNMENTS, GATHER_WRITTEN, BROADCAST_VERDICT):
+            for place in moments.PLANNED:
                 for after in (False, True):
                     for overtaken in (False, True):
-                        yield Stop(victim, AtCall(call, after), overtaken, first)
+                        yield Stop(victim, AtCall(place, after), overtaken, first)
 
 
 def stops(folder: Path, tally: Tally, sample: bool) -> None:
@@ -66,10 +72,13 @@ def stops(folder: Path, tally: Tally, sample: bool) -> None:
 
 def _carry_out(stop: Stop, trial: Trial, tally: Tally) -> None:
     with Job(kills.RANKS, _TIMEOUT_SECONDS) as job:
-        if not stop.first:
+        if stop.whole_saves:
             trial.save(job)
+        elif not stop.first:
+            with Job(kills.RANKS) as earlier:
+                trial.save(earlier)
         old, new = trial.in_place, trial.next_step()
-        job.start("save", trial.directory, new, {stop.victim: stop.moment.strike(signal.SIGSTOP)})
+        job.start("save", trial.directory, new, {stop.victim: stop.moment.strike(signal.SIGSTOP, stop.whole_saves)})
         job.await_stopped(stop.victim)
         acknowledged = _hear(job, set(range(kills.RANKS)) - {stop.victim}, tally)
         allowed: set[int | None] = {new} if acknowledged else {old, new}

@@ -11,6 +11,8 @@
 // A rank that fails in a step has no plan, and votes so (vote.h); the save then plans anew.
 #include "checkpointer/resumed_plan.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <mutex>
 #include <numeric>
@@ -38,10 +40,14 @@ struct NotedRecord {
   manifest::CommitRecord record;
 };
 
-// Most recently noted first.
 struct NotedRecords {
   std::mutex mutex;
-  std::vector<std::shared_ptr<const NotedRecord>> records;
+  pid_t pid = -1;  // the process that opened the checkpoints: a forked child is a new job, and has loaded nothing
+  std::vector<std::shared_ptr<const NotedRecord>> records;  // most recently noted first
+
+  void forget_those_of_a_parent() {
+    if (std::exchange(pid, getpid()) != getpid()) records.clear();
+  }
 };
 
 NotedRecords& noted_records() {
@@ -53,6 +59,7 @@ NotedRecords& noted_records() {
 std::shared_ptr<const NotedRecord> find_record(const ResumeTerms& terms) {
   NotedRecords& noted = noted_records();
   const std::lock_guard lock(noted.mutex);
+  noted.forget_those_of_a_parent();
   if (noted.records.empty()) return nullptr;
   const Fingerprint mine = plan_fingerprint(terms.local_plan, terms.terms);
   const auto found = std::ranges::find_if(noted.records, [&](const std::shared_ptr<const NotedRecord>& it) {
@@ -181,6 +188,7 @@ void note_recorded_plan(const std::filesystem::path& directory, const std::strin
   if (failure) return;
   NotedRecords& noted = noted_records();
   const std::lock_guard lock(noted.mutex);
+  noted.forget_those_of_a_parent();
   std::erase_if(noted.records, [&](const auto& it) { return it->record.save_id == record.save_id; });
   noted.records.insert(noted.records.begin(),
                        std::make_shared<const NotedRecord>(NotedRecord{std::move(absolute), metadata_name, record}));

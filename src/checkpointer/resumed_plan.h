@@ -17,7 +17,7 @@
 namespace cairn::checkpointer {
 
 // Notes a checkpoint that was opened for a load, if its commit record has a plan. The process keeps the last four
-// records. Thread-safe.
+// records; a forked child keeps none. Thread-safe.
 void note_recorded_plan(const std::filesystem::path& directory, const std::string& metadata_name,
                         const manifest::CommitRecord& record);
 
