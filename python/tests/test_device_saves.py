@@ -1,4 +1,4 @@
-"""Asynchronous saves of CUDA tensors through the bindings, with the stand-in driver of tests/fake_cuda.
+"""Asynchronous saves and loads of CUDA tensors through the bindings, with the stand-in driver of tests/fake_cuda.
 
 torch for the CPU has no CUDA tensors: the tests hand addresses to the engine. test_gpu.py uses the real driver.
 """
@@ -103,6 +103,24 @@ def test_an_error_of_the_driver_names_key_and_device(tmp_path: Path) -> None:
             assert error.key == "w" and "cuda:1" in str(error) and "CUDA_ERROR_ASSERT" in str(error), str(error)
         else:
             raise AssertionError("saved")
+    """
+    run(program, tmp_path / "checkpoint")
+
+
+def test_a_load_fills_tensors_of_a_device(tmp_path: Path) -> None:
+    program = """
+        from cairn._directory.opening import open_to_load
+        wait(_engine.AsyncCheckpointer(None, (2, 0, True), 0).save(
+            os.fsencode(directory), state, (False, True, state), **options))
+        launch(torch.zeros_like(source))
+        target = _engine.StateDict()
+        target.add_chunk(("w",), address, 0, (1000, 3000), (3000, 1), False, (1000, 3000), (0, 0), cuda=(1, stream))
+        open_to_load(os.fsencode(directory)).load(target)
+        driver.fake_cuda_run(ctypes.c_void_p(stream))
+        found = torch.zeros_like(source)
+        driver.fake_cuda_read(
+            ctypes.c_uint64(address), ctypes.c_void_p(found.data_ptr()), ctypes.c_size_t(found.nbytes))
+        assert torch.equal(found, source)
     """
     run(program, tmp_path / "checkpoint")
 

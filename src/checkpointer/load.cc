@@ -18,11 +18,11 @@
 
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/chunk_read.h"
+#include "checkpointer/device_targets.h"
 #include "checkpointer/missing_keys.h"
 #include "checkpointer/ranks.h"
 #include "checkpointer/wanted_entries.h"
 #include "core/conversion.h"
-#include "core/host_tensors.h"
 #include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"
 #include "plan/chunk_index.h"
@@ -45,7 +45,7 @@ class Loader {
   // missing keys and differing sizes are reported in DCP's words. After the first missing key prepare() only collects
   // further missing keys.
   Result<void> prepare() {
-    CAIRN_TRY(expect_host_tensors(state_.entries()));
+    CAIRN_TRY(devices_.mark(state_.entries()));
     CAIRN_TRY_ASSIGN(entries_, WantedEntries::of(impl_, state_.entries(), options_.allow_partial));
     for (std::size_t i = 0; i < state_.entries().size(); ++i) {
       Entry& entry = state_.entries()[i];
@@ -78,16 +78,20 @@ class Loader {
   Result<LoadReport> execute() {
     // One thread fills targets that share memory: the shared bytes then come whole from the last target.
     const std::size_t thread_count = targets_overlap() ? 1 : options_.thread_count;
-    const data_file::ReadOptions read_options{options_.verify, thread_count, options_.direct_io, options_.interrupted};
+    data_file::ReadOptions read_options{options_.verify, thread_count, options_.direct_io, {}};
+    if (options_.interrupted) read_options.interrupted = [this] { return is_interrupted(); };
+    read_options.devices = &devices_;
     Result<data_file::ReadCounts> counts = data_file::read_tensors(reads_, read_options);
     if (!counts && counts.error().code() == ErrorCode::kCorrupt) {
       return std::move(counts).error().while_doing("filling the targets, which are partly written");
     }
     if (!counts) return std::move(counts).error();
+    CAIRN_TRY(devices_.finish(options_.interrupted));
     for (NewValue& value : values_) put_into_place(value);
     report_.bytes_needed = counts->bytes_needed;
     report_.bytes_read = counts->bytes_read;
     if (const auto damage = impl_.damage()) report_.warnings.push_back(*damage);
+    if (const auto refusal = devices_.untold_refusal()) report_.warnings.push_back(*refusal);
     return std::move(report_);
   }
 
@@ -98,6 +102,13 @@ class Loader {
     Value value;
     std::string payload;
   };
+
+  // Threads that wait for a device must end too.
+  bool is_interrupted() {
+    const bool is = options_.interrupted();
+    if (is) devices_.stop();
+    return is;
+  }
 
   // A shape in torch's notation.
   static std::string size_text(const Extents& shape) { return "torch.Size(" + to_string(shape) + ")"; }
@@ -210,6 +221,7 @@ class Loader {
   LoadReport report_;
   std::optional<WantedEntries> entries_;  // outlives the members below
   std::unordered_map<const CatalogTensor*, plan::ChunkIndex> indexes_;
+  checkpointer::DeviceTargets devices_;
   std::vector<data_file::TensorRead> reads_;
   std::vector<NewValue> values_;
   os::StopFlag never_stopped_;

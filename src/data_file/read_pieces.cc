@@ -94,7 +94,8 @@ TensorRead::TensorRead(const DataFile& file, std::string_view key, StoredTensor 
       first_element_(first_element_of(stored_, offsets)) {}
 
 bool fits_target(const TensorRead& read, const ReadPiece& piece) {
-  return read.is_plain_copy() && piece.begin >= read.span_begin() && piece.end <= read.span_end();
+  return read.target().device.is_cpu() && read.is_plain_copy() && piece.begin >= read.span_begin() &&
+         piece.end <= read.span_end();
 }
 
 ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify) {

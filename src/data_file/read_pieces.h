@@ -58,8 +58,8 @@ struct ReadPiece {
   std::uint64_t end;
 };
 
-// Whether the bytes of the piece, when the piece is fetched alone, can be read into the target: the target has a place
-// for every byte of the piece, in the file's order.
+// Whether the bytes of the piece, when the piece is fetched alone, can be read into the target: the target is in the
+// memory of the CPU and has a place for every byte of the piece, in the file's order.
 bool fits_target(const TensorRead& read, const ReadPiece& piece);
 
 // Neighbouring pieces of a file that a single request fetches: [begin, end) of the file.

@@ -145,6 +145,7 @@ class BatchReader {
     CAIRN_TRY(check(piece, bytes));
     finalize(read.stored(), bytes);
     const auto begin = static_cast<std::int64_t>(piece.begin / read.item_size()) - read.first_element();
+    if (!read.target().device.is_cpu()) return deliver_to_device(read, begin, bytes);
     auto* memory = static_cast<std::byte*>(read.target().data);
     if (read.converts()) {
       const bool counts = options_.losses != nullptr && piece.read < options_.counted_reads;
@@ -156,6 +157,17 @@ class BatchReader {
       scatter(read.region(), read.item_size(), bytes, begin, memory);
     }
     return {};
+  }
+
+  Result<void> deliver_to_device(const TensorRead& read, std::int64_t begin, std::span<const std::byte> bytes) {
+    if (!read.converts()) return options_.devices->place(read, begin, bytes);
+    const auto count = static_cast<std::int64_t>(bytes.size() / read.item_size());
+    std::vector<std::byte> converted(static_cast<std::size_t>(count) * item_bytes(read.target().dtype));
+    const Region row({count}, {1}, {1});
+    const DTypeChange change{read.stored().dtype, read.target().dtype, nullptr};
+    scatter_converted(row, change, bytes.first(static_cast<std::size_t>(count) * read.item_size()), 0,
+                      converted.data());
+    return options_.devices->place(read, begin, converted);
   }
 
   // Compares the complete bytes of a piece with the record's checksums. A piece to be checked begins at a multiple of

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data_file/conversion_losses.h"
+#include "data_file/element_sink.h"
 #include "data_file/range_fetch.h"
 #include "data_file/read_pieces.h"
 #include "data_file/record_checks.h"
@@ -31,6 +32,8 @@ struct ReadOptions {
   // If set: used instead of a buffer of the call's own; at least kReadBufferBytes. With one thread and without
   // `interrupted`.
   os::PageBuffer* buffer = nullptr;
+  // Gets the elements of the targets on devices; must be set if there are any.
+  ElementSink* devices = nullptr;
 };
 inline constexpr std::uint64_t kReadBufferBytes = kBatchBytesMax + kFetchMarginBytes;
 

@@ -318,7 +318,7 @@ class _Load:
                 else:
                     fresh.append((leaf, load_value(leaf.fqn, payload, self._allow_pickle)))
             state = _engine.StateDict()
-            tensors = TensorTarget(state)
+            tensors = TensorTarget(state, to_devices=True)
             taken = {id(leaf) for leaf in payloads}
             for leaf in leaves:
                 if id(leaf) in taken:

@@ -127,11 +127,16 @@ class TensorSource:
 
 class TensorTarget:
     """Adds tensors to a StateDict for a load. :meth:`finish` fills the tensors that were read into an intermediate
-    copy."""
+    copy.
 
-    def __init__(self, state: _engine.StateDict) -> None:
+    `to_devices`: the load writes to the memory of CUDA devices, after the work that the streams that are current now
+    hold.
+    """
+
+    def __init__(self, state: _engine.StateDict, *, to_devices: bool = False) -> None:
         self._state = state
-        self._plain = _plain_tensors()
+        self._cuda_streams = current_cuda_streams() if to_devices else None
+        self._plain = _plain_tensors(self._cuda_streams)
         self._written: list[tuple[Path, torch.Tensor, torch.UntypedStorage]] = []
         self._detours: list[tuple[str, torch.Tensor, torch.Tensor]] = []
 
@@ -158,7 +163,12 @@ class TensorTarget:
             local = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")  # independent of the default device
             self._detours.append((key, tensor, local))
         view = (local.data_ptr(), _code_of(key, local), local.shape, local.stride(), False)
-        self._state.add_chunk(path, *view, shape, offsets)
+        cuda = None
+        if local.is_cuda:
+            assert self._cuda_streams is not None
+            ordinal = local.get_device()
+            cuda = (ordinal, self._cuda_streams(ordinal))
+        self._state.add_chunk(path, *view, shape, offsets, cuda=cuda)
 
     def finish(self, missing: set[str]) -> None:
         """Ends the load: copies to other devices, and increments the versions of the written tensors for autograd.

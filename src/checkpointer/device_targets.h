@@ -1,0 +1,80 @@
+// DeviceTargets: fills the targets of a load that are in the memory of devices, through a few small registered buffers.
+//
+// 1. mark(), before any target changes: an event is recorded on the stream of each device (Device::stream), and a
+//    stream of the load's own waits for that event.
+// 2. place(), on the threads that read: checked elements are packed into a registered buffer, and a copy to the device
+//    is queued. A buffer is used again after its copy. At most kInFlightMax copies of a device are pending.
+// 3. finish(): waits for the copies. Work that is queued on any stream afterwards sees the elements.
+//
+// A wait for a single copy ends after kStall.
+#pragma once
+
+#include <cairn/result.h>
+#include <cairn/state_dict.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data_file/element_sink.h"
+#include "device/links.h"
+#include "device/stream.h"
+
+namespace cairn::checkpointer {
+
+class DeviceTargets : public data_file::ElementSink {
+ public:
+  static constexpr std::size_t kInFlightMax = 8;
+  static constexpr std::chrono::minutes kStall{5};
+
+  DeviceTargets() = default;
+  // Waits a second for pending copies; buffers of copies that do not end stay mapped until the program ends.
+  ~DeviceTargets() override;
+
+  // kInvalidArgument for a stream under capture and for a tensor on another device; kUnavailable: the driver's error.
+  // Both name the key.
+  Result<void> mark(std::span<const Entry> entries);
+  Result<void> place(const data_file::TensorRead& read, std::int64_t begin,
+                     std::span<const std::byte> elements) override;
+  // kCancelled when `interrupted`, if given, returns true.
+  Result<void> finish(const std::function<bool()>& interrupted);
+  // Ends the waits of other threads in place().
+  void stop() noexcept { is_stopped_ = true; }
+  // A text for the user if the driver refused to register a buffer; once in a process.
+  std::optional<std::string> untold_refusal();
+
+ private:
+  struct Pending {
+    device::BounceBuffers::Loan buffer;
+    device::Event done;
+    std::string key;
+  };
+  struct Lane {
+    Lane(device::Link& its_link, device::Stream its_stream) : link(its_link), stream(std::move(its_stream)) {}
+    device::Link& link;
+    std::mutex mutex;  // protects the members below, and the order of the stream
+    device::Stream stream;
+    std::deque<Pending> pending;  // in the order of the stream
+  };
+  class Filling;
+
+  Lane* lane_of(std::int32_t ordinal) noexcept;
+  Result<void> add(const TensorEntry& entry, std::vector<Device>& marked);
+  // Waits for the copy. The error names the copy's key; the buffer of a copy that does not end is abandoned.
+  Result<void> await(const Lane& lane, Pending& pending, const std::function<bool()>& interrupted) const;
+  Result<device::BounceBuffers::Loan> buffer_of(Lane& lane);
+
+  device::Links links_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::atomic<bool> is_stopped_{false};
+};
+
+}  // namespace cairn::checkpointer
