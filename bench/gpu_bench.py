@@ -1,4 +1,4 @@
-"""Asynchronous saves from a CUDA device: the trainer's wait and the rate of training, against torch's pinned copy.
+"""Saves from a CUDA device and loads onto it, against torch's pinned copy: the trainer's wait, the rate of training.
 
 The program needs torch, cairn and a CUDA device, and nothing of this folder: `./dev gpu` packs it. docs/performance.md
 defines the figures. The libraries take turns; each save is durable before the next begins.
@@ -32,6 +32,7 @@ from cairn._pending import pending_saves
 
 GIB = 1 << 30
 WINDOW_SECONDS = 1.0
+KINDS = ("calls", "load", "rate", "small")
 LATER = StagingOptions(
     use_pinned_memory=False, use_shared_memory=False, use_async_staging=True, use_non_blocking_copy=False
 )
@@ -174,6 +175,36 @@ def measure(save: Save, state: State, parent: Path, copy_seconds: float, rounds:
     return figures
 
 
+def drop_from_cache(directory: Path) -> None:
+    for path in directory.iterdir():
+        file = os.open(path, os.O_RDONLY)
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+
+
+def loads(state: State, parent: Path, copy_seconds: float, rounds: int) -> dict[str, Any]:
+    """A blocking save, and cold loads of its checkpoint: onto the device, and into tensors of the CPU."""
+    saves, onto_device, onto_cpu = [], [], []
+    on_cpu = {key: torch.zeros(value.shape, dtype=value.dtype) for key, value in state.items()}
+    with directory_in(parent) as directory:
+        for number in range(rounds):
+            checkpoint = directory / str(number)
+            saves.append(seconds_of(functools.partial(cairn.save, state, checkpoint_id=checkpoint, no_dist=True)))
+            for target, seconds in ((on_cpu, onto_cpu), (state, onto_device)):
+                drop_from_cache(checkpoint)
+                load = functools.partial(cairn.load, target, checkpoint_id=checkpoint, no_dist=True)
+                seconds.append(seconds_of(load))
+            shutil.rmtree(checkpoint)
+    device, host = statistics.median(onto_device), statistics.median(onto_cpu)
+    return {
+        "blocking save s": statistics.median(saves),
+        "load onto the device s": device,
+        "load onto the CPU s": host,
+        "share of the lesser of a load onto the CPU and the copy": max(host, copy_seconds) / device,
+    }
+
+
 # A program that writes past the page cache with four threads at low priority, until it is ended: the load that any
 # writer of checkpoints puts on the machine.
 BARE_WRITER = """
@@ -245,7 +276,7 @@ def main() -> None:
     arguments.add_argument("--small-count", type=int, default=10_000)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--peers", action="store_true", help="DCP beside Cairn, on the first size")
-    arguments.add_argument("--only", choices=("calls", "rate", "small"), nargs="+", default=["calls", "rate", "small"])
+    arguments.add_argument("--only", choices=KINDS, nargs="+", default=list(KINDS))
     arguments.add_argument("--json", type=Path)
     options = arguments.parse_args()
     warnings.simplefilter("ignore")
@@ -292,6 +323,9 @@ def main() -> None:
     if "calls" in options.only and options.peers:
         measure_all(theirs, options.gib, "", 1, 1)
     state = large_state(options.gib)
+    if "load" in options.only:
+        copy_seconds = sum(tensor.nbytes for tensor in state.values()) / bandwidth
+        note("cairn blocking", functools.partial(loads, state, directory, copy_seconds, rounds))
     for name, save in {"bare writer": None, **ours}.items() if "rate" in options.only else []:
         work = functools.partial(training_meanwhile, save, state, directory, max(rounds // 2, 1), list(TRAINERS))
         note(f"rate of training, {name}", work)
