@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "checkpointer/save_items.h"
 #include "checkpointer/save_layout.h"
 #include "checkpointer/vote.h"
+#include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 #include "os/freed_memory.h"
 
@@ -141,13 +143,13 @@ void run(const Job& job) {
   const std::vector<std::string> files = std::move(layout.catalog.files);
   const std::string front = metadata->render(save_id, "checkpoint", files);
   steps.end("writer: render", front.size());
-  const std::string slots = metadata->text_slots();
   metadata.reset();
   layout = SaveLayout();
   os::return_freed_memory();
   steps.begin();
-  checked(dcp::MetadataTemplate::of_rendered(front, slots, save_id, files));
-  steps.end("coordinator: resume", slots.size());
+  const dcp::DecodedMetadata decoded = checked(dcp::decode_metadata(std::as_bytes(std::span(front))));
+  checked(dcp::MetadataTemplate::make(decoded.catalog));
+  steps.end("coordinator: resume");
   const std::vector<std::int64_t> votes = numbers_of(Vote{7, ticket});
   checked(count_votes(votes));
   steps.end("rank: vote of a later save", votes.size() * sizeof(votes[0]));

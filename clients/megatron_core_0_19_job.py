@@ -10,6 +10,7 @@ of ``dist_checkpointing`` and of ``nvidia_resiliency_ext.checkpointing`` are the
 """
 
 import itertools
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -170,8 +171,10 @@ def load_on_one_rank(folder: Path) -> None:
             assert loaded["iteration"] == 2
 
 
-def start_one_rank() -> None:
-    """Runs load_on_one_rank() in a process of its own."""
+def end() -> None:
+    """Ends the workers, and runs load_on_one_rank() in a process of its own."""
+    for worker in multiprocessing.active_children():  # of stock queues, which leave workers behind
+        worker.terminate()
     if dist.get_rank() != 0:
         return
     with socket.socket() as taken:
@@ -188,7 +191,7 @@ def main() -> None:
         load_on_one_rank(Path(sys.argv[1]) / "ours")
         return
     assert nvidia_resiliency_ext.__version__ == "0.7.0"
-    trial.run("megatron-core", MegatronJob, switch=switch, measure=measure, at_end=start_one_rank)
+    trial.run("megatron-core", MegatronJob, switch=switch, measure=measure, at_end=end)
 
 
 if __name__ == "__main__":

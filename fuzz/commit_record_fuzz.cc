@@ -1,20 +1,17 @@
 // Reads any bytes as a `.metadata` file with a commit record. Because checksums would refuse nearly every input, also
 // reads the bytes as the body of a record with a true footer. An accepted record must encode to a record that reads
-// equal. Then reads the bytes as rendered metadata and the slots of its texts.
-#include <algorithm>
+// equal.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/checksum.h"
 #include "core/little_endian.h"
 #include "decoding_bounds.h"
-#include "format/dcp/metadata_template.h"
 #include "format/manifest/commit_record.h"
 
 namespace {
@@ -46,16 +43,6 @@ void read_with_true_footer(std::span<const std::byte> body, std::uint32_t versio
   read(file);
 }
 
-// The last byte divides the bytes into a front and its slots.
-void read_template(std::span<const std::byte> bytes) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size() - 1);
-  const std::size_t front = std::min(text.size(), std::to_integer<std::size_t>(bytes.back()));
-  const std::vector<std::string> files = {"__0_0.distcp", "__1_0.distcp"};
-  const auto made = cairn::dcp::MetadataTemplate::of_rendered(text.substr(0, front), text.substr(front), "id", files);
-  // The slots name the checkpoint id's place, not its text.
-  if (made) (void)made->render("id", "elsewhere", files);
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -63,6 +50,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read(bytes);
   if (bytes.empty()) return 0;
   for (const std::uint32_t version : {1u, 2u, 3u}) read_with_true_footer(bytes, version);
-  read_template(bytes);
   return 0;
 }

@@ -141,8 +141,9 @@ void AsyncSaveOperation::find_plan() {
   const std::string terms = plan_terms(options_.save, ranks_.rank(), ranks_.size());
   plan_ = resources_.plans->find(local_plan_, terms);
   if (plan_ || ranks_.size() == 1) return;
-  plan_ = resume_plan(items_, {local_plan_, terms, ranks_.rank(), ranks_.size(), ranks_.is_coordinator(),
-                               options_.save.file_per_item, options_.save.deadlines.publish});
+  plan_ = resume_plan(
+      items_, {local_plan_, terms, ranks_.rank(), ranks_.size(), ranks_.is_coordinator(), options_.save.file_per_item,
+               options_.save.metadata_attributes, options_.save.deadlines.publish});
   if (plan_) resources_.plans->keep(plan_);
 }
 

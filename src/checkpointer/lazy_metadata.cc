@@ -10,10 +10,8 @@
 #include "format/dcp/metadata_decoder.h"
 
 namespace cairn::checkpointer {
-namespace {
 
-// Gives the catalog's files the order of the commit record.
-Result<void> number_by(const manifest::CommitRecord& record, Catalog& catalog) {
+Result<void> number_files_by(const manifest::CommitRecord& record, Catalog& catalog) {
   std::unordered_map<std::string_view, std::uint32_t, SeededHash> places;
   for (const auto& file : record.files) places.emplace(file.name, static_cast<std::uint32_t>(places.size()));
   if (places.size() != record.files.size()) return Error(ErrorCode::kCorrupt, "the commit record lists a file twice");
@@ -36,8 +34,6 @@ Result<void> number_by(const manifest::CommitRecord& record, Catalog& catalog) {
   for (const auto& file : record.files) catalog.files.push_back(file.name);
   return {};
 }
-
-}  // namespace
 
 Result<WholeMetadata> whole_metadata_of(std::span<const std::byte> bytes) {
   WholeMetadata metadata;
@@ -90,7 +86,7 @@ Result<const Catalog*> LazyMetadata::whole(const manifest::CommitRecord& record)
     std::string bytes(file_->size(), '\0');
     CAIRN_TRY(file_->read_at(0, std::as_writable_bytes(std::span(bytes))));
     CAIRN_TRY_ASSIGN(WholeMetadata metadata, whole_metadata_of(std::as_bytes(std::span(bytes))));
-    CAIRN_TRY(number_by(record, metadata.catalog));
+    CAIRN_TRY(number_files_by(record, metadata.catalog));
     whole_ = std::move(metadata.catalog);
   }
   return &*whole_;

@@ -34,6 +34,10 @@ inline constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;
 // Decodes all bytes of a `.metadata` file. kCorrupt if the pickle or the commit record is damaged.
 Result<WholeMetadata> whole_metadata_of(std::span<const std::byte> bytes);
 
+// Gives the catalog's files the order of the commit record, and the locations the numbers of files in this order.
+// kCorrupt if the record does not list a file of the catalog.
+Result<void> number_files_by(const manifest::CommitRecord& record, Catalog& catalog);
+
 class LazyMetadata {
  public:
   struct Opened {

@@ -3,7 +3,7 @@
 // 1. Find. The rank compares the fingerprint of its local plan and terms with the rank's fingerprint in each noted
 //    commit record.
 // 2. Read. The rank reads the trailers of the files that the rank of its number has written: they name the rank's
-//    items, in order, with their places. The coordinator also reads the whole `.metadata`, and makes its template. A
+//    items, in order, with their places. The coordinator also decodes the whole `.metadata`, and makes its template. A
 //    rank without files has no items, and reads nothing.
 // 3. Assign. Each item of a trailer is an item of this rank's state, or a part of one. The rank lays its items out
 //    anew. Every place must be the place in the trailer: the coordinator's `.metadata` names the places of all ranks.
@@ -74,24 +74,29 @@ struct RecordedFiles {
   std::shared_ptr<const commit::CommitPlan> commit_plan;  // the coordinator's
 };
 
+// The pickle is made anew from the catalog, not copied: stock torch will run the pickle of the next checkpoint, and the
+// pickle in the file may be of a stranger.
 Result<std::shared_ptr<const commit::CommitPlan>> read_commit_plan(const storage::Storage& storage,
-                                                                   const NotedRecord& noted) {
-  CAIRN_TRY_ASSIGN(const std::string bytes, storage::read_small(storage, noted.metadata_name, kMetadataBytesMax, true));
-  CAIRN_TRY_ASSIGN(const std::optional<manifest::CommitRecord> record,
-                   manifest::read_commit_record(std::as_bytes(std::span(bytes))));
-  if (!record || !(*record == noted.record)) return Error(ErrorCode::kReplaced, "the checkpoint was replaced");
-  std::vector<std::string> names;
-  names.reserve(record->files.size());
-  for (const manifest::CommitRecord::File& file : record->files) names.push_back(file.name);
-  const std::string_view front = std::string_view(bytes).substr(0, record->front_bytes);
-  CAIRN_TRY_ASSIGN(
-      dcp::MetadataTemplate metadata,
-      dcp::MetadataTemplate::of_rendered(front, record->plan.text_slots, uuid_text(record->save_id), names));
-  return std::make_shared<const commit::CommitPlan>(std::move(metadata), record->plan.ranks);
+                                                                   const NotedRecord& noted,
+                                                                   std::string_view metadata_attributes) {
+  CAIRN_TRY_ASSIGN(std::string bytes, storage::read_small(storage, noted.metadata_name, kMetadataBytesMax, true));
+  CAIRN_TRY_ASSIGN(WholeMetadata whole, whole_metadata_of(std::as_bytes(std::span(bytes))));
+  bytes = std::string();
+  if (!whole.record || !(*whole.record == noted.record)) {
+    return Error(ErrorCode::kReplaced, "the checkpoint was replaced");
+  }
+  Catalog& catalog = whole.catalog;
+  if (!catalog.transforms.empty()) return Error(ErrorCode::kUnsupported, "the items went through stream transforms");
+  CAIRN_TRY(number_files_by(noted.record, catalog));
+  catalog.version = dcp::kMetadataVersion;
+  CAIRN_TRY_ASSIGN(catalog.extra, extra_attributes_of(metadata_attributes));
+  CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
+  return std::make_shared<const commit::CommitPlan>(std::move(metadata), noted.record.plan.ranks);
 }
 
 // Step 2.
-Result<RecordedFiles> read_files(const NotedRecord& noted, std::size_t rank, bool is_coordinator) {
+Result<RecordedFiles> read_files(const NotedRecord& noted, std::size_t rank, bool is_coordinator,
+                                 std::string_view metadata_attributes) {
   RecordedFiles files;
   const std::vector<manifest::RecordedPlan::Rank>& ranks = noted.record.plan.ranks;
   const std::size_t count = ranks[rank].file_count;
@@ -104,7 +109,7 @@ Result<RecordedFiles> read_files(const NotedRecord& noted, std::size_t rank, boo
     files.own.push_back(std::move(opened));
   }
   if (is_coordinator) {
-    CAIRN_TRY_ASSIGN(files.commit_plan, read_commit_plan(*storage, noted));
+    CAIRN_TRY_ASSIGN(files.commit_plan, read_commit_plan(*storage, noted, metadata_attributes));
   }
   return files;
 }
@@ -199,8 +204,9 @@ std::shared_ptr<const StagedPlan> resume_plan(SaveItems& items, const ResumeTerm
   const auto plan = attempt([&]() -> Result<std::shared_ptr<const StagedPlan>> {
     const std::shared_ptr<const NotedRecord> noted = find_record(terms);  // (1)
     if (!noted) return std::shared_ptr<const StagedPlan>();
-    auto files = os::call_within(terms.limit, [noted, rank = terms.rank, is_coordinator = terms.is_coordinator] {
-      return attempt([&] { return read_files(*noted, rank, is_coordinator); });  // (2)
+    auto files = os::call_within(terms.limit, [noted, rank = terms.rank, is_coordinator = terms.is_coordinator,
+                                               attributes = std::string(terms.metadata_attributes)] {
+      return attempt([&] { return read_files(*noted, rank, is_coordinator, attributes); });  // (2)
     });
     if (!files) return Error(ErrorCode::kUnavailable, "the storage of the plan hangs");
     if (!*files) return std::move(*files).error();

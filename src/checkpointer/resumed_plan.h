@@ -28,6 +28,7 @@ struct ResumeTerms {
   std::size_t rank_count = 1;
   bool is_coordinator = false;
   bool file_per_item = false;
+  std::string_view metadata_attributes;  // as in SaveOptions
   // The storage may hang: without an answer within the limit there is no plan.
   std::chrono::milliseconds limit{0};
 };

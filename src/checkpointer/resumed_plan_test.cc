@@ -7,11 +7,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "checkpointer/testing/named_calls.h"
+#include "core/checksum.h"
+#include "format/manifest/commit_record.h"
 #include "storage/testing/scratch_directory.h"
 
 namespace cairn::checkpointer {
@@ -47,6 +52,11 @@ struct RankState {
   std::vector<float> row, common, more;
   StateDict state;
 };
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 class ResumedPlans : public testing::Test {
  protected:
@@ -163,6 +173,30 @@ TEST_F(ResumedPlans, OfTheDirectoryToBeReplaced) {
   EXPECT_EQ(save_async(first_, 2), kResumed);
   EXPECT_EQ(save_async(first_, 3), kPlanned) << "the checkpoint that was loaded is replaced";
   expect_step(first_, 3);
+}
+
+// A stranger's `.metadata` may name code in its pickle, which Cairn never runs. The next checkpoint must not hand the
+// name on to stock torch, which runs what a pickle names.
+TEST_F(ResumedPlans, DoNotHandOnCodeThatThePickleNames) {
+  save_sync(first_, 1);
+  const fs::path path = first_ / ".metadata";
+  std::string bytes = read_file(path);
+  auto record = manifest::read_commit_record(std::as_bytes(std::span(bytes))).value().value();
+  std::string front = bytes.substr(0, record.front_bytes);
+  ASSERT_TRUE(front.ends_with("ub."));  // SETITEMS, BUILD, STOP
+  front.insert(front.size() - 3,
+               "\x8c\x04more"
+               "cstranger\nfunction\n"
+               "\x8c\x04true"
+               "\x85R");
+  record.front_bytes = front.size();
+  record.front_checksum = crc32(std::as_bytes(std::span(front)));
+  std::ofstream(path, std::ios::binary) << front + manifest::encode_commit_record(record);
+  ASSERT_TRUE(open_to_load(first_));
+  EXPECT_EQ(save_async(second_, 2), kResumed);
+  EXPECT_NE(read_file(path).find("stranger"), std::string::npos);
+  EXPECT_EQ(read_file(second_ / ".metadata").find("stranger"), std::string::npos);
+  expect_step(second_, 2);
 }
 
 TEST_F(ResumedPlans, DoNotFitAChangedStateOfOneRank) {

@@ -268,9 +268,9 @@ class Save {
     const std::string terms = checkpointer::plan_terms(options_, ranks_.rank(), ranks_.size());
     plan_ = checkpointer::find_process_plan(local_plan_, terms);
     if (plan_) return;
-    plan_ =
-        checkpointer::resume_plan(items_, {local_plan_, terms, ranks_.rank(), ranks_.size(), ranks_.is_coordinator(),
-                                           options_.file_per_item, options_.deadlines.publish});
+    plan_ = checkpointer::resume_plan(
+        items_, {local_plan_, terms, ranks_.rank(), ranks_.size(), ranks_.is_coordinator(), options_.file_per_item,
+                 options_.metadata_attributes, options_.deadlines.publish});
     if (plan_) checkpointer::keep_process_plan(plan_);
   }
 

@@ -119,16 +119,20 @@ Result<PlannedSave> plan_together(std::vector<std::string> local_plans, bool ded
   return planned;
 }
 
+Result<std::vector<std::pair<std::string, Value>>> extra_attributes_of(std::string_view metadata_attributes) {
+  if (metadata_attributes.empty()) return std::vector<std::pair<std::string, Value>>();
+  Result<dcp::DecodedMetadata> decoded = dcp::decode_metadata(std::as_bytes(std::span(metadata_attributes)));
+  if (!decoded) return std::move(decoded).error().while_doing("reading metadata_attributes");
+  return std::move(decoded->catalog.extra);
+}
+
 Result<SaveLayout> lay_out_save(PlannedSave planned, const commit::SaveTicket& ticket, std::uint32_t first_rank,
                                 std::string checkpoint_id, std::string_view metadata_attributes) {
   CAIRN_TRY_ASSIGN(SaveLayout layout, LayoutMaker(planned, ticket).make(first_rank));
   layout.catalog.version = dcp::kMetadataVersion;
   layout.catalog.save_id = uuid_text(ticket.identity.save_id);
   layout.catalog.checkpoint_id = std::move(checkpoint_id);
-  if (metadata_attributes.empty()) return layout;
-  Result<dcp::DecodedMetadata> decoded = dcp::decode_metadata(std::as_bytes(std::span(metadata_attributes)));
-  if (!decoded) return std::move(decoded).error().while_doing("reading metadata_attributes");
-  layout.catalog.extra = std::move(decoded->catalog.extra);
+  CAIRN_TRY_ASSIGN(layout.catalog.extra, extra_attributes_of(metadata_attributes));
   return layout;
 }
 

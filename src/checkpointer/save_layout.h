@@ -32,6 +32,9 @@ struct PlannedSave {
 };
 Result<PlannedSave> plan_together(std::vector<std::string> local_plans, bool dedup_to_lowest_rank);
 
+// The further attributes of the pickled Metadata object `metadata_attributes` (SaveOptions).
+Result<std::vector<std::pair<std::string, Value>>> extra_attributes_of(std::string_view metadata_attributes);
+
 // The layout of the save of `ticket`; the catalog records `checkpoint_id`, and the further attributes of the pickled
 // Metadata object `metadata_attributes` (SaveOptions). `first_rank` is the number of the first rank: greater than 0
 // only if a rank saves alone. Both functions free what they have read: at 16,384 ranks the plans have gigabytes.

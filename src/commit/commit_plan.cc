@@ -50,14 +50,14 @@ std::string CommitPlan::pickle(const SaveTicket& ticket, const RankPlace& place,
 CommitRequest CommitPlan::commit_request(const SaveTicket& ticket, const RankPlace& place,
                                          std::string_view checkpoint_id) const {
   CommitRequest commit_request{{}, files(ticket, place), {}};
-  if (place.count > 1) commit_request.plan = {ranks_, metadata_.text_slots()};
+  if (place.count > 1) commit_request.plan = {ranks_};
   commit_request.pickle = render(ticket, checkpoint_id, commit_request.files);
   return commit_request;
 }
 
 void CommitPlan::append_to(std::string& out) const {
   metadata_.append_to(out);
-  manifest::append_recorded_plan(out, {ranks_, {}});
+  manifest::append_recorded_plan(out, {ranks_});
 }
 
 Result<CommitPlan> CommitPlan::read(manifest::CodedReader& reader) {

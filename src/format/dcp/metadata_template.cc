@@ -7,11 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/checked.h"
-#include "core/little_endian.h"
-#include "format/compact_catalog/footer.h"
 #include "format/dcp/torch_modules.h"
-#include "format/pickle/opcode.h"
 #include "format/pickle/value_writer.h"
 #include "format/pickle/writer.h"
 
@@ -30,49 +26,6 @@ void append_text(std::string& out, std::string_view text) {
   writer.text(text);
   out += writer.since(begin);
 }
-
-// The text that the first opcode of `pickle` pushes; empty if that opcode pushes no text.
-std::string_view text_at(std::string_view pickle) {
-  const auto counted = [&]<typename Length>(Length) {
-    if (pickle.size() < 1 + sizeof(Length)) return std::string_view();
-    const auto length = load_little_endian<Length>(reinterpret_cast<const std::byte*>(pickle.data()) + 1);
-    return pickle.substr(1 + sizeof(Length)).substr(0, length);
-  };
-  if (pickle.empty()) return {};
-  switch (static_cast<unsigned char>(pickle.front())) {
-    case pickle::kShortBinUnicode: return counted(std::uint8_t{});
-    case pickle::kBinUnicode: return counted(std::uint32_t{});
-    case pickle::kBinUnicode8: return counted(std::uint64_t{});
-    default: return {};
-  }
-}
-
-// The parts of what render() has written.
-struct RenderedParts {
-  std::string_view pickle;
-  compact_catalog::CatalogBody compact;
-
-  static Result<RenderedParts> of(std::string_view front) {
-    using compact_catalog::kFooterBytes;
-    if (front.size() < 2 * kFooterBytes) return RenderedParts{front, {}};
-    const std::size_t end = front.size() - kFooterBytes;
-    const auto bytes = std::as_bytes(std::span(front)).subspan(end);
-    CAIRN_TRY_ASSIGN(const std::optional<compact_catalog::Footer> footer, compact_catalog::read_footer(bytes, end));
-    if (!footer) return RenderedParts{front, {}};
-    if (checked_add(footer->pickle_bytes, footer->catalog_bytes) != front.size() ||
-        footer->catalog_bytes < 2 * kFooterBytes ||
-        footer->directory_bytes > footer->catalog_bytes - 2 * kFooterBytes) {
-      return Error(ErrorCode::kCorrupt, "a compact catalog that does not fill its place").offset(end);
-    }
-    RenderedParts parts;
-    parts.pickle = front.substr(0, footer->pickle_bytes);
-    const std::size_t body = footer->pickle_bytes + kFooterBytes;
-    parts.compact.bytes = front.substr(body, end - body);
-    parts.compact.directory_bytes = footer->directory_bytes;
-    parts.compact.key_count = footer->key_count;
-    return parts;
-  }
-};
 
 }  // namespace
 
@@ -400,8 +353,9 @@ std::string MetadataTemplate::render(std::string_view save_id, std::string_view 
   return out;
 }
 
-std::string MetadataTemplate::text_slots() const {
-  std::string out;
+void MetadataTemplate::append_to(std::string& out) const {
+  manifest::append_text(out, opcodes_);
+  manifest::append_varint(out, file_count_);
   manifest::append_varint(out, slots_.size());
   std::size_t done = 0;
   for (const Slot& slot : slots_) {
@@ -410,63 +364,6 @@ std::string MetadataTemplate::text_slots() const {
     out.push_back(static_cast<char>(slot.kind));
     if (slot.kind == Slot::Kind::kFile) manifest::append_varint(out, slot.file);
   }
-  return out;
-}
-
-// Reads what text_slots() has written, for a template with so many opcodes.
-Result<void> MetadataTemplate::read_slots(manifest::CodedReader& reader, std::uint64_t opcode_bytes) {
-  CAIRN_TRY_ASSIGN(const std::uint64_t slot_count, reader.count());
-  std::size_t done = 0;
-  for (std::uint64_t i = 0; i < slot_count; ++i) {
-    Slot& slot = slots_.emplace_back();
-    CAIRN_TRY_ASSIGN(const std::uint64_t distance, reader.varint());
-    if (distance > opcode_bytes - done) return reader.damaged("a slot behind the metadata's end");
-    slot.place = done += distance;
-    CAIRN_TRY_ASSIGN(const std::uint8_t kind, reader.byte());
-    if (kind > static_cast<std::uint8_t>(Slot::Kind::kFile)) return reader.damaged("a slot of an unknown kind");
-    slot.kind = static_cast<Slot::Kind>(kind);
-    if (slot.kind != Slot::Kind::kFile) continue;
-    CAIRN_TRY_ASSIGN(const std::uint64_t file, reader.varint());
-    if (file >= file_count_) return reader.damaged("a slot for a file beyond the number of files");
-    slot.file = static_cast<std::uint32_t>(file);
-  }
-  return {};
-}
-
-Result<MetadataTemplate> MetadataTemplate::of_rendered(std::string_view front, std::string_view text_slots,
-                                                       std::string_view save_id, std::span<const std::string> files) {
-  CAIRN_TRY_ASSIGN(const RenderedParts parts, RenderedParts::of(front));
-  MetadataTemplate metadata;
-  metadata.file_count_ = files.size();
-  metadata.compact_ = parts.compact;
-  metadata.compact_.file_count = static_cast<std::uint32_t>(files.size());
-  manifest::CodedReader reader(text_slots);
-  CAIRN_TRY(metadata.read_slots(reader, parts.pickle.size()));
-  std::string& opcodes = metadata.opcodes_;
-  opcodes.reserve(parts.pickle.size());
-  std::string_view left = parts.pickle;
-  for (const Slot& slot : metadata.slots_) {
-    const std::size_t before = slot.place - opcodes.size();
-    if (before > left.size()) return reader.damaged("a slot behind the metadata's end");
-    opcodes += left.substr(0, before);
-    left.remove_prefix(before);
-    std::string expected;
-    switch (slot.kind) {
-      case Slot::Kind::kSaveId: append_text(expected, save_id); break;
-      case Slot::Kind::kFile: append_text(expected, files[slot.file]); break;
-      case Slot::Kind::kCheckpointId: append_text(expected, text_at(left)); break;
-    }
-    if (!left.starts_with(expected)) return reader.damaged("a slot without the text that belongs there");
-    left.remove_prefix(expected.size());
-  }
-  opcodes += left;
-  return metadata;
-}
-
-void MetadataTemplate::append_to(std::string& out) const {
-  manifest::append_text(out, opcodes_);
-  manifest::append_varint(out, file_count_);
-  out += text_slots();
   manifest::append_text(out, compact_.bytes);
   manifest::append_varint(out, compact_.directory_bytes);
   manifest::append_varint(out, compact_.key_count);
@@ -478,7 +375,21 @@ Result<MetadataTemplate> MetadataTemplate::read(manifest::CodedReader& reader) {
   CAIRN_TRY_ASSIGN(metadata.file_count_, reader.varint());
   // The process that renders the template makes a name for each file.
   if (metadata.file_count_ > metadata.opcodes_.size()) return reader.damaged("more files than metadata");
-  CAIRN_TRY(metadata.read_slots(reader, metadata.opcodes_.size()));
+  CAIRN_TRY_ASSIGN(const std::uint64_t slot_count, reader.count());
+  std::size_t done = 0;
+  for (std::uint64_t i = 0; i < slot_count; ++i) {
+    Slot& slot = metadata.slots_.emplace_back();
+    CAIRN_TRY_ASSIGN(const std::uint64_t distance, reader.varint());
+    if (distance > metadata.opcodes_.size() - done) return reader.damaged("a slot behind the metadata's end");
+    slot.place = done += distance;
+    CAIRN_TRY_ASSIGN(const std::uint8_t kind, reader.byte());
+    if (kind > static_cast<std::uint8_t>(Slot::Kind::kFile)) return reader.damaged("a slot of an unknown kind");
+    slot.kind = static_cast<Slot::Kind>(kind);
+    if (slot.kind != Slot::Kind::kFile) continue;
+    CAIRN_TRY_ASSIGN(const std::uint64_t file, reader.varint());
+    if (file >= metadata.file_count_) return reader.damaged("a slot for a file beyond the number of files");
+    slot.file = static_cast<std::uint32_t>(file);
+  }
   CAIRN_TRY_ASSIGN(metadata.compact_.bytes, reader.counted_text());
   CAIRN_TRY_ASSIGN(metadata.compact_.directory_bytes, reader.varint());
   CAIRN_TRY_ASSIGN(metadata.compact_.key_count, reader.varint());

@@ -41,14 +41,6 @@ class MetadataTemplate {
 
   std::size_t file_count() const noexcept { return file_count_; }
 
-  // The places of the slots, encoded. of_rendered() makes the template again from rendered bytes and these places:
-  // without a second catalog, and in the time of a copy.
-  std::string text_slots() const;
-  // `front` are the bytes that render() returned for `files` and `save_id`, with any checkpoint id. kCorrupt if another
-  // text stands in a slot, or if the slots are damaged.
-  static Result<MetadataTemplate> of_rendered(std::string_view front, std::string_view text_slots,
-                                              std::string_view save_id, std::span<const std::string> files);
-
   // Encodes the template for a process that renders the pickle elsewhere. read() fails with kCorrupt for bytes that
   // append_to() cannot have written.
   void append_to(std::string& out) const;
@@ -63,7 +55,6 @@ class MetadataTemplate {
     std::uint32_t file = 0;
   };
   MetadataTemplate() = default;
-  Result<void> read_slots(manifest::CodedReader& reader, std::uint64_t opcode_bytes);
 
   std::string opcodes_;
   std::vector<Slot> slots_;  // ascending by place

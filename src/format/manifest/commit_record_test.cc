@@ -16,7 +16,7 @@ CommitRecord example_record() {
   record.job_start = kJobStartMax;
   record.save_number = 300;
   record.files = {{"__0_0.distcp", 5'000'000'000, 0xDEADBEEF}, {"__1_0.distcp", 0, 0}};
-  record.plan = {{{2, {5, UINT64_MAX}}, {0, {6, 7}}}, "slots"};
+  record.plan = {{{2, {5, UINT64_MAX}}, {0, {6, 7}}}};
   record.front_bytes = kPickle.size();
   record.front_checksum = crc32(std::as_bytes(std::span(kPickle)));
   return record;

@@ -23,7 +23,6 @@ void append_recorded_plan(std::string& out, const RecordedPlan& plan) {
     append_number(out, rank.local_plan.high);
     append_number(out, rank.local_plan.low);
   }
-  append_text(out, plan.text_slots);
 }
 
 Result<RecordedPlan> read_recorded_plan(CodedReader& reader, std::uint64_t file_count) {
@@ -43,7 +42,6 @@ Result<RecordedPlan> read_recorded_plan(CodedReader& reader, std::uint64_t file_
     CAIRN_TRY_ASSIGN(rank.local_plan.low, reader.fixed<std::uint64_t>());
   }
   if (files_left != 0) return reader.damaged("files that belong to no rank");
-  CAIRN_TRY_ASSIGN(plan.text_slots, reader.counted_text());
   return plan;
 }
 

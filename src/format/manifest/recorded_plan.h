@@ -22,14 +22,13 @@ struct RecordedPlan {
     friend bool operator==(const Rank&, const Rank&) = default;
   };
   std::vector<Rank> ranks;  // empty: no plan is recorded
-  std::string text_slots;   // dcp::MetadataTemplate::text_slots() of the pickle
 
   friend bool operator==(const RecordedPlan&, const RecordedPlan&) = default;
 };
 
 void append_recorded_plan(std::string& out, const RecordedPlan& plan);
 // kCorrupt for bytes that append_recorded_plan() cannot have written, and if the ranks do not have `file_count` files
-// together. The slots are not decoded.
+// together.
 Result<RecordedPlan> read_recorded_plan(CodedReader& reader, std::uint64_t file_count);
 
 }  // namespace cairn::manifest
