@@ -83,17 +83,17 @@ TEST(CommitRecord, RefusesAFileThatIsLongerOrShorter) {
   EXPECT_EQ(read_record(good.substr(1)).error().code(), ErrorCode::kCorrupt);
 }
 
-TEST(CommitRecord, OfALaterVersionIsUnsupportedNotCorrupt) {
-  std::string file = kPickle + encode_commit_record(example_record());
-  file[file.size() - 12] = 3;
-  const std::uint32_t checksum = crc32(std::as_bytes(std::span(file)).last(36));
-  file.replace(file.size() - 40, 4, reinterpret_cast<const char*>(&checksum), 4);
-  EXPECT_EQ(read_record(file).error().code(), ErrorCode::kUnsupported);
-}
-
 std::string replaced_footer_checksum(std::string file) {
   const std::uint32_t checksum = crc32(std::as_bytes(std::span(file)).last(36));
   return file.replace(file.size() - 40, 4, reinterpret_cast<const char*>(&checksum), 4);
+}
+
+TEST(CommitRecord, OfALaterVersionIsUnsupportedNotCorrupt) {
+  std::string file = kPickle + encode_commit_record(example_record());
+  file[file.size() - 12] = 4;
+  const auto record = read_record(replaced_footer_checksum(file));
+  ASSERT_FALSE(record);
+  EXPECT_EQ(record.error().code(), ErrorCode::kUnsupported);
 }
 
 // Footer and body of version 1: without the eight bytes of the job's start behind the two ids.
