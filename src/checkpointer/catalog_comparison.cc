@@ -17,10 +17,12 @@ class CatalogComparison {
   std::vector<Error> run(const compact_catalog::CompactCatalog& compact) && {
     const Result<void> walked = compact.for_each(
         [this](const CatalogTensor& tensor) -> Result<void> {
+          expect_next(tensor.fqn);
           if (const char* difference = difference_of(tensor)) note(tensor.fqn, difference);
           return {};
         },
         [this](const CatalogValue& value) -> Result<void> {
+          expect_next(value.fqn);
           const CatalogValue* other = pickle_.find_value(value.fqn);
           if (other == nullptr) note(value.fqn, "the pickle has no such value");
           if (other != nullptr && !is_same_place(value.location, other->location)) note(value.fqn, "another place");
@@ -43,6 +45,16 @@ class CatalogComparison {
                             .key(fqn)
                             .expected("the entry of the pickle")
                             .actual(difference));
+  }
+
+  // The keys have the order of the pickle: a key that comes twice would hide a key that is missing.
+  void expect_next(std::string_view fqn) {
+    if (next_key_ < pickle_.keys.size()) {
+      const Catalog::KeyRef ref = pickle_.keys[next_key_];
+      const std::string& other = ref.is_tensor ? pickle_.tensors[ref.index].fqn : pickle_.values[ref.index].fqn;
+      if (fqn != other) note(fqn, "a key at another place in the order");
+    }
+    ++next_key_;
   }
 
   std::string_view file_in_pickle(const ItemLocation& location) const {
@@ -84,6 +96,7 @@ class CatalogComparison {
   const manifest::CommitRecord& record_;
   const Catalog& pickle_;
   std::size_t problems_max_;
+  std::size_t next_key_ = 0;  // of the pickle
   std::vector<Error> problems_;
 };
 

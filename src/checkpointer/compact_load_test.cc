@@ -300,6 +300,7 @@ TEST_F(CompactLoad, VerifyComparesTheCatalogWithThePickle) {
   }
   EXPECT_FALSE(problems_with([](Catalog& catalog) { catalog.values[0].location.length += 1; }).empty());
   EXPECT_FALSE(problems_with([](Catalog& catalog) { catalog.keys.pop_back(); }).empty());
+  EXPECT_FALSE(problems_with([](Catalog& catalog) { catalog.keys[1] = catalog.keys[0]; }).empty());
 }
 
 // A wrong catalog with true checksums never gives wrong bytes: the trailers of the data files contradict it.
