@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "checkpointer/local_plans.h"
+#include "checkpointer/plan_confirmation.h"
 #include "checkpointer/plan_terms.h"
 #include "checkpointer/save_items.h"
 #include "checkpointer/save_layout.h"
@@ -25,6 +26,7 @@
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 #include "os/freed_memory.h"
+#include "plan/chunk_validation.h"
 
 namespace {
 
@@ -147,9 +149,16 @@ void run(const Job& job) {
   layout = SaveLayout();
   os::return_freed_memory();
   steps.begin();
-  const dcp::DecodedMetadata decoded = checked(dcp::decode_metadata(std::as_bytes(std::span(front))));
+  dcp::DecodedMetadata decoded = checked(dcp::decode_metadata(std::as_bytes(std::span(front))));
   checked(dcp::MetadataTemplate::make(decoded.catalog));
   steps.end("coordinator: resume");
+  for (const CatalogTensor& tensor : decoded.catalog.tensors) {
+    const auto valid = plan::validate_chunks({tensor.fqn, tensor.shape, tensor.boxes, {}}, plan::Coverage::kWhole);
+    if (!valid) std::exit(1);
+  }
+  const ResumedMetadata resumed{std::move(decoded.catalog), std::vector<std::uint32_t>(fingerprints.size(), 1)};
+  sums_by_rank(resumed, {1, 2});
+  steps.end("coordinator: confirm", 2 * fingerprints.size() * sizeof(std::uint64_t));
   const std::vector<std::int64_t> votes = numbers_of(Vote{7, ticket});
   checked(count_votes(votes));
   steps.end("rank: vote of a later save", votes.size() * sizeof(votes[0]));

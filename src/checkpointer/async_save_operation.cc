@@ -7,7 +7,9 @@
 //    and samples the tensors; the coordinator lists and samples while its writer claims. An earlier plan is a plan of
 //    this job, or the plan of the checkpoint that the job has loaded (resumed_plan.cc).
 // 2. Agree. Every rank votes for the earlier plan that fits, if any; the coordinator's vote carries the claim's ticket.
-//    If a rank has failed, all ranks then get the failures.             [reduction; after a failure also all-gather]
+//    If a rank has failed, all ranks then get the failures. The plan of a checkpoint is compared between the ranks
+//    before its first use (plan_confirmation.cc).
+//                                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction]
 // 3. Plan, unless all ranks voted for one plan: like steps 1 and 2 of save.cc.                      [gather, scatter]
 // 4. Begin. If step 1 did not know the size of the arena, the arena gets its size now. The wait for memory is always
 //    limited in step 4: the writers of all ranks wait for this rank. The rank's writer writes its lease: from now on
@@ -28,6 +30,7 @@
 #include "checkpointer/claim_options.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/local_plans.h"
+#include "checkpointer/plan_confirmation.h"
 #include "checkpointer/plan_terms.h"
 #include "checkpointer/resumed_plan.h"
 #include "checkpointer/save_layout.h"
@@ -144,7 +147,6 @@ void AsyncSaveOperation::find_plan() {
   plan_ = resume_plan(
       items_, {local_plan_, terms, ranks_.rank(), ranks_.size(), ranks_.is_coordinator(), options_.save.file_per_item,
                options_.save.metadata_attributes, options_.save.deadlines.publish});
-  if (plan_) resources_.plans->keep(plan_);
 }
 
 // Step 1.
@@ -217,6 +219,12 @@ Result<void> AsyncSaveOperation::agree(const Result<Vote>& vote) {
   ticket_ = count.ticket;
   if (count.plan_id == 0) plan_.reset();
   shared_->save_id = ticket_->identity.save_id;
+  if (!plan_ || plan_->is_confirmed) return {};
+  CAIRN_TRY_ASSIGN(const std::shared_ptr<const StagedPlan> confirmed,
+                   confirm_plan(ranks_, *ticket_, plan_, options_.save.record_paths));
+  if (confirmed && listed_ == plan_) listed_ = confirmed;  // the copies are equal
+  plan_ = confirmed;
+  if (plan_) resources_.plans->keep(plan_);
   return {};
 }
 

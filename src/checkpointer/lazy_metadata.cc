@@ -64,6 +64,7 @@ Result<WholeMetadata> whole_metadata_of(std::span<const std::byte> bytes) {
   }
   metadata.record = std::move(*record);
   metadata.catalog = std::move(decoded->catalog);
+  metadata.pickle_bytes = decoded->pickle_bytes;
   CAIRN_TRY(metadata.catalog.index());
   return metadata;
 }

@@ -25,6 +25,7 @@ namespace cairn::checkpointer {
 struct WholeMetadata {
   Catalog catalog;  // indexed
   std::optional<manifest::CommitRecord> record;
+  std::uint64_t pickle_bytes = 0;
   std::optional<Error> catalog_damage;  // of the compact catalog; the pickle is intact
 };
 

@@ -3,29 +3,37 @@
 // 1. Find. The rank compares the fingerprint of its local plan and terms with the rank's fingerprint in each noted
 //    commit record.
 // 2. Read. The rank reads the trailers of the files that the rank of its number has written: they name the rank's
-//    items, in order, with their places. The coordinator also decodes the whole `.metadata`, and makes its template. A
-//    rank without files has no items, and reads nothing.
+//    items, in order, with their places. The coordinator also decodes the whole `.metadata`, and makes its template.
+//    The chunks of each tensor must cover the tensor, and a compact catalog must be equal to the pickle. Another rank
+//    reads in `.metadata` the entries of its keys that its files do not hold.
 // 3. Assign. Each item of a trailer is an item of this rank's state, or a part of one. The rank lays its items out
-//    anew. Every place must be the place in the trailer: the coordinator's `.metadata` names the places of all ranks.
+//    anew. Every place must be the place in the trailer.
+// 4. Check. The metadata must have all keys of this rank's state.
 //
-// A rank that fails in a step has no plan, and votes so (vote.h); the save then plans anew.
+// A rank that fails in a step has no plan, and votes so (vote.h); the save then plans anew. If all ranks vote for the
+// plan, they compare the metadata with their files (plan_confirmation.h): fingerprints, trailers and metadata may be a
+// stranger's, and each may be right by itself.
 #include "checkpointer/resumed_plan.h"
 
+#include <cairn/seeded_hash.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "checkpointer/lazy_metadata.h"
 #include "checkpointer/plan_terms.h"
 #include "core/attempt.h"
+#include "core/checksum.h"
 #include "data_file/data_file.h"
 #include "os/call_within.h"
+#include "plan/chunk_validation.h"
 #include "storage/open_directory.h"
 
 namespace cairn::checkpointer {
@@ -33,6 +41,9 @@ namespace {
 
 // A job loads one checkpoint, or a few: a model, and an optimizer's state from elsewhere.
 constexpr std::size_t kRecordsKept = 4;
+
+// Metadata without a compact catalog has few chunks and values: each rank decodes all of it.
+constexpr std::uint64_t kSmallMetadataBytesMax = std::uint64_t{64} << 20;
 
 struct NotedRecord {
   std::filesystem::path directory;  // absolute
@@ -69,47 +80,103 @@ std::shared_ptr<const NotedRecord> find_record(const ResumeTerms& terms) {
   return found == noted.records.end() ? nullptr : *found;
 }
 
+// What a rank reads, and what it needs for that: the reading may outlive the save.
+struct ReadRequest {
+  std::shared_ptr<const NotedRecord> noted;
+  std::size_t rank = 0;
+  bool is_coordinator = false;
+  std::string metadata_attributes;
+  std::vector<std::string> keys;  // of this rank's state, each once
+};
 struct RecordedFiles {
   std::vector<std::unique_ptr<data_file::DataFile>> own;  // with trailers
   std::shared_ptr<const commit::CommitPlan> commit_plan;  // the coordinator's
+  std::shared_ptr<const ResumedMetadata> metadata;        // the coordinator's
+  Catalog others;  // of the remaining ranks: the entries of the keys that no own file holds, without chunks
+  const Catalog& entries() const { return metadata ? metadata->catalog : others; }
 };
 
-// The pickle is made anew from the catalog, not copied: stock torch will run the pickle of the next checkpoint, and the
-// pickle in the file may be of a stranger.
-Result<std::shared_ptr<const commit::CommitPlan>> read_commit_plan(const storage::Storage& storage,
-                                                                   const NotedRecord& noted,
-                                                                   std::string_view metadata_attributes) {
+Error replaced_checkpoint() { return Error(ErrorCode::kReplaced, "the checkpoint was replaced"); }
+
+// Every element of every tensor must lie in exactly one chunk.
+Result<void> check_coverage(const Catalog& catalog) {
+  for (const CatalogTensor& tensor : catalog.tensors) {
+    CAIRN_TRY(plan::validate_chunks({tensor.fqn, tensor.shape, tensor.boxes, {}}, plan::Coverage::kWhole));
+  }
+  return {};
+}
+
+// The coordinator's part. The pickle is made anew from the catalog, not copied: stock torch will run the pickle of the
+// next checkpoint, and the pickle in the file may be of a stranger.
+Result<void> read_metadata(const storage::Storage& storage, const ReadRequest& request, RecordedFiles& files) {
+  const NotedRecord& noted = *request.noted;
   CAIRN_TRY_ASSIGN(std::string bytes, storage::read_small(storage, noted.metadata_name, kMetadataBytesMax, true));
   CAIRN_TRY_ASSIGN(WholeMetadata whole, whole_metadata_of(std::as_bytes(std::span(bytes))));
+  if (!whole.record || !(*whole.record == noted.record)) return replaced_checkpoint();
+  if (whole.pickle_bytes > noted.record.front_bytes) return Error(ErrorCode::kCorrupt, "the pickle has no end");
+  const std::string_view pickle = std::string_view(bytes).substr(0, whole.pickle_bytes);
+  const compact_catalog::PickleIdentity identity{pickle.size(), crc32(std::as_bytes(std::span(pickle)))};
+  const std::string compact = bytes.substr(pickle.size(), noted.record.front_bytes - pickle.size());
   bytes = std::string();
-  if (!whole.record || !(*whole.record == noted.record)) {
-    return Error(ErrorCode::kReplaced, "the checkpoint was replaced");
-  }
   Catalog& catalog = whole.catalog;
   if (!catalog.transforms.empty()) return Error(ErrorCode::kUnsupported, "the items went through stream transforms");
+  CAIRN_TRY(check_coverage(catalog));
   CAIRN_TRY(number_files_by(noted.record, catalog));
   catalog.version = dcp::kMetadataVersion;
-  CAIRN_TRY_ASSIGN(catalog.extra, extra_attributes_of(metadata_attributes));
+  CAIRN_TRY_ASSIGN(catalog.extra, extra_attributes_of(request.metadata_attributes));
   CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
-  return std::make_shared<const commit::CommitPlan>(std::move(metadata), noted.record.plan.ranks);
+  if (!metadata.is_compact_catalog(compact, identity)) {
+    return Error(ErrorCode::kCorrupt, "the compact catalog of the plan's metadata differs from its pickle");
+  }
+  files.commit_plan = std::make_shared<const commit::CommitPlan>(std::move(metadata), noted.record.plan.ranks);
+  auto resumed = std::make_shared<ResumedMetadata>();
+  resumed->catalog = std::move(catalog);
+  for (const manifest::RecordedPlan::Rank& rank : noted.record.plan.ranks) {
+    resumed->file_counts.push_back(rank.file_count);
+  }
+  files.metadata = std::move(resumed);
+  return {};
+}
+
+// The entries of `keys` in `.metadata`, without chunks.
+Result<Catalog> read_entries(const storage::Storage& storage, const NotedRecord& noted,
+                             const std::vector<std::string>& keys) {
+  CAIRN_TRY_ASSIGN(const std::optional<LazyMetadata::Opened> opened, LazyMetadata::open(storage, noted.metadata_name));
+  if (!opened) {
+    CAIRN_TRY_ASSIGN(const std::string bytes,
+                     storage::read_small(storage, noted.metadata_name, kSmallMetadataBytesMax, true));
+    CAIRN_TRY_ASSIGN(WholeMetadata whole, whole_metadata_of(std::as_bytes(std::span(bytes))));
+    if (!whole.record || !(*whole.record == noted.record)) return replaced_checkpoint();
+    return std::move(whole.catalog);
+  }
+  if (!(opened->record == noted.record)) return replaced_checkpoint();
+  std::vector<compact_catalog::WantedKey> wanted;
+  for (const std::string& key : keys) wanted.push_back({key, false, {}});
+  return opened->metadata->compact().find(wanted);
 }
 
 // Step 2.
-Result<RecordedFiles> read_files(const NotedRecord& noted, std::size_t rank, bool is_coordinator,
-                                 std::string_view metadata_attributes) {
+Result<RecordedFiles> read_files(const ReadRequest& request) {
   RecordedFiles files;
+  const NotedRecord& noted = *request.noted;
   const std::vector<manifest::RecordedPlan::Rank>& ranks = noted.record.plan.ranks;
-  const std::size_t count = ranks[rank].file_count;
-  if (count == 0 && !is_coordinator) return files;
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(noted.directory));
   std::size_t first = 0;
-  for (std::size_t before = 0; before < rank; ++before) first += ranks[before].file_count;
-  for (const manifest::CommitRecord::File& file : std::span(noted.record.files).subspan(first, count)) {
+  for (std::size_t before = 0; before < request.rank; ++before) first += ranks[before].file_count;
+  std::unordered_set<std::string, SeededHash> held;  // keys
+  for (const auto& file : std::span(noted.record.files).subspan(first, ranks[request.rank].file_count)) {
     CAIRN_TRY_ASSIGN(auto opened, data_file::DataFile::open(*storage, file.name, false, &file, noted.record.save_id));
+    for (std::size_t i = 0; i < opened->trailer()->item_count(); ++i) held.insert(opened->trailer()->item(i).fqn);
     files.own.push_back(std::move(opened));
   }
-  if (is_coordinator) {
-    CAIRN_TRY_ASSIGN(files.commit_plan, read_commit_plan(*storage, noted, metadata_attributes));
+  if (request.is_coordinator) {
+    CAIRN_TRY(read_metadata(*storage, request, files));
+    return files;
+  }
+  std::vector<std::string> others;
+  std::ranges::copy_if(request.keys, std::back_inserter(others), [&](const auto& key) { return !held.contains(key); });
+  if (!others.empty()) {
+    CAIRN_TRY_ASSIGN(files.others, read_entries(*storage, noted, others));
   }
   return files;
 }
@@ -125,6 +192,20 @@ class OwnItems {
       own.by_key_.emplace(sources[i].entry->fqn, static_cast<std::uint32_t>(i));
     }
     return own;
+  }
+
+  // Fails with kMissingKey for a key that neither `held` nor `entries` has, and for an entry of another dtype or shape.
+  Result<void> expect_in(const Catalog& entries, const std::unordered_set<std::string_view, SeededHash>& held) const {
+    for (const manifest::TrailerItem& item : items_) {
+      if (held.contains(item.fqn)) continue;
+      const CatalogTensor* const tensor = entries.find_tensor(item.fqn);
+      const bool is_there = item.kind == manifest::TrailerItem::Kind::kValue
+                                ? entries.find_value(item.fqn) != nullptr
+                                : tensor != nullptr && tensor->dtype == item.dtype &&
+                                      tensor->shape == item.global_shape && tensor->requires_grad == item.requires_grad;
+      if (!is_there) return Error(ErrorCode::kMissingKey, "the metadata of the plan lacks the entry").key(item.fqn);
+    }
+    return {};
   }
 
   // Nullopt if no item of the state holds `stored`.
@@ -156,11 +237,13 @@ bool is_laid_out_as(const manifest::TrailerIndex& index, const manifest::Trailer
   return true;
 }
 
-// Step 3.
+// Steps 3 and 4.
 Result<std::shared_ptr<const StagedPlan>> assign(SaveItems& items, const ResumeTerms& terms, const NotedRecord& noted,
                                                  RecordedFiles files) {
   auto plan = std::make_shared<StagedPlan>();
-  plan->id = noted.record.save_id.low | 1;
+  plan->id = unconfirmed_plan_id(noted.record.save_id.low);
+  plan->is_confirmed = false;
+  plan->resumed = files.metadata;
   plan->local_plan = terms.local_plan;
   plan->terms = terms.terms;
   CAIRN_TRY_ASSIGN(const OwnItems own, OwnItems::of(items.sources()));
@@ -180,7 +263,19 @@ Result<std::shared_ptr<const StagedPlan>> assign(SaveItems& items, const ResumeT
     return is_laid_out_as(mine.index, *stored->trailer());
   });
   if (!is_equal) return Error(ErrorCode::kCorrupt, "the plan's files are laid out differently");
+  std::unordered_set<std::string_view, SeededHash> held;
+  for (const data_file::ItemSource& source : sources) held.insert(source.entry->fqn);
+  CAIRN_TRY(own.expect_in(files.entries(), held));  // (4)
   return std::shared_ptr<const StagedPlan>(std::move(plan));
+}
+
+std::vector<std::string> keys_of(const SaveItems& items) {
+  std::vector<std::string> keys;
+  std::unordered_set<std::string_view, SeededHash> known;
+  for (const data_file::ItemSource& source : items.sources()) {
+    if (known.insert(source.entry->fqn).second) keys.push_back(source.entry->fqn);
+  }
+  return keys;
 }
 
 }  // namespace
@@ -204,13 +299,14 @@ std::shared_ptr<const StagedPlan> resume_plan(SaveItems& items, const ResumeTerm
   const auto plan = attempt([&]() -> Result<std::shared_ptr<const StagedPlan>> {
     const std::shared_ptr<const NotedRecord> noted = find_record(terms);  // (1)
     if (!noted) return std::shared_ptr<const StagedPlan>();
-    auto files = os::call_within(terms.limit, [noted, rank = terms.rank, is_coordinator = terms.is_coordinator,
-                                               attributes = std::string(terms.metadata_attributes)] {
-      return attempt([&] { return read_files(*noted, rank, is_coordinator, attributes); });  // (2)
+    ReadRequest request{noted, terms.rank, terms.is_coordinator, std::string(terms.metadata_attributes),
+                        keys_of(items)};
+    auto files = os::call_within(terms.limit, [request = std::move(request)] {
+      return attempt([&] { return read_files(request); });  // (2)
     });
     if (!files) return Error(ErrorCode::kUnavailable, "the storage of the plan hangs");
     if (!*files) return std::move(*files).error();
-    return assign(items, terms, *noted, **std::move(files));  // (3)
+    return assign(items, terms, *noted, **std::move(files));  // (3, 4)
   });
   return plan ? *plan : nullptr;
 }

@@ -33,9 +33,10 @@ struct ResumeTerms {
   std::chrono::milliseconds limit{0};
 };
 
-// This rank's part of a noted plan. Null if no noted checkpoint has the plan of `terms`, or if the checkpoint can no
-// longer be read: it may have been removed or replaced since. `items` are those of `terms.local_plan`. The id of the
-// plan follows from the checkpoint: equal on all ranks.
+// This rank's part of a noted plan, not confirmed: all ranks confirm it together (plan_confirmation.h). Null if no
+// noted checkpoint has the plan of `terms`, or if the checkpoint can no longer be read: it may have been removed or
+// replaced since. `items` are those of `terms.local_plan`. The id of the plan follows from the checkpoint: equal on all
+// ranks.
 std::shared_ptr<const StagedPlan> resume_plan(SaveItems& items, const ResumeTerms& terms);
 
 }  // namespace cairn::checkpointer

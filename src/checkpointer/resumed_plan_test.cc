@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <span>
@@ -16,6 +17,8 @@
 
 #include "checkpointer/testing/named_calls.h"
 #include "core/checksum.h"
+#include "format/dcp/metadata_decoder.h"
+#include "format/dcp/metadata_template.h"
 #include "format/manifest/commit_record.h"
 #include "storage/testing/scratch_directory.h"
 
@@ -26,22 +29,27 @@ namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
 const Names kPlanned = {"smallest", "gather", "scatter"};
-const Names kResumed = {"smallest"};
+const Names kResumed = {"smallest", "smallest"};  // a vote, and the confirmation
 
 // The state of one of three ranks: a row, twice, of a sharded tensor; a tensor that all ranks have, of which each rank
 // writes a part; a value. Rank 2 has only the value, and writes no file.
 struct RankState {
   static constexpr std::int64_t kCommon = 3'000'000;
-  RankState(std::size_t rank, int step, std::int64_t extra = 0) : row(16), common(kCommon), more(extra) {
+  static constexpr std::int64_t kWithoutCommon = -1;
+  RankState(std::size_t rank, int step, std::int64_t extra = 0)
+      : row(16), common(kCommon), more(extra == kWithoutCommon ? 0 : extra) {
     std::iota(row.begin(), row.end(), static_cast<float>(100 * step + 20 * static_cast<int>(rank)));
     std::iota(common.begin(), common.end(), static_cast<float>(step));
     EXPECT_TRUE(state.add_value(Path{"step"}, Value(step)));
+    // The process keeps plans of several tests: no rank may have an equal part of two of them.
+    if (extra > 0) EXPECT_TRUE(state.add_value(Path{"extra " + std::to_string(extra)}, Value(step)));
     if (rank == 2) return;
     const auto first = static_cast<std::int64_t>(rank);
     for (const std::int64_t half : {0, 1}) {
       const auto view = TensorView::contiguous(row.data() + 8 * half, DType::kFloat32, {1, 8});
       EXPECT_TRUE(state.add_chunk(Path{"rows"}, view, {4, 8}, {first + 2 * half, 0}));
     }
+    if (extra == kWithoutCommon) return;
     TensorTraits traits;
     traits.replicated = true;
     EXPECT_TRUE(
@@ -113,6 +121,26 @@ class ResumedPlans : public testing::Test {
     EXPECT_TRUE(verify(directory)->problems.empty());
   }
 
+  // Puts a `.metadata` with true checksums, of the changed catalog and record, in the place of the one in `directory`.
+  static void forge(const fs::path& directory, const std::function<void(Catalog&, manifest::CommitRecord&)>& change) {
+    const fs::path path = directory / ".metadata";
+    const std::string bytes = read_file(path);
+    auto record = manifest::read_commit_record(std::as_bytes(std::span(bytes))).value().value();
+    auto decoded = dcp::decode_metadata(std::as_bytes(std::span(bytes)));
+    ASSERT_TRUE(decoded);
+    Catalog& catalog = decoded->catalog;
+    change(catalog, record);
+    const auto metadata = dcp::MetadataTemplate::make(catalog);
+    ASSERT_TRUE(metadata);
+    const std::string front = metadata->render(*catalog.save_id, *catalog.checkpoint_id, catalog.files);
+    record.front_bytes = front.size();
+    record.front_checksum = crc32(std::as_bytes(std::span(front)));
+    std::ofstream(path, std::ios::binary) << front + manifest::encode_commit_record(record);
+  }
+  static CatalogTensor& tensor_of(Catalog& catalog, std::string_view fqn) {
+    return *std::ranges::find(catalog.tensors, fqn, &CatalogTensor::fqn);
+  }
+
   storage::ScratchDirectory scratch_;
   fs::path first_ = scratch_.path() / "step 1";
   fs::path second_ = scratch_.path() / "step 2";
@@ -157,6 +185,17 @@ TEST_F(ResumedPlans, OfSynchronousSavesAreUsedAgain) {
   expect_step(third_, 4);
 }
 
+TEST_F(ResumedPlans, AreConfirmedOnce) {
+  save_async(first_, 1, 55);
+  ASSERT_TRUE(open_to_load(first_));
+  const Names resumed = {"smallest", "smallest", "gather", "broadcast"};
+  const Names kept = {"smallest", "gather", "broadcast"};
+  EXPECT_EQ(save_sync(second_, 2, 55), resumed);
+  EXPECT_EQ(save_sync(third_, 3, 55), kept);
+  expect_step(second_, 2);
+  expect_step(third_, 3);
+}
+
 TEST_F(ResumedPlans, AreRecordedAgain) {
   save_sync(first_, 1);
   ASSERT_TRUE(open_to_load(first_));
@@ -197,6 +236,56 @@ TEST_F(ResumedPlans, DoNotHandOnCodeThatThePickleNames) {
   EXPECT_NE(read_file(path).find("stranger"), std::string::npos);
   EXPECT_EQ(read_file(second_ / ".metadata").find("stranger"), std::string::npos);
   expect_step(second_, 2);
+}
+
+// The next checkpoint must not hand on a forged place, shape or path.
+TEST_F(ResumedPlans, DoNotHandOnForgedMetadata) {
+  const std::vector<std::function<void(Catalog&)>> changes{
+      [](Catalog&) {},
+      [](Catalog& catalog) {
+        std::swap(tensor_of(catalog, "rows").locations[0], tensor_of(catalog, "rows").locations[1]);
+      },
+      [](Catalog& catalog) { tensor_of(catalog, "rows").locations[0].offset += 64; },
+      [](Catalog& catalog) { tensor_of(catalog, "common").dtype = DType::kInt32; },
+      [](Catalog& catalog) { tensor_of(catalog, "common").requires_grad = true; },
+      [](Catalog& catalog) { catalog.values[0].location.length = 1; },
+      [](Catalog& catalog) { catalog.keys.pop_back(); },
+      [](Catalog& catalog) { catalog.paths[0].second = Path{"elsewhere"}; },
+      [](Catalog& catalog) {  // a tensor that no rank has, in the bytes of another
+        catalog.keys.push_back({true, static_cast<std::uint32_t>(catalog.tensors.size())});
+        const CatalogTensor& rows = tensor_of(catalog, "rows");
+        catalog.tensors.push_back(
+            {"stranger", DType::kFloat32, Extents{1, 8}, false, {0, 0, 1, 8}, {rows.locations[0]}});
+      }};
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    save_sync(first_, 1);
+    forge(first_, [&](Catalog& catalog, manifest::CommitRecord&) { changes[i](catalog); });
+    ASSERT_TRUE(open_to_load(first_));
+    const Names names = save_async(second_, 2);
+    EXPECT_EQ(std::ranges::count(names, "gather"), i == 0 ? 0 : 1) << i;
+    expect_step(second_, 2);
+    const auto second = open(second_);
+    EXPECT_EQ(second->catalog().keys.size(), 3u) << i;
+    EXPECT_EQ(second->catalog().paths.size(), 3u) << i;
+    EXPECT_EQ(second->catalog().paths[0].second, Path{second->catalog().paths[0].first}) << i;
+    for (const fs::path& directory : {first_, second_}) fs::remove_all(directory);
+  }
+}
+
+// Metadata and files agree, and lack a tensor of the state that the fingerprints name.
+TEST_F(ResumedPlans, DoNotLeaveOutAKey) {
+  save_sync(first_, 1, RankState::kWithoutCommon);
+  save_sync(second_, 1);
+  const std::string metadata = read_file(second_ / ".metadata");
+  const auto whole = manifest::read_commit_record(std::as_bytes(std::span(metadata))).value().value();
+  forge(first_, [&](Catalog&, manifest::CommitRecord& record) {
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      record.plan.ranks[rank].local_plan = whole.plan.ranks[rank].local_plan;
+    }
+  });
+  ASSERT_TRUE(open_to_load(first_));
+  EXPECT_EQ(save_async(third_, 3), kPlanned);
+  expect_step(third_, 3);
 }
 
 TEST_F(ResumedPlans, DoNotFitAChangedStateOfOneRank) {

@@ -4,8 +4,9 @@
 // fits:
 //    of this process, or of the checkpoint that the process has loaded (resumed_plan.cc). The coordinator claims the
 //    directory.
-// 2. Agree. Every rank votes for its earlier plan, if any; the coordinator's vote carries the claim's ticket.
-//                                                                        [reduction; after a failure also all-gather]
+// 2. Agree. Every rank votes for its earlier plan, if any; the coordinator's vote carries the claim's ticket. The plan
+//    of a checkpoint is compared between the ranks before its first use (plan_confirmation.cc).
+//                                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction]
 // 3. Plan, unless all ranks voted for one plan. The coordinator gets the local plans, assigns the items to ranks
 //    (plan/global_save_plan.h) and lays out the files, which determines `.metadata`. Each rank gets its assignment.
 //    The claim of a model follows from its plan, and takes place here.                               [gather, scatter]
@@ -34,6 +35,7 @@
 #include "checkpointer/local_plans.h"
 #include "checkpointer/model_claim.h"
 #include "checkpointer/model_layout.h"
+#include "checkpointer/plan_confirmation.h"
 #include "checkpointer/plan_terms.h"
 #include "checkpointer/process_plans.h"
 #include "checkpointer/rank_writer.h"
@@ -211,6 +213,9 @@ class Save {
     if (!count.ticket && !options_.safetensors) return Error(ErrorCode::kInternal, "the save has no coordinator");
     ticket_ = count.ticket;
     if (count.plan_id == 0) plan_.reset();
+    if (!plan_ || plan_->is_confirmed) return {};
+    CAIRN_TRY_ASSIGN(plan_, checkpointer::confirm_plan(ranks_, *ticket_, plan_, options_.record_paths));
+    if (plan_) checkpointer::keep_process_plan(plan_);
     return {};
   }
 
@@ -271,7 +276,6 @@ class Save {
     plan_ = checkpointer::resume_plan(
         items_, {local_plan_, terms, ranks_.rank(), ranks_.size(), ranks_.is_coordinator(), options_.file_per_item,
                  options_.metadata_attributes, options_.deadlines.publish});
-    if (plan_) checkpointer::keep_process_plan(plan_);
   }
 
   Result<bool> are_names_taken() {

@@ -49,7 +49,9 @@ Result<void> lay_out_staged(std::span<const data_file::ItemSource> sources, cons
   return {};
 }
 
-std::uint64_t new_plan_id() { return os::random_128().low | 1; }
+std::uint64_t new_plan_id() { return confirmed_plan_id(os::random_128().low); }
+std::uint64_t confirmed_plan_id(std::uint64_t bits) { return bits | 3; }
+std::uint64_t unconfirmed_plan_id(std::uint64_t bits) { return (bits & ~std::uint64_t{3}) | 1; }
 
 std::shared_ptr<const StagedPlan> StagedPlans::find(std::string_view local_plan, std::string_view terms) {
   const auto found = std::find_if(plans_.begin(), plans_.end(), [&](const std::shared_ptr<const StagedPlan>& plan) {

@@ -3,6 +3,7 @@
 // finds its plan skips the planning. A synchronous save has no arena, and uses the items and the commit plan.
 #pragma once
 
+#include <cairn/catalog.h>
 #include <cairn/result.h>
 
 #include <cstdint>
@@ -20,6 +21,12 @@
 
 namespace cairn::checkpointer {
 
+// The metadata of a checkpoint whose plan a save may go on with.
+struct ResumedMetadata {
+  Catalog catalog;                         // files of rank 0 first, then of rank 1, ...
+  std::vector<std::uint32_t> file_counts;  // by rank
+};
+
 struct StagedPlan {
   std::uint64_t id = 0;             // unique to the plan, and equal on all ranks of the plan
   std::string local_plan;           // encoded; byte items are listed by size class
@@ -28,6 +35,9 @@ struct StagedPlan {
   std::vector<std::uint64_t> payload_offsets;  // in the arena, one per item
   std::shared_ptr<const writer::StagedLayout> layout;
   std::uint64_t file_bytes = 0;  // of all files of the rank
+  // False for a plan from the files of a checkpoint, until the ranks have compared it (plan_confirmation.h).
+  bool is_confirmed = true;
+  std::shared_ptr<const ResumedMetadata> resumed;  // the coordinator's, of a plan that is not confirmed; else null
 
   // The number of files of the whole save; 0 if the rank writes no file.
   std::uint32_t save_file_count() const { return layout->files.empty() ? 0 : layout->files.front().index.file_count; }
@@ -35,6 +45,10 @@ struct StagedPlan {
 
 // Random, because plans of several coordinators may meet on one rank: two coordinators would count to equal ids.
 std::uint64_t new_plan_id();
+// An id of a plan for 64 random bits, different from 0. Ranks that vote for one id thus agree whether the plan is
+// confirmed: a stranger who chooses the bits for a plan that is not confirmed cannot choose the id of another plan.
+std::uint64_t confirmed_plan_id(std::uint64_t bits);
+std::uint64_t unconfirmed_plan_id(std::uint64_t bits);
 
 // Lays `sources`, the sources of plan.items, out in an arena, file after file. Fills in layout, payload_offsets and
 // file_bytes, and sorts plan.items into the order of the arena. `commit_plan` goes into the layout; null except at the

@@ -313,6 +313,25 @@ TEST(CompactCatalog, SurvivesTheTripToAnotherProcess) {
   EXPECT_EQ(again->render("save", "checkpoint", catalog.files), metadata->render("save", "checkpoint", catalog.files));
 }
 
+TEST(CompactCatalog, IsRecognisedByAllItsBytes) {
+  const Catalog catalog = own_keys(3, 40);
+  const std::string front = front_of(catalog);
+  const std::size_t pickle_bytes = dcp::decode_metadata(bytes_in(front))->pickle_bytes;
+  const PickleIdentity pickle{pickle_bytes, crc32(bytes_in(front).first(pickle_bytes))};
+  const CatalogBody body = compact(catalog, 1);
+  const std::string bytes = front.substr(pickle_bytes);
+  EXPECT_TRUE(is_catalog_of(bytes, pickle, body));
+  EXPECT_FALSE(is_catalog_of(bytes, {pickle_bytes + 1, pickle.checksum}, body));
+  EXPECT_FALSE(is_catalog_of(bytes.substr(1), pickle, body));
+  for (std::size_t place = 0; place < bytes.size(); ++place) {
+    std::string other = bytes;
+    other[place] = static_cast<char>(other[place] ^ 0x10);
+    EXPECT_FALSE(is_catalog_of(other, pickle, body)) << place;
+  }
+  EXPECT_TRUE(is_catalog_of("", pickle, CatalogBody()));
+  EXPECT_FALSE(is_catalog_of(bytes, pickle, CatalogBody()));
+}
+
 // Every byte of the catalog is covered by a checksum that a full walk checks.
 TEST(CompactCatalog, ReportsEveryDamagedByte) {
   std::mt19937 random(7);

@@ -58,6 +58,21 @@ void append_checksum(std::string& out, std::string_view bytes) {
   out.append(reinterpret_cast<const char*>(fixed), sizeof fixed);
 }
 
+std::string footer_of(const PickleIdentity& pickle, const CatalogBody& body) {
+  Footer footer;
+  footer.pickle_bytes = pickle.bytes;
+  footer.pickle_checksum = pickle.checksum;
+  footer.directory_checksum =
+      checksum_of(std::string_view(body.bytes).substr(body.bytes.size() - body.directory_bytes));
+  footer.catalog_bytes = catalog_bytes(body);
+  footer.directory_bytes = body.directory_bytes;
+  footer.key_count = body.key_count;
+  footer.file_count = body.file_count;
+  std::string bytes;
+  append_footer(bytes, footer);
+  return bytes;
+}
+
 bool is_whole(const CatalogTensor& tensor) {
   if (tensor.chunk_count() != 1) return false;
   const std::size_t dimensions = tensor.shape.size();
@@ -353,18 +368,18 @@ CatalogBody compact(const Catalog& catalog, std::uint64_t items_min) {
 
 void append_catalog(std::string& pickle, const CatalogBody& body) {
   if (body.bytes.empty()) return;
-  Footer footer;
-  footer.pickle_bytes = pickle.size();
-  footer.pickle_checksum = checksum_of(pickle);
-  footer.directory_checksum =
-      checksum_of(std::string_view(body.bytes).substr(body.bytes.size() - body.directory_bytes));
-  footer.catalog_bytes = catalog_bytes(body);
-  footer.directory_bytes = body.directory_bytes;
-  footer.key_count = body.key_count;
-  footer.file_count = body.file_count;
-  append_footer(pickle, footer);
+  const std::string footer = footer_of({pickle.size(), checksum_of(pickle)}, body);
+  pickle += footer;
   pickle += body.bytes;
-  append_footer(pickle, footer);
+  pickle += footer;
+}
+
+bool is_catalog_of(std::string_view bytes, const PickleIdentity& pickle, const CatalogBody& body) {
+  if (bytes.size() != catalog_bytes(body)) return false;
+  if (bytes.empty()) return true;
+  const std::string footer = footer_of(pickle, body);
+  return bytes.starts_with(footer) && bytes.ends_with(footer) &&
+         bytes.substr(footer.size(), body.bytes.size()) == body.bytes;
 }
 
 std::uint64_t catalog_bytes(const CatalogBody& body) {

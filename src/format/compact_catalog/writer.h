@@ -87,6 +87,12 @@ CatalogBody compact(const Catalog& catalog, std::uint64_t items_min = kItemsMin)
 
 // Appends the catalog, with its footers, to the pickle to which it belongs. Nothing for an empty body.
 void append_catalog(std::string& pickle, const CatalogBody& body);
+struct PickleIdentity {
+  std::uint64_t bytes = 0;
+  std::uint32_t checksum = 0;
+};
+// Whether append_catalog() would append `bytes` to the pickle.
+bool is_catalog_of(std::string_view bytes, const PickleIdentity& pickle, const CatalogBody& body);
 // The number of bytes that append_catalog() appends.
 std::uint64_t catalog_bytes(const CatalogBody& body);
 

@@ -40,6 +40,11 @@ class MetadataTemplate {
                      std::span<const std::string> files) const;
 
   std::size_t file_count() const noexcept { return file_count_; }
+  // Of a pickle of the same catalog, the template's or another: whether `bytes`, which follow that pickle, are the
+  // template's compact catalog. No bytes if the template has none.
+  bool is_compact_catalog(std::string_view bytes, const compact_catalog::PickleIdentity& pickle) const {
+    return compact_catalog::is_catalog_of(bytes, pickle, compact_);
+  }
 
   // Encodes the template for a process that renders the pickle elsewhere. read() fails with kCorrupt for bytes that
   // append_to() cannot have written.

@@ -1,0 +1,31 @@
+// The confirmation of a resumed plan: whether the metadata that the coordinator will commit describes exactly the files
+// that the ranks will write.
+//
+// A resumed plan comes from the files of a checkpoint (resumed_plan.h), and a checkpoint may come from a stranger, who
+// can write any pickle, trailers and fingerprints. The ranks therefore compare their parts before the first use of the
+// plan, by one reduction. The steps stand at the top of plan_confirmation.cc.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "checkpointer/ranks.h"
+#include "checkpointer/staged_plan.h"
+#include "commit/save_ticket.h"
+#include "core/sip_hash.h"
+
+namespace cairn::checkpointer {
+
+// A collective step of all ranks, whose common vote is `plan`, a plan that is not confirmed. Returns the confirmed
+// plan, with an id of its own, to be kept; null on all ranks if any part differs. `ticket` is that of the vote.
+// `has_paths`: SaveOptions::record_paths.
+Result<std::shared_ptr<const StagedPlan>> confirm_plan(Ranks& ranks, const commit::SaveTicket& ticket,
+                                                       const std::shared_ptr<const StagedPlan>& plan, bool has_paths);
+
+// The coordinator's sums, by rank: of the items that the metadata gives to the rank's files.
+std::vector<std::uint64_t> sums_by_rank(const ResumedMetadata& metadata, const SipKey& key);
+
+}  // namespace cairn::checkpointer
