@@ -164,7 +164,9 @@ Result<RecordedFiles> read_files(const ReadRequest& request) {
   std::size_t first = 0;
   for (std::size_t before = 0; before < request.rank; ++before) first += ranks[before].file_count;
   std::unordered_set<std::string, SeededHash> held;  // keys
+  std::unordered_set<std::string_view, SeededHash> names;
   for (const auto& file : std::span(noted.record.files).subspan(first, ranks[request.rank].file_count)) {
+    if (!names.insert(file.name).second) return Error(ErrorCode::kCorrupt, "a file twice in the commit record");
     CAIRN_TRY_ASSIGN(auto opened, data_file::DataFile::open(*storage, file.name, false, &file, noted.record.save_id));
     for (std::size_t i = 0; i < opened->trailer()->item_count(); ++i) held.insert(opened->trailer()->item(i).fqn);
     files.own.push_back(std::move(opened));
@@ -189,6 +191,7 @@ class OwnItems {
     own.items_.resize(sources.size());
     for (std::size_t i = 0; i < sources.size(); ++i) {
       CAIRN_TRY(data_file::describe(sources[i], own.items_[i]));
+      own.elements_left_.push_back(elements_of(own.items_[i].box));
       own.by_key_.emplace(sources[i].entry->fqn, static_cast<std::uint32_t>(i));
     }
     return own;
@@ -208,7 +211,25 @@ class OwnItems {
     return {};
   }
 
-  // Nullopt if no item of the state holds `stored`.
+  // The item of the state that holds `stored`, or a part of the item. Nullopt if there is none, and for elements that
+  // an earlier call has taken: a forged trailer may name an item a million times.
+  std::optional<AssignedItem> take(const manifest::TrailerItem& stored) {
+    std::optional<AssignedItem> item = find(stored);
+    if (!item) return std::nullopt;
+    std::uint64_t& left = elements_left_[item->index];
+    const std::uint64_t wanted = item->part ? elements_of(*item->part) : left;
+    if (wanted == 0 || wanted > left) return std::nullopt;
+    if (!item->part && wanted != elements_of(items_[item->index].box)) return std::nullopt;
+    left -= wanted;
+    return item;
+  }
+
+ private:
+  // 1 for a box without elements, and for a value, whose box has no dimensions.
+  static std::uint64_t elements_of(const Box& box) {
+    return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(box.element_count()));
+  }
+
   std::optional<AssignedItem> find(const manifest::TrailerItem& stored) const {
     const auto [begin, end] = by_key_.equal_range(stored.fqn);
     std::optional<AssignedItem> part;
@@ -224,8 +245,8 @@ class OwnItems {
     return part;
   }
 
- private:
   std::vector<manifest::TrailerItem> items_;
+  std::vector<std::uint64_t> elements_left_;                         // of each item
   std::unordered_multimap<std::string_view, std::uint32_t> by_key_;  // views into the entries of the state
 };
 
@@ -246,10 +267,10 @@ Result<std::shared_ptr<const StagedPlan>> assign(SaveItems& items, const ResumeT
   plan->resumed = files.metadata;
   plan->local_plan = terms.local_plan;
   plan->terms = terms.terms;
-  CAIRN_TRY_ASSIGN(const OwnItems own, OwnItems::of(items.sources()));
+  CAIRN_TRY_ASSIGN(OwnItems own, OwnItems::of(items.sources()));
   for (const auto& file : files.own) {
     for (std::size_t i = 0; i < file->trailer()->item_count(); ++i) {
-      std::optional<AssignedItem> item = own.find(file->trailer()->item(i));
+      std::optional<AssignedItem> item = own.take(file->trailer()->item(i));
       if (!item) return Error(ErrorCode::kMissingKey, "the state lacks an item of the plan").file(file->name());
       plan->items.push_back(*std::move(item));
     }

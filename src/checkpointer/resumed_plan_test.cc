@@ -288,6 +288,36 @@ TEST_F(ResumedPlans, DoNotLeaveOutAKey) {
   expect_step(third_, 3);
 }
 
+// Trailers that name an item again and again would otherwise make the arena of the next save as large.
+TEST_F(ResumedPlans, TakeNoItemTwice) {
+  save_sync(second_, 1);
+  const std::string metadata = read_file(second_ / ".metadata");
+  const auto whole = manifest::read_commit_record(std::as_bytes(std::span(metadata))).value().value();
+  auto claim = SaveClaim::make(first_);
+  ASSERT_TRUE(claim);
+  RankState mine(0, 1);
+  ASSERT_TRUE(mine.state.add_chunk(Path{"rows"}, TensorView::contiguous(mine.row.data(), DType::kFloat32, {1, 8}),
+                                   {4, 8}, {0, 0}));
+  auto share = RankShare::write(first_, claim->ticket(), 0, mine.state);
+  ASSERT_TRUE(share) << share.error().what();
+  share->hand_over();
+  Catalog catalog = std::move(dcp::decode_metadata(std::as_bytes(std::span(metadata)))->catalog);
+  for (CatalogTensor& tensor : catalog.tensors) {
+    for (ItemLocation& location : tensor.locations) location.file = 0;
+  }
+  for (CatalogValue& value : catalog.values) value.location.file = 0;
+  catalog.files = {share->files()[0].name};
+  const auto front = dcp::MetadataTemplate::make(catalog)->render("id", "checkpoint", catalog.files);
+  ASSERT_TRUE(claim->commit(front, share->files()));
+  forge(first_, [&](Catalog&, manifest::CommitRecord& record) {
+    record.plan = whole.plan;
+    for (std::size_t rank = 0; rank < 3; ++rank) record.plan.ranks[rank].file_count = rank == 0 ? 1 : 0;
+  });
+  ASSERT_TRUE(open_to_load(first_));
+  EXPECT_EQ(save_async(third_, 3), kPlanned) << "rank 0 does not vote for the plan";
+  expect_step(third_, 3);
+}
+
 TEST_F(ResumedPlans, DoNotFitAChangedStateOfOneRank) {
   save_sync(first_, 1);
   ASSERT_TRUE(open_to_load(first_));
