@@ -42,6 +42,9 @@ namespace {
 // A job loads one checkpoint, or a few: a model, and an optimizer's state from elsewhere.
 constexpr std::size_t kRecordsKept = 4;
 
+// The other ranks wait meanwhile, and planning anew takes seconds. The metadata of 16,384 ranks is decoded in 10 s.
+constexpr std::chrono::milliseconds kReadMax{60'000};
+
 // Metadata without a compact catalog has few chunks and values: each rank decodes all of it.
 constexpr std::uint64_t kSmallMetadataBytesMax = std::uint64_t{64} << 20;
 
@@ -78,6 +81,12 @@ std::shared_ptr<const NotedRecord> find_record(const ResumeTerms& terms) {
     return ranks.size() == terms.rank_count && ranks[terms.rank].local_plan == mine;
   });
   return found == noted.records.end() ? nullptr : *found;
+}
+
+void forget(const NotedRecord& record) {
+  NotedRecords& noted = noted_records();
+  const std::lock_guard lock(noted.mutex);
+  std::erase_if(noted.records, [&](const auto& it) { return it.get() == &record; });
 }
 
 // What a rank reads, and what it needs for that: the reading may outlive the save.
@@ -322,10 +331,13 @@ std::shared_ptr<const StagedPlan> resume_plan(SaveItems& items, const ResumeTerm
     if (!noted) return std::shared_ptr<const StagedPlan>();
     ReadRequest request{noted, terms.rank, terms.is_coordinator, std::string(terms.metadata_attributes),
                         keys_of(items)};
-    auto files = os::call_within(terms.limit, [request = std::move(request)] {
+    auto files = os::call_within(std::min(terms.limit, kReadMax), [request = std::move(request)] {
       return attempt([&] { return read_files(request); });  // (2)
     });
-    if (!files) return Error(ErrorCode::kUnavailable, "the storage of the plan hangs");
+    if (!files) {
+      forget(*noted);  // each save would wait again
+      return Error(ErrorCode::kUnavailable, "the storage of the plan hangs");
+    }
     if (!*files) return std::move(*files).error();
     return assign(items, terms, *noted, **std::move(files));  // (3, 4)
   });

@@ -29,7 +29,8 @@ struct ResumeTerms {
   bool is_coordinator = false;
   bool file_per_item = false;
   std::string_view metadata_attributes;  // as in SaveOptions
-  // The storage may hang: without an answer within the limit there is no plan.
+  // The storage of the checkpoint may hang: without an answer within the limit, and within a minute, there is no plan,
+  // and the checkpoint is no longer noted.
   std::chrono::milliseconds limit{0};
 };
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -15,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpointer/local_plans.h"
+#include "checkpointer/plan_terms.h"
 #include "checkpointer/testing/named_calls.h"
 #include "core/checksum.h"
 #include "format/dcp/metadata_decoder.h"
@@ -323,6 +326,22 @@ TEST_F(ResumedPlans, DoNotFitAChangedStateOfOneRank) {
   ASSERT_TRUE(open_to_load(first_));
   EXPECT_EQ(save_async(second_, 2, 100), kPlanned);
   expect_step(second_, 2);
+}
+
+// The storage does not answer within the limit of the first call.
+TEST_F(ResumedPlans, OfAStorageThatHangsAreForgotten) {
+  save_sync(first_, 1);
+  const RankState mine(1, 2);
+  SaveItems items = SaveItems::make(mine.state).value();
+  const std::string local_plan = encode_local_plan(items.sources(), {}).value();
+  const std::string terms = plan_terms({}, 1, 3);
+  ResumeTerms request{local_plan, terms, 1, 3, false, false, "", std::chrono::milliseconds(0)};
+  ASSERT_TRUE(open_to_load(first_));
+  EXPECT_EQ(resume_plan(items, request), nullptr);
+  request.limit = std::chrono::seconds(30);
+  EXPECT_EQ(resume_plan(items, request), nullptr);
+  ASSERT_TRUE(open_to_load(first_));
+  EXPECT_NE(resume_plan(items, request), nullptr);
 }
 
 TEST_F(ResumedPlans, AreNotReadFromAMissingOrDamagedFile) {
