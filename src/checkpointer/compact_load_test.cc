@@ -303,6 +303,28 @@ TEST_F(CompactLoad, VerifyComparesTheCatalogWithThePickle) {
   EXPECT_FALSE(problems_with([](Catalog& catalog) { catalog.keys[1] = catalog.keys[0]; }).empty());
 }
 
+TEST_F(CompactLoad, VerifyFindsItemsThatTheMetadataLacks) {
+  const std::string metadata = read_metadata();
+  const auto problems_without = [&](const std::function<void(Catalog&)>& drop) {
+    Catalog catalog = std::move(dcp::decode_metadata(std::as_bytes(std::span(metadata)))->catalog);
+    drop(catalog);
+    std::string front =
+        dcp::MetadataTemplate::make(catalog, 1'000'000)->render(*catalog.save_id, "checkpoint", catalog.files);
+    manifest::CommitRecord record = record_of(metadata);
+    record.front_bytes = front.size();
+    record.front_checksum = crc32(std::as_bytes(std::span(front)));
+    write_metadata(front + manifest::encode_commit_record(record));
+    return verify(directory_)->problems;
+  };
+  EXPECT_TRUE(problems_without([](Catalog&) {}).empty());
+  const auto without_key = problems_without([](Catalog& catalog) { catalog.keys.erase(catalog.keys.begin() + 3); });
+  ASSERT_EQ(without_key.size(), 4u) << "a chunk on each rank";
+  EXPECT_EQ(without_key[0].key(), "layers.3.weight");
+  EXPECT_TRUE(without_key[0].file());
+  const auto without_keys = problems_without([](Catalog& catalog) { catalog.keys.clear(); });
+  EXPECT_EQ(without_keys.size(), 4u) << "the files";
+}
+
 // A wrong catalog with true checksums never gives wrong bytes: the trailers of the data files contradict it.
 TEST_F(CompactLoad, NeverLoadsTheBytesOfAnotherKey) {
   const std::string metadata = read_metadata();

@@ -1,5 +1,7 @@
-// verify: four checks of a checkpoint: every file against the commit record, every byte against its checksum, every
-// tensor against its chunks, and the compact catalog of the metadata against its pickle.
+// verify: five checks of a checkpoint: every file against the commit record, every byte against its checksum, every
+// tensor against its chunks, every item of a file against the metadata, and the compact catalog of the metadata against
+// its pickle.
+#include <cairn/seeded_hash.h>
 #include <cairn/verify.h>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -160,6 +163,7 @@ class Verifier {
 
   Result<void> open_files() {
     const Catalog& catalog = impl_.catalog;
+    item_offsets_.resize(catalog.files.size());
     for (std::uint32_t index = 0; index < catalog.files.size(); ++index) {
       CAIRN_TRY(check_not_interrupted());
       auto file = impl_.file(index, options_.follow_links);
@@ -203,7 +207,7 @@ class Verifier {
     }
     report_.tensors = impl_.catalog.tensors.size();
     report_.values = impl_.catalog.values.size();
-    return {};
+    return check_items();
   }
 
   Result<void> check_bytes() {
@@ -228,6 +232,31 @@ class Verifier {
   }
 
  private:
+  // Each item of a file of the save must have an entry in the metadata: a key that is missing there is lost.
+  Result<void> check_items() {
+    if (!impl_.record || impl_.catalog.format != CheckpointFormat::kDcp) return {};
+    const std::unordered_set<std::string_view, SeededHash> named(impl_.catalog.files.begin(),
+                                                                 impl_.catalog.files.end());
+    for (const manifest::CommitRecord::File& file : impl_.record->files) {
+      if (named.contains(file.name)) continue;
+      findings_.add(Error(ErrorCode::kCorrupt, "the metadata names no item of the data file").file(file.name));
+    }
+    for (std::size_t number = 0; number < files_.size(); ++number) {
+      CAIRN_TRY(check_not_interrupted());
+      if (files_[number] == nullptr || !files_[number]->trailer()) continue;
+      std::ranges::sort(item_offsets_[number]);
+      const manifest::Trailer& trailer = *files_[number]->trailer();
+      for (std::size_t i = 0; i < trailer.item_count(); ++i) {
+        if (std::ranges::binary_search(item_offsets_[number], trailer.range(i).item_offset)) continue;
+        findings_.add(Error(ErrorCode::kCorrupt, "the metadata lacks an item of the data file")
+                          .key(trailer.item(i).fqn)
+                          .file(files_[number]->name())
+                          .offset(trailer.range(i).item_offset));
+      }
+    }
+    return {};
+  }
+
   Result<void> check_not_interrupted() const {
     if (!watch_.stop.is_set()) return {};
     return interrupted_error();
@@ -275,7 +304,10 @@ class Verifier {
   const DataFile* file_of(const ItemLocation& location, std::string_view fqn) {
     // A tensor without elements has no bytes in a safetensors file.
     const bool may_be_empty = impl_.catalog.format != CheckpointFormat::kDcp;
-    if (location.length != 0 || may_be_empty) return files_[location.file];
+    if (location.length != 0 || may_be_empty) {
+      item_offsets_[location.file].push_back(location.offset);
+      return files_[location.file];
+    }
     findings_.add(Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn));
     return nullptr;
   }
@@ -463,7 +495,8 @@ class Verifier {
   Watch& watch_;
   Findings findings_;
   std::vector<const DataFile*> files_;
-  std::vector<Span> spans_;  // archives of stock files, and records of torch.save files
+  std::vector<std::vector<std::uint64_t>> item_offsets_;  // by file: of the metadata's entries
+  std::vector<Span> spans_;                               // archives of stock files, and records of torch.save files
   std::vector<SafetensorsRecord> safetensors_records_;
   std::mutex mutex_;  // guards the members below
   SpanWalk walk_{files_};
