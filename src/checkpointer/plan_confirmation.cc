@@ -116,7 +116,7 @@ class CatalogSums {
       } else {
         ItemHash hash = key;
         hash.add_value();
-        add(std::move(hash), catalog.values[ref.index].location);
+        add(hash, catalog.values[ref.index].location);
       }
     }
     return std::move(sums_);
@@ -134,7 +134,7 @@ class CatalogSums {
       ItemHash hash = key;
       hash.add_chunk(tensor.dtype, tensor.requires_grad, tensor.shape,
                      std::span(tensor.boxes).subspan(chunk * width, width));
-      add(std::move(hash), tensor.locations[chunk]);
+      add(hash, tensor.locations[chunk]);
     }
   }
 

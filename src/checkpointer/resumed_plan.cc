@@ -160,6 +160,7 @@ Result<Catalog> read_entries(const storage::Storage& storage, const NotedRecord&
   }
   if (!(opened->record == noted.record)) return replaced_checkpoint();
   std::vector<compact_catalog::WantedKey> wanted;
+  wanted.reserve(keys.size());
   for (const std::string& key : keys) wanted.push_back({key, false, {}});
   return opened->metadata->compact().find(wanted);
 }
