@@ -46,6 +46,8 @@ class CheckpointStager {
   ~CheckpointStager();
   // The number of existing arenas.
   std::size_t arena_count() const;
+  // The memory of the arenas that no save uses, in bytes.
+  std::uint64_t free_bytes() const;
 
   struct Impl;  // the library's own
   explicit CheckpointStager(std::unique_ptr<Impl> impl);
@@ -155,6 +157,16 @@ class AsyncCheckpointer {
   // Allocates memory for a state like `state`, and starts the writer: the first save is then as quick as later saves.
   // Reads only shapes and dtypes. May run beside save() in a second thread.
   Result<void> prepare(const StateDict& state, const std::function<bool()>& interrupted = {});
+  // Begins to prepare for a first save whose state is not known yet: a thread at low priority makes `bytes` of an arena
+  // present, starts the writer, and returns the arena to the stager. Does nothing after the first save with the stager.
+  // The first save does not wait for the preparation: it takes over the pages so far. The preparation leaves at least
+  // half of `bytes` and 256 MiB within the memory limits, and stops early otherwise. The thread frees the memory when
+  // less than half of that room is left, or if no save has come within `idle_max`. A second call replaces the earlier
+  // preparation. kUnavailable without a thread. One thread at a time, and not
+  // beside close().
+  Result<void> prepare_ahead(std::uint64_t bytes, std::chrono::milliseconds idle_max = std::chrono::minutes(30));
+  // The memory, for a further checkpointer of this process. Null after detach().
+  std::shared_ptr<CheckpointStager> stager() const;
   // Calls cairn::load, without waiting for saves in flight.
   Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {});
   // Waits for the saves in flight and returns the first unreported error. Saves are refused afterwards.

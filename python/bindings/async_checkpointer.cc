@@ -87,6 +87,15 @@ void prepare_for(AsyncCheckpointer& self, const StateDict& state) {
   unwrap(std::move(prepared));
 }
 
+void prepare_ahead(AsyncCheckpointer& self, std::uint64_t bytes, double idle_seconds) {
+  Result<void> started;
+  {
+    const nb::gil_scoped_release released;
+    started = self.prepare_ahead(bytes, milliseconds_of(idle_seconds));
+  }
+  unwrap(std::move(started));
+}
+
 void close(AsyncCheckpointer& self) {
   Result<void> closed;
   {
@@ -164,13 +173,15 @@ nb::tuple progress_of(const PythonAsyncSave& self) {
   return nb::make_tuple(to_str(name_of(progress.phase)), progress.bytes_written, progress.bytes_total);
 }
 
-// `memory`: (generations, copying threads, heed memory limits)
+// `memory`: (generations, copying threads, heed memory limits). `sharing`: the checkpointer whose memory the new one
+// uses in place of its own; may be null.
 std::unique_ptr<AsyncCheckpointer> make_checkpointer(const WriterProcess* process,
-                                                     const std::tuple<std::size_t, std::size_t, bool>& memory,
-                                                     int nice) {
+                                                     const std::tuple<std::size_t, std::size_t, bool>& memory, int nice,
+                                                     const AsyncCheckpointer* sharing) {
   AsyncCheckpointerOptions options;
   const auto& [generations, copy_threads, heed_memory_limits] = memory;
-  options.stager = CheckpointStager::make({generations, copy_threads, heed_memory_limits});
+  if (sharing != nullptr) options.stager = sharing->stager();
+  if (!options.stager) options.stager = CheckpointStager::make({generations, copy_threads, heed_memory_limits});
   if (process != nullptr) options.process = process->process;
   options.overlap = true;
   options.nice = nice;
@@ -204,10 +215,17 @@ void bind_async_checkpointer(nb::module_& module) {
       .def("catalog", &catalog_of)
       .def("progress", &progress_of);
   nb::class_<AsyncCheckpointer>(module, "AsyncCheckpointer")
-      .def(nb::new_(&make_checkpointer), nb::arg("process").none(), nb::arg("memory"), nb::arg("nice"))
+      .def(nb::new_(&make_checkpointer), nb::arg("process").none(), nb::arg("memory"), nb::arg("nice"),
+           nb::arg("sharing").none())
       .def("save", &start_save)
       .def("abandon_save", &abandon_async_save)
       .def("prepare", &prepare_for)
+      .def("prepare_ahead", &prepare_ahead)
+      .def("free_bytes",
+           [](const AsyncCheckpointer& self) {
+             const auto stager = self.stager();
+             return stager ? stager->free_bytes() : 0;
+           })
       .def("close", &close)
       .def("detach", &AsyncCheckpointer::detach);
 }

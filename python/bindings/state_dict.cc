@@ -40,6 +40,20 @@ const std::string& payload_of(const StateDict& state, std::size_t index) {
   return std::get<SerializedValue>(entry.content).payload;
 }
 
+// (bytes of whole tensors, bytes of chunks of tensors), without the payloads
+nb::tuple tensor_bytes_of(const StateDict& state) {
+  std::uint64_t whole = 0;
+  std::uint64_t chunks = 0;
+  for (const Entry& entry : state.entries()) {
+    const auto* const tensor = std::get_if<TensorEntry>(&entry.content);
+    if (tensor == nullptr) continue;
+    std::uint64_t bytes = item_bytes(tensor->local.dtype);
+    for (const auto extent : tensor->local.sizes) bytes *= static_cast<std::uint64_t>(extent);
+    (tensor->local.sizes == tensor->global_shape ? whole : chunks) += bytes;
+  }
+  return nb::make_tuple(whole, chunks);
+}
+
 }  // namespace
 
 void expect_added(const StateDict& state, Result<void> added) {
@@ -93,6 +107,7 @@ void bind_state_dict(nb::module_& module) {
              SerializedTensor tensor{to_string_of(payload), dtype_of(dtype), to_extents(shape), requires_grad};
              expect_added(state, state.add_serialized(to_path(path), std::move(tensor)));
            })
+      .def("tensor_bytes", &tensor_bytes_of)
       .def("fqn", [](const StateDict& state, std::size_t index) { return to_str(state.entries().at(index).fqn); })
       .def("payload", [](const StateDict& state, std::size_t index) {
         const std::string& payload = payload_of(state, index);

@@ -45,6 +45,7 @@ class StateDict:
     ) -> None: ...
     def add_value(self, path: _Path, value: object) -> bool: ...  # False: not a plain value; nothing was added
     def add_serialized_value(self, path: _Path, payload: bytes, /) -> None: ...
+    def tensor_bytes(self) -> tuple[int, int]: ...  # of whole tensors, of chunks; 0 for serialized tensors
     def add_serialized_tensor(
         self, path: _Path, payload: bytes, dtype: int, shape: _Ints, requires_grad: bool, /
     ) -> None: ...
@@ -267,7 +268,14 @@ class AsyncSave:
 @final
 class AsyncCheckpointer:
     # memory: generations, copying threads, whether memory limits are respected
-    def __init__(self, process: WriterProcess | None, memory: tuple[int, int, bool], nice: int) -> None: ...
+    # sharing: the checkpointer whose memory the new one uses in place of its own
+    def __init__(
+        self,
+        process: WriterProcess | None,
+        memory: tuple[int, int, bool],
+        nice: int,
+        sharing: AsyncCheckpointer | None,
+    ) -> None: ...
     def save(
         self,
         directory: bytes,
@@ -279,6 +287,8 @@ class AsyncCheckpointer:
     ) -> AsyncSave: ...
     def abandon_save(self, reason: Reason, /, **options: Any) -> NoReturn: ...  # as the module's function
     def prepare(self, state: StateDict, /) -> None: ...
+    def prepare_ahead(self, size: int, idle_seconds: float, /) -> None: ...  # in the background
+    def free_bytes(self) -> int: ...  # of the arenas that no save uses
     def close(self) -> None: ...
     def detach(self) -> None: ...  # waits for nothing; neither does the destructor afterwards
 

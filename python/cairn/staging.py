@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlo
 from cairn._mirror import modules, replacements
 from cairn._mirror.torch_floor import DefaultStager as StockDefaultStager
 from cairn._mirror.torch_floor import StagingOptions as StagingOptions  # noqa: PLC0414 - also exported here
-from cairn._pending import pending_saves
+from cairn._pending import pending_saves, preparation
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -33,6 +33,7 @@ class DefaultStager(StockDefaultStager):
         if not torch.accelerator.is_available():
             config = replace(config, use_pinned_memory=False, use_non_blocking_copy=False)
         super().__init__(config)
+        preparation.declare()
 
 
 @replacements.stands_for_base
@@ -41,6 +42,10 @@ class BlockingAsyncStager(StockBlockingStager):
 
     The staging memory is pinned if CUDA is available; torch's class fails without CUDA.
     """
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        preparation.declare()
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Returns a copy of `state_dict` on the CPU."""

@@ -15,6 +15,7 @@
 #include "format/dcp/metadata_decoder.h"
 #include "os/parallel.h"
 #include "os/start_thread.h"
+#include "staging/arena_preparation.h"
 #include "writer/process_writer.h"
 #include "writer/thread_writer.h"
 
@@ -23,6 +24,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{20};
 constexpr std::uint64_t kPreparedAtATime = 32 * 1024 * 1024;
+constexpr int kPreparationNice = 10;
 
 std::string saving_to(const std::filesystem::path& directory) { return "saving to '" + directory.string() + "'"; }
 
@@ -136,6 +138,7 @@ std::shared_ptr<CheckpointStager> CheckpointStager::make(const CheckpointStagerO
 CheckpointStager::CheckpointStager(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 CheckpointStager::~CheckpointStager() = default;
 std::size_t CheckpointStager::arena_count() const { return impl_->arenas.arena_count(); }
+std::uint64_t CheckpointStager::free_bytes() const { return impl_->arenas.free_bytes(); }
 
 struct CheckpointProcess::Impl {
   explicit Impl(writer::ProcessWriterOptions options) : writer(std::move(options)) {}
@@ -160,6 +163,7 @@ struct AsyncCheckpointer::Impl {
   bool previous_reported = true;
   std::list<std::shared_future<Result<AsyncSaveReport>>> in_flight;
   bool closed = false;
+  std::unique_ptr<staging::ArenaPreparation> preparation;  // last: its thread uses the stager of `options`
 
   writer::SaveWriter& writer() {
     if (options.process) return options.process->impl().writer;
@@ -245,7 +249,31 @@ Result<void> AsyncCheckpointer::prepare(const StateDict& state, const std::funct
   return impl_->writer().prepare(arena);
 }
 
-void AsyncCheckpointer::detach() noexcept { (void)impl_.release(); }
+Result<void> AsyncCheckpointer::prepare_ahead(std::uint64_t bytes, std::chrono::milliseconds idle_max) {
+  if (impl_->closed) return Error(ErrorCode::kInvalidArgument, "the checkpointer is closed");
+  impl_->preparation.reset();
+  staging::ArenaPreparation::Steps steps;
+  if (const auto process = impl_->options.process) {
+    // A failure is left to the save, which starts the process again.
+    steps.before = [process] { (void)process->start(); };
+    steps.with = [process](const std::shared_ptr<staging::Arena>& arena) {
+      (void)process->impl().writer.prepare(arena);
+    };
+  }
+  staging::PreparationOptions options;
+  options.idle_max = idle_max;
+  options.priority.nice = kPreparationNice;
+  CAIRN_TRY_ASSIGN(impl_->preparation, staging::ArenaPreparation::start(impl_->options.stager->impl().arenas, bytes,
+                                                                        options, std::move(steps)));
+  return {};
+}
+
+std::shared_ptr<CheckpointStager> AsyncCheckpointer::stager() const { return impl_ ? impl_->options.stager : nullptr; }
+
+void AsyncCheckpointer::detach() noexcept {
+  if (impl_ && impl_->process_id == getpid() && impl_->preparation) impl_->preparation->request_stop();
+  (void)impl_.release();
+}
 
 Result<LoadReport> AsyncCheckpointer::load(const std::filesystem::path& directory, StateDict& state,
                                            const LoadOptions& options) {
@@ -254,6 +282,7 @@ Result<LoadReport> AsyncCheckpointer::load(const std::filesystem::path& director
 
 Result<void> AsyncCheckpointer::close() {
   impl_->closed = true;
+  impl_->preparation.reset();
   impl_->background.join_all();
   Result<void> first = impl_->options.overlap ? Result<void>() : impl_->await_previous({});
   for (const auto& write : impl_->in_flight) write.wait();

@@ -1,8 +1,10 @@
 #include "staging/arena_pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -14,6 +16,8 @@ using Clock = std::chrono::steady_clock;
 
 // The interval between two calls of `interrupted`, and between two searches for a free arena.
 constexpr std::chrono::milliseconds kPollInterval{20};
+// A prepared arena is larger by this share than its pages: a change of size would end the mapping of its pages.
+constexpr std::uint64_t kSlackShare = 4;
 
 // The sum of `figure` over `arenas`, without `arena`.
 template <typename Arenas>
@@ -64,6 +68,7 @@ struct ArenaPool::SharedState {
     arena->note_free();
     if (arena->lacks_memory()) (void)arena->fit(0);
     std::erase(lent, arena.get());
+    if (arena.get() == in_preparation) in_preparation = nullptr;
     free.push_back(std::move(arena));
     ++return_count;
     returned.notify_all();
@@ -73,6 +78,9 @@ struct ArenaPool::SharedState {
   Result<std::shared_ptr<Arena>> take(std::optional<std::uint64_t> bytes, const std::function<bool()>& interrupted,
                                       MemoryWait wait) {
     std::unique_lock lock(mutex);
+    is_used = true;
+    // The preparation sees is_used after the present piece of memory.
+    while (in_preparation != nullptr) CAIRN_TRY(await_return(lock, Clock::now() + kPollInterval, interrupted));
     for (;;) {
       std::optional<Error> refusal;
       CAIRN_TRY_ASSIGN(std::shared_ptr<Arena> arena, pick(bytes, refusal));
@@ -83,6 +91,26 @@ struct ArenaPool::SharedState {
       if (now >= wait.end()) return wait.error();
       CAIRN_TRY(await_return(lock, std::min(now + interval, wait.end()), interrupted));
     }
+  }
+
+  std::shared_ptr<Arena> take_to_prepare(std::uint64_t bytes) {
+    const std::lock_guard lock(mutex);
+    if (is_used || in_preparation != nullptr) return nullptr;
+    std::shared_ptr<Arena> arena;
+    if (!free.empty()) {
+      arena = free.back();
+    } else {
+      Result<std::shared_ptr<Arena>> is_new = Arena::make(limits);
+      if (!is_new) return nullptr;
+      arena = std::move(*is_new);
+      ++made;
+      free.push_back(arena);
+    }
+    if (!arena->fit(bytes + bytes / kSlackShare)) return nullptr;
+    free.pop_back();
+    lent.push_back(arena.get());
+    in_preparation = arena.get();
+    return arena;
   }
 
   // The functions below are called under the lock.
@@ -182,6 +210,8 @@ struct ArenaPool::SharedState {
   std::condition_variable returned;
   std::uint64_t return_count = 0;  // the number of returns so far
   std::size_t made = 0;
+  std::atomic<bool> is_used{false};       // whether take() was called; set under the lock
+  const Arena* in_preparation = nullptr;  // lent by take_to_prepare()
   std::vector<const Arena*> lent;
   std::vector<std::shared_ptr<Arena>> free;  // the most recently used last: its pages are likely still in the caches
 };
@@ -219,6 +249,28 @@ Result<void> ArenaPool::fit(std::shared_ptr<Arena>& arena, std::uint64_t bytes,
   CAIRN_TRY_ASSIGN(std::shared_ptr<Arena> other, shared_->take(bytes, interrupted, std::move(wait)));
   arena = lend(std::move(other));
   return {};
+}
+
+std::shared_ptr<Arena> ArenaPool::take_to_prepare(std::uint64_t bytes) {
+  std::shared_ptr<Arena> arena = shared_->take_to_prepare(bytes);
+  return arena ? lend(std::move(arena)) : nullptr;
+}
+
+bool ArenaPool::is_used() const noexcept { return shared_->is_used; }
+
+void ArenaPool::free_prepared() {
+  const std::lock_guard lock(shared_->mutex);
+  if (shared_->is_used) return;
+  for (const auto& arena : shared_->free) (void)arena->fit(0);
+}
+
+std::uint64_t ArenaPool::room(std::uint64_t enough) const {
+  return shared_->limits ? shared_->limits->room(enough).bytes : std::numeric_limits<std::uint64_t>::max();
+}
+
+std::uint64_t ArenaPool::free_bytes() const {
+  const std::lock_guard lock(shared_->mutex);
+  return sum_of(shared_->free, nullptr, [](const Arena& a) { return a.present_bytes(); });
 }
 
 std::size_t ArenaPool::arena_count() const {

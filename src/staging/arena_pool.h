@@ -45,6 +45,18 @@ class ArenaPool {
   Result<void> fit(std::shared_ptr<Arena>& arena, std::uint64_t bytes, const std::function<bool()>& interrupted = {},
                    std::optional<std::chrono::milliseconds> memory_wait_max = {});
 
+  // For ArenaPreparation. Lends an arena with room for `bytes` and some more, and without pages, if no save has called
+  // take() so far; null otherwise, and while a preparation holds an arena. take() waits for the return of this arena.
+  std::shared_ptr<Arena> take_to_prepare(std::uint64_t bytes);
+  // Whether take() was called.
+  bool is_used() const noexcept;
+  // Frees the memory of the free arenas if take() was not called yet.
+  void free_prepared();
+  // The bytes that the limits allow; without limits the largest number. `enough` as in MemoryLimits::room().
+  std::uint64_t room(std::uint64_t enough) const;
+  // The bytes that the pages of the free arenas take.
+  std::uint64_t free_bytes() const;
+
   // The number of arenas, free and lent.
   std::size_t arena_count() const;
 

@@ -48,6 +48,7 @@ def install(
         if value is not None and not isinstance(value, bool):
             raise InvalidArgument(f"{name} must be True, False or None", actual=repr(value))
     from cairn._calls.async_save import check_type  # imports torch
+    from cairn._pending import preparation
 
     if async_checkpointer_type is not None:
         check_type(async_checkpointer_type)
@@ -68,6 +69,8 @@ def install(
             if isinstance(theirs, type):
                 copyreg.pickle(theirs, _reduce)
         replace_references({id(theirs): ours for theirs, ours in pairs})
+    if async_checkpointer_type is not None:
+        preparation.declare()
 
 
 def uninstall() -> None:

@@ -21,6 +21,7 @@ from cairn._mirror import replacements
 from cairn._native.models import MODEL_INDEX, reads_model
 from cairn._native.planners import load_planner_options, why_load_planner_is_foreign
 from cairn._native.storages import model_directory, why_reader_is_foreign
+from cairn._pending import preparation
 from cairn._ranks.ranks import Ranks
 from cairn._results.driver_attributes import fill_load_planner, fill_reader
 from cairn._results.lazy_metadata import LazyMetadata
@@ -229,6 +230,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
             load_states_by_protocol(lambda: states)
             return
     engine_use.note(call, directory)
+    preparation.note_load(os.fsencode(directory), run.keys, run.size_of_save)
     warn_of_conversions(conversions)
 
 
@@ -284,6 +286,8 @@ class _Load:
         self._options = options
         self._allow_pickle = allow_pickle
         self._given = given
+        self.keys: frozenset[str] = frozenset()  # of the loaded state
+        self.size_of_save = 0  # bytes that this rank will write for the loaded tensors
 
     def run(self, directory: bytes, ranks: Ranks, alone: bool) -> list[tuple[str, int, int]]:
         """Runs the load: reads and decodes values first, then fills tensors, and last puts the values into their
@@ -333,6 +337,8 @@ class _Load:
         with dcp_records.in_step("read_data", *step):
             conversions, missing = checkpoint.load(state, **self._options, **ranks.options, own_checkpoint=alone)
             absent = set(missing)
+            self.keys = frozenset(leaf.fqn for leaf in leaves)
+            self.size_of_save = preparation.size_of_save(state, 1 if alone else ranks.count)
             tensors.finish(absent)
             for target, source in opaque:
                 fill(target, source)

@@ -66,7 +66,8 @@ class AsyncSaver:
     before a save takes memory for staged bytes, the limits of the memory cgroups and of the machine are checked;
     without room for another copy of the state, the save waits for an earlier save, or raises NoSpace. `fail_at_exit`:
     the process exits with status 1 in place of 0 if a save has failed and no caller retrieved its error, or if Ctrl-C
-    ended the wait for a save.
+    ended the wait for a save. `sharing`: an open saver whose memory the new saver uses too, in place of memory of its
+    own.
 
     As a context manager, AsyncSaver waits at the end of the block for its saves and closes itself. Then the first error
     that no caller retrieved is raised; if the block raises, the block's exception passes, with a note about the save.
@@ -90,6 +91,7 @@ class AsyncSaver:
         torn_snapshot_alarm: bool = True,
         fail_at_exit: bool = False,
         heed_memory_limits: bool = True,
+        sharing: "AsyncSaver | None" = None,
     ) -> None:
         check_settings(
             generations=generations,
@@ -109,7 +111,10 @@ class AsyncSaver:
         if process:
             executable = os.fsencode(writer_executable())
             self._process = _engine.WriterProcess(executable, grace_seconds, nice, io_priority or "")
-        self._native = _engine.AsyncCheckpointer(self._process, (generations, copy_threads, heed_memory_limits), nice)
+        memory = (generations, copy_threads, heed_memory_limits)
+        self._native: _engine.AsyncCheckpointer = _engine.AsyncCheckpointer(
+            self._process, memory, nice, sharing._native if sharing else None
+        )
         self._torn_snapshot_alarm = torn_snapshot_alarm
         self._fail_at_exit = fail_at_exit
         self._saves: list[PendingSave] = []  # in flight, or failed with an error that no caller retrieved
@@ -223,6 +228,19 @@ class AsyncSaver:
 
         pending_saves.in_background(work)
         return future
+
+    def prepare_ahead(self, size: int, idle_seconds: float) -> None:
+        """Prepares `size` bytes of memory and the writer for the first save, in a thread of the engine at low priority.
+
+        Does nothing after the first save. The memory stays within the memory limits. The memory is freed when the
+        limits leave little room, and if no save has come within `idle_seconds`. Raises Unavailable without a thread.
+        """
+        self._native.prepare_ahead(size, idle_seconds)
+
+    @property
+    def prepared_bytes(self) -> int:
+        """The bytes of memory that are ready for the next save."""
+        return self._native.free_bytes()
 
     def close(self) -> None:
         """Waits for running saves, whose futures get their results, and ends the writer process."""

@@ -8,7 +8,8 @@ from cairn._process import ProcessPart
 
 
 class DefaultSavers(ProcessPart):
-    """`by_process`: the saver with a writer process (True) and the saver with threads, each made at its first use."""
+    """`by_process`: the saver with a writer process (True) and the saver with threads, each made at its first use. The
+    second uses the memory of the first."""
 
     def __init__(self) -> None:
         self.by_process: dict[bool, AsyncSaver] = {}
@@ -23,7 +24,8 @@ class DefaultSavers(ProcessPart):
     def saver(self, process: bool) -> AsyncSaver:
         """The saver with or without a writer process."""
         if process not in self.by_process:
-            self.by_process[process] = AsyncSaver(process=process, **self.settings)
+            other = self.by_process.get(not process)
+            self.by_process[process] = AsyncSaver(process=process, sharing=other, **self.settings)
         return self.by_process[process]
 
     def configure(self, settings: dict[str, Any]) -> None:

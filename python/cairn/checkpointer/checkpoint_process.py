@@ -11,8 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from cairn._pending import preparation
 from cairn._pending.async_saver import AsyncSaver
 from cairn._pending.pending_saves import PendingSave
+from cairn._state.described import DescribedState
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.checkpoint_writer import CheckpointWriter, CheckpointWriterConfig
 from cairn.checkpointer.nested_shape import with_shape
@@ -134,6 +136,18 @@ class CheckpointProcess:
             asynchronous_staging=asynchronous_staging,
             alone_as_rank=self._rank_info.global_rank,
         )
+
+    def prepare_for(self, state_dict: STATE_DICT) -> None:
+        """Prepares memory for the first save, of a state like `state_dict`, in the background.
+
+        Does nothing for a writer of the caller's own.
+        """
+        if self._child is not None:
+            return
+        self.process_creation_future.result()
+        if self._saver is not None:
+            described = DescribedState(with_shape(state_dict), from_devices=True)
+            preparation.begin(self._saver, preparation.size_of_save(described.native, 1))
 
     def close(self) -> None:
         """Waits for running saves, and ends the process."""

@@ -1,6 +1,7 @@
 """Checkpointers: objects that save and load the state of this rank alone."""
 
 import abc
+import contextlib
 from concurrent.futures import Future
 from typing import Any
 
@@ -12,7 +13,7 @@ from cairn.checkpointer.checkpoint_writer import CheckpointWriter
 from cairn.checkpointer.completion import Completion, wrap_future
 from cairn.checkpointer.rank_info import STATE_DICT
 from cairn.checkpointer.staging import CheckpointStager, DefaultStager
-from cairn.errors import MissingKey
+from cairn.errors import Error, MissingKey
 
 
 class MissingKeys(MissingKey, RuntimeError):
@@ -149,8 +150,12 @@ class AsyncCheckpointer(Checkpointer):
         strict: bool = False,
         **kwargs: Any,
     ) -> STATE_DICT:
-        """As in Checkpointer. Does not wait for a save in flight."""
-        return _load(self._reader, path, state_dict, default_map_location, strict, kwargs)
+        """As in Checkpointer. Does not wait for a save in flight. Begins to prepare memory for the first save."""
+        loaded = _load(self._reader, path, state_dict, default_map_location, strict, kwargs)
+        if type(self._stager) is DefaultStager and type(self._process) is CheckpointProcess:
+            with contextlib.suppress(Error):  # a state that can't be saved: the save says so
+                self._process.prepare_for(loaded)
+        return loaded
 
     def close(self) -> None:
         """Waits for the last save, closes stager and process, and raises the save's error if no caller has retrieved
