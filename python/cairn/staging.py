@@ -44,8 +44,10 @@ class BlockingAsyncStager(StockBlockingStager):
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        preparation.declare()
+        # Under cairn.install also the constructor of torch's FileSystemWriter calls this function, for its own object.
+        StockBlockingStager.__init__(self, *arguments, **keywords)
+        if BlockingAsyncStager in type(self).__mro__:
+            preparation.declare()
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Returns a copy of `state_dict` on the CPU."""

@@ -27,7 +27,7 @@ PAGES = SIZE // 4096
 
 
 def state_of(value: float) -> dict[str, Any]:
-    return {f"w{i}": torch.full((SIZE // 4 // 4,), value + i) for i in range(4)}
+    return {f"w{i}": torch.full((SIZE // 4 // 4,), value + i, dtype=torch.float32) for i in range(4)}
 
 
 @pytest.fixture
@@ -94,7 +94,8 @@ def test_the_writer_process_is_ready_after_a_load(saved: Path, tmp_path: Path) -
         wait_for_memory(saver)
         pid = saver.writer_pid
         assert pid
-        dcp.state_dict_saver.async_save(state, checkpoint_id=str(tmp_path / "next")).result()
+        future: Any = dcp.state_dict_saver.async_save(state, checkpoint_id=str(tmp_path / "next"))
+        future.result()
         assert saver.writer_pid == pid
     finally:
         cairn.uninstall()
@@ -110,11 +111,18 @@ def test_a_save_by_the_other_kind_of_writer_uses_the_memory(saved: Path, tmp_pat
     future.result()
 
 
+def test_new_settings_keep_the_memory(saved: Path) -> None:
+    declare_by_stager()
+    loaded(saved)
+    cairn.configure_async_saves()
+    wait_for_memory(part(DefaultSavers).by_process[False])
+
+
 @pytest.mark.parametrize("factor", [0.1, 3])
 def test_a_state_of_another_size_is_saved(saved: Path, tmp_path: Path, factor: float) -> None:
     declare_by_stager()
     loaded(saved)
-    other = {"w": torch.arange(int(SIZE * factor / 4))}  # at once: while the memory is being prepared
+    other = {"w": torch.arange(int(SIZE * factor / 8))}  # at once: while the memory is being prepared
     cairn.async_save(other, checkpoint_id=tmp_path / "next").result()
     target = {"w": torch.zeros_like(other["w"])}
     cairn.load(target, checkpoint_id=tmp_path / "next")

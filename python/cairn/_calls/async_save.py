@@ -30,7 +30,7 @@ from cairn._native.hooks import hooks_of, name_of, why_not_native
 from cairn._native.models import writes_model
 from cairn._native.planners import save_planning, takes_raw_values, why_save_planner_is_foreign
 from cairn._native.storages import why_writer_is_foreign
-from cairn._pending import pending_saves, queued_saves
+from cairn._pending import pending_saves, preparation, queued_saves
 from cairn._pending.async_saver import Observer
 from cairn._pending.default_savers import DefaultSavers
 from cairn._pending.pending_saves import Follower, PendingSave, SaveFuture
@@ -207,6 +207,7 @@ def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
     }
     check_settings(**settings)
     part(DefaultSavers).configure(settings)
+    preparation.renew()
 
 
 def prepare_async_saves(

@@ -52,6 +52,13 @@ def declare() -> None:
             preparation.begin()
 
 
+def renew() -> None:
+    """Prepares anew what was prepared for savers that are closed now."""
+    preparation = part(Preparation)
+    with preparation.lock:
+        preparation.begin()
+
+
 def note_load(directory: bytes, keys: frozenset[str], size: int) -> None:
     """This rank has loaded `keys` of a checkpoint; a save of them takes `size` bytes. A repeated load counts once."""
     preparation = part(Preparation)
