@@ -98,7 +98,9 @@ TEST(CommitRecord, OfALaterVersionIsUnsupportedNotCorrupt) {
 
 // Footer and body of version 1: without the eight bytes of the job's start behind the two ids.
 TEST(CommitRecord, OfVersion1HasNoStartOfTheJob) {
-  const std::string written = encode_commit_record(example_record());
+  CommitRecord expected = example_record();
+  expected.plan = {};
+  const std::string written = encode_commit_record(expected);
   constexpr std::size_t kIdBytes = 32, kStartBytes = 8, kFooterBytes = 40;
   const std::string body =
       written.substr(0, kIdBytes) +
@@ -109,7 +111,6 @@ TEST(CommitRecord, OfVersion1HasNoStartOfTheJob) {
   footer.replace(4, 4, reinterpret_cast<const char*>(&body_checksum), 4);
   footer.replace(8, 8, reinterpret_cast<const char*>(&body_bytes), 8);
   footer[28] = 1;
-  CommitRecord expected = example_record();
   expected.job_start = 0;
   EXPECT_EQ(read_record(replaced_footer_checksum(kPickle + body + footer)).value(), expected);
 }
