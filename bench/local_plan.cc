@@ -13,8 +13,8 @@
 #include <limits>
 #include <string>
 
-#include "checkpointer/local_plans.h"
 #include "checkpointer/save_items.h"
+#include "save_plan/local_plans.h"
 
 namespace {
 
@@ -39,7 +39,7 @@ Result<StateDict> state_of(int tensor_count) {
 
 Result<std::string> plan_of(const StateDict& state) {
   CAIRN_TRY_ASSIGN(const auto items, cairn::checkpointer::SaveItems::make(state));
-  return cairn::checkpointer::encode_local_plan(items.sources(), {});
+  return cairn::save_plan::encode_local_plan(items.sources(), {});
 }
 
 // Returns the lesser of `best` and the seconds of the call. Stores the call's result in `result`.

@@ -17,7 +17,6 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpointer/local_plans.h"
 #include "checkpointer/plan_confirmation.h"
 #include "checkpointer/plan_terms.h"
 #include "checkpointer/save_items.h"
@@ -27,6 +26,8 @@
 #include "format/dcp/metadata_template.h"
 #include "os/freed_memory.h"
 #include "plan/chunk_validation.h"
+#include "save_plan/disjoint_items.h"
+#include "save_plan/local_plans.h"
 
 namespace {
 
@@ -108,23 +109,47 @@ std::uint64_t bytes_of(const std::vector<std::string>& messages) {
   return bytes;
 }
 
+std::string message_of(const SaveItems& items) {
+  const std::string local_plan = checked(save_plan::encode_local_plan(items.sources(), {}));
+  return save_plan::encode_digested_plan(items.sources(), 1, local_plan);
+}
+
+// The coordinator's step of an asynchronous save before all other steps. Returns the local plans.
+std::vector<std::string> look_for_common_items(std::vector<std::string> messages, Steps& steps) {
+  const std::uint64_t gathered = bytes_of(messages);
+  steps.begin();
+  std::vector<save_plan::DigestedPlan> digested;
+  std::vector<std::string> local_plans;
+  for (const std::string& message : messages) {
+    digested.push_back(checked(save_plan::read_digested_plan(message)));
+    local_plans.emplace_back(digested.back().local_plan);
+  }
+  if (!save_plan::are_disjoint(digested)) std::fprintf(stderr, "bench_scale: equal digests of different items\n");
+  messages.clear();
+  steps.end("coordinator: look for common items", gathered);
+  return local_plans;
+}
+
 void run(const Job& job) {
   std::vector<std::string> messages;
   for (std::int64_t rank = 0; rank + 1 < job.ranks; ++rank) {
     const StateDict state = state_of(job, rank);
     const SaveItems items = checked(SaveItems::make(state));
-    messages.push_back(checked(encode_local_plan(items.sources(), {})));
+    messages.push_back(message_of(items));
   }
   const StateDict last = state_of(job, job.ranks - 1);
   Steps steps;
   SaveItems items = checked(SaveItems::make(last));
-  messages.push_back(checked(encode_local_plan(items.sources(), {})));
-  steps.end("rank: local plan", messages.back().size());
+  const std::string local_plan = checked(save_plan::encode_local_plan(items.sources(), {}));
+  steps.end("rank: local plan", local_plan.size());
+  messages.push_back(save_plan::encode_digested_plan(items.sources(), 1, local_plan));
+  steps.end("rank: digests of the items", messages.back().size() - local_plan.size());
+  messages = look_for_common_items(std::move(messages), steps);
   const std::uint64_t gathered = bytes_of(messages);
   steps.begin();
   const auto fingerprints = recorded_ranks(messages, {});
   steps.end("coordinator: fingerprints", fingerprints.size() * sizeof(Fingerprint));
-  PlannedSave planned = checked(plan_together(std::move(messages), false));
+  save_plan::PlannedSave planned = checked(save_plan::plan_together(std::move(messages), false));
   steps.end("coordinator: decode and plan", gathered);
   const commit::SaveTicket ticket{{{1, 2}, {3, 4}, 1, 1}, true};
   SaveLayout layout = checked(lay_out_save(std::move(planned), ticket, 0, "checkpoint", ""));

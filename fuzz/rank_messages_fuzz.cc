@@ -9,18 +9,29 @@
 #include <string>
 #include <string_view>
 
-#include "checkpointer/local_plans.h"
 #include "checkpointer/save_messages.h"
 #include "commit/save_ticket.h"
 #include "decoding_bounds.h"
 #include "format/manifest/outcome.h"
 #include "format/manifest/varint.h"
+#include "save_plan/disjoint_items.h"
+#include "save_plan/local_plans.h"
 
 namespace {
 
 using namespace cairn::checkpointer;
+namespace save_plan = cairn::save_plan;
 
-enum class MessageKind : std::uint8_t { kLocalPlan, kAssignment, kWritten, kCommitted, kDecision, kTicket, kOutcome };
+enum class MessageKind : std::uint8_t {
+  kLocalPlan,
+  kAssignment,
+  kWritten,
+  kCommitted,
+  kDecision,
+  kTicket,
+  kOutcome,
+  kDigestedPlan
+};
 
 // `bytes` follow the version in a message. Adds the message twice, as two ranks with equal plans do. Each listed item
 // has a path.
@@ -28,7 +39,7 @@ void read_local_plan(std::string_view bytes) {
   std::string message;
   cairn::manifest::append_text(message, cairn::kVersion);
   message += bytes;
-  LocalPlans plans;
+  save_plan::LocalPlans plans;
   if (!plans.add(message)) return;
   if (!plans.add(message) || plans.plans().size() != 2) std::abort();
   if (plans.file_per_item(0) != plans.file_per_item(1)) std::abort();
@@ -48,6 +59,11 @@ std::optional<std::string> recode(MessageKind kind, std::string_view bytes) {
     case MessageKind::kCommitted: return again(decode_committed(bytes), encode_committed);
     case MessageKind::kDecision: return again(decode_decision(bytes), encode_decision);
     case MessageKind::kTicket: return again(cairn::commit::decode_ticket(bytes), cairn::commit::encode_ticket);
+    case MessageKind::kDigestedPlan: {
+      const auto plan = save_plan::read_digested_plan(bytes);
+      if (plan && plan->digests.size() + plan->local_plan.size() > bytes.size()) std::abort();
+      return std::nullopt;
+    }
     case MessageKind::kOutcome: return cairn::manifest::encode_outcome(cairn::manifest::decode_outcome(bytes));
   }
   return std::nullopt;

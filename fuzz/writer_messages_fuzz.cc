@@ -35,7 +35,8 @@ std::optional<std::string> recode(MessageKind kind, std::string_view bytes) {
     case MessageKind::kLayout: {
       const auto message = decode_layout(bytes);
       if (!message) return std::nullopt;
-      if (message->layout.commit_plan) (void)message->layout.commit_plan->commit_request({}, {}, "/checkpoint");
+      if (message->layout.commit_plan)
+        (void)message->layout.commit_plan->commit_request({}, {}, "/checkpoint").render();
       const auto encoded = encode_layout(message->slot, message->layout);
       if (!encoded) std::abort();  // a decoded layout is valid
       return *encoded;

@@ -108,7 +108,7 @@ struct AsyncSaveReport {
   SaveId save_id;
   // Renders `.metadata` without its commit record, from any thread. Null on all ranks but the coordinator: the
   // remaining ranks may read the directory.
-  std::function<std::string()> render_metadata;
+  std::function<Result<std::string>()> render_metadata;
   // The catalog of the rendered pickle. kInvalidArgument if render_metadata is null.
   Result<Catalog> catalog() const;
 

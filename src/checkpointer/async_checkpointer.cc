@@ -117,7 +117,7 @@ writer::ProcessWriterOptions options_of(const CheckpointProcessOptions& options)
 
 Result<Catalog> AsyncSaveReport::catalog() const {
   if (!render_metadata) return Error(ErrorCode::kInvalidArgument, "only the coordinator has the metadata");
-  const std::string pickle = render_metadata();
+  CAIRN_TRY_ASSIGN(const std::string pickle, render_metadata());
   CAIRN_TRY_ASSIGN(dcp::DecodedMetadata decoded, dcp::decode_metadata(std::as_bytes(std::span(pickle))));
   CAIRN_TRY(decoded.catalog.index());
   return std::move(decoded.catalog);

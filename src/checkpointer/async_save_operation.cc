@@ -10,7 +10,9 @@
 //    If a rank has failed, all ranks then get the failures. The plan of a checkpoint is compared between the ranks
 //    before its first use (plan_confirmation.cc).
 //                                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction]
-// 3. Plan, unless all ranks voted for one plan: like steps 1 and 2 of save.cc.                      [gather, scatter]
+// 3. Plan, unless all ranks voted for one plan: like step 3 of save.cc. But if no two ranks have a common item, each
+//    rank writes all of its items, and the coordinator's writer makes the joint plan for `.metadata` in step 5, beside
+//    the trainer: the ranks' disagreements about a tensor then fail the save there.                [gather, scatter]
 // 4. Begin. If step 1 did not know the size of the arena, the arena gets its size now. The wait for memory is always
 //    limited in step 4: the writers of all ranks wait for this rank. The rank's writer writes its lease: from now on
 //    the remaining ranks' writers can see whether this rank's writer is alive.
@@ -28,8 +30,8 @@
 #include <utility>
 
 #include "checkpointer/claim_options.h"
+#include "checkpointer/item_files.h"
 #include "checkpointer/job_identity.h"
-#include "checkpointer/local_plans.h"
 #include "checkpointer/plan_confirmation.h"
 #include "checkpointer/plan_terms.h"
 #include "checkpointer/resumed_plan.h"
@@ -39,6 +41,7 @@
 #include "os/call_within.h"
 #include "os/process_identity.h"
 #include "os/umask.h"
+#include "save_plan/local_plans.h"
 #include "staging/snapshot_copy.h"
 #include "storage/open_directory.h"
 
@@ -66,7 +69,7 @@ std::chrono::milliseconds memory_wait_max(const SaveDeadlines& deadlines) {
 struct AsyncSaveOperation::SharedState {
   // Null after staging; the writer keeps a reference until the files are written.
   std::shared_ptr<staging::Arena> arena;
-  std::function<std::string()> render_metadata;
+  std::function<Result<std::string>()> render_metadata;
   SaveId save_id;
   std::string directory;  // for the texts of errors
   std::promise<Result<void>> staging;
@@ -156,8 +159,8 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
     return Error(ErrorCode::kInvalidArgument, "alone_as_rank can't be combined with collectives");
   }
   CAIRN_TRY_ASSIGN(items_, SaveItems::make(**state, ReadableMemory::kOfAnyDevice));
-  CAIRN_TRY_ASSIGN(local_plan_, encode_local_plan(items_.sources(),
-                                                  {options_.save.record_paths, options_.save.file_per_item, false}));
+  CAIRN_TRY_ASSIGN(local_plan_, save_plan::encode_local_plan(items_.sources(), {options_.save.record_paths,
+                                                                                options_.save.file_per_item, false}));
   find_plan();
   const auto expected = plan_ ? std::optional(plan_->layout->arena_bytes) : std::nullopt;
   const auto wait_max = ranks_.size() > 1 ? std::optional(memory_wait_max(options_.save.deadlines)) : std::nullopt;
@@ -230,10 +233,12 @@ Result<void> AsyncSaveOperation::agree(const Result<Vote>& vote) {
 
 // Step 3.
 Result<void> AsyncSaveOperation::plan_anew() {
-  Result<std::vector<std::string>> local_plans = ranks_.gather(local_plan_);
+  const auto file_count = static_cast<std::uint32_t>(item_files(items_.sources(), options_.save.file_per_item).size());
+  const Result<std::vector<std::string>> plans =
+      ranks_.gather(save_plan::encode_digested_plan(items_.sources(), file_count, local_plan_));
   Result<std::vector<std::string>> assignments{std::vector<std::string>()};
   if (ranks_.is_coordinator()) {
-    assignments = local_plans ? ranks_.attempt([&] { return assign(std::move(*local_plans)); }) : local_plans.error();
+    assignments = plans ? ranks_.attempt([&] { return assign(*plans); }) : plans.error();
   }
   CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
   Result<void> taken = ranks_.attempt([&] { return take_assignment(assignment); });
@@ -241,9 +246,20 @@ Result<void> AsyncSaveOperation::plan_anew() {
   return taken;
 }
 
-Result<std::vector<std::string>> AsyncSaveOperation::assign(std::vector<std::string> local_plans) {
+Result<std::vector<std::string>> AsyncSaveOperation::assign(const std::vector<std::string>& messages) {
+  std::vector<save_plan::DigestedPlan> digested;
+  std::vector<std::string> local_plans;
+  for (const std::string& message : messages) {
+    CAIRN_TRY_ASSIGN(const save_plan::DigestedPlan plan, save_plan::read_digested_plan(message));
+    digested.push_back(plan);
+    local_plans.emplace_back(plan.local_plan);
+  }
   std::vector<manifest::RecordedPlan::Rank> recorded = recorded_ranks(local_plans, options_.save);
-  CAIRN_TRY_ASSIGN(PlannedSave planned, plan_together(std::move(local_plans), options_.save.dedup_to_lowest_rank));
+  if (ranks_.size() > 1 && save_plan::are_disjoint(digested)) {
+    return assign_own_items(digested, std::move(local_plans), std::move(recorded));
+  }
+  CAIRN_TRY_ASSIGN(save_plan::PlannedSave planned,
+                   save_plan::plan_together(std::move(local_plans), options_.save.dedup_to_lowest_rank));
   CAIRN_TRY_ASSIGN(SaveLayout layout,
                    lay_out_save(std::move(planned), *ticket_, options_.save.alone_as_rank.value_or(0), checkpoint_id_,
                                 options_.save.metadata_attributes));
@@ -251,13 +267,31 @@ Result<std::vector<std::string>> AsyncSaveOperation::assign(std::vector<std::str
   for (std::size_t rank = 0; rank < recorded.size(); ++rank) recorded[rank].file_count = layout.file_counts[rank];
   commit_plan_ = std::make_shared<const commit::CommitPlan>(std::move(metadata), std::move(recorded));
   const std::uint64_t plan_id = new_plan_id();
-  std::vector<std::string> messages;
+  std::vector<std::string> assignments;
   for (SaveAssignment& assignment : layout.assignments) {
     assignment.plan_id = plan_id;
-    messages.push_back(encode_assignment(assignment));
+    assignments.push_back(encode_assignment(assignment));
     assignment = SaveAssignment();
   }
-  return messages;
+  return assignments;
+}
+
+// Each rank writes all of its items. The coordinator's writer makes the joint plan.
+std::vector<std::string> AsyncSaveOperation::assign_own_items(const std::vector<save_plan::DigestedPlan>& digested,
+                                                              std::vector<std::string> local_plans,
+                                                              std::vector<manifest::RecordedPlan::Rank> recorded) {
+  SaveAssignment assignment;
+  assignment.ticket = *ticket_;
+  assignment.plan_id = new_plan_id();
+  assignment.has_all_items = true;
+  for (std::size_t rank = 0; rank < recorded.size(); ++rank) {
+    recorded[rank].file_count = digested[rank].file_count;
+    assignment.file_count += digested[rank].file_count;
+  }
+  commit_plan_ = std::make_shared<const commit::CommitPlan>(
+      commit::CommitPlan::DisjointPlans{std::move(local_plans), options_.save.metadata_attributes},
+      std::move(recorded));
+  return std::vector<std::string>(digested.size(), encode_assignment(assignment));
 }
 
 Result<void> AsyncSaveOperation::take_assignment(std::string_view message) {
@@ -266,7 +300,7 @@ Result<void> AsyncSaveOperation::take_assignment(std::string_view message) {
   plan->id = assignment.plan_id;
   plan->local_plan = std::move(local_plan_);
   plan->terms = plan_terms(options_.save, ranks_.rank(), ranks_.size());
-  plan->items = std::move(assignment.items);
+  plan->items = assignment.has_all_items ? items_.all() : std::move(assignment.items);
   CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan->items));
   CAIRN_TRY(lay_out_staged(sources, {ticket_->identity.save_id, number_of_this_rank(), 0, assignment.file_count},
                            options_.save.file_per_item, commit_plan_, *plan));

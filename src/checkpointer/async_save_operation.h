@@ -18,6 +18,7 @@
 #include "checkpointer/staged_plan.h"
 #include "checkpointer/vote.h"
 #include "device/links.h"
+#include "save_plan/disjoint_items.h"
 #include "staging/arena_pool.h"
 #include "staging/snapshot_copy.h"
 #include "writer/save_writer.h"
@@ -53,7 +54,10 @@ class AsyncSaveOperation {
   Result<void> list_copies();
   Result<void> agree(const Result<Vote>& vote);
   Result<void> plan_anew();
-  Result<std::vector<std::string>> assign(std::vector<std::string> local_plans);
+  Result<std::vector<std::string>> assign(const std::vector<std::string>& messages);
+  std::vector<std::string> assign_own_items(const std::vector<save_plan::DigestedPlan>& digested,
+                                            std::vector<std::string> local_plans,
+                                            std::vector<manifest::RecordedPlan::Rank> recorded);
   Result<void> take_assignment(std::string_view message);
   Result<AsyncSave> begin();
   static Result<void> stage(SharedState& shared, const staging::CopyOptions& options);

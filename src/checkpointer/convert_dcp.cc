@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "checkpointer/catalog_builder.h"
 #include "checkpointer/convert_job.h"
 #include "checkpointer/convert_warnings.h"
 #include "checkpointer/directory_calls.h"
@@ -15,6 +14,7 @@
 #include "format/dcp/metadata_template.h"
 #include "format/torch_file/weights_only.h"
 #include "plan/file_balance.h"
+#include "save_plan/catalog_builder.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -200,7 +200,7 @@ Result<Catalog> catalog_of(const ConvertJob& job, std::vector<PlacedItem> placed
   std::stable_sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) { return a.item < b.item; });
   // A DCP checkpoint of a state that was never nested stays one.
   const bool has_paths = job.input->plan.has_paths || job.input->source->catalog().format != CheckpointFormat::kDcp;
-  CatalogBuilder builder;
+  save_plan::CatalogBuilder builder;
   for (const PlacedItem& it : placed) {
     CAIRN_TRY_ASSIGN(const plan::LocalItem item, describe_item(*it.source));
     if (builder.add(item, item.box, it.location) && has_paths) builder.add_path(item.fqn, it.source->entry->path);

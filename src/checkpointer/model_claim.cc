@@ -6,7 +6,8 @@
 
 namespace cairn::checkpointer {
 
-Result<commit::SaveTicket> claim_model(SaveWorker& worker, PlannedSave& planned, const SaveOptions& options) {
+Result<commit::SaveTicket> claim_model(SaveWorker& worker, save_plan::PlannedSave& planned,
+                                       const SaveOptions& options) {
   const SafetensorsForm& form = *options.safetensors;
   if (!form.sharded) CAIRN_TRY(assign_whole_files(planned, form));
   commit::ModelClaimOptions claim;

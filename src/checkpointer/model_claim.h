@@ -11,6 +11,6 @@
 namespace cairn::checkpointer {
 
 // `options.safetensors` is set. If each file is written by one rank, changes `planned` by assign_whole_files().
-Result<commit::SaveTicket> claim_model(SaveWorker& worker, PlannedSave& planned, const SaveOptions& options);
+Result<commit::SaveTicket> claim_model(SaveWorker& worker, save_plan::PlannedSave& planned, const SaveOptions& options);
 
 }  // namespace cairn::checkpointer

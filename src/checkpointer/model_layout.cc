@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "checkpointer/catalog_builder.h"
 #include "checkpointer/file_numbers.h"
 #include "checkpointer/model_image.h"
 #include "format/dcp/metadata_template.h"
 #include "format/safetensors/header.h"
+#include "save_plan/catalog_builder.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -33,7 +33,7 @@ struct PlannedFile {
 
 class ModelLayoutMaker {
  public:
-  ModelLayoutMaker(const PlannedSave& planned, const SafetensorsForm& form, const commit::SaveTicket& ticket)
+  ModelLayoutMaker(const save_plan::PlannedSave& planned, const SafetensorsForm& form, const commit::SaveTicket& ticket)
       : planned_(planned), numbers_(form), ticket_(ticket), sharded_(form.sharded) {}
 
   Result<SaveLayout> make() {
@@ -120,13 +120,13 @@ class ModelLayoutMaker {
     return {};
   }
 
-  const PlannedSave& planned_;
+  const save_plan::PlannedSave& planned_;
   FileNumbers numbers_;
   const commit::SaveTicket& ticket_;
   bool sharded_;
   std::uint32_t file_count_ = 0;
   std::uint32_t next_shard_ = 1;
-  CatalogBuilder builder_;
+  save_plan::CatalogBuilder builder_;
   std::vector<std::string> names_;
   SaveLayout layout_;
 };
@@ -138,7 +138,7 @@ struct WholeFile {
   std::uint64_t bytes = 0;
 };
 
-Error held_by_no_rank(const WholeFile& file, const PlannedSave& planned) {
+Error held_by_no_rank(const WholeFile& file, const save_plan::PlannedSave& planned) {
   Error error(ErrorCode::kInvalidArgument,
               "no rank holds all tensors of the file whole, so no rank can write the file: save shards "
               "(save_distributed=True), with enable_consolidation=True for whole tensors");
@@ -174,7 +174,7 @@ Result<void> check_model_state(std::span<const Entry> entries, const Safetensors
   return {};
 }
 
-Result<void> assign_whole_files(PlannedSave& planned, const SafetensorsForm& form) {
+Result<void> assign_whole_files(save_plan::PlannedSave& planned, const SafetensorsForm& form) {
   const FileNumbers numbers(form);
   const auto& plans = planned.local.plans();
   std::map<std::uint32_t, WholeFile> files;  // by number
@@ -215,7 +215,7 @@ Result<void> assign_whole_files(PlannedSave& planned, const SafetensorsForm& for
   return {};
 }
 
-Result<SaveLayout> lay_out_model(const PlannedSave& planned, const SafetensorsForm& form,
+Result<SaveLayout> lay_out_model(const save_plan::PlannedSave& planned, const SafetensorsForm& form,
                                  const commit::SaveTicket& ticket) {
   CAIRN_TRY_ASSIGN(SaveLayout layout, ModelLayoutMaker(planned, form, ticket).make());
   layout.catalog.version = dcp::kMetadataVersion;

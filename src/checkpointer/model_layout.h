@@ -21,12 +21,12 @@ Result<void> check_model_state(std::span<const Entry> entries, const Safetensors
 
 // Replaces the assignment of items to ranks for a model whose files are each written by one rank. kInvalidArgument if
 // no rank holds all tensors of a file whole.
-Result<void> assign_whole_files(PlannedSave& planned, const SafetensorsForm& form);
+Result<void> assign_whole_files(save_plan::PlannedSave& planned, const SafetensorsForm& form);
 
 // The layout of the save of `ticket`. A rank that writes several chunks of a tensor has a file for each of them,
 // because a safetensors file has one tensor of a name: the numbers of these files' shards follow the numbers of the
 // ranks. kUnsupported if a header is above the limit of safetensors.
-Result<SaveLayout> lay_out_model(const PlannedSave& planned, const SafetensorsForm& form,
+Result<SaveLayout> lay_out_model(const save_plan::PlannedSave& planned, const SafetensorsForm& form,
                                  const commit::SaveTicket& ticket);
 
 // The files of the layout, and the index if the model has one.

@@ -33,12 +33,12 @@ class States {
     add(rank, key, {rows, 4}, {first, 0}, {count, 4});
   }
 
-  PlannedSave plan() const {
+  save_plan::PlannedSave plan() const {
     std::vector<std::string> messages;
     for (const StateDict& state : states_) {
-      messages.push_back(encode_local_plan(SaveItems::make(state).value().sources(), {}).value());
+      messages.push_back(save_plan::encode_local_plan(SaveItems::make(state).value().sources(), {}).value());
     }
-    return plan_together(messages, false).value();
+    return save_plan::plan_together(messages, false).value();
   }
   const StateDict& state(std::size_t rank) const { return states_[rank]; }
 
@@ -120,7 +120,7 @@ TEST(ModelLayout, EachFileOfWholeTensorsHasOneWriterAndTheBytesAreEven) {
   }
   states.add_whole(0, "of the first", 1);
   const SafetensorsForm form{{{"a", 1}, {"b", 2}, {"c", 3}, {"of the first", 3}}, false, false};
-  PlannedSave planned = states.plan();
+  save_plan::PlannedSave planned = states.plan();
   ASSERT_TRUE(assign_whole_files(planned, form));
   const auto layout = lay_out_model(planned, form, ticket());
   ASSERT_TRUE(layout);
@@ -139,7 +139,7 @@ TEST(ModelLayout, AFileThatNoRankHoldsWholeIsRefusedWithTheKey) {
   for (std::size_t rank = 0; rank < 2; ++rank) {
     states.add_rows(rank, "cut", static_cast<std::int64_t>(rank), 1, 2);
   }
-  PlannedSave planned = states.plan();
+  save_plan::PlannedSave planned = states.plan();
   const auto assigned = assign_whole_files(planned, {});
   ASSERT_FALSE(assigned);
   EXPECT_EQ(assigned.error().code(), ErrorCode::kInvalidArgument);

@@ -1,7 +1,7 @@
 #include "checkpointer/plan_terms.h"
 
-#include "checkpointer/local_plans.h"
 #include "format/manifest/varint.h"
+#include "save_plan/local_plans.h"
 
 namespace cairn::checkpointer {
 
@@ -16,7 +16,7 @@ std::string plan_terms(const SaveOptions& options, std::size_t rank, std::size_t
 }
 
 Fingerprint plan_fingerprint(std::string_view local_plan, std::string_view terms) {
-  return fingerprint_of({items_of_message(local_plan), terms});
+  return fingerprint_of({save_plan::items_of_message(local_plan), terms});
 }
 
 std::vector<manifest::RecordedPlan::Rank> recorded_ranks(std::span<const std::string> local_plans,

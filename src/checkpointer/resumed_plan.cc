@@ -132,7 +132,7 @@ Result<void> read_metadata(const storage::Storage& storage, const ReadRequest& r
   CAIRN_TRY(check_coverage(catalog));
   CAIRN_TRY(number_files_by(noted.record, catalog));
   catalog.version = dcp::kMetadataVersion;
-  CAIRN_TRY_ASSIGN(catalog.extra, extra_attributes_of(request.metadata_attributes));
+  CAIRN_TRY_ASSIGN(catalog.extra, save_plan::extra_attributes_of(request.metadata_attributes));
   CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(catalog));
   if (!metadata.is_compact_catalog(compact, identity)) {
     return Error(ErrorCode::kCorrupt, "the compact catalog of the plan's metadata differs from its pickle");

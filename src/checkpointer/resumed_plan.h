@@ -22,7 +22,7 @@ void note_recorded_plan(const std::filesystem::path& directory, const std::strin
                         const manifest::CommitRecord& record);
 
 struct ResumeTerms {
-  std::string_view local_plan;  // of encode_local_plan()
+  std::string_view local_plan;  // of save_plan::encode_local_plan()
   std::string_view terms;       // of plan_terms()
   std::size_t rank = 0;
   std::size_t rank_count = 1;

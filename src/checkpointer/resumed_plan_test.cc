@@ -16,13 +16,13 @@
 #include <string>
 #include <vector>
 
-#include "checkpointer/local_plans.h"
 #include "checkpointer/plan_terms.h"
 #include "checkpointer/testing/named_calls.h"
 #include "core/checksum.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 #include "format/manifest/commit_record.h"
+#include "save_plan/local_plans.h"
 #include "storage/testing/scratch_directory.h"
 
 namespace cairn::checkpointer {
@@ -333,7 +333,7 @@ TEST_F(ResumedPlans, OfAStorageThatHangsAreForgotten) {
   save_sync(first_, 1);
   const RankState mine(1, 2);
   SaveItems items = SaveItems::make(mine.state).value();
-  const std::string local_plan = encode_local_plan(items.sources(), {}).value();
+  const std::string local_plan = save_plan::encode_local_plan(items.sources(), {}).value();
   const std::string terms = plan_terms({}, 1, 3);
   ResumeTerms request{local_plan, terms, 1, 3, false, false, "", std::chrono::milliseconds(0)};
   ASSERT_TRUE(open_to_load(first_));

@@ -32,7 +32,6 @@
 #include "checkpointer/claim_options.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
-#include "checkpointer/local_plans.h"
 #include "checkpointer/model_claim.h"
 #include "checkpointer/model_layout.h"
 #include "checkpointer/plan_confirmation.h"
@@ -53,6 +52,7 @@
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 #include "format/manifest/outcome.h"
+#include "save_plan/local_plans.h"
 #include "storage/open_directory.h"
 
 namespace cairn {
@@ -83,8 +83,8 @@ class Coordinator {
   Result<std::vector<std::string>> assign(std::vector<std::string> messages,
                                           const std::optional<commit::SaveTicket>& ticket) {
     std::vector<manifest::RecordedPlan::Rank> ranks = checkpointer::recorded_ranks(messages, options_);
-    CAIRN_TRY_ASSIGN(checkpointer::PlannedSave planned,
-                     checkpointer::plan_together(std::move(messages), options_.dedup_to_lowest_rank));
+    CAIRN_TRY_ASSIGN(save_plan::PlannedSave planned,
+                     save_plan::plan_together(std::move(messages), options_.dedup_to_lowest_rank));
     CAIRN_TRY_ASSIGN(layout_, ticket ? lay_out_checkpoint(std::move(planned), *ticket) : lay_out_model(planned));
     if (ticket) {
       CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(layout_.catalog));
@@ -107,6 +107,7 @@ class Coordinator {
   Result<void> prepare(const commit::CommitPlan& commit_plan, const commit::SaveTicket& ticket,
                        const commit::RankPlace& place) {
     request_ = commit_plan.commit_request(ticket, place, options_.checkpoint_id);
+    CAIRN_TRY_ASSIGN(pickle_, request_.render());
     std::vector<std::string> names;
     for (const std::vector<std::string>& of_rank : request_.files) {
       names.insert(names.end(), of_rank.begin(), of_rank.end());
@@ -135,24 +136,23 @@ class Coordinator {
     CAIRN_TRY_ASSIGN(commit::CommitReport report,
                      options_.safetensors
                          ? worker_.commit_model(checkpointer::content_of(layout_.catalog), options_.durability)
-                         : worker_.commit(request_.pickle, std::move(record), options_.durability));
-    const std::string& pickle = request_.pickle;
-    const bool is_sent = pickle.size() <= checkpointer::kSentPickleBytesMax;
-    return checkpointer::encode_committed({is_sent ? pickle : std::string(), std::move(report.warnings)});
+                         : worker_.commit(pickle_, std::move(record), options_.durability));
+    const bool is_sent = pickle_.size() <= checkpointer::kSentPickleBytesMax;
+    return checkpointer::encode_committed({is_sent ? pickle_ : std::string(), std::move(report.warnings)});
   }
 
-  std::uint64_t metadata_bytes() const { return request_.pickle.size(); }
+  std::uint64_t metadata_bytes() const { return pickle_.size(); }
   bool may_have_committed() const { return worker_.may_have_committed(); }
   // Of a save that this rank has planned.
   Catalog take_catalog() { return std::move(layout_.catalog); }
 
  private:
-  Result<SaveLayout> lay_out_checkpoint(checkpointer::PlannedSave planned, const commit::SaveTicket& ticket) const {
+  Result<SaveLayout> lay_out_checkpoint(save_plan::PlannedSave planned, const commit::SaveTicket& ticket) const {
     return checkpointer::lay_out_save(std::move(planned), ticket, options_.alone_as_rank.value_or(0),
                                       options_.checkpoint_id, options_.metadata_attributes);
   }
 
-  Result<SaveLayout> lay_out_model(checkpointer::PlannedSave& planned) {
+  Result<SaveLayout> lay_out_model(save_plan::PlannedSave& planned) {
     CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket, checkpointer::claim_model(worker_, planned, options_));
     CAIRN_TRY_ASSIGN(SaveLayout layout, checkpointer::lay_out_model(planned, *options_.safetensors, ticket));
     CAIRN_TRY(worker_.run("claiming the directory",
@@ -168,6 +168,7 @@ class Coordinator {
   SaveLayout layout_;
   std::shared_ptr<const commit::CommitPlan> commit_plan_;
   commit::CommitRequest request_;  // empty for a model
+  std::string pickle_;             // of `.metadata`; empty for a model
 };
 
 class Save {
@@ -254,7 +255,7 @@ class Save {
     }
     CAIRN_TRY_ASSIGN(items_, SaveItems::make(state));
     CAIRN_TRY_ASSIGN(const bool names_taken, are_names_taken());
-    CAIRN_TRY_ASSIGN(local_plan_, checkpointer::encode_local_plan(
+    CAIRN_TRY_ASSIGN(local_plan_, save_plan::encode_local_plan(
                                       items_.sources(), {options_.record_paths, options_.file_per_item, names_taken}));
     checkpointer::Vote vote;
     vote.names_free = !names_taken;
@@ -297,7 +298,7 @@ class Save {
     }
     SaveAssignment assignment;
     if (plan_) {
-      assignment = {*ticket_, plan_->id, plan_->save_file_count(), plan_->items, {}};
+      assignment = {*ticket_, plan_->id, plan_->save_file_count(), false, plan_->items, {}};
     } else {
       CAIRN_TRY_ASSIGN(assignment, checkpointer::decode_assignment(assignment_));
     }

@@ -80,6 +80,12 @@ Result<ItemSource> SaveItems::part_of(const ItemSource& source, const Box& part)
   return item;
 }
 
+std::vector<AssignedItem> SaveItems::all() const {
+  std::vector<AssignedItem> items(sources_.size());
+  for (std::size_t i = 0; i < items.size(); ++i) items[i].index = static_cast<std::uint32_t>(i);
+  return items;
+}
+
 Result<std::vector<ItemSource>> SaveItems::take(std::span<const AssignedItem> assigned) {
   std::vector<ItemSource> taken;
   taken.reserve(assigned.size());

@@ -14,17 +14,11 @@
 #include <vector>
 
 #include "data_file/file_image.h"
+#include "save_plan/assigned_item.h"
 
 namespace cairn::checkpointer {
 
-// An item for this rank to write: `index` into the rank's items, and the part of the tensor if further ranks write the
-// rest.
-struct AssignedItem {
-  std::uint32_t index = 0;
-  // In the coordinates of the whole tensor; null: the whole item, as nearly always. The coordinator of a large job has
-  // millions of assigned items, and a Box takes a hundred bytes.
-  std::shared_ptr<const Box> part;
-};
+using save_plan::AssignedItem;
 
 // Which memory the reader of the items can read.
 enum class ReadableMemory : std::uint8_t { kOfCpu, kOfAnyDevice };
@@ -41,6 +35,8 @@ class SaveItems {
   // In the order of the entries.
   const std::vector<data_file::ItemSource>& sources() const { return sources_; }
 
+  // All items, whole.
+  std::vector<AssignedItem> all() const;
   // The items to write. kCorrupt if an assignment names a missing item or a part outside the item.
   Result<std::vector<data_file::ItemSource>> take(std::span<const AssignedItem> assigned);
 

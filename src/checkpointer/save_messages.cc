@@ -33,6 +33,7 @@ std::string encode_assignment(const SaveAssignment& assignment) {
   std::string message = commit::encode_ticket(assignment.ticket);
   append_varint(message, assignment.plan_id);
   append_varint(message, assignment.file_count);
+  append_varint(message, assignment.has_all_items ? 1 : 0);
   append_varint(message, assignment.items.size());
   for (const AssignedItem& item : assignment.items) {
     append_varint(message, item.index);
@@ -57,7 +58,11 @@ Result<SaveAssignment> decode_assignment(std::string_view message) {
   CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.varint());
   if (file_count > UINT32_MAX) return reader.damaged("more files than 2^32");
   assignment.file_count = static_cast<std::uint32_t>(file_count);
+  CAIRN_TRY_ASSIGN(const std::uint64_t has_all_items, reader.varint());
+  if (has_all_items > 1) return reader.damaged("neither all items nor a list");
+  assignment.has_all_items = has_all_items == 1;
   CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
+  if (assignment.has_all_items && count != 0) return reader.damaged("a list of items beside all items");
   assignment.items.reserve(count);
   for (std::uint64_t i = 0; i < count; ++i) {
     CAIRN_TRY_ASSIGN(AssignedItem item, read_assigned(reader));

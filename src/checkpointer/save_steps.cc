@@ -9,7 +9,6 @@
 #include "checkpointer/claim_options.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
-#include "checkpointer/local_plans.h"
 #include "checkpointer/model_claim.h"
 #include "checkpointer/model_layout.h"
 #include "checkpointer/save_items.h"
@@ -18,6 +17,7 @@
 #include "checkpointer/save_worker.h"
 #include "commit/save_ticket.h"
 #include "format/dcp/metadata_decoder.h"
+#include "save_plan/local_plans.h"
 
 namespace cairn {
 
@@ -151,10 +151,10 @@ Result<void> SaveClaim::Impl::claim_model(const SaveDirectory& place, const std:
     const std::vector<Entry> entries = entries_of(boxes);
     CAIRN_TRY(checkpointer::check_model_state(entries, form));
     CAIRN_TRY_ASSIGN(const checkpointer::SaveItems items, checkpointer::SaveItems::make(entries));
-    CAIRN_TRY_ASSIGN(std::string message, checkpointer::encode_local_plan(items.sources(), {}));
+    CAIRN_TRY_ASSIGN(std::string message, save_plan::encode_local_plan(items.sources(), {}));
     messages.push_back(std::move(message));
   }
-  CAIRN_TRY_ASSIGN(checkpointer::PlannedSave planned, checkpointer::plan_together(std::move(messages), true));
+  CAIRN_TRY_ASSIGN(save_plan::PlannedSave planned, save_plan::plan_together(std::move(messages), true));
   CAIRN_TRY(worker.open(place));
   CAIRN_TRY_ASSIGN(ticket, checkpointer::claim_model(worker, planned, options));
   CAIRN_TRY_ASSIGN(checkpointer::SaveLayout layout, checkpointer::lay_out_model(planned, form, ticket));

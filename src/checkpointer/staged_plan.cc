@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "checkpointer/item_files.h"
-#include "checkpointer/local_plans.h"
 #include "core/checked.h"
 #include "os/page_buffer.h"
 #include "os/process_identity.h"
+#include "save_plan/local_plans.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -55,7 +55,8 @@ std::uint64_t unconfirmed_plan_id(std::uint64_t bits) { return (bits & ~std::uin
 
 std::shared_ptr<const StagedPlan> StagedPlans::find(std::string_view local_plan, std::string_view terms) {
   const auto found = std::find_if(plans_.begin(), plans_.end(), [&](const std::shared_ptr<const StagedPlan>& plan) {
-    return plan->terms == terms && items_of_message(plan->local_plan) == items_of_message(local_plan);
+    return plan->terms == terms &&
+           save_plan::items_of_message(plan->local_plan) == save_plan::items_of_message(local_plan);
   });
   if (found == plans_.end()) return nullptr;
   plans_.splice(plans_.begin(), plans_, found);

@@ -1,69 +1,148 @@
 #include "commit/commit_plan.h"
 
+#include <algorithm>
 #include <cassert>
+#include <iterator>
+#include <mutex>
 #include <numeric>
+#include <optional>
 #include <utility>
+
+#include "save_plan/disjoint_items.h"
 
 namespace cairn::commit {
 namespace {
 
 using manifest::RecordedPlan;
 
-[[maybe_unused]] std::uint64_t file_count_of(const std::vector<RecordedPlan::Rank>& ranks) {
+std::uint64_t file_count_of(const std::vector<RecordedPlan::Rank>& ranks) {
   return std::accumulate(ranks.begin(), ranks.end(), std::uint64_t{0},
                          [](std::uint64_t sum, const RecordedPlan::Rank& rank) { return sum + rank.file_count; });
 }
 
+Result<dcp::MetadataTemplate> make_template(CommitPlan::DisjointPlans plans,
+                                            const std::vector<RecordedPlan::Rank>& ranks) {
+  CAIRN_TRY_ASSIGN(save_plan::JointLayout layout,
+                   save_plan::lay_out_disjoint(std::move(plans.local_plans), plans.metadata_attributes));
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (layout.ranks[rank].file_count == ranks[rank].file_count) continue;
+    return Error(ErrorCode::kInternal, "the joint plan has another number of files of the rank")
+        .rank(static_cast<std::int64_t>(rank))
+        .expected(std::to_string(ranks[rank].file_count))
+        .actual(std::to_string(layout.ranks[rank].file_count));
+  }
+  layout.ranks.clear();
+  return dcp::MetadataTemplate::make(layout.catalog);
+}
+
 }  // namespace
 
-CommitPlan::CommitPlan(dcp::MetadataTemplate metadata, std::vector<RecordedPlan::Rank> ranks)
-    : metadata_(std::move(metadata)), ranks_(std::move(ranks)) {
-  assert(file_count_of(ranks_) == metadata_.file_count());
-}
-
-std::vector<std::vector<std::string>> CommitPlan::files(const SaveTicket& ticket, const RankPlace& place) const {
-  std::vector<std::vector<std::string>> files;
-  files.reserve(ranks_.size());
-  std::uint32_t rank = place.count == 1 ? place.rank : 0;  // a rank that saves alone may have any number
-  for (const RecordedPlan::Rank& planned : ranks_) {
-    std::vector<std::string>& of_rank = files.emplace_back();
-    for (std::uint32_t number = 0; number < planned.file_count; ++number) {
-      of_rank.push_back(data_file_name(ticket, rank, number));
-    }
-    ++rank;
+// The ranks, and the template or the plans from which it is made.
+class CommitPlan::Metadata {
+ public:
+  Metadata(dcp::MetadataTemplate made, std::vector<RecordedPlan::Rank> ranks)
+      : ranks_(std::move(ranks)), template_(std::move(made)) {
+    assert(file_count_of(ranks_) == template_->file_count());
   }
-  return files;
-}
+  Metadata(DisjointPlans plans, std::vector<RecordedPlan::Rank> ranks)
+      : ranks_(std::move(ranks)), plans_(std::move(plans)) {}
 
-std::string CommitPlan::render(const SaveTicket& ticket, std::string_view checkpoint_id,
-                               const std::vector<std::vector<std::string>>& files) const {
-  std::vector<std::string> names;
-  names.reserve(metadata_.file_count());
-  for (const auto& of_rank : files) names.insert(names.end(), of_rank.begin(), of_rank.end());
-  return metadata_.render(uuid_text(ticket.identity.save_id), checkpoint_id, names);
-}
+  const std::vector<RecordedPlan::Rank>& ranks() const { return ranks_; }
 
-std::string CommitPlan::pickle(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const {
-  return render(ticket, checkpoint_id, files(ticket, place));
+  std::vector<std::vector<std::string>> files(const SaveTicket& ticket, const RankPlace& place) const {
+    std::vector<std::vector<std::string>> files;
+    files.reserve(ranks_.size());
+    std::uint32_t rank = place.count == 1 ? place.rank : 0;  // a rank that saves alone may have any number
+    for (const RecordedPlan::Rank& planned : ranks_) {
+      std::vector<std::string>& of_rank = files.emplace_back();
+      for (std::uint32_t number = 0; number < planned.file_count; ++number) {
+        of_rank.push_back(data_file_name(ticket, rank, number));
+      }
+      ++rank;
+    }
+    return files;
+  }
+
+  Result<std::string> render(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) {
+    CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate* const metadata, made());
+    std::vector<std::string> names;
+    names.reserve(metadata->file_count());
+    for (auto& of_rank : files(ticket, place)) std::ranges::move(of_rank, std::back_inserter(names));
+    return metadata->render(uuid_text(ticket.identity.save_id), checkpoint_id, names);
+  }
+
+  void append_to(std::string& out) {
+    const std::lock_guard lock(mutex_);
+    out.push_back(template_ ? 1 : 0);
+    if (template_) return template_->append_to(out);
+    manifest::append_text(out, plans_.metadata_attributes);
+    manifest::append_texts(out, plans_.local_plans);
+  }
+
+ private:
+  // The template, which stays as it is from then on.
+  Result<const dcp::MetadataTemplate*> made() {
+    const std::lock_guard lock(mutex_);
+    if (template_) return &*template_;
+    CAIRN_TRY_ASSIGN(template_, make_template(plans_, ranks_));  // of a copy: the next save may try again
+    plans_ = DisjointPlans();
+    return &*template_;
+  }
+
+  const std::vector<RecordedPlan::Rank> ranks_;
+  std::mutex mutex_;
+  std::optional<dcp::MetadataTemplate> template_;
+  DisjointPlans plans_;  // empty once the template is made
+};
+
+CommitPlan::CommitPlan(dcp::MetadataTemplate metadata, std::vector<RecordedPlan::Rank> ranks)
+    : metadata_(std::make_shared<Metadata>(std::move(metadata), std::move(ranks))) {}
+
+CommitPlan::CommitPlan(DisjointPlans plans, std::vector<RecordedPlan::Rank> ranks)
+    : metadata_(std::make_shared<Metadata>(std::move(plans), std::move(ranks))) {}
+
+Result<std::string> CommitPlan::pickle(const SaveTicket& ticket, const RankPlace& place,
+                                       std::string_view checkpoint_id) const {
+  return metadata_->render(ticket, place, checkpoint_id);
 }
 
 CommitRequest CommitPlan::commit_request(const SaveTicket& ticket, const RankPlace& place,
                                          std::string_view checkpoint_id) const {
-  CommitRequest commit_request{{}, files(ticket, place), {}};
-  if (place.count > 1) commit_request.plan = {ranks_};
-  commit_request.pickle = render(ticket, checkpoint_id, commit_request.files);
-  return commit_request;
+  CommitRequest request;
+  request.files = metadata_->files(ticket, place);
+  if (place.count > 1) request.plan = {metadata_->ranks()};
+  request.render = [metadata = metadata_, ticket, place, id = std::string(checkpoint_id)] {
+    return metadata->render(ticket, place, id);
+  };
+  return request;
 }
 
+// A byte: 1 if the template follows; 0 if the further attributes and the local plans follow. Then the number of files
+// and the ranks.
 void CommitPlan::append_to(std::string& out) const {
-  metadata_.append_to(out);
-  manifest::append_recorded_plan(out, {ranks_});
+  metadata_->append_to(out);
+  manifest::append_varint(out, file_count_of(metadata_->ranks()));
+  manifest::append_recorded_plan(out, {metadata_->ranks()});
 }
 
 Result<CommitPlan> CommitPlan::read(manifest::CodedReader& reader) {
-  CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::read(reader));
-  CAIRN_TRY_ASSIGN(RecordedPlan plan, manifest::read_recorded_plan(reader, metadata.file_count()));
-  return CommitPlan(std::move(metadata), std::move(plan.ranks));
+  std::optional<dcp::MetadataTemplate> metadata;
+  DisjointPlans plans;
+  CAIRN_TRY_ASSIGN(const std::uint8_t is_made, reader.byte());
+  if (is_made > 1) return reader.damaged("neither a template nor local plans");
+  if (is_made == 1) {
+    CAIRN_TRY_ASSIGN(metadata, dcp::MetadataTemplate::read(reader));
+  } else {
+    CAIRN_TRY_ASSIGN(const std::string_view attributes, reader.counted_text());
+    plans.metadata_attributes = attributes;
+    CAIRN_TRY_ASSIGN(plans.local_plans, reader.counted_texts());
+  }
+  CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.varint());
+  if (metadata && metadata->file_count() != file_count) return reader.damaged("a template of other files");
+  CAIRN_TRY_ASSIGN(RecordedPlan plan, manifest::read_recorded_plan(reader, file_count));
+  if (metadata) return CommitPlan(std::move(*metadata), std::move(plan.ranks));
+  if (plan.ranks.size() != plans.local_plans.size()) return reader.damaged("local plans of other ranks");
+  return CommitPlan(std::move(plans), std::move(plan.ranks));
 }
 
 }  // namespace cairn::commit

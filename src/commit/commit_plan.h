@@ -1,14 +1,18 @@
 // CommitPlan: the coordinator's part of the commit that stays equal from save to save of an unchanged state: the number
 // of files and the fingerprint of each rank, and the template of `.metadata`.
 //
-// Immutable: safe to use from several threads.
+// The template is made in advance, or, of ranks with disjoint items (save_plan/disjoint_items.h), from the ranks' local
+// plans when it is first needed: by the writer, beside the trainer. Threads: immutable but for the template, which one
+// thread makes while the others wait.
 #pragma once
 
 #include <cairn/result.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "commit/rank_save.h"
@@ -21,11 +25,21 @@ namespace cairn::commit {
 
 class CommitPlan {
  public:
+  // The ranks' messages of encode_local_plan(), by rank, and the further attributes of the metadata (SaveOptions).
+  struct DisjointPlans {
+    std::vector<std::string> local_plans;
+    std::string metadata_attributes;
+  };
+
   // `ranks` have as many files together as `metadata`.
   CommitPlan(dcp::MetadataTemplate metadata, std::vector<manifest::RecordedPlan::Rank> ranks);
+  // Of ranks with disjoint items.
+  CommitPlan(DisjointPlans plans, std::vector<manifest::RecordedPlan::Rank> ranks);
 
-  // The pickle of `.metadata` for a save. `place` is the coordinator's place.
-  std::string pickle(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
+  // The pickle of `.metadata` for a save. `place` is the coordinator's place. Fails if the template can't be made: the
+  // ranks disagree about a tensor (plan::plan_save()).
+  Result<std::string> pickle(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
+  // The request's render() fails as pickle(), and may outlive the plan.
   CommitRequest commit_request(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
 
   // Encodes the plan for the coordinator's writer process. read() fails with kCorrupt for bytes that append_to() cannot
@@ -34,12 +48,9 @@ class CommitPlan {
   static Result<CommitPlan> read(manifest::CodedReader& reader);
 
  private:
-  std::vector<std::vector<std::string>> files(const SaveTicket& ticket, const RankPlace& place) const;
-  std::string render(const SaveTicket& ticket, std::string_view checkpoint_id,
-                     const std::vector<std::vector<std::string>>& files) const;
+  class Metadata;
 
-  dcp::MetadataTemplate metadata_;
-  std::vector<manifest::RecordedPlan::Rank> ranks_;
+  std::shared_ptr<Metadata> metadata_;  // shared with the requests
 };
 
 }  // namespace cairn::commit

@@ -50,7 +50,7 @@ Result<RankSaveReport> SaveCoordinator::lead(std::vector<data_file::ImageFile> i
   }
   transaction_.reset();  // withdraws everything that was not committed
   if (decision.failure) return *std::move(decision.failure);
-  return RankSaveReport{member_.progress.bytes_written + commit_request.pickle.size(), std::move(decision.warnings)};
+  return RankSaveReport{member_.progress.bytes_written + metadata_bytes_, std::move(decision.warnings)};
 }
 
 Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::ImageFile> images,
@@ -89,6 +89,8 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
     return Error::of_ranks(std::move(failures));
   }
   member_.progress.phase = Phase::kWaiting;
+  CAIRN_TRY_ASSIGN(std::string pickle, commit_request.render());  // while the other ranks still write
+  metadata_bytes_ = pickle.size();
   CAIRN_TRY_ASSIGN(std::vector<RankRendezvous::Files> all,
                    rendezvous.wait_for_files(commit_request.files, mine, interrupted));  // (5)
   for (std::size_t i = 0; i < own.size(); ++i) own[i].trailer_checksum = (*trailers)[i];
@@ -104,7 +106,7 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
   }
   record.plan = commit_request.plan;
   transaction_->set_fence(member_.fence);
-  return transaction_->commit(commit_request.pickle, std::move(record), options.write.durability);
+  return transaction_->commit(std::move(pickle), std::move(record), options.write.durability);
 }
 
 // Step 7.

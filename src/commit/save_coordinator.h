@@ -4,6 +4,7 @@
 
 #include <cairn/result.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,12 +19,11 @@ namespace cairn::commit {
 
 // What the coordinator commits: the metadata, and the files of all ranks.
 struct CommitRequest {
-  std::string pickle;  // of `.metadata`
+  // Returns the pickle of `.metadata`; may take long. Called once, when the coordinator has written its files.
+  std::function<Result<std::string>()> render;
   // Names, by rank. All names together, in order, are the catalog's files.
   std::vector<std::vector<std::string>> files;
   manifest::RecordedPlan plan;  // of several ranks
-
-  friend bool operator==(const CommitRequest&, const CommitRequest&) = default;
 };
 
 class SaveCoordinator {
@@ -46,6 +46,7 @@ class SaveCoordinator {
 
   SaveMember& member_;
   std::unique_ptr<SaveTransaction> transaction_;
+  std::uint64_t metadata_bytes_ = 0;
 };
 
 }  // namespace cairn::commit

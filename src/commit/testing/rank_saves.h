@@ -57,7 +57,8 @@ class RankBytes {
 };
 
 inline CommitRequest commit_request_of(const SaveTicket& ticket, std::uint32_t count) {
-  CommitRequest commit_request{"pickle", {}, {}};
+  CommitRequest commit_request;
+  commit_request.render = [] { return Result<std::string>("pickle"); };
   for (std::uint32_t rank = 0; rank < count; ++rank)
     commit_request.files.push_back({RankBytes(ticket, rank, count).name()});
   return commit_request;

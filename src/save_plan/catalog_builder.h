@@ -10,7 +10,7 @@
 #include "plan/key_numbers.h"
 #include "plan/local_plan.h"
 
-namespace cairn::checkpointer {
+namespace cairn::save_plan {
 
 class CatalogBuilder {
  public:
@@ -31,4 +31,4 @@ class CatalogBuilder {
   plan::KeyNumbers numbers_;  // of the tensors: the index in the catalog
 };
 
-}  // namespace cairn::checkpointer
+}  // namespace cairn::save_plan

@@ -10,7 +10,7 @@
 //    dimensions, the sizes.
 // 5. Of a chunk: kRows, offset and size in the first dimension; kBox, the offsets and the sizes. Of an archive: its
 //    bytes.
-#include "checkpointer/local_plans.h"
+#include "save_plan/local_plans.h"
 
 #include <cairn/version.h>
 
@@ -25,7 +25,7 @@
 #include "core/whole_number.h"
 #include "format/manifest/index_coding.h"
 
-namespace cairn::checkpointer {
+namespace cairn::save_plan {
 namespace {
 
 using data_file::ItemSource;
@@ -247,4 +247,4 @@ Result<void> LocalPlans::add(std::string_view message) {
   return {};
 }
 
-}  // namespace cairn::checkpointer
+}  // namespace cairn::save_plan

@@ -20,7 +20,7 @@
 #include "plan/key_numbers.h"
 #include "plan/local_plan.h"
 
-namespace cairn::checkpointer {
+namespace cairn::save_plan {
 
 struct LocalPlanOptions {
   bool record_paths = true;
@@ -71,4 +71,4 @@ class LocalPlans {
   bool names_taken_ = false;
 };
 
-}  // namespace cairn::checkpointer
+}  // namespace cairn::save_plan

@@ -1,4 +1,4 @@
-#include "checkpointer/local_plans.h"
+#include "save_plan/local_plans.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "checkpointer/save_items.h"
 
-namespace cairn::checkpointer {
+namespace cairn::save_plan {
 namespace {
 
 std::array<float, 64> buffer_of_all{};
@@ -17,7 +17,7 @@ TensorView view(Extents sizes) {
 }
 
 std::string message_of(const StateDict& state, const LocalPlanOptions& options = {}) {
-  const auto items = SaveItems::make(state);
+  const auto items = checkpointer::SaveItems::make(state);
   return encode_local_plan(items->sources(), options).value();
 }
 
@@ -105,4 +105,4 @@ TEST(LocalPlans, RefuseAnotherVersion) {
 }
 
 }  // namespace
-}  // namespace cairn::checkpointer
+}  // namespace cairn::save_plan

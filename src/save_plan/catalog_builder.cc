@@ -1,6 +1,6 @@
-#include "checkpointer/catalog_builder.h"
+#include "save_plan/catalog_builder.h"
 
-namespace cairn::checkpointer {
+namespace cairn::save_plan {
 
 bool CatalogBuilder::add(const plan::LocalItem& item, const Box& box, const ItemLocation& location) {
   if (item.kind == plan::LocalItem::Kind::kValue) {
@@ -24,4 +24,4 @@ bool CatalogBuilder::add(const plan::LocalItem& item, const Box& box, const Item
   return is_new;
 }
 
-}  // namespace cairn::checkpointer
+}  // namespace cairn::save_plan
