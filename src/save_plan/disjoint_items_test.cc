@@ -82,7 +82,7 @@ TEST(DisjointItems, HaveALayoutOfAllItemsOfEachRank) {
   EXPECT_EQ(layout->catalog.files.size(), 4U);
 }
 
-TEST(DisjointItems, HaveNoLayoutIfTheyDoNotCoverTheirTensor) {
+TEST(DisjointItems, ThatLeaveARowOutHaveNoLayout) {
   const auto layout = lay_out_disjoint({row_of("a", 0).local_plan, row_of("a", 2).local_plan}, {});
   ASSERT_FALSE(layout);
   EXPECT_EQ(layout.error().code(), ErrorCode::kInvalidArgument);
