@@ -161,7 +161,7 @@ TEST_P(DisjointSaves, OfARestartedJobGatherNothing) {
   };
   save_once(first, 1, kPlannedByRanks);
   ASSERT_TRUE(open_to_load(first));
-  save_once(second, 2, {"smallest"});
+  save_once(second, 2, {"smallest", "smallest"});
   EXPECT_TRUE(verify(second)->problems.empty());
 }
 
