@@ -43,9 +43,9 @@ class BlockingAsyncStager(StockBlockingStager):
     The staging memory is pinned if CUDA is available; torch's class fails without CUDA.
     """
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+    def __init__(self, cache_staged_state_dict: bool = False, type_check: bool = False) -> None:
         # Under cairn.install also the constructor of torch's FileSystemWriter calls this function, for its own object.
-        StockBlockingStager.__init__(self, *arguments, **keywords)
+        StockBlockingStager.__init__(self, cache_staged_state_dict, type_check)
         if BlockingAsyncStager in type(self).__mro__:
             preparation.declare()
 
