@@ -89,7 +89,7 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
     return Error::of_ranks(std::move(failures));
   }
   member_.progress.phase = Phase::kWaiting;
-  CAIRN_TRY_ASSIGN(std::string pickle, commit_request.render());  // while the other ranks still write
+  CAIRN_TRY_ASSIGN(const std::string pickle, commit_request.render());  // while the other ranks still write
   metadata_bytes_ = pickle.size();
   CAIRN_TRY_ASSIGN(std::vector<RankRendezvous::Files> all,
                    rendezvous.wait_for_files(commit_request.files, mine, interrupted));  // (5)
@@ -106,7 +106,7 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
   }
   record.plan = commit_request.plan;
   transaction_->set_fence(member_.fence);
-  return transaction_->commit(std::move(pickle), std::move(record), options.write.durability);
+  return transaction_->commit(pickle, std::move(record), options.write.durability);
 }
 
 // Step 7.
