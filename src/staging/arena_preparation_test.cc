@@ -45,6 +45,7 @@ class PreparedArenas : public testing::Test {
 };
 
 TEST_F(PreparedArenas, AreTakenByTheFirstSaveWithAllPages) {
+  options_.look_interval = options_.idle_max;  // a look would give the pages back under the pressure below
   const auto preparation = start();
   ASSERT_TRUE(comes_to_hold(kPrepared, 2 * kPrepared));
   files_.leave_in_task(0);  // a page that is missing could not be taken
