@@ -13,9 +13,11 @@ constexpr std::uint64_t kBytesMax = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
-std::uint64_t tensor_bytes(const CatalogTensor& tensor) {
-  const Result<std::int64_t> count = element_count(tensor.shape);
-  const std::uint64_t bytes_each = item_bytes(tensor.dtype);
+std::uint64_t tensor_bytes(const CatalogTensor& tensor) { return tensor_bytes(tensor.dtype, tensor.shape); }
+
+std::uint64_t tensor_bytes(DType dtype, const Extents& shape) {
+  const Result<std::int64_t> count = element_count(shape);
+  const std::uint64_t bytes_each = item_bytes(dtype);
   if (!count || static_cast<std::uint64_t>(*count) > kBytesMax / bytes_each) return kBytesMax;
   return static_cast<std::uint64_t>(*count) * bytes_each;
 }
@@ -28,17 +30,23 @@ std::uint64_t tensor_bytes(const Catalog& catalog) {
 
 std::uint64_t sum_of_bytes(std::uint64_t a, std::uint64_t b) { return b > kBytesMax - a ? kBytesMax : a + b; }
 
-std::string kind_text(const CatalogTensor& tensor) {
-  return fmt::format("{} {}", name_of(tensor.dtype), to_string(tensor.shape));
+std::string kind_text(DType dtype, const Extents& shape) {
+  return fmt::format("{} {}", name_of(dtype), to_string(shape));
+}
+
+std::string kind_text(const CatalogTensor& tensor) { return kind_text(tensor.dtype, tensor.shape); }
+
+void write_members(JsonWriter& json, const std::string& fqn, DType dtype, const Extents& shape) {
+  json.key("key").text(fqn);
+  json.key("kind").text("tensor");
+  json.key("dtype").text(name_of(dtype));
+  json.key("shape").begin_array();
+  for (const std::int64_t size : shape.span()) json.number(size);
+  json.end_array();
 }
 
 void write_members(JsonWriter& json, const CatalogTensor& tensor) {
-  json.key("key").text(tensor.fqn);
-  json.key("kind").text("tensor");
-  json.key("dtype").text(name_of(tensor.dtype));
-  json.key("shape").begin_array();
-  for (const std::int64_t size : tensor.shape.span()) json.number(size);
-  json.end_array();
+  write_members(json, tensor.fqn, tensor.dtype, tensor.shape);
 }
 
 std::string summary_of(const Catalog& catalog) {

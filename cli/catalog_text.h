@@ -11,6 +11,7 @@
 namespace cairn::cli {
 
 // Bytes of all elements. Saturates for a shape larger than any memory.
+std::uint64_t tensor_bytes(DType dtype, const Extents& shape);
 std::uint64_t tensor_bytes(const CatalogTensor& tensor);
 
 // Bytes of all tensors. Saturates.
@@ -20,9 +21,11 @@ std::uint64_t tensor_bytes(const Catalog& catalog);
 std::uint64_t sum_of_bytes(std::uint64_t a, std::uint64_t b);
 
 // "float32 [2, 3]"
+std::string kind_text(DType dtype, const Extents& shape);
 std::string kind_text(const CatalogTensor& tensor);
 
 // Writes the members "key", "kind", "dtype" and "shape" into the open object.
+void write_members(JsonWriter& json, const std::string& fqn, DType dtype, const Extents& shape);
 void write_members(JsonWriter& json, const CatalogTensor& tensor);
 
 // "12 keys (10 tensors, 2 values), 1.5 MiB of tensors"

@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <cairn/key_pattern.h>
@@ -33,13 +35,10 @@ constexpr std::uint64_t kValueBytesMax = 16 * 1024 * 1024;
 class Inspection {
  public:
   // All arguments outlive the inspection.
-  Inspection(const Checkpoint& checkpoint, const fs::path& directory, const InspectionOptions& options,
-             Outcome& outcome)
-      : checkpoint_(checkpoint),
-        catalog_(checkpoint.catalog()),
-        directory_(directory),
-        options_(options),
-        outcome_(outcome) {
+  // `catalog`: the whole catalog, or for text() the outline.
+  Inspection(const Checkpoint& checkpoint, const Catalog& catalog, const fs::path& directory,
+             const InspectionOptions& options, Outcome& outcome)
+      : checkpoint_(checkpoint), catalog_(catalog), directory_(directory), options_(options), outcome_(outcome) {
     for (std::size_t i = 0; i < catalog_.keys.size(); ++i) {
       if (is_selected(name_of_key(i))) selected_.push_back(i);
     }
@@ -194,13 +193,18 @@ class Inspection {
     }
   }
 
+  // The catalog may be the outline, without chunks and places: the entry has these.
   std::string describe(std::size_t index) {
-    const Catalog::KeyRef& key = catalog_.keys[index];
-    if (!key.is_tensor) {
-      const CatalogValue& value = catalog_.values[key.index];
-      return fmt::format("= {}", printable(value_text(value).value_or("(unreadable)")));
+    const Result<std::optional<KeyEntry>> entry = checkpoint_.entry(name_of_key(index));
+    if (!entry || !*entry) {
+      if (!entry) outcome_.messages += message_of(entry.error());
+      outcome_.exit_code = ExitCode::kUnreadable;
+      return "(unreadable)";
     }
-    const CatalogTensor& tensor = catalog_.tensors[key.index];
+    if (const auto* value = std::get_if<CatalogValue>(&**entry)) {
+      return fmt::format("= {}", printable(value_text(*value).value_or("(unreadable)")));
+    }
+    const auto& tensor = std::get<CatalogTensor>(**entry);
     std::string text = fmt::format("{:<28} {:>10}  {:>9}", kind_text(tensor), byte_text(tensor_bytes(tensor)),
                                    counted(tensor.chunk_count(), "chunk"));
     std::set<std::uint32_t> files;
@@ -306,12 +310,19 @@ class Inspection {
 
 }  // namespace
 
+// The JSON has the nested places of the keys, which only the whole metadata has.
 Outcome inspect(const fs::path& directory, const InspectionOptions& options) {
-  const Result<Checkpoint> checkpoint = open(directory);
+  const Result<Checkpoint> checkpoint = options.json ? open(directory) : open_to_inspect(directory);
   if (!checkpoint) return unopened(checkpoint.error(), directory);
   Outcome outcome;
-  Inspection inspection(*checkpoint, directory, options, outcome);
-  outcome.data = options.json ? inspection.json() : inspection.text();
+  if (options.json) {
+    outcome.data = Inspection(*checkpoint, checkpoint->catalog(), directory, options, outcome).json();
+  } else {
+    const Result<Catalog> outline = checkpoint->outline();
+    if (!outline) return unopened(outline.error(), directory);
+    outcome.data = Inspection(*checkpoint, *outline, directory, options, outcome).text();
+  }
+  outcome.messages += damage_message(*checkpoint);
   return outcome;
 }
 

@@ -65,6 +65,8 @@ void JsonWriter::text_or_null(const std::optional<std::string>& text) {
   }
 }
 
+std::string JsonWriter::drain() { return std::exchange(json_, std::string()); }
+
 std::string JsonWriter::take() && {
   json_ += '\n';
   return std::move(json_);

@@ -43,6 +43,8 @@ class JsonWriter {
     }
   }
 
+  // The text since the last call, to be printed before the rest is written.
+  std::string drain();
   std::string take() &&;
 
  private:

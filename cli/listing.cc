@@ -1,9 +1,11 @@
 #include "listing.h"
 
 #include <cairn/checkpoint.h>
+#include <cairn/key_stream.h>
 #include <fmt/format.h>
 
-#include <iterator>
+#include <cstdio>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -17,42 +19,53 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string text_of(const Catalog& catalog) {
-  std::string text;
-  for (const Catalog::KeyRef& key : catalog.keys) {
-    if (key.is_tensor) {
-      const CatalogTensor& tensor = catalog.tensors[key.index];
-      fmt::format_to(std::back_inserter(text), "{:<28} {:>10}  {}\n", kind_text(tensor),
-                     byte_text(tensor_bytes(tensor)), printable(tensor.fqn));
-    } else {
-      fmt::format_to(std::back_inserter(text), "{:<28} {:>10}  {}\n", "value", "",
-                     printable(catalog.values[key.index].fqn));
-    }
-  }
-  return text;
+std::string line_of(const KeySummary& key) {
+  const std::string name = printable(key.fqn);
+  if (!key.is_tensor) return fmt::format("{:<28} {:>10}  {}\n", "value", "", name);
+  return fmt::format("{:<28} {:>10}  {}\n", kind_text(key.dtype, key.shape),
+                     byte_text(tensor_bytes(key.dtype, key.shape)), name);
 }
 
-// The keys as in `cairn inspect --json`, without chunks and values.
-std::string json_of(const Catalog& catalog, const fs::path& directory) {
+// As in `cairn inspect --json`, without chunks and values.
+void write_key(JsonWriter& json, const KeySummary& key) {
+  json.begin_object();
+  if (key.is_tensor) {
+    write_members(json, key.fqn, key.dtype, key.shape);
+    json.key("bytes").number(tensor_bytes(key.dtype, key.shape));
+  } else {
+    json.key("key").text(key.fqn);
+    json.key("kind").text("value");
+  }
+  json.end_object();
+}
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+// Prints each key when its part of the metadata has been read: the keys of a large checkpoint take gigabytes. main says
+// if stdout could not be written.
+Outcome list_keys(const Checkpoint& checkpoint, const fs::path& directory, bool as_json) {
   JsonWriter json;
   json.begin_object();
   json.key("directory").text(directory.string());
   json.key("keys").begin_array();
-  for (const Catalog::KeyRef& key : catalog.keys) {
-    json.begin_object();
-    if (key.is_tensor) {
-      const CatalogTensor& tensor = catalog.tensors[key.index];
-      write_members(json, tensor);
-      json.key("bytes").number(tensor_bytes(tensor));
-    } else {
-      json.key("key").text(catalog.values[key.index].fqn);
-      json.key("kind").text("value");
+  KeyStream keys(checkpoint);
+  while (true) {
+    const Result<std::span<const KeySummary>> batch = keys.next();
+    if (!batch) return {{}, message_of(batch.error()), ExitCode::kUnreadable};
+    if (batch->empty()) break;
+    std::string text;
+    for (const KeySummary& key : *batch) {
+      if (as_json) {
+        write_key(json, key);
+      } else {
+        text += line_of(key);
+      }
     }
-    json.end_object();
+    print(as_json ? json.drain() : text);
   }
   json.end_array();
   json.end_object();
-  return std::move(json).take();
+  return {as_json ? std::move(json).take() : std::string(), damage_message(checkpoint), ExitCode::kOk};
 }
 
 }  // namespace
@@ -61,10 +74,9 @@ Outcome list(const fs::path& directory, bool json) {
   std::error_code ignored;
   const bool is_one = fs::is_regular_file(directory, ignored) || has_metadata(directory) || has_safetensors(directory);
   if (!is_one) return list_folder(directory, json);
-  const Result<Checkpoint> checkpoint = open(directory);
+  const Result<Checkpoint> checkpoint = open_to_inspect(directory);
   if (!checkpoint) return unopened(checkpoint.error(), directory);
-  const Catalog& catalog = checkpoint->catalog();
-  return {json ? json_of(catalog, directory) : text_of(catalog), {}, ExitCode::kOk};
+  return list_keys(*checkpoint, directory, json);
 }
 
 }  // namespace cairn::cli

@@ -18,6 +18,11 @@ ExitCode exit_code_of_copy(ErrorCode code) {
 
 std::string message_of(const Error& error) { return "cairn: " + printable(error.what()) + "\n"; }
 
+std::string damage_message(const Checkpoint& checkpoint) {
+  const std::optional<std::string> damage = checkpoint.damage();
+  return damage ? "cairn: warning: " + printable(*damage) + "\n" : std::string();
+}
+
 Outcome unopened(const Error& error, const std::filesystem::path& directory) {
   Outcome outcome{{}, message_of(error), ExitCode::kUnreadable};
   if (error.code() != ErrorCode::kNotFound || error.file() != std::string(kMetadataName)) return outcome;

@@ -1,6 +1,7 @@
 // Outcome: the output of a command, and the exit code for scripts.
 #pragma once
 
+#include <cairn/checkpoint.h>
 #include <cairn/error.h>
 
 #include <filesystem>
@@ -19,7 +20,7 @@ enum class ExitCode : int {
   kUnreadable = 3,   // no checkpoint, or the system or damage prevents reading or writing
 };
 
-// Commands print nothing: main does.
+// main prints the outcome. A command prints only the beginning of long data itself, as the data come.
 struct Outcome {
   std::string data;      // for stdout
   std::string messages;  // for stderr
@@ -32,6 +33,9 @@ ExitCode exit_code_of_copy(ErrorCode code);
 
 // "cairn: " and the error's whole text, made printable.
 std::string message_of(const Error& error);
+
+// The message about a damaged part of the metadata that another part has replaced; empty without such damage.
+std::string damage_message(const Checkpoint& checkpoint);
 
 // The outcome of a command on `directory`, whose checkpoint could not be opened: the message of the error, and the next
 // command for a directory without a checkpoint.

@@ -16,6 +16,7 @@
 #include <cairn/in_flight.h>             // IWYU pragma: export
 #include <cairn/key_content.h>           // IWYU pragma: export
 #include <cairn/key_pattern.h>           // IWYU pragma: export
+#include <cairn/key_stream.h>            // IWYU pragma: export
 #include <cairn/latest.h>                // IWYU pragma: export
 #include <cairn/local_group.h>           // IWYU pragma: export
 #include <cairn/npy.h>                   // IWYU pragma: export

@@ -26,6 +26,9 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace cairn {
@@ -160,18 +163,33 @@ Error abandon_load(const Error& reason, const LoadOptions& options);
 // any rank. Of `options` only `collectives` counts; without collectives this rank is alone.
 Result<void> agree(const Result<void>& mine, const LoadOptions& options);
 
+// The entry of a key of a checkpoint.
+using KeyEntry = std::variant<CatalogTensor, CatalogValue>;
+
 // An open checkpoint, for inspection and reads. Movable; reads are thread-safe.
 class Checkpoint {
  public:
-  // Of a checkpoint from open_to_load(), the first call decodes the whole metadata: throws Error if the metadata cannot
-  // be read or decoded. Never throws for a checkpoint from open().
+  // Of a checkpoint from open_to_load() or open_to_inspect(), the first call decodes the whole metadata: throws Error
+  // if the metadata cannot be read or decoded. Never throws for a checkpoint from open().
   const Catalog& catalog() const;
   // Save id of the commit record; nullopt if stock torch wrote the checkpoint.
   std::optional<SaveId> save_id() const noexcept;
-  // Whether items went through stream transforms (Catalog::transforms), and whether a key has one of these names. Of a
-  // checkpoint from open_to_load() neither decodes the whole metadata.
+  // The calls up to outline() decode no more of the metadata of a checkpoint from open_to_load() or open_to_inspect()
+  // than their answer needs. If this part of the compact catalog is damaged, the whole metadata takes its place, and
+  // damage() says so.
+  //
+  // Whether items went through stream transforms (Catalog::transforms), and whether a key has one of these names.
   bool has_transforms() const noexcept;
   Result<bool> holds_any(std::span<const std::string> fqns) const;
+  std::uint64_t key_count() const noexcept;
+  // The data files, the indices of ItemLocation::file: catalog().files.
+  const std::vector<std::string>& files() const noexcept;
+  // The entry of a key, a tensor with all chunks; nullopt if the checkpoint lacks the key.
+  Result<std::optional<KeyEntry>> entry(std::string_view fqn) const;
+  // The catalog of at most the first `keys_max` keys, without chunks, without the places of values, and without
+  // `paths`, `transforms` and `extra`; indexed. Of a compact catalog also without version, checkpoint_id and save_id.
+  // To see the keys one after the other, in little memory: KeyStream (key_stream.h).
+  Result<Catalog> outline(std::uint64_t keys_max = UINT64_MAX) const;
   // The damage of a part that the checkpoint can do without: of the compact catalog in `.metadata` (docs/format.md),
   // whose content the pickle has too. Nullopt if no damage was noticed so far.
   std::optional<std::string> damage() const;
@@ -224,6 +242,11 @@ Result<Checkpoint> open(const std::filesystem::path& directory,
 // metadata is found by the call that meets it. All other checkpoints are opened as by open().
 Result<Checkpoint> open_to_load(const std::filesystem::path& directory,
                                 const std::string& metadata_name = std::string(kMetadataName));
+
+// As open_to_load(), for a look at some of the keys: a later save of this process does not go on with the plan of the
+// checkpoint.
+Result<Checkpoint> open_to_inspect(const std::filesystem::path& directory,
+                                   const std::string& metadata_name = std::string(kMetadataName));
 
 // The restart policy of reads: the pause before the next restart, after `restarts` restarts of a read that failed with
 // kReplaced. Nullopt: the read is not restarted any more. load() follows the policy. The pauses grow, because a network

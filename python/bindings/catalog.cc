@@ -13,26 +13,6 @@ const std::string& fqn_at(const Catalog& catalog, const Catalog::KeyRef& key) {
   return key.is_tensor ? catalog.tensors[key.index].fqn : catalog.values[key.index].fqn;
 }
 
-nb::tuple place_of(const Catalog& catalog, const ItemLocation& location) {
-  // Length 0: the storage has no bytes of the chunk, and the chunk has no file.
-  const nb::object file = location.length == 0 ? nb::object(nb::none()) : to_str(catalog.files.at(location.file));
-  return nb::make_tuple(file, location.offset, location.length);
-}
-
-// (dtype code, shape, requires_grad, [(offsets, sizes, file, offset, length), ...])
-nb::tuple to_tuple(const Catalog& catalog, const CatalogTensor& tensor) {
-  const std::size_t dimensions = tensor.shape.size();
-  nb::list chunks;
-  for (std::size_t i = 0; i < tensor.chunk_count(); ++i) {
-    const std::int64_t* box = tensor.boxes.data() + 2 * dimensions * i;
-    const nb::tuple place = place_of(catalog, tensor.locations[i]);
-    chunks.append(nb::make_tuple(from_extents(box, dimensions), from_extents(box + dimensions, dimensions), place[0],
-                                 place[1], place[2]));
-  }
-  return nb::make_tuple(static_cast<int>(tensor.dtype), from_extents(tensor.shape.data(), dimensions),
-                        tensor.requires_grad, chunks);
-}
-
 // Leaves out attributes for which `make_object` raises LookupError.
 nb::dict extra_of(const Catalog& catalog, nb::handle make_object) {
   nb::dict extra;
@@ -47,6 +27,25 @@ nb::dict extra_of(const Catalog& catalog, nb::handle make_object) {
 }
 
 }  // namespace
+
+nb::tuple tuple_of(const std::vector<std::string>& files, const ItemLocation& location) {
+  // Length 0: the storage has no bytes of the chunk, and the chunk has no file.
+  const nb::object file = location.length == 0 ? nb::object(nb::none()) : to_str(files.at(location.file));
+  return nb::make_tuple(file, location.offset, location.length);
+}
+
+nb::tuple tuple_of(const std::vector<std::string>& files, const CatalogTensor& tensor) {
+  const std::size_t dimensions = tensor.shape.size();
+  nb::list chunks;
+  for (std::size_t i = 0; i < tensor.chunk_count(); ++i) {
+    const std::int64_t* box = tensor.boxes.data() + 2 * dimensions * i;
+    const nb::tuple place = tuple_of(files, tensor.locations[i]);
+    chunks.append(nb::make_tuple(from_extents(box, dimensions), from_extents(box + dimensions, dimensions), place[0],
+                                 place[1], place[2]));
+  }
+  return nb::make_tuple(static_cast<int>(tensor.dtype), from_extents(tensor.shape.data(), dimensions),
+                        tensor.requires_grad, chunks);
+}
 
 void bind_catalog(nb::module_& module) {
   nb::class_<SharedCatalog>(module, "Catalog")
@@ -65,12 +64,12 @@ void bind_catalog(nb::module_& module) {
       .def("tensor",
            [](const SharedCatalog& self, const nb::str& fqn) -> nb::object {
              const CatalogTensor* tensor = self.catalog->find_tensor(to_utf8(fqn));
-             return tensor == nullptr ? nb::object(nb::none()) : to_tuple(*self.catalog, *tensor);
+             return tensor == nullptr ? nb::object(nb::none()) : tuple_of(self.catalog->files, *tensor);
            })
       .def("value",
            [](const SharedCatalog& self, const nb::str& fqn) -> nb::object {
              const CatalogValue* value = self.catalog->find_value(to_utf8(fqn));
-             return value == nullptr ? nb::object(nb::none()) : place_of(*self.catalog, value->location);
+             return value == nullptr ? nb::object(nb::none()) : tuple_of(self.catalog->files, value->location);
            })
       .def("nearest_keys",
            [](const SharedCatalog& self, const nb::str& fqn, std::size_t count_max) {

@@ -2,19 +2,24 @@
 #include <cairn/checkpoint.h>
 
 #include <cairn/consolidate.h>
+#include <cairn/key_stream.h>
 #include <cairn/verify.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bound.h"
@@ -72,13 +77,66 @@ nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::k
   return nb::make_tuple(conversions, strings(report.missing));
 }
 
+std::optional<KeyEntry> entry_of(const Checkpoint& checkpoint, const std::string& fqn) {
+  std::optional<Result<std::optional<KeyEntry>>> entry;
+  {
+    const nb::gil_scoped_release released;
+    entry.emplace(checkpoint.entry(fqn));
+  }
+  return unwrap(std::move(*entry));
+}
+
+// As Catalog.tensor of Python.
+nb::object tensor_of(const Checkpoint& checkpoint, const nb::str& fqn) {
+  const std::optional<KeyEntry> entry = entry_of(checkpoint, to_utf8(fqn));
+  const auto* tensor = entry ? std::get_if<CatalogTensor>(&*entry) : nullptr;
+  return tensor == nullptr ? nb::object(nb::none()) : tuple_of(checkpoint.files(), *tensor);
+}
+
+// As Catalog.value of Python.
+nb::object value_of(const Checkpoint& checkpoint, const nb::str& fqn) {
+  const std::optional<KeyEntry> entry = entry_of(checkpoint, to_utf8(fqn));
+  const auto* value = entry ? std::get_if<CatalogValue>(&*entry) : nullptr;
+  return value == nullptr ? nb::object(nb::none()) : tuple_of(checkpoint.files(), value->location);
+}
+
+// Among the first keys: an error message must not take gigabytes.
+nb::list nearest_keys(const Checkpoint& checkpoint, const nb::str& fqn, std::size_t count_max) {
+  constexpr std::uint64_t kKeysMax = std::uint64_t{1} << 18;
+  const std::string name = to_utf8(fqn);
+  std::vector<std::string> nearest;
+  {
+    const nb::gil_scoped_release released;
+    nearest = checkpoint.outline(kKeysMax).value().nearest_keys(name, count_max);
+  }
+  return strings(nearest);
+}
+
+// [(key, dtype code or None, shape or None), ...], empty after the last key.
+nb::list next_keys(KeyStream& stream) {
+  std::optional<Result<std::span<const KeySummary>>> keys;
+  {
+    const nb::gil_scoped_release released;
+    keys.emplace(stream.next());
+  }
+  nb::list list;
+  for (const KeySummary& key : unwrap(std::move(*keys))) {
+    const nb::object dtype = key.is_tensor ? nb::int_(static_cast<int>(key.dtype)) : nb::object(nb::none());
+    const nb::object shape =
+        key.is_tensor ? nb::object(from_extents(key.shape.data(), key.shape.size())) : nb::object(nb::none());
+    list.append(nb::make_tuple(to_str(key.fqn), dtype, shape));
+  }
+  return list;
+}
+
 // Reads `box` = (offsets, sizes) of a tensor into the memory at `data`, row-major. The memory must have room for the
 // box.
 void read_box(const Checkpoint& checkpoint, const nb::str& fqn, const nb::tuple& box, std::uintptr_t data,
               const nb::kwargs& keywords) {
   LoadOptions options = load_options_of(keywords);
   const std::string name = to_utf8(fqn);
-  const CatalogTensor* tensor = checkpoint.catalog().find_tensor(name);
+  const std::optional<KeyEntry> entry = entry_of(checkpoint, name);
+  const auto* tensor = entry ? std::get_if<CatalogTensor>(&*entry) : nullptr;
   if (tensor == nullptr) throw Error(Error(ErrorCode::kMissingKey, "no such tensor in the checkpoint").key(name));
   const Box wanted = unwrap(Box::make(to_extents(box[0]), to_extents(box[1])));
   void* const target = reinterpret_cast<void*>(data);  // NOLINT(performance-no-int-to-ptr): Python hands over integers
@@ -113,14 +171,16 @@ nb::bytes read_payload(const Checkpoint& checkpoint, const nb::str& fqn, const n
   return nb::bytes(payload.data(), payload.size());
 }
 
-// `to_load`: as by open_to_load().
+// `purpose`: "load", as by open_to_load(); "inspect", as by open_to_inspect(); or "", as by open().
 std::shared_ptr<Checkpoint> open_checkpoint(const nb::bytes& directory, const std::string& metadata_name,
-                                            bool to_load) {
+                                            const std::string& purpose) {
   const std::filesystem::path path = to_filesystem_path(directory);
   std::optional<Result<Checkpoint>> opened;
   {
     const nb::gil_scoped_release released;
-    opened.emplace(to_load ? open_to_load(path, metadata_name) : open(path, metadata_name));
+    opened.emplace(purpose == "load"      ? open_to_load(path, metadata_name)
+                   : purpose == "inspect" ? open_to_inspect(path, metadata_name)
+                                          : open(path, metadata_name));
   }
   return std::make_shared<Checkpoint>(unwrap(std::move(*opened)));
 }
@@ -186,9 +246,18 @@ void bind_checkpoint(nb::module_& module) {
                    })
       .def_prop_ro("has_transforms", &Checkpoint::has_transforms)
       .def("holds_any", &holds_any)
+      .def("__len__", &Checkpoint::key_count)
+      .def_prop_ro("files", [](const Checkpoint& self) { return strings(self.files()); })
+      .def(
+          "key_stream", [](const Checkpoint& self) { return std::make_unique<KeyStream>(self); },
+          nb::keep_alive<0, 1>())
+      .def("tensor", &tensor_of)
+      .def("value", &value_of)
+      .def("nearest_keys", &nearest_keys)
       .def("load", &load_state)
       .def("read_box", &read_box)
       .def("read_payload", &read_payload);
+  nb::class_<KeyStream>(module, "KeyStream").def("next", &next_keys);
   module.def("catalog_of", &catalog_of_checkpoint);
   module.def("save", &save_state);
   module.def("abandon_save", &abandon_save_with);
@@ -196,7 +265,7 @@ void bind_checkpoint(nb::module_& module) {
   module.def("abandon_load", &abandon_load_with);
   module.def("agree", &agree_with);
   module.def("open", &open_checkpoint, nb::arg("directory"), nb::arg("metadata_name") = std::string(kMetadataName),
-             nb::arg("to_load") = false);
+             nb::arg("purpose") = "");
   module.def("verify", &verify_directory);
   module.def(
       "metadata_name", [](std::optional<std::uint32_t> rank) { return metadata_name(rank); }, nb::arg("rank").none());

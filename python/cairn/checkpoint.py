@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeA
 
 from cairn import _engine, arrays
 from cairn._directory.location import existing_directory
-from cairn._directory.opening import naming_latest, open_checkpoint
+from cairn._directory.opening import naming_latest, open_to_inspect, warn_of_damage
 from cairn._mirror import modules
 from cairn._settings import save_deadlines
 from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey
@@ -127,8 +127,9 @@ class Checkpoint(Mapping[str, Any]):
         self.directory = os.fspath(existing_directory(directory))
         self._follow_links = follow_links
         self._form = arrays.check_form(tensors)
-        self._native = open_checkpoint(self.directory)
-        self._catalog = _engine.catalog_of(self._native)
+        self._native = open_to_inspect(self.directory)
+        self._has_warned = False
+        self._warn_of_damage()
 
     @property
     def save_id(self) -> str | None:
@@ -138,16 +139,29 @@ class Checkpoint(Mapping[str, Any]):
     @property
     def files(self) -> tuple[str, ...]:
         """The data files, relative to the directory."""
-        return tuple(self._catalog.files)
+        return tuple(self._native.files)
 
     def __len__(self) -> int:
-        return len(self._catalog)
+        return len(self._native)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._catalog.keys())
+        return (key for key, _, _ in self._summaries())
+
+    def _summaries(self) -> Iterator[tuple[str, int | None, tuple[int, ...] | None]]:
+        """Yields every key, with dtype and shape of a tensor: some at a time, the names of a large checkpoint take
+        gigabytes."""
+        stream = self._native.key_stream()
+        while summaries := stream.next():
+            self._warn_of_damage()
+            yield from summaries
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and key in self._catalog
+        return isinstance(key, str) and self._native.holds_any([key])
+
+    def _warn_of_damage(self) -> None:
+        if not self._has_warned and self._native.damage is not None:
+            self._has_warned = True
+            warn_of_damage(self._native)
 
     def __getitem__(self, key: str) -> Any:
         return self.read(key)
@@ -156,24 +170,27 @@ class Checkpoint(Mapping[str, Any]):
         return list(self)
 
     def __repr__(self) -> str:
-        tensors = [info for key in self if isinstance(info := self.info(key), TensorInfo)]
-        size = sum(info.nbytes for info in tensors)
-        values = len(self) - len(tensors)
+        tensors = size = 0
+        for _, dtype, shape in self._summaries():
+            if dtype is not None and shape is not None:
+                tensors += 1
+                size += math.prod(shape) * _engine.DTYPE_ITEM_BYTES[dtype]
         return (
-            f"<cairn.Checkpoint {self.directory!r}: {len(tensors)} tensors of {size:,} bytes, {values} values, "
+            f"<cairn.Checkpoint {self.directory!r}: {tensors} tensors of {size:,} bytes, {len(self) - tensors} values, "
             f"{len(self.files)} files>"
         )
 
     def info(self, key: str) -> TensorInfo | ValueInfo:
         """Returns the metadata of `key`. Raises MissingKey."""
-        tensor = self._catalog.tensor(key)
+        tensor = self._native.tensor(key)
+        value = None if tensor is not None else self._native.value(key)
+        self._warn_of_damage()
         if tensor is not None:
             dtype, shape, requires_grad, chunks = tensor
             name = _engine.DTYPE_NAMES[dtype]
             return TensorInfo(key, shape, name, requires_grad, tuple(Chunk(*chunk) for chunk in chunks))
-        value = self._catalog.value(key)
         if value is None:
-            nearest = ", ".join(f"'{name}'" for name in self._catalog.nearest_keys(key, _NEAREST_KEYS_MAX))
+            nearest = ", ".join(f"'{name}'" for name in self._native.nearest_keys(key, _NEAREST_KEYS_MAX))
             hint = f" (nearest: {nearest})" if nearest else ""
             raise MissingKey(f"no such key in the checkpoint: '{key}'{hint}", key=key)
         return ValueInfo(key, *value)

@@ -1,7 +1,12 @@
 """Checkpoints with a compact catalog in `.metadata`: read by stock torch, by Cairn, and when damaged."""
 
 import functools
+import json
 import pickletools
+import re
+import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,6 +17,7 @@ import torch
 import torch.distributed as dist
 from ranks import Gang
 from same import assert_same, blank
+from tool import OK, UNREADABLE, run, text_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -125,7 +131,7 @@ def test_damage_of_the_catalog_warns_and_the_pickle_is_read(tmp_path: Path) -> N
         cairn.load(target, checkpoint_id=tmp_path, no_dist=True)
     assert_same(target, state)
     with pytest.warns(cairn.DamageWarning, match="compact catalog"):
-        assert len(cairn.open(tmp_path)) == len(state)
+        assert list(cairn.open(tmp_path)) == list(state)
     report = cairn.verify(tmp_path)
     assert not report
     assert report.problems[0].file == ".metadata"
@@ -142,3 +148,124 @@ def test_without_the_catalog_everything_is_as_before(tmp_path: Path) -> None:
         target = blank(state)
         cairn.load(target, checkpoint_id=tmp_path, no_dist=True)
     assert_same(target, state)
+
+
+def without_catalog(directory: Path, copy: Path) -> Path:
+    """Returns a copy of the checkpoint whose `.metadata` is the pickle alone, as stock torch writes it."""
+    shutil.copytree(directory, copy)
+    data, pickle_bytes = metadata_in(directory)
+    (copy / ".metadata").write_bytes(data[:pickle_bytes])
+    return copy
+
+
+@pytest.fixture(scope="module")
+def pair(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Returns a checkpoint with a catalog and its copy without."""
+    return saved, without_catalog(saved, tmp_path_factory.mktemp("copies") / "checkpoint")
+
+
+def test_an_open_checkpoint_is_the_same_without_the_catalog(pair: tuple[Path, Path]) -> None:
+    by_catalog, by_pickle = (cairn.open(directory) for directory in pair)
+    assert list(by_catalog) == list(by_pickle)
+    assert len(by_catalog) == len(by_pickle) == len(list(by_catalog))
+    assert by_catalog.files == by_pickle.files
+    assert repr(by_catalog).replace(str(pair[0]), "") == repr(by_pickle).replace(str(pair[1]), "")
+    for key in [*list(by_pickle)[:40], "step", "model.w1099"]:
+        assert by_catalog.info(key) == by_pickle.info(key)
+        assert_same(by_catalog[key], by_pickle[key])
+    assert_same(by_catalog.read("model.w5", slice(2, 7)), by_pickle.read("model.w5", slice(2, 7)))
+    assert "model.w7" in by_catalog
+    assert "model.x7" not in by_catalog
+    texts = []
+    for opened in (by_catalog, by_pickle):
+        with pytest.raises(cairn.MissingKey, match="nearest") as raised:
+            opened.info("model.w10990")
+        texts.append(str(raised.value))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ls",),
+        ("ls", "--json"),
+        ("inspect",),
+        ("inspect", "--json"),
+        ("inspect", "model.w10*", "step"),
+        ("inspect", "model.w", "--depth", "1"),
+        ("cat", "model.w7"),
+        ("cat", "step", "--json"),
+        ("cat", "model.x7"),
+    ],
+)
+def test_the_tool_prints_the_same_without_the_catalog(pair: tuple[Path, Path], words: tuple[str, ...]) -> None:
+    done = [run(words[0], directory, *words[1:]) for directory in pair]
+    differing = rb"/\S*/checkpoint\b|save_id.*|  written by .*"
+    texts = [(each.returncode, re.sub(differing, b"", each.stdout)) for each in done]
+    if "--json" in words and words[0] == "inspect":
+        assert [len(json.loads(each.stdout)["keys"]) for each in done] == [len(cairn.open(pair[0]))] * 2
+    assert texts[0] == texts[1]
+    assert done[0].stderr.replace(bytes(pair[0]), b"") == done[1].stderr.replace(bytes(pair[1]), b"")
+
+
+def test_diff_by_the_catalog_and_by_the_pickle(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    assert not cairn.diff(*pair)  # no difference
+    for directory in pair:
+        report = cairn.diff(pair[0], directory, keys=["model.w1*", "step"])
+        assert not report
+        assert report.tensors == 112 + 99
+    one = {f"key{i}": torch.full((2,), float(i)) for i in range(4200)}
+    other = {key: tensor for key, tensor in one.items() if key != "key7"} | {"key9": torch.zeros(2), "new": 1}
+    for name, state in (("one", one), ("other", other)):
+        cairn.save(state, checkpoint_id=tmp_path / name, no_dist=True)
+    plain = [without_catalog(tmp_path / name, tmp_path / f"{name}_plain") for name in ("one", "other")]
+    expected = cairn.diff(*plain)
+    found = cairn.diff(tmp_path / "one", tmp_path / "other")
+    assert {difference.key for difference in expected.differences} == {"key7", "key9", "new"}
+    assert found == expected
+
+
+READS = """
+import sys
+import cairn
+cairn.open(sys.argv[2])["key5"]  # imports what a read needs
+def read_bytes():
+    return int(open("/proc/self/io").read().split()[1])
+start = read_bytes()
+opened = cairn.open(sys.argv[1])
+opened["key4000"]
+assert len(opened) == 4200
+one = read_bytes()
+assert len(list(opened)) == 4200
+print(one - start, read_bytes() - one)
+"""
+
+
+def test_a_look_at_a_key_reads_a_small_part_of_the_metadata(tmp_path: Path) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    cairn.save({"key5": torch.ones(2)}, checkpoint_id=small, no_dist=True)
+    cairn.save({f"key{i}": torch.full((2,), float(i)) for i in range(4200)}, checkpoint_id=large, no_dist=True)
+    done = subprocess.run([sys.executable, "-c", READS, large, small], capture_output=True, check=True, timeout=60)
+    one, names = map(int, done.stdout.split())
+    pickle_bytes = metadata_in(large)[1]
+    assert one < pickle_bytes / 2
+    assert names < pickle_bytes / 2
+
+
+def test_the_tool_lists_the_keys_of_a_damaged_catalog(tmp_path: Path) -> None:
+    cairn.save({f"key{i}": torch.full((2,), float(i)) for i in range(4200)}, checkpoint_id=tmp_path, no_dist=True)
+    expected = text_of("ls", tmp_path)
+    data, pickle_bytes = metadata_in(tmp_path)
+    damaged = bytearray(data)
+    damaged[pickle_bytes + 30_000] ^= 1  # in the second block: the first was printed already
+    (tmp_path / ".metadata").write_bytes(damaged)
+    done = run("ls", tmp_path)
+    assert (done.returncode, done.stdout.decode()) == (OK, expected)
+    assert b"compact catalog" in done.stderr
+    damaged[pickle_bytes // 2] ^= 1  # the pickle too
+    (tmp_path / ".metadata").write_bytes(damaged)
+    done = run("ls", tmp_path)
+    assert done.returncode == UNREADABLE
+    assert b".metadata" in done.stderr
+    for word in ("inspect", "verify"):
+        assert run(word, tmp_path).returncode != OK

@@ -72,7 +72,7 @@ def test_keys_paths_and_tensors_are_those_of_dcps_flattening(zipped: bool, tmp_p
     flat, paths = flatten_state_dict(state)
     opened = cairn.open(save(state, tmp_path / "model.bin", zipped), tensors="torch")
     assert list(opened) == list(flat)
-    assert opened._catalog.paths() == paths
+    assert _engine.catalog_of(opened._native).paths() == paths
     for key, value in flat.items():
         if isinstance(value, torch.Tensor):
             assert torch.equal(opened[key], value.detach()), key

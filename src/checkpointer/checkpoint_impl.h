@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -52,6 +53,11 @@ struct Checkpoint::Impl {
   void note_damage(const Error& damage);
   std::optional<std::string> damage() const;
 
+  // The entry of the key that was decoded last with all chunks, if this is `fqn`; else null. A look at a key's entry is
+  // mostly followed by a read of the key.
+  std::shared_ptr<const Catalog> last_entry(std::string_view fqn) const;
+  void keep_last_entry(std::string_view fqn, std::shared_ptr<const Catalog> entry);
+
   // Whether the directory now holds the metadata of a different checkpoint.
   bool replaced() const;
   // The error of a read. A data file is missing without damage if a save has replaced the checkpoint meanwhile:
@@ -81,6 +87,8 @@ struct Checkpoint::Impl {
  private:
   mutable std::mutex mutex_;
   std::optional<std::string> damage_;
+  std::string last_key_;
+  std::shared_ptr<const Catalog> last_entry_;  // shared with the WantedEntries of running reads
   std::vector<std::unique_ptr<data_file::DataFile>> files_;
   std::unordered_map<std::string_view, const manifest::CommitRecord::File*, SeededHash> recorded_;
 };

@@ -1,5 +1,6 @@
 // Loads of checkpoints whose `.metadata` has a compact catalog: the reads of a load, resharding, damage, and verify.
 #include <cairn/cairn.h>
+#include <cairn/key_stream.h>
 #include <cairn/local_group.h>
 #include <cairn/verify.h>
 #include <gtest/gtest.h>
@@ -191,6 +192,87 @@ TEST_F(CompactLoad, ReadsASmallPartOfTheMetadata) {
   EXPECT_LT(bytes, filesystem::file_size(directory_ / ".metadata") / 4);
   EXPECT_EQ(checkpoint->catalog().keys.size(), kKeys + 1);
   EXPECT_GT(bytes, filesystem::file_size(directory_ / ".metadata"));
+}
+
+// The same checkpoint by the catalog and by the pickle alone.
+TEST_F(CompactLoad, KeysAndEntriesAreThoseOfThePickle) {
+  const auto by_catalog = open_to_inspect(directory_);
+  const auto by_pickle = open(directory_);
+  ASSERT_TRUE(by_catalog && by_pickle);
+  EXPECT_EQ(by_catalog->key_count(), by_pickle->key_count());
+  EXPECT_EQ(by_catalog->files(), by_pickle->files());
+  KeyStream stream(*by_catalog);
+  std::size_t place = 0;
+  for (auto keys = stream.next(); keys && !keys->empty(); keys = stream.next()) {
+    for (const KeySummary& key : *keys) {
+      const Catalog::KeyRef& ref = by_pickle->catalog().keys.at(place++);
+      ASSERT_EQ(key.is_tensor, ref.is_tensor);
+      const auto entry = by_catalog->entry(key.fqn);
+      ASSERT_TRUE(entry && *entry) << key.fqn;
+      if (!key.is_tensor) {
+        EXPECT_EQ(key.fqn, by_pickle->catalog().values[ref.index].fqn);
+        EXPECT_EQ(std::get<CatalogValue>(**entry).location.offset,
+                  by_pickle->catalog().values[ref.index].location.offset);
+        continue;
+      }
+      const CatalogTensor& expected = by_pickle->catalog().tensors[ref.index];
+      const auto& tensor = std::get<CatalogTensor>(**entry);
+      ASSERT_EQ(key.fqn, expected.fqn);
+      EXPECT_EQ(key.dtype, expected.dtype);
+      EXPECT_EQ(key.shape, expected.shape);
+      ASSERT_EQ(tensor.boxes, expected.boxes);
+      ASSERT_EQ(tensor.chunk_count(), expected.chunk_count());
+      for (std::size_t i = 0; i < tensor.chunk_count(); ++i) {
+        ASSERT_EQ(by_catalog->files()[tensor.locations[i].file], by_pickle->files()[expected.locations[i].file]);
+        ASSERT_EQ(tensor.locations[i].offset, expected.locations[i].offset);
+        ASSERT_EQ(tensor.locations[i].length, expected.locations[i].length);
+      }
+    }
+  }
+  EXPECT_EQ(place, kKeys + 1);
+  EXPECT_FALSE(by_catalog->damage());
+  EXPECT_FALSE(by_catalog->entry("layers.1200.weight")->has_value());
+}
+
+TEST_F(CompactLoad, AKeyAndTheNamesTakeAFewBytesOfTheMetadata) {
+  const auto storage = storage::open_directory(directory_);
+  std::uint64_t bytes = 0;
+  auto checkpoint = checkpointer::open_in(std::make_unique<MeasuredStorage>(**storage, bytes),
+                                          std::string(kMetadataName), checkpointer::Decoding::kWanted);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().what();
+  const std::uint64_t size = filesystem::file_size(directory_ / ".metadata");
+  EXPECT_EQ(checkpoint->key_count(), kKeys + 1);
+  const std::uint64_t opened = bytes;
+  EXPECT_LT(opened, size / 32);
+  for (std::size_t key = 600; key < 620; ++key) {  // neighbours share a block, which is read once or twice
+    ASSERT_TRUE(checkpoint->entry("layers." + std::to_string(key) + ".weight")->has_value());
+  }
+  EXPECT_LT(bytes - opened, size / 8);
+  const std::uint64_t looked = bytes;
+  EXPECT_EQ(checkpoint->outline()->keys.size(), kKeys + 1);
+  EXPECT_LT(bytes - looked, size / 4);
+}
+
+// The keys after a damaged block come from the pickle, and none comes twice.
+TEST_F(CompactLoad, AStreamOfKeysPassesADamagedBlock) {
+  std::string metadata = read_metadata();
+  const std::size_t front = record_of(metadata).front_bytes;
+  const std::size_t pickle = pickle_bytes_of(metadata);
+  const std::size_t places[] = {pickle + 100, pickle + (front - pickle) / 2};
+  for (const std::size_t place : places) {
+    metadata[place] = static_cast<char>(metadata[place] ^ 1);
+    write_metadata(metadata);
+    const auto checkpoint = open_to_inspect(directory_);
+    ASSERT_TRUE(checkpoint) << checkpoint.error().what();
+    const auto outline = checkpoint->outline();
+    ASSERT_TRUE(outline) << outline.error().what();
+    ASSERT_EQ(outline->keys.size(), kKeys + 1);
+    for (std::size_t i = 0; i < kKeys; ++i) {
+      ASSERT_EQ(outline->tensors[i].fqn, checkpoint->catalog().tensors[i].fqn);
+    }
+    EXPECT_TRUE(checkpoint->damage().has_value()) << place;
+    metadata[place] = static_cast<char>(metadata[place] ^ 1);
+  }
 }
 
 TEST_F(CompactLoad, NamesAMissingKeyWithItsNearest) {

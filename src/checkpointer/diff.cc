@@ -18,6 +18,7 @@
 #include <mutex>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/directory_calls.h"
@@ -52,13 +53,24 @@ std::string kind_text(const CatalogTensor& tensor) {
 // One of the two checkpoints.
 class Side {
  public:
-  Side(std::filesystem::path directory, Checkpoint checkpoint, const DiffOptions& options, Watch& watch)
+  // `outline`: of the checkpoint.
+  Side(std::filesystem::path directory, Checkpoint checkpoint, Catalog outline, const DiffOptions& options,
+       Watch& watch)
       : directory_(std::move(directory)),
         checkpoint_(std::move(checkpoint)),
+        outline_(std::move(outline)),
         follow_links_(options.follow_links),
         checks_(watch.stop) {}
 
-  const Catalog& catalog() const { return checkpoint_.catalog(); }
+  // The keys without chunks.
+  const Catalog& outline() const { return outline_; }
+  // The tensor with its chunks.
+  Result<CatalogTensor> tensor(std::string_view key) const {
+    CAIRN_TRY_ASSIGN(std::optional<KeyEntry> entry, located(checkpoint_.entry(key)));
+    if (auto* tensor = entry ? std::get_if<CatalogTensor>(&*entry) : nullptr) return std::move(*tensor);
+    return located(Result<CatalogTensor>(
+        Error(ErrorCode::kCorrupt, "the metadata has the tensor in one of its parts only").key(key)));
+  }
   // Call once.
   Result<ExpansionLimit> expansion_limit() const { return located(ExpansionLimit::of(checkpoint_)); }
   Result<ElementReader> reader(const CatalogTensor& tensor) {
@@ -89,6 +101,7 @@ class Side {
  private:
   std::filesystem::path directory_;
   Checkpoint checkpoint_;
+  Catalog outline_;
   bool follow_links_;
   RecordChecks checks_;
 };
@@ -126,6 +139,8 @@ struct Slot {
 // A tensor while it is compared; kept alive by its windows.
 struct TensorPair {
   std::size_t slot;
+  std::unique_ptr<const CatalogTensor> tensor_a;  // read by `a`
+  std::unique_ptr<const CatalogTensor> tensor_b;
   ElementReader a;
   ElementReader b;
   std::int64_t count;  // elements
@@ -153,8 +168,8 @@ class Comparison {
   // Step 1.
   Result<void> pair_keys() {
     CAIRN_TRY(check_patterns());
-    const Catalog& in_a = a_.catalog();
-    const Catalog& in_b = b_.catalog();
+    const Catalog& in_a = a_.outline();
+    const Catalog& in_b = b_.outline();
     CAIRN_TRY_ASSIGN(ExpansionLimit limit_a, a_.expansion_limit());
     CAIRN_TRY_ASSIGN(ExpansionLimit limit_b, b_.expansion_limit());
     for (const Catalog::KeyRef& ref : in_a.keys) {
@@ -165,8 +180,10 @@ class Comparison {
       slot.tensor_b = in_b.find_tensor(*slot.key);
       slot.in_b = slot.tensor_b != nullptr || in_b.find_value(*slot.key) != nullptr;
       if (is_selected(*slot.key) && slot.has_comparable_elements()) {
-        CAIRN_TRY(a_.located(limit_a.add(*slot.tensor_a, bytes_of(*slot.tensor_a))));
-        CAIRN_TRY(b_.located(limit_b.add(*slot.tensor_b, bytes_of(*slot.tensor_b))));
+        CAIRN_TRY_ASSIGN(const CatalogTensor tensor_a, a_.tensor(*slot.key));
+        CAIRN_TRY_ASSIGN(const CatalogTensor tensor_b, b_.tensor(*slot.key));
+        CAIRN_TRY(a_.located(limit_a.add(tensor_a, bytes_of(tensor_a))));
+        CAIRN_TRY(b_.located(limit_b.add(tensor_b, bytes_of(tensor_b))));
       }
       add(std::move(slot));
     }
@@ -221,8 +238,8 @@ class Comparison {
              std::any_of(catalog.values.begin(), catalog.values.end(), is_match);
     };
     for (const std::string& pattern : options_.keys) {
-      if (has_match(a_.catalog(), pattern) || has_match(b_.catalog(), pattern)) continue;
-      return checkpointer::missing_keys(a_.catalog(), {pattern});
+      if (has_match(a_.outline(), pattern) || has_match(b_.outline(), pattern)) continue;
+      return checkpointer::missing_keys(a_.outline(), {pattern});
     }
     return {};
   }
@@ -313,19 +330,28 @@ class Comparison {
   // their stored bytes are to be compared.
   bool open_next() {
     const Slot& slot = slots_[next_];
-    Result<ElementReader> a = a_.reader(*slot.tensor_a);
-    Result<ElementReader> b = b_.reader(*slot.tensor_b);
+    Result<CatalogTensor> whole_a = a_.tensor(*slot.key);
+    Result<CatalogTensor> whole_b = b_.tensor(*slot.key);
+    if (!whole_a || !whole_b) {
+      open_error_ = !whole_a ? whole_a.error() : whole_b.error();
+      return false;
+    }
+    auto tensor_a = std::make_unique<const CatalogTensor>(*std::move(whole_a));
+    auto tensor_b = std::make_unique<const CatalogTensor>(*std::move(whole_b));
+    Result<ElementReader> a = a_.reader(*tensor_a);
+    Result<ElementReader> b = b_.reader(*tensor_b);
     for (const Result<ElementReader>* side : {&a, &b}) {
       if (*side) continue;
-      const bool has_archive = side->error().code() == ErrorCode::kUnsupported && slot.tensor_a->chunk_count() == 1 &&
-                               slot.tensor_b->chunk_count() == 1;
+      const bool has_archive = side->error().code() == ErrorCode::kUnsupported && tensor_a->chunk_count() == 1 &&
+                               tensor_b->chunk_count() == 1;
       if (!has_archive) open_error_ = side->error();
       return false;
     }
     const std::int64_t count = *element_count(slot.tensor_a->shape);  // the readers have checked the shape
     if (count == 0) return true;
     const std::int64_t step = std::min(a->elements_per_read(kWindowBytes), b->elements_per_read(kWindowBytes));
-    pair_ = std::make_shared<const TensorPair>(TensorPair{next_, *std::move(a), *std::move(b), count, step});
+    pair_ = std::make_shared<const TensorPair>(
+        TensorPair{next_, std::move(tensor_a), std::move(tensor_b), *std::move(a), *std::move(b), count, step});
     position_ = 0;
     return true;
   }
@@ -438,10 +464,15 @@ class Comparison {
 Result<DiffReport> diff_watched(const std::filesystem::path& path_a, const std::filesystem::path& path_b,
                                 const DiffOptions& options, Watch& watch) {
   const checkpointer::OpenDirectory open_directory = checkpointer::watched_directories(watch.operations);
-  CAIRN_TRY_ASSIGN(Checkpoint checkpoint_a, checkpointer::open_with(open_directory, path_a));
-  CAIRN_TRY_ASSIGN(Checkpoint checkpoint_b, checkpointer::open_with(open_directory, path_b));
-  Side a(path_a, std::move(checkpoint_a), options, watch);
-  Side b(path_b, std::move(checkpoint_b), options, watch);
+  const auto open_at = [&](const std::filesystem::path& path) {
+    return checkpointer::open_with(open_directory, path, std::string(kMetadataName), checkpointer::Decoding::kWanted);
+  };
+  CAIRN_TRY_ASSIGN(Checkpoint checkpoint_a, open_at(path_a));
+  CAIRN_TRY_ASSIGN(Checkpoint checkpoint_b, open_at(path_b));
+  CAIRN_TRY_ASSIGN(Catalog outline_a, checkpoint_a.outline());
+  CAIRN_TRY_ASSIGN(Catalog outline_b, checkpoint_b.outline());
+  Side a(path_a, std::move(checkpoint_a), std::move(outline_a), options, watch);
+  Side b(path_b, std::move(checkpoint_b), std::move(outline_b), options, watch);
   Comparison comparison(a, b, options, watch);
   CAIRN_TRY(comparison.pair_keys());
   CAIRN_TRY(comparison.compare());

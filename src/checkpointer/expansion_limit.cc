@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "checkpointer/checkpoint_impl.h"
 #include "core/checked.h"
 
 namespace cairn::checkpointer {
@@ -26,7 +27,7 @@ Result<void> check_held(const CatalogTensor& tensor) {
 }  // namespace
 
 Result<ExpansionLimit> ExpansionLimit::of(const Checkpoint& checkpoint) {
-  const Catalog& catalog = checkpoint.catalog();
+  const Catalog& catalog = checkpoint.impl().catalog;  // has no entries if the entries come from a compact catalog
   ExpansionLimit limit(catalog);
   if (catalog.format != CheckpointFormat::kTorchSave) return limit;
   std::uint64_t file_bytes = 0;

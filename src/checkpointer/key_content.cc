@@ -129,14 +129,13 @@ Result<KeyContent> read_watched(const std::filesystem::path& directory, const st
                                 const TensorPassOptions& options, Watch& watch) {
   CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, checkpointer::open_source(directory, watch));
   KeyContent content;
-  if (checkpoint.catalog().find_value(key) != nullptr) {
+  CAIRN_TRY_ASSIGN(const std::optional<KeyEntry> entry, checkpoint.entry(key));
+  if (entry && std::holds_alternative<CatalogValue>(*entry)) {
     CAIRN_TRY_ASSIGN(content.value, checkpoint.read_value(key, {.follow_links = options.follow_links}));
     return content;
   }
-  const CatalogTensor* tensor = nullptr;
-  CAIRN_TRY_ASSIGN(tensor, checkpointer::require_tensor(checkpoint, key));
-  content.tensor = *tensor;
-  CAIRN_TRY_ASSIGN(content.summary, summarize(checkpoint, *tensor, options, watch));
+  CAIRN_TRY_ASSIGN(content.tensor, checkpointer::require_tensor(checkpoint, key));
+  CAIRN_TRY_ASSIGN(content.summary, summarize(checkpoint, *content.tensor, options, watch));
   return content;
 }
 

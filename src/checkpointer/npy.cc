@@ -149,9 +149,8 @@ Result<void> write_npy(const Checkpoint& checkpoint, const CatalogTensor& tensor
 Result<void> export_watched(const std::filesystem::path& directory, const std::string& key, const PartialFile& file,
                             const TensorPassOptions& options, Watch& watch) {
   CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, checkpointer::open_source(directory, watch));
-  const CatalogTensor* tensor = nullptr;
-  CAIRN_TRY_ASSIGN(tensor, checkpointer::require_tensor(checkpoint, key));
-  return write_npy(checkpoint, *tensor, file, options, watch);
+  CAIRN_TRY_ASSIGN(const CatalogTensor tensor, checkpointer::require_tensor(checkpoint, key));
+  return write_npy(checkpoint, tensor, file, options, watch);
 }
 
 }  // namespace

@@ -132,6 +132,17 @@ std::optional<std::string> Checkpoint::Impl::damage() const {
   return damage_;
 }
 
+std::shared_ptr<const Catalog> Checkpoint::Impl::last_entry(std::string_view fqn) const {
+  const std::lock_guard lock(mutex_);
+  return last_entry_ && last_key_ == fqn ? last_entry_ : nullptr;
+}
+
+void Checkpoint::Impl::keep_last_entry(std::string_view fqn, std::shared_ptr<const Catalog> entry) {
+  const std::lock_guard lock(mutex_);
+  last_key_ = fqn;
+  last_entry_ = std::move(entry);
+}
+
 std::optional<SaveId> Checkpoint::save_id() const noexcept {
   return impl_->record ? std::optional(impl_->record->save_id) : std::nullopt;
 }
@@ -275,11 +286,14 @@ Result<Checkpoint> open(const std::filesystem::path& directory, const std::strin
   return checkpointer::open_with(open_directory, directory, metadata_name);
 }
 
+Result<Checkpoint> open_to_inspect(const std::filesystem::path& directory, const std::string& metadata_name) {
+  const auto open_directory = [](const std::filesystem::path& path) { return storage::open_directory(path); };
+  return checkpointer::open_with(open_directory, directory, metadata_name, checkpointer::Decoding::kWanted);
+}
+
 // A job that loads a checkpoint goes on with its plan.
 Result<Checkpoint> open_to_load(const std::filesystem::path& directory, const std::string& metadata_name) {
-  const auto open_directory = [](const std::filesystem::path& path) { return storage::open_directory(path); };
-  Result<Checkpoint> checkpoint =
-      checkpointer::open_with(open_directory, directory, metadata_name, checkpointer::Decoding::kWanted);
+  Result<Checkpoint> checkpoint = open_to_inspect(directory, metadata_name);
   if (!checkpoint || !checkpoint->impl().record) return checkpoint;
   checkpointer::note_recorded_plan(directory, metadata_name, *checkpoint->impl().record);
   return checkpoint;

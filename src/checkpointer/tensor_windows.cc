@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/element_reader.h"
@@ -18,11 +20,13 @@ namespace cairn::checkpointer {
 namespace {
 
 constexpr std::size_t kWindowBytes = 4 * 1024 * 1024;
+// An error names near keys among so many keys: the keys of very large checkpoints take gigabytes.
+constexpr std::uint64_t kNearKeysMax = std::uint64_t{1} << 18;
 
 }  // namespace
 
 Result<Checkpoint> open_source(const std::filesystem::path& directory, const Watch& watch) {
-  return open_with(watched_directories(watch.operations), directory);
+  return open_with(watched_directories(watch.operations), directory, std::string(kMetadataName), Decoding::kWanted);
 }
 
 TensorPassOptions without_functions(TensorPassOptions options) {
@@ -31,20 +35,22 @@ TensorPassOptions without_functions(TensorPassOptions options) {
   return options;
 }
 
-Result<const CatalogTensor*> require_tensor(const Checkpoint& checkpoint, std::string_view key) {
-  const Catalog& catalog = checkpoint.catalog();
-  if (const CatalogTensor* tensor = catalog.find_tensor(key)) {
-    CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(tensor->shape));
-    const auto bytes = checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(count), item_bytes(tensor->dtype));
-    auto limit = ExpansionLimit::of(checkpoint);
-    if (!limit) return checkpoint.impl().replaced_or(std::move(limit).error());
-    CAIRN_TRY(limit->add(*tensor, bytes.value_or(UINT64_MAX)));
-    return tensor;
+Result<CatalogTensor> require_tensor(const Checkpoint& checkpoint, std::string_view key) {
+  CAIRN_TRY_ASSIGN(std::optional<KeyEntry> entry, checkpoint.entry(key));
+  if (!entry) {
+    CAIRN_TRY_ASSIGN(const Catalog outline, checkpoint.outline(kNearKeysMax));
+    return missing_keys(outline, {std::string(key)});
   }
-  if (catalog.find_value(key) != nullptr) {
+  auto* tensor = std::get_if<CatalogTensor>(&*entry);
+  if (tensor == nullptr) {
     return Error(ErrorCode::kInvalidArgument, "the key is not of a tensor").key(key).actual("a value");
   }
-  return missing_keys(catalog, {std::string(key)});
+  CAIRN_TRY_ASSIGN(const std::int64_t count, element_count(tensor->shape));
+  const auto bytes = checked_multiply<std::uint64_t>(static_cast<std::uint64_t>(count), item_bytes(tensor->dtype));
+  auto limit = ExpansionLimit::of(checkpoint);
+  if (!limit) return checkpoint.impl().replaced_or(std::move(limit).error());
+  CAIRN_TRY(limit->add(*tensor, bytes.value_or(UINT64_MAX)));
+  return std::move(*tensor);
 }
 
 Result<void> for_each_window(const Checkpoint& checkpoint, const CatalogTensor& tensor,

@@ -24,7 +24,7 @@ TensorPassOptions without_functions(TensorPassOptions options);
 
 // The tensor under `key`, for a pass over all of its elements. kMissingKey with near keys; kUnsafe for a tensor that
 // repeats few elements too often (ExpansionLimit).
-Result<const CatalogTensor*> require_tensor(const Checkpoint& checkpoint, std::string_view key);
+Result<CatalogTensor> require_tensor(const Checkpoint& checkpoint, std::string_view key);
 
 // Elements in row-major order, in the tensor's dtype. `index` counts the windows from 0 in that order.
 struct TensorWindow {

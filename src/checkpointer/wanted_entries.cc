@@ -13,8 +13,15 @@ using compact_catalog::WantedKey;
 
 Result<WantedEntries> WantedEntries::find(Checkpoint::Impl& impl, std::span<const WantedKey> keys,
                                           bool with_missing_keys) {
+  if (keys.size() == 1) {
+    if (auto last = impl.last_entry(keys[0].fqn)) return WantedEntries(std::move(last));
+  }
   Result<Catalog> found = impl.metadata->compact().find(keys);
-  if (found && (with_missing_keys || found->keys.size() == keys.size())) return WantedEntries(*std::move(found));
+  if (found && (with_missing_keys || found->keys.size() == keys.size())) {
+    auto decoded = std::make_shared<const Catalog>(*std::move(found));
+    if (keys.size() == 1 && keys[0].all_chunks && !decoded->keys.empty()) impl.keep_last_entry(keys[0].fqn, decoded);
+    return WantedEntries(std::move(decoded));
+  }
   if (!found) {
     const bool is_damaged = found.error().code() == ErrorCode::kCorrupt || found.error().code() == ErrorCode::kUnsafe;
     if (!is_damaged) return impl.replaced_while_read(std::move(found).error());

@@ -36,12 +36,12 @@ class WantedEntries {
 
  private:
   explicit WantedEntries(const Catalog* catalog) : catalog_(catalog) {}
-  explicit WantedEntries(Catalog decoded)
-      : decoded_(std::make_unique<Catalog>(std::move(decoded))), catalog_(decoded_.get()) {}
+  explicit WantedEntries(std::shared_ptr<const Catalog> decoded)
+      : decoded_(std::move(decoded)), catalog_(decoded_.get()) {}
   static Result<WantedEntries> find(Checkpoint::Impl& impl, std::span<const compact_catalog::WantedKey> keys,
                                     bool with_missing_keys);
 
-  std::unique_ptr<Catalog> decoded_;
+  std::shared_ptr<const Catalog> decoded_;  // shared with Checkpoint::Impl, which keeps the entry of the last key
   const Catalog* catalog_;
 };
 

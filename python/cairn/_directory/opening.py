@@ -27,7 +27,13 @@ def open_to_load(directory: _Directory, rank: int | None = None, name: str | Non
     """Opens as open_checkpoint, but of a large checkpoint decodes only what each load needs. The caller calls
     warn_of_damage() after the load."""
     with naming_latest(directory):
-        return _engine.open(os.fsencode(directory), name or metadata_name(rank), True)
+        return _engine.open(os.fsencode(directory), name or metadata_name(rank), "load")
+
+
+def open_to_inspect(directory: _Directory) -> _engine.Checkpoint:
+    """Opens as open_to_load, but a later save of this process does not go on with the plan of the checkpoint."""
+    with naming_latest(directory):
+        return _engine.open(os.fsencode(directory), metadata_name(None), "inspect")
 
 
 def warn_of_damage(checkpoint: _engine.Checkpoint) -> None:

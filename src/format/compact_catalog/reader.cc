@@ -140,7 +140,10 @@ Result<std::vector<std::uint32_t>> CompactCatalog::blocks_with(std::uint32_t has
 class CompactCatalog::Search {
  public:
   Search(const CompactCatalog& catalog, std::span<const WantedKey> wanted)
-      : catalog_(catalog), budget_(catalog.footer_.pickle_bytes), is_read_(catalog.blocks_.size()) {
+      : catalog_(catalog),
+        budget_(catalog.footer_.pickle_bytes),
+        is_single_(wanted.size() == 1),
+        is_read_(catalog.blocks_.size()) {
     missing_.reserve(wanted.size());
     for (const WantedKey& key : wanted) missing_.emplace(key.fqn, &key);
   }
@@ -160,17 +163,21 @@ class CompactCatalog::Search {
   Result<void> read_block(std::uint32_t number) {
     if (is_read_[number]) return {};
     is_read_[number] = true;
-    const Part& part = catalog_.blocks_[number];
-    CAIRN_TRY_ASSIGN(const std::vector<std::byte> bytes, catalog_.bytes_of(part, "block"));
-    BlockReader reader(bytes, catalog_.footer_.pickle_bytes + part.offset, catalog_.bounds_);
-    while (!reader.at_end()) {
-      CAIRN_TRY_ASSIGN(const CatalogEntry* entry, reader.next());
-      const auto wanted = missing_.find(entry->fqn);
-      if (wanted == missing_.end()) continue;
-      Result<void> taken = take(*entry, *wanted->second);
-      if (!taken) return std::move(taken).error().key(entry->fqn);
-      missing_.erase(wanted);
+    if (is_single_) {
+      CAIRN_TRY_ASSIGN(const std::shared_ptr<const DecodedBlock> block, catalog_.decoded_block(number));
+      for (const CatalogEntry& entry : block->entries) CAIRN_TRY(consider(entry));
+      return {};
     }
+    return catalog_.for_each_in_block(number, [this](const CatalogEntry& entry) { return consider(entry); });
+  }
+
+  Result<void> consider(const CatalogEntry& entry) {
+    if (is_single_ && missing_.empty()) return {};
+    const auto wanted = missing_.find(entry.fqn);
+    if (wanted == missing_.end()) return {};
+    Result<void> taken = take(entry, *wanted->second);
+    if (!taken) return std::move(taken).error().key(entry.fqn);
+    missing_.erase(wanted);
     return {};
   }
 
@@ -190,8 +197,26 @@ class CompactCatalog::Search {
   Catalog found_;
   std::unordered_map<std::string_view, const WantedKey*, SeededHash> missing_;
   ByteBudget budget_;  // in proportion to the pickle, which has each chunk by itself
+  bool is_single_;
   std::vector<bool> is_read_;
 };
+
+Result<std::shared_ptr<const CompactCatalog::DecodedBlock>> CompactCatalog::decoded_block(std::uint32_t number) const {
+  {
+    const std::lock_guard lock(last_block_->mutex);
+    if (last_block_->block && last_block_->block->number == number) return last_block_->block;
+  }
+  auto block = std::make_shared<DecodedBlock>();
+  block->number = number;
+  CAIRN_TRY(for_each_in_block(number, [&block](const CatalogEntry& entry) -> Result<void> {
+    block->entries.push_back(entry);
+    block->entries.back().fqn = block->names.emplace_back(entry.fqn);
+    return {};
+  }));
+  const std::lock_guard lock(last_block_->mutex);
+  last_block_->block = block;
+  return std::shared_ptr<const DecodedBlock>(std::move(block));
+}
 
 Result<Catalog> CompactCatalog::find(std::span<const WantedKey> wanted) const {
   return Search(*this, wanted).run(wanted);
@@ -325,6 +350,16 @@ Result<void> CompactCatalog::expand_boxes(const CatalogEntry& entry, const Wante
   return {};
 }
 
+Result<void> CompactCatalog::for_each_in_block(std::size_t block, const TakeEntry& take) const {
+  CAIRN_TRY_ASSIGN(const std::vector<std::byte> bytes, bytes_of(blocks_[block], "block"));
+  BlockReader reader(bytes, footer_.pickle_bytes + blocks_[block].offset, bounds_);
+  while (!reader.at_end()) {
+    CAIRN_TRY_ASSIGN(const CatalogEntry* entry, reader.next());
+    CAIRN_TRY(take(*entry));
+  }
+  return {};
+}
+
 Result<void> CompactCatalog::for_each(const TakeTensor& take_tensor, const TakeValue& take_value) const {
   std::vector<std::uint64_t> hashes;
   ByteBudget budget(footer_.pickle_bytes);
@@ -335,13 +370,10 @@ Result<void> CompactCatalog::for_each(const TakeTensor& take_tensor, const TakeV
     return take_tensor(*tensor);
   };
   for (std::size_t number = 0; number < blocks_.size(); ++number) {
-    CAIRN_TRY_ASSIGN(const std::vector<std::byte> bytes, bytes_of(blocks_[number], "block"));
-    BlockReader reader(bytes, footer_.pickle_bytes + blocks_[number].offset, bounds_);
-    while (!reader.at_end()) {
-      CAIRN_TRY_ASSIGN(const CatalogEntry* entry, reader.next());
-      hashes.push_back(std::uint64_t{hash_of_name(entry->fqn)} << 32 | number);
-      CAIRN_TRY(take(*entry));
-    }
+    CAIRN_TRY(for_each_in_block(number, [&](const CatalogEntry& entry) {
+      hashes.push_back(std::uint64_t{hash_of_name(entry.fqn)} << 32 | number);
+      return take(entry);
+    }));
   }
   if (hashes.size() != footer_.key_count) return corrupt_catalog("a compact catalog with another number of keys");
   return check_pages(std::move(hashes));

@@ -1,9 +1,9 @@
 // CompactCatalog: finds keys in the compact catalog of a `.metadata` file, and decodes only these keys, and of them
 // only the chunks that overlap given boxes.
 //
-// Immutable once open: safe to use from several threads if the source is. Every part is checked by its checksum before
-// its use, and every number before it counts. Memory and time are in proportion to what is read: the directory at
-// open(), and the blocks and chunks of the wanted keys.
+// Immutable once open, except for a block that it keeps under a lock: safe to use from several threads if the source
+// is. Every part is checked by its checksum before its use, and every number before it counts. Memory and time are in
+// proportion to what is read: the directory at open(), and the blocks and chunks of the wanted keys.
 #pragma once
 
 #include <cairn/box.h>
@@ -12,9 +12,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -46,6 +50,12 @@ class CompactCatalog {
   // catalog that stands for far more chunks than the pickle can have. Errors name the offset in the file.
   Result<Catalog> find(std::span<const WantedKey> wanted) const;
 
+  // The keys stand in blocks, in the order of the metadata. Calls `take` for every key of a block, without expanding
+  // chunks; an entry is valid during its call. Fails with the error of `take`, and as find().
+  std::size_t block_count() const { return blocks_.size(); }
+  using TakeEntry = std::function<Result<void>(const CatalogEntry&)>;
+  Result<void> for_each_in_block(std::size_t block, const TakeEntry& take) const;
+
   // Calls `take` for every key, in the order of the metadata, with all chunks. Fails with the error of `take`, and with
   // kCorrupt if the catalog is damaged, or if a key cannot be found by its name.
   using TakeTensor = std::function<Result<void>(const CatalogTensor&)>;
@@ -60,13 +70,28 @@ class CompactCatalog {
     std::uint32_t checksum = 0;
   };
   class Search;
+  // A block whose entries stay: the views of the entries are into `names`.
+  struct DecodedBlock {
+    std::uint32_t number = 0;
+    std::deque<std::string> names;
+    std::vector<CatalogEntry> entries;
+  };
+  // The block of the last search for a single key: a caller that walks through the keys asks for neighbours.
+  struct LastBlock {
+    std::mutex mutex;
+    std::shared_ptr<const DecodedBlock> block;  // shared with running searches
+  };
 
   CompactCatalog(const ByteSource& file, const Footer& footer)
-      : file_(&file), footer_(footer), bounds_{footer.pickle_bytes / kPickleBytesPerChunk, footer.file_count} {}
+      : file_(&file),
+        footer_(footer),
+        bounds_{footer.pickle_bytes / kPickleBytesPerChunk, footer.file_count},
+        last_block_(std::make_unique<LastBlock>()) {}
   Result<void> read_directory();
   Result<Part> read_part(manifest::CodedReader& reader, std::uint64_t& end) const;
   Result<std::vector<std::byte>> bytes_of(const Part& part, const char* what) const;
   Result<std::vector<std::uint32_t>> blocks_with(std::uint32_t hash) const;
+  Result<std::shared_ptr<const DecodedBlock>> decoded_block(std::uint32_t number) const;
   Result<CatalogTensor> expand(const CatalogEntry& entry, const WantedKey& wanted, ByteBudget& budget) const;
   Result<void> expand_grid(const CatalogEntry& entry, const WantedKey& wanted, ByteBudget& budget,
                            CatalogTensor& tensor) const;
@@ -84,6 +109,7 @@ class CompactCatalog {
   std::vector<Part> blocks_;
   std::vector<Part> pages_;
   unsigned page_bits_ = 0;
+  std::unique_ptr<LastBlock> last_block_;
 };
 
 }  // namespace cairn::compact_catalog
