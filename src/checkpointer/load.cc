@@ -2,7 +2,8 @@
 //
 // 1. Every rank finds its keys in the catalog (wanted_entries.h), checks what the metadata and the trailers of the data
 //    files allow to check, opens its files, and reads its values. No target has changed.
-// 2. The ranks exchange failures and the identities of their checkpoints. A concurrent save with overwrite may replace
+// 2. The ranks exchange failures, the identities of their checkpoints, and the numbers that find the reads that several
+//    ranks of a host share (shared_reads.h). A concurrent save with overwrite may replace
 //    the checkpoint, and remove the old files, between the opens of two ranks; then all ranks restart (kReplaced).
 //                                                                                                       [all-gather]
 // 3. Every rank fills its tensors, and then stores its values.
@@ -21,16 +22,24 @@
 #include "checkpointer/device_targets.h"
 #include "checkpointer/missing_keys.h"
 #include "checkpointer/ranks.h"
+#include "checkpointer/shared_reads.h"
 #include "checkpointer/wanted_entries.h"
+#include "core/byte_units.h"
 #include "core/conversion.h"
+#include "data_file/brought_ranges.h"
 #include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"
+#include "os/process_identity.h"
 #include "plan/chunk_index.h"
 
 namespace cairn {
 namespace {
 
+using checkpointer::SharedReads;
 using checkpointer::WantedEntries;
+
+// The most bytes that the sharers of a host together keep in the page cache.
+constexpr std::uint64_t kSharedCacheBytesMax = 2048 * kMiB;
 
 constexpr unsigned kRestartsMax = 8;
 // The pause before the first restart, doubled for each further restart.
@@ -75,12 +84,27 @@ class Loader {
     return {};
   }
 
+  // What the other ranks need to find the reads that they share with this rank.
+  SharedReads::Numbers shared_numbers() const {
+    const bool alone = options_.collectives == nullptr || options_.own_checkpoint;
+    const std::string host = alone ? std::string() : os::ProcessIdentity::mine().boot_id;
+    return SharedReads::numbers_of(reads_, groups_, host);
+  }
+  // `by_rank`: the shared_numbers() of all ranks, of which this rank is number `rank`.
+  void mark_shared(const std::vector<SharedReads::Numbers>& by_rank, std::size_t rank) {
+    SharedReads::mark(reads_, groups_, by_rank, rank);
+    std::uint32_t sharers = 1;
+    for (const data_file::TensorRead& read : reads_) sharers = std::max(sharers, read.sharers().count);
+    if (sharers > 1) brought_.emplace(kSharedCacheBytesMax / sharers);
+  }
+
   Result<LoadReport> execute() {
     // One thread fills targets that share memory: the shared bytes then come whole from the last target.
     const std::size_t thread_count = targets_overlap() ? 1 : options_.thread_count;
     data_file::ReadOptions read_options{options_.verify, thread_count, options_.direct_io, {}};
     if (options_.interrupted) read_options.interrupted = [this] { return is_interrupted(); };
     read_options.devices = &devices_;
+    read_options.brought = brought_ ? &*brought_ : nullptr;
     Result<data_file::ReadCounts> counts = data_file::read_tensors(reads_, read_options);
     if (!counts && counts.error().code() == ErrorCode::kCorrupt) {
       return std::move(counts).error().while_doing("filling the targets, which are partly written");
@@ -160,6 +184,7 @@ class Loader {
       CAIRN_TRY_ASSIGN(StoredTensor stored, file->tensor(tensor, item.chunk));
       CAIRN_TRY(check_shared_record(tensor, item, *file, stored));
       reads_.push_back(checkpointer::chunk_read(tensor, item, {target.local, target.box}, *file, std::move(stored)));
+      groups_.push_back(checkpointer::group_of(reads_.back(), target.box.sizes() == tensor.shape));
     }
     return {};
   }
@@ -223,25 +248,39 @@ class Loader {
   std::unordered_map<const CatalogTensor*, plan::ChunkIndex> indexes_;
   checkpointer::DeviceTargets devices_;
   std::vector<data_file::TensorRead> reads_;
+  std::vector<checkpointer::ReadGroup> groups_;      // of reads_
+  std::optional<data_file::BroughtRanges> brought_;  // of the files of impl_; emptied after step 4
   std::vector<NewValue> values_;
   os::StopFlag never_stopped_;
   data_file::RecordChecks record_checks_{never_stopped_};
 };
 
-// The first byte of a rank's message of step 2; the identity of the checkpoint follows.
+// A rank's message of step 2: one of these bytes, SharedReads::encode(), and the identity of the checkpoint.
 constexpr char kPartial = 'p';  // allow_partial: entries without a key in the checkpoint stay unchanged
 constexpr char kWhole = 'w';
+constexpr std::size_t kIdentityOffset = 1 + SharedReads::kEncodedBytes;
 
 // kReplaced unless all ranks have opened one checkpoint.
 Result<void> check_same(const std::vector<std::string>& seen) {
+  const auto identity = [&](std::size_t rank) {
+    return seen[rank].substr(std::min(kIdentityOffset, seen[rank].size()));
+  };
   for (std::size_t rank = 0; rank < seen.size(); ++rank) {
-    if (seen[rank].substr(1) == seen[0].substr(1)) continue;
+    if (identity(rank) == identity(0)) continue;
     return Error(ErrorCode::kReplaced, "ranks opened different checkpoints: a save replaced the checkpoint meanwhile")
         .rank(static_cast<std::int64_t>(rank))
-        .expected(seen[0].substr(1))
-        .actual(seen[rank].substr(1));
+        .expected(identity(0))
+        .actual(identity(rank));
   }
   return {};
+}
+
+std::vector<SharedReads::Numbers> shared_numbers_in(const std::vector<std::string>& seen) {
+  std::vector<SharedReads::Numbers> numbers;
+  for (const std::string& message : seen) {
+    numbers.push_back(SharedReads::decode(std::string_view(message).substr(std::min<std::size_t>(1, message.size()))));
+  }
+  return numbers;
 }
 
 // Ranks may fail for different reasons. A replaced checkpoint explains all of them except a cancellation: a cancelled
@@ -266,11 +305,13 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
   Loader loader(*impl_, state, options);
   const Result<void> prepared = ranks.attempt([&] { return loader.prepare(); });  // (1)
   const std::string identity = options.own_checkpoint ? std::string() : impl_->identity;
-  Result<std::string> mine{(options.allow_partial ? kPartial : kWhole) + identity};
+  Result<std::string> mine{(options.allow_partial ? kPartial : kWhole) + SharedReads::encode(loader.shared_numbers()) +
+                           identity};
   if (!prepared) mine = explain(impl_->replaced_or(prepared.error()));
   const Result<std::vector<std::string>> seen = ranks.all_gather(std::move(mine));  // (2)
   if (!seen) return with_reason(seen.error());
   CAIRN_TRY(check_same(*seen));
+  loader.mark_shared(shared_numbers_in(*seen), ranks.rank());
   Result<LoadReport> report = ranks.attempt([&] { return loader.execute(); });  // (3)
   // With allow_partial a restart could mix two checkpoints: keys that the second checkpoint lacks would keep bytes of
   // the first.

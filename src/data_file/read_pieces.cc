@@ -11,6 +11,8 @@ namespace {
 
 // Reading this many unneeded bytes costs less than a second request.
 constexpr std::uint64_t kGapBytesMax = 32 * 1024;
+// The batches of a window that a sharer reads before the others do.
+constexpr std::size_t kTurnBatches = 8;
 static_assert(kPieceBytesMax % kChecksumBlockBytes == 0);
 
 std::int64_t first_element_of(const StoredTensor& stored, const Extents& offsets) {
@@ -82,6 +84,22 @@ void cut_read(const TensorRead& read, std::uint32_t index, Verify verify, std::v
   cutter.flush();
 }
 
+// Puts shared batches first, and lets each sharer begin each window at its own place.
+void take_turns(std::vector<ReadBatch>& batches) {
+  std::stable_sort(batches.begin(), batches.end(), [](const ReadBatch& a, const ReadBatch& b) {
+    if (a.sharers.count != b.sharers.count) return a.sharers.count > b.sharers.count;
+    return a.sharers.place < b.sharers.place;
+  });
+  for (auto begin = batches.begin(); begin != batches.end() && begin->sharers.count > 1;) {
+    const Sharers sharers = begin->sharers;
+    const auto window = static_cast<std::ptrdiff_t>(kTurnBatches * sharers.count);
+    const auto others = std::find_if(begin, batches.end(), [&](const ReadBatch& it) { return it.sharers != sharers; });
+    const std::ptrdiff_t length = std::min(window, others - begin);
+    std::rotate(begin, begin + length * sharers.place / sharers.count, begin + length);
+    begin += length;
+  }
+}
+
 }  // namespace
 
 TensorRead::TensorRead(const DataFile& file, std::string_view key, StoredTensor stored, const Extents& offsets,
@@ -131,11 +149,13 @@ ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify)
       if (near && std::max(last.end, end) - last.begin <= most) {
         last.end = std::max(last.end, end);
         ++last.piece_count;
+        if (reads[piece.read].sharers().count > last.sharers.count) last.sharers = reads[piece.read].sharers();
         continue;
       }
     }
-    schedule.batches.push_back({file_of(piece), begin, end, i, 1});
+    schedule.batches.push_back({file_of(piece), begin, end, i, 1, reads[piece.read].sharers()});
   }
+  take_turns(schedule.batches);
   return schedule;
 }
 

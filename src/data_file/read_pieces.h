@@ -16,6 +16,13 @@
 
 namespace cairn::data_file {
 
+// The processes of one host that make a common read, and the place of this process among them.
+struct Sharers {
+  std::uint32_t count = 1;
+  std::uint32_t place = 0;  // below `count`
+  friend bool operator==(const Sharers&, const Sharers&) = default;
+};
+
 // The read of a box of a saved chunk into memory. File, key and target must outlive the read.
 class TensorRead {
  public:
@@ -28,6 +35,8 @@ class TensorRead {
   const StoredTensor& stored() const { return stored_; }
   const TensorView& target() const { return target_; }
   const Region& region() const { return region_; }
+  const Sharers& sharers() const { return sharers_; }
+  void set_sharers(const Sharers& sharers) { sharers_ = sharers; }
   std::size_t item_size() const { return item_bytes(stored_.dtype); }
   // The requested box's first element, in elements from the record's first byte.
   std::int64_t first_element() const { return first_element_; }
@@ -48,6 +57,7 @@ class TensorRead {
   TensorView target_;
   Region region_;
   std::int64_t first_element_;
+  Sharers sharers_;
 };
 
 // The bytes [begin, end) of the record of a read. If the record has checksums per block, a piece consists of whole
@@ -69,6 +79,7 @@ struct ReadBatch {
   std::uint64_t end;
   std::size_t first_piece;
   std::size_t piece_count;
+  Sharers sharers;  // of one of the pieces; the largest count
 };
 
 // The most bytes of a piece.
@@ -81,6 +92,9 @@ struct ReadSchedule {
   std::vector<ReadPiece> pieces;  // ordered by file and offset
   std::vector<ReadBatch> batches;
 };
+// Batches are ordered by file and offset, with the exception of shared batches. These come first, in windows that every
+// sharer reads in the same order of windows. In a window each sharer begins at a different place: each brings a part of
+// the window into the page cache, and finds the parts of the others there. No sharer waits for another sharer.
 ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify);
 
 }  // namespace cairn::data_file

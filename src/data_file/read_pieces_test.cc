@@ -174,6 +174,43 @@ TEST_F(ReadPieces, OfElementsConvertedInTheBufferShareTheBufferWithNoOtherRead) 
   }
 }
 
+TEST_F(ReadPieces, OfSharersBeginAtDifferentPlacesOfAWindow) {
+  constexpr std::uint32_t kSharerCount = 4;
+  constexpr std::uint64_t kBatchCount = 70;  // two windows of 32 batches, and a rest
+  for (std::uint64_t i = 0; i < kBatchCount; ++i) read(floats({1024 * 1024}, i * 4 * kMiB), {0}, {1024 * 1024});
+  const std::vector<Range> in_order = batches();
+  ASSERT_EQ(in_order.size(), kBatchCount);
+  for (std::uint32_t place = 0; place < kSharerCount; ++place) {
+    for (TensorRead& read : reads_) read.set_sharers({kSharerCount, place});
+    const std::vector<Range> turned = batches();
+    ASSERT_EQ(turned.size(), kBatchCount);
+    for (const std::uint64_t window : {0, 32}) {
+      EXPECT_EQ(turned[window], in_order[window + place * 8]);
+      EXPECT_TRUE(std::is_permutation(in_order.begin() + static_cast<std::ptrdiff_t>(window),
+                                      in_order.begin() + static_cast<std::ptrdiff_t>(window) + 32,
+                                      turned.begin() + static_cast<std::ptrdiff_t>(window)));
+    }
+    EXPECT_TRUE(std::is_permutation(in_order.begin(), in_order.end(), turned.begin()));
+  }
+}
+
+TEST_F(ReadPieces, OfSharersComeFirst) {
+  for (std::uint64_t i = 0; i < 4; ++i) read(floats({1024 * 1024}, i * 8 * kMiB), {0}, {1024 * 1024});
+  reads_[1].set_sharers({2, 0});
+  reads_[3].set_sharers({3, 0});
+  EXPECT_EQ(batches(),
+            (std::vector<Range>{{24 * kMiB, 28 * kMiB}, {8 * kMiB, 12 * kMiB}, {0, 4 * kMiB}, {16 * kMiB, 20 * kMiB}}));
+}
+
+TEST_F(ReadPieces, OfASharedAndAnOwnReadMakeASharedBatch) {
+  read(floats({10}, 1'000), {0}, {10});
+  read(floats({10}, 2'000), {0}, {10});
+  reads_[1].set_sharers({2, 1});
+  const ReadSchedule scheduled = schedule();
+  ASSERT_EQ(scheduled.batches.size(), 1u);
+  EXPECT_EQ(scheduled.batches[0].sharers, (Sharers{2, 1}));
+}
+
 // Of random boxes of one tensor: the pieces of a read hold each of its elements, do not overlap, and lie in a batch.
 TEST_F(ReadPieces, HoldEveryElementOnce) {
   constexpr unsigned kSeed = 11;

@@ -125,7 +125,12 @@ class BatchReader {
     const storage::ReadableFile& file = batch.file->bytes();
     const std::uint64_t length = batch.end - batch.begin;
     bytes_read_.fetch_add(length);
-    const bool cached = better_from_cache(file, batch.begin, length, options_.direct_io);
+    const bool shared = batch.sharers.count > 1;
+    if (shared && !file.is_cached(batch.begin, length)) {
+      file.prefetch(batch.begin, length);
+      if (options_.brought != nullptr) options_.brought->add(file, batch.begin, length);
+    }
+    const bool cached = shared || better_from_cache(file, batch.begin, length, options_.direct_io);
     if (batch.piece_count == 1) {
       const ReadPiece& piece = schedule_.pieces[batch.first_piece];
       if (fits_target(reads_[piece.read], piece)) return read_in_place(batch, piece, cached, buffer);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "data_file/brought_ranges.h"
 #include "data_file/conversion_losses.h"
 #include "data_file/element_sink.h"
 #include "data_file/range_fetch.h"
@@ -34,6 +35,8 @@ struct ReadOptions {
   os::PageBuffer* buffer = nullptr;
   // Gets the elements of the targets on devices; must be set if there are any.
   ElementSink* devices = nullptr;
+  // If set: gets the ranges that the call brings into the page cache for the sharers of a read.
+  BroughtRanges* brought = nullptr;
 };
 inline constexpr std::uint64_t kReadBufferBytes = kBatchBytesMax + kFetchMarginBytes;
 

@@ -41,6 +41,10 @@ class ReadableFile : public ByteSource {
   virtual Result<void> read_direct_at(std::uint64_t offset, std::span<std::byte> target) const = 0;
   // Whether most of the range is in the page cache. If so, read_at is faster than read_direct_at.
   virtual bool is_cached(std::uint64_t offset, std::uint64_t length) const = 0;
+  // Hints, which change only speed and may do nothing. prefetch() starts to bring the range into the page cache;
+  // drop_cached() removes the range's whole pages from the page cache.
+  virtual void prefetch(std::uint64_t /*offset*/, std::uint64_t /*length*/) const {}
+  virtual void drop_cached(std::uint64_t /*offset*/, std::uint64_t /*length*/) const {}
 };
 
 // A new file being written. Destruction without finish() abandons the file.

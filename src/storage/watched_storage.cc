@@ -59,6 +59,11 @@ class WatchedReadableFile final : public ReadableFile {
     return file_->read_direct_at(offset, target);
   }
   bool is_cached(std::uint64_t offset, std::uint64_t length) const override { return file_->is_cached(offset, length); }
+  void prefetch(std::uint64_t offset, std::uint64_t length) const override {
+    const Call call(*watch_, Kind::kNames, "reading", name_);
+    file_->prefetch(offset, length);
+  }
+  void drop_cached(std::uint64_t offset, std::uint64_t length) const override { file_->drop_cached(offset, length); }
 
  private:
   std::unique_ptr<ReadableFile> file_;

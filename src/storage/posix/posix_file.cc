@@ -249,7 +249,20 @@ class PosixReadableFile final : public ReadableFile {
     return pages.cached * os::kPageBytes * 2 >= length;
   }
 
+  void prefetch(std::uint64_t offset, std::uint64_t length) const override {
+    advise(offset, length, POSIX_FADV_WILLNEED);
+  }
+  void drop_cached(std::uint64_t offset, std::uint64_t length) const override {
+    advise(offset, length, POSIX_FADV_DONTNEED);
+  }
+
  private:
+  // A refused advice costs only speed.
+  void advise(std::uint64_t offset, std::uint64_t length, int advice) const {
+    const auto pin = buffered_.pin();
+    if (pin) (void)posix_fadvise(pin->fd(), static_cast<off_t>(offset), static_cast<off_t>(length), advice);
+  }
+
   Error short_file(std::uint64_t offset, std::uint64_t length) const {
     return Error(ErrorCode::kCorrupt, "the file is too short")
         .file(name_)

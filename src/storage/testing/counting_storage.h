@@ -68,6 +68,8 @@ class CountingStorage : public ViewStorage {
     bool is_cached(std::uint64_t offset, std::uint64_t length) const override {
       return file_->is_cached(offset, length);
     }
+    void prefetch(std::uint64_t offset, std::uint64_t length) const override { file_->prefetch(offset, length); }
+    void drop_cached(std::uint64_t offset, std::uint64_t length) const override { file_->drop_cached(offset, length); }
 
    private:
     std::unique_ptr<ReadableFile> file_;
