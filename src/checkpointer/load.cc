@@ -277,6 +277,7 @@ Result<void> check_same(const std::vector<std::string>& seen) {
 
 std::vector<SharedReads::Numbers> shared_numbers_in(const std::vector<std::string>& seen) {
   std::vector<SharedReads::Numbers> numbers;
+  numbers.reserve(seen.size());
   for (const std::string& message : seen) {
     numbers.push_back(SharedReads::decode(std::string_view(message).substr(std::min<std::size_t>(1, message.size()))));
   }
