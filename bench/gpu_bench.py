@@ -185,12 +185,16 @@ def drop_from_cache(directory: Path) -> None:
 
 def loads(state: State, parent: Path, copy_seconds: float, rounds: int) -> dict[str, Any]:
     """A blocking save, and cold loads of its checkpoint: onto the device, and into tensors of the CPU."""
-    saves, onto_device, onto_cpu = [], [], []
+    saves, stock_saves, onto_device, onto_cpu = [], [], [], []
     on_cpu = {key: torch.zeros(value.shape, dtype=value.dtype) for key, value in state.items()}
     with directory_in(parent) as directory:
         for number in range(rounds):
             checkpoint = directory / str(number)
             saves.append(seconds_of(functools.partial(cairn.save, state, checkpoint_id=checkpoint, no_dist=True)))
+            stock_writer = dcp.FileSystemWriter(directory / f"stock {number}", sync_files=True)
+            stock_save = functools.partial(dcp.save, state, storage_writer=stock_writer, no_dist=True)
+            stock_saves.append(seconds_of(stock_save))
+            shutil.rmtree(directory / f"stock {number}")
             for target, seconds in ((on_cpu, onto_cpu), (state, onto_device)):
                 drop_from_cache(checkpoint)
                 load = functools.partial(cairn.load, target, checkpoint_id=checkpoint, no_dist=True)
@@ -199,6 +203,7 @@ def loads(state: State, parent: Path, copy_seconds: float, rounds: int) -> dict[
     device, host = statistics.median(onto_device), statistics.median(onto_cpu)
     return {
         "blocking save s": statistics.median(saves),
+        "blocking save of DCP s": statistics.median(stock_saves),
         "load onto the device s": device,
         "load onto the CPU s": host,
         "share of the lesser of a load onto the CPU and the copy": max(host, copy_seconds) / device,

@@ -1,4 +1,4 @@
-"""Asynchronous saves and loads of CUDA tensors through the bindings, with the stand-in driver of tests/fake_cuda.
+"""Saves and loads of CUDA tensors through the bindings, with the stand-in driver of tests/fake_cuda.
 
 torch for the CPU has no CUDA tensors: the tests hand addresses to the engine. test_gpu.py uses the real driver.
 """
@@ -69,6 +69,18 @@ def test_every_byte_of_a_device_arrives_by_threads_and_by_a_process(tmp_path: Pa
                 wait(saver.save(os.fsencode(directory), state, (False, True, state), **options))
                 expect_saved()
             saver.close()
+    """
+    run(program, tmp_path / "checkpoint")
+
+
+def test_a_synchronous_save_reads_the_device(tmp_path: Path) -> None:
+    program = """
+        put(torch.zeros_like(source))
+        launch(source)
+        _, _, nbytes, warnings = _engine.save(
+            os.fsencode(directory), state, alone_as_rank=0, deadlines=(60.0, 60.0, 60.0))
+        assert nbytes > source.nbytes and not warnings
+        expect_saved()
     """
     run(program, tmp_path / "checkpoint")
 

@@ -1,4 +1,4 @@
-"""Asynchronous saves of tensors on CUDA devices, with the real driver. `./dev gpu` packs these tests for a machine with
+"""Saves of tensors on CUDA devices, with the real driver. `./dev gpu` packs these tests for a machine with
 a GPU."""
 
 import os
@@ -41,7 +41,11 @@ def save_overlapped(state: State, directory: Path) -> Any:
     return cairn.async_save(state, checkpoint_id=directory, async_stager=overlapped()).upload_completion.result()
 
 
-SAVES = [save_with_threads, save_with_a_process, save_overlapped]
+def save_blocking(state: State, directory: Path) -> Any:
+    return cairn.save(state, checkpoint_id=directory, no_dist=True)
+
+
+SAVES = [save_with_threads, save_with_a_process, save_overlapped, save_blocking]
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:

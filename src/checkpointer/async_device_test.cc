@@ -165,9 +165,5 @@ TEST_F(AsyncDeviceSaves, AForkedChildCanDropItsCheckpointer) {
   EXPECT_EQ(loaded_weight(), contents_);
 }
 
-TEST_F(AsyncDeviceSaves, ABlockingSaveRefusesTensorsOfDevices) {
-  EXPECT_EQ(save(directory_, state()).error().code(), ErrorCode::kUnsupported);
-}
-
 }  // namespace
 }  // namespace cairn

@@ -1,6 +1,7 @@
 #include "checkpointer/device_targets.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -230,10 +231,7 @@ Result<void> DeviceTargets::finish(const std::function<bool()>& interrupted) {
 std::optional<std::string> DeviceTargets::untold_refusal() {
   static std::atomic<bool> is_told{false};
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    const std::optional<Error> refusal = lane->link.buffers().refusal();
-    if (!refusal || is_told.exchange(true)) continue;
-    return "the driver refused to register memory, and loads onto cuda:" + std::to_string(lane->link.ordinal()) +
-           " are slower: " + std::string(refusal->what()) + "; raise the limit of locked memory (ulimit -l)";
+    if (std::optional<std::string> told = lane->link.untold_buffer_refusal("loads onto", is_told)) return told;
   }
   return std::nullopt;
 }

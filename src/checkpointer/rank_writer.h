@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpointer/device_payloads.h"
 #include "checkpointer/save_messages.h"
 #include "commit/rank_files.h"
 #include "data_file/file_image.h"
@@ -43,13 +44,16 @@ struct NamedImage {
 
 class RankWriter {
  public:
-  // Places each source in a file. Uses no storage.
-  static Result<std::unique_ptr<RankWriter>> make(const RankPart& part, std::span<const data_file::ItemSource> sources);
+  // Places each source in a file. Uses no storage. `devices` reads the sources in the memory of devices; null if there
+  // are none.
+  static Result<std::unique_ptr<RankWriter>> make(const RankPart& part, std::span<const data_file::ItemSource> sources,
+                                                  std::shared_ptr<DevicePayloads> devices = {});
   // The files of a model, whose sources are all tensors: `files` take the sources in their order.
   static Result<std::unique_ptr<RankWriter>> make_model(const RankPart& part,
                                                         std::span<const data_file::ItemSource> sources,
                                                         std::span<const AssignedFile> files,
-                                                        safetensors::FileSet::Kind kind);
+                                                        safetensors::FileSet::Kind kind,
+                                                        std::shared_ptr<DevicePayloads> devices = {});
 
   // Without locations().
   static std::unique_ptr<RankWriter> of_images(const RankPart& part, std::vector<NamedImage> images);
@@ -68,11 +72,18 @@ class RankWriter {
  private:
   explicit RankWriter(const RankPart& part) : part_(part) {}
   Result<void> lay_out(std::span<const data_file::ItemSource> sources);
+  using FilePayloads = std::vector<DevicePayloads::Payload>;
+  // Keeps the payloads of the next file if one of them is on a device.
+  void add_device_payloads(FilePayloads payloads);
+  Result<void> read_devices(std::size_t file, std::span<const data_file::PayloadPart> parts,
+                            const data_file::WriteOptions& options);
 
   RankPart part_;
   std::vector<std::string> names_;
   std::vector<ItemLocation> locations_;
   std::vector<NamedImage> images_;  // empty after write()
+  std::shared_ptr<DevicePayloads> devices_;
+  std::vector<FilePayloads> device_payloads_;  // by file, empty for a file without payloads on devices
   std::optional<commit::RankFiles> files_;
 };
 

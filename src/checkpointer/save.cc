@@ -30,6 +30,7 @@
 #include <utility>
 
 #include "checkpointer/claim_options.h"
+#include "checkpointer/device_payloads.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/model_claim.h"
@@ -253,7 +254,8 @@ class Save {
     if (options_.alone_as_rank && (ranks_.size() > 1 || options_.safetensors)) {
       return Error(ErrorCode::kInvalidArgument, "alone_as_rank can't be combined with collectives or a model");
     }
-    CAIRN_TRY_ASSIGN(items_, SaveItems::make(state));
+    CAIRN_TRY_ASSIGN(items_, SaveItems::make(state, checkpointer::ReadableMemory::kOfAnyDevice));
+    CAIRN_TRY_ASSIGN(devices_, checkpointer::DevicePayloads::mark(items_.sources(), options_.deadlines.progress));
     CAIRN_TRY_ASSIGN(const bool names_taken, are_names_taken());
     CAIRN_TRY_ASSIGN(local_plan_, save_plan::encode_local_plan(
                                       items_.sources(), {options_.record_paths, options_.file_per_item, names_taken}));
@@ -308,8 +310,8 @@ class Save {
     const checkpointer::RankPart part{assignment.ticket, number_of_this_rank(), assignment.file_count,
                                       options_.file_per_item};
     CAIRN_TRY_ASSIGN(auto writer, options_.safetensors
-                                      ? RankWriter::make_model(part, sources, assignment.files, kind_of_set())
-                                      : RankWriter::make(part, sources));
+                                      ? RankWriter::make_model(part, sources, assignment.files, kind_of_set(), devices_)
+                                      : RankWriter::make(part, sources, devices_));
     has_written_ = true;
     CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> written, worker_.write(std::move(writer), options_));
     for (const WrittenFile& file : written) bytes_written_ += file.size;
@@ -370,6 +372,7 @@ class Save {
       const Result<void> cleaned = attempt([&] { return worker_.run("removing its private folder", remove); });
       if (!cleaned) committed.warnings.push_back(checkpointer::not_cleaned_up(cleaned.error()));
     }
+    if (auto refusal = devices_ ? devices_->untold_refusal() : std::nullopt) committed.warnings.push_back(*refusal);
     if (ranks_.is_coordinator()) bytes_written_ += coordinator_.metadata_bytes();
     CAIRN_TRY_ASSIGN(std::shared_ptr<const Catalog> catalog, catalog_after(committed));
     return SaveReport{save_id_, std::move(catalog), bytes_written_, std::move(committed.warnings)};
@@ -393,6 +396,7 @@ class Save {
   const SaveOptions& options_;
   Ranks ranks_;
   SaveItems items_;
+  std::shared_ptr<checkpointer::DevicePayloads> devices_;  // shared with the RankWriter; null without devices
   std::string local_plan_;
   std::shared_ptr<const checkpointer::StagedPlan> plan_;  // the earlier plan that all ranks have voted for
   std::optional<commit::SaveTicket> ticket_;              // none for a model

@@ -1,8 +1,8 @@
 // FileImage: the image of a data file: a list of items, each with its place.
 //
 // Immutable except for the save id. The payload of an item is a tensor's elements, or a serialised value. A frame is
-// the end of a zip archive, a gap of zeros, and the head of the next archive. A tensor whose data is null is a payload
-// without memory (image.h).
+// the end of a zip archive, a gap of zeros, and the head of the next archive. A tensor whose data is null or on a
+// device is a payload without memory (image.h).
 #pragma once
 
 #include <cairn/result.h>

@@ -25,9 +25,10 @@ void Image::add(Payload payload) {
 
 void Image::add_tensor(std::uint64_t offset, std::uint64_t length, const TensorView& tensor) {
   Payload payload{offset, length};
+  const auto* const data = tensor.device.is_cpu() ? static_cast<const std::byte*>(tensor.data) : nullptr;
   Region region(tensor.sizes, row_major_strides(tensor.sizes), tensor.strides);
-  if (tensor.data == nullptr || region.is_linear() || length == 0) {
-    payload.contiguous = static_cast<const std::byte*>(tensor.data);
+  if (data == nullptr || region.is_linear() || length == 0) {
+    payload.contiguous = data;
   } else {
     payload.strided = &tensor;
     payload.region = std::move(region);

@@ -83,7 +83,8 @@ class Image {
 
   // Payloads are added in the order of their offsets; frames may be empty.
   void reserve(std::size_t payload_count);
-  // A row-major copy of the elements of `tensor`, which outlives the image. Absent if the tensor's data is null.
+  // A row-major copy of the elements of `tensor`, which outlives the image. Absent if the tensor's data is null, or in
+  // the memory of a device.
   void add_tensor(std::uint64_t offset, std::uint64_t length, const TensorView& tensor);
   // Ready bytes, which outlive the image.
   void add_bytes(std::uint64_t offset, std::string_view bytes);

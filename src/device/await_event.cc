@@ -1,7 +1,7 @@
 #include "device/await_event.h"
 
 #include <algorithm>
-#include <chrono>
+#include <string>
 #include <thread>
 
 namespace cairn::device {
@@ -30,6 +30,12 @@ Result<void> await(const Event& event, const std::function<bool()>& interrupted)
     const auto waited = std::chrono::duration_cast<std::chrono::microseconds>(now - begin);
     std::this_thread::sleep_for(std::clamp(waited / kGrowthShare, kShortest, kLongest));
   }
+}
+
+Error stalled(std::int32_t ordinal, std::chrono::milliseconds stall_max) {
+  return Error(ErrorCode::kUnavailable, "no copy from cuda:" + std::to_string(ordinal) + " ended for " +
+                                            std::to_string(stall_max.count()) +
+                                            " ms: earlier work on the device does not end");
 }
 
 }  // namespace cairn::device

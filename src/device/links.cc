@@ -80,6 +80,13 @@ void Links::note_refusal(const Error& refusal) {
   }
 }
 
+std::optional<std::string> Link::untold_buffer_refusal(std::string_view slower, std::atomic<bool>& is_told) const {
+  const std::optional<Error> refusal = buffers_.refusal();
+  if (!refusal || is_told.exchange(true)) return std::nullopt;
+  return "the driver refused to register memory, and " + std::string(slower) + " cuda:" + std::to_string(ordinal_) +
+         " are slower: " + std::string(refusal->what()) + "; raise the limit of locked memory (ulimit -l)";
+}
+
 std::optional<std::string> Links::untold_refusal() {
   const std::lock_guard lock(mutex_);
   if (refusal_is_told_ || !refusal_) return std::nullopt;

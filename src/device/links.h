@@ -8,6 +8,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -33,6 +35,9 @@ class Link {
   Driver& driver() const noexcept { return driver_; }
   std::int32_t ordinal() const noexcept { return ordinal_; }
   BounceBuffers& buffers() noexcept { return buffers_; }
+  // A text for the user if the driver refused to register a buffer, which makes `slower`, for example "loads onto",
+  // slower. nullopt if `is_told` is set; sets `is_told` otherwise.
+  std::optional<std::string> untold_buffer_refusal(std::string_view slower, std::atomic<bool>& is_told) const;
 
   // A stream for copies. To be returned when no copy is pending; a stream behind a hanging kernel is not returned.
   Result<Stream> borrow_stream();

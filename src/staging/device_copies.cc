@@ -4,8 +4,8 @@
 #include <thread>
 #include <utility>
 
-#include "core/stream_copy.h"
 #include "device/await_event.h"
+#include "device/bounced_reads.h"
 #include "device/tensor_copies.h"
 
 namespace cairn::staging {
@@ -30,12 +30,6 @@ bool DeviceCopies::is_direct(const Portion& portion) const {
   const CopyItem& last = items_[portion.last - 1];
   const std::uint64_t begin = portion.is_one_item() ? portion.begin : 0;
   return arena_.is_registered(last.arena_offset + begin + length_of(last, portion));
-}
-
-Error DeviceCopies::stalled(std::int32_t ordinal) const {
-  return Error(ErrorCode::kUnavailable, "no copy from cuda:" + std::to_string(ordinal) + " ended for " +
-                                            std::to_string(limits_.stall_max.count()) +
-                                            " ms: earlier work on the device does not end");
 }
 
 // Queues a portion. Returns the number of its copies.
@@ -108,7 +102,8 @@ Result<void> DeviceCopies::copy_directly(std::span<const Portion> portions, cons
     if (any_done || next != before) {
       last_progress = Clock::now();
     } else if (Clock::now() - last_progress > limits_.stall_max) {
-      return stalled(device_of(items_[portions[done_count].first]).ordinal).key(items_[portions[done_count].first].key);
+      const CopyItem& first = items_[portions[done_count].first];
+      return device::stalled(device_of(first).ordinal, limits_.stall_max).key(first.key);
     } else {
       std::this_thread::sleep_for(kLookInterval);
     }
@@ -116,53 +111,16 @@ Result<void> DeviceCopies::copy_directly(std::span<const Portion> portions, cons
   return {};
 }
 
-Result<void> DeviceCopies::bounce(std::span<const Part> parts, std::span<std::byte> buffer, const os::StopFlag& stop) {
-  DeviceSources::Lane& lane = sources_.lane_of(device_of(items_[parts.front().item]).ordinal);
-  std::vector<device::Copy> copies;
-  std::uint64_t used = 0;
-  for (const Part& part : parts) {
-    append_copies(*items_[part.item].tensor, part.begin, buffer.subspan(used, part.length), nullptr, copies);
-    used += part.length;
-  }
-  CAIRN_TRY(lane.stream.copy(device::Direction::kToHost, copies));
-  CAIRN_TRY_ASSIGN(const device::Event done, lane.stream.mark());
-  const Clock::time_point end = Clock::now() + limits_.stall_max;
-  CAIRN_TRY(device::await(done, [&] { return stop.is_set() || Clock::now() >= end; }));
-  used = 0;
-  for (const Part& part : parts) {
-    const std::span<const std::byte> copied = buffer.subspan(used, part.length);
-    stream_copy(target_of(part.item, part.begin, part.length), copied);
-    used += part.length;
-  }
-  return {};
-}
-
 Result<void> DeviceCopies::copy_by_bounce(const Portion& portion, const os::StopFlag& stop) {
-  const CopyItem& first = items_[portion.first];
-  const std::int32_t ordinal = device_of(first).ordinal;
-  CAIRN_TRY_ASSIGN(device::BounceBuffers::Loan loan, sources_.lane_of(ordinal).link->buffers().borrow());
-  const std::span<std::byte> buffer = loan.bytes();
-  std::vector<Part> parts;
-  const auto carry = [&]() -> Result<void> {
-    if (parts.empty()) return {};
-    Result<void> carried = bounce(parts, buffer, stop);
-    parts.clear();
-    if (carried) return {};
-    if (carried.error().code() != ErrorCode::kCancelled) return std::move(carried).error().key(first.key);
-    loan.abandon();  // the device may still write into the buffer
-    return stop.is_set() ? std::move(carried).error() : stalled(ordinal).key(first.key);
-  };
-  if (portion.is_one_item()) {
-    for (std::uint64_t begin = portion.begin; begin < portion.end; begin += buffer.size()) {
-      parts.push_back({portion.first, begin, std::min<std::uint64_t>(buffer.size(), portion.end - begin)});
-      CAIRN_TRY(carry());
-    }
-  } else {
-    for (std::size_t i = portion.first; i < portion.last; ++i) {
-      if (const std::uint64_t bytes = form_of(items_[i]).bytes; bytes != 0) parts.push_back({i, 0, bytes});
-    }
-    CAIRN_TRY(carry());
+  std::vector<device::BouncedPart> parts;
+  const std::uint64_t begin = portion.is_one_item() ? portion.begin : 0;
+  for (std::size_t i = portion.first; i < portion.last; ++i) {
+    const std::uint64_t length = length_of(items_[i], portion);
+    if (length != 0) parts.push_back({items_[i].tensor, begin, target_of(i, begin, length), items_[i].key});
   }
+  DeviceSources::Lane& lane = sources_.lane_of(device_of(items_[portion.first]).ordinal);
+  CAIRN_TRY(device::read_by_bounce(
+      *lane.link, lane.stream, parts, [&stop] { return stop.is_set(); }, limits_.stall_max));
   compare(portion);
   return {};
 }

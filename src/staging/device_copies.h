@@ -55,19 +55,10 @@ class DeviceCopies {
     std::size_t copy_count;
     device::Event done;
   };
-  // A part of an item, on its way through a bounce buffer.
-  struct Part {
-    std::size_t item;
-    std::uint64_t begin;
-    std::uint64_t length;
-  };
-
   Result<std::size_t> queue(const Portion& portion, std::size_t position);
   Result<bool> take_done(std::span<const Portion> portions, const std::function<void(std::size_t)>& done);
-  Result<void> bounce(std::span<const Part> parts, std::span<std::byte> buffer, const os::StopFlag& stop);
   std::span<std::byte> target_of(std::size_t item, std::uint64_t begin, std::uint64_t length) const;
   void compare(const Portion& portion);
-  Error stalled(std::int32_t ordinal) const;
 
   Arena& arena_;
   const std::span<const CopyItem> items_;

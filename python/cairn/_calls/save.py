@@ -242,7 +242,10 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
             step = (directory, process_group)
             with dcp_records.in_step("local_step", *step):
                 described = DescribedState(
-                    states, record_paths=planning["record_paths"], raw_values=takes_raw_values(planner)
+                    states,
+                    record_paths=planning["record_paths"],
+                    raw_values=takes_raw_values(planner),
+                    from_devices=True,
                 )
         coordinates = ranks.rank == 0 or not use_collectives
         if coordinates:

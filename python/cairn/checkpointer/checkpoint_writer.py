@@ -111,7 +111,7 @@ def _save_rank(
         return not raised
 
     pending_saves.wait_for(directory)  # saves into one directory commit in their order
-    described = DescribedState(with_shape(state_dict))
+    described = DescribedState(with_shape(state_dict), from_devices=True)
     options = {
         "alone_as_rank": rank,
         "before_commit": goes_well if before_commit else None,
