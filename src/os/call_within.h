@@ -43,7 +43,8 @@ auto start_call(Work work) -> Result<std::shared_ptr<CallAnswer<decltype(work())
 }
 
 // Returns the value of `work`; nullopt if `work` has not returned within `limit`, or if no thread can be started. After
-// the limit `work` runs on. Without time, at a limit of 0, `work` is not called. `work` must own everything that it uses, and must not throw.
+// the limit `work` runs on. Without time, at a limit of 0, `work` is not called. `work` must own everything that it
+// uses, and must not throw.
 template <typename Work>
 auto call_within(std::chrono::milliseconds limit, Work work) -> std::optional<decltype(work())> {
   if (limit <= std::chrono::milliseconds(0)) return std::nullopt;
