@@ -122,7 +122,9 @@ struct LoadOptions {
   bool follow_links = false;   // data files may be symbolic links
   // --- options that change only speed
   std::size_t thread_count = 4;
-  bool direct_io = true;                   // reads bytes outside the page cache past the page cache
+  // Reads bytes outside the page cache past the page cache. Bytes that several ranks of one host need go through the
+  // page cache, and leave the page cache after the load. False: all bytes go through the page cache, and stay.
+  bool direct_io = true;
   std::function<bool()> interrupted = {};  // as in SaveOptions; targets are then partly written
   // --- ranks: all ranks load from a common checkpoint, or no rank loads
   Collectives* collectives = nullptr;  // null: this process alone. Outlives the call

@@ -3,9 +3,8 @@
 // 1. Every rank finds its keys in the catalog (wanted_entries.h), checks what the metadata and the trailers of the data
 //    files allow to check, opens its files, and reads its values. No target has changed.
 // 2. The ranks exchange failures, the identities of their checkpoints, and the numbers that find the reads that several
-//    ranks of a host share (shared_reads.h). A concurrent save with overwrite may replace
-//    the checkpoint, and remove the old files, between the opens of two ranks; then all ranks restart (kReplaced).
-//                                                                                                       [all-gather]
+//    ranks of a host share (shared_reads.h). A concurrent save with overwrite may replace the checkpoint, and remove
+//    the old files, between the opens of two ranks; then all ranks restart (kReplaced). [all-gather]
 // 3. Every rank fills its tensors, and then stores its values.
 // 4. The ranks exchange the outcomes of step 3.                                                         [all-gather]
 #include <cairn/checkpoint.h>
@@ -29,6 +28,7 @@
 #include "data_file/brought_ranges.h"
 #include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"
+#include "os/memory_limits.h"
 #include "os/process_identity.h"
 #include "plan/chunk_index.h"
 
@@ -38,8 +38,12 @@ namespace {
 using checkpointer::SharedReads;
 using checkpointer::WantedEntries;
 
-// The most bytes that the sharers of a host together keep in the page cache.
+// The most bytes that the sharers of a host together keep in the page cache. With less room than the second number, a
+// rank shares nothing: the page cache could lose bytes before all sharers have read the bytes.
 constexpr std::uint64_t kSharedCacheBytesMax = 2048 * kMiB;
+constexpr std::uint64_t kSharedCacheBytesMin = 128 * kMiB;
+// The part of the free memory that these bytes may take.
+constexpr std::uint64_t kSharedCachePart = 4;
 
 constexpr unsigned kRestartsMax = 8;
 // The pause before the first restart, doubled for each further restart.
@@ -81,26 +85,31 @@ class Loader {
       return checkpointer::missing_keys(*whole, report_.missing);
     }
     for (NewValue& value : values_) CAIRN_TRY(read_value(value));
+    mark_overlaps();
     return {};
   }
 
   // What the other ranks need to find the reads that they share with this rank.
-  SharedReads::Numbers shared_numbers() const {
-    const bool alone = options_.collectives == nullptr || options_.own_checkpoint;
-    const std::string host = alone ? std::string() : os::ProcessIdentity::mine().boot_id;
-    return SharedReads::numbers_of(reads_, groups_, host);
+  SharedReads::Numbers shared_numbers() {
+    const bool alone = options_.collectives == nullptr || options_.collectives->size() == 1 || options_.own_checkpoint;
+    if (alone) return {};
+    const std::uint64_t room = os::MemoryLimits().room(kSharedCachePart * kSharedCacheBytesMax).bytes;
+    shared_cache_bytes_ = std::min(kSharedCacheBytesMax, room / kSharedCachePart);
+    if (shared_cache_bytes_ < kSharedCacheBytesMin) return {};
+    return SharedReads::numbers_of(reads_, groups_, os::ProcessIdentity::mine().boot_id);
   }
   // `by_rank`: the shared_numbers() of all ranks, of which this rank is number `rank`.
   void mark_shared(const std::vector<SharedReads::Numbers>& by_rank, std::size_t rank) {
     SharedReads::mark(reads_, groups_, by_rank, rank);
     std::uint32_t sharers = 1;
     for (const data_file::TensorRead& read : reads_) sharers = std::max(sharers, read.sharers().count);
-    if (sharers > 1) brought_.emplace(kSharedCacheBytesMax / sharers);
+    // Without direct I/O a load leaves in the page cache what the load reads.
+    if (sharers > 1 && options_.direct_io) brought_.emplace(shared_cache_bytes_ / sharers);
   }
 
   Result<LoadReport> execute() {
     // One thread fills targets that share memory: the shared bytes then come whole from the last target.
-    const std::size_t thread_count = targets_overlap() ? 1 : options_.thread_count;
+    const std::size_t thread_count = targets_overlap_ ? 1 : options_.thread_count;
     data_file::ReadOptions read_options{options_.verify, thread_count, options_.direct_io, {}};
     if (options_.interrupted) read_options.interrupted = [this] { return is_interrupted(); };
     read_options.devices = &devices_;
@@ -201,11 +210,16 @@ class Loader {
     return {};
   }
 
-  // Whether the memory ranges of any two reads overlap. Interleaved views overlap by this count, although they share no
+  // Finds the reads with overlapping memory ranges. Interleaved views overlap by this count, although they share no
   // byte.
-  bool targets_overlap() const {
-    std::vector<std::pair<std::intptr_t, std::intptr_t>> ranges;
-    for (const data_file::TensorRead& read : reads_) {
+  void mark_overlaps() {
+    struct Range {
+      std::intptr_t begin, end;
+      data_file::TensorRead* read;
+    };
+    std::vector<Range> ranges;
+    ranges.reserve(reads_.size());
+    for (data_file::TensorRead& read : reads_) {
       const TensorView& target = read.target();
       const auto item = static_cast<std::int64_t>(item_bytes(target.dtype));
       std::intptr_t begin = reinterpret_cast<std::intptr_t>(target.data);
@@ -214,13 +228,18 @@ class Loader {
         const std::int64_t reach = (target.sizes[i] - 1) * target.strides[i] * item;
         (reach < 0 ? begin : end) += reach;
       }
-      ranges.emplace_back(begin, end);
+      ranges.push_back({begin, end, &read});
     }
-    std::sort(ranges.begin(), ranges.end());
+    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    std::size_t last = 0;  // of the ranges before `i`, the range that ends last
     for (std::size_t i = 1; i < ranges.size(); ++i) {
-      if (ranges[i].first < ranges[i - 1].second) return true;
+      if (ranges[i].begin < ranges[last].end) {
+        ranges[i].read->keep_order();
+        ranges[last].read->keep_order();
+        targets_overlap_ = true;
+      }
+      if (ranges[i].end > ranges[last].end) last = i;
     }
-    return false;
   }
 
   Result<void> read_value(NewValue& value) {
@@ -248,7 +267,9 @@ class Loader {
   std::unordered_map<const CatalogTensor*, plan::ChunkIndex> indexes_;
   checkpointer::DeviceTargets devices_;
   std::vector<data_file::TensorRead> reads_;
-  std::vector<checkpointer::ReadGroup> groups_;      // of reads_
+  std::vector<checkpointer::ReadGroup> groups_;  // of reads_
+  bool targets_overlap_ = false;
+  std::uint64_t shared_cache_bytes_ = 0;             // of all sharers of the host
   std::optional<data_file::BroughtRanges> brought_;  // of the files of impl_; emptied after step 4
   std::vector<NewValue> values_;
   os::StopFlag never_stopped_;
@@ -304,16 +325,19 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
     return std::move(error).while_doing("loading from '" + impl_->directory + "'");
   };
   Loader loader(*impl_, state, options);
-  const Result<void> prepared = ranks.attempt([&] { return loader.prepare(); });  // (1)
-  const std::string identity = options.own_checkpoint ? std::string() : impl_->identity;
-  Result<std::string> mine{(options.allow_partial ? kPartial : kWhole) + SharedReads::encode(loader.shared_numbers()) +
-                           identity};
-  if (!prepared) mine = explain(impl_->replaced_or(prepared.error()));
+  Result<std::string> mine = ranks.attempt([&]() -> Result<std::string> {
+    CAIRN_TRY(loader.prepare());
+    const std::string identity = options.own_checkpoint ? std::string() : impl_->identity;
+    return (options.allow_partial ? kPartial : kWhole) + SharedReads::encode(loader.shared_numbers()) + identity;
+  });  // (1)
+  if (!mine) mine = explain(impl_->replaced_or(mine.error()));
   const Result<std::vector<std::string>> seen = ranks.all_gather(std::move(mine));  // (2)
   if (!seen) return with_reason(seen.error());
   CAIRN_TRY(check_same(*seen));
-  loader.mark_shared(shared_numbers_in(*seen), ranks.rank());
-  Result<LoadReport> report = ranks.attempt([&] { return loader.execute(); });  // (3)
+  Result<LoadReport> report = ranks.attempt([&] {
+    loader.mark_shared(shared_numbers_in(*seen), ranks.rank());
+    return loader.execute();
+  });  // (3)
   // With allow_partial a restart could mix two checkpoints: keys that the second checkpoint lacks would keep bytes of
   // the first.
   const bool final = std::any_of(seen->begin(), seen->end(), [](const std::string& it) { return it[0] == kPartial; });

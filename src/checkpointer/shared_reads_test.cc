@@ -63,6 +63,17 @@ TEST_F(SharedReadsOfRanks, SharersAreTheRanksWithEqualNumbersInTheirOrder) {
   EXPECT_EQ(reads[2].sharers(), (data_file::Sharers{2, 1}));
 }
 
+TEST_F(SharedReadsOfRanks, RanksOfUnlikeHostsShareNothing) {
+  std::vector<data_file::TensorRead> reads{read(0, 100)};
+  const std::vector<ReadGroup> groups{ReadGroup::kSmallTensors};
+  std::vector<Numbers> by_rank;
+  for (const char* host : {"one", "other", "one"}) by_rank.push_back(SharedReads::numbers_of(reads, groups, host));
+  SharedReads::mark(reads, groups, by_rank, 1);
+  EXPECT_EQ(reads[0].sharers(), data_file::Sharers{});
+  SharedReads::mark(reads, groups, by_rank, 2);
+  EXPECT_EQ(reads[0].sharers(), (data_file::Sharers{2, 1}));
+}
+
 TEST_F(SharedReadsOfRanks, GroupsWithoutReadsAreNotShared) {
   std::vector<data_file::TensorRead> reads{read(0, 100)};
   SharedReads::mark(reads, {ReadGroup::kShards}, {Numbers{}, Numbers{}}, 0);

@@ -2,10 +2,16 @@
 
 #include <vector>
 
+#include "core/attempt.h"
+
 namespace cairn::data_file {
 
 BroughtRanges::~BroughtRanges() {
-  for (const Range& range : ranges_) range.file->drop_cached(range.offset, range.length);
+  // After an exception (bad_alloc, most likely) ranges stay in the page cache.
+  (void)attempt([this]() -> Result<void> {
+    for (const Range& range : ranges_) range.file->drop_cached(range.offset, range.length);
+    return {};
+  });
 }
 
 void BroughtRanges::add(const storage::ReadableFile& file, std::uint64_t offset, std::uint64_t length) {

@@ -86,14 +86,19 @@ void cut_read(const TensorRead& read, std::uint32_t index, Verify verify, std::v
 
 // Puts shared batches first, and lets each sharer begin each window at its own place.
 void take_turns(std::vector<ReadBatch>& batches) {
-  std::stable_sort(batches.begin(), batches.end(), [](const ReadBatch& a, const ReadBatch& b) {
+  const auto takes_turns = [](const ReadBatch& it) { return it.sharers.count > 1 && !it.keeps_order; };
+  const auto end = std::stable_partition(batches.begin(), batches.end(), takes_turns);
+  std::sort(batches.begin(), end, [](const ReadBatch& a, const ReadBatch& b) {
     if (a.sharers.count != b.sharers.count) return a.sharers.count > b.sharers.count;
-    return a.sharers.place < b.sharers.place;
+    if (a.sharers.place != b.sharers.place) return a.sharers.place < b.sharers.place;
+    // Not by the files' addresses, which differ between the sharers.
+    const int order = a.file->name().compare(b.file->name());
+    return order != 0 ? order < 0 : a.begin < b.begin;
   });
-  for (auto begin = batches.begin(); begin != batches.end() && begin->sharers.count > 1;) {
+  for (auto begin = batches.begin(); begin != end;) {
     const Sharers sharers = begin->sharers;
     const auto window = static_cast<std::ptrdiff_t>(kTurnBatches * sharers.count);
-    const auto others = std::find_if(begin, batches.end(), [&](const ReadBatch& it) { return it.sharers != sharers; });
+    const auto others = std::find_if(begin, end, [&](const ReadBatch& it) { return it.sharers != sharers; });
     const std::ptrdiff_t length = std::min(window, others - begin);
     std::rotate(begin, begin + length * sharers.place / sharers.count, begin + length);
     begin += length;
@@ -150,10 +155,12 @@ ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify)
         last.end = std::max(last.end, end);
         ++last.piece_count;
         if (reads[piece.read].sharers().count > last.sharers.count) last.sharers = reads[piece.read].sharers();
+        last.keeps_order |= reads[piece.read].keeps_order();
         continue;
       }
     }
-    schedule.batches.push_back({file_of(piece), begin, end, i, 1, reads[piece.read].sharers()});
+    const TensorRead& read = reads[piece.read];
+    schedule.batches.push_back({file_of(piece), begin, end, i, 1, read.sharers(), read.keeps_order()});
   }
   take_turns(schedule.batches);
   return schedule;

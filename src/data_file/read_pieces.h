@@ -37,6 +37,9 @@ class TensorRead {
   const Region& region() const { return region_; }
   const Sharers& sharers() const { return sharers_; }
   void set_sharers(const Sharers& sharers) { sharers_ = sharers; }
+  // Whether the read's batches take no turns: for reads whose targets share memory.
+  bool keeps_order() const { return keeps_order_; }
+  void keep_order() { keeps_order_ = true; }
   std::size_t item_size() const { return item_bytes(stored_.dtype); }
   // The requested box's first element, in elements from the record's first byte.
   std::int64_t first_element() const { return first_element_; }
@@ -58,6 +61,7 @@ class TensorRead {
   Region region_;
   std::int64_t first_element_;
   Sharers sharers_;
+  bool keeps_order_ = false;
 };
 
 // The bytes [begin, end) of the record of a read. If the record has checksums per block, a piece consists of whole
@@ -79,7 +83,8 @@ struct ReadBatch {
   std::uint64_t end;
   std::size_t first_piece;
   std::size_t piece_count;
-  Sharers sharers;  // of one of the pieces; the largest count
+  Sharers sharers;   // of one of the pieces; the largest count
+  bool keeps_order;  // a piece's read keeps the order
 };
 
 // The most bytes of a piece.
@@ -92,9 +97,10 @@ struct ReadSchedule {
   std::vector<ReadPiece> pieces;  // ordered by file and offset
   std::vector<ReadBatch> batches;
 };
-// Batches are ordered by file and offset, with the exception of shared batches. These come first, in windows that every
-// sharer reads in the same order of windows. In a window each sharer begins at a different place: each brings a part of
-// the window into the page cache, and finds the parts of the others there. No sharer waits for another sharer.
+// Batches are ordered by file and offset, with the exception of shared batches that need not keep the order. These come
+// first, in windows, and all sharers read the windows in the same order. In a window each sharer begins at a different
+// place: each brings a part of the window into the page cache, and finds the parts of the others there. No sharer waits
+// for another sharer.
 ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify);
 
 }  // namespace cairn::data_file

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <random>
 #include <set>
@@ -200,6 +201,35 @@ TEST_F(ReadPieces, OfSharersComeFirst) {
   reads_[3].set_sharers({3, 0});
   EXPECT_EQ(batches(),
             (std::vector<Range>{{24 * kMiB, 28 * kMiB}, {8 * kMiB, 12 * kMiB}, {0, 4 * kMiB}, {16 * kMiB, 20 * kMiB}}));
+}
+
+// The addresses of files differ between processes.
+TEST_F(ReadPieces, OfSharersAreOrderedByTheNamesOfTheFiles) {
+  for (int i = 0; i < 8; ++i) {
+    for (const std::string name : {"b", "a"}) {
+      files_.push_back(DataFile::open(disk_, name, false, nullptr, std::nullopt).value());
+    }
+  }
+  const auto is_first = [](const auto& file) { return file->name() == "a"; };
+  const auto names = std::partition(files_.begin(), files_.end(), is_first);
+  std::sort(files_.begin(), names, std::greater<>());
+  std::sort(names, files_.end());
+  const auto second = static_cast<std::size_t>(names - files_.begin());
+  ASSERT_GT(files_[0], files_[second]) << "an order by addresses must fail";
+  for (const std::size_t file : {std::size_t{0}, second}) read(floats({10}), {0}, {10}, file);
+  for (TensorRead& read : reads_) read.set_sharers({2, 0});
+  const ReadSchedule scheduled = schedule();
+  ASSERT_EQ(scheduled.batches.size(), 2u);
+  EXPECT_EQ(scheduled.batches[0].file->name(), "a");
+}
+
+TEST_F(ReadPieces, OfTargetsThatShareMemoryKeepTheOrder) {
+  for (std::uint64_t i = 0; i < 4; ++i) read(floats({1024 * 1024}, i * 8 * kMiB), {0}, {1024 * 1024});
+  for (TensorRead& read : reads_) read.set_sharers({2, 1});
+  reads_[0].keep_order();
+  reads_[1].keep_order();
+  EXPECT_EQ(batches(),
+            (std::vector<Range>{{24 * kMiB, 28 * kMiB}, {16 * kMiB, 20 * kMiB}, {0, 4 * kMiB}, {8 * kMiB, 12 * kMiB}}));
 }
 
 TEST_F(ReadPieces, OfASharedAndAnOwnReadMakeASharedBatch) {

@@ -126,17 +126,24 @@ class BatchReader {
     const std::uint64_t length = batch.end - batch.begin;
     bytes_read_.fetch_add(length);
     const bool shared = batch.sharers.count > 1;
-    if (shared && !file.is_cached(batch.begin, length)) {
-      file.prefetch(batch.begin, length);
-      if (options_.brought != nullptr) options_.brought->add(file, batch.begin, length);
-    }
+    const bool brings = shared && !file.is_cached(batch.begin, length);
+    if (brings) file.prefetch(batch.begin, length);
     const bool cached = shared || better_from_cache(file, batch.begin, length, options_.direct_io);
+    CAIRN_TRY(fill_targets(batch, cached, buffer));
+    // A file without direct I/O is in the page cache after any read.
+    if (brings && options_.brought != nullptr && file.direct_alignment()) {
+      options_.brought->add(file, batch.begin, length);
+    }
+    return {};
+  }
+
+  Result<void> fill_targets(const ReadBatch& batch, bool cached, os::PageBuffer& buffer) {
     if (batch.piece_count == 1) {
       const ReadPiece& piece = schedule_.pieces[batch.first_piece];
       if (fits_target(reads_[piece.read], piece)) return read_in_place(batch, piece, cached, buffer);
     }
     std::span<std::byte> bytes;
-    CAIRN_TRY_ASSIGN(bytes, fetch_range(file, batch.begin, length, cached, buffer));
+    CAIRN_TRY_ASSIGN(bytes, fetch_range(batch.file->bytes(), batch.begin, batch.end - batch.begin, cached, buffer));
     for (std::size_t i = 0; i < batch.piece_count; ++i) {
       const ReadPiece& piece = schedule_.pieces[batch.first_piece + i];
       const std::uint64_t offset = reads_[piece.read].stored().record_offset + piece.begin - batch.begin;

@@ -35,7 +35,8 @@ struct ReadOptions {
   os::PageBuffer* buffer = nullptr;
   // Gets the elements of the targets on devices; must be set if there are any.
   ElementSink* devices = nullptr;
-  // If set: gets the ranges that the call brings into the page cache for the sharers of a read.
+  // If set: gets the ranges that the call brings into the page cache for the sharers of a read, and that would
+  // otherwise be read past the page cache.
   BroughtRanges* brought = nullptr;
 };
 inline constexpr std::uint64_t kReadBufferBytes = kBatchBytesMax + kFetchMarginBytes;

@@ -63,7 +63,10 @@ class WatchedReadableFile final : public ReadableFile {
     const Call call(*watch_, Kind::kNames, "reading", name_);
     file_->prefetch(offset, length);
   }
-  void drop_cached(std::uint64_t offset, std::uint64_t length) const override { file_->drop_cached(offset, length); }
+  void drop_cached(std::uint64_t offset, std::uint64_t length) const override {
+    const Call call(*watch_, Kind::kNames, "reading", name_);
+    file_->drop_cached(offset, length);
+  }
 
  private:
   std::unique_ptr<ReadableFile> file_;

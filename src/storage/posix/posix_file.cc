@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/byte_units.h"
 #include "core/checked.h"
 #include "os/page_buffer.h"
 #include "storage/posix/descriptor_path.h"
@@ -249,19 +251,28 @@ class PosixReadableFile final : public ReadableFile {
     return pages.cached * os::kPageBytes * 2 >= length;
   }
 
+  // A refused advice costs only speed.
   void prefetch(std::uint64_t offset, std::uint64_t length) const override {
-    advise(offset, length, POSIX_FADV_WILLNEED);
+    const auto pin = buffered_.pin();
+    const std::uint64_t end = offset + length;
+    while (pin && offset < end) {
+      // Steps end at page ends: each step then has at most as many pages as the kernel brings at one advice.
+      const std::uint64_t next = std::min(align_down(offset + kPrefetchStepBytes, os::kPageBytes), end);
+      (void)posix_fadvise(pin->fd(), static_cast<off_t>(offset), static_cast<off_t>(next - offset),
+                          POSIX_FADV_WILLNEED);
+      offset = next;
+    }
   }
   void drop_cached(std::uint64_t offset, std::uint64_t length) const override {
-    advise(offset, length, POSIX_FADV_DONTNEED);
+    const auto pin = buffered_.pin();
+    if (!pin) return;
+    (void)posix_fadvise(pin->fd(), static_cast<off_t>(offset), static_cast<off_t>(length), POSIX_FADV_DONTNEED);
   }
 
  private:
-  // A refused advice costs only speed.
-  void advise(std::uint64_t offset, std::uint64_t length, int advice) const {
-    const auto pin = buffered_.pin();
-    if (pin) (void)posix_fadvise(pin->fd(), static_cast<off_t>(offset), static_cast<off_t>(length), advice);
-  }
+  // At one advice the kernel brings at most the device's read-ahead window (usually 128 KiB), or the device's largest
+  // request if the request is larger.
+  static constexpr std::uint64_t kPrefetchStepBytes = 128 * kKiB;
 
   Error short_file(std::uint64_t offset, std::uint64_t length) const {
     return Error(ErrorCode::kCorrupt, "the file is too short")
