@@ -145,7 +145,7 @@ class Bench:
             self.samples.add_all(measure_planning(program))
 
     def measure_ranks(self) -> None:
-        for _ in self.rounds("2 ranks, and 4 to 2"):
+        for _ in self.rounds("2 ranks, 4 to 2, and replicas"):
             for figure, per_library in measure_ranks(self.scratch, self.arguments.state_mib).items():
                 for library, value in per_library.items():
                     self.samples.add(f"ranks: {figure}", library, value)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from peak_memory import PeakMemory
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Placement, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 import cairn
 
@@ -52,7 +52,7 @@ LIBRARIES: dict[str, tuple[Call, Call]] = {"cairn": (cairn_save, cairn_load), "d
 
 
 def state_of(mesh: DeviceMesh, placement: Placement, mebibytes: int, columns: int) -> dict[str, Any]:
-    """Returns tensors of `mebibytes` in sum, sharded over the ranks, with equal numbers for every mesh."""
+    """Returns tensors of `mebibytes` in sum, sharded or replicated, with equal numbers for every mesh."""
     rows = mebibytes * 2**20 // (4 * columns * TENSORS)
     generator = torch.Generator().manual_seed(1)
     state: dict[str, Any] = {}
@@ -62,10 +62,10 @@ def state_of(mesh: DeviceMesh, placement: Placement, mebibytes: int, columns: in
     return state
 
 
-def bytes_read() -> int:
-    """Returns the bytes that this process has read from files, as counted by the kernel."""
+def bytes_read(counter: str = "rchar") -> int:
+    """Returns the bytes that this process has read, by the kernel's counter (`read_bytes`: from the device)."""
     lines = (line.split() for line in Path("/proc/self/io").read_text().splitlines())
-    return next(int(words[1]) for words in lines if words[0] == "rchar:")
+    return next(int(words[1]) for words in lines if words[0] == f"{counter}:")
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -93,9 +93,13 @@ def forget_files(directory: Path) -> None:
         os.close(descriptor)
 
 
+def placement_of(arguments: argparse.Namespace, dimension: int) -> Placement:
+    return Replicate() if arguments.replicas else Shard(dimension)
+
+
 def measure_saves(arguments: argparse.Namespace, mesh: DeviceMesh) -> dict[str, float]:
     found = {}
-    state = state_of(mesh, Shard(0), arguments.mib, arguments.columns)
+    state = state_of(mesh, placement_of(arguments, 0), arguments.mib, arguments.columns)
     for name, (save, _) in LIBRARIES.items():
         directory = arguments.directory / name
         if dist.get_rank() == 0:
@@ -108,7 +112,7 @@ def measure_saves(arguments: argparse.Namespace, mesh: DeviceMesh) -> dict[str, 
 
 def measure_loads(arguments: argparse.Namespace, mesh: DeviceMesh) -> dict[str, float]:
     found = {}
-    placement = Shard(arguments.load_dimension)
+    placement = placement_of(arguments, arguments.load_dimension)
     state = state_of(mesh, placement, arguments.mib, arguments.columns)
     expected = [tensor.to_local().clone() for tensor in state.values()]
     for name, (_, load) in LIBRARIES.items():
@@ -118,9 +122,11 @@ def measure_loads(arguments: argparse.Namespace, mesh: DeviceMesh) -> dict[str, 
         if dist.get_rank() == 0:
             forget_files(directory)
         dist.barrier()
-        peak, before = PeakMemory(), bytes_read()
+        peak, before, before_device = PeakMemory(), bytes_read(), bytes_read("read_bytes")
         found[f"{name} load"] = timed(lambda load=load, directory=directory: load(state, directory))
         read = bytes_read() - before
+        device_bytes = bytes_read("read_bytes") - before_device
+        found[f"{name} copies from the device"] = summed(device_bytes) / (arguments.mib * 2**20)
         found[f"{name} read per byte needed"] = summed(read) / summed(local_bytes(state))
         found[f"{name} peak MiB"] = peak.mib()
         for tensor, wanted in zip(state.values(), expected, strict=True):
@@ -136,6 +142,7 @@ def main() -> int:
     parser.add_argument("--mib", type=int, required=True)
     parser.add_argument("--columns", type=int, default=COLUMNS)
     parser.add_argument("--load-dimension", type=int, default=0)
+    parser.add_argument("--replicas", action="store_true", help="every rank has all numbers")
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -169,7 +176,8 @@ def run_ranks(count: int, action: str, directory: Path, *options: str) -> dict[s
 def measure_ranks(scratch: Path, mebibytes: int) -> dict[str, dict[str, float]]:
     """Returns figures by library.
 
-    2 ranks save and load; 2 ranks load a save of 4 ranks, cut along the dimension of the save and along the second.
+    2 ranks save and load; 2 ranks load a save of 4 ranks, cut along the dimension of the save and along the second; 1,
+    2, 4 and 8 ranks load replicas.
     """
     figures: dict[str, dict[str, float]] = {}
 
@@ -189,6 +197,9 @@ def measure_ranks(scratch: Path, mebibytes: int) -> dict[str, dict[str, float]]:
         take("4 to 2", run_ranks(2, "load", directory, *size))
         run_ranks(4, "save", directory, *wide)
         take("4 to 2, runs of 256 KiB", run_ranks(2, "load", directory, *wide, "--load-dimension", "1"))
+        for count in (1, 2, 4, 8):
+            run_ranks(count, "save", directory, *size, "--replicas")
+            take(f"replicas, {count} ranks", run_ranks(count, "load", directory, *size, "--replicas"))
     return figures
 
 

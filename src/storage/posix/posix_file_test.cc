@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -117,6 +118,19 @@ TEST(PosixFile, GoesThroughThePageCacheWhereDirectWritesAreRefused) {
 }
 
 // For a file system that refuses O_DIRECT before it looks for the name.
+// The kernel brings a part of a large range at one advice.
+TEST(PosixFile, IsPrefetchedToTheEndOfTheRange) {
+  const ScratchDirectory scratch;
+  const auto storage = PosixStorage::make_directory(scratch.path()).value();
+  ASSERT_TRUE(storage->create_whole("file", std::string(4 * kMiB, 'x'), Durability::kDurable));
+  const auto file = storage->open("file", false).value();
+  file->drop_cached(0, 4 * kMiB);
+  if (file->is_cached(0, 4 * kMiB)) GTEST_SKIP() << "no page cache to be dropped, or no kernel that can tell";
+  file->prefetch(1, 4 * kMiB - 1);
+  EXPECT_TRUE(file->is_cached(0, kMiB));
+  EXPECT_TRUE(file->is_cached(3 * kMiB, kMiB));
+}
+
 TEST(PosixFile, NeverRemovesAFileThatIsThere) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
