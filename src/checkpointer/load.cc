@@ -4,7 +4,8 @@
 //    files allow to check, opens its files, and reads its values. No target has changed.
 // 2. The ranks exchange failures, the identities of their checkpoints, and the numbers that find the reads that several
 //    ranks of a host share (shared_reads.h). A concurrent save with overwrite may replace the checkpoint, and remove
-//    the old files, between the opens of two ranks; then all ranks restart (kReplaced). [all-gather]
+//    the old files, between the opens of two ranks; then all ranks restart (kReplaced).
+//                                                                                                       [all-gather]
 // 3. Every rank fills its tensors, and then stores its values.
 // 4. The ranks exchange the outcomes of step 3.                                                         [all-gather]
 #include <cairn/checkpoint.h>
@@ -267,9 +268,9 @@ class Loader {
   std::unordered_map<const CatalogTensor*, plan::ChunkIndex> indexes_;
   checkpointer::DeviceTargets devices_;
   std::vector<data_file::TensorRead> reads_;
-  std::vector<checkpointer::ReadGroup> groups_;  // of reads_
-  bool targets_overlap_ = false;
-  std::uint64_t shared_cache_bytes_ = 0;             // of all sharers of the host
+  bool targets_overlap_ = false;                     // of any two reads
+  std::vector<checkpointer::ReadGroup> groups_;      // of reads_
+  std::uint64_t shared_cache_bytes_ = 0;             // in the page cache, by all sharers of the host
   std::optional<data_file::BroughtRanges> brought_;  // of the files of impl_; emptied after step 4
   std::vector<NewValue> values_;
   os::StopFlag never_stopped_;

@@ -1,5 +1,5 @@
-// Loads by several ranks of one host, which are threads of the test: what the storage reads for them, and what the page
-// cache holds afterwards.
+// Loads by several ranks of one host, which are threads of the test: the bytes that the storage reads for all ranks,
+// and the bytes that the page cache holds afterwards.
 #include <cairn/cairn.h>
 #include <cairn/local_group.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kLayers = 3;
 constexpr std::size_t kLayerBytes = 6 * kMiB;
-constexpr std::size_t kStateBytes = kLayers * kLayerBytes;
+constexpr std::size_t kLayersBytes = kLayers * kLayerBytes;
 // Of a load, for metadata, trailers and the pages at the ends of ranges.
 constexpr std::size_t kOtherBytesMax = kMiB;
 
@@ -83,7 +83,7 @@ class SharedLoad : public testing::Test {
 TEST_F(SharedLoad, OfEqualKeysReadsOneCopyAndLeavesNoneInThePageCache) {
   as_ranks_of_host(
       4, [](std::size_t, Checkpoint& checkpoint, const LoadOptions& options) { load_layers(checkpoint, options); });
-  EXPECT_LT(pages_.bytes_from_storage(), kStateBytes + kOtherBytesMax);
+  EXPECT_LT(pages_.bytes_from_storage(), kLayersBytes + kOtherBytesMax);
   EXPECT_LT(pages_.bytes(), kOtherBytesMax);
 }
 
@@ -91,7 +91,7 @@ TEST_F(SharedLoad, OfUnlikeKeysReadsACopyForEachRank) {
   as_ranks_of_host(2, [](std::size_t rank, Checkpoint& checkpoint, const LoadOptions& options) {
     load_layers(checkpoint, options, rank);
   });
-  EXPECT_GE(pages_.bytes_from_storage(), 2 * kStateBytes - kLayerBytes);
+  EXPECT_GE(pages_.bytes_from_storage(), 2 * kLayersBytes - kLayerBytes);
   EXPECT_LT(pages_.bytes(), kOtherBytesMax);
 }
 
@@ -100,7 +100,7 @@ TEST_F(SharedLoad, OfCheckpointsOfTheirOwnReadsACopyForEachRank) {
     options.own_checkpoint = true;
     load_layers(checkpoint, options);
   });
-  EXPECT_GE(pages_.bytes_from_storage(), 2 * kStateBytes);
+  EXPECT_GE(pages_.bytes_from_storage(), 2 * kLayersBytes);
 }
 
 TEST_F(SharedLoad, WithoutDirectIoLeavesTheBytesInThePageCache) {
@@ -108,11 +108,11 @@ TEST_F(SharedLoad, WithoutDirectIoLeavesTheBytesInThePageCache) {
     options.direct_io = false;
     load_layers(checkpoint, options);
   });
-  EXPECT_LT(pages_.bytes_from_storage(), kStateBytes + kOtherBytesMax);
-  EXPECT_GE(pages_.bytes(), kStateBytes);
+  EXPECT_LT(pages_.bytes_from_storage(), kLayersBytes + kOtherBytesMax);
+  EXPECT_GE(pages_.bytes(), kLayersBytes);
 }
 
-TEST_F(SharedLoad, LeavesWhatWasInThePageCacheBefore) {
+TEST_F(SharedLoad, LeavesEarlierPagesInThePageCache) {
   const std::string file = "__0_0.distcp";
   pages_.bring(file, 0, disk_.open(file, false).value()->size());
   const std::uint64_t before = pages_.bytes();
