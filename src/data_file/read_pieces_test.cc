@@ -185,7 +185,7 @@ TEST_F(ReadPieces, OfSharersBeginAtDifferentPlacesOfAWindow) {
     for (TensorRead& read : reads_) read.set_sharers({kSharerCount, place});
     const std::vector<Range> turned = batches();
     ASSERT_EQ(turned.size(), kBatchCount);
-    for (const std::uint64_t window : {0, 32}) {
+    for (const std::uint64_t window : {std::uint64_t{0}, std::uint64_t{32}}) {
       EXPECT_EQ(turned[window], in_order[window + place * 8]);
       EXPECT_TRUE(std::is_permutation(in_order.begin() + static_cast<std::ptrdiff_t>(window),
                                       in_order.begin() + static_cast<std::ptrdiff_t>(window) + 32,
