@@ -25,6 +25,7 @@ class Ranks {
 
   std::size_t rank() const { return collectives_ != nullptr ? collectives_->rank() : 0; }
   std::size_t size() const { return collectives_ != nullptr ? collectives_->size() : 1; }
+  std::size_t coordinator() const { return collectives_ != nullptr ? coordinator_ : 0; }
   bool is_coordinator() const { return collectives_ == nullptr || rank() == coordinator_; }
 
   // Calls `work`, which returns a Result. With several ranks an exception of `work` (bad_alloc, most likely) becomes an

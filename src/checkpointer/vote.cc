@@ -19,6 +19,8 @@ enum Place : std::uint8_t {
   kIsWell,
   kVersionNumber,
   kVersionComplement,
+  kCoordinator,
+  kCoordinatorComplement,
   kPlan,
   kPlanComplement,
   kNamesFree,
@@ -42,6 +44,26 @@ std::uint64_t as_bits(std::int64_t number) { return std::bit_cast<std::uint64_t>
 
 std::int64_t version_number() { return crc32(std::as_bytes(std::span(std::string_view(kVersion)))); }
 
+Result<void> check_coordinator(const Ranks& ranks) {
+  if (ranks.coordinator() < ranks.size()) return {};
+  return Error(ErrorCode::kInvalidArgument, "the coordinator of the save is not one of its ranks")
+      .expected("a coordinator_rank below " + std::to_string(ranks.size()))
+      .actual(std::to_string(ranks.coordinator()));
+}
+
+// A collective step.
+Result<void> compare_coordinators(Ranks& ranks) {
+  CAIRN_TRY_ASSIGN(const std::vector<std::string> all, ranks.all_gather(std::to_string(ranks.coordinator())));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == all.front()) continue;
+    return Error(ErrorCode::kInvalidArgument, "the ranks of the save disagree about the coordinator")
+        .rank(static_cast<std::int64_t>(rank))
+        .expected("coordinator_rank " + all.front() + ", as on rank 0")
+        .actual("coordinator_rank " + all[rank]);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<std::int64_t> numbers_of(const std::optional<Vote>& vote) {
@@ -50,6 +72,8 @@ std::vector<std::int64_t> numbers_of(const std::optional<Vote>& vote) {
   if (!vote) return numbers;
   numbers[kVersionNumber] = version_number();
   numbers[kVersionComplement] = ~version_number();
+  numbers[kCoordinator] = as_number(vote->coordinator);
+  numbers[kCoordinatorComplement] = ~as_number(vote->coordinator);
   numbers[kPlan] = as_number(vote->plan_id);
   numbers[kPlanComplement] = ~as_number(vote->plan_id);
   numbers[kNamesFree] = vote->names_free ? 1 : 0;
@@ -71,7 +95,8 @@ Result<VoteCount> count_votes(std::span<const std::int64_t> smallest) {
   if (smallest.size() != kPlaces) return Error(ErrorCode::kCorrupt, "votes with a wrong number of numbers");
   VoteCount count;
   if (smallest[kIsWell] == 0) return count;
-  count.all_well = smallest[kVersionNumber] == ~smallest[kVersionComplement];
+  count.all_well = smallest[kVersionNumber] == ~smallest[kVersionComplement] &&
+                   smallest[kCoordinator] == ~smallest[kCoordinatorComplement];
   if (!count.all_well) return count;
   if (smallest[kPlan] == ~smallest[kPlanComplement]) count.plan_id = as_bits(smallest[kPlan]);
   if (smallest[kLacksTicket] != 0) return count;
@@ -88,10 +113,14 @@ Result<VoteCount> count_votes(std::span<const std::int64_t> smallest) {
 }
 
 Result<VoteCount> hold_vote(Ranks& ranks, const Result<Vote>& mine) {
-  CAIRN_TRY_ASSIGN(const std::vector<std::int64_t> smallest,
-                   ranks.smallest(numbers_of(mine ? std::optional(*mine) : std::nullopt)));
+  std::optional<Vote> vote;
+  if (mine) vote.emplace(*mine).coordinator = ranks.coordinator();
+  CAIRN_TRY_ASSIGN(const std::vector<std::int64_t> smallest, ranks.smallest(numbers_of(vote)));
   CAIRN_TRY_ASSIGN(VoteCount count, count_votes(smallest));
-  if (count.all_well) return count;
+  if (count.all_well) {
+    CAIRN_TRY(check_coordinator(ranks));
+    return count;
+  }
   CAIRN_TRY_ASSIGN(const std::vector<std::string> versions,
                    ranks.all_gather(mine ? Result<std::string>(std::string(kVersion)) : mine.error()));
   for (std::size_t rank = 0; rank < versions.size(); ++rank) {
@@ -101,6 +130,7 @@ Result<VoteCount> hold_vote(Ranks& ranks, const Result<Vote>& mine) {
         .actual(versions[rank])
         .rank(static_cast<std::int64_t>(rank));
   }
+  CAIRN_TRY(compare_coordinators(ranks));
   return Error(ErrorCode::kInternal, "a rank has failed without a reason");
 }
 

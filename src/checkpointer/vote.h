@@ -4,6 +4,7 @@
 
 #include <cairn/result.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -19,21 +20,24 @@ struct Vote {
   std::optional<commit::SaveTicket> ticket;  // the coordinator's, unless the plan comes first: of a model
   // Whether this rank's own directory, maybe not the coordinator's, lacks files of DCP's names.
   bool names_free = true;
+  std::size_t coordinator = 0;  // the rank that this rank takes for the coordinator
 };
 
 // The numbers of a rank; of a rank that has failed for nullopt.
 std::vector<std::int64_t> numbers_of(const std::optional<Vote>& vote);
 
 struct VoteCount {
-  bool all_well = false;                     // no rank has failed, and all run one version of Cairn
-  std::uint64_t plan_id = 0;                 // the plan of all ranks; 0: the ranks have no common plan
+  bool all_well = false;      // no rank has failed, all run one version of Cairn, and all have the same coordinator
+  std::uint64_t plan_id = 0;  // the plan of all ranks; 0: the ranks have no common plan
   std::optional<commit::SaveTicket> ticket;  // nullopt if no rank had a ticket; fresh only if all ranks' names are free
 };
 // `smallest`: for each place the smallest of the ranks' numbers. kCorrupt if no ranks can have had such numbers.
 Result<VoteCount> count_votes(std::span<const std::int64_t> smallest);
 
 // A collective step: counts the votes of all ranks. The error of a rank that has failed takes the place of its vote;
-// all ranks then return the failures of all ranks. kUnsupported if the ranks run different versions of Cairn.
+// all ranks then return the failures of all ranks. kUnsupported if the ranks run different versions of Cairn;
+// kInvalidArgument if the ranks have different coordinators, whose gather and scatter would wait for each other, or if
+// the coordinator is no rank. The coordinator of a vote is that of `ranks`.
 Result<VoteCount> hold_vote(Ranks& ranks, const Result<Vote>& mine);
 
 }  // namespace cairn::checkpointer

@@ -63,6 +63,10 @@ TEST(Vote, OfDifferentVersionsIsNotWell) {
   EXPECT_FALSE(count_votes(numbers)->all_well);
 }
 
+TEST(Vote, ForDifferentCoordinatorsIsNotWell) {
+  EXPECT_FALSE(count_of({Vote{7, full_ticket(), true, 1}, Vote{7, {}, true, 2}})->all_well);
+}
+
 TEST(Vote, RefusesNumbersOfNoRanks) {
   std::vector<std::int64_t> numbers = numbers_of(Vote{7, full_ticket()});
   numbers.back() = 4;
