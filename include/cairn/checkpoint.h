@@ -87,7 +87,7 @@ struct SaveOptions {
   std::function<Result<void>()> before_commit = {};
   // --- ranks
   Collectives* collectives = nullptr;  // null: this process alone. Outlives the call
-  std::size_t coordinator_rank = 0;    // the rank that plans and commits; equal on every rank
+  std::size_t coordinator_rank = 0;    // the rank that plans and commits; equal on every rank, or all ranks fail
 };
 
 struct SaveReport {

@@ -279,6 +279,14 @@ def save_with_another_coordinator(directory: Path) -> None:
     _engine.save(os.fsencode(directory), state, checkpoint_id=os.fspath(directory), **together)
 
 
+def fail_with_different_coordinators(directory: Path) -> None:
+    state = _engine.StateDict()
+    state.add_value((f"of {dist.get_rank()}",), 1)
+    together = {"collectives": collectives_of(), "coordinator_rank": dist.get_rank() % 2}
+    with pytest.raises(cairn.InvalidArgument, match="disagree about the coordinator; rank 1; .*rank 0.*rank 1"):
+        _engine.save(os.fsencode(directory), state, checkpoint_id=os.fspath(directory), **together)
+
+
 def save_alone(library: str, directory: Path) -> None:
     """Every rank has equal keys and a different state."""
     rank = dist.get_rank()
@@ -446,6 +454,12 @@ def test_all_fail_together(fail: Callable[[Path], None], four: Gang, checkpoint:
 def test_another_coordinator(four: Gang, checkpoint: Path) -> None:
     four.run(save_with_another_coordinator, checkpoint)
     assert (cairn.open(checkpoint)["w"] == TABLE.numpy()).all()
+
+
+def test_different_coordinators(four: Gang, checkpoint: Path) -> None:
+    """Without an early error each coordinator would gather, and wait for the other ranks."""
+    four.run(fail_with_different_coordinators, checkpoint)
+    assert tree(checkpoint) == {}
 
 
 def save_many_tensors(directory: Path) -> None:
