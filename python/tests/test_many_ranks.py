@@ -283,7 +283,7 @@ def fail_with_different_coordinators(directory: Path) -> None:
     state = _engine.StateDict()
     state.add_value((f"of {dist.get_rank()}",), 1)
     together = {"collectives": collectives_of(), "coordinator_rank": dist.get_rank() % 2}
-    with pytest.raises(cairn.InvalidArgument, match="disagree about the coordinator; rank 1; .*rank 0.*rank 1"):
+    with pytest.raises(cairn.InvalidArgument, match=r"disagree about the coordinator; rank 1; .*rank 0.*rank 1"):
         _engine.save(os.fsencode(directory), state, checkpoint_id=os.fspath(directory), **together)
 
 

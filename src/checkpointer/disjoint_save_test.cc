@@ -143,6 +143,47 @@ TEST_P(DisjointSaves, GoOnWithTheirPlan) {
   EXPECT_TRUE(has_step(directory, 3));
 }
 
+// The plan of a coordinator is with its writer: another coordinator plans anew.
+TEST_P(DisjointSaves, MayChangeTheCoordinator) {
+  as_three_ranks([&](std::size_t rank, Collectives& collectives) {
+    AsyncCheckpointer checkpointer(options());
+    Names names;
+    const auto counted = named_calls(collectives, names);
+    int step = 0;
+    for (const std::size_t coordinator : std::vector<std::size_t>{2, 2, 1, 2}) {
+      names.clear();
+      OwnState mine(rank, ++step);
+      AsyncSaveOptions together;
+      together.save.collectives = counted.get();
+      together.save.coordinator_rank = coordinator;
+      const auto saved = checkpointer.save(scratch_.path() / std::to_string(step), mine.state, together);
+      ASSERT_TRUE(saved && saved->write.get());
+      EXPECT_EQ(names, step % 2 == 1 ? kPlannedByRanks : Names{"smallest"}) << step;
+    }
+  });
+  for (int step = 1; step <= 4; ++step) EXPECT_TRUE(has_step(scratch_.path() / std::to_string(step), step));
+}
+
+// A rank that could not tell the two states apart by its own part would vote for the plan of the save before.
+TEST_P(DisjointSaves, AlternateWithSavesOfCommonItems) {
+  as_three_ranks([&](std::size_t rank, Collectives& collectives) {
+    AsyncCheckpointer checkpointer(options());
+    Names names;
+    const auto counted = named_calls(collectives, names);
+    for (int step = 1; step <= 4; ++step) {
+      names.clear();
+      OwnState mine(rank, step);
+      if (step % 2 == 0) ASSERT_TRUE(mine.state.add_value(Path{rank > 0 ? "common" : "alone"}, Value(step)));
+      AsyncSaveOptions together;
+      together.save.collectives = counted.get();
+      const auto saved = checkpointer.save(scratch_.path() / std::to_string(step), mine.state, together);
+      ASSERT_TRUE(saved && saved->write.get());
+      EXPECT_EQ(names, step <= 2 ? kPlannedByRanks : Names{"smallest"}) << step;
+    }
+  });
+  for (int step = 1; step <= 4; ++step) EXPECT_TRUE(has_step(scratch_.path() / std::to_string(step), step));
+}
+
 TEST_P(DisjointSaves, OfARestartedJobGatherNothing) {
   const fs::path first = scratch_.path() / "first";
   const fs::path second = scratch_.path() / "second";
