@@ -74,6 +74,10 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
       add_command_on_directory("status", "Saves in flight and dead saves: rank, progress, last heartbeat",
                                "the checkpoint, or the folder of checkpoints");
   status->add_flag("--json", arguments_.json, kForPrograms);
+  CLI::App* doctor = add_command_on_directory(
+      "doctor", "What the machine and a directory offer, and what Cairn uses; writes at most 256 MiB and removes them",
+      "the directory for checkpoints");
+  doctor->add_flag("--json", arguments_.json, kForPrograms);
   add_convert();
   add_reshard();
   CLI::App* completion = add_command("completion", "Prints a completion script for bash, zsh or fish");

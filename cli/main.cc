@@ -11,6 +11,7 @@
 #include "comparison.h"
 #include "completion.h"
 #include "conversion.h"
+#include "doctor.h"
 #include "inspection.h"
 #include "key_content.h"
 #include "listing.h"
@@ -34,6 +35,7 @@ Outcome run(const std::vector<std::string>& words, std::string& command) {
     return cairn::cli::inspect(given.directory, {given.json, given.patterns, given.depth});
   }
   if (line.command() == "status") return cairn::cli::status(given.directory, given.json);
+  if (line.command() == "doctor") return cairn::cli::examine(given.directory, given.json);
   if (line.command() == "diff") {
     return cairn::cli::compare(given.directory, given.other,
                                {given.tolerance, given.ignore_dtype, given.patterns, given.json, given.follow_links});

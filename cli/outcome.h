@@ -12,7 +12,8 @@ namespace cairn::cli {
 // The complete list. Scripts rely on the values.
 enum class ExitCode : int {
   kOk = 0,
-  // `verify` found a problem, `diff` a difference, `convert` and `cat` damage in their source; or no key matches
+  // `verify` found a problem, `doctor` an obstacle to saves, `diff` a difference, `convert` and `cat` damage in their
+  // source; or no key matches
   // (`inspect`, `cat`, `convert`).
   kCheckFailed = 1,
   kUsage = 2,        // the command line is not valid, or the target of `convert` or `cat` exists

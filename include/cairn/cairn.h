@@ -19,6 +19,7 @@
 #include <cairn/key_stream.h>            // IWYU pragma: export
 #include <cairn/latest.h>                // IWYU pragma: export
 #include <cairn/local_group.h>           // IWYU pragma: export
+#include <cairn/machine_report.h>        // IWYU pragma: export
 #include <cairn/npy.h>                   // IWYU pragma: export
 #include <cairn/result.h>                // IWYU pragma: export
 #include <cairn/save_deadlines.h>        // IWYU pragma: export
