@@ -78,6 +78,12 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
       "doctor", "What the machine and a directory offer, and what Cairn uses; writes at most 256 MiB and removes them",
       "the directory for checkpoints");
   doctor->add_flag("--json", arguments_.json, kForPrograms);
+  CLI::App* bench = add_command_on_directory(
+      "bench", "Save and load of a synthetic state beside the raw device; removes the files that it writes",
+      "the directory to measure");
+  bench->add_option("--bytes", arguments_.bytes, "the size of the state (500MiB, 4GB); 1GiB by default")
+      ->type_name("SIZE");
+  bench->add_flag("--json", arguments_.json, kForPrograms);
   add_convert();
   add_reshard();
   CLI::App* completion = add_command("completion", "Prints a completion script for bash, zsh or fish");

@@ -26,6 +26,7 @@ struct Arguments {
   std::vector<std::string> patterns = {};
   std::optional<std::size_t> depth = {};
   std::string shell = {};
+  std::string bytes = {};             // of the state of `bench`, as the user writes sizes; empty: the default
   std::filesystem::path target = {};  // of `convert` and `reshard`
   ConversionOptions conversion = {};
 };

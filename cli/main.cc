@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bench.h"
 #include "command_line.h"
 #include "comparison.h"
 #include "completion.h"
@@ -36,6 +37,7 @@ Outcome run(const std::vector<std::string>& words, std::string& command) {
   }
   if (line.command() == "status") return cairn::cli::status(given.directory, given.json);
   if (line.command() == "doctor") return cairn::cli::examine(given.directory, given.json);
+  if (line.command() == "bench") return cairn::cli::measure(given.directory, given.bytes, given.json);
   if (line.command() == "diff") {
     return cairn::cli::compare(given.directory, given.other,
                                {given.tolerance, given.ignore_dtype, given.patterns, given.json, given.follow_links});

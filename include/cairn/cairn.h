@@ -10,6 +10,7 @@
 #include <cairn/consolidate.h>           // IWYU pragma: export
 #include <cairn/convert.h>               // IWYU pragma: export
 #include <cairn/diff.h>                  // IWYU pragma: export
+#include <cairn/directory_bench.h>       // IWYU pragma: export
 #include <cairn/dtype.h>                 // IWYU pragma: export
 #include <cairn/durability.h>            // IWYU pragma: export
 #include <cairn/error.h>                 // IWYU pragma: export

@@ -12,7 +12,7 @@ from tool import OK, UNREADABLE, USAGE, run, text_of, tool
 
 import cairn
 
-COMMANDS = ["ls", "inspect", "verify", "diff", "cat", "status", "doctor", "convert", "reshard", "completion"]
+COMMANDS = ["ls", "inspect", "verify", "diff", "cat", "status", "doctor", "bench", "convert", "reshard", "completion"]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,10 @@ COMMANDS = ["ls", "inspect", "verify", "diff", "cat", "status", "doctor", "conve
         (["inspect", "--jsn"], "no option '--jsn'; did you mean '--json'?"),
         (["--versoin"], "no option '--versoin'; did you mean '--version'?"),
         (["ls", "--colour", "d"], "no option '--colour'\n"),
-        ([], "a command is needed: ls, inspect, verify, diff, cat, status, doctor, convert, reshard, completion"),
+        (
+            [],
+            "a command is needed: ls, inspect, verify, diff, cat, status, doctor, bench, convert, reshard, completion",
+        ),
     ],
 )
 def test_a_wrong_word_names_the_near_one(words: list[str], said: str) -> None:
