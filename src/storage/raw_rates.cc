@@ -24,7 +24,7 @@ Error raw_failure(std::string_view action, const std::string& name) {
   return Error::from_errno(errno, std::string(action) + " failed").file(name);
 }
 
-// A pending call while the object lives, if somebody watches.
+// A pending call while the object lives, if the requests have a watch.
 class RawCall {
  public:
   RawCall(const RawRequests& requests, OperationKind kind, std::string_view action) {
