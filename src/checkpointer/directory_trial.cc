@@ -33,7 +33,7 @@ std::filesystem::path DirectoryTrial::folder_in(const std::filesystem::path& dir
 }
 
 void DirectoryTrial::remove(const std::filesystem::path& folder) noexcept {
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return;
   for (const char* const name : kTrialNames) (void)unlinkat(fd, name, 0);
   close(fd);
@@ -57,7 +57,7 @@ Failure DirectoryTrial::make_files() {
   const auto call = watched(OperationKind::kNames, "making");
   if (mkdir(path_.c_str(), 0700) != 0) return last_failure();
   is_made_ = true;
-  folder_ = os::Fd(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  folder_ = os::Fd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder_) return last_failure();
   file_ = os::Fd(openat(folder_.get(), ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600));
   if (file_) return {};
