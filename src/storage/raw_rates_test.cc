@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -45,7 +46,9 @@ TEST_F(RawRates, AShortFileAndAFullDiskAreErrors) {
 }
 
 TEST_F(RawRates, AnInterruptionEndsTheTransfer) {
-  const RawRequests requests{.bytes = kRawRequestBytes, .interrupted = [] { return true; }};
+  constexpr std::uint64_t kBytes = std::uint64_t{64} << 30;  // a hole, whose reading takes seconds
+  ASSERT_EQ(ftruncate(file_.get(), static_cast<off_t>(kBytes)), 0);
+  const RawRequests requests{.bytes = kBytes, .interrupted = [] { return true; }};
   EXPECT_EQ(read_raw(file_.get(), buffers_, requests).error().code(), ErrorCode::kCancelled);
 }
 
