@@ -72,7 +72,7 @@ Result<void> make_all_present(staging::Arena& arena, std::size_t thread_count,
     while (!stop.is_set()) {
       const std::uint64_t begin = next.fetch_add(kPreparedAtATime);
       if (begin >= bytes) break;
-      CAIRN_TRY(arena.make_present(begin, std::min(kPreparedAtATime, bytes - begin)));
+      CAIRN_TRY(arena.make_present(begin, std::min(kPreparedAtATime, bytes - begin), os::PageSize::kHuge));
     }
     return {};
   };
@@ -187,8 +187,11 @@ struct AsyncCheckpointer::Impl {
 AsyncCheckpointer::AsyncCheckpointer(AsyncCheckpointerOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->options = std::move(options);
   if (!impl_->options.stager) impl_->options.stager = CheckpointStager::make();
-  if (!impl_->options.process)
+  if (impl_->options.process) {
+    impl_->options.stager->impl().arenas.share_with_processes();
+  } else {
     impl_->threads = std::make_unique<writer::ThreadWriter>(os::Priority{.nice = impl_->options.nice});
+  }
 }
 AsyncCheckpointer::AsyncCheckpointer(AsyncCheckpointer&&) noexcept = default;
 AsyncCheckpointer& AsyncCheckpointer::operator=(AsyncCheckpointer&&) noexcept = default;

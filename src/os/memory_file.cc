@@ -112,7 +112,7 @@ Result<void> MemoryFile::remap() {
   return map(bytes);
 }
 
-Result<void> MemoryFile::populate(std::uint64_t offset, std::uint64_t length) const {
+Result<void> MemoryFile::populate(std::uint64_t offset, std::uint64_t length, PageSize /*pages*/) {
   const std::uint64_t begin = offset / kPageBytes * kPageBytes;
   const std::uint64_t end = std::min<std::uint64_t>(align_up(offset + length, kPageBytes), bytes_.size());
   if (begin >= end) return {};

@@ -14,10 +14,11 @@
 
 #include "os/fd.h"
 #include "os/fork_closed_fd.h"
+#include "os/growing_memory.h"
 
 namespace cairn::os {
 
-class MemoryFile {
+class MemoryFile final : public GrowingMemory {
  public:
   // `name` appears in /proc.
   static Result<MemoryFile> create(const char* name);
@@ -26,20 +27,15 @@ class MemoryFile {
 
   MemoryFile(MemoryFile&& other) noexcept;
   MemoryFile& operator=(MemoryFile&& other) noexcept;
-  ~MemoryFile();
+  ~MemoryFile() override;
 
   // -1 in a child made by fork.
   int fd() const noexcept { return fd_->get(); }
-  std::span<std::byte> bytes() const noexcept { return bytes_; }
-
-  // Bytes of memory taken by the pages of the file, in RAM or swap. From any thread.
-  std::uint64_t present_bytes() const noexcept;
-
-  // Changes the size to `bytes`, rounded up to pages. New bytes read as zeros; the pages cut off are freed. Earlier
-  // spans become invalid. kNoSpace if the system lacks the memory.
-  Result<void> resize(std::uint64_t bytes);
-  // Allocates the pages of [offset, offset + length): later writes cause no page faults. kNoSpace.
-  Result<void> populate(std::uint64_t offset, std::uint64_t length) const;
+  std::span<std::byte> bytes() const noexcept override { return bytes_; }
+  std::uint64_t present_bytes() const noexcept override;
+  Result<void> resize(std::uint64_t bytes) override;
+  // The system decides about huge pages (/sys/kernel/mm/transparent_hugepage/shmem_enabled).
+  Result<void> populate(std::uint64_t offset, std::uint64_t length, PageSize pages = PageSize::kFastest) override;
   // Maps the file again, after another process has resized it.
   Result<void> remap();
 

@@ -12,6 +12,12 @@ namespace {
 constexpr std::uint64_t kGrantMax = std::uint64_t{64} << 20;
 constexpr std::uint64_t kGrantShare = 16;
 
+// Allocates the page of the staged mark.
+Result<void> make_mark(os::GrowingMemory& memory) {
+  CAIRN_TRY(memory.resize(os::kPageBytes));
+  return memory.populate(0, os::kPageBytes);
+}
+
 }  // namespace
 
 Error no_room(const os::MemoryRoom& room, std::uint64_t needed) {
@@ -24,13 +30,33 @@ Error no_room(const os::MemoryRoom& room, std::uint64_t needed) {
 
 Result<std::shared_ptr<Arena>> Arena::make(std::shared_ptr<const os::MemoryLimits> limits) {
   static std::atomic<std::uint64_t> next{1};
-  CAIRN_TRY_ASSIGN(os::MemoryFile memory, os::MemoryFile::create("cairn-arena"));
-  CAIRN_TRY(memory.resize(os::kPageBytes));
-  CAIRN_TRY(memory.populate(0, os::kPageBytes));
-  auto arena = std::make_shared<Arena>(std::move(memory));
+  auto arena = std::make_shared<Arena>();
+  CAIRN_TRY(make_mark(*arena->memory_));
   arena->id_ = next.fetch_add(1);
   arena->limits_ = std::move(limits);
   return arena;
+}
+
+Result<std::shared_ptr<Arena>> Arena::make_shared(std::shared_ptr<const os::MemoryLimits> limits) {
+  CAIRN_TRY_ASSIGN(std::shared_ptr<Arena> arena, make(std::move(limits)));
+  CAIRN_TRY(arena->share());
+  return arena;
+}
+
+void Arena::use(os::MemoryFile memory) {
+  auto file = std::make_unique<os::MemoryFile>(std::move(memory));
+  file_ = file.get();
+  memory_ = std::move(file);
+}
+
+Result<void> Arena::share() {
+  if (is_shared()) return {};
+  CAIRN_TRY_ASSIGN(os::MemoryFile memory, os::MemoryFile::create("cairn-arena"));
+  CAIRN_TRY(make_mark(memory));
+  withdraw_registration();
+  use(std::move(memory));
+  present_ = 0;
+  return {};
 }
 
 Result<std::shared_ptr<Arena>> Arena::adopt(os::MemoryFile memory) {
@@ -50,17 +76,17 @@ Result<void> Arena::fit(std::uint64_t bytes) {
   wanted_ = bytes;
   granted_ = kSmallBytes;
   const std::uint64_t room = this->bytes().size();
-  const bool is_mapped = !memory_.bytes().empty();  // false if an earlier change of size failed half-way
+  const bool is_mapped = !memory_->bytes().empty();  // false if an earlier change of size failed half-way
   if (is_mapped && bytes <= room && bytes >= room / 2) return {};
   withdraw_registration();
   present_ = std::min(present_, bytes);
   lacks_memory_ = false;
-  return memory_.resize(os::kPageBytes + bytes);
+  return memory_->resize(os::kPageBytes + bytes);
 }
 
 std::shared_ptr<device::Registration> Arena::begin_registration(device::Driver& driver, std::int32_t ordinal) {
   if (registration_ == nullptr) {
-    registration_ = std::make_shared<device::Registration>(driver, ordinal, memory_.bytes());
+    registration_ = std::make_shared<device::Registration>(driver, ordinal, memory_->bytes());
   }
   return registration_;
 }
@@ -70,9 +96,9 @@ void Arena::withdraw_registration() noexcept {
   registration_ = nullptr;
 }
 
-Result<void> Arena::take_memory(std::uint64_t offset, std::uint64_t length) {
+Result<void> Arena::take_memory(std::uint64_t offset, std::uint64_t length, os::PageSize pages) {
   Result<void> taken = expect_room(length);
-  if (taken) taken = memory_.populate(os::kPageBytes + offset, length);
+  if (taken) taken = memory_->populate(os::kPageBytes + offset, length, pages);
   if (!taken) lacks_memory_ = true;
   return taken;
 }

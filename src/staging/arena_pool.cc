@@ -99,8 +99,9 @@ struct ArenaPool::SharedState {
     std::shared_ptr<Arena> arena;
     if (!free.empty()) {
       arena = free.back();
+      if (shares && !arena->share()) return nullptr;
     } else {
-      Result<std::shared_ptr<Arena>> is_new = Arena::make(limits);
+      Result<std::shared_ptr<Arena>> is_new = make_arena();
       if (!is_new) return nullptr;
       arena = std::move(*is_new);
       ++made;
@@ -114,6 +115,10 @@ struct ArenaPool::SharedState {
   }
 
   // The functions below are called under the lock.
+
+  Result<std::shared_ptr<Arena>> make_arena() const {
+    return shares ? Arena::make_shared(limits) : Arena::make(limits);
+  }
 
   // Whether every lent arena is stuck: no arena can return before a hanging call into the storage returns.
   bool is_stuck() const {
@@ -179,6 +184,7 @@ struct ArenaPool::SharedState {
   // `refusal` holds their kNoSpace.
   Result<std::shared_ptr<Arena>> pick(std::optional<std::uint64_t> bytes, std::optional<Error>& refusal) {
     std::shared_ptr<Arena> arena = best_free(bytes);
+    if (arena && shares) CAIRN_TRY(arena->share());
     if (!arena && made == generations) {
       if (!is_stuck()) return arena;
       return Error(ErrorCode::kUnavailable, "no free arena: abandoned saves hold all " + std::to_string(generations) +
@@ -194,7 +200,7 @@ struct ArenaPool::SharedState {
     }
     const bool is_new = !arena;
     if (is_new) {
-      CAIRN_TRY_ASSIGN(arena, Arena::make(limits));
+      CAIRN_TRY_ASSIGN(arena, make_arena());
     }
     if (bytes) CAIRN_TRY(arena->fit(*bytes));
     made += is_new ? 1 : 0;
@@ -210,6 +216,7 @@ struct ArenaPool::SharedState {
   std::condition_variable returned;
   std::uint64_t return_count = 0;  // the number of returns so far
   std::size_t made = 0;
+  bool shares = false;                    // with a writer process
   std::atomic<bool> is_used{false};       // whether take() was called; set under the lock
   const Arena* in_preparation = nullptr;  // lent by take_to_prepare()
   std::vector<const Arena*> lent;
@@ -249,6 +256,11 @@ Result<void> ArenaPool::fit(std::shared_ptr<Arena>& arena, std::uint64_t bytes,
   CAIRN_TRY_ASSIGN(std::shared_ptr<Arena> other, shared_->take(bytes, interrupted, std::move(wait)));
   arena = lend(std::move(other));
   return {};
+}
+
+void ArenaPool::share_with_processes() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->shares = true;
 }
 
 std::shared_ptr<Arena> ArenaPool::take_to_prepare(std::uint64_t bytes) {

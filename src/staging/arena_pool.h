@@ -28,6 +28,9 @@ class ArenaPool {
   explicit ArenaPool(std::size_t generations, std::shared_ptr<const os::MemoryLimits> limits = nullptr,
                      std::chrono::milliseconds look_interval = std::chrono::seconds(1));
 
+  // From now on, all arenas that the pool lends are shared memory, for a writer process.
+  void share_with_processes();
+
   // Lends a free arena with room for `bytes`. With nullopt the size is not known yet, and fit() makes the room later.
   // Waits for a free arena if necessary. The arena returns to the pool when the last copy of the pointer is destroyed,
   // even if the pool is destroyed earlier.

@@ -237,5 +237,38 @@ TEST_F(LimitedArenas, AreExchangedWhenTheSizeIsKnownLateAndDoesNotFit) {
   EXPECT_EQ(second->bytes().size(), 4 * kSize);
 }
 
+TEST(Arenas, OfAPoolForAProcessAreShared) {
+  ArenaPool pool(2);
+  const auto of_threads = pool.take(kSize).value();
+  EXPECT_FALSE(of_threads->is_shared());
+  ASSERT_TRUE(of_threads->make_present(0, kSize));
+  pool.share_with_processes();
+  EXPECT_FALSE(of_threads->is_shared()) << "a save uses the arena";
+  const auto of_process = pool.take(kSize).value();
+  EXPECT_TRUE(of_process->is_shared());
+  EXPECT_GE(of_process->fd(), 0);
+  EXPECT_GE(of_process->bytes().size(), kSize);
+}
+
+TEST(Arenas, BecomeSharedAtTheNextLoan) {
+  ArenaPool pool(1);
+  std::uint64_t id = 0;
+  {
+    const auto arena = pool.take(kSize).value();
+    id = arena->id();
+    ASSERT_TRUE(arena->make_present(0, kSize));
+    arena->note_present(kSize);
+    arena->note_staged(Arena::kAll);
+  }
+  pool.share_with_processes();
+  const auto arena = pool.take(kSize).value();
+  EXPECT_EQ(arena->id(), id);
+  EXPECT_TRUE(arena->is_shared());
+  EXPECT_EQ(arena->staged(), 0U);
+  EXPECT_GE(arena->missing_bytes(kSize), kSize) << "the pages of the private memory are gone";
+  ASSERT_TRUE(arena->make_present(0, kSize));
+  EXPECT_EQ(arena->missing_bytes(kSize), 0U);
+}
+
 }  // namespace
 }  // namespace cairn::staging

@@ -46,7 +46,7 @@ class Preparing {
     for (std::uint64_t done = 0; done < end && !is_over(stop);) {
       if (done % kBetweenChecks == 0 && !leaves_room(kBetweenChecks)) return true;
       const std::uint64_t piece = std::min(kPieceBytes, end - done);
-      if (!arena->make_present(done, piece)) return true;
+      if (!arena->make_present(done, piece, os::PageSize::kHuge)) return true;
       done += piece;
       arena->note_present(done);
     }

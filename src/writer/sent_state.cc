@@ -1,6 +1,7 @@
 #include "writer/sent_state.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <string>
 
@@ -27,6 +28,7 @@ Result<void> send_layout_bytes(os::MessageSocket& socket, std::string_view layou
 Result<void> SentState::send_arena(os::MessageSocket& socket, const std::shared_ptr<staging::Arena>& arena) {
   forget_dropped_arenas(socket);
   if (arenas_.contains(arena->id())) return {};
+  assert(arena->is_shared());
   CAIRN_TRY(socket.send(static_cast<std::uint32_t>(MessageKind::kArena), encode_number(arena->id()), arena->fd()));
   arenas_.emplace(arena->id(), arena->life());
   return {};

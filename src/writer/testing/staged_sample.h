@@ -34,7 +34,7 @@ class StagedSample {
   // `.metadata` names a value with a key of `key_bytes` bytes, if there are any.
   explicit StagedSample(std::uint64_t number, std::size_t elements = 100'000, commit::RankPlace place = {},
                         std::size_t key_bytes = 0)
-      : number_(number), elements_(elements), place_(place), arena_(staging::Arena::make().value()) {
+      : number_(number), elements_(elements), place_(place), arena_(staging::Arena::make_shared().value()) {
     auto layout = std::make_shared<StagedLayout>();
     layout->id = 1000 * number + place.rank;
     const data_file::LaidOutFile file = lay_out(place.rank);
