@@ -74,7 +74,7 @@ struct SaveOptions {
   // rename of the commit itself hangs, the outcome is unknown, and the error says so.
   SaveDeadlines deadlines = {};
   // --- options that change only speed
-  std::size_t thread_count = 4;  // writing threads, each with a request in flight
+  std::size_t thread_count = 6;  // writing threads, each with a request in flight
   bool direct_io = true;         // writes past the page cache if the file system supports direct I/O
   // Called every few milliseconds on the calling thread, also after a first true. True stops the save: the save fails
   // with kCancelled, and the old checkpoint stays in place. From then on save() waits at most 30 seconds for a sync,
@@ -121,7 +121,7 @@ struct LoadOptions {
   bool allow_cast = false;     // any change of dtype; false: only float to float
   bool follow_links = false;   // data files may be symbolic links
   // --- options that change only speed
-  std::size_t thread_count = 4;
+  std::size_t thread_count = 6;  // reading threads, each with a request in flight
   // Reads bytes outside the page cache past the page cache. Bytes that several ranks of one host need go through the
   // page cache, and leave the page cache after the load. False: all bytes go through the page cache, and stay.
   bool direct_io = true;

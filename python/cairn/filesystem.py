@@ -52,7 +52,7 @@ from cairn.errors import Cancelled, InvalidArgument, NotFound
 _PathLike = str | os.PathLike[str]
 _ELSEWHERE = "torch's code reads items that are not where the checkpoint's metadata places them"
 _EXPANDED = "stream transforms are undone item by item, by Python"
-_THREADS = 4  # requests in flight; torch's default of 1 would leave the device idle
+_THREADS = 6  # requests in flight; torch's default of 1 would leave the device idle
 
 
 class MissingCheckpointId(InvalidArgument, RuntimeError):
@@ -213,7 +213,9 @@ class FileSystemWriter(StockWriter):
 class FileSystemReader(StockReader):
     """The directory and options of ``cairn.load``, and a StorageReader for ``torch.distributed.checkpoint.load``.
 
-    `path` is a directory; `thread_count` is the number of reads in flight.
+    `path` is a directory; `thread_count` is the number of reads in flight. `keep_cached` reads through the page cache,
+    which keeps the bytes as long as the system has no other use for the memory: the first load is slower, and further
+    loads of the checkpoint on this host come from memory. Loads without `keep_cached` use cached bytes too.
 
     As a StorageReader, the class decodes the metadata without running code from the checkpoint, reads directly into the
     planner's tensors, and checks every byte read. Dtypes are converted as by torch, with a ConversionWarning. The
@@ -226,13 +228,20 @@ class FileSystemReader(StockReader):
     """
 
     thread_count = _THREADS
+    keep_cached = False
     _cairn_checkpoint: _engine.Checkpoint | None = None  # the checkpoint whose metadata was read, outside of a _Reading
 
     def __init__(
-        self, path: _PathLike, _extension_registry: ExtensionRegistry | None = None, thread_count: int = _THREADS
+        self,
+        path: _PathLike,
+        _extension_registry: ExtensionRegistry | None = None,
+        thread_count: int = _THREADS,
+        *,
+        keep_cached: bool = False,
     ) -> None:
         super().__init__(path, _extension_registry)
         self.thread_count = thread_count
+        self.keep_cached = keep_cached
 
     def reset(self, checkpoint_id: _PathLike | None = None) -> None:
         """As in DCP."""
@@ -268,7 +277,8 @@ class FileSystemReader(StockReader):
         allow_pickle = _consent_to(self)
         if reason or checkpoint is None:
             return self._cairn_read_by_torch(plan, planner, allow_pickle, reason)
-        options = {**(_OPTIONS if reading is None else reading.options), "thread_count": self.thread_count}
+        given = _OPTIONS if reading is None else reading.options
+        options = {**given, "thread_count": self.thread_count, "direct_io": not self.keep_cached}
         reader = ItemReader(checkpoint, self.storage_data, options, allow_pickle, model_directory(self))
         ours: list[ReadItem] = []
         transformed: list[ReadItem] = []
@@ -381,7 +391,10 @@ def load_options(checkpoint_id: _PathLike | None, reader: StockReader | None) ->
     if checkpoint_id is not None:
         reader.reset(checkpoint_id)
     threads = getattr(reader, "thread_count", _THREADS)
-    return directory_of(reader), {"thread_count": max(threads, _THREADS) if reads_model(reader) else threads}
+    options = {"thread_count": max(threads, _THREADS) if reads_model(reader) else threads}
+    if getattr(reader, "keep_cached", False):
+        options["direct_io"] = False
+    return directory_of(reader), options
 
 
 def _directory(checkpoint_id: _PathLike | None, storage: str) -> _PathLike:

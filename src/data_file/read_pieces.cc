@@ -12,7 +12,7 @@ namespace {
 // Reading this many unneeded bytes costs less than a second request.
 constexpr std::uint64_t kGapBytesMax = 32 * 1024;
 // The batches of a window that a sharer reads before the others do.
-constexpr std::size_t kTurnBatches = 8;
+constexpr std::size_t kTurnBatches = 16;
 static_assert(kPieceBytesMax % kChecksumBlockBytes == 0);
 
 std::int64_t first_element_of(const StoredTensor& stored, const Extents& offsets) {

@@ -87,8 +87,9 @@ struct ReadBatch {
   bool keeps_order;  // a piece's read keeps the order
 };
 
-// The most bytes of a piece.
-inline constexpr std::uint64_t kPieceBytesMax = 4 * 1024 * 1024;
+// The most bytes of a piece: few enough for the buffers of several requests to stay in the processor's cache between
+// the device and the check, and enough for a network file system to divide a request.
+inline constexpr std::uint64_t kPieceBytesMax = 2 * 1024 * 1024;
 // The most bytes that a batch spans. A range of kPieceBytesMax bytes, widened to whole checksum blocks of 64 KiB, is a
 // single request. Batches of pieces that fit their targets span at most kPieceBytesMax bytes.
 inline constexpr std::uint64_t kBatchBytesMax = kPieceBytesMax + 256 * 1024;

@@ -103,13 +103,13 @@ TEST_F(ReadPieces, OfColumnsLeaveOutTheGapsThatAreLarge) {
             (std::vector<Range>{{20, 28}, {64 * kKiB + 20, 64 * kKiB + 28}, {128 * kKiB + 20, 128 * kKiB + 28}}));
 }
 
-TEST_F(ReadPieces, AreCutBetweenChecksumChunksAfterFourMiB) {
+TEST_F(ReadPieces, AreCutBetweenChecksumChunksAfterTwoMiB) {
   for (const bool checked : {false, true}) {
     reads_.clear();
-    const Extents sizes = {10 * 1024 * 256};  // 10 MiB
-    read(checked ? checked_floats(sizes) : floats(sizes), {25}, {10 * 1024 * 256 - 25});
+    const Extents sizes = {5 * 1024 * 256};  // 5 MiB
+    read(checked ? checked_floats(sizes) : floats(sizes), {25}, {5 * 1024 * 256 - 25});
     const std::uint64_t begin = checked ? 0 : 100;
-    EXPECT_EQ(pieces(), (std::vector<Range>{{begin, 4 * kMiB}, {4 * kMiB, 8 * kMiB}, {8 * kMiB, 10 * kMiB}}));
+    EXPECT_EQ(pieces(), (std::vector<Range>{{begin, 2 * kMiB}, {2 * kMiB, 4 * kMiB}, {4 * kMiB, 5 * kMiB}}));
   }
 }
 
@@ -143,22 +143,22 @@ TEST_F(ReadPieces, OfTwoFilesAreNeverFetchedTogether) {
   EXPECT_NE(scheduled.batches[0].file, scheduled.batches[1].file);
 }
 
-TEST_F(ReadPieces, AreFetchedFourMiBAtATimeAtMost) {
-  for (std::uint64_t i = 0; i < 5; ++i) read(floats({512 * 1024}, i * 2 * kMiB), {0}, {512 * 1024});
-  EXPECT_EQ(batches(), (std::vector<Range>{{0, 4 * kMiB}, {4 * kMiB, 8 * kMiB}, {8 * kMiB, 10 * kMiB}}));
+TEST_F(ReadPieces, AreFetchedTwoMiBAtATimeAtMost) {
+  for (std::uint64_t i = 0; i < 5; ++i) read(floats({256 * 1024}, i * kMiB), {0}, {256 * 1024});
+  EXPECT_EQ(batches(), (std::vector<Range>{{0, 2 * kMiB}, {2 * kMiB, 4 * kMiB}, {4 * kMiB, 5 * kMiB}}));
 }
 
 TEST_F(ReadPieces, OfARangeAcrossChecksumBlocksAreASingleRequest) {
   const StoredTensor stored = checked_floats({10 * 1024 * 256});  // 10 MiB
-  read(stored, {25}, {1024 * 1024});
-  EXPECT_EQ(pieces(), (std::vector<Range>{{0, 4 * kMiB}, {4 * kMiB, 4 * kMiB + 64 * kKiB}}));
-  EXPECT_EQ(batches(), (std::vector<Range>{{0, 4 * kMiB + 64 * kKiB}}));
+  read(stored, {25}, {512 * 1024});
+  EXPECT_EQ(pieces(), (std::vector<Range>{{0, 2 * kMiB}, {2 * kMiB, 2 * kMiB + 64 * kKiB}}));
+  EXPECT_EQ(batches(), (std::vector<Range>{{0, 2 * kMiB + 64 * kKiB}}));
 }
 
 TEST_F(ReadPieces, OfAWholeTensorAreRequestsOfTheirOwn) {
-  const std::int64_t elements = 1024 * 1024 + 16 * 1024;  // 4 MiB and 64 KiB
+  const std::int64_t elements = 512 * 1024 + 16 * 1024;  // 2 MiB and 64 KiB
   read(checked_floats({elements}), {0}, {elements});
-  EXPECT_EQ(batches(), (std::vector<Range>{{0, 4 * kMiB}, {4 * kMiB, 4 * kMiB + 64 * kKiB}}));
+  EXPECT_EQ(batches(), (std::vector<Range>{{0, 2 * kMiB}, {2 * kMiB, 2 * kMiB + 64 * kKiB}}));
 }
 
 TEST_F(ReadPieces, OfElementsConvertedInTheBufferShareTheBufferWithNoOtherRead) {
@@ -177,18 +177,18 @@ TEST_F(ReadPieces, OfElementsConvertedInTheBufferShareTheBufferWithNoOtherRead) 
 
 TEST_F(ReadPieces, OfSharersBeginAtDifferentPlacesOfAWindow) {
   constexpr std::uint32_t kSharerCount = 4;
-  constexpr std::uint64_t kBatchCount = 70;  // two windows of 32 batches, and a rest
-  for (std::uint64_t i = 0; i < kBatchCount; ++i) read(floats({1024 * 1024}, i * 4 * kMiB), {0}, {1024 * 1024});
+  constexpr std::uint64_t kBatchCount = 140;  // two windows of 64 batches, and a rest
+  for (std::uint64_t i = 0; i < kBatchCount; ++i) read(floats({512 * 1024}, i * 2 * kMiB), {0}, {512 * 1024});
   const std::vector<Range> in_order = batches();
   ASSERT_EQ(in_order.size(), kBatchCount);
   for (std::uint32_t place = 0; place < kSharerCount; ++place) {
     for (TensorRead& read : reads_) read.set_sharers({kSharerCount, place});
     const std::vector<Range> turned = batches();
     ASSERT_EQ(turned.size(), kBatchCount);
-    for (const std::uint64_t window : {std::uint64_t{0}, std::uint64_t{32}}) {
-      EXPECT_EQ(turned[window], in_order[window + place * 8]);
+    for (const std::uint64_t window : {std::uint64_t{0}, std::uint64_t{64}}) {
+      EXPECT_EQ(turned[window], in_order[window + place * 16]);
       EXPECT_TRUE(std::is_permutation(in_order.begin() + static_cast<std::ptrdiff_t>(window),
-                                      in_order.begin() + static_cast<std::ptrdiff_t>(window) + 32,
+                                      in_order.begin() + static_cast<std::ptrdiff_t>(window) + 64,
                                       turned.begin() + static_cast<std::ptrdiff_t>(window)));
     }
     EXPECT_TRUE(std::is_permutation(in_order.begin(), in_order.end(), turned.begin()));
@@ -196,11 +196,11 @@ TEST_F(ReadPieces, OfSharersBeginAtDifferentPlacesOfAWindow) {
 }
 
 TEST_F(ReadPieces, OfSharersComeFirst) {
-  for (std::uint64_t i = 0; i < 4; ++i) read(floats({1024 * 1024}, i * 8 * kMiB), {0}, {1024 * 1024});
+  for (std::uint64_t i = 0; i < 4; ++i) read(floats({512 * 1024}, i * 4 * kMiB), {0}, {512 * 1024});
   reads_[1].set_sharers({2, 0});
   reads_[3].set_sharers({3, 0});
   EXPECT_EQ(batches(),
-            (std::vector<Range>{{24 * kMiB, 28 * kMiB}, {8 * kMiB, 12 * kMiB}, {0, 4 * kMiB}, {16 * kMiB, 20 * kMiB}}));
+            (std::vector<Range>{{12 * kMiB, 14 * kMiB}, {4 * kMiB, 6 * kMiB}, {0, 2 * kMiB}, {8 * kMiB, 10 * kMiB}}));
 }
 
 // The addresses of files differ between processes.
@@ -224,12 +224,12 @@ TEST_F(ReadPieces, OfSharersAreOrderedByTheNamesOfTheFiles) {
 }
 
 TEST_F(ReadPieces, OfTargetsThatShareMemoryKeepTheOrder) {
-  for (std::uint64_t i = 0; i < 4; ++i) read(floats({1024 * 1024}, i * 8 * kMiB), {0}, {1024 * 1024});
+  for (std::uint64_t i = 0; i < 4; ++i) read(floats({512 * 1024}, i * 4 * kMiB), {0}, {512 * 1024});
   for (TensorRead& read : reads_) read.set_sharers({2, 1});
   reads_[0].keep_order();
   reads_[1].keep_order();
   EXPECT_EQ(batches(),
-            (std::vector<Range>{{24 * kMiB, 28 * kMiB}, {16 * kMiB, 20 * kMiB}, {0, 4 * kMiB}, {8 * kMiB, 12 * kMiB}}));
+            (std::vector<Range>{{12 * kMiB, 14 * kMiB}, {8 * kMiB, 10 * kMiB}, {0, 2 * kMiB}, {4 * kMiB, 6 * kMiB}}));
 }
 
 TEST_F(ReadPieces, OfASharedAndAnOwnReadMakeASharedBatch) {
