@@ -12,6 +12,7 @@ void bind_values(nb::module_& module);
 void bind_catalog(nb::module_& module);
 void bind_state_dict(nb::module_& module);
 void bind_held_storages(nb::module_& module);
+void bind_written_tensors(nb::module_& module);
 void bind_flattening(nb::module_& module);
 void bind_describe(nb::module_& module);
 void bind_collectives(nb::module_& module);

@@ -13,16 +13,25 @@
 #include "state_dict.h"
 #include "text.h"
 #include "values.h"
+#include "written_tensors.h"
 
 namespace cairn::python {
 namespace {
 
-// Adds a tensor for a load to fill. False if the tensor is not plain, or if elements share memory (a stride of 0).
-bool add_target(const PlainTensors& tensors, StateDict& state, nb::handle path, nb::handle tensor) {
+// The memory of a tensor for a load to fill. Nullopt if the tensor is not plain, or if elements share memory (a stride
+// of 0).
+std::optional<TensorView> target_view_of(const PlainTensors& tensors, nb::handle tensor) {
   std::optional<TensorView> view = tensors.view_of(tensor);
-  if (!view) return false;
+  if (!view) return std::nullopt;
   const bool repeats = std::find(view->strides.begin(), view->strides.end(), 0) != view->strides.end();
-  if (repeats && view->data != nullptr) return false;
+  if (repeats && view->data != nullptr) return std::nullopt;
+  return view;
+}
+
+// Adds a tensor for a load to fill. False: nothing was added.
+bool add_target(const PlainTensors& tensors, StateDict& state, nb::handle path, nb::handle tensor) {
+  std::optional<TensorView> view = target_view_of(tensors, tensor);
+  if (!view) return false;
   expect_added(state, state.add_tensor(to_path(path), std::move(*view)));
   return true;
 }
@@ -59,6 +68,41 @@ class Description : public LeafVisitor {
   const nb::callable& add_other_;
 };
 
+// As Description, for a load: adds the targets that are plain, and calls `add_other(path, value, container, place)` for
+// the remaining leaves.
+class TargetDescription : public LeafVisitor {
+ public:
+  TargetDescription(StateDict& state, const PlainTensors& tensors, WrittenTensors& written,
+                    const nb::callable& add_other)
+      : state_(state), tensors_(tensors), written_(written), add_other_(add_other) {}
+
+  void expect(std::size_t more) override { state_.reserve(more); }
+
+  void visit(const Leaf& leaf) override {
+    std::optional<TensorView> view = target_view_of(tensors_, leaf.value);
+    if (!view) {
+      add_other_(path_tuple(leaf), leaf.value, leaf.container, leaf.place);
+      return;
+    }
+    expect_added(state_, state_.add_tensor(path_of(leaf), std::move(*view)));
+    written_.add(state_.entries().size() - 1, nb::borrow(leaf.value), tensors_.storage_of(leaf.value));
+  }
+
+ private:
+  StateDict& state_;
+  const PlainTensors& tensors_;
+  WrittenTensors& written_;
+  const nb::callable& add_other_;
+};
+
+// `write`: (PlainTensors, WrittenTensors).
+void describe_targets(StateDict& state, nb::handle state_dict, FlatteningRules rules, const nb::tuple& write,
+                      const nb::callable& add_other) {
+  TargetDescription description(state, nb::cast<PlainTensors&>(write[0]), nb::cast<WrittenTensors&>(write[1]),
+                                add_other);
+  for_each_leaf(state_dict, rules, description);
+}
+
 // `read`: (PlainTensors, HeldStorages).
 void describe(StateDict& state, nb::handle state_dict, FlatteningRules rules, const nb::tuple& read,
               const nb::callable& add_other) {
@@ -76,6 +120,7 @@ void bind_describe(nb::module_& module) {
            [](const PlainTensors& tensors, nb::handle tensor) { return tensors.view_of(tensor).has_value(); })
       .def("add_target", add_target);
   module.def("describe", describe);
+  module.def("describe_targets", describe_targets);
 }
 
 }  // namespace cairn::python

@@ -48,6 +48,20 @@ class Flattening {
     }
   }
 
+  // Whether the value is a container that the rules split.
+  bool comes_apart(nb::handle value) {
+    if (rules_ == FlatteningRules::kTopLevel || is_leaf(value)) return false;
+    const bool mapping = is_mapping(value);
+    if (!mapping && !PyList_Check(value.ptr())) return false;
+    if (mapping && rules_ == FlatteningRules::kTorch24) return true;
+    const Level level(*this);
+    const nb::object items = iterator_of(mapping ? nb::object(value.attr("values")()) : nb::borrow(value));
+    for (nb::object item = next_of(items); item.is_valid(); item = next_of(items)) {
+      if (is_tensor(item) || comes_apart(item)) return true;
+    }
+    return false;
+  }
+
  private:
   // A level of the walk: the constructor steps down, the destructor steps up.
   class Level {
@@ -97,19 +111,6 @@ class Flattening {
     }
   }
 
-  bool comes_apart(nb::handle value) {
-    if (rules_ == FlatteningRules::kTopLevel || is_leaf(value)) return false;
-    const bool mapping = is_mapping(value);
-    if (!mapping && !PyList_Check(value.ptr())) return false;
-    if (mapping && rules_ == FlatteningRules::kTorch24) return true;
-    const Level level(*this);
-    const nb::object items = iterator_of(mapping ? nb::object(value.attr("values")()) : nb::borrow(value));
-    for (nb::object item = next_of(items); item.is_valid(); item = next_of(items)) {
-      if (is_tensor(item) || comes_apart(item)) return true;
-    }
-    return false;
-  }
-
   // The exact type decides for most values; isinstance() with an abstract class is slow.
   bool is_leaf(nb::handle value) const {
     const nb::handle type = value.type();
@@ -149,6 +150,17 @@ class LeafList : public LeafVisitor {
   nb::list leaves_;
 };
 
+// Compares the leaves of a walk with the rules of torch 2.4, which split every container that other rules split.
+class SplitComparison : public LeafVisitor {
+ public:
+  void visit(const Leaf& leaf) override { differs_ = differs_ || newest_.comes_apart(leaf.value); }
+  bool differs() const { return differs_; }
+
+ private:
+  Flattening newest_{FlatteningRules::kTorch24, *this};
+  bool differs_ = false;
+};
+
 }  // namespace
 
 nb::tuple path_tuple(const Leaf& leaf) {
@@ -170,6 +182,12 @@ void for_each_leaf(nb::handle mapping, FlatteningRules rules, LeafVisitor& visit
   Flattening(rules, visitor).walk_mapping(mapping);
 }
 
+bool old_rules_differ(nb::handle mapping) {
+  SplitComparison comparison;
+  for_each_leaf(mapping, FlatteningRules::kTorch23, comparison);
+  return comparison.differs();
+}
+
 bool is_builtin_leaf(nb::handle value) {
   const std::array types = {&PyLong_Type,  &PyFloat_Type,   &PyBool_Type,  &PyUnicode_Type,
                             &PyBytes_Type, &PyComplex_Type, &PyTuple_Type, &PySet_Type};
@@ -186,6 +204,7 @@ void bind_flattening(nb::module_& module) {
     for_each_leaf(state_dict, rules, list);
     return list.leaves();
   });
+  module.def("old_rules_differ", old_rules_differ);
 }
 
 }  // namespace cairn::python

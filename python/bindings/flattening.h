@@ -46,6 +46,9 @@ class LeafVisitor {
 // itself, or that is nested more than a thousand deep. Passes on exceptions of mappings and of the visitor.
 void for_each_leaf(nb::handle mapping, FlatteningRules rules, LeafVisitor& visitor);
 
+// Whether kTorch23 gives other leaves than kTorch24. Throws as for_each_leaf().
+bool old_rules_differ(nb::handle mapping);
+
 // Whether the value has exactly a built-in type that the rules above never split: None, bool, int, float, complex, str,
 // bytes, tuple, set.
 bool is_builtin_leaf(nb::handle value);

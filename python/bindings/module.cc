@@ -32,6 +32,7 @@ NB_MODULE(_engine, module) {
   cairn::python::bind_catalog(module);
   cairn::python::bind_state_dict(module);
   cairn::python::bind_held_storages(module);
+  cairn::python::bind_written_tensors(module);
   cairn::python::bind_flattening(module);
   cairn::python::bind_describe(module);
   cairn::python::bind_collectives(module);

@@ -109,6 +109,12 @@ void bind_state_dict(nb::module_& module) {
            })
       .def("tensor_bytes", &tensor_bytes_of)
       .def("fqn", [](const StateDict& state, std::size_t index) { return to_str(state.entries().at(index).fqn); })
+      .def("fqns",
+           [](const StateDict& state) {
+             nb::list fqns;
+             for (const Entry& entry : state.entries()) fqns.append(to_str(entry.fqn));
+             return fqns;
+           })
       .def("payload", [](const StateDict& state, std::size_t index) {
         const std::string& payload = payload_of(state, index);
         return nb::bytes(payload.data(), payload.size());

@@ -50,6 +50,7 @@ class StateDict:
         self, path: _Path, payload: bytes, dtype: int, shape: _Ints, requires_grad: bool, /
     ) -> None: ...
     def fqn(self, index: int, /) -> str: ...
+    def fqns(self) -> list[str]: ...
     def payload(self, index: int, /) -> bytes: ...  # of a serialised entry
 
 # Tensors that address, dtype, sizes and strides describe completely.
@@ -74,6 +75,9 @@ def flatten(
     state_dict: Mapping[Any, Any], rules: FlatteningRules, make_leaf: Callable[[_Path, Any, Any, Any], _Leaf], /
 ) -> list[_Leaf]: ...
 
+# Whether TORCH_2_3 gives other leaves than TORCH_2_4.
+def old_rules_differ(state_dict: Mapping[Any, Any], /) -> bool: ...
+
 # Keeps the memory of tensors alive by holding their storages: a tensor object may be given a new storage.
 @final
 class HeldStorages:
@@ -83,6 +87,16 @@ class HeldStorages:
     # The keys of the state's tensors whose elements are no longer in the memory of their storages.
     def keys_of_moved(self, state: StateDict, /) -> list[str]: ...
 
+# The tensors that a load fills in their own memory, held with their storages.
+@final
+class WrittenTensors:
+    def __init__(self) -> None: ...
+    # The tensor of entry `entry` of a StateDict, and its torch.UntypedStorage.
+    def add(self, entry: int, tensor: Any, storage: Any, /) -> None: ...
+    def tensors(self) -> list[Any]: ...
+    # The keys of the state's tensors that have another storage than at add().
+    def keys_of_replaced(self, state: StateDict, /) -> list[str]: ...
+
 # Adds plain tensors, holds their storages, and adds Python's plain values; passes every remaining leaf to add_other.
 def describe(
     state: StateDict,
@@ -90,6 +104,16 @@ def describe(
     rules: FlatteningRules,
     read: tuple[PlainTensors, HeldStorages],
     add_other: Callable[[_Path, Any], None],
+    /,
+) -> None: ...
+
+# Adds plain tensors for a load to fill; passes every remaining leaf to add_other: path, value, container and place.
+def describe_targets(
+    state: StateDict,
+    state_dict: Mapping[Any, Any],
+    rules: FlatteningRules,
+    write: tuple[PlainTensors, WrittenTensors],
+    add_other: Callable[[_Path, Any, Any, Any], None],
     /,
 ) -> None: ...
 

@@ -12,7 +12,8 @@ from torch.distributed.checkpoint import _version
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
 import cairn
-from cairn._state.flattening import Leaf, flatten, flatten_as_2_3, top_level
+from cairn import _engine
+from cairn._state.flattening import Leaf, Rules, flatten
 
 TENSOR = torch.zeros(1)
 
@@ -57,6 +58,10 @@ def ours(flat: list[Leaf]) -> list[tuple[str, tuple[Any, ...], int]] | None:
     return named if len({fqn for fqn, _, _ in named}) == len(named) else None
 
 
+def ours_in_full(rules: Rules, state: dict[Any, Any]) -> list[tuple[tuple[Any, ...], int]]:
+    return [(leaf.path, id(leaf.value)) for leaf in flatten(state, rules)]
+
+
 @often
 @given(states)
 def test_flattens_like_torch(state: dict[Any, Any]) -> None:
@@ -66,13 +71,21 @@ def test_flattens_like_torch(state: dict[Any, Any]) -> None:
 @often
 @given(states)
 def test_flattens_like_torch_before_2_4(state: dict[Any, Any]) -> None:
-    assert ours(flatten_as_2_3(state)) == torch_flattens(state, "2_3")
+    assert ours(flatten(state, Rules.TORCH_2_3)) == torch_flattens(state, "2_3")
+
+
+@often
+@given(states)
+def test_the_engine_finds_states_whose_old_leaves_differ(state: dict[Any, Any]) -> None:
+    assert _engine.old_rules_differ(state) == (
+        ours_in_full(Rules.TORCH_2_3, state) != ours_in_full(Rules.TORCH_2_4, state)
+    )
 
 
 @often
 @given(states)
 def test_a_leaf_names_its_container_and_place(state: dict[Any, Any]) -> None:
-    for leaf in [*flatten(state), *flatten_as_2_3(state), *top_level(state)]:
+    for leaf in [*flatten(state), *flatten(state, Rules.TORCH_2_3), *flatten(state, Rules.TOP_LEVEL)]:
         assert leaf.container[leaf.place] is leaf.value
 
 

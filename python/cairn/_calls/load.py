@@ -27,7 +27,7 @@ from cairn._results.driver_attributes import fill_load_planner, fill_reader
 from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings.casts import cast_allowed
 from cairn._settings.consent import pickle_allowed
-from cairn._state.flattening import Leaf, flatten, flatten_as_2_3, top_level
+from cairn._state.flattening import Leaf, Rules, flatten
 from cairn._state.state_argument import check_state_dict
 from cairn._state.tensors import (
     TensorTarget,
@@ -302,18 +302,37 @@ class _Load:
             checkpoint = open_to_load(directory, ranks.rank if alone else None, model)
             if checkpoint.has_transforms:
                 raise Unsupported(_TRANSFORMED)
-            leaves = self._leaves(checkpoint)
+            rules = self._rules(checkpoint)
             reader = self._given.reader
+            planner = self._given.planner
             whole = functools.partial(_engine.catalog_of, checkpoint)  # decodes the metadata of all ranks
             metadata = LazyMetadata(whole, getattr(reader, "load_id", None), model_directory(reader))
-            fill_load_planner(self._given.planner, self._state_dict, leaves, metadata, ranks.rank)
-            fill_reader(self._given.reader, metadata, ranks.rank, use_collectives=not alone)
-            payloads = [leaf for leaf in leaves if not _is_tensor(leaf.value) or needs_payload(leaf.value)]
+            leaves = [] if planner is None else flatten(self._state_dict, rules)
+            fill_load_planner(planner, self._state_dict, leaves, metadata, ranks.rank)
+            fill_reader(reader, metadata, ranks.rank, use_collectives=not alone)
+            state = _engine.StateDict()
+            tensors = TensorTarget(state, to_devices=True)
+            others: list[Leaf] = []  # all leaves except plain tensors
+            payloads: list[Leaf] = []
+
+            def add_other(leaf: Leaf) -> None:
+                others.append(leaf)
+                value = leaf.value
+                if not _is_tensor(value) or needs_payload(value):
+                    payloads.append(leaf)
+                    return
+                if isinstance(value, torch.Tensor) and value.device.type == "meta":
+                    value = _materialized(value)
+                    fresh.append((leaf, value))
+                tensors.add(leaf.path, value)
+
+            tensors.add_leaves(self._state_dict, rules, add_other)
             try:
                 read = self._read_payloads(checkpoint, payloads)
             except MissingKey:  # raised for values; the error must name the missing tensors too
                 catalog = whole()
-                self._read_payloads(checkpoint, [leaf for leaf in leaves if leaf.fqn not in catalog])
+                every = flatten(self._state_dict, rules)
+                self._read_payloads(checkpoint, [leaf for leaf in every if leaf.fqn not in catalog])
                 raise
             opaque: list[tuple[torch.Tensor, torch.Tensor]] = []  # targets that only torch can fill, and their sources
             for leaf, payload in read:
@@ -321,23 +340,12 @@ class _Load:
                     opaque.append((leaf.value, tensor_in_payload(leaf.fqn, leaf.value, payload, self._allow_pickle)))
                 else:
                     fresh.append((leaf, load_value(leaf.fqn, payload, self._allow_pickle)))
-            state = _engine.StateDict()
-            tensors = TensorTarget(state, to_devices=True)
-            taken = {id(leaf) for leaf in payloads}
-            for leaf in leaves:
-                if id(leaf) in taken:
-                    continue
-                value = leaf.value
-                if isinstance(value, torch.Tensor) and value.device.type == "meta":
-                    value = _materialized(value)
-                    fresh.append((leaf, value))
-                tensors.add(leaf.path, value)
         if ranks.rank == 0 or alone:
             dcp_records.note_step("global_step", *step)
         with dcp_records.in_step("read_data", *step):
             conversions, missing = checkpoint.load(state, **self._options, **ranks.options, own_checkpoint=alone)
             absent = set(missing)
-            self.keys = frozenset(leaf.fqn for leaf in leaves)
+            self.keys = frozenset([*state.fqns(), *(leaf.fqn for leaf in others)])
             self.size_of_save = preparation.size_of_save(state, 1 if alone else ranks.count)
             tensors.finish(absent)
             for target, source in opaque:
@@ -346,15 +354,17 @@ class _Load:
         warn_of_damage(checkpoint)
         return conversions
 
-    def _leaves(self, checkpoint: _engine.Checkpoint) -> list[Leaf]:
+    def _rules(self, checkpoint: _engine.Checkpoint) -> Rules:
+        """Returns the rules by which the checkpoint's keys are named."""
         if not self._flattens:
-            return top_level(self._state_dict)
-        leaves = flatten(self._state_dict)
+            return Rules.TOP_LEVEL
+        if not _engine.old_rules_differ(self._state_dict):
+            return Rules.TORCH_2_4
         # The checkpoint may come from a torch before 2.4, which named some of the keys differently.
-        names = {leaf.fqn for leaf in leaves}
-        old = flatten_as_2_3(self._state_dict)
-        others = [fqn for fqn in (leaf.fqn for leaf in old) if fqn not in names]
-        return old if others and checkpoint.holds_any(others) else leaves
+        names = {leaf.fqn for leaf in flatten(self._state_dict)}
+        old = (leaf.fqn for leaf in flatten(self._state_dict, Rules.TORCH_2_3))
+        others = [fqn for fqn in old if fqn not in names]
+        return Rules.TORCH_2_3 if others and checkpoint.holds_any(others) else Rules.TORCH_2_4
 
     def _read_payloads(self, checkpoint: _engine.Checkpoint, leaves: list[Leaf]) -> list[tuple[Leaf, bytes]]:
         if not leaves:

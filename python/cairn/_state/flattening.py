@@ -28,17 +28,7 @@ class Leaf(NamedTuple):
         return ".".join(map(str, self.path))
 
 
-def flatten(state_dict: Mapping[Any, Any]) -> list[Leaf]:
-    """Returns the leaves in the order of torch 2.4 and later. Raises InvalidArgument for a state dict that contains
-    itself."""
-    return _engine.flatten(state_dict, Rules.TORCH_2_4, Leaf)
-
-
-def flatten_as_2_3(state_dict: Mapping[Any, Any]) -> list[Leaf]:
-    """Returns the leaves with the names of torch 2.3 and earlier."""
-    return _engine.flatten(state_dict, Rules.TORCH_2_3, Leaf)
-
-
-def top_level(state_dict: Mapping[Any, Any]) -> list[Leaf]:
-    """Returns the entries without flattening, for ``flatten_state_dict=False``."""
-    return _engine.flatten(state_dict, Rules.TOP_LEVEL, Leaf)
+def flatten(state_dict: Mapping[Any, Any], rules: Rules = Rules.TORCH_2_4) -> list[Leaf]:
+    """Returns the leaves in the order of torch 2.4 and later, with the names of `rules`; with ``Rules.TOP_LEVEL`` the
+    entries themselves. Raises InvalidArgument for a state dict that contains itself."""
+    return _engine.flatten(state_dict, rules, Leaf)

@@ -21,7 +21,7 @@ import torch
 from cairn import _engine
 from cairn._state.cuda_streams import current_cuda_streams
 from cairn._state.dtypes import CODES, QUANTIZED
-from cairn._state.flattening import Path, Rules
+from cairn._state.flattening import Leaf, Path, Rules
 from cairn._state.local_shard import LocalShard
 from cairn._state.torch_file import check_rules_hold
 from cairn.errors import Error, InvalidArgument, Unsupported
@@ -137,13 +137,18 @@ class TensorTarget:
         self._state = state
         self._cuda_streams = current_cuda_streams() if to_devices else None
         self._plain = _plain_tensors(self._cuda_streams)
-        self._written: list[tuple[Path, torch.Tensor, torch.UntypedStorage]] = []
+        self._written = _engine.WrittenTensors()
         self._detours: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+
+    def add_leaves(self, state_dict: Mapping[Any, Any], rules: Rules, add_other: Callable[[Leaf], None]) -> None:
+        """Adds the plain tensors of a nested state; the other leaves go to `add_other`, in the order of all leaves."""
+        write = (self._plain, self._written)
+        _engine.describe_targets(self._state, state_dict, rules, write, lambda *parts: add_other(Leaf(*parts)))
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
         """Adds a tensor to fill. Raises Unsupported for tensors that have no elements of their own."""
         if self._plain.add_target(self._state, path, tensor):
-            self._written.append((path, tensor, tensor.untyped_storage()))
+            self._written.add(len(self._state) - 1, tensor, tensor.untyped_storage())
             return
         chunks = _chunks_of(".".join(map(str, path)), tensor)
         if chunks is None:
@@ -158,7 +163,7 @@ class TensorTarget:
         _refuse_what_has_no_bytes(key, tensor)
         if tensor in self._plain and 0 not in tensor.stride():
             local = tensor
-            self._written.append((path, tensor, tensor.untyped_storage()))
+            self._written.add(len(self._state), tensor, tensor.untyped_storage())
         else:
             local = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")  # independent of the default device
             self._detours.append((key, tensor, local))
@@ -180,12 +185,10 @@ class TensorTarget:
             for key, target, source in self._detours:
                 if key not in missing:
                     target.detach().copy_(source)
-        for path, tensor, storage in self._written:
-            if tensor.untyped_storage()._cdata != storage._cdata:
-                key = ".".join(map(str, path))
-                raise InvalidArgument(f"the memory of '{key}' changed during the load; load again", key=key)
-            if not tensor.is_inference():
-                torch.autograd.graph.increment_version(tensor)
+        written = [tensor for tensor in self._written.tensors() if not tensor.is_inference()]
+        torch.autograd.graph.increment_version(written)
+        for key in self._written.keys_of_replaced(self._state):
+            raise InvalidArgument(f"the memory of '{key}' changed during the load; load again", key=key)
 
 
 def is_sharded(value: object) -> bool:
@@ -206,9 +209,9 @@ def _plain_tensors(cuda_streams: Callable[[int], int] | None = None) -> _engine.
 
 def needs_payload(tensor: Any) -> bool:
     """Returns whether a target can only be filled from a ``torch.save`` payload."""
-    if not isinstance(tensor, torch.Tensor):
-        return False
     if type(tensor) in _SIMPLE_TYPES and tensor.dtype not in QUANTIZED:
+        return False
+    if not isinstance(tensor, torch.Tensor):
         return False
     return _chunks_of("", tensor) is None and _is_opaque(tensor)
 
