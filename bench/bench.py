@@ -72,10 +72,13 @@ class Bench:
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def rounds(self, what: str) -> Iterator[int]:
+    def rounds(self, what: str) -> Iterator[list[Peer]]:
+        """Gives the peers of each round. Each round begins with another peer: the first peer measured after the raw
+        device, or after a slow peer, finds a busier device."""
         for number in range(self.arguments.rounds):
             self.say(f"{what}: round {number + 1} of {self.arguments.rounds}")
-            yield number
+            first = number % len(self.peers)
+            yield self.peers[first:] + self.peers[:first]
 
     # --- figures
 
@@ -84,16 +87,16 @@ class Bench:
         size = bytes_of(state)
         raw_device = build_program("raw_device")
         self.warm_up()
-        for _ in self.rounds(f"state of {size / 2**20:.0f} MiB"):
+        for peers in self.rounds(f"state of {size / 2**20:.0f} MiB"):
             self.measure_raw_device(raw_device, size)
-            for peer in self.peers:
+            for peer in peers:
                 with empty_directory(self.scratch / peer.name) as directory:
                     wall, cpu = seconds_of(lambda peer=peer, directory=directory: peer.save(state, directory))
                 self.samples.add("save rate", peer.name, size / wall)
                 self.samples.add("save cpu", peer.name, cpu / (size / 1e9))
             self.measure_raw_device(raw_device, size)  # again: foreign load may slow the device for a while
             for temperature, prepare in (("cold", forget), ("warm", remember)):
-                for peer in self.peers:
+                for peer in peers:
                     directory = self.scratch / peer.name
                     prepare(directory)
                     wall, cpu = seconds_of(lambda peer=peer, directory=directory: peer.load(state, directory))
@@ -110,12 +113,12 @@ class Bench:
         count = self.arguments.small_count
         state = small_tensors(count)
         self.warm_up()
-        for _ in self.rounds(f"{count} small tensors"):
-            for peer in self.peers:
+        for peers in self.rounds(f"{count} small tensors"):
+            for peer in peers:
                 with empty_directory(self.scratch / peer.name) as directory:
                     wall, _ = seconds_of(lambda peer=peer, directory=directory: peer.save(state, directory))
                 self.samples.add("small save", peer.name, wall / count * 1e6)
-            for peer in self.peers:
+            for peer in peers:
                 wall, _ = seconds_of(lambda peer=peer: peer.load(state, self.scratch / peer.name))
                 self.samples.add("small load", peer.name, wall / count * 1e6)
 
@@ -154,7 +157,7 @@ class Bench:
         raw_device = build_program("raw_device")
         size = bytes_of(transformer_with_adam(self.arguments.state_mib))
         self.samples.add("async state", "trainer", size / 2**20)
-        for number in self.rounds("asynchronous saves"):
+        for number, _ in enumerate(self.rounds("asynchronous saves")):
             found = measure_async(self.scratch / "async", raw_device, number, self.arguments)
             for figure, per_peer in found.items():
                 for peer, values in per_peer.items():
