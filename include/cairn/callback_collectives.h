@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,13 @@ struct CollectiveCalls {
   std::function<Result<void>()> barrier;
   // May be missing: all_gather then takes its place.
   std::function<Result<std::vector<std::int64_t>>(std::vector<std::int64_t> numbers)> smallest = {};
+  // May be missing: broadcast then takes its place.
+  std::function<Result<void>(std::span<std::byte> bytes, std::size_t root)> broadcast_in_place = {};
+  // May be missing: the group then has no subgroups. The caller owns the result, which outlives these collectives.
+  std::function<Result<Collectives*>(const std::vector<std::size_t>& ranks)> subgroup = {};
 };
 
-// kInvalidArgument: `rank` is not less than `size`, or a function but `smallest` is missing.
+// kInvalidArgument: `rank` is not less than `size`, or a function that may not be missing is missing.
 Result<std::unique_ptr<Collectives>> make_collectives(CollectiveCalls calls);
 
 }  // namespace cairn

@@ -128,7 +128,10 @@ struct LoadOptions {
   std::function<bool()> interrupted = {};  // as in SaveOptions; targets are then partly written
   // --- ranks: all ranks load from a common checkpoint, or no rank loads
   Collectives* collectives = nullptr;  // null: this process alone. Outlives the call
-  bool own_checkpoint = false;         // each rank loads its own save (alone_as_rank): the checkpoints may differ
+  // Bytes that ranks of several hosts need are read by one rank, and sent to the others by
+  // Collectives::broadcast_in_place. For storage that is slower than the network. Not with `own_checkpoint`.
+  bool broadcast_replicas = false;
+  bool own_checkpoint = false;  // each rank loads its own save (alone_as_rank): the checkpoints may differ
 };
 
 // A float-to-float conversion, or an allowed cast, of a load.

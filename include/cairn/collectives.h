@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,17 @@ class Collectives {
   // asynchronous save begins with this call. The default calls all_gather, and returns kInvalidArgument if the ranks
   // give different numbers of numbers; a transport with a reduction should use the reduction.
   virtual Result<std::vector<std::int64_t>> smallest(std::vector<std::int64_t> numbers);
+
+  // The two calls below carry tensor data, in loads with LoadOptions::broadcast_replicas.
+  //
+  // Sends the bytes of `root` into the memory of the remaining ranks. Every rank gives as many bytes. The memory may
+  // end its life after the call, also after a failed call. The default calls broadcast, which copies.
+  virtual Result<void> broadcast_in_place(std::span<std::byte> bytes, std::size_t root);
+  // Returns the collectives of some of the ranks, numbered from 0 in the order of `ranks`; null if the transport has no
+  // such groups, and then null on every rank. Only these ranks call subgroup(), each with equal `ranks`: in ascending
+  // order, and with its own rank. This object owns the result, and returns one object for equal ranks. A failed call of
+  // a subgroup leaves the group usable. The default returns null.
+  virtual Result<Collectives*> subgroup(const std::vector<std::size_t>& ranks);
 };
 
 }  // namespace cairn

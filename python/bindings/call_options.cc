@@ -87,6 +87,7 @@ constexpr Keyword<LoadOptions> kLoadKeywords[] = {
     {"thread_count", set<&LoadOptions::thread_count>},
     {"direct_io", set<&LoadOptions::direct_io>},
     {"collectives", set<&LoadOptions::collectives>},
+    {"broadcast_replicas", set<&LoadOptions::broadcast_replicas>},
     {"own_checkpoint", set<&LoadOptions::own_checkpoint>},
 };
 

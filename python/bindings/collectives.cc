@@ -5,6 +5,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,42 +50,61 @@ bool is_interrupt(nb::handle exception) { return PyErr_GivenExceptionMatches(exc
 
 }  // namespace
 
-PythonCollectives::PythonCollectives(nb::object calls) : calls_(std::move(calls)) {
-  engine_ = python::unwrap(make_collectives({
-      .rank = nb::cast<std::size_t>(calls_.attr("rank")),
-      .size = nb::cast<std::size_t>(calls_.attr("size")),
+PythonCollectives::PythonCollectives(nb::object calls) : calls_(std::move(calls)), engine_(engine_of(calls_)) {}
+
+std::unique_ptr<Collectives> PythonCollectives::engine_of(nb::handle calls) {
+  return python::unwrap(make_collectives({
+      .rank = nb::cast<std::size_t>(calls.attr("rank")),
+      .size = nb::cast<std::size_t>(calls.attr("size")),
       .gather =
-          [this](const std::string& bytes, std::size_t root) {
-            return ask([&]() -> Result<Messages> { return to_messages(calls_.attr("gather")(to_bytes(bytes), root)); });
+          [this, calls](const std::string& bytes, std::size_t root) {
+            return ask([&]() -> Result<Messages> { return to_messages(calls.attr("gather")(to_bytes(bytes), root)); });
           },
       .scatter =
-          [this](const Messages& bytes, std::size_t root) {
+          [this, calls](const Messages& bytes, std::size_t root) {
             return ask(
-                [&]() -> Result<std::string> { return to_message(calls_.attr("scatter")(to_list(bytes), root)); });
+                [&]() -> Result<std::string> { return to_message(calls.attr("scatter")(to_list(bytes), root)); });
           },
       .broadcast =
-          [this](const std::string& bytes, std::size_t root) {
+          [this, calls](const std::string& bytes, std::size_t root) {
             return ask(
-                [&]() -> Result<std::string> { return to_message(calls_.attr("broadcast")(to_bytes(bytes), root)); });
+                [&]() -> Result<std::string> { return to_message(calls.attr("broadcast")(to_bytes(bytes), root)); });
           },
       .all_gather =
-          [this](const std::string& bytes) {
-            return ask([&]() -> Result<Messages> { return to_messages(calls_.attr("all_gather")(to_bytes(bytes))); });
+          [this, calls](const std::string& bytes) {
+            return ask([&]() -> Result<Messages> { return to_messages(calls.attr("all_gather")(to_bytes(bytes))); });
           },
       .barrier =
-          [this] {
+          [this, calls] {
             return ask([&]() -> Result<void> {
-              calls_.attr("barrier")();
+              calls.attr("barrier")();
               return {};
             });
           },
       .smallest =
-          [this](const std::vector<std::int64_t>& numbers) {
+          [this, calls](const std::vector<std::int64_t>& numbers) {
             return ask([&]() -> Result<std::vector<std::int64_t>> {
-              return nb::cast<std::vector<std::int64_t>>(calls_.attr("smallest")(numbers));
+              return nb::cast<std::vector<std::int64_t>>(calls.attr("smallest")(numbers));
             });
           },
+      .broadcast_in_place =
+          [this, calls](std::span<std::byte> bytes, std::size_t root) {
+            return ask([&]() -> Result<void> {
+              calls.attr("broadcast_in_place")(reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size(), root);
+              return {};
+            });
+          },
+      .subgroup = [this](const std::vector<std::size_t>& ranks) { return ask([&] { return subgroup(ranks); }); },
   }));
+}
+
+Result<Collectives*> PythonCollectives::subgroup(const std::vector<std::size_t>& ranks) {
+  if (const auto found = subgroups_.find(ranks); found != subgroups_.end()) return found->second.engine.get();
+  nb::object calls = calls_.attr("subgroup")(ranks);
+  std::unique_ptr<Collectives> engine = engine_of(calls);
+  Subgroup& made = subgroups_[ranks];
+  made = {std::move(calls), std::move(engine)};
+  return made.engine.get();
 }
 
 template <typename Work>
@@ -122,11 +143,13 @@ void PythonCollectives::raise(const Error& error) {
 
 int PythonCollectives::traverse(visitproc visit, void* arg) const {
   Py_VISIT(calls_.ptr());
+  for (const auto& [ranks, subgroup] : subgroups_) Py_VISIT(subgroup.calls.ptr());
   Py_VISIT(raised_.ptr());
   return 0;
 }
 
 void PythonCollectives::clear() {
+  subgroups_.clear();
   calls_.reset();
   raised_.reset();
 }
@@ -182,6 +205,11 @@ void bind_collectives(nb::module_& module) {
            [](PythonCollectives& self, const nb::bytes& bytes) {
              std::string message = to_message(bytes);
              return to_list(run(self, [&](Collectives& ranks) { return ranks.all_gather(std::move(message)); }));
+           })
+      .def("broadcast_in_place",
+           [](PythonCollectives& self, nb::bytearray& bytes, std::size_t root) {
+             const std::span<std::byte> memory(static_cast<std::byte*>(bytes.data()), bytes.size());
+             run(self, [&](Collectives& ranks) { return ranks.broadcast_in_place(memory, root); });
            })
       .def("smallest",
            [](PythonCollectives& self, std::vector<std::int64_t> numbers) {

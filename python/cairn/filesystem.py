@@ -216,6 +216,9 @@ class FileSystemReader(StockReader):
     `path` is a directory; `thread_count` is the number of reads in flight. `keep_cached` reads through the page cache,
     which keeps the bytes as long as the system has no other use for the memory: the first load is slower, and further
     loads of the checkpoint on this host come from memory. Loads without `keep_cached` use cached bytes too.
+    `broadcast_replicas` reads bytes that ranks of several hosts need once, and sends the bytes to the other ranks
+    through the process group: for a storage that is slower than the network. Where
+    ``torch.distributed.checkpoint.load`` drives, `broadcast_replicas` has no effect.
 
     As a StorageReader, the class decodes the metadata without running code from the checkpoint, reads directly into the
     planner's tensors, and checks every byte read. Dtypes are converted as by torch, with a ConversionWarning. The
@@ -229,6 +232,7 @@ class FileSystemReader(StockReader):
 
     thread_count = _THREADS
     keep_cached = False
+    broadcast_replicas = False
     _cairn_checkpoint: _engine.Checkpoint | None = None  # the checkpoint whose metadata was read, outside of a _Reading
 
     def __init__(
@@ -238,10 +242,12 @@ class FileSystemReader(StockReader):
         thread_count: int = _THREADS,
         *,
         keep_cached: bool = False,
+        broadcast_replicas: bool = False,
     ) -> None:
         super().__init__(path, _extension_registry)
         self.thread_count = thread_count
         self.keep_cached = keep_cached
+        self.broadcast_replicas = broadcast_replicas
 
     def reset(self, checkpoint_id: _PathLike | None = None) -> None:
         """As in DCP."""
@@ -394,6 +400,8 @@ def load_options(checkpoint_id: _PathLike | None, reader: StockReader | None) ->
     options = {"thread_count": max(threads, _THREADS) if reads_model(reader) else threads}
     if getattr(reader, "keep_cached", False):
         options["direct_io"] = False
+    if getattr(reader, "broadcast_replicas", False):
+        options["broadcast_replicas"] = True
     return directory_of(reader), options
 
 

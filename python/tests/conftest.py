@@ -1,6 +1,7 @@
 """Fixtures of the Python tests. A test module imports `torch` if its tests compare with stock torch."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,11 @@ import pytest
 
 if TYPE_CHECKING:
     from ranks import Gang
+
+
+def pytest_configure() -> None:
+    """Restores Ctrl-C for the programs of tests: a shell ignores the signal in programs of the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

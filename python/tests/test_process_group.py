@@ -36,6 +36,9 @@ def check_calls(ranks: _engine.Collectives, root: int, messages: list[bytes]) ->
     assert ranks.gather(mine, root) == (messages if is_root else [])
     assert ranks.scatter(messages if is_root else [], root) == mine
     assert ranks.broadcast(messages[root] if is_root else b"ignored", root) == messages[root]
+    memory = bytearray(messages[root]) if is_root else bytearray(len(messages[root]))
+    ranks.broadcast_in_place(memory, root)
+    assert memory == messages[root]
     assert ranks.all_gather(mine) == messages
     check_smallest(ranks, root)
     ranks.barrier()

@@ -3,10 +3,12 @@
 // 1. Every rank finds its keys in the catalog (wanted_entries.h), checks what the metadata and the trailers of the data
 //    files allow to check, opens its files, and reads its values. No target has changed.
 // 2. The ranks exchange failures, the identities of their checkpoints, and the numbers that find the reads that several
-//    ranks of a host share (shared_reads.h). A concurrent save with overwrite may replace the checkpoint, and remove
-//    the old files, between the opens of two ranks; then all ranks restart (kReplaced).
+//    ranks of a host share (shared_reads.h), or that several ranks broadcast (broadcast_reads.h). A concurrent save
+//    with overwrite may replace the checkpoint, and remove the old files, between the opens of two ranks; then all
+//    ranks restart (kReplaced).
 //                                                                                                       [all-gather]
-// 3. Every rank fills its tensors, and then stores its values.
+// 3. Every rank fills its tensors, and then stores its values. With broadcasts, a rank ends without an error of its own
+//    when another rank has failed; that rank's error comes in step 4.                                     [broadcasts]
 // 4. The ranks exchange the outcomes of step 3.                                                         [all-gather]
 #include <cairn/checkpoint.h>
 
@@ -17,6 +19,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "checkpointer/broadcast_reads.h"
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/chunk_read.h"
 #include "checkpointer/device_targets.h"
@@ -36,6 +39,7 @@
 namespace cairn {
 namespace {
 
+using checkpointer::BroadcastReads;
 using checkpointer::SharedReads;
 using checkpointer::WantedEntries;
 
@@ -90,44 +94,55 @@ class Loader {
     return {};
   }
 
-  // What the other ranks need to find the reads that they share with this rank.
-  SharedReads::Numbers shared_numbers() {
+  // What the other ranks need to find the reads that they have in common with this rank.
+  struct CommonNumbers {
+    SharedReads::Numbers of_host{};
+    BroadcastReads::Numbers of_job{};
+  };
+  CommonNumbers common_numbers() {
+    CommonNumbers numbers;
     const bool alone = options_.collectives == nullptr || options_.collectives->size() == 1 || options_.own_checkpoint;
-    if (alone) return {};
+    if (alone) return numbers;
     const std::uint64_t room = os::MemoryLimits().room(kSharedCachePart * kSharedCacheBytesMax).bytes;
     shared_cache_bytes_ = std::min(kSharedCacheBytesMax, room / kSharedCachePart);
-    if (shared_cache_bytes_ < kSharedCacheBytesMin) return {};
-    return SharedReads::numbers_of(reads_, groups_, os::ProcessIdentity::mine().boot_id);
+    if (shared_cache_bytes_ >= kSharedCacheBytesMin) {
+      numbers.of_host = SharedReads::numbers_of(reads_, groups_, os::ProcessIdentity::mine().boot_id);
+    }
+    if (options_.broadcast_replicas) {
+      broadcast_.emplace().take(reads_, groups_, broadcast_options());
+      numbers.of_job = broadcast_->numbers();
+    }
+    return numbers;
   }
-  // `by_rank`: the shared_numbers() of all ranks, of which this rank is number `rank`.
-  void mark_shared(const std::vector<SharedReads::Numbers>& by_rank, std::size_t rank) {
-    SharedReads::mark(reads_, groups_, by_rank, rank);
+  // `by_rank`: the common_numbers() of all ranks, of which this rank is number `rank`.
+  Result<void> mark_common(const std::vector<CommonNumbers>& by_rank, std::size_t rank) {
+    std::vector<SharedReads::Numbers> of_host;
+    std::vector<BroadcastReads::Numbers> of_job;
+    for (const CommonNumbers& numbers : by_rank) {
+      of_host.push_back(numbers.of_host);
+      of_job.push_back(numbers.of_job);
+    }
+    if (broadcast_) CAIRN_TRY(broadcast_->choose(of_job, of_host, *options_.collectives, reads_, groups_));
+    SharedReads::mark(reads_, groups_, of_host, rank);
     std::uint32_t sharers = 1;
     for (const data_file::TensorRead& read : reads_) sharers = std::max(sharers, read.sharers().count);
     // Without direct I/O a load leaves in the page cache what the load reads.
     if (sharers > 1 && options_.direct_io) brought_.emplace(shared_cache_bytes_ / sharers);
+    return {};
   }
 
   Result<LoadReport> execute() {
-    // One thread fills targets that share memory: the shared bytes then come whole from the last target.
-    const std::size_t thread_count = targets_overlap_ ? 1 : options_.thread_count;
-    data_file::ReadOptions read_options{options_.verify, thread_count, options_.direct_io, {}};
-    if (options_.interrupted) read_options.interrupted = [this] { return is_interrupted(); };
-    read_options.devices = &devices_;
-    read_options.brought = brought_ ? &*brought_ : nullptr;
-    Result<data_file::ReadCounts> counts = data_file::read_tensors(reads_, read_options);
-    if (!counts && counts.error().code() == ErrorCode::kCorrupt) {
-      return std::move(counts).error().while_doing("filling the targets, which are partly written");
-    }
-    if (!counts) return std::move(counts).error();
+    if (broadcast_) CAIRN_TRY(execute_broadcasts());
+    if (is_stopped_) return std::move(report_);
+    CAIRN_TRY(execute_reads());
     CAIRN_TRY(devices_.finish(options_.interrupted));
     for (NewValue& value : values_) put_into_place(value);
-    report_.bytes_needed = counts->bytes_needed;
-    report_.bytes_read = counts->bytes_read;
     if (const auto damage = impl_.damage()) report_.warnings.push_back(*damage);
     if (const auto refusal = devices_.untold_refusal()) report_.warnings.push_back(*refusal);
     return std::move(report_);
   }
+  // After execute(): this rank ended because another rank has failed.
+  bool is_stopped() const { return is_stopped_; }
 
  private:
   // A value that is stored after all tensors were read.
@@ -136,6 +151,46 @@ class Loader {
     Value value;
     std::string payload;
   };
+
+  // The bytes of other ranks, through this rank's buffers. The report of a load that another rank stops is not used.
+  Result<void> execute_broadcasts() {
+    const checkpointer::BroadcastOutcome outcome = broadcast_->run();
+    if (outcome.failure) return while_filling(*outcome.failure);
+    is_stopped_ = outcome.is_stopped;
+    report_.bytes_needed += broadcast_->bytes_needed();
+    report_.bytes_read += outcome.bytes_read;
+    return {};
+  }
+
+  Result<void> execute_reads() {
+    data_file::ReadOptions read_options;
+    read_options.verify = options_.verify;
+    // One thread fills targets that share memory: the shared bytes then come whole from the last target.
+    read_options.thread_count = targets_overlap_ ? 1 : options_.thread_count;
+    read_options.direct_io = options_.direct_io;
+    if (options_.interrupted) read_options.interrupted = [this] { return is_interrupted(); };
+    read_options.devices = &devices_;
+    read_options.brought = brought_ ? &*brought_ : nullptr;
+    const Result<data_file::ReadCounts> counts = data_file::read_tensors(reads_, read_options);
+    if (!counts) return while_filling(counts.error());
+    report_.bytes_needed += counts->bytes_needed;
+    report_.bytes_read += counts->bytes_read;
+    return {};
+  }
+
+  checkpointer::BroadcastOptions broadcast_options() {
+    checkpointer::BroadcastOptions broadcast;
+    broadcast.verify = options_.verify;
+    broadcast.devices = &devices_;
+    broadcast.direct_io = options_.direct_io;
+    if (options_.interrupted) broadcast.interrupted = [this] { return is_interrupted(); };
+    return broadcast;
+  }
+
+  static Error while_filling(Error error) {
+    if (error.code() != ErrorCode::kCorrupt) return error;
+    return std::move(error).while_doing("filling the targets, which are partly written");
+  }
 
   // Threads that wait for a device must end too.
   bool is_interrupted() {
@@ -272,15 +327,17 @@ class Loader {
   std::vector<checkpointer::ReadGroup> groups_;      // of reads_
   std::uint64_t shared_cache_bytes_ = 0;             // in the page cache, by all sharers of the host
   std::optional<data_file::BroughtRanges> brought_;  // of the files of impl_; emptied after step 4
+  std::optional<BroadcastReads> broadcast_;          // the reads that are not in reads_
+  bool is_stopped_ = false;
   std::vector<NewValue> values_;
   os::StopFlag never_stopped_;
   data_file::RecordChecks record_checks_{never_stopped_};
 };
 
-// A rank's message of step 2: one of these bytes, SharedReads::encode(), and the identity of the checkpoint.
+// A rank's message of step 2: one of these bytes, the two parts of CommonNumbers, and the identity of the checkpoint.
 constexpr char kPartial = 'p';  // allow_partial: entries without a key in the checkpoint stay unchanged
 constexpr char kWhole = 'w';
-constexpr std::size_t kIdentityOffset = 1 + SharedReads::kEncodedBytes;
+constexpr std::size_t kIdentityOffset = 1 + 2 * SharedReads::kEncodedBytes;
 
 // kReplaced unless all ranks have opened one checkpoint.
 Result<void> check_same(const std::vector<std::string>& seen) {
@@ -297,11 +354,16 @@ Result<void> check_same(const std::vector<std::string>& seen) {
   return {};
 }
 
-std::vector<SharedReads::Numbers> shared_numbers_in(const std::vector<std::string>& seen) {
-  std::vector<SharedReads::Numbers> numbers;
+std::vector<Loader::CommonNumbers> common_numbers_in(const std::vector<std::string>& seen) {
+  std::vector<Loader::CommonNumbers> numbers;
   numbers.reserve(seen.size());
-  for (const std::string& message : seen) {
-    numbers.push_back(SharedReads::decode(std::string_view(message).substr(std::min<std::size_t>(1, message.size()))));
+  for (const std::string_view message : seen) {
+    if (message.size() < kIdentityOffset) {
+      numbers.emplace_back();
+      continue;
+    }
+    numbers.push_back(
+        {SharedReads::decode(message.substr(1)), SharedReads::decode(message.substr(1 + SharedReads::kEncodedBytes))});
   }
   return numbers;
 }
@@ -329,14 +391,16 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
   Result<std::string> mine = ranks.attempt([&]() -> Result<std::string> {
     CAIRN_TRY(loader.prepare());
     const std::string identity = options.own_checkpoint ? std::string() : impl_->identity;
-    return (options.allow_partial ? kPartial : kWhole) + SharedReads::encode(loader.shared_numbers()) + identity;
+    const Loader::CommonNumbers numbers = loader.common_numbers();
+    return (options.allow_partial ? kPartial : kWhole) + SharedReads::encode(numbers.of_host) +
+           SharedReads::encode(numbers.of_job) + identity;
   });  // (1)
   if (!mine) mine = explain(impl_->replaced_or(mine.error()));
   const Result<std::vector<std::string>> seen = ranks.all_gather(std::move(mine));  // (2)
   if (!seen) return with_reason(seen.error());
   CAIRN_TRY(check_same(*seen));
-  Result<LoadReport> report = ranks.attempt([&] {
-    loader.mark_shared(shared_numbers_in(*seen), ranks.rank());
+  Result<LoadReport> report = ranks.attempt([&]() -> Result<LoadReport> {
+    CAIRN_TRY(loader.mark_common(common_numbers_in(*seen), ranks.rank()));
     return loader.execute();
   });  // (3)
   // With allow_partial a restart could mix two checkpoints: keys that the second checkpoint lacks would keep bytes of
@@ -346,6 +410,7 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
   if (!report) done = explain(final ? report.error() : impl_->replaced_or(report.error()));
   const Result<std::vector<std::string>> all = ranks.all_gather(std::move(done));  // (4)
   if (!all) return with_reason(all.error());
+  if (loader.is_stopped()) return Error(ErrorCode::kInternal, "a rank stopped a broadcast and gave no reason");
   return report;
 }
 

@@ -51,6 +51,14 @@ class CallbackCollectives final : public Collectives {
           .actual(fmt::format("{}", result.size()));
     });
   }
+  Result<void> broadcast_in_place(std::span<std::byte> bytes, std::size_t root) override {
+    if (!calls_.broadcast_in_place) return Collectives::broadcast_in_place(bytes, root);
+    return run("broadcast_in_place", root, [&] { return calls_.broadcast_in_place(bytes, root); });
+  }
+  Result<Collectives*> subgroup(const std::vector<std::size_t>& ranks) override {
+    if (!calls_.subgroup) return Collectives::subgroup(ranks);
+    return run("subgroup", 0, [&] { return calls_.subgroup(ranks); });
+  }
 
  private:
   // Runs the work under the guard; an exception of the work becomes an error.

@@ -31,7 +31,10 @@ CollectiveCalls calls_of(std::shared_ptr<Collectives> inner) {
       .broadcast = [inner](std::string bytes, std::size_t root) { return inner->broadcast(std::move(bytes), root); },
       .all_gather = [inner](std::string bytes) { return inner->all_gather(std::move(bytes)); },
       .barrier = [inner] { return inner->barrier(); },
-      .smallest = [inner](std::vector<std::int64_t> numbers) { return inner->smallest(std::move(numbers)); }};
+      .smallest = [inner](std::vector<std::int64_t> numbers) { return inner->smallest(std::move(numbers)); },
+      .broadcast_in_place = [inner](std::span<std::byte> bytes,
+                                    std::size_t root) { return inner->broadcast_in_place(bytes, root); },
+      .subgroup = [inner](const std::vector<std::size_t>& ranks) { return inner->subgroup(ranks); }};
 }
 
 // Callback collectives; the functions call a local group.
@@ -39,6 +42,19 @@ Group make_callback(std::size_t rank_count) {
   Group group;
   for (auto& inner : make_local_group(rank_count)) {
     group.push_back(make_collectives(calls_of(std::move(inner))).value());
+  }
+  return group;
+}
+
+// Only the functions that may not be missing.
+Group make_required(std::size_t rank_count) {
+  Group group;
+  for (auto& inner : make_local_group(rank_count)) {
+    CollectiveCalls calls = calls_of(std::move(inner));
+    calls.smallest = nullptr;
+    calls.broadcast_in_place = nullptr;
+    calls.subgroup = nullptr;
+    group.push_back(make_collectives(calls).value());
   }
   return group;
 }
@@ -79,6 +95,13 @@ void check_broadcast(Collectives& ranks, std::size_t root, std::size_t number) {
   EXPECT_EQ(ranks.broadcast(given, root).value(), message_of(root, number));
 }
 
+void check_broadcast_in_place(Collectives& ranks, std::size_t root, std::size_t number) {
+  const std::string expected = message_of(root, number);
+  std::string bytes = ranks.rank() == root ? expected : std::string(expected.size(), 'x');
+  EXPECT_TRUE(ranks.broadcast_in_place(std::as_writable_bytes(std::span(bytes)), root));
+  EXPECT_EQ(bytes, expected);
+}
+
 void check_all_gather(Collectives& ranks, std::size_t number) {
   EXPECT_EQ(ranks.all_gather(message_of(ranks.rank(), number)).value(), messages_of_all(ranks.size(), number));
 }
@@ -113,6 +136,7 @@ TEST_P(CollectivesConformance, CarriesMessagesOfAnyLengthFromAndToEveryRoot) {
         check_gather(*ranks, root, 1);
         check_scatter(*ranks, root, 2);
         check_broadcast(*ranks, root, 3);
+        check_broadcast_in_place(*ranks, root, 5);
         check_all_gather(*ranks, 0);
         check_smallest(*ranks, 4);
         EXPECT_TRUE(ranks->barrier());
@@ -140,12 +164,13 @@ TEST_P(CollectivesConformance, StaysInStepOverALongMixedSequence) {
     std::mt19937 chance(seed);  // equal calls on every rank
     for (std::size_t number = 0; number < 2000; ++number) {
       const std::size_t root = chance() % ranks->size();
-      switch (chance() % 6) {
+      switch (chance() % 7) {
         case 0: check_gather(*ranks, root, number); break;
         case 1: check_scatter(*ranks, root, number); break;
         case 2: check_broadcast(*ranks, root, number); break;
         case 3: check_all_gather(*ranks, number); break;
         case 4: check_smallest(*ranks, number); break;
+        case 5: check_broadcast_in_place(*ranks, root, number); break;
         default: EXPECT_TRUE(ranks->barrier());
       }
     }
@@ -167,6 +192,32 @@ TEST_P(CollectivesConformance, RefusesDifferentNumbersOfNumbers) {
     const auto result = ranks->smallest(std::vector<std::int64_t>(ranks->rank() + 1));
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().code(), ErrorCode::kInvalidArgument);
+  });
+}
+
+TEST_P(CollectivesConformance, RefusesABroadcastIntoMemoryOfAnotherSize) {
+  run_ranks(make(2), [](std::unique_ptr<Collectives> ranks) {
+    std::vector<std::byte> bytes(ranks->rank() + 1);
+    const auto result = ranks->broadcast_in_place(bytes, 0);
+    if (ranks->rank() == 1) EXPECT_EQ(result.error().code(), ErrorCode::kInvalidArgument);
+  });
+}
+
+TEST_P(CollectivesConformance, HasSubgroupsOrNone) {
+  run_ranks(make(4), [](std::unique_ptr<Collectives> ranks) {
+    const std::size_t half = ranks->rank() % 2;
+    const std::vector<std::size_t> members{half, half + 2};
+    Collectives* const subgroup = ranks->subgroup(members).value();
+    EXPECT_EQ(subgroup, ranks->subgroup(members).value());
+    EXPECT_EQ(subgroup == nullptr, std::string(GetParam().name) == "Required");
+    if (subgroup != nullptr) {
+      EXPECT_EQ(subgroup->size(), 2u);
+      EXPECT_EQ(subgroup->rank(), ranks->rank() / 2);
+      check_all_gather(*subgroup, 4);
+      check_broadcast_in_place(*subgroup, 1, 9);
+      if (ranks->rank() == 3) EXPECT_FALSE(subgroup->broadcast("", 2));
+    }
+    check_all_gather(*ranks, 6);  // the failure of the subgroup is the subgroup's alone
   });
 }
 
@@ -226,8 +277,15 @@ TEST_P(CollectivesConformance, KeepsTheMessagesOfARankThatLeft) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, CollectivesConformance,
-                         testing::Values(Kind{"Local", &make_local}, Kind{"Callback", &make_callback}),
+                         testing::Values(Kind{"Local", &make_local}, Kind{"Callback", &make_callback},
+                                         Kind{"Required", &make_required}),
                          [](const auto& kind) { return kind.param.name; });
+
+TEST(LocalGroup, RefusesASubgroupOfWrongRanks) {
+  for (const std::vector<std::size_t>& ranks : {std::vector<std::size_t>{}, {1}, {1, 0}, {0, 0}, {0, 3}}) {
+    EXPECT_EQ(make_local_group(3)[0]->subgroup(ranks).error().code(), ErrorCode::kInvalidArgument);
+  }
+}
 
 TEST(LocalGroup, SaysWhichRankLeftAndWhy) {
   Group group = make_local_group(3);

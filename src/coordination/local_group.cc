@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -109,6 +110,14 @@ class Rendezvous {
     return result;
   }
 
+  // The rendezvous of some of the ranks: one for equal `ranks`.
+  std::shared_ptr<Rendezvous> subgroup(const std::vector<std::size_t>& ranks) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Rendezvous>& found = subgroups_[ranks];
+    if (!found) found = std::make_shared<Rendezvous>(ranks.size(), timeout_);
+    return found;
+  }
+
   void leave(std::size_t rank, std::string_view reason) {
     const std::lock_guard lock(mutex_);
     if (!members_[rank].left) members_[rank].left = reason;  // 5.
@@ -156,6 +165,7 @@ class Rendezvous {
   std::condition_variable changed_;
   std::vector<Member> members_;            // by rank
   std::map<std::uint64_t, Round> rounds_;  // the rounds that at least one rank has not finished
+  std::map<std::vector<std::size_t>, std::shared_ptr<Rendezvous>> subgroups_;
 };
 
 class LocalRank final : public Collectives {
@@ -187,6 +197,19 @@ class LocalRank final : public Collectives {
     CAIRN_TRY(call({Operation::kBarrier}, {}));
     return {};
   }
+  Result<Collectives*> subgroup(const std::vector<std::size_t>& ranks) override {
+    std::unique_ptr<LocalRank>& mine = subgroups_[ranks];
+    if (!mine) {
+      const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+      const bool ascend = std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+      if (place == ranks.end() || !ascend || ranks.back() >= size()) {
+        return Error(ErrorCode::kInvalidArgument,
+                     "a subgroup needs ranks of the group in ascending order, with its own");
+      }
+      mine = std::make_unique<LocalRank>(rendezvous_->subgroup(ranks), static_cast<std::size_t>(place - ranks.begin()));
+    }
+    return mine.get();
+  }
 
  private:
   static Messages one(std::string bytes) {
@@ -208,6 +231,7 @@ class LocalRank final : public Collectives {
   const std::shared_ptr<Rendezvous> rendezvous_;  // owned by all ranks of the group
   const std::size_t rank_;
   coordination::CallGuard guard_;
+  std::map<std::vector<std::size_t>, std::unique_ptr<LocalRank>> subgroups_;
 };
 
 }  // namespace

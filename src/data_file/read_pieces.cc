@@ -84,6 +84,70 @@ void cut_read(const TensorRead& read, std::uint32_t index, Verify verify, std::v
   cutter.flush();
 }
 
+// Cuts reads into pieces, and groups neighbouring pieces into batches.
+class Scheduler {
+ public:
+  explicit Scheduler(const std::vector<TensorRead>& reads) : reads_(reads) {}
+
+  // `file_precedes` orders two different files. `bytes_max(first, next)`: the most bytes of a batch that begins with
+  // piece `first` and gets piece `next`.
+  template <typename FilePrecedes, typename BytesMax>
+  ReadSchedule schedule(Verify verify, const FilePrecedes& file_precedes, const BytesMax& bytes_max) const {
+    ReadSchedule schedule;
+    for (std::size_t i = 0; i < reads_.size(); ++i) {
+      cut_read(reads_[i], static_cast<std::uint32_t>(i), verify, schedule.pieces);
+    }
+    std::sort(schedule.pieces.begin(), schedule.pieces.end(), [&](const ReadPiece& a, const ReadPiece& b) {
+      const DataFile& file_a = file_of(a);
+      const DataFile& file_b = file_of(b);
+      if (&file_a != &file_b) return file_precedes(file_a, file_b);
+      return offset_of(a) != offset_of(b) ? offset_of(a) < offset_of(b) : a.read < b.read;
+    });
+    for (std::size_t i = 0; i < schedule.pieces.size(); ++i) {
+      const ReadPiece& piece = schedule.pieces[i];
+      if (!schedule.batches.empty()) {
+        ReadBatch& last = schedule.batches.back();
+        const ReadPiece& first = schedule.pieces[last.first_piece];
+        if (fits_batch(last, first, piece, bytes_max(first, piece))) {
+          extend(last, piece);
+          continue;
+        }
+      }
+      const TensorRead& read = reads_[piece.read];
+      schedule.batches.push_back(
+          {&read.file(), offset_of(piece), end_of(piece), i, 1, read.sharers(), read.keeps_order()});
+    }
+    return schedule;
+  }
+
+ private:
+  const DataFile& file_of(const ReadPiece& piece) const { return reads_[piece.read].file(); }
+  std::uint64_t offset_of(const ReadPiece& piece) const {
+    return reads_[piece.read].stored().record_offset + piece.begin;
+  }
+  std::uint64_t end_of(const ReadPiece& piece) const { return offset_of(piece) + (piece.end - piece.begin); }
+  bool is_final(const ReadPiece& piece) const { return reads_[piece.read].stored().is_final(); }
+
+  bool fits_batch(const ReadBatch& batch, const ReadPiece& first, const ReadPiece& piece,
+                  std::uint64_t bytes_max) const {
+    // Elements that need a conversion are converted inside the buffer. No further read of the file may share the
+    // buffer: neither a read before them nor a read after them.
+    const bool final = is_final(piece) && is_final(first);
+    const bool near = final && batch.file == &file_of(piece) && offset_of(piece) <= batch.end + kGapBytesMax;
+    return near && std::max(batch.end, end_of(piece)) - batch.begin <= bytes_max;
+  }
+
+  void extend(ReadBatch& batch, const ReadPiece& piece) const {
+    const TensorRead& read = reads_[piece.read];
+    batch.end = std::max(batch.end, end_of(piece));
+    ++batch.piece_count;
+    if (read.sharers().count > batch.sharers.count) batch.sharers = read.sharers();
+    batch.keeps_order |= read.keeps_order();
+  }
+
+  const std::vector<TensorRead>& reads_;
+};
+
 // Puts shared batches first, and lets each sharer begin each window at its own place.
 void take_turns(std::vector<ReadBatch>& batches) {
   const auto takes_turns = [](const ReadBatch& it) { return it.sharers.count > 1 && !it.keeps_order; };
@@ -122,48 +186,19 @@ bool fits_target(const TensorRead& read, const ReadPiece& piece) {
 }
 
 ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify) {
-  ReadSchedule schedule;
-  for (std::size_t i = 0; i < reads.size(); ++i) {
-    cut_read(reads[i], static_cast<std::uint32_t>(i), verify, schedule.pieces);
-  }
-  const auto file_of = [&reads](const ReadPiece& piece) { return &reads[piece.read].file(); };
-  const auto offset_of = [&reads](const ReadPiece& piece) {
-    return reads[piece.read].stored().record_offset + piece.begin;
-  };
-  std::sort(schedule.pieces.begin(), schedule.pieces.end(), [&](const ReadPiece& a, const ReadPiece& b) {
-    const DataFile* file_a = file_of(a);
-    const DataFile* file_b = file_of(b);
-    if (file_a != file_b) return std::less<>()(file_a, file_b);
-    return offset_of(a) != offset_of(b) ? offset_of(a) < offset_of(b) : a.read < b.read;
+  const auto by_address = [](const DataFile& a, const DataFile& b) { return std::less<>()(&a, &b); };
+  ReadSchedule schedule = Scheduler(reads).schedule(verify, by_address, [&](const ReadPiece& a, const ReadPiece& b) {
+    // A batch of several pieces goes through a buffer: a large piece that fits its target stays alone.
+    const bool fits = fits_target(reads[a.read], a) || fits_target(reads[b.read], b);
+    return fits ? kPieceBytesMax : kBatchBytesMax;
   });
-  const auto is_final = [&reads](const ReadPiece& piece) { return reads[piece.read].stored().is_final(); };
-  const auto fits = [&reads](const ReadPiece& piece) { return fits_target(reads[piece.read], piece); };
-  for (std::size_t i = 0; i < schedule.pieces.size(); ++i) {
-    const ReadPiece& piece = schedule.pieces[i];
-    const std::uint64_t begin = offset_of(piece);
-    const std::uint64_t end = begin + (piece.end - piece.begin);
-    if (!schedule.batches.empty()) {
-      ReadBatch& last = schedule.batches.back();
-      // Elements that need a conversion are converted inside the buffer. No further read of the file may share the
-      // buffer: neither a read before them nor a read after them.
-      const bool final = is_final(piece) && is_final(schedule.pieces[last.first_piece]);
-      const bool near = final && last.file == file_of(piece) && begin <= last.end + kGapBytesMax;
-      // A batch of several pieces goes through a buffer: a large piece that fits its target stays alone.
-      const std::uint64_t most =
-          fits(piece) || fits(schedule.pieces[last.first_piece]) ? kPieceBytesMax : kBatchBytesMax;
-      if (near && std::max(last.end, end) - last.begin <= most) {
-        last.end = std::max(last.end, end);
-        ++last.piece_count;
-        if (reads[piece.read].sharers().count > last.sharers.count) last.sharers = reads[piece.read].sharers();
-        last.keeps_order |= reads[piece.read].keeps_order();
-        continue;
-      }
-    }
-    const TensorRead& read = reads[piece.read];
-    schedule.batches.push_back({file_of(piece), begin, end, i, 1, read.sharers(), read.keeps_order()});
-  }
   take_turns(schedule.batches);
   return schedule;
+}
+
+ReadSchedule schedule_windows(const std::vector<TensorRead>& reads, Verify verify) {
+  const auto by_name = [](const DataFile& a, const DataFile& b) { return a.name() < b.name(); };
+  return Scheduler(reads).schedule(verify, by_name, [](const ReadPiece&, const ReadPiece&) { return kWindowBytesMax; });
 }
 
 }  // namespace cairn::data_file

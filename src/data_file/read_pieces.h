@@ -104,4 +104,11 @@ struct ReadSchedule {
 // for another sharer.
 ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify);
 
+// The most bytes of a window: enough for a broadcast to cost more than its latency, and few enough for the broadcasts
+// of a window to pass through a tree of ranks one behind the other.
+inline constexpr std::uint64_t kWindowBytesMax = 4 * 1024 * 1024;
+// Batches for a broadcast (windows): at most kWindowBytesMax bytes each, ordered by the names of the files and the
+// offsets, and therefore equal on all ranks with equal reads.
+ReadSchedule schedule_windows(const std::vector<TensorRead>& reads, Verify verify);
+
 }  // namespace cairn::data_file

@@ -6,8 +6,7 @@
 
 #include "core/checked.h"
 #include "core/checksum.h"
-#include "core/conversion.h"
-#include "core/stored_elements.h"
+#include "data_file/piece_delivery.h"
 #include "data_file/range_fetch.h"
 #include "os/page_buffer.h"
 #include "os/parallel.h"
@@ -18,83 +17,13 @@ namespace {
 // Bytes are read and checked in steps of this size: the check then finds the bytes in the processor's cache.
 constexpr std::uint64_t kCachedStepBytes = 4 * kChecksumBlockBytes;
 
-Error checksum_differs(const TensorRead& read, std::uint64_t record_offset, std::uint32_t expected,
-                       std::uint32_t actual) {
-  return Error(ErrorCode::kCorrupt, "a checksum differs")
-      .key(read.key())
-      .file(read.file().name())
-      .offset(read.stored().record_offset + record_offset)
-      .expected(crc_text(expected))
-      .actual(crc_text(actual));
-}
-
-// Checks the bytes read from a record: each block against the block's checksum, or the whole record against the
-// record's checksum at the end. A record that is not read whole is left to the RecordChecks of the options.
-class RecordCheck {
- public:
-  // `bytes_scheduled`: of the record's bytes, those that the pieces of the read fetch.
-  RecordCheck(const TensorRead& read, const ReadOptions& options, std::uint64_t bytes_scheduled) : read_(&read) {
-    const StoredTensor& stored = read.stored();
-    if (options.verify == Verify::kNone) return;
-    by_block_ = !stored.block_crcs.empty();
-    whole_ = !by_block_ && stored.record_crc && bytes_scheduled == stored.record_bytes;
-    if (!by_block_ && !whole_ && stored.record_crc) record_checks_ = options.checks;
-    if (whole_) seen_.resize(checksum_block_count(stored.record_bytes), 0);
-  }
-
-  bool wanted() const { return by_block_ || whole_ || record_checks_ != nullptr; }
-  // The bytes whose CRC report() expects; the last bytes of the record may be fewer.
-  std::uint64_t step() const { return by_block_ ? read_->stored().block_bytes : kChecksumBlockBytes; }
-
-  // Reports the CRC of `length` bytes at offset `begin` of the record: a block, unless RecordChecks gets the CRC.
-  // Each byte is reported once, by one thread.
-  Result<void> report(std::uint64_t begin, std::uint64_t length, std::uint32_t crc) {
-    if (record_checks_ != nullptr) {
-      return record_checks_->add(read_->file(), read_->key(), read_->stored(), {begin, length, crc});
-    }
-    const std::uint64_t block = begin / step();
-    if (whole_) seen_[block] = crc;
-    if (!by_block_) return {};
-    const std::uint32_t expected = read_->stored().block_crcs[block];
-    if (crc != expected) return checksum_differs(*read_, begin, expected, crc);
-    return {};
-  }
-
-  Result<void> finish() const {
-    if (!whole_) return {};
-    const std::uint32_t expected = *read_->stored().record_crc;
-    const std::uint32_t actual = combine_blocks(seen_, read_->stored().record_bytes);
-    if (actual != expected) return checksum_differs(*read_, 0, expected, actual);
-    return {};
-  }
-
- private:
-  const TensorRead* read_;
-  bool by_block_ = false;
-  bool whole_ = false;
-  RecordChecks* record_checks_ = nullptr;
-  std::vector<std::uint32_t> seen_;
-};
-
-// Converts stored elements into the elements that the caller gets. Pieces begin and end with whole elements, except at
-// the end of a record that is not a multiple of the element size.
-void finalize(const StoredTensor& stored, std::span<std::byte> bytes) {
-  if (stored.is_final()) return;
-  bytes = bytes.first(bytes.size() - bytes.size() % item_bytes(stored.dtype));
-  if (stored.big_endian) swap_bytes(stored.dtype, bytes);
-  if (stored.negative) negate(stored.dtype, bytes);
-  if (stored.conjugate) negate_imaginary(stored.dtype, bytes);
-}
-
 class BatchReader {
  public:
   BatchReader(const std::vector<TensorRead>& reads, const ReadOptions& options)
-      : reads_(reads), options_(options), schedule_(schedule_reads(reads, options.verify)) {
-    std::vector<std::uint64_t> bytes_scheduled(reads.size());
-    for (const ReadPiece& piece : schedule_.pieces) bytes_scheduled[piece.read] += piece.end - piece.begin;
-    checks_.reserve(reads.size());
-    for (std::size_t i = 0; i < reads.size(); ++i) checks_.emplace_back(reads[i], options, bytes_scheduled[i]);
-  }
+      : reads_(reads),
+        options_(options),
+        schedule_(schedule_reads(reads, options.verify)),
+        delivery_(reads, schedule_.pieces, options) {}
 
   std::size_t batch_count() const { return schedule_.batches.size(); }
 
@@ -113,10 +42,7 @@ class BatchReader {
     return {};
   }
 
-  Result<void> finish() const {
-    for (const RecordCheck& check : checks_) CAIRN_TRY(check.finish());
-    return {};
-  }
+  Result<void> finish() const { return delivery_.finish(); }
 
   std::uint64_t bytes_read() const { return bytes_read_.load(); }
 
@@ -147,49 +73,7 @@ class BatchReader {
     for (std::size_t i = 0; i < batch.piece_count; ++i) {
       const ReadPiece& piece = schedule_.pieces[batch.first_piece + i];
       const std::uint64_t offset = reads_[piece.read].stored().record_offset + piece.begin - batch.begin;
-      CAIRN_TRY(deliver(piece, bytes.subspan(offset, piece.end - piece.begin)));
-    }
-    return {};
-  }
-
-  Result<void> deliver(const ReadPiece& piece, std::span<std::byte> bytes) {
-    const TensorRead& read = reads_[piece.read];
-    CAIRN_TRY(check(piece, bytes));
-    finalize(read.stored(), bytes);
-    const auto begin = static_cast<std::int64_t>(piece.begin / read.item_size()) - read.first_element();
-    if (!read.target().device.is_cpu()) return deliver_to_device(read, begin, bytes);
-    auto* memory = static_cast<std::byte*>(read.target().data);
-    if (read.converts()) {
-      const bool counts = options_.losses != nullptr && piece.read < options_.counted_reads;
-      ConversionLoss loss;
-      const DTypeChange change{read.stored().dtype, read.target().dtype, counts ? &loss : nullptr};
-      scatter_converted(read.region(), change, bytes, begin, memory);
-      if (counts) options_.losses->add(read.key(), loss);
-    } else {
-      scatter(read.region(), read.item_size(), bytes, begin, memory);
-    }
-    return {};
-  }
-
-  Result<void> deliver_to_device(const TensorRead& read, std::int64_t begin, std::span<const std::byte> bytes) {
-    if (!read.converts()) return options_.devices->place(read, begin, bytes);
-    const auto count = static_cast<std::int64_t>(bytes.size() / read.item_size());
-    std::vector<std::byte> converted(static_cast<std::size_t>(count) * item_bytes(read.target().dtype));
-    const Region row({count}, {1}, {1});
-    const DTypeChange change{read.stored().dtype, read.target().dtype, nullptr};
-    scatter_converted(row, change, bytes.first(static_cast<std::size_t>(count) * read.item_size()), 0,
-                      converted.data());
-    return options_.devices->place(read, begin, converted);
-  }
-
-  // Compares the complete bytes of a piece with the record's checksums. A piece to be checked begins at a multiple of
-  // the checksum block's size.
-  Result<void> check(const ReadPiece& piece, std::span<const std::byte> bytes) {
-    RecordCheck& record = checks_[piece.read];
-    if (!record.wanted()) return {};
-    for (std::uint64_t done = 0; done < bytes.size(); done += record.step()) {
-      const auto block = bytes.subspan(done, std::min<std::uint64_t>(record.step(), bytes.size() - done));
-      CAIRN_TRY(record.report(piece.begin + done, block.size(), crc32(block)));
+      CAIRN_TRY(delivery_.deliver(piece, bytes.subspan(offset, piece.end - piece.begin)));
     }
     return {};
   }
@@ -205,11 +89,11 @@ class BatchReader {
                          batch.begin % alignment->offset == 0 && target.size() % alignment->offset == 0;
     if (aligned) {
       CAIRN_TRY(file.read_direct_at(batch.begin, target));
-      return check(piece, target);
+      return delivery_.check(piece, target);
     }
     std::span<std::byte> bytes;
     CAIRN_TRY_ASSIGN(bytes, fetch_range(file, batch.begin, target.size(), false, buffer));
-    RecordCheck& record = checks_[piece.read];
+    RecordCheck& record = delivery_.record_of(piece);
     for (std::uint64_t done = 0; done < bytes.size(); done += record.step()) {
       const std::uint64_t length = std::min<std::uint64_t>(record.step(), bytes.size() - done);
       if (!record.wanted()) {
@@ -224,11 +108,11 @@ class BatchReader {
 
   Result<void> read_through_cache(const storage::ReadableFile& file, std::uint64_t offset, const ReadPiece& piece,
                                   std::span<std::byte> target) {
-    const std::uint64_t step_bytes = std::max(kCachedStepBytes, checks_[piece.read].step());
+    const std::uint64_t step_bytes = std::max(kCachedStepBytes, delivery_.record_of(piece).step());
     for (std::uint64_t done = 0; done < target.size(); done += step_bytes) {
       const auto step = target.subspan(done, std::min<std::uint64_t>(step_bytes, target.size() - done));
       CAIRN_TRY(file.read_at(offset + done, step));
-      CAIRN_TRY(check({piece.read, piece.begin + done, piece.begin + done + step.size()}, step));
+      CAIRN_TRY(delivery_.check({piece.read, piece.begin + done, piece.begin + done + step.size()}, step));
     }
     return {};
   }
@@ -236,7 +120,7 @@ class BatchReader {
   const std::vector<TensorRead>& reads_;
   const ReadOptions& options_;
   ReadSchedule schedule_;
-  std::vector<RecordCheck> checks_;
+  PieceDelivery delivery_;
   std::atomic<std::size_t> next_batch_{0};
   std::atomic<std::uint64_t> bytes_read_{0};
 };

@@ -11,31 +11,20 @@
 
 #include "core/checked.h"
 #include "data_file/brought_ranges.h"
-#include "data_file/conversion_losses.h"
-#include "data_file/element_sink.h"
+#include "data_file/piece_delivery.h"
 #include "data_file/range_fetch.h"
 #include "data_file/read_pieces.h"
-#include "data_file/record_checks.h"
 #include "os/page_buffer.h"
 
 namespace cairn::data_file {
 
-struct ReadOptions {
-  Verify verify = Verify::kNeeded;
+struct ReadOptions : DeliveryOptions {
   std::size_t thread_count = 4;
   bool direct_io = true;
   std::function<bool()> interrupted = {};
-  // If set: gets the CRC of each piece of a record that has only a checksum of the whole and is not read whole. For
-  // reads that stream; with Verify::kNeeded.
-  RecordChecks* checks = nullptr;
-  // If set: gets the losses of the conversions between floating-point dtypes, of the first `counted_reads` reads.
-  ConversionLosses* losses = nullptr;
-  std::size_t counted_reads = 0;
   // If set: used instead of a buffer of the call's own; at least kReadBufferBytes. With one thread and without
   // `interrupted`.
   os::PageBuffer* buffer = nullptr;
-  // Gets the elements of the targets on devices; must be set if there are any.
-  ElementSink* devices = nullptr;
   // If set: gets the ranges that the call brings into the page cache for the sharers of a read, and that would
   // otherwise be read past the page cache.
   BroughtRanges* brought = nullptr;

@@ -17,9 +17,9 @@ import torch.distributed as dist
 from cairn._directory.real_path import real_path
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._pending import pending_saves
-from cairn._pending.owned_group import OwnedGroup
 from cairn._pending.pending_saves import Follower, PendingSave, SaveFuture
 from cairn._process import ProcessPart, part
+from cairn._ranks.owned_group import OwnedGroup
 from cairn._ranks.ranks import Ranks
 from cairn.progress import Progress
 
@@ -120,5 +120,6 @@ def queue_for(group: Any, no_dist: bool) -> SaveQueue:
         return queues.without_group
     given: Any = dist.group.WORLD if group is None else group
     if given not in queues.by_group:
-        queues.by_group[given] = SaveQueue(None if dist.get_world_size(given) == 1 else OwnedGroup(given))
+        ranks = dist.get_process_group_ranks(given)
+        queues.by_group[given] = SaveQueue(OwnedGroup(ranks) if len(ranks) > 1 else None)
     return queues.by_group[given]

@@ -4,8 +4,11 @@ Bytes travel as uint8 tensors, preceded by lengths as int64; nothing is pickled.
 Ctrl-C during the wait for another rank.
 """
 
+import contextlib
+import ctypes
 import math
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -13,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import get_backend_config
 
 from cairn import _engine
+from cairn._ranks.owned_group import OwnedGroup
 from cairn._ranks.work_wait import wait_for_work
 from cairn.errors import InvalidArgument
 
@@ -21,6 +25,7 @@ from cairn.errors import InvalidArgument
 # own: padded to the longest of 4,096 messages, a single message of 8 MiB would move 34 GB.
 _STAGING_BYTES_MAX = 64 << 20
 _SLICE_BYTES_MIN = 4096
+_BULK_PAUSE_SECONDS = 200e-6  # of the wait for a broadcast of tensor data, which takes milliseconds
 _BROADCAST_COST = 16 << 10  # the bytes that take as long as the latency of a broadcast
 
 # Backends known to gather and scatter. For all remaining backends, all_gather and broadcast are used, which every
@@ -41,7 +46,10 @@ class GroupCalls:
     raised unchanged, after the group's time-out if a rank does not answer.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, owned: OwnedGroup | None = None) -> None:
+        """`owned`: the owner of `group`, if Cairn made the group."""
+        self._owned = owned
+        self._staging: torch.Tensor | None = None  # on the CPU, for the next broadcast of tensor data
         self._group: Any = dist.group.WORLD if group is None else group
         self.rank = dist.get_rank(self._group)
         if self.rank < 0:
@@ -115,6 +123,31 @@ class GroupCalls:
         tensor = torch.tensor(list(numbers), dtype=torch.int64, device=self._device)
         wait_for_work(dist.all_reduce(tensor, op=dist.ReduceOp.MIN, group=self._group, async_op=True))
         return [int(number) for number in tensor.tolist()]
+
+    def broadcast_in_place(self, address: int, length: int, root: int) -> None:
+        """Sends the `length` bytes at `address` of `root` to the address of each remaining rank.
+
+        The transport works on a tensor of its own: a collective that was given up may still use its memory.
+        """
+        if self._staging is None or len(self._staging) < length:
+            self._staging = torch.empty(length, dtype=torch.uint8)
+        staging, self._staging = self._staging, None  # given up with the collective, if that fails
+        part = staging[:length]
+        if self.rank == root:
+            ctypes.memmove(part.data_ptr(), address, length)
+        sent = part.to(self._device)
+        work = dist.broadcast(sent, src=self._global(root), group=self._group, async_op=True)
+        wait_for_work(work, pause_seconds_max=_BULK_PAUSE_SECONDS)
+        if self.rank != root:
+            part.copy_(sent)
+            ctypes.memmove(address, part.data_ptr(), length)
+        self._staging = staging
+
+    def subgroup(self, ranks: Sequence[int]) -> "GroupCalls":
+        """Returns the calls of some ranks of the group, which make the call together: on a gloo group of Cairn's own,
+        with the time-out of this group."""
+        owned = OwnedGroup([self._global(rank) for rank in ranks], _timeout_of(self._group))
+        return GroupCalls(owned.group, owned)
 
     def _rests(self, message: bytes, lengths: list[int], common: int) -> Iterator[tuple[int, bytes]]:
         """Yields the ranks with messages longer than `common`, and the bytes beyond, on every rank."""
@@ -221,6 +254,15 @@ def _device_and_backend(group: Any) -> tuple[str, str]:
     """Returns the device type for the group's tensors, the CPU where possible, and the backend for the device type."""
     pairs = [pair.partition(":")[::2] for pair in get_backend_config(group).split(",")]
     return min(pairs, key=lambda pair: pair[0] != "cpu")
+
+
+def _timeout_of(group: Any) -> timedelta | None:
+    """Returns the time-out of the group's collectives; None: unknown."""
+    with contextlib.suppress(AttributeError, RuntimeError):
+        backend = group._get_backend(torch.device(_device_and_backend(group)[0]))
+        timeout = backend.options._timeout
+        return timeout if isinstance(timeout, timedelta) else None
+    return None
 
 
 def _extend(received: list[bytearray], rows: torch.Tensor, lengths: list[int], start: int) -> None:

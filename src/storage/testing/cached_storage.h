@@ -89,7 +89,8 @@ class CachedStorage final : public ViewStorage {
       return DirectAlignment{os::kPageBytes, os::kPageBytes};
     }
     Result<void> read_direct_at(std::uint64_t offset, std::span<std::byte> target) const override {
-      target = target.first(std::min<std::uint64_t>(target.size(), size() - offset));
+      const bool ends_in_last_block = offset + target.size() <= align_up(size(), os::kPageBytes);
+      if (ends_in_last_block) target = target.first(std::min<std::uint64_t>(target.size(), size() - offset));
       pages_.read_past(target.size());
       return file_->read_at(offset, target);
     }

@@ -1,4 +1,4 @@
-"""OwnedGroup: a process group of Cairn's own, of the same ranks as a caller's group.
+"""OwnedGroup: a process group of Cairn's own, of some ranks of the job.
 
 Torch names such a group after its ranks and after a count that may differ from rank to rank: the number of the groups
 that this process has (until torch 2.14), or of those that it has ever made. Ranks with different names wait for each
@@ -14,7 +14,8 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -31,15 +32,17 @@ class _GroupCounts(ProcessPart):
 
 
 class OwnedGroup:
-    """Destroyed on this rank when this object is released. All ranks of `given` make theirs in the same order."""
+    """Destroyed on this rank when this object is released. The ranks make theirs in the same order, with equal lists of
+    the job's ranks. `timeout`: of each collective; None: torch's default."""
 
-    def __init__(self, given: Any) -> None:
-        ranks = dist.get_process_group_ranks(given)
+    def __init__(self, ranks: Sequence[int], timeout: timedelta | None = None) -> None:
         counts = part(_GroupCounts).by_job.setdefault(dist.group.WORLD, Counter())
         counts[tuple(ranks)] += 1
         digest = hashlib.sha1(",".join(map(str, ranks)).encode(), usedforsecurity=False).hexdigest()
         with _named(f"cairn-{digest}-{counts[tuple(ranks)]}"):
-            self.group: Any = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+            self.group: Any = dist.new_group(
+                list(ranks), backend="gloo", timeout=timeout, use_local_synchronization=True
+            )
         finalizer = weakref.finalize(self, _destroy, self.group, os.getpid())
         finalizer.atexit = False  # torch destroys what is left
 
