@@ -115,9 +115,9 @@ TEST_F(MachineReport, ARefusedSyncIsAnObstacle) {
 TEST_F(MachineReport, AStorageThatHangsIsAnObstacle) {
   {
     const storage::HangingReads hanging(" (deleted)");
-    constexpr std::chrono::milliseconds kShort{300};
+    constexpr std::chrono::milliseconds kShortWait{300};
     const auto findings = examine_machine(directory_, {.trial_bytes = kTrialBytes,
-                                                       .deadlines = {kShort, std::chrono::minutes(1), kShort}})
+                                                       .deadlines = {kShortWait, std::chrono::minutes(1), kShortWait}})
                               .value();
     EXPECT_TRUE(of(findings, "storage").is_obstacle);
     EXPECT_NE(of(findings, "storage").found.find("the storage hangs: reading '.cairn-doctor-"), std::string::npos)
