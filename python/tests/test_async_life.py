@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 import stock
 from saving_programs import PATIENCE_SECONDS, SAYS_WHEN_IT_WAITS, Watched, appears, is_there, no_commit_in, running
@@ -391,6 +392,54 @@ def test_data_loaders_and_other_children_work_meanwhile(
         assert program.errors() == ""
     assert is_there(checkpoint, 11)
     assert is_there(checkpoint.with_name("of-a-child"), 5)
+
+
+# A forked child inherits these locks of libc as they are. The child's exit waits for the lock of the exit handlers, and
+# an import of the child waits for the lock of the loaded libraries.
+NAMES_LOCKING_THREADS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static void name(const char* function) {
+  if (gettid() != getpid()) dprintf(STDERR_FILENO, "a thread calls %s\n", function);
+}
+
+int __cxa_atexit(void (*handler)(void*), void* argument, void* library) {
+  name(__func__);
+  int (*next)(void (*)(void*), void*, void*) = dlsym(RTLD_NEXT, __func__);
+  return next(handler, argument, library);
+}
+
+int __cxa_thread_atexit_impl(void (*handler)(void*), void* argument, void* library) {
+  name(__func__);
+  int (*next)(void (*)(void*), void*, void*) = dlsym(RTLD_NEXT, __func__);
+  return next(handler, argument, library);
+}
+
+void* dlopen(const char* library, int flags) {
+  name(__func__);
+  void* (*next)(const char*, int) = dlsym(RTLD_NEXT, __func__);
+  return next(library, flags);
+}
+"""
+
+
+@both
+def test_no_thread_takes_a_lock_of_libc_that_a_forked_child_needs(
+    checkpoint: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = """
+    for step in range(2):
+        save(step).result()
+        cairn.load(state(0), checkpoint_id=directory)
+        cairn.verify(directory)
+    """
+    monkeypatch.setenv("LD_PRELOAD", str(preloaded.library(NAMES_LOCKING_THREADS, tmp_path)))
+    with running(tmp_path, body, checkpoint, kind) as program:
+        assert program.wait() == 0, program.errors()
+        assert program.errors() == ""
 
 
 def test_the_writer_ends_although_a_forked_worker_lives_on(checkpoint: Path, tmp_path: Path) -> None:

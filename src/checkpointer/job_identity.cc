@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
 
 #include "format/manifest/commit_record.h"
 #include "os/process_identity.h"
+#include "os/process_state.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -23,9 +23,8 @@ std::uint64_t nanoseconds_since_1970() {
   return count > 0 ? static_cast<std::uint64_t>(count) : 0;
 }
 
-// The job of this process. `mutex` guards the members below.
+// The job of this process.
 struct Job {
-  std::mutex mutex;
   pid_t pid = -1;  // the process that drew `id`: a forked child draws a new id
   SaveId id;
   std::uint64_t start = 0;
@@ -33,25 +32,22 @@ struct Job {
   std::uint64_t save_number = 0;
 };
 
-Job& this_job() {
-  static Job job;
-  return job;
-}
+os::ProcessState<Job>& this_job = os::ProcessState<Job>::instance();
 
 }  // namespace
 
 commit::SaveIdentity next_save_identity(commit::SaveForm form) {
-  Job& job = this_job();
-  const std::lock_guard lock(job.mutex);
-  if (job.pid != getpid()) {
-    if (job.pid != -1) job.start_min = std::max(job.start_min, job.start + 1);  // orders the child after its parent
-    job.pid = getpid();
-    job.id = random_id();
-    job.start = nanoseconds_since_1970();
-    job.save_number = 0;
-  }
-  job.start = std::min(std::max(job.start, job.start_min), manifest::kJobStartMax);
-  return {random_id(), job.id, ++job.save_number, job.start, form};
+  return this_job.use([form](Job& job) {
+    if (job.pid != getpid()) {
+      if (job.pid != -1) job.start_min = std::max(job.start_min, job.start + 1);  // orders the child after its parent
+      job.pid = getpid();
+      job.id = random_id();
+      job.start = nanoseconds_since_1970();
+      job.save_number = 0;
+    }
+    job.start = std::min(std::max(job.start, job.start_min), manifest::kJobStartMax);
+    return commit::SaveIdentity{random_id(), job.id, ++job.save_number, job.start, form};
+  });
 }
 
 commit::SaveIdentity copy_identity(commit::SaveForm form, std::uint64_t job_start, std::uint64_t save_number) {
@@ -59,10 +55,10 @@ commit::SaveIdentity copy_identity(commit::SaveForm form, std::uint64_t job_star
 }
 
 void order_saves_after(std::string_view job_id, std::uint64_t job_start) {
-  Job& job = this_job();
-  const std::lock_guard lock(job.mutex);
-  if (job_start == 0 || job_id == to_hex(job.id)) return;
-  job.start_min = std::max(job.start_min, job_start + 1);
+  this_job.use([&](Job& job) {
+    if (job_start == 0 || job_id == to_hex(job.id)) return;
+    job.start_min = std::max(job.start_min, job_start + 1);
+  });
 }
 
 }  // namespace cairn::checkpointer

@@ -16,11 +16,9 @@
 #include "checkpointer/resumed_plan.h"
 
 #include <cairn/seeded_hash.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -33,6 +31,7 @@
 #include "core/checksum.h"
 #include "data_file/data_file.h"
 #include "os/call_within.h"
+#include "os/process_state.h"
 #include "plan/chunk_validation.h"
 #include "storage/open_directory.h"
 
@@ -55,38 +54,28 @@ struct NotedRecord {
 };
 
 struct NotedRecords {
-  std::mutex mutex;
-  pid_t pid = -1;  // the process that opened the checkpoints: a forked child is a new job, and has loaded nothing
   std::vector<std::shared_ptr<const NotedRecord>> records;  // most recently noted first
 
-  void forget_those_of_a_parent() {
-    if (std::exchange(pid, getpid()) != getpid()) records.clear();
-  }
+  void in_child() { records.clear(); }  // a forked child is a new job, and has loaded nothing
 };
 
-NotedRecords& noted_records() {
-  static NotedRecords noted;
-  return noted;
-}
+os::ProcessState<NotedRecords>& noted_records = os::ProcessState<NotedRecords>::instance();
 
 // Step 1.
 std::shared_ptr<const NotedRecord> find_record(const ResumeTerms& terms) {
-  NotedRecords& noted = noted_records();
-  const std::lock_guard lock(noted.mutex);
-  noted.forget_those_of_a_parent();
-  if (noted.records.empty()) return nullptr;
+  const auto noted = noted_records.use([](const NotedRecords& all) { return all.records; });
+  if (noted.empty()) return nullptr;
   const Fingerprint mine = plan_fingerprint(terms.local_plan, terms.terms);
-  const auto found = std::ranges::find_if(noted.records, [&](const std::shared_ptr<const NotedRecord>& it) {
+  const auto found = std::ranges::find_if(noted, [&](const std::shared_ptr<const NotedRecord>& it) {
     const std::vector<manifest::RecordedPlan::Rank>& ranks = it->record.plan.ranks;
     return ranks.size() == terms.rank_count && ranks[terms.rank].local_plan == mine;
   });
-  return found == noted.records.end() ? nullptr : *found;
+  return found == noted.end() ? nullptr : *found;
 }
 
 void forget(const NotedRecord& record) {
-  NotedRecords& noted = noted_records();
-  const std::lock_guard lock(noted.mutex);
-  std::erase_if(noted.records, [&](const auto& it) { return it.get() == &record; });
+  noted_records.use(
+      [&](NotedRecords& all) { std::erase_if(all.records, [&](const auto& it) { return it.get() == &record; }); });
 }
 
 // What a rank reads, and what it needs for that: the reading may outlive the save.
@@ -317,13 +306,12 @@ void note_recorded_plan(const std::filesystem::path& directory, const std::strin
   std::error_code failure;
   std::filesystem::path absolute = std::filesystem::absolute(directory, failure);
   if (failure) return;
-  NotedRecords& noted = noted_records();
-  const std::lock_guard lock(noted.mutex);
-  noted.forget_those_of_a_parent();
-  std::erase_if(noted.records, [&](const auto& it) { return it->record.save_id == record.save_id; });
-  noted.records.insert(noted.records.begin(),
-                       std::make_shared<const NotedRecord>(NotedRecord{std::move(absolute), metadata_name, record}));
-  if (noted.records.size() > kRecordsKept) noted.records.pop_back();
+  auto noted = std::make_shared<const NotedRecord>(NotedRecord{std::move(absolute), metadata_name, record});
+  noted_records.use([&](NotedRecords& all) {
+    std::erase_if(all.records, [&](const auto& it) { return it->record.save_id == record.save_id; });
+    all.records.insert(all.records.begin(), std::move(noted));
+    if (all.records.size() > kRecordsKept) all.records.pop_back();
+  });
 }
 
 std::shared_ptr<const StagedPlan> resume_plan(SaveItems& items, const ResumeTerms& terms) {

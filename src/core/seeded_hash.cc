@@ -14,21 +14,19 @@ SipKey draw_seed() {
   return {low, draw()};
 }
 
-const SipKey& seed() {
-  static const SipKey drawn = draw_seed();
-  return drawn;
-}
+// Drawn while the library is loaded: a child made by fork cannot finish the first use of a thread that it lacks.
+const SipKey seed = draw_seed();
 
 }  // namespace
 
 std::size_t SeededHash::operator()(std::string_view text) const noexcept {
-  SipHash hash(seed());
+  SipHash hash(seed);
   hash.add(text);
   return hash.finish();
 }
 
 std::size_t SeededHash::operator()(std::uint64_t number) const noexcept {
-  SipHash hash(seed());
+  SipHash hash(seed);
   hash.add(number);
   return hash.finish();
 }

@@ -119,7 +119,7 @@ Result<CudaDriver*> CudaDriver::load() {
 }
 
 Result<Driver*> CudaDriver::loaded() {
-  static const Result<CudaDriver*> driver = load();
+  static const auto& driver = *new Result<CudaDriver*>(load());  // never destroyed, as the driver
   if (!driver) return driver.error();
   return static_cast<Driver*>(*driver);
 }

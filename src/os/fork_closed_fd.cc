@@ -1,10 +1,10 @@
 #include "os/fork_closed_fd.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
-#include <mutex>
 #include <set>
+
+#include "os/process_state.h"
 
 namespace cairn::os {
 
@@ -12,47 +12,35 @@ namespace cairn::os {
 // no single object can own the list.
 class ForkClosedFds {
  public:
-  static ForkClosedFds& all() {
-    // Never destroyed: descriptors may be closed during the exit of the process.
-    static auto& fds = *new ForkClosedFds;
-    return fds;
-  }
-
-  void add(ForkClosedFd& fd) {
-    const std::lock_guard lock(mutex_);
-    fds_.insert(&fd);
-  }
-  // Closes the descriptor under the mutex: a fork sees the descriptor either in the list or closed.
+  void add(ForkClosedFd& fd) { fds_.insert(&fd); }
+  // A fork, which waits for this call, sees the descriptor either in the list or closed.
   void close(ForkClosedFd& fd) {
-    const std::lock_guard lock(mutex_);
     fds_.erase(&fd);
     const int number = fd.number_.exchange(-1);
     if (number >= 0) ::close(number);
   }
-
- private:
-  // The fork handlers hold the mutex during a fork: the child never sees a half-changed list.
-  ForkClosedFds() {
-    pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); }, [] { all().close_in_child(); });
-  }
-
-  void close_in_child() {
+  void in_child() {
     for (ForkClosedFd* fd : fds_) ::close(fd->number_.exchange(-1));
     fds_.clear();  // the child may destroy the objects: reset() then finds no descriptor, and leaves the list alone
-    mutex_.unlock();
   }
 
-  std::mutex mutex_;
+ private:
   std::set<ForkClosedFd*> fds_;
 };
 
+namespace {
+
+ProcessState<ForkClosedFds>& all_fds = ProcessState<ForkClosedFds>::instance();
+
+}  // namespace
+
 ForkClosedFd::ForkClosedFd(Fd fd) : number_(fd ? std::move(fd).release() : -1) {
-  if (get() >= 0) ForkClosedFds::all().add(*this);
+  if (get() >= 0) all_fds.use([this](ForkClosedFds& all) { all.add(*this); });
 }
 
 void ForkClosedFd::reset() noexcept {
   if (get() < 0) return;
-  ForkClosedFds::all().close(*this);
+  all_fds.use([this](ForkClosedFds& all) { all.close(*this); });
 }
 
 }  // namespace cairn::os

@@ -54,13 +54,10 @@ constexpr std::chrono::milliseconds kRetryMax{250};  // each attempt is a reques
 constexpr std::chrono::milliseconds kProgressInterval{1000};
 constexpr int kHolderPatience = 20;  // a holder renames and removes at most the files of two checkpoints
 
-const std::string& lock_name() {
-  static const std::string name(kLockName);
-  return name;
-}
+constexpr const char* kLockFile = kLockName.data();  // ends with a zero byte
 
 Error failed(std::string_view action) {
-  return Error::from_errno(errno, std::string(action) + " failed").file(lock_name());
+  return Error::from_errno(errno, std::string(action) + " failed").file(kLockFile);
 }
 
 constexpr std::string_view kReadingAttributes = "reading the attributes of the lock file";
@@ -78,9 +75,9 @@ Result<OpenedLockFile> open_lock_file(int directory) {
   constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   constexpr int kTriesMax = 1000;  // concurrent processes may make and remove the file repeatedly
   for (int tries = 0; tries < kTriesMax; ++tries) {
-    OpenedLockFile file{os::Fd(openat(directory, lock_name().c_str(), kFlags)), false};
+    OpenedLockFile file{os::Fd(openat(directory, kLockFile, kFlags)), false};
     if (!file.fd && errno == ENOENT) {
-      file = {os::Fd(openat(directory, lock_name().c_str(), kFlags | O_CREAT | O_EXCL, kLockMode)), true};
+      file = {os::Fd(openat(directory, kLockFile, kFlags | O_CREAT | O_EXCL, kLockMode)), true};
     }
     if (!file.fd && (errno == EEXIST || errno == ENOENT || errno == ESTALE)) continue;
     if (!file.fd) {
@@ -93,10 +90,10 @@ Result<OpenedLockFile> open_lock_file(int directory) {
     if (!known) return failed(kReadingAttributes);
     if (S_ISREG(status.st_mode)) return file;
     return Error(ErrorCode::kUnsafe, "the lock file is not a regular file: remove it")
-        .file(lock_name())
+        .file(kLockFile)
         .expected("a regular file");
   }
-  return Error(ErrorCode::kUnavailable, "the lock file is made and removed again and again").file(lock_name());
+  return Error(ErrorCode::kUnavailable, "the lock file is made and removed again and again").file(kLockFile);
 }
 
 // Step 3. The forced sync fetches the attributes of the locked file from the server, past the client's cache.
@@ -109,7 +106,7 @@ Result<bool> is_retired(int directory, const os::Fd& fd) {
   }
   if (locked.stx_nlink == 0 || locked.stx_size != 0) return true;
   struct statx named {};
-  if (statx(directory, lock_name().c_str(), AT_SYMLINK_NOFOLLOW, STATX_INO, &named) != 0) {
+  if (statx(directory, kLockFile, AT_SYMLINK_NOFOLLOW, STATX_INO, &named) != 0) {
     return is_gone() ? Result<bool>(true) : Result<bool>(failed(kReadingAttributes));
   }
   return locked.stx_ino != named.stx_ino || locked.stx_dev_major != named.stx_dev_major ||
@@ -169,7 +166,7 @@ class DirectoryLock final : public StorageLock {
   // Step 4.
   ~DirectoryLock() override {
     if (is_held()) {
-      const bool nameless = unlinkat(directory_->get(), lock_name().c_str(), 0) == 0 || errno == ENOENT;
+      const bool nameless = unlinkat(directory_->get(), kLockFile, 0) == 0 || errno == ENOENT;
       if (nameless) (void)!ftruncate(fd_.get(), 1);
     }
     flock(fd_.get(), LOCK_UN);
@@ -210,13 +207,13 @@ Result<Attempt> try_to_lock(const os::Fd& fd) {
 Error never_locked(Attempt last) {
   if (last == Attempt::kBusy) {
     return Error(ErrorCode::kUnavailable, "the directory is locked by another save that makes no progress")
-        .file(lock_name())
+        .file(kLockFile)
         .while_doing(
             "locking the directory; the lock is held by another process, or by a save of this process that was given "
             "up, until its storage answers or the process ends: end that process, and leave the lock file in place");
   }
   return Error(ErrorCode::kUnavailable, "the lock file is left over from a finished save")
-      .file(lock_name())
+      .file(kLockFile)
       .while_doing("locking the directory; if no save into the directory is in flight, remove the lock file");
 }
 
@@ -233,7 +230,7 @@ Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd
     }
     CAIRN_TRY_ASSIGN(const Attempt attempt, try_to_lock(file->fd));  // (2)
     if (attempt == Attempt::kNoLocks) {
-      if (file->made) unlinkat(directory->get(), lock_name().c_str(), 0);
+      if (file->made) unlinkat(directory->get(), kLockFile, 0);
       return std::unique_ptr<StorageLock>();
     }
     const Result<bool> retired = attempt == Attempt::kLocked ? is_retired(directory->get(), file->fd) : true;  // (3)
