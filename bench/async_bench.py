@@ -84,11 +84,20 @@ class Trial:
 
     def raw_rate(self, size: int) -> float:
         """Returns the device's write rate now, in bytes per second, measured by a program that only writes."""
+        return self.raw_device_figures(size, "write_direct")["write_direct"]
+
+    def raw_cpu_seconds(self, size: int) -> float:
+        """Returns the CPU seconds of a bare write of `size` bytes and of their checksums."""
+        figures = self.raw_device_figures(size, "floor")
+        return figures["write_cpu"] + figures["checksum_cpu"]
+
+    def raw_device_figures(self, size: int, what: str) -> dict[str, float]:
         path = self.scratch / "raw"
         path.mkdir(parents=True, exist_ok=True)
         os.sync()
-        words = [str(self.raw_device), str(path), str(size), "write_direct"]
-        return float(json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)["write_direct"])
+        words = [str(self.raw_device), str(path), str(size), what]
+        figures: dict[str, float] = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
+        return figures
 
 
 @contextlib.contextmanager
@@ -148,8 +157,12 @@ def measure_large(trial: Trial, arguments: argparse.Namespace) -> None:
     trial.add("async first blocked", blocked / one_copy)
     measure_durable(trial, state, copy)
     one_copy = copy.seconds()
-    for blocked in measure_training(trial, state, copy, "async training, large"):
+    saves = measure_training(trial, state, copy, "async training, large")
+    for blocked in saves.blocked:
         trial.add("async blocked", blocked / one_copy)
+    trial.add("async lost, large", saves.lost / one_copy)
+    floor = (one_copy + trial.raw_cpu_seconds(bytes_of(state))) / (os.cpu_count() or 1)
+    trial.add("async lost, floor", floor / one_copy)
     if trial.peer.can_stage_later:
         with trial.directory(state) as directory:
             one_copy = copy.seconds()
@@ -182,10 +195,16 @@ def measure_durable(trial: Trial, state: State, copy: Copy) -> None:
         raw_before = raw_after
 
 
-def measure_training(trial: Trial, state: State, copy: Copy, figure: str) -> list[float]:
+@dataclass
+class MeasuredSaves:
+    blocked: list[float]  # seconds, of each save
+    lost: float  # seconds that the trainer loses for a save, on average: blocked, and slower steps while the save drains
+
+
+def measure_training(trial: Trial, state: State, copy: Copy, figure: str) -> MeasuredSaves:
     """Measures the rate of training steps while saves drain, as a share of the rate without saves.
 
-    Returns the seconds blocked of each save. A drain can end after a few steps; the measurement therefore repeats saves
+    A drain can end after a few steps; the measurement therefore repeats saves
     until the drains are long enough in total. Each drain is paired with a window of equal length without a save, in
     turn before and after the drain. Both begin right after a copy of the state: the first steps after a copy find none
     of their data in the caches.
@@ -220,8 +239,9 @@ def measure_training(trial: Trial, state: State, copy: Copy, figure: str) -> lis
     while len(blocked) < DRAINS_MIN or (draining.seconds < DRAIN_SECONDS and len(blocked) < DRAINS_MAX):
         for part in (drain, train_alone) if len(blocked) % 2 else (train_alone, drain):
             part()
-    trial.add(figure, draining.rate() / alone.rate())
-    return blocked
+    share = draining.rate() / alone.rate()
+    trial.add(figure, share)
+    return MeasuredSaves(blocked, statistics.mean(blocked) + draining.seconds * (1 - share) / len(blocked))
 
 
 @dataclass
@@ -268,8 +288,10 @@ def measure_small(trial: Trial, arguments: argparse.Namespace) -> None:
     trial.peer.prepare(state)
     with trial.directory(state) as directory:
         trial.peer.save(state, directory).wait()
-    for blocked in measure_training(trial, state, Copy(state), "async training, small"):
+    saves = measure_training(trial, state, Copy(state), "async training, small")
+    for blocked in saves.blocked:
         trial.add("async small blocked", blocked / count * 1e6)
+    trial.add("async lost, small", saves.lost * 1e3)
 
 
 def measure_first(trial: Trial, _: argparse.Namespace) -> None:

@@ -31,6 +31,7 @@ from planning_bench import LOCAL_TENSORS, RANK_COUNTS, measure_local_plan, measu
 from ranks_bench import measure_ranks
 from safetensors_bench import SafetensorsBench, safetensors_lines
 from scale_bench import measure_scale, scale_lines
+from speed_chart import plot
 from states import bytes_of, small_tensors, transformer_with_adam
 from stopwatch import seconds_of
 
@@ -291,6 +292,11 @@ class Table:
         self.row("  staged later, with the fence", "async blocked, staged later", "{:.2f}", target="<= 0.3")
         self.row("training meanwhile, large", "async training, large", "{:.2f}", target=">= 0.95")
         self.row("training meanwhile, small", "async training, small", "{:.2f}", target=">= 0.95")
+        floors = [self.samples.median("async lost, floor", peer) or 0 for peer in self.peers]
+        least = max(1.2, 1.15 * statistics.median(floors))
+        self.row("lost in all, large, in copies", "async lost, large", "{:.2f}", target=f"<= {least:.2f}")
+        self.row("  floor of copy, CRC and write", "async lost, floor", "{:.2f}")
+        self.row("lost in all, small, ms", "async lost, small", "{:.1f}", target="<= 20")
         first = target(1 / 5, "async first durable", "dcp process")
         self.row("first 100 MB durable, s", "async first durable", "{:.2f}", target=first)
         self.row("durable, share of raw write", "async durable share", "{:.2f}", target=">= 0.80")
@@ -388,6 +394,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--async-peers", nargs="+", **names)
     parser.add_argument("--scratch", type=Path, help="a directory on the device to measure (default: under build/)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every sample, for programs")
+    parser.add_argument("--plot", action="store_true", help="draw docs/speed.svg of large and small, and of async")
     parser.add_argument("--measure-peak", nargs=3, metavar=("PEER", "ACTION", "DIR"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
     for figure in arguments.figures:
@@ -409,6 +416,8 @@ def main() -> int:
             getattr(bench, f"measure_{figure}")()
     if arguments.json:
         arguments.json.write_text(json.dumps(bench.samples.by_figure, indent=1) + "\n")
+    if arguments.plot:
+        plot(bench.samples.by_figure)
     print(f"torch {torch.__version__}, {os.cpu_count()} cores, {arguments.rounds} rounds, medians")
     print(Table(bench.samples, arguments.peers).text())
     return 0

@@ -4,7 +4,7 @@
 
 Each save has a process of its own, forked from a process that has imported torch. All processes load the state first.
 The rows take turns in every round: Cairn after a load with a declared stager (the memory is prepared, after `--pause`
-seconds), Cairn without a declaration, and DCP. The unit is a copy of all tensors by one thread into used memory, in the
+seconds), Cairn without a declaration, and DCP with threads and with a process. The unit is a copy of all tensors by one thread into used memory, in the
 same process, after the save.
 """
 
@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 import cairn
 from cairn.staging import DefaultStager, StagingOptions
 
-ROWS = ("cairn, prepared", "cairn, process, prepared", "cairn", "cairn, process", "dcp")
+ROWS = ("cairn, prepared", "cairn, process, prepared", "cairn", "cairn, process", "dcp", "dcp, process")
 
 
 def state_of(mib: int) -> dict[str, torch.Tensor]:
@@ -53,9 +54,13 @@ def one_save(row: str, source: Path, target: Path, mib: int, pause: float) -> tu
     state = state_of(mib)
     cairn.load(state, checkpoint_id=source, no_dist=True)
     time.sleep(pause)
+    if row == "dcp, process":  # needs a process group
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     begin = time.perf_counter()
-    if row == "dcp":
-        future: Any = dcp.state_dict_saver.async_save(state, checkpoint_id=target, no_dist=True)
+    if row.startswith("dcp"):
+        future: Any = dcp.state_dict_saver.async_save(
+            state, checkpoint_id=target, no_dist=not dist.is_initialized(), async_checkpointer_type=kind
+        )
     else:
         future = cairn.async_save(state, checkpoint_id=target, no_dist=True, async_checkpointer_type=kind)
     blocked = time.perf_counter() - begin

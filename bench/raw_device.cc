@@ -3,9 +3,12 @@
 //
 //   bench_raw_device DIR BYTES                 prints bytes per second as JSON
 //   bench_raw_device DIR BYTES write_direct    measures only write_direct
+//   bench_raw_device DIR BYTES floor           prints write_direct, and the CPU seconds that no save avoids: write_cpu
+//                                              of that write, and checksum_cpu of as many bytes
 //
 // Writes end with fsync of file and directory; reads start from a cold cache.
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,6 +19,7 @@
 #include <string>
 #include <system_error>
 
+#include "core/checksum.h"
 #include "storage/raw_rates.h"
 
 namespace {
@@ -70,17 +74,46 @@ double read_rate(const std::string& directory, std::uint64_t bytes, const RawBuf
   return read->rate();
 }
 
+double cpu_seconds() {
+  rusage usage{};
+  require(::getrusage(RUSAGE_SELF, &usage) == 0, "getrusage");
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// The CPU seconds of the checksums of `bytes`, a block at a time. The bytes come from the processor's cache where it
+// holds the buffers.
+double checksum_cpu(std::uint64_t bytes, const RawBuffers& buffers) {
+  constexpr std::uint64_t kRequest = cairn::storage::kRawRequestBytes;
+  const double start = cpu_seconds();
+  volatile std::uint32_t last = 0;
+  for (std::uint64_t offset = 0; offset < bytes; offset += cairn::kChecksumBlockBytes) {
+    const std::byte* const buffer = buffers[offset / kRequest % cairn::storage::kRawRequestsInFlight];
+    last = cairn::crc32({buffer + offset % kRequest, cairn::kChecksumBlockBytes});
+  }
+  static_cast<void>(last);
+  return cpu_seconds() - start;
+}
+
 }  // namespace
 
 int main(int count, char** words) {
-  const bool only_write = count == 4 && words[3] == std::string("write_direct");
-  if (count != 3 && !only_write) return std::fprintf(stderr, "usage: %s DIR BYTES [write_direct]\n", words[0]), 2;
+  const bool floor = count == 4 && words[3] == std::string("floor");
+  const bool only_write = floor || (count == 4 && words[3] == std::string("write_direct"));
+  if (count != 3 && !only_write) return std::fprintf(stderr, "usage: %s DIR BYTES [write_direct|floor]\n", words[0]), 2;
   try {
     const std::string directory = words[1];
     constexpr std::uint64_t kRequest = cairn::storage::kRawRequestBytes;
     const std::uint64_t bytes = std::strtoull(words[2], nullptr, 10) / kRequest * kRequest;
     const RawBuffers buffers;
+    const double cpu_before = cpu_seconds();
     std::printf("{\"write_direct\": %.0f", write_rate(directory, bytes, buffers, O_DIRECT));
+    if (floor) {
+      std::printf(", \"write_cpu\": %.6f", cpu_seconds() - cpu_before);
+      std::printf(", \"checksum_cpu\": %.6f", checksum_cpu(bytes, buffers));
+    }
     if (!only_write) {
       std::printf(", \"write_buffered\": %.0f", write_rate(directory, bytes, buffers, 0));
       std::printf(", \"read_buffered\": %.0f", read_rate(directory, bytes, buffers, 0));
