@@ -104,6 +104,22 @@ def test_a_form_that_changes_on_one_rank(two: Gang, checkpoint: Path, kind: Any)
     assert two.run(save_a_form_that_changes, checkpoint, kind) == [[], []]
 
 
+def test_a_fence_while_the_staging_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = []
+    save = pending_saves.PendingSave("", Future(), Future(), None)  # type: ignore[arg-type]
+    save.make_wait = lambda streams, seconds: waits.append(streams) is None
+
+    def count_devices_while_the_staging_ends() -> int:
+        save.staging.set_result(None)
+        save.make_wait = None
+        return 1
+
+    monkeypatch.setattr(pending_saves, "current_cuda_streams", lambda: lambda ordinal: 7)
+    monkeypatch.setattr(torch.cuda, "device_count", count_devices_while_the_staging_ends)
+    pending_saves.Fence(save).result()
+    assert waits == [[(0, 7)]]
+
+
 def test_a_write_after_the_copy_is_harmless(checkpoint: Path, kind: Any, held: HeldTensor) -> None:
     weight = torch.rand(COUNT)
     expected = weight.clone()

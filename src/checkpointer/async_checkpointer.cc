@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "checkpointer/async_save_operation.h"
 #include "format/dcp/metadata_decoder.h"
@@ -81,19 +82,25 @@ Result<void> make_all_present(staging::Arena& arena, std::size_t thread_count,
   return {};
 }
 
-// Registers the arena with the driver of the state's devices. Without the registration copies take a detour, so a
-// refusal of the driver is no failure.
-Result<void> register_for(const StateDict& state, staging::Arena& arena, const std::function<bool()>& interrupted) {
+// Registers the arena, and a buffer of each device for samples, with the driver of the state's devices. Without the
+// registration copies take a detour, so a refusal of the driver is no failure.
+Result<void> register_for(const StateDict& state, staging::Arena& arena, device::Links& links,
+                          const std::function<bool()>& interrupted) {
+  std::vector<device::Link*> used;
   for (const Entry& entry : state.entries()) {
     const auto* const tensor = std::get_if<TensorEntry>(&entry.content);
     if (tensor == nullptr || tensor->local.device.is_cpu()) continue;
     const Device& device = tensor->local.device;
-    CAIRN_TRY_ASSIGN(device::Driver* const driver, device::driver_of(device.kind));
-    constexpr int kPauseShare = 1;
-    (void)arena.begin_registration(*driver, device.ordinal)->register_all(interrupted, kPauseShare);
-    if (interrupted && interrupted()) return Error(ErrorCode::kCancelled, "interrupted by the caller");
-    return {};
+    CAIRN_TRY_ASSIGN(device::Link* const link, links.to(device.kind, device.ordinal));
+    if (std::find(used.begin(), used.end(), link) != used.end()) continue;
+    used.push_back(link);
+    (void)link->buffers().borrow();
   }
+  if (used.empty()) return {};
+  constexpr int kPauseShare = 1;
+  device::Link& first = *used.front();
+  (void)arena.begin_registration(first.driver(), first.ordinal())->register_all(interrupted, kPauseShare);
+  if (interrupted && interrupted()) return Error(ErrorCode::kCancelled, "interrupted by the caller");
   return {};
 }
 
@@ -246,9 +253,10 @@ Result<void> AsyncCheckpointer::prepare(const StateDict& state, const std::funct
                    checkpointer::SaveItems::make(state, checkpointer::ReadableMemory::kOfAnyDevice));
   CAIRN_TRY_ASSIGN(const data_file::LaidOutFile file, data_file::FileImage::lay_out({}, items.sources()));
   CheckpointStager::Impl& stager = impl_->options.stager->impl();
+  stager.links->release_parked();
   CAIRN_TRY_ASSIGN(const std::shared_ptr<staging::Arena> arena, stager.arenas.take(file.file_bytes, interrupted));
   CAIRN_TRY(make_all_present(*arena, stager.thread_count, interrupted));
-  CAIRN_TRY(register_for(state, *arena, interrupted));
+  CAIRN_TRY(register_for(state, *arena, *stager.links, interrupted));
   return impl_->writer().prepare(arena);
 }
 

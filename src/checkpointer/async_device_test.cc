@@ -149,6 +149,55 @@ TEST_F(AsyncDeviceSaves, ACaptureFailsTheSaveAndLeavesTheGraphIntact) {
   EXPECT_EQ(loaded_weight(), contents_);
 }
 
+TEST_F(AsyncDeviceSaves, AfterAHangOfTheDeviceAllArenasAreUsedAgainAndFreed) {
+  const std::size_t before = fake_cuda_registered_bytes();
+  for (const bool later : {false, true}) {
+    AsyncCheckpointerOptions overlapping;
+    overlapping.overlap = true;
+    AsyncCheckpointer checkpointer(overlapping);
+    const StateDict saved = state();
+    checkpointer.prepare(saved).value();
+    AsyncSaveOptions options;
+    options.save.deadlines.progress = std::chrono::milliseconds(300);
+    options.asynchronous_staging = later;
+    fake_cuda_launch_hang(trainer_);
+    for (int generation = 0; generation < 2; ++generation) {
+      const auto hung = checkpointer.save(directory_, saved, options);
+      EXPECT_EQ((later ? hung.value().staging.get().error() : hung.error()).code(), ErrorCode::kUnavailable);
+    }
+    EXPECT_EQ(checkpointer.save(directory_, saved).error().code(), ErrorCode::kUnavailable);
+    fake_cuda_release(trainer_);
+    fake_cuda_run(trainer_);
+    Result<AsyncSave> save = checkpointer.save(directory_, saved);
+    for (int i = 0; i < 100 && !save; ++i) save = checkpointer.save(directory_, saved);  // each asks the device once
+    save.value().write.get().value();
+    EXPECT_EQ(loaded_weight(), contents_);
+  }
+  // The second save's arena is not registered: its bounce buffer stays registered for ever.
+  EXPECT_EQ(fake_cuda_registered_bytes(), before + 2 * (std::size_t{4} << 20));
+}
+
+TEST_F(AsyncDeviceSaves, CopiesOfAFailedSaveHoldBackTheTrainersStream) {
+  AsyncCheckpointer checkpointer;
+  const StateDict saved = state();
+  checkpointer.prepare(saved).value();
+  AsyncSaveOptions options;
+  options.save.deadlines.progress = std::chrono::milliseconds(300);
+  for (const bool later : {false, true}) {
+    options.asynchronous_staging = later;
+    fake_cuda_launch_hang(trainer_);
+    const auto hung = checkpointer.save(directory_, saved, options);
+    if (later) {
+      EXPECT_EQ(hung.value().staging.get().error().code(), ErrorCode::kUnavailable);
+      ASSERT_TRUE(hung.value().fence(device(), kLong).value());
+    }
+    const long waits = fake_cuda_calls("cuStreamWaitEvent");
+    EXPECT_GE(waits, 2);
+    fake_cuda_release(trainer_);
+    fake_cuda_run(trainer_);
+  }
+}
+
 TEST_F(AsyncDeviceSaves, AForkedChildCanDropItsCheckpointer) {
   auto checkpointer = std::make_unique<AsyncCheckpointer>();
   const StateDict saved = state();

@@ -86,7 +86,6 @@ struct AsyncSaveOperation::SharedState {
   std::unique_ptr<staging::DeviceSources> devices;  // null if no tensor is on a device
   staging::StagingFence fence;
   std::shared_ptr<device::Links> links;
-  std::vector<std::string> warnings;  // written before the writer learns that the bytes are staged
 
   void abandon(const Error& reason) const { save->abandon(rank ? Error(reason).rank(*rank) : reason); }
 
@@ -109,7 +108,8 @@ struct AsyncSaveOperation::SharedState {
       return;
     }
     bytes_written = outcome->bytes_written;
-    outcome->warnings.insert(outcome->warnings.end(), warnings.begin(), warnings.end());
+    // The arena is registered while the files are written, so a refusal is known by now.
+    if (auto refusal = links ? links->untold_refusal() : std::nullopt) outcome->warnings.push_back(*std::move(refusal));
     write.set_value(AsyncSaveReport{save_id, render_metadata, outcome->bytes_written, std::move(outcome->warnings)});
   }
 };
@@ -164,6 +164,7 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
   find_plan();
   const auto expected = plan_ ? std::optional(plan_->layout->arena_bytes) : std::nullopt;
   const auto wait_max = ranks_.size() > 1 ? std::optional(memory_wait_max(options_.save.deadlines)) : std::nullopt;
+  resources_.links->release_parked();
   CAIRN_TRY_ASSIGN(std::shared_ptr<staging::Arena> arena,
                    resources_.arenas->take(expected, options_.save.interrupted, wait_max));
   auto shared = std::make_shared<SharedState>();
@@ -371,16 +372,16 @@ Result<AsyncSave> AsyncSaveOperation::begin() {
 
 // Step 5. May run on a background thread, so no exception may leave the function.
 Result<void> AsyncSaveOperation::stage(SharedState& shared, const staging::CopyOptions& options) {
-  if (const auto refusal = shared.links->untold_refusal()) shared.warnings.push_back(*refusal);
   Result<void> staged = attempt([&] { return staging::copy_into(*shared.arena, shared.copies, options); });
-  shared.fence.open({});  // after a failure the copies do not matter
+  // After a failure the copies do not matter to the save, but the trainer may free the tensors.
+  shared.fence.open(staged || !shared.devices ? staging::DeviceSources::Marks() : shared.devices->marks());
   (void)attempt([&]() -> Result<void> {
     if (staged) return shared.save->staged();  // the write future reports a lost writer
     shared.abandon(staged.error());
     return {};
   });
   shared.is_staged = staged.has_value();
-  leave_devices(shared, staged.has_value());
+  leave_devices(shared, staged.has_value(), !options.samples);
   shared.arena.reset();
   shared.copies.clear();
   shared.samples = {};
@@ -391,15 +392,16 @@ Result<void> AsyncSaveOperation::stage(SharedState& shared, const staging::CopyO
 }
 
 // After the copies: prepares the arena for the next save. After a failure the devices may still write into the arena:
-// the arena then stays out of use until they are done.
-void AsyncSaveOperation::leave_devices(SharedState& shared, bool is_staged) {
+// the arena then stays out of use until they are done. The devices may also still read the tensors: then the caller's
+// streams wait, and after an asynchronous staging the streams of the next fence.
+void AsyncSaveOperation::leave_devices(SharedState& shared, bool is_staged, bool is_on_callers_thread) {
   if (shared.devices == nullptr) return;
   if (is_staged) {
     shared.devices->register_beside(*shared.arena);
   } else if (!shared.devices->settle(kSettleMax)) {
+    if (is_on_callers_thread) shared.devices->hold_back_caller();
     shared.arena->note_stuck();
-    const std::shared_ptr<staging::DeviceSources> devices = std::move(shared.devices);
-    shared.links->park(shared.arena, [devices] { return devices->settle(std::chrono::milliseconds(0)); });
+    staging::DeviceSources::park(std::move(shared.devices), shared.arena);
   }
   shared.devices.reset();
 }

@@ -61,7 +61,7 @@ class AsyncSaveOperation {
   Result<void> take_assignment(std::string_view message);
   Result<AsyncSave> begin();
   static Result<void> stage(SharedState& shared, const staging::CopyOptions& options);
-  static void leave_devices(SharedState& shared, bool is_staged);
+  static void leave_devices(SharedState& shared, bool is_staged, bool is_on_callers_thread);
   void write_failure_mark(const Error& reason) const;
   std::uint32_t number_of_this_rank() const;
 

@@ -123,6 +123,36 @@ TEST_F(DeviceLoads, ACaptureFailsTheLoadBeforeATargetChanges) {
   EXPECT_EQ(target.read(), before);
 }
 
+// The stream of the caller carries out the copies that it waits for.
+TEST_F(DeviceLoads, CopiesOfAnInterruptedLoadComeBeforeLaterWorkOfTheCaller) {
+  const DeviceBytes target(0, std::vector<std::byte>(kWeightBytes));
+  StateDict state = whole(target);
+  fake_cuda_launch_hang(trainer_);
+  LoadOptions options;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+  options.interrupted = [end] { return std::chrono::steady_clock::now() >= end; };
+  EXPECT_EQ(load(directory_, state, options).error().code(), ErrorCode::kCancelled);
+  fake_cuda_release(trainer_);
+  fake_cuda_run(trainer_);
+  const std::vector<std::byte> found = target.read();
+  std::size_t equal = 0;
+  while (equal < found.size() && found[equal] == contents_[equal]) ++equal;
+  EXPECT_GE(equal, std::size_t{1} << 20);
+}
+
+TEST_F(DeviceLoads, BehindAHangingKernelCanBeInterruptedAlthoughTheDriverRegistersNothing) {
+  const DeviceBytes target(0, std::vector<std::byte>(kWeightBytes));
+  StateDict state = whole(target);
+  fake_cuda_fail("cuMemHostRegister_v2", 1, 2, 1);
+  fake_cuda_launch_hang(trainer_);
+  LoadOptions options;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+  options.interrupted = [end] { return std::chrono::steady_clock::now() >= end; };
+  EXPECT_EQ(load(directory_, state, options).error().code(), ErrorCode::kCancelled);
+  EXPECT_EQ(fake_cuda_pageable_copies(), 0);
+  fake_cuda_release(trainer_);
+}
+
 TEST_F(DeviceLoads, ErrorsOfTheDriverNameTheKey) {
   for (const char* function : {"cuEventRecord", "cuMemcpyHtoDAsync_v2", "cuEventQuery", "cuStreamCreate"}) {
     fake_cuda_reset();

@@ -80,6 +80,7 @@ class DeviceTargets::Filling {
     if (!buffer_) return {};
     device::BounceBuffers::Loan buffer = std::move(*buffer_);
     buffer_.reset();
+    if (!buffer.is_registered()) CAIRN_TRY(await_turn());
     const std::lock_guard lock(lane_.mutex);
     Result<void> queued = lane_.stream.copy(device::Direction::kToDevice, copies_);
     copies_.clear();
@@ -87,6 +88,7 @@ class DeviceTargets::Filling {
     Result<device::Event> done = lane_.stream.mark();
     if (!queued || !done) {
       buffer.abandon();  // some of the copies may be pending
+      lane_.has_lost_copies = true;
       return queued ? std::move(done).error() : std::move(queued).error();
     }
     lane_.pending.push_back({std::move(buffer), std::move(*done), std::string(read_.key())});
@@ -105,6 +107,16 @@ class DeviceTargets::Filling {
     }
   }
 
+  Result<void> await_turn() {
+    const auto end = std::chrono::steady_clock::now() + kStall;
+    bool is_late = false;
+    Result<void> done = device::await_turn(lane_.stream, [&] {
+      is_late = std::chrono::steady_clock::now() >= end;
+      return is_late || targets_.is_stopped_.load();
+    });
+    return is_late ? stalled(lane_) : done;
+  }
+
   DeviceTargets& targets_;
   Lane& lane_;
   const data_file::TensorRead& read_;
@@ -118,7 +130,7 @@ DeviceTargets::~DeviceTargets() {
   const auto end = std::chrono::steady_clock::now() + kSettleTargetsMax;
   const auto is_late = [end] { return std::chrono::steady_clock::now() >= end; };
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    bool is_idle = true;
+    bool is_idle = !lane->has_lost_copies;
     for (Pending& pending : lane->pending) {
       const Result<void> done = device::await(pending.done, is_late);
       // An error of the driver means that the device's context is lost, and its copies with it.
@@ -127,21 +139,24 @@ DeviceTargets::~DeviceTargets() {
       is_idle = false;
     }
     lane->pending.clear();
-    if (is_idle) lane->link.return_stream(std::move(lane->stream));
+    if (is_idle) {
+      lane->link.return_stream(std::move(lane->stream));
+    } else {
+      device::hold_back(marked_, lane->stream);
+    }
   }
 }
 
 Result<void> DeviceTargets::mark(std::span<const Entry> entries) {
-  std::vector<Device> marked;
   for (const Entry& entry : entries) {
     const auto* const tensor = std::get_if<TensorEntry>(&entry.content);
     if (tensor == nullptr || tensor->local.device.is_cpu()) continue;
-    if (Result<void> added = add(*tensor, marked); !added) return std::move(added).error().key(entry.fqn);
+    if (Result<void> added = add(*tensor); !added) return std::move(added).error().key(entry.fqn);
   }
   return {};
 }
 
-Result<void> DeviceTargets::add(const TensorEntry& entry, std::vector<Device>& marked) {
+Result<void> DeviceTargets::add(const TensorEntry& entry) {
   const Device& device = entry.local.device;
   const Extents& sizes = entry.local.sizes;
   if (std::find(sizes.begin(), sizes.end(), 0) == sizes.end()) {
@@ -153,8 +168,8 @@ Result<void> DeviceTargets::add(const TensorEntry& entry, std::vector<Device>& m
           .actual(to_string(Device{device.kind, memory.ordinal, 0}));
     }
   }
-  if (std::find(marked.begin(), marked.end(), device) != marked.end()) return {};
-  marked.push_back(device);
+  if (std::find(marked_.begin(), marked_.end(), device) != marked_.end()) return {};
+  marked_.push_back(device);
   CAIRN_TRY_ASSIGN(const device::Event before, device::mark_of(device));
   if (lane_of(device.ordinal) == nullptr) {
     CAIRN_TRY_ASSIGN(device::Link* const link, links_.to(device.kind, device.ordinal));
@@ -198,7 +213,13 @@ Result<device::BounceBuffers::Loan> DeviceTargets::buffer_of(Lane& lane) {
   return std::move(oldest->buffer);
 }
 
-Result<void> DeviceTargets::await(const Lane& lane, Pending& pending, const std::function<bool()>& interrupted) const {
+Error DeviceTargets::stalled(const Lane& lane) {
+  const std::string device = device::device_name(lane.link.driver(), lane.link.ordinal());
+  return Error(ErrorCode::kUnavailable,
+               "a copy to " + device + " did not end within 5 minutes; work that the device holds may never end");
+}
+
+Result<void> DeviceTargets::await(Lane& lane, Pending& pending, const std::function<bool()>& interrupted) const {
   const auto end = std::chrono::steady_clock::now() + kStall;
   bool is_late = false;
   Result<void> done = device::await(pending.done, [&] {
@@ -207,12 +228,11 @@ Result<void> DeviceTargets::await(const Lane& lane, Pending& pending, const std:
   });
   if (done) return {};
   Error error = std::move(done).error();
-  if (error.code() == ErrorCode::kCancelled) pending.buffer.abandon();
-  if (is_late) {
-    error =
-        Error(ErrorCode::kUnavailable, "a copy to cuda:" + std::to_string(lane.link.ordinal()) +
-                                           " did not end within 5 minutes; work that the device holds may never end");
+  if (error.code() == ErrorCode::kCancelled) {
+    pending.buffer.abandon();
+    lane.has_lost_copies = true;
   }
+  if (is_late) error = stalled(lane);
   return std::move(error).key(pending.key);
 }
 

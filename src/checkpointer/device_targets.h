@@ -6,7 +6,8 @@
 //    is queued. A buffer is used again after its copy. At most kInFlightMax copies of a device are pending.
 // 3. finish(): waits for the copies. Work that is queued on any stream afterwards sees the elements.
 //
-// A wait for a single copy ends after kStall.
+// A wait for a single copy ends after kStall. Copies that outlive a load that has failed hold back the streams of step
+// 1: a later load, and whoever uses the memory next in the order of these streams, comes after the copies.
 #pragma once
 
 #include <cairn/result.h>
@@ -36,7 +37,8 @@ class DeviceTargets : public data_file::ElementSink {
   static constexpr std::chrono::minutes kStall{5};
 
   DeviceTargets() = default;
-  // Waits a second for pending copies; buffers of copies that do not end stay mapped until the program ends.
+  // Waits a second for pending copies; buffers of copies that do not end stay mapped until the program ends. By a
+  // thread of the caller: the streams of mark() exist.
   ~DeviceTargets() override;
 
   // kInvalidArgument for a stream under capture and for a tensor on another device; kUnavailable: the driver's error.
@@ -62,17 +64,20 @@ class DeviceTargets : public data_file::ElementSink {
     device::Link& link;
     std::mutex mutex;  // protects the members below, and the order of the stream
     device::Stream stream;
-    std::deque<Pending> pending;  // in the order of the stream
+    std::deque<Pending> pending;               // in the order of the stream
+    std::atomic<bool> has_lost_copies{false};  // whether a copy may be pending that `pending` lacks
   };
   class Filling;
 
   Lane* lane_of(std::int32_t ordinal) noexcept;
-  Result<void> add(const TensorEntry& entry, std::vector<Device>& marked);
+  Result<void> add(const TensorEntry& entry);
   // Waits for the copy. The error names the copy's key; the buffer of a copy that does not end is abandoned.
-  Result<void> await(const Lane& lane, Pending& pending, const std::function<bool()>& interrupted) const;
+  Result<void> await(Lane& lane, Pending& pending, const std::function<bool()>& interrupted) const;
+  static Error stalled(const Lane& lane);
   Result<device::BounceBuffers::Loan> buffer_of(Lane& lane);
 
   device::Links links_;
+  std::vector<Device> marked_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::atomic<bool> is_stopped_{false};
 };

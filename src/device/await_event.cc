@@ -32,9 +32,14 @@ Result<void> await(const Event& event, const std::function<bool()>& interrupted)
   }
 }
 
-Error stalled(std::int32_t ordinal, std::chrono::milliseconds stall_max) {
-  return Error(ErrorCode::kUnavailable, "no copy from cuda:" + std::to_string(ordinal) + " ended for " +
-                                            std::to_string(stall_max.count()) +
+Result<void> await_turn(Stream& stream, const std::function<bool()>& interrupted) {
+  CAIRN_TRY_ASSIGN(const Event before, stream.mark());
+  return await(before, interrupted);
+}
+
+Error stalled(const Stream& stream, std::chrono::milliseconds stall_max) {
+  return Error(ErrorCode::kUnavailable, "no copy from " + device_name(stream.driver(), stream.ordinal()) +
+                                            " ended for " + std::to_string(stall_max.count()) +
                                             " ms: earlier work on the device does not end");
 }
 

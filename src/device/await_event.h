@@ -16,7 +16,11 @@ namespace cairn::device {
 // work has ended then.
 Result<void> await(const Event& event, const std::function<bool()>& interrupted = {});
 
-// The error after no copy from the CUDA device has ended for `stall_max`.
-Error stalled(std::int32_t ordinal, std::chrono::milliseconds stall_max);
+// Returns when the stream holds no work; errors as for await(). For memory that is not registered: a call that queues a
+// copy there may last until the stream reaches the copy, and such a call can't be interrupted.
+Result<void> await_turn(Stream& stream, const std::function<bool()>& interrupted = {});
+
+// The error after no copy from the stream's device has ended for `stall_max`.
+Error stalled(const Stream& stream, std::chrono::milliseconds stall_max);
 
 }  // namespace cairn::device

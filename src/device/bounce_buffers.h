@@ -52,6 +52,8 @@ class BounceBuffers {
       if (buffer_) lender_->put_back(std::move(buffer_));
     }
     std::span<std::byte> bytes() const noexcept { return buffer_->memory.bytes(); }
+    // Otherwise a call that queues a copy may last until the stream reaches the copy.
+    bool is_registered() const noexcept { return buffer_->registration.covers(kBufferBytes); }
     // Leaves the buffer to a copy that did not end: the memory stays mapped and registered until the program ends.
     void abandon() noexcept { keep_for_ever(std::move(buffer_)); }
 

@@ -43,7 +43,7 @@ class BufferLoad {
     if (!copied) {
       loan_.abandon();  // the device may still write into the buffer
       if (is_interrupted) return copied;
-      if (copied.error().code() == ErrorCode::kCancelled) copied = stalled(stream_.ordinal(), stall_max);
+      if (copied.error().code() == ErrorCode::kCancelled) copied = stalled(stream_, stall_max);
       return std::move(copied).error().key(parts_.front().key);
     }
     std::uint64_t used = 0;
@@ -59,6 +59,7 @@ class BufferLoad {
 
  private:
   Result<void> copy(const std::function<bool()>& gives_up) {
+    if (!loan_.is_registered()) CAIRN_TRY(await_turn(stream_, gives_up));
     CAIRN_TRY(stream_.copy(Direction::kToHost, copies_));
     CAIRN_TRY_ASSIGN(const Event done, stream_.mark());
     return await(done, gives_up);

@@ -112,8 +112,8 @@ Result<CudaDriver*> CudaDriver::load() {
   }
   // Never destroyed: threads may use the driver until the program ends.
   auto* const driver = new CudaDriver(functions);
-  CAIRN_TRY(driver->check(functions.cuInit(0), "cuInit", 0));
-  CAIRN_TRY(driver->check(functions.cuDeviceGetCount(&driver->device_count_), "cuDeviceGetCount", 0));
+  CAIRN_TRY(driver->check(functions.cuInit(0), "cuInit", kNoDevice));
+  CAIRN_TRY(driver->check(functions.cuDeviceGetCount(&driver->device_count_), "cuDeviceGetCount", kNoDevice));
   driver->device_count_ = std::min<int>(driver->device_count_, kDevicesMax);
   return driver;
 }
@@ -129,8 +129,9 @@ Error CudaDriver::error_of(cuda::Status status, const char* function, std::int32
   const char* text = nullptr;
   functions_.cuGetErrorName(status, &name);
   functions_.cuGetErrorString(status, &text);
-  return Error(ErrorCode::kUnavailable, "CUDA error " + std::to_string(status) + " on cuda:" + std::to_string(ordinal) +
-                                            " (" + (name != nullptr ? name : "unknown") +
+  const std::string place = ordinal == kNoDevice ? "" : " on " + device_name(*this, ordinal);
+  return Error(ErrorCode::kUnavailable, "CUDA error " + std::to_string(status) + place + " (" +
+                                            (name != nullptr ? name : "unknown") +
                                             "): " + (text != nullptr ? text : "no description") + ", in " + function);
 }
 
@@ -189,7 +190,7 @@ Result<DeviceMemory> CudaDriver::memory_at(const void* address) {
   std::array<void*, 4> values{&type, &ordinal, &begin, &bytes};
   CAIRN_TRY(check(functions_.cuPointerGetAttributes(static_cast<unsigned>(attributes.size()), attributes.data(),
                                                     values.data(), address_of(address)),
-                  "cuPointerGetAttributes", 0));
+                  "cuPointerGetAttributes", kNoDevice));
   if (type != cuda::kMemoryDevice || ordinal < 0) {
     return Error(ErrorCode::kInvalidArgument, "the address is not in the memory of a CUDA device");
   }
@@ -280,12 +281,11 @@ cuda::Status CudaDriver::copy_batch(std::span<const Copy> copies, Direction dire
 
 Result<void> CudaDriver::copy(std::int32_t ordinal, StreamHandle stream, Direction direction,
                               std::span<const Copy> copies) {
-  const bool has_batches = functions_.cuMemcpyBatchAsync_v2 != nullptr || functions_.cuMemcpyBatchAsync != nullptr;
   return in_context(ordinal, "cuMemcpyAsync", [&] {
     for (std::size_t i = 0; i < copies.size();) {
       std::size_t end = i;
       while (end < copies.size() && copies[end].rows == 1) ++end;
-      const bool is_batch = has_batches && end - i >= kBatchCopiesMin;
+      const bool is_batch = copies_in_batches() && end - i >= kBatchCopiesMin;
       if (!is_batch) end = i + 1;
       const cuda::Status status = is_batch ? copy_batch(copies.subspan(i, end - i), direction, native(stream))
                                            : copy_rows(copies[i], direction, native(stream));

@@ -29,6 +29,10 @@ class CudaDriver : public Driver {
   // The driver of this process. kUnavailable: no library, or no device.
   static Result<Driver*> loaded();
 
+  DeviceKind kind() const noexcept override { return DeviceKind::kCuda; }
+  bool copies_in_batches() const noexcept override {
+    return functions_.cuMemcpyBatchAsync_v2 != nullptr || functions_.cuMemcpyBatchAsync != nullptr;
+  }
   Result<DeviceMemory> memory_at(const void* address) override;
   Result<void> register_host(std::int32_t ordinal, std::span<std::byte> memory) override;
   void unregister_host(std::int32_t ordinal, std::byte* begin) noexcept override;
@@ -48,6 +52,7 @@ class CudaDriver : public Driver {
 
   explicit CudaDriver(const cuda::Functions& functions);
   static Result<CudaDriver*> load();
+  // `ordinal`: kNoDevice if the call names no device.
   Error error_of(cuda::Status status, const char* function, std::int32_t ordinal) const;
   Result<void> check(cuda::Status status, const char* function, std::int32_t ordinal) const;
   Result<cuda::Context> context_of(std::int32_t ordinal);
@@ -60,6 +65,7 @@ class CudaDriver : public Driver {
   cuda::Status copy_batch(std::span<const Copy> copies, Direction direction, cuda::Stream stream) const;
 
   static constexpr std::int32_t kDevicesMax = 64;
+  static constexpr std::int32_t kNoDevice = -1;
 
   const cuda::Functions functions_;
   const pid_t process_id_;

@@ -1,13 +1,14 @@
 // Driver: the functions of an accelerator's driver that Cairn uses: register host memory, copy, record, wait, query.
 //
-// A second kind of accelerator is a second implementation of this interface, and a line in driver.cc.
+// A second kind of accelerator is a second implementation of this interface, a value of DeviceKind, and a line in
+// driver.cc. A process uses devices of one kind: the users of this interface tell devices by their ordinals.
 //
 // Thread-safe. A call may come from any thread, also while another thread captures a graph: a call changes neither the
 // thread's current context nor a capture. Each call names the device by its ordinal; the first call for a device
 // retains the device's primary context, and the context stays retained. In a child made by fork every call fails.
 //
-// Errors: kUnavailable with the driver's name and text of the error, and the device. A call may report an error of
-// earlier asynchronous work on the device, also of work that Cairn did not queue.
+// Errors: kUnavailable with the driver's name and text of the error, and the device if the call names one. A call may
+// report an error of earlier asynchronous work on the device, also of work that Cairn did not queue.
 #pragma once
 
 #include <cairn/device.h>
@@ -16,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace cairn::device {
 
@@ -48,6 +50,11 @@ class Driver {
  public:
   virtual ~Driver() = default;
 
+  virtual DeviceKind kind() const noexcept = 0;
+  // Whether copy() queues many single rows as one piece of work. Otherwise each copy fills a place of the stream, and a
+  // full stream blocks the caller.
+  virtual bool copies_in_batches() const noexcept = 0;
+
   // The allocation that holds the address. kInvalidArgument if the driver knows no device memory there.
   virtual Result<DeviceMemory> memory_at(const void* address) = 0;
 
@@ -73,6 +80,11 @@ class Driver {
   // Whether work queued on the stream goes into a graph now instead of to the device.
   virtual Result<bool> is_capturing(std::int32_t ordinal, StreamHandle stream) = 0;
 };
+
+// "cuda:1", for errors.
+inline std::string device_name(const Driver& driver, std::int32_t ordinal) {
+  return to_string(Device{driver.kind(), ordinal, 0});
+}
 
 // The driver of the devices of a kind. The first call loads the driver's library; the driver lives until the end of the
 // program. kUnavailable if the machine has no such driver.

@@ -1,5 +1,7 @@
 #include "device/links.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "os/start_thread.h"
@@ -32,12 +34,14 @@ void Link::return_stream(Stream stream) {
 Links::~Links() {
   // The thread exists only in the process that started the thread.
   if (process_id_ != getpid() && registering_.joinable()) registering_.detach();
+  release_parked();
+  // A device may write into the remaining memory at any time: the memory is never freed.
+  if (!parked_.empty()) new std::vector<Parked>(std::move(parked_));
 }
 
 Result<Link*> Links::to(DeviceKind kind, std::int32_t ordinal) {
   CAIRN_TRY_ASSIGN(Driver* const driver, driver_of(kind));
   const std::lock_guard lock(mutex_);
-  std::erase_if(parked_, [](const Parked& parked) { return parked.is_free(); });
   std::unique_ptr<Link>& link = cuda_[ordinal];
   if (link == nullptr) link = std::make_unique<Link>(*driver, ordinal);
   return link.get();
@@ -83,7 +87,7 @@ void Links::note_refusal(const Error& refusal) {
 std::optional<std::string> Link::untold_buffer_refusal(std::string_view slower, std::atomic<bool>& is_told) const {
   const std::optional<Error> refusal = buffers_.refusal();
   if (!refusal || is_told.exchange(true)) return std::nullopt;
-  return "the driver refused to register memory, and " + std::string(slower) + " cuda:" + std::to_string(ordinal_) +
+  return "the driver refused to register memory, and " + std::string(slower) + " " + device_name(driver_, ordinal_) +
          " are slower: " + std::string(refusal->what()) + "; raise the limit of locked memory (ulimit -l)";
 }
 
@@ -97,6 +101,15 @@ std::optional<std::string> Links::untold_refusal() {
 void Links::park(std::shared_ptr<void> memory, std::function<bool()> is_free) {
   const std::lock_guard lock(mutex_);
   parked_.push_back({std::move(memory), std::move(is_free)});
+}
+
+void Links::release_parked() {
+  std::vector<Parked> released;  // freed without the lock: the memory's owner may call this object
+  const std::lock_guard lock(mutex_);
+  const auto first_free =
+      std::stable_partition(parked_.begin(), parked_.end(), [](const Parked& parked) { return !parked.is_free(); });
+  std::move(first_free, parked_.end(), std::back_inserter(released));
+  parked_.erase(first_free, parked_.end());
 }
 
 }  // namespace cairn::device

@@ -69,9 +69,10 @@ class Links {
   // A text for the user if memory could not be registered and copies take a detour. Returned once.
   std::optional<std::string> untold_refusal();
 
-  // Keeps `memory` until the copies that may still write into the memory are done: until `is_free` returns true, or
-  // for ever.
+  // Keeps `memory` until the copies that may still write into the memory are done: until `is_free` returns true at a
+  // release_parked(), or for ever. `is_free` must not own this object.
   void park(std::shared_ptr<void> memory, std::function<bool()> is_free);
+  void release_parked();
 
  private:
   struct Parked {

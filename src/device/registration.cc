@@ -4,20 +4,30 @@
 #include <chrono>
 #include <thread>
 
+#include "core/checked.h"
+
 namespace cairn::device {
+
+// The pieces are whole, except at the end of the memory: a copy must not begin in one registration and end in the next.
+void Registration::extend(std::uint64_t present) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t known = std::min<std::uint64_t>(present, memory_.size());
+  end_ = std::max(end_, std::min<std::uint64_t>(align_up(known, kPieceBytes), memory_.size()));
+}
+
 Result<bool> Registration::register_next() {
   const std::lock_guard lock(mutex_);
   const std::uint64_t begin = registered_;
   if (refusal_) return *refusal_;
-  if (is_withdrawn_ || begin >= memory_.size()) return false;
-  const std::uint64_t bytes = std::min<std::uint64_t>(kPieceBytes, memory_.size() - begin);
+  if (is_withdrawn_ || begin >= end_) return false;
+  const std::uint64_t bytes = std::min<std::uint64_t>(kPieceBytes, end_ - begin);
   Result<void> registered = driver_.register_host(ordinal_, memory_.subspan(begin, bytes));
   if (!registered) {
     refusal_ = registered.error();
     return std::move(registered).error();
   }
   registered_.store(begin + bytes, std::memory_order_release);
-  return begin + bytes < memory_.size();
+  return begin + bytes < end_;
 }
 
 Result<void> Registration::register_all(const std::function<bool()>& stopped, int pause_share) {

@@ -30,16 +30,23 @@ class Registration {
   // A copy must stay within one piece.
   static constexpr std::uint64_t kPieceBytes = std::uint64_t{16} << 20;
 
-  // Registers nothing yet. `ordinal`: a device that the program uses.
+  // Registers nothing yet. `ordinal`: a device that the program uses. `present`: as for extend(); all by default.
   Registration(Driver& driver, std::int32_t ordinal, std::span<std::byte> memory)
-      : driver_(driver), ordinal_(ordinal), memory_(memory) {}
+      : Registration(driver, ordinal, memory, memory.size()) {}
+  Registration(Driver& driver, std::int32_t ordinal, std::span<std::byte> memory, std::uint64_t present)
+      : driver_(driver), ordinal_(ordinal), memory_(memory) {
+    extend(present);
+  }
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
   ~Registration() { withdraw(); }
 
-  // Registers the next piece. False if all pieces are registered, or after withdraw(). After an error, which every
-  // later call returns too, the registered pieces stay. The piece's pages should be present: absent pages are allocated
-  // under the driver's lock.
+  // The first `present` bytes of the memory have pages now. Only pieces that begin below are registered: the driver
+  // allocates absent pages under its lock, and checks no memory limit. Never lowers the number.
+  void extend(std::uint64_t present);
+
+  // Registers the next piece. False if no further piece may be registered, or after withdraw(). After an error, which
+  // every later call returns too, the registered pieces stay.
   Result<bool> register_next();
   // Registers the remaining pieces, until `stopped`, if given, returns true. After each piece the calling thread sleeps
   // for `pause_share` times the duration of the piece.
@@ -61,6 +68,7 @@ class Registration {
   std::atomic<std::uint64_t> registered_{0};  // bytes from the front
 
   mutable std::mutex mutex_;
+  std::uint64_t end_ = 0;  // of the last piece that may be registered
   bool is_withdrawn_ = false;
   std::optional<Error> refusal_;
 };

@@ -49,4 +49,16 @@ Result<Event> mark_of(const Device& device) {
   return event;
 }
 
+void hold_back(std::span<const Device> callers, Stream& stream) noexcept {
+  const Result<Event> copies = stream.mark();
+  if (!copies) return;
+  Driver& driver = stream.driver();
+  for (const Device& caller : callers) {
+    if (caller.ordinal != stream.ordinal()) continue;
+    const StreamHandle handle{caller.stream};
+    const Result<bool> is_capturing = driver.is_capturing(caller.ordinal, handle);
+    if (is_capturing && !*is_capturing) (void)driver.make_wait(caller.ordinal, handle, copies->handle());
+  }
+}
+
 }  // namespace cairn::device

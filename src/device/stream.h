@@ -72,4 +72,9 @@ class Stream {
 // kInvalidArgument if the stream is being captured into a graph: nothing is recorded then.
 Result<Event> mark_of(const Device& device);
 
+// Work that the callers' streams of the stream's device hold from now on starts after the copies that `stream` holds
+// now. For copies that outlive a call: the callers may then free or overwrite the memory in the order of their streams.
+// Does nothing on a stream that is being captured, and after an error of the driver.
+void hold_back(std::span<const Device> callers, Stream& stream) noexcept;
+
 }  // namespace cairn::device

@@ -85,9 +85,11 @@ Result<void> Arena::fit(std::uint64_t bytes) {
 }
 
 std::shared_ptr<device::Registration> Arena::begin_registration(device::Driver& driver, std::int32_t ordinal) {
+  const std::uint64_t present = os::kPageBytes + present_;
   if (registration_ == nullptr) {
-    registration_ = std::make_shared<device::Registration>(driver, ordinal, memory_->bytes());
+    registration_ = std::make_shared<device::Registration>(driver, ordinal, memory_->bytes(), present);
   }
+  registration_->extend(present);
   return registration_;
 }
 

@@ -66,8 +66,8 @@ class Arena {
     }
   }
 
-  // note_stuck: the arena's save was given up, and a thread that hangs in the kernel may still use the arena. The arena
-  // returns to the pool when the thread returns, if ever.
+  // note_stuck: the arena's save was given up, and a thread that hangs in the kernel, or a device, may still use the
+  // arena. The arena returns to the pool when the thread returns or the device is done, if ever.
   void note_stuck() noexcept { stuck_ = true; }
   void note_free() noexcept { stuck_ = false; }
   bool is_stuck() const noexcept { return stuck_; }
@@ -95,8 +95,11 @@ class Arena {
   bool lacks_memory() const noexcept { return lacks_memory_; }
   // Records that the first `bytes` are present.
   void note_present(std::uint64_t bytes) noexcept { present_ = std::max(present_, bytes); }
-  // The registration of the present memory with a driver: pages are registered piece by piece, by the returned object,
-  // also while the arena is used. A change of size ends the registration. `ordinal`: a device of the program.
+  // The first bytes that are known to be present.
+  std::uint64_t known_present() const noexcept { return present_; }
+  // The registration of the memory that is known to be present with a driver: pages are registered piece by piece, by
+  // the returned object, also while the arena is used. A change of size ends the registration. `ordinal`: a device of
+  // the program.
   std::shared_ptr<device::Registration> begin_registration(device::Driver& driver, std::int32_t ordinal);
   // Null before begin_registration().
   const std::shared_ptr<device::Registration>& registration() const noexcept { return registration_; }

@@ -187,8 +187,10 @@ struct ArenaPool::SharedState {
     if (arena && shares) CAIRN_TRY(arena->share());
     if (!arena && made == generations) {
       if (!is_stuck()) return arena;
-      return Error(ErrorCode::kUnavailable, "no free arena: abandoned saves hold all " + std::to_string(generations) +
-                                                " arenas until their hanging storage calls return");
+      return Error(ErrorCode::kUnavailable,
+                   "no free arena: abandoned saves hold all " + std::to_string(generations) +
+                       " arenas until their hanging calls into the storage return, or the devices "
+                       "end the copies");
     }
     if (bytes) {
       const Result<void> room = expect_room(arena.get(), needed_for(arena.get(), *bytes));

@@ -103,7 +103,7 @@ Result<void> DeviceCopies::copy_directly(std::span<const Portion> portions, cons
       last_progress = Clock::now();
     } else if (Clock::now() - last_progress > limits_.stall_max) {
       const CopyItem& first = items_[portions[done_count].first];
-      return device::stalled(device_of(first).ordinal, limits_.stall_max).key(first.key);
+      return device::stalled(sources_.lane_of(device_of(first).ordinal).stream, limits_.stall_max).key(first.key);
     } else {
       std::this_thread::sleep_for(kLookInterval);
     }

@@ -12,14 +12,21 @@ namespace {
 
 constexpr std::uint64_t kStratum = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLength = 32;
+// The most pieces of work on a stream: a full stream of about a thousand blocks the caller. Further tensors have a
+// single sample in a batch of copies, or none if the driver has no batches.
+constexpr std::size_t kQueuedMax = 256;
 
 }  // namespace
 
 Result<void> DeviceSamples::take(std::span<const CopyItem> items, device::Link& link, device::Stream& stream,
                                  std::uint64_t seed) {
   CAIRN_TRY_ASSIGN(device::BounceBuffers::Loan loan, link.buffers().borrow());
+  // The call that queues a copy into memory that is not registered may wait for the caller's earlier work.
+  if (!loan.is_registered()) return {};
   std::span<std::byte> room = loan.bytes();
   memory_.push_back(std::move(loan));
+  const bool has_batches = link.driver().copies_in_batches();
+  std::size_t queued = 0;
   std::vector<device::Copy> copies;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Device device = device_of(items[i]);
@@ -30,10 +37,12 @@ Result<void> DeviceSamples::take(std::span<const CopyItem> items, device::Link& 
     Place place;
     place.offset = (mixed_number(seed + i) >> 32) * places / (std::uint64_t{1} << 32) * kLength;
     place.length = static_cast<std::uint32_t>(std::min(kLength, form.bytes - place.offset));
-    place.rows =
-        form.is_one_stretch ? static_cast<std::uint32_t>(std::max<std::uint64_t>(form.bytes / kStratum, 1)) : 1;
+    const bool has_rows = form.is_one_stretch && form.bytes / kStratum > 1 && queued < kQueuedMax;
+    place.rows = has_rows ? static_cast<std::uint32_t>(form.bytes / kStratum) : 1;
     const std::uint64_t bytes = std::uint64_t{place.rows} * place.length;
     if (bytes > room.size()) break;
+    if (has_rows || !has_batches) ++queued;
+    if (!has_batches && queued > kQueuedMax) break;
     place.taken = room.data();
     if (place.rows == 1) {
       append_copies(*items[i].tensor, place.offset, room.first(bytes), nullptr, copies);

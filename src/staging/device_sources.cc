@@ -43,7 +43,6 @@ class AllocationCheck {
 }  // namespace
 
 Result<void> DeviceSources::add_streams(std::span<const CopyItem> items) {
-  std::vector<Device> marked;
   std::optional<AllocationCheck> check;
   for (const CopyItem& item : items) {
     const Device device = device_of(item);
@@ -54,8 +53,8 @@ Result<void> DeviceSources::add_streams(std::span<const CopyItem> items) {
         check.emplace(*driver);
       }
       CAIRN_TRY(check->expect_on(device, *item.tensor));
-      if (std::find(marked.rbegin(), marked.rend(), device) != marked.rend()) return {};
-      marked.push_back(device);
+      if (std::find(marked_.rbegin(), marked_.rend(), device) != marked_.rend()) return {};
+      marked_.push_back(device);
       CAIRN_TRY_ASSIGN(const device::Event before, device::mark_of(device));  // (1)
       const bool is_known = std::any_of(lanes_.begin(), lanes_.end(),
                                         [&](const Lane& lane) { return lane.link->ordinal() == device.ordinal; });
@@ -88,6 +87,7 @@ Result<std::unique_ptr<DeviceSources>> DeviceSources::mark(std::span<const CopyI
 
 DeviceSources::~DeviceSources() {
   if (!settle(kSettleMax)) {
+    hold_back_caller();
     samples_.abandon();
     return;
   }
@@ -115,8 +115,23 @@ bool DeviceSources::settle(std::chrono::milliseconds timeout) noexcept {
   return true;
 }
 
+void DeviceSources::hold_back_caller() noexcept {
+  for (Lane& lane : lanes_) device::hold_back(marked_, lane.stream);
+}
+
+void DeviceSources::park(std::shared_ptr<DeviceSources> sources, std::shared_ptr<void> memory) {
+  const std::shared_ptr<device::Links> links = std::move(sources->links_);
+  // Marks made now: a mark made for a question would not be done yet.
+  links->park(std::move(memory), [sources, marks = sources->marks()] {
+    return std::all_of(marks.begin(), marks.end(), [](const auto& mark) {
+      const Result<bool> is_done = mark->is_done();
+      return !is_done || *is_done;  // after an error of the driver the copies are lost
+    });
+  });
+}
+
 void DeviceSources::register_beside(Arena& arena) {
-  if (lanes_.empty() || arena.is_registered(arena.bytes().size())) return;
+  if (lanes_.empty() || arena.is_registered(arena.known_present())) return;
   const device::Link& link = *lanes_.front().link;
   links_->register_beside(arena.begin_registration(link.driver(), link.ordinal()));
 }

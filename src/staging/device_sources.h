@@ -35,7 +35,8 @@ class DeviceSources {
                                                      std::optional<std::uint64_t> sample_seed);
   DeviceSources(const DeviceSources&) = delete;
   DeviceSources& operator=(const DeviceSources&) = delete;
-  // Waits a second for pending copies. Copies that are pending after that keep the streams and the memory of samples.
+  // Waits a second for pending copies. Copies that are pending after that keep the streams and the memory of samples,
+  // and hold back the caller's streams: on a thread of the caller, unless no copy is pending.
   ~DeviceSources();
 
   struct Lane {
@@ -54,7 +55,12 @@ class DeviceSources {
   // then write into their targets at any later time.
   bool settle(std::chrono::milliseconds timeout) noexcept;
 
-  // Registers the arena on a thread of its own, for later saves; `arena` is fully present.
+  // Makes later work of the caller's streams start after the pending copies. On a thread of the caller.
+  void hold_back_caller() noexcept;
+  // Keeps `memory`, which pending copies may write into, and `sources` until the copies are done.
+  static void park(std::shared_ptr<DeviceSources> sources, std::shared_ptr<void> memory);
+
+  // Registers the arena's present memory on a thread of its own, for later saves.
   void register_beside(Arena& arena);
 
  private:
@@ -62,7 +68,8 @@ class DeviceSources {
       : links_(std::move(links)), samples_(item_count) {}
   Result<void> add_streams(std::span<const CopyItem> items);
 
-  const std::shared_ptr<device::Links> links_;  // shared with the stager
+  std::shared_ptr<device::Links> links_;  // shared with the stager; null if parked there
+  std::vector<Device> marked_;            // the caller's streams
   std::vector<Lane> lanes_;
   DeviceSamples samples_;
 };

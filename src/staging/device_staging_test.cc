@@ -68,6 +68,7 @@ class DeviceStagingTest : public testing::Test {
     auto made = Arena::make().value();
     made->fit(arena_bytes_).value();
     made->make_present(0, arena_bytes_).value();
+    made->note_present(arena_bytes_);
     device::Driver& driver = *device::driver_of(DeviceKind::kCuda).value();
     const auto registration = made->begin_registration(driver, 0);
     for (std::uint64_t i = 0; i < registered_pieces; ++i) (void)registration->register_next();
@@ -271,6 +272,42 @@ TEST_F(DeviceStagingTest, CopiesBehindAHangingKernelStallAndKeepTheirMemory) {
     fake_cuda_release(trainer);
     EXPECT_TRUE(devices->settle(std::chrono::seconds(10)));
   }
+}
+
+TEST_F(DeviceStagingTest, NoCallWaitsForAHangingKernelAlthoughTheDriverRegistersNothing) {
+  stall_max_ = std::chrono::milliseconds(100);
+  fake_cuda_fail("cuMemHostRegister_v2", 1, 2, 1);
+  add(0, 3 * kMiB);
+  const auto target = arena(1);
+  fake_cuda_launch_hang(trainers_[0]);
+  const auto devices = mark(1);
+  const Result<void> copied = copy(*target, *devices);
+  ASSERT_FALSE(copied);
+  EXPECT_EQ(copied.error().code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(fake_cuda_pageable_copies(), 0);
+  fake_cuda_release(trainers_[0]);
+  EXPECT_TRUE(devices->settle(std::chrono::seconds(10)));
+}
+
+TEST_F(DeviceStagingTest, SamplesOfManyLargeTensorsTakeFewPlacesOfTheStream) {
+  for (int i = 0; i < 600; ++i) add(0, 2 * kMiB);
+  const auto devices = mark(1);
+  EXPECT_LE(fake_cuda_calls("cuMemcpy2DAsync_v2"), 300);
+  EXPECT_TRUE(devices->settle(std::chrono::seconds(10)));
+}
+
+TEST_F(DeviceStagingTest, MemoryWithoutPagesIsNotRegistered) {
+  const std::size_t before = fake_cuda_registered_bytes();
+  auto made = Arena::make().value();
+  made->fit(100 * kMiB).value();
+  made->note_present(20 * kMiB);
+  device::Driver& driver = *device::driver_of(DeviceKind::kCuda).value();
+  made->begin_registration(driver, 0)->register_all({}, 0).value();
+  EXPECT_EQ(fake_cuda_registered_bytes() - before, 32 * kMiB);
+  EXPECT_TRUE(made->is_registered(20 * kMiB));
+  made->note_present(100 * kMiB);
+  made->begin_registration(driver, 0)->register_all({}, 0).value();
+  EXPECT_TRUE(made->is_registered(100 * kMiB));
 }
 
 }  // namespace

@@ -276,8 +276,8 @@ class AsyncSaver:
         else:
             if not save.staging.done():
                 save.staging.set_result(None)
+            save.make_wait = None
         kept.clear()
-        save.make_wait = None
         native.release()
         texts: list[str] = []  # of warnings
         try:

@@ -92,7 +92,7 @@ class PendingSave:
 
     `fails_exit`: the exit status is not 0 if, at the interpreter's exit, no caller has retrieved the save's exception
     or the save has not ended. `make_wait`: the engine's function that makes streams of CUDA devices wait for the copies
-    out of the tensors; None if the copies are over.
+    out of the tensors; None if the copies are over. Devices may go on with the copies of a staging that has failed.
     """
 
     directory: str
@@ -221,11 +221,12 @@ def fence_staging() -> None:
 
 def _fence(save: PendingSave) -> None:
     stream_of = current_cuda_streams()
-    if stream_of is None or save.make_wait is None or save.staging.done():
+    make_wait = save.make_wait  # read once: the thread that follows the save ends the attribute
+    if stream_of is None or make_wait is None:
         await_end(save.staging)
         return
     streams = [(ordinal, stream_of(ordinal)) for ordinal in range(torch.cuda.device_count())]
-    while not save.make_wait(streams, WAIT_SLICE_SECONDS):
+    while not make_wait(streams, WAIT_SLICE_SECONDS):
         pass
 
 
