@@ -49,7 +49,7 @@ nb::list consolidate_model(const nb::bytes& input, const nb::bytes& output, cons
   return strings(report.warnings);
 }
 
-// (conversions: [(fqn, saved dtype code, target dtype code)], missing keys)
+// (conversions: [(fqn, saved dtype code, target dtype code)], missing keys, warnings without the checkpoint's damage)
 nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::kwargs& keywords) {
   LoadOptions options = load_options_of(keywords);
   LoadReport report;
@@ -74,7 +74,8 @@ nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::k
     conversions.append(nb::make_tuple(to_str(conversion.fqn), static_cast<int>(conversion.saved),
                                       static_cast<int>(conversion.target)));
   }
-  return nb::make_tuple(conversions, strings(report.missing));
+  if (const auto damage = checkpoint.damage()) std::erase(report.warnings, *damage);
+  return nb::make_tuple(conversions, strings(report.missing), strings(report.warnings));
 }
 
 std::optional<KeyEntry> entry_of(const Checkpoint& checkpoint, const std::string& fqn) {

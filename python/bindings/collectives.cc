@@ -118,12 +118,14 @@ auto PythonCollectives::ask(Work&& work) -> decltype(work()) {
 }
 
 Error PythonCollectives::keep(const nb::python_error& error) {
-  raised_ = nb::borrow(error.value());
+  const nb::object raised = nb::borrow(error.value());
+  // The first exception is the cause of the later ones; an interrupt is the caller's wish.
+  if (!raised_.is_valid() || (is_interrupt(raised) && !is_interrupt(raised_))) raised_ = raised;
   const std::string kind = to_utf8(error.type().attr("__name__"));
-  const std::string text = kind + ": " + to_utf8(nb::str(raised_));
-  if (is_interrupt(raised_)) return {ErrorCode::kCancelled, text};
+  const std::string text = kind + ": " + to_utf8(nb::str(raised));
+  if (is_interrupt(raised)) return {ErrorCode::kCancelled, text};
   const nb::object invalid = nb::module_::import_("cairn.errors").attr("InvalidArgument");
-  if (nb::isinstance(raised_, invalid)) return {ErrorCode::kInvalidArgument, to_utf8(nb::str(raised_))};
+  if (nb::isinstance(raised, invalid)) return {ErrorCode::kInvalidArgument, to_utf8(nb::str(raised))};
   return {ErrorCode::kUnavailable, "the process group failed: " + text};
 }
 

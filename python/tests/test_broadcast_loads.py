@@ -135,6 +135,27 @@ def load_and_kill_one(directory: Path) -> dict[str, Any]:
     return load_replicated(directory, 3)
 
 
+def load_by_halves(directory: Path, failing: int, failure: type[BaseException]) -> dict[str, Any]:
+    """Ranks 0 and 1 have a large tensor in common, ranks 2 and 3 another, and all ranks a small one."""
+    if dist.get_rank() == failing:
+        sends = GroupCalls.broadcast_in_place
+
+        def send_or_fail(self: GroupCalls, *arguments: Any) -> None:
+            if self.size == 2:
+                raise failure("of the test")
+            sends(self, *arguments)
+
+        GroupCalls.broadcast_in_place = send_or_fail  # type: ignore[method-assign]
+    key = "large" if dist.get_rank() < 2 else "other"
+    state = {key: torch.zeros(BYTES // 4), "small": torch.zeros(10)}
+    begin = time.monotonic()
+    try:
+        cairn.load(state, storage_reader=cairn.FileSystemReader(directory, broadcast_replicas=True))
+    except BaseException as error:
+        return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - begin}
+    return {}
+
+
 def whole(size: int = BYTES) -> torch.Tensor:
     return torch.arange(size // 4, dtype=torch.float32)
 
@@ -183,6 +204,23 @@ def test_a_killed_rank_fails_on_the_others(saved: Path, tmp_path: Path) -> None:
     for result in (results[0], results[2]):
         assert "process group failed" in result["error"]
         assert result["seconds"] < 30
+
+
+def test_an_interrupt_in_a_subgroup_is_raised_at_once(tmp_path: Path) -> None:
+    directory = tmp_path / "checkpoint"
+    cairn.save({"large": whole(), "other": whole(), "small": torch.arange(10.0)}, checkpoint_id=directory)
+    results = run(load_by_halves, 4, tmp_path, directory, 1, KeyboardInterrupt)
+    assert results[1]["error"].startswith("KeyboardInterrupt")
+    assert results[1]["seconds"] < 15  # the time-out of the group is 20 s
+    assert all("process group failed" in results[rank]["error"] for rank in (0, 2, 3))
+
+
+def test_the_reason_of_a_failure_in_a_subgroup_is_kept(tmp_path: Path) -> None:
+    directory = tmp_path / "checkpoint"
+    cairn.save({"large": whole(), "other": whole(), "small": torch.arange(10.0)}, checkpoint_id=directory)
+    results = run(load_by_halves, 4, tmp_path, directory, 1, RuntimeError)
+    assert "of the test" in results[1]["error"]
+    assert all("error" in result for result in results)
 
 
 def test_a_subgroup_has_the_time_out_of_its_group(tmp_path: Path) -> None:

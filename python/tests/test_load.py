@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import stock
 import torch
+import torch.distributed as dist
+from ranks import Gang
 from same import assert_same
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -249,8 +251,30 @@ def test_targets_with_sizes_of_one_and_strides_of_zero(checkpoint: Path) -> None
 
 def test_elements_that_share_memory_cannot_be_targets(checkpoint: Path) -> None:
     cairn.save({"w": torch.arange(3.0)}, checkpoint_id=checkpoint)
-    with pytest.raises(RuntimeError, match="single memory location"):
+    with pytest.raises(cairn.InvalidArgument, match="'w' have a single memory location") as caught:
         cairn.load({"w": torch.zeros(1).expand(3)}, checkpoint_id=checkpoint)
+    assert caught.value.key == "w"
+
+
+class Refusing(dict[str, Any]):
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise TypeError(f"no place for {key}")
+
+
+def load_into_a_container_that_refuses(checkpoint: Path, refusing: int) -> str:
+    values = {"step": 1}
+    state = {"values": Refusing(values) if dist.get_rank() == refusing else values}
+    try:
+        cairn.load(state, checkpoint_id=checkpoint)
+    except CheckpointException as error:
+        return str(error)
+    return "loaded"
+
+
+def test_a_rank_that_cannot_store_a_value_fails_every_rank(two: Gang, checkpoint: Path) -> None:
+    cairn.save({"values": {"step": 7}}, checkpoint_id=checkpoint)
+    for text in two.run(load_into_a_container_that_refuses, checkpoint, 1):
+        assert "no place for step" in text
 
 
 def test_inference_tensors_and_parameters(checkpoint: Path) -> None:

@@ -84,9 +84,17 @@ Result<void> BroadcastReads::choose(const std::vector<Numbers>& broadcast_number
 
 BroadcastOutcome BroadcastReads::run() {
   BroadcastOutcome outcome;
+  std::vector<const Collectives*> lost;
   for (Group& group : groups_) {
-    if (group.windows != nullptr && !outcome.lost_transport) group.windows->run(*group.members, *buffers_, outcome);
+    if (group.windows == nullptr || std::find(lost.begin(), lost.end(), group.members) != lost.end()) continue;
+    outcome.lost_transport = false;
+    // After a failure too: the members of a further group, which may be others, wait for this rank.
+    group.windows->run(*group.members, *buffers_, outcome);
+    if (!outcome.lost_transport) continue;
+    if (outcome.has_left()) return outcome;
+    lost.push_back(group.members);
   }
+  outcome.lost_transport = !lost.empty();
   return outcome;
 }
 

@@ -36,7 +36,7 @@ class BroadcastReads {
   Result<void> choose(const std::vector<Numbers>& broadcast_numbers,
                       const std::vector<SharedReads::Numbers>& host_numbers, Collectives& all,
                       std::vector<data_file::TensorRead>& reads, std::vector<ReadGroup>& groups);
-  // 4.
+  // 4. Ends at once if the outcome has_left().
   BroadcastOutcome run();
   // Of the reads that are broadcast. After choose().
   std::uint64_t bytes_needed() const;

@@ -40,6 +40,7 @@ namespace cairn {
 namespace {
 
 using checkpointer::BroadcastReads;
+using checkpointer::ReadFilter;
 using checkpointer::SharedReads;
 using checkpointer::WantedEntries;
 
@@ -98,15 +99,34 @@ class Loader {
   struct CommonNumbers {
     SharedReads::Numbers of_host{};
     BroadcastReads::Numbers of_job{};
+    ReadFilter filter{1, 0};
+
+    static std::size_t encoded_bytes(std::size_t rank_count) {
+      return 2 * SharedReads::kEncodedBytes + ReadFilter::encoded_bytes(rank_count);
+    }
+    std::string encode() const { return SharedReads::encode(of_host) + SharedReads::encode(of_job) + filter.encode(); }
+    // Of a rank without reads if `bytes` is too short.
+    static CommonNumbers decode(std::string_view bytes, std::size_t rank_count) {
+      CommonNumbers numbers;
+      numbers.filter = ReadFilter(rank_count, 0);
+      if (bytes.size() < encoded_bytes(rank_count)) return numbers;
+      numbers.of_host = SharedReads::decode(bytes);
+      numbers.of_job = SharedReads::decode(bytes.substr(SharedReads::kEncodedBytes));
+      numbers.filter = ReadFilter::decode(bytes.substr(2 * SharedReads::kEncodedBytes), rank_count);
+      return numbers;
+    }
   };
   CommonNumbers common_numbers() {
     CommonNumbers numbers;
-    const bool alone = options_.collectives == nullptr || options_.collectives->size() == 1 || options_.own_checkpoint;
-    if (alone) return numbers;
+    const std::size_t rank_count = options_.collectives == nullptr ? 1 : options_.collectives->size();
+    numbers.filter = ReadFilter(rank_count, 0);
+    if (rank_count == 1 || options_.own_checkpoint) return numbers;
     const std::uint64_t room = os::MemoryLimits().room(kSharedCachePart * kSharedCacheBytesMax).bytes;
     shared_cache_bytes_ = std::min(kSharedCacheBytesMax, room / kSharedCachePart);
     if (shared_cache_bytes_ >= kSharedCacheBytesMin) {
-      numbers.of_host = SharedReads::numbers_of(reads_, groups_, os::ProcessIdentity::mine().boot_id);
+      const std::string host = os::ProcessIdentity::mine().boot_id;
+      numbers.of_host = SharedReads::numbers_of(reads_, groups_, host);
+      numbers.filter = SharedReads::filter_of(reads_, host, rank_count);
     }
     if (options_.broadcast_replicas) {
       broadcast_.emplace().take(reads_, groups_, broadcast_options());
@@ -118,12 +138,14 @@ class Loader {
   Result<void> mark_common(const std::vector<CommonNumbers>& by_rank, std::size_t rank) {
     std::vector<SharedReads::Numbers> of_host;
     std::vector<BroadcastReads::Numbers> of_job;
+    std::vector<ReadFilter> filters;
     for (const CommonNumbers& numbers : by_rank) {
       of_host.push_back(numbers.of_host);
       of_job.push_back(numbers.of_job);
+      filters.push_back(numbers.filter);
     }
     if (broadcast_) CAIRN_TRY(broadcast_->choose(of_job, of_host, *options_.collectives, reads_, groups_));
-    SharedReads::mark(reads_, groups_, of_host, rank);
+    SharedReads::mark(reads_, groups_, of_host, filters, rank);
     std::uint32_t sharers = 1;
     for (const data_file::TensorRead& read : reads_) sharers = std::max(sharers, read.sharers().count);
     // Without direct I/O a load leaves in the page cache what the load reads.
@@ -143,6 +165,8 @@ class Loader {
   }
   // After execute(): this rank ended because another rank has failed.
   bool is_stopped() const { return is_stopped_; }
+  // After execute(), as BroadcastOutcome: this rank has no step 4.
+  bool has_left() const { return has_left_; }
 
  private:
   // A value that is stored after all tensors were read.
@@ -155,6 +179,7 @@ class Loader {
   // The bytes of other ranks, through this rank's buffers. The report of a load that another rank stops is not used.
   Result<void> execute_broadcasts() {
     const checkpointer::BroadcastOutcome outcome = broadcast_->run();
+    has_left_ = outcome.has_left();
     if (outcome.failure) return while_filling(*outcome.failure);
     is_stopped_ = outcome.is_stopped;
     report_.bytes_needed += broadcast_->bytes_needed();
@@ -329,21 +354,20 @@ class Loader {
   std::optional<data_file::BroughtRanges> brought_;  // of the files of impl_; emptied after step 4
   std::optional<BroadcastReads> broadcast_;          // the reads that are not in reads_
   bool is_stopped_ = false;
+  bool has_left_ = false;
   std::vector<NewValue> values_;
   os::StopFlag never_stopped_;
   data_file::RecordChecks record_checks_{never_stopped_};
 };
 
-// A rank's message of step 2: one of these bytes, the two parts of CommonNumbers, and the identity of the checkpoint.
+// A rank's message of step 2: one of these bytes, the CommonNumbers, and the identity of the checkpoint.
 constexpr char kPartial = 'p';  // allow_partial: entries without a key in the checkpoint stay unchanged
 constexpr char kWhole = 'w';
-constexpr std::size_t kIdentityOffset = 1 + 2 * SharedReads::kEncodedBytes;
 
 // kReplaced unless all ranks have opened one checkpoint.
 Result<void> check_same(const std::vector<std::string>& seen) {
-  const auto identity = [&](std::size_t rank) {
-    return seen[rank].substr(std::min(kIdentityOffset, seen[rank].size()));
-  };
+  const std::size_t begin = 1 + Loader::CommonNumbers::encoded_bytes(seen.size());
+  const auto identity = [&](std::size_t rank) { return seen[rank].substr(std::min(begin, seen[rank].size())); };
   for (std::size_t rank = 0; rank < seen.size(); ++rank) {
     if (identity(rank) == identity(0)) continue;
     return Error(ErrorCode::kReplaced, "ranks opened different checkpoints: a save replaced the checkpoint meanwhile")
@@ -358,12 +382,8 @@ std::vector<Loader::CommonNumbers> common_numbers_in(const std::vector<std::stri
   std::vector<Loader::CommonNumbers> numbers;
   numbers.reserve(seen.size());
   for (const std::string_view message : seen) {
-    if (message.size() < kIdentityOffset) {
-      numbers.emplace_back();
-      continue;
-    }
     numbers.push_back(
-        {SharedReads::decode(message.substr(1)), SharedReads::decode(message.substr(1 + SharedReads::kEncodedBytes))});
+        Loader::CommonNumbers::decode(message.substr(std::min<std::size_t>(1, message.size())), seen.size()));
   }
   return numbers;
 }
@@ -391,9 +411,7 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
   Result<std::string> mine = ranks.attempt([&]() -> Result<std::string> {
     CAIRN_TRY(loader.prepare());
     const std::string identity = options.own_checkpoint ? std::string() : impl_->identity;
-    const Loader::CommonNumbers numbers = loader.common_numbers();
-    return (options.allow_partial ? kPartial : kWhole) + SharedReads::encode(numbers.of_host) +
-           SharedReads::encode(numbers.of_job) + identity;
+    return (options.allow_partial ? kPartial : kWhole) + loader.common_numbers().encode() + identity;
   });  // (1)
   if (!mine) mine = explain(impl_->replaced_or(mine.error()));
   const Result<std::vector<std::string>> seen = ranks.all_gather(std::move(mine));  // (2)
@@ -408,7 +426,10 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
   const bool final = std::any_of(seen->begin(), seen->end(), [](const std::string& it) { return it[0] == kPartial; });
   Result<std::string> done{std::string()};
   if (!report) done = explain(final ? report.error() : impl_->replaced_or(report.error()));
+  if (loader.has_left()) return std::move(done).error();
   const Result<std::vector<std::string>> all = ranks.all_gather(std::move(done));  // (4)
+  // A transport that fails has no causes by rank: this rank's own failure, if any, came before.
+  if (!all && !report && all.error().causes().empty()) return explain(report.error());
   if (!all) return with_reason(all.error());
   if (loader.is_stopped()) return Error(ErrorCode::kInternal, "a rank stopped a broadcast and gave no reason");
   return report;

@@ -2,8 +2,9 @@
 // once for all of them, through the page cache of the host.
 //
 // The reads of a rank form groups. A rank tells a number for each of its groups; ranks with equal numbers share the
-// reads of the group. The messages have a constant size. A wrong match costs only speed: every rank reads and checks
-// all bytes of its targets, whatever other ranks do, and waits for no rank.
+// reads of the group. Ranks whose groups differ, because each has a tensor of its own, find their common large reads by
+// filters (read_filter.h). The messages have a constant size. A wrong match costs only speed: every rank reads and
+// checks all bytes of its targets, whatever other ranks do, and waits for no rank.
 //
 // Pure: no file is read here.
 #pragma once
@@ -15,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpointer/read_filter.h"
 #include "data_file/read_pieces.h"
 
 namespace cairn::checkpointer {
@@ -37,9 +39,13 @@ class SharedReads {
   static Numbers numbers_of(const std::vector<data_file::TensorRead>& reads, const std::vector<ReadGroup>& groups,
                             std::string_view host);
 
-  // Sets the sharers of each read of rank `rank`. `by_rank` has the numbers of all ranks.
+  // The filter of a rank's large reads. `host` as above.
+  static ReadFilter filter_of(const std::vector<data_file::TensorRead>& reads, std::string_view host,
+                              std::size_t rank_count);
+
+  // Sets the sharers of each read of rank `rank`. `by_rank` has the numbers of all ranks, and `filters` their filters.
   static void mark(std::vector<data_file::TensorRead>& reads, const std::vector<ReadGroup>& groups,
-                   const std::vector<Numbers>& by_rank, std::size_t rank);
+                   const std::vector<Numbers>& by_rank, const std::vector<ReadFilter>& filters, std::size_t rank);
 
   static constexpr std::size_t kEncodedBytes = kReadGroupCount * sizeof(std::uint64_t);
   static std::string encode(const Numbers& numbers);

@@ -57,7 +57,7 @@ TEST_F(SharedReadsOfRanks, SharersAreTheRanksWithEqualNumbersInTheirOrder) {
   std::vector<data_file::TensorRead> reads{read(0, 100), read(4096, 100), read(8192, 100)};
   const std::vector<ReadGroup> groups{ReadGroup::kLargeTensors, ReadGroup::kSmallTensors, ReadGroup::kShards};
   const std::vector<Numbers> by_rank{{7, 1, 5}, {7, 2, 6}, {7, 3, 5}, {8, 4, 6}};
-  SharedReads::mark(reads, groups, by_rank, 2);
+  SharedReads::mark(reads, groups, by_rank, {}, 2);
   EXPECT_EQ(reads[0].sharers(), (data_file::Sharers{3, 2}));
   EXPECT_EQ(reads[1].sharers(), (data_file::Sharers{1, 0}));
   EXPECT_EQ(reads[2].sharers(), (data_file::Sharers{2, 1}));
@@ -68,15 +68,42 @@ TEST_F(SharedReadsOfRanks, RanksOfUnlikeHostsShareNothing) {
   const std::vector<ReadGroup> groups{ReadGroup::kSmallTensors};
   std::vector<Numbers> by_rank;
   for (const char* host : {"one", "other", "one"}) by_rank.push_back(SharedReads::numbers_of(reads, groups, host));
-  SharedReads::mark(reads, groups, by_rank, 1);
+  SharedReads::mark(reads, groups, by_rank, {}, 1);
   EXPECT_EQ(reads[0].sharers(), data_file::Sharers{});
-  SharedReads::mark(reads, groups, by_rank, 2);
+  SharedReads::mark(reads, groups, by_rank, {}, 2);
   EXPECT_EQ(reads[0].sharers(), (data_file::Sharers{2, 1}));
+}
+
+TEST_F(SharedReadsOfRanks, LargeReadsInCommonAreFoundBesideReadsOfARanksOwn) {
+  constexpr std::size_t kRanks = 4;
+  constexpr std::int64_t kLarge = 100000;
+  // A read of all ranks, a read of two ranks, and a read of the rank's own. Rank 3 is on another host.
+  const auto reads_of = [this](std::size_t rank) {
+    std::vector<data_file::TensorRead> reads{read(0, kLarge), read(4096 + rank / 2 * 4096, kLarge)};
+    reads.push_back(read(1000000 + rank * 4096, kLarge));
+    return reads;
+  };
+  const std::vector<ReadGroup> groups(3, ReadGroup::kLargeTensors);
+  std::vector<Numbers> by_rank;
+  std::vector<ReadFilter> filters;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    const char* const host = rank == 3 ? "other" : "host";
+    by_rank.push_back(SharedReads::numbers_of(reads_of(rank), groups, host));
+    filters.push_back(SharedReads::filter_of(reads_of(rank), host, kRanks));
+  }
+  std::vector<data_file::TensorRead> reads = reads_of(1);
+  SharedReads::mark(reads, groups, by_rank, filters, 1);
+  EXPECT_EQ(reads[0].sharers(), (data_file::Sharers{3, 1}));
+  EXPECT_EQ(reads[1].sharers(), (data_file::Sharers{2, 1}));
+  EXPECT_EQ(reads[2].sharers(), data_file::Sharers{});
+  reads = reads_of(3);
+  SharedReads::mark(reads, groups, by_rank, filters, 3);
+  EXPECT_EQ(reads[0].sharers(), data_file::Sharers{});
 }
 
 TEST_F(SharedReadsOfRanks, GroupsWithoutReadsAreNotShared) {
   std::vector<data_file::TensorRead> reads{read(0, 100)};
-  SharedReads::mark(reads, {ReadGroup::kShards}, {Numbers{}, Numbers{}}, 0);
+  SharedReads::mark(reads, {ReadGroup::kShards}, {Numbers{}, Numbers{}}, {}, 0);
   EXPECT_EQ(reads[0].sharers(), data_file::Sharers{});
 }
 

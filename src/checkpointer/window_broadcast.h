@@ -56,8 +56,10 @@ struct BroadcastOutcome {
   std::uint64_t bytes_read = 0;       // by this rank
   std::optional<Error> failure = {};  // of this rank; the first
   bool is_stopped = false;            // another member has said that it fails
-  bool lost_transport = false;        // the failure is the transport's
+  bool lost_transport = false;        // a call of the transport has failed
   bool is_well() const { return !failure && !is_stopped; }
+  // The caller has interrupted a call of the transport: the other ranks get no further message of this rank.
+  bool has_left() const { return lost_transport && failure && failure->code() == ErrorCode::kCancelled; }
 };
 
 class WindowBroadcast {

@@ -1,7 +1,6 @@
 #include "data_file/read_pieces.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "core/checked.h"
 #include "core/checksum.h"
@@ -89,10 +88,9 @@ class Scheduler {
  public:
   explicit Scheduler(const std::vector<TensorRead>& reads) : reads_(reads) {}
 
-  // `file_precedes` orders two different files. `bytes_max(first, next)`: the most bytes of a batch that begins with
-  // piece `first` and gets piece `next`.
-  template <typename FilePrecedes, typename BytesMax>
-  ReadSchedule schedule(Verify verify, const FilePrecedes& file_precedes, const BytesMax& bytes_max) const {
+  // `bytes_max(first, next)`: the most bytes of a batch that begins with piece `first` and gets piece `next`.
+  template <typename BytesMax>
+  ReadSchedule schedule(Verify verify, const BytesMax& bytes_max) const {
     ReadSchedule schedule;
     for (std::size_t i = 0; i < reads_.size(); ++i) {
       cut_read(reads_[i], static_cast<std::uint32_t>(i), verify, schedule.pieces);
@@ -100,7 +98,8 @@ class Scheduler {
     std::sort(schedule.pieces.begin(), schedule.pieces.end(), [&](const ReadPiece& a, const ReadPiece& b) {
       const DataFile& file_a = file_of(a);
       const DataFile& file_b = file_of(b);
-      if (&file_a != &file_b) return file_precedes(file_a, file_b);
+      // Not by the files' addresses: of two reads into the same memory, the later one must be the same on every rank.
+      if (const int order = file_a.name().compare(file_b.name()); order != 0) return order < 0;
       return offset_of(a) != offset_of(b) ? offset_of(a) < offset_of(b) : a.read < b.read;
     });
     for (std::size_t i = 0; i < schedule.pieces.size(); ++i) {
@@ -155,7 +154,6 @@ void take_turns(std::vector<ReadBatch>& batches) {
   std::sort(batches.begin(), end, [](const ReadBatch& a, const ReadBatch& b) {
     if (a.sharers.count != b.sharers.count) return a.sharers.count > b.sharers.count;
     if (a.sharers.place != b.sharers.place) return a.sharers.place < b.sharers.place;
-    // Not by the files' addresses, which differ between the sharers.
     const int order = a.file->name().compare(b.file->name());
     return order != 0 ? order < 0 : a.begin < b.begin;
   });
@@ -186,8 +184,7 @@ bool fits_target(const TensorRead& read, const ReadPiece& piece) {
 }
 
 ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify) {
-  const auto by_address = [](const DataFile& a, const DataFile& b) { return std::less<>()(&a, &b); };
-  ReadSchedule schedule = Scheduler(reads).schedule(verify, by_address, [&](const ReadPiece& a, const ReadPiece& b) {
+  ReadSchedule schedule = Scheduler(reads).schedule(verify, [&](const ReadPiece& a, const ReadPiece& b) {
     // A batch of several pieces goes through a buffer: a large piece that fits its target stays alone.
     const bool fits = fits_target(reads[a.read], a) || fits_target(reads[b.read], b);
     return fits ? kPieceBytesMax : kBatchBytesMax;
@@ -197,8 +194,7 @@ ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify)
 }
 
 ReadSchedule schedule_windows(const std::vector<TensorRead>& reads, Verify verify) {
-  const auto by_name = [](const DataFile& a, const DataFile& b) { return a.name() < b.name(); };
-  return Scheduler(reads).schedule(verify, by_name, [](const ReadPiece&, const ReadPiece&) { return kWindowBytesMax; });
+  return Scheduler(reads).schedule(verify, [](const ReadPiece&, const ReadPiece&) { return kWindowBytesMax; });
 }
 
 }  // namespace cairn::data_file

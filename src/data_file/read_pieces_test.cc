@@ -203,8 +203,8 @@ TEST_F(ReadPieces, OfSharersComeFirst) {
             (std::vector<Range>{{12 * kMiB, 14 * kMiB}, {4 * kMiB, 6 * kMiB}, {0, 2 * kMiB}, {8 * kMiB, 10 * kMiB}}));
 }
 
-// The addresses of files differ between processes.
-TEST_F(ReadPieces, OfSharersAreOrderedByTheNamesOfTheFiles) {
+// The addresses of files differ between processes: of two reads into the same memory, the same one must come last.
+TEST_F(ReadPieces, AreOrderedByTheNamesOfTheFiles) {
   for (int i = 0; i < 8; ++i) {
     for (const std::string name : {"b", "a"}) {
       files_.push_back(DataFile::open(disk_, name, false, nullptr, std::nullopt).value());
@@ -217,10 +217,12 @@ TEST_F(ReadPieces, OfSharersAreOrderedByTheNamesOfTheFiles) {
   const auto second = static_cast<std::size_t>(names - files_.begin());
   ASSERT_GT(files_[0], files_[second]) << "an order by addresses must fail";
   for (const std::size_t file : {std::size_t{0}, second}) read(floats({10}), {0}, {10}, file);
-  for (TensorRead& read : reads_) read.set_sharers({2, 0});
-  const ReadSchedule scheduled = schedule();
-  ASSERT_EQ(scheduled.batches.size(), 2u);
-  EXPECT_EQ(scheduled.batches[0].file->name(), "a");
+  for (const std::uint32_t sharers : {1, 2}) {
+    for (TensorRead& read : reads_) read.set_sharers({sharers, 0});
+    const ReadSchedule scheduled = schedule();
+    ASSERT_EQ(scheduled.batches.size(), 2u);
+    EXPECT_EQ(scheduled.batches[0].file->name(), "a");
+  }
 }
 
 TEST_F(ReadPieces, OfTargetsThatShareMemoryKeepTheOrder) {

@@ -1,5 +1,6 @@
 """cairn.load: ``torch.distributed.checkpoint.load``, carried out by the engine."""
 
+import contextlib
 import functools
 import os
 import warnings
@@ -343,15 +344,18 @@ class _Load:
         if ranks.rank == 0 or alone:
             dcp_records.note_step("global_step", *step)
         with dcp_records.in_step("read_data", *step):
-            conversions, missing = checkpoint.load(state, **self._options, **ranks.options, own_checkpoint=alone)
+            conversions, missing, texts = checkpoint.load(state, **self._options, **ranks.options, own_checkpoint=alone)
             absent = set(missing)
             self.keys = frozenset([*state.fqns(), *(leaf.fqn for leaf in others)])
             self.size_of_save = preparation.size_of_save(state, 1 if alone else ranks.count)
-            tensors.finish(absent)
-            for target, source in opaque:
-                fill(target, source)
-            self._put(fresh, absent)
+            with contextlib.nullcontext() if alone else ranks.all_fail_together("read"):
+                tensors.finish(absent)
+                for target, source in opaque:
+                    fill(target, source)
+                self._put(fresh, absent)
         warn_of_damage(checkpoint)
+        for text in texts:
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
         return conversions
 
     def _rules(self, checkpoint: _engine.Checkpoint) -> Rules:
@@ -375,7 +379,7 @@ class _Load:
                 add_payload_target(state, leaf.path, leaf.value)
             else:
                 state.add_serialized_value(leaf.path, b"")
-        _, missing = checkpoint.load(state, **self._options)
+        _, missing, _ = checkpoint.load(state, **self._options)
         absent = set(missing)
         return [(leaf, state.payload(i)) for i, leaf in enumerate(leaves) if state.fqn(i) not in absent]
 

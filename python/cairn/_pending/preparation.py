@@ -60,13 +60,19 @@ def renew() -> None:
 
 
 def note_load(directory: bytes, keys: frozenset[str], size: int) -> None:
-    """This rank has loaded `keys` of a checkpoint; a save of them takes `size` bytes. A repeated load counts once."""
+    """This rank has loaded `keys` of a checkpoint; a save of them takes `size` bytes.
+
+    Of loads whose keys include the keys of another load, the largest counts.
+    """
     preparation = part(Preparation)
     with preparation.lock:
         if preparation.directory != directory:
             preparation.directory = directory
             preparation.sizes.clear()
-        preparation.sizes[keys] = size
+        if not any(keys < others for others in preparation.sizes):
+            for others in [others for others in preparation.sizes if others < keys]:
+                del preparation.sizes[others]
+            preparation.sizes[keys] = size
         preparation.begin()
 
 

@@ -158,7 +158,7 @@ class ItemReader:
             offsets = [first + inside for first, inside in zip(chunk.offsets, item.storage_offsets, strict=True)]
             targets.add_part((chunk.key,), target, chunk.shape, offsets)
         if len(state):
-            conversions, _ = self._checkpoint.load(state, **self._options)
+            conversions, _, _ = self._checkpoint.load(state, **self._options)
             self.conversions += conversions
             targets.finish(set())
         for item, target in resolved:

@@ -95,7 +95,7 @@ class TensorSource:
             code = _code_of(key, tensor)
             self._state.add_serialized_tensor(path, payload, code, tensor.shape, requires_grad)
             return
-        plain = self._as_readable(tensor)
+        plain = self._as_readable(key, tensor)
         view = (plain.data_ptr(), _code_of(key, plain), plain.shape, plain.stride(), requires_grad)
         cuda = None
         if plain.is_cuda:
@@ -108,18 +108,20 @@ class TensorSource:
             self._state.add_chunk(path, *view, *chunk, cuda=cuda)
         self._held.add(len(self._state) - 1, plain.untyped_storage())
 
-    def _as_readable(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _as_readable(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
         """Returns the elements as a plain torch.Tensor where the engine can read them; a view where possible."""
         if self._cuda_streams is None or not tensor.is_cuda:
+            _refuse_while_capturing(key, tensor)
             return _as_plain(tensor)
         with torch._C.DisableTorchFunctionSubclass():
-            plain = tensor.detach().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
+            plain = tensor.detach().as_subclass(torch.Tensor)
             if plain in _plain_tensors(self._cuda_streams):
                 return plain
+            _refuse_while_capturing(key, tensor)
             scratch = plain.numel() * plain.element_size()
             if scratch <= self._scratch_left:
                 with contextlib.suppress(torch.cuda.OutOfMemoryError):
-                    contiguous = plain.contiguous()
+                    contiguous = plain.resolve_conj().resolve_neg().contiguous()
                     self._scratch_left -= scratch
                     return contiguous
         return _as_plain(tensor)
@@ -161,10 +163,16 @@ class TensorTarget:
         """Adds `tensor`, to be filled with the box at `offsets` of a tensor of `shape`. Raises as add()."""
         key = ".".join(map(str, path))
         _refuse_what_has_no_bytes(key, tensor)
+        if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            raise InvalidArgument(
+                f"several elements of the expanded tensor '{key}' have a single memory location; load into a clone",
+                key=key,
+            )
         if tensor in self._plain and 0 not in tensor.stride():
             local = tensor
             self._written.add(len(self._state), tensor, tensor.untyped_storage())
         else:
+            _refuse_while_capturing(key, tensor)
             local = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")  # independent of the default device
             self._detours.append((key, tensor, local))
         view = (local.data_ptr(), _code_of(key, local), local.shape, local.stride(), False)
@@ -288,6 +296,20 @@ def _refuse_what_has_no_bytes(key: str, tensor: torch.Tensor) -> None:
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
         raise Unsupported(f"a {kind} tensor can't be one entry of a checkpoint: '{key}'", key=key)
+
+
+def _refuse_while_capturing(key: str, tensor: torch.Tensor) -> None:
+    """Refuses a tensor that only an operation of torch can copy, while the current stream of the tensor's device is
+    captured into a CUDA graph: the operation would become a part of the graph."""
+    if not tensor.is_cuda:
+        return
+    with torch.cuda.device(tensor.device):
+        if torch.cuda.is_current_stream_capturing():
+            raise InvalidArgument(
+                f"the current stream of {tensor.device} is being captured into a CUDA graph; save or load '{key}' "
+                "before or after the capture",
+                key=key,
+            )
 
 
 def _code_of(key: str, tensor: torch.Tensor) -> int:
