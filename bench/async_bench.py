@@ -198,7 +198,9 @@ def measure_durable(trial: Trial, state: State, copy: Copy) -> None:
 @dataclass
 class MeasuredSaves:
     blocked: list[float]  # seconds, of each save
-    lost: float  # seconds that the trainer loses for a save, on average: blocked, and slower steps while the save drains
+    lost: (
+        float  # seconds that the trainer loses for a save, on average: blocked, and slower steps while the save drains
+    )
 
 
 def measure_training(trial: Trial, state: State, copy: Copy, figure: str) -> MeasuredSaves:

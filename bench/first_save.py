@@ -4,8 +4,8 @@
 
 Each save has a process of its own, forked from a process that has imported torch. All processes load the state first.
 The rows take turns in every round: Cairn after a load with a declared stager (the memory is prepared, after `--pause`
-seconds), Cairn without a declaration, and DCP with threads and with a process. The unit is a copy of all tensors by one thread into used memory, in the
-same process, after the save.
+seconds), Cairn without a declaration, and DCP with threads and with a process. The unit is a copy of all tensors by
+one thread into used memory, in the same process, after the save.
 """
 
 import argparse

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -22,6 +23,7 @@
 #include <utility>
 
 #include "checkpointer/watched_call.h"
+#include "core/byte_units.h"
 #include "os/call_within.h"
 #include "os/fd.h"
 #include "os/memory_limits.h"
@@ -50,12 +52,15 @@ double rate_since(std::chrono::steady_clock::time_point start, std::uint64_t byt
 // Tensors of float32 with random bits, which no lower layer compresses.
 class BenchState {
  public:
-  static Result<std::unique_ptr<BenchState>> make(std::uint64_t bytes) {
+  static Result<std::unique_ptr<BenchState>> make(std::uint64_t bytes, const std::function<bool()>& interrupted) {
     auto made = std::make_unique<BenchState>();
     std::mt19937_64 random(1);
     for (std::uint64_t begin = 0; begin < bytes; begin += kTensorBytesMax) {
       const os::PageBuffer& memory = made->memory_.emplace_back(std::min(kTensorBytesMax, bytes - begin));
       for (std::size_t at = 0; at < memory.size(); at += sizeof(std::uint64_t)) {
+        if (at % kMiB == 0 && interrupted && interrupted()) {
+          return Error(ErrorCode::kCancelled, "interrupted while making the state");
+        }
         const std::uint64_t noise = random();
         std::memcpy(memory.data() + at, &noise, sizeof noise);
       }
@@ -169,7 +174,7 @@ class DirectoryBench {
     CAIRN_TRY(watched(make));  // (1)
     folder_.set_made();
     CAIRN_TRY(check_memory(bytes_));
-    CAIRN_TRY_ASSIGN(state_, BenchState::make(bytes_));
+    CAIRN_TRY_ASSIGN(state_, BenchState::make(bytes_, options_.interrupted));
     BenchReport report;
     report.bytes = bytes_;
     report.tensors = state_->tensors();

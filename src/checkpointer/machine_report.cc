@@ -134,7 +134,7 @@ MachineFinding direct_finding(const DirectIo& direct) {
 }
 
 MachineFinding rate_finding(const char* subject, const storage::RawTransfer& transfer, const std::string& how,
-                            const char* use, const char* advice) {
+                            const std::string& use, const char* advice) {
   constexpr double kSlow = 200e6;
   MachineFinding finding{subject, rate_text(transfer.rate()) + how, use};
   finding.number = static_cast<std::uint64_t>(transfer.rate());
@@ -158,12 +158,13 @@ Result<MachineFindings> rate_findings(const DirectoryTrial& trial, bool direct, 
     return MachineFindings{obstacle("disk", std::string("fails: ") + rates.error().what(), "look at the disk")};
   const std::string how = " (" + size_text(static_cast<double>(rates->write.bytes)) +
                           (direct ? ", past the page cache" : ", through the page cache");
-  return MachineFindings{
-      rate_finding("disk_write", rates->write, how + ", synced)",
-                   "a save writes with 4 requests in flight, as measured",
-                   "slower than 0.2 GB/s: save asynchronously, or onto a faster disk"),
-      rate_finding("disk_read", rates->read, how + ")", "a cold load reads with 4 requests in flight, as measured",
-                   "slower than 0.2 GB/s: copy checkpoints to a faster disk before a load")};
+  const std::string requests = std::to_string(storage::kRawRequestsInFlight);
+  return MachineFindings{rate_finding("disk_write", rates->write, how + ", synced)",
+                                      "a save writes with " + requests + " requests in flight, as measured",
+                                      "slower than 0.2 GB/s: save asynchronously, or onto a faster disk"),
+                         rate_finding("disk_read", rates->read, how + ")",
+                                      "a cold load reads with " + requests + " requests in flight, as measured",
+                                      "slower than 0.2 GB/s: copy checkpoints to a faster disk before a load")};
 }
 
 Result<FileSystem> file_system_of(const std::filesystem::path& directory, storage::OperationWatch& operations) {

@@ -1,3 +1,4 @@
+#include <cairn/checkpoint.h>
 #include <cairn/machine_report.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "storage/raw_rates.h"
 #include "storage/testing/hanging_reads.h"
 #include "storage/testing/refused_calls.h"
 #include "storage/testing/scratch_directory.h"
@@ -138,6 +140,11 @@ TEST_F(MachineReport, AnInterruptionLeavesNothing) {
 TEST_F(MachineReport, AMissingDirectoryAndAFileAreErrors) {
   EXPECT_EQ(examine_machine(directory_ / "missing").error().code(), ErrorCode::kNotFound);
   EXPECT_EQ(examine_machine(directory_ / "own").error().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(MachineReport, MeasuresAsManyRequestsAsSavesAndLoadsHave) {
+  EXPECT_EQ(storage::kRawRequestsInFlight, SaveOptions().thread_count);
+  EXPECT_EQ(storage::kRawRequestsInFlight, LoadOptions().thread_count);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ class Preparing {
     if (is_over(stop)) return;
     if (steps_.before) steps_.before();  // first: a process inherits the niceness of the thread that starts it
     os::set_priority(options_.priority);
-    if (!populate(stop)) return;
+    populate(stop);
     watch(stop);
   }
 
@@ -37,34 +37,33 @@ class Preparing {
     return pool_.room(enough) >= enough;
   }
 
-  // Steps 1 to 3. False: there is no memory to watch.
-  bool populate(const std::stop_token& stop) {
-    if (bytes_ <= Arena::kSmallBytes || !leaves_room(kBetweenChecks)) return false;
+  // Steps 1 to 3.
+  void populate(const std::stop_token& stop) {
+    if (bytes_ <= Arena::kSmallBytes || !leaves_room(kBetweenChecks)) return;
     const std::shared_ptr<Arena> arena = pool_.take_to_prepare(bytes_);
-    if (!arena) return false;
+    if (!arena) return;
     const std::uint64_t end = std::min<std::uint64_t>(bytes_, arena->bytes().size());
     for (std::uint64_t done = 0; done < end && !is_over(stop);) {
-      if (done % kBetweenChecks == 0 && !leaves_room(kBetweenChecks)) return true;
+      if (done % kBetweenChecks == 0 && !leaves_room(kBetweenChecks)) return;
       const std::uint64_t piece = std::min(kPieceBytes, end - done);
-      if (!arena->make_present(done, piece, os::PageSize::kHuge)) return true;
+      if (!arena->make_present(done, piece, os::PageSize::kHuge)) return;
       done += piece;
       arena->note_present(done);
     }
     if (steps_.with && !is_over(stop)) steps_.with(arena);
-    return true;
   }
 
-  // Step 4.
+  // Step 4, also for memory that an earlier preparation has left.
   void watch(const std::stop_token& stop) {
     const auto end = std::chrono::steady_clock::now() + options_.idle_max;
     std::mutex mutex;
     std::condition_variable_any stopped;
-    while (!is_over(stop)) {
+    while (!is_over(stop) && pool_.free_bytes() > Arena::kSmallBytes) {
       std::unique_lock lock(mutex);
       const auto look = std::min(end, std::chrono::steady_clock::now() + options_.look_interval);
       (void)stopped.wait_until(lock, stop, look, [] { return false; });
       if (is_over(stop)) return;
-      const std::uint64_t least = room_left_by_preparation(bytes_) / 2;
+      const std::uint64_t least = room_left_by_preparation(pool_.free_bytes()) / 2;
       if (std::chrono::steady_clock::now() < end && pool_.room(least) >= least) continue;
       pool_.free_prepared();
       return;

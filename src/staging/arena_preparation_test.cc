@@ -121,6 +121,15 @@ TEST_F(PreparedArenas, GiveTheirMemoryBackWhenNoSaveComes) {
   EXPECT_TRUE(comes_to_hold(0, kMiB));
 }
 
+TEST_F(PreparedArenas, GiveTheMemoryOfAnEarlierPreparationBack) {
+  auto preparation = start();
+  ASSERT_TRUE(comes_to_hold(kPrepared, 2 * kPrepared));
+  options_.idle_max = std::chrono::milliseconds(50);
+  preparation.reset();
+  preparation = ArenaPreparation::start(pool_, kMiB, options_, {}).value();
+  EXPECT_TRUE(comes_to_hold(0, kMiB));
+}
+
 TEST_F(PreparedArenas, AreNotFreedOnceASaveHasCome) {
   const auto preparation = start();
   ASSERT_TRUE(comes_to_hold(kPrepared, 2 * kPrepared));

@@ -68,9 +68,8 @@ Result<RawTransfer> transfer(const RawBuffers& buffers, const RawRequests& reque
 
 }  // namespace
 
-RawBuffers::RawBuffers()
-    : buffers_{os::PageBuffer(kRawRequestBytes), os::PageBuffer(kRawRequestBytes), os::PageBuffer(kRawRequestBytes),
-               os::PageBuffer(kRawRequestBytes)} {
+RawBuffers::RawBuffers() {
+  for (std::size_t request = 0; request < kRawRequestsInFlight; ++request) buffers_.emplace_back(kRawRequestBytes);
   std::mt19937_64 random(1);
   for (const os::PageBuffer& buffer : buffers_) {
     for (std::size_t i = 0; i < buffer.size(); i += sizeof(std::uint64_t)) {

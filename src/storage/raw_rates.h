@@ -1,14 +1,14 @@
-// Raw rates: the bytes per second that the device under a file takes and gives, with four requests of 4 MiB in flight.
-// Nothing is checksummed or copied.
+// Raw rates: the bytes per second that the device under a file takes and gives, with as many requests of 4 MiB in
+// flight as a save or a load has by default. Nothing is checksummed or copied.
 #pragma once
 
 #include <cairn/result.h>
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "os/page_buffer.h"
 #include "storage/operation_watch.h"
@@ -16,7 +16,7 @@
 namespace cairn::storage {
 
 inline constexpr std::uint64_t kRawRequestBytes = std::uint64_t{4} << 20;
-inline constexpr std::size_t kRawRequestsInFlight = 4;
+inline constexpr std::size_t kRawRequestsInFlight = 6;
 
 // A buffer for each request in flight, in huge pages, filled with noise: no lower layer can compress the bytes.
 class RawBuffers {
@@ -25,7 +25,7 @@ class RawBuffers {
   std::byte* operator[](std::size_t request) const { return buffers_[request].data(); }
 
  private:
-  std::array<os::PageBuffer, kRawRequestsInFlight> buffers_;
+  std::vector<os::PageBuffer> buffers_;
 };
 
 struct RawRequests {
