@@ -36,7 +36,7 @@ Links::~Links() {
   if (process_id_ != getpid() && registering_.joinable()) registering_.detach();
   release_parked();
   // A device may write into the remaining memory at any time: the memory is never freed.
-  if (!parked_.empty()) new std::vector<Parked>(std::move(parked_));
+  if (!parked_->empty()) (void)parked_.release();
 }
 
 Result<Link*> Links::to(DeviceKind kind, std::int32_t ordinal) {
@@ -100,16 +100,16 @@ std::optional<std::string> Links::untold_refusal() {
 
 void Links::park(std::shared_ptr<void> memory, std::function<bool()> is_free) {
   const std::lock_guard lock(mutex_);
-  parked_.push_back({std::move(memory), std::move(is_free)});
+  parked_->push_back({std::move(memory), std::move(is_free)});
 }
 
 void Links::release_parked() {
   std::vector<Parked> released;  // freed without the lock: the memory's owner may call this object
   const std::lock_guard lock(mutex_);
   const auto first_free =
-      std::stable_partition(parked_.begin(), parked_.end(), [](const Parked& parked) { return !parked.is_free(); });
-  std::move(first_free, parked_.end(), std::back_inserter(released));
-  parked_.erase(first_free, parked_.end());
+      std::stable_partition(parked_->begin(), parked_->end(), [](const Parked& parked) { return !parked.is_free(); });
+  std::move(first_free, parked_->end(), std::back_inserter(released));
+  parked_->erase(first_free, parked_->end());
 }
 
 }  // namespace cairn::device

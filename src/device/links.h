@@ -89,7 +89,7 @@ class Links {
   bool is_registering_ = false;
   std::optional<std::string> refusal_;
   bool refusal_is_told_ = false;
-  std::vector<Parked> parked_;
+  std::unique_ptr<std::vector<Parked>> parked_ = std::make_unique<std::vector<Parked>>();
   std::jthread registering_;  // last: joined first
 };
 

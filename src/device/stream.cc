@@ -1,5 +1,7 @@
 #include "device/stream.h"
 
+#include "core/attempt.h"
+
 namespace cairn::device {
 
 Result<Event> Event::make(Driver& driver, std::int32_t ordinal) {
@@ -50,15 +52,17 @@ Result<Event> mark_of(const Device& device) {
 }
 
 void hold_back(std::span<const Device> callers, Stream& stream) noexcept {
-  const Result<Event> copies = stream.mark();
-  if (!copies) return;
-  Driver& driver = stream.driver();
-  for (const Device& caller : callers) {
-    if (caller.ordinal != stream.ordinal()) continue;
-    const StreamHandle handle{caller.stream};
-    const Result<bool> is_capturing = driver.is_capturing(caller.ordinal, handle);
-    if (is_capturing && !*is_capturing) (void)driver.make_wait(caller.ordinal, handle, copies->handle());
-  }
+  (void)attempt([&]() -> Result<void> {
+    CAIRN_TRY_ASSIGN(const Event copies, stream.mark());
+    Driver& driver = stream.driver();
+    for (const Device& caller : callers) {
+      if (caller.ordinal != stream.ordinal()) continue;
+      const StreamHandle handle{caller.stream};
+      CAIRN_TRY_ASSIGN(const bool is_capturing, driver.is_capturing(caller.ordinal, handle));
+      if (!is_capturing) CAIRN_TRY(driver.make_wait(caller.ordinal, handle, copies.handle()));
+    }
+    return {};
+  });
 }
 
 }  // namespace cairn::device
