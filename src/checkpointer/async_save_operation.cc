@@ -126,7 +126,10 @@ Result<AsyncSave> AsyncSaveOperation::run(const Result<const StateDict*>& state)
   // Without abandon() the writer would keep the save and the arena until the deadline. attempt() makes exceptions
   // errors, so that exceptions reach abandon(), too.
   Result<AsyncSave> save = attempt([&] { return take_steps(state); });
-  if (!save && shared_) shared_->abandon(save.error());
+  if (!save && shared_) {
+    shared_->abandon(save.error());
+    shared_->devices.reset();  // here and not on the writer's thread: samples may hold back the caller's streams
+  }
   return save;
 }
 

@@ -428,8 +428,10 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
   if (!report) done = explain(final ? report.error() : impl_->replaced_or(report.error()));
   if (loader.has_left()) return std::move(done).error();
   const Result<std::vector<std::string>> all = ranks.all_gather(std::move(done));  // (4)
-  // A transport that fails has no causes by rank: this rank's own failure, if any, came before.
-  if (!all && !report && all.error().causes().empty()) return explain(report.error());
+  // A transport that fails has no causes by rank: this rank's own failure, if any, came before. No restart: the other
+  // ranks know nothing of it.
+  const bool lost_transport = options.collectives != nullptr && !all && all.error().causes().empty();
+  if (lost_transport && !report && report.error().code() != ErrorCode::kReplaced) return explain(report.error());
   if (!all) return with_reason(all.error());
   if (loader.is_stopped()) return Error(ErrorCode::kInternal, "a rank stopped a broadcast and gave no reason");
   return report;

@@ -33,8 +33,11 @@ void Link::return_stream(Stream stream) {
 
 Links::~Links() {
   // The thread exists only in the process that started the thread.
-  if (process_id_ != getpid() && registering_.joinable()) registering_.detach();
-  release_parked();
+  if (process_id_ != getpid()) {
+    if (registering_.joinable()) registering_.detach();
+  } else {
+    release_parked();
+  }
   // A device may write into the remaining memory at any time: the memory is never freed.
   if (!parked_->empty()) (void)parked_.release();
 }

@@ -27,12 +27,13 @@ Result<void> DeviceSamples::take(std::span<const CopyItem> items, device::Link& 
   memory_.push_back(std::move(loan));
   const bool has_batches = link.driver().copies_in_batches();
   std::size_t queued = 0;
-  std::vector<device::Copy> copies;
+  std::vector<device::Copy> copies;       // of several rows: a piece of work on the stream each
+  std::vector<device::Copy> single_rows;  // one piece of work for all, if the driver has batches
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Device device = device_of(items[i]);
     if (device.is_cpu() || device.ordinal != link.ordinal()) continue;
     const CopyForm form = form_of(items[i]);
-    if (form.bytes == 0) continue;
+    if (form.bytes == 0 || (!form.is_one_stretch && queued >= kQueuedMax)) continue;
     const std::uint64_t places = std::max<std::uint64_t>(std::min(form.bytes, kStratum) / kLength, 1);
     Place place;
     place.offset = (mixed_number(seed + i) >> 32) * places / (std::uint64_t{1} << 32) * kLength;
@@ -45,7 +46,12 @@ Result<void> DeviceSamples::take(std::span<const CopyItem> items, device::Link& 
     if (!has_batches && queued > kQueuedMax) break;
     place.taken = room.data();
     if (place.rows == 1) {
-      append_copies(*items[i].tensor, place.offset, room.first(bytes), nullptr, copies);
+      std::vector<device::Copy> added;
+      append_copies(*items[i].tensor, place.offset, room.first(bytes), nullptr, added);
+      for (const device::Copy& copy : added) {
+        (copy.rows == 1 ? single_rows : copies).push_back(copy);
+        if (copy.rows > 1) ++queued;
+      }
     } else {
       const auto address = reinterpret_cast<std::uintptr_t>(items[i].tensor->data) + place.offset;
       copies.push_back({room.data(), address, place.length, place.rows, place.length, kStratum});
@@ -53,7 +59,8 @@ Result<void> DeviceSamples::take(std::span<const CopyItem> items, device::Link& 
     room = room.subspan(bytes);
     places_[i] = place;
   }
-  return stream.copy(device::Direction::kToHost, copies);
+  CAIRN_TRY(stream.copy(device::Direction::kToHost, copies));
+  return stream.copy(device::Direction::kToHost, single_rows);
 }
 
 bool DeviceSamples::agree(std::size_t index, std::uint64_t begin, std::span<const std::byte> copied) const {

@@ -345,10 +345,10 @@ class _Load:
             dcp_records.note_step("global_step", *step)
         with dcp_records.in_step("read_data", *step):
             conversions, missing, texts = checkpoint.load(state, **self._options, **ranks.options, own_checkpoint=alone)
-            absent = set(missing)
-            self.keys = frozenset([*state.fqns(), *(leaf.fqn for leaf in others)])
-            self.size_of_save = preparation.size_of_save(state, 1 if alone else ranks.count)
             with contextlib.nullcontext() if alone else ranks.all_fail_together("read"):
+                absent = set(missing)
+                self.keys = frozenset([*state.fqns(), *(leaf.fqn for leaf in others)])
+                self.size_of_save = preparation.size_of_save(state, 1 if alone else ranks.count)
                 tensors.finish(absent)
                 for target, source in opaque:
                     fill(target, source)
