@@ -39,7 +39,16 @@ Links::~Links() {
     release_parked();
   }
   // A device may write into the remaining memory at any time: the memory is never freed.
-  if (!parked_->empty()) (void)parked_.release();
+  if (!parked_->all.empty()) keep_for_ever(std::move(parked_));
+}
+
+// The list is never freed.
+void Links::keep_for_ever(std::unique_ptr<ParkedMemory> memory) noexcept {
+  static std::atomic<ParkedMemory*> kept{nullptr};
+  ParkedMemory* const added = memory.release();
+  added->next_kept = kept.load();
+  while (!kept.compare_exchange_weak(added->next_kept, added)) {
+  }
 }
 
 Result<Link*> Links::to(DeviceKind kind, std::int32_t ordinal) {
@@ -103,16 +112,16 @@ std::optional<std::string> Links::untold_refusal() {
 
 void Links::park(std::shared_ptr<void> memory, std::function<bool()> is_free) {
   const std::lock_guard lock(mutex_);
-  parked_->push_back({std::move(memory), std::move(is_free)});
+  parked_->all.push_back({std::move(memory), std::move(is_free)});
 }
 
 void Links::release_parked() {
   std::vector<Parked> released;  // freed without the lock: the memory's owner may call this object
   const std::lock_guard lock(mutex_);
-  const auto first_free =
-      std::stable_partition(parked_->begin(), parked_->end(), [](const Parked& parked) { return !parked.is_free(); });
-  std::move(first_free, parked_->end(), std::back_inserter(released));
-  parked_->erase(first_free, parked_->end());
+  const auto first_free = std::stable_partition(parked_->all.begin(), parked_->all.end(),
+                                                [](const Parked& parked) { return !parked.is_free(); });
+  std::move(first_free, parked_->all.end(), std::back_inserter(released));
+  parked_->all.erase(first_free, parked_->all.end());
 }
 
 }  // namespace cairn::device

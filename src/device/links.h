@@ -79,6 +79,11 @@ class Links {
     std::shared_ptr<void> memory;
     std::function<bool()> is_free;
   };
+  struct ParkedMemory {
+    std::vector<Parked> all;
+    ParkedMemory* next_kept = nullptr;  // of the list in keep_for_ever()
+  };
+  static void keep_for_ever(std::unique_ptr<ParkedMemory> memory) noexcept;
   void note_refusal(const Error& refusal);
   void run_registrations(const std::stop_token& stop);
 
@@ -89,7 +94,7 @@ class Links {
   bool is_registering_ = false;
   std::optional<std::string> refusal_;
   bool refusal_is_told_ = false;
-  std::unique_ptr<std::vector<Parked>> parked_ = std::make_unique<std::vector<Parked>>();
+  std::unique_ptr<ParkedMemory> parked_ = std::make_unique<ParkedMemory>();
   std::jthread registering_;  // last: joined first
 };
 
