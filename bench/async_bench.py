@@ -197,19 +197,18 @@ def measure_durable(trial: Trial, state: State, copy: Copy) -> None:
 
 @dataclass
 class MeasuredSaves:
+    """`lost`: the seconds that the trainer loses for a save, on average: blocked, and slower steps during the drain."""
+
     blocked: list[float]  # seconds, of each save
-    lost: (
-        float  # seconds that the trainer loses for a save, on average: blocked, and slower steps while the save drains
-    )
+    lost: float
 
 
 def measure_training(trial: Trial, state: State, copy: Copy, figure: str) -> MeasuredSaves:
     """Measures the rate of training steps while saves drain, as a share of the rate without saves.
 
-    A drain can end after a few steps; the measurement therefore repeats saves
-    until the drains are long enough in total. Each drain is paired with a window of equal length without a save, in
-    turn before and after the drain. Both begin right after a copy of the state: the first steps after a copy find none
-    of their data in the caches.
+    A drain can end after a few steps; the measurement therefore repeats saves until the drains are long enough in
+    total. Each drain is paired with a window of equal length without a save, in turn before and after the drain. Both
+    begin right after a copy of the state: the first steps after a copy find none of their data in the caches.
     """
     training = TrainingLoop()
     blocked: list[float] = []

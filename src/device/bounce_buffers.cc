@@ -1,6 +1,5 @@
 #include "device/bounce_buffers.h"
 
-#include <atomic>
 #include <utility>
 
 namespace cairn::device {
@@ -28,15 +27,6 @@ Result<BounceBuffers::Loan> BounceBuffers::borrow() {
 std::optional<Error> BounceBuffers::refusal() const {
   const std::lock_guard lock(mutex_);
   return refusal_;
-}
-
-// The list is never freed: a device may write into the buffers at any time.
-void BounceBuffers::keep_for_ever(std::unique_ptr<Buffer> buffer) noexcept {
-  static std::atomic<Buffer*> kept{nullptr};
-  Buffer* const added = buffer.release();
-  added->next_kept = kept.load();
-  while (!kept.compare_exchange_weak(added->next_kept, added)) {
-  }
 }
 
 void BounceBuffers::put_back(std::unique_ptr<Buffer> buffer) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "device/driver.h"
+#include "device/kept_for_ever.h"
 #include "device/registration.h"
 #include "os/memory_file.h"
 
@@ -38,7 +39,7 @@ class BounceBuffers {
         : memory(std::move(made)), registration(driver, ordinal, memory.bytes()) {}
     os::MemoryFile memory;
     Registration registration;    // destroyed before the memory
-    Buffer* next_kept = nullptr;  // of the list in keep_for_ever()
+    Buffer* next_kept = nullptr;  // keep_for_ever()
   };
 
  public:
@@ -69,7 +70,6 @@ class BounceBuffers {
 
  private:
   void put_back(std::unique_ptr<Buffer> buffer);
-  static void keep_for_ever(std::unique_ptr<Buffer> buffer) noexcept;
 
   Driver& driver_;
   const std::int32_t ordinal_;

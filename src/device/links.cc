@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "device/kept_for_ever.h"
 #include "os/start_thread.h"
 
 namespace cairn::device {
@@ -40,15 +41,6 @@ Links::~Links() {
   }
   // A device may write into the remaining memory at any time: the memory is never freed.
   if (!parked_->all.empty()) keep_for_ever(std::move(parked_));
-}
-
-// The list is never freed.
-void Links::keep_for_ever(std::unique_ptr<ParkedMemory> memory) noexcept {
-  static std::atomic<ParkedMemory*> kept{nullptr};
-  ParkedMemory* const added = memory.release();
-  added->next_kept = kept.load();
-  while (!kept.compare_exchange_weak(added->next_kept, added)) {
-  }
 }
 
 Result<Link*> Links::to(DeviceKind kind, std::int32_t ordinal) {

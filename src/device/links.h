@@ -81,9 +81,8 @@ class Links {
   };
   struct ParkedMemory {
     std::vector<Parked> all;
-    ParkedMemory* next_kept = nullptr;  // of the list in keep_for_ever()
+    ParkedMemory* next_kept = nullptr;  // keep_for_ever()
   };
-  static void keep_for_ever(std::unique_ptr<ParkedMemory> memory) noexcept;
   void note_refusal(const Error& refusal);
   void run_registrations(const std::stop_token& stop);
 

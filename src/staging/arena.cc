@@ -85,11 +85,10 @@ Result<void> Arena::fit(std::uint64_t bytes) {
 }
 
 std::shared_ptr<device::Registration> Arena::begin_registration(device::Driver& driver, std::int32_t ordinal) {
-  const std::uint64_t present = os::kPageBytes + present_;
   if (registration_ == nullptr) {
-    registration_ = std::make_shared<device::Registration>(driver, ordinal, memory_->bytes(), present);
+    registration_ = std::make_shared<device::Registration>(driver, ordinal, memory_->bytes(), 0);
   }
-  registration_->extend(present);
+  registration_->extend(os::kPageBytes + present_);
   return registration_;
 }
 
