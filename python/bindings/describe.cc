@@ -33,6 +33,7 @@ bool add_target(const PlainTensors& tensors, StateDict& state, nb::handle path, 
   std::optional<TensorView> view = target_view_of(tensors, tensor);
   if (!view) return false;
   expect_added(state, state.add_tensor(to_path(path), std::move(*view)));
+  tensors.storage_of(tensor, state.entries().back());  // throws if the storage lacks elements
   return true;
 }
 
@@ -55,7 +56,7 @@ class Description : public LeafVisitor {
     if (std::optional<TensorView> view = tensors_.view_of(leaf.value)) {
       const TensorTraits traits{.requires_grad = tensors_.requires_grad(leaf.value)};
       expect_added(state_, state_.add_tensor(path_of(leaf), std::move(*view), traits));
-      held_.add(state_.entries().size() - 1, tensors_.storage_of(leaf.value));
+      held_.add(state_.entries().size() - 1, tensors_.storage_of(leaf.value, state_.entries().back()));
     } else {
       add_other_(path_tuple(leaf), leaf.value);
     }
@@ -85,7 +86,8 @@ class TargetDescription : public LeafVisitor {
       return;
     }
     expect_added(state_, state_.add_tensor(path_of(leaf), std::move(*view)));
-    written_.add(state_.entries().size() - 1, nb::borrow(leaf.value), tensors_.storage_of(leaf.value));
+    nb::object storage = tensors_.storage_of(leaf.value, state_.entries().back());
+    written_.add(state_.entries().size() - 1, nb::borrow(leaf.value), std::move(storage));
   }
 
  private:
@@ -118,7 +120,10 @@ void bind_describe(nb::module_& module) {
            nb::arg("cuda_streams").none() = nb::none())
       .def("__contains__",
            [](const PlainTensors& tensors, nb::handle tensor) { return tensors.view_of(tensor).has_value(); })
-      .def("add_target", add_target);
+      .def("add_target", add_target)
+      .def("check_memory", [](const PlainTensors& tensors, const nb::str& key, nb::handle tensor) {
+        tensors.check_memory(to_utf8(key), tensor);
+      });
   module.def("describe", describe);
   module.def("describe_targets", describe_targets);
 }

@@ -4,19 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
+#include <variant>
 
 #include "bound.h"
 #include "text.h"
 
 namespace cairn::python {
 namespace {
-
-nb::object call(const nb::object& method, nb::handle tensor) {
-  nb::object result = nb::steal(PyObject_CallFunctionObjArgs(method.ptr(), tensor.ptr(), nullptr));
-  if (!result.is_valid()) throw nb::python_error();
-  return result;
-}
 
 // Shorter runs are copied row by row at less than half the speed of the bus (44 of 55 GB/s at 64 bytes, 12 at 16).
 constexpr std::uint64_t kDeviceRunBytesMin = 64;
@@ -31,6 +27,37 @@ std::uint64_t run_bytes(const TensorView& view) {
     run *= view.sizes[i];
   }
   return kDeviceRunBytesMin;
+}
+
+// From the begin of the storage to the end of the last element of a tensor that begins `offset` elements after the
+// begin. 0 without elements, UINT64_MAX for a sum beyond 64 bits. torch has no negative strides.
+std::uint64_t bytes_needed(const Extents& sizes, const Extents& strides, std::uint64_t offset,
+                           std::uint64_t item_bytes) {
+  std::uint64_t elements = offset + 1;
+  bool overflows = false;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) return 0;
+    std::uint64_t steps = 0;
+    overflows |= __builtin_mul_overflow(sizes[i] - 1, strides[i], &steps);
+    overflows |= __builtin_add_overflow(elements, steps, &elements);
+  }
+  std::uint64_t bytes = 0;
+  overflows |= __builtin_mul_overflow(elements, item_bytes, &bytes);
+  return overflows ? UINT64_MAX : bytes;
+}
+
+nb::object call(const nb::object& method, nb::handle tensor) {
+  nb::object result = nb::steal(PyObject_CallFunctionObjArgs(method.ptr(), tensor.ptr(), nullptr));
+  if (!result.is_valid()) throw nb::python_error();
+  return result;
+}
+
+Error without_memory(const std::string& key) {
+  return Error(ErrorCode::kUnsupported,
+               "'" + key +
+                   "' has no memory of its own, like a tensor inside a transformation of torch.func or of "
+                   "torch.compile; save and load outside of the transformation")
+      .key(key);
 }
 
 bool is_complex(DType dtype) {
@@ -91,9 +118,11 @@ bool PlainTensors::read_attributes(nb::handle tensor, TensorView& view) const {
   if (is_cuda) view.device = cuda_device(nb::cast<std::int32_t>(call(get_device_, tensor)));
   view.sizes = to_extents(shape_.of(tensor));
   view.strides = to_extents(call(stride_, tensor));
-  view.data = PyLong_AsVoidPtr(call(data_ptr_, tensor).ptr());
-  if (view.data == nullptr && PyErr_Occurred() != nullptr) throw nb::python_error();
-  return true;
+  const nb::object data = nb::steal(PyObject_CallFunctionObjArgs(data_ptr_.ptr(), tensor.ptr(), nullptr));
+  if (data.is_valid()) view.data = PyLong_AsVoidPtr(data.ptr());
+  if (PyErr_Occurred() == nullptr) return true;
+  PyErr_Clear();  // a tensor without a storage
+  return false;
 }
 
 Device PlainTensors::cuda_device(std::int32_t ordinal) const {
@@ -119,6 +148,46 @@ std::optional<TensorView> PlainTensors::view_of(nb::handle tensor) const {
   return view;
 }
 
-nb::object PlainTensors::storage_of(nb::handle tensor) const { return call(untyped_storage_, tensor); }
+nb::object PlainTensors::storage_of(nb::handle tensor, const Entry& entry) const {
+  nb::object storage = call(untyped_storage_, tensor);
+  const TensorView& view = std::get<TensorEntry>(entry.content).local;
+  const auto data = reinterpret_cast<std::uintptr_t>(view.data);
+  check_bounds(entry.fqn, tensor, {data, view.sizes, view.strides, item_bytes(view.dtype)}, storage);
+  return storage;
+}
+
+void PlainTensors::check_memory(const std::string& key, nb::handle tensor) const {
+  if (!is_cpu_.of(tensor).is(Py_True) && !is_cuda_.of(tensor).is(Py_True)) return;
+  const Extents sizes = to_extents(shape_.of(tensor));
+  const Extents strides = to_extents(call(stride_, tensor));
+  const auto bytes = nb::cast<std::uint64_t>(call(element_size_, tensor));
+  const nb::object storage = nb::steal(PyObject_CallFunctionObjArgs(untyped_storage_.ptr(), tensor.ptr(), nullptr));
+  PyErr_Clear();
+  const nb::object data = nb::steal(PyObject_CallFunctionObjArgs(data_ptr_.ptr(), tensor.ptr(), nullptr));
+  if (!storage.is_valid() || !data.is_valid()) {
+    PyErr_Clear();
+    throw without_memory(key);
+  }
+  check_bounds(key, tensor, {nb::cast<std::uintptr_t>(data), sizes, strides, bytes}, storage);
+}
+
+void PlainTensors::check_bounds(const std::string& key, nb::handle tensor, const Layout& layout,
+                                nb::handle storage) const {
+  const auto offset = static_cast<std::uint64_t>(PyLong_AsSsize_t(call(storage_offset_, tensor).ptr()));
+  const auto present = static_cast<std::uint64_t>(PyObject_Size(storage.ptr()));  // nbytes(), quicker
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  const std::uint64_t needed = bytes_needed(layout.sizes, layout.strides, offset, layout.item_bytes);
+  if (needed > present) {
+    throw Error(Error(ErrorCode::kInvalidArgument,
+                      "the memory of '" + key +
+                          "' was freed or shrunk by storage.resize_(), as FSDP does between the "
+                          "uses of a parameter; take the state from the wrapped model's state_dict(), or resize the "
+                          "storage back")
+                    .key(key)
+                    .expected(std::to_string(needed) + " bytes")
+                    .actual(std::to_string(present) + " bytes in the storage"));
+  }
+  if (needed > 0 && layout.data == offset * layout.item_bytes) throw without_memory(key);  // the storage begins at 0
+}
 
 }  // namespace cairn::python

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,8 +32,15 @@ class PlainTensors {
   // Nullopt if `tensor` is no torch.Tensor or Parameter (subclasses excluded), or is not plain. The memory belongs to
   // the tensor.
   std::optional<TensorView> view_of(nb::handle tensor) const;
-  // The torch.UntypedStorage that keeps the memory of a plain tensor alive.
-  nb::object storage_of(nb::handle tensor) const;
+  // The torch.UntypedStorage that keeps the memory of a plain tensor alive. `entry` holds the view of the tensor.
+  // Throws kInvalidArgument, with the entry's key, if an element is outside of the storage: `storage.resize_()` frees
+  // or shrinks a storage, and the storage's tensors keep their sizes (FSDP frees parameters like this between their
+  // uses).
+  nb::object storage_of(nb::handle tensor, const Entry& entry) const;
+  // Throws as storage_of() for a strided tensor of any dtype, of the CPU or of a CUDA device. Both throw kUnsupported
+  // for a tensor without memory: a wrapper of torch.func or of torch.compile. Tensors on further devices are not
+  // checked.
+  void check_memory(const std::string& key, nb::handle tensor) const;
   bool requires_grad(nb::handle tensor) const { return requires_grad_.of(tensor).is(Py_True); }
 
  private:
@@ -47,6 +55,14 @@ class PlainTensors {
     descrgetfunc get_;
   };
 
+  struct Layout {
+    std::uintptr_t data;  // the address of the first element
+    const Extents& sizes;
+    const Extents& strides;  // in elements
+    std::uint64_t item_bytes;
+  };
+
+  void check_bounds(const std::string& key, nb::handle tensor, const Layout& layout, nb::handle storage) const;
   std::optional<DType> dtype_of(nb::handle tensor) const;
   // Both read address, sizes and strides of a tensor in the CPU's memory, and return false for any further tensor.
   // read_exchange() takes a single call, but needs torch 2.10 or later, and fails for some dtypes. read_attributes()
@@ -73,6 +89,8 @@ class PlainTensors {
   nb::object is_neg_ = tensor_.attr("is_neg");
   nb::object is_conj_ = tensor_.attr("is_conj");
   nb::object untyped_storage_ = tensor_.attr("untyped_storage");
+  nb::object storage_offset_ = tensor_.attr("storage_offset");
+  nb::object element_size_ = tensor_.attr("element_size");
   nb::object data_ptr_ = tensor_.attr("data_ptr");
   nb::object stride_ = tensor_.attr("stride");
   nb::object get_device_ = tensor_.attr("get_device");

@@ -118,14 +118,6 @@ def test_tensors_made_on_demand_live_until_written(checkpoint: Path) -> None:
     assert [made for made in lazy.made if made() is not None] == []
 
 
-def test_a_tensor_without_its_memory_is_refused(checkpoint: Path) -> None:
-    tensor = torch.ones(4)
-    tensor.untyped_storage().resize_(0)
-    with pytest.raises(cairn.InvalidArgument, match="without memory") as caught:
-        cairn.save({"w": tensor}, checkpoint_id=checkpoint)
-    assert caught.value.key == "w"
-
-
 @pytest.mark.parametrize("pairs", [[1], [(1, 2, 3)], [("a",)]])
 def test_a_mapping_of_no_pairs_is_an_error(pairs: list[Any], checkpoint: Path) -> None:
     class Broken(dict[str, Any]):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed.checkpoint.planner_helpers import _init_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.nn.parameter import is_lazy
 
 from cairn import _engine
 from cairn._calls.second_argument import takes_storage_second
@@ -42,7 +43,7 @@ from cairn._state.tensors import (
 from cairn._state.values import load_value, warn_of_conversions
 from cairn._telemetry import dcp_records, engine_use
 from cairn.checkpoint import Verify, check_verify
-from cairn.errors import Error, MissingKey, NotFound, Unsupported
+from cairn.errors import Error, InvalidArgument, MissingKey, NotFound, Unsupported
 from cairn.filesystem import load_options
 
 _TRANSFORMED = "the checkpoint has items that went through stream transforms"  # the engine does not undo the transforms
@@ -248,6 +249,8 @@ class _Entries:
         check_state_dict(self._state_dict)
         for key in sorted(self._state_dict, key=str):
             value = self._state_dict[key]
+            if type(self._state_dict) is not dict:
+                _check_assignable(self._state_dict, key, str(key))
             if type(value) not in (torch.Tensor, torch.nn.Parameter, dict) and isinstance(value, Stateful):
                 self._statefuls.append(key)
                 value = value.state_dict()
@@ -322,7 +325,7 @@ class _Load:
                 if not _is_tensor(value) or needs_payload(value):
                     payloads.append(leaf)
                     return
-                if isinstance(value, torch.Tensor) and value.device.type == "meta":
+                if isinstance(value, torch.Tensor) and value.device.type == "meta" and not is_lazy(value):
                     value = _materialized(value)
                     fresh.append((leaf, value))
                 tensors.add(leaf.path, value)
@@ -341,6 +344,8 @@ class _Load:
                     opaque.append((leaf.value, tensor_in_payload(leaf.fqn, leaf.value, payload, self._allow_pickle)))
                 else:
                     fresh.append((leaf, load_value(leaf.fqn, payload, self._allow_pickle)))
+            for leaf, _ in fresh:
+                _check_assignable(leaf.container, leaf.place, leaf.fqn)
         if ranks.rank == 0 or alone:
             dcp_records.note_step("global_step", *step)
         with dcp_records.in_step("read_data", *step):
@@ -422,6 +427,18 @@ def _is_transformed(error: Error, ranks: Ranks) -> bool:
     return len(failures) == ranks.count and all(
         isinstance(failure, Unsupported) and failure.message.startswith(_TRANSFORMED) for failure in failures
     )
+
+
+def _check_assignable(container: Any, place: Any, fqn: str) -> None:
+    """Raises InvalidArgument, before the load changes anything, if `container[place]` can't get a new object."""
+    try:
+        container[place] = container[place]
+    except Exception as error:
+        raise InvalidArgument(
+            f"'{fqn}' is in a {type(container).__name__} that refuses assignment ({error}): the loaded value can't be "
+            "put there; use a dict in the state",
+            key=fqn,
+        ) from error
 
 
 def _is_tensor(value: object) -> bool:

@@ -27,6 +27,7 @@ from cairn._native.planners import why_load_planner_is_foreign, why_save_planner
 from cairn._native.storages import why_reader_is_foreign, why_torch_reads, why_torch_writes, why_writer_is_foreign
 from cairn._ranks.ranks import Ranks
 from cairn._settings.consent import pickle_allowed
+from cairn._state.tensor_memory import check_memory_of_all
 from cairn._telemetry import engine_use
 from cairn.errors import Error
 from cairn.filesystem import FileSystemReader, FileSystemWriter, MissingCheckpointId, reading
@@ -65,6 +66,7 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
     ranks = Ranks(process_group, no_dist or not use_collectives)
     with ranks.all_or_none("prepare"):
         state_dict = make_states()
+        check_memory_of_all(state_dict)
         writer = _writer(storage_writer, checkpoint_id)
     place = checkpoint_id or getattr(writer, "path", "")
     keywords: dict[str, Any] = {} if use_collectives else {"use_collectives": False}
@@ -108,6 +110,7 @@ def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
     reasons.append(_stored(why_reader_is_foreign(storage_reader, checkpoint_id)))
     with Ranks(process_group, no_dist).all_or_none("prepare"):
         state_dict = make_states()
+        check_memory_of_all(state_dict)
         reader = _reader(storage_reader, checkpoint_id)
     place = checkpoint_id or getattr(reader, "path", "")
     rules: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

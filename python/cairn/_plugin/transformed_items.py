@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Read
 from cairn import _engine
 from cairn._plugin.read_items import ItemReader, is_stock
 from cairn._state.dtypes import DTYPES
+from cairn._state.tensor_memory import check_memory
 from cairn._state.tensors import fill, needs_payload
 from cairn._state.torch_file import check_rules_hold
 from cairn._state.values import payload_without_code
@@ -97,6 +98,7 @@ class TransformedItems:
             raise InvalidArgument(
                 f"size mismatch for '{key}'", key=key, expected=str(tuple(target.shape)), actual=str(tuple(saved.shape))
             )
+        check_memory(_engine.PlainTensors({}, None), key, target)
         self._note_conversion(key, code, target.dtype)
         fill(target, saved)
         planner.commit_tensor(item, target)

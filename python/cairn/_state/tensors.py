@@ -23,6 +23,8 @@ from cairn._state.cuda_streams import current_cuda_streams
 from cairn._state.dtypes import CODES, QUANTIZED
 from cairn._state.flattening import Leaf, Path, Rules
 from cairn._state.local_shard import LocalShard
+from cairn._state.payloads import payload_of
+from cairn._state.tensor_memory import check_memory, has_dispatch
 from cairn._state.torch_file import check_rules_hold
 from cairn.errors import Error, InvalidArgument, Unsupported
 
@@ -47,6 +49,7 @@ class TensorSource:
     def __init__(self, state: _engine.StateDict, *, from_devices: bool = False) -> None:
         self._state = state
         self._cuda_streams = current_cuda_streams() if from_devices else None
+        self._plain = _plain_tensors(self._cuda_streams)
         self._scratch_left = _DEVICE_SCRATCH_BYTES
         self._held = _engine.HeldStorages()
 
@@ -63,13 +66,14 @@ class TensorSource:
             else:
                 add_value(path, value)
 
-        read = (_plain_tensors(self._cuda_streams), self._held)
+        read = (self._plain, self._held)
         _engine.describe(self._state, state_dict, rules, read, add_other)
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
         """Adds a tensor or an is_sharded() object.
 
-        Raises Unsupported for tensors that DCP can't save either: sparse, nested and meta tensors, Partial DTensors.
+        Raises Unsupported for tensors that DCP can't save either: sparse, nested and meta tensors, Partial DTensors;
+        and InvalidArgument for a parameter that has not been initialized, and for freed memory.
         """
         chunks = _chunks_of(".".join(map(str, path)), tensor)
         if chunks is None:
@@ -86,7 +90,7 @@ class TensorSource:
 
     def _add_local(self, path: Path, tensor: torch.Tensor, chunk: tuple[Any, Any, bool] | None) -> None:
         key = ".".join(map(str, path))
-        _refuse_what_has_no_bytes(key, tensor)
+        _refuse_what_has_no_bytes(self._plain, key, tensor)
         requires_grad = tensor.requires_grad
         if _is_opaque(tensor):
             if chunk is not None:
@@ -115,7 +119,7 @@ class TensorSource:
             return _as_plain(tensor)
         with torch._C.DisableTorchFunctionSubclass():
             plain = tensor.detach().as_subclass(torch.Tensor)
-            if plain in _plain_tensors(self._cuda_streams):
+            if plain in self._plain:
                 return plain
             _refuse_while_capturing(key, tensor)
             scratch = plain.numel() * plain.element_size()
@@ -148,21 +152,27 @@ class TensorTarget:
         _engine.describe_targets(self._state, state_dict, rules, write, lambda *parts: add_other(Leaf(*parts)))
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
-        """Adds a tensor to fill. Raises Unsupported for tensors that have no elements of their own."""
+        """Adds a tensor to fill. Raises Unsupported for tensors that have no elements of their own, and InvalidArgument
+        for freed memory."""
         if self._plain.add_target(self._state, path, tensor):
             self._written.add(len(self._state) - 1, tensor, tensor.untyped_storage())
             return
-        chunks = _chunks_of(".".join(map(str, path)), tensor)
+        key = ".".join(map(str, path))
+        chunks = _chunks_of(key, tensor)
         if chunks is None:
-            self.add_part(path, tensor, tensor.shape, (0,) * tensor.dim())
+            _refuse_what_has_no_bytes(self._plain, key, tensor)
+            self._add_part(path, tensor, tensor.shape, (0,) * tensor.dim())
             return
         for local, offsets, _, size in chunks:
             self.add_part(path, local, size, offsets)
 
     def add_part(self, path: Path, tensor: torch.Tensor, shape: Any, offsets: Any) -> None:
         """Adds `tensor`, to be filled with the box at `offsets` of a tensor of `shape`. Raises as add()."""
+        _refuse_what_has_no_bytes(self._plain, ".".join(map(str, path)), tensor)
+        self._add_part(path, tensor, shape, offsets)
+
+    def _add_part(self, path: Path, tensor: torch.Tensor, shape: Any, offsets: Any) -> None:
         key = ".".join(map(str, path))
-        _refuse_what_has_no_bytes(key, tensor)
         if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
             raise InvalidArgument(
                 f"several elements of the expanded tensor '{key}' have a single memory location; load into a clone",
@@ -226,16 +236,19 @@ def needs_payload(tensor: Any) -> bool:
 
 def add_payload_target(state: _engine.StateDict, path: Path, tensor: torch.Tensor) -> None:
     """Adds the entry for a target that needs a payload; the engine replaces the entry's payload."""
-    code = _code_of(".".join(map(str, path)), tensor)
+    key = ".".join(map(str, path))
+    _refuse_what_has_no_bytes(_plain_tensors(), key, tensor)
+    code = _code_of(key, tensor)
     state.add_serialized_tensor(path, b"", code, tensor.shape, False)
 
 
 def tensor_in_payload(key: str, target: torch.Tensor, payload: bytes, allow_pickle: bool) -> torch.Tensor:
     """Returns the tensor in a ``torch.save`` payload, by torch's rules for data without code. Checks that its shape
-    fits `target`.
+    fits `target`, and that the target has memory.
 
     `allow_pickle`: the consent of the call, for a torch whose rules do not hold.
     """
+    check_memory(_plain_tensors(), key, target)
     if not allow_pickle:
         check_rules_hold(f"the tensor under '{key}'", key=key)
     try:
@@ -260,7 +273,7 @@ def _is_opaque(tensor: torch.Tensor) -> bool:
     if tensor.dtype in QUANTIZED:
         return True
     kind = type(tensor)
-    return kind not in _SIMPLE_TYPES and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return kind not in _SIMPLE_TYPES and has_dispatch(tensor)
 
 
 def _as_plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -290,9 +303,13 @@ def _chunks_of(key: str, tensor: torch.Tensor) -> Iterator[LocalShard] | None:
     return None
 
 
-def _refuse_what_has_no_bytes(key: str, tensor: torch.Tensor) -> None:
+def _refuse_what_has_no_bytes(plain: _engine.PlainTensors, key: str, tensor: torch.Tensor) -> None:
+    check_memory(plain, key, tensor)
     if tensor.is_meta:
-        raise Unsupported(f"a meta tensor holds no elements: '{key}'", key=key)
+        raise Unsupported(
+            f"a meta tensor holds no elements: '{key}'; fill the module first (to_empty, load), or leave the key out",
+            key=key,
+        )
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
         raise Unsupported(f"a {kind} tensor can't be one entry of a checkpoint: '{key}'", key=key)
@@ -323,13 +340,11 @@ def _code_of(key: str, tensor: torch.Tensor) -> int:
 
 def _payload_of(key: str, tensor: torch.Tensor) -> bytes:
     tensor = tensor.detach().cpu()
-    stream = io.BytesIO()
     try:
         if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
             tensor = tensor.clone()
-        torch.save(tensor, stream)
+        return payload_of(key, tensor)
     except Error:
         raise
     except Exception as error:
         raise Unsupported(f"torch can't save the {type(tensor).__name__} under '{key}': {error}", key=key) from error
-    return stream.getvalue()

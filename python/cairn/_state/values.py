@@ -25,6 +25,7 @@ from cairn._process import ProcessPart, part
 from cairn._settings.consent import line_that_allows
 from cairn._state.dtypes import dtype_name
 from cairn._state.flattening import Path
+from cairn._state.payloads import payload_of
 from cairn._state.torch_file import check_rules_hold
 from cairn.errors import Corrupt, Error, InvalidArgument, UnsafeContent
 from cairn.warnings import ConversionWarning, DeviceWarning, PickleWarning
@@ -44,16 +45,17 @@ class _Warned(ProcessPart):
 
 
 def add_value(state: _engine.StateDict, path: Path, value: Any) -> None:
-    """Adds a non-tensor to a StateDict for a save. Raises InvalidArgument if the value can't be pickled."""
+    """Adds a non-tensor to a StateDict for a save. Raises InvalidArgument if the value can't be pickled, or if a tensor
+    inside the value has no elements."""
     if state.add_value(path, value):
         return
     key = ".".join(map(str, path))
-    stream = io.BytesIO()
     try:
-        torch.save(value, stream)
+        payload = payload_of(key, value)
+    except Error:
+        raise
     except Exception as error:
         raise InvalidArgument(f"the {_class_of(value)} under '{key}' can't be pickled: {error}", key=key) from error
-    payload = stream.getvalue()
     _warn_if_foreign(key, payload, _class_of(value))
     state.add_serialized_value(path, payload)
 

@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
+from cairn import _engine
 from cairn._failures.exception_record import exception_of, record_of
-from cairn.errors import Error, ExceptionRecord
+from cairn._state.tensor_memory import check_memory, check_memory_of_all
+from cairn.errors import Error, ExceptionRecord, InvalidArgument, Unsupported
 
 _ALIGNMENT_BYTES = 64
 
@@ -85,10 +87,15 @@ class SharedState:
     @classmethod
     def of(cls, state: Any, *, copy_shared: bool = False) -> "SharedState":
         """Makes the SharedState of `state`. Tensors in shared memory must not change until the other process is done,
-        unless `copy_shared`; all remaining objects are copied."""
+        unless `copy_shared`; all remaining objects are copied. Raises InvalidArgument for a tensor whose memory was
+        freed by ``storage.resize_()``."""
         stream = io.BytesIO()
         pickler = _Pickler(stream)
-        pickler.dump(state)
+        try:
+            pickler.dump(state)
+        except (InvalidArgument, Unsupported):
+            check_memory_of_all(state)  # raises with the key, if the tensor has one
+            raise
         buffers: list[torch.Tensor] = []
         places: list[tuple[int, int]] = []
         to_copy: list[tuple[int, torch.UntypedStorage]] = []
@@ -128,11 +135,15 @@ class _Pickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         self.storages: list[torch.UntypedStorage] = []
+        self.plain = _engine.PlainTensors({}, None)
         self._numbers: dict[tuple[int, int], int] = {}
 
     def persistent_id(self, value: Any) -> Any:
         """Returns the placeholder of a tensor: the storage's number, dtype, offset, shape, stride, and
         requires_grad."""
+        if not isinstance(value, torch.Tensor):
+            return None
+        check_memory(self.plain, f"a tensor of type {type(value).__name__}", value)
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(value):
             return None
         storage = value.untyped_storage()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from cairn._state.tensor_memory import check_memory_of_all
 from cairn.errors import InvalidArgument
 from cairn.nvrx.async_ckpt.core import AsyncCallsQueue, AsyncRequest
 
@@ -24,13 +25,15 @@ class TorchAsyncCheckpoint:
         self._queue = AsyncCallsQueue(persistent=persistent_queue)
 
     def save(self, state_dict: Any, path: _PathLike, **kwargs: Any) -> None:
-        """Saves before the return."""
+        """Saves before the return. Raises InvalidArgument for a tensor whose memory was freed."""
+        check_memory_of_all(state_dict)
         save_durably(state_dict, path, kwargs)
 
     def async_save(self, state_dict: Any, path: _PathLike, **kwargs: Any) -> int:
         """Copies the state, and saves it in the background. Returns the index of the save."""
         if not isinstance(path, (str, os.PathLike)):
             raise InvalidArgument("an asynchronous save takes a path", actual=type(path).__name__)
+        check_memory_of_all(state_dict)
         state = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().cpu(), state_dict)
         return self._queue.schedule_async_request(AsyncRequest(save_durably, (state, os.fspath(path), kwargs), []))
 
