@@ -97,7 +97,7 @@ struct SaveReport {
   // coordinator plans; the ranks of a save agree on an earlier plan if it fits, and a process alone plans each save.
   std::shared_ptr<const Catalog> catalog;
   std::uint64_t bytes_written = 0;    // by this rank
-  std::vector<std::string> warnings;  // for example: leftovers that could not be removed
+  std::vector<std::string> warnings;  // leftovers that can't be removed, only a part of a tensor saved by one process
 };
 
 // Saves `state` as the checkpoint in `directory`. Makes the directory if `directory` does not exist. Until the commit

@@ -30,6 +30,7 @@
 #include <utility>
 
 #include "checkpointer/claim_options.h"
+#include "checkpointer/held_parts.h"
 #include "checkpointer/item_files.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/plan_confirmation.h"
@@ -78,6 +79,7 @@ struct AsyncSaveOperation::SharedState {
   std::optional<std::uint32_t> rank;            // if there are several
   std::atomic<std::uint64_t> bytes_written{0};  // 0 until the save has succeeded
   std::uint64_t file_bytes = 0;                 // of this rank's files
+  std::optional<std::string> parts_warning;
   std::atomic<bool> is_staged{false};
   // For a staging that continues after run().
   SaveItems items;
@@ -110,6 +112,7 @@ struct AsyncSaveOperation::SharedState {
     bytes_written = outcome->bytes_written;
     // The arena is registered while the files are written, so a refusal is known by now.
     if (auto refusal = links ? links->untold_refusal() : std::nullopt) outcome->warnings.push_back(*std::move(refusal));
+    if (parts_warning) outcome->warnings.push_back(*parts_warning);
     write.set_value(AsyncSaveReport{save_id, render_metadata, outcome->bytes_written, std::move(outcome->warnings)});
   }
 };
@@ -175,6 +178,7 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
   shared->arena = std::move(arena);
   shared->links = resources_.links;
   if (ranks_.size() > 1) shared->rank = number_of_this_rank();
+  if (ranks_.size() == 1 && !options_.save.alone_as_rank) shared->parts_warning = warning_of_parts(**state);
   auto started =
       resources_.writer->start([shared](Result<commit::RankSaveReport> outcome) { shared->end(std::move(outcome)); });
   if (!started) return std::move(started).error();

@@ -32,6 +32,7 @@
 #include "checkpointer/claim_options.h"
 #include "checkpointer/device_payloads.h"
 #include "checkpointer/directory_calls.h"
+#include "checkpointer/held_parts.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/model_claim.h"
 #include "checkpointer/model_layout.h"
@@ -254,6 +255,7 @@ class Save {
     if (options_.alone_as_rank && (ranks_.size() > 1 || options_.safetensors)) {
       return Error(ErrorCode::kInvalidArgument, "alone_as_rank can't be combined with collectives or a model");
     }
+    if (ranks_.size() == 1 && !options_.alone_as_rank) parts_warning_ = checkpointer::warning_of_parts(state);
     CAIRN_TRY_ASSIGN(items_, SaveItems::make(state, checkpointer::ReadableMemory::kOfAnyDevice));
     CAIRN_TRY_ASSIGN(devices_, checkpointer::DevicePayloads::mark(items_.sources(), options_.deadlines.progress));
     CAIRN_TRY_ASSIGN(const bool names_taken, are_names_taken());
@@ -373,6 +375,7 @@ class Save {
       if (!cleaned) committed.warnings.push_back(checkpointer::not_cleaned_up(cleaned.error()));
     }
     if (auto refusal = devices_ ? devices_->untold_refusal() : std::nullopt) committed.warnings.push_back(*refusal);
+    if (parts_warning_) committed.warnings.push_back(*parts_warning_);
     if (ranks_.is_coordinator()) bytes_written_ += coordinator_.metadata_bytes();
     CAIRN_TRY_ASSIGN(std::shared_ptr<const Catalog> catalog, catalog_after(committed));
     return SaveReport{save_id_, std::move(catalog), bytes_written_, std::move(committed.warnings)};
@@ -403,6 +406,7 @@ class Save {
   std::string assignment_;                                // of a new plan
   SaveWorker worker_;  // after items_: the worker may read the items until it is destroyed
   Coordinator coordinator_;
+  std::optional<std::string> parts_warning_;
   bool has_written_ = false;  // the worker has a RankWriter, unless it gave up earlier
   std::uint64_t bytes_written_ = 0;
   SaveId save_id_;

@@ -7,7 +7,9 @@ from torch (:mod:`cairn._native.hooks`): with a caller's planner the engine stil
 
 import contextlib
 import importlib
+import math
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +19,7 @@ from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlan
 from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockModelWriter
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from cairn._directory.location import local_directory
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions, with_failures
@@ -33,6 +35,7 @@ from cairn.errors import Error
 from cairn.filesystem import FileSystemReader, FileSystemWriter, MissingCheckpointId, reading
 
 _PathLike = str | os.PathLike[str]
+_NAMED_KEYS_MAX = 8  # keys that a warning lists
 
 
 def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
@@ -79,10 +82,30 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
             with ranks.all_or_none("finish"):
                 if _is_cairns(writer, FileSystemWriter):
                     FileSystemWriter.check_committed(writer)
+            if ranks.count == 1 and use_collectives and isinstance(saved, Metadata):
+                _warn_of_parts(saved)
             return saved
     finally:
         if _is_cairns(writer, FileSystemWriter):
             FileSystemWriter.give_up(writer)  # FileSystemWriter's method, never a caller's override
+
+
+def _warn_of_parts(saved: Metadata) -> None:
+    """Warns, as the engine does, if the save of a process alone holds only parts of tensors."""
+    keys = [
+        repr(key)
+        for key, entry in saved.state_dict_metadata.items()
+        if isinstance(entry, TensorStorageMetadata)
+        and sum(math.prod(chunk.sizes) for chunk in entry.chunks) < math.prod(entry.size)
+    ]
+    if keys:
+        more = f" and {len(keys) - _NAMED_KEYS_MAX} more" if len(keys) > _NAMED_KEYS_MAX else ""
+        warnings.warn(
+            "this process saved alone and holds only parts of tensors, so that only these parts can be loaded: "
+            f"{', '.join(keys[:_NAMED_KEYS_MAX])}{more}; let all ranks save together (with a process group)",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
