@@ -22,6 +22,7 @@
 #include <cairn/local_group.h>           // IWYU pragma: export
 #include <cairn/machine_report.h>        // IWYU pragma: export
 #include <cairn/npy.h>                   // IWYU pragma: export
+#include <cairn/read_value.h>            // IWYU pragma: export
 #include <cairn/result.h>                // IWYU pragma: export
 #include <cairn/save_deadlines.h>        // IWYU pragma: export
 #include <cairn/save_steps.h>            // IWYU pragma: export

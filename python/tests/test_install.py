@@ -1,4 +1,4 @@
-"""Installation as by a user: `pip install .` into a fresh environment, `cmake --install` and find_package."""
+"""Installation as by a user: `pip install .` into a fresh environment."""
 
 import os
 import re
@@ -169,29 +169,3 @@ class TestConfigure:
         done = self.configure(tmp_path, "-DCMAKE_IGNORE_PATH=/usr/include")
         assert done.returncode != 0
         assert "apt-get install libisal-dev libfmt-dev libcli11-dev\n" in done.stderr
-
-
-def test_cmake_finds_the_installed_library(tmp_path: Path) -> None:
-    build = ROOT / "build/release"
-    if not (build / "src/libcairn.a").exists():
-        run("cmake", "--build", build, "--target", "cairn", cwd=ROOT)
-    run("cmake", "--install", build, "--prefix", tmp_path / "prefix", cwd=ROOT)
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.25)\n"
-        "project(consumer LANGUAGES CXX)\n"
-        "find_package(cairn REQUIRED)\n"
-        "add_executable(consumer consumer.cc)\n"
-        "target_link_libraries(consumer PRIVATE cairn::cairn)\n"
-    )
-    (tmp_path / "consumer.cc").write_text(
-        "#include <cairn/cairn.h>\n"
-        "#include <cstdio>\n"
-        "int main() {\n"
-        '  const auto opened = cairn::open("nowhere");\n'
-        "  const bool is_lost = !opened && opened.error().code() == cairn::ErrorCode::kNotFound;\n"
-        '  std::puts(is_lost ? "not found" : "something else");\n'
-        "}\n"
-    )
-    run("cmake", "-G", "Ninja", "-S", ".", "-B", "build", f"-DCMAKE_PREFIX_PATH={tmp_path / 'prefix'}", cwd=tmp_path)
-    run("cmake", "--build", "build", cwd=tmp_path)
-    assert run(tmp_path / "build/consumer", cwd=tmp_path).strip() == "not found"

@@ -8,6 +8,10 @@
 #include <system_error>
 #include <vector>
 
+// In a program that was linked through the package config of an installation (cmake/cairn-config.cmake.in): the path of
+// the installed writer.
+extern "C" [[gnu::weak]] const char* cairn_installed_writer();
+
 namespace cairn::writer {
 namespace {
 
@@ -50,6 +54,7 @@ Result<std::string> find_writer_executable(const std::string& given) {
   } else {
     add_places_beside(own_file(), places);
     add_places_beside(running_program(), places);
+    if (cairn_installed_writer != nullptr) places.emplace_back(cairn_installed_writer());
   }
   std::string looked_at;
   for (const fs::path& place : places) {

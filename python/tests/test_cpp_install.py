@@ -1,0 +1,136 @@
+"""The C++ library as `cmake --install` leaves it, in a folder to which the installation was moved: found by
+find_package, with the writer process, and with MPI where the machine has MPI."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build/release"
+
+pytestmark = pytest.mark.slow
+
+LISTS = """
+cmake_minimum_required(VERSION 3.25)
+project(consumer LANGUAGES CXX)
+find_package(cairn REQUIRED)
+add_library(save OBJECT save.cc)
+target_link_libraries(save PRIVATE cairn::cairn)
+add_executable(direct main.cc $<TARGET_OBJECTS:save>)
+target_link_libraries(direct PRIVATE cairn::cairn)
+add_library(saving STATIC $<TARGET_OBJECTS:save>)
+set_target_properties(saving PROPERTIES LINKER_LANGUAGE CXX)
+target_link_libraries(saving PRIVATE cairn::cairn)
+add_executable(indirect main.cc)
+target_link_libraries(indirect PRIVATE saving)
+add_subdirectory(further)
+"""
+
+FURTHER_LISTS = """
+find_package(cairn REQUIRED)
+add_executable(further ../main.cc $<TARGET_OBJECTS:save>)
+target_link_libraries(further PRIVATE cairn::cairn)
+"""
+
+MAIN = """
+int save_and_load(const char* directory);
+int main(int, char** argv) { return save_and_load(argv[1]); }
+"""
+
+SAVE = """
+#include <cairn/cairn.h>
+
+#include <cstdio>
+
+int save_and_load(const char* directory) try {
+  std::vector<float> weights(1000, 2.5F);
+  cairn::StateDict state;
+  state.add_tensor("w", cairn::TensorView::contiguous(weights.data(), cairn::DType::kFloat32, {1000})).value();
+  state.add_value("step", 7).value();
+  cairn::AsyncCheckpointerOptions options;
+  options.process = cairn::CheckpointProcess::make();
+  cairn::AsyncCheckpointer checkpointer(options);
+  cairn::AsyncSave save = checkpointer.save(directory, state).value();
+  const bool has_process = options.process->pid() > 0;
+  save.write.get().value();
+  weights.assign(1000, 0);
+  cairn::load(directory, state).value();
+  const auto step = cairn::read_value<std::int64_t>(directory, "step").value();
+  std::printf("%d %g %d\\n", has_process, weights[999], static_cast<int>(step));
+  return 0;
+} catch (const cairn::Error& error) {
+  std::puts(error.what());
+  return 1;
+}
+"""
+
+
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, **variables},
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The installation, moved after `cmake --install`."""
+    folder = tmp_path_factory.mktemp("installed")
+    if not (BUILD / "src/libcairn.a").exists():
+        run("cmake", "--build", BUILD, "--target", "cairn", "cairn_writer_process", "cairn_cli", cwd=ROOT)
+    run("cmake", "--install", BUILD, "--prefix", folder / "first", cwd=ROOT)
+    (folder / "first").rename(folder / "moved")
+    return folder / "moved"
+
+
+def test_a_program_of_another_project_saves_with_the_writer_process(prefix: Path, tmp_path: Path) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(LISTS)
+    (tmp_path / "further").mkdir()
+    (tmp_path / "further/CMakeLists.txt").write_text(FURTHER_LISTS)
+    (tmp_path / "main.cc").write_text(MAIN)
+    (tmp_path / "save.cc").write_text(SAVE)
+    run("cmake", "-G", "Ninja", "-S", ".", "-B", "build", f"-DCMAKE_PREFIX_PATH={prefix}", cwd=tmp_path)
+    run("cmake", "--build", "build", cwd=tmp_path)
+    programs = [tmp_path / "build/direct", tmp_path / "build/indirect", tmp_path / "build/further/further"]
+    for program in programs:
+        assert run(program, tmp_path / program.name, cwd=tmp_path).strip() == "1 2.5 7"
+    assert "step" in run(prefix / "bin/cairn", "ls", tmp_path / "direct", cwd=tmp_path)
+
+    # An installation that is moved after the build of the program is found by the variable, or beside the program.
+    direct, writer = programs[0], prefix / "libexec/cairn/cairn-writer"
+    elsewhere = writer.rename(tmp_path / "cairn-writer")
+    try:
+        lost = subprocess.run([direct, tmp_path / "lost"], capture_output=True, text=True, check=False)
+        assert lost.returncode == 1
+        assert str(writer) in lost.stdout
+        assert "CAIRN_WRITER" in lost.stdout
+        assert run(direct, tmp_path / "named", cwd=tmp_path, CAIRN_WRITER=str(elsewhere)).strip() == "1 2.5 7"
+        shutil.copy(elsewhere, direct.with_name("cairn-writer"))
+        assert run(direct, tmp_path / "beside", cwd=tmp_path).strip() == "1 2.5 7"
+    finally:
+        elsewhere.rename(writer)
+
+
+@pytest.mark.skipif(not (shutil.which("mpicxx") and shutil.which("mpiexec")), reason="no MPI on this machine")
+def test_the_ranks_of_mpi_save_together(prefix: Path, tmp_path: Path) -> None:
+    sources = (Path(__file__).with_name("mpi_ranks.cc"), prefix / "lib/libcairn.a")
+    run("mpicxx", "-std=c++20", f"-I{prefix}/include", *sources, "-lisal", "-pthread", "-o", "ranks", cwd=tmp_path)
+    # Open MPI refuses to start as root, and more ranks than cores, unless told otherwise.
+    settings = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
+    output = run("mpiexec", "-n", "3", "./ranks", "checkpoint", cwd=tmp_path, **settings)
+    assert output.strip() == "all calls work"
