@@ -40,6 +40,9 @@ from cairn._engine import __version__ as __version__
 from cairn._pending.async_saver import AsyncSaver as AsyncSaver
 from cairn._pending.pending_saves import SaveFuture as SaveFuture
 from cairn._settings.save_deadlines import configure_saves as configure_saves
+from cairn._state.per_rank import PerRank as PerRank
+from cairn._state.random_states import random_states as random_states
+from cairn._state.random_states import set_random_states as set_random_states
 from cairn._telemetry.engine_use import report as report
 from cairn.checkpoint import Checkpoint as Checkpoint
 from cairn.checkpoint import Chunk as Chunk

@@ -29,6 +29,7 @@ from cairn._results.driver_attributes import fill_load_planner, fill_reader
 from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings.casts import cast_allowed
 from cairn._settings.consent import pickle_allowed
+from cairn._state import per_rank
 from cairn._state.flattening import Leaf, Rules, flatten
 from cairn._state.state_argument import check_state_dict
 from cairn._state.tensors import (
@@ -299,6 +300,12 @@ class _Load:
 
         `alone`: each rank reads the checkpoint that it saved alone.
         """
+        with contextlib.ExitStack() as until_filled:
+            return self._run(directory, ranks, alone, until_filled)
+
+    def _run(
+        self, directory: bytes, ranks: Ranks, alone: bool, until_filled: contextlib.ExitStack
+    ) -> list[tuple[str, int, int]]:
         fresh: list[tuple[Leaf, Any]] = []  # the new objects in place of values and meta tensors
         step = self._given.step
         with ranks.preparing(_engine.abandon_load), dcp_records.in_step("local_step", *step):
@@ -307,6 +314,8 @@ class _Load:
             if checkpoint.has_transforms:
                 raise Unsupported(_TRANSFORMED)
             rules = self._rules(checkpoint)
+            partial = self._options["allow_partial"]
+            until_filled.enter_context(per_rank.with_sources(self._state_dict, checkpoint, rules, partial))
             reader = self._given.reader
             planner = self._given.planner
             whole = functools.partial(_engine.catalog_of, checkpoint)  # decodes the metadata of all ranks
