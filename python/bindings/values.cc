@@ -2,8 +2,11 @@
 
 #include <cairn/checkpoint.h>
 
+#include <algorithm>
 #include <span>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -85,6 +88,13 @@ class ValueBuilder {
 
   bool first_time(nb::handle container) { return seen_.insert(container.ptr()).second; }
 
+  // Python's order of the texts of a set differs from process to process: the ranks of a save compare their bytes.
+  static void sort_texts(std::vector<Value>& members) {
+    const auto is_text = [](const Value& member) { return member.get_if<std::string>() != nullptr; };
+    if (!std::ranges::all_of(members, is_text)) return;
+    std::ranges::sort(members, {}, [](const Value& member) { return std::string_view(*member.get_if<std::string>()); });
+  }
+
   template <typename Container>
   std::optional<Value> build_items(nb::handle iterable, int depth) {
     Container container;
@@ -93,6 +103,7 @@ class ValueBuilder {
       if (!value) return std::nullopt;
       container.items.push_back(std::move(*value));
     }
+    if constexpr (std::is_same_v<Container, Set>) sort_texts(container.items);
     return Value(std::move(container));
   }
 

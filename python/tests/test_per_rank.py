@@ -13,7 +13,7 @@ import stock
 import tool
 import torch
 import torch.distributed as dist
-from ranks import Gang
+from ranks import Gang, run_program
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
@@ -303,3 +303,77 @@ def test_states_of_cuda_without_cuda_warn() -> None:
     with pytest.warns(RuntimeWarning, match="not initialised CUDA"):
         cairn.set_random_states(states)
     assert not torch.cuda.is_initialized()
+
+
+# The saves of a job, whose states hold values that differ in some of the saves.
+JOB = """
+import sys
+import warnings
+import torch
+import torch.distributed as dist
+import cairn
+from cairn import AsyncCheckpointerType
+
+dist.init_process_group("gloo")
+rank, directory, way = dist.get_rank(), sys.argv[1], sys.argv[2]
+kinds = {"thread": AsyncCheckpointerType.THREAD, "process": AsyncCheckpointerType.PROCESS}
+
+def save(step, position):
+    state = {
+        "step": step,
+        "loader": {"position": position},
+        "small": torch.full((9,), float(position)),
+        "large": torch.full((5000,), float(rank)),
+        "own": {"rank": cairn.PerRank(rank)},
+        f"stage {rank}": {"lr": rank},
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if way == "save":
+            cairn.save(state, checkpoint_id=f"{directory}/{step}")
+        else:
+            call = cairn.async_save(
+                state, checkpoint_id=f"{directory}/{step}", async_checkpointer_type=kinds[way]
+            )
+            call.result()
+            cairn._pending.pending_saves.wait_for()
+        dist.barrier()
+    for warning in caught:
+        if "different values" in str(warning.message):
+            print(step, warning.message, flush=True)
+
+plan = sys.argv[3]
+if plan == "resume":
+    state = {"step": 0, "loader": {"position": 0}, "small": torch.zeros(9), "large": torch.zeros(5000)}
+    state |= {"own": {"rank": cairn.PerRank(0)}, f"stage {rank}": {"lr": 0}}
+    cairn.load(state, checkpoint_id=f"{directory}/1")
+    save(5, rank)
+else:
+    save(1, rank if plan == "first" else 3)
+    save(2, 3)
+    save(3, rank if plan == "later" else 3)
+    save(4, 2 * rank if plan == "later" else 3)
+dist.destroy_process_group()
+"""
+
+
+def test_equal_sets_of_texts_have_equal_bytes_in_all_processes(tmp_path: Path) -> None:
+    cairn.save({"names": {f"name-{i}" for i in range(100, 200)}}, checkpoint_id=tmp_path)
+    content = (tmp_path / "__0_0.distcp").read_bytes()
+    places = [content.index(b"name-%d" % i) for i in range(100, 200)]
+    assert places == sorted(places)
+    assert len(cairn.open(tmp_path)["names"]) == 100
+
+
+@pytest.mark.parametrize("way", ["save", "thread", "process"])
+def test_values_that_differ_are_named_once(way: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(JOB)
+    directory = tmp_path / "run"
+    directory.mkdir()
+    assert run_program(program, 3, directory, way, "equal") == ""
+    for plan, step in (("resume", 5), ("first", 1), ("later", 3)):
+        lines = run_program(program, 3, directory, way, plan).splitlines()
+        assert len(lines) == 1, lines
+        assert lines[0].startswith(f"{step} the ranks have different values under 'loader.position', 'small', and")
+        assert "cairn.PerRank(value)" in lines[0]

@@ -9,7 +9,8 @@
 // 2. Agree. Every rank votes for the earlier plan that fits, if any; the coordinator's vote carries the claim's ticket.
 //    If a rank has failed, all ranks then get the failures. The plan of a checkpoint is compared between the ranks
 //    before its first use (plan_confirmation.cc).
-//                                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction]
+//    If the ranks' common values differ for the first time, the ranks find their keys (rank_differences.h).
+//                       [reduction; after a failure also all-gather; for a checkpoint's plan a reduction; maybe a gather]
 // 3. Plan, unless all ranks voted for one plan: like step 3 of save.cc. But if no two ranks have a common item, each
 //    rank writes all of its items, and the coordinator's writer makes the joint plan for `.metadata` in step 5, beside
 //    the trainer: the ranks' disagreements about a tensor then fail the save there.                [gather, scatter]
@@ -80,6 +81,7 @@ struct AsyncSaveOperation::SharedState {
   std::atomic<std::uint64_t> bytes_written{0};  // 0 until the save has succeeded
   std::uint64_t file_bytes = 0;                 // of this rank's files
   std::optional<std::string> parts_warning;
+  std::optional<std::string> differences;       // the coordinator's warning about values that differ between the ranks
   std::atomic<bool> is_staged{false};
   // For a staging that continues after run().
   SaveItems items;
@@ -110,6 +112,7 @@ struct AsyncSaveOperation::SharedState {
       return;
     }
     bytes_written = outcome->bytes_written;
+    if (differences) outcome->warnings.push_back(*std::move(differences));
     // The arena is registered while the files are written, so a refusal is known by now.
     if (auto refusal = links ? links->untold_refusal() : std::nullopt) outcome->warnings.push_back(*std::move(refusal));
     if (parts_warning) outcome->warnings.push_back(*parts_warning);
@@ -185,6 +188,8 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
   shared->save = std::move(*started);
   shared_ = std::move(shared);
   Vote vote{plan_ ? plan_->id : 0, std::nullopt};
+  vote.differences_noted = are_differences_noted();
+  if (plan_ && !vote.differences_noted) vote.content_sum = content_sum(items_.sources(), plan_->watched);
   Result<void> listed;
   const auto list = [&] {
     if (plan_) listed = attempt([&] { return list_copies(); });
@@ -230,23 +235,32 @@ Result<void> AsyncSaveOperation::agree(const Result<Vote>& vote) {
   ticket_ = count.ticket;
   if (count.plan_id == 0) plan_.reset();
   shared_->save_id = ticket_->identity.save_id;
-  if (!plan_ || plan_->is_confirmed) return {};
-  CAIRN_TRY_ASSIGN(const std::shared_ptr<const StagedPlan> confirmed,
-                   confirm_plan(ranks_, *ticket_, plan_, options_.save.record_paths));
-  if (confirmed && listed_ == plan_) listed_ = confirmed;  // the copies are equal
-  plan_ = confirmed;
-  if (plan_) resources_.plans->keep(plan_);
+  bool differs = count.contents_differ;
+  if (plan_ && !plan_->is_confirmed) {
+    CAIRN_TRY_ASSIGN(const Confirmation confirmed,
+                     confirm_plan(ranks_, *ticket_, plan_, items_.sources(), options_.save.record_paths));
+    if (confirmed.plan && listed_ == plan_) listed_ = confirmed.plan;  // the copies are equal
+    plan_ = confirmed.plan;
+    differs = confirmed.contents_differ;
+    if (plan_) resources_.plans->keep(plan_);
+  }
+  if (!plan_ || !differs || count.differences_noted) return {};
+  CAIRN_TRY_ASSIGN(shared_->differences, find_differences(ranks_, items_.sources(), plan_->watched));
   return {};
 }
 
 // Step 3.
 Result<void> AsyncSaveOperation::plan_anew() {
   const auto file_count = static_cast<std::uint32_t>(item_files(items_.sources(), options_.save.file_per_item).size());
-  const Result<std::vector<std::string>> plans =
-      ranks_.gather(save_plan::encode_digested_plan(items_.sources(), file_count, local_plan_));
+  const auto encode = [&]() -> Result<std::string> {
+    std::string mine = save_plan::encode_digested_plan(items_.sources(), file_count, local_plan_);
+    save_plan::append_contents(contents_to_send(ranks_, items_.sources()), mine);
+    return mine;
+  };
+  Result<std::vector<std::string>> plans = ranks_.gather(ranks_.attempt(encode));
   Result<std::vector<std::string>> assignments{std::vector<std::string>()};
   if (ranks_.is_coordinator()) {
-    assignments = plans ? ranks_.attempt([&] { return assign(*plans); }) : plans.error();
+    assignments = plans ? ranks_.attempt([&] { return assign(std::move(*plans)); }) : plans.error();
   }
   CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
   Result<void> taken = ranks_.attempt([&] { return take_assignment(assignment); });
@@ -254,7 +268,8 @@ Result<void> AsyncSaveOperation::plan_anew() {
   return taken;
 }
 
-Result<std::vector<std::string>> AsyncSaveOperation::assign(const std::vector<std::string>& messages) {
+Result<std::vector<std::string>> AsyncSaveOperation::assign(std::vector<std::string> messages) {
+  CAIRN_TRY_ASSIGN(const std::vector<std::string> contents, take_all_contents(messages));
   std::vector<save_plan::DigestedPlan> digested;
   std::vector<std::string> local_plans;
   for (const std::string& message : messages) {
@@ -268,6 +283,8 @@ Result<std::vector<std::string>> AsyncSaveOperation::assign(const std::vector<st
   }
   CAIRN_TRY_ASSIGN(save_plan::PlannedSave planned,
                    save_plan::plan_together(std::move(local_plans), options_.save.dedup_to_lowest_rank));
+  CAIRN_TRY_ASSIGN(PlannedComparison compared, compare_planned(planned.local.plans(), contents));
+  shared_->differences = std::move(compared.warning);
   CAIRN_TRY_ASSIGN(SaveLayout layout,
                    lay_out_save(std::move(planned), *ticket_, options_.save.alone_as_rank.value_or(0), checkpoint_id_,
                                 options_.save.metadata_attributes));
@@ -277,6 +294,7 @@ Result<std::vector<std::string>> AsyncSaveOperation::assign(const std::vector<st
   const std::uint64_t plan_id = new_plan_id();
   std::vector<std::string> assignments;
   for (SaveAssignment& assignment : layout.assignments) {
+    if (!compared.watched.empty()) assignment.watched = std::move(compared.watched[assignments.size()]);
     assignment.plan_id = plan_id;
     assignments.push_back(encode_assignment(assignment));
     assignment = SaveAssignment();
@@ -309,6 +327,7 @@ Result<void> AsyncSaveOperation::take_assignment(std::string_view message) {
   plan->local_plan = std::move(local_plan_);
   plan->terms = plan_terms(options_.save, ranks_.rank(), ranks_.size());
   plan->items = assignment.has_all_items ? items_.all() : std::move(assignment.items);
+  CAIRN_TRY_ASSIGN(plan->watched, watch_items(items_.sources(), assignment.watched));
   CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan->items));
   CAIRN_TRY(lay_out_staged(sources, {ticket_->identity.save_id, number_of_this_rank(), 0, assignment.file_count},
                            options_.save.file_per_item, commit_plan_, *plan));

@@ -54,7 +54,7 @@ class AsyncSaveOperation {
   Result<void> list_copies();
   Result<void> agree(const Result<Vote>& vote);
   Result<void> plan_anew();
-  Result<std::vector<std::string>> assign(const std::vector<std::string>& messages);
+  Result<std::vector<std::string>> assign(std::vector<std::string> messages);
   std::vector<std::string> assign_own_items(const std::vector<save_plan::DigestedPlan>& digested,
                                             std::vector<std::string> local_plans,
                                             std::vector<manifest::RecordedPlan::Rank> recorded);

@@ -5,7 +5,8 @@
 //    save id, which the coordinator has drawn after the checkpoint was read: nobody can have made other items of an
 //    equal sum.
 // 2. One reduction brings the two sums of each rank together: the smallest number and the smallest complement are
-//    complements of each other only if all numbers are equal.                                          [reduction]
+//    complements of each other only if all numbers are equal. The reduction also compares the values that the ranks
+//    have in common (rank_differences.h, step 3).                                                      [reduction]
 //
 // The sums do not tell whether an item is missing in the metadata and in the files alike. Before the ranks vote for the
 // plan, the coordinator has checked that the chunks of each tensor cover the tensor, and every rank that the metadata
@@ -16,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -175,27 +177,36 @@ std::vector<std::uint64_t> sums_by_rank(const ResumedMetadata& metadata, const S
   return CatalogSums(metadata, key).run();
 }
 
-Result<std::shared_ptr<const StagedPlan>> confirm_plan(Ranks& ranks, const commit::SaveTicket& ticket,
-                                                       const std::shared_ptr<const StagedPlan>& plan, bool has_paths) {
+Result<Confirmation> confirm_plan(Ranks& ranks, const commit::SaveTicket& ticket,
+                                  const std::shared_ptr<const StagedPlan>& plan,
+                                  std::span<const data_file::ItemSource> items, bool has_paths) {
   const SaveId& id = ticket.identity.save_id;
-  std::vector<std::int64_t> numbers(2 * ranks.size(), kNoSum);
-  auto confirmed = attempt([&]() -> Result<std::shared_ptr<const StagedPlan>> {
+  const std::size_t sums = 2 * ranks.size();
+  std::vector<std::int64_t> numbers(sums, kNoSum);
+  std::optional<ContentParts> parts;
+  auto confirmed = attempt([&]() -> Result<std::shared_ptr<StagedPlan>> {
     CAIRN_TRY(enter_sums(ranks, *plan, SipKey{id.low, id.high}, has_paths, numbers));  // (1)
+    parts.emplace(items);
+    parts->append_to(numbers);
     auto copy = std::make_shared<StagedPlan>(*plan);
     copy->id = confirmed_plan_id(id.low);
     copy->is_confirmed = true;
     copy->resumed.reset();
-    return std::shared_ptr<const StagedPlan>(std::move(copy));
+    return copy;
   });
   if (!confirmed) numbers[ranks.rank()] = numbers[ranks.size() + ranks.rank()] = kSumFailed;
+  numbers.resize(sums + ContentParts::kNumbers, kNoSum);
   CAIRN_TRY_ASSIGN(const std::vector<std::int64_t> smallest, ranks.smallest(std::move(numbers)));  // (2)
-  if (smallest.size() != 2 * ranks.size()) {
+  if (smallest.size() != sums + ContentParts::kNumbers) {
     return Error(ErrorCode::kCorrupt, "the reduction has returned a wrong number of numbers");
   }
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (smallest[rank] != ~smallest[ranks.size() + rank]) return std::shared_ptr<const StagedPlan>();
+    if (smallest[rank] != ~smallest[ranks.size() + rank]) return Confirmation();
   }
-  return confirmed;
+  if (!confirmed) return std::move(confirmed).error();
+  ContentParts::Common common = parts->common_of(std::span(smallest).subspan(sums));
+  (*confirmed)->watched = std::move(common.watched);
+  return Confirmation{*std::move(confirmed), common.differs};
 }
 
 }  // namespace cairn::checkpointer

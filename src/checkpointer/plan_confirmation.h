@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "checkpointer/ranks.h"
@@ -19,11 +20,16 @@
 
 namespace cairn::checkpointer {
 
-// A collective step of all ranks, whose common vote is `plan`, a plan that is not confirmed. Returns the confirmed
-// plan, with an id of its own, to be kept; null on all ranks if any part differs. `ticket` is that of the vote.
-// `has_paths`: SaveOptions::record_paths.
-Result<std::shared_ptr<const StagedPlan>> confirm_plan(Ranks& ranks, const commit::SaveTicket& ticket,
-                                                       const std::shared_ptr<const StagedPlan>& plan, bool has_paths);
+struct Confirmation {
+  std::shared_ptr<const StagedPlan> plan;  // with an id of its own, to be kept; null on all ranks if any part differs
+  bool contents_differ = false;            // of the values that the plan watches (rank_differences.h, step 3)
+};
+
+// A collective step of all ranks, whose common vote is `plan`, a plan that is not confirmed. `ticket` is that of the
+// vote; `items` are all items of this rank. `has_paths`: SaveOptions::record_paths.
+Result<Confirmation> confirm_plan(Ranks& ranks, const commit::SaveTicket& ticket,
+                                  const std::shared_ptr<const StagedPlan>& plan,
+                                  std::span<const data_file::ItemSource> items, bool has_paths);
 
 // The coordinator's sums, by rank: of the items that the metadata gives to the rank's files.
 std::vector<std::uint64_t> sums_by_rank(const ResumedMetadata& metadata, const SipKey& key);

@@ -5,8 +5,9 @@
 //    of this process, or of the checkpoint that the process has loaded (resumed_plan.cc). The coordinator claims the
 //    directory.
 // 2. Agree. Every rank votes for its earlier plan, if any; the coordinator's vote carries the claim's ticket. The plan
-//    of a checkpoint is compared between the ranks before its first use (plan_confirmation.cc).
-//                                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction]
+//    of a checkpoint is compared between the ranks before its first use (plan_confirmation.cc). If the ranks' common
+//    values differ for the first time, the ranks find their keys (rank_differences.h).
+//                       [reduction; after a failure also all-gather; for a checkpoint's plan a reduction; maybe a gather]
 // 3. Plan, unless all ranks voted for one plan. The coordinator gets the local plans, assigns the items to ranks
 //    (plan/global_save_plan.h) and lays out the files, which determines `.metadata`. Each rank gets its assignment.
 //    The claim of a model follows from its plan, and takes place here.                               [gather, scatter]
@@ -84,9 +85,13 @@ class Coordinator {
   // Step 3: an assignment for each rank, encoded. `ticket` is that of the claim; none for a model.
   Result<std::vector<std::string>> assign(std::vector<std::string> messages,
                                           const std::optional<commit::SaveTicket>& ticket) {
+    CAIRN_TRY_ASSIGN(const std::vector<std::string> contents, checkpointer::take_all_contents(messages));
     std::vector<manifest::RecordedPlan::Rank> ranks = checkpointer::recorded_ranks(messages, options_);
     CAIRN_TRY_ASSIGN(save_plan::PlannedSave planned,
                      save_plan::plan_together(std::move(messages), options_.dedup_to_lowest_rank));
+    CAIRN_TRY_ASSIGN(checkpointer::PlannedComparison compared,
+                     checkpointer::compare_planned(planned.local.plans(), contents));
+    differences_ = std::move(compared.warning);
     CAIRN_TRY_ASSIGN(layout_, ticket ? lay_out_checkpoint(std::move(planned), *ticket) : lay_out_model(planned));
     if (ticket) {
       CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(layout_.catalog));
@@ -96,6 +101,7 @@ class Coordinator {
     const std::uint64_t plan_id = checkpointer::new_plan_id();
     std::vector<std::string> assignments;
     for (SaveAssignment& assignment : layout_.assignments) {
+      if (!compared.watched.empty()) assignment.watched = std::move(compared.watched[assignments.size()]);
       assignment.plan_id = plan_id;
       assignments.push_back(checkpointer::encode_assignment(assignment));
       assignment = SaveAssignment();
@@ -145,6 +151,8 @@ class Coordinator {
 
   std::uint64_t metadata_bytes() const { return pickle_.size(); }
   bool may_have_committed() const { return worker_.may_have_committed(); }
+  // The warning about values that differ between the ranks of a new plan.
+  std::optional<std::string> take_differences() { return std::exchange(differences_, std::nullopt); }
   // Of a save that this rank has planned.
   Catalog take_catalog() { return std::move(layout_.catalog); }
 
@@ -171,6 +179,7 @@ class Coordinator {
   std::shared_ptr<const commit::CommitPlan> commit_plan_;
   commit::CommitRequest request_;  // empty for a model
   std::string pickle_;             // of `.metadata`; empty for a model
+  std::optional<std::string> differences_;
 };
 
 class Save {
@@ -216,15 +225,28 @@ class Save {
     if (!count.ticket && !options_.safetensors) return Error(ErrorCode::kInternal, "the save has no coordinator");
     ticket_ = count.ticket;
     if (count.plan_id == 0) plan_.reset();
-    if (!plan_ || plan_->is_confirmed) return {};
-    CAIRN_TRY_ASSIGN(plan_, checkpointer::confirm_plan(ranks_, *ticket_, plan_, options_.record_paths));
-    if (plan_) checkpointer::keep_process_plan(plan_);
+    bool differs = count.contents_differ;
+    if (plan_ && !plan_->is_confirmed) {
+      CAIRN_TRY_ASSIGN(
+          const checkpointer::Confirmation confirmed,
+          checkpointer::confirm_plan(ranks_, *ticket_, plan_, items_.sources(), options_.record_paths));
+      plan_ = confirmed.plan;
+      differs = confirmed.contents_differ;
+      if (plan_) checkpointer::keep_process_plan(plan_);
+    }
+    if (!plan_ || !differs || count.differences_noted) return {};
+    CAIRN_TRY_ASSIGN(differences_, checkpointer::find_differences(ranks_, items_.sources(), plan_->watched));
     return {};
   }
 
   // Step 3.
   Result<void> plan_anew() {
-    Result<std::vector<std::string>> plans = ranks_.gather(local_plan_);
+    const auto encode = [&]() -> Result<std::string> {
+      std::string mine = local_plan_;
+      save_plan::append_contents(checkpointer::contents_to_send(ranks_, items_.sources()), mine);
+      return mine;
+    };
+    Result<std::vector<std::string>> plans = ranks_.gather(ranks_.attempt(encode));
     Result<std::vector<std::string>> assignments{std::vector<std::string>()};
     if (ranks_.is_coordinator()) {
       assignments = plans ? ranks_.attempt([&] { return assign(std::move(*plans)); }) : plans.error();
@@ -245,6 +267,7 @@ class Save {
   // The names of all files are known before any rank can publish one.
   Result<std::vector<std::string>> assign(std::vector<std::string> local_plans) {
     CAIRN_TRY_ASSIGN(std::vector<std::string> assignments, coordinator_.assign(std::move(local_plans), ticket_));
+    differences_ = coordinator_.take_differences();
     if (ticket_) CAIRN_TRY(coordinator_.prepare(*coordinator_.commit_plan(), *ticket_, place()));
     return assignments;
   }
@@ -263,9 +286,13 @@ class Save {
                                       items_.sources(), {options_.record_paths, options_.file_per_item, names_taken}));
     checkpointer::Vote vote;
     vote.names_free = !names_taken;
+    vote.differences_noted = checkpointer::are_differences_noted();
     if (options_.safetensors) return vote;
     find_plan();
     if (plan_) vote.plan_id = plan_->id;
+    if (plan_ && !vote.differences_noted) {
+      vote.content_sum = checkpointer::content_sum(items_.sources(), plan_->watched);
+    }
     if (ranks_.is_coordinator()) {
       CAIRN_TRY_ASSIGN(vote.ticket, coordinator_.claim(names_taken));
     }
@@ -302,7 +329,7 @@ class Save {
     }
     SaveAssignment assignment;
     if (plan_) {
-      assignment = {*ticket_, plan_->id, plan_->save_file_count(), false, plan_->items, {}};
+      assignment = {*ticket_, plan_->id, plan_->save_file_count(), false, plan_->items, {}, {}};
     } else {
       CAIRN_TRY_ASSIGN(assignment, checkpointer::decode_assignment(assignment_));
     }
@@ -332,6 +359,7 @@ class Save {
     plan->local_plan = std::move(local_plan_);
     plan->terms = checkpointer::plan_terms(options_, ranks_.rank(), ranks_.size());
     plan->items = assignment.items;
+    CAIRN_TRY_ASSIGN(plan->watched, checkpointer::watch_items(items_.sources(), assignment.watched));
     CAIRN_TRY(checkpointer::lay_out_staged(sources, {save_id_, number_of_this_rank(), 0, assignment.file_count},
                                            options_.file_per_item, coordinator_.commit_plan(), *plan));
     checkpointer::keep_process_plan(std::move(plan));
@@ -376,6 +404,7 @@ class Save {
     }
     if (auto refusal = devices_ ? devices_->untold_refusal() : std::nullopt) committed.warnings.push_back(*refusal);
     if (parts_warning_) committed.warnings.push_back(*parts_warning_);
+    if (differences_) committed.warnings.push_back(*differences_);
     if (ranks_.is_coordinator()) bytes_written_ += coordinator_.metadata_bytes();
     CAIRN_TRY_ASSIGN(std::shared_ptr<const Catalog> catalog, catalog_after(committed));
     return SaveReport{save_id_, std::move(catalog), bytes_written_, std::move(committed.warnings)};
@@ -404,6 +433,7 @@ class Save {
   std::shared_ptr<const checkpointer::StagedPlan> plan_;  // the earlier plan that all ranks have voted for
   std::optional<commit::SaveTicket> ticket_;              // none for a model
   std::string assignment_;                                // of a new plan
+  std::optional<std::string> differences_;  // the coordinator's warning about values that differ between the ranks
   SaveWorker worker_;  // after items_: the worker may read the items until it is destroyed
   Coordinator coordinator_;
   std::optional<std::string> parts_warning_;

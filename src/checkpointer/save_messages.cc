@@ -27,6 +27,20 @@ Result<AssignedItem> read_assigned(CodedReader& reader) {
   return item;
 }
 
+Result<std::vector<std::uint32_t>> read_watched(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
+  std::vector<std::uint32_t> watched;
+  watched.reserve(count);
+  std::uint64_t index = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    CAIRN_TRY_ASSIGN(const std::uint64_t distance, reader.varint());
+    if (distance > UINT32_MAX - index) return reader.damaged("an item beyond 2^32");
+    index += distance;
+    watched.push_back(static_cast<std::uint32_t>(index));
+  }
+  return watched;
+}
+
 }  // namespace
 
 std::string encode_assignment(const SaveAssignment& assignment) {
@@ -47,6 +61,9 @@ std::string encode_assignment(const SaveAssignment& assignment) {
     append_text(message, file.name);
     append_varint(message, file.item_count);
   }
+  append_varint(message, assignment.watched.size());
+  std::uint32_t before = 0;
+  for (const std::uint32_t index : assignment.watched) append_varint(message, index - std::exchange(before, index));
   return message;
 }
 
@@ -78,6 +95,7 @@ Result<SaveAssignment> decode_assignment(std::string_view message) {
     assignment.files.push_back({std::string(name), static_cast<std::uint32_t>(items)});
   }
   if (files != 0 && placed != count) return reader.damaged("items without a file");
+  CAIRN_TRY_ASSIGN(assignment.watched, read_watched(reader));
   return assignment;
 }
 

@@ -33,6 +33,7 @@ struct SaveAssignment {
   bool has_all_items = false;    // the rank writes all of its items, and `items` is empty
   std::vector<AssignedItem> items;
   std::vector<AssignedFile> files;  // of a model; a checkpoint's files follow from the items
+  std::vector<std::uint32_t> watched;  // ascending: the items of StagedPlan::watched
 };
 std::string encode_assignment(const SaveAssignment& assignment);
 Result<SaveAssignment> decode_assignment(std::string_view message);

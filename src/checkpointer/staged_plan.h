@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpointer/rank_differences.h"
 #include "checkpointer/save_items.h"
 #include "checkpointer/save_layout.h"
 #include "commit/commit_plan.h"
@@ -35,6 +36,8 @@ struct StagedPlan {
   std::vector<std::uint64_t> payload_offsets;  // in the arena, one per item
   std::shared_ptr<const writer::StagedLayout> layout;
   std::uint64_t file_bytes = 0;  // of all files of the rank
+  // Values that all ranks have: later saves compare them. Empty if a warning about differences was noted.
+  std::vector<WatchedItem> watched;
   // False for a plan from the files of a checkpoint, until the ranks have compared it (plan_confirmation.h).
   bool is_confirmed = true;
   std::shared_ptr<const ResumedMetadata> resumed;  // the coordinator's, of a plan that is not confirmed; else null

@@ -23,6 +23,9 @@ enum Place : std::uint8_t {
   kCoordinatorComplement,
   kPlan,
   kPlanComplement,
+  kContent,
+  kContentComplement,
+  kNoneNoted,  // 0 from a rank that has noted differences
   kNamesFree,
   kLacksTicket,  // 0 from the coordinator, whose next numbers are smaller than those of all other ranks, or equal
   kSaveHigh,
@@ -76,6 +79,9 @@ std::vector<std::int64_t> numbers_of(const std::optional<Vote>& vote) {
   numbers[kCoordinatorComplement] = ~as_number(vote->coordinator);
   numbers[kPlan] = as_number(vote->plan_id);
   numbers[kPlanComplement] = ~as_number(vote->plan_id);
+  numbers[kContent] = as_number(vote->content_sum);
+  numbers[kContentComplement] = ~as_number(vote->content_sum);
+  numbers[kNoneNoted] = vote->differences_noted ? 0 : 1;
   numbers[kNamesFree] = vote->names_free ? 1 : 0;
   numbers[kLacksTicket] = vote->ticket ? 0 : 1;
   if (!vote->ticket) return numbers;
@@ -99,6 +105,8 @@ Result<VoteCount> count_votes(std::span<const std::int64_t> smallest) {
                    smallest[kCoordinator] == ~smallest[kCoordinatorComplement];
   if (!count.all_well) return count;
   if (smallest[kPlan] == ~smallest[kPlanComplement]) count.plan_id = as_bits(smallest[kPlan]);
+  count.contents_differ = count.plan_id != 0 && smallest[kContent] != ~smallest[kContentComplement];
+  count.differences_noted = smallest[kNoneNoted] == 0;
   if (smallest[kLacksTicket] != 0) return count;
   const std::int64_t flags = smallest[kFlags];
   if ((flags & ~(kFreshFlag | kModelFlag)) != 0) return Error(ErrorCode::kCorrupt, "votes with an unknown ticket");

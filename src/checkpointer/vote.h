@@ -20,7 +20,9 @@ struct Vote {
   std::optional<commit::SaveTicket> ticket;  // the coordinator's, unless the plan comes first: of a model
   // Whether this rank's own directory, maybe not the coordinator's, lacks files of DCP's names.
   bool names_free = true;
-  std::size_t coordinator = 0;  // the rank that this rank takes for the coordinator
+  std::size_t coordinator = 0;    // the rank that this rank takes for the coordinator
+  std::uint64_t content_sum = 0;  // of the values that the plan watches (rank_differences.h)
+  bool differences_noted = false;
 };
 
 // The numbers of a rank; of a rank that has failed for nullopt.
@@ -30,6 +32,8 @@ struct VoteCount {
   bool all_well = false;      // no rank has failed, all run one version of Cairn, and all have the same coordinator
   std::uint64_t plan_id = 0;  // the plan of all ranks; 0: the ranks have no common plan
   std::optional<commit::SaveTicket> ticket;  // nullopt if no rank had a ticket; fresh only if all ranks' names are free
+  bool contents_differ = false;              // of the ranks of a common plan
+  bool differences_noted = false;            // on any rank
 };
 // `smallest`: for each place the smallest of the ranks' numbers. kCorrupt if no ranks can have had such numbers.
 Result<VoteCount> count_votes(std::span<const std::int64_t> smallest);

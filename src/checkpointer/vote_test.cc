@@ -51,6 +51,25 @@ TEST(Vote, OfARankThatHasFailedCounts) {
   EXPECT_FALSE(count->all_well);
 }
 
+Vote with_content(std::uint64_t plan, std::uint64_t sum, bool noted = false) {
+  Vote vote{plan, full_ticket()};
+  vote.content_sum = sum;
+  vote.differences_noted = noted;
+  return vote;
+}
+
+TEST(Vote, ComparesTheContentOfACommonPlan) {
+  EXPECT_FALSE(count_of({with_content(7, kGreatest), with_content(7, kGreatest)})->contents_differ);
+  const auto different = count_of({with_content(7, 1), with_content(7, 2), with_content(7, 1)});
+  EXPECT_TRUE(different->contents_differ);
+  EXPECT_FALSE(different->differences_noted);
+  EXPECT_FALSE(count_of({with_content(7, 1), with_content(8, 2)})->contents_differ);
+}
+
+TEST(Vote, OfOneRankThatHasNotedDifferencesCounts) {
+  EXPECT_TRUE(count_of({with_content(7, 1), with_content(7, 0, true)})->differences_noted);
+}
+
 TEST(Vote, WithoutACoordinatorHasNoTicket) {
   const auto count = count_of({Vote{7, {}}, Vote{7, {}}});
   ASSERT_TRUE(count && count->all_well);

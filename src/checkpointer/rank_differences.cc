@@ -1,0 +1,197 @@
+#include "checkpointer/rank_differences.h"
+
+#include <algorithm>
+#include <bit>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+
+#include "core/attempt.h"
+#include "core/mixed_number.h"
+#include "core/sip_hash.h"
+#include "format/manifest/varint.h"
+#include "os/process_state.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+using data_file::ItemSource;
+
+// Equal on all ranks. A state with chosen keys can at most hide its own differences.
+constexpr SipKey kKeyHash{0x636169726e2d6b65, 0x792d6469666665};
+
+struct NotedDifferences {
+  bool are_noted = false;
+
+  void in_child() { are_noted = false; }
+};
+
+os::ProcessState<NotedDifferences>& noted_differences = os::ProcessState<NotedDifferences>::instance();
+
+std::uint64_t salt_of(const ItemSource& item) {
+  SipHash hash(kKeyHash);
+  hash.add(item.entry->fqn);
+  hash.add(static_cast<std::uint64_t>(item.kind));
+  return hash.finish();
+}
+
+// Of an item and its key. An item that is not compared has the hash of its key alone: its tensor has moved to a device
+// since the plan.
+std::uint64_t hash_of(const ItemSource& item, std::uint64_t salt) {
+  const std::optional<std::uint32_t> digest = save_plan::content_digest(item);
+  return mixed_number(salt + (digest ? std::uint64_t{1} << 32 | *digest : 0));
+}
+
+std::size_t part_of(const Entry& entry, std::size_t count) {
+  const std::string* const name = entry.path.empty() ? nullptr : std::get_if<std::string>(&entry.path.front());
+  const std::string_view fqn = entry.fqn;
+  SipHash hash(kKeyHash);
+  hash.add(name != nullptr ? std::string_view(*name) : fqn.substr(0, fqn.find('.')));
+  return hash.finish() % count;
+}
+
+std::string encode_hashes(std::span<const ItemSource> items, std::span<const WatchedItem> watched) {
+  std::string message;
+  for (const WatchedItem& item : watched) {
+    for (const std::uint64_t word : {item.salt, hash_of(items[item.index], item.salt)}) {
+      for (unsigned shift = 0; shift < 64; shift += 8) message.push_back(static_cast<char>(word >> shift));
+    }
+  }
+  return message;
+}
+
+Result<save_plan::DifferentKeys> compare_hashes(std::span<const ItemSource> items,
+                                                std::span<const WatchedItem> watched,
+                                                std::span<const std::string> messages) {
+  struct Own {
+    std::uint64_t hash = 0;
+    bool differs = false;
+  };
+  std::unordered_map<std::uint64_t, Own> own;  // by salt
+  for (const WatchedItem& item : watched) own[item.salt].hash = hash_of(items[item.index], item.salt);
+  for (const std::string& message : messages) {
+    manifest::CodedReader reader(message);
+    while (reader.left() > 0) {
+      CAIRN_TRY_ASSIGN(const auto salt, reader.fixed<std::uint64_t>());
+      CAIRN_TRY_ASSIGN(const auto hash, reader.fixed<std::uint64_t>());
+      const auto found = own.find(salt);
+      if (found != own.end() && found->second.hash != hash) found->second.differs = true;
+    }
+  }
+  save_plan::DifferentKeys different;
+  for (const WatchedItem& item : watched) {
+    if (own[item.salt].differs) different.add(items[item.index].entry->fqn);
+  }
+  return different;
+}
+
+std::optional<std::string> warning_of(const save_plan::DifferentKeys& different) {
+  if (different.count == 0) return std::nullopt;
+  std::string keys;
+  for (const std::string& key : different.named) keys += (keys.empty() ? "'" : ", '") + key + "'";
+  const std::size_t rest = different.count - different.named.size();
+  if (rest != 0) keys += " and " + std::to_string(rest) + " more";
+  return "the ranks have different values under " + keys +
+         ", and the checkpoint keeps one rank's value of each. Wrap a value that belongs to its rank in "
+         "cairn.PerRank(value), or give all ranks the same value (docs/guide/per-rank-values.md). Warned once per job";
+}
+
+std::int64_t number_of(std::uint64_t bits) { return std::bit_cast<std::int64_t>(bits); }
+
+}  // namespace
+
+Result<std::vector<WatchedItem>> watch_items(std::span<const ItemSource> items,
+                                             std::span<const std::uint32_t> indices) {
+  std::vector<WatchedItem> watched;
+  watched.reserve(indices.size());
+  for (const std::uint32_t index : indices) {
+    if (index >= items.size()) return Error(ErrorCode::kCorrupt, "this rank lacks an item that all ranks have");
+    if (save_plan::is_watched(items[index])) watched.push_back({index, salt_of(items[index])});
+  }
+  return watched;
+}
+
+std::uint64_t content_sum(std::span<const ItemSource> items, std::span<const WatchedItem> watched) {
+  std::uint64_t sum = 0;
+  for (const WatchedItem& item : watched) sum += hash_of(items[item.index], item.salt);
+  return sum;
+}
+
+Result<std::optional<std::string>> find_differences(Ranks& ranks, std::span<const ItemSource> items,
+                                                    std::span<const WatchedItem> watched) {
+  note_differences();
+  // The remaining ranks wait for this rank in the next step of the save: a failure here only shortens the warning.
+  const auto mine = attempt([&]() -> Result<std::string> { return encode_hashes(items, watched); });
+  CAIRN_TRY_ASSIGN(const std::vector<std::string> messages, ranks.gather(mine ? *mine : std::string()));
+  if (!ranks.is_coordinator()) return std::optional<std::string>();
+  const auto different = attempt([&] { return compare_hashes(items, watched, messages); });
+  if (different) return warning_of(*different);
+  return std::optional<std::string>(std::string("the ranks have different values under keys that they have in common; ") +
+                                    different.error().what());
+}
+
+Result<std::vector<std::string>> take_all_contents(std::vector<std::string>& local_plans) {
+  std::vector<std::string> contents;
+  for (std::string& message : local_plans) {
+    CAIRN_TRY_ASSIGN(std::string of_rank, save_plan::take_contents(message));
+    contents.push_back(std::move(of_rank));
+  }
+  return contents;
+}
+
+Result<PlannedComparison> compare_planned(std::span<const plan::LocalPlan> plans,
+                                          std::span<const std::string> contents) {
+  if (plans.size() < 2 || are_differences_noted()) return PlannedComparison();
+  CAIRN_TRY_ASSIGN(save_plan::SharedContent common, save_plan::compare_contents(plans, contents));
+  std::optional<std::string> warning = warning_of(common.different);
+  if (!warning) return PlannedComparison{std::nullopt, std::move(common.items_of_all)};
+  note_differences();
+  return PlannedComparison{std::move(warning), {}};
+}
+
+bool are_differences_noted() {
+  return noted_differences.use([](const NotedDifferences& it) { return it.are_noted; });
+}
+
+void note_differences() {
+  noted_differences.use([](NotedDifferences& it) { it.are_noted = true; });
+}
+
+void forget_differences() {
+  noted_differences.use([](NotedDifferences& it) { it.are_noted = false; });
+}
+
+ContentParts::ContentParts(std::span<const ItemSource> items) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!save_plan::content_digest(items[i]) || !save_plan::is_watched(items[i])) continue;
+    Part& part = parts_[part_of(*items[i].entry, parts_.size())];
+    const WatchedItem item{static_cast<std::uint32_t>(i), salt_of(items[i])};
+    part.keys += mixed_number(item.salt);
+    part.content += hash_of(items[i], item.salt);
+    part.items.push_back(item);
+  }
+}
+
+void ContentParts::append_to(std::vector<std::int64_t>& numbers) const {
+  for (const Part& part : parts_) {
+    for (const std::uint64_t sum : {part.keys, part.content}) {
+      numbers.push_back(number_of(sum));
+      numbers.push_back(~number_of(sum));
+    }
+  }
+}
+
+ContentParts::Common ContentParts::common_of(std::span<const std::int64_t> smallest) const {
+  Common common;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const std::span<const std::int64_t> numbers = smallest.subspan(4 * i, 4);
+    if (numbers[0] != ~numbers[1]) continue;  // ranks with different keys
+    if (!parts_[i].items.empty() && numbers[2] != ~numbers[3]) common.differs = true;
+    common.watched.insert(common.watched.end(), parts_[i].items.begin(), parts_[i].items.end());
+  }
+  std::ranges::sort(common.watched, {}, &WatchedItem::index);
+  return common;
+}
+
+}  // namespace cairn::checkpointer

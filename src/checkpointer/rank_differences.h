@@ -1,0 +1,93 @@
+// Rank differences: values that the ranks of a save hold under one key and that differ, so that a checkpoint keeps one
+// rank's value (save_plan/shared_content.h). The coordinator warns, once per job.
+//
+// 1. A save that plans anew compares the digests that come with the local plans, key by key.
+// 2. A save that goes on with a plan sends the sum of its digests in the vote (vote.h). If the sums differ, and no rank
+//    has noted a warning, one gather of the digests finds the keys.                                            [gather]
+// 3. The first save after a load goes on with the plan of the checkpoint: no rank knows which keys all ranks have. The
+//    ranks compare the keys, by parts of the state, in the reduction that confirms the plan (plan_confirmation.h). The
+//    parts whose keys all ranks have are compared then and from then on.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpointer/ranks.h"
+#include "data_file/file_image.h"
+#include "save_plan/shared_content.h"
+
+namespace cairn::checkpointer {
+
+// An item whose key all ranks have. `salt` stands for the key.
+struct WatchedItem {
+  std::uint32_t index = 0;
+  std::uint64_t salt = 0;
+};
+
+// Of the items with these indices, those that every save compares. kCorrupt for an index beyond the items.
+Result<std::vector<WatchedItem>> watch_items(std::span<const data_file::ItemSource> items,
+                                             std::span<const std::uint32_t> indices);
+
+// The sum of the digests of the watched items: equal on all ranks whose items have equal content.
+std::uint64_t content_sum(std::span<const data_file::ItemSource> items, std::span<const WatchedItem> watched);
+
+// Step 2, a collective step. Returns the warning at the coordinator; nullopt on the other ranks, and if no item differs
+// any more. Notes the warning on every rank.
+Result<std::optional<std::string>> find_differences(Ranks& ranks, std::span<const data_file::ItemSource> items,
+                                                    std::span<const WatchedItem> watched);
+
+// Step 1: the items whose digests a rank sends. None of a process alone.
+inline std::span<const data_file::ItemSource> contents_to_send(const Ranks& ranks,
+                                                               std::span<const data_file::ItemSource> items) {
+  return ranks.size() > 1 ? items : std::span<const data_file::ItemSource>();
+}
+// The coordinator's part. Removes the digests from the ends of the local plans.
+Result<std::vector<std::string>> take_all_contents(std::vector<std::string>& local_plans);
+
+struct PlannedComparison {
+  std::optional<std::string> warning;
+  std::vector<std::vector<std::uint32_t>> watched;  // by rank; empty: nothing is watched
+};
+// `contents`: of take_all_contents(). Compares nothing for a process alone. Notes a warning.
+Result<PlannedComparison> compare_planned(std::span<const plan::LocalPlan> plans,
+                                          std::span<const std::string> contents);
+
+// Whether a warning was noted in this job. Thread-safe. A forked child is a new job.
+bool are_differences_noted();
+void note_differences();
+// Begins a new job, for tests.
+void forget_differences();
+
+// Step 3: the compared items of a rank, in parts: the entries of the state dict, distributed by hash.
+class ContentParts {
+ public:
+  explicit ContentParts(std::span<const data_file::ItemSource> items);
+
+  static constexpr std::size_t kNumbers = 4 * 32;
+  // For the reduction: kNumbers numbers.
+  void append_to(std::vector<std::int64_t>& numbers) const;
+
+  struct Common {
+    std::vector<WatchedItem> watched;
+    bool differs = false;
+  };
+  // `smallest`: kNumbers numbers, for each place the smallest of all ranks.
+  Common common_of(std::span<const std::int64_t> smallest) const;
+
+ private:
+  struct Part {
+    std::uint64_t keys = 0;     // a sum of hashes
+    std::uint64_t content = 0;  // likewise
+    std::vector<WatchedItem> items;
+  };
+  std::array<Part, kNumbers / 4> parts_;
+};
+
+}  // namespace cairn::checkpointer
