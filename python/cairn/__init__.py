@@ -3,9 +3,9 @@
 ``import cairn as dcp`` replaces ``import torch.distributed.checkpoint as dcp``: the package has every name of DCP and
 of DCP's modules, as Cairn's own object or as torch's, and reads and writes the files of DCP. :func:`install` replaces
 DCP in programs that must not be changed; :func:`report` lists the calls that used the engine. ``open`` and ``verify``
-examine a checkpoint, ``diff`` compares two, and ``convert`` copies one into another format; ``latest`` and
-``saves_in_flight`` find the checkpoints from which a job can resume. These six functions, and ``import cairn``, need
-no torch.
+examine a checkpoint, ``read`` returns its state, ``diff`` compares two, and ``convert`` copies one into another format;
+``latest`` and ``saves_in_flight`` find the checkpoints from which a job can resume. These seven functions, and ``import
+cairn``, need no torch.
 
 Every error is a :class:`cairn.Error` that names key, file and offset, and also the matching built-in exception
 (``FileNotFoundError``, ``ValueError``, ...).
@@ -16,7 +16,9 @@ from typing import Any
 
 from cairn._engine import __version__
 from cairn._mirror.modules import find_modules as _find_modules
+from cairn._mirror.modules import has_torch as _has_torch
 from cairn._mirror.modules import names_of as _names_of
+from cairn._whole_state import read
 from cairn.checkpoint import (
     Checkpoint,
     Chunk,
@@ -70,6 +72,7 @@ __all__ = [
     "FileSystemWriter",
     "HuggingFaceStorageReader",
     "HuggingFaceStorageWriter",
+    "IgnoredKeysWarning",
     "InternalError",
     "InvalidArgument",
     "KeyDifference",
@@ -119,6 +122,7 @@ __all__ = [
     "open",
     "prepare_async_saves",
     "random_states",
+    "read",
     "report",
     "save",
     "save_state_dict",
@@ -137,6 +141,7 @@ _LATE = {
     "DamageWarning": "cairn.warnings",
     "DeviceWarning": "cairn.warnings",
     "PerRank": "cairn._state.per_rank",
+    "IgnoredKeysWarning": "cairn.warnings",
     "PickleWarning": "cairn.warnings",
     "SaveFuture": "cairn._pending.pending_saves",
     "Stateful": "torch.distributed.checkpoint.stateful",
@@ -151,12 +156,20 @@ _LATE = {
     "uninstall": "cairn._calls.installing",
 }
 
+_NEED_TORCH = frozenset(__all__).difference(globals())
+
 _find_modules()
-_name_of_torch, __dir__ = _names_of(__name__)
+_name_of_torch, _names = _names_of(__name__)
+if not _has_torch():
+    __all__ = [name for name in __all__ if name not in _NEED_TORCH]  # for ``from cairn import *``
+
+
+def __dir__() -> list[str]:
+    return sorted({*_names(), *_NEED_TORCH})
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
+    if name in _NEED_TORCH:
         _refuse_older_torch()
     try:
         if name == "_experimental":  # Cairn's own module, also with a torch that lacks the name
@@ -167,9 +180,10 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        if name not in __all__:
+        if name not in _NEED_TORCH:
             raise AttributeError(f"module 'cairn' has no attribute '{name}'") from None
-        raise ModuleNotFoundError(f"cairn.{name} needs torch, which is not installed", name=error.name) from error
+        # no ModuleNotFoundError: hasattr() and help() expect an AttributeError
+        raise AttributeError(f"cairn.{name} needs torch, which is not installed") from error
 
 
 def _refuse_older_torch() -> None:

@@ -44,6 +44,7 @@ from cairn._state.per_rank import PerRank as PerRank
 from cairn._state.random_states import random_states as random_states
 from cairn._state.random_states import set_random_states as set_random_states
 from cairn._telemetry.engine_use import report as report
+from cairn._whole_state import read as read
 from cairn.checkpoint import Checkpoint as Checkpoint
 from cairn.checkpoint import Chunk as Chunk
 from cairn.checkpoint import TensorInfo as TensorInfo
@@ -87,6 +88,7 @@ from cairn.staging import staging_fence as staging_fence
 from cairn.warnings import ConversionWarning as ConversionWarning
 from cairn.warnings import DamageWarning as DamageWarning
 from cairn.warnings import DeviceWarning as DeviceWarning
+from cairn.warnings import IgnoredKeysWarning as IgnoredKeysWarning
 from cairn.warnings import PickleWarning as PickleWarning
 
 def __getattr__(name: str) -> Any: ...

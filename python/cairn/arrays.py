@@ -35,6 +35,11 @@ def check_form(tensors: str) -> Form:
     raise InvalidArgument("tensors must be 'numpy', 'torch' or 'integers'", actual=repr(tensors))
 
 
+def default_form() -> Form:
+    """Returns "torch" if torch is installed, else "numpy"."""
+    return "torch" if modules.has_torch() else "numpy"
+
+
 def numpy_dtype(name: str) -> "np.dtype[Any]":
     """Returns the dtype of NumPy or of ml_dtypes for the torch dtype `name` (without ``torch.``).
 

@@ -94,6 +94,15 @@ def _known_or_unknown(module: str, name: str, by_new: bool, arguments: Any, stat
     return UnknownObject(module, name, arguments, state, items) if made is NotImplemented else made
 
 
+def decoded(key: str, payload: bytes, form: arrays.Form) -> Any:
+    """Returns the value in the payload of `key`, with tensors in the form `form`. Objects of unknown classes are
+    UnknownObjects. Raises the engine's errors."""
+    try:
+        return _engine.decode_inert(payload, _known_or_unknown, form)
+    except Error as error:
+        raise error.under(key) from None
+
+
 class VerifyReport(NamedTuple):
     """The result of :func:`verify`. True if verify() found no problem."""
 
@@ -210,10 +219,7 @@ class Checkpoint(Mapping[str, Any]):
         if index is not None:
             raise InvalidArgument(f"'{key}' is not a tensor: only tensors take an index", key=key)
         payload = self._native.read_payload(key, verify=verify, follow_links=self._follow_links)
-        try:
-            return _engine.decode_inert(payload, _known_or_unknown, self._form)
-        except Error as error:
-            raise error.under(key) from None
+        return decoded(key, payload, self._form)
 
     def _read_tensor(self, info: TensorInfo, index: "Index", verify: str) -> Any:
         offsets, sizes, kept = _box_of(info, index)
@@ -259,7 +265,8 @@ def _box_of(info: TensorInfo, index: "Index") -> tuple[tuple[int, ...], tuple[in
 def open(
     directory: str | os.PathLike[str], *, follow_links: bool = False, tensors: arrays.Form = "numpy"
 ) -> Checkpoint:
-    """Opens the checkpoint in `directory`, written by Cairn or by ``torch.distributed.checkpoint``.
+    """Opens the checkpoint in `directory`, written by Cairn or by ``torch.distributed.checkpoint``, with flat keys;
+    :func:`cairn.read` returns the nested state.
 
     `follow_links` allows data files that are symbolic links. `tensors` is the form of the tensors that are read:
 

@@ -17,6 +17,10 @@ class DamageWarning(UserWarning):
     """A part of a checkpoint is damaged, and another part that holds the same was read in its place."""
 
 
+class IgnoredKeysWarning(UserWarning):
+    """A load loaded nothing, or left out keys below a dict that is empty in the state dict to load."""
+
+
 class DeviceWarning(UserWarning):
     """Tensors inside a value are on the CPU because this process lacks the device from which they were saved."""
 

@@ -40,13 +40,33 @@ def test_calls_that_need_torch_name_torch() -> None:
     program = WITHOUT_TORCH + (
         "import cairn\n"
         "for name in ('save', 'load', 'FileSystemWriter', 'DefaultLoadPlanner'):\n"
+        "    assert not hasattr(cairn, name) and name not in cairn.__all__\n"
         "    try:\n"
         "        getattr(cairn, name)\n"
-        "    except ModuleNotFoundError as error:\n"
+        "    except AttributeError as error:\n"
         "        assert f'cairn.{name} needs torch' in str(error), error\n"
         "    else:\n"
         "        raise AssertionError(name)\n"
+        "    try:\n"
+        "        exec(f'from cairn import {name}')\n"
+        "    except ModuleNotFoundError as error:\n"
+        "        assert f\"'cairn.{name}'\" in str(error) and 'need torch' in str(error), error\n"
+        "        assert error.name == 'torch'\n"
+        "    else:\n"
+        "        raise AssertionError(name)\n"
         "assert not hasattr(cairn, 'nonsense')"
+    )
+    run(program)
+
+
+def test_help_and_star_imports_need_no_torch() -> None:
+    program = WITHOUT_TORCH + (
+        "import pydoc, cairn\n"
+        "told = pydoc.plain(pydoc.render_doc(cairn))\n"
+        "assert 'verify(directory' in told and 'read(directory' in told\n"
+        "from cairn import *\n"
+        "assert Checkpoint is cairn.Checkpoint and latest is cairn.latest\n"
+        "assert 'torch' not in sys.modules"
     )
     run(program)
 

@@ -1,4 +1,8 @@
-"""The programs of README.md, and of docs/guide/cpp.md, run unchanged; README.md has the measured table."""
+"""The programs of README.md, and of docs/guide/cpp.md, run unchanged; README.md has the measured table.
+
+The Python programs of README.md and of docs/guide/save-and-resume.md run in fresh processes: one saves, the next
+resumes, and the end equals the end of an uninterrupted run bit for bit.
+"""
 
 import json
 import os
@@ -13,14 +17,44 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 CPP_PAGE = (ROOT / "docs/guide/cpp.md").read_text()
+RESUME_PAGE = (ROOT / "docs/guide/save-and-resume.md").read_text()
 
-MODEL = """
+# `steps` comes from the command line. A new process has another model, and an optimizer without state.
+JOB = """
+import os, sys
 import torch
+
+steps = int(sys.argv[1])
+torch.set_num_threads(1)
 model = torch.nn.Linear(8, 4)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.ones(2, 8)).sum().backward()
-optimizer.step()
-step = 1000
+with torch.no_grad():
+    model.weight.fill_(0 if os.path.isdir("checkpoints") else 1)
+    model.bias.fill_(2)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+def train(step):
+    optimizer.zero_grad()
+    batch = torch.randn(2, 8, generator=torch.Generator().manual_seed(step))
+    model(batch).square().sum().backward()
+    optimizer.step()
+"""
+
+DIGEST = """
+import hashlib
+digest = hashlib.sha256()
+for tensor in [*model.parameters(), *(part for state in optimizer.state.values() for _, part in sorted(state.items()))]:
+    digest.update(tensor.detach().numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+UNTIL_HERE = """
+for step in range(1, steps + 1):
+    train(step)
+"""
+
+FROM_HERE = """
+for step in range(step + 1, steps + 1):
+    train(step)
 """
 
 PROGRAM = """
@@ -38,16 +72,33 @@ def blocks(language: str, page: str) -> list[str]:
     return found
 
 
+def block(language: str, page: str) -> str:
+    (only,) = blocks(language, page)
+    return only
+
+
 def run(*command: str | Path, cwd: Path) -> str:
     done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_the_python_program_runs(tmp_path: Path) -> None:
-    (program,) = blocks("python", README)
-    run(sys.executable, "-c", MODEL + program, cwd=tmp_path)
-    assert (tmp_path / "checkpoints/step-1000/.metadata").is_file()
+def job(folder: Path, steps: int, *parts: str) -> str:
+    """Runs a program in a fresh process, and returns the digest of its model and optimizer."""
+    folder.mkdir(exist_ok=True)
+    return run(sys.executable, "-W", "error", "-c", "\n".join([JOB, *parts, DIGEST]), str(steps), cwd=folder)
+
+
+def test_the_python_programs_resume_bit_for_bit_in_fresh_processes(tmp_path: Path) -> None:
+    whole = job(tmp_path / "whole", 4, UNTIL_HERE)
+    first, second = blocks("python", RESUME_PAGE)[:2]
+    assert job(tmp_path / "page", 2, UNTIL_HERE, first) != whole
+    imports = "import cairn\nfrom cairn.state_dict import get_state_dict, set_state_dict"
+    assert job(tmp_path / "page", 4, imports, second, FROM_HERE) == whole
+    program = block("python", README)
+    assert job(tmp_path / "readme", 2, program) != whole
+    assert job(tmp_path / "readme", 4, program) == whole
+    assert len(list((tmp_path / "readme/checkpoints").iterdir())) == 4
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,8 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.parameter import is_lazy
 
 from cairn import _engine
+from cairn._calls.ignored_keys import warn_of_ignored
+from cairn._calls.optimizer_entries import add_saved_entries
 from cairn._calls.second_argument import takes_storage_second
 from cairn._calls.torch_driver import load_by_protocol
 from cairn._directory.location import metadata_name
@@ -68,9 +71,11 @@ def load(  # noqa: PLR0913 - DCP has six of them
 
     The signature is DCP's, up to `no_dist`. `storage_reader` may be the second positional argument, with a warning.
     Tensors are filled in place; values are replaced in their containers. For an entry with ``state_dict()`` and
-    ``load_state_dict()``, load() calls the former before the load and the latter after. Keys that only the checkpoint
-    has are ignored; keys that the checkpoint lacks are an error, unless `planner` is a
-    ``DefaultLoadPlanner(allow_partial_load=True)``.
+    ``load_state_dict()``, load() calls the former before the load and the latter after. A ``torch.optim.Optimizer``
+    among these entries gets all that the checkpoint has below its key, also if the optimizer is new and its own
+    ``state_dict()`` has no state yet. Keys that only the checkpoint has are ignored; an IgnoredKeysWarning counts the
+    keys below a dict that is empty in `state_dict`, and names a load that loads nothing. Keys that the checkpoint lacks
+    are an error, unless `planner` is a ``DefaultLoadPlanner(allow_partial_load=True)``.
 
     `allow_pickle` lets values run the code that their pickles name. None takes the setting of ``cairn.install``, or
     without that setting allows pickle only if the environment variable CAIRN_ALLOW_PICKLE is 1. Without `allow_pickle`
@@ -106,6 +111,7 @@ def load(  # noqa: PLR0913 - DCP has six of them
         entries = _Entries(state_dict)
         _load_states(
             entries.resolve,
+            optimizers=entries.optimizers,
             checkpoint_id=checkpoint_id,
             storage_reader=storage_reader,
             planner=planner,
@@ -183,11 +189,13 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
     allow_cast: bool | None = None,
     verify: Verify = "needed",
     follow_links: bool = False,
+    optimizers: Mapping[str, torch.optim.Optimizer] = MappingProxyType({}),
     call: str = "load",
 ) -> None:
     """Fills the state dict that `make_states` returns. If `make_states` raises, the error reaches the remaining ranks.
 
-    `call` is for engine_use, `coordinator_rank` for torch's driver.
+    `optimizers` is read when `make_states` has returned: the objects whose state dicts are entries. `call` is for
+    engine_use, `coordinator_rank` for torch's driver.
     """
 
     def load_states_by_protocol(make: Callable[[], dict[str, Any]]) -> None:
@@ -221,9 +229,9 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
                 "follow_links": follow_links,
             }
             options["allow_partial"] = allow_partial
-            given = _Given(planner, storage_reader, (directory, process_group))
             states = make_states()
             check_state_dict(states)
+            given = _Given(planner, storage_reader, (directory, process_group), optimizers)
             run = _Load(states, flattens, options, pickle_allowed(allow_pickle), given)
         try:
             conversions = _with_restarts(os.fsencode(directory), run, ranks)
@@ -244,6 +252,7 @@ class _Entries:
         self._state_dict = state_dict
         self._resolved: dict[str, Any] = {}
         self._statefuls: list[str] = []
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
 
     def resolve(self) -> dict[str, Any]:
         """Returns the entries to fill, in the order of the keys."""
@@ -254,6 +263,8 @@ class _Entries:
                 _check_assignable(self._state_dict, key, str(key))
             if type(value) not in (torch.Tensor, torch.nn.Parameter, dict) and isinstance(value, Stateful):
                 self._statefuls.append(key)
+                if isinstance(value, torch.optim.Optimizer):
+                    self.optimizers[key] = value
                 value = value.state_dict()
             self._resolved[key] = value
         return self._resolved
@@ -273,6 +284,7 @@ class _Given(NamedTuple):
     planner: Any
     reader: Any
     step: tuple[Any, Any]  # for dcp_records: the storage's path and the process group
+    optimizers: Mapping[str, torch.optim.Optimizer]  # by the keys of their state dicts in the state
 
 
 class _Load:
@@ -313,6 +325,8 @@ class _Load:
             checkpoint = open_to_load(directory, ranks.rank if alone else None, model)
             if checkpoint.has_transforms:
                 raise Unsupported(_TRANSFORMED)
+            if self._flattens:
+                add_saved_entries(self._state_dict, self._given.optimizers, checkpoint)
             rules = self._rules(checkpoint)
             partial = self._options["allow_partial"]
             until_filled.enter_context(per_rank.with_sources(self._state_dict, checkpoint, rules, partial))
@@ -367,10 +381,17 @@ class _Load:
                 for target, source in opaque:
                     fill(target, source)
                 self._put(fresh, absent)
+        self._warn(checkpoint, texts)
+        if self._flattens:
+            loaded = len(self.keys - absent)
+            warn_of_ignored(self._state_dict, checkpoint, loaded, directory, may_be_empty=ranks.rank != 0 and not alone)
+        return conversions
+
+    @staticmethod
+    def _warn(checkpoint: _engine.Checkpoint, texts: list[str]) -> None:
         warn_of_damage(checkpoint)
         for text in texts:
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
-        return conversions
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def _rules(self, checkpoint: _engine.Checkpoint) -> Rules:
         """Returns the rules by which the checkpoint's keys are named."""

@@ -48,6 +48,17 @@ def find_modules() -> None:
         sys.meta_path.append(_Finder())
 
 
+def has_torch() -> bool:
+    """Returns whether torch is installed, without an import of torch."""
+    if "torch" in sys.modules:
+        return True
+    try:
+        specs = (finder.find_spec("torch", None) for finder in sys.meta_path)
+        return any(spec is not None and spec.origin is not None for spec in specs)
+    except ModuleNotFoundError:
+        return False
+
+
 class _Finder:
     """A meta path finder and loader. The last finder: Python asks for ``cairn.<name>`` only if Cairn has no such
     file."""
@@ -63,7 +74,8 @@ class _Finder:
             if error.name != "torch":
                 raise
             message = f"No module named '{fullname}'; those of {TORCH} need torch, which is not installed"
-            raise ModuleNotFoundError(message, name=fullname) from error
+            # ``from cairn import save`` would hide an error with the name of the module itself
+            raise ModuleNotFoundError(message, name=error.name) from error
         if found is None:
             return None
         is_package = found.submodule_search_locations is not None

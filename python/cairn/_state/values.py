@@ -128,7 +128,7 @@ def warn_of_conversions(conversions: list[tuple[str, int, int]]) -> None:
     rest = len(distinct) - len(named)
     more = f" and {rest} more" if rest else ""
     message = f"converted while loading: {', '.join(named)}{more}"
-    warnings.warn(message, ConversionWarning, stacklevel=_level_of_the_caller())
+    warnings.warn(message, ConversionWarning, stacklevel=level_of_the_caller())
 
 
 def _decoded(payload: bytes) -> tuple[Any, str]:
@@ -200,7 +200,7 @@ def _warn_of_devices(key: str, location: Any) -> None:
             f"'{key}' holds tensors that were saved from {', '.join(sorted(news))}, which this process lacks: the "
             f"tensors are on the CPU (warned once; later values are loaded likewise)",
             DeviceWarning,
-            stacklevel=_level_of_the_caller(),
+            stacklevel=level_of_the_caller(),
         )
 
 
@@ -225,11 +225,11 @@ def _warn_if_foreign(key: str, payload: bytes, kind: str) -> None:
             f"'{key}' holds a {foreign}, which is not plain data. To load it, code from the checkpoint must be allowed "
             f"to run: {line_that_allows()}, or set CAIRN_ALLOW_PICKLE=1 (docs/pickles.md)",
             PickleWarning,
-            stacklevel=_level_of_the_caller(),
+            stacklevel=level_of_the_caller(),
         )
 
 
-def _level_of_the_caller() -> int:
+def level_of_the_caller() -> int:
     """Returns the ``stacklevel`` for ``warnings.warn`` of the code that called Cairn."""
     level = 1
     frame = sys._getframe(1)

@@ -15,9 +15,9 @@ from cairn._pending import preparation
 from cairn._pending.async_saver import AsyncSaver
 from cairn._pending.pending_saves import PendingSave
 from cairn._state.described import DescribedState
+from cairn._state.nested_shape import with_shape
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.checkpoint_writer import CheckpointWriter, CheckpointWriterConfig
-from cairn.checkpointer.nested_shape import with_shape
 from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
 from cairn.checkpointer.worker_messages import RequestType, WorkerRequest, WorkerResponse
 from cairn.checkpointer.writer_child import ProcessFailure, ProcessTimeout, WriterChild

@@ -20,9 +20,9 @@ from cairn import _engine
 from cairn._pending import pending_saves
 from cairn._settings import save_deadlines
 from cairn._state.described import DescribedState
+from cairn._state.nested_shape import with_shape
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.barriers import Barrier
-from cairn.checkpointer.nested_shape import with_shape
 from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
 from cairn.errors import Cancelled, InvalidArgument
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from cairn.checkpointer.saved_tree import Branch, Leaf, Node
+from cairn._state.saved_tree import Branch, Leaf, Node
 from cairn.errors import InvalidArgument
 
 

@@ -5,7 +5,7 @@ the values; the file is memory-mapped, and torch reads no element. The engine re
 checksums, which torch ignores. The legacy format has no checksums.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ import torch
 from cairn import _engine
 from cairn._directory.opening import open_checkpoint
 from cairn._state.flattening import flatten
+from cairn._state.saved_tree import Branch, Leaf, Node
 from cairn._state.tensors import TensorTarget, fill
 from cairn._state.torch_file import load_torch_file
 from cairn.checkpointer.reading import Reading
-from cairn.checkpointer.saved_tree import Branch, tree_of_value
 from cairn.checkpointer.selection import Slot
 from cairn.errors import Corrupt, Unsupported
 
@@ -44,7 +44,7 @@ class TorchArchive:
         # The engine checks the records that it reads.
         check = self._checkpoint is None and self._verify != "none"
         state = load_torch_file(self._file, self._reading.allow_pickle, check=check)
-        tree = tree_of_value(state, "")
+        tree = _tree_of(state, "")
         if not isinstance(tree, Branch) or tree.is_list:
             raise Corrupt(f"{self._file.name} holds no state dict", file=self._file.name)
         if self._checkpoint is not None:
@@ -104,7 +104,7 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _parts_of(value: Any) -> Iterator[Any]:
-    """Yields the object and the items of its nested lists, which saved_tree takes apart."""
+    """Yields the object and the items of its nested lists, which the tree has apart."""
     yield value
     if isinstance(value, list):
         for item in value:
@@ -115,3 +115,20 @@ def _holds_tensor(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return True
     return isinstance(value, (tuple, list, set)) and any(_holds_tensor(item) for item in value)
+
+
+def _tree_of(value: Any, key: str) -> Node:
+    """Returns the tree of a state in memory. Raises RecursionError for a state that contains itself."""
+    if isinstance(value, Mapping):
+        texts = [str(name) for name in value]
+        unique = texts if len(set(texts)) == len(texts) else list(value)
+        entries = {
+            text: _tree_of(part, f"{key}.{name}" if key else str(name))
+            for text, (name, part) in zip(unique, value.items(), strict=True)
+        }
+        return Branch(entries, dict(zip(unique, value, strict=True)))
+    if isinstance(value, list):
+        return Branch({i: _tree_of(part, f"{key}[{i}]") for i, part in enumerate(value)}, is_list=True)
+    if isinstance(value, torch.Tensor):
+        return Leaf(key, value, value.dtype, tuple(value.shape))
+    return Leaf(key, value)

@@ -1,0 +1,86 @@
+"""The warning about keys of a checkpoint that a load leaves out although the caller's state has a place for them.
+
+A caller may leave out keys: a load of the model alone is no mistake. An empty dict in the state is a place for keys,
+and most likely a mistake if the checkpoint has keys below: the state of a new optimizer is such a dict. A state without
+any key loads nothing, and is a mistake too.
+"""
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from cairn import _engine
+from cairn._state.values import level_of_the_caller
+from cairn.warnings import IgnoredKeysWarning
+
+_NAMED_MAX = 4  # dicts that the warning names
+
+
+def warn_of_ignored(
+    state_dict: Mapping[Any, Any], checkpoint: _engine.Checkpoint, loaded: int, directory: bytes, *, may_be_empty: bool
+) -> None:
+    """Issues one IgnoredKeysWarning for Cairn's caller, or none. `loaded` is the number of loaded keys.
+
+    `may_be_empty`: a state without keys is no mistake, because other ranks of the load may have the keys.
+    """
+    if loaded >= len(checkpoint):
+        return
+    counts = _keys_below(_empty_places(state_dict), checkpoint)
+    where = f"the checkpoint in '{os.fsdecode(directory)}'"
+    if counts:
+        named = [f"{count} below '{place}'" for place, count in list(counts.items())[:_NAMED_MAX]]
+        rest = len(counts) - len(named)
+        more = f" and below {rest} more" if rest else ""
+        text = (
+            f"{sum(counts.values())} keys of {where} were not loaded: {', '.join(named)}{more}, where the state dict "
+            "has an empty dict. The state_dict() of a new optimizer has no state: give the optimizer itself, "
+            "{'optimizer': optimizer}, or the dicts of cairn.state_dict.get_state_dict(model, optimizer)"
+        )
+    elif not loaded and not may_be_empty:
+        text = (
+            f"nothing was loaded: the state dict has none of the {len(checkpoint)} keys of {where}. A load fills the "
+            "keys of its state dict; cairn.read() returns a whole checkpoint without a state dict"
+        )
+    else:
+        return
+    warnings.warn(text, IgnoredKeysWarning, stacklevel=level_of_the_caller())
+
+
+def _empty_places(state_dict: Mapping[Any, Any]) -> list[str]:
+    """Returns the places of the empty mappings in a nested state, by the flat names of their keys."""
+    places = []
+    waiting: list[tuple[str, Any]] = [("", state_dict)]
+    while waiting:
+        place, container = waiting.pop()
+        items = enumerate(container) if isinstance(container, list) else container.items()
+        for key, value in items:
+            if isinstance(value, torch.Tensor) or not isinstance(value, Mapping | list):
+                continue
+            if value:
+                waiting.append((f"{place}{key}.", value))
+            elif isinstance(value, Mapping):
+                places.append(f"{place}{key}")
+    return places
+
+
+def _keys_below(places: list[str], checkpoint: _engine.Checkpoint) -> dict[str, int]:
+    """Returns the number of keys below each place that has keys."""
+    counts: dict[str, int] = {}
+    if not places:
+        return counts
+    known = frozenset(places)
+    stream = checkpoint.key_stream()
+    while summaries := stream.next():
+        for key, _, _ in summaries:
+            place = next((above for above in _above(key) if above in known), None)
+            if place is not None:
+                counts[place] = counts.get(place, 0) + 1
+    return counts
+
+
+def _above(key: str) -> list[str]:
+    """Returns the prefixes of a key that end before a dot."""
+    return [key[:position] for position, character in enumerate(key) if character == "."]

@@ -1,0 +1,134 @@
+"""The saved entries of an optimizer that the optimizer's own ``state_dict()`` lacks, as targets of a load.
+
+An optimizer of torch has no state before its first step. The ``state_dict()`` of a new optimizer therefore has no place
+for the saved moments, and a load by that dict would leave the moments out. A load gives the optimizer all saved entries
+below its key: a parameter's state is sharded as the parameter is, and lies on the parameter's device.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from cairn import _engine
+from cairn._state.dtypes import DTYPES, dtype_name
+from cairn._state.flattening import Path, flatten
+from cairn._state.tensors import is_sharded
+from cairn.errors import Unsupported
+
+_STATE = "state"
+_GROUPS = "param_groups"
+_PARAMETERS = "params"
+_STEP = "step"  # the count of steps: torch keeps the count on the CPU, or moves it when the optimizer gets its state
+
+
+class _Saved(NamedTuple):
+    """A key of the checkpoint: its place below the optimizer's key, and dtype code and shape of a tensor."""
+
+    fqn: str
+    place: Path
+    code: int | None
+    shape: tuple[int, ...] | None
+
+
+def add_saved_entries(
+    states: Mapping[str, Any], optimizers: Mapping[str, torch.optim.Optimizer], checkpoint: _engine.Checkpoint
+) -> None:
+    """Adds to the state dicts that `states` has for `optimizers` the entries that only the checkpoint has.
+
+    State dicts of another form than that of ``torch.optim.Optimizer.state_dict()`` stay unchanged. Raises Unsupported
+    for the state of a sharded parameter if the state has another shape than the parameter.
+    """
+    for key, optimizer in optimizers.items():
+        state = states[key]
+        if _lacks_state(state):
+            parameters = _by_number(state, optimizer)
+            for saved in _only_in_checkpoint(key, state, checkpoint):
+                _add(state, saved, _target(saved, parameters))
+
+
+def _lacks_state(state: Any) -> bool:
+    """Returns whether `state` has the form of ``Optimizer.state_dict()``, and no entry for one of the parameters."""
+    if not isinstance(state, dict) or type(state.get(_STATE)) is not dict or type(state.get(_GROUPS)) is not list:
+        return False
+    numbers: list[Any] = []
+    for group in state[_GROUPS]:
+        if not isinstance(group, dict) or type(group.get(_PARAMETERS)) is not list:
+            return False
+        numbers += group[_PARAMETERS]
+    return all(type(number) is int for number in numbers) and any(number not in state[_STATE] for number in numbers)
+
+
+def _by_number(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[int, torch.Tensor]:
+    numbers = [number for group in state[_GROUPS] for number in group[_PARAMETERS]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group[_PARAMETERS]]
+    return dict(zip(numbers, parameters, strict=False))
+
+
+def _only_in_checkpoint(key: str, state: dict[str, Any], checkpoint: _engine.Checkpoint) -> list[_Saved]:
+    """Returns the saved entries below `key` that `state` lacks, in an order in which lists grow at their ends."""
+    present = {leaf.fqn for leaf in flatten({key: state})}
+    paths: dict[str, Path] | None = None
+    saved = []
+    stream = checkpoint.key_stream()
+    while summaries := stream.next():
+        for fqn, code, shape in summaries:
+            if not fqn.startswith(f"{key}.") or fqn in present:
+                continue
+            place: Path = tuple(fqn.removeprefix(f"{key}.").split("."))
+            if place[0] != _STATE or len(place) != 3:  # only the recorded path tells a list from a name with a dot
+                paths = _engine.catalog_of(checkpoint).paths() if paths is None else paths
+                recorded = paths.get(fqn, ())
+                place = recorded[1:] if recorded[:1] == (key,) and len(recorded) > 1 else place
+            saved.append(_Saved(fqn, place, code, shape))
+    return sorted(saved, key=lambda entry: [(type(step) is str, step) for step in entry.place])
+
+
+def _target(saved: _Saved, parameters: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
+    """Returns a new tensor for a saved tensor, and None for a saved value."""
+    if saved.code is None or saved.shape is None:
+        return None
+    if saved.code not in DTYPES:
+        name = dtype_name(saved.code)
+        raise Unsupported(f"this torch has no {name}: '{saved.fqn}'", key=saved.fqn, actual=name)
+    number = _parameter_number(saved.place)
+    parameter = None if number is None else parameters.get(number)
+    if parameter is not None and saved.place[-1] != _STEP:
+        if tuple(parameter.shape) == saved.shape:
+            with torch.no_grad():
+                return torch.empty_like(parameter, dtype=DTYPES[saved.code], requires_grad=False)
+        if math.prod(saved.shape) > 1 and (hasattr(parameter, "__create_chunk_list__") or is_sharded(parameter)):
+            raise Unsupported(
+                f"the optimizer has no state yet, and '{saved.fqn}' belongs to a sharded parameter of another shape: "
+                "make the state before the load (cairn.state_dict.get_state_dict does)",
+                key=saved.fqn,
+                expected=str(tuple(parameter.shape)),
+                actual=str(saved.shape),
+            )
+    return torch.empty(saved.shape, dtype=DTYPES[saved.code], device="cpu")
+
+
+def _parameter_number(place: Path) -> int | None:
+    is_state = len(place) > 2 and place[0] == _STATE  # state, number of the parameter, name
+    step = place[1] if is_state else None
+    return int(step) if isinstance(step, str) and step.isascii() and step.isdigit() else None
+
+
+def _add(state: dict[Any, Any], saved: _Saved, target: torch.Tensor | None) -> None:
+    """Puts the target in its place, and makes the containers above. Does nothing if the place is taken, or lies below
+    an entry that is no container."""
+    number = _parameter_number(saved.place)
+    place = saved.place if number is None else (_STATE, number, *saved.place[2:])
+    container: Any = state
+    for depth, step in enumerate(place):
+        below = place[depth + 1 : depth + 2]
+        is_list = below and type(below[0]) is int and place[: depth + 1] != (_STATE,)
+        made: Any = ([] if is_list else {}) if below else target
+        if isinstance(container, list) and type(step) is int and step <= len(container):
+            container += [made] if step == len(container) else []
+            container = container[step]
+        elif isinstance(container, dict):
+            container = container.setdefault(step, made)
+        else:
+            return
