@@ -24,8 +24,9 @@ void bind_dtypes(nb::module_& module) {
 
 NB_MODULE(_engine, module) {
   module.attr("__version__") = cairn::python::to_str(cairn::kVersion);
-  // A forked child lacks the threads of its parent, and can't release the objects of these threads.
-  (void)pthread_atfork(nullptr, nullptr, [] { nanobind::set_leak_warnings(false); });
+  // The report at exit lists the objects that a program still holds when Python ends, as a future in a global variable
+  // of a script whose signal handler is an object. These objects are no leaks.
+  nanobind::set_leak_warnings(false);
   cairn::python::register_error_translator();
   cairn::python::bind_dtypes(module);
   cairn::python::bind_values(module);

@@ -58,17 +58,30 @@ def latest(root: str | os.PathLike[str], *, wait: float = 0.0, rank: int | None 
     safetensors model that Cairn has saved, in the same order. Models of other programs do not count.
 
     A checkpoint with missing data files does not count. A RuntimeWarning gives the reason for each skipped checkpoint
-    that may be newer than the result. A missing `root` gives a RuntimeWarning too: before a first start, a missing
-    directory is no error. Raises InvalidArgument if `root` is not a directory, Unavailable if `root` can't be listed.
+    that may be newer than the result. Before a first start `root` is missing: the result is None, and the logger
+    ``cairn`` gets a line at INFO, from rank 0. Raises InvalidArgument if `root` is not a directory, Unavailable if
+    `root` can't be listed.
     """
     if not 0 <= wait <= _WAIT_MAX:
         raise InvalidArgument("wait must be a number of seconds", expected=f"0 to {_WAIT_MAX}", actual=repr(wait))
     if rank is not None and not 0 <= rank < 2**32:
         raise InvalidArgument("rank must be a rank's number", expected="0 to 2**32 - 1", actual=repr(rank))
-    found, passed_over = _engine.latest(os.fsencode(existing_directory(root)), math.ceil(wait * 1000), rank)
+    place = existing_directory(root)
+    found, passed_over = _engine.latest(os.fsencode(place), math.ceil(wait * 1000), rank)
+    if found is None and not os.path.lexists(place):
+        _log_first_start(place)
+        return None
     for reason in passed_over:
         warnings.warn(reason, RuntimeWarning, stacklevel=2)
     return None if found is None else os.fsdecode(found)
+
+
+def _log_first_start(root: str | os.PathLike[str]) -> None:
+    # The launchers set these variables. torch, which knows the rank of this process, may be missing.
+    if not any(os.environ.get(variable, "0") != "0" for variable in ("RANK", "SLURM_PROCID")):
+        import logging  # a slow import that `import cairn` does not need
+
+        logging.getLogger("cairn").info("no checkpoint to resume from: there is no directory '%s'", os.fspath(root))
 
 
 def saves_in_flight(root: str | os.PathLike[str]) -> tuple[SaveInFlight, ...]:

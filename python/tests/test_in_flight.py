@@ -1,5 +1,6 @@
 """`cairn.latest` and `cairn.saves_in_flight` with saves of this process, of living processes, and of dead processes."""
 
+import logging
 import os
 import pickle
 import shutil
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,11 +98,24 @@ def test_latest_is_none_where_nothing_is(tmp_path: Path) -> None:
     assert cairn.latest(tmp_path) is None
 
 
-def test_latest_warns_once_of_a_root_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.warns(RuntimeWarning, match="no such directory") as warnings:
+@pytest.mark.parametrize(("variable", "lines"), [("RANK", 0), ("SLURM_PROCID", 0), ("", 1)])
+def test_latest_logs_a_first_start_on_rank_0(
+    variable: str, lines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    with warnings.catch_warnings(), caplog.at_level(logging.INFO, "cairn"):
+        warnings.simplefilter("error")
         assert cairn.latest(tmp_path / "missing", wait=3600) is None
-    assert len(warnings) == 1
-    assert "missing" in str(warnings[0].message)
+    assert len(caplog.messages) == lines
+    assert all(str(tmp_path / "missing") in message for message in caplog.messages)
+
+
+def test_latest_warns_of_a_root_that_is_a_link_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "unmounted")
+    with pytest.warns(RuntimeWarning, match="no such directory"):
+        assert cairn.latest(tmp_path / "link") is None
 
 
 def test_latest_refuses_a_root_that_is_no_directory(tmp_path: Path) -> None:

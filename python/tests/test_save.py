@@ -51,12 +51,23 @@ def test_metadata_behaves_like_dcps(look: str, checkpoint: Path) -> None:
 
 def test_metadata_can_be_shown_taken_apart_and_changed(checkpoint: Path) -> None:
     save = lambda: cairn.save(STATE, checkpoint_id=checkpoint)  # noqa: E731
-    assert repr(save()).startswith("Metadata(state_dict_metadata={'a.w'")
     assert {f.name for f in dataclasses.fields(save())} == {f.name for f in dataclasses.fields(Metadata)}
     metadata = save()
     metadata.version = "mine"
     assert metadata.version == "mine"
     assert set(metadata.state_dict_metadata) == {"a.w", "a.s", "n", "l.0", "l.1.x"}
+
+
+def test_metadata_is_shown_in_a_line_until_a_program_looks_inside(checkpoint: Path) -> None:
+    metadata = cairn.save(STATE, checkpoint_id=checkpoint)
+    # what a notebook asks before it shows the last value of a cell
+    assert not isinstance(metadata, type) and not hasattr(metadata, "_repr_html_")
+    assert not hasattr(metadata, "_ipython_canary_method_should_not_exist_")
+    assert metadata.__class__ is Metadata
+    assert repr(metadata).startswith(f"<Metadata of '{checkpoint}': 5 keys")
+    assert metadata.state_dict_metadata
+    assert repr(metadata) == repr(dataclasses.replace(metadata))
+    assert repr(metadata).startswith("Metadata(state_dict_metadata={'a.w'")
 
 
 def test_metadata_equals_the_metadata_of_dcp(checkpoint: Path, tmp_path: Path) -> None:

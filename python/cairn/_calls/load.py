@@ -46,6 +46,7 @@ from cairn._state.tensors import (
 )
 from cairn._state.values import load_value, warn_of_conversions
 from cairn._telemetry import dcp_records, engine_use
+from cairn._telemetry.ended_calls import Stopwatch
 from cairn.checkpoint import Verify, check_verify
 from cairn.errors import Error, InvalidArgument, MissingKey, NotFound, Unsupported
 from cairn.filesystem import load_options
@@ -217,6 +218,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
     if why_load_planner_is_foreign(planner) or why_reader_is_foreign(storage_reader, checkpoint_id):
         load_states_by_protocol(make_states)
         return
+    watch = Stopwatch("loaded")
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(process_group, no_dist)
         here.rank = ranks.rank
@@ -241,6 +243,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
             load_states_by_protocol(lambda: states)
             return
     engine_use.note(call, directory)
+    watch.log(directory, run.size, ranks.rank, ranks.count)
     preparation.note_load(os.fsencode(directory), run.keys, run.size_of_save)
     warn_of_conversions(conversions)
 
@@ -304,6 +307,7 @@ class _Load:
         self._allow_pickle = allow_pickle
         self._given = given
         self.keys: frozenset[str] = frozenset()  # of the loaded state
+        self.size = 0  # bytes that this rank has loaded
         self.size_of_save = 0  # bytes that this rank will write for the loaded tensors
 
     def run(self, directory: bytes, ranks: Ranks, alone: bool) -> list[tuple[str, int, int]]:
@@ -375,6 +379,7 @@ class _Load:
             conversions, missing, texts = checkpoint.load(state, **self._options, **ranks.options, own_checkpoint=alone)
             with contextlib.nullcontext() if alone else ranks.all_fail_together("read"):
                 absent = set(missing)
+                self.size = sum(state.tensor_bytes()) + sum(len(payload) for _, payload in read)
                 self.keys = frozenset([*state.fqns(), *(leaf.fqn for leaf in others)])
                 self.size_of_save = preparation.size_of_save(state, 1 if alone else ranks.count)
                 tensors.finish(absent)

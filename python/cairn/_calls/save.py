@@ -26,6 +26,7 @@ from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings import save_deadlines
 from cairn._state.described import DescribedState, states_of
 from cairn._telemetry import dcp_records, engine_use
+from cairn._telemetry.ended_calls import Stopwatch
 from cairn.errors import Error
 from cairn.filesystem import save_options
 
@@ -227,6 +228,7 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
             call=call,
             reason=reason,
         )
+    watch = Stopwatch("saved")
     with as_checkpoint_exceptions() as here, contextlib.ExitStack() as at_the_end:
         ranks = Ranks(process_group, no_dist)
         here.rank = ranks.rank
@@ -252,11 +254,12 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
             dcp_records.note_step("global_step", *step)
         with dcp_records.in_step("write_data", *step):
             options = {**planning, **options, **together, "deadlines": save_deadlines.current()}
-            catalog, save_id, _, texts = _engine.save(os.fsencode(directory), described.native, **options)
+            catalog, save_id, size, texts = _engine.save(os.fsencode(directory), described.native, **options)
             texts += consolidate_saved(storage_writer, ranks)
         if coordinates:
             dcp_records.note_step("finish_checkpoint", *step)
     engine_use.note(call, directory, reason, expected=not reason)
+    watch.log(directory, size, ranks.rank, ranks.count)
     for text in texts:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     # `catalog` is None if the engine did not keep it in memory.

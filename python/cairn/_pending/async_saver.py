@@ -25,6 +25,7 @@ from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings.setting_ranges import IoPriority, check_settings
 from cairn._state.described import DescribedState, HeldState
 from cairn._state.state_argument import check_order
+from cairn._telemetry.ended_calls import Stopwatch
 from cairn.progress import Progress
 
 _PathLike = str | os.PathLike[str]
@@ -185,6 +186,7 @@ class AsyncSaver:
 
         `observer` is called in the follower's thread.
         """
+        watch = Stopwatch("saved in the background")
         options.setdefault("checkpoint_id", os.fspath(directory))
         terms = (asynchronous_staging, self._torn_snapshot_alarm, described)
         native = self._native.save(
@@ -192,7 +194,13 @@ class AsyncSaver:
         )
         place = real_path(directory)
         upload = SaveFuture(lambda: Progress(*native.progress()))
-        save = PendingSave(place, Future(), upload, follower.turn, self._fail_at_exit, native.fence)
+        together = options.get("collectives")
+        share = (options.get("alone_as_rank") or 0, 1) if together is None else (together.rank, together.size)
+
+        def log(size: int) -> None:
+            watch.log(directory, size, *share)
+
+        save = PendingSave(place, Future(), upload, follower.turn, self._fail_at_exit, native.fence, log)
         self._saves = [*filter(pending_saves.is_pending, self._saves), save]
         save.staging.set_running_or_notify_cancel()
         if not asynchronous_staging:
@@ -286,11 +294,13 @@ class AsyncSaver:
             if written is None:
                 self._leave(save)
                 return
-            save_id, is_here, _, texts = written
+            save_id, is_here, size, texts = written
             source = native.catalog if is_here else functools.partial(catalog_of_save, save.directory, save_id, rank)
             metadata = LazyMetadata(source)
             if observer is not None:
                 observer.on_written(save_id, metadata)
+            if save.log is not None:
+                save.log(size)
             save.upload.set_result(metadata)
         except BaseException as error:
             save.upload.set_exception(error)

@@ -93,6 +93,7 @@ class PendingSave:
     `fails_exit`: the exit status is not 0 if, at the interpreter's exit, no caller has retrieved the save's exception
     or the save has not ended. `make_wait`: the engine's function that makes streams of CUDA devices wait for the copies
     out of the tensors; None if the copies are over. Devices may go on with the copies of a staging that has failed.
+    `log`: called with the bytes that this rank wrote, when the save is durable.
     """
 
     directory: str
@@ -101,6 +102,7 @@ class PendingSave:
     turn: Turn
     fails_exit: bool = False
     make_wait: Callable[[list[tuple[int, int]], float], bool] | None = None
+    log: Callable[[int], None] | None = None
 
     @property
     def title(self) -> str:

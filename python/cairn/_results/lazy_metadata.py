@@ -44,7 +44,18 @@ class LazyMetadata(Metadata):
         None for a DCP checkpoint."""
         object.__setattr__(self, "_cairn_source", (catalog, load_id, model_directory))
 
+    def __repr__(self) -> str:
+        """Returns a line: the metadata of a large checkpoint has many thousand lines."""
+        source, _, _ = object.__getattribute__(self, "_cairn_source")
+        if not isinstance(source, _engine.Catalog):
+            return "<Metadata, read at the first access to an attribute>"
+        return f"<Metadata of '{source.checkpoint_id}': {len(source)} keys, filled at the first access to an attribute>"
+
     def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            return Metadata
+        if name.startswith(("_repr_", "_ipython_")):  # a notebook asks for these before it shows the object
+            raise AttributeError(name)
         _fill(self)
         return getattr(self, name)  # the class is Metadata now
 

@@ -1,0 +1,39 @@
+"""A line in the log ``cairn``, at INFO, for each save and load that has ended. The coordinator logs for all ranks."""
+
+import logging
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+_log = logging.getLogger("cairn")
+_STEP = re.compile(r"(?:^|\D)(\d{1,18})$")  # the number at the end of a directory's name
+
+
+class Stopwatch:
+    """The time of a call, from the construction of the object to :meth:`log`. `verb`: "saved", "loaded"..."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._started = time.monotonic()
+
+    def log(self, place: str | bytes | os.PathLike[str], size: int, rank: int = 0, ranks: int = 1) -> None:
+        """Logs the end of the call, for the checkpoint `place`; `size`: the bytes that this rank wrote or read."""
+        if rank != 0 or not _log.isEnabledFor(logging.INFO):
+            return
+        seconds = time.monotonic() - self._started
+        directory = os.fsdecode(place)
+        step = _STEP.search(Path(directory).name)
+        by = f" by rank 0 of {ranks}" if ranks > 1 else ""
+        rate = size / max(seconds, 1e-6) / 1e6
+        arguments: list[Any] = [
+            self._verb,
+            directory,
+            f", step {int(step[1])}" if step else "",
+            size,
+            by,
+            seconds,
+            rate,
+        ]
+        _log.info("%s '%s'%s: %d bytes%s in %.3f s, %.1f MB/s", *arguments)
