@@ -1,9 +1,12 @@
 """The pages of docs/: every page is in the site's navigation, every link resolves, and every program runs."""
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
+import cairn
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-GUIDES = sorted((DOCS / "guide").glob("*.md"))
+SLURM_PAGE = DOCS / "guide/slurm-and-containers.md"  # its programs need Slurm
+GUIDES = sorted({*(DOCS / "guide").glob("*.md")} - {SLURM_PAGE})
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 BLOCK = re.compile(r'^( *)```(\w+)(?: title="([^"]+)")?\n(.*?)^ *```$', re.DOTALL | re.MULTILINE)
 GENERATED = {"index.md", "api/cpp.md"}  # by tools/docs/site_hooks.py
@@ -121,3 +127,96 @@ def test_the_programs_of_a_page_run(page: Path, tmp_path: Path) -> None:
         # torchrun of this interpreter, whatever the PATH has; a damaged checkpoint has exit code 1.
         words = command.replace("torchrun", f"{sys.executable} -m torch.distributed.run")
         run(["bash", "-c", f"{words} || [ $? = {1 if damaged else 0} ]"], tmp_path)
+
+
+JOB = """
+import os, sys, time
+from pathlib import Path
+import torch
+
+steps = 4
+torch.set_num_threads(1)
+torch.manual_seed(1)
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+def loss_of(model, step):
+    if str(step) == os.environ.get("HOLD_AT"):  # until the signal has arrived
+        Path("held").touch()
+        while not sys.modules["__main__"].must_end():
+            time.sleep(0.01)
+    return model(torch.randn(2, 8, generator=torch.Generator().manual_seed(step))).square().sum()
+"""
+SRUN = """#!/bin/bash
+exec "$PYTHON" -W error "${@: -1}"
+"""
+SCONTROL = """#!/bin/bash
+if [[ $1 = show ]]; then echo localhost; else echo "$@" >>requeued; fi
+"""
+
+
+class SlurmJob:
+    """The job of the page in a folder, with stand-ins for Slurm's commands: each run has the same job id."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "bin").mkdir(parents=True)
+        (folder / "job.py").write_text(JOB)
+        for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+            (folder / "bin" / name).write_text(text)
+            (folder / "bin" / name).chmod(0o755)
+        for _, _, title, code in BLOCK.findall(SLURM_PAGE.read_text()):
+            if title:
+                (folder / title).write_text(code)
+
+    def run(self, signal_number: int | None = None, *, hold_at: int = 0) -> None:
+        """Runs the batch script. The signal arrives in step `hold_at`: SIGUSR1 at the script alone (`--signal=B:`), and
+        SIGTERM at all processes of the job."""
+        names = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "localhost", "HOLD_AT": str(hold_at)}
+        found = environment()
+        found |= names | {"PYTHON": sys.executable, "PATH": f"{self.folder / 'bin'}:{found['PATH']}"}
+        held = self.folder / "held"
+        held.unlink(missing_ok=True)
+        script = subprocess.Popen(
+            ["bash", "job.sh"], cwd=self.folder, env=found, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            until = time.monotonic() + 60
+            while signal_number is not None and not held.exists():
+                assert script.poll() is None and time.monotonic() < until
+                time.sleep(0.01)
+            if signal_number == signal.SIGUSR1:
+                script.send_signal(signal_number)
+            elif signal_number is not None:
+                os.killpg(script.pid, signal_number)
+            _, told = script.communicate(timeout=60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(script.pid, signal.SIGKILL)
+        assert script.returncode == 0, told
+        assert not (self.folder / "ending.7").exists()
+
+    def saved(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "run").iterdir())
+
+    def requeued(self) -> list[str]:
+        file = self.folder / "requeued"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+def test_the_slurm_job_resumes_after_its_time_limit_and_after_a_preemption(tmp_path: Path) -> None:
+    whole, parts = SlurmJob(tmp_path / "whole"), SlurmJob(tmp_path / "parts")
+    whole.run()
+    parts.run(signal.SIGUSR1, hold_at=2)
+    assert parts.saved() == ["step-1", "step-2"]
+    assert parts.requeued() == ["requeue 7"]
+    (parts.folder / "ending.7").touch()  # as after a SIGKILL: the requeued job has the same id
+    parts.run(signal.SIGTERM, hold_at=3)
+    assert parts.saved() == ["step-1", "step-2", "step-3"]
+    parts.run()
+    assert parts.saved() == whole.saved() == ["step-1", "step-2", "step-3", "step-4"]
+    assert parts.requeued() == ["requeue 7"]
+    assert not cairn.diff(whole.folder / "run/step-4", parts.folder / "run/step-4")
+    for command in ("cairn status run", "cairn ls run"):
+        assert f"$ {command}" in SLURM_PAGE.read_text()
+        run(["bash", "-c", command], parts.folder)
