@@ -7,17 +7,17 @@ import sys
 
 import torch
 import torch.distributed.checkpoint as dcp
+from cairn.state_dict import get_state_dict
 
 import cairn
 
 
 def make_state() -> dict:
-    """Returns the state of a trainer: a model, and an optimizer after one step."""
+    """Returns the state of a new trainer: a model and its optimizer. get_state_dict makes the optimizer's state."""
     model = torch.nn.Linear(8, 4)
     optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(2, 8)).sum().backward()
-    optimizer.step()
-    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 1000}
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    return {"model": model_state, "optimizer": optimizer_state, "step": 1000}
 
 
 def main(directory: str) -> None:

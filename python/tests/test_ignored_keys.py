@@ -91,3 +91,17 @@ def load_on_one_rank(directory: Path) -> list[str]:
 
 def test_a_rank_without_keys_beside_a_rank_with_keys_is_no_mistake(two: Gang, saved: Path) -> None:
     assert two.run(load_on_one_rank, saved) == [[], []]
+
+
+class OwnPlanner(cairn.DefaultLoadPlanner):
+    """A planner that torch's driver calls."""
+
+    def finish_plan(self, central_plan: Any) -> Any:
+        return central_plan
+
+
+def test_a_load_by_torchs_driver_warns_too(saved: Path) -> None:
+    with pytest.warns(cairn.IgnoredKeysWarning, match="6 below 'optimizer.state'") as warned:
+        cairn.load(new_state(), checkpoint_id=saved, planner=OwnPlanner())
+    text = str([warning.message for warning in warned if warning.category is cairn.IgnoredKeysWarning])
+    assert "get_state_dict" in text and "{'optimizer': optimizer}" not in text

@@ -1,5 +1,6 @@
 """cairn.read: the whole nested state of a checkpoint, without a state dict to fill."""
 
+import dataclasses
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,21 @@ def test_a_flipped_bit_is_found(form: Any, tmp_path: Path) -> None:
     with pytest.raises(cairn.Corrupt) as error:
         cairn.read(tmp_path, tensors=form)
     assert error.value.key == "model.w"
+
+
+def test_few_bytes_under_many_names_are_refused(tmp_path: Path) -> None:
+    stock.save({"big": torch.ones(1 << 18), "n": 1}, tmp_path)
+    metadata = stock.metadata_of(tmp_path)
+    (index, place), *_ = [(i, p) for i, p in (metadata.storage_data or {}).items() if i.fqn == "big"]
+    for number in range(100):
+        name = f"copy{number}"
+        metadata.state_dict_metadata[name] = metadata.state_dict_metadata["big"]
+        metadata.storage_data[dataclasses.replace(index, fqn=name)] = place
+        metadata.planner_data[name] = (name,)
+    stock.rewrite_metadata(tmp_path, metadata)
+    with pytest.raises(cairn.UnsafeContent, match=r"read single keys by cairn\.open"):
+        cairn.read(tmp_path)
+    assert list(cairn.read(tmp_path, ["copy1*"])) == ["copy1", *(f"copy1{n}" for n in range(10))]
 
 
 def test_quantised_tensors_are_read_by_torch(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ any key loads nothing, and is a mistake too.
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from cairn._state.values import level_of_the_caller
 from cairn.warnings import IgnoredKeysWarning
 
 _NAMED_MAX = 4  # dicts that the warning names
+_NEXT_STEP = "the dicts of cairn.state_dict.get_state_dict(model, optimizer)"
 
 
 def warn_of_ignored(
@@ -28,25 +29,39 @@ def warn_of_ignored(
     """
     if loaded >= len(checkpoint):
         return
-    counts = _keys_below(_empty_places(state_dict), checkpoint)
-    where = f"the checkpoint in '{os.fsdecode(directory)}'"
+    where = os.fsdecode(directory)
+    counts = _keys_below(_empty_places(state_dict), _keys_of(checkpoint))
     if counts:
-        named = [f"{count} below '{place}'" for place, count in list(counts.items())[:_NAMED_MAX]]
-        rest = len(counts) - len(named)
-        more = f" and below {rest} more" if rest else ""
-        text = (
-            f"{sum(counts.values())} keys of {where} were not loaded: {', '.join(named)}{more}, where the state dict "
-            "has an empty dict. The state_dict() of a new optimizer has no state: give the optimizer itself, "
-            "{'optimizer': optimizer}, or the dicts of cairn.state_dict.get_state_dict(model, optimizer)"
-        )
+        text = f"{_counted(counts, where)}: give the optimizer itself, {{'optimizer': optimizer}}, or {_NEXT_STEP}"
     elif not loaded and not may_be_empty:
         text = (
-            f"nothing was loaded: the state dict has none of the {len(checkpoint)} keys of {where}. A load fills the "
-            "keys of its state dict; cairn.read() returns a whole checkpoint without a state dict"
+            f"nothing was loaded: the state dict has none of the {len(checkpoint)} keys of the checkpoint in '{where}'"
+            ". A load fills the keys of its state dict; cairn.read() returns a whole checkpoint without a state dict"
         )
     else:
         return
     warnings.warn(text, IgnoredKeysWarning, stacklevel=level_of_the_caller())
+
+
+def warn_of_ignored_by_torch(state_dict: Mapping[Any, Any], reader: Any, planner: Any, place: Any) -> None:
+    """As warn_of_ignored(), after a load by torch's driver. Does nothing if the reader keeps no table of the keys."""
+    places = _empty_places(state_dict) if getattr(planner, "flatten_state_dict", True) else []
+    table = getattr(reader, "storage_data", None) if places else None
+    if isinstance(table, Mapping):
+        counts = _keys_below(places, {str(getattr(index, "fqn", "")) for index in table})
+        if counts:
+            text = f"{_counted(counts, str(place))}: give {_NEXT_STEP}"
+            warnings.warn(text, IgnoredKeysWarning, stacklevel=level_of_the_caller())
+
+
+def _counted(counts: dict[str, int], where: str) -> str:
+    named = [f"{count} below '{place}'" for place, count in list(counts.items())[:_NAMED_MAX]]
+    rest = len(counts) - len(named)
+    more = f" and below {rest} more" if rest else ""
+    return (
+        f"{sum(counts.values())} keys of the checkpoint in '{where}' were not loaded: {', '.join(named)}{more}, where "
+        "the state dict has an empty dict. The state_dict() of a new optimizer has no state"
+    )
 
 
 def _empty_places(state_dict: Mapping[Any, Any]) -> list[str]:
@@ -66,18 +81,20 @@ def _empty_places(state_dict: Mapping[Any, Any]) -> list[str]:
     return places
 
 
-def _keys_below(places: list[str], checkpoint: _engine.Checkpoint) -> dict[str, int]:
-    """Returns the number of keys below each place that has keys."""
-    counts: dict[str, int] = {}
-    if not places:
-        return counts
-    known = frozenset(places)
+def _keys_of(checkpoint: _engine.Checkpoint) -> Iterator[str]:
     stream = checkpoint.key_stream()
     while summaries := stream.next():
-        for key, _, _ in summaries:
-            place = next((above for above in _above(key) if above in known), None)
-            if place is not None:
-                counts[place] = counts.get(place, 0) + 1
+        yield from (key for key, _, _ in summaries)
+
+
+def _keys_below(places: list[str], keys: Iterable[str]) -> dict[str, int]:
+    """Returns the number of keys below each place that has keys. Without places looks at no key."""
+    counts: dict[str, int] = {}
+    known = frozenset(places)
+    for key in keys if known else ():
+        place = next((above for above in _above(key) if above in known), None)
+        if place is not None:
+            counts[place] = counts.get(place, 0) + 1
     return counts
 
 

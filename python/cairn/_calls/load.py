@@ -100,7 +100,8 @@ def load(  # noqa: PLR0913 - DCP has six of them
     `storage_reader`, or torch's own registry, undoes the transforms.
 
     A `planner` of another class than DCP's plans by its own rules, and a `storage_reader` of another class than a file
-    system's reads by its own rules, driven by torch's code; tensors may then be partly filled after any failure.
+    system's reads by its own rules, driven by torch's code; tensors may then be partly filled after any failure, and an
+    optimizer gets only the entries that its own ``state_dict()`` has.
     """
     with dcp_records.in_call(
         "load",

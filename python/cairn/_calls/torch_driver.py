@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWri
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockModelWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
+from cairn._calls.ignored_keys import warn_of_ignored_by_torch
 from cairn._directory.location import local_directory
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions, with_failures
 from cairn._mirror import replacements
@@ -31,6 +32,7 @@ from cairn._ranks.ranks import Ranks
 from cairn._settings.consent import pickle_allowed
 from cairn._state.tensor_memory import check_memory_of_all
 from cairn._telemetry import engine_use
+from cairn._telemetry.ended_calls import Stopwatch
 from cairn.errors import Error
 from cairn.filesystem import FileSystemReader, FileSystemWriter, MissingCheckpointId, reading
 
@@ -66,6 +68,7 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
     """
     reasons = [reason, _planned(why_save_planner_is_foreign(planner))]
     reasons.append(_stored(why_writer_is_foreign(storage_writer, checkpoint_id)))
+    watch = Stopwatch("saved")
     ranks = Ranks(process_group, no_dist or not use_collectives)
     with ranks.all_or_none("prepare"):
         state_dict = make_states()
@@ -84,6 +87,7 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
                     FileSystemWriter.check_committed(writer)
             if ranks.count == 1 and use_collectives and isinstance(saved, Metadata):
                 _warn_of_parts(saved)
+            watch.log(str(place), None, ranks.rank, ranks.count)
             return saved
     finally:
         if _is_cairns(writer, FileSystemWriter):
@@ -131,7 +135,9 @@ def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
     ours = type(planner) is _EmptyStateDictLoadPlanner
     reasons = ["" if ours else _planned(why_load_planner_is_foreign(planner))]
     reasons.append(_stored(why_reader_is_foreign(storage_reader, checkpoint_id)))
-    with Ranks(process_group, no_dist).all_or_none("prepare"):
+    watch = Stopwatch("loaded")
+    ranks = Ranks(process_group, no_dist)
+    with ranks.all_or_none("prepare"):
         state_dict = make_states()
         check_memory_of_all(state_dict)
         reader = _reader(storage_reader, checkpoint_id)
@@ -142,6 +148,8 @@ def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
     driver = replacements.original("state_dict_loader", "_load_state_dict")
     with rules, engine_use.driving(call, place, reasons), _as_torch_raises():
         driver(state_dict, reader, process_group, coordinator_rank, _is_alone(no_dist), planner)
+    warn_of_ignored_by_torch(state_dict, reader, planner, place)
+    watch.log(str(place), None, ranks.rank, ranks.count)
 
 
 def _load_state_dict_from_keys(

@@ -12,7 +12,7 @@ from cairn.errors import Corrupt
 if TYPE_CHECKING:
     import torch
 
-_GAPS_MAX = 1 << 16  # of a list: the bound of missing indices
+_GAPS_MAX = 1 << 16  # of all lists together: the bound of missing indices
 
 
 @dataclass
@@ -105,12 +105,14 @@ class _Growing:
     def see_what_are_lists(self) -> None:
         """Turns branches with numbers as keys into lists. DCP leaves out empty mappings: a missing index stands for an
         empty mapping."""
+        gaps = 0
         for path, branch in self.branches.items():
             numbers = [key for key in branch.entries if isinstance(key, int)]
             if not numbers:
                 continue
             count = max(numbers) + 1
-            if len(numbers) < len(branch.entries) or min(numbers) < 0 or count - len(numbers) > _GAPS_MAX or not path:
+            gaps += count - len(numbers)
+            if len(numbers) < len(branch.entries) or min(numbers) < 0 or gaps > _GAPS_MAX or not path:
                 where = ".".join(map(str, path))
                 raise Corrupt(
                     f"the entries of the metadata below '{where}' form neither a list nor a mapping", key=where

@@ -5,7 +5,6 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 _log = logging.getLogger("cairn")
 _STEP = re.compile(r"(?:^|\D)(\d{1,18})$")  # the number at the end of a directory's name
@@ -18,22 +17,20 @@ class Stopwatch:
         self._verb = verb
         self._started = time.monotonic()
 
-    def log(self, place: str | bytes | os.PathLike[str], size: int, rank: int = 0, ranks: int = 1) -> None:
-        """Logs the end of the call, for the checkpoint `place`; `size`: the bytes that this rank wrote or read."""
+    def log(self, place: str | bytes | os.PathLike[str], size: int | None, rank: int = 0, ranks: int = 1) -> None:
+        """Logs the end of the call, for the checkpoint `place`.
+
+        `size`: the bytes that this rank wrote or read; None: torch's code drove the call, and the number is not known.
+        """
         if rank != 0 or not _log.isEnabledFor(logging.INFO):
             return
         seconds = time.monotonic() - self._started
         directory = os.fsdecode(place)
         step = _STEP.search(Path(directory).name)
         by = f" by rank 0 of {ranks}" if ranks > 1 else ""
+        told = f"'{directory}'" + (f", step {int(step[1])}" if step else "")
+        if size is None:
+            _log.info("%s %s, driven by torch's code, in %.3f s", self._verb, told, seconds)
+            return
         rate = size / max(seconds, 1e-6) / 1e6
-        arguments: list[Any] = [
-            self._verb,
-            directory,
-            f", step {int(step[1])}" if step else "",
-            size,
-            by,
-            seconds,
-            rate,
-        ]
-        _log.info("%s '%s'%s: %d bytes%s in %.3f s, %.1f MB/s", *arguments)
+        _log.info("%s %s: %d bytes%s in %.3f s, %.1f MB/s", self._verb, told, size, by, seconds, rate)
