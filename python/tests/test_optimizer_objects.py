@@ -13,6 +13,7 @@ import torch
 from ranks import Gang
 from same import assert_same
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -99,6 +100,17 @@ def test_a_checkpoint_of_stock_torch_resumes_too(tmp_path: Path) -> None:
     assert_same(resumed.whole(), trained.whole())
 
 
+def test_a_state_under_the_names_of_the_parameters_finds_its_parameters(checkpoint: Path) -> None:
+    trained, resumed = Job(two_groups, 1), Job(two_groups, 2)
+    trained.train(0, 2)
+    model, optimizer = get_state_dict(trained.model, trained.optimizer)
+    cairn.save({"model": model, "optimizer": optimizer}, checkpoint_id=checkpoint)
+    cairn.load(resumed.state(), checkpoint_id=checkpoint)
+    resumed.train(2, 4)
+    trained.train(2, 4)
+    assert_same(resumed.model.state_dict(), trained.model.state_dict())
+
+
 def test_names_that_a_scheduler_has_added_to_the_groups_come_back(checkpoint: Path) -> None:
     trained, resumed = Job(sgd, 1), Job(sgd, 2)
     torch.optim.lr_scheduler.StepLR(trained.optimizer, 1)
@@ -155,9 +167,13 @@ def resume_sharded(directory: Path, plain: Path) -> list[Any]:
     from_one = Job(adamw, 3)  # the checkpoint of a process alone
     from_one.shard(ranks, adamw)
     cairn.load(from_one.state(), checkpoint_id=plain)
-    factored = Job(adafactor, 4)
+    new = Job(adamw, 4)
+    new.shard(ranks, adamw)
+    with pytest.raises(cairn.Unsupported, match="under the name of a parameter"):
+        cairn.load({"optimizer": new.optimizer}, checkpoint_id=plain.with_name("named"))
+    factored = Job(adafactor, 5)
     factored.shard(ranks, adafactor)
-    with pytest.raises(cairn.Unsupported, match="make the state before the load") as refused:
+    with pytest.raises(cairn.Unsupported, match="Make the state before the load") as refused:
         cairn.load({"optimizer": factored.optimizer}, checkpoint_id=plain.with_name("factored"))
     assert refused.value.key is not None and refused.value.key.startswith("optimizer.state.0.")
     return [*equal, from_one.whole()]
@@ -168,6 +184,8 @@ def test_the_state_of_sharded_parameters_is_sharded(two: Gang, tmp_path: Path) -
     alone.train(0, 2)
     factored.train(0, 1)
     cairn.save(alone.state(), checkpoint_id=tmp_path / "plain")
+    model, optimizer = get_state_dict(alone.model, alone.optimizer)
+    cairn.save({"model": model, "optimizer": optimizer}, checkpoint_id=tmp_path / "named")
     cairn.save(factored.state(), checkpoint_id=tmp_path / "factored")
     for trained, resumed, later, resumed_later, from_one in two.run(
         resume_sharded, tmp_path / "two", tmp_path / "plain"

@@ -96,17 +96,35 @@ def _target(saved: _Saved, parameters: Mapping[int, torch.Tensor]) -> torch.Tens
     parameter = None if number is None else parameters.get(number)
     if parameter is not None and saved.place[-1] != _STEP:
         if tuple(parameter.shape) == saved.shape:
-            with torch.no_grad():
-                return torch.empty_like(parameter, dtype=DTYPES[saved.code], requires_grad=False)
-        if math.prod(saved.shape) > 1 and (hasattr(parameter, "__create_chunk_list__") or is_sharded(parameter)):
-            raise Unsupported(
-                f"the optimizer has no state yet, and '{saved.fqn}' belongs to a sharded parameter of another shape: "
-                "make the state before the load (cairn.state_dict.get_state_dict does)",
-                key=saved.fqn,
-                expected=str(tuple(parameter.shape)),
-                actual=str(saved.shape),
-            )
+            return _like(parameter, saved)
+        if math.prod(saved.shape) > 1 and _is_distributed(parameter):
+            raise _without_state(saved, f"belongs to a sharded parameter of shape {tuple(parameter.shape)}")
+    if saved.place[0] == _STATE and number is None and any(map(_is_distributed, parameters.values())):
+        raise _without_state(saved, "was saved under the name of a parameter that may be sharded")
     return torch.empty(saved.shape, dtype=DTYPES[saved.code], device="cpu")
+
+
+def _is_distributed(parameter: torch.Tensor) -> bool:
+    return hasattr(parameter, "__create_chunk_list__") or is_sharded(parameter)
+
+
+def _like(parameter: torch.Tensor, saved: _Saved) -> torch.Tensor:
+    assert saved.code is not None
+    try:
+        with torch.no_grad():
+            return torch.empty_like(parameter, dtype=DTYPES[saved.code], requires_grad=False)
+    except (RuntimeError, TypeError, NotImplementedError, AssertionError) as error:  # a class of the caller's
+        raise _without_state(
+            saved, f"belongs to a {type(parameter).__name__}, which makes no tensor: {error}"
+        ) from error
+
+
+def _without_state(saved: _Saved, reason: str) -> Unsupported:
+    return Unsupported(
+        f"the optimizer has no state yet, and '{saved.fqn}', of shape {saved.shape}, {reason}. Make the state before "
+        "the load: cairn.state_dict.get_state_dict does",
+        key=saved.fqn,
+    )
 
 
 def _parameter_number(place: Path) -> int | None:
