@@ -24,8 +24,8 @@ void bind_dtypes(nb::module_& module) {
 
 NB_MODULE(_engine, module) {
   module.attr("__version__") = cairn::python::to_str(cairn::kVersion);
-  // The report at exit lists the objects that a program still holds when Python ends, as a future in a global variable
-  // of a script whose signal handler is an object. These objects are no leaks.
+  // The report at exit lists the objects that a program still holds when Python ends: a logger that has a handler of a
+  // script's own class keeps the script's global variables, futures of saves among them. These objects are no leaks.
   nanobind::set_leak_warnings(false);
   cairn::python::register_error_translator();
   cairn::python::bind_dtypes(module);
