@@ -78,6 +78,15 @@ def test_a_template_selects_the_keys(save: Save, checkpoint: Path) -> None:
     )
 
 
+def test_an_empty_dict_of_the_template_takes_nothing_with_a_warning(save: Save, checkpoint: Path) -> None:
+    save(checkpoint, {"optimizer": {"state": {0: {"step": 1, "m": torch.ones(2)}}, "lr": 0.1}, "n": 1})
+    with pytest.warns(cairn.IgnoredKeysWarning, match=r"2 below 'optimizer\.state'.*None in place"):
+        loaded = load(checkpoint, {"optimizer": {"state": {}, "lr": 0.0}})
+    assert loaded == {"optimizer": {"state": {}, "lr": 0.1}}
+    with pytest.warns(cairn.IgnoredKeysWarning, match="4 below 'the top'"):
+        assert load(checkpoint, {}) == {}
+
+
 def test_a_list_of_the_template_is_completed(save: Save, checkpoint: Path) -> None:
     save(checkpoint, STATE)
     first = torch.zeros(2)

@@ -14,7 +14,6 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.parameter import is_lazy
 
 from cairn import _engine
-from cairn._calls.ignored_keys import warn_of_ignored
 from cairn._calls.optimizer_entries import add_saved_entries
 from cairn._calls.second_argument import takes_storage_second
 from cairn._calls.torch_driver import load_by_protocol
@@ -34,6 +33,7 @@ from cairn._settings.casts import cast_allowed
 from cairn._settings.consent import pickle_allowed
 from cairn._state import per_rank
 from cairn._state.flattening import Leaf, Rules, flatten
+from cairn._state.ignored_keys import warn_of_ignored
 from cairn._state.state_argument import check_state_dict
 from cairn._state.tensors import (
     TensorTarget,
@@ -335,13 +335,8 @@ class _Load:
             rules = self._rules(checkpoint)
             partial = self._options["allow_partial"]
             until_filled.enter_context(per_rank.with_sources(self._state_dict, checkpoint, rules, partial))
-            reader = self._given.reader
-            planner = self._given.planner
             whole = functools.partial(_engine.catalog_of, checkpoint)  # decodes the metadata of all ranks
-            metadata = LazyMetadata(whole, getattr(reader, "load_id", None), model_directory(reader))
-            leaves = [] if planner is None else flatten(self._state_dict, rules)
-            fill_load_planner(planner, self._state_dict, leaves, metadata, ranks.rank)
-            fill_reader(reader, metadata, ranks.rank, use_collectives=not alone)
+            self._fill_given(whole, rules, ranks.rank, alone)
             state = _engine.StateDict()
             tensors = TensorTarget(state, to_devices=True)
             others: list[Leaf] = []  # all leaves except plain tensors
@@ -392,6 +387,15 @@ class _Load:
             loaded = len(self.keys - absent)
             warn_of_ignored(self._state_dict, checkpoint, loaded, directory, may_be_empty=ranks.rank != 0 and not alone)
         return conversions
+
+    def _fill_given(self, whole: Callable[[], _engine.Catalog], rules: Rules, rank: int, alone: bool) -> None:
+        """Sets the attributes that a caller's planner and reader have after a load by torch's driver."""
+        reader = self._given.reader
+        planner = self._given.planner
+        metadata = LazyMetadata(whole, getattr(reader, "load_id", None), model_directory(reader))
+        leaves = [] if planner is None else flatten(self._state_dict, rules)
+        fill_load_planner(planner, self._state_dict, leaves, metadata, rank)
+        fill_reader(reader, metadata, rank, use_collectives=not alone)
 
     @staticmethod
     def _warn(checkpoint: _engine.Checkpoint, texts: list[str]) -> None:

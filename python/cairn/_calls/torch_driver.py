@@ -21,7 +21,6 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWri
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockModelWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from cairn._calls.ignored_keys import warn_of_ignored_by_torch
 from cairn._directory.location import local_directory
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions, with_failures
 from cairn._mirror import replacements
@@ -30,6 +29,7 @@ from cairn._native.planners import why_load_planner_is_foreign, why_save_planner
 from cairn._native.storages import why_reader_is_foreign, why_torch_reads, why_torch_writes, why_writer_is_foreign
 from cairn._ranks.ranks import Ranks
 from cairn._settings.consent import pickle_allowed
+from cairn._state.ignored_keys import warn_of_ignored_by_torch
 from cairn._state.tensor_memory import check_memory_of_all
 from cairn._telemetry import engine_use
 from cairn._telemetry.ended_calls import Stopwatch

@@ -7,6 +7,7 @@ from typing import Any
 from cairn._directory.location import metadata_name
 from cairn._directory.restarts import restarting
 from cairn._settings.consent import pickle_allowed
+from cairn._state.ignored_keys import warn_of_ignored_by_template
 from cairn.checkpoint import Verify, check_verify
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
@@ -38,8 +39,9 @@ class CheckpointReader:
 
         Without a `state_dict`, returns the whole state with its nesting. With a `state_dict`, only its keys are read:
         its tensors are filled in place, values are replaced in their containers, lists are made anew; None accepts any
-        saved value. Entries missing in the checkpoint stay unchanged. Shapes, dtypes and types are compared before
-        anything changes; only damage found while bytes are read leaves tensors partly filled.
+        saved value, and an empty dict takes nothing, with an IgnoredKeysWarning. Entries missing in the checkpoint stay
+        unchanged. Shapes, dtypes and types are compared before anything changes; only damage found while bytes are read
+        leaves tensors partly filled.
 
         `map_location`, as in ``torch.load``, gives the device of new tensors: None for the CPU. Of a distributed tensor
         the rank saved its part, and read() returns the part as a plain tensor; a distributed tensor in the template is
@@ -61,15 +63,17 @@ class CheckpointReader:
         check_verify(verify)
         reading = Reading(placement(map_location), map_location, pickle_allowed(allow_pickle), verify)
 
-        def attempt() -> tuple[STATE_DICT, list[str]]:
+        def attempt() -> tuple[STATE_DICT, Selection]:
             source = self._open(path, reading)
             selection = Selection(state_dict, source.tree())
             source.read_values(selection.values)
             selection.check_values()
             source.read_tensors(selection.tensors)
-            return selection.settle(), selection.missing
+            return selection.settle(), selection
 
-        return restarting(attempt)
+        state, selection = restarting(attempt)
+        warn_of_ignored_by_template(selection.ignored, path)
+        return state, selection.missing
 
     def _open(self, path: str, reading: Reading) -> SavedRank | TorchArchive:
         rank = self._rank_info.global_rank

@@ -45,6 +45,7 @@ class Selection:
 
     def __init__(self, template: Any, tree: Node) -> None:
         self.missing: list[str] = []  # keys of the template that the checkpoint lacks
+        self.ignored: dict[str, int] = {}  # places of empty mappings in the template, and the number of keys below
         self._slots: list[Slot] = []
         self._whole = self._select(template, tree, "")
 
@@ -85,6 +86,8 @@ class Selection:
             )
         if not isinstance(target, Mapping):
             raise _mismatch(place, type(target), dict)
+        if not target and branch.entries:
+            self.ignored[place] = sum(1 for _ in branch.leaves())
         found = []
         for key, value in target.items():
             node = branch.entries.get(str(key))

@@ -17,7 +17,8 @@ from cairn._state.values import level_of_the_caller
 from cairn.warnings import IgnoredKeysWarning
 
 _NAMED_MAX = 4  # dicts that the warning names
-_NEXT_STEP = "the dicts of cairn.state_dict.get_state_dict(model, optimizer)"
+_NEW_OPTIMIZER = "The state_dict() of a new optimizer has no state: give "
+_DICTS = "the dicts of cairn.state_dict.get_state_dict(model, optimizer)"
 
 
 def warn_of_ignored(
@@ -32,7 +33,9 @@ def warn_of_ignored(
     where = os.fsdecode(directory)
     counts = _keys_below(_empty_places(state_dict), _keys_of(checkpoint))
     if counts:
-        text = f"{_counted(counts, where)}: give the optimizer itself, {{'optimizer': optimizer}}, or {_NEXT_STEP}"
+        text = (
+            f"{_counted(counts, where)}. {_NEW_OPTIMIZER}the optimizer itself, {{'optimizer': optimizer}}, or {_DICTS}"
+        )
     elif not loaded and not may_be_empty:
         text = (
             f"nothing was loaded: the state dict has none of the {len(checkpoint)} keys of the checkpoint in '{where}'"
@@ -50,8 +53,17 @@ def warn_of_ignored_by_torch(state_dict: Mapping[Any, Any], reader: Any, planner
     if isinstance(table, Mapping):
         counts = _keys_below(places, {str(getattr(index, "fqn", "")) for index in table})
         if counts:
-            text = f"{_counted(counts, str(place))}: give {_NEXT_STEP}"
+            text = f"{_counted(counts, str(place))}. {_NEW_OPTIMIZER}{_DICTS}"
             warnings.warn(text, IgnoredKeysWarning, stacklevel=level_of_the_caller())
+
+
+def warn_of_ignored_by_template(counts: dict[str, int], place: str) -> None:
+    """As warn_of_ignored(), for a template in which None takes all that is saved. `counts`: by the place of an empty
+    mapping in the template, "" for the template itself, the number of keys below."""
+    if counts:
+        named = {below or "the top": count for below, count in counts.items()}
+        text = f"{_counted(named, place)}. None in place of the dict takes all that is saved there"
+        warnings.warn(text, IgnoredKeysWarning, stacklevel=level_of_the_caller())
 
 
 def _counted(counts: dict[str, int], where: str) -> str:
@@ -60,7 +72,7 @@ def _counted(counts: dict[str, int], where: str) -> str:
     more = f" and below {rest} more" if rest else ""
     return (
         f"{sum(counts.values())} keys of the checkpoint in '{where}' were not loaded: {', '.join(named)}{more}, where "
-        "the state dict has an empty dict. The state_dict() of a new optimizer has no state"
+        "the state dict has an empty dict"
     )
 
 
