@@ -148,6 +148,30 @@ def test_an_optimizer_of_fewer_parameters_is_refused(checkpoint: Path) -> None:
         cairn.load({"optimizer": smaller}, checkpoint_id=checkpoint)
 
 
+class Packing(torch.optim.Adam):
+    """An optimizer outside of torch."""
+
+
+def test_a_packed_state_is_not_loaded_into_tensors_of_another_class(tmp_path: Path) -> None:
+    """The state is stored as 8 bits, and passes for 32 bits: as the states of torchao's AdamW8bit do."""
+    model = nn.Linear(64, 64)
+    optimizer = Packing(model.parameters())
+    group = optimizer.state_dict()["param_groups"]
+    packed = {"state": {0: {"exp_avg": torch.ones(64, 64, dtype=torch.int8)}}, "param_groups": group}
+    stock.save({"optimizer": packed}, tmp_path)
+    metadata = stock.metadata_of(tmp_path)
+    info = metadata.state_dict_metadata["optimizer.state.0.exp_avg"]
+    info.properties.dtype = torch.float32  # type: ignore[union-attr]
+    stock.rewrite_metadata(tmp_path, metadata)
+    with pytest.raises(cairn.Unsupported, match="only Packing makes") as refused:
+        cairn.load({"optimizer": optimizer}, checkpoint_id=tmp_path)
+    assert refused.value.key == "optimizer.state.0.exp_avg"
+    whole = {"state": {0: {"exp_avg": torch.ones(64, 64), "step": torch.tensor(1.0)}}, "param_groups": group}
+    cairn.save({"optimizer": whole}, checkpoint_id=tmp_path)
+    cairn.load({"optimizer": optimizer}, checkpoint_id=tmp_path)
+    assert optimizer.state[model.weight]["exp_avg"].sum() == 4096
+
+
 def resume_sharded(directory: Path, plain: Path) -> list[Any]:
     """Trains, saves and resumes as a rank of two. Returns the trained and the resumed elements."""
     ranks = torch.distributed.get_world_size()

@@ -38,13 +38,17 @@ def add_saved_entries(
     """Adds to the state dicts that `states` has for `optimizers` the entries that only the checkpoint has.
 
     State dicts of another form than that of ``torch.optim.Optimizer.state_dict()`` stay unchanged. Raises Unsupported
-    for the state of a sharded parameter if the state has another shape than the parameter.
+    for a state that only the optimizer can make: the state of a sharded parameter in another shape than the
+    parameter's, and tensors of 8 bits or fewer that pass for tensors of 32 bits.
     """
     for key, optimizer in optimizers.items():
         state = states[key]
         if _lacks_state(state):
             parameters = _by_number(state, optimizer)
+            is_torchs = type(optimizer).__module__.startswith("torch.optim.")
             for saved in _only_in_checkpoint(key, state, checkpoint):
+                if not is_torchs and _is_packed(saved, checkpoint):
+                    raise _without_state(saved, f"has a form that only {type(optimizer).__name__} makes")
                 _add(state, saved, _target(saved, parameters))
 
 
@@ -83,6 +87,15 @@ def _only_in_checkpoint(key: str, state: dict[str, Any], checkpoint: _engine.Che
                 place = recorded[1:] if recorded[:1] == (key,) and len(recorded) > 1 else place
             saved.append(_Saved(fqn, place, code, shape))
     return sorted(saved, key=lambda entry: [(type(step) is str, step) for step in entry.place])
+
+
+def _is_packed(saved: _Saved, checkpoint: _engine.Checkpoint) -> bool:
+    """Returns whether a saved tensor takes fewer bytes than its elements: the tensor is of a class that packs them."""
+    tensor = None if saved.code is None or saved.shape is None else checkpoint.tensor(saved.fqn)
+    if tensor is None:
+        return False
+    code, shape, _, chunks = tensor
+    return sum(length for *_, length in chunks) < math.prod(shape) * _engine.DTYPE_ITEM_BYTES[code]
 
 
 def _target(saved: _Saved, parameters: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
