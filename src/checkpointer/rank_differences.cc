@@ -127,7 +127,7 @@ Result<std::optional<std::string>> find_differences(Ranks& ranks, std::span<cons
   if (!ranks.is_coordinator()) return std::optional<std::string>();
   const auto different = attempt([&] { return compare_hashes(items, watched, messages); });
   if (different) return warning_of(*different);
-  return std::optional<std::string>(std::string("the ranks have different values under keys that they have in common; ") +
+  return std::optional<std::string>(std::string("the ranks have different values under common keys; ") +
                                     different.error().what());
 }
 

@@ -30,8 +30,8 @@ inline constexpr std::uint64_t kComparedTensorBytesMax = 8192;
 std::optional<std::uint32_t> content_digest(const data_file::ItemSource& item);
 
 // Whether every save compares a compared item, not only the first save of a plan. The exceptions are floating-point
-// tensors of more than kWatchedFloatBytesMax bytes: a model on the CPU has many of them, and random states and positions
-// are integers.
+// tensors of more than kWatchedFloatBytesMax bytes: a model on the CPU has many such tensors, and random states and
+// positions are integers.
 inline constexpr std::uint64_t kWatchedFloatBytesMax = 512;
 bool is_watched(const data_file::ItemSource& item);
 
