@@ -377,3 +377,37 @@ def test_values_that_differ_are_named_once(way: str, tmp_path: Path) -> None:
         assert len(lines) == 1, lines
         assert lines[0].startswith(f"{step} the ranks have different values under 'loader.position', 'small', and")
         assert "cairn.PerRank(value)" in lines[0]
+
+
+class FakeDevices:
+    """CUDA's generators of three devices, by number."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, current: int) -> None:
+        self.states = {number: torch.full((16,), number, dtype=torch.uint8) for number in range(3)}
+        cpu_generator = torch.Generator
+        monkeypatch.setattr(torch, "Generator", lambda *device: cpu_generator() if not device else self)
+        for name in ("get_rng_state", "set_rng_state"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        for name, value in {"is_initialized": True, "device_count": 3, "current_device": current}.items():
+            monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+
+    def get_rng_state(self, device: torch.device) -> torch.Tensor:
+        assert device.index is not None
+        return self.states[device.index].clone()
+
+    def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
+        assert device.index is not None
+        self.states[device.index] = state.clone()
+
+    def set_state(self, state: torch.Tensor) -> None:
+        assert state.dtype is torch.uint8 and state.numel() == 16
+
+
+def test_states_of_cuda_follow_the_current_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = FakeDevices(monkeypatch, current=1)
+    states = cairn.random_states()
+    assert [state[0] for state in dict(states.value)["cuda"]] == [1, 2, 0]
+    restored = FakeDevices(monkeypatch, current=2)  # another rank of the host: its device is another one
+    cairn.set_random_states(states)
+    assert {number: int(state[0]) for number, state in restored.states.items()} == {2: 1, 0: 2, 1: 0}
+    assert {number: int(state[0]) for number, state in saved.states.items()} == {0: 0, 1: 1, 2: 2}
