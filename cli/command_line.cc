@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <string_view>
 
+#include "examples.h"
+#include "manual.h"
 #include "nearest_word.h"
 #include "printable.h"
 
@@ -28,6 +31,10 @@ std::string option_in(const std::string& word) {
   if (word.size() < 2 || word[0] != '-' || word == "--") return {};
   if (word[1] != '-' && std::isalpha(static_cast<unsigned char>(word[1])) == 0) return {};
   return word.substr(0, word.find('='));
+}
+
+std::string footer_of(std::string_view command, std::string_view exit_codes) {
+  return fmt::format("Examples:\n{}\n\n{}", examples_of(command), exit_codes);
 }
 
 }  // namespace
@@ -64,16 +71,18 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
       ->type_name("N")
       ->check(CLI::NonNegativeNumber)
       ->excludes(json);
-  CLI::App* verify = add_command_on_directory(
-      "verify", "Every byte against its checksum, every chunk against its tensor", "the checkpoint");
-  verify->add_flag("--json", arguments_.json, kForPrograms);
-  verify->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
+  add_verify();
   add_diff();
   add_cat();
   CLI::App* status =
       add_command_on_directory("status", "Saves in flight and dead saves: rank, progress, last heartbeat",
                                "the checkpoint, or the folder of checkpoints");
   status->add_flag("--json", arguments_.json, kForPrograms);
+  CLI::App* clean = add_command_on_directory(
+      "clean", "Removes the files of dead saves, and nothing else", "the checkpoint, or the folder of checkpoints");
+  clean->get_option("directory")->type_name("ROOT");
+  clean->add_flag("--dry-run", arguments_.dry_run, "change nothing, and print what would be removed");
+  clean->add_flag("--json", arguments_.json, kForPrograms);
   CLI::App* doctor = add_command_on_directory(
       "doctor", "What the machine and a directory offer, and what Cairn uses; writes at most 256 MiB and removes them",
       "the directory for checkpoints");
@@ -86,11 +95,27 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
   bench->add_flag("--json", arguments_.json, kForPrograms);
   add_convert();
   add_reshard();
+  add_completion_and_help();
+}
+
+void CommandLine::add_verify() {
+  CLI::App* verify = add_command("verify", "Every byte against its checksum, every chunk against its tensor");
+  verify->add_option("directory", arguments_.directories, "the checkpoint; several are checked one after the other")
+      ->required()
+      ->type_name("DIR");
+  verify->add_flag("--json", arguments_.json, "print JSON for programs");
+  verify->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
+}
+
+void CommandLine::add_completion_and_help() {
   CLI::App* completion = add_command("completion", "Prints a completion script for bash, zsh or fish");
   completion->add_option("shell", arguments_.shell, "bash, zsh or fish")
       ->required()
       ->type_name("SHELL")
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  CLI::App* help = add_command("help", "Prints the help of the tool or of a command, or the manual page");
+  CLI::Option* topic = help->add_option("command", arguments_.topic, "the command")->type_name("COMMAND");
+  help->add_flag("--man", arguments_.manual, "print the manual page of all commands, for man(1)")->excludes(topic);
 }
 
 void CommandLine::add_cat() {
@@ -109,7 +134,8 @@ void CommandLine::add_cat() {
 void CommandLine::add_diff() {
   CLI::App* diff = add_command_on_directory("diff", "Keys, shapes, dtypes, elements and values of two checkpoints",
                                             "checkpoint A, of any format");
-  diff->footer("Exit codes, as diff's: 0 equal, 1 different, 2 wrong usage, or a checkpoint can't be read.");
+  diff->footer(
+      footer_of("diff", "Exit codes, as diff's: 0 equal, 1 different, 2 wrong usage, or a checkpoint can't be read."));
   diff->get_option("directory")->type_name("A");
   diff->add_option("other", arguments_.other, "checkpoint B, of any format")->required()->type_name("B");
   diff->add_option(
@@ -131,7 +157,7 @@ void CommandLine::add_convert() {
   CLI::App* convert =
       add_command_on_directory("convert", "Copies a checkpoint into another format, checked and streamed",
                                "the source: a checkpoint of any format");
-  convert->footer(kExitCodesOfConversion);
+  convert->footer(footer_of("convert", kExitCodesOfConversion));
   convert->get_option("directory")->type_name("SRC");
   convert->add_option("target", arguments_.target, "the target: a directory, or a .pt or .safetensors file")
       ->required()
@@ -170,7 +196,7 @@ void CommandLine::add_reshard() {
   ConversionOptions& given = arguments_.conversion;
   CLI::App* reshard = add_command_on_directory("reshard", "Copies a checkpoint into a DCP checkpoint of N data files",
                                                "the source: a checkpoint of any format");
-  reshard->footer(kExitCodesOfConversion);
+  reshard->footer(footer_of("reshard", kExitCodesOfConversion));
   reshard->get_option("directory")->type_name("SRC");
   reshard->add_option("target", arguments_.target, "the directory of the target")->required()->type_name("DST");
   reshard->add_option("--files", given.file_count, "the number of data files, of nearly equal sizes")
@@ -190,7 +216,7 @@ void CommandLine::add_allow_pickle(CLI::App& command) {
 
 CLI::App* CommandLine::add_command(const char* name, const char* description) {
   CLI::App* command = tool_.add_subcommand(name, description);
-  command->footer(kExitCodes);
+  command->footer(footer_of(name, kExitCodes));
   return command;
 }
 
@@ -214,7 +240,22 @@ std::optional<Outcome> CommandLine::parse(const std::vector<std::string>& words)
     return Outcome{commands.empty() ? tool_.help() : commands.front()->help(tool_.get_name()), {}, ExitCode::kOk};
   }
   command_ = tool_.get_subcommands().front()->get_name();
+  if (command_ == "help") return answer_help();
   return std::nullopt;
+}
+
+Outcome CommandLine::answer_help() const {
+  if (arguments_.manual) return {manual_of(tool_), {}, ExitCode::kOk};
+  const std::string& topic = arguments_.topic;
+  // tool_.help() is the help of the command on the line, which is `help`.
+  const auto mode = CLI::AppFormatMode::Normal;
+  if (topic.empty()) return {tool_.get_formatter()->make_help(&tool_, tool_.get_name(), mode), {}, ExitCode::kOk};
+  const std::vector<std::string> commands = command_names(tool_);
+  if (std::find(commands.begin(), commands.end(), topic) != commands.end()) {
+    return {tool_.get_subcommand(topic)->help(tool_.get_name()), {}, ExitCode::kOk};
+  }
+  const std::string hint = hint_at(nearest_word(topic, commands));
+  return {{}, fmt::format("cairn: no command '{}'{}\nTry 'cairn --help'.\n", printable(topic), hint), ExitCode::kUsage};
 }
 
 std::string CommandLine::complaint_about(const std::vector<std::string>& words, const CLI::ParseError& error) const {

@@ -15,6 +15,8 @@ namespace cairn::cli {
 
 struct Arguments {
   std::filesystem::path directory;
+  std::vector<std::filesystem::path> directories = {};  // of `verify`
+  bool dry_run = false;                                 // of `clean`
   bool json = false;
   bool follow_links = false;
   std::filesystem::path other = {};  // the second checkpoint of `diff`
@@ -26,6 +28,8 @@ struct Arguments {
   std::vector<std::string> patterns = {};
   std::optional<std::size_t> depth = {};
   std::string shell = {};
+  std::string topic = {};  // of `help`: a command; empty: the tool
+  bool manual = false;     // whether `help` prints the manual page
   std::string bytes = {};             // of the state of `bench`, as the user writes sizes; empty: the default
   std::filesystem::path target = {};  // of `convert` and `reshard`
   ConversionOptions conversion = {};
@@ -39,7 +43,7 @@ class CommandLine {
   CommandLine& operator=(const CommandLine&) = delete;
 
   // `words` begins with the name of the program. Fills command() and arguments(). Returns an outcome if no command is
-  // to run: kUsage, or the answer to --help and --version.
+  // to run: kUsage, or the answer to --help, --version and `help`.
   std::optional<Outcome> parse(const std::vector<std::string>& words);
 
   const std::string& command() const { return command_; }
@@ -48,12 +52,15 @@ class CommandLine {
 
  private:
   CLI::App* add_command(const char* name, const char* description);
+  void add_verify();
   void add_cat();
   void add_diff();
   CLI::App* add_command_on_directory(const char* name, const char* description, const char* directory);
   void add_convert();
   void add_reshard();
   void add_allow_pickle(CLI::App& command);
+  void add_completion_and_help();
+  Outcome answer_help() const;
   // The complaint about a wrong word or option, with a hint.
   std::string complaint_about(const std::vector<std::string>& words, const CLI::ParseError& error) const;
 

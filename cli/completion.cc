@@ -39,13 +39,18 @@ std::string quoted_for_zsh(std::string_view text) {
   return in_single_quotes(result);
 }
 
+// The words that a command without a directory takes.
+std::string words_of(const CLI::App& tool, const CLI::App& command) {
+  return command.get_name() == "help" ? fmt::format("{}", fmt::join(command_names(tool), " ")) : "bash zsh fish";
+}
+
 bool takes_directory(const CLI::App& command) { return command.get_option_no_throw("directory") != nullptr; }
 
 std::string bash_script(const CLI::App& tool) {
   std::string cases;
   for (const CLI::App* command : tool.get_subcommands({})) {
     fmt::format_to(std::back_inserter(cases), "    {}) options='{}'{} ;;\n", command->get_name(),
-                   fmt::join(option_names(*command), " "), takes_directory(*command) ? "" : " words='bash zsh fish'");
+                   fmt::join(option_names(*command), " "), takes_directory(*command) ? "" : " words='" + words_of(tool, *command) + "'");
   }
   return fmt::format(R"sh(# bash completion of cairn: eval "$(cairn completion bash)"
 _cairn() {{
@@ -70,7 +75,7 @@ complete -F _cairn cairn
                      fmt::join(option_names(tool), " "), fmt::join(command_names(tool), " "), cases);
 }
 
-std::string zsh_arguments(const CLI::App& command) {
+std::string zsh_arguments(const CLI::App& tool, const CLI::App& command) {
   std::string arguments;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) {
@@ -78,8 +83,9 @@ std::string zsh_arguments(const CLI::App& command) {
                      quoted_for_zsh(option->get_description()), option->get_items_expected_max() == 0 ? "" : ":N:");
     }
   }
-  if (!takes_directory(command)) return arguments + " \\\n        '1:shell:(bash zsh fish)'";
-  arguments += " \\\n        '1:directory:_files'";
+  if (!takes_directory(command)) return arguments + " \\\n        '1:word:(" + words_of(tool, command) + ")'";
+  const bool takes_several = command.get_option("directory")->get_items_expected_max() > 1;
+  arguments += takes_several ? " \\\n        '*:directory:_files'" : " \\\n        '1:directory:_files'";
   if (command.get_option_no_throw("other") != nullptr) arguments += " \\\n        '2:directory:_files'";
   if (command.get_option_no_throw("target") != nullptr) arguments += " \\\n        '2:target:_files'";
   return command.get_option_no_throw("keys") == nullptr ? arguments : arguments + " \\\n        '*:key:'";
@@ -91,7 +97,7 @@ std::string zsh_script(const CLI::App& tool) {
     fmt::format_to(std::back_inserter(commands), "      '{}:{}'\n", command->get_name(),
                    quoted_for_zsh(command->get_description()));
     fmt::format_to(std::back_inserter(cases), "    {})\n      _arguments{} ;;\n", command->get_name(),
-                   zsh_arguments(*command));
+                   zsh_arguments(tool, *command));
   }
   return fmt::format(R"sh(#compdef cairn
 # zsh completion of cairn: eval "$(cairn completion zsh)" after compinit, or a file _cairn in a folder of $fpath
@@ -137,7 +143,7 @@ std::string fish_script(const CLI::App& tool) {
     const std::string condition = "__fish_seen_subcommand_from " + command->get_name();
     add_options(*command, condition);
     fmt::format_to(out, "complete -c cairn -n '{}' -a '{}'\n", condition,
-                   takes_directory(*command) ? "(__fish_complete_path)" : "bash zsh fish");
+                   takes_directory(*command) ? "(__fish_complete_path)" : words_of(tool, *command));
   }
   return script;
 }

@@ -179,7 +179,7 @@ std::string json_of(const ConvertReport& report, const std::filesystem::path& ta
 }
 
 Outcome conversion_failure(const Error& error) {
-  Outcome outcome{{}, message_of(error), exit_code_of_copy(error.code())};
+  Outcome outcome{{}, message_of(error), exit_code_of_copy(error)};
   outcome.signal = EndingSignals::caught();
   return outcome;
 }

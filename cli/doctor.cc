@@ -2,11 +2,13 @@
 
 #include <cairn/machine_report.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,14 +19,30 @@
 namespace cairn::cli {
 namespace {
 
-std::string text_of(const std::vector<MachineFinding>& findings) {
+// One sentence. The findings have the details.
+std::string verdict_of(const std::vector<MachineFinding>& findings, const std::filesystem::path& directory) {
+  std::vector<std::string_view> obstacles;
+  std::size_t advices = 0;
+  for (const MachineFinding& finding : findings) {
+    if (finding.is_obstacle) obstacles.push_back(finding.subject);
+    if (!finding.advice.empty()) ++advices;
+  }
+  const std::string place = "'" + directory.string() + "'";
+  if (!obstacles.empty()) {
+    return fmt::format("durable saves into {} fail here; repair first: {}", place, fmt::join(obstacles, ", "));
+  }
+  const std::string rest = advices == 0 ? "" : fmt::format("; see the {} of advice above", counted(advices, "line"));
+  return fmt::format("durable saves into {} and loads from it work here{}", place, rest);
+}
+
+std::string text_of(const std::vector<MachineFinding>& findings, const std::filesystem::path& directory) {
   std::string text;
   for (const MachineFinding& finding : findings) {
     fmt::format_to(std::back_inserter(text), "{:<17} {} -> {}\n", finding.subject, printable(finding.found),
                    finding.use);
     if (!finding.advice.empty()) text += fmt::format("{:<17} advice: {}\n", "", finding.advice);
   }
-  return text;
+  return text + fmt::format("verdict: {}\n", printable(verdict_of(findings, directory)));
 }
 
 std::optional<std::string> unit_of(const MachineFinding& finding) {
@@ -49,6 +67,7 @@ std::string json_of(const std::vector<MachineFinding>& findings, const std::file
     json.end_object();
   }
   json.end_array();
+  json.key("verdict").text(verdict_of(findings, directory));
   json.end_object();
   return std::move(json).take();
 }
@@ -69,7 +88,7 @@ Outcome examine(const std::filesystem::path& directory, bool json) {
   }
   const auto is_obstacle = [](const MachineFinding& finding) { return finding.is_obstacle; };
   if (std::any_of(findings->begin(), findings->end(), is_obstacle)) outcome.exit_code = ExitCode::kCheckFailed;
-  outcome.data = json ? json_of(*findings, directory) : text_of(*findings);
+  outcome.data = json ? json_of(*findings, directory) : text_of(*findings, directory);
   return outcome;
 }
 

@@ -38,6 +38,7 @@ struct Entry {
   std::optional<std::uint64_t> bytes = {};
   std::optional<std::string> save_id = {};
   std::optional<std::uint64_t> keys = {};
+  std::optional<std::string> reason = {};  // of an incomplete or unreadable checkpoint
   bool is_newest = false;
 };
 
@@ -98,52 +99,70 @@ std::optional<Clock::time_point> time_of(const fs::path& path) {
   return std::chrono::time_point_cast<Clock::duration>(std::chrono::file_clock::to_sys(time));
 }
 
-// Sets the bytes of `.metadata` and its data files. For an incomplete checkpoint, names the first missing file.
-void look_at_files(const Checkpoint& checkpoint, Entry& entry) {
-  std::uint64_t bytes = bytes_of(fs::directory_entry(entry.directory / kMetadata));
+// Bytes of `.metadata` and the data files.
+std::uint64_t bytes_of_files(const Checkpoint& checkpoint, const fs::path& directory) {
+  std::uint64_t bytes = bytes_of(fs::directory_entry(directory / kMetadata));
   for (const std::string& file : checkpoint.catalog().files) {
     const Result<std::uint64_t> size = checkpoint.file_bytes(file);
-    if (size) {
-      bytes += *size;
-    } else if (size.error().code() == ErrorCode::kNotFound && entry.state == "complete") {
-      entry.state = "incomplete";
-      entry.text = "incomplete: no '" + printable(file) + "'";
-    }
+    if (size) bytes += *size;
   }
-  entry.bytes = bytes;
+  return bytes;
 }
 
-Entry entry_of(const fs::path& directory, Outcome& outcome) {
-  Entry entry{directory, "incomplete", "incomplete: no .metadata"};
-  if (!has_metadata(directory)) {
-    entry.time = time_of(directory);
-    entry.bytes = bytes_of_pieces(directory);
-    return entry;
+std::string text_of_incomplete(const Error& reason) {
+  const std::string file = printable(reason.file().value_or(""));
+  if (reason.code() == ErrorCode::kNotFound) return "incomplete: no '" + file + "'";
+  if (!reason.actual() || !reason.expected()) return "incomplete: " + error_text(reason);
+  return fmt::format("incomplete: '{}' has {}, expected {}", file, printable(*reason.actual()),
+                     printable(*reason.expected()));
+}
+
+Entry entry_without_metadata(const fs::path& directory) {
+  Entry entry{directory, "incomplete", "incomplete: no .metadata", time_of(directory), bytes_of_pieces(directory)};
+  entry.reason = "no .metadata";
+  return entry;
+}
+
+Entry unreadable(Entry entry, const Error& error, Outcome& outcome) {
+  entry.state = "unreadable";  // not the text of `entry`, which moves
+  entry.text = "unreadable";
+  entry.bytes = bytes_of_pieces(entry.directory);
+  entry.reason = error.what();
+  outcome.messages += message_of(error);
+  outcome.exit_code = ExitCode::kUnreadable;
+  return entry;
+}
+
+Entry entry_of(const ListedCheckpoint& listed, Outcome& outcome) {
+  Entry entry{listed.directory, "complete", {}};
+  const bool is_model = listed.format == CheckpointFormat::kSafetensors;
+  entry.time = time_of(is_model ? listed.directory : listed.directory / kMetadata);
+  entry.is_newest = listed.is_newest;
+  if (listed.state == ListedCheckpoint::State::kUnreadable) {
+    return unreadable(std::move(entry), Error(*listed.reason).while_doing(
+        "reading the checkpoint in '" + listed.directory.string() + "'"), outcome);
   }
-  entry.time = time_of(directory / kMetadata);
-  const Result<Checkpoint> checkpoint = open(directory);
-  if (!checkpoint) {
-    entry.state = entry.text = "unreadable";
-    entry.bytes = bytes_of_pieces(directory);
-    outcome.messages += message_of(checkpoint.error());
-    outcome.exit_code = ExitCode::kUnreadable;
-    return entry;
-  }
-  entry.state = "complete";
+  const Result<Checkpoint> checkpoint = open(listed.directory);
+  if (!checkpoint) return unreadable(std::move(entry), checkpoint.error(), outcome);
   entry.text = summary_of(checkpoint->catalog());
   entry.keys = checkpoint->catalog().keys.size();
+  entry.bytes = bytes_of_files(*checkpoint, listed.directory);
   if (const auto id = checkpoint->save_id()) entry.save_id = to_hex(*id);
-  look_at_files(*checkpoint, entry);
+  if (!listed.reason) return entry;
+  entry.state = "incomplete";
+  entry.text = text_of_incomplete(*listed.reason);
+  entry.reason = listed.reason->what();
   return entry;
 }
 
 // A link to the newest checkpoint is marked as newest too.
-void mark_newest(const fs::path& folder, std::vector<Entry>& entries) {
-  const Result<std::optional<fs::path>> newest = latest(folder);
-  if (!newest || !*newest) return;
+void mark_links_to_newest(std::vector<Entry>& entries) {
+  const auto newest = std::find_if(entries.begin(), entries.end(), [](const Entry& entry) { return entry.is_newest; });
+  if (newest == entries.end()) return;
+  const fs::path directory = newest->directory;
   for (Entry& entry : entries) {
     std::error_code error;
-    entry.is_newest = fs::equivalent(entry.directory, **newest, error) && !error;
+    entry.is_newest = fs::equivalent(entry.directory, directory, error) && !error;
   }
 }
 
@@ -189,6 +208,7 @@ void write_entry(JsonWriter& json, const Entry& entry) {
   json.key("bytes").number_or_null(entry.bytes);
   json.key("keys").number_or_null(entry.keys);
   json.key("save_id").text_or_null(entry.save_id);
+  json.key("reason").text_or_null(entry.reason);
   json.end_object();
 }
 
@@ -223,12 +243,11 @@ bool has_metadata(const fs::path& directory) {
 }
 
 Outcome list_folder(const fs::path& folder, bool json) {
-  std::vector<fs::path> found;
+  std::vector<fs::path> unfinished;
   const std::error_code error = for_each_in(folder, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
-    const bool is_checkpoint = entry.is_directory(ignored) && !is_private_folder(entry.path().filename().string()) &&
-                               (has_metadata(entry.path()) || has_pieces(entry.path()));
-    if (is_checkpoint) found.push_back(entry.path());
+    const bool is_folder = entry.is_directory(ignored) && !is_private_folder(entry.path().filename().string());
+    if (is_folder && !has_metadata(entry.path()) && has_pieces(entry.path())) unfinished.push_back(entry.path());
     return true;
   });
   const auto failed = [&folder](Error problem) {
@@ -240,15 +259,22 @@ Outcome list_folder(const fs::path& folder, bool json) {
     return unopened(open(folder).error(), folder);
   }
   if (error) return failed(Error::from_errno(error.value(), "reading the directory failed"));
-  if (found.empty()) return failed(Error(ErrorCode::kNotFound, "neither a checkpoint nor a folder of checkpoints"));
-  std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) {
-    return natural_less(a.filename().native(), b.filename().native());
-  });
+  const Result<std::vector<ListedCheckpoint>> listed = checkpoints(folder);
+  if (!listed) return failed(listed.error());
   Outcome outcome;
   std::vector<Entry> entries;
-  entries.reserve(found.size());
-  for (const fs::path& directory : found) entries.push_back(entry_of(directory, outcome));
-  mark_newest(folder, entries);
+  for (const ListedCheckpoint& checkpoint : *listed) entries.push_back(entry_of(checkpoint, outcome));
+  for (const fs::path& directory : unfinished) {
+    const bool is_model = std::any_of(listed->begin(), listed->end(), [&](const ListedCheckpoint& checkpoint) {
+      return checkpoint.directory.filename() == directory.filename();
+    });
+    if (!is_model) entries.push_back(entry_without_metadata(directory));
+  }
+  if (entries.empty()) return failed(Error(ErrorCode::kNotFound, "neither a checkpoint nor a folder of checkpoints"));
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return natural_less(a.directory.filename().native(), b.directory.filename().native());
+  });
+  mark_links_to_newest(entries);
   outcome.data = json ? json_of(entries, folder) : text_of(entries);
   return outcome;
 }

@@ -19,7 +19,7 @@
 namespace cairn::cli {
 namespace {
 
-Outcome failure(const Error& error) { return {{}, message_of(error), exit_code_of_copy(error.code())}; }
+Outcome failure(const Error& error) { return {{}, message_of(error), exit_code_of_copy(error)}; }
 
 std::string number_text(const std::optional<TensorSummary::Number>& number) {
   if (!number) return "none";

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench.h"
+#include "cleaning.h"
 #include "command_line.h"
 #include "comparison.h"
 #include "completion.h"
@@ -46,7 +47,8 @@ Outcome run(const std::vector<std::string>& words, std::string& command) {
     return cairn::cli::show_key(given.directory, given.key,
                                 {given.npy, given.overwrite, given.json, given.follow_links});
   }
-  if (line.command() == "verify") return cairn::cli::verify(given.directory, given.json, given.follow_links);
+  if (line.command() == "verify") return cairn::cli::verify(given.directories, given.json, given.follow_links);
+  if (line.command() == "clean") return cairn::cli::clean(given.directory, given.dry_run, given.json);
   if (line.command() == "convert") return cairn::cli::convert(given.directory, given.target, given.conversion);
   if (line.command() == "reshard") {
     cairn::cli::ConversionOptions options = given.conversion;

@@ -2,21 +2,38 @@
 
 #include <cairn/metadata_name.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+
 #include "printable.h"
 
 namespace cairn::cli {
 
-ExitCode exit_code_of_copy(ErrorCode code) {
-  switch (code) {
+ExitCode exit_code_of_copy(const Error& error) {
+  switch (error.code()) {
     case ErrorCode::kCorrupt:
     case ErrorCode::kUnsafe:
     case ErrorCode::kMissingKey: return ExitCode::kCheckFailed;
-    case ErrorCode::kInvalidArgument: return ExitCode::kUsage;
+    // With an errno the system has refused the target.
+    case ErrorCode::kInvalidArgument: return error.error_number() == 0 ? ExitCode::kUsage : ExitCode::kUnreadable;
     default: return ExitCode::kUnreadable;
   }
 }
 
-std::string message_of(const Error& error) { return "cairn: " + printable(error.what()) + "\n"; }
+std::string error_text(const Error& error) {
+  constexpr std::string_view kMark = "(option ";
+  std::string text = error.what();
+  for (std::size_t at = text.find(kMark); at != std::string::npos; at = text.find(kMark, at)) {
+    const std::size_t end = text.find(')', at);
+    if (end == std::string::npos) break;
+    std::replace(text.begin() + static_cast<std::ptrdiff_t>(at), text.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+    text.replace(at, kMark.size(), "(--");
+  }
+  return printable(text);
+}
+
+std::string message_of(const Error& error) { return "cairn: " + error_text(error) + "\n"; }
 
 std::string damage_message(const Checkpoint& checkpoint) {
   const std::optional<std::string> damage = checkpoint.damage();

@@ -30,9 +30,12 @@ struct Outcome {
 };
 
 // Of a failed `convert` or `cat`.
-ExitCode exit_code_of_copy(ErrorCode code);
+ExitCode exit_code_of_copy(const Error& error);
 
-// "cairn: " and the error's whole text, made printable.
+// The error's whole text, made printable, with the tool's names of options (cairn/error.h).
+std::string error_text(const Error& error);
+
+// "cairn: " and error_text(), on a line.
 std::string message_of(const Error& error);
 
 // The message about a damaged part of the metadata that another part has replaced; empty without such damage.

@@ -34,11 +34,17 @@ std::string_view text_of(SaveInFlight::Decision decision) {
   return "";
 }
 
-std::string_view story_of(const SaveInFlight& save) {
+std::string story_of(const SaveInFlight& save) {
   if (!save.is_readable) return "belongs to a different user and can't be read";
-  if (save.decision == SaveInFlight::Decision::kCommitted) return "committed, about to end";
-  if (save.decision == SaveInFlight::Decision::kFailed) return "failed, about to end";
-  return save.is_leftover ? "died: the next save removes it" : "in flight";
+  const bool is_committed = save.decision == SaveInFlight::Decision::kCommitted;
+  const bool is_failed = save.decision == SaveInFlight::Decision::kFailed;
+  if (save.is_leftover) {
+    return fmt::format("died{}: 'cairn clean {}' removes its files",
+                       is_committed ? " after its commit" : is_failed ? " after its failure" : "",
+                       printable(save.directory.string()));
+  }
+  if (is_committed) return "committed, about to end";
+  return is_failed ? "failed, about to end" : "in flight";
 }
 
 // The writer's progress; empty if the lease has no progress.
@@ -65,7 +71,7 @@ std::string text_of(const std::vector<SaveInFlight>& saves) {
                      text_of(writer.state), printable(writer.host), writer.pid, writer.seconds_since_sign,
                      progress_of(writer));
     }
-    for (const Error& failure : save.failures) fmt::format_to(out, "  failed: {}\n", printable(failure.what()));
+    for (const Error& failure : save.failures) fmt::format_to(out, "  failed: {}\n", error_text(failure));
   }
   return text.empty() ? "no save is in flight\n" : text;
 }

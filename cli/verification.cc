@@ -3,9 +3,15 @@
 #include <cairn/verify.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "json_writer.h"
 #include "printable.h"
@@ -14,12 +20,16 @@
 namespace cairn::cli {
 namespace {
 
-std::string text_of(const VerifyReport& report, const std::string& directory) {
+// kNotOpened: a damage prevented that the checkpoint was opened; of the report only the problems count.
+enum class Reading : std::uint8_t { kOpened, kNotOpened };
+
+std::string text_of(const VerifyReport& report, const std::string& directory, Reading reading) {
   std::string text;
   const auto out = std::back_inserter(text);
-  for (const Error& problem : report.problems) fmt::format_to(out, "problem: {}\n", printable(problem.what()));
+  for (const Error& problem : report.problems) fmt::format_to(out, "problem: {}\n", error_text(problem));
   const std::size_t problems = report.problems.size();
   fmt::format_to(out, "{}: {}\n", printable(directory), problems == 0 ? "ok" : counted(problems, "problem"));
+  if (reading == Reading::kNotOpened) return text + "  nothing more is checked: the checkpoint could not be opened\n";
   fmt::format_to(out, "  {}, {} in {}\n", counted(report.tensors, "tensor"), counted(report.values, "value"),
                  counted(report.files, "file"));
   fmt::format_to(out, "  {} checked by checksums\n", byte_text(report.bytes_checked));
@@ -57,13 +67,17 @@ void write_problem(JsonWriter& json, const Error& problem) {
   json.end_object();
 }
 
-std::string json_of(const VerifyReport& report, const std::string& directory) {
-  JsonWriter json;
+void write_report(JsonWriter& json, const VerifyReport& report, const std::string& directory, Reading reading) {
   json.begin_object();
   json.key("directory").text(directory);
   json.key("ok").boolean(report.problems.empty());
   json.key("format").text(name_of(report.format));
-  json.key("has_commit_record").boolean(report.has_commit_record);
+  json.key("has_commit_record");
+  if (reading == Reading::kOpened) {
+    json.boolean(report.has_commit_record);
+  } else {
+    json.null();
+  }
   json.key("files").number(report.files);
   json.key("tensors").number(report.tensors);
   json.key("values").number(report.values);
@@ -84,28 +98,97 @@ std::string json_of(const VerifyReport& report, const std::string& directory) {
   for (const Error& problem : report.problems) write_problem(json, problem);
   json.end_array();
   json.end_object();
-  return std::move(json).take();
 }
 
-}  // namespace
+// The report of one directory, or the outcome for a directory without a checkpoint that can be opened.
+struct Checked {
+  std::filesystem::path directory;
+  VerifyReport report = {};
+  Reading reading = Reading::kOpened;
+  std::optional<Error> error = {};  // the report is then empty
+  Outcome outcome = {};             // without data
 
-Outcome verify(const std::filesystem::path& directory, bool json, bool follow_links) {
+  std::string text() const { return error ? std::string() : text_of(report, directory.string(), reading); }
+  void write(JsonWriter& json) const {
+    if (!error) return write_report(json, report, directory.string(), reading);
+    json.begin_object();
+    json.key("directory").text(directory.string());
+    json.key("ok").boolean(false);
+    json.key("error").text(error->what());
+    json.end_object();
+  }
+};
+
+Checked check(const std::filesystem::path& directory, bool follow_links) {
+  Checked checked{directory};
   VerifyOptions options{.follow_links = follow_links};
   auto bar = std::make_optional<ProgressBar>("verifying");
   options.progress = [&bar](const VerifyProgress& progress) { bar->show(progress.bytes_read, progress.bytes_total); };
   Result<VerifyReport> report = cairn::verify(directory, options);
   bar.reset();  // before any output
-  if (!report) {
+  if (report) {
+    checked.report = *std::move(report);
+  } else {
     const ErrorCode code = report.error().code();
     const bool is_damage = code == ErrorCode::kCorrupt || code == ErrorCode::kUnsafe;
-    if (!is_damage) return unopened(report.error(), directory);
-    VerifyReport damaged;
-    damaged.problems.push_back(report.error());
-    report = std::move(damaged);
+    if (!is_damage) {
+      checked.outcome = unopened(report.error(), directory);
+      checked.error = report.error();
+      return checked;
+    }
+    checked.report.problems.push_back(report.error());
+    checked.reading = Reading::kNotOpened;
   }
+  checked.outcome.exit_code = checked.report.problems.empty() ? ExitCode::kOk : ExitCode::kCheckFailed;
+  return checked;
+}
+
+std::string summary_of(const std::map<ExitCode, std::uint64_t>& counts, std::size_t total) {
+  std::string text = counted(total, "checkpoint") + ":";
+  for (const auto& [code, count] : counts) {
+    const std::string_view meaning =
+        code == ExitCode::kOk ? "ok" : code == ExitCode::kCheckFailed ? "with problems" : "not readable";
+    text += fmt::format("{} {} {}", text.ends_with(':') ? "" : ",", count, meaning);
+  }
+  return text + "\n";
+}
+
+void print(std::string_view text, std::FILE* stream) { std::fwrite(text.data(), 1, text.size(), stream); }
+
+}  // namespace
+
+Outcome verify(const std::vector<std::filesystem::path>& directories, bool as_json, bool follow_links) {
+  const bool is_list = directories.size() > 1;
   Outcome outcome;
-  outcome.data = json ? json_of(*report, directory.string()) : text_of(*report, directory.string());
-  outcome.exit_code = report->problems.empty() ? ExitCode::kOk : ExitCode::kCheckFailed;
+  JsonWriter json;
+  std::map<ExitCode, std::uint64_t> counts;
+  if (is_list) {
+    json.begin_object();
+    json.key("checkpoints").begin_array();
+  }
+  for (const std::filesystem::path& directory : directories) {
+    Checked checked = check(directory, follow_links);
+    outcome.exit_code = std::max(outcome.exit_code, checked.outcome.exit_code);
+    ++counts[checked.outcome.exit_code];
+    if (as_json && (is_list || !checked.error)) checked.write(json);
+    if (!is_list) {
+      outcome.data = as_json ? std::move(json).take() : checked.text();
+      if (checked.error) outcome.data.clear();
+      outcome.messages = std::move(checked.outcome.messages);
+      return outcome;
+    }
+    if (!as_json) print(checked.text(), stdout);
+    std::fflush(stdout);  // the messages come after the reports before them
+    print(checked.outcome.messages, stderr);
+  }
+  if (as_json) {
+    json.end_array();
+    json.key("ok").boolean(outcome.exit_code == ExitCode::kOk);
+    json.end_object();
+    outcome.data = std::move(json).take();
+  } else {
+    outcome.data = summary_of(counts, directories.size());
+  }
   return outcome;
 }
 

@@ -6,6 +6,7 @@
 #include <cairn/callback_collectives.h>  // IWYU pragma: export
 #include <cairn/catalog.h>               // IWYU pragma: export
 #include <cairn/checkpoint.h>            // IWYU pragma: export
+#include <cairn/clean.h>                 // IWYU pragma: export
 #include <cairn/collectives.h>           // IWYU pragma: export
 #include <cairn/consolidate.h>           // IWYU pragma: export
 #include <cairn/convert.h>               // IWYU pragma: export

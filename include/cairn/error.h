@@ -52,7 +52,8 @@ class [[nodiscard]] Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message);
 
-  // From an errno of a failed system call: ENOENT becomes kNotFound, ENOSPC and EDQUOT kNoSpace, the rest kUnavailable.
+  // From an errno of a failed system call: ENOENT becomes kNotFound, ENOSPC and EDQUOT kNoSpace, EROFS
+  // kInvalidArgument, the rest kUnavailable.
   static Error from_errno(int error_number, std::string message);
   // The error of a common operation of several ranks: the first of `failures`, with all failures as causes(). Each
   // failure has its rank; `failures` is not empty.
@@ -89,6 +90,9 @@ class [[nodiscard]] Error : public std::exception {
   const std::string& earlier_save() const noexcept;   // empty if this error reports no earlier save
   const std::vector<Error>& causes() const noexcept;  // of of_ranks(); empty otherwise
 
+  // A message names an option of a call as "(option allow_pickle)": the tool and the Python package replace this text by
+  // their own name of the option.
+  //
   // All fields in a line: message, key, file, offset, expected, actual, and the operation. For an error of of_ranks():
   // a line for each failure.
   const char* what() const noexcept override;

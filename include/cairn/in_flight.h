@@ -45,7 +45,9 @@ struct SaveInFlight {
   std::vector<SaveInFlightWriter> writers;  // the coordinator first
   std::vector<Error> failures;              // of failed ranks; each error has its rank
   Decision decision = Decision::kNone;
-  bool is_leftover = false;  // the leases have run out: the next save removes the files
+  // The leases have run out: no process works on the save any more. clean() removes the files, and so does the next
+  // save of the same kind, checkpoint or model, into the same directory.
+  bool is_leftover = false;
   // False if only a different user may enter the private folder: then only the save id is known.
   bool is_readable = true;
   std::filesystem::path directory;  // of the checkpoint: `root`, or a directory in `root`

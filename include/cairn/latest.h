@@ -1,6 +1,8 @@
-// latest: the newest checkpoint to resume from, also right after a crash, while a writer may still be writing.
+// latest: the newest checkpoint to resume from, also right after a crash, while a writer may still be writing; and the
+// list of all checkpoints.
 #pragma once
 
+#include <cairn/catalog.h>
 #include <cairn/error.h>
 #include <cairn/result.h>
 
@@ -9,25 +11,31 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <vector>
 
 namespace cairn {
+
+class Collectives;  // cairn/collectives.h
 
 struct LatestOptions {
   // The longest wait for saves in flight: a writer that outlived its trainer may be about to commit.
   std::chrono::milliseconds wait{0};
   // Also counts checkpoints that this rank saved alone (`__{rank}.metadata`).
   std::optional<std::uint32_t> rank = {};
-  // Called often during the wait; after a first true the result is kCancelled.
+  // Called often during the wait, and before each check of a checkpoint; after a first true the result is kCancelled.
   std::function<bool()> interrupted = {};
-  // Called on the calling thread, before latest() returns, for each unusable checkpoint that may be newer than the
-  // result (a data file is missing or has a wrong size, the metadata can't be read), and with kNotFound if `root` does
-  // not exist. The error names the directory.
+  // Called on the calling thread, before latest() returns, for each damaged checkpoint that may be newer than the
+  // result, and with kNotFound if `root` does not exist. The error names the directory.
   std::function<void(const Error&)> passed_over = {};
+  // Set: all ranks call together, rank 0 looks, and every rank has its answer. Excludes `rank`. Outlives the call.
+  Collectives* collectives = nullptr;
 };
 
 // Returns the directory with the newest checkpoint, among `root` itself and the directories in `root`. Nullopt if no
 // directory holds a checkpoint, or if `root` does not exist. kInvalidArgument if `root` is not a directory,
-// kUnavailable if `root` can't be listed.
+// kUnavailable if `root` can't be listed. kUnavailable too if the system refuses access to a directory, or to a file of
+// a checkpoint, that may be newer than the result, or if such an access times out: the result would then be an older
+// checkpoint, although the newest may be whole. The error names the directory.
 //
 // Cairn's checkpoints are ordered by their commit records: by the start of the job, then by the number of the save
 // within the job, then by the last number in the directory's name. Times of files do not count: saves may overlap, and
@@ -40,9 +48,11 @@ struct LatestOptions {
 // and values comes right after the original, whose start and number the copy has. Any other copy, and a copy of a
 // checkpoint without a start, comes after all other checkpoints; such copies are ordered by the time of `.metadata`.
 //
-// A checkpoint counts only if all data files of its commit record are present with the recorded sizes. A checkpoint of
-// stock torch has no commit record, and counts if its pickle is complete. Later saves of this process are ordered after
-// every checkpoint that this call has read.
+// A damaged checkpoint does not count. A checkpoint of Cairn is whole if `.metadata` has the checksums of its commit
+// record, and if all data files of the record are present with the recorded sizes; the bytes of the data files are not
+// read (verify.h). A checkpoint of stock torch has no commit record: the pickle must be readable, and each data file
+// must reach to the end of its last item. Checkpoints are checked from the newest on, up to the first that is whole.
+// Later saves of this process are ordered after every checkpoint that this call has read.
 //
 // If no directory holds a DCP checkpoint, not even an unusable one, the result is the directory with the newest
 // safetensors model that Cairn has saved, in the order of saves. A model counts only if it can be opened: all files are
@@ -50,5 +60,34 @@ struct LatestOptions {
 // began with.
 Result<std::optional<std::filesystem::path>> latest(const std::filesystem::path& root,
                                                     const LatestOptions& options = {});
+
+// A checkpoint, or a safetensors model that Cairn has saved, below a root.
+struct ListedCheckpoint {
+  enum class State : std::uint8_t {
+    kComplete,    // as latest() demands of its result
+    kIncomplete,  // a data file is missing, or has a wrong size
+    kUnreadable,  // the metadata or the model is damaged, or can't be read
+  };
+
+  std::filesystem::path directory;
+  std::optional<std::uint64_t> step;  // the last number in the directory's name
+  CheckpointFormat format = CheckpointFormat::kDcp;
+  State state = State::kComplete;
+  std::optional<Error> reason = {};  // unless kComplete
+  bool is_newest = false;            // the result of latest()
+};
+
+struct ListingOptions {
+  std::optional<std::uint32_t> rank = {};     // as in LatestOptions
+  std::function<bool()> interrupted = {};  // as in LatestOptions
+};
+
+// All checkpoints among `root` itself and the directories in `root`, in the order of latest(), the newest first; then
+// the models that Cairn has saved, in the same order. A checkpoint whose commit record can't be read has its place by
+// the time of `.metadata`. Checks each as latest() checks its result. No checkpoint is newest if latest() would fail.
+// kNotFound if `root` does not exist; otherwise fails as latest() fails for `root`. Directories without metadata are no
+// checkpoints; saves_in_flight() lists the interrupted saves.
+Result<std::vector<ListedCheckpoint>> checkpoints(const std::filesystem::path& root,
+                                                  const ListingOptions& options = {});
 
 }  // namespace cairn

@@ -1,4 +1,5 @@
-// latest and saves_in_flight. Python's lock is released while the engine works; Ctrl-C ends the wait (interrupt.h).
+// latest, checkpoints, saves_in_flight and clean. Python's lock is released while the engine works; Ctrl-C ends the wait (interrupt.h).
+#include <cairn/clean.h>
 #include <cairn/in_flight.h>
 #include <cairn/latest.h>
 #include <nanobind/nanobind.h>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "bound.h"
+#include "call_options.h"
 #include "errors.h"
 #include "interrupt.h"
 #include "text.h"
@@ -20,24 +22,74 @@
 namespace cairn::python {
 namespace {
 
-// The directory or None, and the reasons of unusable checkpoints.
-nb::tuple latest_of(const nb::bytes& root, std::uint64_t wait_ms, std::optional<std::uint32_t> rank) {
+nb::bytes bytes_of(const std::filesystem::path& path) {
+  return nb::bytes(path.native().data(), path.native().size());
+}
+
+// The directory or None, and the reasons of unusable checkpoints. `keywords`: collectives.
+nb::tuple latest_of(const nb::bytes& root, std::uint64_t wait_ms, std::optional<std::uint32_t> rank,
+                    const nb::kwargs& keywords) {
+  const std::filesystem::path path = to_filesystem_path(root);
+  std::vector<std::string> reasons;
+  LatestOptions options;
+  options.wait = std::chrono::milliseconds(wait_ms);
+  options.rank = rank;
+  options.passed_over = [&reasons](const Error& reason) { reasons.emplace_back(reason.what()); };
+  options.collectives = load_options_of(keywords).collectives;
+  const auto directory = without_lock(options, keywords, [&] { return latest(path, options); });
+  if (!directory) return nb::make_tuple(nb::none(), strings(reasons));
+  return nb::make_tuple(bytes_of(*directory), strings(reasons));
+}
+
+const char* text_of(ListedCheckpoint::State state) {
+  switch (state) {
+    case ListedCheckpoint::State::kComplete: return "complete";
+    case ListedCheckpoint::State::kIncomplete: return "incomplete";
+    case ListedCheckpoint::State::kUnreadable: return "unreadable";
+  }
+  return "";
+}
+
+nb::list checkpoints_below(const nb::bytes& root, std::optional<std::uint32_t> rank) {
   const std::filesystem::path path = to_filesystem_path(root);
   Interrupt interrupt;
-  std::vector<std::string> reasons;
-  const auto passed_over = [&reasons](const Error& reason) { reasons.emplace_back(reason.what()); };
-  const LatestOptions options{std::chrono::milliseconds(wait_ms), rank, interrupt.poll(), passed_over};
-  std::optional<Result<std::optional<std::filesystem::path>>> found;
+  const ListingOptions options{rank, interrupt.poll()};
+  std::optional<Result<std::vector<ListedCheckpoint>>> found;
   {
     const nb::gil_scoped_release released;
-    found.emplace(latest(path, options));
+    found.emplace(checkpoints(path, options));
   }
   interrupt.rethrow();
-  const std::optional<std::filesystem::path> directory = unwrap(std::move(*found));
-  nb::list texts;
-  for (const std::string& reason : reasons) texts.append(to_str(reason));
-  if (!directory) return nb::make_tuple(nb::none(), texts);
-  return nb::make_tuple(nb::bytes(directory->native().data(), directory->native().size()), texts);
+  nb::list listed;
+  for (const ListedCheckpoint& entry : unwrap(std::move(*found))) {
+    const nb::object reason = entry.reason ? nb::object(to_str(entry.reason->what())) : nb::none();
+    listed.append(nb::make_tuple(bytes_of(entry.directory), entry.step, text_of(entry.state), reason, entry.is_newest,
+                                 to_str(name_of(entry.format))));
+  }
+  return listed;
+}
+
+// The saves, each with its directory, id and files; the warnings; and the problems as exceptions.
+nb::tuple clean_below(const nb::bytes& root, bool dry_run) {
+  const std::filesystem::path path = to_filesystem_path(root);
+  Interrupt interrupt;
+  const CleanOptions options{dry_run, interrupt.poll()};
+  std::optional<Result<CleanReport>> cleaned;
+  {
+    const nb::gil_scoped_release released;
+    cleaned.emplace(clean(path, options));
+  }
+  interrupt.rethrow();
+  const CleanReport report = unwrap(std::move(*cleaned));
+  nb::list saves;
+  for (const CleanedSave& save : report.saves) {
+    nb::list files;
+    for (const CleanedFile& file : save.files) files.append(nb::make_tuple(to_str(file.name), file.bytes));
+    saves.append(nb::make_tuple(bytes_of(save.directory), to_str(to_hex(save.save_id)), files));
+  }
+  nb::list problems;
+  for (const Error& problem : report.problems) problems.append(exception_of(problem));
+  return nb::make_tuple(saves, strings(report.warnings), problems);
 }
 
 const char* text_of(SaveInFlightWriter::State state) {
@@ -77,10 +129,9 @@ nb::list saves_below(const nb::bytes& root) {
     for (const SaveInFlightWriter& writer : save.writers) writers.append(writer_of(writer));
     nb::list failures;
     for (const Error& failure : save.failures) failures.append(nb::make_tuple(failure.rank(), to_str(failure.what())));
-    const std::string& directory = save.directory.native();
     saves.append(nb::make_tuple(to_str(to_hex(save.save_id)), to_str(to_hex(save.job_id)), save.save_number,
                                 decision_of(save), save.is_leftover, writers, failures, save.is_readable,
-                                nb::bytes(directory.data(), directory.size())));
+                                bytes_of(save.directory)));
   }
   return saves;
 }
@@ -88,7 +139,9 @@ nb::list saves_below(const nb::bytes& root) {
 }  // namespace
 
 void bind_in_flight(nb::module_& module) {
-  module.def("latest", &latest_of, nb::arg(), nb::arg(), nb::arg().none());
+  module.def("latest", &latest_of, nb::arg(), nb::arg(), nb::arg().none(), nb::arg("keywords"));
+  module.def("checkpoints", &checkpoints_below, nb::arg(), nb::arg().none());
+  module.def("clean", &clean_below);
   module.def("saves_in_flight", &saves_below);
 }
 

@@ -4,8 +4,8 @@
 of DCP's modules, as Cairn's own object or as torch's, and reads and writes the files of DCP. :func:`install` replaces
 DCP in programs that must not be changed; :func:`report` lists the calls that used the engine. ``open`` and ``verify``
 examine a checkpoint, ``read`` returns its state, ``diff`` compares two, and ``convert`` copies one into another format;
-``latest`` and ``saves_in_flight`` find the checkpoints from which a job can resume. These seven functions, and ``import
-cairn``, need no torch.
+``latest``, ``checkpoints`` and ``saves_in_flight`` find the checkpoints from which a job can resume, and ``clean``
+removes the files of dead saves. These nine functions, and ``import cairn``, need no torch.
 
 Every error is a :class:`cairn.Error` that names key, file and offset, and also the matching built-in exception
 (``FileNotFoundError``, ``ValueError``, ...).
@@ -29,6 +29,7 @@ from cairn.checkpoint import (
     open,
     verify,
 )
+from cairn.cleaning import CleanedSave, CleanReport, clean
 from cairn.conversion import ConvertReport, TiedTensors, convert
 from cairn.difference import DiffReport, ElementDifference, KeyDifference, NumberDifference, diff
 from cairn.errors import (
@@ -45,8 +46,16 @@ from cairn.errors import (
     Unavailable,
     UnsafeContent,
     Unsupported,
+    UnusableDirectory,
 )
-from cairn.in_flight import SaveInFlight, SaveInFlightWriter, latest, saves_in_flight
+from cairn.in_flight import (
+    ListedCheckpoint,
+    SaveInFlight,
+    SaveInFlightWriter,
+    checkpoints,
+    latest,
+    saves_in_flight,
+)
 from cairn.progress import Progress
 
 __all__ = [
@@ -58,6 +67,8 @@ __all__ = [
     "CheckpointException",
     "Chunk",
     "ChunkStorageMetadata",
+    "CleanReport",
+    "CleanedSave",
     "ConversionWarning",
     "ConvertReport",
     "Corrupt",
@@ -76,6 +87,7 @@ __all__ = [
     "InternalError",
     "InvalidArgument",
     "KeyDifference",
+    "ListedCheckpoint",
     "LoadPlan",
     "LoadPlanner",
     "Metadata",
@@ -105,11 +117,14 @@ __all__ = [
     "UnknownObject",
     "UnsafeContent",
     "Unsupported",
+    "UnusableDirectory",
     "ValueInfo",
     "VerifyReport",
     "WriteItem",
     "__version__",
     "async_save",
+    "checkpoints",
+    "clean",
     "configure_async_saves",
     "configure_saves",
     "convert",

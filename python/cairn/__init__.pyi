@@ -53,6 +53,9 @@ from cairn.checkpoint import ValueInfo as ValueInfo
 from cairn.checkpoint import VerifyReport as VerifyReport
 from cairn.checkpoint import open as open
 from cairn.checkpoint import verify as verify
+from cairn.cleaning import CleanedSave as CleanedSave
+from cairn.cleaning import CleanReport as CleanReport
+from cairn.cleaning import clean as clean
 from cairn.conversion import ConvertReport as ConvertReport
 from cairn.conversion import TiedTensors as TiedTensors
 from cairn.conversion import convert as convert
@@ -74,13 +77,16 @@ from cairn.errors import Superseded as Superseded
 from cairn.errors import Unavailable as Unavailable
 from cairn.errors import UnsafeContent as UnsafeContent
 from cairn.errors import Unsupported as Unsupported
+from cairn.errors import UnusableDirectory as UnusableDirectory
 from cairn.filesystem import FileSystemReader as FileSystemReader
 from cairn.filesystem import FileSystemWriter as FileSystemWriter
 from cairn.hf_storage import HuggingFaceStorageReader as HuggingFaceStorageReader
 from cairn.hf_storage import HuggingFaceStorageWriter as HuggingFaceStorageWriter
 from cairn.hf_storage import QuantizedHuggingFaceStorageReader as QuantizedHuggingFaceStorageReader
+from cairn.in_flight import ListedCheckpoint as ListedCheckpoint
 from cairn.in_flight import SaveInFlight as SaveInFlight
 from cairn.in_flight import SaveInFlightWriter as SaveInFlightWriter
+from cairn.in_flight import checkpoints as checkpoints
 from cairn.in_flight import latest as latest
 from cairn.in_flight import saves_in_flight as saves_in_flight
 from cairn.progress import Progress as Progress

@@ -372,7 +372,26 @@ def diff(
 
 # fields of cairn.conversion.ConvertReport; progress: called with the bytes done and the bytes in total
 def convert(source: bytes, target: bytes, /, **options: Any) -> dict[str, Any]: ...
-def latest(root: bytes, wait_ms: int, rank: int | None, /) -> tuple[bytes | None, list[str]]: ...
+def latest(root: bytes, wait_ms: int, rank: int | None, /, **options: Any) -> tuple[bytes | None, list[str]]: ...
+
+# Directory, step, state, reason, is_newest, format.
+def checkpoints(
+    root: bytes, rank: int | None, /
+) -> list[
+    tuple[
+        bytes,
+        int | None,
+        Literal["complete", "incomplete", "unreadable"],
+        str | None,
+        bool,
+        Literal["dcp", "safetensors"],
+    ]
+]: ...
+
+# Directory, save id, and name and bytes of each file; warnings; problems.
+def clean(
+    root: bytes, dry_run: bool, /
+) -> tuple[list[tuple[bytes, str, list[tuple[str, int]]]], list[str], list[Any]]: ...
 
 # Rank, host, pid, state, seconds since the last sign of life, is_readable; phase, bytes written, bytes in total; the
 # longest-running call at the last sign of life, and its seconds.

@@ -11,6 +11,7 @@ from cairn._directory.location import existing_directory
 from cairn._directory.opening import naming_latest, open_to_inspect, warn_of_damage
 from cairn._mirror import modules
 from cairn._settings import save_deadlines
+from cairn._settings.links import links_followed
 from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey
 
 Verify: TypeAlias = Literal["needed", "full", "none"]
@@ -131,10 +132,10 @@ class Checkpoint(Mapping[str, Any]):
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], *, follow_links: bool = False, tensors: arrays.Form = "numpy"
+        self, directory: str | os.PathLike[str], *, follow_links: bool | None = None, tensors: arrays.Form = "numpy"
     ) -> None:
         self.directory = os.fspath(existing_directory(directory))
-        self._follow_links = follow_links
+        self._follow_links = links_followed(follow_links)
         self._form = arrays.check_form(tensors)
         self._native = open_to_inspect(self.directory)
         self._has_warned = False
@@ -263,12 +264,13 @@ def _box_of(info: TensorInfo, index: "Index") -> tuple[tuple[int, ...], tuple[in
 
 
 def open(
-    directory: str | os.PathLike[str], *, follow_links: bool = False, tensors: arrays.Form = "numpy"
+    directory: str | os.PathLike[str], *, follow_links: bool | None = None, tensors: arrays.Form = "numpy"
 ) -> Checkpoint:
     """Opens the checkpoint in `directory`, written by Cairn or by ``torch.distributed.checkpoint``, with flat keys;
     :func:`cairn.read` returns the nested state.
 
-    `follow_links` allows data files that are symbolic links. `tensors` is the form of the tensors that are read:
+    `follow_links` allows data files that are symbolic links; None: as ``cairn.install`` says. `tensors` is the form of
+    the tensors that are read:
 
     - ``"numpy"``: NumPy arrays. bfloat16 and the float8 kinds have the dtypes of ml_dtypes (``pip install
       'cairn-checkpoint[ml-dtypes]'``); without ml_dtypes, and for the dtypes that NumPy and ml_dtypes lack (complex32,
@@ -282,7 +284,9 @@ def open(
     return Checkpoint(directory, follow_links=follow_links, tensors=tensors)
 
 
-def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_links: bool = False) -> VerifyReport:
+def verify(
+    directory: str | os.PathLike[str], *, thread_count: int = 4, follow_links: bool | None = None
+) -> VerifyReport:
     """Reads every byte of a checkpoint, compares the bytes with their checksums, and checks every chunk against its
     tensor.
 
@@ -295,7 +299,7 @@ def verify(directory: str | os.PathLike[str], *, thread_count: int = 4, follow_l
     """
     place = existing_directory(directory)
     with naming_latest(place):
-        found = _engine.verify(os.fsencode(place), thread_count, follow_links, save_deadlines.current())
+        found = _engine.verify(os.fsencode(place), thread_count, links_followed(follow_links), save_deadlines.current())
     return VerifyReport(**{**found, "problems": tuple(found["problems"]), "warnings": tuple(found["warnings"])})
 
 

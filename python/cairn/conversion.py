@@ -10,6 +10,7 @@ from cairn._directory.location import existing_directory
 from cairn._mirror import modules
 from cairn._settings import save_deadlines
 from cairn._settings.consent import pickle_allowed
+from cairn._settings.links import links_followed
 from cairn.checkpoint import Verify, check_verify
 from cairn.errors import InvalidArgument
 
@@ -86,7 +87,7 @@ def convert(  # noqa: PLR0913
     durable: bool = True,
     verify: Verify = "full",
     allow_pickle: bool | None = None,
-    follow_links: bool = False,
+    follow_links: bool | None = None,
     thread_count: int = 4,
     direct_io: bool = True,
     progress: Callable[[int, int], object] | None = None,
@@ -122,7 +123,7 @@ def convert(  # noqa: PLR0913
         copied whole; ``"none"`` trusts the storage.
     :param allow_pickle: whether to copy values whose pickles name code, too. The conversion runs none of it; a load of
         the target does. None: as in ``cairn.load``.
-    :param follow_links: whether data files may be symbolic links.
+    :param follow_links: whether data files may be symbolic links; None: as ``cairn.install`` says.
     :param progress: called every few milliseconds with the bytes done and the bytes in total. Its exception ends the
         conversion and is raised.
 
@@ -167,7 +168,7 @@ def convert(  # noqa: PLR0913
         durable=durable,
         verify=check_verify(verify),
         allow_pickle=pickle_allowed(allow_pickle),
-        follow_links=follow_links,
+        follow_links=links_followed(follow_links),
         thread_count=thread_count,
         direct_io=direct_io,
         deadlines=save_deadlines.current(),

@@ -9,6 +9,7 @@ from cairn._directory.location import existing_directory
 from cairn._directory.opening import naming_latest
 from cairn._mirror import modules
 from cairn._settings import save_deadlines
+from cairn._settings.links import links_followed
 from cairn.errors import InvalidArgument
 
 
@@ -69,7 +70,7 @@ def diff(
     ignore_dtype: bool = False,
     keys: Iterable[str] = (),
     thread_count: int = 4,
-    follow_links: bool = False,
+    follow_links: bool | None = None,
 ) -> DiffReport:
     """Compares two checkpoints, of any two formats that :func:`open` reads: keys, shapes, dtypes, elements, values.
 
@@ -103,7 +104,7 @@ def diff(
             (tolerance, ignore_dtype),
             list(keys),
             thread_count=thread_count,
-            follow_links=follow_links,
+            follow_links=links_followed(follow_links),
             deadlines=save_deadlines.current(),
         )
     differences, tolerated, tensors, values, bytes_compared = found

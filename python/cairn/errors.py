@@ -14,6 +14,9 @@ from cairn._mirror import modules
 Frame: TypeAlias = tuple[str, int, str, str]  # file, line, function, source line
 
 
+_SHOWN_MAX = 1000  # characters of an expected or found value in str(error)
+
+
 class ExceptionRecord(NamedTuple):
     """An exception of a rank as plain data, which other processes can read. All texts are bounded."""
 
@@ -78,7 +81,10 @@ class Error(Exception):
         return type(self)(f"{self.message} (key '{key}')", **{**self.place, "key": key})
 
     def __str__(self) -> str:
-        return self.message
+        # An error of the engine has them in its message.
+        parts = (("expected", self.expected), ("found", self.actual))
+        missing = [f"; {name} {text[:_SHOWN_MAX]}" for name, text in parts if text and text not in self.message]
+        return self.message + "".join(missing)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # with attributes that callers have attached
@@ -110,6 +116,11 @@ class InvalidArgument(Error, ValueError):
     """A wrong argument, or a state dict that does not fit the checkpoint."""
 
     code = "kInvalidArgument"
+
+
+class UnusableDirectory(InvalidArgument, SystemFailure):
+    """A save into the directory can't work: a file is in the place of the directory (``errno`` is ENOTDIR), or the file
+    system is read-only (EROFS). Choose another directory."""
 
 
 class MissingKey(Error, KeyError):

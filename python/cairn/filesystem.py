@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
@@ -44,6 +43,7 @@ from cairn._plugin.write_items import metadata_of, write_items
 from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings import save_deadlines
 from cairn._settings.consent import pickle_allowed
+from cairn._settings.links import links_followed
 from cairn._state.torch_file import check_rules_hold
 from cairn._state.values import warn_of_conversions
 from cairn._telemetry import engine_use
@@ -283,7 +283,7 @@ class FileSystemReader(StockReader):
         allow_pickle = _consent_to(self)
         if reason or checkpoint is None:
             return self._cairn_read_by_torch(plan, planner, allow_pickle, reason)
-        given = _OPTIONS if reading is None else reading.options
+        given = _options() if reading is None else reading.options
         options = {**given, "thread_count": self.thread_count, "direct_io": not self.keep_cached}
         reader = ItemReader(checkpoint, self.storage_data, options, allow_pickle, model_directory(self))
         ours: list[ReadItem] = []
@@ -328,9 +328,13 @@ class _Reading:
     checkpoint: _engine.Checkpoint | None = None  # the checkpoint whose metadata was read
 
 
-_OPTIONS: Mapping[str, Any] = MappingProxyType({"allow_cast": True})  # of loads outside cairn.load
 # The load of this thread. Not an attribute of the reader: another thread may load by the reader without consent.
 _reading: ContextVar[_Reading | None] = ContextVar("cairn_reading", default=None)
+
+
+def _options() -> dict[str, Any]:
+    """The options of loads outside cairn.load."""
+    return {"allow_cast": True, "follow_links": links_followed(None)}
 
 
 @contextlib.contextmanager

@@ -105,7 +105,7 @@ def test_read_only_file_system(small_disk: Path) -> None:
     before = tree(directory)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     for target in (directory, small_disk / "new"):
-        with pytest.raises(cairn.Unavailable) as caught:
+        with pytest.raises(cairn.UnusableDirectory, match="mounted for writing") as caught:
             cairn.save(OLD, checkpoint_id=target)
         assert caught.value.errno == errno.EROFS
     assert_old_state(directory, before)

@@ -1,11 +1,13 @@
 """The texts of errors name the user's next step."""
 
+import errno
 import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tool
 import torch
 
 import cairn
@@ -54,6 +56,58 @@ def test_a_directory_with_nothing_names_the_file_that_is_missing(tmp_path: Path)
             read(tmp_path)
         assert str(caught.value).startswith(f"no checkpoint in '{tmp_path}' (no .metadata)")
         assert "__0.metadata" not in str(caught.value)
+
+
+def test_a_file_in_place_of_a_directory_asks_for_another_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for target in (tmp_path / "file", tmp_path / "file" / "step-1"):
+        with pytest.raises(cairn.UnusableDirectory, match="a file is in the place of the directory") as caught:
+            cairn.save(STATE, checkpoint_id=target, no_dist=True)
+        assert isinstance(caught.value, OSError)
+        assert isinstance(caught.value, cairn.InvalidArgument)
+        assert caught.value.errno == errno.ENOTDIR
+        assert str(tmp_path / "file") in str(caught.value)
+
+
+def test_an_error_names_the_expected_and_the_given_value_once(checkpoint: Path) -> None:
+    with pytest.raises(cairn.InvalidArgument) as caught:
+        cairn.async_save(STATE, checkpoint_id=checkpoint, async_checkpointer_type="process")  # type: ignore[arg-type]
+    assert "AsyncCheckpointerType.PROCESS" in str(caught.value)
+    assert str(caught.value).endswith("; found 'process'")
+    cairn.save({"w": torch.ones(3, dtype=torch.int64)}, checkpoint_id=checkpoint, no_dist=True)
+    with pytest.raises(cairn.InvalidArgument, match=r"\(allow_cast=True\)") as caught:
+        cairn.load({"w": torch.ones(3)}, checkpoint_id=checkpoint, no_dist=True)
+    assert str(caught.value).count("expected float32") == 1
+    assert "(option" not in str(caught.value)
+
+
+def test_a_linked_data_file_names_the_option_of_its_caller(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cairn.save(STATE, checkpoint_id=checkpoint, no_dist=True)
+    (file,) = checkpoint.glob("*.distcp")
+    file.rename(checkpoint.parent / "moved")
+    file.symlink_to(checkpoint.parent / "moved")
+    state = {"model": {"weight": torch.zeros(2), "bias": torch.zeros(2)}, "step": 0}
+    with pytest.raises(cairn.UnsafeContent, match=r"\(follow_links=True\)"):
+        cairn.load(state, checkpoint_id=checkpoint, no_dist=True)
+    refused = tool.run("verify", checkpoint)
+    assert b"(--follow-links)" in refused.stdout + refused.stderr
+    monkeypatch.setenv("CAIRN_FOLLOW_LINKS", "1")
+    cairn.load(state, checkpoint_id=checkpoint, no_dist=True)
+    assert torch.equal(state["model"]["weight"], torch.ones(2))  # type: ignore[index]
+    assert cairn.verify(checkpoint)
+    with pytest.raises(cairn.UnsafeContent):
+        cairn.load(state, checkpoint_id=checkpoint, no_dist=True, follow_links=False)
+
+
+def test_the_tool_names_its_own_options(tmp_path: Path) -> None:
+    torch.save({"odd": tool.run, "w": torch.ones(2)}, tmp_path / "a.pt")
+    refused = tool.run("convert", tmp_path / "a.pt", tmp_path / "b", "--to", "dcp")
+    assert b"(--allow-pickle)" in refused.stderr
+    assert b"allow_pickle" not in refused.stderr
+    refused = tool.run("convert", tmp_path / "a.pt", tmp_path / "c.safetensors")
+    assert b"(--exclude)" in refused.stderr
+    with pytest.raises(cairn.Unsupported, match=r"\(exclude=\.\.\.\)"):
+        cairn.convert(tmp_path / "a.pt", tmp_path / "c.safetensors", to="safetensors")
 
 
 def test_missing_keys_are_all_named_values_and_tensors(checkpoint: Path) -> None:

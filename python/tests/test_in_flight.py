@@ -211,7 +211,8 @@ def test_a_resumed_job_comes_after_the_original_job_for_any_clocks(tmp_path: Pat
 
 
 def test_latest_names_the_skipped_checkpoints(tmp_path: Path) -> None:
-    for name in ("old", "torn", "cut", "damaged", "blank"):
+    names = ("old", "torn", "cut", "damaged", "flipped", "blank")
+    for name in names:
         save(tmp_path / name)
     (tmp_path / "torn" / "__0_0.distcp").unlink()
     os.truncate(tmp_path / "cut" / "__0_0.distcp", 100)
@@ -219,10 +220,82 @@ def test_latest_names_the_skipped_checkpoints(tmp_path: Path) -> None:
     content = metadata.read_bytes()
     metadata.write_bytes(content[:-30] + b"?" + content[-29:])
     os.truncate(tmp_path / "blank" / ".metadata", 0)
+    flip_bit(tmp_path / "flipped" / ".metadata", 5)  # in the pickle
     with pytest.warns(RuntimeWarning, match="passed over") as warnings:
         assert cairn.latest(tmp_path) == os.fspath(tmp_path / "old")
-    named = {name for name in ("old", "torn", "cut", "damaged", "blank") for w in warnings if name in str(w.message)}
-    assert named == {"torn", "cut", "damaged", "blank"}
+    named = {name for name in names for w in warnings if f"{name}'" in str(w.message)}
+    assert named == {"torn", "cut", "damaged", "flipped", "blank"}
+    listed = {Path(entry.directory).name: entry for entry in cairn.checkpoints(tmp_path)}
+    assert [name for name, entry in listed.items() if entry.is_newest] == ["old"]
+    states = {name: entry.state for name, entry in listed.items()}
+    assert [name for name in states if states[name] == "incomplete"] == ["cut", "torn"]
+    assert {name for name in states if states[name] == "unreadable"} == {"damaged", "flipped", "blank"}
+    assert all((entry.reason is None) == (entry.state == "complete") for entry in listed.values())
+    assert "__0_0.distcp" in str(listed["cut"].reason)
+
+
+def flip_bit(file: Path, offset: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[offset] ^= 4
+    file.write_bytes(content)
+
+
+def test_checkpoints_are_listed_in_the_order_of_latest(tmp_path: Path) -> None:
+    import stock
+
+    for step in (1, 2, 3):
+        save(tmp_path / f"step-{step}")
+    stock.save({"w": torch.ones(3)}, tmp_path / "stock")
+    touch(tmp_path / "stock", 1_000)
+    listed = cairn.checkpoints(tmp_path)
+    assert [(Path(entry.directory).name, entry.step) for entry in listed] == [
+        ("step-3", 3),
+        ("step-2", 2),
+        ("step-1", 1),
+        ("stock", None),
+    ]
+    assert [entry.is_newest for entry in listed] == [True, False, False, False]
+    assert {(entry.state, entry.format) for entry in listed} == {("complete", "dcp")}
+    (file,) = (tmp_path / "stock").glob("*.distcp")
+    os.truncate(file, file.stat().st_size - 200)
+    assert [entry.state for entry in cairn.checkpoints(tmp_path)] == ["complete"] * 3 + ["incomplete"]
+    with pytest.raises(cairn.NotFound):
+        cairn.checkpoints(tmp_path / "missing")
+    with pytest.raises(cairn.InvalidArgument, match="rank"):
+        cairn.checkpoints(tmp_path, rank=-1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without access")
+def test_latest_never_answers_with_an_older_checkpoint_for_lack_of_access(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path / f"step-{step}")
+    (tmp_path / "lost+found").mkdir(mode=0o700)
+    for directory in (tmp_path, *tmp_path.parents):  # up to pytest's base folder, which only root may enter
+        if directory.stat().st_uid == 0 and directory.stat().st_mode & 0o7 == 0:
+            directory.chmod(0o755)
+    closed = tmp_path / "step-2"
+    data_file = closed / "__0_0.distcp"
+
+    def latest_of_another_user() -> str | None:
+        os.setegid(65534)
+        os.seteuid(65534)
+        try:
+            return cairn.latest(tmp_path)
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+
+    assert latest_of_another_user() == os.fspath(closed)
+    for path, mode in ((closed, 0o700), (closed / ".metadata", 0o600), (data_file, 0o600)):
+        before = path.stat().st_mode
+        path.chmod(mode)
+        with pytest.raises(cairn.Unavailable, match=r"may be '.*step-2'"):
+            latest_of_another_user()
+        assert cairn.latest(tmp_path) == os.fspath(closed)
+        path.chmod(before)
+    (tmp_path / "step-1" / ".metadata").chmod(0o600)
+    with pytest.raises(cairn.Unavailable, match="step-1"):  # the order of step-1 can't be read
+        latest_of_another_user()
 
 
 def test_latest_takes_stock_checkpoints_by_the_time_of_their_metadata(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ assert cairn.report().calls[-1].how == "threads"
 def test_wrong_arguments_change_nothing(tmp_path: Path) -> None:
     program = """
 before = snapshot()
-for wrong in ({"async_checkpointer_type": "process"}, {"allow_pickle": "yes"}):
+for wrong in ({"async_checkpointer_type": "process"}, {"allow_pickle": "yes"}, {"follow_links": 1}):
     try:
         cairn.install(**wrong)
     except cairn.InvalidArgument as error:
@@ -339,6 +339,42 @@ except cairn.UnsafeContent as error:
     assert "cairn.load(..., allow_pickle=True)" in str(error)
 else:
     raise AssertionError("loaded")
+"""
+    run_job(program, tmp_path)
+
+
+def test_one_line_lets_a_framework_load_data_files_that_are_links(tmp_path: Path) -> None:
+    program = """
+import os
+
+cairn.save({"w": torch.ones(3)}, checkpoint_id=where + "/saved", no_dist=True)
+os.rename(where + "/saved/__0_0.distcp", where + "/moved")
+os.symlink(where + "/moved", where + "/saved/__0_0.distcp")
+readers = {
+    "a directory": lambda target: dcp.load(target, checkpoint_id=where + "/saved", no_dist=True),
+    "a reader": lambda target: dcp.load(target, storage_reader=dcp.FileSystemReader(where + "/saved"), no_dist=True),
+}
+
+def is_refused(read):
+    target = {"w": torch.zeros(3)}
+    try:
+        read(target)
+    except cairn.UnsafeContent as error:
+        return "follow_links=True" in str(error)
+    assert torch.equal(target["w"], torch.ones(3))
+    return False
+
+cairn.install()
+assert all(is_refused(read) for read in readers.values())
+os.environ["CAIRN_FOLLOW_LINKS"] = "1"
+assert not any(is_refused(read) for read in readers.values())
+cairn.install(follow_links=False)
+assert all(is_refused(read) for read in readers.values())
+cairn.install(follow_links=True)
+del os.environ["CAIRN_FOLLOW_LINKS"]
+assert not any(is_refused(read) for read in readers.values())
+cairn.uninstall()
+assert all(is_refused(read) for read in (lambda target: cairn.load(target, checkpoint_id=where + "/saved"),))
 """
     run_job(program, tmp_path)
 

@@ -10,6 +10,7 @@ from tool import CHECK_FAILED, OK, UNREADABLE, USAGE, json_of, run, text_of, too
 def test_each_line_has_the_offer_and_its_use(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("untouched")
     lines = [line for line in text_of("doctor", tmp_path).splitlines() if "advice: " not in line]
+    assert lines.pop().startswith(f"verdict: durable saves into '{tmp_path}' and loads from it work here")
     assert all(" -> " in line for line in lines)
     subjects = [line.split()[0] for line in lines]
     assert {"file_system", "write", "sync", "memory_copy", "io_uring", "memlock", "gpu"} <= set(subjects)
@@ -25,6 +26,7 @@ def test_json_has_numbers_with_units(tmp_path: Path) -> None:
     assert findings["disk_write"]["number"] > 0
     assert findings["free_space"]["unit"] == "bytes"
     assert findings["write"]["number"] is findings["write"]["unit"] is None
+    assert report["verdict"].startswith("durable saves into ")
 
 
 def test_exit_codes(tmp_path: Path) -> None:
@@ -34,6 +36,7 @@ def test_exit_codes(tmp_path: Path) -> None:
     done = run("doctor", "/proc")  # a directory in which no user can make a folder
     assert done.returncode == CHECK_FAILED
     assert b"-> only loads work" in done.stdout
+    assert done.stdout.splitlines()[-1] == b"verdict: durable saves into '/proc' fail here; repair first: write"
 
 
 def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:

@@ -71,10 +71,12 @@ def test_ls_json_says_the_same(folder: Path) -> None:
         "bytes": stored_bytes(folder / "step-9"),
         "keys": 2,
         "save_id": cairn.open(folder / "step-9").save_id,
+        "reason": None,
     }
     assert entries["step-100"]["modified_unix_ms"] == 9_000_000_000_000
     half = entries["step-11"]
     assert (half["state"], half["bytes"], half["keys"], half["save_id"]) == ("incomplete", 4, None, None)
+    assert half["reason"] == "no .metadata"
 
 
 def test_ls_names_a_data_file_that_is_missing_and_marks_the_newest_whole_checkpoint(folder: Path) -> None:
@@ -107,6 +109,38 @@ def test_ls_json_of_a_broken_checkpoint_shows_the_others(folder: Path) -> None:
     assert done.returncode == UNREADABLE
     states = [entry["state"] for entry in json.loads(done.stdout)["checkpoints"]]
     assert states == ["unreadable", "complete", "complete", "complete", "incomplete", "complete"]
+
+
+def test_ls_never_marks_a_damaged_checkpoint_as_newest(folder: Path) -> None:
+    metadata = folder / "step-9" / ".metadata"
+    content = bytearray(metadata.read_bytes())
+    content[5] ^= 4
+    metadata.write_bytes(content)
+    (data_file,) = (folder / "step-2").glob("*.distcp")
+    os.truncate(data_file, data_file.stat().st_size - 1)
+    done = run("ls", folder, "--json")
+    assert done.returncode == UNREADABLE
+    entries = {entry["name"]: entry for entry in json.loads(done.stdout)["checkpoints"]}
+    assert entries["step-9"]["state"] == "unreadable"
+    assert entries["step-2"]["state"] == "incomplete"
+    assert data_file.name in entries["step-2"]["reason"]
+    assert [name for name, entry in entries.items() if entry["is_newest"]] == ["step-100"]
+    lines = {line.split()[0]: line for line in run("ls", folder).stdout.decode().splitlines()}
+    size = data_file.stat().st_size
+    assert lines["step-2"].endswith(f"incomplete: '{data_file.name}' has {size} bytes, expected {size + 1} bytes")
+    assert lines["step-9"].endswith("unreadable")
+
+
+def test_ls_lists_the_models_that_cairn_saved(tmp_path: Path) -> None:
+    save(tmp_path / "step-1")
+    writer = cairn.HuggingFaceStorageWriter(tmp_path / "export")
+    cairn.save({"w": torch.ones(300)}, storage_writer=writer, no_dist=True)
+    told = json_of("ls", tmp_path)["checkpoints"]
+    assert [(entry["name"], entry["state"], entry["keys"]) for entry in told] == [
+        ("export", "complete", 1),
+        ("step-1", "complete", 2),
+    ]
+    assert [entry["is_newest"] for entry in told] == [False, True]
 
 
 def test_ls_json_of_a_checkpoint_lists_its_keys(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """`cairn verify` on a terminal; Ctrl-C during a verification by the tool and from Python, on storage that hangs."""
 
+import json
 import os
 import pty
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import hanging
 import pytest
 import torch
-from tool import CHECK_FAILED, OK, json_of, run, tool
+from tool import CHECK_FAILED, OK, UNREADABLE, json_of, run, tool
 
 import cairn
 
@@ -70,6 +71,32 @@ def test_every_damaged_record_of_a_torch_file_is_reported(tmp_path: Path) -> Non
     done = run("verify", file)
     assert done.returncode == CHECK_FAILED
     assert b"3 problems" in done.stdout
+
+
+def test_verify_of_several_checkpoints_ends_with_a_summary(small: Path) -> None:
+    for name in ("good", "damaged"):
+        cairn.save({"w": torch.ones(1000)}, checkpoint_id=small.parent / name, no_dist=True)
+    good, damaged, missing = small.parent / "good", small.parent / "damaged", small.parent / "missing"
+    done = run("verify", small, good)
+    assert (done.returncode, done.stderr) == (OK, b"")
+    assert done.stdout.decode().splitlines()[-1] == "2 checkpoints: 2 ok"
+    metadata = damaged / ".metadata"
+    content = bytearray(metadata.read_bytes())
+    content[5] ^= 4
+    metadata.write_bytes(content)
+    done = run("verify", small, damaged, good)
+    assert done.returncode == CHECK_FAILED
+    assert done.stdout.decode().splitlines()[-1] == "3 checkpoints: 2 ok, 1 with problems"
+    assert b"did not write" not in done.stdout, "the damage says nothing about the writer"
+    done = run("verify", damaged, missing, good)
+    assert done.returncode == UNREADABLE
+    assert done.stdout.decode().splitlines()[-1] == "3 checkpoints: 1 ok, 1 with problems, 1 not readable"
+    assert str(missing) in done.stderr.decode()
+    report = json.loads(run("verify", damaged, missing, good, "--json").stdout)
+    assert report["ok"] is False
+    assert [entry["ok"] for entry in report["checkpoints"]] == [False, False, True]
+    assert [entry.get("has_commit_record") for entry in report["checkpoints"]] == [None, None, True]
+    assert str(missing) in report["checkpoints"][1]["error"]
 
 
 def test_verify_draws_and_removes_a_bar_on_a_terminal(small: Path) -> None:

@@ -12,7 +12,10 @@ from tool import OK, UNREADABLE, USAGE, run, text_of, tool
 
 import cairn
 
-COMMANDS = ["ls", "inspect", "verify", "diff", "cat", "status", "doctor", "bench", "convert", "reshard", "completion"]
+COMMANDS = [
+    *("ls", "inspect", "verify", "diff", "cat", "status", "clean", "doctor", "bench", "convert", "reshard"),
+    *("completion", "help"),
+]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +34,7 @@ COMMANDS = ["ls", "inspect", "verify", "diff", "cat", "status", "doctor", "bench
         (["ls", "--colour", "d"], "no option '--colour'\n"),
         (
             [],
-            "a command is needed: ls, inspect, verify, diff, cat, status, doctor, bench, convert, reshard, completion",
+            "a command is needed: ls, inspect, verify, diff, cat, status, clean, doctor, bench, convert, reshard, ",
         ),
     ],
 )
@@ -89,6 +92,7 @@ def test_bash_completes_commands_options_and_paths(tmp_path: Path) -> None:
     assert completed_by_bash(["verify", "step-1", "--fol"], tmp_path) == ["--follow-links"]
     assert sorted(completed_by_bash(["ls", "st"], tmp_path)) == ["step 2", "step-1", "step.pt"]
     assert completed_by_bash(["completion", "z"], tmp_path) == ["zsh"]
+    assert completed_by_bash(["help", "ver"], tmp_path) == ["verify"]
     assert completed_by_bash(["frobnicate", "s"], tmp_path) == []
 
 
@@ -119,6 +123,38 @@ def test_fish_completes(tmp_path: Path) -> None:
     assert completed("cairn inspect --dep") == ["--depth"]
     assert completed("cairn ls st") == ["step-1/"]
     assert set(completed("cairn completion ")) == {"bash", "zsh", "fish"}
+
+
+def test_help_is_the_text_of_the_option() -> None:
+    assert text_of("help") == text_of("--help")
+    for command in COMMANDS:
+        text = text_of("help", command)
+        assert text == text_of(command, "--help")
+        assert "Examples:\n  " in text
+        assert f"cairn {command}" in text.partition("Examples:")[2]
+    done = run("help", "vreify")
+    assert (done.returncode, done.stdout) == (USAGE, b"")
+    assert done.stderr.decode() == "cairn: no command 'vreify'; did you mean 'verify'?\nTry 'cairn --help'.\n"
+
+
+def test_the_manual_has_the_text_of_help() -> None:
+    manual = text_of("help", "--man")
+    assert manual.startswith(f'.TH CAIRN 1 "" "cairn {cairn.__version__}"')
+    words = " ".join(manual.replace("\\-", "-").replace("\\&", "").replace("\\e", "\\").split())
+    for command in COMMANDS:
+        assert f".SS {command} " in words
+        for line in text_of("help", command).splitlines():
+            option = line.split()[0] if line.startswith("  --") else None
+            assert option is None or f"\\fB{option}\\fR" in words
+            example = line.strip() if line.startswith("  cairn ") else ""
+            assert " ".join(example.split()) in words
+    assert "Every byte against its checksum" in words
+    if shutil.which("groff") is None:
+        pytest.skip("needs groff to format the manual")
+    formatted = subprocess.run(
+        ["groff", "-man", "-ww", "-T", "utf8"], input=manual, capture_output=True, text=True, check=True
+    )
+    assert formatted.stderr == ""
 
 
 def test_an_unknown_shell_is_exit_code_2() -> None:

@@ -78,7 +78,7 @@ Result<Value> convertible_value(const ConvertInput& input, const ConvertKey& key
   if (unknown.empty()) return value;
   return Error(ErrorCode::kUnsafe,
                "a value that is not plain data: a load of the target would need to run code. Leave the key out, or, if "
-               "you trust the source, allow pickle (allow_pickle=True, --allow-pickle)")
+               "you trust the source, allow pickle (option allow_pickle)")
       .key(key.source_fqn())
       .expected("plain data")
       .actual(unknown);

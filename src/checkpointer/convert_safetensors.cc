@@ -28,8 +28,8 @@ Result<std::shared_ptr<Tensors>> make_tensors(const ConvertJob& job) {
   for (const ConvertKey& key : job.input->plan.keys) {
     if (key.tensor == nullptr) {
       return Error(ErrorCode::kUnsupported,
-                   "safetensors holds only tensors: leave the key out (exclude, --exclude), or select the model's keys "
-                   "(keys, --keys)")
+                   "safetensors holds only tensors: leave the key out (option exclude), or select the model's keys "
+                   "(option keys)")
           .key(key.source_fqn());
     }
     if (!safetensors::type_name(key.dtype)) {

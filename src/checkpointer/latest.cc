@@ -1,22 +1,15 @@
 #include <cairn/latest.h>
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
-#include <memory>
 #include <string>
-#include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "checkpointer/checkpoint_candidates.h"
 #include "checkpointer/checkpoint_directories.h"
-#include "checkpointer/job_identity.h"
-#include "checkpointer/safetensors_model.h"
+#include "checkpointer/ranks.h"
 #include "checkpointer/step_in_name.h"
 #include "commit/lease.h"
-#include "commit/save_transaction.h"
-#include "format/manifest/commit_record.h"
 #include "storage/backoff.h"
 #include "storage/open_directory.h"
 
@@ -24,6 +17,7 @@ namespace cairn {
 namespace {
 
 namespace fs = std::filesystem;
+using checkpointer::Candidate;
 using checkpointer::checkpoint_directories;
 using checkpointer::CheckpointDirectories;
 
@@ -54,165 +48,78 @@ Result<void> wait_for_saves(const fs::path& root, const LatestOptions& options) 
   return {};
 }
 
-// A checkpoint that latest() compares.
-struct Candidate {
-  fs::path directory;
-  double time = 0;  // of the metadata, or of the link in its place; seconds by the clock of the storage
-  std::optional<manifest::CommitRecord> record;
-  bool is_model = false;  // a safetensors model; `record` has only the place of the save in the order of all saves
-
-  // Whether the commit record orders the candidate; otherwise the time of the metadata does.
-  bool has_job_start() const { return record && record->job_start != 0; }
-  bool is_copy() const { return record && record->is_copy(); }
-};
-
-bool is_newer(const Candidate& a, const Candidate& b) {
-  const auto key_of = [](const Candidate& candidate) {
-    const std::uint64_t save_number = candidate.record ? candidate.record->save_number : 0;
-    const std::uint64_t job_start = candidate.has_job_start() ? candidate.record->job_start : 0;
-    const double time = candidate.has_job_start() ? 0 : candidate.time;
-    const std::uint64_t step = checkpointer::step_in_name(candidate.directory);
-    return std::tuple(job_start, time, save_number, !candidate.is_copy(), step);
-  };
-  const auto key_a = key_of(a), key_b = key_of(b);
-  return key_a != key_b ? key_a > key_b : a.directory < b.directory;
+Result<void> stop_if_interrupted(const std::function<bool()>& interrupted) {
+  if (!interrupted || !interrupted()) return {};
+  return Error(ErrorCode::kCancelled, "interrupted while looking for checkpoints");
 }
 
-// The metadata's commit record; nullopt for a checkpoint of stock torch.
-Result<std::optional<manifest::CommitRecord>> record_in(const storage::ReadableFile& metadata) {
-  CAIRN_TRY_ASSIGN(std::optional<manifest::CommitRecord> record, manifest::read_only_commit_record(metadata));
-  if (record) return record;
-  constexpr std::byte kStop{'.'};  // the last opcode of every pickle
-  std::array<std::byte, 1> last{};
-  if (metadata.size() != 0) CAIRN_TRY(metadata.read_at(metadata.size() - 1, last));
-  if (last[0] != kStop) return Error(ErrorCode::kCorrupt, "the metadata is cut short");
-  return record;
-}
-
-void order_saves_after(const manifest::CommitRecord& record) {
-  checkpointer::order_saves_after(to_hex(record.job_id), record.job_start);
-}
-
-// Nullopt if the directory holds no metadata of this name.
-Result<std::optional<Candidate>> candidate_in(const fs::path& directory, const std::string& metadata_name) {
-  CAIRN_TRY_ASSIGN(const auto storage, storage::open_directory(directory));
-  const Result<double> time = storage->touched_at(metadata_name);
-  if (!time && time.error().code() == ErrorCode::kNotFound) return std::optional<Candidate>();
-  if (!time) return time.error();
-  CAIRN_TRY_ASSIGN(const auto metadata, storage->open(metadata_name, true));
-  Candidate candidate{directory, *time, {}};
-  auto record = record_in(*metadata);
-  if (!record) return std::move(record).error().file(metadata_name);
-  candidate.record = std::move(*record);
-  if (candidate.record) order_saves_after(*candidate.record);
-  return std::optional(std::move(candidate));
-}
-
-// Nullopt if the directory holds no model that Cairn has saved.
-Result<std::optional<Candidate>> model_in(const fs::path& directory) {
-  CAIRN_TRY_ASSIGN(const auto storage, storage::open_directory(directory));
-  if (!checkpointer::holds_model_alone(*storage)) return std::optional<Candidate>();
-  const auto read = checkpointer::order_of_model(*storage);
-  if (!read && read.error().code() == ErrorCode::kNotFound) {
-    return Error(ErrorCode::kCorrupt, "a file of the model is missing").actual(read.error().what());
-  }
-  if (!read) return read.error();
-  const std::optional<safetensors::SaveOrder>& order = *read;
-  if (!order) return std::optional<Candidate>();
-  Candidate candidate{directory, 0, manifest::CommitRecord(), true};
-  candidate.record->job_id = commit::save_id_of_hex(order->job_id).value_or(SaveId());
-  candidate.record->job_start = order->job_start;
-  candidate.record->save_number = order->save_number;
-  order_saves_after(*candidate.record);
-  return std::optional(std::move(candidate));
-}
-
-Result<void> check_whole(const Candidate& candidate) {
-  if (!candidate.record) return {};
-  CAIRN_TRY_ASSIGN(auto storage, storage::open_directory(candidate.directory));
-  if (candidate.is_model) {
-    CAIRN_TRY(checkpointer::open_safetensors(std::move(storage), {}));
-    return {};
-  }
-  for (const manifest::CommitRecord::File& file : candidate.record->files) {
-    CAIRN_TRY_ASSIGN(const auto opened, storage->open(file.name, true));
-    const std::uint64_t size = opened->size();
-    if (size == file.size) continue;
-    return Error(ErrorCode::kCorrupt, "the size of a data file differs from the commit record")
-        .file(file.name)
-        .expected(std::to_string(file.size) + " bytes")
-        .actual(std::to_string(size) + " bytes");
-  }
-  return {};
-}
-
-// Finds the candidates, and reports unusable checkpoints to LatestOptions::passed_over.
+// Reports unusable checkpoints to LatestOptions::passed_over.
 class Search {
  public:
   explicit Search(const LatestOptions& options) : options_(options) {}
 
-  void look_at(const fs::path& directory) {
-    look_at(directory, candidate_in(directory, std::string(kMetadataName)));
-    if (options_.rank) look_at(directory, candidate_in(directory, metadata_name(options_.rank)));
-  }
-
-  // Only without a checkpoint of DCP.
-  void look_at_models(const std::vector<fs::path>& directories) {
-    if (found_any_) return;
-    for (const fs::path& directory : directories) look_at(directory, model_in(directory));
-  }
-
-  std::optional<fs::path> newest() const {
-    const Candidate* by_record = newest_whole(by_record_);
-    const Candidate* by_time = newest_whole(by_time_);
-    if (by_record == nullptr && by_time == nullptr) {
-      const Candidate* copy = newest_whole(copies_);
-      return copy != nullptr ? std::optional(copy->directory) : std::nullopt;
+  Result<std::optional<fs::path>> newest_of(const std::vector<Candidate>& candidates) const {
+    // The place of such a candidate in the order is not known for certain: its time may have changed.
+    for (const Candidate& candidate : candidates) {
+      if (candidate.fault) CAIRN_TRY(pass_over(candidate, *candidate.fault));
     }
-    if (by_record == nullptr || by_time == nullptr) return (by_record != nullptr ? by_record : by_time)->directory;
-    if (by_record->is_copy()) return by_time->directory;  // the time is the time of the conversion
-    return (by_time->time > by_record->time ? by_time : by_record)->directory;
+    for (const Candidate& candidate : candidates) {
+      if (candidate.fault) continue;
+      CAIRN_TRY(stop_if_interrupted(options_.interrupted));
+      const std::optional<Error> fault = checkpointer::fault_of(candidate);
+      if (!fault) return std::optional(candidate.directory);
+      CAIRN_TRY(pass_over(candidate, *fault));
+    }
+    return std::optional<fs::path>();
   }
 
  private:
-  void look_at(const fs::path& directory, Result<std::optional<Candidate>> found) {
-    if (!found && found.error().code() == ErrorCode::kNotFound) return;  // removed after the listing
-    if (found && !*found) return;
-    found_any_ = true;
-    if (!found) return pass_over(directory, std::move(found).error());
-    const bool has_start = (*found)->has_job_start();
-    std::vector<Candidate>& kind = has_start ? by_record_ : (*found)->is_copy() ? copies_ : by_time_;
-    kind.push_back(**std::move(found));
-  }
-
-  const Candidate* newest_whole(const std::vector<Candidate>& kind) const {
-    std::vector<const Candidate*> sorted;
-    sorted.reserve(kind.size());
-    for (const Candidate& candidate : kind) sorted.push_back(&candidate);
-    std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return is_newer(*a, *b); });
-    for (const Candidate* candidate : sorted) {
-      Result<void> whole = check_whole(*candidate);
-      if (whole) return candidate;
-      pass_over(candidate->directory, std::move(whole).error());
+  Result<void> pass_over(const Candidate& candidate, Error reason) const {
+    const std::string directory = "'" + candidate.directory.string() + "'";
+    if (checkpointer::leaves_open(reason)) {
+      return std::move(reason).while_doing("looking for the newest checkpoint, which may be " + directory +
+                                           ": allow access, repeat the call, or move the directory out of the root");
     }
-    return nullptr;
-  }
-
-  void pass_over(const fs::path& directory, Error reason) const {
-    const std::string action = "looking for the newest checkpoint: '" + directory.string() + "' is passed over";
+    const std::string action = "looking for the newest checkpoint: " + directory + " is passed over";
     if (options_.passed_over) options_.passed_over(std::move(reason).while_doing(action));
+    return {};
   }
 
   const LatestOptions& options_;
-  bool found_any_ = false;            // a candidate, or a checkpoint that is passed over
-  std::vector<Candidate> by_record_;  // ordered by their commit records
-  std::vector<Candidate> by_time_;    // ordered by the times of their metadata
-  std::vector<Candidate> copies_;     // without a start: after all others
 };
 
-}  // namespace
+ListedCheckpoint::State state_by_fault(const Error& fault, const Candidate& candidate) {
+  const bool is_of_data_file = !candidate.fault && !candidate.is_model() && fault.file() != candidate.metadata_name;
+  const bool is_incomplete = is_of_data_file && !checkpointer::leaves_open(fault);
+  return is_incomplete ? ListedCheckpoint::State::kIncomplete : ListedCheckpoint::State::kUnreadable;
+}
 
-Result<std::optional<fs::path>> latest(const fs::path& root, const LatestOptions& options) {
+ListedCheckpoint entry_for(const Candidate& candidate) {
+  ListedCheckpoint entry;
+  entry.directory = candidate.directory;
+  entry.step = checkpointer::step_in_name(candidate.directory);
+  if (candidate.is_model()) entry.format = CheckpointFormat::kSafetensors;
+  entry.reason = candidate.fault ? candidate.fault : checkpointer::fault_of(candidate);
+  if (entry.reason) entry.state = state_by_fault(*entry.reason, candidate);
+  return entry;
+}
+
+// The rule of Search, for candidates that have all been checked.
+void mark_newest(std::vector<ListedCheckpoint>& entries, const std::vector<Candidate>& candidates) {
+  const bool has_closed = std::any_of(candidates.begin(), candidates.end(), [](const Candidate& candidate) {
+    return candidate.fault && checkpointer::leaves_open(*candidate.fault);
+  });
+  if (has_closed) return;
+  for (ListedCheckpoint& entry : entries) {
+    const bool is_model = entry.format != CheckpointFormat::kDcp;
+    const bool is_behind_checkpoints = is_model && entries.front().format == CheckpointFormat::kDcp;
+    if (is_behind_checkpoints || (entry.reason && checkpointer::leaves_open(*entry.reason))) return;
+    entry.is_newest = !entry.reason;
+    if (entry.is_newest) return;
+  }
+}
+
+Result<std::optional<fs::path>> latest_alone(const fs::path& root, const LatestOptions& options) {
   CAIRN_TRY(wait_for_saves(root, options));
   CAIRN_TRY_ASSIGN(const std::optional<CheckpointDirectories> directories, checkpoint_directories(root));
   if (!directories) {
@@ -220,10 +127,45 @@ Result<std::optional<fs::path>> latest(const fs::path& root, const LatestOptions
     if (options.passed_over) options.passed_over(missing);
     return std::optional<fs::path>();
   }
-  Search search(options);
-  for (const fs::path& directory : *directories) search.look_at(directory);
-  search.look_at_models(*directories);
-  return search.newest();
+  return Search(options).newest_of(
+      checkpointer::candidates_in(*directories, options.rank, checkpointer::Models::kIfAlone));
+}
+
+// The answer for the remaining ranks: empty without a checkpoint, else kFound and the directory.
+constexpr char kFound = '+';
+
+Result<std::string> answer_of(const Result<std::optional<fs::path>>& found) {
+  if (!found) return found.error();
+  return *found ? kFound + (*found)->native() : std::string();
+}
+
+}  // namespace
+
+Result<std::optional<fs::path>> latest(const fs::path& root, const LatestOptions& options) {
+  if (options.collectives == nullptr) return latest_alone(root, options);
+  if (options.rank) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "the ranks have one answer if they call together, and a checkpoint of one rank can't be it");
+  }
+  checkpointer::Ranks ranks(options.collectives, 0);
+  Result<std::string> mine = std::string();
+  if (ranks.is_coordinator()) mine = ranks.attempt([&] { return answer_of(latest_alone(root, options)); });
+  CAIRN_TRY_ASSIGN(const std::string answer, ranks.broadcast(std::move(mine)));
+  return answer.empty() ? std::optional<fs::path>() : std::optional<fs::path>(answer.substr(1));
+}
+
+Result<std::vector<ListedCheckpoint>> checkpoints(const fs::path& root, const ListingOptions& options) {
+  CAIRN_TRY_ASSIGN(const std::optional<CheckpointDirectories> directories, checkpoint_directories(root));
+  if (!directories) return Error(ErrorCode::kNotFound, "no such directory").file(root.string());
+  const std::vector<Candidate> candidates =
+      checkpointer::candidates_in(*directories, options.rank, checkpointer::Models::kListed);
+  std::vector<ListedCheckpoint> entries;
+  for (const Candidate& candidate : candidates) {
+    CAIRN_TRY(stop_if_interrupted(options.interrupted));
+    entries.push_back(entry_for(candidate));
+  }
+  mark_newest(entries, candidates);
+  return entries;
 }
 
 }  // namespace cairn

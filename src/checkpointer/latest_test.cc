@@ -5,16 +5,19 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "checkpointer/testing/named_calls.h"
 #include "checkpointer/testing/sample_model.h"
 #include "checkpointer/testing/sample_state.h"
 #include "commit/lease.h"
 #include "commit/testing/dead_lease.h"
+#include "format/dcp/metadata_template.h"
 #include "format/manifest/commit_record.h"
 #include "format/safetensors/header.h"
 #include "storage/open_directory.h"
@@ -35,9 +38,27 @@ class Latest : public testing::Test {
     ASSERT_TRUE(save(root_ / name, state.dict(), options));
   }
   // A pickle without a commit record, as stock torch leaves one.
-  void save_stock(const std::string& name, const std::string& pickle = "N.") const {
+  void save_stock(const std::string& name, const std::string& pickle = pickle_of({})) const {
     fs::create_directories(root_ / name);
-    std::ofstream(root_ / name / ".metadata") << pickle;
+    std::ofstream(root_ / name / ".metadata", std::ios::binary) << pickle;
+  }
+  // Of a checkpoint with a value of 8 bytes at offset 4 of each of these files.
+  static std::string pickle_of(const std::vector<std::string>& files) {
+    Catalog catalog;
+    for (std::uint32_t i = 0; i < files.size(); ++i) {
+      catalog.values.push_back({"value" + std::to_string(i), {i, 4, 8}});
+      catalog.keys.push_back({false, i});
+    }
+    catalog.files = files;
+    return dcp::MetadataTemplate::make(catalog).value().render("", "", files);
+  }
+  // Changes a bit of the byte at `offset`.
+  void damage(const std::string& file, std::uint64_t offset) const {
+    std::fstream stream(root_ / file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(offset));
+    const int byte = stream.get();
+    stream.seekp(static_cast<std::streamoff>(offset));
+    stream.put(static_cast<char>(byte ^ 0x10));
   }
   // A checkpoint of no bytes that names these files.
   void save_record(const std::string& name, std::vector<manifest::CommitRecord::File> files) const {
@@ -166,6 +187,104 @@ TEST_F(Latest, RanksAChangedCopyAfterAllOtherCheckpoints) {
   save_stock("stock");
   change("stock/.metadata", 3600s);
   EXPECT_EQ(newest(), "stock");
+}
+
+TEST_F(Latest, PassesOverMetadataWithAFlippedBit) {
+  save_as("old");
+  save_as("new");
+  const fs::path metadata = root_ / "new" / ".metadata";
+  const auto size = fs::file_size(metadata);
+  fs::copy(metadata, root_ / "intact");
+  std::uint64_t damaged = 0;
+  for (std::uint64_t offset = 0; offset < size; offset += 7) {
+    damage("new/.metadata", offset);
+    EXPECT_EQ(newest(), "old") << "offset " << offset;
+    EXPECT_EQ(passed_over_.size(), 1u);
+    fs::copy(root_ / "intact", metadata, fs::copy_options::overwrite_existing);
+    ++damaged;
+  }
+  EXPECT_GT(damaged, 50u);
+  EXPECT_EQ(newest(), "new");
+}
+
+TEST_F(Latest, ReadsNoOlderCheckpointThanItsResult) {
+  save_as("old");
+  save_as("new");
+  damage("old/.metadata", 3);  // in the pickle: the commit record is intact
+  EXPECT_EQ(newest(), "new");
+  EXPECT_TRUE(passed_over_.empty());
+}
+
+TEST_F(Latest, ChecksThePickleAndTheFilesOfAStockCheckpoint) {
+  save_stock("old");
+  change("old/.metadata", 60s);
+  save_stock("new", pickle_of({"a.distcp", "b.distcp"}));
+  EXPECT_EQ(newest(), "old") << "no file";
+  std::ofstream(root_ / "new" / "a.distcp") << "twelve bytes";
+  std::ofstream(root_ / "new" / "b.distcp") << "too short";
+  EXPECT_EQ(newest(), "old");
+  ASSERT_EQ(passed_over_.size(), 1u);
+  EXPECT_EQ(passed_over_[0].file(), "b.distcp");
+  EXPECT_EQ(passed_over_[0].expected(), "at least 12 bytes");
+  std::ofstream(root_ / "new" / "b.distcp") << "long enough, and more";
+  EXPECT_EQ(newest(), "new");
+  save_stock("new", "N.");
+  EXPECT_EQ(newest(), "old") << "a pickle that is no metadata";
+}
+
+TEST_F(Latest, GoesByTheLinkOfMetadataThatIsMissing) {
+  save_as("old");
+  fs::create_directories(root_ / "new");
+  fs::create_symlink("nowhere", root_ / "new" / ".metadata");
+  EXPECT_EQ(newest(), "old");
+  ASSERT_EQ(passed_over_.size(), 1u);
+  EXPECT_EQ(passed_over_[0].code(), ErrorCode::kNotFound);
+}
+
+TEST_F(Latest, ListsAllCheckpointsInItsOrder) {
+  for (const std::string name : {"step-1", "step-2", "step-3", "step-4"}) save_as(name);
+  fs::resize_file(root_ / "step-3" / "__0_0.distcp", 1);
+  damage("step-4/.metadata", 3);
+  save_stock("stock");
+  change("stock/.metadata", 3600s);
+  ASSERT_TRUE(save_model(root_ / "model-7", 1));
+  const auto listed = checkpoints(root_);
+  ASSERT_TRUE(listed) << listed.error().what();
+  using State = ListedCheckpoint::State;
+  std::vector<std::string> names;
+  std::vector<State> states;
+  for (const ListedCheckpoint& entry : *listed) {
+    names.push_back(entry.directory.filename().string());
+    states.push_back(entry.state);
+    EXPECT_EQ(entry.is_newest, names.back() == "step-2");
+    EXPECT_EQ(entry.reason.has_value(), entry.state != State::kComplete);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"step-4", "step-3", "step-2", "step-1", "stock", "model-7"}));
+  EXPECT_EQ(states, (std::vector{State::kUnreadable, State::kIncomplete, State::kComplete, State::kComplete,
+                                 State::kComplete, State::kComplete}));
+  EXPECT_EQ((*listed)[0].step, 4u);
+  EXPECT_EQ((*listed)[4].step, std::nullopt);
+  EXPECT_EQ((*listed)[5].format, CheckpointFormat::kSafetensors);
+  EXPECT_EQ(newest(), "step-2");
+  EXPECT_EQ(checkpoints(root_ / "missing").error().code(), ErrorCode::kNotFound);
+}
+
+TEST_F(Latest, GivesAllRanksTheAnswerOfTheFirst) {
+  save_as("step-1");
+  as_three_ranks([&](std::size_t rank, Collectives& collectives) {
+    const fs::path root = rank == 0 ? root_ : root_ / "none";
+    int passed_over = 0;
+    LatestOptions options;
+    options.collectives = &collectives;
+    options.passed_over = [&](const Error&) { ++passed_over; };
+    const auto found = latest(root, options);
+    ASSERT_TRUE(found) << found.error().what();
+    EXPECT_EQ(*found, root_ / "step-1");
+    EXPECT_EQ(passed_over, 0);
+    const auto failed = latest(rank == 0 ? root_ / "step-1" / ".metadata" : root_, options);
+    ASSERT_FALSE(failed);
+    EXPECT_EQ(failed.error().code(), ErrorCode::kInvalidArgument);
+  });
 }
 
 TEST_F(Latest, PassesOverAStockCheckpointThatIsCutShort) {

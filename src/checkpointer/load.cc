@@ -239,7 +239,7 @@ class Loader {
     const bool floats = is_floating_point(tensor.dtype) && is_floating_point(target);
     if (!floats && !options_.allow_cast) {
       return Error(ErrorCode::kInvalidArgument,
-                   "the dtype of the checkpoint differs from the target's (allow_cast=True converts)")
+                   "the dtype of the checkpoint differs from the target's; a cast must be allowed (option allow_cast)")
           .key(tensor.fqn)
           .expected(name_of(target))
           .actual(name_of(tensor.dtype));
@@ -378,6 +378,23 @@ Result<void> check_same(const std::vector<std::string>& seen) {
   return {};
 }
 
+// For ranks that have opened different checkpoints: kInvalidArgument if the ranks name different directories. Then no
+// save has replaced a checkpoint, and a restart would end like this call.
+Result<void> check_directories(checkpointer::Ranks& ranks, const std::filesystem::path& directory) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
+  const std::filesystem::path named = (error ? directory : absolute).lexically_normal();
+  CAIRN_TRY_ASSIGN(const std::vector<std::string> all, ranks.all_gather(named.string()));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return Error(ErrorCode::kInvalidArgument, "the ranks name different directories, with different checkpoints")
+        .rank(static_cast<std::int64_t>(rank))
+        .expected("'" + all[0] + "', as rank 0")
+        .actual("'" + all[rank] + "'");
+  }
+  return {};
+}
+
 std::vector<Loader::CommonNumbers> common_numbers_in(const std::vector<std::string>& seen) {
   std::vector<Loader::CommonNumbers> numbers;
   numbers.reserve(seen.size());
@@ -416,7 +433,10 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
   if (!mine) mine = explain(impl_->replaced_or(mine.error()));
   const Result<std::vector<std::string>> seen = ranks.all_gather(std::move(mine));  // (2)
   if (!seen) return with_reason(seen.error());
-  CAIRN_TRY(check_same(*seen));
+  if (Result<void> same = check_same(*seen); !same) {
+    CAIRN_TRY(check_directories(ranks, impl_->directory));
+    return std::move(same).error();
+  }
   Result<LoadReport> report = ranks.attempt([&]() -> Result<LoadReport> {
     CAIRN_TRY(loader.mark_common(common_numbers_in(*seen), ranks.rank()));
     return loader.execute();

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 namespace cairn::checkpointer {
 
-// The last number in the name: 120 of `step-120`. Zero if the name holds no number, or a last number of over 18 digits.
-std::uint64_t step_in_name(const std::filesystem::path& directory);
+// The last number in the name: 120 of `step-120`. Nullopt if the name holds no number, or a last number of over 18
+// digits.
+std::optional<std::uint64_t> step_in_name(const std::filesystem::path& directory);
 
 }  // namespace cairn::checkpointer

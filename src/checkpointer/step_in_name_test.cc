@@ -11,11 +11,11 @@ TEST(StepInName, IsTheLastNumber) {
   EXPECT_EQ(step_in_name("120"), 120u);
 }
 
-TEST(StepInName, IsZeroWithoutANumberThatFits) {
-  EXPECT_EQ(step_in_name("runs/7/latest"), 0u);
-  EXPECT_EQ(step_in_name(""), 0u);
+TEST(StepInName, IsMissingWithoutANumberThatFits) {
+  EXPECT_EQ(step_in_name("runs/7/latest"), std::nullopt);
+  EXPECT_EQ(step_in_name(""), std::nullopt);
   EXPECT_EQ(step_in_name("step-999999999999999999"), 999999999999999999u);
-  EXPECT_EQ(step_in_name("step-1000000000000000000"), 0u);
+  EXPECT_EQ(step_in_name("step-1000000000000000000"), std::nullopt);
 }
 
 }  // namespace

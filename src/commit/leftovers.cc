@@ -2,6 +2,8 @@
 
 #include <cairn/seeded_hash.h>
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -119,9 +121,11 @@ class Cleaner {
     }
     // An uncommitted save's sealed metadata goes first: if the saver was only paused, its commit then fails.
     if (!its_files.empty()) remove_private_folder(storage_, folder, warnings_, Keep::kLease);
+    const std::size_t failures = warnings_.size();
     remove(replaced);
     remove(its_files);
-    remove_private_folder(storage_, folder, warnings_);
+    // While a file of the save is left, the lease tells a later save whose file it is.
+    if (warnings_.size() == failures) remove_private_folder(storage_, folder, warnings_);
   }
 
   // A save makes the private folder before any data file, and keeps the metadata in the folder until the commit. A file
@@ -253,17 +257,25 @@ std::vector<std::string> clean_up_as_rank(storage::Storage& storage, const SaveI
   return std::move(cleaner).take_warnings();
 }
 
+Result<void> remove_dead_save(storage::Storage& storage, const SaveId& save_id, const StorageClock& clock,
+                              std::vector<std::string>& warnings) {
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list());
+  FileNames needed;
+  if (auto problem = add_needed(storage, files, needed)) return Error(ErrorCode::kCorrupt, *std::move(problem));
+  Cleaner cleaner(storage, std::move(needed), clock);
+  cleaner.remove_dead_save(folder_of(save_id), save_id, files);
+  std::ranges::move(std::move(cleaner).take_warnings(), std::back_inserter(warnings));
+  return {};
+}
+
 Result<void> clean_up_after(storage::Storage& storage, const SaveId& save_id) {
   // Failures other than a failed sync are ignored: the next save removes the rest.
   const auto lock = storage.lock();
   if (!lock) return {};
   CAIRN_TRY(storage.sync());
-  const auto files = storage.list();
-  FileNames needed;
-  if (!files || add_needed(storage, *files, needed)) return {};
-  const std::string folder = folder_of(save_id);
-  Cleaner cleaner(storage, std::move(needed), {storage, folder + "/" + std::string(kClockName)});
-  cleaner.remove_dead_save(folder, save_id, *files);
+  std::vector<std::string> ignored;
+  const StorageClock clock(storage, folder_of(save_id) + "/" + std::string(kClockName));
+  (void)remove_dead_save(storage, save_id, clock, ignored);
   return {};
 }
 

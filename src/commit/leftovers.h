@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "commit/storage_clock.h"
 #include "format/manifest/commit_record.h"
 #include "storage/storage.h"
 
@@ -61,6 +62,11 @@ std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine,
 std::vector<std::string> clean_up_as_rank(storage::Storage& storage, const SaveId& mine,
                                           const manifest::CommitRecord& record, const std::vector<std::string>& orphans,
                                           std::uint32_t rank);
+
+// Removes the files and the folder of a save of a checkpoint, if its lease has run out by `clock`. Call under the
+// directory's lock. An error if the needed files are unknown; adds a warning for each file that could not be removed.
+Result<void> remove_dead_save(storage::Storage& storage, const SaveId& save_id, const StorageClock& clock,
+                              std::vector<std::string>& warnings);
 
 // Cleans up after a save whose process has died. Removes nothing if a lease of the save has not run out. The process
 // may have died between the rename of `.metadata` and the sync of the directory. The directory is therefore synced

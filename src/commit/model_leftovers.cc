@@ -204,13 +204,6 @@ Result<std::vector<WrittenModelFile>> read_headers(const storage::Storage& stora
   return written;
 }
 
-// remove_committed_folder() has removed everything else, the lease first: the save has ended, and its lease will never
-// run out.
-bool holds_only_mark_of_one_file(const storage::Storage& storage, const std::string& folder) {
-  const Result<std::vector<storage::ListedFile>> files = storage.list(folder);
-  return files && files->size() == 1 && files->front().name == kOneFileName;
-}
-
 std::string not_cleaned_up(const SaveId& save, const Error& error) {
   return "the files of the dead save " + to_hex(save) + " were left: " + error.what();
 }
@@ -270,12 +263,19 @@ void remove_committed_folder(storage::Storage& storage, const std::string& folde
   remove_private_folder(storage, folder, warnings);
 }
 
-Result<void> end_dead_model_saves(storage::Storage& storage, const SaveId& mine, std::vector<std::string>& warnings) {
+bool holds_only_mark_of_one_file(const storage::Storage& storage, const std::string& folder) {
+  const Result<std::vector<storage::ListedFile>> files = storage.list(folder);
+  return files && files->size() == 1 && files->front().name == kOneFileName;
+}
+
+namespace {
+
+// Ends the dead saves among `saves`. `mine` is the save of the caller, or zero.
+Result<void> end_dead_of(storage::Storage& storage, const std::vector<SaveId>& saves, const SaveId& mine,
+                         const StorageClock& clock, std::vector<std::string>& warnings) {
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list());
-  const std::vector<SaveId> others = model_saves_with_folder(files, mine);
   std::optional<std::vector<WrittenModelFile>> written;
-  const StorageClock clock(storage, folder_of(mine, SaveForm::kModel) + "/" + std::string(kLeaseName));
-  for (const SaveId& save : others) {
+  for (const SaveId& save : saves) {
     const std::string folder = folder_of(save, SaveForm::kModel);
     if (!storage.join_folder(folder)) continue;  // another user's: left to this user's next save
     if (holds_only_mark_of_one_file(storage, folder)) {
@@ -288,7 +288,7 @@ Result<void> end_dead_model_saves(storage::Storage& storage, const SaveId& mine,
       continue;
     }
     if (!written) {
-      CAIRN_TRY_ASSIGN(written, read_headers(storage, files, others));
+      CAIRN_TRY_ASSIGN(written, read_headers(storage, files, saves));
     }
     CAIRN_TRY_ASSIGN(const ModelInPlace model, look_at_model(storage, mine, {}));
     if (model.index.present && !model.index.readable) {
@@ -301,6 +301,19 @@ Result<void> end_dead_model_saves(storage::Storage& storage, const SaveId& mine,
     if (!ended) warnings.push_back(not_cleaned_up(save, ended.error()));
   }
   return {};
+}
+
+}  // namespace
+
+Result<void> end_dead_model_saves(storage::Storage& storage, const SaveId& mine, std::vector<std::string>& warnings) {
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list());
+  const StorageClock clock(storage, folder_of(mine, SaveForm::kModel) + "/" + std::string(kLeaseName));
+  return end_dead_of(storage, model_saves_with_folder(files, mine), mine, clock, warnings);
+}
+
+Result<void> end_dead_model_save(storage::Storage& storage, const SaveId& save_id, const StorageClock& clock,
+                                 std::vector<std::string>& warnings) {
+  return end_dead_of(storage, {save_id}, SaveId(), clock, warnings);
 }
 
 }  // namespace cairn::commit

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "commit/model_in_place.h"
+#include "commit/storage_clock.h"
 #include "storage/storage.h"
 
 namespace cairn::commit {
@@ -46,5 +47,12 @@ void remove_committed_folder(storage::Storage& storage, const std::string& folde
 // the directory holds all shards of the save and no other model, which is the model to a reader. Call under the
 // directory's lock. `mine` is not dead.
 Result<void> end_dead_model_saves(storage::Storage& storage, const SaveId& mine, std::vector<std::string>& warnings);
+// As above, for one save, and for a caller without a save of its own; `clock` judges the lease.
+Result<void> end_dead_model_save(storage::Storage& storage, const SaveId& save_id, const StorageClock& clock,
+                                 std::vector<std::string>& warnings);
+
+// Whether the folder holds nothing but kOneFileName. remove_committed_folder() has then removed everything else, the
+// lease first: the save has ended, and its lease will never run out.
+bool holds_only_mark_of_one_file(const storage::Storage& storage, const std::string& folder);
 
 }  // namespace cairn::commit

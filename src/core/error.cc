@@ -67,7 +67,12 @@ Error Error::from_errno(int error_number, std::string message) {
   // ESTALE: on a network file system, the file or its folder was removed or replaced after the open.
   if (error_number == ENOENT || error_number == ESTALE) code = ErrorCode::kNotFound;
   if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG) code = ErrorCode::kNoSpace;
-  Error error(code, std::move(message) + ": " + std::strerror(error_number));
+  message += std::string(": ") + std::strerror(error_number);
+  if (error_number == EROFS) {
+    code = ErrorCode::kInvalidArgument;
+    message += "; choose a directory of a file system that is mounted for writing";
+  }
+  Error error(code, std::move(message));
   error.edit().error_number = error_number;
   return error;
 }

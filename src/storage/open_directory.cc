@@ -19,6 +19,19 @@ Result<std::unique_ptr<Storage>> make_directory(const fs::path& directory, std::
   return storage;
 }
 
+namespace {
+
+// False for a link to a file, to nothing or to itself, and for a pipe or a device. A directory that may not be opened
+// is one.
+bool may_lead_to_directory(const fs::path& path) {
+  const auto opened = open_directory(path);
+  if (opened) return true;
+  const int error = opened.error().error_number();
+  return opened.error().code() != ErrorCode::kNotFound && error != ENOTDIR && error != ELOOP;
+}
+
+}  // namespace
+
 Result<std::optional<std::vector<fs::path>>> directories_in(const fs::path& root) {
   const Result<std::unique_ptr<Storage>> storage = open_directory(root);
   if (!storage && storage.error().code() == ErrorCode::kNotFound) return std::optional<std::vector<fs::path>>();
@@ -32,7 +45,7 @@ Result<std::optional<std::vector<fs::path>>> directories_in(const fs::path& root
   for (const ListedFile& file : *files) {
     const fs::path path = root / file.name;
     const bool is_link = !file.is_folder && !file.is_regular;  // or a pipe or a device, which is no directory
-    if (file.is_folder || (is_link && open_directory(path))) found.push_back(path);
+    if (file.is_folder || (is_link && may_lead_to_directory(path))) found.push_back(path);
   }
   return std::optional(std::move(found));
 }

@@ -32,6 +32,7 @@ from cairn._calls.whole_file import save_whole
 from cairn._directory.opening import open_checkpoint
 from cairn._mirror import replacements
 from cairn._settings.consent import pickle_allowed
+from cairn._settings.links import links_followed
 from cairn._state.torch_file import load_torch_file
 from cairn._state.values import load_value
 from cairn._telemetry import engine_use
@@ -46,7 +47,7 @@ def dcp_to_torch_save(
     torch_save_path: _PathLike,
     *,
     allow_pickle: bool | None = None,
-    follow_links: bool = False,
+    follow_links: bool | None = None,
 ) -> None:
     """Writes the whole content of a checkpoint to one file of ``torch.save``, tensors whole and on the CPU.
 
@@ -75,7 +76,7 @@ def dcp_to_torch_save(
         no_dist=True,
         allow_pickle=pickle_allowed(allow_pickle),
         call="dcp_to_torch_save",
-        follow_links=follow_links,
+        follow_links=links_followed(follow_links),
     )
     save_whole(state_dict, target)
 
@@ -120,7 +121,7 @@ def _removing_made_directories(directory: Path) -> Iterator[None]:
         raise
 
 
-def _converted(source: _PathLike, target: _PathLike, to: Format, follow_links: bool = False) -> bool:
+def _converted(source: _PathLike, target: _PathLike, to: Format, follow_links: bool | None = None) -> bool:
     """Converts on the engine. False, with `target` as before, for a value that is not plain data: torch may be able to
     read the value without running code."""
     try:

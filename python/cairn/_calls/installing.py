@@ -22,6 +22,7 @@ def install(
     async_checkpointer_type: "AsyncCheckpointerType | None" = None,
     allow_pickle: bool | None = None,
     allow_cast: bool | None = None,
+    follow_links: bool | None = None,
 ) -> None:
     """Makes programs that use ``torch.distributed.checkpoint`` use Cairn.
 
@@ -37,14 +38,16 @@ def install(
     `async_checkpointer_type` overrides the type that each ``async_save`` requests: frameworks request DCP's default,
     THREAD; with PROCESS their saves survive the trainer. `allow_pickle` applies to all loads whose own `allow_pickle`
     is None: True lets checkpoints run code. `allow_cast`: False refuses a load that changes a dtype in another way than
-    float to float; by default these loads convert, as DCP's do, and a ConversionWarning names the keys. None keeps the
-    value of an earlier call.
+    float to float; by default these loads convert, as DCP's do, and a ConversionWarning names the keys. `follow_links`:
+    True allows data files that are symbolic links, in all calls whose own `follow_links` is None; None allows them only
+    if the environment variable CAIRN_FOLLOW_LINKS is 1. None keeps the value of an earlier call.
 
     A second call is allowed, and replaces references to torch's objects that modules have acquired since the first.
     Safe to call from any thread; a concurrent import in another thread may be missed. Raises ModuleNotFoundError
     without torch, InvalidArgument for a wrong argument; nothing is changed then.
     """
-    for name, value in (("allow_pickle", allow_pickle), ("allow_cast", allow_cast)):
+    flags = {"allow_pickle": allow_pickle, "allow_cast": allow_cast, "follow_links": follow_links}
+    for name, value in flags.items():
         if value is not None and not isinstance(value, bool):
             raise InvalidArgument(f"{name} must be True, False or None", actual=repr(value))
     from cairn._calls.async_save import check_type  # imports torch
@@ -54,7 +57,7 @@ def install(
         check_type(async_checkpointer_type)
     installation = part(Installation)
     with installation.lock:
-        for name, value in (("allow_pickle", allow_pickle), ("allow_cast", allow_cast)):
+        for name, value in flags.items():
             if value is not None:
                 setattr(installation, name, value)
         installation.async_checkpointer_type = async_checkpointer_type or installation.async_checkpointer_type

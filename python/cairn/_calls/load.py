@@ -31,6 +31,7 @@ from cairn._results.driver_attributes import fill_load_planner, fill_reader
 from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings.casts import cast_allowed
 from cairn._settings.consent import pickle_allowed
+from cairn._settings.links import links_followed
 from cairn._state import per_rank
 from cairn._state.flattening import Leaf, Rules, flatten
 from cairn._state.ignored_keys import warn_of_ignored
@@ -66,7 +67,7 @@ def load(  # noqa: PLR0913 - DCP has six of them
     allow_pickle: bool | None = None,
     allow_cast: bool | None = None,
     verify: Verify = "needed",
-    follow_links: bool = False,
+    follow_links: bool | None = None,
 ) -> None:
     """Fills `state_dict` from the checkpoint in directory `checkpoint_id`, written by Cairn or by DCP.
 
@@ -85,7 +86,8 @@ def load(  # noqa: PLR0913 - DCP has six of them
     allows any change of dtype, with a ConversionWarning; False allows only float to float. None means False, and True
     under ``cairn.install`` unless its `allow_cast` is False. `verify`: "needed" checks the bytes read where checksums
     cover these bytes, "full" also reads items whole if only the whole item has a checksum, "none" trusts the storage.
-    `follow_links` allows data files that are symbolic links.
+    `follow_links` allows data files that are symbolic links; None takes the setting of ``cairn.install``, or without
+    that setting allows links only if the environment variable CAIRN_FOLLOW_LINKS is 1.
 
     With a process group, its ranks load together from one checkpoint, and each rank reads the shards of its own
     tensors. If one rank fails, all ranks fail, and a checkpoint that is replaced during the load is never mixed with
@@ -190,7 +192,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
     allow_pickle: bool | None = None,
     allow_cast: bool | None = None,
     verify: Verify = "needed",
-    follow_links: bool = False,
+    follow_links: bool | None = None,
     optimizers: Mapping[str, torch.optim.Optimizer] = MappingProxyType({}),
     call: str = "load",
 ) -> None:
@@ -212,7 +214,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
             allow_pickle=pickle_allowed(allow_pickle),
             verify=check_verify(verify),
             allow_cast=cast_allowed(allow_cast),
-            follow_links=follow_links,
+            follow_links=links_followed(follow_links),
             call=call,
         )
 
@@ -229,7 +231,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
             options |= {
                 "verify": check_verify(verify),
                 "allow_cast": cast_allowed(allow_cast),
-                "follow_links": follow_links,
+                "follow_links": links_followed(follow_links),
             }
             options["allow_partial"] = allow_partial
             states = make_states()

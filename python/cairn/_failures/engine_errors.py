@@ -1,5 +1,6 @@
 """The exceptions of :mod:`cairn.errors` for errors of the engine."""
 
+import re
 from typing import Any
 
 from cairn._failures.reported_save import set_reported_save
@@ -19,7 +20,12 @@ from cairn.errors import (
     Unavailable,
     UnsafeContent,
     Unsupported,
+    UnusableDirectory,
 )
+
+# An option in a message of the engine (cairn/error.h), and the options that are flags.
+_OPTION = re.compile(r"\(option (\w+)\)")
+_FLAGS = ("allow_cast", "allow_pickle", "follow_links", "overwrite")
 
 _BY_CODE: dict[str, type[Error]] = {
     kind.code: kind
@@ -49,6 +55,9 @@ def from_engine(
     the error reports (:mod:`cairn._failures.reported_save`). `causes` has the fields of an ExceptionRecord.
     """
     kind = _BY_CODE.get(code, InternalError)
+    if kind is InvalidArgument and error_number:
+        kind = UnusableDirectory
+    message = _OPTION.sub(_keyword_of, message)
     earlier_save = place.pop("earlier_save", None)
     if issubclass(kind, SystemFailure):
         error: Error = kind(message, error_number=error_number, **place)
@@ -57,3 +66,7 @@ def from_engine(
     set_reported_save(error, earlier_save)
     error.causes = [(cause, None if record is None else ExceptionRecord(*record)) for cause, record in causes]
     return error
+
+
+def _keyword_of(option: re.Match[str]) -> str:
+    return f"({option[1]}={'True' if option[1] in _FLAGS else '...'})"

@@ -76,6 +76,11 @@ def text_of(error: BaseException) -> str:
         return ""
 
 
+def message_of(error: Error) -> str:
+    """Returns the message of `error`, cut to a bounded length, without what its attributes repeat."""
+    return _cut(error.message, _TEXT_CHARACTERS_MAX)
+
+
 def exception_of(record: ExceptionRecord, place: dict[str, Any] | None = None) -> BaseException:
     """Returns an exception of the record's class, with the record's text.
 

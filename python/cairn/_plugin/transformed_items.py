@@ -164,7 +164,9 @@ class TransformedItems:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
             raise Corrupt(
-                "a data file is reached through a symbolic link (follow_links=True allows links)", key=key, file=file
+                "a data file is reached through a symbolic link, which must be allowed (follow_links=True)",
+                key=key,
+                file=file,
             ) from error
         with os.fdopen(descriptor, "rb") as stream:
             status = os.fstat(descriptor)

@@ -9,7 +9,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from cairn import _engine
 from cairn._failures.checkpoint_exceptions import failures_of, with_failures
-from cairn._failures.exception_record import Reason, record_of, text_of
+from cairn._failures.exception_record import Reason, message_of, record_of
 from cairn._failures.reported_save import reported_save
 from cairn.errors import Error, InvalidArgument, Unavailable
 
@@ -143,7 +143,7 @@ def _reason_of(error: BaseException) -> Reason:
     record = record_of(error)
     report = {"earlier_save": reported_save(error)}
     if isinstance(error, Error):
-        return error.code, text_of(error), error.place | report, record
+        return error.code, message_of(error), error.place | report, record
     code = "kInvalidArgument" if isinstance(error, Exception) else "kCancelled"
     name, text = type(error).__name__, record.text
     return code, f"{name}: {text}" if text else name, {"error_number": record.error_number} | report, record

@@ -18,6 +18,7 @@ class Installation(ProcessPart):
         #: For calls that leave their own argument at None. None: ``install`` was not given a value.
         self.allow_pickle: bool | None = None
         self.allow_cast: bool | None = None
+        self.follow_links: bool | None = None
         self.async_checkpointer_type: AsyncCheckpointerType | None = None
         #: Module and name of each reference to an object of Cairn that was there before the installation.
         self.earlier_references: set[tuple[str, str]] = set()
@@ -30,5 +31,5 @@ class Installation(ProcessPart):
     def forget(self) -> None:
         """Sets all that ``install`` has set back to what it was."""
         self.is_installed = False
-        self.allow_pickle = self.allow_cast = self.async_checkpointer_type = None
+        self.allow_pickle = self.allow_cast = self.follow_links = self.async_checkpointer_type = None
         self.earlier_references = set()

@@ -53,8 +53,11 @@ int name_nameless(const os::Fd& fd, int directory, const std::string& path) {
 
 Result<os::Fd> open_directory_fd(const std::filesystem::path& directory) {
   os::Fd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd) return failed("opening the directory", directory.string());
-  return fd;
+  if (fd) return fd;
+  if (errno != ENOTDIR) return failed("opening the directory", directory.string());
+  return Error(ErrorCode::kInvalidArgument, "a file is in the place of the directory: choose another directory")
+      .file(directory.string())
+      .error_number(ENOTDIR);
 }
 
 // Makes a network file system fetch the attributes of the folder from the server. If the attributes have changed, the
@@ -231,7 +234,7 @@ Result<std::unique_ptr<ReadableFile>> PosixStorage::open(std::string_view name, 
                            : open_beneath(directory->get(), below, flags));
     if (fd) return fd;
     const bool link = !follow_links && (errno == ELOOP || errno == EXDEV);
-    if (link) return Error(ErrorCode::kUnsafe, "a link in place of a file (follow_links allows it)").file(path);
+    if (link) return Error(ErrorCode::kUnsafe, "a link in place of a file, which must be allowed (option follow_links)").file(path);
     return failed("opening", path);
   };
   return open_posix_file(descriptors_, open_for_reading, path);

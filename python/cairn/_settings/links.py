@@ -1,0 +1,18 @@
+"""The rule for data files that are symbolic links: a link may lead out of the checkpoint's directory.
+
+A call's own ``follow_links`` decides; None takes the setting of ``cairn.install(follow_links=...)``, and without that
+setting the environment variable ``CAIRN_FOLLOW_LINKS``: programs that call DCP's functions have no argument for it.
+"""
+
+import os
+
+from cairn._process import part
+from cairn._settings.installation import Installation
+
+
+def links_followed(follow_links: bool | None) -> bool:
+    """Returns whether data files may be links in a call with argument `follow_links`."""
+    if follow_links is not None:
+        return follow_links
+    installed = part(Installation).follow_links
+    return os.environ.get("CAIRN_FOLLOW_LINKS") == "1" if installed is None else installed

@@ -1,0 +1,63 @@
+// RemovalLog: a storage that forwards every call to another storage, and notes each removed file with its size; or
+// removes and changes nothing, and notes each file that would be removed.
+//
+// A file is noted once. With kTry the calls that would change the directory succeed and do nothing: a caller that reads
+// its own changes back sees the directory as it was. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "storage/storage.h"
+
+namespace cairn::commit {
+
+struct RemovedFile {
+  std::string name;  // relative to the directory
+  std::uint64_t bytes = 0;
+};
+
+enum class Removal : std::uint8_t { kDo, kTry };
+
+class RemovalLog final : public storage::Storage {
+ public:
+  // `storage` outlives the log.
+  RemovalLog(storage::Storage& storage, Removal removal) : storage_(storage), tries_(removal == Removal::kTry) {}
+
+  // The files since the last call.
+  std::vector<RemovedFile> take() { return std::exchange(files_, {}); }
+
+  Result<std::unique_ptr<storage::StorageLock>> lock() override;
+  Result<void> make_folder(std::string_view name) override;
+  Result<void> join_folder(std::string_view name) override { return storage_.join_folder(name); }
+  Result<void> remove_folder(std::string_view name) override;
+  Result<std::unique_ptr<storage::WritableFile>> create(std::string_view name,
+                                                        const storage::CreateOptions& options) override;
+  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override;
+  Result<std::unique_ptr<storage::ReadableFile>> open(std::string_view name, bool follow_links) const override {
+    return storage_.open(name, follow_links);
+  }
+  Result<std::vector<storage::ListedFile>> list(std::string_view folder) const override {
+    return storage_.list(folder);
+  }
+  Result<void> publish(std::string_view from, std::string_view to) override;
+  Result<void> replace(std::string_view from, std::string_view to) override;
+  Result<void> remove(std::string_view name) override;
+  Result<void> sync(std::string_view folder) override;
+  Result<void> rewrite(std::string_view name, std::string_view bytes) override;
+  Result<void> touch(std::string_view name) override;
+  Result<double> touched_at(std::string_view name) const override { return storage_.touched_at(name); }
+
+ private:
+  storage::Storage& storage_;
+  bool tries_;
+  std::vector<RemovedFile> files_;
+  std::set<std::string, std::less<>> noted_;
+};
+
+}  // namespace cairn::commit
