@@ -49,8 +49,9 @@ bool takes_directory(const CLI::App& command) { return command.get_option_no_thr
 std::string bash_script(const CLI::App& tool) {
   std::string cases;
   for (const CLI::App* command : tool.get_subcommands({})) {
+    const std::string words = takes_directory(*command) ? "" : " words='" + words_of(tool, *command) + "'";
     fmt::format_to(std::back_inserter(cases), "    {}) options='{}'{} ;;\n", command->get_name(),
-                   fmt::join(option_names(*command), " "), takes_directory(*command) ? "" : " words='" + words_of(tool, *command) + "'");
+                   fmt::join(option_names(*command), " "), words);
   }
   return fmt::format(R"sh(# bash completion of cairn: eval "$(cairn completion bash)"
 _cairn() {{

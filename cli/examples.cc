@@ -33,7 +33,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kExample
     {"bench", "  cairn bench run --bytes 4GB"},
     {"convert",
      "  cairn convert run/step-9 model.pt                   for torch.load\n"
-     "  cairn convert run/step-9 model --to safetensors --keys model --rename model= --dtype bf16 --max-shard-size 5GB\n"
+     "  cairn convert run/step-9 model --to safetensors --keys model --rename model= --dtype bf16\n"
      "  cairn convert model.safetensors run/step-0 --to dcp"},
     {"reshard", "  cairn reshard run/step-9 run/step-9-of-64 --files 64"},
     {"completion", "  eval \"$(cairn completion bash)\"     in ~/.bashrc"},

@@ -11,10 +11,10 @@ bool has_metadata(const std::filesystem::path& directory);
 // Whether `path` is a safetensors file, or a directory that holds one.
 bool has_safetensors(const std::filesystem::path& path);
 
-// Lists the checkpoints one level below `folder`, and the models that Cairn has saved there. Names are sorted with their
-// numbers as numbers (natural_order.h). States and the newest are those of cairn::checkpoints(). A directory with data
-// files but without `.metadata` is listed as incomplete. The exit code is kUnreadable if a checkpoint can't be read, or
-// if the folder has no checkpoint.
+// Lists the checkpoints one level below `folder`, and the models that Cairn has saved there. Names are sorted with
+// their numbers as numbers (natural_order.h). States and the newest are those of cairn::checkpoints(). A directory with
+// data files but without `.metadata` is listed as incomplete. The exit code is kUnreadable if a checkpoint can't be
+// read, or if the folder has no checkpoint.
 Outcome list_folder(const std::filesystem::path& folder, bool json);
 
 }  // namespace cairn::cli

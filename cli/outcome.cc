@@ -2,7 +2,6 @@
 
 #include <cairn/metadata_name.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <string_view>
 
@@ -27,7 +26,9 @@ std::string error_text(const Error& error) {
   for (std::size_t at = text.find(kMark); at != std::string::npos; at = text.find(kMark, at)) {
     const std::size_t end = text.find(')', at);
     if (end == std::string::npos) break;
-    std::replace(text.begin() + static_cast<std::ptrdiff_t>(at), text.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+    for (std::size_t i = at; i < end; ++i) {
+      if (text[i] == '_') text[i] = '-';
+    }
     text.replace(at, kMark.size(), "(--");
   }
   return printable(text);

@@ -9,8 +9,8 @@
 namespace cairn::cli {
 
 // Checks each directory, and of several prints each report when it is complete, and a summary. Returns the greatest
-// exit code: kCheckFailed if a checkpoint is damaged, metadata included; kUnreadable if one is missing or can't be read.
-// Draws a progress bar if stderr is a terminal; Ctrl-C ends the process at once.
+// exit code: kCheckFailed if a checkpoint is damaged, metadata included; kUnreadable if one is missing or can't be
+// read. Draws a progress bar if stderr is a terminal; Ctrl-C ends the process at once.
 Outcome verify(const std::vector<std::filesystem::path>& directories, bool json, bool follow_links);
 
 }  // namespace cairn::cli

@@ -90,8 +90,8 @@ class [[nodiscard]] Error : public std::exception {
   const std::string& earlier_save() const noexcept;   // empty if this error reports no earlier save
   const std::vector<Error>& causes() const noexcept;  // of of_ranks(); empty otherwise
 
-  // A message names an option of a call as "(option allow_pickle)": the tool and the Python package replace this text by
-  // their own name of the option.
+  // A message names an option of a call as "(option allow_pickle)": the tool and the Python package replace this text
+  // by their own name of the option.
   //
   // All fields in a line: message, key, file, offset, expected, actual, and the operation. For an error of of_ranks():
   // a line for each failure.

@@ -38,8 +38,8 @@ struct Candidate {
 enum class Models : std::uint8_t { kIfAlone, kListed };
 
 // The candidates in the order of latest(), the newest first; a candidate whose order can't be read has its place by the
-// time of its metadata. The models that Cairn has saved come last. With `rank` also the checkpoints that this rank saved
-// alone. Reads the commit record of each directory, and neither pickles nor data files.
+// time of its metadata. The models that Cairn has saved come last. With `rank` also the checkpoints that this rank
+// saved alone. Reads the commit record of each directory, and neither pickles nor data files.
 std::vector<Candidate> candidates_in(const CheckpointDirectories& directories, std::optional<std::uint32_t> rank,
                                      Models models);
 

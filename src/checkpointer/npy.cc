@@ -83,7 +83,8 @@ struct PartialFile {
 };
 
 Error existing_file(const PartialFile& file) {
-  return Error(ErrorCode::kInvalidArgument, "the file exists: choose another name, or replace the file (option overwrite)")
+  return Error(ErrorCode::kInvalidArgument,
+               "the file exists: choose another name, or replace the file (option overwrite)")
       .file((file.directory / file.final_name).string());
 }
 

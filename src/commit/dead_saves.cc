@@ -1,4 +1,5 @@
-// 1. Find the private folders whose leases have run out by this host's clock. Without any, nothing is locked or touched.
+// 1. Find the private folders whose leases have run out by this host's clock. Without any, nothing is locked or
+//    touched.
 // 2. Take the directory's lock, and sync the directory: a process may have died between its commit and the sync, and a
 //    power cut could bring the old checkpoint back, which needs the files that the next step removes.
 // 3. Of each save of step 1, judge the leases again by the clock of the storage, and remove the save.

@@ -234,7 +234,10 @@ Result<std::unique_ptr<ReadableFile>> PosixStorage::open(std::string_view name, 
                            : open_beneath(directory->get(), below, flags));
     if (fd) return fd;
     const bool link = !follow_links && (errno == ELOOP || errno == EXDEV);
-    if (link) return Error(ErrorCode::kUnsafe, "a link in place of a file, which must be allowed (option follow_links)").file(path);
+    if (link) {
+      return Error(ErrorCode::kUnsafe, "a link in place of a file, which must be allowed (option follow_links)")
+          .file(path);
+    }
     return failed("opening", path);
   };
   return open_posix_file(descriptors_, open_for_reading, path);
